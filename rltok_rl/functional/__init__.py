@@ -1,0 +1,1 @@
+"""Pure maths on tensors [*B, T]: no modules, no keys, no state."""

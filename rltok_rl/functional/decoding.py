@@ -1,0 +1,69 @@
+"""Drawing the next byte from its logits."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def filter_logits(logits: Tensor, *, top_k: int | None = None, top_p: float | None = None) -> Tensor:
+    """Rule out unlikely bytes by setting their logits to minus infinity.
+
+    ``top_k`` keeps the k largest logits (more, where some tie with the k-th). ``top_p`` keeps the smallest set of most
+    likely bytes whose probabilities sum to at least p; the likeliest byte always stays. Both: first k, then p.
+
+    Args:
+        logits: [*B, V].
+        top_k: how many bytes to keep, at least 1.
+        top_p: how much probability to keep, in (0, 1].
+
+    Returns:
+        [*B, V].
+
+    Example:
+        >>> filter_logits(torch.tensor([0.0, 2.0, 1.0]), top_k=2)
+        tensor([-inf, 2., 1.])
+    """
+    if top_k is not None:
+        if top_k < 1:
+            raise ValueError(f"top_k must be at least 1 or None, got {top_k}")
+        kth = logits.topk(min(top_k, logits.shape[-1]), dim=-1).values[..., -1:]
+        logits = logits.masked_fill(logits < kth, float("-inf"))
+    if top_p is not None:
+        if not 0.0 < top_p <= 1.0:
+            raise ValueError(f"top_p must lie in (0, 1] or be None, got {top_p}")
+        ordered, order = logits.sort(dim=-1, descending=True, stable=True)
+        probs = ordered.softmax(-1)
+        enough_before = probs.cumsum(-1) - probs >= top_p  # the likelier bytes already hold p
+        drop = torch.zeros_like(enough_before).scatter(-1, order, enough_before)
+        logits = logits.masked_fill(drop, float("-inf"))
+    return logits
+
+
+def sample_bytes(
+    logits: Tensor,
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Draw one byte per row from ``softmax(logits / temperature)``, filtered.
+
+    Args:
+        logits: [B, V] next-byte logits.
+        temperature: 1 samples the model's distribution, 0 takes the likeliest byte.
+        top_k: see :func:`filter_logits`.
+        top_p: see :func:`filter_logits`.
+        generator: source of the random numbers.
+
+    Returns:
+        [B] int64 bytes.
+    """
+    if not temperature >= 0.0:
+        raise ValueError(f"temperature must be at least 0, got {temperature}")
+    if temperature == 0.0:
+        filter_logits(logits, top_k=top_k, top_p=top_p)  # refuse what sampling would refuse
+        return logits.argmax(-1)
+    filtered = filter_logits(logits.float() / temperature, top_k=top_k, top_p=top_p)
+    return torch.multinomial(filtered.softmax(-1), 1, generator=generator).squeeze(-1)

@@ -1,0 +1,62 @@
+"""Log-likelihoods of bytes, and their unit."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def byte_log_prob(logits: Tensor, targets: Tensor) -> Tensor:
+    """Log-likelihood of given bytes, without a log-softmax over all of them being kept.
+
+        log p(y_t) = logits_{t, y_t} - log sum_v exp logits_{t, v}
+
+    Args:
+        logits: [*B, T, V] next-byte logits.
+        targets: [*B, T] the bytes y_t.
+
+    Returns:
+        [*B, T] log-likelihoods in nats, at least in float32.
+
+    Example:
+        >>> byte_log_prob(torch.zeros(1, 4), torch.tensor([2])).exp()
+        tensor([0.2500])
+    """
+    if logits.shape[:-1] != targets.shape:
+        raise ValueError(f"logits [*B, T, V] and targets [*B, T] must agree, got {[*logits.shape]} and {[*targets.shape]}")
+    taken = logits.gather(-1, targets.long().unsqueeze(-1)).squeeze(-1)
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    return taken.to(dtype) - logits.to(dtype).logsumexp(-1)
+
+
+def next_byte_log_prob(logits: Tensor, byte_ids: Tensor) -> Tensor:
+    """Log-likelihood of each next byte, ``log p(x_{t+1} | x_<=t)`` for t = 0 .. T - 2.
+
+    Args:
+        logits: [*B, T, V] logits; position t predicts byte t + 1, and the last position predicts nothing given.
+        byte_ids: [*B, T] the bytes.
+
+    Returns:
+        [*B, T - 1] log-likelihoods in nats ([*B, 0] where T is 0).
+    """
+    return byte_log_prob(logits[..., :-1, :], byte_ids[..., 1:])
+
+
+def bits_per_byte(nats: Tensor | float, num_bytes: int) -> Tensor | float:
+    """Turn a summed negative log-likelihood in nats into bits per byte.
+
+        bpb = nats / (ln 2 * num_bytes)
+
+    Args:
+        nats: total cost in nats.
+        num_bytes: bytes it was paid for.
+
+    Example:
+        >>> round(bits_per_byte(8 * math.log(2), 4), 6)
+        2.0
+    """
+    if num_bytes < 1:
+        raise ValueError(f"num_bytes must be at least 1, got {num_bytes}")
+    return nats / (math.log(2) * num_bytes)

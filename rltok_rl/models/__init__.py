@@ -1,0 +1,9 @@
+"""The byte-level autoregressive U-Net: layers, pooling, heads, caches and generation."""
+
+from __future__ import annotations
+
+from rltok_rl.models.config import UNetConfig
+from rltok_rl.models.presets import PRESETS, preset
+from rltok_rl.models.unet import UNet, UNetOutput, parameter_counts
+
+__all__ = ["PRESETS", "UNet", "UNetConfig", "UNetOutput", "parameter_counts", "preset"]

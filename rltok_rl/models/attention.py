@@ -1,0 +1,139 @@
+"""Causal attention in the three shapes the U-Net needs: a sliding window, padded rows, packed rows.
+
+Shapes: B rows, T bytes, S tokens of the longest row, N tokens of all rows, H heads, C channels of a head. Queries,
+keys and values come as [..., length, H, C], rotated already; results have the same shape. Scores are scaled by
+``C^(-1/2)`` and, where ``cap`` is given, soft-capped as in Gemma 2.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rltok_rl.functional.policy import soft_cap
+
+# A block shorter than this spends its time in launching rather than in multiplying.
+_SMALLEST_BLOCK = 32
+# Rows of the score matrix held at once by the capped path, which no fused kernel serves.
+_CAPPED_CHUNK = 256
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, cap: float | None) -> Tensor:
+    """Softmax attention over [.., H, length, C]; ``mask`` is True where a query may look.
+
+    Without a cap the fused kernel of torch runs. A cap needs the scores themselves.
+    """
+    if cap is None:
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+    scores = soft_cap(query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5, cap)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    return scores.softmax(-1, dtype=torch.float32).to(value.dtype) @ value
+
+
+def causal_attention(query: Tensor, key: Tensor, value: Tensor, *, cap: float | None = None) -> Tensor:
+    """Let every position see itself and all before it.
+
+    Rows padded at their end need no mask: a real position never looks at what comes after it.
+
+    Args:
+        query: [B, S, H, C].
+        key: [B, S, H, C].
+        value: [B, S, H, C].
+        cap: soft cap of the scores.
+
+    Returns:
+        [B, S, H, C].
+    """
+    q, k, v = (x.transpose(-3, -2) for x in (query, key, value))  # [B, H, S, C]
+    if cap is None:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(-3, -2)
+    length, positions = q.shape[-2], torch.arange(q.shape[-2], device=q.device)
+    chunks = []
+    for start in range(0, length, _CAPPED_CHUNK):  # the upper triangle beyond a chunk's end is never computed
+        end = min(start + _CAPPED_CHUNK, length)
+        mask = positions[:end] <= positions[start:end, None]  # [chunk, end]
+        chunks.append(attend(q[..., start:end, :], k[..., :end, :], v[..., :end, :], mask, cap))
+    return torch.cat(chunks, dim=-2).transpose(-3, -2) if chunks else query
+
+
+def sliding_window_attention(
+    query: Tensor, key: Tensor, value: Tensor, *, window: int, cap: float | None = None
+) -> Tensor:
+    """Let every position see itself and the ``window - 1`` positions before it, in O(T x window).
+
+    The sequence is cut into blocks at least as long as the window, so that a block's queries find all their keys in
+    their own and the previous block. Any T is served: the last block is padded inside.
+
+    Args:
+        query: [B, T, H, C].
+        key: [B, T, H, C].
+        value: [B, T, H, C].
+        window: how many positions are seen, the current one included.
+        cap: soft cap of the scores.
+
+    Returns:
+        [B, T, H, C].
+    """
+    if window < 1:
+        raise ValueError(f"window must be at least 1 (a byte sees itself), got {window}")
+    batch, length, heads, channels = query.shape
+    if length <= window:
+        return causal_attention(query, key, value, cap=cap)
+    block = max(window, _SMALLEST_BLOCK)
+    num_blocks = -(-length // block)
+    pad = num_blocks * block - length
+
+    def blocked(x: Tensor) -> Tensor:
+        x = F.pad(x.transpose(1, 2), (0, 0, 0, pad))  # [B, H, num_blocks * block, C]
+        return x.reshape(batch * heads, num_blocks, block, channels)
+
+    def with_previous(x: Tensor) -> Tensor:
+        x = blocked(x)
+        previous = F.pad(x[:, :-1], (0, 0, 0, 0, 1, 0))  # the first block has none: zeros, masked below
+        return torch.cat((previous, x), dim=2)  # [B * H, num_blocks, 2 * block, C]
+
+    q = blocked(query)
+    mask = _block_mask(num_blocks, block, window, query.device)  # [num_blocks, block, 2 * block]
+    out = attend(q, with_previous(key), with_previous(value), mask, cap)
+    out = out.reshape(batch, heads, num_blocks * block, channels)[:, :, :length]
+    return out.transpose(1, 2)
+
+
+def _block_mask(num_blocks: int, block: int, window: int, device: torch.device) -> Tensor:
+    """Which of the 2 * block keys a block's queries may see: [num_blocks, block, 2 * block]."""
+    query = torch.arange(block, 2 * block, device=device)[:, None]
+    key = torch.arange(2 * block, device=device)
+    band = (key <= query) & (key > query - window)  # [block, 2 * block]
+    exists = torch.ones(num_blocks, 1, 2 * block, dtype=torch.bool, device=device)
+    exists[0, :, :block] = False
+    return band & exists
+
+
+def packed_causal_attention(
+    query: Tensor, key: Tensor, value: Tensor, *, slots: Tensor, num_rows: int, width: int, cap: float | None = None
+) -> Tensor:
+    """Causal attention inside each row of a packed sequence; rows never see each other.
+
+    Only the attention itself is padded; projections and MLPs, the larger part, run on real tokens alone.
+
+    Args:
+        query: [N, H, C], the rows one after the other.
+        key: [N, H, C].
+        value: [N, H, C].
+        slots: [N] flat index ``row * width + place`` of each token in the padded layout.
+        num_rows: B.
+        width: S, tokens of the longest row.
+        cap: soft cap of the scores.
+
+    Returns:
+        [N, H, C].
+    """
+
+    def padded(x: Tensor) -> Tensor:
+        out = x.new_zeros(num_rows * width, *x.shape[1:]).index_copy(0, slots, x)
+        return out.view(num_rows, width, *x.shape[1:])
+
+    out = causal_attention(padded(query), padded(key), padded(value), cap=cap)  # [B, S, H, C]
+    return out.flatten(0, 1).index_select(0, slots)

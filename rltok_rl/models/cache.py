@@ -1,0 +1,265 @@
+"""What the U-Net has to remember between two bytes.
+
+Shapes: B rows, L layers, W window, S tokens held, H heads, C channels of a head, D width, w lags. Rows may stand at
+different positions and hold different numbers of tokens; nothing here is shared between rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rltok_rl.models.attention import attend
+from rltok_rl.models.config import UNetConfig
+from rltok_rl.models.layers import Attend
+from rltok_rl.models.pooling import TokenLayout
+
+_FIRST_CAPACITY = 64
+
+
+@dataclass
+class WindowCache:
+    """Keys and values of the last W bytes, written round and round: byte t lives in slot ``t mod W``.
+
+    Softmax does not care for the order of keys, and rotary positions were applied before writing, so that the ring
+    never has to be unrolled.
+    """
+
+    keys: Tensor  # [L, B, W, H, C]
+    values: Tensor  # [L, B, W, H, C]
+
+    def attention(self, position: Tensor, cap: float | None) -> Callable[[int], Attend]:
+        """Each layer's attention of one byte per row, at ``position`` [B]; the byte is written into the ring first."""
+        window = self.keys.shape[2]
+        rows = torch.arange(len(position), device=position.device)
+        slot = position % window  # [B]
+        # Slots 0 .. t are filled while t < W; from then on all are.
+        seen = torch.arange(window, device=position.device) <= position[:, None]  # [B, W]
+
+        def attend_at(layer: int) -> Attend:
+            keys, values = self.keys[layer], self.values[layer]
+
+            def step(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+                keys[rows, slot], values[rows, slot] = key.to(keys.dtype), value.to(values.dtype)
+                return _attend_one(query, keys, values, seen, cap)
+
+            return step
+
+        return attend_at
+
+    def recording(self, attend: Attend) -> Callable[[int], Attend]:
+        """Attention over a whole window [B, T, H, C] that starts at position 0; its last W bytes are remembered."""
+        window = self.keys.shape[2]
+
+        def write(layer: int, keys: Tensor, values: Tensor) -> None:
+            length = keys.shape[1]
+            kept = torch.arange(max(0, length - window), length, device=keys.device)
+            self.keys[layer][:, kept % window] = keys[:, kept].to(self.keys.dtype)
+            self.values[layer][:, kept % window] = values[:, kept].to(self.values.dtype)
+
+        return _recording(attend, write)
+
+
+@dataclass
+class TokenCache:
+    """Keys and values of all tokens; room doubles when a row runs out of it."""
+
+    keys: Tensor  # [L, B, S, H, C]
+    values: Tensor  # [L, B, S, H, C]
+    count: Tensor  # [B] tokens held by each row
+
+    def make_room(self, needed: int) -> None:
+        """Hold at least ``needed`` tokens per row. Doubling keeps the cost per token constant."""
+        held = self.keys.shape[2]
+        if needed <= held:
+            return
+        grown = max(needed, 2 * held)
+        for name in ("keys", "values"):
+            old = getattr(self, name)
+            new = old.new_zeros(*old.shape[:2], grown, *old.shape[3:])
+            new[:, :, :held] = old
+            setattr(self, name, new)
+
+    def attention(self, rows: Tensor, cap: float | None) -> Callable[[int], Attend]:
+        """Each layer's attention of one new token in each of ``rows`` [n]; the token is written first."""
+        slot = self.count[rows]  # [n]
+        longest = int(slot.max()) + 1
+        self.make_room(longest)
+        seen = torch.arange(longest, device=rows.device) <= slot[:, None]  # [n, longest]
+        everyone = len(rows) == len(self.count)
+
+        def attend_at(layer: int) -> Attend:
+            keys, values = self.keys[layer], self.values[layer]
+
+            def step(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+                keys[rows, slot], values[rows, slot] = key.to(keys.dtype), value.to(values.dtype)
+                held_keys, held_values = keys[:, :longest], values[:, :longest]
+                if not everyone:  # rows without a boundary do no work
+                    held_keys, held_values = held_keys[rows], held_values[rows]
+                return _attend_one(query, held_keys, held_values, seen, cap)
+
+            return step
+
+        return attend_at
+
+    def recording(self, attend: Attend, layout: TokenLayout) -> Callable[[int], Attend]:
+        """Attention over the padded tokens [B, S, H, C] of a window that starts at position 0; all are remembered."""
+        if layout.slots is not None:
+            raise ValueError("layout must be 'padded' where a cache is filled, got 'packed'")
+        self.make_room(layout.width)
+
+        def write(layer: int, keys: Tensor, values: Tensor) -> None:
+            self.keys[layer][:, : layout.width] = keys.to(self.keys.dtype)
+            self.values[layer][:, : layout.width] = values.to(self.values.dtype)
+
+        return _recording(attend, write)
+
+
+def _recording(attend: Attend, write: Callable[[int, Tensor, Tensor], None]) -> Callable[[int], Attend]:
+    """``attend`` for every layer, writing down the keys and values it is given."""
+
+    def attend_at(layer: int) -> Attend:
+        def both(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            write(layer, key, value)
+            return attend(query, key, value)
+
+        return both
+
+    return attend_at
+
+
+def _attend_one(query: Tensor, keys: Tensor, values: Tensor, seen: Tensor, cap: float | None) -> Tensor:
+    """One query per row [n, H, C] against what the row holds [n, S, H, C], where ``seen`` [n, S]."""
+    q, k, v = query.unsqueeze(2), keys.transpose(1, 2), values.transpose(1, 2)  # [n, H, 1, C], [n, H, S, C] twice
+    return attend(q, k.to(q.dtype), v.to(q.dtype), seen[:, None, None], cap).squeeze(2)
+
+
+@dataclass
+class UNetCache:
+    """The state of B texts that are being read one byte at a time.
+
+    A step has two halves: a byte is observed, then its boundary is decided. ``pending`` tells which half comes next.
+    """
+
+    position: Tensor  # [B] bytes decided so far; the position of the byte that is observed next, or pending
+    recent: Tensor  # [B, w] bool, a_{t-1} .. a_{t-w}
+    encoder_state: Tensor  # [B, D] X_t of the pending byte
+    segment_sum: Tensor  # [B, D] sum of X over the bytes since the last boundary (mean pooling)
+    segment_length: Tensor  # [B]
+    update: Tensor  # [B, D] what the current token adds to the bytes it serves
+    encoder: WindowCache
+    tokens: TokenCache
+    decoder: WindowCache
+    pending: bool = False
+
+    @classmethod
+    def empty(
+        cls, config: UNetConfig, num_rows: int, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+    ) -> UNetCache:
+        """Make room for ``num_rows`` texts of which nothing has been read."""
+        if num_rows < 1:
+            raise ValueError(f"num_rows must be at least 1, got {num_rows}")
+        heads = (config.num_heads, config.head_size)
+
+        def zeros(*shape: int, dtype: torch.dtype = dtype) -> Tensor:
+            return torch.zeros(*shape, device=device, dtype=dtype)
+
+        def ring(num_layers: int) -> WindowCache:
+            shape = (num_layers, num_rows, config.window, *heads)
+            return WindowCache(zeros(*shape), zeros(*shape))
+
+        held = (config.num_token_layers, num_rows, _FIRST_CAPACITY, *heads)
+        return cls(
+            position=zeros(num_rows, dtype=torch.int64),
+            recent=zeros(num_rows, config.num_lags, dtype=torch.bool),
+            encoder_state=zeros(num_rows, config.width),
+            segment_sum=zeros(num_rows, config.width),
+            segment_length=zeros(num_rows, dtype=torch.int64),
+            update=zeros(num_rows, config.width),
+            encoder=ring(config.num_encoder_layers),
+            tokens=TokenCache(zeros(*held), zeros(*held), zeros(num_rows, dtype=torch.int64)),
+            decoder=ring(config.num_decoder_layers),
+        )
+
+    @property
+    def num_rows(self) -> int:
+        """B."""
+        return len(self.position)
+
+    @property
+    def num_tokens(self) -> Tensor:
+        """[B] tokens drawn so far."""
+        return self.tokens.count
+
+    @property
+    def untouched(self) -> bool:
+        """Whether no row has read anything."""
+        return not self.pending and not bool(self.position.any())
+
+    def finish_window(self, states: Tensor, updates: Tensor, layout: TokenLayout) -> None:
+        """Take over what a whole window leaves behind, beside the keys and values that were recorded.
+
+        Args:
+            states: [B, T, D] encoder states.
+            updates: [B, S, D] what each token adds to its bytes.
+            layout: where the tokens sit.
+        """
+        length, num_lags = states.shape[1], self.recent.shape[1]
+        last = layout.token_index[:, -1]  # [B]
+        tail = (layout.token_index == last[:, None]) & ~layout.boundaries  # [B, T] bytes after the last boundary
+        self.position = torch.full_like(self.position, length)
+        padded = F.pad(layout.boundaries, (num_lags, 0))  # no boundaries before the text
+        self.recent = padded.flip(1)[:, :num_lags]
+        self.encoder_state = states[:, -1]
+        self.segment_sum = (states * tail[..., None]).sum(1)
+        self.segment_length = tail.sum(1)
+        self.update = updates.flatten(0, 1).index_select(0, last)
+        self.tokens.count = layout.num_tokens.clone()
+
+    def reset(self, rows: Tensor | None = None) -> None:
+        """Forget everything about some rows; the others go on undisturbed.
+
+        Args:
+            rows: [B] bool, True where a new text starts; None for all.
+        """
+        if self.pending:
+            raise RuntimeError("reset must come between steps, but a byte was observed whose boundary is not decided")
+        if rows is None:
+            rows = torch.ones_like(self.position, dtype=torch.bool)
+        if rows.dtype != torch.bool or rows.shape != self.position.shape:
+            raise ValueError(f"rows must be bool of shape [{self.num_rows}], got {rows.dtype} {list(rows.shape)}")
+        # Keys and values need no wiping: position and count say which slots exist.
+        for state in (self.position, self.recent, self.segment_sum, self.segment_length, self.update, self.tokens.count):
+            state[rows] = 0
+
+    def clone(self) -> UNetCache:
+        """An independent copy, to branch from here."""
+        return self._map(torch.clone, torch.clone)
+
+    def repeat(self, times: int) -> UNetCache:
+        """Every row ``times`` times in succession, to branch each text several ways: row b becomes b*times, ...
+
+        Args:
+            times: copies of each row.
+        """
+        if times < 1:
+            raise ValueError(f"times must be at least 1, got {times}")
+        return self._map(
+            lambda x: x.repeat_interleave(times, dim=0), lambda x: x.repeat_interleave(times, dim=1)
+        )
+
+    def _map(self, on_rows: Callable[[Tensor], Tensor], on_layers: Callable[[Tensor], Tensor]) -> UNetCache:
+        """Apply functions to every tensor: ``on_rows`` where rows come first, ``on_layers`` to [L, B, ...]."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        for name, value in values.items():
+            if isinstance(value, Tensor):
+                values[name] = on_rows(value)
+            elif isinstance(value, WindowCache):
+                values[name] = WindowCache(on_layers(value.keys), on_layers(value.values))
+            elif isinstance(value, TokenCache):
+                values[name] = TokenCache(on_layers(value.keys), on_layers(value.values), on_rows(value.count))
+        return UNetCache(**values)

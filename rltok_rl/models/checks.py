@@ -1,0 +1,64 @@
+"""What callers of the model get wrong, said by name.
+
+Shapes and dtypes are always checked. Values are checked where looking is free: on the CPU. On an accelerator a look
+would make the host wait, so the same conditions become asynchronous device assertions there.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_FIRST = "boundaries must be 1 at the first byte of every row (a_0 = 1: there must be a first token)"
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+def check_byte_ids(byte_ids: Tensor, num_ids: int, *, rank: int = 2) -> None:
+    """Require integer ids in ``[0, num_ids)`` of the given rank."""
+    shape = {1: "[B]", 2: "[B, T]"}[rank]
+    if not isinstance(byte_ids, Tensor):
+        raise TypeError(f"byte_ids must be a tensor of shape {shape}, got {type(byte_ids).__name__}")
+    if byte_ids.dtype not in _INTEGERS:
+        raise TypeError(f"byte_ids must be an integer tensor, got {byte_ids.dtype}; allowed are {_names(_INTEGERS)}")
+    if byte_ids.dim() != rank:
+        raise ValueError(f"byte_ids must have shape {shape}, got {list(byte_ids.shape)}")
+    special = f" (256 to {num_ids - 1} are the special ids)" if num_ids > 256 else ""
+    wide = byte_ids.long()  # as uint8, 256 would wrap around to 0
+    _check_all((wide >= 0) & (wide < num_ids), byte_ids, f"byte_ids must lie in 0..{num_ids - 1}{special}")
+
+
+def check_boundaries(boundaries: Tensor, shape: torch.Size, *, first: bool = True) -> None:
+    """Require a string of 0 and 1 of the given shape that (if ``first``) begins with a boundary."""
+    if not isinstance(boundaries, Tensor):
+        raise TypeError(f"boundaries must be a tensor of shape {list(shape)}, got {type(boundaries).__name__}")
+    if boundaries.dtype != torch.bool and boundaries.dtype not in _INTEGERS:
+        raise TypeError(f"boundaries must be bool or integer, got {boundaries.dtype}")
+    if boundaries.shape != shape:
+        raise ValueError(f"boundaries must have the shape of byte_ids, {list(shape)}, got {list(boundaries.shape)}")
+    if boundaries.dtype != torch.bool:
+        _check_all((boundaries == 0) | (boundaries == 1), boundaries, "boundaries must be 0 or 1")
+    if first and boundaries.shape[-1]:
+        starts = boundaries[..., :1]
+        _check_all(starts == 1, starts, _FIRST)
+
+
+def check_first_boundaries(boundaries: Tensor, position: Tensor) -> None:
+    """Require a boundary, [B], in every row that stands at ``position`` 0."""
+    _check_all((position > 0) | (boundaries == 1), boundaries, _FIRST)
+
+
+def _check_all(condition: Tensor, values: Tensor, message: str) -> None:
+    if torch.compiler.is_compiling():
+        return
+    if condition.device.type != "cpu":
+        torch._assert_async(condition.all())
+        return
+    if not condition.all():
+        where = (~condition).nonzero()
+        first = where[0].tolist()
+        more = f" and {len(where) - 1} more" if len(where) > 1 else ""
+        raise ValueError(f"{message}, got {values[tuple(first)].item()} at index {first}{more}")
+
+
+def _names(dtypes: tuple[torch.dtype, ...]) -> list[str]:
+    return [str(dtype).removeprefix("torch.") for dtype in dtypes]

@@ -1,0 +1,114 @@
+"""The shape of a U-Net, checked when it is written down rather than when it first runs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+NUM_BYTES = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class UNetConfig:
+    """Sizes and options of a byte-level autoregressive U-Net (Section 2.2 and Appendix D).
+
+    Byte layers (encoder and decoder) see a sliding window and have an MLP of width ``byte_mlp_ratio * width``; token
+    layers see every earlier token and have an MLP of width ``token_mlp_ratio * width``.
+    """
+
+    width: int
+    """D, shared by bytes and tokens (the paper's embedding_dim)."""
+    num_heads: int
+    """Attention heads of every layer; must divide ``width`` into an even head size."""
+    num_encoder_layers: int
+    """Byte layers below the tokens (n_down_layers)."""
+    num_token_layers: int
+    """Token layers (n_mid_layers)."""
+    num_decoder_layers: int
+    """Byte layers above the tokens (n_up_layers)."""
+    window: int = 64
+    """Bytes that a byte layer sees, the current one included.  # Appendix D"""
+    byte_mlp_ratio: int = 1
+    """MLP width of a byte layer in units of ``width``.  # Appendix D"""
+    token_mlp_ratio: int = 4
+    """MLP width of a token layer in units of ``width``.  # Appendix D"""
+    num_special: int = 0
+    """Input ids 256, 257, ... beside the bytes (a begin-of-text mark, say). They are read, never predicted."""
+    num_lags: int = 8
+    """w, how many earlier boundaries the policy sees.  # Section 2.5"""
+    target_rate: float = 0.2
+    """Boundaries per byte that the policy starts from.  # Table 2"""
+    boundary_scale: float = 1 / 16
+    """Factor on the raw boundary logit.  # Eq. 22, D = 16"""
+    boundary_cap: float | None = 6.0
+    """Soft cap of the boundary logit in training; None leaves it free.  # Eq. 23; 6 is the released value"""
+    boundary_bias: bool = False
+    """A learned bias beside W_0. Eq. 21 has none; the released code has one."""
+    attention_cap: float | None = None
+    """Soft cap of attention scores (Gemma 2 uses 50). It rules out the fused attention kernels."""
+    final_cap: float | None = 30.0
+    """Soft cap of next-byte logits, both heads (Gemma 2 uses 30)."""
+    pooling: Literal["select", "mean"] = "select"
+    """A token is its boundary byte's state (Eq. 7), or the mean over the bytes since the previous boundary."""
+    upsampling: Literal["add", "deviation"] = "add"
+    """Bytes receive the token output (Eq. 9), or only what the token layers added to their input."""
+    rope_base: float = 10_000.0
+    """Base of the rotary frequencies."""
+    norm_eps: float = 1e-6
+    """Added to the mean square in every RMSNorm."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be built, by name."""
+        for name in ("width", "num_heads", "num_token_layers", "window", "byte_mlp_ratio", "token_mlp_ratio"):
+            _require_int(name, getattr(self, name), minimum=1)
+        for name in ("num_encoder_layers", "num_decoder_layers", "num_special", "num_lags"):
+            _require_int(name, getattr(self, name), minimum=0)
+        if self.width % (2 * self.num_heads):
+            raise ValueError(
+                f"width must be a multiple of 2 * num_heads (rotary positions turn pairs of channels), "
+                f"got width={self.width}, num_heads={self.num_heads}"
+            )
+        if not 0.0 < self.target_rate < 1.0:
+            raise ValueError(f"target_rate must lie strictly between 0 and 1, got {self.target_rate}")
+        for name in ("boundary_scale", "rope_base", "norm_eps"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        for name in ("boundary_cap", "attention_cap", "final_cap"):
+            cap = getattr(self, name)
+            if cap is not None and not cap > 0:
+                raise ValueError(f"{name} must be positive or None (no cap), got {cap}")
+        _require_choice("pooling", self.pooling, ("select", "mean"))
+        _require_choice("upsampling", self.upsampling, ("add", "deviation"))
+
+    @property
+    def head_size(self) -> int:
+        """Channels of one attention head."""
+        return self.width // self.num_heads
+
+    @property
+    def num_ids(self) -> int:
+        """Rows of the embedding: 256 bytes and the special ids."""
+        return NUM_BYTES + self.num_special
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> UNetConfig:
+        """Build from plain values; a key that is not a field is an error, not ignored."""
+        known = {f.name for f in fields(cls)}
+        unknown = sorted(set(values) - known)
+        if unknown:
+            raise ValueError(f"unknown keys {unknown} for UNetConfig; allowed are {sorted(known)}")
+        return cls(**values)
+
+
+def _require_int(name: str, value: object, *, minimum: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise ValueError(f"{name} must be an integer of at least {minimum}, got {value!r}")
+
+
+def _require_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {list(allowed)}, got {value!r}")

@@ -1,0 +1,180 @@
+"""Writing text: one byte, one boundary decision, one prediction at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from rltok_rl.functional.decoding import sample_bytes
+from rltok_rl.functional.likelihood import byte_log_prob
+from rltok_rl.functional.text import ids_to_bytes, text_to_ids
+from rltok_rl.models.cache import UNetCache
+from rltok_rl.models.incremental import decide, observe, prefill
+from rltok_rl.models.unet import UNet
+
+Prompts = str | bytes | Sequence[str | bytes]
+BoundaryMode = Literal["sample", "greedy"]
+
+
+@dataclass(frozen=True)
+class GeneratedByte:
+    """One step of a stream."""
+
+    byte_ids: Tensor  # [B] int64
+    boundaries: Tensor  # [B] bool, drawn after the byte
+    log_probs: Tensor  # [B] log-likelihood of the byte under the unfiltered model, in nats
+    new: Tensor  # [B] bool, False while a longer prompt is still being read in this row
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What was written after each prompt."""
+
+    texts: list[bytes]
+    """The new bytes of each row, without the prompt."""
+    boundaries: list[Tensor]
+    """[len(text)] bool per row, the boundary drawn after each new byte."""
+    log_probs: list[Tensor]
+    """[len(text)] per row, in nats."""
+
+
+def generate(
+    model: UNet,
+    prompts: Prompts,
+    *,
+    max_bytes: int,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    boundaries: BoundaryMode = "sample",
+    generator: torch.Generator | None = None,
+    stop: bytes | None = None,
+) -> Generation:
+    """Continue prompts byte by byte; :func:`stream` does the same and hands out each byte as it is written.
+
+    Args:
+        model: the U-Net, in the mode it should run in (``model.eval()`` lifts the soft cap of boundary logits).
+        prompts: one text or several, of any lengths, none empty.
+        max_bytes: how many bytes to write after each prompt.
+        temperature: 1 samples the model's distribution, 0 takes the likeliest byte.
+        top_k: keep only the k likeliest bytes.
+        top_p: keep only the likeliest bytes that together hold this much probability.
+        boundaries: ``"sample"`` draws boundaries from the policy, ``"greedy"`` where they are likelier than not.
+        generator: source of all random numbers.
+        stop: a row ends once it has written this; the stop itself is kept.
+
+    Returns:
+        New bytes, boundaries and log-likelihoods per row.
+
+    Example:
+        >>> from rltok_rl.models import preset
+        >>> written = generate(UNet(preset("tiny")), "Once upon", max_bytes=5)
+        >>> len(written.texts[0])
+        5
+    """
+    _check_stop(stop)
+    rows = _as_rows(prompts)
+    steps = stream(
+        model,
+        rows,
+        max_bytes=max_bytes,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        boundaries=boundaries,
+        generator=generator,
+    )
+    texts, kept = [bytearray() for _ in rows], [[] for _ in rows]  # type: list[bytearray], list[list[int]]
+    taken: list[GeneratedByte] = []
+    for number, step in enumerate(steps):
+        taken.append(step)
+        for row, (byte, new) in enumerate(zip(step.byte_ids.tolist(), step.new.tolist(), strict=True)):
+            if new and not _finished(texts[row], max_bytes, stop):
+                texts[row].append(byte)
+                kept[row].append(number)
+        if all(_finished(text, max_bytes, stop) for text in texts):
+            break
+    return Generation(
+        texts=[bytes(text) for text in texts],
+        boundaries=[_column([s.boundaries for s in taken], row, kept[row], torch.bool) for row in range(len(rows))],
+        log_probs=[_column([s.log_probs for s in taken], row, kept[row], torch.float32) for row in range(len(rows))],
+    )
+
+
+def stream(
+    model: UNet,
+    prompts: Prompts,
+    *,
+    max_bytes: int,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    boundaries: BoundaryMode = "sample",
+    generator: torch.Generator | None = None,
+) -> Iterator[GeneratedByte]:
+    """Continue prompts and hand out every byte as soon as its boundary is drawn; arguments as for :func:`generate`.
+
+    Rows whose prompt is longer than the shortest one are still reading while others write (``new`` says which). The
+    stream ends when the row with the longest prompt has written ``max_bytes``.
+    """
+    rows = [text_to_ids(prompt) for prompt in _as_rows(prompts)]
+    if max_bytes < 0:
+        raise ValueError(f"max_bytes must be at least 0, got {max_bytes}")
+    if boundaries not in ("sample", "greedy"):
+        raise ValueError(f"boundaries must be one of ['sample', 'greedy'], got {boundaries!r}")
+    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    sample_bytes(torch.zeros(1, 256), **sampling)  # refuse wrong options now, not at the first byte
+    return _stream(model, rows, max_bytes, sampling, boundaries == "greedy", generator)
+
+
+@torch.no_grad()
+def _stream(
+    model: UNet, rows: list[Tensor], max_bytes: int, sampling: dict, greedy: bool, generator: torch.Generator | None
+) -> Iterator[GeneratedByte]:
+    device = model.embedding.weight.device
+    lengths = torch.tensor([len(row) for row in rows], device=device)  # [B]
+    shortest, longest = int(lengths.min()), int(lengths.max())
+    prompt = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(device)  # [B, longest]
+    cache = UNetCache.empty(model.config, len(rows), device=device, dtype=model.embedding.weight.dtype)
+    read = prefill(model, cache, prompt[:, :shortest], generator=generator, greedy=greedy)
+    logits = read.final_logits[:, -1]  # [B, 256]
+    for position in range(shortest, longest + max_bytes):
+        drawn = sample_bytes(logits, generator=generator, **sampling)  # [B]
+        new = lengths <= position  # [B]
+        byte_ids = drawn if position >= longest else torch.where(new, drawn, prompt[:, position])
+        observation = observe(model, cache, byte_ids)
+        probs = observation.boundary_logit.sigmoid()
+        chance = 0.5 if greedy else torch.rand(probs.shape, generator=generator, device=device)
+        drawn_boundaries = probs > chance  # [B]
+        prediction = decide(model, cache, drawn_boundaries)
+        yield GeneratedByte(byte_ids, drawn_boundaries, byte_log_prob(logits, byte_ids), new)
+        logits = prediction.final_logits
+
+
+def _as_rows(prompts: Prompts) -> list[str | bytes]:
+    rows = [prompts] if isinstance(prompts, (str, bytes)) else list(prompts)
+    if not rows:
+        raise ValueError("prompts must hold at least one text, got an empty list")
+    for number, row in enumerate(rows):
+        if not isinstance(row, (str, bytes)):
+            raise TypeError(f"prompts must be str or bytes, or a list of them, got {type(row).__name__} at {number}")
+        if not row:
+            raise ValueError(f"prompts must not be empty (a byte is needed to predict from), got an empty text at {number}")
+    return rows
+
+
+def _check_stop(stop: bytes | None) -> None:
+    if stop is not None and (not isinstance(stop, bytes) or not stop):
+        raise ValueError(f"stop must be a non-empty bytes object or None, got {stop!r}")
+
+
+def _finished(text: bytearray, max_bytes: int, stop: bytes | None) -> bool:
+    return len(text) >= max_bytes or (stop is not None and text.endswith(stop))
+
+
+def _column(steps: list[Tensor], row: int, kept: list[int], dtype: torch.dtype) -> Tensor:
+    return torch.stack([steps[number][row] for number in kept]) if kept else torch.zeros(0, dtype=dtype)

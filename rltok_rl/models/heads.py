@@ -1,0 +1,52 @@
+"""Linear heads: the boundary policy's projection, and next-byte logits."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from rltok_rl.functional.policy import soft_cap
+from rltok_rl.models.config import NUM_BYTES, UNetConfig
+
+
+class BoundaryTerms(NamedTuple):
+    """What a boundary logit is made of: ``l_t = base_t + sum_j a_{t-j} lags_{t,j}``."""
+
+    base: Tensor  # [*B, T], float32
+    lags: Tensor  # [*B, T, w], float32; lags[..., j - 1] goes with the boundary j bytes ago
+
+
+class BoundaryHead(nn.Module):
+    """Project byte states to the terms of their boundary logits (Eq. 21, 22).
+
+        l^raw_t = W_0 X_t + sum_{j=1..w} a_{t-j} W_j X_t,      l_t = l^raw_t * scale + logit(target rate)
+
+    One matrix product gives all terms; drawing boundaries from them is the sampler's work.
+    """
+
+    def __init__(self, config: UNetConfig) -> None:
+        super().__init__()
+        self.scale = config.boundary_scale
+        self.offset = math.log(config.target_rate) - math.log1p(-config.target_rate)
+        self.projection = nn.Linear(config.width, 1 + config.num_lags, bias=config.boundary_bias)
+
+    def forward(self, states: Tensor) -> BoundaryTerms:
+        """[*B, T, D] to base [*B, T] and lags [*B, T, w], in float32 so that sums over lags are exact everywhere."""
+        terms = self.projection(states).float() * self.scale  # [*B, T, 1 + w]
+        return BoundaryTerms(terms[..., 0] + self.offset, terms[..., 1:])
+
+
+class ByteHead(nn.Module):
+    """Next-byte logits over the 256 bytes, soft-capped as in Gemma 2."""
+
+    def __init__(self, config: UNetConfig) -> None:
+        super().__init__()
+        self.cap = config.final_cap
+        self.projection = nn.Linear(config.width, NUM_BYTES, bias=False)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """[*B, T, D] to [*B, T, 256]."""
+        logits = self.projection(states)
+        return logits if self.cap is None else soft_cap(logits, self.cap)

@@ -1,0 +1,156 @@
+"""One byte at a time, equal to the full forward pass.
+
+A step has two halves, because the boundary is decided with the byte already read: :func:`observe` reads ``x_t`` and
+says what policy and early exit make of it; :func:`decide` takes ``a_t`` and predicts ``x_{t+1}``. :func:`prefill` reads
+a whole prompt at once and leaves the cache as if it had been read byte by byte.
+
+Shapes: B rows, T bytes of a prompt, D width, w lags.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from rltok_rl.functional.policy import lagged_logit
+from rltok_rl.models.cache import UNetCache
+from rltok_rl.models.checks import check_boundaries, check_byte_ids, check_first_boundaries
+from rltok_rl.models.pooling import token_update
+
+if TYPE_CHECKING:
+    from rltok_rl.models.unet import UNet, UNetOutput
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What is known once a byte has been read and before its boundary is decided."""
+
+    encoder_state: Tensor  # [B, D], X_t
+    boundary_logit: Tensor  # [B] float32, l_t given the boundaries before
+    early_logits: Tensor  # [B, 256]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What is known once the boundary has been decided."""
+
+    decoder_state: Tensor  # [B, D]
+    final_logits: Tensor  # [B, 256]
+
+
+@torch.no_grad()
+def observe(model: UNet, cache: UNetCache, byte_ids: Tensor) -> Observation:
+    """Read the next byte of every row.
+
+    Args:
+        model: the U-Net.
+        cache: its memory of these rows; changed in place.
+        byte_ids: [B] the bytes x_t.
+
+    Returns:
+        Encoder state, boundary logit and early-exit logits of the byte.
+    """
+    check_byte_ids(byte_ids, model.config.num_ids, rank=1)
+    if len(byte_ids) != cache.num_rows:
+        raise ValueError(f"byte_ids must hold one byte per row of the cache, {cache.num_rows}, got {len(byte_ids)}")
+    if cache.pending:
+        raise RuntimeError("observe was called twice in a row; decide the boundary of the byte read last first")
+    attend_at = cache.encoder.attention(cache.position, model.config.attention_cap)
+    state = model.encoder(model.embed(byte_ids), model.byte_angles(cache.position), attend_at)  # [B, D]
+    cache.encoder_state = state
+    cache.segment_sum = cache.segment_sum + state
+    cache.segment_length = cache.segment_length + 1
+    cache.pending = True
+    base, lags = model.boundary_terms(state)  # [B], [B, w]
+    logit = lagged_logit(base, lags, cache.recent, cap=model.boundary_cap)
+    return Observation(state, logit, model.early_logits(state))
+
+
+@torch.no_grad()
+def decide(model: UNet, cache: UNetCache, boundaries: Tensor) -> Prediction:
+    """Draw, or do not draw, a boundary after the byte just observed; then predict the next byte.
+
+    Token layers run for the rows with a boundary only, so that a step without one costs byte layers alone.
+
+    Args:
+        model: the U-Net.
+        cache: its memory; changed in place.
+        boundaries: [B] the boundaries a_t, 1 at a row's first byte.
+
+    Returns:
+        Decoder state and next-byte logits.
+    """
+    if not cache.pending:
+        raise RuntimeError("decide needs an observed byte; call observe first")
+    check_boundaries(boundaries, cache.position.shape, first=False)
+    boundaries = boundaries.bool()
+    check_first_boundaries(boundaries, cache.position)
+    config, state = model.config, cache.encoder_state
+    rows = boundaries.nonzero().squeeze(1)  # [n]
+    if len(rows):
+        tokens_in = state[rows]  # [n, D]
+        if config.pooling == "mean":
+            tokens_in = cache.segment_sum[rows] / cache.segment_length[rows, None]
+        attend_at = cache.tokens.attention(rows, config.attention_cap)
+        tokens_out = model.token_layers(tokens_in, model.byte_angles(cache.position[rows]), attend_at)
+        cache.update[rows] = token_update(tokens_in, tokens_out, config.upsampling).to(cache.update.dtype)
+        cache.tokens.count[rows] += 1
+        cache.segment_sum[rows], cache.segment_length[rows] = 0, 0
+    attend_at = cache.decoder.attention(cache.position, config.attention_cap)
+    decoded = model.decoder(state + cache.update, model.byte_angles(cache.position), attend_at)  # [B, D]
+    cache.recent = torch.cat((boundaries[:, None], cache.recent), dim=1)[:, : config.num_lags]
+    cache.position = cache.position + 1
+    cache.pending = False
+    return Prediction(decoded, model.final_logits(decoded))
+
+
+def step(model: UNet, cache: UNetCache, byte_ids: Tensor, boundaries: Tensor) -> tuple[Observation, Prediction]:
+    """Observe a byte and decide its boundary at once: :func:`observe`, then :func:`decide`.
+
+    Args:
+        model: the U-Net.
+        cache: its memory; changed in place.
+        byte_ids: [B] the bytes x_t.
+        boundaries: [B] the boundaries a_t.
+    """
+    check_boundaries(boundaries, cache.position.shape, first=False)  # before the byte is read: a refused step is no step
+    check_first_boundaries(boundaries, cache.position)
+    observation = observe(model, cache, byte_ids)
+    return observation, decide(model, cache, boundaries)
+
+
+@torch.no_grad()
+def prefill(
+    model: UNet,
+    cache: UNetCache,
+    byte_ids: Tensor,
+    boundaries: Tensor | None = None,
+    *,
+    generator: torch.Generator | None = None,
+    greedy: bool = False,
+) -> UNetOutput:
+    """Read whole prompts in one forward pass and leave the cache where stepping through them would have left it.
+
+    Args:
+        model: the U-Net.
+        cache: a cache that has read nothing yet; changed in place.
+        byte_ids: [B, T] prompts of one length, T >= 1.
+        boundaries: [B, T] their boundaries; None draws them from the policy.
+        generator: source of the random numbers to draw with.
+        greedy: draw a boundary where its probability exceeds one half.
+
+    Returns:
+        The output of the full forward pass; its last position predicts the first new byte.
+    """
+    check_byte_ids(byte_ids, model.config.num_ids)
+    if byte_ids.shape[0] != cache.num_rows or byte_ids.shape[1] < 1:
+        raise ValueError(
+            f"byte_ids must hold one prompt of at least one byte per row of the cache, [{cache.num_rows}, T >= 1], "
+            f"got {list(byte_ids.shape)}"
+        )
+    if not cache.untouched:
+        raise ValueError("cache must be empty to be prefilled; reset it, or feed the bytes with step")
+    return model(byte_ids, boundaries, generator=generator, greedy=greedy, cache=cache)

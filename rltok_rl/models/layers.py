@@ -1,0 +1,95 @@
+"""Gemma-2 style transformer layers, written once for bytes, tokens and single steps.
+
+A layer does not know how far it sees: attention is handed to it as a function of queries, keys and values, so the
+same weights run over whole windows, over ragged tokens, or against a cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rltok_rl.models.config import UNetConfig
+from rltok_rl.models.rotary import Rotary, rotate
+
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(queries, keys, values), each [*L, H, C], to [*L, H, C]."""
+
+
+class RMSNorm(nn.Module):
+    """Divide by the root mean square, then scale by ``1 + weight`` so that weight decay pulls towards the identity."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise the last dimension in float32, whatever the input's dtype."""
+        return F.rms_norm(x.float(), self.weight.shape, 1.0 + self.weight.float(), self.eps).type_as(x)
+
+
+class GeGLU(nn.Module):
+    """``W_down (gelu(W_gate x) * W_up x)``."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.gate_up = nn.Linear(width, 2 * hidden, bias=False)
+        self.down = nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[*L, D] to [*L, D]."""
+        gate, up = self.gate_up(x).chunk(2, dim=-1)  # [*L, hidden] each
+        return self.down(F.gelu(gate, approximate="tanh") * up)
+
+
+class SelfAttention(nn.Module):
+    """Project to heads, turn by position, attend as told, project back."""
+
+    def __init__(self, width: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.query_key_value = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+
+    def forward(self, x: Tensor, angles: Rotary, attend: Attend) -> Tensor:
+        """[*L, D] to [*L, D]."""
+        heads = self.query_key_value(x).unflatten(-1, (3, self.num_heads, -1))  # [*L, 3, H, C]
+        query, key, value = heads.unbind(-3)
+        out = attend(rotate(query, angles), rotate(key, angles), value)  # [*L, H, C]
+        return self.out(out.flatten(-2))
+
+
+class TransformerLayer(nn.Module):
+    """One residual layer with a norm before and after both attention and MLP."""
+
+    def __init__(self, config: UNetConfig, mlp_ratio: int) -> None:
+        super().__init__()
+        width, eps = config.width, config.norm_eps
+        self.attention_norm = RMSNorm(width, eps)
+        self.attention = SelfAttention(width, config.num_heads)
+        self.attention_out_norm = RMSNorm(width, eps)
+        self.mlp_norm = RMSNorm(width, eps)
+        self.mlp = GeGLU(width, mlp_ratio * width)
+        self.mlp_out_norm = RMSNorm(width, eps)
+
+    def forward(self, x: Tensor, angles: Rotary, attend: Attend) -> Tensor:
+        """[*L, D] to [*L, D]."""
+        x = x + self.attention_out_norm(self.attention(self.attention_norm(x), angles, attend))
+        return x + self.mlp_out_norm(self.mlp(self.mlp_norm(x)))
+
+
+class LayerStack(nn.ModuleList):
+    """Layers of one kind, run in order."""
+
+    def __init__(self, config: UNetConfig, num_layers: int, mlp_ratio: int) -> None:
+        super().__init__(TransformerLayer(config, mlp_ratio) for _ in range(num_layers))
+
+    def forward(self, x: Tensor, angles: Rotary, attend_at: Callable[[int], Attend]) -> Tensor:
+        """Run all layers; ``attend_at(i)`` is the attention of layer i (a cache has one memory per layer)."""
+        for i, layer in enumerate(self):
+            x = layer(x, angles, attend_at(i))
+        return x

@@ -1,0 +1,209 @@
+"""The byte-level autoregressive U-Net (Section 2.2): encode bytes, pool tokens, think in tokens, decode bytes.
+
+Shapes: B rows, T bytes, S or N tokens, D width, w lags. Index from 0: boundary ``a_t`` is drawn after byte ``x_t`` has
+been read, and position t predicts ``x_{t+1}``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from rltok_rl.functional.policy import boundary_logits
+from rltok_rl.models.attention import sliding_window_attention
+from rltok_rl.models.cache import UNetCache, WindowCache
+from rltok_rl.models.checks import check_boundaries, check_byte_ids
+from rltok_rl.models.config import UNetConfig
+from rltok_rl.models.heads import BoundaryHead, BoundaryTerms, ByteHead
+from rltok_rl.models.layers import LayerStack, RMSNorm
+from rltok_rl.models.pooling import Layout, downsample, token_layout, token_update, upsample
+from rltok_rl.models.rotary import Rotary, rotary
+from rltok_rl.sampling import sample_boundaries
+
+
+@dataclass(frozen=True)
+class UNetOutput:
+    """Everything that one forward pass says about a window of bytes."""
+
+    boundaries: Tensor  # [B, T] bool, given or drawn
+    boundary_logits: Tensor  # [B, T] float32, l_t given the boundaries before t
+    encoder_states: Tensor  # [B, T, D], X
+    decoder_states: Tensor  # [B, T, D]
+    early_logits: Tensor  # [B, T, 256], position t predicts byte t + 1 from X_t alone
+    final_logits: Tensor  # [B, T, 256], position t predicts byte t + 1 through the tokens
+    num_tokens: Tensor  # [B]
+
+
+class UNet(nn.Module):
+    """Byte-level U-Net with a boundary policy and an early exit.
+
+    Args:
+        config: sizes and options; see :func:`rltok_rl.models.preset` for the paper's.
+
+    Example:
+        >>> from rltok_rl.models import preset
+        >>> model = UNet(preset("tiny"))
+        >>> byte_ids = torch.randint(256, (2, 10))
+        >>> out = model(byte_ids)  # boundaries drawn from the model's own policy
+        >>> out.final_logits.shape, bool(out.boundaries[:, 0].all())
+        (torch.Size([2, 10, 256]), True)
+
+    Reference: https://arxiv.org/abs/2602.13940
+    """
+
+    def __init__(self, config: UNetConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.num_ids, config.width)
+        self.encoder = LayerStack(config, config.num_encoder_layers, config.byte_mlp_ratio)
+        self.token_layers = LayerStack(config, config.num_token_layers, config.token_mlp_ratio)
+        self.decoder = LayerStack(config, config.num_decoder_layers, config.byte_mlp_ratio)
+        self.encoder_norm = RMSNorm(config.width, config.norm_eps)  # for the two heads that read X; X itself goes on
+        self.decoder_norm = RMSNorm(config.width, config.norm_eps)
+        self.boundary_head = BoundaryHead(config)
+        self.early_head = ByteHead(config)
+        self.final_head = ByteHead(config)
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw fresh weights; the early exit starts as a copy of the final head (Section 2.4)."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                # Post-norms set the scale of every branch, so that only attention scores and the heads feel this one.
+                nn.init.normal_(module.weight, std=module.in_features**-0.5)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+            elif isinstance(module, RMSNorm):
+                nn.init.zeros_(module.weight)
+        nn.init.normal_(self.embedding.weight, std=self.config.width**-0.5)  # unit size after sqrt(D)
+        nn.init.normal_(self.final_head.projection.weight, std=0.02)  # first predictions close to uniform
+        self.early_head.load_state_dict(self.final_head.state_dict())
+
+    # The stages, in the order of the forward pass. Segmenters and the environment put their own work between them.
+
+    def encode(self, byte_ids: Tensor, *, cache: UNetCache | None = None) -> Tensor:
+        """Byte states ``X = encode(x)`` (Eq. 1): [B, T] to [B, T, D]."""
+        return self._run_bytes(self.encoder, self.embed(byte_ids), cache and cache.encoder)
+
+    def boundary_terms(self, encoder_states: Tensor) -> BoundaryTerms:
+        """What the policy makes of each byte (Eq. 21): [B, T, D] to base [B, T] and lags [B, T, w]."""
+        return self.boundary_head(self.encoder_norm(encoder_states))
+
+    def early_logits(self, encoder_states: Tensor) -> Tensor:
+        """Next-byte logits that never saw a boundary (Eq. 14): [B, T, D] to [B, T, 256]."""
+        return self.early_head(self.encoder_norm(encoder_states))
+
+    def decode(
+        self,
+        encoder_states: Tensor,
+        boundaries: Tensor,
+        *,
+        layout: Layout = "padded",
+        cache: UNetCache | None = None,
+    ) -> Tensor:
+        """Pool, run the token layers, give tokens back to bytes, run the byte decoder (Eq. 3 to 6).
+
+        Args:
+            encoder_states: [B, T, D], X.
+            boundaries: [B, T] bool.
+            layout: how ragged rows of tokens are laid out; results are equal.
+            cache: an empty cache, to be left as if the window had been read byte by byte; needs padded tokens.
+
+        Returns:
+            [B, T, D] decoder states.
+        """
+        where = token_layout(boundaries, layout)
+        tokens_in = downsample(encoder_states, where, self.config.pooling)  # [B, S, D] or [N, D]
+        attend = where.attention(self.config.attention_cap)
+        attend_at = cache.tokens.recording(attend, where) if cache else lambda _: attend
+        tokens_out = self.token_layers(tokens_in, self.byte_angles(where.positions), attend_at)
+        updates = token_update(tokens_in, tokens_out, self.config.upsampling)
+        mixed = upsample(encoder_states, updates, where)  # [B, T, D]
+        if cache:
+            cache.finish_window(encoder_states, updates, where)
+        return self._run_bytes(self.decoder, mixed, cache and cache.decoder)
+
+    def final_logits(self, decoder_states: Tensor) -> Tensor:
+        """Next-byte logits of the whole model: [B, T, D] to [B, T, 256]."""
+        return self.final_head(self.decoder_norm(decoder_states))
+
+    def forward(
+        self,
+        byte_ids: Tensor,
+        boundaries: Tensor | None = None,
+        *,
+        uniforms: Tensor | None = None,
+        generator: torch.Generator | None = None,
+        greedy: bool = False,
+        layout: Layout = "padded",
+        cache: UNetCache | None = None,
+    ) -> UNetOutput:
+        """Run the whole model on a window of bytes.
+
+        Args:
+            byte_ids: [B, T] integers in 0..255 (and special ids, where the configuration has some).
+            boundaries: [B, T] 0/1 or bool with 1 in the first column; None draws them from the policy.
+            uniforms: [B, T] in [0, 1), the random numbers to draw with.
+            generator: source of the random numbers otherwise.
+            greedy: with ``boundaries=None``, draw a boundary where its probability exceeds one half.
+            layout: ``"padded"`` or ``"packed"`` tokens.
+            cache: filled while at it, see :func:`rltok_rl.models.incremental.prefill`.
+
+        Returns:
+            States, logits and boundaries of every position.
+        """
+        check_byte_ids(byte_ids, self.config.num_ids)
+        if boundaries is not None:
+            check_boundaries(boundaries, byte_ids.shape)
+            boundaries = boundaries.bool()
+        states = self.encode(byte_ids, cache=cache)
+        terms = self.boundary_terms(states)
+        if boundaries is None:
+            boundaries = sample_boundaries(
+                *terms, uniforms=uniforms, generator=generator, cap=self.boundary_cap, greedy=greedy
+            )
+        decoded = self.decode(states, boundaries, layout=layout, cache=cache)
+        return UNetOutput(
+            boundaries=boundaries,
+            boundary_logits=boundary_logits(*terms, boundaries, cap=self.boundary_cap),
+            encoder_states=states,
+            decoder_states=decoded,
+            early_logits=self.early_logits(states),
+            final_logits=self.final_logits(decoded),
+            num_tokens=boundaries.sum(1),
+        )
+
+    @property
+    def boundary_cap(self) -> float | None:
+        """The soft cap of boundary logits: in training only (Section 2.5)."""
+        return self.config.boundary_cap if self.training else None
+
+    def embed(self, byte_ids: Tensor) -> Tensor:
+        """Byte embeddings at unit size: [*L] to [*L, D]."""
+        return self.embedding(byte_ids.long()) * self.config.width**0.5
+
+    def byte_angles(self, positions: Tensor) -> Rotary:
+        """Rotary angles of byte positions: [*L] to [*L, 1, head_size / 2]."""
+        return rotary(positions, self.config.head_size, self.config.rope_base)
+
+    def _run_bytes(self, layers: LayerStack, x: Tensor, cache: WindowCache | None) -> Tensor:
+        """Byte layers over a whole window: [B, T, D] to [B, T, D]."""
+        attend = partial(sliding_window_attention, window=self.config.window, cap=self.config.attention_cap)
+        attend_at = cache.recording(attend) if cache else lambda _: attend
+        return layers(x, self.byte_angles(torch.arange(x.shape[1], device=x.device)), attend_at)
+
+
+def parameter_counts(model: UNet) -> dict[str, int]:
+    """Parameters of each part and their total.
+
+    Example:
+        >>> from rltok_rl.models import preset
+        >>> parameter_counts(UNet(preset("tiny")))["boundary_head"]
+        576
+    """
+    counts = {name: sum(p.numel() for p in part.parameters()) for name, part in model.named_children()}
+    return {**counts, "total": sum(counts.values())}

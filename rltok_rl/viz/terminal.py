@@ -1,0 +1,72 @@
+"""Text in a terminal, coloured by how likely a boundary follows each character."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+# From unlikely (blue) to likely (yellow), as in the paper's Figure 2; distinct without red or green.
+_RAMP = (24, 31, 67, 103, 145, 187, 228, 226)
+_RESET = "\x1b[0m"
+
+
+def boundary_text(
+    text: bytes,
+    boundaries: Sequence[bool],
+    probabilities: Sequence[float] | None = None,
+    *,
+    colour: bool = True,
+    mark: str = "|",
+) -> str:
+    """Render bytes with a mark after each boundary, coloured by boundary probability.
+
+    A character of several bytes takes the probability of its last byte (as in the paper's figures) and the boundaries
+    of all its bytes. Bytes that are no UTF-8 are shown as ``\\xNN``, control characters other than newline as well.
+
+    Args:
+        text: T bytes.
+        boundaries: T decisions.
+        probabilities: T numbers in [0, 1]; None colours the decisions alone.
+        colour: write ANSI colours; without them the marks remain.
+        mark: what a boundary looks like.
+
+    Returns:
+        The text, ready to print.
+
+    Example:
+        >>> boundary_text(b"to be", [1, 0, 1, 0, 0], colour=False)
+        't|o |be'
+    """
+    if len(boundaries) != len(text):
+        raise ValueError(f"boundaries must have one entry per byte of text, {len(text)}, got {len(boundaries)}")
+    if probabilities is None:
+        probabilities = [float(b) for b in boundaries]
+    elif len(probabilities) != len(text):
+        raise ValueError(f"probabilities must have one entry per byte of text, {len(text)}, got {len(probabilities)}")
+    pieces = []
+    for start, end, shown in _characters(text):
+        marked = shown + mark * sum(bool(b) for b in boundaries[start:end])
+        if colour:
+            level = min(int(probabilities[end - 1] * len(_RAMP)), len(_RAMP) - 1)
+            marked = f"\x1b[38;5;{_RAMP[level]}m{marked}{_RESET}"
+        pieces.append(marked)
+    return "".join(pieces)
+
+
+def _characters(text: bytes) -> list[tuple[int, int, str]]:
+    """Split into (start, end, what to show), one entry per character."""
+    out = []
+    start = 0
+    while start < len(text):
+        end, shown = start + 1, f"\\x{text[start]:02x}"
+        for size in range(1, 5):
+            try:
+                character = text[start : start + size].decode("utf-8")
+            except UnicodeDecodeError:
+                continue
+            if character.isprintable() or character == "\n":
+                shown = character
+            end = start + size
+            break
+        out.append((start, end, shown))
+        start = end
+    return out

@@ -1,0 +1,239 @@
+"""What must hold of the whole model, whatever its options: causality, separate rows, routed gradients, learning."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import rltok_rl.models.unet
+from rltok_rl.functional.likelihood import bits_per_byte, next_byte_log_prob
+from rltok_rl.functional.policy import boundary_log_prob
+from rltok_rl.models import UNet, preset
+from rltok_rl.models.pooling import TokenLayout
+
+OPTIONS = {
+    "plain": {},
+    "mean": {"pooling": "mean"},
+    "deviation": {"upsampling": "deviation"},
+    "mean and deviation": {"pooling": "mean", "upsampling": "deviation"},
+    "capped attention": {"attention_cap": 10.0},
+    "short window": {"window": 2, "num_lags": 1},
+    "deep, no lags": {"num_encoder_layers": 2, "num_token_layers": 2, "num_decoder_layers": 2, "num_lags": 0},
+    "no byte layers": {"num_encoder_layers": 0, "num_decoder_layers": 0},
+}
+every_option = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
+
+
+def outputs(model: UNet, byte_ids: Tensor, boundaries: Tensor, layout: str = "padded") -> dict[str, Tensor]:
+    """Everything the model says per position."""
+    out = model(byte_ids, boundaries, layout=layout)
+    base, lags = model.boundary_terms(out.encoder_states)
+    return {
+        "boundary_logits": out.boundary_logits,
+        "base": base,
+        "lags": lags,
+        "early_logits": out.early_logits,
+        "decoder_states": out.decoder_states,
+        "final_logits": out.final_logits,
+    }
+
+
+def assert_causal(model: UNet, byte_ids: Tensor, boundaries: Tensor, layout: str = "padded") -> None:
+    """No output at or before t may notice that bytes and boundaries after t change.
+
+    Args:
+        byte_ids: [1, T].
+        boundaries: [1, T].
+    """
+    length = byte_ids.shape[1]
+    generator = torch.Generator().manual_seed(5)
+    other_bytes = torch.randint(256, (length, length), generator=generator)
+    other_boundaries = torch.rand(length, length, generator=generator) < 0.5
+    after = torch.arange(length) > torch.arange(length)[:, None]  # [T, T]: row t changes all that comes after t
+    changed = outputs(
+        model,
+        torch.where(after, other_bytes, byte_ids),
+        torch.where(after, other_boundaries, boundaries),
+        layout,
+    )
+    for name, original in outputs(model, byte_ids, boundaries, layout).items():
+        for t in range(length):
+            torch.testing.assert_close(
+                changed[name][t, : t + 1],
+                original[0, : t + 1],
+                rtol=0,
+                atol=1e-5,
+                msg=lambda m, name=name, t=t: f"{name} up to position {t} sees what comes after it: {m}",
+            )
+
+
+@every_option
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_causal(build, text, boundaries_of, options, layout):
+    assert_causal(build(**options), text(1, 40), boundaries_of(1, 40), layout)
+
+
+@pytest.mark.parametrize("pooling", ["select", "mean"])
+def test_causality_test_catches_an_early_token(build, text, boundaries_of, monkeypatch, pooling):
+    """A planted off-by-one: bytes receive the token that is still open, which is pooled from bytes to come."""
+
+    def leaky_upsample(states: Tensor, updates: Tensor, layout: TokenLayout) -> Tensor:
+        last = layout.token_index[:, -1:]
+        coming = torch.minimum(layout.token_index + 1, last)
+        served = updates.reshape(-1, states.shape[-1])[coming]
+        return states + served
+
+    byte_ids, boundaries = text(1, 40), boundaries_of(1, 40)
+    if int(boundaries.sum()) == 1:
+        boundaries[:, 20] = True  # one token alone has no successor to leak
+    monkeypatch.setattr(rltok_rl.models.unet, "upsample", leaky_upsample)
+    with pytest.raises(AssertionError, match="sees what comes after it"):
+        assert_causal(build(pooling=pooling), byte_ids, boundaries)
+
+
+def test_causality_test_catches_a_window_that_looks_ahead(build, text, boundaries_of, monkeypatch):
+    def leaky_window(query, key, value, *, window, cap):
+        ahead = [torch.cat((x[:, 1:], x[:, :1]), dim=1) for x in (key, value)]
+        return torch.nn.functional.scaled_dot_product_attention(
+            *(x.transpose(1, 2) for x in (query, *ahead)), is_causal=True
+        ).transpose(1, 2)
+
+    monkeypatch.setattr(rltok_rl.models.unet, "sliding_window_attention", leaky_window)
+    with pytest.raises(AssertionError, match="sees what comes after it"):
+        assert_causal(build(), text(1, 40), boundaries_of(1, 40))
+
+
+@every_option
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_rows_are_independent(build, text, options, layout):
+    """Rows with 1, a few and T tokens, together and alone."""
+    model, byte_ids = build(**options), text(4, 30)
+    boundaries = torch.rand(4, 30, generator=torch.Generator().manual_seed(3)) < torch.tensor([[0.0], [0.2], [0.6], [1.1]])
+    boundaries[:, 0] = True
+    together = outputs(model, byte_ids, boundaries, layout)
+    for row in range(4):
+        alone = outputs(model, byte_ids[row : row + 1], boundaries[row : row + 1], layout)
+        for name, values in alone.items():
+            torch.testing.assert_close(together[name][row], values[0], rtol=0, atol=1e-5)
+
+
+@every_option
+def test_layouts_are_equal_with_their_gradients(build, text, boundaries_of, options):
+    byte_ids, boundaries, results = text(4, 50), boundaries_of(4, 50), []
+    boundaries[1, 1:25] = False  # rows differ in their number of tokens, where the kind allows it
+    for layout in ("padded", "packed"):
+        model = build(**options)
+        out = model(byte_ids, boundaries, layout=layout)
+        (-next_byte_log_prob(out.final_logits, byte_ids).mean()).backward()
+        results.append((out.final_logits, {n: p.grad for n, p in model.named_parameters() if p.grad is not None}))
+    (padded, padded_grads), (packed, packed_grads) = results
+    torch.testing.assert_close(padded, packed, rtol=0, atol=1e-5)
+    assert padded_grads.keys() == packed_grads.keys()
+    for name, grad in padded_grads.items():
+        torch.testing.assert_close(grad, packed_grads[name], rtol=0, atol=1e-5)
+
+
+@every_option
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+@pytest.mark.parametrize("length", [0, 1, 2])
+def test_shortest_windows(build, text, options, layout, length):
+    model, byte_ids = build(**options), text(3, length)
+    boundaries = torch.ones(3, length, dtype=torch.bool)
+    for given in (boundaries, None):
+        out = model(byte_ids, given, layout=layout)
+        assert out.final_logits.shape == out.early_logits.shape == (3, length, 256)
+        assert out.boundary_logits.shape == (3, length)
+        assert bool(out.final_logits.isfinite().all())
+
+
+def test_gradients_reach_only_what_should_learn(build, text):
+    model, byte_ids = build(), text(2, 30)
+
+    def reached(loss: Tensor) -> set[str]:
+        model.zero_grad(set_to_none=True)
+        loss.backward()
+        return {n.split(".")[0] for n, p in model.named_parameters() if p.grad is not None and p.grad.abs().max() > 0}
+
+    out = model(byte_ids, generator=torch.Generator().manual_seed(0))
+    policy = boundary_log_prob(out.boundary_logits, out.boundaries)[:, 1:].sum()
+    early, final = (next_byte_log_prob(x, byte_ids).sum() for x in (out.early_logits, out.final_logits))
+    trunk = {"embedding", "encoder"}
+    assert reached(policy) == trunk | {"encoder_norm", "boundary_head"}
+    out = model(byte_ids, out.boundaries)
+    early = next_byte_log_prob(out.early_logits, byte_ids).sum()
+    assert reached(early) == trunk | {"encoder_norm", "early_head"}
+    out = model(byte_ids, out.boundaries)
+    final = next_byte_log_prob(out.final_logits, byte_ids).sum()
+    assert reached(final) == trunk | {"token_layers", "decoder", "decoder_norm", "final_head"}
+
+
+def test_early_exit_never_sees_a_boundary(build, text, boundaries_of):
+    model, byte_ids = build(), text(2, 30)
+    sampled = model(byte_ids, generator=torch.Generator().manual_seed(0))
+    given = model(byte_ids, boundaries_of(2, 30))
+    assert torch.equal(sampled.early_logits, given.early_logits)
+
+
+def test_early_head_starts_as_the_final_head_and_apart_from_it():
+    model = UNet(preset("tiny"))
+    assert torch.equal(model.early_head.projection.weight, model.final_head.projection.weight)
+    assert model.early_head.projection.weight.data_ptr() != model.final_head.projection.weight.data_ptr()
+
+
+@pytest.mark.parametrize("rate", [1 / 2, 1 / 5, 1 / 20])
+def test_policy_starts_at_its_target_rate(rate, text):
+    torch.manual_seed(0)
+    model = UNet(preset("small", target_rate=rate)).eval()  # in training the soft cap pulls small rates up a little
+    probs = model(text(2, 500)).boundary_logits.sigmoid()
+    assert probs.mean().item() == pytest.approx(rate, rel=0.1)
+
+
+def test_soft_cap_of_boundaries_in_training_only(build, text):
+    model, byte_ids = build(boundary_cap=0.5), text(2, 40)
+    ones = torch.ones(2, 40, dtype=torch.bool)
+    with torch.no_grad():
+        model.boundary_head.projection.weight.mul_(50)
+    free = model.eval()(byte_ids, ones).boundary_logits
+    capped = model.train()(byte_ids, ones).boundary_logits
+    assert free.abs().max() > 0.6
+    torch.testing.assert_close(capped, 0.5 * torch.tanh(free / 0.5))
+
+
+def test_sampling_repeats_and_greedy_thresholds(build, text):
+    model, byte_ids = build(), text(3, 200)
+    a, b, c = (model(byte_ids, generator=torch.Generator().manual_seed(s)).boundaries for s in (0, 0, 1))
+    assert torch.equal(a, b)
+    assert not torch.equal(a, c)
+    with torch.no_grad():
+        model.boundary_head.projection.weight.mul_(100)
+    out = model(byte_ids, greedy=True)
+    assert torch.equal(out.boundaries[:, 1:], out.boundary_logits[:, 1:] > 0)
+    assert 0 < out.boundaries[:, 1:].sum() < 3 * 199
+
+
+def test_overfits_a_short_text():
+    """200 bytes that a model must know by heart after a while, with boundaries drawn from the policy all along."""
+    torch.manual_seed(0)
+    byte_ids = torch.randint(97, 123, (1, 200))  # random letters: nothing but memory helps
+    model = UNet(preset("tiny"))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
+    for _ in range(400):
+        out = model(byte_ids)
+        loss = -next_byte_log_prob(out.final_logits, byte_ids).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if loss < 0.005:
+            break
+    nats = -next_byte_log_prob(model.eval()(byte_ids).final_logits, byte_ids).sum().item()
+    assert bits_per_byte(nats, 199) < 0.05
+
+
+@pytest.mark.gpu
+def test_gpu_equals_cpu(build, text, boundaries_of):
+    model, byte_ids, boundaries = build(), text(2, 300), boundaries_of(2, 300)
+    on_cpu = outputs(model, byte_ids, boundaries)
+    on_gpu = outputs(model.cuda(), byte_ids.cuda(), boundaries.cuda())
+    for name, values in on_cpu.items():
+        torch.testing.assert_close(on_gpu[name].cpu(), values, rtol=1e-4, atol=1e-4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 # From unlikely (blue) to likely (yellow), as in the paper's Figure 2; distinct without red or green.
 _RAMP = (24, 31, 67, 103, 145, 187, 228, 226)
@@ -44,12 +45,11 @@ def boundary_text(
         raise ValueError(f"probabilities must have one entry per byte of text, {len(text)}, got {len(probabilities)}")
     pieces = []
     for start, end, shown in _characters(text):
-        marked = shown + mark * sum(bool(b) for b in boundaries[start:end])
-        if colour:
-            level = min(int(probabilities[end - 1] * len(_RAMP)), len(_RAMP) - 1)
-            marked = f"\x1b[38;5;{_RAMP[level]}m{marked}{_RESET}"
-        pieces.append(marked)
-    return "".join(pieces)
+        level = min(int(probabilities[end - 1] * len(_RAMP)), len(_RAMP) - 1) if colour else None
+        pieces.append((level, shown + mark * sum(bool(b) for b in boundaries[start:end])))
+    # One escape per run of a colour, not per character: long texts scroll several times faster.
+    runs = ((level, "".join(p for _, p in run)) for level, run in groupby(pieces, key=lambda piece: piece[0]))
+    return "".join(run if level is None else f"\x1b[38;5;{_RAMP[level]}m{run}{_RESET}" for level, run in runs)
 
 
 def _characters(text: bytes) -> list[tuple[int, int, str]]:

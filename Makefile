@@ -1,0 +1,61 @@
+# make demo and make test are all that a fresh machine needs: each builds its own environment in .venv first.
+
+PYTHON ?= python3
+# The interpreter of a GPU machine, with its own torch; nothing is installed into it.
+GPU_PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+SOURCES := rltok_rl envs agents experiments tests
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench gpu-test gpu-bench format clean
+
+help: ## show what can be made
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+demo: $(VENV)/.ready-fast ## build a model, run it on text of this machine, colour its boundaries
+	$(BIN)/python -m rltok_rl.experiments.demo
+
+test: $(VENV)/.ready-test ## run all tests, doctests included
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.ready-dev ## lint, formatting, types, doctests, import directions
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+	@# mypy has to see envs, agents and experiments where they are installed: inside the package.
+	@rm -rf $(VENV)/typecheck && mkdir -p $(VENV)/typecheck/rltok_rl
+	@ln -s $(CURDIR)/rltok_rl/* $(CURDIR)/envs $(CURDIR)/agents $(CURDIR)/experiments $(VENV)/typecheck/rltok_rl/
+	MYPYPATH=$(VENV)/typecheck $(BIN)/mypy -p rltok_rl
+	$(BIN)/python -m pytest -q tests/test_doctests.py tests/test_import_direction.py
+
+bench: $(VENV)/.ready-bench ## time the fast paths against their references, as ratios
+	$(BIN)/python -m rltok_rl.experiments.bench
+
+gpu-test: ## run the GPU tests with the torch of GPU_PYTHON, installing nothing
+	PYTHONPATH=$(CURDIR) $(GPU_PYTHON) -m pytest -m gpu tests || [ $$? -eq 5 ]
+
+gpu-bench: ## time the fast paths on the GPU with the torch of GPU_PYTHON
+	PYTHONPATH=$(CURDIR) $(GPU_PYTHON) -m rltok_rl.experiments.bench --device cuda
+
+format: $(VENV)/.ready-dev ## format the sources
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+clean: ## remove the environment and all caches
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# One stamp per set of extras, written last: an interrupted installation leaves none and is taken up again.
+$(VENV)/.ready-%: $(VENV)/.created
+	@echo "installing rltok_rl[$*] into $(VENV); the first time takes a minute or two"
+	$(PIP) install --quiet --no-build-isolation -c constraints-cpu.txt -e '.[$*]'
+	@touch $@
+
+$(VENV)/.created: pyproject.toml constraints-cpu.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(not (3, 10) <= v <= (3, 13) and f"Python 3.10 to 3.13 is needed, and $(PYTHON) is {v[0]}.{v[1]}; name another one: make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet -c constraints-cpu.txt setuptools
+	@# torch first and under its pin: a dependency that merely asks for torch must not choose another build.
+	$(PIP) install --quiet -c constraints-cpu.txt torch
+	@touch $@

@@ -1,0 +1,49 @@
+"""Run benchmark sections and print their table."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from rltok_rl.experiments.bench import attention, decoding, sampler
+from rltok_rl.experiments.bench.harness import Row, machine, table, write
+
+SECTIONS: dict[str, Callable[[str], list[Row]]] = {
+    "sampler": sampler.rows,
+    "attention": attention.rows,
+    "decoding": decoding.rows,
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the named sections, or all; 1 if a goal was missed."""
+    parser = argparse.ArgumentParser(prog="python -m rltok_rl.experiments.bench", description=__doc__)
+    parser.add_argument("sections", nargs="*", metavar="section", help=f"which to run, of {list(SECTIONS)}; default all")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"], help="where to run")
+    parser.add_argument("--out", type=Path, help="a folder to write bench.md and bench.json to")
+    options = parser.parse_args(arguments)
+    unknown = [name for name in options.sections if name not in SECTIONS]
+    if unknown:
+        parser.error(f"argument section: allowed are {list(SECTIONS)}, got {unknown}")
+    if options.device == "cuda" and not torch.cuda.is_available():
+        print("no CUDA device: nothing to measure")
+        return 0
+    start, rows = time.perf_counter(), []
+    for name in options.sections or SECTIONS:
+        rows += SECTIONS[name](options.device)
+    print(machine(options.device))
+    print(table(rows))
+    print(f"{time.perf_counter() - start:.0f} s")
+    if options.out:
+        command = " ".join(["python -m rltok_rl.experiments.bench", *(arguments or sys.argv[1:])])
+        write(rows, options.out, command=command, device=options.device)
+    return int(any(row.met is False for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,148 @@
+"""Timing two functions in turn, and a table of the ratios.
+
+The two run A B A B ... in one process, so that a machine that slows down slows both. A ratio is taken per pair; the median
+is what to quote, the quartiles say how steady it was.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One comparison."""
+
+    section: str
+    name: str
+    ours_ms: float
+    reference_ms: float
+    ratio: float
+    """Reference time over our time: how many times faster we are."""
+    low: float
+    """First quartile of the ratio over pairs."""
+    high: float
+    """Third quartile."""
+    goal: float | None = None
+    note: str = ""
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the median reaches the goal; None where there is none."""
+        return None if self.goal is None else self.ratio >= self.goal
+
+
+def compare(
+    section: str,
+    name: str,
+    ours: Callable[[], object],
+    reference: Callable[[], object],
+    *,
+    pairs: int = 7,
+    repeat: int = 1,
+    goal: float | None = None,
+    note: str = "",
+) -> Row:
+    """Time ``ours`` against ``reference``, in turn, after one warm-up of each.
+
+    Args:
+        section: where the row belongs.
+        name: what is compared.
+        ours: the fast path.
+        reference: what it replaces; must do the same work.
+        pairs: how many pairs to take.
+        repeat: calls of ``ours`` per measurement, for calls too short for the clock.
+        goal: the ratio to reach.
+        note: anything that a reader of the row should know.
+    """
+    ours(), reference()
+    times = [(_seconds(ours, repeat), _seconds(reference, 1)) for _ in range(pairs)]
+    ratios = [theirs / mine for mine, theirs in times]
+    low, median, high = quartiles(ratios)
+    row = Row(
+        section=section,
+        name=name,
+        ours_ms=1e3 * statistics.median(mine for mine, _ in times),
+        reference_ms=1e3 * statistics.median(theirs for _, theirs in times),
+        ratio=median,
+        low=low,
+        high=high,
+        goal=goal,
+        note=note,
+    )
+    print(f"  {section}: {name}: {ratio_text(row)}", file=sys.stderr, flush=True)
+    return row
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """First quartile, median, third quartile."""
+    if len(values) < 2:
+        return values[0], values[0], values[0]
+    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, median, high
+
+
+def _seconds(function: Callable[[], object], repeat: int) -> float:
+    _synchronise()
+    start = time.perf_counter()
+    for _ in range(repeat):
+        function()
+    _synchronise()
+    return (time.perf_counter() - start) / repeat
+
+
+def _synchronise() -> None:
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def ratio_text(row: Row) -> str:
+    """``123x [110, 130]``, and the goal where there is one."""
+    digits = 1 if row.ratio < 100 else 0
+    text = f"{row.ratio:.{digits}f}x [{row.low:.{digits}f}, {row.high:.{digits}f}]"
+    if row.goal is not None:
+        text += f" (goal {row.goal:g}x: {'met' if row.met else 'MISSED'})"
+    return text
+
+
+def table(rows: Sequence[Row]) -> str:
+    """A Markdown table, aligned so that it reads in a terminal as well."""
+    header = ("section", "comparison", "ours, ms", "reference, ms", "ratio [quartiles]", "note")
+    body = [
+        (r.section, r.name, f"{r.ours_ms:.3g}", f"{r.reference_ms:.3g}", ratio_text(r), r.note) for r in rows
+    ]
+    widths = [max(len(line[i]) for line in (header, *body)) for i in range(len(header))]
+
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) + " |"
+
+    return "\n".join([line(header), line(["-" * width for width in widths]), *map(line, body)])
+
+
+def machine(device: str) -> str:
+    """One line on what the figures were taken on."""
+    processor = platform.processor() or platform.machine()
+    for text in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
+        if text.startswith("model name"):
+            processor = text.partition(":")[2].strip()
+            break
+    gpu = f", {torch.cuda.get_device_name()}" if device == "cuda" else ""
+    return f"{processor}, {torch.get_num_threads()} threads{gpu}; torch {torch.__version__}, Python {platform.python_version()}"
+
+
+def write(rows: Sequence[Row], folder: Path, *, command: str, device: str) -> None:
+    """Write the table as Markdown and JSON, with the command and the machine that made it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    about = f"`{command}`\n\n{machine(device)}\n\n"
+    (folder / "bench.md").write_text(about + table(rows) + "\n")
+    content = {"command": command, "machine": machine(device), "rows": [asdict(row) for row in rows]}
+    (folder / "bench.json").write_text(json.dumps(content, indent=1) + "\n")

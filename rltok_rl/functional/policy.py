@@ -1,0 +1,149 @@
+"""The boundary policy on tensors: logits from their terms, log-probabilities, entropies.
+
+    l_t = base_t + sum_{j=1..w} a_{t-j} lags_{t,j},        a_t ~ Bernoulli(sigmoid(l_t))           (Eq. 19-23)
+
+``base`` and ``lags`` come scaled, with the target rate's bias in ``base``; boundaries before the text are 0. The sum runs
+in one fixed order, from the oldest lag to the newest. Floating-point addition depends on its order, and every sampler adds
+in this one, so that logits recomputed in parallel equal the sampled ones bit for bit.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def soft_cap(logits: Tensor, cap: float) -> Tensor:
+    """Squash into (-cap, cap), with slope 1 at 0: ``cap * tanh(logits / cap)``.
+
+    Args:
+        logits: any shape.
+        cap: the bound, positive.
+
+    Example:
+        >>> soft_cap(torch.tensor([0.1, 100.0]), 6.0)
+        tensor([0.1000, 6.0000])
+    """
+    if not cap > 0:
+        raise ValueError(f"cap must be positive, got {cap}")
+    return cap * torch.tanh(logits / cap)
+
+
+def lagged_logit(base: Tensor, lags: Tensor, recent: Tensor, *, cap: float | None = None) -> Tensor:
+    """Boundary logits, given the boundaries before each (Eq. 21, 23).
+
+    Args:
+        base: [*L] base terms.
+        lags: [*L, w]; ``lags[..., j - 1]`` counts if a boundary was drawn j bytes ago.
+        recent: [*L, w] 0/1 or bool, ``recent[..., j - 1]`` is the boundary j bytes ago.
+        cap: soft cap, or None.
+
+    Returns:
+        [*L] logits, at least in float32.
+
+    Example:
+        >>> lagged_logit(torch.tensor([-1.0]), torch.tensor([[0.5, 0.25]]), torch.tensor([[0, 1]]))
+        tensor([-0.7500])
+    """
+    dtype = torch.promote_types(base.dtype, torch.float32)
+    logits, terms = base.to(dtype), lags.to(dtype)
+    weights = recent.to(dtype)
+    for j in reversed(range(lags.shape[-1])):  # oldest first; times 0 or 1 is exact
+        logits = logits + terms[..., j] * weights[..., j]
+    return logits if cap is None else soft_cap(logits, cap)
+
+
+def boundary_logits(base: Tensor, lags: Tensor, boundaries: Tensor, *, cap: float | None = None) -> Tensor:
+    """Logits of a whole boundary string at once, with gradient.
+
+    Args:
+        base: [*B, T] base terms.
+        lags: [*B, T, w] lag terms.
+        boundaries: [*B, T] 0/1 or bool.
+        cap: soft cap, or None.
+
+    Returns:
+        [*B, T] logits l_t, at least in float32; memory grows as T x w.
+
+    Example:
+        >>> boundary_logits(torch.zeros(3), torch.ones(3, 1), torch.tensor([1, 0, 1]))
+        tensor([0., 1., 0.])
+    """
+    check_terms(base, lags)
+    if boundaries.shape != base.shape:
+        raise ValueError(f"boundaries must have the shape of base, {[*base.shape]}, got {[*boundaries.shape]}")
+    return lagged_logit(base, lags, recent_boundaries(boundaries, lags.shape[-1]), cap=cap)
+
+
+def recent_boundaries(boundaries: Tensor, num_lags: int) -> Tensor:
+    """What the policy sees at each byte of the boundaries before it.
+
+    Args:
+        boundaries: [*B, T].
+        num_lags: w.
+
+    Returns:
+        [*B, T, w], a view: ``[..., t, j - 1]`` is a_{t-j}, 0 before the text.
+
+    Example:
+        >>> recent_boundaries(torch.tensor([1, 0, 1]), 2).tolist()
+        [[0, 0], [1, 0], [0, 1]]
+    """
+    if num_lags == 0:
+        return boundaries.new_zeros(*boundaries.shape, 0)
+    # w zeros in front; the window that ends just before t is [t, t + w) of the padded string, oldest first.
+    windows = F.pad(boundaries, (num_lags, 0)).unfold(-1, num_lags, 1)[..., : boundaries.shape[-1], :]
+    return windows.flip(-1)
+
+
+def boundary_log_prob(logits: Tensor, boundaries: Tensor, *, forced: Tensor | None = None) -> Tensor:
+    """Log-probability of each boundary decision, ``log pi(a_t) = a_t log p_t + (1 - a_t) log (1 - p_t)``.
+
+    Args:
+        logits: [*L] l_t.
+        boundaries: [*L] the decisions a_t.
+        forced: [*L] bool (or broadcastable), decisions that were not the policy's: their log-probability is 0.
+
+    Returns:
+        [*L] log-probabilities, no gradient where forced.
+
+    Example:
+        >>> boundary_log_prob(torch.zeros(2), torch.tensor([0, 1])).exp()
+        tensor([0.5000, 0.5000])
+    """
+    log_probs = -F.softplus(torch.where(boundaries.bool(), -logits, logits))
+    return log_probs if forced is None else log_probs.masked_fill(forced, 0.0)
+
+
+def boundary_entropy(logits: Tensor, *, forced: Tensor | None = None) -> Tensor:
+    """Entropy of each decision in nats, ``H_t = softplus(-|l_t|) + |l_t| sigmoid(-|l_t|)``.
+
+    Written in |l|, where both terms are small and exact for decided policies.
+
+    Args:
+        logits: [*L] l_t.
+        forced: [*L] bool, decisions that were not the policy's: their entropy is 0.
+
+    Returns:
+        [*L] entropies in [0, ln 2].
+
+    Example:
+        >>> boundary_entropy(torch.tensor([0.0, 1000.0]))
+        tensor([0.6931, 0.0000])
+    """
+    size = torch.where(logits < 0, -logits, logits)
+    entropy = F.softplus(-size) + size * torch.sigmoid(-size)
+    return entropy if forced is None else entropy.masked_fill(forced, 0.0)
+
+
+def check_terms(base: Tensor, lags: Tensor) -> None:
+    """Require float terms [*B, T] and [*B, T, w] of one device."""
+    for name, terms in (("base", base), ("lags", lags)):
+        if not isinstance(terms, Tensor) or not terms.dtype.is_floating_point:
+            given = str(terms.dtype) if isinstance(terms, Tensor) else type(terms).__name__
+            raise TypeError(f"{name} must be a floating-point tensor, got {given}")
+    if base.dim() < 1 or lags.shape[:-1] != base.shape:
+        raise ValueError(f"base must be [*B, T] and lags [*B, T, w], got {[*base.shape]} and {[*lags.shape]}")
+    if base.device != lags.device:
+        raise ValueError(f"base and lags must be on one device, got {base.device} and {lags.device}")

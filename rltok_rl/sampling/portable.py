@@ -1,0 +1,120 @@
+"""The threshold recurrence in plain torch: the reference loop, sweeps to the fixed point, maps over lag states.
+
+    a_t = [base_t + sum_{j=1..w} a_{t-j} lags_{t,j} > theta_t]
+
+All take ``base`` [B, T], ``lags`` [B, T, w], ``thresholds`` [B, T] of one dtype and return [B, T] bool. They add lags from
+the oldest to the newest, so that all make the same sums bit for bit.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rltok_rl.functional.policy import lagged_logit
+
+# Sweeps before the loop takes over. Policies met in training need 4 to 30; one that needs more is likely to need T.
+_MAX_SWEEPS = 48
+_CHEAP_MAPS = 4  # lags; 2^w states then cost less than a loop over positions
+_CHUNK = 64
+
+
+def loop(base: Tensor, lags: Tensor, thresholds: Tensor) -> Tensor:
+    """The definition: one position after the other, all rows at once."""
+    boundaries = torch.zeros(base.shape, dtype=torch.bool, device=base.device)
+    recent = boundaries.new_zeros(base.shape[0], lags.shape[-1])
+    _continue_loop(base, lags, thresholds, boundaries, recent, 0)
+    return boundaries
+
+
+def _continue_loop(
+    base: Tensor, lags: Tensor, thresholds: Tensor, boundaries: Tensor, recent: Tensor, start: int
+) -> None:
+    """Fill ``boundaries`` from ``start`` on, given the ``recent`` [B, w] ones before it."""
+    num_lags = lags.shape[-1]
+    for t in range(start, base.shape[1]):
+        drawn = lagged_logit(base[:, t], lags[:, t], recent) > thresholds[:, t]  # [B]
+        boundaries[:, t] = drawn
+        recent = torch.cat((drawn[:, None], recent), dim=1)[:, :num_lags]
+
+
+def sweeps(base: Tensor, lags: Tensor, thresholds: Tensor) -> Tensor:
+    """Guess all boundaries, recompute all of them from the guess, until nothing changes.
+
+    A string that reproduces itself is the solution, and the only one: position 0 depends on nothing, position 1 on
+    position 0, and so on. Each sweep settles at least one position more, usually many; what lies before the first change
+    is settled for good and left alone. Strings that settle slowly are handed over, which bounds the worst case: to the
+    maps where few lags make them cheap, to the loop elsewhere.
+    """
+    num_lags, length = lags.shape[-1], base.shape[1]
+    terms = lags.movedim(-1, 0).contiguous()  # [w, B, T]: each pass over one lag reads memory in order
+    padded = F.pad(base > thresholds, (num_lags, 0)).to(base.dtype)  # [B, w + T], w zeros before the text
+    start = 0  # everything before is settled
+    for _ in range(_MAX_SWEEPS):
+        if start >= length or num_lags == 0:
+            break
+        logits = base[:, start:]
+        for j in range(num_lags, 0, -1):
+            first = start + num_lags - j
+            logits = logits + terms[j - 1, :, start:] * padded[:, first : first + length - start]
+        fresh = (logits > thresholds[:, start:]).to(base.dtype)
+        current = padded[:, start + num_lags :]
+        changed = (fresh != current).any(0)  # [T - start]
+        padded[:, start + num_lags :] = fresh
+        if not bool(changed.any()):
+            start = length
+            break
+        start += int(changed.int().argmax()) + 1  # this position was computed from settled ones: it is right now
+    boundaries = padded[:, num_lags:] > 0
+    if start < length and num_lags:
+        if num_lags <= _CHEAP_MAPS:
+            return maps(base, lags, thresholds)
+        recent = padded[:, start : start + num_lags].flip(1) > 0  # [B, w], newest first
+        _continue_loop(base, lags, thresholds, boundaries, recent, start)
+    return boundaries
+
+
+def maps(base: Tensor, lags: Tensor, thresholds: Tensor) -> Tensor:
+    """Follow every one of the 2^w lag states through each chunk at once, then chain the chunks.
+
+    The last w boundaries are a state; a position maps states to states. Chunks of positions compose their maps side by
+    side, a short loop over chunks finds the state in which each one starts, and a second pass reads the boundaries off.
+    The work does not depend on the policy; it grows as 2^w, which suits accelerators and short lag windows.
+    """
+    num_rows, length = base.shape
+    num_lags = lags.shape[-1]
+    num_chunks = max(1, -(-length // _CHUNK))
+    pad = num_chunks * _CHUNK - length
+
+    def chunked(x: Tensor) -> Tensor:
+        """[B, T, ...] to [C, B, n, ...], the place in the chunk first: the passes walk along it."""
+        x = torch.cat((x, x.new_zeros(num_rows, pad, *x.shape[2:])), dim=1)
+        return x.view(num_rows, num_chunks, _CHUNK, *x.shape[2:]).movedim(2, 0)
+
+    base, lags, thresholds = chunked(base), chunked(lags), chunked(thresholds)
+    newest = 1 << (num_lags - 1) if num_lags else 0  # bit k of a state is the boundary w - k bytes ago
+    states = torch.arange(1 << num_lags, device=base.device)
+
+    def draws(c: int) -> Tensor:
+        """[B, n, 2^w] bool: what place c of every chunk draws in every state; sums grow oldest lag first."""
+        sums = base[c][..., None]
+        for j in range(num_lags, 0, -1):
+            sums = torch.cat((sums, sums + lags[c][..., j - 1 : j]), dim=-1)
+        return sums > thresholds[c][..., None]
+
+    drawn = [draws(c) for c in range(_CHUNK)]
+    ends = states.expand(num_rows, num_chunks, -1)  # [B, n, 2^w] where each starting state has got to
+    for c in range(_CHUNK):
+        ends = (ends >> 1) + newest * drawn[c].gather(-1, ends)
+    starts, state = [], ends.new_zeros(num_rows, 1)  # no boundaries before the text
+    for chunk in range(num_chunks):
+        starts.append(state)
+        state = ends[:, chunk].gather(-1, state)
+    state = torch.stack(starts, dim=1)  # [B, n, 1]
+    boundaries = []
+    for c in range(_CHUNK):
+        here = drawn[c].gather(-1, state)
+        boundaries.append(here)
+        state = (state >> 1) + newest * here
+    return torch.cat(boundaries, dim=-1).flatten(1)[:, :length]

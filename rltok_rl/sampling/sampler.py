@@ -1,0 +1,177 @@
+"""Choosing a method, checking input, drawing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rltok_rl.functional.policy import check_terms
+from rltok_rl.sampling import compiled, portable, triton_loop
+from rltok_rl.sampling.thresholds import boundary_thresholds, check_options
+
+_MOST_MAPPED_LAGS = 8  # 2^w states
+
+
+@dataclass(frozen=True)
+class Method:
+    """One way to solve the threshold recurrence."""
+
+    solve: Callable[[Tensor, Tensor, Tensor], Tensor]
+    """base [B, T], lags [B, T, w], thresholds [B, T] to boundaries [B, T] bool."""
+    missing: Callable[[str, int], str | None] = lambda device, num_lags: None
+    """(device type, w) to what stands in the way here, or None."""
+    checks: bool = False
+    """Whether ``solve`` itself raises FloatingPointError where terms may not be finite."""
+
+
+def _numba_missing(device: str, num_lags: int) -> str | None:
+    if device != "cpu":
+        return f"it runs on the CPU, and base is on {device}"
+    return None if compiled.available() else "numba is not installed (pip install 'rltok_rl[fast]')"
+
+
+def _triton_missing(device: str, num_lags: int) -> str | None:
+    if not triton_loop.available():
+        return "triton is not installed"
+    return None if device == "cuda" else f"it runs on a GPU, and base is on {device}"
+
+
+def _maps_missing(device: str, num_lags: int) -> str | None:
+    return None if num_lags <= _MOST_MAPPED_LAGS else f"it follows 2^w states; w may be {_MOST_MAPPED_LAGS} at most, got {num_lags}"
+
+
+METHODS: dict[str, Method] = {
+    "loop": Method(portable.loop),
+    "sweeps": Method(portable.sweeps),
+    "maps": Method(portable.maps, _maps_missing),
+    "numba": Method(compiled.numba_loop, _numba_missing, checks=True),
+    "triton": Method(triton_loop.triton_loop, _triton_missing),
+}
+"""Every method by name; docs/sampling.md says what each costs."""
+
+# First choice first; what cannot run here is passed over. The table behind it is in docs/sampling.md.
+_PREFERENCE = {"cpu": ("numba", "sweeps"), "cuda": ("triton", "maps", "sweeps")}
+
+
+def choose_method(device: str, num_lags: int) -> str:
+    """The method that ``"auto"`` stands for on a device type."""
+    names = _PREFERENCE.get(device, ("maps", "sweeps"))
+    return next(name for name in names if METHODS[name].missing(device, num_lags) is None)
+
+
+@torch.no_grad()
+def threshold_recurrence(base: Tensor, lags: Tensor, thresholds: Tensor, *, method: str = "auto") -> Tensor:
+    """Solve ``a_t = [base_t + sum_j a_{t-j} lags_{t,j} > theta_t]``, with ``a`` 0 before the text.
+
+    Args:
+        base: [*B, T] base terms.
+        lags: [*B, T, w] lag terms.
+        thresholds: [*B, T].
+        method: ``"auto"`` or a key of :data:`METHODS`; the result is the same.
+
+    Returns:
+        [*B, T] bool.
+
+    Example:
+        >>> base, lags = torch.full((1, 6), 1.0), torch.full((1, 6, 1), -2.0)  # drawn unless just drawn
+        >>> threshold_recurrence(base, lags, torch.zeros(1, 6)).int()
+        tensor([[1, 0, 1, 0, 1, 0]], dtype=torch.int32)
+    """
+    check_terms(base, lags)
+    if thresholds.shape != base.shape:
+        raise ValueError(f"thresholds must have the shape of base, {[*base.shape]}, got {[*thresholds.shape]}")
+    device, num_lags = base.device.type, lags.shape[-1]
+    if method == "auto":
+        method = choose_method(device, num_lags)
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {['auto', *METHODS]}, got {method!r}")
+    missing = METHODS[method].missing(device, num_lags)
+    if missing is not None:
+        raise ValueError(f"method {method!r} cannot run here: {missing}")
+    if num_lags == 0 or base.numel() == 0:  # nothing depends on anything
+        _check_finite(base, lags)
+        return base > thresholds
+    solver = METHODS[method]
+    if not solver.checks:
+        _check_finite(base, lags)
+    # One precision for all: what is narrower than float32 is widened, so that the same sums come out everywhere.
+    dtype = torch.promote_types(torch.promote_types(base.dtype, lags.dtype), torch.float32)
+    rows = base.shape[:-1].numel()
+    flat = (
+        base.detach().to(dtype).reshape(rows, -1),
+        lags.detach().to(dtype).reshape(rows, -1, num_lags),
+        thresholds.detach().to(dtype).reshape(rows, -1),
+    )
+    try:
+        return solver.solve(*flat).view(base.shape)
+    except FloatingPointError:
+        _check_finite(base, lags)  # names the culprit
+        return portable.loop(*flat).view(base.shape)  # finite after all: only the solver's checksum overflowed
+
+
+@torch.no_grad()
+def sample_boundaries(
+    base: Tensor,
+    lags: Tensor,
+    *,
+    uniforms: Tensor | None = None,
+    generator: torch.Generator | None = None,
+    cap: float | None = None,
+    force_first: bool = True,
+    forced: Tensor | None = None,
+    greedy: bool = False,
+    method: str = "auto",
+) -> Tensor:
+    """Draw boundary strings from the policy, exactly.
+
+    Args:
+        base: [*B, T] base terms of the logits, scaled, with the target rate's bias.
+        lags: [*B, T, w] lag terms, scaled.
+        uniforms: [*B, T] in [0, 1), the random numbers to draw with: the same numbers, the same boundaries.
+        generator: source of the random numbers otherwise.
+        cap: soft cap of the logits (in training), or None.
+        force_first: force a boundary at position 0, ``a_0 = 1``.
+        forced: -1 (free), 0 or 1, broadcastable to [*B, T]; decisions that are not the policy's to make.
+        greedy: draw where the probability exceeds one half; no random numbers.
+        method: ``"auto"`` or a key of :data:`METHODS`; the result is the same.
+
+    Returns:
+        [*B, T] bool.
+
+    Example:
+        >>> base, lags = torch.zeros(2, 5), torch.zeros(2, 5, 1)
+        >>> sample_boundaries(base, lags, uniforms=torch.tensor([0.9, 0.4, 0.6, 0.4, 0.6]).expand(2, 5))[0].int()
+        tensor([1, 1, 0, 1, 0], dtype=torch.int32)
+    """
+    check_terms(base, lags)
+    if greedy and uniforms is not None:
+        raise ValueError("uniforms must be None with greedy=True: greedy decisions use no random numbers")
+    check_options(uniforms, base.shape, cap=cap, forced=forced, device=base.device)
+    if force_first and base.shape[-1]:
+        free = torch.full((base.shape[-1],), -1, dtype=torch.int8, device=base.device)
+        forced = (free if forced is None else forced).expand(base.shape).clone()
+        forced[..., 0] = 1
+    if uniforms is None and not greedy:
+        uniforms = torch.rand(base.shape, generator=generator, device=base.device)
+    like = base.new_empty(0, dtype=torch.promote_types(base.dtype, torch.float32))
+    thresholds = boundary_thresholds(uniforms, base.shape, cap=cap, forced=forced, like=like)
+    return threshold_recurrence(base, lags, thresholds, method=method)
+
+
+def _check_finite(base: Tensor, lags: Tensor) -> None:
+    """A sum over everything is not finite if anything is not; only then is it worth looking for the culprit."""
+    for name, terms in (("base", base), ("lags", lags)):
+        total = terms.sum(dtype=torch.promote_types(terms.dtype, torch.float32))
+        if terms.device.type != "cpu":
+            torch._assert_async(total.isfinite())
+        elif not bool(total.isfinite()):
+            wrong = (~terms.isfinite()).nonzero()
+            if len(wrong):
+                first = wrong[0].tolist()
+                raise ValueError(
+                    f"{name} must be finite, got {terms[tuple(first)].item()} at index {first} "
+                    f"({len(wrong)} of {terms.numel()} values are not finite)"
+                )

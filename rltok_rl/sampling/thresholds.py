@@ -1,0 +1,71 @@
+"""Everything that decides a boundary besides its logit, folded into one number per position.
+
+    a_t = [u_t < sigmoid(l_t)] = [l_t > theta_t],        theta_t = logit(u_t)
+
+A soft cap is monotone, so that it moves to the other side; what is forced or thresholded is a threshold as well:
+
+    sampled          theta = logit(u)
+    soft-capped      theta = c atanh(logit(u) / c),  infinite where |logit(u)| >= c
+    greedy           theta = 0                       (a tie at p = 1/2 draws no boundary)
+    forced to 1, 0   theta = -inf, +inf
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def boundary_thresholds(
+    uniforms: Tensor | None, shape: torch.Size, *, cap: float | None, forced: Tensor | None, like: Tensor
+) -> Tensor:
+    """Return what each uncapped logit has to exceed.
+
+    Args:
+        uniforms: [*B, T] in [0, 1); None for greedy decisions. A uniform of 0 (probability 2^-24 in float32) always
+            draws a boundary, as 0 < sigmoid(l) demands.
+        shape: ``[*B, T]``.
+        cap: soft cap of the logits, or None.
+        forced: integers, -1 free, 0 or 1 forced, broadcastable to ``shape``; or None.
+        like: a tensor with the dtype and device to return.
+
+    Returns:
+        [*B, T] thresholds theta.
+    """
+    if uniforms is None:
+        thresholds = like.new_zeros(shape)
+    else:
+        thresholds = torch.logit(uniforms.to(like.dtype))
+        if cap is not None:
+            # |theta| >= cap maps to +-inf: tanh cannot get there, so that the decision is certain.
+            thresholds = cap * torch.atanh((thresholds / cap).clamp(-1.0, 1.0))
+    if forced is not None:
+        thresholds = thresholds.masked_fill(forced == 1, float("-inf")).masked_fill(forced == 0, float("inf"))
+    return thresholds
+
+
+def check_options(
+    uniforms: Tensor | None, shape: torch.Size, *, cap: float | None, forced: Tensor | None, device: torch.device
+) -> None:
+    """Refuse options that do not fit, by name. Values are looked at on the CPU only: elsewhere the host would wait."""
+    if cap is not None and not cap > 0:
+        raise ValueError(f"cap must be positive or None, got {cap}")
+    if uniforms is not None:
+        if uniforms.shape != shape or not uniforms.dtype.is_floating_point or uniforms.device != device:
+            raise ValueError(
+                f"uniforms must be a floating-point tensor of shape {[*shape]} on {device}, "
+                f"got {uniforms.dtype} {[*uniforms.shape]} on {uniforms.device}"
+            )
+        if device.type == "cpu" and uniforms.numel():
+            low, high = (float(x) for x in uniforms.aminmax())
+            if not (low >= 0.0 and high < 1.0):
+                raise ValueError(f"uniforms must lie in [0, 1), got values from {low} to {high}")
+    if forced is not None:
+        if forced.dtype.is_floating_point or forced.dtype == torch.bool:
+            raise TypeError(f"forced must be an integer tensor of -1 (free), 0 and 1, got {forced.dtype}")
+        try:
+            torch.broadcast_shapes(forced.shape, shape)
+        except RuntimeError:
+            raise ValueError(f"forced must broadcast to {[*shape]}, got {[*forced.shape]}") from None
+        if device.type == "cpu" and not bool(((forced >= -1) & (forced <= 1)).all()):
+            raise ValueError(f"forced must hold -1 (free), 0 and 1, got {sorted(set(forced.flatten().tolist()))[:5]}")

@@ -1,0 +1,60 @@
+"""The threshold recurrence as a GPU kernel (Triton, optional).
+
+One program walks a few rows side by side, one lane each, with the last w boundaries of a row as the bits of an integer.
+Only the bits travel from step to step; the terms of later positions can be fetched ahead.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_ROWS = 32  # lanes of one warp
+
+
+def available() -> bool:
+    """Whether Triton can be imported."""
+    try:
+        import triton  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def triton_loop(base: Tensor, lags: Tensor, thresholds: Tensor) -> Tensor:
+    """[B, T], [B, T, w], [B, T] to [B, T] bool; compiled once per w and dtype."""
+    num_rows, length = base.shape
+    drawn = torch.empty(base.shape, dtype=torch.int8, device=base.device)
+    # Time first: the rows of one position lie side by side, so that a warp reads whole lines of memory.
+    base, thresholds = base.t().contiguous(), thresholds.t().contiguous()  # [T, B]
+    lags = lags.permute(1, 2, 0).contiguous()  # [T, w, B]
+    grid = (-(-num_rows // _ROWS),)
+    _kernel()[grid](base, lags, thresholds, drawn, num_rows, length, NUM_LAGS=lags.shape[1], ROWS=_ROWS, num_warps=1)
+    return drawn.bool()
+
+
+@cache
+def _kernel() -> Any:
+    import triton
+    import triton.language as tl
+
+    @triton.jit
+    def walk(base, lags, thresholds, drawn, num_rows, length, NUM_LAGS: tl.constexpr, ROWS: tl.constexpr):
+        row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+        exists = row < num_rows
+        recent = tl.zeros((ROWS,), dtype=tl.int32)  # bit j - 1 is the boundary j bytes ago
+        for t in range(length):
+            total = tl.load(base + t * num_rows + row, mask=exists, other=0.0)
+            for k in tl.static_range(NUM_LAGS):
+                bit = NUM_LAGS - 1 - k  # oldest lag first, as everywhere
+                term = tl.load(lags + (t * NUM_LAGS + bit) * num_rows + row, mask=exists, other=0.0)
+                total += tl.where(((recent >> bit) & 1) == 1, term, 0.0)
+            threshold = tl.load(thresholds + t * num_rows + row, mask=exists, other=0.0)
+            here = (total > threshold).to(tl.int32)
+            tl.store(drawn + row * length + t, here.to(tl.int8), mask=exists)
+            recent = ((recent << 1) | here) & ((1 << NUM_LAGS) - 1)
+
+    return walk

@@ -1,0 +1,91 @@
+"""Imports point one way: a lower layer never imports a higher one."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from .layout import ROOT, ROOTS, modules
+
+# Lower layers first; packages on one line may not import each other either, save for themselves.
+LAYERS = [
+    {"functional"},
+    {"sampling"},
+    {"models", "data"},
+    {"envs", "agents", "objectives"},
+    {"training", "evaluation", "diagnostics", "viz"},
+    {"experiments"},
+]
+RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
+# Modules of the package itself: the version, and the front page that re-exports from everywhere.
+FREE = {"rltok_rl", "rltok_rl.version"}
+
+
+def imported(path: Path, name: str) -> set[str]:
+    """Full names of everything that a module imports, also inside functions and under TYPE_CHECKING."""
+    package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            source = ".".join([*base, *([node.module] if node.module else [])])
+            found |= {source} | {f"{source}.{alias.name}" for alias in node.names}
+    return found
+
+
+def violations(root: Path) -> list[str]:
+    """One line per import that points up, sideways, or at a folder by its name in the checkout."""
+    lines = []
+    known = {name for name, _ in modules(root)}
+    for name, path in modules(root):
+        if name in FREE:
+            continue
+        here = name.split(".")[1]
+        if here not in RANK:
+            lines.append(f"{name}: layer {here!r} is not in tests/test_import_direction.py; add it to LAYERS")
+            continue
+        for target in imported(path, name):
+            parts = target.split(".")
+            if parts[0] in set(ROOTS) - {"rltok_rl"}:
+                lines.append(f"{name} imports {target}; import it as rltok_rl.{target}")
+            elif parts[0] == "rltok_rl" and len(parts) > 1 and target in known and parts[1] in RANK:
+                there = parts[1]
+                if there != here and RANK[there] >= RANK[here]:
+                    lines.append(f"{name} ({here}) imports {target} ({there}), which is not below it")
+            elif target == "rltok_rl" and here != "experiments":
+                lines.append(f"{name} imports the front page rltok_rl; import what it re-exports from its own module")
+    return lines
+
+
+def test_imports_point_one_way():
+    assert violations(ROOT) == []
+
+
+@pytest.mark.parametrize(
+    ("place", "code", "message"),
+    [
+        ("rltok_rl/functional/a.py", "from rltok_rl.models.b import X", "(functional) imports rltok_rl.models.b"),
+        ("rltok_rl/functional/a.py", "def f():\n    import rltok_rl.models.b", "imports rltok_rl.models.b"),
+        ("rltok_rl/functional/a.py", "from ..models import b", "imports rltok_rl.models"),
+        ("rltok_rl/functional/a.py", "from rltok_rl import models", "imports rltok_rl.models"),
+        ("agents/a.py", "import rltok_rl.envs.b", "(agents) imports rltok_rl.envs.b (envs), which is not below it"),
+        ("rltok_rl/models/a.py", "from experiments import b", "import it as rltok_rl.experiments"),
+        ("rltok_rl/novel/__init__.py", "", "layer 'novel' is not in"),
+    ],
+)
+def test_a_planted_violation_is_found(tmp_path, place, code, message):
+    for package in ("rltok_rl", "rltok_rl/functional", "rltok_rl/models", "envs", "agents", "experiments"):
+        (tmp_path / package).mkdir(parents=True, exist_ok=True)
+        (tmp_path / package / "__init__.py").touch()
+    for module in ("rltok_rl/models/b.py", "envs/b.py"):
+        (tmp_path / module).touch()
+    assert violations(tmp_path) == []
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    (tmp_path / place).write_text(code)
+    found = violations(tmp_path)
+    assert found and all(message in line or "imports rltok_rl" in line for line in found)
+    assert any(message in line for line in found)

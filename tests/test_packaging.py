@@ -1,0 +1,110 @@
+"""The wheel, an editable installation and a bare checkout all give the same package."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from .layout import ROOT, ROOTS, modules, packages
+
+PROBE = """
+import importlib, json, sys
+names = ["rltok_rl", "rltok_rl.envs", "rltok_rl.agents", "rltok_rl.experiments.demo", "rltok_rl.models.unet"]
+files = {name: importlib.import_module(name).__file__ for name in names}
+leaked = [name for name in ("envs", "agents", "experiments", "tests", "docs") if importlib.util.find_spec(name)]
+import rltok_rl
+model = rltok_rl.UNet(rltok_rl.preset("tiny"))
+text = rltok_rl.generate(model, "x", max_bytes=2).texts[0]
+print(json.dumps({"files": files, "leaked": leaked, "version": rltok_rl.__version__, "written": len(text)}))
+"""
+
+
+def run(command: list[str | Path], **options) -> str:
+    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, **options)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """The wheel, built from a copy so that nothing stale in a build folder gets in."""
+    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    for name in (*ROOTS, "pyproject.toml", "README.md", "LICENSE"):
+        run(["cp", "-r", ROOT / name, source / name])
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", out, source]
+    run(command)
+    (built,) = out.glob("*.whl")
+    return built
+
+
+def test_wheel_holds_every_module_and_nothing_at_top_level(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    shipped = {name for name in names if name.endswith(".py")}
+    expected = {
+        f"{name.replace('.', '/')}/__init__.py" if path.name == "__init__.py" else f"{name.replace('.', '/')}.py"
+        for name, path in modules()
+    }
+    missing = sorted(expected - shipped)
+    assert not missing, f"{missing} are not in the wheel; list their packages under [tool.setuptools] in pyproject.toml"
+    assert shipped == expected
+    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"rltok_rl"}
+    assert "rltok_rl/py.typed" in names
+
+
+def test_wheel_works_in_a_clean_environment(wheel, tmp_path):
+    """Installed where neither the checkout nor an editable installation can be seen, and used from another folder."""
+    home, elsewhere = tmp_path / "venv", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    run([sys.executable, "-m", "venv", home])
+    python = home / "bin" / "python"
+    run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-index", wheel])
+    site = Path(run([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]).strip())
+    # torch and its like come from here. A path in a .pth file is searched, but the .pth files inside it, the hook of an
+    # editable installation among them, are not read.
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    told = json.loads(run([python, "-c", PROBE], cwd=elsewhere, env=_environment()))
+    assert all(Path(file).is_relative_to(site) for file in told["files"].values()), told["files"]
+    assert told["leaked"] == []
+    assert told["written"] == 2
+    assert told["version"] in wheel.name
+
+
+def test_checkout_works_without_installation(tmp_path):
+    environment = {**_environment(), "PYTHONPATH": str(ROOT)}
+    # -S would hide torch; an editable installation, where there is one, points to the same files.
+    code = PROBE.replace('("envs", "agents", "experiments", "tests", "docs")', "()")  # the checkout itself is searched
+    told = json.loads(run([sys.executable, "-c", code], cwd=tmp_path, env=environment))
+    files = told["files"]
+    assert Path(files["rltok_rl.envs"]) == ROOT / "envs" / "__init__.py"
+    assert Path(files["rltok_rl.experiments.demo"]) == ROOT / "experiments" / "demo.py"
+
+
+def test_every_folder_with_modules_is_a_package():
+    """A folder without ``__init__.py`` would be left out of the wheel in silence."""
+    folders = {name.rpartition(".")[0] for name, path in modules() if path.name != "__init__.py"}
+    assert folders <= packages(), f"add an __init__.py to {sorted(folders - packages())}"
+
+
+def test_metadata_admits_what_it_should(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [n for n in archive.namelist() if n.endswith("METADATA")]
+        metadata = archive.read(name).decode().splitlines()
+    assert "Requires-Python: <3.14,>=3.10" in metadata
+    requires = [line.removeprefix("Requires-Dist: ") for line in metadata if line.startswith("Requires-Dist")]
+    core = {r for r in requires if "extra ==" not in r}
+    assert "torchrl<0.15,>=0.14" in core
+    assert "torch>=2.7" in core  # a range without an upper end: newer releases and GPU builds are welcome
+    extras = {line.removeprefix("Provides-Extra: ") for line in metadata if line.startswith("Provides-Extra")}
+    assert {"test", "docs", "bench", "fast", "dev"} <= extras
+
+
+def _environment() -> dict[str, str]:
+    """The environment without what would lead Python back to the checkout."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}

@@ -72,9 +72,7 @@ def show_stepping(model: UNet, text: bytes, boundaries: torch.Tensor) -> float:
     said = [step(model, cache, byte_ids[:, t], boundaries[:, t])[1].final_logits for t in range(byte_ids.shape[1])]
     seconds = time.perf_counter() - start
     gap = (torch.stack(said, 1).log_softmax(-1) - full).abs().max().item()
-    print(
-        f"  {byte_ids.shape[1] / seconds:.0f} bytes/s; largest difference to the full forward: {gap:.1e} nats"
-    )
+    print(f"  {byte_ids.shape[1] / seconds:.0f} bytes/s; largest difference to the full forward: {gap:.1e} nats")
     return gap
 
 

@@ -1,15 +1,15 @@
 """Token boundaries as a reinforcement-learning environment.
 
-A byte-level language model draws its own token boundaries; a policy gradient teaches it where. The names below are enough
-to build a model, run it and write with it; everything else lives in the sub-packages.
+A byte-level language model draws its own token boundaries; a policy gradient teaches it where. The names below are
+enough to build a model, run it and write with it; everything else lives in the sub-packages.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-# In a checkout, envs/, agents/ and experiments/ lie beside this package; installed, they lie inside it. Looking there as
-# well makes `rltok_rl.envs` importable from a checkout without installation. A wheel has no pyproject.toml beside it.
+# In a checkout, envs/, agents/ and experiments/ lie beside this package; installed, they lie inside it. Looking there
+# as well makes `rltok_rl.envs` importable from a checkout without installation. A wheel has no such neighbours.
 _CHECKOUT = Path(__file__).resolve().parent.parent
 if (_CHECKOUT / "pyproject.toml").is_file() and (_CHECKOUT / "envs" / "__init__.py").is_file():
     __path__.append(str(_CHECKOUT))

@@ -86,6 +86,4 @@ def test_a_planted_violation_is_found(tmp_path, place, code, message):
     assert violations(tmp_path) == []
     (tmp_path / place).parent.mkdir(exist_ok=True)
     (tmp_path / place).write_text(code)
-    found = violations(tmp_path)
-    assert found and all(message in line or "imports rltok_rl" in line for line in found)
-    assert any(message in line for line in found)
+    assert any(message in line for line in violations(tmp_path))

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-
 from rltok_rl.experiments.bench import attention, decoding, sampler
 from rltok_rl.experiments.bench.harness import Row, machine, table, write
 
@@ -23,7 +22,9 @@ SECTIONS: dict[str, Callable[[str], list[Row]]] = {
 def main(arguments: list[str] | None = None) -> int:
     """Run the named sections, or all; 1 if a goal was missed."""
     parser = argparse.ArgumentParser(prog="python -m rltok_rl.experiments.bench", description=__doc__)
-    parser.add_argument("sections", nargs="*", metavar="section", help=f"which to run, of {list(SECTIONS)}; default all")
+    parser.add_argument(
+        "sections", nargs="*", metavar="section", help=f"which to run, of {list(SECTIONS)}; default all"
+    )
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"], help="where to run")
     parser.add_argument("--out", type=Path, help="a folder to write bench.md and bench.json to")
     options = parser.parse_args(arguments)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
 import torch.nn.functional as F
+from rltok_rl.experiments.bench.harness import Row, compare
 from torch import Tensor
 
-from rltok_rl.experiments.bench.harness import Row, compare
 from rltok_rl.models.attention import sliding_window_attention
 
 ROWS, HEADS, CHANNELS, WINDOW = 2, 6, 64, 64  # the 18M model's heads
@@ -22,7 +23,7 @@ def masked_dense(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2)
 
 
-def train(attention, inputs: list[Tensor]) -> None:
+def train(attention: Callable[..., Tensor], inputs: list[Tensor]) -> None:
     """Forward and backward."""
     torch.autograd.grad(attention(*inputs).sum(), inputs)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 import time
+from dataclasses import replace
+from functools import partial
 
 import torch
+from rltok_rl.experiments.bench.harness import Row, compare_seconds
 
-from rltok_rl.experiments.bench.harness import Row, compare
 from rltok_rl.models import UNet, preset
 from rltok_rl.models.generation import stream
 
@@ -35,7 +38,7 @@ def rerun_seconds(model: UNet, num_bytes: int, device: str) -> float:
 
 
 def cached_seconds(model: UNet, num_bytes: int) -> tuple[float, float]:
-    """Seconds for writing ``num_bytes`` through the cache, and the last tenth's cost per byte over the second tenth's."""
+    """Seconds for writing ``num_bytes`` through the cache; cost per byte in the last tenth over that in the second."""
     marks = [time.perf_counter()]
     for step in stream(model, "x", max_bytes=num_bytes):
         step.byte_ids.tolist()
@@ -52,17 +55,21 @@ def rows(device: str) -> list[Row]:
     out = []
     for num_bytes, goal in ((1000, 8.0), (4000, 30.0)):
         growths: list[float] = []
-        clock = {"ours": 0.0, "reference": 0.0}
 
-        def ours(num_bytes=num_bytes, growths=growths, clock=clock) -> None:
-            clock["ours"], growth = cached_seconds(model, num_bytes)
+        def cached(num_bytes: int = num_bytes, growths: list[float] = growths) -> float:
+            seconds, growth = cached_seconds(model, num_bytes)
             growths.append(growth)
+            return seconds
 
-        def reference(num_bytes=num_bytes, clock=clock) -> None:
-            clock["reference"] = rerun_seconds(model, num_bytes, device)
-
-        row = compare_clocks(f"cache / full forward per byte, {num_bytes} bytes", ours, reference, clock, goal, device)
-        growth = sorted(growths)[len(growths) // 2]
-        note = f"{num_bytes / (row.ours_ms / 1e3):.0f} bytes/s; the last tenth costs {growth:.2f}x the second per byte"
-        out.append(Row(**{**row.__dict__, "note": note}))
+        row = compare_seconds(
+            "decoding",
+            f"cache / full forward per byte, {num_bytes} bytes",
+            cached,
+            partial(rerun_seconds, model, num_bytes, device),
+            pairs=3,
+            goal=goal,
+        )
+        growth = statistics.median(growths)
+        note = f"{1e3 * num_bytes / row.ours_ms:.0f} bytes/s; the last tenth costs {growth:.2f}x the second, per byte"
+        out.append(replace(row, note=note))
     return out

@@ -1,7 +1,7 @@
 """Timing two functions in turn, and a table of the ratios.
 
-The two run A B A B ... in one process, so that a machine that slows down slows both. A ratio is taken per pair; the median
-is what to quote, the quartiles say how steady it was.
+The two run A B A B ... in one process, so that a machine that slows down slows both. A ratio is taken per pair; the
+median is what to quote, the quartiles say how steady it was.
 """
 
 from __future__ import annotations
@@ -64,8 +64,30 @@ def compare(
         goal: the ratio to reach.
         note: anything that a reader of the row should know.
     """
-    ours(), reference()
-    times = [(_seconds(ours, repeat), _seconds(reference, 1)) for _ in range(pairs)]
+    return compare_seconds(
+        section,
+        name,
+        lambda: _seconds(ours, repeat),
+        lambda: _seconds(reference, 1),
+        pairs=pairs,
+        goal=goal,
+        note=note,
+    )
+
+
+def compare_seconds(
+    section: str,
+    name: str,
+    ours: Callable[[], float],
+    reference: Callable[[], float],
+    *,
+    pairs: int,
+    goal: float | None = None,
+    note: str = "",
+) -> Row:
+    """As :func:`compare`, for functions that say themselves how many seconds their work takes."""
+    ours(), reference()  # caches, compilers and memory pools warm up
+    times = [(ours(), reference()) for _ in range(pairs)]
     ratios = [theirs / mine for mine, theirs in times]
     low, median, high = quartiles(ratios)
     row = Row(
@@ -117,9 +139,7 @@ def ratio_text(row: Row) -> str:
 def table(rows: Sequence[Row]) -> str:
     """A Markdown table, aligned so that it reads in a terminal as well."""
     header = ("section", "comparison", "ours, ms", "reference, ms", "ratio [quartiles]", "note")
-    body = [
-        (r.section, r.name, f"{r.ours_ms:.3g}", f"{r.reference_ms:.3g}", ratio_text(r), r.note) for r in rows
-    ]
+    body = [(r.section, r.name, f"{r.ours_ms:.3g}", f"{r.reference_ms:.3g}", ratio_text(r), r.note) for r in rows]
     widths = [max(len(line[i]) for line in (header, *body)) for i in range(len(header))]
 
     def line(cells: Sequence[str]) -> str:
@@ -136,7 +156,8 @@ def machine(device: str) -> str:
             processor = text.partition(":")[2].strip()
             break
     gpu = f", {torch.cuda.get_device_name()}" if device == "cuda" else ""
-    return f"{processor}, {torch.get_num_threads()} threads{gpu}; torch {torch.__version__}, Python {platform.python_version()}"
+    versions = f"torch {torch.__version__}, Python {platform.python_version()}"
+    return f"{processor}, {torch.get_num_threads()} threads{gpu}; {versions}"
 
 
 def write(rows: Sequence[Row], folder: Path, *, command: str, device: str) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
+from rltok_rl.experiments.bench.harness import Row, compare
 from torch import Tensor
 
-from rltok_rl.experiments.bench.harness import Row, compare
 from rltok_rl.sampling import METHODS, sample_boundaries
 
 ROWS, LENGTH, LAGS = 32, 4096, 8

@@ -25,7 +25,9 @@ def byte_log_prob(logits: Tensor, targets: Tensor) -> Tensor:
         tensor([0.2500])
     """
     if logits.shape[:-1] != targets.shape:
-        raise ValueError(f"logits [*B, T, V] and targets [*B, T] must agree, got {[*logits.shape]} and {[*targets.shape]}")
+        raise ValueError(
+            f"logits [*B, T, V] and targets [*B, T] must agree, got {[*logits.shape]} and {[*targets.shape]}"
+        )
     taken = logits.gather(-1, targets.long().unsqueeze(-1)).squeeze(-1)
     dtype = torch.promote_types(logits.dtype, torch.float32)
     return taken.to(dtype) - logits.to(dtype).logsumexp(-1)

@@ -2,9 +2,9 @@
 
     l_t = base_t + sum_{j=1..w} a_{t-j} lags_{t,j},        a_t ~ Bernoulli(sigmoid(l_t))           (Eq. 19-23)
 
-``base`` and ``lags`` come scaled, with the target rate's bias in ``base``; boundaries before the text are 0. The sum runs
-in one fixed order, from the oldest lag to the newest. Floating-point addition depends on its order, and every sampler adds
-in this one, so that logits recomputed in parallel equal the sampled ones bit for bit.
+``base`` and ``lags`` come scaled, with the target rate's bias in ``base``; boundaries before the text are 0. The sum
+runs in one fixed order, from the oldest lag to the newest. Floating-point addition depends on its order, and every
+sampler adds in this one, so that logits recomputed in parallel equal the sampled ones bit for bit.
 """
 
 from __future__ import annotations

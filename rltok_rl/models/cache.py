@@ -158,7 +158,12 @@ class UNetCache:
 
     @classmethod
     def empty(
-        cls, config: UNetConfig, num_rows: int, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+        cls,
+        config: UNetConfig,
+        num_rows: int,
+        *,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
     ) -> UNetCache:
         """Make room for ``num_rows`` texts of which nothing has been read."""
         if num_rows < 1:
@@ -233,7 +238,14 @@ class UNetCache:
         if rows.dtype != torch.bool or rows.shape != self.position.shape:
             raise ValueError(f"rows must be bool of shape [{self.num_rows}], got {rows.dtype} {list(rows.shape)}")
         # Keys and values need no wiping: position and count say which slots exist.
-        for state in (self.position, self.recent, self.segment_sum, self.segment_length, self.update, self.tokens.count):
+        for state in (
+            self.position,
+            self.recent,
+            self.segment_sum,
+            self.segment_length,
+            self.update,
+            self.tokens.count,
+        ):
             state[rows] = 0
 
     def clone(self) -> UNetCache:
@@ -248,9 +260,7 @@ class UNetCache:
         """
         if times < 1:
             raise ValueError(f"times must be at least 1, got {times}")
-        return self._map(
-            lambda x: x.repeat_interleave(times, dim=0), lambda x: x.repeat_interleave(times, dim=1)
-        )
+        return self._map(lambda x: x.repeat_interleave(times, dim=0), lambda x: x.repeat_interleave(times, dim=1))
 
     def _map(self, on_rows: Callable[[Tensor], Tensor], on_layers: Callable[[Tensor], Tensor]) -> UNetCache:
         """Apply functions to every tensor: ``on_rows`` where rows come first, ``on_layers`` to [L, B, ...]."""

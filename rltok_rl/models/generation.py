@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from rltok_rl.functional.decoding import sample_bytes
 from rltok_rl.functional.likelihood import byte_log_prob
-from rltok_rl.functional.text import ids_to_bytes, text_to_ids
+from rltok_rl.functional.text import text_to_ids
 from rltok_rl.models.cache import UNetCache
 from rltok_rl.models.incremental import decide, observe, prefill
 from rltok_rl.models.unet import UNet
@@ -126,14 +127,19 @@ def stream(
         raise ValueError(f"max_bytes must be at least 0, got {max_bytes}")
     if boundaries not in ("sample", "greedy"):
         raise ValueError(f"boundaries must be one of ['sample', 'greedy'], got {boundaries!r}")
-    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-    sample_bytes(torch.zeros(1, 256), **sampling)  # refuse wrong options now, not at the first byte
-    return _stream(model, rows, max_bytes, sampling, boundaries == "greedy", generator)
+    draw = partial(sample_bytes, temperature=temperature, top_k=top_k, top_p=top_p)
+    draw(torch.zeros(1, 256))  # refuse wrong options now, not at the first byte
+    return _stream(model, rows, max_bytes, draw, boundaries == "greedy", generator)
 
 
 @torch.no_grad()
 def _stream(
-    model: UNet, rows: list[Tensor], max_bytes: int, sampling: dict, greedy: bool, generator: torch.Generator | None
+    model: UNet,
+    rows: list[Tensor],
+    max_bytes: int,
+    draw: Callable[..., Tensor],
+    greedy: bool,
+    generator: torch.Generator | None,
 ) -> Iterator[GeneratedByte]:
     device = model.embedding.weight.device
     lengths = torch.tensor([len(row) for row in rows], device=device)  # [B]
@@ -143,7 +149,7 @@ def _stream(
     read = prefill(model, cache, prompt[:, :shortest], generator=generator, greedy=greedy)
     logits = read.final_logits[:, -1]  # [B, 256]
     for position in range(shortest, longest + max_bytes):
-        drawn = sample_bytes(logits, generator=generator, **sampling)  # [B]
+        drawn = draw(logits, generator=generator)  # [B]
         new = lengths <= position  # [B]
         byte_ids = drawn if position >= longest else torch.where(new, drawn, prompt[:, position])
         observation = observe(model, cache, byte_ids)
@@ -163,7 +169,9 @@ def _as_rows(prompts: Prompts) -> list[str | bytes]:
         if not isinstance(row, (str, bytes)):
             raise TypeError(f"prompts must be str or bytes, or a list of them, got {type(row).__name__} at {number}")
         if not row:
-            raise ValueError(f"prompts must not be empty (a byte is needed to predict from), got an empty text at {number}")
+            raise ValueError(
+                f"prompts must not be empty (a byte is needed to predict from), got an empty text at {number}"
+            )
     return rows
 
 

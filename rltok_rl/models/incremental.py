@@ -116,7 +116,9 @@ def step(model: UNet, cache: UNetCache, byte_ids: Tensor, boundaries: Tensor) ->
         byte_ids: [B] the bytes x_t.
         boundaries: [B] the boundaries a_t.
     """
-    check_boundaries(boundaries, cache.position.shape, first=False)  # before the byte is read: a refused step is no step
+    check_boundaries(
+        boundaries, cache.position.shape, first=False
+    )  # before the byte is read: a refused step is no step
     check_first_boundaries(boundaries, cache.position)
     observation = observe(model, cache, byte_ids)
     return observation, decide(model, cache, boundaries)

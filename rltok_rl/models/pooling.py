@@ -1,7 +1,7 @@
 """From bytes to tokens and back: where tokens sit, how they are pooled, how bytes receive them.
 
-Shapes: B rows, T bytes, S tokens of the longest row, N tokens of all rows, D width. A boundary at byte t closes a token
-at t: the token is pooled from bytes up to t, keeps position t, and serves byte t and all bytes before the next boundary,
+Shapes: B rows, T bytes, S tokens of the longest row, N tokens of all rows, D width. A boundary at byte t closes a
+token at t: it is pooled from bytes up to t, keeps position t, and serves byte t and all bytes before the next boundary,
 
     i(t) = sum_{k <= t} a_k - 1                                                                          (Eq. 8, 9)
 

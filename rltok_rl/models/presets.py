@@ -2,7 +2,8 @@
 
 ``paper-*`` are the columns of Table 2; ``released-*`` are further sizes of the authors' released configurations.
 The number in a name counts what a model holds: the embedding (256 bytes and 64 special ids), all layers, both
-next-byte heads and the boundary projection. The layers alone are ``7 D^2`` per byte layer and ``16 D^2`` per token layer.
+next-byte heads and the boundary projection. The layers alone are ``7 D^2`` per byte layer and ``16 D^2`` per token
+layer.
 """
 
 from __future__ import annotations

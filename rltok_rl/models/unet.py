@@ -86,8 +86,8 @@ class UNet(nn.Module):
     # The stages, in the order of the forward pass. Segmenters and the environment put their own work between them.
 
     def encode(self, byte_ids: Tensor, *, cache: UNetCache | None = None) -> Tensor:
-        """Byte states ``X = encode(x)`` (Eq. 1): [B, T] to [B, T, D]."""
-        return self._run_bytes(self.encoder, self.embed(byte_ids), cache and cache.encoder)
+        """Byte states X (Eq. 1): [B, T] to [B, T, D]."""
+        return self._run_bytes(self.encoder, self.embed(byte_ids), cache.encoder if cache else None)
 
     def boundary_terms(self, encoder_states: Tensor) -> BoundaryTerms:
         """What the policy makes of each byte (Eq. 21): [B, T, D] to base [B, T] and lags [B, T, w]."""
@@ -125,7 +125,7 @@ class UNet(nn.Module):
         mixed = upsample(encoder_states, updates, where)  # [B, T, D]
         if cache:
             cache.finish_window(encoder_states, updates, where)
-        return self._run_bytes(self.decoder, mixed, cache and cache.decoder)
+        return self._run_bytes(self.decoder, mixed, cache.decoder if cache else None)
 
     def final_logits(self, decoder_states: Tensor) -> Tensor:
         """Next-byte logits of the whole model: [B, T, D] to [B, T, 256]."""

@@ -26,8 +26,8 @@ def numba_loop(base: Tensor, lags: Tensor, thresholds: Tensor) -> Tensor:
     """[B, T], [B, T, w], [B, T] to [B, T] bool; compiled once per w and dtype.
 
     Raises:
-        FloatingPointError: if a term may be infinite or not a number. Looking costs next to nothing in here, where every
-            term passes by, and more than the walk itself from outside.
+        FloatingPointError: if a term may be infinite or not a number. Looking costs next to nothing in here, where
+            every term passes by, and more than the walk itself from outside.
     """
     boundaries = torch.empty(base.shape, dtype=torch.bool)
     history = base.new_zeros(_ROWS, base.shape[1] + lags.shape[-1])
@@ -68,8 +68,9 @@ def _walk(num_lags: int) -> Callable[..., float]:
                     history[row - first, t + num_lags] = one if drawn else zero
         return checksum
 
-    options = {"nogil": True, "fastmath": False}
+    compiled: Callable[..., float]
     try:
-        return numba.njit(signatures, cache=True, **options)(walk)
+        compiled = numba.njit(signatures, cache=True, nogil=True)(walk)
     except RuntimeError:  # no folder to write the cache to: compile anew in every process
-        return numba.njit(signatures, **options)(walk)
+        compiled = numba.njit(signatures, nogil=True)(walk)
+    return compiled

@@ -2,8 +2,8 @@
 
     a_t = [base_t + sum_{j=1..w} a_{t-j} lags_{t,j} > theta_t]
 
-All take ``base`` [B, T], ``lags`` [B, T, w], ``thresholds`` [B, T] of one dtype and return [B, T] bool. They add lags from
-the oldest to the newest, so that all make the same sums bit for bit.
+All take ``base`` [B, T], ``lags`` [B, T, w], ``thresholds`` [B, T] of one dtype and return [B, T] bool. They add lags
+from the oldest to the newest, so that all make the same sums bit for bit.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def sweeps(base: Tensor, lags: Tensor, thresholds: Tensor) -> Tensor:
     """Guess all boundaries, recompute all of them from the guess, until nothing changes.
 
     A string that reproduces itself is the solution, and the only one: position 0 depends on nothing, position 1 on
-    position 0, and so on. Each sweep settles at least one position more, usually many; what lies before the first change
-    is settled for good and left alone. Strings that settle slowly are handed over, which bounds the worst case: to the
-    maps where few lags make them cheap, to the loop elsewhere.
+    position 0, and so on. Each sweep settles at least one position more, usually many; what lies before the first
+    change is settled for good and left alone. Strings that settle slowly are handed over, which bounds the worst case:
+    to the maps where few lags make them cheap, to the loop elsewhere.
     """
     num_lags, length = lags.shape[-1], base.shape[1]
     terms = lags.movedim(-1, 0).contiguous()  # [w, B, T]: each pass over one lag reads memory in order

@@ -40,7 +40,11 @@ def _triton_missing(device: str, num_lags: int) -> str | None:
 
 
 def _maps_missing(device: str, num_lags: int) -> str | None:
-    return None if num_lags <= _MOST_MAPPED_LAGS else f"it follows 2^w states; w may be {_MOST_MAPPED_LAGS} at most, got {num_lags}"
+    return (
+        None
+        if num_lags <= _MOST_MAPPED_LAGS
+        else f"it follows 2^w states; w may be {_MOST_MAPPED_LAGS} at most, got {num_lags}"
+    )
 
 
 METHODS: dict[str, Method] = {

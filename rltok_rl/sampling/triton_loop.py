@@ -42,7 +42,7 @@ def _kernel() -> Any:
     import triton.language as tl
 
     @triton.jit
-    def walk(base, lags, thresholds, drawn, num_rows, length, NUM_LAGS: tl.constexpr, ROWS: tl.constexpr):
+    def walk(base, lags, thresholds, drawn, num_rows, length, NUM_LAGS: tl.constexpr, ROWS: tl.constexpr):  # type: ignore[no-untyped-def]
         row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
         exists = row < num_rows
         recent = tl.zeros((ROWS,), dtype=tl.int32)  # bit j - 1 is the boundary j bytes ago

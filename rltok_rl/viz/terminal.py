@@ -18,7 +18,7 @@ def boundary_text(
     colour: bool = True,
     mark: str = "|",
 ) -> str:
-    """Render bytes with a mark after each boundary, coloured by boundary probability.
+    r"""Render bytes with a mark after each boundary, coloured by boundary probability.
 
     A character of several bytes takes the probability of its last byte (as in the paper's figures) and the boundaries
     of all its bytes. Bytes that are no UTF-8 are shown as ``\\xNN``, control characters other than newline as well.

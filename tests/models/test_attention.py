@@ -35,7 +35,11 @@ def test_sliding_window_equals_dense_at_every_length(window, cap):
         query, key, value = heads(length, num_rows=1, seed=length)
         out = sliding_window_attention(query, key, value, window=window, cap=cap)
         torch.testing.assert_close(
-            out, dense_reference(query, key, value, window, cap), rtol=0, atol=1e-5, msg=lambda m, n=length: f"T={n}: {m}"
+            out,
+            dense_reference(query, key, value, window, cap),
+            rtol=0,
+            atol=1e-5,
+            msg=lambda m, n=length: f"T={n}: {m}",
         )
 
 

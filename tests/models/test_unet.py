@@ -109,7 +109,9 @@ def test_causality_test_catches_a_window_that_looks_ahead(build, text, boundarie
 def test_rows_are_independent(build, text, options, layout):
     """Rows with 1, a few and T tokens, together and alone."""
     model, byte_ids = build(**options), text(4, 30)
-    boundaries = torch.rand(4, 30, generator=torch.Generator().manual_seed(3)) < torch.tensor([[0.0], [0.2], [0.6], [1.1]])
+    boundaries = torch.rand(4, 30, generator=torch.Generator().manual_seed(3)) < torch.tensor(
+        [[0.0], [0.2], [0.6], [1.1]]
+    )
     boundaries[:, 0] = True
     together = outputs(model, byte_ids, boundaries, layout)
     for row in range(4):

@@ -154,14 +154,12 @@ def sample_boundaries(
     if greedy and uniforms is not None:
         raise ValueError("uniforms must be None with greedy=True: greedy decisions use no random numbers")
     check_options(uniforms, base.shape, cap=cap, forced=forced, device=base.device)
-    if force_first and base.shape[-1]:
-        free = torch.full((base.shape[-1],), -1, dtype=torch.int8, device=base.device)
-        forced = (free if forced is None else forced).expand(base.shape).clone()
-        forced[..., 0] = 1
     if uniforms is None and not greedy:
         uniforms = torch.rand(base.shape, generator=generator, device=base.device)
     like = base.new_empty(0, dtype=torch.promote_types(base.dtype, torch.float32))
     thresholds = boundary_thresholds(uniforms, base.shape, cap=cap, forced=forced, like=like)
+    if force_first:
+        thresholds[..., :1] = float("-inf")  # every logit exceeds it
     return threshold_recurrence(base, lags, thresholds, method=method)
 
 

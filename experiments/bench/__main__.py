@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 from rltok_rl.experiments.bench import attention, decoding, sampler
-from rltok_rl.experiments.bench.harness import Row, machine, table, write
+from rltok_rl.experiments.bench.harness import Row, keep_memory, machine, table, write
 
 SECTIONS: dict[str, Callable[[str], list[Row]]] = {
     "sampler": sampler.rows,
@@ -34,6 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.device == "cuda" and not torch.cuda.is_available():
         print("no CUDA device: nothing to measure")
         return 0
+    keep_memory()
     start, rows = time.perf_counter(), []
     for name in options.sections or SECTIONS:
         rows += SECTIONS[name](options.device)

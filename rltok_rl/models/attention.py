@@ -29,7 +29,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, cap: 
     scores = soft_cap(query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5, cap)
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))
-    return scores.softmax(-1, dtype=torch.float32).to(value.dtype) @ value
+    wide = torch.promote_types(scores.dtype, torch.float32)
+    return scores.softmax(-1, dtype=wide).to(value.dtype) @ value
 
 
 def causal_attention(query: Tensor, key: Tensor, value: Tensor, *, cap: float | None = None) -> Tensor:

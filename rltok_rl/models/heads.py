@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from rltok_rl.functional.policy import soft_cap
@@ -14,8 +15,8 @@ from rltok_rl.models.config import NUM_BYTES, UNetConfig
 class BoundaryTerms(NamedTuple):
     """What a boundary logit is made of: ``l_t = base_t + sum_j a_{t-j} lags_{t,j}``."""
 
-    base: Tensor  # [*B, T], float32
-    lags: Tensor  # [*B, T, w], float32; lags[..., j - 1] goes with the boundary j bytes ago
+    base: Tensor  # [*B, T], float32 at least
+    lags: Tensor  # [*B, T, w], float32 at least; lags[..., j - 1] goes with the boundary j bytes ago
 
 
 class BoundaryHead(nn.Module):
@@ -33,8 +34,9 @@ class BoundaryHead(nn.Module):
         self.projection = nn.Linear(config.width, 1 + config.num_lags, bias=config.boundary_bias)
 
     def forward(self, states: Tensor) -> BoundaryTerms:
-        """[*B, T, D] to base [*B, T] and lags [*B, T, w], in float32 so that sums over lags are exact everywhere."""
-        terms = self.projection(states).float() * self.scale  # [*B, T, 1 + w]
+        """[*B, T, D] to base [*B, T] and lags [*B, T, w], in float32 at least: what is drawn hangs on these sums."""
+        terms = self.projection(states)  # [*B, T, 1 + w]
+        terms = terms.to(torch.promote_types(terms.dtype, torch.float32)) * self.scale
         return BoundaryTerms(terms[..., 0] + self.offset, terms[..., 1:])
 
 

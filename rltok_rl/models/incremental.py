@@ -29,7 +29,7 @@ class Observation:
     """What is known once a byte has been read and before its boundary is decided."""
 
     encoder_state: Tensor  # [B, D], X_t
-    boundary_logit: Tensor  # [B] float32, l_t given the boundaries before
+    boundary_logit: Tensor  # [B] float32 at least, l_t given the boundaries before
     early_logits: Tensor  # [B, 256]
 
 

@@ -29,7 +29,7 @@ class UNetOutput:
     """Everything that one forward pass says about a window of bytes."""
 
     boundaries: Tensor  # [B, T] bool, given or drawn
-    boundary_logits: Tensor  # [B, T] float32, l_t given the boundaries before t
+    boundary_logits: Tensor  # [B, T] float32 at least, l_t given the boundaries before t
     encoder_states: Tensor  # [B, T, D], X
     decoder_states: Tensor  # [B, T, D]
     early_logits: Tensor  # [B, T, 256], position t predicts byte t + 1 from X_t alone

@@ -232,6 +232,49 @@ def test_overfits_a_short_text():
     assert bits_per_byte(nats, 199) < 0.05
 
 
+@every_option
+def test_float64_gradients_equal_finite_differences(build, text, options):
+    """The derivative of everything the model says, along a random direction in all parameters, to eight digits.
+
+    A single operation in float32 would leave no more than about seven.
+    """
+    model, byte_ids = build(**options).double(), text(2, 20)
+    boundaries = model(byte_ids, generator=torch.Generator().manual_seed(0)).boundaries
+    parameters = list(model.parameters())
+    directions = [0.05 * torch.randn_like(p) for p in parameters]
+    weights = {name: torch.randn_like(values) for name, values in outputs(model, byte_ids, boundaries).items()}
+
+    def value() -> Tensor:
+        said = outputs(model, byte_ids, boundaries)
+        return sum((said[name] * weight).sum() for name, weight in weights.items())
+
+    gradients = torch.autograd.grad(value(), parameters)
+    slope = sum((g * d).sum() for g, d in zip(gradients, directions, strict=True))
+    step, at = 1e-3, {}
+    with torch.no_grad():
+        for k in (-2, -1, 1, 2):
+            for p, d in zip(parameters, directions, strict=True):
+                p.add_(d, alpha=k * step)
+            at[k] = value()
+            for p, d in zip(parameters, directions, strict=True):
+                p.sub_(d, alpha=k * step)
+    difference = (at[-2] - 8 * at[-1] + 8 * at[1] - at[2]) / (12 * step)  # error of order step^4
+    torch.testing.assert_close(slope, difference, rtol=1e-8, atol=1e-8)
+
+
+def test_mixed_precision_stays_close(build, text, boundaries_of):
+    """bfloat16 weights or bfloat16 autocast: finite, close, and float32 where boundaries are decided."""
+    model, byte_ids, boundaries = build(), text(2, 60), boundaries_of(2, 60)
+    exact = outputs(model, byte_ids, boundaries)
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = outputs(model, byte_ids, boundaries)
+    narrow = outputs(model.bfloat16(), byte_ids, boundaries)
+    for said in (mixed, narrow):
+        assert said["boundary_logits"].dtype == torch.float32
+        for name in ("boundary_logits", "early_logits", "final_logits"):
+            torch.testing.assert_close(said[name].float(), exact[name], rtol=0, atol=0.1)
+
+
 @pytest.mark.gpu
 def test_gpu_equals_cpu(build, text, boundaries_of):
     model, byte_ids, boundaries = build(), text(2, 300), boundaries_of(2, 300)

@@ -2,3 +2,22 @@
 
 Installed as ``rltok_rl.agents``; import it by that name only.
 """
+
+from __future__ import annotations
+
+from rltok_rl.agents.bernoulli import BernoulliActor, LearnedBoundaryActor, RandomActor
+from rltok_rl.agents.critic import BoundaryCritic
+from rltok_rl.agents.distribution import BernoulliBoundary
+from rltok_rl.agents.rules import FixedStrideActor, RuleActor, UniformActor, WhitespaceActor
+
+__all__ = [
+    "BernoulliActor",
+    "BernoulliBoundary",
+    "BoundaryCritic",
+    "FixedStrideActor",
+    "LearnedBoundaryActor",
+    "RandomActor",
+    "RuleActor",
+    "UniformActor",
+    "WhitespaceActor",
+]

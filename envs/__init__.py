@@ -1,4 +1,26 @@
 """The byte stream and its language model as a TorchRL environment, with adapters for gymnasium.
 
-Installed as ``rltok_rl.envs``; import it by that name only.
+Installed as ``rltok_rl.envs``; import it by that name only. Names are loaded when they are first used, so that
+registering the gymnasium environments costs nothing.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_HOME = {
+    "ByteBoundaryEnv": "byte_boundary",
+    "parallel_rollout": "parallel",
+    "ParallelCollector": "collector",
+    "ByteBoundaryGym": "gym_env",
+    "ByteBoundaryVectorEnv": "gym_env",
+    "SB3VecEnv": "sb3",
+}
+__all__ = list(_HOME)  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -12,6 +12,7 @@ import time
 
 import torch
 
+from rltok_rl.data import local_prose
 from rltok_rl.functional.likelihood import bits_per_byte, next_byte_log_prob
 from rltok_rl.functional.text import ids_to_bytes, text_to_ids
 from rltok_rl.models import PRESETS, UNet, parameter_counts, preset
@@ -19,16 +20,6 @@ from rltok_rl.models.cache import UNetCache
 from rltok_rl.models.generation import stream
 from rltok_rl.models.incremental import step
 from rltok_rl.viz import boundary_text
-
-
-def local_text(num_bytes: int) -> bytes:
-    """English prose that every Python brings along: the language reference behind ``help()``."""
-    from pydoc_data.topics import topics
-
-    first = [name for name in ("execmodel", "objects", "naming", "exceptions") if name in topics]
-    chapters = [topics[name] for name in first] + [topics[name] for name in sorted(set(topics) - set(first))]
-    lines = [line for chapter in chapters for line in chapter.splitlines() if line.strip("*=-~^ ")]  # no underlines
-    return " ".join(" ".join(lines).split()).encode("utf-8")[:num_bytes]  # one space for every run of white space
 
 
 def show_parameters(model: UNet) -> None:
@@ -95,7 +86,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     torch.manual_seed(0)
     model = UNet(preset(options.model)).eval()
-    text = local_text(options.bytes)
+    text = local_prose(options.bytes)
     print(f"1. A U-Net of preset {options.model!r}: parameters by part")
     show_parameters(model)
     print("\n2. One forward pass; a | marks each boundary that the policy drew")

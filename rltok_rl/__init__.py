@@ -14,11 +14,14 @@ _CHECKOUT = Path(__file__).resolve().parent.parent
 if (_CHECKOUT / "pyproject.toml").is_file() and (_CHECKOUT / "envs" / "__init__.py").is_file():
     __path__.append(str(_CHECKOUT))
 
+from rltok_rl.envs.registration import register as _register  # noqa: E402 - imports need the path
 from rltok_rl.functional.text import ids_to_bytes, text_to_ids  # noqa: E402 - imports need the path
 from rltok_rl.models import PRESETS, UNet, UNetConfig, UNetOutput, parameter_counts, preset  # noqa: E402
 from rltok_rl.models.generation import generate, stream  # noqa: E402
 from rltok_rl.sampling import sample_boundaries  # noqa: E402
 from rltok_rl.version import __version__  # noqa: E402
+
+_register()
 
 __all__ = [
     "PRESETS",

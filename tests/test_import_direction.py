@@ -13,9 +13,10 @@ from .layout import ROOT, ROOTS, modules
 LAYERS = [
     {"functional"},
     {"sampling"},
-    {"models", "data"},
-    {"envs", "agents", "objectives"},
-    {"training", "evaluation", "diagnostics", "viz"},
+    {"models", "data", "viz"},
+    {"agents"},
+    {"envs", "objectives"},
+    {"training", "evaluation", "diagnostics"},
     {"experiments"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}

@@ -32,20 +32,22 @@ class WindowCache:
     keys: Tensor  # [L, B, W, H, C]
     values: Tensor  # [L, B, W, H, C]
 
-    def attention(self, position: Tensor, cap: float | None) -> Callable[[int], Attend]:
-        """Each layer's attention of one byte per row, at ``position`` [B]; the byte is written into the ring first."""
+    def attention(self, rows: Tensor, position: Tensor, cap: float | None) -> Callable[[int], Attend]:
+        """Each layer's attention of one byte in each of ``rows`` [n], at ``position`` [n]; it is written first."""
         window = self.keys.shape[2]
-        rows = torch.arange(len(position), device=position.device)
-        slot = position % window  # [B]
+        slot = position % window  # [n]
         # Slots 0 .. t are filled while t < W; from then on all are.
-        seen = torch.arange(window, device=position.device) <= position[:, None]  # [B, W]
+        seen = torch.arange(window, device=rows.device) <= position[:, None]  # [n, W]
+        everyone = len(rows) == self.keys.shape[1]
 
         def attend_at(layer: int) -> Attend:
             keys, values = self.keys[layer], self.values[layer]
 
             def step(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
                 keys[rows, slot], values[rows, slot] = key.to(keys.dtype), value.to(values.dtype)
-                return _attend_one(query, keys, values, seen, cap)
+                if everyone:
+                    return _attend_one(query, keys, values, seen, cap)
+                return _attend_one(query, keys[rows], values[rows], seen, cap)
 
             return step
 
@@ -142,7 +144,8 @@ def _attend_one(query: Tensor, keys: Tensor, values: Tensor, seen: Tensor, cap: 
 class UNetCache:
     """The state of B texts that are being read one byte at a time.
 
-    A step has two halves: a byte is observed, then its boundary is decided. ``pending`` tells which half comes next.
+    A step has two halves: a byte is observed, then its boundary is decided. ``pending`` tells which rows are between
+    the two.
     """
 
     position: Tensor  # [B] bytes decided so far; the position of the byte that is observed next, or pending
@@ -154,7 +157,7 @@ class UNetCache:
     encoder: WindowCache
     tokens: TokenCache
     decoder: WindowCache
-    pending: bool = False
+    pending: Tensor  # [B] bool
 
     @classmethod
     def empty(
@@ -188,6 +191,7 @@ class UNetCache:
             encoder=ring(config.num_encoder_layers),
             tokens=TokenCache(zeros(*held), zeros(*held), zeros(num_rows, dtype=torch.int64)),
             decoder=ring(config.num_decoder_layers),
+            pending=zeros(num_rows, dtype=torch.bool),
         )
 
     @property
@@ -203,7 +207,7 @@ class UNetCache:
     @property
     def untouched(self) -> bool:
         """Whether no row has read anything."""
-        return not self.pending and not bool(self.position.any())
+        return not bool((self.position > 0).any() or self.pending.any())
 
     def finish_window(self, states: Tensor, updates: Tensor, layout: TokenLayout) -> None:
         """Take over what a whole window leaves behind, beside the keys and values that were recorded.
@@ -226,13 +230,11 @@ class UNetCache:
         self.tokens.count = layout.num_tokens.clone()
 
     def reset(self, rows: Tensor | None = None) -> None:
-        """Forget everything about some rows; the others go on undisturbed.
+        """Forget everything about some rows, an observed byte without a boundary included; the others go on.
 
         Args:
             rows: [B] bool, True where a new text starts; None for all.
         """
-        if self.pending:
-            raise RuntimeError("reset must come between steps, but a byte was observed whose boundary is not decided")
         if rows is None:
             rows = torch.ones_like(self.position, dtype=torch.bool)
         if rows.dtype != torch.bool or rows.shape != self.position.shape:
@@ -245,6 +247,7 @@ class UNetCache:
             self.segment_length,
             self.update,
             self.tokens.count,
+            self.pending,
         ):
             state[rows] = 0
 

@@ -47,6 +47,16 @@ def check_first_boundaries(boundaries: Tensor, position: Tensor) -> None:
     _check_all((position > 0) | (boundaries == 1), boundaries, _FIRST)
 
 
+def check_pending(pending: Tensor, *, expected: bool) -> None:
+    """Require that observing and deciding take turns in every row of ``pending`` [n]."""
+    if pending.device.type != "cpu":
+        torch._assert_async((pending == expected).all())
+    elif not bool((pending == expected).all()):
+        if expected:
+            raise RuntimeError("decide needs an observed byte in every row; call observe first")
+        raise RuntimeError("observe was called twice for a row; decide the boundary of the byte read last first")
+
+
 def _check_all(condition: Tensor, values: Tensor, message: str) -> None:
     if torch.compiler.is_compiling():
         return

@@ -30,8 +30,14 @@ class BoundaryHead(nn.Module):
     def __init__(self, config: UNetConfig) -> None:
         super().__init__()
         self.scale = config.boundary_scale
+        self._training_cap = config.boundary_cap
         self.offset = math.log(config.target_rate) - math.log1p(-config.target_rate)
         self.projection = nn.Linear(config.width, 1 + config.num_lags, bias=config.boundary_bias)
+
+    @property
+    def cap(self) -> float | None:
+        """The soft cap of boundary logits: in training only (Section 2.5)."""
+        return self._training_cap if self.training else None
 
     def forward(self, states: Tensor) -> BoundaryTerms:
         """[*B, T, D] to base [*B, T] and lags [*B, T, w], in float32 at least: what is drawn hangs on these sums."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rltok_rl.functional.policy import lagged_logit
 from rltok_rl.models.cache import UNetCache
-from rltok_rl.models.checks import check_boundaries, check_byte_ids, check_first_boundaries
+from rltok_rl.models.checks import check_boundaries, check_byte_ids, check_first_boundaries, check_pending
 from rltok_rl.models.pooling import token_update
 
 if TYPE_CHECKING:
@@ -42,30 +42,34 @@ class Prediction:
 
 
 @torch.no_grad()
-def observe(model: UNet, cache: UNetCache, byte_ids: Tensor) -> Observation:
-    """Read the next byte of every row.
+def observe(model: UNet, cache: UNetCache, byte_ids: Tensor, *, rows: Tensor | None = None) -> Observation:
+    """Read the next byte of every row, or of some.
 
     Args:
         model: the U-Net.
         cache: its memory of these rows; changed in place.
-        byte_ids: [B] the bytes x_t.
+        byte_ids: [B] the bytes x_t; [n] with ``rows``.
+        rows: [n] int64, the rows that read one; None for all. Rows that were reset while others stand between the
+            halves of a step catch up with this.
 
     Returns:
-        Encoder state, boundary logit and early-exit logits of the byte.
+        Encoder state, boundary logit and early-exit logits of the bytes read.
     """
     check_byte_ids(byte_ids, model.config.num_ids, rank=1)
-    if len(byte_ids) != cache.num_rows:
-        raise ValueError(f"byte_ids must hold one byte per row of the cache, {cache.num_rows}, got {len(byte_ids)}")
-    if cache.pending:
-        raise RuntimeError("observe was called twice in a row; decide the boundary of the byte read last first")
-    attend_at = cache.encoder.attention(cache.position, model.config.attention_cap)
-    state = model.encoder(model.embed(byte_ids), model.byte_angles(cache.position), attend_at)  # [B, D]
-    cache.encoder_state = state
-    cache.segment_sum = cache.segment_sum + state
-    cache.segment_length = cache.segment_length + 1
-    cache.pending = True
-    base, lags = model.boundary_terms(state)  # [B], [B, w]
-    logit = lagged_logit(base, lags, cache.recent, cap=model.boundary_cap)
+    reading = torch.arange(cache.num_rows, device=cache.position.device) if rows is None else rows
+    if len(byte_ids) != len(reading):
+        raise ValueError(f"byte_ids must hold one byte per row that reads, {len(reading)}, got {len(byte_ids)}")
+    check_pending(cache.pending[reading], expected=False)
+    position = cache.position[reading]
+    attend_at = cache.encoder.attention(reading, position, model.config.attention_cap)
+    state = model.encoder(model.embed(byte_ids), model.byte_angles(position), attend_at)  # [n, D]
+    # Out of place: what was handed out before must not change.
+    cache.encoder_state = cache.encoder_state.index_copy(0, reading, state.to(cache.encoder_state.dtype))
+    cache.segment_sum = cache.segment_sum.index_add(0, reading, state.to(cache.segment_sum.dtype))
+    cache.segment_length = cache.segment_length.index_add(0, reading, torch.ones_like(reading))
+    cache.pending = cache.pending.index_fill(0, reading, True)
+    base, lags = model.boundary_terms(state)  # [n], [n, w]
+    logit = lagged_logit(base, lags, cache.recent[reading], cap=model.boundary_cap)
     return Observation(state, logit, model.early_logits(state))
 
 
@@ -83,8 +87,7 @@ def decide(model: UNet, cache: UNetCache, boundaries: Tensor) -> Prediction:
     Returns:
         Decoder state and next-byte logits.
     """
-    if not cache.pending:
-        raise RuntimeError("decide needs an observed byte; call observe first")
+    check_pending(cache.pending, expected=True)
     check_boundaries(boundaries, cache.position.shape, first=False)
     boundaries = boundaries.bool()
     check_first_boundaries(boundaries, cache.position)
@@ -99,11 +102,12 @@ def decide(model: UNet, cache: UNetCache, boundaries: Tensor) -> Prediction:
         cache.update[rows] = token_update(tokens_in, tokens_out, config.upsampling).to(cache.update.dtype)
         cache.tokens.count[rows] += 1
         cache.segment_sum[rows], cache.segment_length[rows] = 0, 0
-    attend_at = cache.decoder.attention(cache.position, config.attention_cap)
+    everyone = torch.arange(cache.num_rows, device=rows.device)
+    attend_at = cache.decoder.attention(everyone, cache.position, config.attention_cap)
     decoded = model.decoder(state + cache.update, model.byte_angles(cache.position), attend_at)  # [B, D]
     cache.recent = torch.cat((boundaries[:, None], cache.recent), dim=1)[:, : config.num_lags]
     cache.position = cache.position + 1
-    cache.pending = False
+    cache.pending = torch.zeros_like(cache.pending)
     return Prediction(decoded, model.final_logits(decoded))
 
 

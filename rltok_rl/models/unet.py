@@ -179,8 +179,8 @@ class UNet(nn.Module):
 
     @property
     def boundary_cap(self) -> float | None:
-        """The soft cap of boundary logits: in training only (Section 2.5)."""
-        return self.config.boundary_cap if self.training else None
+        """The soft cap of boundary logits, None outside training."""
+        return self.boundary_head.cap
 
     def embed(self, byte_ids: Tensor) -> Tensor:
         """Byte embeddings at unit size: [*L] to [*L, D]."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rltok_rl.viz.picture import boundary_picture
 from rltok_rl.viz.terminal import boundary_text
 
-__all__ = ["boundary_text"]
+__all__ = ["boundary_picture", "boundary_text"]

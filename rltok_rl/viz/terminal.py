@@ -44,7 +44,7 @@ def boundary_text(
     elif len(probabilities) != len(text):
         raise ValueError(f"probabilities must have one entry per byte of text, {len(text)}, got {len(probabilities)}")
     pieces = []
-    for start, end, shown in _characters(text):
+    for start, end, shown in characters(text):
         level = min(int(probabilities[end - 1] * len(_RAMP)), len(_RAMP) - 1) if colour else None
         pieces.append((level, shown + mark * sum(bool(b) for b in boundaries[start:end])))
     # One escape per run of a colour, not per character: long texts scroll several times faster.
@@ -52,7 +52,7 @@ def boundary_text(
     return "".join(run if level is None else f"\x1b[38;5;{_RAMP[level]}m{run}{_RESET}" for level, run in runs)
 
 
-def _characters(text: bytes) -> list[tuple[int, int, str]]:
+def characters(text: bytes) -> list[tuple[int, int, str]]:
     """Split into (start, end, what to show), one entry per character."""
     out = []
     start = 0

@@ -74,11 +74,13 @@ def test_steps_out_of_order(build):
     with pytest.raises(RuntimeError, match="call observe first"):
         decide(model, cache, ones)
     observe(model, cache, byte_ids)
-    with pytest.raises(RuntimeError, match="observe was called twice"):
+    with pytest.raises(RuntimeError, match="observe was called twice for a row"):
         observe(model, cache, byte_ids)
-    with pytest.raises(RuntimeError, match="reset must come between steps"):
-        cache.reset()
     decide(model, cache, ones)
+    observe(model, cache, byte_ids)
+    cache.reset(torch.tensor([True, False]))
+    with pytest.raises(RuntimeError, match="decide needs an observed byte in every row"):
+        decide(model, cache, ones)
 
 
 def test_a_refused_step_leaves_the_cache_as_it_was(build):
@@ -88,7 +90,7 @@ def test_a_refused_step_leaves_the_cache_as_it_was(build):
     for bytes_, boundaries, message in [
         (byte_ids, torch.tensor([True, False]), "boundaries must be 1 at the first byte"),
         (byte_ids, ones[:1], r"boundaries must have the shape of byte_ids, \[2\], got \[1\]"),
-        (byte_ids[:1], ones, "byte_ids must hold one byte per row of the cache, 2, got 1"),
+        (byte_ids[:1], ones, "byte_ids must hold one byte per row that reads, 2, got 1"),
         (byte_ids + 999, ones, r"byte_ids must lie in 0\.\.255, got 999 at index \[0\] and 1 more"),
         (byte_ids[None], ones, r"byte_ids must have shape \[B\], got \[1, 2\]"),
     ]:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rltok_rl.models import UNet
 from rltok_rl.models.cache import UNetCache
-from rltok_rl.models.incremental import prefill, step
+from rltok_rl.models.incremental import decide, observe, prefill, step
 
 from .test_unet import every_option
 
@@ -86,6 +86,29 @@ def test_rows_reset_while_others_go_on(build, text):
         assert_same(ours, undisturbed, rows=slice(row, row + 1))
     fresh = model(second[1:2], boundaries[1:2, 40:])
     assert_same({name: values[1:2] for name, values in after.items()}, fresh)
+
+
+@torch.no_grad()
+def test_a_row_reset_between_the_halves_of_a_step_catches_up(build, text):
+    """All rows have observed a byte when row 1 starts anew: it observes its first byte alone, then all decide."""
+    model, first, second = build(pooling="mean"), text(3, 40), text(3, 40, seed=9)
+    boundaries = torch.rand(3, 40, generator=torch.Generator().manual_seed(4)) < 0.4
+    boundaries[:, 0] = boundaries[1, 20] = True
+    cache = UNetCache.empty(model.config, 3)
+    stepped(model, cache, first[:, :20], boundaries[:, :20])
+    observe(model, cache, first[:, 20])
+    cache.reset(torch.tensor([False, True, False]))
+    observed = observe(model, cache, second[1:2, 0], rows=torch.tensor([1]))
+    said = [decide(model, cache, boundaries[:, 20]).final_logits]
+    for t in range(21, 40):
+        byte_ids = torch.stack((first[0, t], second[1, t - 20], first[2, t]))
+        said.append(step(model, cache, byte_ids, boundaries[:, t])[1].final_logits)
+    said = torch.stack(said, 1)
+    fresh, undisturbed = model(second[1:2, :20], boundaries[1:2, 20:]), model(first, boundaries)
+    torch.testing.assert_close(observed.early_logits, fresh.early_logits[:, 0], rtol=0, atol=1e-4)
+    torch.testing.assert_close(said[1], fresh.final_logits[0], rtol=0, atol=1e-4)
+    for row in (0, 2):
+        torch.testing.assert_close(said[row], undisturbed.final_logits[row, 20:], rtol=0, atol=1e-4)
 
 
 @torch.no_grad()

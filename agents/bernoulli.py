@@ -1,0 +1,156 @@
+"""Actors that draw boundaries at random: the model's own policy, and one that knows nothing but a rate.
+
+Both act step by step and on whole windows. TorchRL's switch :func:`torchrl.modules.set_recurrent_mode` says which: off,
+``forward`` decides one byte per row; on, it draws all boundaries of rows ``[*B, T]`` at once with the exact sampler.
+Scoring (``get_dist``, as losses do) is the same in both: it reads the earlier boundaries from ``recent``.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from rltok_rl.agents.distribution import BernoulliBoundary
+from tensordict import TensorDictBase
+from tensordict.nn import InteractionType, TensorDictModule
+from tensordict.nn.probabilistic import interaction_type
+from torch import Tensor, nn
+from torchrl.modules import ProbabilisticActor
+from torchrl.modules.tensordict_module.rnn import recurrent_mode
+
+from rltok_rl.functional.policy import boundary_entropy, boundary_log_prob, lagged_logit, recent_boundaries
+from rltok_rl.models.heads import BoundaryTerms
+from rltok_rl.models.unet import UNet
+from rltok_rl.sampling import sample_boundaries
+
+
+class BernoulliActor(ProbabilisticActor):
+    """A boundary actor whose logits are sums over lags.
+
+    Reads ``recent`` and ``forced`` beside the keys of its terms; writes ``logits``, ``entropy``, ``action`` (int64) and
+    ``action_log_prob``, all without a trailing dimension.
+
+    Args:
+        terms: module from ``in_keys`` to :class:`~rltok_rl.models.heads.BoundaryTerms`, with an attribute ``cap``.
+        in_keys: what ``terms`` reads.
+    """
+
+    draws_windows = True
+    """``forward`` serves whole windows in recurrent mode, so that an environment may take its parallel path."""
+
+    def __init__(self, terms: nn.Module, in_keys: list[str]) -> None:
+        logits = TensorDictModule(
+            _Logits(terms), in_keys=[*in_keys, "recent", "forced"], out_keys=["logits", "entropy"]
+        )
+        super().__init__(
+            logits,
+            in_keys=["logits", "forced"],
+            out_keys=["action"],
+            distribution_class=BernoulliBoundary,
+            return_log_prob=True,
+            default_interaction_type=InteractionType.RANDOM,
+        )
+        self.terms_in_keys = in_keys
+
+    @property
+    def terms(self) -> nn.Module:
+        """The module that makes the terms of the logits."""
+        return self.module[0].module.terms
+
+    def forward(self, tensordict: TensorDictBase, **options: object) -> TensorDictBase:
+        """Decide one byte per row; in recurrent mode draw the boundaries of whole windows.
+
+        Args:
+            tensordict: one step per row, or windows [*B, T] of which each is one text from its first byte on. Windows
+                may hold ``uniform``, the random numbers in [0, 1) to draw with.
+            **options: passed on when single steps are decided.
+        """
+        if not recurrent_mode():
+            return super().forward(tensordict, **options)
+        terms: BoundaryTerms = self.terms(*(tensordict.get(key) for key in self.terms_in_keys))
+        forced = tensordict.get("forced")
+        boundaries = sample_boundaries(
+            *(x.detach() for x in terms),
+            uniforms=None if self._greedy() else tensordict.get("uniform", None),
+            cap=self.terms.cap,
+            force_first=False,
+            forced=forced.long() * 2 - 1,  # 1 where forced, -1 (free) elsewhere
+            greedy=self._greedy(),
+        )
+        recent = recent_boundaries(boundaries, terms.lags.shape[-1])
+        logits = lagged_logit(*terms, recent, cap=self.terms.cap)
+        tensordict.set("logits", logits)
+        tensordict.set("entropy", boundary_entropy(logits, forced=forced))
+        tensordict.set("action", boundaries.long())
+        tensordict.set("action_log_prob", boundary_log_prob(logits, boundaries, forced=forced))
+        return tensordict
+
+    def _greedy(self) -> bool:
+        kind = interaction_type() or self.module[-1].default_interaction_type
+        return kind not in (InteractionType.RANDOM, None)
+
+
+class _Logits(nn.Module):
+    """Logits and entropies from terms and the boundaries before."""
+
+    def __init__(self, terms: nn.Module) -> None:
+        super().__init__()
+        self.terms = terms
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        *features, recent, forced = inputs
+        base, lags = self.terms(*features)
+        logits = lagged_logit(base, lags, recent[..., : lags.shape[-1]], cap=self.terms.cap)
+        return logits, boundary_entropy(logits, forced=forced)
+
+
+class LearnedBoundaryActor(BernoulliActor):
+    """The boundary policy of a U-Net (Eq. 19-23), sharing its parameters.
+
+    The actor holds the boundary head and the norm before it. It reads ``encoder_state``; where that carries a gradient,
+    so does all that is written, down to the encoder.
+
+    Args:
+        model: the U-Net.
+    """
+
+    def __init__(self, model: UNet) -> None:
+        super().__init__(_HeadTerms(model), in_keys=["encoder_state"])
+
+
+class _HeadTerms(nn.Module):
+    def __init__(self, model: UNet) -> None:
+        super().__init__()
+        self.norm, self.head = model.encoder_norm, model.boundary_head
+
+    @property
+    def cap(self) -> float | None:
+        return self.head.cap
+
+    def forward(self, states: Tensor) -> BoundaryTerms:
+        return self.head(self.norm(states))
+
+
+class RandomActor(BernoulliActor):
+    """Boundaries with one probability everywhere.
+
+    Args:
+        rate: boundaries per byte, in (0, 1).
+    """
+
+    def __init__(self, rate: float) -> None:
+        if not 0.0 < rate < 1.0:
+            raise ValueError(f"rate must lie strictly between 0 and 1, got {rate}")
+        super().__init__(_ConstantTerms(rate), in_keys=["position"])
+
+
+class _ConstantTerms(nn.Module):
+    cap = None
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.logit = math.log(rate) - math.log1p(-rate)
+
+    def forward(self, position: Tensor) -> BoundaryTerms:
+        base = torch.full(position.shape[:-1], self.logit, device=position.device)
+        return BoundaryTerms(base, base.new_zeros(*base.shape, 0))

@@ -1,0 +1,91 @@
+"""A Bernoulli over boundaries that speaks integers.
+
+``torch.distributions.Bernoulli`` draws floats, refuses the log-probability of an integer, and has no mode at p = 1/2. A
+boundary is an element of a categorical action space with two values, and all three happen there.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, constraints
+
+from rltok_rl.functional.policy import boundary_entropy, boundary_log_prob
+
+
+class BernoulliBoundary(Distribution):
+    """Boundaries with probability ``sigmoid(logits)``, one scalar logit each.
+
+    Args:
+        logits: [*L] boundary logits.
+        forced: [*L] bool, boundaries that are drawn whatever the logit says; they have log-probability and entropy 0.
+
+    Example:
+        >>> policy = BernoulliBoundary(torch.tensor([0.0, 2.0]))
+        >>> policy.mode, policy.log_prob(torch.tensor([1, 1])).exp()
+        (tensor([0, 1]), tensor([0.5000, 0.8808]))
+    """
+
+    arg_constraints = {"logits": constraints.real}
+    support = constraints.boolean
+    has_enumerate_support = True
+
+    def __init__(self, logits: Tensor, forced: Tensor | None = None) -> None:
+        self.logits, self.forced = logits, forced
+        super().__init__(logits.shape, validate_args=False)
+
+    @property
+    def probs(self) -> Tensor:
+        """Probability of a boundary, 1 where forced."""
+        probs = self.logits.sigmoid()
+        return probs if self.forced is None else probs.masked_fill(self.forced, 1.0)
+
+    @property
+    def mean(self) -> Tensor:
+        """The probability."""
+        return self.probs
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance of each decision."""
+        return self.probs * (1 - self.probs)
+
+    @property
+    def mode(self) -> Tensor:
+        """The likelier decision; a tie at p = 1/2 draws no boundary."""
+        return self._with_forced(self.logits > 0)
+
+    @property
+    def deterministic_sample(self) -> Tensor:
+        """What TorchRL asks for when exploration is off."""
+        return self.mode
+
+    @torch.no_grad()
+    def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008 - torch's own signature
+        """Draw int64 decisions, by the rule of the sampler: a boundary where the logit exceeds ``logit(u)``."""
+        shape = self._extended_shape(sample_shape)
+        uniforms = torch.rand(shape, device=self.logits.device)
+        return self._with_forced(self.logits > torch.logit(uniforms).to(self.logits.dtype))
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-probability of decisions of any dtype, 0 where forced."""
+        return boundary_log_prob(self.logits, value, forced=self.forced)
+
+    def entropy(self) -> Tensor:
+        """Entropy in nats, 0 where forced."""
+        return boundary_entropy(self.logits, forced=self.forced)
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        """Both decisions along a new first dimension."""
+        values = torch.arange(2, device=self.logits.device).view(2, *(1 for _ in self.logits.shape))
+        return values.expand(2, *self.logits.shape) if expand else values
+
+    def expand(self, batch_shape: torch.Size, _instance: Distribution | None = None) -> BernoulliBoundary:
+        """The same distribution over a larger batch."""
+        forced = None if self.forced is None else self.forced.expand(batch_shape)
+        return BernoulliBoundary(self.logits.expand(batch_shape), forced)
+
+    def _with_forced(self, drawn: Tensor) -> Tensor:
+        if self.forced is not None:
+            drawn = drawn | self.forced
+        return drawn.to(torch.int64)

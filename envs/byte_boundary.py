@@ -1,0 +1,279 @@
+"""The byte stream and its language model as a TorchRL environment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from rltok_rl.envs.parallel import check_action_values, parallel_rollout
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+from torchrl.data import Bounded, Categorical, Composite, Unbounded
+from torchrl.envs import EnvBase
+
+from rltok_rl.data.source import TextSource, Windows
+from rltok_rl.functional.likelihood import byte_log_prob
+from rltok_rl.functional.rewards import REWARDS, charge_boundaries, prediction_entropy
+from rltok_rl.models.cache import UNetCache
+from rltok_rl.models.incremental import decide, observe
+from rltok_rl.models.unet import UNet
+
+Texts = str | bytes | Sequence[str | bytes]
+
+
+class ByteBoundaryEnv(EnvBase):
+    """Read text byte by byte and decide after each whether a token ends.
+
+    ### Description
+    The world is a window of text and a byte-level U-Net that reads it. After each byte the agent decides whether to
+    draw a token boundary. The U-Net then predicts the next byte, the prediction is paid for, and the byte is revealed.
+    The agent cannot change the text; it changes how well the text is predicted.
+
+    ### Action space
+    ``Categorical(2)``, int64 of the batch's shape: 1 draws a boundary after the current byte. At the first byte of a
+    text a boundary is drawn whatever the action (``forced`` is True there): a text needs a first token.
+
+    ### Observation space
+    | key | shape | dtype | range | meaning |
+    |---|---|---|---|---|
+    | ``byte`` | [*B] | int64 | 0 .. 255 | the current byte x_t |
+    | ``recent`` | [*B, w] | int8 | 0, 1 | boundaries before it, a_{t-1} .. a_{t-w} |
+    | ``position`` | [*B, 1] | int64 | 0 .. num_steps | bytes since the text began |
+    | ``forced`` | [*B] | bool | | whether a boundary is drawn here in any case |
+    | ``encoder_state`` | [*B, D] | float32 | | what the encoder makes of the bytes so far, X_t |
+    | ``final_log_prob`` | [*B, 1] | float32 | <= 0 | log p(x_t) under the whole model, in nats; 0 at the first byte |
+    | ``early_log_prob`` | [*B, 1] | float32 | <= 0 | log p(x_t) under the early exit; 0 at the first byte |
+    | ``early_entropy`` | [*B, 1] | float32 | 0 .. ln 256 | entropy of the early exit about x_{t+1}; on request |
+
+    ### Rewards
+    [*B, 1], by name (``reward``), with ``price`` nats taken off for each boundary drawn:
+    ``"early_exit"``: ``log p(x_{t+1}) - log p_early(x_{t+1})`` (Eq. 15); ``"log_likelihood"``: ``log p(x_{t+1})``;
+    ``"entropy_relative"``: ``log p(x_{t+1}) + H(p_early)``. Rewards never carry a gradient.
+
+    ### Starting state
+    The first byte of a window drawn from ``source``, or of the text given to ``reset(text=...)``.
+
+    ### Episode end
+    ``terminated`` when the last byte of a document has been revealed; ``truncated`` when ``num_steps`` decisions have
+    been made before that.
+
+    ### Arguments
+    Args:
+        model: the U-Net; the environment lives on its device and shares its parameters.
+        source: where windows come from, or texts to make a :class:`~rltok_rl.data.TextSource` of.
+        num_steps: decisions per episode; a window has one byte more.
+        batch_size: ``[]`` or ``[B]``, texts that are read at the same time.
+        reward: a key of :data:`~rltok_rl.functional.rewards.REWARDS`.
+        price: nats per boundary.
+        observe_entropy: add ``early_entropy`` to the observation.
+        seed: of the text drawn and of random actions.
+
+    ### Two speeds
+    ``step`` decodes one byte per call against a cache. :meth:`parallel_rollout` makes the same tensordict in one
+    forward pass, differentiable where gradients are on; :meth:`rollout` takes that path by itself where it is the same.
+
+    ### Version history
+    v0: first version.
+    """
+
+    _batch_locked = True
+
+    def __init__(
+        self,
+        model: UNet,
+        source: TextSource | Texts,
+        *,
+        num_steps: int,
+        batch_size: Sequence[int] = (),
+        reward: str = "early_exit",
+        price: float = 0.0,
+        observe_entropy: bool = False,
+        seed: int | None = None,
+    ) -> None:
+        if isinstance(num_steps, bool) or not isinstance(num_steps, int) or num_steps < 1:
+            raise ValueError(f"num_steps must be an integer of at least 1, got {num_steps!r}")
+        if len(batch_size) > 1:
+            raise ValueError(f"batch_size must be [] or [B], got {list(batch_size)}")
+        if reward not in REWARDS:
+            raise ValueError(f"reward must be one of {list(REWARDS)}, got {reward!r}")
+        super().__init__(device=model.embedding.weight.device, batch_size=torch.Size(batch_size))
+        self.source = source if isinstance(source, TextSource) else TextSource(source)
+        self.source.check_length(num_steps + 1)
+        self.__dict__["model"] = model  # not a sub-module: the environment uses the model, it does not own it
+        self.num_steps, self.reward_name, self.price = num_steps, reward, price
+        self.observe_entropy = observe_entropy
+        self._rng = torch.Generator()
+        self._memory: UNetCache | None = None
+        self._make_specs()
+        self.set_seed(seed if seed is not None else int(torch.randint(2**31 - 1, ())))
+
+    @property
+    def num_rows(self) -> int:
+        """Texts read at the same time; 1 for batch size []."""
+        return self.batch_size.numel()
+
+    def _make_specs(self) -> None:
+        batch, config = self.batch_size, self.model.config
+
+        def real(*shape: int) -> Unbounded:
+            return Unbounded(shape=(*batch, *shape), dtype=torch.float32, device=self.device)
+
+        observation = {
+            "byte": Categorical(config.num_ids, shape=batch, dtype=torch.int64),
+            "recent": Bounded(0, 1, shape=(*batch, config.num_lags), dtype=torch.int8),
+            "position": Bounded(0, self.num_steps, shape=(*batch, 1), dtype=torch.int64),
+            "forced": Categorical(2, shape=batch, dtype=torch.bool),
+            "encoder_state": real(config.width),
+            "final_log_prob": real(1),
+            "early_log_prob": real(1),
+        }
+        if self.observe_entropy:
+            observation["early_entropy"] = real(1)
+        self.observation_spec = Composite(observation, shape=batch, device=self.device)
+        self.action_spec = Categorical(2, shape=batch, dtype=torch.int64, device=self.device)
+        self.reward_spec = real(1)
+        flags = {
+            name: Categorical(2, shape=(*batch, 1), dtype=torch.bool) for name in ("done", "terminated", "truncated")
+        }
+        self.full_done_spec = Composite(flags, shape=batch, device=self.device)
+
+    def _set_seed(self, seed: int | None) -> None:
+        if seed is not None:
+            self._rng.manual_seed(seed)
+
+    # One byte at a time.
+
+    def draw_windows(self, num_rows: int, texts: Texts | None = None) -> Windows:
+        """Windows of ``num_steps + 1`` bytes for rows that start anew, from the source or from given texts."""
+        length = self.num_steps + 1
+        if texts is None:
+            return self.source.draw(num_rows, length, self._rng)
+        rows = [texts] * num_rows if isinstance(texts, (str, bytes)) else list(texts)
+        if len(rows) != num_rows:
+            raise ValueError(f"text must be one text or one per row that starts, {num_rows}, got {len(rows)}")
+        drawn = [TextSource(row, short_documents="whole") for row in rows]
+        byte_ids = torch.zeros(num_rows, length, dtype=torch.int64)
+        lengths = torch.tensor([min(int(one.lengths[0]), length) for one in drawn])
+        for row, one in enumerate(drawn):
+            byte_ids[row, : lengths[row]] = one.bytes[: lengths[row]]
+        ends = torch.tensor([int(one.lengths[0]) <= length for one in drawn])
+        return Windows(byte_ids, lengths, ends)
+
+    @torch.no_grad()
+    def _reset(self, tensordict: TensorDictBase | None = None, text: Texts | None = None, **_: Any) -> TensorDictBase:
+        starts = torch.ones(self.num_rows, dtype=torch.bool, device=self.device)
+        if tensordict is not None and "_reset" in tensordict.keys():
+            starts = tensordict.get("_reset").reshape(self.num_rows)
+        if self._memory is None:
+            if not bool(starts.all()):
+                raise RuntimeError("reset was asked for some rows before any was reset; call reset() for all first")
+            dtype = self.model.embedding.weight.dtype
+            self._memory = UNetCache.empty(self.model.config, self.num_rows, device=self.device, dtype=dtype)
+            self._byte_ids = torch.zeros(self.num_rows, self.num_steps + 1, dtype=torch.int64, device=self.device)
+            self._lengths = torch.zeros(self.num_rows, dtype=torch.int64, device=self.device)
+            self._ends = torch.zeros(self.num_rows, dtype=torch.bool, device=self.device)
+            self._over = torch.zeros(self.num_rows, dtype=torch.bool, device=self.device)
+            self._seen: dict[str, Tensor] = {}
+        rows = starts.nonzero().squeeze(1)
+        windows = self.draw_windows(len(rows), text)
+        self._byte_ids[rows] = windows.byte_ids.to(self.device)
+        self._lengths[rows] = windows.lengths.to(self.device)
+        self._ends[rows] = windows.ends.to(self.device)
+        self._over[rows] = False
+        self._memory.reset(starts)
+        self._look(rows, torch.zeros(len(rows), 2, device=self.device))
+        done = torch.zeros(*self.batch_size, 1, dtype=torch.bool, device=self.device)
+        flags = {"done": done, "terminated": done.clone(), "truncated": done.clone()}
+        return TensorDict({**self._observation(), **flags}, self.batch_size, device=self.device)
+
+    def _look(self, rows: Tensor, log_probs: Tensor) -> None:
+        """Observe the byte at each row's position; ``log_probs`` [n, 2] says how it was predicted, final and early."""
+        assert self._memory is not None
+        position = self._memory.position[rows]
+        everyone = len(rows) == self.num_rows
+        seen = observe(self.model, self._memory, self._byte_ids[rows, position], rows=None if everyone else rows)
+        fresh = {"early_logits": seen.early_logits, "log_probs": log_probs, "encoder_state": seen.encoder_state.float()}
+        for name, values in fresh.items():
+            self._seen[name] = values if everyone else self._seen[name].index_copy(0, rows, values)
+
+    def _observation(self) -> dict[str, Tensor]:
+        cache, seen = self._memory, self._seen
+        assert cache is not None
+        rows = torch.arange(self.num_rows, device=self.device)
+        observation = {
+            "byte": self._byte_ids[rows, cache.position],
+            "recent": cache.recent.to(torch.int8),
+            "position": cache.position[:, None].clone(),  # a later reset writes into the cache
+            "forced": cache.position == 0,
+            "encoder_state": seen["encoder_state"],
+            "final_log_prob": seen["log_probs"][:, :1],
+            "early_log_prob": seen["log_probs"][:, 1:],
+        }
+        if self.observe_entropy:
+            observation["early_entropy"] = prediction_entropy(seen["early_logits"])[:, None]
+        return {name: values.reshape((*self.batch_size, *values.shape[1:])) for name, values in observation.items()}
+
+    @torch.no_grad()
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        action = tensordict.get("action")
+        self._check_action(action)
+        cache = self._memory
+        if cache is None:
+            raise RuntimeError("step was called before reset; call reset() first")
+        if bool(self._over.any()):
+            over = self._over.nonzero().flatten().tolist()
+            raise RuntimeError(f"step was called after the end of the episode in rows {over}; call reset() first")
+        boundaries = action.reshape(self.num_rows).bool() | (cache.position == 0)
+        early_logits = self._seen["early_logits"]
+        predicted = decide(self.model, cache, boundaries)
+        rows = torch.arange(self.num_rows, device=self.device)
+        revealed = self._byte_ids[rows, cache.position]
+        final, early = (byte_log_prob(logits, revealed).float() for logits in (predicted.final_logits, early_logits))
+        reward = self.reward_of(final, early, early_logits, boundaries)
+        self._look(rows, torch.stack((final, early), -1))
+        last = cache.position + 1 >= self._lengths
+        terminated, truncated = last & self._ends, last & ~self._ends
+        self._over = last.clone()  # a later reset writes into it, and must not reach what was handed out
+        flags = {"done": last, "terminated": terminated, "truncated": truncated, "reward": reward}
+        shaped = {name: values.reshape((*self.batch_size, 1)) for name, values in flags.items()}
+        return TensorDict({**self._observation(), **shaped}, self.batch_size, device=self.device)
+
+    def reward_of(self, final: Tensor, early: Tensor, early_logits: Tensor, boundaries: Tensor) -> Tensor:
+        """Rewards [*L] of decisions from what they led to; ``early_logits`` [*L, 256] are read only if needed."""
+        entropy = prediction_entropy(early_logits) if self.reward_name == "entropy_relative" else early
+        reward = REWARDS[self.reward_name](final.detach(), early.detach(), entropy.detach())
+        return charge_boundaries(reward, boundaries, self.price)
+
+    def _check_action(self, action: Tensor) -> None:
+        if action.shape != self.batch_size:
+            raise ValueError(f"action must have shape {list(self.batch_size)}, got {list(action.shape)}")
+        check_action_values(action)
+
+    # Whole windows.
+
+    def parallel_rollout(self, actor=None, **options: Any) -> TensorDictBase:  # type: ignore[no-untyped-def]
+        """Make what ``rollout`` makes in one forward pass; see :func:`rltok_rl.envs.parallel.parallel_rollout`."""
+        return parallel_rollout(self, actor, **options)
+
+    def forget(self) -> None:
+        """Drop all texts; the next thing to call is ``reset``."""
+        self._memory = None
+
+    def rollout(self, max_steps: int, policy=None, callback=None, **options: Any):  # type: ignore[no-untyped-def]
+        """As :meth:`torchrl.envs.EnvBase.rollout`; in one forward pass where that gives the same tensordict.
+
+        The fast path needs a policy that draws whole windows (``draws_windows``), no callback, and only options that it
+        knows. Anything else is stepped.
+        """
+        known = {"break_when_any_done", "auto_reset", "return_contiguous", "trust_policy"}
+        fast = (
+            getattr(policy, "draws_windows", False)
+            and callback is None
+            and set(options) <= known
+            and options.get("auto_reset", True)
+        )
+        if not fast:
+            return super().rollout(max_steps, policy, callback, **options)
+        stop = options.get("break_when_any_done")
+        return self.parallel_rollout(policy, max_steps=max_steps, break_when_any_done=stop is None or stop)

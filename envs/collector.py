@@ -1,0 +1,67 @@
+"""A collector that yields whole parallel rollouts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from rltok_rl.envs.byte_boundary import ByteBoundaryEnv
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torchrl.collectors import Collector
+from torchrl.envs.utils import set_exploration_type
+
+
+class ParallelCollector(Collector):
+    """``for batch in collector`` at the speed of the forward pass.
+
+    Every batch is one :func:`~rltok_rl.envs.parallel.parallel_rollout` of fresh windows, ``[B, T]``, with the keys of
+    the stock collector, ``("collector", "traj_ids")`` included. Batches carry no gradient.
+
+    Args:
+        env: the environment.
+        policy: a module that draws whole windows (``draws_windows``).
+        total_frames: bytes to collect in all.
+        frames_per_batch: bytes per batch, a multiple of the environment's rows; None is one episode of every row.
+        **options: passed on to :class:`torchrl.collectors.Collector`.
+    """
+
+    def __init__(
+        self,
+        env: ByteBoundaryEnv,
+        policy: TensorDictModuleBase,
+        *,
+        total_frames: int,
+        frames_per_batch: int | None = None,
+        **options: Any,
+    ) -> None:
+        if not getattr(policy, "draws_windows", False):
+            raise ValueError(
+                f"policy must draw whole windows (an actor of rltok_rl.agents does), got {type(policy).__name__}; "
+                f"torchrl.collectors.Collector steps any policy"
+            )
+        frames = env.num_rows * env.num_steps if frames_per_batch is None else frames_per_batch
+        if frames < 1 or frames % env.num_rows:
+            raise ValueError(f"frames_per_batch must be a multiple of the {env.num_rows} rows, got {frames}")
+        self._steps_per_batch = frames // env.num_rows
+        options.setdefault("auto_register_policy_transforms", False)
+        options.setdefault("use_buffers", False)
+        super().__init__(env, policy, frames_per_batch=frames, total_frames=total_frames, **options)
+
+    @torch.no_grad()
+    def rollout(self) -> TensorDictBase:
+        """One batch."""
+        if self.pre_collect_hook is not None:
+            self.pre_collect_hook()
+        with set_exploration_type(self.exploration_type):
+            batch = self.env.parallel_rollout(self._wrapped_policy, max_steps=self._steps_per_batch)
+        if self.track_traj_ids:
+            batch.set(("collector", "traj_ids"), self._trajectory_ids(batch))
+        return self._maybe_set_truncated(batch)
+
+    def _trajectory_ids(self, batch: TensorDictBase) -> torch.Tensor:
+        """[*B, T] one number per text, counted on from batch to batch."""
+        first = batch.get("forced")  # a text begins wherever its first boundary is forced
+        fresh = self._traj_pool.get_traj_and_increment(int(first.sum()), device=first.device)
+        flat = first.reshape(-1).long().cumsum(0) - 1  # rows one after the other; each begins with a first byte
+        return fresh.to(first.device)[flat].view(first.shape)

@@ -1,0 +1,71 @@
+"""The batched environment for Stable-Baselines3, which has vector environments of its own kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from rltok_rl.envs.gym_env import ByteBoundaryVectorEnv
+from stable_baselines3.common.vec_env import VecEnv
+
+
+class SB3VecEnv(VecEnv):
+    """A Stable-Baselines3 ``VecEnv`` over one batched environment.
+
+    Args:
+        num_envs: texts that are read at the same time.
+        **options: as for :class:`~rltok_rl.envs.ByteBoundaryVectorEnv`.
+    """
+
+    def __init__(self, num_envs: int, **options: Any) -> None:
+        self.vector = ByteBoundaryVectorEnv(num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **options)
+        self.render_mode = None
+        super().__init__(num_envs, self.vector.single_observation_space, self.vector.single_action_space)
+        self._actions: np.ndarray | None = None
+
+    def reset(self) -> dict[str, np.ndarray]:
+        """Start all texts; honours ``seed(...)``."""
+        seeds = [seed for seed in self._seeds if seed is not None]
+        observation, _ = self.vector.reset(seed=seeds[0] if seeds else None)
+        self._reset_seeds()
+        self._reset_options()
+        return observation
+
+    def step_async(self, actions: np.ndarray) -> None:
+        """Remember the decisions."""
+        self._actions = actions
+
+    def step_wait(self):  # type: ignore[no-untyped-def]
+        """Take them; ended texts start anew, and their last observation is in their info."""
+        observation, reward, terminated, truncated, info = self.vector.step(self._actions)
+        infos: list[dict[str, Any]] = []
+        for row in range(self.num_envs):
+            ended = bool(terminated[row] or truncated[row])
+            source = info["final_info"] if ended else info
+            one = {name: source[name][row] for name in ("byte", "num_tokens", "bits", "early_bits")}
+            one["TimeLimit.truncated"] = bool(truncated[row] and not terminated[row])
+            if ended:
+                one["terminal_observation"] = info["final_obs"][row]
+            infos.append(one)
+        return observation, reward.astype(np.float32), terminated | truncated, infos
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def get_attr(self, attr_name: str, indices: int | Sequence[int] | None = None) -> list[Any]:
+        """One value for all texts: they share one environment."""
+        return [getattr(self.vector, attr_name)] * len(list(self._get_indices(indices)))
+
+    def set_attr(self, attr_name: str, value: Any, indices: int | Sequence[int] | None = None) -> None:
+        """Set it for all texts."""
+        setattr(self.vector, attr_name, value)
+
+    def env_method(self, method_name: str, *args: Any, indices: int | Sequence[int] | None = None, **kwargs: Any):  # type: ignore[no-untyped-def]
+        """Call it once, for all texts."""
+        return [getattr(self.vector, method_name)(*args, **kwargs)] * len(list(self._get_indices(indices)))
+
+    def env_is_wrapped(self, wrapper_class: type, indices: int | Sequence[int] | None = None) -> list[bool]:
+        """Nothing is wrapped."""
+        return [False] * len(list(self._get_indices(indices)))

@@ -1,0 +1,53 @@
+"""Text with its boundaries as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rltok_rl.viz.terminal import characters
+
+_COLUMNS = 64
+
+
+def boundary_picture(
+    text: bytes, boundaries: Sequence[bool], probabilities: Sequence[float] | None = None, *, columns: int = _COLUMNS
+) -> np.ndarray:
+    """Draw bytes in lines of fixed width, each character on a background by probability, a bar after each boundary.
+
+    Args:
+        text: T bytes.
+        boundaries: T decisions.
+        probabilities: T numbers in [0, 1]; None shows the decisions.
+        columns: characters per line.
+
+    Returns:
+        [height, width, 3] uint8.
+    """
+    from matplotlib import colormaps
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
+
+    shown = characters(text)
+    values = [float(b) for b in boundaries] if probabilities is None else probabilities
+    num_lines = max(1, -(-len(shown) // columns))
+    figure = Figure(figsize=(columns * 0.12, num_lines * 0.26), dpi=100)
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set(xlim=(0, columns), ylim=(num_lines, 0))
+    axes.axis("off")
+    for number, (start, end, character) in enumerate(shown):
+        line, column = divmod(number, columns)
+        shade = colormaps["cividis"](0.25 + 0.75 * values[end - 1])
+        axes.add_patch(Rectangle((column, line), 1, 1, facecolor=shade, edgecolor="none"))
+        ink = "black" if values[end - 1] > 0.35 else "white"
+        character = "\u23ce" if character == "\n" else character if len(character) == 1 else "\u00b7"
+        axes.text(
+            column + 0.5, line + 0.55, character, ha="center", va="center", color=ink, fontsize=9, family="monospace"
+        )
+        if any(boundaries[start:end]):
+            axes.plot([column + 1, column + 1], [line, line + 1], color="black", linewidth=1.6)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3].copy()

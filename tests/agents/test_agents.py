@@ -1,0 +1,203 @@
+"""Actors draw what they say, score what they drew, and work in TorchRL's own losses and collectors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from rltok_rl.agents import (
+    BernoulliBoundary,
+    BoundaryCritic,
+    FixedStrideActor,
+    LearnedBoundaryActor,
+    RandomActor,
+    UniformActor,
+    WhitespaceActor,
+)
+from rltok_rl.envs import ByteBoundaryEnv, ParallelCollector
+from tensordict import TensorDict
+from torchrl.collectors import Collector
+from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
+from torchrl.envs import EnvBase, ExplorationType
+from torchrl.envs.utils import set_exploration_type
+from torchrl.modules import set_recurrent_mode
+from torchrl.objectives import A2CLoss, ClipPPOLoss, ReinforceLoss
+from torchrl.objectives.value import GAE
+
+from rltok_rl.models import UNet, preset
+
+TEXT = "Call me Ishmael. Some years ago - never mind how long precisely - I thought I would sail about a little. " * 3
+
+
+@pytest.fixture
+def model() -> UNet:
+    return UNet(preset("tiny")).eval()
+
+
+@pytest.fixture
+def env(model) -> ByteBoundaryEnv:
+    return ByteBoundaryEnv(model, TEXT, num_steps=20, batch_size=(4,), seed=0)
+
+
+def test_distribution_equals_torch():
+    logits = torch.linspace(-6, 6, 25)
+    ours, theirs = BernoulliBoundary(logits), torch.distributions.Bernoulli(logits=logits)
+    for value in (0, 1):
+        integers = torch.full((25,), value)
+        torch.testing.assert_close(ours.log_prob(integers), theirs.log_prob(integers.float()))
+        torch.testing.assert_close(ours.log_prob(integers.bool()), theirs.log_prob(integers.float()))
+    torch.testing.assert_close(ours.entropy(), theirs.entropy(), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(ours.mean, theirs.mean)
+    torch.testing.assert_close(ours.variance, theirs.variance)
+    assert ours.sample().dtype == ours.mode.dtype == torch.int64
+    assert ours.sample((3,)).shape == (3, 25)
+    assert ours.expand((2, 25)).logits.shape == (2, 25)
+    both = ours.enumerate_support()
+    torch.testing.assert_close(ours.log_prob(both).exp().sum(0), torch.ones(25))
+
+
+def test_mode_at_one_half_is_defined():
+    assert BernoulliBoundary(torch.zeros(1)).mode.item() == 0
+
+
+def test_sampled_frequencies():
+    """40,000 draws per logit: a standard error is at most 0.0025."""
+    logits = torch.tensor([-2.0, 0.0, 1.0])
+    mean = BernoulliBoundary(logits).sample((40_000,)).float().mean(0)
+    torch.testing.assert_close(mean, logits.sigmoid(), rtol=0, atol=0.0125)
+
+
+def test_forced_boundaries():
+    policy = BernoulliBoundary(torch.tensor([-50.0, -50.0]), forced=torch.tensor([True, False]))
+    assert policy.sample().tolist() == policy.mode.tolist() == [1, 0]
+    assert policy.log_prob(torch.tensor([1, 0]))[0] == 0 == policy.entropy()[0]
+
+
+def test_uniform_actor_spaces_evenly():
+    for rate, length in ((0.2, 4096), (1 / 3, 999), (0.25, 100), (1.0, 10), (0.07, 500)):
+        position = torch.arange(length)[None, :, None]
+        td = TensorDict({"position": position, "forced": position[..., 0] == 0}, (1, length))
+        action = UniformActor(rate)(td)["action"][0]
+        assert action[0] == 1
+        assert abs(int(action.sum()) - rate * length) < 1 + 1e-6  # 4096 * 0.2 = 819.2: the paper counts 819
+        gaps = action.nonzero().diff(dim=0)
+        assert len(gaps) == 0 or gaps.max() - gaps.min() <= 1
+
+
+def test_stride_and_whitespace_actors():
+    text = torch.tensor([list(b" two words\n")])
+    position = torch.arange(text.shape[1])[None, :, None]
+    td = TensorDict({"byte": text, "position": position, "forced": position[..., 0] == 0}, text.shape)
+    assert WhitespaceActor()(td.clone())["action"][0].tolist() == [1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1]
+    assert FixedStrideActor(4)(td.clone())["action"][0].tolist() == [1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: RandomActor(0.0), "rate must lie strictly between 0 and 1, got 0.0"),
+        (lambda: UniformActor(1.5), r"rate must lie in \(0, 1\], got 1.5"),
+        (lambda: FixedStrideActor(0), "stride must be an integer of at least 1, got 0"),
+    ],
+)
+def test_wrong_rates(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_actor_shares_the_models_parameters(model):
+    shared = {id(p) for p in model.parameters()}
+    assert {id(p) for p in LearnedBoundaryActor(model).parameters()} <= shared
+
+
+@torch.no_grad()
+def test_scores_of_stored_decisions_are_the_sampled_ones(env, model):
+    """What a loss sees: recurrent mode on, deterministic, decisions and earlier boundaries from the buffer."""
+    actor = LearnedBoundaryActor(model)
+    rollout = env.parallel_rollout(actor)
+    with set_recurrent_mode(True), set_exploration_type(ExplorationType.DETERMINISTIC):
+        policy = actor.get_dist(rollout)
+        torch.testing.assert_close(policy.log_prob(rollout["action"]), rollout["action_log_prob"], rtol=0, atol=1e-6)
+    torch.testing.assert_close(policy.entropy(), rollout["entropy"], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("loss_class", [ClipPPOLoss, A2CLoss, ReinforceLoss])
+@pytest.mark.parametrize("actor_of", [LearnedBoundaryActor, lambda model: RandomActor(0.3)], ids=["learned", "random"])
+def test_stock_losses(env, model, loss_class, actor_of):
+    actor, critic = actor_of(model), BoundaryCritic(model.config)
+    rollout = env.parallel_rollout(actor, exclude=()).detach()
+    GAE(gamma=0.9, lmbda=0.9, value_network=critic, deactivate_vmap=True)(rollout)
+    loss = loss_class(actor, critic)
+    out = loss(rollout)
+    total = sum(value for key, value in out.items() if key.startswith("loss_"))
+    assert total.isfinite()
+    if loss_class is ClipPPOLoss:
+        torch.testing.assert_close(out["kl_approx"], torch.zeros(()), rtol=0, atol=1e-6)  # on policy
+    total.backward()
+    head = model.boundary_head.projection.weight.grad
+    assert (head is not None and head.abs().max() > 0) == (actor_of is LearnedBoundaryActor)
+
+
+@pytest.mark.parametrize(
+    "actor_of",
+    [
+        LearnedBoundaryActor,
+        lambda model: RandomActor(0.3),
+        lambda model: UniformActor(0.3),
+        lambda model: FixedStrideActor(3),
+        lambda model: WhitespaceActor(),
+    ],
+    ids=["learned", "random", "uniform", "stride", "whitespace"],
+)
+def test_collectors(env, model, actor_of):
+    """The stock collector steps, ours makes whole windows; keys, shapes and names are the same."""
+    options = {"frames_per_batch": 80, "total_frames": 160}
+    stock = Collector(env, actor_of(model), auto_register_policy_transforms=False, **options)
+    ours = ParallelCollector(env, actor_of(model), **options)
+    keys = []
+    for collector in (stock, ours):
+        batches = list(collector)
+        assert len(batches) == 2
+        assert batches[0].shape == (4, 20) and batches[0].names == [None, "time"]
+        keys.append(set(batches[0].keys(True, True)))
+    assert keys[0] == keys[1]
+    ids = [batch["collector", "traj_ids"] for batch in batches]
+    assert len(torch.unique(torch.stack(ids))) == 8  # a number for every text, never one twice
+    assert all((i == i[:, :1]).all() for i in ids)
+    stock.shutdown(), ours.shutdown()
+
+
+def test_parallel_collector_refuses_what_it_cannot_do(env):
+    with pytest.raises(ValueError, match="policy must draw whole windows .* got function"):
+        ParallelCollector(env, lambda td: td, total_frames=80)
+    with pytest.raises(ValueError, match="frames_per_batch must be a multiple of the 4 rows, got 42"):
+        ParallelCollector(env, RandomActor(0.3), total_frames=80, frames_per_batch=42)
+
+
+def test_replay_buffer(env, model):
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(8), batch_size=4)
+    with torch.no_grad():
+        buffer.extend(env.parallel_rollout(LearnedBoundaryActor(model)))
+    sample = buffer.sample()
+    assert sample.shape == (4, 20)
+    with set_recurrent_mode(True):
+        again = LearnedBoundaryActor(model).get_dist(sample).log_prob(sample["action"])
+    torch.testing.assert_close(again, sample["action_log_prob"], rtol=0, atol=1e-6)
+
+
+def test_critic_starts_silent_and_learns_apart(env, model):
+    critic = BoundaryCritic(model.config)
+    rollout = critic(env.parallel_rollout())
+    assert rollout["state_value"].shape == (4, 20, 1)
+    assert (rollout["state_value"] == 0).all()
+    model.zero_grad()
+    with torch.no_grad():
+        critic.module[-1].weight.normal_()
+    critic(rollout)["state_value"].sum().backward()
+    assert all(p.grad is None or p.grad.abs().max() == 0 for p in model.parameters())
+
+
+def test_random_actor_in_a_plain_rollout(env):
+    with torch.no_grad():
+        rollout = EnvBase.rollout(env, 20, RandomActor(0.5))
+    torch.testing.assert_close(rollout["action_log_prob"][:, 1:].exp(), torch.full((4, 19), 0.5))
+    assert (rollout["action"][:, 0] == 1).all() and (rollout["action_log_prob"][:, 0] == 0).all()

@@ -1,0 +1,252 @@
+"""One environment, two speeds, one truth: the parallel rollout equals the stepped one, key for key."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from rltok_rl.agents import FixedStrideActor, LearnedBoundaryActor, RandomActor, UniformActor, WhitespaceActor
+from rltok_rl.envs import ByteBoundaryEnv
+from tensordict import TensorDictBase
+from torch import Tensor
+from torchrl.envs import EnvBase, ExplorationType, RewardScaling, RewardSum, StepCounter, TransformedEnv
+from torchrl.envs.utils import set_exploration_type
+
+from rltok_rl.models import UNet, preset
+
+from .conftest import LONG, SHORT
+
+ACTORS = {
+    "learned": LearnedBoundaryActor,
+    "random": lambda model: RandomActor(0.3),
+    "uniform": lambda model: UniformActor(0.3),
+    "stride": lambda model: FixedStrideActor(3),
+    "whitespace": lambda model: WhitespaceActor(),
+}
+#: Names of the environments that both paths are compared on.
+CASES = {
+    "plain": {},
+    "one text": {"batch_size": (1,)},
+    "no batch": {"batch_size": ()},
+    "one step": {"num_steps": 1},
+    "documents end": {"short": True},
+    "documents end, no batch": {"short": True, "batch_size": ()},
+    "entropy": {"observe_entropy": True, "reward": "entropy_relative", "price": 0.3},
+    "likelihood": {"reward": "log_likelihood", "short": True},
+}
+
+
+def assert_same_rollout(stepped: TensorDictBase, parallel: TensorDictBase) -> None:
+    """Same keys, shapes, dtypes, names and values."""
+    assert stepped.batch_size == parallel.batch_size
+    assert stepped.names == parallel.names
+    keys = set(stepped.keys(True, True))
+    assert keys == set(parallel.keys(True, True))
+    for key in sorted(keys, key=str):
+        a, b = stepped[key], parallel[key]
+        assert a.shape == b.shape and a.dtype == b.dtype, (key, a.shape, b.shape, a.dtype, b.dtype)
+        exact = not a.dtype.is_floating_point
+        torch.testing.assert_close(a, b, rtol=0, atol=0 if exact else 1e-4, msg=lambda m, k=key: f"{k}: {m}")
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("actor", ACTORS)
+@pytest.mark.parametrize("stop", [True, False], ids=["until done", "with resets"])
+@torch.no_grad()
+def test_same_seed_same_rollout(make_env, model, case, actor, stop):
+    """Both draw texts and boundaries from equal seeds; longer than an episode, so that rows start anew."""
+    env, policy = make_env(**CASES[case]), ACTORS[actor](model)
+    rollouts = []
+    for roll in (EnvBase.rollout, lambda e, n, p, **o: e.parallel_rollout(p, max_steps=n, **o)):
+        env.set_seed(1)
+        torch.manual_seed(5)
+        rollouts.append(roll(env, env.num_steps + 13, policy, break_when_any_done=stop))
+    assert_same_rollout(*rollouts)
+    if not stop:
+        assert rollouts[0].shape[-1] == env.num_steps + 13
+        assert bool(rollouts[0]["next", "done"].any())
+
+
+@pytest.mark.parametrize("case", CASES)
+@torch.no_grad()
+def test_given_actions(make_env, case):
+    env = make_env(**CASES[case])
+    actions = (torch.rand(*env.batch_size, env.num_steps + 7) < 0.4).long()
+    env.set_seed(1)
+    stepped = EnvBase.rollout(env, actions.shape[-1], actions=list(actions.unbind(-1)), break_when_any_done=False)
+    env.set_seed(1)
+    assert_same_rollout(stepped, env.parallel_rollout(actions=actions))
+
+
+@torch.no_grad()
+def test_given_actions_are_scored_as_the_actor_would_score_them(make_env, model):
+    """Draw, then hand the drawn decisions back: the same tensordict, log-probabilities included."""
+    env, actor = make_env(short=True), LearnedBoundaryActor(model)
+    env.set_seed(1)
+    drawn = env.parallel_rollout(actor, max_steps=40)
+    env.set_seed(1)
+    assert_same_rollout(drawn, env.parallel_rollout(actor, actions=drawn["action"]))
+
+
+@torch.no_grad()
+def test_greedy_exploration(make_env, model):
+    env, actor = make_env(), LearnedBoundaryActor(model)
+    with set_exploration_type(ExplorationType.DETERMINISTIC):
+        env.set_seed(1)
+        stepped = EnvBase.rollout(env, 24, actor)
+        env.set_seed(1)
+        parallel = env.parallel_rollout(actor)
+    assert_same_rollout(stepped, parallel)
+    free = ~parallel["forced"]
+    assert torch.equal(parallel["action"][free], (parallel["logits"] > 0).long()[free])
+
+
+@torch.no_grad()
+def test_training_mode_caps_logits_on_both_paths(make_env, model):
+    env, actor = make_env(), LearnedBoundaryActor(model)
+    model.train()
+    for roll in (lambda: EnvBase.rollout(env, 24, actor), lambda: env.parallel_rollout(actor)):
+        env.set_seed(1)
+        torch.manual_seed(5)
+        assert roll()["logits"].abs().max() < 6.0
+    with torch.no_grad():
+        model.boundary_head.projection.weight.mul_(30)
+    assert model.eval() is model
+    env.set_seed(1)
+    assert env.parallel_rollout(actor)["logits"].abs().max() > 6.0
+
+
+@torch.no_grad()
+def test_uniforms_and_generators_repeat(make_env, model):
+    env, uniforms = make_env(), torch.rand(3, 24)
+
+    def actions(**options) -> Tensor:
+        env.set_seed(1)
+        return env.parallel_rollout(**options)["action"]
+
+    assert torch.equal(actions(uniforms=uniforms), actions(uniforms=uniforms))
+    seeded = [actions(generator=torch.Generator().manual_seed(s)) for s in (0, 0, 1)]
+    assert torch.equal(seeded[0], seeded[1]) and not torch.equal(seeded[0], seeded[2])
+    torch.manual_seed(9)
+    default = actions()
+    torch.manual_seed(9)
+    assert torch.equal(default, actions(actor=LearnedBoundaryActor(model)))
+
+
+@torch.no_grad()
+def test_rollout_takes_the_fast_path_only_where_it_is_the_same(make_env, model, monkeypatch):
+    env, actor, taken = make_env(), LearnedBoundaryActor(model), []
+    original = ByteBoundaryEnv.parallel_rollout
+    monkeypatch.setattr(
+        ByteBoundaryEnv, "parallel_rollout", lambda self, *a, **o: taken.append(1) or original(self, *a, **o)
+    )
+    for options, fast in [
+        ({}, True),
+        ({"break_when_any_done": False}, True),
+        ({"callback": lambda *_: None}, False),
+        ({"set_truncated": True}, False),
+        ({"policy": lambda td: td.set("action", torch.ones(3, dtype=torch.int64))}, False),
+        ({"policy": None}, False),
+    ]:
+        taken.clear()
+        env.set_seed(1)
+        torch.manual_seed(5)
+        got = env.rollout(10, **{"policy": actor, **options})
+        assert bool(taken) == fast, options
+        env.set_seed(1)
+        torch.manual_seed(5)
+        if fast:
+            assert_same_rollout(EnvBase.rollout(env, 10, actor, **options), got)
+
+
+def test_one_backward_reaches_everything_and_only_through_its_own_loss(make_env, model):
+    env = make_env(short=True)
+
+    def reached(pick) -> set[str]:
+        env.set_seed(1)
+        rollout = env.parallel_rollout(max_steps=30)
+        model.zero_grad(set_to_none=True)
+        pick(rollout).sum().backward()
+        return {n.split(".")[0] for n, p in model.named_parameters() if p.grad is not None and p.grad.abs().max() > 0}
+
+    trunk, policy = {"embedding", "encoder", "encoder_norm"}, {"boundary_head"}
+    through_tokens = {"embedding", "encoder", "token_layers", "decoder", "decoder_norm", "final_head"}
+    assert reached(lambda td: td["action_log_prob"]) == trunk | policy
+    assert reached(lambda td: td["logits"]) == trunk | policy
+    assert reached(lambda td: td["entropy"]) == trunk | policy
+    assert reached(lambda td: td["next", "final_log_prob"]) == through_tokens
+    assert reached(lambda td: td["next", "early_log_prob"]) == trunk | {"early_head"}
+    everything = {name.split(".")[0] for name, _ in model.named_parameters()}
+    joint = reached(
+        lambda td: td["action_log_prob"].unsqueeze(-1) + td["next", "final_log_prob"] + td["next", "early_log_prob"]
+    )
+    assert joint == everything
+    assert not env.parallel_rollout()["next", "reward"].requires_grad
+
+
+def test_no_distribution_over_bytes_is_kept(make_env):
+    """What autograd holds on to: raw logits of two heads, [B, T, 256] each, and no log-softmax beside them."""
+    env, wide = make_env(num_steps=40), set()
+
+    def note(x: Tensor) -> Tensor:
+        if x.shape == (3, 40, 256):
+            wide.add(x.data_ptr())
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda x: x):
+        env.parallel_rollout()
+    assert len(wide) == 4  # per head the logits, and the tanh of the soft cap that made them
+
+
+@torch.no_grad()
+def test_keys_can_be_left_out(make_env):
+    rollout = make_env().parallel_rollout(exclude=("encoder_state",))
+    assert not any("encoder_state" in key for key in rollout.keys(True, True))
+
+
+@torch.no_grad()
+def test_transforms_and_stepping_after_a_parallel_rollout(make_env, model):
+    env = TransformedEnv(make_env(), RewardSum())
+    env.append_transform(StepCounter())
+    env.append_transform(RewardScaling(0.0, 2.0))
+    rollout = env.rollout(24, LearnedBoundaryActor(model))
+    total = rollout["next", "reward"].cumsum(1)
+    torch.testing.assert_close(rollout["next", "episode_reward"] * 2.0, total, rtol=1e-4, atol=1e-4)
+    assert rollout["next", "step_count"][0, -1].item() == 24
+    base = make_env()
+    base.parallel_rollout()
+    with pytest.raises(RuntimeError, match="step was called before reset"):
+        base.step(base.rand_action(rollout[:, 0].select("byte")))
+    base.reset()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"actions": torch.zeros(2, 5).long()}, "actions must have shape [3, 'T >= 1'], got [2, 5]"),
+        ({"actions": torch.zeros(3).long()}, "actions must have shape [3, 'T >= 1'], got [3]"),
+        ({"actions": torch.full((3, 5), 2)}, "action must be 0 (no boundary) or 1 (boundary), got 2"),
+        ({"max_steps": 0}, "max_steps must be at least 1 or None, got 0"),
+        ({"uniforms": torch.rand(3, 5)}, "uniforms must have shape [3, 24], got [3, 5]"),
+    ],
+)
+def test_errors(make_env, options, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        make_env().parallel_rollout(**options)
+
+
+@pytest.mark.gpu
+@torch.no_grad()
+def test_gpu_rollout_equals_the_stepped_one_on_cpu():
+    torch.manual_seed(0)
+    model = UNet(preset("tiny")).eval()
+    actions, rollouts = (torch.rand(2, 40) < 0.3).long(), []
+    for device in ("cpu", "cuda"):
+        from rltok_rl.data import TextSource
+
+        env = ByteBoundaryEnv(
+            model.to(device), TextSource([*SHORT, LONG], short_documents="whole"), num_steps=30, batch_size=(2,), seed=0
+        )
+        rollouts.append(env.parallel_rollout(actions=actions.to(device)).cpu())
+    assert_same_rollout(*rollouts)

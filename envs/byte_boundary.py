@@ -162,6 +162,7 @@ class ByteBoundaryEnv(EnvBase):
 
     @torch.no_grad()
     def _reset(self, tensordict: TensorDictBase | None = None, text: Texts | None = None, **_: Any) -> TensorDictBase:
+        self.check_device()
         starts = torch.ones(self.num_rows, dtype=torch.bool, device=self.device)
         if tensordict is not None and "_reset" in tensordict.keys():
             starts = tensordict.get("_reset").reshape(self.num_rows)
@@ -244,6 +245,15 @@ class ByteBoundaryEnv(EnvBase):
         entropy = prediction_entropy(early_logits) if self.reward_name == "entropy_relative" else early
         reward = REWARDS[self.reward_name](final.detach(), early.detach(), entropy.detach())
         return charge_boundaries(reward, boundaries, self.price)
+
+    def check_device(self) -> None:
+        """Refuse to run a model that was moved away."""
+        there = self.model.embedding.weight.device
+        if there != self.device:
+            raise RuntimeError(
+                f"model must stay on the device that the environment was made for, {self.device}, got {there}; "
+                f"move the model first and make the environment then"
+            )
 
     def _check_action(self, action: Tensor) -> None:
         if action.shape != self.batch_size:

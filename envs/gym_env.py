@@ -232,12 +232,13 @@ class ByteBoundaryVectorEnv(VectorEnv):
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._told = _Told(num_envs)
         self._first = np.ones(num_envs, dtype=bool)
+        self._latest: TensorDictBase = TensorDict(batch_size=(num_envs,), device=self.env.device)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):  # type: ignore[no-untyped-def]
         """Start all texts, or those of ``options={"reset_mask": bool[n]}``."""
-        super().reset(seed=seed)
         if isinstance(seed, list):
             raise TypeError("seed must be one integer: all texts come from one source of random numbers")
+        super().reset(seed=seed)
         if seed is not None:
             self.env.set_seed(seed)
         given = _known(options, "text", "reset_mask")
@@ -256,6 +257,7 @@ class ByteBoundaryVectorEnv(VectorEnv):
         chosen = torch.as_tensor(actions.astype(np.int64), device=self.env.device)
         given = TensorDict({"action": chosen}, (self.num_envs,), device=self.env.device)
         after = self.env.step(given)["next"]
+        self._latest = after.exclude("reward")
         self._told.step((actions == 1) | self._first, after)
         self._first[:] = False
         reward = after["reward"].reshape(-1).double().numpy(force=True)
@@ -276,8 +278,10 @@ class ByteBoundaryVectorEnv(VectorEnv):
     def _restart(self, rows: np.ndarray, **options: Any) -> TensorDictBase:
         self._told.restart(rows)
         self._first[rows] = True
+        # TorchRL takes the rows that go on from the tensordict it is given, so that it must have been given one.
         mask = torch.as_tensor(rows, device=self.env.device)[:, None]
-        return self.env.reset(TensorDict({"_reset": mask}, (self.num_envs,), device=self.env.device), **options)
+        self._latest = self.env.reset(self._latest.set("_reset", mask), **options)
+        return self._latest
 
     def _observation(self, seen: TensorDictBase) -> dict[str, np.ndarray]:
         return {name: seen.get(name).numpy(force=True) for name in self.single_observation_space.spaces}

@@ -110,6 +110,7 @@ def parallel_rollout(
     Returns:
         Tensordict [*B, T] with the keys of a stepped rollout.
     """
+    env.check_device()
     steps = _num_steps(env, actions, max_steps)
     if actor is None and actions is None:
         actor = LearnedBoundaryActor(env.model)

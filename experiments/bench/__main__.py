@@ -9,13 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from rltok_rl.experiments.bench import attention, decoding, sampler
+from rltok_rl.experiments.bench import attention, decoding, environment, sampler
 from rltok_rl.experiments.bench.harness import Row, keep_memory, machine, table, write
 
 SECTIONS: dict[str, Callable[[str], list[Row]]] = {
     "sampler": sampler.rows,
     "attention": attention.rows,
     "decoding": decoding.rows,
+    "environment": environment.rows,
 }
 
 

@@ -180,7 +180,12 @@ def test_misuse_of_steps(make_env):
 
 
 def test_device_is_the_models(make_env, model):
-    assert make_env().device == model.embedding.weight.device
+    env = make_env()
+    assert env.device == model.embedding.weight.device
+    model.to("meta")  # any other device will do
+    for start in (env.reset, env.parallel_rollout):
+        with pytest.raises(RuntimeError, match="model must stay on the device .* cpu, got meta"):
+            start()
 
 
 @pytest.mark.gpu

@@ -1,0 +1,252 @@
+"""gymnasium, Stable-Baselines3 and TorchRL's own wrappers find the environment and get the same episodes from it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode
+from rltok_rl.envs.gym_env import ByteBoundaryGym, ByteBoundaryVectorEnv, build_env
+from tensordict import TensorDict
+from torchrl.envs import GymEnv, GymWrapper
+from torchrl.envs.utils import check_env_specs
+
+import rltok_rl  # noqa: F401 - registers the ids
+
+ID = "rltok_rl/ByteBoundary-v0"
+DOCUMENTS = ["a text that is long enough for a window", "another text, as long as it has to be"]
+
+
+def episode(env, seed: int, actions) -> list:
+    """Everything that one episode returns."""
+    out = [env.reset(seed=seed)]
+    for action in actions:
+        out.append(env.step(int(action)))
+        if out[-1][2] or out[-1][3]:
+            break
+    return out
+
+
+def flat(value) -> list:
+    """Numbers and arrays of a nested result, in order."""
+    if isinstance(value, dict):
+        return [leaf for key in sorted(value) for leaf in flat(value[key])]
+    if isinstance(value, (tuple, list)):
+        return [leaf for item in value for leaf in flat(item)]
+    return [np.asarray(value)]
+
+
+@pytest.mark.parametrize("options", [{}, {"observe_entropy": True, "reward": "entropy_relative"}])
+def test_gymnasium_checker_passes_without_a_warning(options):
+    env = gymnasium.make(ID, **{"num_steps": 16, **options}).unwrapped
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(env)
+
+
+def test_stable_baselines_checker_passes_without_a_warning():
+    from stable_baselines3.common.env_checker import check_env as check
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check(gymnasium.make(ID, num_steps=16).unwrapped)
+
+
+def test_the_module_form_of_the_id_needs_no_import():
+    code = f"import gymnasium; print(gymnasium.make('rltok_rl:{ID}', num_steps=8).reset(seed=0)[1]['num_tokens'])"
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "0", done.stderr
+
+
+def test_registration_loads_nothing():
+    """``import rltok_rl`` must not pay for torchrl; the environment is loaded when one is made."""
+    code = "import sys, rltok_rl; print('torchrl' in sys.modules, 'matplotlib' in sys.modules)"
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == ["False", "False"], done.stderr
+
+
+def test_same_seed_gives_bit_equal_episodes():
+    actions = np.random.default_rng(0).integers(0, 2, 30)
+    first, second, other = (
+        episode(gymnasium.make(ID, num_steps=30, disable_env_checker=True), s, actions) for s in (3, 3, 4)
+    )
+    assert len(first) == 31
+    for a, b in zip(flat(first), flat(second), strict=True):
+        assert a.dtype == b.dtype and (a == b).all()
+    assert any((a != b).any() for a, b in zip(flat(first), flat(other), strict=True))
+
+
+def test_gymnasium_path_equals_torchrl_path():
+    actions = np.random.default_rng(1).integers(0, 2, 12)
+    gym = episode(gymnasium.make(ID, text=DOCUMENTS, num_steps=12), 5, actions)
+    env = build_env("tiny", DOCUMENTS, (), num_steps=12)
+    env.set_seed(5)
+    td = env.reset()
+    for (observation, *_), number in zip(gym, range(13), strict=True):
+        for name in ("byte", "recent", "position", "encoder_state"):
+            np.testing.assert_array_equal(observation[name], td[name].numpy())
+        if number < 12:
+            after = env.step(td.set("action", torch.tensor(actions[number])))["next"]
+            _, reward, terminated, truncated, _ = gym[number + 1]
+            assert reward == after["reward"].item()
+            assert (terminated, truncated) == (after["terminated"].item(), after["truncated"].item())
+            td = after.exclude("reward")
+
+
+def test_vector_env_equals_single_envs():
+    """One batched step for n texts says what n environments say, given the same texts."""
+    texts = ["first text here", "second text, too", "third one"]
+    vector = gymnasium.make_vec(ID, num_envs=3, num_steps=8)
+    assert isinstance(vector.unwrapped, ByteBoundaryVectorEnv)
+    actions = np.random.default_rng(2).integers(0, 2, (8, 3))
+    vector.reset(seed=0, options={"text": texts})
+    batched = [vector.step(a) for a in actions]
+    for row, text in enumerate(texts):
+        env = gymnasium.make(ID, num_steps=8)
+        env.reset(options={"text": text})
+        for t in range(8):
+            _, reward, terminated, truncated, info = env.step(int(actions[t, row]))
+            assert batched[t][1][row] == pytest.approx(reward, abs=1e-4)
+            assert (batched[t][2][row], batched[t][3][row]) == (terminated, truncated)
+            for name in ("byte", "num_tokens"):
+                assert batched[t][4][name][row] == info[name]
+            assert batched[t][4]["bits"][row] == pytest.approx(info["bits"], abs=1e-3)
+
+
+def test_vector_reset_masks_and_autoreset():
+    env = ByteBoundaryVectorEnv(2, num_steps=3)
+    env.reset(seed=0)
+    env.step(np.array([1, 1]))
+    observation, info = env.reset(options={"reset_mask": np.array([True, False])})
+    assert observation["position"].flatten().tolist() == [0, 1]
+    assert info["num_tokens"].tolist() == [0, 1]
+
+    env = ByteBoundaryVectorEnv(2, num_steps=2, autoreset_mode=AutoresetMode.SAME_STEP)
+    env.reset(seed=0)
+    env.step(np.array([1, 0]))
+    observation, _, _, truncated, info = env.step(np.array([1, 0]))
+    assert truncated.all() and observation["position"].flatten().tolist() == [0, 0]
+    assert [o["position"].item() for o in info["final_obs"]] == [2, 2]
+    assert info["final_info"]["num_tokens"].tolist() == [2, 1]
+    assert info["num_tokens"].tolist() == [0, 0]
+
+
+def test_torchrl_loads_it_back():
+    env = GymEnv(ID, num_steps=8, categorical_action_encoding=True)
+    check_env_specs(env)
+    assert env.rollout(8)["next", "truncated"][-1].item()
+    vector = GymWrapper(ByteBoundaryVectorEnv(3, num_steps=8), categorical_action_encoding=True)
+    assert vector.rollout(12, break_when_any_done=False).shape == (3, 12)
+
+
+def test_rendering():
+    env = gymnasium.make(ID, render_mode="ansi", num_steps=8)
+    env.reset(options={"text": "to be or not"})
+    for action in (0, 0, 1, 0):
+        env.step(action)
+    assert env.render() == "t|o |be"
+    pictures = gymnasium.make(ID, render_mode="rgb_array", num_steps=200)
+    pictures.reset(options={"text": "ünï\n" * 40})
+    for _ in range(150):
+        pictures.step(1)
+    picture = pictures.render()
+    assert picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3
+    assert picture.std() > 10  # something is drawn
+    assert np.array_equal(picture, pictures.render())
+
+
+def test_bits_are_counted():
+    env = gymnasium.make(ID, num_steps=8).unwrapped
+    env.reset(options={"text": "to be or not"})
+    rewards, infos = zip(*[(r, i) for _, r, _, _, i in (env.step(1) for _ in range(8))], strict=True)
+    assert infos[-1]["num_tokens"] == 8
+    assert 7.0 < infos[-1]["bits"] / 8 < 9.0  # an untrained model pays about eight bits a byte
+    difference = (infos[-1]["early_bits"] - infos[-1]["bits"]) * np.log(2)
+    assert sum(rewards) == pytest.approx(difference, abs=1e-4)
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_stable_baselines_learns(batched):
+    from rltok_rl.envs import SB3VecEnv
+    from stable_baselines3 import PPO
+
+    env = SB3VecEnv(8, num_steps=32) if batched else gymnasium.make(ID, num_steps=32)
+    agent = PPO("MultiInputPolicy", env, n_steps=64 if batched else 256, batch_size=128, n_epochs=2, seed=0)
+    agent.learn(2048)
+    assert agent.num_timesteps >= 2048
+    assert len(agent.ep_info_buffer) > 0 if not batched else True
+
+
+def test_sb3_adapter_hands_over_the_end_of_an_episode():
+    from rltok_rl.envs import SB3VecEnv
+
+    env = SB3VecEnv(2, num_steps=3)
+    env.seed(0)
+    env.reset()
+    for _ in range(3):
+        observation, reward, done, infos = env.step(np.array([1, 0]))
+    assert done.all() and reward.dtype == np.float32
+    assert [info["TimeLimit.truncated"] for info in infos] == [True, True]
+    assert [info["terminal_observation"]["position"].item() for info in infos] == [3, 3]
+    assert [info["num_tokens"] for info in infos] == [3, 1]
+    assert observation["position"].flatten().tolist() == [0, 0]
+    assert env.get_attr("num_envs") == [2, 2] and env.env_is_wrapped(object) == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("act", "error", "message"),
+    [
+        (lambda env: env.step(2), ValueError, r"action must be 0 \(no boundary\) or 1 \(boundary\), got 2"),
+        (lambda env: env.step(np.array([1])), ValueError, "action must be 0 .* got array"),
+        (lambda env: env.reset(options={"txt": "a"}), ValueError, r"options may hold \['text'\], got \['txt'\]"),
+        (lambda env: env.reset(options={"text": "a"}), ValueError, "at least 2 bytes each"),
+        (lambda env: [env.step(0) for _ in range(9)], RuntimeError, "step was called after the end of the episode"),
+    ],
+)
+def test_misuse_of_the_single_environment(act, error, message):
+    env = gymnasium.make(ID, num_steps=8).unwrapped
+    env.reset(seed=0)
+    with pytest.raises(error, match=message):
+        act(env)
+
+
+def test_misuse_of_the_vector_environment():
+    env = ByteBoundaryVectorEnv(3, num_steps=8)
+    with pytest.raises(RuntimeError, match="reset was asked for some rows before any was reset"):
+        env.reset(options={"reset_mask": [True, False, False]})
+    with pytest.raises(RuntimeError, match="step was called before reset"):
+        env.step(np.zeros(3, dtype=int))
+    env.reset(seed=0)
+    for wrong in (np.zeros(2, dtype=int), np.array([0, 1, 2])):
+        with pytest.raises(ValueError, match=r"actions must be 0 or 1, of shape \[3\]"):
+            env.step(wrong)
+    with pytest.raises(ValueError, match=r"reset_mask must have shape \[3\], got \[2\]"):
+        env.reset(options={"reset_mask": [True, False]})
+    with pytest.raises(TypeError, match="seed must be one integer"):
+        env.reset(seed=[1, 2, 3])
+    with pytest.raises(ValueError, match="autoreset_mode must be Disabled or SameStep"):
+        ByteBoundaryVectorEnv(3, autoreset_mode=AutoresetMode.NEXT_STEP)
+    with pytest.raises(ValueError, match="num_envs must be at least 1, got 0"):
+        ByteBoundaryVectorEnv(0)
+
+
+def test_unknown_names_are_refused_when_an_environment_is_made():
+    with pytest.raises(ValueError, match="unknown preset 'tinny'.*did you mean 'tiny'"):
+        gymnasium.make(ID, model="tinny")
+    with pytest.raises(ValueError, match="render_mode must be one of"):
+        ByteBoundaryGym(render_mode="human")
+
+
+def test_first_action_is_a_boundary_whatever_it_says():
+    env = gymnasium.make(ID, num_steps=8).unwrapped
+    env.reset(seed=0)
+    assert env.step(0)[4]["num_tokens"] == 1
+    td = env.env.reset()
+    after = env.env.step(td.set("action", torch.tensor(0)))
+    assert isinstance(after, TensorDict) and after["next", "recent"][0].item() == 1

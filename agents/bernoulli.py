@@ -24,6 +24,19 @@ from rltok_rl.models.unet import UNet
 from rltok_rl.sampling import sample_boundaries
 
 
+class Terms(nn.Module):
+    """Makes the terms of boundary logits from some features of a byte."""
+
+    @property
+    def cap(self) -> float | None:
+        """Soft cap of the logits, None for none."""
+        return None
+
+    def forward(self, *features: Tensor) -> BoundaryTerms:
+        """Features [*L, ...] to base [*L] and lags [*L, w]."""
+        raise NotImplementedError
+
+
 class BernoulliActor(ProbabilisticActor):
     """A boundary actor whose logits are sums over lags.
 
@@ -31,14 +44,14 @@ class BernoulliActor(ProbabilisticActor):
     ``action_log_prob``, all without a trailing dimension.
 
     Args:
-        terms: module from ``in_keys`` to :class:`~rltok_rl.models.heads.BoundaryTerms`, with an attribute ``cap``.
+        terms: what the logits are made of.
         in_keys: what ``terms`` reads.
     """
 
     draws_windows = True
     """``forward`` serves whole windows in recurrent mode, so that an environment may take its parallel path."""
 
-    def __init__(self, terms: nn.Module, in_keys: list[str]) -> None:
+    def __init__(self, terms: Terms, in_keys: list[str]) -> None:
         logits = TensorDictModule(
             _Logits(terms), in_keys=[*in_keys, "recent", "forced"], out_keys=["logits", "entropy"]
         )
@@ -53,7 +66,7 @@ class BernoulliActor(ProbabilisticActor):
         self.terms_in_keys = in_keys
 
     @property
-    def terms(self) -> nn.Module:
+    def terms(self) -> Terms:
         """The module that makes the terms of the logits."""
         return self.module[0].module.terms
 
@@ -93,7 +106,7 @@ class BernoulliActor(ProbabilisticActor):
 class _Logits(nn.Module):
     """Logits and entropies from terms and the boundaries before."""
 
-    def __init__(self, terms: nn.Module) -> None:
+    def __init__(self, terms: Terms) -> None:
         super().__init__()
         self.terms = terms
 
@@ -118,7 +131,7 @@ class LearnedBoundaryActor(BernoulliActor):
         super().__init__(_HeadTerms(model), in_keys=["encoder_state"])
 
 
-class _HeadTerms(nn.Module):
+class _HeadTerms(Terms):
     def __init__(self, model: UNet) -> None:
         super().__init__()
         self.norm, self.head = model.encoder_norm, model.boundary_head
@@ -127,7 +140,8 @@ class _HeadTerms(nn.Module):
     def cap(self) -> float | None:
         return self.head.cap
 
-    def forward(self, states: Tensor) -> BoundaryTerms:
+    def forward(self, *features: Tensor) -> BoundaryTerms:
+        (states,) = features
         return self.head(self.norm(states))
 
 
@@ -144,13 +158,12 @@ class RandomActor(BernoulliActor):
         super().__init__(_ConstantTerms(rate), in_keys=["position"])
 
 
-class _ConstantTerms(nn.Module):
-    cap = None
-
+class _ConstantTerms(Terms):
     def __init__(self, rate: float) -> None:
         super().__init__()
         self.logit = math.log(rate) - math.log1p(-rate)
 
-    def forward(self, position: Tensor) -> BoundaryTerms:
+    def forward(self, *features: Tensor) -> BoundaryTerms:
+        (position,) = features
         base = torch.full(position.shape[:-1], self.logit, device=position.device)
         return BoundaryTerms(base, base.new_zeros(*base.shape, 0))

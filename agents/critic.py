@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch import nn
+from torch import Tensor, nn
 from torchrl.modules import ValueOperator
 
 from rltok_rl.models.config import UNetConfig
@@ -28,5 +28,5 @@ class BoundaryCritic(ValueOperator):
 
 
 class _Detach(nn.Module):
-    def forward(self, x):  # type: ignore[no-untyped-def]
+    def forward(self, x: Tensor) -> Tensor:
         return x.detach()

@@ -12,6 +12,8 @@ from torch.distributions import Distribution, constraints
 
 from rltok_rl.functional.policy import boundary_entropy, boundary_log_prob
 
+Shape = torch.Size | list[int] | tuple[int, ...]
+
 
 class BernoulliBoundary(Distribution):
     """Boundaries with probability ``sigmoid(logits)``, one scalar logit each.
@@ -61,9 +63,9 @@ class BernoulliBoundary(Distribution):
         return self.mode
 
     @torch.no_grad()
-    def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008 - torch's own signature
+    def sample(self, sample_shape: Shape = ()) -> Tensor:
         """Draw int64 decisions, by the rule of the sampler: a boundary where the logit exceeds ``logit(u)``."""
-        shape = self._extended_shape(sample_shape)
+        shape = self._extended_shape(torch.Size(sample_shape))
         uniforms = torch.rand(shape, device=self.logits.device)
         return self._with_forced(self.logits > torch.logit(uniforms).to(self.logits.dtype))
 
@@ -80,7 +82,7 @@ class BernoulliBoundary(Distribution):
         values = torch.arange(2, device=self.logits.device).view(2, *(1 for _ in self.logits.shape))
         return values.expand(2, *self.logits.shape) if expand else values
 
-    def expand(self, batch_shape: torch.Size, _instance: Distribution | None = None) -> BernoulliBoundary:
+    def expand(self, batch_shape: Shape, _instance: Distribution | None = None) -> BernoulliBoundary:
         """The same distribution over a larger batch."""
         forced = None if self.forced is None else self.forced.expand(batch_shape)
         return BernoulliBoundary(self.logits.expand(batch_shape), forced)

@@ -89,6 +89,7 @@ class WhitespaceActor(RuleActor):
 class _Whitespace(nn.Module):
     def __init__(self) -> None:
         super().__init__()
+        self.space: Tensor
         self.register_buffer("space", torch.tensor(list(b" \t\n\r\v\f")), persistent=False)
 
     def forward(self, byte: Tensor) -> Tensor:

@@ -142,11 +142,12 @@ class ByteBoundaryGym(gymnasium.Env):
         self.env = build_env(model, text, (), num_steps=num_steps, **options)
         self.render_mode = render_mode
         self.observation_space = observation_space(self.env)
+        self._names = list(self.observation_space.spaces)
         self.action_space = spaces.Discrete(2)
         self._told = _Told(1)
         self._text, self._boundaries = bytearray(), []  # type: bytearray, list[bool]
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):  # type: ignore[no-untyped-def]
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict, dict]:
         """Start a text; ``options={"text": ...}`` says which."""
         super().reset(seed=seed)
         if seed is not None:
@@ -156,7 +157,7 @@ class ByteBoundaryGym(gymnasium.Env):
         self._text, self._boundaries = bytearray([int(seen["byte"])]), []
         return self._observation(seen), self._info(seen)
 
-    def step(self, action):  # type: ignore[no-untyped-def]
+    def step(self, action):
         """Decide about the current byte."""
         if not self.action_space.contains(np.int64(action) if isinstance(action, int) else action):
             raise ValueError(f"action must be 0 (no boundary) or 1 (boundary), got {action!r}")
@@ -169,7 +170,7 @@ class ByteBoundaryGym(gymnasium.Env):
         flags = (bool(after["terminated"]), bool(after["truncated"]))
         return self._observation(after), float(after["reward"]), *flags, self._info(after)
 
-    def render(self):  # type: ignore[no-untyped-def]
+    def render(self):
         """The text so far, with its boundaries."""
         if self.render_mode is None:
             gymnasium.logger.warn("render was called without a render_mode; pass one to gymnasium.make")
@@ -180,7 +181,7 @@ class ByteBoundaryGym(gymnasium.Env):
         return boundary_picture(bytes(self._text), boundaries)
 
     def _observation(self, seen: TensorDictBase) -> dict[str, Any]:
-        arrays = {name: seen.get(name).numpy(force=True) for name in self.observation_space.spaces}
+        arrays = {name: seen.get(name).numpy(force=True) for name in self._names}
         return {**arrays, "byte": np.int64(arrays["byte"])}
 
     def _info(self, seen: TensorDictBase) -> dict[str, Any]:
@@ -227,6 +228,7 @@ class ByteBoundaryVectorEnv(VectorEnv):
         self.num_envs, self.render_mode = num_envs, render_mode
         self.env = build_env(model, text, (num_envs,), num_steps=num_steps, **options)
         self.single_observation_space = observation_space(self.env)
+        self._names = list(self.single_observation_space.spaces)
         self.single_action_space = spaces.Discrete(2)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
@@ -234,7 +236,7 @@ class ByteBoundaryVectorEnv(VectorEnv):
         self._first = np.ones(num_envs, dtype=bool)
         self._latest: TensorDictBase = TensorDict(batch_size=(num_envs,), device=self.env.device)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):  # type: ignore[no-untyped-def]
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict, dict]:
         """Start all texts, or those of ``options={"reset_mask": bool[n]}``."""
         if isinstance(seed, list):
             raise TypeError("seed must be one integer: all texts come from one source of random numbers")
@@ -249,7 +251,7 @@ class ByteBoundaryVectorEnv(VectorEnv):
         seen = self._restart(rows, **given)
         return self._observation(seen), self._info(seen)
 
-    def step(self, actions):  # type: ignore[no-untyped-def]
+    def step(self, actions):
         """Decide about the current byte of every text."""
         actions = np.asarray(actions)
         if actions.shape != (self.num_envs,) or not np.isin(actions, (0, 1)).all():
@@ -284,7 +286,7 @@ class ByteBoundaryVectorEnv(VectorEnv):
         return self._latest
 
     def _observation(self, seen: TensorDictBase) -> dict[str, np.ndarray]:
-        return {name: seen.get(name).numpy(force=True) for name in self.single_observation_space.spaces}
+        return {name: seen.get(name).numpy(force=True) for name in self._names}
 
     def _info(self, seen: TensorDictBase) -> dict[str, Any]:
         told = self._told

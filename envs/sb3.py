@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ class SB3VecEnv(VecEnv):
         """Remember the decisions."""
         self._actions = actions
 
-    def step_wait(self):  # type: ignore[no-untyped-def]
+    def step_wait(self):
         """Take them; ended texts start anew, and their last observation is in their info."""
         observation, reward, terminated, truncated, info = self.vector.step(self._actions)
         infos: list[dict[str, Any]] = []
@@ -54,18 +54,20 @@ class SB3VecEnv(VecEnv):
     def close(self) -> None:
         """Nothing to close."""
 
-    def get_attr(self, attr_name: str, indices: int | Sequence[int] | None = None) -> list[Any]:
+    def get_attr(self, attr_name: str, indices: int | Iterable[int] | None = None) -> list[Any]:
         """One value for all texts: they share one environment."""
         return [getattr(self.vector, attr_name)] * len(list(self._get_indices(indices)))
 
-    def set_attr(self, attr_name: str, value: Any, indices: int | Sequence[int] | None = None) -> None:
+    def set_attr(self, attr_name: str, value: Any, indices: int | Iterable[int] | None = None) -> None:
         """Set it for all texts."""
         setattr(self.vector, attr_name, value)
 
-    def env_method(self, method_name: str, *args: Any, indices: int | Sequence[int] | None = None, **kwargs: Any):  # type: ignore[no-untyped-def]
+    def env_method(
+        self, method_name: str, *args: Any, indices: int | Iterable[int] | None = None, **kwargs: Any
+    ) -> list[Any]:
         """Call it once, for all texts."""
         return [getattr(self.vector, method_name)(*args, **kwargs)] * len(list(self._get_indices(indices)))
 
-    def env_is_wrapped(self, wrapper_class: type, indices: int | Sequence[int] | None = None) -> list[bool]:
+    def env_is_wrapped(self, wrapper_class: type, indices: int | Iterable[int] | None = None) -> list[bool]:
         """Nothing is wrapped."""
         return [False] * len(list(self._get_indices(indices)))

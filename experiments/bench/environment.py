@@ -53,10 +53,10 @@ def machinery_row(device: str) -> Row:
     env = ByteBoundaryEnv(model, local_prose(), num_steps=LENGTH, batch_size=(64,), seed=0)
     state, logits = torch.randn(64, model.config.width, device=device), torch.randn(64, 256, device=device)
 
-    def observe(model, cache, byte_ids, rows=None):  # type: ignore[no-untyped-def]
+    def observe(model, cache, byte_ids, rows=None):
         return Observation(state, logits[:, 0], logits)
 
-    def decide(model, cache, boundaries):  # type: ignore[no-untyped-def]
+    def decide(model, cache, boundaries):
         cache.position = cache.position + 1
         return Prediction(state, logits)
 

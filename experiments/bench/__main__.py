@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from rltok_rl.experiments.bench import attention, decoding, environment, sampler
-from rltok_rl.experiments.bench.harness import Row, keep_memory, machine, table, write
+from rltok_rl.experiments.bench.harness import keep_memory, machine, table, write
 
-SECTIONS: dict[str, Callable[[str], list[Row]]] = {
-    "sampler": sampler.rows,
-    "attention": attention.rows,
-    "decoding": decoding.rows,
-    "environment": environment.rows,
-}
+SECTIONS = ("sampler", "attention", "decoding", "environment")
+"""Modules beside this one with ``rows(device)``, loaded when they run: each needs its own packages only."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the named sections, or all; 1 if a goal was missed."""
     parser = argparse.ArgumentParser(prog="python -m rltok_rl.experiments.bench", description=__doc__)
     parser.add_argument(
-        "sections", nargs="*", metavar="section", help=f"which to run, of {list(SECTIONS)}; default all"
+        "sections", nargs="*", metavar="section", help=f"which to run, of {', '.join(SECTIONS)}; default all"
     )
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"], help="where to run")
     parser.add_argument("--out", type=Path, help="a folder to write bench.md and bench.json to")
@@ -38,7 +33,8 @@ def main(arguments: list[str] | None = None) -> int:
     keep_memory()
     start, rows = time.perf_counter(), []
     for name in options.sections or SECTIONS:
-        rows += SECTIONS[name](options.device)
+        section = importlib.import_module(f"rltok_rl.experiments.bench.{name}")
+        rows += section.rows(options.device)
     print(machine(options.device))
     print(table(rows))
     print(f"{time.perf_counter() - start:.0f} s")

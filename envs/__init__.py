@@ -14,7 +14,7 @@ _HOME = {
     "parallel_rollout": "parallel",
     "ParallelCollector": "collector",
     "ByteBoundaryGym": "gym_env",
-    "ByteBoundaryVectorEnv": "gym_env",
+    "ByteBoundaryVectorEnv": "gym_vector",
     "SB3VecEnv": "sb3",
 }
 __all__ = list(_HOME)  # noqa: PLE0604

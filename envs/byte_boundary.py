@@ -177,16 +177,21 @@ class ByteBoundaryEnv(EnvBase):
             self._over = torch.zeros(self.num_rows, dtype=torch.bool, device=self.device)
             self._seen: dict[str, Tensor] = {}
         rows = starts.nonzero().squeeze(1)
-        windows = self.draw_windows(len(rows), text)
+        if len(rows):
+            self._start(rows, self.draw_windows(len(rows), text))
+        done = torch.zeros(*self.batch_size, 1, dtype=torch.bool, device=self.device)
+        flags = {"done": done, "terminated": done.clone(), "truncated": done.clone()}
+        return TensorDict({**self._observation(), **flags}, self.batch_size, device=self.device)
+
+    def _start(self, rows: Tensor, windows: Windows) -> None:
+        """Begin new texts in some rows and observe their first bytes."""
+        assert self._memory is not None
         self._byte_ids[rows] = windows.byte_ids.to(self.device)
         self._lengths[rows] = windows.lengths.to(self.device)
         self._ends[rows] = windows.ends.to(self.device)
         self._over[rows] = False
-        self._memory.reset(starts)
+        self._memory.reset(torch.zeros_like(self._over).index_fill(0, rows, True))
         self._look(rows, torch.zeros(len(rows), 2, device=self.device))
-        done = torch.zeros(*self.batch_size, 1, dtype=torch.bool, device=self.device)
-        flags = {"done": done, "terminated": done.clone(), "truncated": done.clone()}
-        return TensorDict({**self._observation(), **flags}, self.batch_size, device=self.device)
 
     def _look(self, rows: Tensor, log_probs: Tensor) -> None:
         """Observe the byte at each row's position; ``log_probs`` [n, 2] says how it was predicted, final and early."""

@@ -101,7 +101,7 @@ def parallel_rollout(
         actions: [*B, T] the decisions to take; None lets the actor draw.
         uniforms: [*B, T] in [0, 1) for the actor to draw with.
         generator: source of the uniforms otherwise. They are taken step by step, all rows of a step together, so that
-            one seed gives one rollout, stepped or not.
+            on the CPU one seed gives one rollout, stepped or not.
         max_steps: steps at most; None takes those of an episode, or of ``actions``.
         break_when_any_done: end the rollout when any row's episode ends, instead of starting the row anew.
         text: texts to begin with, as for ``reset``.

@@ -17,5 +17,5 @@ def register() -> None:
         gymnasium.register(
             BYTE_BOUNDARY,
             entry_point="rltok_rl.envs.gym_env:ByteBoundaryGym",
-            vector_entry_point="rltok_rl.envs.gym_env:ByteBoundaryVectorEnv",
+            vector_entry_point="rltok_rl.envs.gym_vector:ByteBoundaryVectorEnv",
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
-from rltok_rl.envs.gym_env import ByteBoundaryVectorEnv
+from rltok_rl.envs.gym_vector import ByteBoundaryVectorEnv
 from stable_baselines3.common.vec_env import VecEnv
 
 

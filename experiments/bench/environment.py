@@ -8,8 +8,7 @@ from unittest import mock
 import numpy as np
 import torch
 from rltok_rl.agents import LearnedBoundaryActor
-from rltok_rl.envs import ByteBoundaryEnv, byte_boundary
-from rltok_rl.envs.gym_env import ByteBoundaryGym, ByteBoundaryVectorEnv
+from rltok_rl.envs import ByteBoundaryEnv, ByteBoundaryGym, ByteBoundaryVectorEnv, byte_boundary
 from rltok_rl.experiments.bench.harness import Row, compare, compare_seconds
 from torchrl.envs import EnvBase
 

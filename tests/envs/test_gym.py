@@ -12,7 +12,8 @@ import pytest
 import torch
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
-from rltok_rl.envs.gym_env import ByteBoundaryGym, ByteBoundaryVectorEnv, build_env
+from rltok_rl.envs import ByteBoundaryGym, ByteBoundaryVectorEnv
+from rltok_rl.envs.gym_common import build_env
 from tensordict import TensorDict
 from torchrl.envs import GymEnv, GymWrapper
 from torchrl.envs.utils import check_env_specs

@@ -6,13 +6,29 @@ enough to build a model, run it and write with it; everything else lives in the 
 
 from __future__ import annotations
 
+import sys
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
-# In a checkout, envs/, agents/ and experiments/ lie beside this package; installed, they lie inside it. Looking there
-# as well makes `rltok_rl.envs` importable from a checkout without installation. A wheel has no such neighbours.
 _CHECKOUT = Path(__file__).resolve().parent.parent
+
+
+class _Neighbours:
+    """Find `rltok_rl.envs` and its like beside this package, where a checkout has them; a wheel has them inside.
+
+    Adding the checkout to ``__path__`` would do as well, but then `rltok_rl.tests`, and `rltok_rl.rltok_rl` with the
+    whole package once more inside it, and so on, could be imported too.
+    """
+
+    names = frozenset({"rltok_rl.envs", "rltok_rl.agents", "rltok_rl.experiments"})
+
+    @classmethod
+    def find_spec(cls, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        return PathFinder.find_spec(name, [str(_CHECKOUT)]) if name in cls.names else None
+
+
 if (_CHECKOUT / "pyproject.toml").is_file() and (_CHECKOUT / "envs" / "__init__.py").is_file():
-    __path__.append(str(_CHECKOUT))
+    sys.meta_path.append(_Neighbours)
 
 from rltok_rl.envs.registration import register as _register  # noqa: E402 - imports need the path
 from rltok_rl.functional.text import ids_to_bytes, text_to_ids  # noqa: E402 - imports need the path

@@ -38,6 +38,8 @@ def wheel(tmp_path_factory) -> Path:
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     for name in (*ROOTS, "pyproject.toml", "README.md", "LICENSE"):
         run(["cp", "-r", ROOT / name, source / name])
+    (source / "experiments" / "conf").mkdir(exist_ok=True)
+    (source / "experiments" / "conf" / "planted.yaml").write_text("planted: true\n")
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", out, source]
     run(command)
     (built,) = out.glob("*.whl")
@@ -56,6 +58,7 @@ def test_wheel_holds_every_module_and_nothing_at_top_level(wheel):
     assert shipped == expected
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"rltok_rl"}
     assert "rltok_rl/py.typed" in names
+    assert "rltok_rl/experiments/conf/planted.yaml" in names, "configurations are not shipped"
 
 
 def test_wheel_works_in_a_clean_environment(wheel, tmp_path):
@@ -84,6 +87,13 @@ def test_checkout_works_without_installation(tmp_path):
     files = told["files"]
     assert Path(files["rltok_rl.envs"]) == ROOT / "envs" / "__init__.py"
     assert Path(files["rltok_rl.experiments.demo"]) == ROOT / "experiments" / "demo.py"
+
+
+@pytest.mark.parametrize("name", ["rltok_rl.tests", "rltok_rl.docs", "rltok_rl.rltok_rl"])
+def test_checkout_shows_no_more_than_a_wheel(tmp_path, name):
+    environment = {**_environment(), "PYTHONPATH": str(ROOT)}
+    code = f"import importlib.util, rltok_rl; print(importlib.util.find_spec({name!r}))"
+    assert run([sys.executable, "-c", code], cwd=tmp_path, env=environment).strip() == "None"
 
 
 def test_every_folder_with_modules_is_a_package():

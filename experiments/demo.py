@@ -76,7 +76,7 @@ def show_generation(model: UNet, prompt: bytes, num_bytes: int) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the demo; 0 if stepping and the full forward agree."""
-    parser = argparse.ArgumentParser(prog="rltok demo", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m rltok_rl.experiments.demo", description=__doc__)
     parser.add_argument("--model", default="small", choices=sorted(PRESETS), help="which preset to build")
     parser.add_argument("--bytes", type=int, default=2048, help="how much text to run, at least 2")
     options = parser.parse_args(arguments)

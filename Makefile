@@ -37,6 +37,8 @@ HAS_GPU = $(GPU_PYTHON) -c 'import pytest, torch; assert torch.cuda.is_available
 
 gpu-test: ## run the GPU tests, with the torch of GPU_PYTHON where that sees a GPU
 	@if $(HAS_GPU); then PYTHONPATH=$(CURDIR) $(GPU_PYTHON) -m pytest -m gpu; \
+	elif nvidia-smi -L > /dev/null 2>&1; then \
+	echo "there is a GPU, and $(GPU_PYTHON) does not see it: name an interpreter that has pytest and a CUDA build of torch with GPU_PYTHON=..."; exit 1; \
 	else $(MAKE) --no-print-directory $(VENV)/.ready-test && $(BIN)/python -m pytest -m gpu; fi
 
 gpu-bench: ## time the fast paths on the GPU with the torch of GPU_PYTHON

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 
 import pytest
 import torch
 
-# A GPU machine may have torch alone; the models and the sampler are tested there all the same.
+# A GPU machine may have torch alone; `-m gpu` tests the models and the sampler there all the same. Any other run needs
+# everything, and fails where something is missing.
 _MISSING = [name for name in ("tensordict", "torchrl", "gymnasium") if importlib.util.find_spec(name) is None]
-collect_ignore = ["agents", "envs", "test_doctests.py", "test_packaging.py", "test_tutorials.py"] if _MISSING else []
+_NEED_THEM = {"agents", "envs", "test_doctests.py", "test_packaging.py", "test_tutorials.py"}
 
 
-def pytest_report_header() -> str | None:
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out what cannot be imported on a machine that has torch alone."""
+    left_out = _MISSING and config.option.markexpr == "gpu" and collection_path.name in _NEED_THEM
+    return True if left_out else None
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
     """Say what is left out, and why."""
-    return f"{', '.join(_MISSING)} not installed: {', '.join(collect_ignore)} left out" if _MISSING else None
+    if not (_MISSING and config.option.markexpr == "gpu"):
+        return None
+    return f"{', '.join(_MISSING)} not installed: {', '.join(sorted(_NEED_THEM))} left out"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

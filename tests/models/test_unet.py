@@ -214,6 +214,29 @@ def test_sampling_repeats_and_greedy_thresholds(build, text):
     assert 0 < out.boundaries[:, 1:].sum() < 3 * 199
 
 
+def test_uniforms_decide_what_is_drawn(build, text):
+    model, byte_ids = build(), text(3, 60)
+    for level, drawn in ((0.0, True), (0.999, False)):  # probabilities lie near 0.2
+        out = model(byte_ids, uniforms=torch.full((3, 60), level))
+        assert (out.boundaries[:, 1:] == drawn).all() and out.boundaries[:, 0].all()
+    uniforms = torch.rand(3, 60)
+    out = model(byte_ids, uniforms=uniforms)
+    free = (uniforms - out.boundary_logits.sigmoid()).abs() > 1e-5
+    free[:, 0] = False
+    assert torch.equal(out.boundaries[free], (uniforms < out.boundary_logits.sigmoid())[free])
+
+
+def test_boundaries_are_drawn_under_the_cap_in_training(build, text):
+    """Logits of 30, capped at 0.5: u = 0.9 lies below the free probability and above the capped one, 0.62."""
+    model, byte_ids = build(boundary_cap=0.5, boundary_bias=True), text(2, 40)
+    with torch.no_grad():
+        model.boundary_head.projection.weight.zero_()
+        model.boundary_head.projection.bias[0] = 30 / model.config.boundary_scale
+    uniforms = torch.full((2, 40), 0.9)
+    assert model.eval()(byte_ids, uniforms=uniforms).boundaries.all()
+    assert not model.train()(byte_ids, uniforms=uniforms).boundaries[:, 1:].any()
+
+
 def test_overfits_a_short_text():
     """200 bytes that a model must know by heart after a while, with boundaries drawn from the policy all along."""
     torch.manual_seed(0)

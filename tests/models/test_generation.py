@@ -66,6 +66,20 @@ def test_same_seed_same_text(build):
     assert texts[0] == texts[1] != texts[2]
 
 
+def test_sampling_options_reach_the_draw(build):
+    """What leaves one byte to choose from writes the greedy text; heat writes another one."""
+    model = build()
+    base = {"max_bytes": 30, "boundaries": "greedy"}
+
+    def text(**options) -> bytes:
+        return generate(model, "x", generator=torch.Generator().manual_seed(0), **base, **options).texts[0]
+
+    greedy = text(temperature=0.0)
+    for options in ({"top_k": 1}, {"top_p": 1e-6}, {"temperature": 1e-5}):
+        assert text(**options) == greedy, options
+    assert len({greedy, text(), text(temperature=0.2), text(top_k=2), text(top_p=0.01)}) == 5
+
+
 def test_boundary_rate_of_sampled_text_is_the_policy_rate(build):
     """1600 draws at a rate of about 0.2: three standard errors are 0.03, a false alarm of 0.3 %; the seed is fixed."""
     model = build(target_rate=0.2)

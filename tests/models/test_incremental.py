@@ -129,6 +129,25 @@ def test_branches_do_not_disturb_each_other(build, text, boundaries_of):
     assert_same(stepped(model, cache, byte_ids[:, 20:], boundaries[:, 20:]), model(byte_ids, boundaries), start=20)
 
 
+@pytest.mark.parametrize(
+    "branching", [lambda cache: cache.clone(), lambda cache: cache.repeat(1)], ids=["clone", "repeat"]
+)
+@torch.no_grad()
+def test_branches_and_their_origin_take_turns(build, text, branching):
+    """Both draw a token at every byte, one byte each in turn: a shared tensor would hold the other's keys."""
+    model, ones, byte_ids, other = build(), torch.ones(2, 60, dtype=torch.bool), text(2, 60), text(2, 60, seed=9)
+    other[:, :20] = byte_ids[:, :20]
+    cache = UNetCache.empty(model.config, 2)
+    stepped(model, cache, byte_ids[:, :20], ones[:, :20])
+    branch, said, branched = branching(cache), [], []
+    for t in range(20, 60):
+        said.append(step(model, cache, byte_ids[:, t], ones[:, t])[1].final_logits)
+        branched.append(step(model, branch, other[:, t], ones[:, t])[1].final_logits)
+    for ours, ids in ((said, byte_ids), (branched, other)):
+        full = model(ids, ones).final_logits[:, 20:]
+        torch.testing.assert_close(torch.stack(ours, 1), full, rtol=0, atol=1e-4)
+
+
 @torch.no_grad()
 def test_token_room_doubles(build):
     model = build()

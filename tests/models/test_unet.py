@@ -221,6 +221,7 @@ def test_uniforms_decide_what_is_drawn(build, text):
         assert (out.boundaries[:, 1:] == drawn).all() and out.boundaries[:, 0].all()
     uniforms = torch.rand(3, 60)
     out = model(byte_ids, uniforms=uniforms)
+    assert torch.equal(out.num_tokens, out.boundaries.sum(1))
     free = (uniforms - out.boundary_logits.sigmoid()).abs() > 1e-5
     free[:, 0] = False
     assert torch.equal(out.boundaries[free], (uniforms < out.boundary_logits.sigmoid())[free])

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 from rltok_rl.functional.policy import boundary_entropy, boundary_log_prob
+from rltok_rl.sampling import draw_boundary
 
 Shape = torch.Size | list[int] | tuple[int, ...]
 
@@ -67,11 +68,12 @@ class BernoulliBoundary(Distribution):
         """Draw int64 decisions, by the rule of the sampler: a boundary where the logit exceeds ``logit(u)``."""
         shape = self._extended_shape(torch.Size(sample_shape))
         uniforms = torch.rand(shape, device=self.logits.device)
-        return self._with_forced(self.logits > torch.logit(uniforms).to(self.logits.dtype))
+        return self._with_forced(draw_boundary(self.logits.expand(shape), uniforms))
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-probability of decisions of any dtype, 0 where forced."""
-        return boundary_log_prob(self.logits, value, forced=self.forced)
+        logits, value = torch.broadcast_tensors(self.logits, value)
+        return boundary_log_prob(logits, value, forced=self.forced)
 
     def entropy(self) -> Tensor:
         """Entropy in nats, 0 where forced."""

@@ -169,8 +169,7 @@ class ByteBoundaryEnv(EnvBase):
         if self._memory is None:
             if not bool(starts.all()):
                 raise RuntimeError("reset was asked for some rows before any was reset; call reset() for all first")
-            dtype = self.model.embedding.weight.dtype
-            self._memory = UNetCache.empty(self.model.config, self.num_rows, device=self.device, dtype=dtype)
+            self._memory = self.model.new_cache(self.num_rows)
             self._byte_ids = torch.zeros(self.num_rows, self.num_steps + 1, dtype=torch.int64, device=self.device)
             self._lengths = torch.zeros(self.num_rows, dtype=torch.int64, device=self.device)
             self._ends = torch.zeros(self.num_rows, dtype=torch.bool, device=self.device)

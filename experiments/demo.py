@@ -16,10 +16,11 @@ from rltok_rl.data import local_prose
 from rltok_rl.functional.likelihood import bits_per_byte, next_byte_log_prob
 from rltok_rl.functional.text import ids_to_bytes, text_to_ids
 from rltok_rl.models import PRESETS, UNet, parameter_counts, preset
-from rltok_rl.models.cache import UNetCache
 from rltok_rl.models.generation import stream
 from rltok_rl.models.incremental import step
 from rltok_rl.viz import boundary_text
+
+MOST_BYTES = 65_536
 
 
 def show_parameters(model: UNet) -> None:
@@ -58,7 +59,7 @@ def show_stepping(model: UNet, text: bytes, boundaries: torch.Tensor) -> float:
     """Read the same bytes one at a time; print and return the largest difference in log-probability."""
     byte_ids, boundaries = text_to_ids(text)[None, :256], boundaries[:, :256]
     full = model(byte_ids, boundaries).final_logits.log_softmax(-1)
-    cache = UNetCache.empty(model.config, 1)
+    cache = model.new_cache(1)
     start = time.perf_counter()
     said = [step(model, cache, byte_ids[:, t], boundaries[:, t])[1].final_logits for t in range(byte_ids.shape[1])]
     seconds = time.perf_counter() - start
@@ -78,11 +79,12 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the demo; 0 if stepping and the full forward agree."""
     parser = argparse.ArgumentParser(prog="python -m rltok_rl.experiments.demo", description=__doc__)
     parser.add_argument("--model", default="small", choices=sorted(PRESETS), help="which preset to build")
-    parser.add_argument("--bytes", type=int, default=2048, help="how much text to run, at least 2")
+    parser.add_argument("--bytes", type=int, default=2048, help="how much text to run")
     options = parser.parse_args(arguments)
-    if options.bytes < 2:
-        parser.error(f"argument --bytes: must be at least 2 (one byte to read, one to predict), got {options.bytes}")
-    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ or "FORCE_COLOR" in os.environ
+    if not 2 <= options.bytes <= MOST_BYTES:
+        parser.error(f"argument --bytes: must be 2 (one to read, one to predict) to {MOST_BYTES}, got {options.bytes}")
+    wanted = sys.stdout.isatty() or os.environ.get("FORCE_COLOR", "0") not in ("", "0")
+    colour = wanted and not os.environ.get("NO_COLOR")
 
     torch.manual_seed(0)
     model = UNet(preset(options.model)).eval()
@@ -91,7 +93,7 @@ def main(arguments: list[str] | None = None) -> int:
     show_parameters(model)
     print("\n2. One forward pass; a | marks each boundary that the policy drew")
     boundaries = show_forward(model, text, colour)
-    print("3. The same bytes, one at a time through the cache")
+    print(f"3. The first {min(256, options.bytes)} bytes again, one at a time through the cache")
     gap = show_stepping(model, text, boundaries)
     print("\n4. Generation (fresh weights write noise)")
     show_generation(model, text[:20], 24)

@@ -28,6 +28,11 @@ def byte_log_prob(logits: Tensor, targets: Tensor) -> Tensor:
         raise ValueError(
             f"logits [*B, T, V] and targets [*B, T] must agree, got {[*logits.shape]} and {[*targets.shape]}"
         )
+    if targets.device.type == "cpu" and targets.numel():
+        low, high = (int(x) for x in targets.aminmax())
+        if low < 0 or high >= logits.shape[-1]:
+            allowed = f"0..{logits.shape[-1] - 1} (special ids are read, never predicted)"
+            raise ValueError(f"targets must lie in {allowed}, got values from {low} to {high}")
     taken = logits.gather(-1, targets.long().unsqueeze(-1)).squeeze(-1)
     dtype = torch.promote_types(logits.dtype, torch.float32)
     return taken.to(dtype) - logits.to(dtype).logsumexp(-1)

@@ -9,6 +9,8 @@ sampler adds in this one, so that logits recomputed in parallel equal the sample
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -25,8 +27,8 @@ def soft_cap(logits: Tensor, cap: float) -> Tensor:
         >>> soft_cap(torch.tensor([0.1, 100.0]), 6.0)
         tensor([0.1000, 6.0000])
     """
-    if not cap > 0:
-        raise ValueError(f"cap must be positive, got {cap}")
+    if not 0 < cap < math.inf:
+        raise ValueError(f"cap must be positive and finite, got {cap}")
     return cap * torch.tanh(logits / cap)
 
 
@@ -112,6 +114,8 @@ def boundary_log_prob(logits: Tensor, boundaries: Tensor, *, forced: Tensor | No
         >>> boundary_log_prob(torch.zeros(2), torch.tensor([0, 1])).exp()
         tensor([0.5000, 0.5000])
     """
+    if boundaries.shape != logits.shape:
+        raise ValueError(f"boundaries must have the shape of logits, {[*logits.shape]}, got {[*boundaries.shape]}")
     log_probs = -F.softplus(torch.where(boundaries.bool(), -logits, logits))
     return log_probs if forced is None else log_probs.masked_fill(forced, 0.0)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +18,9 @@ from rltok_rl.models.attention import attend
 from rltok_rl.models.config import UNetConfig
 from rltok_rl.models.layers import Attend
 from rltok_rl.models.pooling import TokenLayout
+
+if TYPE_CHECKING:
+    from rltok_rl.models.unet import UNet
 
 _FIRST_CAPACITY = 64
 
@@ -151,7 +155,7 @@ class UNetCache:
     position: Tensor  # [B] bytes decided so far; the position of the byte that is observed next, or pending
     recent: Tensor  # [B, w] bool, a_{t-1} .. a_{t-w}
     encoder_state: Tensor  # [B, D] X_t of the pending byte
-    segment_sum: Tensor  # [B, D] sum of X over the bytes since the last boundary (mean pooling)
+    segment_sum: Tensor  # [B, D] float32 at least, sum of X over the bytes since the last boundary (mean pooling)
     segment_length: Tensor  # [B]
     update: Tensor  # [B, D] what the current token adds to the bytes it serves
     encoder: WindowCache
@@ -185,7 +189,7 @@ class UNetCache:
             position=zeros(num_rows, dtype=torch.int64),
             recent=zeros(num_rows, config.num_lags, dtype=torch.bool),
             encoder_state=zeros(num_rows, config.width),
-            segment_sum=zeros(num_rows, config.width),
+            segment_sum=zeros(num_rows, config.width, dtype=torch.promote_types(dtype, torch.float32)),
             segment_length=zeros(num_rows, dtype=torch.int64),
             update=zeros(num_rows, config.width),
             encoder=ring(config.num_encoder_layers),
@@ -224,7 +228,7 @@ class UNetCache:
         padded = F.pad(layout.boundaries, (num_lags, 0))  # no boundaries before the text
         self.recent = padded.flip(1)[:, :num_lags]
         self.encoder_state = states[:, -1]
-        self.segment_sum = (states * tail[..., None]).sum(1)
+        self.segment_sum = (states * tail[..., None]).sum(1, dtype=self.segment_sum.dtype)
         self.segment_length = tail.sum(1)
         self.update = updates.flatten(0, 1).index_select(0, last)
         self.tokens.count = layout.num_tokens.clone()
@@ -276,3 +280,39 @@ class UNetCache:
             elif isinstance(value, TokenCache):
                 values[name] = TokenCache(on_layers(value.keys), on_layers(value.values), on_rows(value.count))
         return UNetCache(**values)
+
+
+def check_cache_fits(model: UNet, cache: UNetCache) -> None:
+    """Require a cache that was made for a model of these sizes, this dtype and this device."""
+    config, weight = model.config, model.embedding.weight
+    heads = (config.num_heads, config.head_size)
+    expected = {
+        "encoder": (config.num_encoder_layers, cache.num_rows, config.window, *heads),
+        "tokens": (config.num_token_layers, cache.num_rows, cache.tokens.keys.shape[2], *heads),
+        "decoder": (config.num_decoder_layers, cache.num_rows, config.window, *heads),
+    }
+    given = {name: tuple(getattr(cache, name).keys.shape) for name in expected}
+    lags = cache.recent.shape[1]
+    if given != expected or lags != config.num_lags:
+        raise ValueError(
+            f"cache must be made for this model (model.new_cache does), got keys {given} and {lags} lags where "
+            f"{expected} and {config.num_lags} are needed"
+        )
+    held = cache.update
+    if held.dtype != weight.dtype or held.device != weight.device:
+        raise ValueError(
+            f"cache must have the model's dtype and device (model.new_cache does), {weight.dtype} on {weight.device}, "
+            f"got {held.dtype} on {held.device}"
+        )
+
+
+def check_empty_cache(model: UNet, cache: UNetCache, shape: torch.Size) -> None:
+    """Require a cache that fits the model and windows [B, T] and has read nothing."""
+    check_cache_fits(model, cache)
+    if shape[0] != cache.num_rows or shape[1] < 1:
+        raise ValueError(
+            f"byte_ids must hold one prompt of at least one byte per row of the cache, [{cache.num_rows}, T >= 1], "
+            f"got {list(shape)}"
+        )
+    if not cache.untouched:
+        raise ValueError("cache must be empty to be prefilled; reset it, or feed the bytes with step")

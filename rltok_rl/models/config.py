@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 NUM_BYTES = 256
+_CAPS = ("attention_cap", "final_cap")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,15 +70,19 @@ class UNetConfig:
                 f"width must be a multiple of 2 * num_heads (rotary positions turn pairs of channels), "
                 f"got width={self.width}, num_heads={self.num_heads}"
             )
+        for name in ("target_rate", "boundary_scale", "rope_base", "norm_eps", "boundary_cap", *_CAPS):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+                raise TypeError(f"{name} must be a number, got {value!r}")
         if not 0.0 < self.target_rate < 1.0:
             raise ValueError(f"target_rate must lie strictly between 0 and 1, got {self.target_rate}")
         for name in ("boundary_scale", "rope_base", "norm_eps"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be positive and finite, got {getattr(self, name)}")
         for name in ("boundary_cap", "attention_cap", "final_cap"):
             cap = getattr(self, name)
-            if cap is not None and not cap > 0:
-                raise ValueError(f"{name} must be positive or None (no cap), got {cap}")
+            if cap is not None and not 0 < cap < math.inf:
+                raise ValueError(f"{name} must be positive and finite, or None (no cap), got {cap}")
         _require_choice("pooling", self.pooling, ("select", "mean"))
         _require_choice("upsampling", self.upsampling, ("add", "deviation"))
 

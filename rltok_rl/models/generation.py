@@ -13,9 +13,9 @@ from torch import Tensor
 from rltok_rl.functional.decoding import sample_bytes
 from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.functional.text import text_to_ids
-from rltok_rl.models.cache import UNetCache
 from rltok_rl.models.incremental import decide, observe, prefill
 from rltok_rl.models.unet import UNet
+from rltok_rl.sampling import draw_boundary
 
 Prompts = str | bytes | Sequence[str | bytes]
 BoundaryMode = Literal["sample", "greedy"]
@@ -117,14 +117,14 @@ def stream(
     boundaries: BoundaryMode = "sample",
     generator: torch.Generator | None = None,
 ) -> Iterator[GeneratedByte]:
-    """Continue prompts and hand out every byte as soon as its boundary is drawn; arguments as for :func:`generate`.
+    """Continue prompts and hand out every byte with its boundary, one by one; arguments as for :func:`generate`.
 
     Rows whose prompt is longer than the shortest one are still reading while others write (``new`` says which). The
     stream ends when the row with the longest prompt has written ``max_bytes``.
     """
     rows = [text_to_ids(prompt) for prompt in _as_rows(prompts)]
-    if max_bytes < 0:
-        raise ValueError(f"max_bytes must be at least 0, got {max_bytes}")
+    if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 0:
+        raise ValueError(f"max_bytes must be an integer of at least 0, got {max_bytes!r}")
     if boundaries not in ("sample", "greedy"):
         raise ValueError(f"boundaries must be one of ['sample', 'greedy'], got {boundaries!r}")
     draw = partial(sample_bytes, temperature=temperature, top_k=top_k, top_p=top_p)
@@ -145,7 +145,7 @@ def _stream(
     lengths = torch.tensor([len(row) for row in rows], device=device)  # [B]
     shortest, longest = int(lengths.min()), int(lengths.max())
     prompt = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(device)  # [B, longest]
-    cache = UNetCache.empty(model.config, len(rows), device=device, dtype=model.embedding.weight.dtype)
+    cache = model.new_cache(len(rows))
     read = prefill(model, cache, prompt[:, :shortest], generator=generator, greedy=greedy)
     logits = read.final_logits[:, -1]  # [B, 256]
     for position in range(shortest, longest + max_bytes):
@@ -153,15 +153,16 @@ def _stream(
         new = lengths <= position  # [B]
         byte_ids = drawn if position >= longest else torch.where(new, drawn, prompt[:, position])
         observation = observe(model, cache, byte_ids)
-        probs = observation.boundary_logit.sigmoid()
-        chance = 0.5 if greedy else torch.rand(probs.shape, generator=generator, device=device)
-        drawn_boundaries = probs > chance  # [B]
+        uniforms = None if greedy else torch.rand(len(rows), generator=generator, device=device)
+        drawn_boundaries = draw_boundary(observation.boundary_logit, uniforms)  # [B]
         prediction = decide(model, cache, drawn_boundaries)
         yield GeneratedByte(byte_ids, drawn_boundaries, byte_log_prob(logits, byte_ids), new)
         logits = prediction.final_logits
 
 
 def _as_rows(prompts: Prompts) -> list[str | bytes]:
+    if not isinstance(prompts, (str, bytes, list, tuple)):
+        raise TypeError(f"prompts must be str or bytes, or a list of them, got {type(prompts).__name__}")
     rows = [prompts] if isinstance(prompts, (str, bytes)) else list(prompts)
     if not rows:
         raise ValueError("prompts must hold at least one text, got an empty list")

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rltok_rl.functional.policy import lagged_logit
-from rltok_rl.models.cache import UNetCache
+from rltok_rl.models.cache import UNetCache, check_cache_fits
 from rltok_rl.models.checks import check_boundaries, check_byte_ids, check_first_boundaries, check_pending
 from rltok_rl.models.pooling import token_update
 
@@ -56,6 +56,9 @@ def observe(model: UNet, cache: UNetCache, byte_ids: Tensor, *, rows: Tensor | N
         Encoder state, boundary logit and early-exit logits of the bytes read.
     """
     check_byte_ids(byte_ids, model.config.num_ids, rank=1)
+    check_cache_fits(model, cache)
+    if rows is not None and (rows.dtype != torch.int64 or rows.dim() != 1 or len(rows.unique()) != len(rows)):
+        raise ValueError(f"rows must be int64 of shape [n] without repetition, got {rows.dtype} {rows.tolist()}")
     reading = torch.arange(cache.num_rows, device=cache.position.device) if rows is None else rows
     if len(byte_ids) != len(reading):
         raise ValueError(f"byte_ids must hold one byte per row that reads, {len(reading)}, got {len(byte_ids)}")
@@ -96,7 +99,7 @@ def decide(model: UNet, cache: UNetCache, boundaries: Tensor) -> Prediction:
     if len(rows):
         tokens_in = state[rows]  # [n, D]
         if config.pooling == "mean":
-            tokens_in = cache.segment_sum[rows] / cache.segment_length[rows, None]
+            tokens_in = (cache.segment_sum[rows] / cache.segment_length[rows, None]).to(state.dtype)
         attend_at = cache.tokens.attention(rows, config.attention_cap)
         tokens_out = model.token_layers(tokens_in, model.byte_angles(cache.position[rows]), attend_at)
         cache.update[rows] = token_update(tokens_in, tokens_out, config.upsampling).to(cache.update.dtype)
@@ -151,12 +154,4 @@ def prefill(
     Returns:
         The output of the full forward pass; its last position predicts the first new byte.
     """
-    check_byte_ids(byte_ids, model.config.num_ids)
-    if byte_ids.shape[0] != cache.num_rows or byte_ids.shape[1] < 1:
-        raise ValueError(
-            f"byte_ids must hold one prompt of at least one byte per row of the cache, [{cache.num_rows}, T >= 1], "
-            f"got {list(byte_ids.shape)}"
-        )
-    if not cache.untouched:
-        raise ValueError("cache must be empty to be prefilled; reset it, or feed the bytes with step")
     return model(byte_ids, boundaries, generator=generator, greedy=greedy, cache=cache)

@@ -121,9 +121,12 @@ def downsample(states: Tensor, layout: TokenLayout, pooling: Literal["select", "
     last = layout.token_index[:, -1:]  # bytes after a row's last boundary flow into no token
     num_slots = layout.byte_index.shape[0]
     closing = torch.where(closing <= last, closing, num_slots).flatten()
-    sums = states.new_zeros(num_slots + 1, states.shape[-1]).index_add(0, closing, states.flatten(0, 1))
-    counts = states.new_zeros(num_slots + 1).index_add(0, closing, states.new_ones(num_rows * length))
-    return (sums / counts.clamp(min=1)[:, None])[:-1].view(*layout.shape, states.shape[-1])
+    # Sums in float32 at least: a narrow type stops counting after a few hundred bytes.
+    wide = states.flatten(0, 1).to(torch.promote_types(states.dtype, torch.float32))
+    sums = wide.new_zeros(num_slots + 1, wide.shape[-1]).index_add(0, closing, wide)
+    counts = wide.new_zeros(num_slots + 1).index_add(0, closing, wide.new_ones(num_rows * length))
+    means = (sums / counts.clamp(min=1)[:, None])[:-1].to(states.dtype)
+    return means.view(*layout.shape, states.shape[-1])
 
 
 def token_update(tokens_in: Tensor, tokens_out: Tensor, upsampling: Literal["add", "deviation"] = "add") -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from rltok_rl.functional.policy import boundary_logits
 from rltok_rl.models.attention import sliding_window_attention
-from rltok_rl.models.cache import UNetCache, WindowCache
+from rltok_rl.models.cache import UNetCache, WindowCache, check_empty_cache
 from rltok_rl.models.checks import check_boundaries, check_byte_ids
 from rltok_rl.models.config import UNetConfig
 from rltok_rl.models.heads import BoundaryHead, BoundaryTerms, ByteHead
@@ -109,14 +109,15 @@ class UNet(nn.Module):
 
         Args:
             encoder_states: [B, T, D], X.
-            boundaries: [B, T] bool.
+            boundaries: [B, T] bool or 0/1, 1 in the first column.
             layout: how ragged rows of tokens are laid out; results are equal.
             cache: an empty cache, to be left as if the window had been read byte by byte; needs padded tokens.
 
         Returns:
             [B, T, D] decoder states.
         """
-        where = token_layout(boundaries, layout)
+        check_boundaries(boundaries, encoder_states.shape[:2])
+        where = token_layout(boundaries.bool(), layout)
         tokens_in = downsample(encoder_states, where, self.config.pooling)  # [B, S, D] or [N, D]
         attend = where.attention(self.config.attention_cap)
         attend_at = cache.tokens.recording(attend, where) if cache else lambda _: attend
@@ -157,7 +158,13 @@ class UNet(nn.Module):
             States, logits and boundaries of every position.
         """
         check_byte_ids(byte_ids, self.config.num_ids)
+        if cache is not None:
+            check_empty_cache(self, cache, byte_ids.shape)
         if boundaries is not None:
+            if greedy or uniforms is not None or generator is not None:
+                raise ValueError(
+                    "uniforms, generator and greedy must be left out where boundaries are given: none is drawn"
+                )
             check_boundaries(boundaries, byte_ids.shape)
             boundaries = boundaries.bool()
         states = self.encode(byte_ids, cache=cache)
@@ -176,6 +183,11 @@ class UNet(nn.Module):
             final_logits=self.final_logits(decoded),
             num_tokens=boundaries.sum(1),
         )
+
+    def new_cache(self, num_rows: int) -> UNetCache:
+        """A cache for ``num_rows`` texts that fits this model: its sizes, dtype and device."""
+        weight = self.embedding.weight
+        return UNetCache.empty(self.config, num_rows, device=weight.device, dtype=weight.dtype)
 
     @property
     def boundary_cap(self) -> float | None:

@@ -9,6 +9,6 @@ deterministic recurrence ``a_t = [l_t > theta_t]``. All methods solve it and agr
 from __future__ import annotations
 
 from rltok_rl.sampling.sampler import METHODS, sample_boundaries, threshold_recurrence
-from rltok_rl.sampling.thresholds import boundary_thresholds
+from rltok_rl.sampling.thresholds import boundary_thresholds, draw_boundary
 
-__all__ = ["METHODS", "boundary_thresholds", "sample_boundaries", "threshold_recurrence"]
+__all__ = ["METHODS", "boundary_thresholds", "draw_boundary", "sample_boundaries", "threshold_recurrence"]

@@ -14,9 +14,11 @@ from torch import Tensor
 
 from rltok_rl.functional.policy import lagged_logit
 
-# Sweeps before the loop takes over. Policies met in training need 4 to 30; one that needs more is likely to need T.
-_MAX_SWEEPS = 48
-_CHEAP_MAPS = 4  # lags; 2^w states then cost less than a loop over positions
+# Sweeps before something else takes over. Policies met in training need 4 to 30; more needed means T needed.
+_MAX_SWEEPS = 40
+# After some patience, strings that have settled this few positions per sweep are chains: sweeping on is wasted.
+_PATIENCE, _SLOWEST_SWEEP = 12, 3
+_CHEAP_MAPS = 8  # lags; 2^w states then cost less than a loop over positions
 _CHUNK = 64
 
 
@@ -51,8 +53,8 @@ def sweeps(base: Tensor, lags: Tensor, thresholds: Tensor) -> Tensor:
     terms = lags.movedim(-1, 0).contiguous()  # [w, B, T]: each pass over one lag reads memory in order
     padded = F.pad(base > thresholds, (num_lags, 0)).to(base.dtype)  # [B, w + T], w zeros before the text
     start = 0  # everything before is settled
-    for _ in range(_MAX_SWEEPS):
-        if start >= length or num_lags == 0:
+    for sweep in range(_MAX_SWEEPS):
+        if start >= length or num_lags == 0 or (sweep > _PATIENCE and start < _SLOWEST_SWEEP * sweep):
             break
         logits = base[:, start:]
         for j in range(num_lags, 0, -1):

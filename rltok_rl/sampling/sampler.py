@@ -13,6 +13,7 @@ from rltok_rl.sampling import compiled, portable, triton_loop
 from rltok_rl.sampling.thresholds import boundary_thresholds, check_options
 
 _MOST_MAPPED_LAGS = 8  # 2^w states
+_MOST_BITS = 31
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ def _numba_missing(device: str, num_lags: int) -> str | None:
 def _triton_missing(device: str, num_lags: int) -> str | None:
     if not triton_loop.available():
         return "triton is not installed"
+    if num_lags > _MOST_BITS:
+        return f"it keeps the boundaries in sight as bits of an integer; w may be {_MOST_BITS} at most, got {num_lags}"
     return None if device == "cuda" else f"it runs on a GPU, and base is on {device}"
 
 
@@ -87,6 +90,8 @@ def threshold_recurrence(base: Tensor, lags: Tensor, thresholds: Tensor, *, meth
     check_terms(base, lags)
     if thresholds.shape != base.shape:
         raise ValueError(f"thresholds must have the shape of base, {[*base.shape]}, got {[*thresholds.shape]}")
+    if base.device.type == "cpu" and bool(thresholds.isnan().any()):
+        raise ValueError(f"thresholds must be numbers, got nan at index {thresholds.isnan().nonzero()[0].tolist()}")
     device, num_lags = base.device.type, lags.shape[-1]
     if method == "auto":
         method = choose_method(device, num_lags)

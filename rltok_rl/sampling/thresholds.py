@@ -12,6 +12,8 @@ A soft cap is monotone, so that it moves to the other side; what is forced or th
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -44,12 +46,35 @@ def boundary_thresholds(
     return thresholds
 
 
+def draw_boundary(logits: Tensor, uniforms: Tensor | None) -> Tensor:
+    """Decide single positions by the rule of the recurrence, ``a = [l > logit(u)]``.
+
+    Args:
+        logits: [*L] finished logits, soft-capped where they are.
+        uniforms: [*L] in [0, 1); None is greedy.
+
+    Returns:
+        [*L] bool.
+
+    Example:
+        >>> draw_boundary(torch.tensor([0.0, 0.0]), torch.tensor([0.4, 0.6]))
+        tensor([ True, False])
+    """
+    if logits.device.type == "cpu" and bool(logits.isnan().any()):
+        raise ValueError(f"logits must be numbers, got nan at index {logits.isnan().nonzero()[0].tolist()}")
+    thresholds = torch.zeros_like(logits) if uniforms is None else torch.logit(uniforms.to(logits.dtype))
+    return logits > thresholds
+
+
 def check_options(
     uniforms: Tensor | None, shape: torch.Size, *, cap: float | None, forced: Tensor | None, device: torch.device
 ) -> None:
     """Refuse options that do not fit, by name. Values are looked at on the CPU only: elsewhere the host would wait."""
-    if cap is not None and not cap > 0:
-        raise ValueError(f"cap must be positive or None, got {cap}")
+    if cap is not None and not 0 < cap < math.inf:
+        raise ValueError(f"cap must be positive and finite, or None, got {cap}")
+    for name, given in (("uniforms", uniforms), ("forced", forced)):
+        if given is not None and not isinstance(given, Tensor):
+            raise TypeError(f"{name} must be a tensor or None, got {type(given).__name__}")
     if uniforms is not None:
         if uniforms.shape != shape or not uniforms.dtype.is_floating_point or uniforms.device != device:
             raise ValueError(
@@ -64,8 +89,10 @@ def check_options(
         if forced.dtype.is_floating_point or forced.dtype == torch.bool:
             raise TypeError(f"forced must be an integer tensor of -1 (free), 0 and 1, got {forced.dtype}")
         try:
-            torch.broadcast_shapes(forced.shape, shape)
+            fits = torch.broadcast_shapes(forced.shape, shape) == shape
         except RuntimeError:
-            raise ValueError(f"forced must broadcast to {[*shape]}, got {[*forced.shape]}") from None
+            fits = False
+        if not fits:
+            raise ValueError(f"forced must broadcast to {[*shape]}, got {[*forced.shape]}")
         if device.type == "cpu" and not bool(((forced >= -1) & (forced <= 1)).all()):
             raise ValueError(f"forced must hold -1 (free), 0 and 1, got {sorted(set(forced.flatten().tolist()))[:5]}")

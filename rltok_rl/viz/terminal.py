@@ -43,6 +43,9 @@ def boundary_text(
         probabilities = [float(b) for b in boundaries]
     elif len(probabilities) != len(text):
         raise ValueError(f"probabilities must have one entry per byte of text, {len(text)}, got {len(probabilities)}")
+    outside = [p for p in probabilities if not 0.0 <= p <= 1.0]
+    if outside:
+        raise ValueError(f"probabilities must lie in [0, 1], got {outside[0]}")
     pieces = []
     for start, end, shown in characters(text):
         level = min(int(probabilities[end - 1] * len(_RAMP)), len(_RAMP) - 1) if colour else None
@@ -63,9 +66,11 @@ def characters(text: bytes) -> list[tuple[int, int, str]]:
                 character = text[start : start + size].decode("utf-8")
             except UnicodeDecodeError:
                 continue
+            end = start + size
             if character.isprintable() or character == "\n":
                 shown = character
-            end = start + size
+            else:
+                shown = "".join(f"\\x{byte:02x}" for byte in text[start:end])
             break
         out.append((start, end, shown))
         start = end

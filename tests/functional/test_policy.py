@@ -121,7 +121,7 @@ def test_soft_cap():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: soft_cap(torch.zeros(1), 0.0), ValueError, "cap must be positive, got 0.0"),
+        (lambda: soft_cap(torch.zeros(1), 0.0), ValueError, "cap must be positive and finite, got 0.0"),
         (
             lambda: boundary_logits(torch.zeros(2, 5), torch.zeros(2, 4, 3), torch.zeros(2, 5)),
             ValueError,

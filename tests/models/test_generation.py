@@ -68,7 +68,7 @@ def test_same_seed_same_text(build):
 
 def test_sampling_options_reach_the_draw(build):
     """What leaves one byte to choose from writes the greedy text; heat writes another one."""
-    model = build()
+    model = sharpen(build())
     base = {"max_bytes": 30, "boundaries": "greedy"}
 
     def text(**options) -> bytes:
@@ -77,7 +77,7 @@ def test_sampling_options_reach_the_draw(build):
     greedy = text(temperature=0.0)
     for options in ({"top_k": 1}, {"top_p": 1e-6}, {"temperature": 1e-5}):
         assert text(**options) == greedy, options
-    assert len({greedy, text(), text(temperature=0.2), text(top_k=2), text(top_p=0.01)}) == 5
+    assert len({greedy, text(), text(temperature=2.0), text(top_k=2), text(top_p=0.3)}) == 5
 
 
 def test_boundary_rate_of_sampled_text_is_the_policy_rate(build):
@@ -119,7 +119,7 @@ def test_nothing_to_write(build):
         (["a", b""], {}, ValueError, "got an empty text at 1"),
         ([], {}, ValueError, "prompts must hold at least one text"),
         ([3], {}, TypeError, "prompts must be str or bytes, or a list of them, got int at 0"),
-        ("a", {"max_bytes": -1}, ValueError, "max_bytes must be at least 0, got -1"),
+        ("a", {"max_bytes": -1}, ValueError, "max_bytes must be an integer of at least 0, got -1"),
         ("a", {"temperature": -0.5}, ValueError, "temperature must be at least 0, got -0.5"),
         ("a", {"top_k": 0}, ValueError, "top_k must be at least 1 or None, got 0"),
         ("a", {"top_p": 1.5}, ValueError, r"top_p must lie in \(0, 1\] or be None, got 1.5"),

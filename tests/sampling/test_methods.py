@@ -125,7 +125,7 @@ def test_the_comparison_catches_planted_bugs(wrong):
 
 def test_sweeps_hand_over_what_does_not_settle(monkeypatch):
     """Both ways out of the sweeps are taken and are right: maps for few lags, the loop for many."""
-    for num_lags, successor in ((2, "maps"), (8, "_continue_loop")):
+    for num_lags, successor in ((8, "maps"), (12, "_continue_loop")):
         base, lags = alternating(2, 500, num_lags)
         thresholds = torch.zeros(2, 500)
         expected = portable.loop(base, lags, thresholds)

@@ -128,7 +128,7 @@ def test_nothing_is_tracked():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"cap": -1.0}, ValueError, "cap must be positive or None, got -1.0"),
+        ({"cap": -1.0}, ValueError, "cap must be positive and finite, or None, got -1.0"),
         ({"uniforms": torch.rand(2, 4)}, ValueError, "uniforms must be a floating-point tensor of shape [2, 5]"),
         ({"uniforms": torch.full((2, 5), 1.0)}, ValueError, "uniforms must lie in [0, 1), got values from 1.0 to 1.0"),
         ({"uniforms": torch.full((2, 5), float("nan"))}, ValueError, "uniforms must lie in [0, 1)"),

@@ -71,6 +71,6 @@ def _walk(num_lags: int) -> Callable[..., float]:
     compiled: Callable[..., float]
     try:
         compiled = numba.njit(signatures, cache=True, nogil=True)(walk)
-    except RuntimeError:  # no folder to write the cache to: compile anew in every process
+    except (RuntimeError, OSError):  # nowhere to write the cache, or no room: compile anew in every process
         compiled = numba.njit(signatures, nogil=True)(walk)
     return compiled

@@ -43,16 +43,18 @@ def _kernel() -> Any:
 
     @triton.jit
     def walk(base, lags, thresholds, drawn, num_rows, length, NUM_LAGS: tl.constexpr, ROWS: tl.constexpr):  # type: ignore[no-untyped-def]
-        row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+        # 64 bits, as every offset below is made of it: B T w may pass 2^31.
+        row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
         exists = row < num_rows
         recent = tl.zeros((ROWS,), dtype=tl.int32)  # bit j - 1 is the boundary j bytes ago
         for t in range(length):
-            total = tl.load(base + t * num_rows + row, mask=exists, other=0.0)
+            here_first = tl.cast(t, tl.int64) * num_rows
+            total = tl.load(base + here_first + row, mask=exists, other=0.0)
             for k in tl.static_range(NUM_LAGS):
                 bit = NUM_LAGS - 1 - k  # oldest lag first, as everywhere
-                term = tl.load(lags + (t * NUM_LAGS + bit) * num_rows + row, mask=exists, other=0.0)
+                term = tl.load(lags + here_first * NUM_LAGS + bit * num_rows + row, mask=exists, other=0.0)
                 total += tl.where(((recent >> bit) & 1) == 1, term, 0.0)
-            threshold = tl.load(thresholds + t * num_rows + row, mask=exists, other=0.0)
+            threshold = tl.load(thresholds + here_first + row, mask=exists, other=0.0)
             here = (total > threshold).to(tl.int32)
             tl.store(drawn + row * length + t, here.to(tl.int8), mask=exists)
             recent = ((recent << 1) | here) & ((1 << NUM_LAGS) - 1)

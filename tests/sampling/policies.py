@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rltok_rl.functional.policy import boundary_logits
+from rltok_rl.sampling import portable
+
 Terms = tuple[Tensor, Tensor]  # base [B, T], lags [B, T, w]
 
 
@@ -15,10 +18,10 @@ def random_policy(num_rows: int, length: int, num_lags: int, *, scale: float = 1
     return both[..., 0], both[..., 1:]  # a strided view, as the model's projection gives
 
 
-def trained_policy(num_rows: int, length: int, num_lags: int, *, seed: int = 0) -> Terms:
+def trained_policy(num_rows: int, length: int, num_lags: int, *, rate: float = 0.18, seed: int = 0) -> Terms:
     """Mostly decided: boundaries where a "space" was read, held off right after a boundary."""
     generator = torch.Generator().manual_seed(seed)
-    space = torch.rand(num_rows, length, generator=generator) < 0.18
+    space = torch.rand(num_rows, length, generator=generator) < rate
     noise = torch.randn(num_rows, length, 1 + num_lags, generator=generator)
     base = torch.where(space, 2.5, -4.0) + 0.8 * noise[..., 0]
     inhibition = -3.0 * torch.exp(-torch.arange(num_lags) / 2.0)
@@ -60,10 +63,23 @@ def _rule(num_rows: int, length: int, num_lags: int, *, base: float, lag_values:
     return torch.full((num_rows, length), base), lags
 
 
+def tight_thresholds(base: Tensor, lags: Tensor) -> Tensor:
+    """[B, T] thresholds that equal the logits, or lie one rounding step below where the loop draws at threshold 0.
+
+    Every decision then hangs on the last bit, and another order of summation is another string. Thresholds drawn at
+    random lie so close to a sum so rarely that they cannot tell one order from another.
+    """
+    drawn = portable.loop(base, lags, torch.zeros_like(base))
+    sums = boundary_logits(base, lags, drawn)
+    return torch.where(drawn, torch.nextafter(sums, sums.new_tensor(float("-inf"))), sums)
+
+
 POLICIES = {
     "random": random_policy,
     "sharp": lambda *shape: random_policy(*shape, scale=10.0),
     "trained": trained_policy,
+    "trained, sparse": lambda *shape: trained_policy(*shape, rate=0.05),
+    "trained, dense": lambda *shape: trained_policy(*shape, rate=0.5),
     "alternating": alternating,
     "every third": every_third,
     "long chain": long_chain,

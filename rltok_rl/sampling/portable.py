@@ -17,7 +17,7 @@ from rltok_rl.functional.policy import lagged_logit
 # Sweeps before something else takes over. Policies met in training need 4 to 30; more needed means T needed.
 _MAX_SWEEPS = 40
 # After some patience, strings that have settled this few positions per sweep are chains: sweeping on is wasted.
-_PATIENCE, _SLOWEST_SWEEP = 12, 3
+_PATIENCE, _SLOWEST_SWEEP = 12, 13
 _CHEAP_MAPS = 8  # lags; 2^w states then cost less than a loop over positions
 _CHUNK = 64
 

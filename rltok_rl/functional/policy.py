@@ -10,6 +10,7 @@ sampler adds in this one, so that logits recomputed in parallel equal the sample
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +22,7 @@ def soft_cap(logits: Tensor, cap: float) -> Tensor:
 
     Args:
         logits: any shape.
-        cap: the bound, positive.
+        cap: the bound, positive and finite.
 
     Example:
         >>> soft_cap(torch.tensor([0.1, 100.0]), 6.0)
@@ -48,12 +49,7 @@ def lagged_logit(base: Tensor, lags: Tensor, recent: Tensor, *, cap: float | Non
         >>> lagged_logit(torch.tensor([-1.0]), torch.tensor([[0.5, 0.25]]), torch.tensor([[0, 1]]))
         tensor([-0.7500])
     """
-    dtype = torch.promote_types(base.dtype, torch.float32)
-    logits, terms = base.to(dtype), lags.to(dtype)
-    weights = recent.to(dtype)
-    for j in reversed(range(lags.shape[-1])):  # oldest first; times 0 or 1 is exact
-        logits = logits + terms[..., j] * weights[..., j]
-    return logits if cap is None else soft_cap(logits, cap)
+    return _lag_sum(base, lags, recent.to(precision(base, lags)).unbind(-1), cap)
 
 
 def boundary_logits(base: Tensor, lags: Tensor, boundaries: Tensor, *, cap: float | None = None) -> Tensor:
@@ -66,7 +62,7 @@ def boundary_logits(base: Tensor, lags: Tensor, boundaries: Tensor, *, cap: floa
         cap: soft cap, or None.
 
     Returns:
-        [*B, T] logits l_t, at least in float32; memory grows as T x w.
+        [*B, T] logits l_t, at least in float32; beyond the terms themselves, memory grows as T.
 
     Example:
         >>> boundary_logits(torch.zeros(3), torch.ones(3, 1), torch.tensor([1, 0, 1]))
@@ -75,7 +71,32 @@ def boundary_logits(base: Tensor, lags: Tensor, boundaries: Tensor, *, cap: floa
     check_terms(base, lags)
     if boundaries.shape != base.shape:
         raise ValueError(f"boundaries must have the shape of base, {[*base.shape]}, got {[*boundaries.shape]}")
-    return lagged_logit(base, lags, recent_boundaries(boundaries, lags.shape[-1]), cap=cap)
+    num_lags, length = lags.shape[-1], base.shape[-1]
+    padded = F.pad(boundaries.to(precision(base, lags)), (num_lags, 0))  # [*B, w + T], w zeros before the text
+    # Slices of one string instead of a [*B, T, w] copy of the boundaries, which the backward pass would keep.
+    recent = [padded[..., num_lags - j : num_lags - j + length] for j in range(1, num_lags + 1)]
+    return _lag_sum(base, lags, recent, cap)
+
+
+def precision(base: Tensor, lags: Tensor) -> torch.dtype:
+    """The dtype that logits are summed in: the wider of the two terms', at least float32.
+
+    Example:
+        >>> precision(torch.zeros(1).bfloat16(), torch.zeros(1, 2).bfloat16())
+        torch.float32
+    """
+    return torch.promote_types(torch.promote_types(base.dtype, lags.dtype), torch.float32)
+
+
+def _lag_sum(base: Tensor, lags: Tensor, recent: Sequence[Tensor], cap: float | None) -> Tensor:
+    """The one place where a logit is summed in torch; ``recent[j - 1]`` [*L] is the boundary j bytes ago."""
+    dtype = precision(base, lags)
+    logits = base.to(dtype)
+    # Unbound once, so that the gradient of lags is stacked once, not filled in lag by lag.
+    terms = lags.to(dtype).unbind(-1)
+    for term, drawn in zip(reversed(terms), reversed(recent), strict=True):  # oldest first; times 0 or 1 is exact
+        logits = logits + term * drawn
+    return logits if cap is None else soft_cap(logits, cap)
 
 
 def recent_boundaries(boundaries: Tensor, num_lags: int) -> Tensor:
@@ -86,7 +107,7 @@ def recent_boundaries(boundaries: Tensor, num_lags: int) -> Tensor:
         num_lags: w.
 
     Returns:
-        [*B, T, w], a view: ``[..., t, j - 1]`` is a_{t-j}, 0 before the text.
+        [*B, T, w]: ``[..., t, j - 1]`` is a_{t-j}, 0 before the text.
 
     Example:
         >>> recent_boundaries(torch.tensor([1, 0, 1]), 2).tolist()
@@ -105,7 +126,8 @@ def boundary_log_prob(logits: Tensor, boundaries: Tensor, *, forced: Tensor | No
     Args:
         logits: [*L] l_t.
         boundaries: [*L] the decisions a_t.
-        forced: [*L] bool (or broadcastable), decisions that were not the policy's: their log-probability is 0.
+        forced: [*L] bool (or broadcastable), decisions that were not the policy's: their log-probability is 0. Where
+            the sampler was given -1, 0 and 1, that is ``forced >= 0``.
 
     Returns:
         [*L] log-probabilities, no gradient where forced.
@@ -117,7 +139,7 @@ def boundary_log_prob(logits: Tensor, boundaries: Tensor, *, forced: Tensor | No
     if boundaries.shape != logits.shape:
         raise ValueError(f"boundaries must have the shape of logits, {[*logits.shape]}, got {[*boundaries.shape]}")
     log_probs = -F.softplus(torch.where(boundaries.bool(), -logits, logits))
-    return log_probs if forced is None else log_probs.masked_fill(forced, 0.0)
+    return log_probs if forced is None else log_probs.masked_fill(_mask(forced), 0.0)
 
 
 def boundary_entropy(logits: Tensor, *, forced: Tensor | None = None) -> Tensor:
@@ -138,7 +160,14 @@ def boundary_entropy(logits: Tensor, *, forced: Tensor | None = None) -> Tensor:
     """
     size = torch.where(logits < 0, -logits, logits)
     entropy = F.softplus(-size) + size * torch.sigmoid(-size)
-    return entropy if forced is None else entropy.masked_fill(forced, 0.0)
+    return entropy if forced is None else entropy.masked_fill(_mask(forced), 0.0)
+
+
+def _mask(forced: Tensor) -> Tensor:
+    """Require bool: 0 is a decision in the sampler's ``forced`` and "free" in a mask."""
+    if forced.dtype != torch.bool:
+        raise TypeError(f"forced must be a bool mask here (forced >= 0 of the sampler's), got {forced.dtype}")
+    return forced
 
 
 def check_terms(base: Tensor, lags: Tensor) -> None:

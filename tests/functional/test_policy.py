@@ -84,6 +84,37 @@ def test_gradients():
         assert torch.autograd.gradcheck(function, (base, lags))
 
 
+@pytest.mark.parametrize("cap", [None, 3.0])
+def test_gradients_equal_a_plain_loops(cap):
+    """A decision's terms get gradient from its own logit alone; lags whose boundary was not drawn get none."""
+    base, lags = (x.requires_grad_() for x in terms(2, 30, num_lags=8))
+    boundaries = torch.rand(2, 30) < 0.4
+    weights = torch.randn(2, 30, dtype=torch.float64)
+    expected = torch.zeros(2, 30, dtype=torch.float64)
+    for t in range(30):
+        for j in range(1, min(t, 8) + 1):
+            reached = torch.zeros(30, dtype=torch.float64)
+            reached[t] = 1.0
+            expected = expected + reached * (lags[:, t, j - 1] * boundaries[:, t - j])[:, None]
+    expected = expected + base
+    expected = expected if cap is None else cap * torch.tanh(expected / cap)
+    theirs = torch.autograd.grad((weights * expected).sum(), (base, lags))
+    ours = torch.autograd.grad((weights * boundary_logits(base, lags, boundaries, cap=cap)).sum(), (base, lags))
+    for mine, plain in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, plain)
+    recent = recent_boundaries(boundaries, 8)
+    assert (ours[1][~recent] == 0).all() and (ours[1][recent] != 0).all()
+
+
+def test_the_wider_of_two_precisions_counts():
+    """As in the sampler, whichever of the two terms it is that is wider."""
+    base, lags = terms(2, 9)
+    boundaries = torch.rand(2, 9) < 0.5
+    for narrow, wide in ((base.float(), lags), (base, lags.float())):
+        expected = boundary_logits(narrow.double(), wide.double(), boundaries)
+        assert torch.equal(boundary_logits(narrow, wide, boundaries), expected)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_log_prob_and_entropy_equal_torch(dtype):
     logits = torch.linspace(-15, 15, 101, dtype=dtype)
@@ -122,6 +153,12 @@ def test_soft_cap():
     ("call", "error", "message"),
     [
         (lambda: soft_cap(torch.zeros(1), 0.0), ValueError, "cap must be positive and finite, got 0.0"),
+        (lambda: soft_cap(torch.zeros(1), math.inf), ValueError, "cap must be positive and finite, got inf"),
+        (
+            lambda: boundary_log_prob(torch.zeros(2), torch.zeros(2), forced=torch.zeros(2).long()),
+            TypeError,
+            "forced must be a bool mask here (forced >= 0 of the sampler's), got torch.int64",
+        ),
         (
             lambda: boundary_logits(torch.zeros(2, 5), torch.zeros(2, 4, 3), torch.zeros(2, 5)),
             ValueError,

@@ -18,8 +18,12 @@ from rltok_rl.functional.policy import lagged_logit
 _MAX_SWEEPS = 40
 # After some patience, strings that have settled this few positions per sweep are chains: sweeping on is wasted.
 _PATIENCE, _SLOWEST_SWEEP = 12, 13
-_CHEAP_MAPS = 8  # lags; 2^w states then cost less than a loop over positions
+MOST_MAPPED_LAGS = 8  # 2^w states
+# On a CPU the maps of one position cost what the loop costs there at about this many states, all rows together.
+_CHEAP_STATES = 2**13
 _CHUNK = 64
+# Decisions that the maps hold at a time, one byte each: longer strings are taken a span at a time.
+_MOST_HELD = 2**23
 
 
 def loop(base: Tensor, lags: Tensor, thresholds: Tensor) -> Tensor:
@@ -70,20 +74,45 @@ def sweeps(base: Tensor, lags: Tensor, thresholds: Tensor) -> Tensor:
         start += int(changed.int().argmax()) + 1  # this position was computed from settled ones: it is right now
     boundaries = padded[:, num_lags:] > 0
     if start < length and num_lags:
-        if num_lags <= _CHEAP_MAPS:
-            return maps(base, lags, thresholds)
         recent = padded[:, start : start + num_lags].flip(1) > 0  # [B, w], newest first
-        _continue_loop(base, lags, thresholds, boundaries, recent, start)
+        if _maps_are_cheap(base, num_lags):
+            boundaries[:, start:] = maps(base[:, start:], lags[:, start:], thresholds[:, start:], recent)
+        else:
+            _continue_loop(base, lags, thresholds, boundaries, recent, start)
     return boundaries
 
 
-def maps(base: Tensor, lags: Tensor, thresholds: Tensor) -> Tensor:
+def _maps_are_cheap(base: Tensor, num_lags: int) -> bool:
+    if num_lags > MOST_MAPPED_LAGS:
+        return False
+    return base.device.type != "cpu" or base.shape[0] << num_lags <= _CHEAP_STATES
+
+
+def maps(base: Tensor, lags: Tensor, thresholds: Tensor, recent: Tensor | None = None) -> Tensor:
     """Follow every one of the 2^w lag states through each chunk at once, then chain the chunks.
 
     The last w boundaries are a state; a position maps states to states. Chunks of positions compose their maps side by
     side, a short loop over chunks finds the state in which each one starts, and a second pass reads the boundaries off.
-    The work does not depend on the policy; it grows as 2^w, which suits accelerators and short lag windows.
+    The work does not depend on the policy; it grows as 2^w, which suits accelerators and short lag windows. Memory does
+    not grow with T beyond the arguments: what is held at a time is bounded. ``recent`` [B, w], newest first, are the
+    boundaries before the first position; None is none.
     """
+    num_rows, length = base.shape
+    num_lags = lags.shape[-1]
+    state = torch.zeros(num_rows, 1, dtype=torch.long, device=base.device)
+    if recent is not None:
+        for j in range(1, num_lags + 1):
+            state += recent[:, j - 1 : j].long() << (num_lags - j)
+    span = max(1, _MOST_HELD // (num_rows * _CHUNK << num_lags)) * _CHUNK
+    boundaries = torch.empty(base.shape, dtype=torch.bool, device=base.device)
+    for first in range(0, length, span):
+        here = slice(first, first + span)
+        boundaries[:, here], state = _map_span(base[:, here], lags[:, here], thresholds[:, here], state)
+    return boundaries
+
+
+def _map_span(base: Tensor, lags: Tensor, thresholds: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """The boundaries [B, n] of a span that starts in ``state`` [B, 1], and the state after its last whole chunk."""
     num_rows, length = base.shape
     num_lags = lags.shape[-1]
     num_chunks = max(1, -(-length // _CHUNK))
@@ -109,14 +138,14 @@ def maps(base: Tensor, lags: Tensor, thresholds: Tensor) -> Tensor:
     ends = states.expand(num_rows, num_chunks, -1)  # [B, n, 2^w] where each starting state has got to
     for c in range(_CHUNK):
         ends = (ends >> 1) + newest * drawn[c].gather(-1, ends)
-    starts, state = [], ends.new_zeros(num_rows, 1)  # no boundaries before the text
+    starts = []
     for chunk in range(num_chunks):
         starts.append(state)
         state = ends[:, chunk].gather(-1, state)
-    state = torch.stack(starts, dim=1)  # [B, n, 1]
+    after, state = state, torch.stack(starts, dim=1)  # [B, n, 1]
     boundaries = []
     for c in range(_CHUNK):
         here = drawn[c].gather(-1, state)
         boundaries.append(here)
         state = (state >> 1) + newest * here
-    return torch.cat(boundaries, dim=-1).flatten(1)[:, :length]
+    return torch.cat(boundaries, dim=-1).flatten(1)[:, :length], after

@@ -8,12 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rltok_rl.functional.policy import check_terms
+from rltok_rl.functional.policy import check_terms, precision
 from rltok_rl.sampling import compiled, portable, triton_loop
 from rltok_rl.sampling.thresholds import boundary_thresholds, check_options
-
-_MOST_MAPPED_LAGS = 8  # 2^w states
-_MOST_BITS = 31
 
 
 @dataclass(frozen=True)
@@ -36,18 +33,16 @@ def _numba_missing(device: str, num_lags: int) -> str | None:
 
 def _triton_missing(device: str, num_lags: int) -> str | None:
     if not triton_loop.available():
-        return "triton is not installed"
-    if num_lags > _MOST_BITS:
-        return f"it keeps the boundaries in sight as bits of an integer; w may be {_MOST_BITS} at most, got {num_lags}"
+        return "triton is not installed (pip install triton)"
+    most = triton_loop.MOST_LAGS
+    if num_lags > most:
+        return f"it keeps the boundaries in sight as bits of an integer; w may be {most} at most, got {num_lags}"
     return None if device == "cuda" else f"it runs on a GPU, and base is on {device}"
 
 
 def _maps_missing(device: str, num_lags: int) -> str | None:
-    return (
-        None
-        if num_lags <= _MOST_MAPPED_LAGS
-        else f"it follows 2^w states; w may be {_MOST_MAPPED_LAGS} at most, got {num_lags}"
-    )
+    most = portable.MOST_MAPPED_LAGS
+    return None if num_lags <= most else f"it follows 2^w states; w may be {most} at most, got {num_lags}"
 
 
 METHODS: dict[str, Method] = {
@@ -76,7 +71,7 @@ def threshold_recurrence(base: Tensor, lags: Tensor, thresholds: Tensor, *, meth
     Args:
         base: [*B, T] base terms.
         lags: [*B, T, w] lag terms.
-        thresholds: [*B, T].
+        thresholds: [*B, T], infinite ones included; compared in the precision of the terms.
         method: ``"auto"`` or a key of :data:`METHODS`; the result is the same.
 
     Returns:
@@ -88,10 +83,22 @@ def threshold_recurrence(base: Tensor, lags: Tensor, thresholds: Tensor, *, meth
         tensor([[1, 0, 1, 0, 1, 0]], dtype=torch.int32)
     """
     check_terms(base, lags)
-    if thresholds.shape != base.shape:
-        raise ValueError(f"thresholds must have the shape of base, {[*base.shape]}, got {[*thresholds.shape]}")
+    if not isinstance(thresholds, Tensor) or not thresholds.dtype.is_floating_point:
+        given = str(thresholds.dtype) if isinstance(thresholds, Tensor) else type(thresholds).__name__
+        raise TypeError(f"thresholds must be a floating-point tensor, got {given}")
+    if thresholds.shape != base.shape or thresholds.device != base.device:
+        raise ValueError(
+            f"thresholds must have the shape of base, {[*base.shape]}, and its device, {base.device}, "
+            f"got {[*thresholds.shape]} on {thresholds.device}"
+        )
     if base.device.type == "cpu" and bool(thresholds.isnan().any()):
         raise ValueError(f"thresholds must be numbers, got nan at index {thresholds.isnan().nonzero()[0].tolist()}")
+    return _solve(base, lags, thresholds, method)
+
+
+def _solve(base: Tensor, lags: Tensor, thresholds: Tensor, method: str) -> Tensor:
+    """The recurrence, for thresholds known to be right."""
+    dtype = precision(base, lags)  # one for all, so that the same sums come out everywhere
     device, num_lags = base.device.type, lags.shape[-1]
     if method == "auto":
         method = choose_method(device, num_lags)
@@ -102,12 +109,10 @@ def threshold_recurrence(base: Tensor, lags: Tensor, thresholds: Tensor, *, meth
         raise ValueError(f"method {method!r} cannot run here: {missing}")
     if num_lags == 0 or base.numel() == 0:  # nothing depends on anything
         _check_finite(base, lags)
-        return base > thresholds
+        return base.to(dtype) > thresholds.to(dtype)
     solver = METHODS[method]
     if not solver.checks:
         _check_finite(base, lags)
-    # One precision for all: what is narrower than float32 is widened, so that the same sums come out everywhere.
-    dtype = torch.promote_types(torch.promote_types(base.dtype, lags.dtype), torch.float32)
     rows = base.shape[:-1].numel()
     flat = (
         base.detach().to(dtype).reshape(rows, -1),
@@ -140,7 +145,7 @@ def sample_boundaries(
         base: [*B, T] base terms of the logits, scaled, with the target rate's bias.
         lags: [*B, T, w] lag terms, scaled.
         uniforms: [*B, T] in [0, 1), the random numbers to draw with: the same numbers, the same boundaries.
-        generator: source of the random numbers otherwise.
+        generator: source of the random numbers otherwise, which are float32 on base's device.
         cap: soft cap of the logits (in training), or None.
         force_first: force a boundary at position 0, ``a_0 = 1``.
         forced: -1 (free), 0 or 1, broadcastable to [*B, T]; decisions that are not the policy's to make.
@@ -160,21 +165,20 @@ def sample_boundaries(
         raise ValueError("uniforms must be None with greedy=True: greedy decisions use no random numbers")
     check_options(uniforms, base.shape, cap=cap, forced=forced, device=base.device)
     if uniforms is None and not greedy:
-        uniforms = torch.rand(base.shape, generator=generator, device=base.device)
-    like = base.new_empty(0, dtype=torch.promote_types(base.dtype, torch.float32))
+        uniforms = torch.rand(base.shape, generator=generator, device=base.device, dtype=torch.float32)
+    like = base.new_empty(0, dtype=precision(base, lags))
     thresholds = boundary_thresholds(uniforms, base.shape, cap=cap, forced=forced, like=like)
     if force_first:
         thresholds[..., :1] = float("-inf")  # every logit exceeds it
-    return threshold_recurrence(base, lags, thresholds, method=method)
+    return _solve(base, lags, thresholds, method)
 
 
 def _check_finite(base: Tensor, lags: Tensor) -> None:
     """A sum over everything is not finite if anything is not; only then is it worth looking for the culprit."""
     for name, terms in (("base", base), ("lags", lags)):
-        total = terms.sum(dtype=torch.promote_types(terms.dtype, torch.float32))
-        if terms.device.type != "cpu":
-            torch._assert_async(total.isfinite())
-        elif not bool(total.isfinite()):
+        if terms.device.type != "cpu":  # no second look is possible here: a sum that overflows must not stop anyone
+            torch._assert_async(terms.isfinite().all())
+        elif not bool(terms.sum(dtype=torch.promote_types(terms.dtype, torch.float32)).isfinite()):
             wrong = (~terms.isfinite()).nonzero()
             if len(wrong):
                 first = wrong[0].tolist()

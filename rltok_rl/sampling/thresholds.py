@@ -25,7 +25,8 @@ def boundary_thresholds(
 
     Args:
         uniforms: [*B, T] in [0, 1); None for greedy decisions. A uniform of 0 (probability 2^-24 in float32) always
-            draws a boundary, as 0 < sigmoid(l) demands.
+            draws a boundary, as 0 < sigmoid(l) demands. Their logit is taken in their own precision if that is wider
+            than ``like``'s: float64 numbers near 1 must not be rounded to 1, which no probability exceeds.
         shape: ``[*B, T]``.
         cap: soft cap of the logits, or None.
         forced: integers, -1 free, 0 or 1 forced, broadcastable to ``shape``; or None.
@@ -37,7 +38,7 @@ def boundary_thresholds(
     if uniforms is None:
         thresholds = like.new_zeros(shape)
     else:
-        thresholds = torch.logit(uniforms.to(like.dtype))
+        thresholds = _logit(uniforms, like.dtype)
         if cap is not None:
             # |theta| >= cap maps to +-inf: tanh cannot get there, so that the decision is certain.
             thresholds = cap * torch.atanh((thresholds / cap).clamp(-1.0, 1.0))
@@ -62,8 +63,13 @@ def draw_boundary(logits: Tensor, uniforms: Tensor | None) -> Tensor:
     """
     if logits.device.type == "cpu" and bool(logits.isnan().any()):
         raise ValueError(f"logits must be numbers, got nan at index {logits.isnan().nonzero()[0].tolist()}")
-    thresholds = torch.zeros_like(logits) if uniforms is None else torch.logit(uniforms.to(logits.dtype))
+    thresholds = torch.zeros_like(logits) if uniforms is None else _logit(uniforms, logits.dtype)
     return logits > thresholds
+
+
+def _logit(uniforms: Tensor, dtype: torch.dtype) -> Tensor:
+    """Take the logit in the wider precision of the two, then round: 1 - 1e-12 is not to become 1 beforehand."""
+    return torch.logit(uniforms.to(torch.promote_types(uniforms.dtype, dtype))).to(dtype)
 
 
 def check_options(
@@ -88,6 +94,8 @@ def check_options(
     if forced is not None:
         if forced.dtype.is_floating_point or forced.dtype == torch.bool:
             raise TypeError(f"forced must be an integer tensor of -1 (free), 0 and 1, got {forced.dtype}")
+        if forced.device != device:
+            raise ValueError(f"forced must be on base's device, {device}, got {forced.device}")
         try:
             fits = torch.broadcast_shapes(forced.shape, shape) == shape
         except RuntimeError:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+MOST_LAGS = 31  # bits of a signed 32-bit integer, its sign aside
 _ROWS = 32  # lanes of one warp
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 
 import pytest
 import torch
@@ -12,24 +13,34 @@ from rltok_rl.functional.policy import boundary_logits
 from rltok_rl.sampling import METHODS, portable, sample_boundaries, threshold_recurrence
 from rltok_rl.sampling.sampler import choose_method
 
-from .policies import POLICIES, alternating, long_chain, random_policy, trained_policy
+from .policies import POLICIES, alternating, long_chain, parity, random_policy, tight_thresholds, trained_policy
 
 LAGS = (0, 1, 2, 4, 8, 12)
 FAST = [name for name in METHODS if name not in ("loop", "triton")]
 every_fast_method = pytest.mark.parametrize("method", FAST)
 
 
-def scalar_reference(base: Tensor, lags: Tensor, thresholds: Tensor) -> Tensor:
-    """The recurrence as one reads it, a number at a time; float32 sums by torch scalars."""
-    out = torch.zeros(base.shape, dtype=torch.bool)
-    for row in range(base.shape[0]):
-        for t in range(base.shape[1]):
-            total = base[row, t]
-            for j in range(min(t, lags.shape[-1]), 0, -1):
-                if out[row, t - j]:
-                    total = total + lags[row, t, j - 1]
-            out[row, t] = total > thresholds[row, t]
-    return out
+def to_float32(number: float) -> float:
+    """The nearest float32. A sum of two float32 rounded to float64 and then to float32 is rounded right."""
+    return struct.unpack("f", struct.pack("f", number))[0]
+
+
+def scalar_reference(base: Tensor, lags: Tensor, thresholds: Tensor) -> tuple[Tensor, Tensor]:
+    """The recurrence as one reads it, in Python's own numbers, a row at a time: boundaries and their logits."""
+    num_lags = lags.shape[-1]
+    boundaries, logits = [], []
+    for row, limits, terms in zip(base.tolist(), thresholds.tolist(), lags.tolist(), strict=True):
+        drawn: list[bool] = []
+        sums: list[float] = []
+        for t, total in enumerate(row):
+            for j in range(min(t, num_lags), 0, -1):
+                if drawn[t - j]:
+                    total = to_float32(total + terms[t][j - 1])
+            sums.append(total)
+            drawn.append(total > limits[t])
+        boundaries.append(drawn)
+        logits.append(sums)
+    return torch.tensor(boundaries), torch.tensor(logits)
 
 
 def available(method: str, num_lags: int) -> None:
@@ -47,10 +58,12 @@ def assert_equal_to_loop(solve, base: Tensor, lags: Tensor, thresholds: Tensor) 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("num_lags", LAGS)
 def test_loop_equals_a_scalar_loop(policy, num_lags):
-    base, lags = POLICIES[policy](2, 40, num_lags)
-    thresholds = torch.logit(torch.rand(2, 40))
-    expected = scalar_reference(base, lags, thresholds)
+    """Boundaries, and the logits recomputed from them in parallel, bit for bit."""
+    base, lags = POLICIES[policy](2, 90, num_lags)
+    thresholds = torch.logit(torch.rand(2, 90))
+    expected, sums = scalar_reference(base, lags, thresholds)
     assert torch.equal(threshold_recurrence(base, lags, thresholds, method="loop"), expected)
+    assert torch.equal(boundary_logits(base, lags, expected), sums)
 
 
 @every_fast_method
@@ -65,8 +78,54 @@ def test_same_boundaries_from_the_same_uniforms(method, policy, num_lags, dtype)
 
 
 @every_fast_method
+@pytest.mark.parametrize("num_lags", [1, 4, 8, 12])
+@pytest.mark.parametrize("cap", [None, 2.0])
+@pytest.mark.parametrize("greedy", [False, True])
+def test_same_boundaries_whatever_is_asked_for(method, num_lags, cap, greedy):
+    """Caps, forced positions and greedy decisions, which make infinite thresholds and ties at 0."""
+    available(method, num_lags)
+    base, lags = random_policy(5, 150, num_lags, scale=3.0)
+    base[:, ::7], lags[:, ::7] = 0.0, 0.0  # logits of 0: greedy ties
+    options = {
+        "cap": cap,
+        "greedy": greedy,
+        "uniforms": None if greedy else torch.rand(5, 150),
+        "forced": torch.randint(-1, 2, (5, 150)),
+    }
+    expected = sample_boundaries(base, lags, **options, method="loop")
+    assert torch.equal(sample_boundaries(base, lags, **options, method=method), expected)
+
+
+@every_fast_method
+def test_views_and_copies_are_alike(method):
+    """Transposed, expanded and sliced terms; leading dimensions that do and do not merge."""
+    available(method, 3)
+    both = torch.randn(4, 70, 6, 4).transpose(1, 2)  # [4, 6, 70, 4], not contiguous
+    uniforms = torch.rand(4, 6, 70)
+    one = both[:1].expand(4, 6, 70, 4)
+    for terms in (both, both[::2], one):
+        base, lags = terms[..., 0], terms[..., 1:]
+        drawn = sample_boundaries(base, lags, uniforms=uniforms[: len(terms)], method=method)
+        copies = base.clone(), lags.clone(memory_format=torch.contiguous_format)
+        assert torch.equal(drawn, sample_boundaries(*copies, uniforms=uniforms[: len(terms)], method="loop"))
+
+
+@pytest.mark.parametrize("num_lags", [1, 3, 8])
+def test_maps_take_long_strings_a_span_at_a_time(monkeypatch, num_lags):
+    """What is held at a time is bounded, and the spans join without a seam."""
+    spans = []
+    original = portable._map_span
+    monkeypatch.setattr(portable, "_map_span", lambda base, *x: (spans.append(base.shape[1]), original(base, *x))[1])
+    monkeypatch.setattr(portable, "_MOST_HELD", 3 * 128 << num_lags)
+    base, lags = random_policy(3, 500, num_lags, scale=3.0)
+    thresholds = torch.logit(torch.rand(3, 500))
+    assert_equal_to_loop(portable.maps, base, lags, thresholds)
+    assert spans == [128, 128, 128, 116]
+
+
+@every_fast_method
 @pytest.mark.parametrize("num_rows", [1, 3, 9, 32])
-@pytest.mark.parametrize("length", [0, 1, 2, 3, 63, 64, 65, 130])
+@pytest.mark.parametrize("length", [0, 1, 2, 3, 63, 64, 65, 130, 500])
 def test_any_shape(method, num_rows, length):
     available(method, 4)
     base, lags = random_policy(num_rows, length, 4)
@@ -84,15 +143,13 @@ def test_long_strings(method, policy):
 
 
 @every_fast_method
-def test_decisions_by_the_last_bit(method):
+@pytest.mark.parametrize("num_lags", [2, 4, 8, 12])
+def test_decisions_by_the_last_bit(method, num_lags):
     """Thresholds that equal the sum, or lie one step beside it, under the one order of summation and under no other."""
-    available(method, 8)
-    base, lags = random_policy(8, 200, 8)
+    available(method, num_lags)
+    base, lags = random_policy(8, 200, num_lags)
     drawn = threshold_recurrence(base, lags, torch.zeros(8, 200), method="loop")
-    sums = boundary_logits(base, lags, drawn)
-    below = torch.nextafter(sums, torch.tensor(float("-inf")))
-    tight = torch.where(drawn, below, sums)  # each sum is just larger than its threshold, or just not
-    assert torch.equal(threshold_recurrence(base, lags, tight, method=method), drawn)
+    assert torch.equal(threshold_recurrence(base, lags, tight_thresholds(base, lags), method=method), drawn)
 
 
 def newest_lag_first(base, lags, thresholds):
@@ -116,18 +173,20 @@ def lag_off_by_one(base, lags, thresholds):
 @pytest.mark.parametrize("wrong", [newest_lag_first, lag_off_by_one])
 def test_the_comparison_catches_planted_bugs(wrong):
     base, lags = random_policy(8, 200, 8)
-    drawn = threshold_recurrence(base, lags, torch.zeros(8, 200), method="loop")
-    sums = boundary_logits(base, lags, drawn)
-    tight = torch.where(drawn, torch.nextafter(sums, torch.tensor(float("-inf"))), sums)
     with pytest.raises(AssertionError, match="differ from the loop's"):
-        assert_equal_to_loop(wrong, base, lags, tight)
+        assert_equal_to_loop(wrong, base, lags, tight_thresholds(base, lags))
 
 
 def test_sweeps_hand_over_what_does_not_settle(monkeypatch):
-    """Both ways out of the sweeps are taken and are right: maps for few lags, the loop for many."""
-    for num_lags, successor in ((8, "maps"), (12, "_continue_loop")):
-        base, lags = alternating(2, 500, num_lags)
-        thresholds = torch.zeros(2, 500)
+    """Both ways out of the sweeps are taken and are right: maps where states are few, the loop where they are many."""
+    for num_lags, num_rows, successor in (
+        (2, 2, "maps"),
+        (8, 2, "maps"),
+        (8, 200, "_continue_loop"),
+        (9, 2, "_continue_loop"),
+    ):
+        base, lags = parity(num_rows, 500, num_lags)
+        thresholds = torch.zeros(num_rows, 500)
         expected = portable.loop(base, lags, thresholds)
         called = []
         original = getattr(portable, successor)
@@ -142,7 +201,10 @@ def test_auto_chooses_what_can_run():
     assert METHODS[choose_method("cuda", 12)].missing("cuda", 12) is None
 
 
-def test_numba_survives_without_a_cache_folder(monkeypatch):
+@pytest.mark.parametrize(
+    "error", [RuntimeError("cannot cache function: no locator available"), OSError("No space left on device")]
+)
+def test_numba_survives_without_a_cache_folder(monkeypatch, error):
     """No writable place for compiled code: it is compiled for this process alone."""
     numba = pytest.importorskip("numba")
     from rltok_rl.sampling import compiled
@@ -152,7 +214,7 @@ def test_numba_survives_without_a_cache_folder(monkeypatch):
     def njit(*args, cache=False, **options):
         asked.append(cache)
         if cache:
-            raise RuntimeError("cannot cache function: no locator available")
+            raise error
         return original(*args, **options)
 
     monkeypatch.setattr(numba, "njit", njit)
@@ -196,8 +258,34 @@ def test_unknown_and_unfit_methods_are_refused():
         threshold_recurrence(base, lags, thresholds, method="maps")
     with pytest.raises(ValueError, match="method 'triton' cannot run here"):
         threshold_recurrence(base, lags, thresholds, method="triton")
-    with pytest.raises(ValueError, match=r"thresholds must have the shape of base, \[1, 4\], got \[4\]"):
-        threshold_recurrence(base, lags, thresholds[0])
+    many = METHODS["triton"].missing("cuda", 32)
+    assert many is not None and ("31 at most" in many or "not installed" in many)
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "error", "message"),
+    [
+        (
+            torch.zeros(4),
+            ValueError,
+            "thresholds must have the shape of base, [1, 4], and its device, cpu, got [4] on cpu",
+        ),
+        (torch.zeros(1, 4).long(), TypeError, "thresholds must be a floating-point tensor, got torch.int64"),
+        ([0.0] * 4, TypeError, "thresholds must be a floating-point tensor, got list"),
+        (torch.full((1, 4), torch.nan), ValueError, "thresholds must be numbers, got nan at index [0, 0]"),
+    ],
+)
+def test_unfit_thresholds_are_refused(thresholds, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        threshold_recurrence(*random_policy(1, 4, 2), thresholds)
+
+
+@pytest.mark.gpu
+def test_large_terms_stop_no_gpu():
+    """A sum over all terms would overflow, and a device assertion that fails takes the whole process with it."""
+    base, lags = torch.full((2, 50), 3e38, device="cuda"), torch.zeros(2, 50, 1, device="cuda")
+    assert threshold_recurrence(base, lags, torch.zeros_like(base)).all()
+    torch.cuda.synchronize()
 
 
 @pytest.mark.gpu
@@ -208,6 +296,6 @@ def test_gpu_draws_what_the_cpu_draws(method, policy, num_lags):
     if method != "auto" and METHODS[method].missing("cuda", num_lags):
         pytest.skip(METHODS[method].missing("cuda", num_lags))
     base, lags = POLICIES[policy](5, 777, num_lags)
-    thresholds = torch.logit(torch.rand(5, 777))
-    drawn = threshold_recurrence(base.cuda(), lags.cuda(), thresholds.cuda(), method=method)
-    assert torch.equal(drawn.cpu(), threshold_recurrence(base, lags, thresholds, method="loop"))
+    for thresholds in (torch.logit(torch.rand(5, 777)), tight_thresholds(base, lags)):
+        drawn = threshold_recurrence(base.cuda(), lags.cuda(), thresholds.cuda(), method=method)
+        assert torch.equal(drawn.cpu(), threshold_recurrence(base, lags, thresholds, method="loop"))

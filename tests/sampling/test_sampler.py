@@ -10,6 +10,7 @@ import torch
 
 from rltok_rl.functional.policy import boundary_log_prob, boundary_logits
 from rltok_rl.sampling import sample_boundaries
+from rltok_rl.sampling.thresholds import draw_boundary
 
 from .policies import random_policy, trained_policy
 
@@ -112,6 +113,26 @@ def test_generator_repeats_and_moves_on():
     assert torch.equal(first, sample_boundaries(base, lags, generator=torch.Generator().manual_seed(3)))
 
 
+def test_the_default_dtype_changes_no_draw():
+    """One seed, one string: random numbers are float32 whatever a program sets as its default."""
+    base, lags = random_policy(2, 100, 2)
+    expected = sample_boundaries(base, lags, generator=torch.Generator().manual_seed(3))
+    default = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.float64)
+        assert torch.equal(expected, sample_boundaries(base, lags, generator=torch.Generator().manual_seed(3)))
+    finally:
+        torch.set_default_dtype(default)
+
+
+def test_wide_uniforms_are_not_rounded_to_one():
+    """1 - 1e-12 is below sigmoid(80) and, rounded to float32, would be 1."""
+    base, lags = torch.full((1, 1), 80.0), torch.zeros(1, 1, 1)
+    uniforms = torch.full((1, 1), 1 - 1e-12, dtype=torch.float64)
+    assert sample_boundaries(base, lags, uniforms=uniforms, force_first=False).all()
+    assert draw_boundary(base, uniforms).all()  # a position at a time, by the same rule
+
+
 @pytest.mark.parametrize("shape", [(), (2,), (2, 3)])
 def test_leading_shapes_and_empty_strings(shape):
     base, lags = torch.randn(*shape, 10), torch.randn(*shape, 10, 2)
@@ -129,6 +150,10 @@ def test_nothing_is_tracked():
     ("options", "error", "message"),
     [
         ({"cap": -1.0}, ValueError, "cap must be positive and finite, or None, got -1.0"),
+        ({"cap": float("inf")}, ValueError, "cap must be positive and finite, or None, got inf"),
+        ({"cap": float("nan")}, ValueError, "cap must be positive and finite, or None, got nan"),
+        ({"uniforms": [0.5]}, TypeError, "uniforms must be a tensor or None, got list"),
+        ({"forced": [1]}, TypeError, "forced must be a tensor or None, got list"),
         ({"uniforms": torch.rand(2, 4)}, ValueError, "uniforms must be a floating-point tensor of shape [2, 5]"),
         ({"uniforms": torch.full((2, 5), 1.0)}, ValueError, "uniforms must lie in [0, 1), got values from 1.0 to 1.0"),
         ({"uniforms": torch.full((2, 5), float("nan"))}, ValueError, "uniforms must lie in [0, 1)"),
@@ -136,6 +161,7 @@ def test_nothing_is_tracked():
         ({"forced": torch.full((2, 5), 2)}, ValueError, "forced must hold -1 (free), 0 and 1, got [2]"),
         ({"forced": torch.ones(2, 5).bool()}, TypeError, "forced must be an integer tensor"),
         ({"forced": torch.ones(3, 5).long()}, ValueError, "forced must broadcast to [2, 5], got [3, 5]"),
+        ({"forced": torch.ones(3, 2, 5).long()}, ValueError, "forced must broadcast to [2, 5], got [3, 2, 5]"),
         ({"method": "magic"}, ValueError, "method must be one of"),
     ],
 )

@@ -28,7 +28,7 @@ class _Neighbours:
 
 
 if (_CHECKOUT / "pyproject.toml").is_file() and (_CHECKOUT / "envs" / "__init__.py").is_file():
-    sys.meta_path.append(_Neighbours)
+    sys.meta_path.insert(0, _Neighbours)  # first: an editable installation of another checkout must not mix in
 
 from rltok_rl.envs.registration import register as _register  # noqa: E402 - imports need the path
 from rltok_rl.functional.text import ids_to_bytes, text_to_ids  # noqa: E402 - imports need the path

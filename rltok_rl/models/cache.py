@@ -269,6 +269,18 @@ class UNetCache:
             raise ValueError(f"times must be at least 1, got {times}")
         return self._map(lambda x: x.repeat_interleave(times, dim=0), lambda x: x.repeat_interleave(times, dim=1))
 
+    def take(self, rows: Tensor) -> UNetCache:
+        """Some rows, in the order given; a row that is named several times branches.
+
+        Args:
+            rows: [n] int64, n >= 1.
+        """
+        if rows.dtype != torch.int64 or rows.dim() != 1 or not len(rows):
+            raise ValueError(f"rows must be int64 of shape [n >= 1], got {rows.dtype} {list(rows.shape)}")
+        if rows.device.type == "cpu" and not 0 <= int(rows.min()) <= int(rows.max()) < self.num_rows:
+            raise ValueError(f"rows must lie in 0..{self.num_rows - 1}, got {int(rows.min())}..{int(rows.max())}")
+        return self._map(lambda x: x.index_select(0, rows), lambda x: x.index_select(1, rows))
+
     def _map(self, on_rows: Callable[[Tensor], Tensor], on_layers: Callable[[Tensor], Tensor]) -> UNetCache:
         """Apply functions to every tensor: ``on_rows`` where rows come first, ``on_layers`` to [L, B, ...]."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}

@@ -1,0 +1,1 @@
+"""Instruments: what an estimator does to the gradient, measured against the truth."""

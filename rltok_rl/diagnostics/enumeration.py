@@ -1,0 +1,133 @@
+"""All boundary strings of a short text, with everything that the model says about each.
+
+Shapes: M texts of T + 1 bytes each, n = 2^(T - 1) strings of T decisions (the first is forced), D width, w lags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from rltok_rl.functional.likelihood import byte_log_prob
+from rltok_rl.functional.policy import boundary_entropy, boundary_log_prob, boundary_logits, recent_boundaries
+from rltok_rl.functional.rewards import REWARDS, charge_boundaries, prediction_entropy
+from rltok_rl.functional.text import text_to_ids
+from rltok_rl.models.unet import UNet
+
+MOST_BYTES = 16
+"""Decisions of the longest text that is enumerated: 2^15 strings."""
+
+Texts = str | bytes | Tensor | Sequence[str | bytes]
+
+
+def boundary_strings(num_steps: int) -> Tensor:
+    """Every string of ``num_steps`` decisions that begins with a boundary.
+
+    Args:
+        num_steps: T, from 1 to 16.
+
+    Returns:
+        [2^(T - 1), T] bool.
+
+    Example:
+        >>> boundary_strings(3).int().tolist()
+        [[1, 0, 0], [1, 0, 1], [1, 1, 0], [1, 1, 1]]
+    """
+    if not 1 <= num_steps <= MOST_BYTES:
+        raise ValueError(
+            f"num_steps must lie in 1..{MOST_BYTES} to be enumerated (T decisions have 2^(T - 1) strings), "
+            f"got {num_steps}"
+        )
+    numbers = torch.arange(2 ** (num_steps - 1))
+    places = torch.arange(num_steps - 1).flip(0)
+    rest = (numbers[:, None] >> places) & 1  # [n, T - 1]
+    return torch.cat((torch.ones(len(numbers), 1, dtype=torch.bool), rest.bool()), 1)
+
+
+def enumerate_rollouts(
+    model: UNet, texts: Texts, *, reward: str = "log_likelihood", price: float = 0.0
+) -> TensorDictBase:
+    """Roll the model out along every boundary string of every text, in the model's own precision.
+
+    The keys are those of :meth:`~rltok_rl.envs.ByteBoundaryEnv.parallel_rollout`; values are not rounded to float32 as
+    an environment's are. With gradients on, logits, log-probabilities and log-likelihoods carry them.
+
+    Args:
+        model: the U-Net, in training or evaluation mode (the soft cap of the policy depends on it).
+        texts: M texts of one length, T + 1 bytes each; a text, several, or ids [M, T + 1].
+        reward: a key of :data:`~rltok_rl.functional.rewards.REWARDS`.
+        price: nats per boundary.
+
+    Returns:
+        Tensordict [M, n, T] with one more key, ``log_weight`` [M, n, T]: the log-probability of the whole string.
+    """
+    byte_ids = _as_ids(texts).to(model.embedding.weight.device)  # [M, T + 1]
+    if reward not in REWARDS:
+        raise ValueError(f"reward must be one of {list(REWARDS)}, got {reward!r}")
+    num_texts, length = byte_ids.shape
+    num_steps = length - 1
+    strings = boundary_strings(num_steps).to(byte_ids.device)
+    count = len(strings)
+    shape = (num_texts, count, num_steps)
+
+    def per_string(x: Tensor) -> Tensor:  # [M, T, ...] to [M, n, T, ...]
+        return x.unsqueeze(1).expand(num_texts, count, *x.shape[1:])
+
+    states = model.encode(byte_ids)[:, :-1]  # [M, T, D]: nothing of it depends on boundaries
+    base, lags = model.boundary_terms(states)
+    early_logits = model.early_logits(states)
+    boundaries = strings.expand(num_texts, -1, -1)  # [M, n, T]
+    logits = boundary_logits(per_string(base), per_string(lags), boundaries, cap=model.boundary_cap)
+    forced = (torch.arange(num_steps, device=byte_ids.device) == 0).expand(shape)
+    log_probs = boundary_log_prob(logits, boundaries, forced=forced)
+    decoded = model.decode(per_string(states).flatten(0, 1), boundaries.flatten(0, 1))  # [M n, T, D]
+    revealed = byte_ids[:, 1:]
+    final = byte_log_prob(model.final_logits(decoded).unflatten(0, (num_texts, count)), per_string(revealed))
+    early = per_string(byte_log_prob(early_logits, revealed))
+    entropy = per_string(prediction_entropy(early_logits))
+    rewards = REWARDS[reward](final.detach(), early.detach(), entropy.detach())
+    rewards = charge_boundaries(rewards, boundaries, price)
+
+    position = torch.arange(num_steps, device=byte_ids.device).expand(shape)
+    last = position == num_steps - 1
+    following = {
+        "reward": rewards.unsqueeze(-1),
+        "final_log_prob": final.unsqueeze(-1),
+        "early_log_prob": early.unsqueeze(-1),
+        "done": last.unsqueeze(-1),
+        "terminated": torch.zeros_like(last).unsqueeze(-1),
+        "truncated": last.clone().unsqueeze(-1),
+        "byte": per_string(revealed),
+    }
+    content = {
+        "byte": per_string(byte_ids[:, :-1]),
+        "recent": recent_boundaries(boundaries, model.config.num_lags).to(torch.int8),
+        "position": position.unsqueeze(-1),
+        "forced": forced,
+        "encoder_state": per_string(states),
+        "action": boundaries.long(),
+        "logits": logits,
+        "entropy": boundary_entropy(logits, forced=forced),
+        "action_log_prob": log_probs,
+        "log_weight": log_probs.sum(-1, keepdim=True).expand(shape),
+        "early_entropy": entropy.unsqueeze(-1),
+        "next": TensorDict(following, shape),
+    }
+    return TensorDict(content, shape, names=[None, None, "time"])
+
+
+def _as_ids(texts: Texts) -> Tensor:
+    """[M, T + 1] int64."""
+    if isinstance(texts, Tensor):
+        ids = texts if texts.dim() == 2 else texts[None]
+    else:
+        rows = [text_to_ids(text) for text in ([texts] if isinstance(texts, (str, bytes)) else texts)]
+        if not rows or len({len(row) for row in rows}) != 1:
+            raise ValueError(f"texts must be at least one, all of one length, got lengths {[len(row) for row in rows]}")
+        ids = torch.stack(rows)
+    if ids.shape[1] < 2:
+        raise ValueError(f"texts must have at least 2 bytes (one to read, one to predict), got {ids.shape[1]}")
+    return ids

@@ -1,0 +1,296 @@
+"""What is taken from returns to make advantages.
+
+A baseline that does not depend on the decision it judges leaves the expected policy gradient as it is and takes noise
+from it (Section 2.4). All functions take returns [*B, T], compare the rows of all leading dimensions at each position,
+and say what they do to the expected gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from rltok_rl.functional.reduction import check_mask, masked_mean, sum_and_count, zero_masked
+
+
+def no_baseline(returns: Tensor, *, mask: Tensor | None = None, process_group: ProcessGroup | None = None) -> Tensor:
+    """The returns themselves: unbiased, and as noisy as they are.
+
+    Args:
+        returns: [*B, T].
+        mask: [*B, T] bool, True where a step is real; None for all.
+        process_group: not used.
+
+    Returns:
+        [*B, T], 0 where masked.
+    """
+    check_mask(mask, returns, "returns")
+    return zero_masked(returns, mask)
+
+
+def batch_centred(returns: Tensor, *, mask: Tensor | None = None, process_group: ProcessGroup | None = None) -> Tensor:
+    """Subtract the mean over rows at the same position (Eq. 17).
+
+        A_{t,b} = G_{t,b} - (1/n) sum_b' G_{t,b'}
+
+    The mean holds the row itself, which shrinks the expected gradient by exactly (n - 1)/n where rows are independent;
+    :func:`leave_one_out` undoes that.
+
+    Args:
+        returns: [*B, T], at least two rows.
+        mask: [*B, T] bool, True where a step is real; None for all. n counts the real rows of a position.
+        process_group: average over the rows of all its processes.
+
+    Returns:
+        [*B, T], 0 where masked, and where a position has one real row alone.
+
+    Example:
+        >>> batch_centred(torch.tensor([[1.0], [2.0], [6.0]])).T
+        tensor([[-2., -1.,  3.]])
+    """
+    centred, _ = _centre(returns, mask, process_group, "batch_centred")
+    return centred
+
+
+def leave_one_out(returns: Tensor, *, mask: Tensor | None = None, process_group: ProcessGroup | None = None) -> Tensor:
+    """Subtract the mean over the other rows at the same position: unbiased.
+
+        A_{t,b} = G_{t,b} - 1/(n-1) sum_{b' != b} G_{t,b'}  =  n/(n-1) (G_{t,b} - mean_b' G_{t,b'})
+
+    Args:
+        returns: [*B, T], at least two rows.
+        mask: [*B, T] bool, True where a step is real; None for all. n counts the real rows of a position.
+        process_group: compare with the rows of all its processes.
+
+    Returns:
+        [*B, T], 0 where masked. A position with one real row alone has no others to compare with: 0 too.
+
+    Example:
+        >>> leave_one_out(torch.tensor([[1.0], [2.0], [6.0]])).T
+        tensor([[-3.0000, -1.5000,  4.5000]])
+    """
+    centred, count = _centre(returns, mask, process_group, "leave_one_out")
+    return (centred * (count / (count - 1).clamp(min=1))).to(returns.dtype)
+
+
+def group_centred(
+    returns: Tensor,
+    *,
+    group_size: int,
+    exclude_self: bool = True,
+    mask: Tensor | None = None,
+    process_group: ProcessGroup | None = None,
+) -> Tensor:
+    """Subtract the mean over rows of the same group at the same position.
+
+    Rows that read one text with boundaries drawn independently share all that the text contributes to their returns, so
+    that subtracting it leaves what boundaries did.
+
+    Args:
+        returns: [B, T] where rows come in groups: 0 .. g-1, g .. 2g-1, and so on.
+        group_size: g, at least 2; divides B.
+        exclude_self: subtract the mean of the others (unbiased) instead of the mean of all (shrinks by (g-1)/g).
+        mask: [B, T] bool, True where a step is real; None for all.
+        process_group: not used: a group lives on one process.
+
+    Returns:
+        [B, T], 0 where masked.
+
+    Example:
+        >>> group_centred(torch.tensor([[1.0], [2.0], [10.0], [14.0]]), group_size=2).T
+        tensor([[-1.,  1., -4.,  4.]])
+    """
+    if returns.dim() != 2 or group_size < 2 or len(returns) % group_size:
+        raise ValueError(
+            f"group_size must be at least 2 and divide the rows of returns [B, T], got group_size={group_size} "
+            f"and returns {[*returns.shape]}"
+        )
+    check_mask(mask, returns, "returns")
+    apart = returns.unflatten(0, (-1, group_size)).transpose(0, 1)  # [g, B / g, T]: the group is the leading dimension
+    apart_mask = None if mask is None else mask.unflatten(0, (-1, group_size)).transpose(0, 1)
+    total, count = sum_and_count(apart, apart_mask, dim=0)
+    centred = zero_masked(apart - (total / count.clamp(min=1)).to(apart.dtype), apart_mask)
+    if exclude_self:
+        centred = (centred * (count / (count - 1).clamp(min=1))).to(returns.dtype)
+    return centred.transpose(0, 1).flatten(0, 1)
+
+
+def z_normalised(
+    returns: Tensor,
+    *,
+    eps: float = 1e-8,
+    mask: Tensor | None = None,
+    process_group: ProcessGroup | None = None,
+) -> Tensor:
+    """Subtract the mean over all steps and divide by their standard deviation: PPO's habit.
+
+    Not an unbiased estimate of anything: the scale depends on the decisions that it judges. It keeps steps of one size
+    whatever the rewards are.
+
+    Args:
+        returns: [*B, T], at least two real steps.
+        eps: added to the standard deviation.
+        mask: [*B, T] bool, True where a step is real; None for all.
+        process_group: statistics of all its processes.
+
+    Returns:
+        [*B, T], 0 where masked.
+
+    Example:
+        >>> z_normalised(torch.tensor([[1.0, 3.0]]))
+        tensor([[-1.,  1.]])
+    """
+    if returns.numel() < 2:
+        raise ValueError(f"z_normalised needs at least 2 steps, got returns {[*returns.shape]}")
+    check_mask(mask, returns, "returns")
+    returns = zero_masked(returns, mask)
+    mean = masked_mean(returns, mask, process_group=process_group)
+    deviation = returns - mean.to(returns.dtype)
+    variance = masked_mean(deviation.square(), mask, process_group=process_group)
+    return zero_masked(deviation / (variance.sqrt() + eps).to(returns.dtype), mask)
+
+
+class RunningMean(NamedTuple):
+    """What :func:`running_mean` remembers."""
+
+    total: Tensor  # [T] decayed sum of the returns of earlier batches, per position
+    count: Tensor  # [T] decayed number of them
+
+    @classmethod
+    def empty(cls, num_steps: int, *, device: torch.device | str | None = None) -> RunningMean:
+        """Nothing seen yet."""
+        return cls(torch.zeros(num_steps, device=device), torch.zeros(num_steps, device=device))
+
+
+def running_mean(
+    returns: Tensor,
+    state: RunningMean,
+    *,
+    decay: float = 0.9,
+    mask: Tensor | None = None,
+    process_group: ProcessGroup | None = None,
+) -> tuple[Tensor, RunningMean]:
+    """Subtract, per position, the mean over earlier batches: unbiased, and usable with a single row.
+
+    Args:
+        returns: [*B, T].
+        state: what earlier batches left; ``RunningMean.empty(T)`` at first, which subtracts nothing.
+        decay: what a batch weighs after one more, in [0, 1].
+        mask: [*B, T] bool, True where a step is real; None for all.
+        process_group: remember the rows of all its processes.
+
+    Returns:
+        Advantages [*B, T], 0 where masked, and the next state.
+
+    Example:
+        >>> first, state = running_mean(torch.tensor([[4.0]]), RunningMean.empty(1))
+        >>> second, state = running_mean(torch.tensor([[5.0]]), state)
+        >>> first, second
+        (tensor([[4.]]), tensor([[1.]]))
+    """
+    if not 0.0 <= decay <= 1.0:
+        raise ValueError(f"decay must lie in [0, 1], got {decay}")
+    if state.total.shape != returns.shape[-1:]:
+        raise ValueError(f"state must hold {returns.shape[-1]} positions, got {[*state.total.shape]}")
+    check_mask(mask, returns, "returns")
+    known = state.total / state.count.clamp(min=torch.finfo(state.count.dtype).tiny)
+    advantages = zero_masked(returns - known.to(returns.dtype), mask)
+    rows = returns.detach().reshape(-1, returns.shape[-1])
+    row_mask = None if mask is None else mask.reshape(rows.shape)
+    total, count = (x.squeeze(0) for x in sum_and_count(rows, row_mask, dim=0, process_group=process_group))
+    return advantages, RunningMean(decay * state.total + total, decay * state.count + count)
+
+
+def control_variate(
+    returns: Tensor,
+    regressors: Tensor,
+    *,
+    ridge: float = 1e-3,
+    folds: int = 2,
+    mask: Tensor | None = None,
+    process_group: ProcessGroup | None = None,
+) -> Tensor:
+    """Subtract what a linear regression, fitted on other rows, expects of the return: unbiased.
+
+        A_{t,b} = G_{t,b} - phi_{t,b} . w_{-f(b)}
+        w_{-f} = argmin_w sum_{t, b not in f} (G_{t,b} - phi_{t,b} . w)^2 + ridge' |w|^2
+
+    Rows are dealt into folds in turn, and a row is judged by weights that never saw it. Regressors may hold anything
+    that the row's decisions from t on do not influence: the text, later bytes included, what the early exit makes of
+    it, the boundaries before t. A constant is added to them.
+
+    Args:
+        returns: [*B, T].
+        regressors: [*B, T, F] the phi; no gradient reaches them.
+        ridge: strength of the penalty, in units of a regressor's mean square.
+        folds: at least 2; at most the number of rows.
+        mask: [*B, T] bool, True where a step is real; None for all.
+        process_group: not used: each process fits its own rows.
+
+    Returns:
+        [*B, T], 0 where masked.
+
+    Example:
+        >>> x = torch.arange(8.0).view(4, 2)
+        >>> control_variate(3 * x + 1, x[..., None], ridge=0.0).abs().max() < 1e-4
+        tensor(True)
+    """
+    num_rows = returns[..., 0].numel()
+    if regressors.shape[:-1] != returns.shape:
+        raise ValueError(f"regressors must be {[*returns.shape, 'F']}, got {[*regressors.shape]}")
+    if not 2 <= folds <= num_rows:
+        raise ValueError(f"folds must lie in 2..{num_rows}, the number of rows, got {folds}")
+    if ridge < 0:
+        raise ValueError(f"ridge must be at least 0, got {ridge}")
+    check_mask(mask, returns, "returns")
+    flat = zero_masked(returns, mask).reshape(num_rows, -1)
+    features = torch.cat((torch.ones_like(regressors[..., :1]), regressors), -1).detach()
+    if mask is not None:
+        features = features.masked_fill(~mask.unsqueeze(-1), 0.0)
+    features = features.reshape(num_rows, flat.shape[1], -1).double()  # [n, T, 1 + F]
+    targets = flat.detach().double()
+    fold = torch.arange(num_rows, device=returns.device) % folds
+    grams = [features[fold == f].flatten(0, 1).T @ features[fold == f].flatten(0, 1) for f in range(folds)]
+    moments = [features[fold == f].flatten(0, 1).T @ targets[fold == f].flatten() for f in range(folds)]
+    expected = torch.empty_like(targets)
+    for f in range(folds):
+        gram, moment = sum(grams) - grams[f], sum(moments) - moments[f]
+        size = gram.diagonal()
+        penalty = torch.cat((torch.zeros_like(size[:1]), ridge * size[1:]))  # the constant is free
+        # The floor keeps regressors that repeat each other, or never vary, from making the fit singular.
+        floor = 1e-10 * size.max() + torch.finfo(size.dtype).tiny
+        weights = torch.linalg.solve(gram + (penalty + floor).diag(), moment)
+        expected[fold == f] = features[fold == f] @ weights
+    return zero_masked(returns - expected.view_as(returns).to(returns.dtype), mask)
+
+
+def _centre(
+    returns: Tensor, mask: Tensor | None, process_group: ProcessGroup | None, name: str
+) -> tuple[Tensor, Tensor]:
+    """Returns minus their mean over rows at each position, and the number of real rows there."""
+    check_mask(mask, returns, "returns")
+    leading = tuple(range(returns.dim() - 1))
+    num_rows = returns[..., :1].numel() if returns.shape[-1] else 2
+    if process_group is not None:
+        num_rows *= process_group.size()
+    if not leading or num_rows < 2:
+        raise ValueError(
+            f"{name} compares rows with each other and needs at least 2 of them, got returns {[*returns.shape]}; "
+            f"running_mean and no_baseline work with one"
+        )
+    total, count = sum_and_count(returns, mask, dim=leading, process_group=process_group)
+    mean = (total / count.clamp(min=1)).to(returns.dtype)
+    return zero_masked(returns - mean, mask), count
+
+
+BASELINES: dict[str, Callable[..., Tensor]] = {
+    "none": no_baseline,
+    "batch_centred": batch_centred,
+    "leave_one_out": leave_one_out,
+    "z_normalised": z_normalised,
+}
+"""Baselines by name that need nothing beside the returns: ``(returns, *, mask, process_group) -> advantages``."""

@@ -1,0 +1,114 @@
+"""Everything that has to obey the laws. Adding an estimator, a baseline or an objective is adding a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rltok_rl.functional import baselines, policy_gradient, returns
+
+SHAPE = (6, 21)
+
+
+def zeros_like_pair(rewards: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.zeros_like(rewards), torch.zeros_like(rewards)
+
+
+def gae(rewards: Tensor, gamma: float, **options: Any) -> Tensor:
+    """With values of 0 and lambda = 1, nothing but a discounted return."""
+    return returns.generalized_advantage(rewards, *zeros_like_pair(rewards), gamma, 1.0, **options)
+
+
+def td_lambda(rewards: Tensor, gamma: float, **options: Any) -> Tensor:
+    return returns.td_lambda_return(rewards, *zeros_like_pair(rewards), gamma, 1.0, **options)
+
+
+def vtrace_targets(rewards: Tensor, gamma: float, **options: Any) -> Tensor:
+    values = zeros_like_pair(rewards)
+    return policy_gradient.vtrace(rewards, *values, torch.zeros_like(rewards), gamma, **options)[1]
+
+
+def vtrace_advantages(rewards: Tensor, gamma: float, **options: Any) -> Tensor:
+    values = zeros_like_pair(rewards)
+    return policy_gradient.vtrace(rewards, *values, torch.zeros_like(rewards), gamma, **options)[0]
+
+
+RETURNS: dict[str, Callable[..., Tensor]] = {
+    "discounted_return": returns.discounted_return,
+    "generalized_advantage": gae,
+    "td_lambda_return": td_lambda,
+    "vtrace targets": vtrace_targets,
+    "vtrace advantages": vtrace_advantages,
+}
+"""(rewards [*B, T], gamma, *, done, mask) -> returns [*B, T]."""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A baseline and what it claims."""
+
+    function: Callable[..., Tensor]
+    unbiased: bool = True
+    shrinks: bool = False  # the expected gradient is (n - 1)/n of the true one
+    centred: bool = True  # indifferent to what all rows of a position have in common
+    linear: bool = True
+    compiles: bool = True
+    differentiable: bool = True
+
+
+def remembering(function: Callable[..., Any], batch: Tensor) -> Callable[..., Tensor]:
+    """A running mean that has seen one batch before."""
+
+    def judge(returns_: Tensor, *, mask: Tensor | None = None, process_group: Any = None) -> Tensor:
+        state = baselines.RunningMean.empty(returns_.shape[-1])
+        _, state = function(batch[..., : returns_.shape[-1]].to(returns_.dtype), state)
+        return function(returns_, state, mask=mask, process_group=process_group)[0]
+
+    return judge
+
+
+def fitted(returns_: Tensor, *, mask: Tensor | None = None, process_group: Any = None) -> Tensor:
+    """Regressors that differ from position to position, and from row to row."""
+    size, length = returns_[..., 0].numel(), returns_.shape[-1]
+    position = torch.arange(length, dtype=returns_.dtype).expand_as(returns_)
+    row = torch.arange(size, dtype=returns_.dtype).view(*returns_.shape[:-1], 1).expand_as(returns_)
+    regressors = torch.stack((position, (row * 1.7 + position).sin()), -1)
+    return baselines.control_variate(returns_, regressors, mask=mask, process_group=process_group)
+
+
+EARLIER = torch.linspace(-1, 2, 4 * 64).view(4, 64)
+BASELINES: dict[str, Baseline] = {
+    "none": Baseline(baselines.no_baseline, centred=False),
+    "batch_centred": Baseline(baselines.batch_centred, unbiased=False, shrinks=True),
+    "leave_one_out": Baseline(baselines.leave_one_out),
+    "group_centred": Baseline(partial(baselines.group_centred, group_size=2)),
+    "group_centred, self included": Baseline(
+        partial(baselines.group_centred, group_size=2, exclude_self=False), unbiased=False, shrinks=True
+    ),
+    "z_normalised": Baseline(baselines.z_normalised, unbiased=False, centred=False, linear=False),
+    "running_mean": Baseline(remembering(baselines.running_mean, EARLIER), centred=False, linear=False),
+    "control_variate": Baseline(fitted, centred=False, compiles=False, differentiable=False),
+}
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A policy objective of log-probabilities, old log-probabilities and advantages."""
+
+    function: Callable[[Tensor, Tensor, Tensor], Tensor]
+    unbiased_off_policy: bool = False
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+OBJECTIVES: dict[str, Objective] = {
+    "score_function": Objective(lambda new, old, advantage: policy_gradient.score_function(new, advantage)),
+    "clipped_ratio": Objective(partial(policy_gradient.clipped_ratio, clip=0.2)),
+    "clipped_ratio, asymmetric": Objective(partial(policy_gradient.clipped_ratio, clip=(0.1, 0.3))),
+    "importance_weighted": Objective(policy_gradient.importance_weighted, unbiased_off_policy=True),
+    "importance_weighted, cut": Objective(partial(policy_gradient.importance_weighted, max_weight=2.0)),
+}

@@ -1,0 +1,211 @@
+"""Laws of all baselines: what they leave alone, and what they do to the expected gradient, by enumeration."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+
+from rltok_rl.functional.baselines import RunningMean, control_variate, group_centred, running_mean
+from rltok_rl.functional.policy_gradient import score_function
+
+from .registry import BASELINES, SHAPE, Baseline
+
+every = pytest.mark.parametrize("name", list(BASELINES))
+having = {
+    claim: pytest.mark.parametrize("name", [n for n, b in BASELINES.items() if getattr(b, claim)])
+    for claim in ("unbiased", "shrinks", "centred", "linear", "compiles", "differentiable")
+}
+
+
+def judge(name, returns, **options):
+    return BASELINES[name].function(returns, **options)
+
+
+def draw(*shape):
+    return torch.randn(*(shape or SHAPE), dtype=torch.float64)
+
+
+@every
+def test_shape_and_dtype_stay(name):
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        found = judge(name, draw().to(dtype))
+        assert found.shape == SHAPE and found.dtype == dtype
+
+
+@having["centred"]
+def test_what_rows_share_does_not_matter(name):
+    returns = draw()
+    torch.testing.assert_close(judge(name, returns + 5 * draw(1, SHAPE[1])), judge(name, returns))
+
+
+@having["linear"]
+def test_is_linear(name):
+    one, two = draw(), draw()
+    torch.testing.assert_close(judge(name, 2 * one - 3 * two), 2 * judge(name, one) - 3 * judge(name, two))
+
+
+@every
+def test_positions_of_equal_returns_get_nothing_beyond_the_baseline(name):
+    """Returns that are the same everywhere leave no advantage, save where nothing is subtracted."""
+    if name in ("none", "running_mean"):
+        return
+    torch.testing.assert_close(judge(name, torch.full(SHAPE, 3.0)), torch.zeros(SHAPE), rtol=0, atol=1e-5)
+
+
+@every
+def test_a_mask_is_a_smaller_batch(name):
+    """Rows that are masked as a whole are rows that are not there."""
+    returns = draw(8, 10)
+    mask = torch.ones(8, 10, dtype=torch.bool)
+    mask[4:] = False
+    broken = returns.masked_fill(~mask, float("nan")).requires_grad_()
+    found = judge(name, broken, mask=mask)
+    if name != "control_variate":  # its regressors are made from the number of rows
+        torch.testing.assert_close(found[:4], judge(name, returns[:4]))
+    assert (found[4:] == 0).all() and found.isfinite().all()
+    found.square().sum().backward()
+    assert broken.grad.isfinite().all() and (broken.grad[4:] == 0).all()
+
+
+@every
+def test_a_position_with_one_real_row_is_no_division_by_zero(name):
+    returns, mask = draw(4, 6), torch.ones(4, 6, dtype=torch.bool)
+    mask[1:, 5] = False
+    found = judge(name, returns, mask=mask)
+    assert found.isfinite().all() and (found[~mask] == 0).all()
+    if BASELINES[name].centred:
+        assert found[0, 5] == 0  # nothing to compare with
+
+
+@pytest.mark.parametrize("lengths", [(10, 7, 3, 2), (10, 10, 1, 1)])
+def test_leave_one_out_is_the_centred_one_scaled_per_position(lengths):
+    returns = draw(4, 10)
+    mask = torch.arange(10) < torch.tensor(lengths)[:, None]
+    count = mask.sum(0)
+    factor = torch.where(count > 1, count / (count - 1).clamp(min=1), 0)
+    torch.testing.assert_close(
+        judge("leave_one_out", returns, mask=mask), judge("batch_centred", returns, mask=mask) * factor
+    )
+
+
+def test_z_normalised_has_mean_0_and_spread_1():
+    mask = torch.rand(SHAPE) < 0.7
+    found = judge("z_normalised", 3 + 7 * draw(), mask=mask)[mask]
+    assert found.mean().abs() < 1e-7 and abs(found.std(correction=0) - 1) < 1e-6
+
+
+def test_a_running_mean_is_the_mean_of_what_came_before():
+    batches = [draw(3, 5) for _ in range(4)]
+    state = RunningMean.empty(5)
+    for number, batch in enumerate(batches):
+        found, state = running_mean(batch, state, decay=1.0)
+        before = torch.cat(batches[:number]).mean(0) if number else torch.zeros(5, dtype=torch.float64)
+        torch.testing.assert_close(found, batch - before, rtol=1e-5, atol=1e-6)
+
+
+def test_a_control_variate_takes_what_its_regressors_explain():
+    """Returns of which 96 % are linear in the regressors lose most of their variance, on rows it was not fitted on."""
+    regressors = draw(16, 30, 3)
+    returns = regressors @ torch.tensor([1.0, -2.0, 4.0], dtype=torch.float64) + draw(16, 30) + 10
+    found = control_variate(returns, regressors)
+    assert found.var() < 1.2 < 0.1 * returns.var()
+    twice = torch.cat((regressors, regressors, torch.zeros(16, 30, 1)), -1)  # collinear, and one that never varies
+    torch.testing.assert_close(control_variate(returns, twice), found, rtol=0.1, atol=0.05)
+
+
+@having["compiles"]
+def test_compiles_in_one_graph(name):
+    returns = draw(4, 6)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda r: judge(name, r), fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(returns), judge(name, returns))
+
+
+@having["differentiable"]
+def test_gradients_are_finite_differences(name):
+    assert torch.autograd.gradcheck(lambda r: judge(name, r), draw(4, 6).requires_grad_())
+
+
+def expected_gradient(baseline: Baseline, num_rows: int, num_steps: int):
+    """Exact and estimated gradient of the expected return, all joint decisions of all rows enumerated.
+
+    Rows share one autoregressive policy: the logit of a decision is base_t + lag_t a_{t-1}. Rewards are any function of
+    the decisions up to then.
+    """
+    base = torch.randn(num_steps, dtype=torch.float64, requires_grad=True)
+    lag = torch.randn(num_steps, dtype=torch.float64, requires_grad=True)
+    strings = torch.tensor(list(product([0.0, 1.0], repeat=num_steps)), dtype=torch.float64)  # [n, T]
+    previous = torch.nn.functional.pad(strings, (1, 0))[:, :-1]
+    logits = base + lag * previous
+    log_probs = torch.nn.functional.logsigmoid(torch.where(strings.bool(), logits, -logits))
+    prefixes = (strings * 2.0 ** torch.arange(num_steps)).cumsum(1).long()  # [n, T] a number for each prefix
+    table = torch.randn(num_steps, 2**num_steps, dtype=torch.float64) + 3
+    rewards = torch.stack([table[t][prefixes[:, t]] for t in range(num_steps)], 1)
+    returns = rewards.flip(1).cumsum(1).flip(1)
+    exact = torch.autograd.grad((log_probs.sum(1).exp() * returns[:, 0]).sum(), (base, lag), retain_graph=True)
+
+    total = [torch.zeros_like(base), torch.zeros_like(lag)]
+    for rows in product(range(len(strings)), repeat=num_rows):
+        chosen = torch.tensor(rows)
+        weight = log_probs[chosen].sum().exp().detach()
+        advantages = baseline.function(returns[chosen])
+        objective = score_function(log_probs[chosen], advantages.detach()).sum(1).mean()
+        found = torch.autograd.grad(weight * objective, (base, lag), retain_graph=True)
+        total = [t + f for t, f in zip(total, found, strict=True)]
+    return torch.cat(exact), torch.cat(total)
+
+
+@having["unbiased"]
+def test_unbiased_by_enumeration(name):
+    exact, estimated = expected_gradient(BASELINES[name], num_rows=4 if name == "group_centred" else 2, num_steps=2)
+    torch.testing.assert_close(estimated, exact)
+
+
+@pytest.mark.parametrize("num_rows", [2, 3, 4])
+def test_the_batch_mean_shrinks_the_gradient_by_exactly_one_row(num_rows):
+    exact, estimated = expected_gradient(BASELINES["batch_centred"], num_rows, num_steps=2)
+    torch.testing.assert_close(estimated, exact * (num_rows - 1) / num_rows)
+
+
+def test_a_group_mean_that_holds_the_row_shrinks_by_the_group():
+    exact, estimated = expected_gradient(BASELINES["group_centred, self included"], num_rows=4, num_steps=2)
+    torch.testing.assert_close(estimated, exact / 2)
+
+
+def test_normalising_is_biased_in_size_and_direction():
+    """What a law that every baseline passes could not show: this test finds a bias where there is one."""
+    exact, estimated = expected_gradient(BASELINES["z_normalised"], num_rows=2, num_steps=2)
+    assert torch.cosine_similarity(exact, estimated, dim=0) < 0.9999
+    assert not torch.allclose(exact, estimated, rtol=0.05)
+
+
+@pytest.mark.parametrize("name", ["batch_centred", "leave_one_out"])
+@pytest.mark.parametrize("shape", [(1, 5), (5,)], ids=str)
+def test_one_row_alone_is_refused(name, shape):
+    with pytest.raises(ValueError, match=rf"{name} compares rows .* needs at least 2 of them, got returns \["):
+        judge(name, draw(*shape))
+
+
+@every
+def test_masks_that_do_not_fit_are_refused(name):
+    with pytest.raises(ValueError, match=r"mask must have the shape of returns, \[6, 21\], got \[6\]"):
+        judge(name, draw(), mask=torch.ones(6, dtype=torch.bool))
+    with pytest.raises(TypeError, match="mask must be bool"):
+        judge(name, draw(), mask=torch.ones(SHAPE))
+
+
+def test_other_bad_input_is_refused():
+    with pytest.raises(ValueError, match="group_size must be at least 2 and divide the rows .* group_size=4"):
+        group_centred(draw(6, 3), group_size=4)
+    with pytest.raises(ValueError, match=r"folds must lie in 2\.\.6, the number of rows, got 7"):
+        control_variate(draw(6, 3), draw(6, 3, 1), folds=7)
+    with pytest.raises(ValueError, match=r"regressors must be \[6, 3, 'F'\], got \[6, 2, 1\]"):
+        control_variate(draw(6, 3), draw(6, 2, 1))
+    with pytest.raises(ValueError, match="ridge must be at least 0, got -1"):
+        control_variate(draw(6, 3), draw(6, 3, 1), ridge=-1)
+    with pytest.raises(ValueError, match="state must hold 3 positions, got"):
+        running_mean(draw(6, 3), RunningMean.empty(4))
+    with pytest.raises(ValueError, match=r"decay must lie in \[0, 1\], got 2"):
+        running_mean(draw(6, 3), RunningMean.empty(3), decay=2)

@@ -1,0 +1,69 @@
+"""Two processes with half the rows each see what one process sees with all of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from rltok_rl.functional.baselines import RunningMean, batch_centred, leave_one_out, running_mean, z_normalised
+from rltok_rl.functional.reduction import loss_mean, masked_mean
+
+ROWS, STEPS = 6, 9
+
+
+def everything(returns, mask, group):
+    """All that takes a process group, on the rows of this process."""
+    advantages, state = running_mean(returns, RunningMean.empty(STEPS), mask=mask, process_group=group)
+    return {
+        "batch_centred": batch_centred(returns, mask=mask, process_group=group),
+        "leave_one_out": leave_one_out(returns, mask=mask, process_group=group),
+        "z_normalised": z_normalised(returns, mask=mask, process_group=group),
+        "running_mean": running_mean(returns, state, mask=mask, process_group=group)[0],
+        "masked_mean": masked_mean(returns, mask, process_group=group),
+    }
+
+
+def data():
+    generator = torch.Generator().manual_seed(3)
+    returns = torch.randn(ROWS, STEPS, generator=generator)
+    mask = torch.rand(ROWS, STEPS, generator=generator) < 0.7
+    mask[:4, 8] = False  # a position whose real rows all belong to one process
+    return returns, mask
+
+
+def work(rank: int, folder: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    returns, mask = data()
+    mine = slice(0, 4) if rank == 0 else slice(4, None)  # shards of different size
+    weight = torch.ones((), requires_grad=True)
+    loss = loss_mean(weight * returns[mine].square(), mask[mine], process_group=dist.group.WORLD)
+    loss.backward()
+    found = everything(returns[mine], mask[mine], dist.group.WORLD)
+    torch.save({**found, "loss": loss.detach(), "gradient": weight.grad}, f"{folder}/{rank}.pt")
+    alone = leave_one_out(returns[:1] if rank == 0 else returns[1:2], process_group=dist.group.WORLD)
+    torch.save(alone, f"{folder}/alone{rank}.pt")
+    dist.destroy_process_group()
+
+
+def test_two_processes_are_one(tmp_path: Path):
+    mp.spawn(work, args=(str(tmp_path),), nprocs=2)
+    halves = [torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1)]
+    returns, mask = data()
+    expected = everything(returns, mask, None)
+    for name, value in expected.items():
+        parts = [half[name] for half in halves]
+        found = torch.cat(parts) if parts[0].dim() else parts[0]
+        torch.testing.assert_close(found, value, rtol=1e-6, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}")
+    torch.testing.assert_close(halves[0]["masked_mean"], halves[1]["masked_mean"])
+
+    weight = torch.ones((), requires_grad=True)
+    loss = loss_mean(weight * returns.square(), mask)
+    loss.backward()
+    for name, value in (("loss", loss.detach()), ("gradient", weight.grad)):  # data-parallel training averages
+        torch.testing.assert_close(sum(half[name] for half in halves) / 2, value)
+    # One row per process is two rows in all.
+    alone = torch.cat([torch.load(tmp_path / f"alone{rank}.pt") for rank in (0, 1)])
+    torch.testing.assert_close(alone, leave_one_out(returns[:2]))

@@ -149,9 +149,10 @@ def vtrace(
 def clip_bounds(clip: Clip) -> tuple[float, float]:
     """``clip`` as (low, high), checked."""
     low, high = clip if isinstance(clip, tuple) else (clip, clip)
-    if not 0.0 <= low <= 1.0 or not high >= 0.0:
+    numbers = not isinstance(low, Tensor)  # buffers of a loss: looking at them would stall the device
+    if numbers and (not 0.0 <= low <= 1.0 or not high >= 0.0):
         raise ValueError(f"clip must be epsilon in [0, 1], or (low in [0, 1], high >= 0), got {clip}")
-    return float(low), float(high)
+    return low, high
 
 
 def _same_shape(**tensors: Tensor) -> None:

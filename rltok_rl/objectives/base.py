@@ -70,19 +70,41 @@ class StepLoss(LossModule):
         return masked_mean(values.detach(), mask, process_group=self.process_group)
 
 
-def read(tensordict: TensorDictBase, key: NestedKey) -> Tensor:
-    """An entry [*B, T] or [*B, T, 1] as [*B, T]."""
+class MissingEntryError(KeyError):
+    """An entry that a tensordict should hold; says what it holds instead."""
+
+    def __init__(self, tensordict: TensorDictBase, key: NestedKey, remedy: str = "") -> None:
+        held = sorted(_spelled(k) for k in tensordict.keys(True, True))
+        super().__init__(f"the tensordict must hold {_spelled(key)!r}{remedy}; it holds {held}")
+
+    def __str__(self) -> str:
+        """The message itself; a KeyError would show its repr."""
+        return str(self.args[0])
+
+
+def read(tensordict: TensorDictBase, key: NestedKey, *, remedy: str = "") -> Tensor:
+    """An entry [*B, T] or [*B, T, 1] as [*B, T].
+
+    Args:
+        tensordict: [*B, T].
+        key: where the entry is.
+        remedy: what else would help, for the message where it is missing.
+    """
     stored = tensordict.get(key, None)
     shape = tuple(tensordict.batch_size)
     if stored is None:
-        raise KeyError(f"the tensordict must hold {key!r}; it holds {sorted(map(str, tensordict.keys(True, True)))}")
+        raise MissingEntryError(tensordict, key, remedy)
     if stored.shape == (*shape, 1):
         return stored.squeeze(-1)
     if stored.shape != shape:
-        raise ValueError(f"{key!r} must have shape {[*shape]} or {[*shape, 1]}, got {[*stored.shape]}")
+        raise ValueError(f"{_spelled(key)!r} must have shape {[*shape]} or {[*shape, 1]}, got {[*stored.shape]}")
     return stored
 
 
-def read_next(tensordict: TensorDictBase, key: NestedKey) -> Tensor:
-    """As :func:`read`, of the entry under ``next``."""
-    return read(tensordict, ("next", key) if isinstance(key, str) else ("next", *key))
+def under_next(key: NestedKey) -> NestedKey:
+    """The key of the same entry one step later."""
+    return ("next", key) if isinstance(key, str) else ("next", *key)
+
+
+def _spelled(key: NestedKey) -> str:
+    return key if isinstance(key, str) else ".".join(key)

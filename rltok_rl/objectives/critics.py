@@ -14,6 +14,7 @@ from torchrl.objectives.utils import register_value_estimator
 
 from rltok_rl.functional.policy_gradient import vtrace
 from rltok_rl.functional.returns import check_gamma, generalized_advantage
+from rltok_rl.objectives.base import under_next
 from rltok_rl.objectives.estimators import ReturnEstimator, _View
 
 
@@ -40,11 +41,11 @@ class CriticAdvantage(ReturnEstimator):
     def in_keys(self) -> list[NestedKey]:
         """Rewards, ends, and what the critic reads on both sides of a step."""
         keys = self.tensor_keys
-        own: list[NestedKey] = [("next", keys.reward), ("next", keys.done), ("next", keys.terminated)]
+        own: list[NestedKey] = [under_next(keys.reward), under_next(keys.done), under_next(keys.terminated)]
         if self.value_network is None:
-            return [*own, keys.value, ("next", keys.value)]
+            return [*own, keys.value, under_next(keys.value)]
         read = self.value_network.in_keys
-        return [*own, *read, *(("next", key) if isinstance(key, str) else ("next", *key) for key in read)]
+        return [*own, *read, *map(under_next, read)]
 
     @dispatch
     def forward(
@@ -104,10 +105,10 @@ class CriticAdvantage(ReturnEstimator):
     def _rewards_and_ends(self, view: _View) -> tuple[Tensor, dict[str, Tensor | None]]:
         keys = self.tensor_keys
         ends = {
-            "done": view.read(("next", keys.done), missing_ok=True),
-            "terminated": view.read(("next", keys.terminated), missing_ok=True),
+            "done": view.find(under_next(keys.done)),
+            "terminated": view.find(under_next(keys.terminated)),
         }
-        return view.read(("next", keys.reward)), ends
+        return view.read(under_next(keys.reward)), ends
 
 
 @register_value_estimator("vtrace_return", default_kwargs={"gamma": 0.99, "lmbda": 1.0})

@@ -21,6 +21,7 @@ from torchrl.objectives.value import ValueEstimatorBase
 
 from rltok_rl.functional import baselines
 from rltok_rl.functional.returns import check_gamma, discounted_return
+from rltok_rl.objectives.base import MissingEntryError, read, under_next
 
 MaskKey = NestedKey | Literal["auto"] | None
 
@@ -77,7 +78,7 @@ class ReturnEstimator(ValueEstimatorBase):
     def in_keys(self) -> list[NestedKey]:
         """What is read; the base class would derive it from a critic."""
         keys = self.tensor_keys
-        own: list[NestedKey] = [("next", keys.reward), ("next", keys.done)]
+        own: list[NestedKey] = [under_next(keys.reward), under_next(keys.done)]
         if self.subtract_value and self.value_network is not None:
             own += [key for key in self.value_network.in_keys if key not in own]
         return own
@@ -126,9 +127,9 @@ class ReturnEstimator(ValueEstimatorBase):
     def _returns(self, view: _View) -> Tensor:
         keys = self.tensor_keys
         return discounted_return(
-            view.read(("next", keys.reward)),
+            view.read(under_next(keys.reward)),
             self.gamma,
-            done=view.read(("next", keys.done), missing_ok=True),
+            done=view.find(under_next(keys.done)),
             mask=view.mask,
         )
 
@@ -229,7 +230,7 @@ class ControlVariateReturn(ReturnEstimator):
     def _advantages(self, returns: Tensor, view: _View) -> Tensor:
         features = torch.cat([view.read_features(key) for key in self.regressor_keys], -1)  # [*B, T, F]
         if self.hindsight:
-            done = view.read(("next", self.tensor_keys.done), missing_ok=True)
+            done = view.find(under_next(self.tensor_keys.done))
             ahead = [discounted_return(x, self.gamma, done=done, mask=view.mask) for x in features.unbind(-1)]
             features = torch.cat((features, torch.stack(ahead, -1)), -1)
         return baselines.control_variate(returns, features, ridge=self.ridge, folds=self.folds, mask=view.mask)
@@ -241,23 +242,17 @@ class _View:
     def __init__(self, rollout: TensorDictBase, time_dim: int, mask_key: MaskKey) -> None:
         self.rollout, self.time_dim = rollout, time_dim
         if mask_key == "auto":
-            self.mask = self.read(("collector", "mask"), missing_ok=True)
+            self.mask = self.find(("collector", "mask"))
         else:
             self.mask = None if mask_key is None else self.read(mask_key)
 
-    def read(self, key: NestedKey, *, missing_ok: bool = False) -> Tensor | None:
+    def read(self, key: NestedKey) -> Tensor:
         """[*B, T] or [*B, T, 1] as stored, to [*B, T]."""
-        stored = self.rollout.get(key, None)
-        if stored is None:
-            if missing_ok:
-                return None
-            raise KeyError(f"the rollout must hold {key!r}; it holds {sorted(map(str, self.rollout.keys(True, True)))}")
-        shape = tuple(self.rollout.batch_size)
-        if stored.shape == (*shape, 1):
-            stored = stored.squeeze(-1)
-        if stored.shape != shape:
-            raise ValueError(f"{key!r} must have shape {[*shape]} or {[*shape, 1]}, got {[*stored.shape]}")
-        return stored.movedim(self.time_dim, -1)
+        return read(self.rollout, key).movedim(self.time_dim, -1)
+
+    def find(self, key: NestedKey) -> Tensor | None:
+        """As :meth:`read`; None where there is no such entry."""
+        return None if self.rollout.get(key, None) is None else self.read(key)
 
     def read_features(self, key: NestedKey) -> Tensor:
         """[*B, T] or [*B, T, F] as stored, to [*B, T, F]."""
@@ -270,7 +265,7 @@ class _View:
         """Values [*B, T], stored or asked for."""
         if self.rollout.get(key, None) is None:
             if critic is None:
-                raise KeyError(f"values need {key!r} in the rollout, or a value_network that makes it")
+                raise MissingEntryError(self.rollout, key, ", or the estimator a value_network that makes it")
             asked = self.rollout.select(*critic.in_keys, strict=False)
             with nullcontext() if params is None else params.to_module(critic):
                 return _View(critic(asked), self.time_dim, None).read(key)

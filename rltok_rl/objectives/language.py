@@ -10,7 +10,7 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import dispatch
 from tensordict.utils import NestedKey
 
-from rltok_rl.objectives.base import StepLoss, read_next
+from rltok_rl.objectives.base import StepLoss, read, under_next
 
 
 class LanguageModelLoss(StepLoss):
@@ -41,13 +41,12 @@ class LanguageModelLoss(StepLoss):
     @property
     def in_keys(self) -> list[NestedKey]:
         """The log-likelihood under ``next``."""
-        key = self.tensor_keys.log_prob
-        return [("next", key) if isinstance(key, str) else ("next", *key)]
+        return [under_next(self.tensor_keys.log_prob)]
 
     @dispatch
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """A tensordict without batch dimension: the loss and its figure."""
-        nats = -read_next(tensordict, self.tensor_keys.log_prob)
+        nats = -read(tensordict, under_next(self.tensor_keys.log_prob))
         mask = self.steps(tensordict)
         return TensorDict({self._name: self.reduce(nats, mask), self._bits: self.figure(nats, mask) / math.log(2)})
 

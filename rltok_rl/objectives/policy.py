@@ -13,7 +13,7 @@ from torch.distributed import ProcessGroup
 from torchrl.objectives.value import ValueEstimatorBase
 
 from rltok_rl.functional.metrics import approximate_kl, effective_sample_size, mean_and_spread
-from rltok_rl.objectives.base import read
+from rltok_rl.objectives.base import MissingEntryError, read
 from rltok_rl.objectives.estimators import make_estimator
 
 
@@ -34,7 +34,7 @@ def advantages_of(
     """Advantages [*B, T], detached, and the tensordict with what the estimator added; the caller's is left alone."""
     if tensordict.get(key, None) is None:
         if estimator is None:
-            raise KeyError(f"the tensordict must hold {key!r}, or the loss an estimator that makes it")
+            raise MissingEntryError(tensordict, key, ", or the loss an estimator that makes it")
         tensordict = estimator(tensordict.copy())
     return tensordict, read(tensordict, key).detach()
 

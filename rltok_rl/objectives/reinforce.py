@@ -12,6 +12,7 @@ from tensordict.utils import NestedKey
 from torchrl.objectives.value import ValueEstimatorBase
 
 from rltok_rl.functional.policy_gradient import importance_weighted, score_function
+from rltok_rl.functional.reduction import zero_masked
 from rltok_rl.objectives.base import StepLoss, read
 from rltok_rl.objectives.policy import (
     advantage_figures,
@@ -131,7 +132,9 @@ class BoundaryReinforceLoss(StepLoss):
                 figures["entropy"] = self.figure(read(tensordict, keys.entropy), free)
         else:
             log_probs, entropy = scores_of(tensordict, self.actor_network, keys.action)
-            old = read(tensordict, keys.action_log_prob).detach()
+            # Zeros where nothing counts: what stands there may not be a number, and 0 times that is none either.
+            log_probs = zero_masked(log_probs, free)
+            old = zero_masked(read(tensordict, keys.action_log_prob).detach(), free)
             if self.off_policy:
                 objective = importance_weighted(log_probs, old, advantages, max_weight=self.max_weight)
             else:

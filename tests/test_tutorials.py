@@ -1,4 +1,4 @@
-"""Every tutorial runs from top to bottom, and so does the example in the README."""
+"""Every tutorial runs from top to bottom, and so do the examples in the README and on the page of objectives."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from .layout import ROOT
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "tutorials").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "docs" / "objectives.md", *sorted((ROOT / "docs" / "tutorials").glob("*.md"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

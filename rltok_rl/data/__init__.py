@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rltok_rl.data.local import local_prose
-from rltok_rl.data.source import TextSource, Windows
+from rltok_rl.data.local import local_code, local_prose
+from rltok_rl.data.source import RepeatedSource, TextSource, Windows
 
-__all__ = ["TextSource", "Windows", "local_prose"]
+__all__ = ["RepeatedSource", "TextSource", "Windows", "local_code", "local_prose"]

@@ -92,3 +92,41 @@ class TextSource:
                 f"document {number} ({len(short)} of {len(self.lengths)} are too short); "
                 f"short_documents='whole' draws them as they are, and drops nothing"
             )
+
+
+class RepeatedSource(TextSource):
+    """Windows of another source, each dealt to several rows in succession.
+
+    Rows that read one text with boundaries of their own differ by what the boundaries did alone, which is what
+    ``group_centred`` advantages compare.
+
+    Args:
+        source: where windows come from.
+        times: rows per window.
+
+    Example:
+        >>> source = RepeatedSource(TextSource("to be or not to be"), times=2)
+        >>> windows = source.draw(4, 8, torch.Generator().manual_seed(0))
+        >>> bool((windows.byte_ids[0::2] == windows.byte_ids[1::2]).all())
+        True
+    """
+
+    def __init__(self, source: TextSource, times: int) -> None:
+        if times < 1:
+            raise ValueError(f"times must be at least 1, got {times}")
+        self.__dict__.update(source.__dict__)  # the same documents, not a copy of them
+        self.times = times
+
+    def draw(self, num_rows: int, length: int, generator: torch.Generator | None = None) -> Windows:
+        """Draw windows for ``num_rows`` rows, ``times`` of each.
+
+        Args:
+            num_rows: a multiple of ``times``.
+            length: bytes of each, at least 2.
+            generator: source of the random numbers.
+        """
+        if num_rows % self.times:
+            raise ValueError(f"num_rows must be a multiple of times={self.times}, got {num_rows}")
+        drawn = super().draw(num_rows // self.times, length, generator)
+        parts = (x.repeat_interleave(self.times, 0) for x in (drawn.byte_ids, drawn.lengths, drawn.ends))
+        return Windows(*parts)

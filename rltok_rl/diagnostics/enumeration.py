@@ -76,7 +76,8 @@ def enumerate_rollouts(
     def per_string(x: Tensor) -> Tensor:  # [M, T, ...] to [M, n, T, ...]
         return x.unsqueeze(1).expand(num_texts, count, *x.shape[1:])
 
-    states = model.encode(byte_ids)[:, :-1]  # [M, T, D]: nothing of it depends on boundaries
+    encoded = model.encode(byte_ids)  # [M, T + 1, D]: nothing of it depends on boundaries
+    states = encoded[:, :-1]
     base, lags = model.boundary_terms(states)
     early_logits = model.early_logits(states)
     boundaries = strings.expand(num_texts, -1, -1)  # [M, n, T]
@@ -101,6 +102,7 @@ def enumerate_rollouts(
         "terminated": torch.zeros_like(last).unsqueeze(-1),
         "truncated": last.clone().unsqueeze(-1),
         "byte": per_string(revealed),
+        "encoder_state": per_string(encoded[:, 1:]),
     }
     content = {
         "byte": per_string(byte_ids[:, :-1]),

@@ -1,0 +1,115 @@
+"""Estimators by the names that studies know them by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from rltok_rl.agents import BoundaryCritic
+from tensordict import TensorDictBase
+
+from rltok_rl.diagnostics.report import Candidate
+from rltok_rl.models.unet import UNet
+from rltok_rl.objectives import make_estimator
+from rltok_rl.objectives.flips import LocalFlips
+
+Maker = Callable[[str, float, UNet, int], Candidate]
+
+
+def _plain(estimator: str, reward: str, name: str, gamma: float, model: UNet, num_steps: int) -> Candidate:
+    options = {"num_steps": num_steps} if estimator == "running_mean" else {}
+    made = make_estimator(estimator, gamma=gamma, **options)
+    learn = _nothing if estimator == "running_mean" else None  # it fills its memory as it judges
+    return Candidate(name, made, reward=reward, learn=learn)
+
+
+def _nothing(rollout: TensorDictBase) -> None:
+    pass
+
+
+def _siblings(size: int, name: str, gamma: float, model: UNet, num_steps: int) -> Candidate:
+    return Candidate(name, make_estimator("group_centred", gamma=gamma, group_size=size), rows_per_text=size)
+
+
+def _regression(name: str, gamma: float, model: UNet, num_steps: int) -> Candidate:
+    """What the early exit makes of each byte, and of all bytes to come."""
+    keys = (("next", "early_log_prob"), "early_entropy", "encoder_state")
+    return Candidate(name, make_estimator("control_variate", gamma=gamma, regressor_keys=keys))
+
+
+def _critic(lmbda: float, name: str, gamma: float, model: UNet, num_steps: int) -> Candidate:
+    """A critic on encoder states that learns from every batch."""
+    critic = BoundaryCritic(model.config).to(model.embedding.weight.dtype)
+    optimizer = torch.optim.Adam(critic.parameters(), lr=2e-3)
+    estimator = make_estimator("critic_advantage", gamma=gamma, lmbda=lmbda, value_network=critic)
+
+    def learn(rollout: TensorDictBase) -> None:
+        for _ in range(4):
+            seen = critic(rollout.select("encoder_state"))["state_value"]
+            error = (seen - rollout["value_target"]).square().mean()
+            optimizer.zero_grad()
+            error.backward()
+            optimizer.step()
+
+    return Candidate(name, estimator, learn=learn)
+
+
+def _flips(num_flips: int, span: int, name: str, gamma: float, model: UNet, num_steps: int) -> Candidate:
+    estimator = LocalFlips(model, gamma=gamma, num_flips=num_flips, span=span)
+    return Candidate(name, estimator, extra_rows=num_flips)
+
+
+CANDIDATES: dict[str, Maker] = {
+    "raw": partial(_plain, "discounted_return", "log_likelihood"),
+    "batch": partial(_plain, "batch_centred", "log_likelihood"),
+    "early": partial(_plain, "discounted_return", "early_exit"),
+    "paper": partial(_plain, "batch_centred", "early_exit"),
+    "leave_one_out": partial(_plain, "leave_one_out", "early_exit"),
+    "entropy_relative": partial(_plain, "leave_one_out", "entropy_relative"),
+    "z_normalised": partial(_plain, "z_normalised", "early_exit"),
+    "running_mean": partial(_plain, "running_mean", "early_exit"),
+    "regression": _regression,
+    "critic_td": partial(_critic, 0.95),
+    "critic": partial(_critic, 1.0),
+    "siblings_2": partial(_siblings, 2),
+    "siblings_4": partial(_siblings, 4),
+    "siblings_8": partial(_siblings, 8),
+    "flips": partial(_flips, 3, 16),
+    "flips_far": partial(_flips, 3, 32),
+}
+"""Makers by name: ``(name, gamma, model, num_steps) -> Candidate``."""
+
+MEANING = {
+    "raw": "log-likelihood alone",
+    "batch": "log-likelihood, batch mean",
+    "early": "early exit",
+    "paper": "early exit, batch mean: the paper's",
+    "leave_one_out": "early exit, mean of the other rows",
+    "entropy_relative": "early exit's entropy instead of its likelihood, mean of the other rows",
+    "z_normalised": "early exit, normalised",
+    "running_mean": "early exit, mean of earlier batches",
+    "regression": "early exit, regression on what the early exit knows of the text",
+    "critic_td": "early exit, critic, lambda 0.95",
+    "critic": "early exit, critic, lambda 1",
+    "siblings_2": "two rows per text, compared with each other",
+    "siblings_4": "four rows per text",
+    "siblings_8": "eight rows per text",
+    "flips": "local counterfactuals: 3 flips per 16 bytes",
+    "flips_far": "local counterfactuals: 3 flips per 32 bytes",
+}
+
+
+def make_candidate(name: str, gamma: float, model: UNet, num_steps: int, *, label: str | None = None) -> Candidate:
+    """A candidate by name.
+
+    Args:
+        name: a key of :data:`CANDIDATES`.
+        gamma: discount.
+        model: the U-Net to be judged.
+        num_steps: T.
+        label: what to call it; None calls it by its name.
+    """
+    if name not in CANDIDATES:
+        raise ValueError(f"estimators must be among {list(CANDIDATES)}, got {name!r}")
+    return CANDIDATES[name](label or name, gamma, model, num_steps)

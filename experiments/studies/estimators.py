@@ -1,0 +1,246 @@
+"""What each advantage estimator does to the gradient: bias, noise, signal at equal cost, agreement with the truth.
+
+    python -m rltok_rl.experiments.studies.estimators estimators=[paper,siblings_4] gamma=0.95
+
+Every option of :class:`Study` can be given so (Hydra). A toy model is trained first where there is none.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import hydra
+import torch
+from hydra.core.config_store import ConfigStore
+from omegaconf import OmegaConf
+from rltok_rl.experiments.bench.harness import machine
+from rltok_rl.experiments.studies.candidates import CANDIDATES, make_candidate
+from rltok_rl.experiments.studies.pages import draw_figures, write_page
+from rltok_rl.experiments.studies.toy import get_toy
+
+from rltok_rl.data import TextSource, local_code
+from rltok_rl.diagnostics.drawing import EnumeratedRollouts, TextRollouts
+from rltok_rl.diagnostics.exact import exact_gradient
+from rltok_rl.diagnostics.gradients import signal_to_noise
+from rltok_rl.diagnostics.report import collect_gradients, estimator_report
+from rltok_rl.diagnostics.truth import counterfactual_correlation, resampled_correlation
+from rltok_rl.models.unet import UNet
+
+
+@dataclass
+class Study:
+    """Options of the study."""
+
+    estimators: list[str] = field(default_factory=lambda: list(CANDIDATES))
+    """Which to measure; keys of ``CANDIDATES``."""
+    gamma: float = 0.99
+    """Discount of the first table."""
+    sweep: list[str] = field(default_factory=lambda: ["paper", "leave_one_out", "siblings_4", "flips"])
+    """Which to measure at every discount of ``gammas``."""
+    gammas: list[float] = field(default_factory=lambda: [0.0, 0.5, 0.8, 0.9, 0.95, 0.99, 1.0])
+    num_batches: int = 150
+    """Batches of real text that gradients are taken on."""
+    warm_up: int = 60
+    """Batches beforehand, for estimators that learn."""
+    reference_batches: int = 300
+    """Batches of the reference gradient: gamma 1, four rows per text."""
+    num_rows: int = 32
+    num_steps: int = 256
+    exact_texts: int = 8
+    """Short texts whose boundary strings are enumerated; 0 leaves the exact part out."""
+    exact_bytes: int = 10
+    exact_batches: int = 1500
+    samples: int = 1024
+    """Rows per text that the resampled truth is made of; 0 leaves it out."""
+    judged: int = 128
+    """Rows per text whose advantages are compared with it."""
+    flip_batches: int = 4
+    """Rollouts around which decisions are flipped; 0 leaves it out."""
+    updates: int = 2700
+    """Updates of the toy model, if it has to be trained."""
+    toy: str = "runs/toy.safetensors"
+    """Where the toy model is kept."""
+    seed: int = 0
+    threads: int = 0
+    """Threads of torch; 0 leaves it to torch."""
+    out: str = "runs/estimators"
+    """Folder of tables and figures."""
+
+
+_SCHEMA = "estimators_schema"
+_HYDRA = {"run": {"dir": "${out}"}, "output_subdir": "hydra"}  # its records go where the results go
+ConfigStore.instance().store(name=_SCHEMA, node=Study)
+ConfigStore.instance().store(name="estimators", node={"defaults": [_SCHEMA, "_self_"], "hydra": _HYDRA})
+
+
+def bar(what: str) -> Callable[[int, int], None]:
+    """A line that counts up, with the time left."""
+    start = time.perf_counter()
+
+    def show(done: int, total: int) -> None:
+        if done % max(1, total // 20) == 0 or done == total:
+            left = (time.perf_counter() - start) / done * (total - done)
+            print(f"  {what}: {done}/{total}, {left:.0f} s left", file=sys.stderr, flush=True)
+
+    return show
+
+
+def exact_part(model: UNet, source: TextSource, study: Study) -> dict[str, Any]:
+    """Bias and noise on short texts, against the exact gradient."""
+    wide = UNet(model.config).double().train(model.training)
+    wide.load_state_dict(model.state_dict())
+    generator = torch.Generator().manual_seed(study.seed + 17)
+    texts = source.draw(study.exact_texts, study.exact_bytes + 1, generator).byte_ids
+    exact = exact_gradient(wide, texts).policy["boundary_head.projection.weight"].flatten()
+    draw = EnumeratedRollouts(wide, texts, num_rows=8, seed=study.seed)
+    rate = float((draw.weights.unsqueeze(-1) * draw.table["action"]).sum(1).mean())
+    options = dict(num_rows=8, num_steps=study.exact_bytes, rate=rate, reference=exact)
+    tables = {}
+    for gamma in study.gammas:
+        names = study.estimators if gamma == 1.0 else [n for n in study.sweep if n in study.estimators]
+        # Short texts leave no room for spans, and need the float64 copy of the model.
+        members = [make_candidate(name, gamma, wide, study.exact_bytes) for name in names]
+        if members:
+            batches = study.exact_batches if gamma == 1.0 else study.exact_batches // 3
+            rows = estimator_report(
+                wide,
+                draw,
+                members,
+                num_batches=batches,
+                warm_up=study.warm_up,
+                progress=bar(f"exact, gamma {gamma}"),
+                **options,
+            )
+            tables[str(gamma)] = [row.to_dict() for row in rows]
+    return {"texts": [bytes(t.tolist()).decode("utf-8", "replace") for t in texts], "tables": tables}
+
+
+def real_part(model: UNet, source: TextSource, study: Study) -> dict[str, Any]:
+    """Signal and noise on batches of real text."""
+
+    def rollouts(seed: int) -> TextRollouts:
+        return TextRollouts(model, source, num_rows=study.num_rows, num_steps=study.num_steps, seed=study.seed + seed)
+
+    unbiased = make_candidate("siblings_4", 1.0, model, study.num_steps)
+    found = collect_gradients(
+        model, rollouts(1000), [unbiased], study.reference_batches, progress=bar("reference gradient")
+    )["siblings_4"]
+    reference = signal_to_noise(found)
+    rate = float(rollouts(2000)(1)["action"].float().mean())
+    options = dict(num_rows=study.num_rows, num_steps=study.num_steps, rate=rate, reference=reference)
+    members = [make_candidate(name, study.gamma, model, study.num_steps) for name in study.estimators]
+    rows = estimator_report(
+        model,
+        rollouts(0),
+        members,
+        num_batches=study.num_batches,
+        warm_up=study.warm_up,
+        progress=bar(f"real text, gamma {study.gamma}"),
+        **options,
+    )
+    swept = [
+        make_candidate(name, gamma, model, study.num_steps, label=f"{name}@{gamma}")
+        for name in study.sweep
+        if name in study.estimators
+        for gamma in study.gammas
+    ]
+    more = (
+        estimator_report(
+            model,
+            rollouts(500),
+            swept,
+            num_batches=study.num_batches,
+            progress=bar("real text, every gamma"),
+            **options,
+        )
+        if swept
+        else []
+    )
+    return {
+        "reference": {"ratio": reference.ratio, "error": reference.error, "batches": study.reference_batches},
+        "rate": rate,
+        "table": [row.to_dict() for row in rows],
+        "sweep": [row.to_dict() for row in more],
+    }
+
+
+def truth_part(model: UNet, source: TextSource, study: Study) -> dict[str, Any]:
+    """Agreement of single advantages with what decisions are worth."""
+    result = {}
+    generator = torch.Generator().manual_seed(study.seed + 29)
+    texts = source.draw(16, study.num_steps + 1, generator).byte_ids
+    members = [make_candidate(name, study.gamma, model, study.num_steps) for name in study.estimators]
+    members = [one for one in members if one.learn is None]  # what learns would learn these few texts by heart
+    if study.samples:
+        result["resampled"] = resampled_correlation(
+            model,
+            texts,
+            members,
+            gamma=study.gamma,
+            num_samples=study.samples,
+            num_judged=study.judged,
+            seed=study.seed,
+            progress=bar("resampled truth"),
+        )
+    if study.flip_batches:
+        draw = TextRollouts(model, source, num_rows=16, num_steps=study.num_steps, seed=study.seed + 3000)
+        result["counterfactual"] = counterfactual_correlation(
+            model,
+            draw,
+            members,
+            gamma=study.gamma,
+            num_batches=study.flip_batches,
+            num_positions=12,
+            pairs=8,
+            seed=study.seed,
+            progress=bar("counterfactual truth"),
+        )
+    return result
+
+
+def run(study: Study, command: str) -> Path:
+    """Measure, write, and return the folder."""
+    for name in (*study.estimators, *study.sweep):
+        if name not in CANDIDATES:
+            raise ValueError(f"estimators must be among {list(CANDIDATES)}, got {name!r}")
+    if study.threads:
+        torch.set_num_threads(study.threads)
+    torch.manual_seed(study.seed)
+    start = time.perf_counter()
+    source = TextSource(local_code())
+    model = get_toy(Path(study.toy), source, updates=study.updates)
+    model.train()  # the soft cap belongs to the policy that is trained
+    options = asdict(study)
+    report = {"command": command, "machine": machine("cpu"), "options": options}
+    if study.exact_texts:
+        report["exact"] = exact_part(model, source, study)
+    report["real"] = real_part(model, source, study)
+    report["truth"] = truth_part(model, source, study)
+    report["seconds"] = round(time.perf_counter() - start)
+    out = Path(study.out)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "estimators.json").write_text(json.dumps(report, indent=1) + "\n")
+    figures = draw_figures(report, out)
+    page = write_page(report, out)
+    print(page.read_text())
+    for path in (page, *figures):
+        print(path)
+    return out
+
+
+@hydra.main(version_base="1.3", config_path=None, config_name="estimators")
+def main(config: Any) -> None:
+    """Command line."""
+    study = OmegaConf.to_object(config)
+    assert isinstance(study, Study)
+    run(study, " ".join(["python -m rltok_rl.experiments.studies.estimators", *sys.argv[1:]]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""Tables and figures of the estimator study."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from rltok_rl.experiments.studies.candidates import MEANING
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+INK, PALE, OURS, PAPER = "#1b1b1b", "#9aa5b1", "#0b7a75", "#d1495b"
+FAMILY = {"raw": PALE, "batch": PALE, "early": PALE, "paper": PAPER}
+
+
+def colour(name: str) -> str:
+    """One colour for what the paper compares, one for its method, one for the rest."""
+    return FAMILY.get(name.split("@")[0], OURS)
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A figure with so many digits that count; a dash where noise hides it."""
+    if value is None or math.isnan(value):
+        return "-"
+    if value == 0 or abs(value) >= 10 ** (digits - 1):
+        return f"{value:.0f}"
+    return f"{value:.{max(0, digits - 1 - math.floor(math.log10(abs(value))))}f}"
+
+
+def markdown(header: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table."""
+    return "\n".join(
+        ["| " + " | ".join(header) + " |", "|" + "---|" * len(header), *("| " + " | ".join(r) + " |" for r in rows)]
+    )
+
+
+def gradient_table(rows: list[dict[str, Any]], *, exact: bool) -> str:
+    """What was measured of the gradients, best first."""
+    best = next((row["per_cost"] for row in rows if row["name"] == "paper"), math.nan)
+    body = [
+        [
+            f"`{row['name']}`",
+            MEANING.get(row["name"], ""),
+            f"{number(row['ratio'])} ± {number(row['error'], 2)}",
+            number(row["cost"]),
+            number(row["per_cost"]),
+            number(row["per_cost"] / best) if best > 0 else "-",
+            number(row["per_petaflop"]),
+            number(row["cosine"]),
+            number(row["scale"]),
+            *([number(row["bias"])] if exact else []),
+        ]
+        for row in sorted(rows, key=lambda r: -r["per_cost"])
+    ]
+    header = [
+        "estimator",
+        "",
+        "signal / noise of a batch",
+        "cost",
+        "at equal cost",
+        "times `paper`",
+        "per petaflop",
+        "cosine",
+        "length",
+    ]
+    return markdown([*header, *(["bias"] if exact else [])], body)
+
+
+def write_page(report: dict[str, Any], out: Path) -> Path:
+    """All tables as Markdown."""
+    study = report["options"]
+    parts = [f"`{report['command']}`\n\n{report['machine']}; {report['seconds']} s\n"]
+    real = report["real"]
+    parts.append(
+        f"## Real text, gamma {study['gamma']}\n\n{study['num_rows']} x {study['num_steps']} bytes, "
+        f"{study['num_batches']} batches; rate {real['rate']:.3f}. Cosine and length are against gamma 1, "
+        f"four rows per text, {study['reference_batches']} other batches.\n\n"
+        + gradient_table(real["table"], exact=False)
+    )
+    if real["sweep"]:
+        rows = {(r["name"].split("@")[0], float(r["name"].split("@")[1])): r for r in real["sweep"]}
+        names = list(dict.fromkeys(name for name, _ in rows))
+        body = [
+            [number(g), *(f"{number(rows[n, g]['per_cost'])} ({number(rows[n, g]['cosine'])})" for n in names)]
+            for g in study["gammas"]
+        ]
+        parts.append(
+            "## Every gamma, real text\n\nSignal to noise at equal cost (cosine).\n\n"
+            + markdown(["gamma", *(f"`{n}`" for n in names)], body)
+        )
+    if "exact" in report:
+        for gamma, rows in report["exact"]["tables"].items():
+            parts.append(
+                f"## Short texts, gamma {gamma}, against the exact gradient\n\n{study['exact_texts']} texts of "
+                f"{study['exact_bytes']} decisions, batches of 8 rows.\n\n" + gradient_table(rows, exact=True)
+            )
+    for kind, found in report["truth"].items():
+        body = [[f"`{name}`", MEANING.get(name, ""), number(value)] for name, value in found.items()]
+        parts.append(
+            f"## Correlation with the {kind} advantage, gamma {study['gamma']}\n\n"
+            + markdown(["estimator", "", "correlation"], body)
+        )
+    page = out / "estimators.md"
+    page.write_text("\n\n".join(parts) + "\n")
+    return page
+
+
+def draw_figures(report: dict[str, Any], out: Path) -> list[Path]:
+    """Signal at equal cost, what gamma trades, agreement with the truth."""
+    plt.rcParams.update(
+        {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "figure.dpi": 150, "text.color": INK}
+    )
+    made = [_draw_signal(report, out / "signal.png")]
+    if report["real"]["sweep"]:
+        made.append(_draw_gamma(report, out / "gamma.png"))
+    if report["truth"]:
+        made.append(_draw_truth(report, out / "truth.png"))
+    return made
+
+
+def _draw_signal(report: dict[str, Any], path: Path) -> Path:
+    rows = sorted(report["real"]["table"], key=lambda r: r["per_cost"])
+    figure, axes = plt.subplots(figsize=(7, 0.32 * len(rows) + 1.1), layout="constrained")
+    floor = min((r["per_cost"] for r in rows if r["per_cost"] > 0), default=1e-4) / 2
+    values = [max(r["per_cost"], floor) for r in rows]
+    names = [r["name"] for r in rows]
+    axes.barh(names, values, color=[colour(n) for n in names], height=0.7)
+    for place, row in enumerate(rows):
+        error = row["error"] / row["cost"]
+        hidden = row["per_cost"] < 2 * error
+        text = "lost in noise" if hidden else number(row["per_cost"], 2)
+        axes.text(max(row["per_cost"], floor) * 1.08, place, text, va="center", fontsize=8)
+        if not hidden:
+            axes.plot([row["per_cost"] - error, row["per_cost"] + error], [place, place], color=INK, lw=1)
+    axes.set_xscale("log")
+    axes.set_xlim(left=floor * 0.8, right=max(values) * 2.5)
+    axes.set_xlabel("signal to noise of the policy gradient that the cost of a plain update buys")
+    axes.set_title(f"gamma = {report['options']['gamma']}; bars of one standard error", fontsize=9, loc="left")
+    figure.savefig(path)
+    plt.close(figure)
+    return path
+
+
+def _draw_gamma(report: dict[str, Any], path: Path) -> Path:
+    figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.2), layout="constrained")
+    names = list(dict.fromkeys(r["name"].split("@")[0] for r in report["real"]["sweep"]))
+    gammas = report["options"]["gammas"]
+    styles = ["-", "--", "-.", ":"]
+    for place, name in enumerate(names):
+        rows = [next(r for r in report["real"]["sweep"] if r["name"] == f"{name}@{g}") for g in gammas]
+        look = {
+            "color": colour(name),
+            "ls": styles[place % 4] if name != "paper" else "-",
+            "marker": "o",
+            "ms": 3,
+            "label": name,
+        }
+        left.plot(
+            range(len(gammas)),
+            [r["per_cost"] if r["per_cost"] > 2 * r["error"] / r["cost"] else math.nan for r in rows],
+            **look,
+        )
+        right.plot(range(len(gammas)), [math.nan if r["cosine"] is None else r["cosine"] for r in rows], **look)
+    for axes, title in ((left, "signal to noise at equal cost"), (right, "cosine to the unbiased gradient")):
+        axes.set_xticks(range(len(gammas)), [str(g) for g in gammas])
+        axes.set_xlabel("gamma")
+        axes.set_title(title, fontsize=9, loc="left")
+    if any(line.get_ydata()[i] > 0 for line in left.lines for i in range(len(gammas))):
+        left.set_yscale("log")
+    right.set_ylim(top=1.02)
+    left.legend(frameon=False, fontsize=8)
+    figure.savefig(path)
+    plt.close(figure)
+    return path
+
+
+def _draw_truth(report: dict[str, Any], path: Path) -> Path:
+    kinds = list(report["truth"])
+    count = max(len(found) for found in report["truth"].values())
+    figure, panels = plt.subplots(
+        1, len(kinds), figsize=(4.2 * len(kinds), 0.3 * count + 1), layout="constrained", squeeze=False
+    )
+    for axes, kind in zip(panels[0], kinds, strict=True):
+        found = sorted(report["truth"][kind].items(), key=lambda item: item[1])
+        names, values = [n for n, _ in found], [v for _, v in found]
+        axes.barh(names, values, color=[colour(n) for n in names], height=0.7)
+        for place, value in enumerate(values):
+            axes.text(max(value, 0) + 0.004, place, number(value, 2), va="center", fontsize=8)
+        axes.set_title(f"correlation with the {kind} advantage", fontsize=9, loc="left")
+        axes.margins(x=0.12)
+    figure.savefig(path)
+    plt.close(figure)
+    return path

@@ -1,0 +1,224 @@
+"""What estimators do to the gradient, side by side: bias, noise, and signal for the same cost.
+
+Shapes: B rows, T decisions, K batches, P weights of the boundary head.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rltok_rl.diagnostics.gradients import Signal, policy_gradient, signal_to_noise
+from rltok_rl.functional.rewards import REWARDS
+from rltok_rl.models.flops import forward_flops, update_flops
+from rltok_rl.models.unet import UNet
+
+Draw = Callable[[int], TensorDictBase]
+"""From rows per text to a fresh rollout [B, T] without gradient."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An estimator to be measured, with all that goes with it."""
+
+    name: str
+    estimator: Callable[[TensorDictBase], TensorDictBase]
+    """Writes ``advantage`` into a rollout: any value estimator."""
+    reward: str = "early_exit"
+    """A key of :data:`~rltok_rl.functional.rewards.REWARDS`."""
+    rows_per_text: int = 1
+    """Rows that read one text; the batch has as many rows as any other, and so fewer texts."""
+    extra_rows: float = 0.0
+    """Forward passes without encoder and gradient that the estimator needs per row."""
+    learn: Callable[[TensorDictBase], None] | None = None
+    """Called with every batch after it was judged, and with warm-up batches: what a critic learns from."""
+
+    def advantages(self, rollout: TensorDictBase) -> Tensor:
+        """Advantages [B, T] of a rollout, which is left alone."""
+        judged = rollout.copy()
+        following = judged["next"].copy()
+        parts = (following[name].squeeze(-1) for name in ("final_log_prob", "early_log_prob"))
+        entropy = rollout.get("early_entropy", following["early_log_prob"]).squeeze(-1)
+        judged["next"] = following.set("reward", REWARDS[self.reward](*parts, entropy).unsqueeze(-1))
+        if self.learn is not None:
+            judged = self._learning(judged)
+            return judged["advantage"].squeeze(-1)
+        return self.estimator(judged)["advantage"].squeeze(-1)
+
+    def _learning(self, judged: TensorDictBase) -> TensorDictBase:
+        judged = self.estimator(judged)  # judged before it is learned from: the baseline has not seen this batch
+        assert self.learn is not None
+        with torch.enable_grad():
+            self.learn(judged)
+        return judged
+
+    def flops(self, model: UNet, num_rows: int, num_steps: int, rate: float) -> float:
+        """FLOPs of an update with this estimator: the update itself and what the estimator runs beside it."""
+        num_bytes = num_rows * num_steps
+        without = ("encoder", "boundary_head", "early_head")
+        extra = self.extra_rows * forward_flops(model, num_bytes, rate * num_bytes, without=without)
+        return update_flops(model, num_bytes, rate * num_bytes) + extra
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was measured of one candidate."""
+
+    name: str
+    ratio: float
+    """Signal to noise of one batch, ``|E g|^2 / tr Cov(g)``."""
+    error: float
+    """Its standard error."""
+    cost: float
+    """FLOPs of an update relative to one without an estimator."""
+    per_cost: float
+    """Signal to noise of the batch that the cost of a plain update buys: ``ratio / cost``."""
+    per_sample: float
+    """Signal to noise of a batch of one row, ``ratio / B``."""
+    per_petaflop: float
+    """Signal to noise that a petaflop buys."""
+    cosine: float
+    """Between the expected gradient and the reference, without the part that noise takes; nan where noise hides it."""
+    scale: float
+    """Length of the expected gradient over that of the reference; nan likewise."""
+    bias: float
+    """``|E g - reference|`` over the length of the reference, what noise adds removed."""
+
+    def to_dict(self) -> dict[str, float | str | None]:
+        """Plain values, ready for JSON, which has no nan."""
+        return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in asdict(self).items()}
+
+
+@torch.no_grad()
+def collect_gradients(
+    model: UNet,
+    draw: Draw,
+    candidates: Sequence[Candidate],
+    num_batches: int,
+    *,
+    warm_up: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Tensor]:
+    """Gradients [K, P] of the policy's loss, of every candidate on fresh batches.
+
+    Candidates that share ``rows_per_text`` are given the same batches, so that differences are theirs.
+
+    Args:
+        model: the U-Net whose policy is judged.
+        draw: makes rollouts.
+        candidates: what to measure.
+        num_batches: K.
+        warm_up: batches beforehand, for candidates that learn.
+        progress: called with batches done and batches in all.
+    """
+    names = [one.name for one in candidates]
+    if len(set(names)) != len(names):
+        raise ValueError(f"candidates must have different names, got {sorted(n for n in names if names.count(n) > 1)}")
+    found: dict[str, list[Tensor]] = {name: [] for name in names}
+    groups = sorted({one.rows_per_text for one in candidates})
+    for number in range(warm_up + num_batches):
+        for rows in groups:
+            members = [one for one in candidates if one.rows_per_text == rows]
+            if number < warm_up:
+                members = [one for one in members if one.learn is not None]
+            if not members:
+                continue
+            rollout = draw(rows)
+            for one in members:
+                advantages = one.advantages(rollout)
+                if number >= warm_up:
+                    found[one.name].append(policy_gradient(model, rollout, advantages))
+        if progress is not None:
+            progress(number + 1, warm_up + num_batches)
+    return {name: torch.stack(gradients).double() for name, gradients in found.items()}
+
+
+def estimator_report(
+    model: UNet,
+    draw: Draw,
+    candidates: Sequence[Candidate],
+    *,
+    num_batches: int,
+    num_rows: int,
+    num_steps: int,
+    rate: float,
+    reference: Tensor | Signal,
+    warm_up: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Row]:
+    """Measure candidates against a reference gradient.
+
+    Args:
+        model: the U-Net.
+        draw: makes rollouts [num_rows, num_steps].
+        candidates: what to measure.
+        num_batches: K, at least 3.
+        num_rows: B.
+        num_steps: T.
+        rate: boundaries per byte, which token layers are charged by.
+        reference: the exact gradient [P], or one that was measured on other batches.
+        warm_up: batches beforehand, for candidates that learn.
+        progress: called with batches done and batches in all.
+    """
+    gradients = collect_gradients(model, draw, candidates, num_batches, warm_up=warm_up, progress=progress)
+    plain = update_flops(model, num_rows * num_steps, rate * num_rows * num_steps)
+    rows = []
+    for one in candidates:
+        found = signal_to_noise(gradients[one.name])
+        flops = one.flops(model, num_rows, num_steps, rate)
+        cosine, scale, bias = compare(found, reference, num_batches)
+        rows.append(
+            Row(
+                name=one.name,
+                ratio=found.ratio,
+                error=found.error,
+                cost=flops / plain,
+                per_cost=found.ratio * plain / flops,
+                per_sample=found.ratio / num_rows,
+                per_petaflop=found.ratio / flops * 1e15,
+                cosine=cosine,
+                scale=scale,
+                bias=bias,
+            )
+        )
+    return rows
+
+
+def compare(found: Signal, reference: Tensor | Signal, num_batches: int) -> tuple[float, float, float]:
+    """Cosine, scale and relative bias of an expected gradient against a reference, noise removed.
+
+    Means of K noisy gradients are longer than the expected one, and point elsewhere; lengths are therefore taken from
+    products of different repetitions. Where those leave less than two standard errors of signal, cosine and scale are
+    nan.
+
+    Args:
+        found: what was measured of a candidate.
+        reference: the exact gradient [P], or a measured one.
+        num_batches: K of ``found``.
+    """
+    if isinstance(reference, Signal):
+        target, length = reference.mean.double(), math.sqrt(max(reference.signal, 0.0))
+    else:
+        target, length = reference.double(), float(reference.double().norm())
+    product = float(found.mean.double() @ target)
+    bias = math.sqrt(max(found.signal - 2 * product + length**2, 0.0)) / length if length else math.nan
+    if found.ratio < 2 * found.error or not length:
+        return math.nan, math.nan, bias
+    own = math.sqrt(found.signal)
+    return product / (own * length), own / length, bias
+
+
+def correlation(estimates: Tensor, truth: Tensor) -> float:
+    """Correlation over all entries of two tensors of one shape.
+
+    Example:
+        >>> round(correlation(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([2.0, 4.0, 6.0])), 3)
+        1.0
+    """
+    x, y = (v.double().flatten() - v.double().mean() for v in (estimates, truth))
+    return float((x @ y) / (x.norm() * y.norm()))

@@ -1,0 +1,51 @@
+"""What a forward pass and an update cost, counted in matrix products.
+
+    FLOPs of an update = 6 (byte-level matrix parameters x bytes + token-level matrix parameters x tokens)
+
+Two for each multiply-add, three passes of equal cost (forward, and backward to inputs and to weights). Attention
+scores, norms and the embedding are not counted, as in the paper.
+"""
+
+from __future__ import annotations
+
+from rltok_rl.models.unet import UNet
+
+_BYTE_PARTS = ("encoder", "decoder", "boundary_head", "early_head", "final_head")
+
+
+def matrix_parameters(model: UNet) -> dict[str, int]:
+    """Entries of the weight matrices of each part that computes with them.
+
+    Example:
+        >>> from rltok_rl.models import preset
+        >>> matrix_parameters(UNet(preset("tiny")))["token_layers"] == 16 * 64**2
+        True
+    """
+    parts = (*_BYTE_PARTS, "token_layers")
+    return {part: sum(p.numel() for p in getattr(model, part).parameters() if p.dim() == 2) for part in parts}
+
+
+def forward_flops(model: UNet, num_bytes: float, num_tokens: float, *, without: tuple[str, ...] = ()) -> float:
+    """FLOPs of one forward pass.
+
+    Args:
+        model: the U-Net.
+        num_bytes: bytes read.
+        num_tokens: tokens made of them, padding included where there is some.
+        without: parts that did not run, ``("encoder", ...)``.
+    """
+    counts = {part: n for part, n in matrix_parameters(model).items() if part not in without}
+    tokens = counts.pop("token_layers", 0)
+    return 2.0 * (sum(counts.values()) * num_bytes + tokens * num_tokens)
+
+
+def update_flops(model: UNet, num_bytes: float, num_tokens: float) -> float:
+    """FLOPs of one forward and backward pass.
+
+    Example:
+        >>> from rltok_rl.models import preset
+        >>> model = UNet(preset("tiny"))
+        >>> update_flops(model, 100, 20) == 3 * forward_flops(model, 100, 20)
+        True
+    """
+    return 3.0 * forward_flops(model, num_bytes, num_tokens)

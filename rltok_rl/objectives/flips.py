@@ -1,0 +1,149 @@
+"""Advantages from trying the other decision: local counterfactuals, measured in whole forward passes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from tensordict import TensorDictBase
+from tensordict.utils import NestedKey
+from torch import Tensor
+
+from rltok_rl.functional.likelihood import byte_log_prob
+from rltok_rl.functional.returns import discounted_return
+from rltok_rl.models.unet import UNet
+from rltok_rl.objectives.base import read, under_next
+from rltok_rl.objectives.estimators import ReturnEstimator, _View
+from rltok_rl.sampling import sample_boundaries
+
+
+class LocalFlips(ReturnEstimator):
+    """Flip one decision in every ``span`` bytes, and look at what the bytes right after it lose.
+
+        A_t = pi(a_t) / (n q_t)  sum_{k < span} gamma^k (R_{t+1+k} - R^flip_{t+1+k})
+
+    Every text is run ``num_flips`` more times, without its encoder and without gradient. In each of these rows one
+    decision per block of ``span`` bytes is flipped, drawn with probability ``q_t`` proportional to ``p_t (1 - p_t)``
+    within its block; all others are drawn again with the random numbers that explain the decisions taken. What a
+    decision earns is then read off directly, where returns bury it under the luck of all decisions after it.
+
+    The expected gradient is exact where one decision is flipped per text and the sum reaches the end (``span`` at
+    least T, gamma 1). A shorter span leaves out what comes later, and lets flips of neighbouring blocks meet: a
+    bias, for many more decisions tried per forward pass.
+
+    Reads a rollout of whole texts, each row from the first byte of its text. Writes advantages that any
+    score-function loss can take.
+
+    Args:
+        model: the U-Net that made the rollout.
+        gamma: discount in [0, 1].
+        num_flips: n, rows tried per row of the rollout.
+        span: bytes per block, and bytes that a decision is judged by.
+        price: nats per boundary that the rewards were charged.
+        generator: source of the random numbers.
+        **options: of :class:`~rltok_rl.objectives.estimators.ReturnEstimator`.
+    """
+
+    def __init__(
+        self,
+        model: UNet,
+        *,
+        gamma: float,
+        num_flips: int = 3,
+        span: int = 16,
+        price: float = 0.0,
+        generator: torch.Generator | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(gamma=gamma, **options)
+        for name, value in (("num_flips", num_flips), ("span", span)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        self.__dict__["model"] = model  # asked, not owned
+        self.num_flips, self.span, self.price, self.generator = num_flips, span, price, generator
+
+    @property
+    def in_keys(self) -> list[NestedKey]:
+        """Rewards, decisions, states, and how the bytes were predicted."""
+        own = ["action", "logits", "forced", "position", "encoder_state", ("next", "byte"), ("next", "final_log_prob")]
+        return [*super().in_keys, *own]
+
+    def _advantages(self, returns: Tensor, view: _View) -> Tensor:
+        rollout = view.rollout
+        _check_whole_texts(rollout)
+        action, logits, forced = (read(rollout, key) for key in ("action", "logits", "forced"))
+        states = rollout["encoder_state"].to(self.model.embedding.weight.dtype)  # [B, T, D]
+        drawn = action.bool() | forced
+        probs = logits.sigmoid()
+        where, chance = self._choose((probs * (1 - probs)).masked_fill(forced, 0.0))  # [B, n, blocks] each
+        flipped, found = self._run_flipped(
+            states, drawn, probs, forced, where.masked_fill(chance == 0, -1), rollout["next", "byte"]
+        )
+        gained = read(rollout, under_next("final_log_prob")) - self.price * drawn
+        lost = gained.unsqueeze(1) - (found - self.price * flipped)  # [B, n, T]
+        ahead = discounted_return(lost, self.gamma)
+        beyond = self.gamma**self.span * F.pad(ahead[..., self.span :], (0, self.span))[..., : lost.shape[-1]]
+        value = (ahead - beyond).gather(-1, where)  # [B, n, blocks] sums over the span from each flip
+        taken = torch.where(drawn, probs, 1 - probs).unsqueeze(1).expand_as(lost).gather(-1, where)  # pi(a_t)
+        weight = torch.where(chance > 0, taken / (self.num_flips * chance.clamp(min=1e-30)), 0.0)
+        advantages = torch.zeros_like(returns)
+        return advantages.scatter_add_(1, where.flatten(1), (weight * value).flatten(1).to(returns.dtype))
+
+    def _choose(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """One decision per block and flipped row, and its probability; 0 in blocks without free decisions."""
+        num_rows, length = weights.shape
+        blocks = F.pad(weights, (0, -length % self.span)).unflatten(-1, (-1, self.span))  # [B, blocks, span]
+        total = blocks.sum(-1, keepdim=True)
+        chances = torch.where(total > 0, blocks / total.clamp(min=1e-30), 0.0)
+        first = torch.arange(self.span, device=weights.device) == 0
+        drawn_from = torch.where(total > 0, chances, first.to(chances.dtype)).flatten(0, 1)
+        picks = torch.multinomial(drawn_from, self.num_flips, replacement=True, generator=self.generator)
+        picks = picks.view(num_rows, -1, self.num_flips)  # [B, blocks, n]
+        chance = chances.gather(-1, picks)
+        start = self.span * torch.arange(blocks.shape[1], device=weights.device)
+        return (picks + start[:, None]).transpose(1, 2), chance.transpose(1, 2)
+
+    def _run_flipped(
+        self, states: Tensor, drawn: Tensor, probs: Tensor, forced: Tensor, where: Tensor, revealed: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Boundaries and log-likelihoods [B, n, T] of the rows with flips; ``where`` is -1 in blocks without one."""
+        count = self.num_flips
+
+        def repeated(x: Tensor) -> Tensor:
+            return x.repeat_interleave(count, 0)
+
+        # Uniforms under which the policy would have decided as it did.
+        fresh = torch.rand(probs.shape, generator=self.generator, device=probs.device, dtype=probs.dtype)
+        uniforms = torch.where(drawn, fresh * probs, probs + fresh * (1 - probs))
+        uniforms = uniforms.clamp(max=1 - torch.finfo(probs.dtype).eps)
+        fixed = repeated(torch.where(forced, drawn.long(), -1))  # -1 is free
+        # Blocks without free decisions (-1) write into a column that is cut off again.
+        target = where.flatten(0, 1) % (drawn.shape[1] + 1)  # [B n, blocks]
+        other = F.pad(repeated((~drawn).long()), (0, 1)).gather(1, target)
+        fixed = F.pad(fixed, (0, 1)).scatter(1, target, other)[:, :-1]
+        base, lags = self.model.boundary_terms(states)
+        flipped = sample_boundaries(
+            repeated(base),
+            repeated(lags),
+            uniforms=repeated(uniforms),
+            cap=self.model.boundary_cap,
+            forced=fixed,
+            force_first=False,
+        )
+        decoded = self.model.decode(repeated(states), flipped)
+        found = byte_log_prob(self.model.final_logits(decoded), repeated(revealed))
+        return flipped.unflatten(0, (-1, count)), found.unflatten(0, (-1, count))
+
+
+def _check_whole_texts(rollout: TensorDictBase) -> None:
+    if rollout.batch_dims != 2:
+        raise ValueError(f"the rollout must be [B, T], got {[*rollout.batch_size]}")
+    position = read(rollout, "position")
+    expected = torch.arange(position.shape[-1], device=position.device)
+    if bool((position != expected).any()):
+        row = int((position != expected).any(-1).nonzero()[0])
+        raise ValueError(
+            f"every row must be one text from its first byte on; the positions of row {row} are not 0, 1, 2, ... "
+            f"(roll out with max_steps of at most num_steps, on texts that long)"
+        )

@@ -1,0 +1,246 @@
+"""Reports, against what is known: exact gradients, planted biases, planted noise."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from rltok_rl.data import RepeatedSource, TextSource
+from rltok_rl.diagnostics.drawing import EnumeratedRollouts, TextRollouts
+from rltok_rl.diagnostics.exact import exact_gradient
+from rltok_rl.diagnostics.gradients import signal_to_noise
+from rltok_rl.diagnostics.report import Candidate, collect_gradients, compare, correlation, estimator_report
+from rltok_rl.diagnostics.truth import counterfactual_correlation, resampled_correlation
+from rltok_rl.functional.rewards import REWARDS
+from rltok_rl.models.flops import forward_flops, matrix_parameters, update_flops
+from rltok_rl.objectives import make_estimator
+from rltok_rl.objectives.flips import LocalFlips
+
+from .conftest import opinionated
+
+TEXTS = ["to be, o", "question", "whether "]
+PLAY = "to be, or not to be, that is the question: whether 'tis nobler in the mind to suffer the slings and arrows of "
+
+
+def scaled(factor):
+    """Leave-one-out advantages times a factor: a known bias."""
+    plain = make_estimator("leave_one_out", gamma=1.0)
+
+    def estimate(rollout):
+        out = plain(rollout)
+        return out.set("advantage", factor * out["advantage"])
+
+    return estimate
+
+
+def turned(rollout):
+    """Advantages of -1: a gradient that has nothing to do with the reward."""
+    return rollout.set("advantage", -torch.ones_like(rollout["next", "reward"]))
+
+
+@pytest.fixture(scope="module")
+def enumerated():
+    torch.manual_seed(0)
+    model = opinionated().double()
+    exact = exact_gradient(model, TEXTS).policy["boundary_head.projection.weight"].flatten()
+    return model, exact
+
+
+def report(model, exact, candidates, num_batches=600, num_rows=8):
+    draw = EnumeratedRollouts(model, TEXTS, num_rows=num_rows, seed=3)
+    rows = estimator_report(
+        model, draw, candidates, num_batches=num_batches, num_rows=num_rows, num_steps=7, rate=0.4, reference=exact
+    )
+    return {row.name: row for row in rows}
+
+
+def test_a_report_finds_planted_biases(enumerated):
+    """Unbiased: cosine 1, length 1. The batch mean of 8 rows... of 3 texts: measured apart. A factor: its length."""
+    model, exact = enumerated
+    members = [
+        Candidate("loo", scaled(1.0)),
+        Candidate("double", scaled(2.0)),
+        Candidate("siblings", make_estimator("group_centred", gamma=1.0, group_size=4), rows_per_text=4),
+        Candidate(
+            "siblings, biased",
+            make_estimator("group_centred", gamma=1.0, group_size=4, exclude_self=False),
+            rows_per_text=4,
+        ),
+        Candidate("turned", turned),
+    ]
+    found = report(model, exact, members)
+    for name in ("loo", "siblings"):
+        assert found[name].cosine == pytest.approx(1.0, abs=0.05) and found[name].scale == pytest.approx(1.0, abs=0.08)
+        assert found[name].bias < 0.25
+    assert found["double"].scale == pytest.approx(2 * found["loo"].scale) and found["double"].bias > 0.85
+    assert found["double"].ratio == pytest.approx(found["loo"].ratio)
+    assert found["siblings, biased"].scale == pytest.approx(0.75 * found["siblings"].scale)
+    # Its expected gradient is that of E[log pi] = 0: there is no signal to compare.
+    assert math.isnan(found["turned"].cosine) or abs(found["turned"].cosine) < 0.5
+
+
+def test_signal_grows_with_the_batch_and_costs_as_much(enumerated):
+    """Twice the rows, half the noise; per sample and per FLOP nothing is gained."""
+    model, exact = enumerated
+    rows = {
+        n: report(
+            model,
+            exact,
+            [Candidate("siblings", make_estimator("group_centred", gamma=1.0, group_size=2), rows_per_text=2)],
+            num_rows=n,
+            num_batches=1200,
+        )["siblings"]
+        for n in (4, 16)
+    }
+    assert rows[16].ratio == pytest.approx(4 * rows[4].ratio, rel=0.3)
+    assert rows[16].per_sample == pytest.approx(rows[4].per_sample, rel=0.3)
+    assert rows[16].per_petaflop == pytest.approx(rows[4].per_petaflop, rel=0.3)
+
+
+def test_the_early_exit_changes_noise_and_nothing_else(enumerated):
+    """All three rewards estimate one gradient; here no baseline helps, so that the noise differs."""
+    model, exact = enumerated
+    members = [Candidate(r, make_estimator("discounted_return", gamma=1.0), reward=r) for r in REWARDS]
+    found = report(model, exact, members, num_batches=3000, num_rows=32)
+    for row in found.values():
+        assert row.cosine == pytest.approx(1.0, abs=0.1) and row.scale == pytest.approx(1.0, abs=0.15), row
+
+
+def test_flips_are_unbiased_where_they_promise_to_be(enumerated):
+    """One flip per text, to the end, gamma 1: the exact gradient. 4.5 standard errors in every direction looked at."""
+    model, exact = enumerated
+    flips = LocalFlips(model, gamma=1.0, num_flips=1, span=7, generator=torch.Generator().manual_seed(5))
+    draw = EnumeratedRollouts(model, TEXTS, num_rows=64, seed=3)
+    found = collect_gradients(model, draw, [Candidate("flips", flips)], 400)["flips"]
+    directions = torch.cat((exact[:, None], torch.randn(len(exact), 12, dtype=torch.float64)), 1)
+    errors = (found.mean(0) - exact) @ directions
+    deviation = (found @ directions).std(0) / 400**0.5
+    assert (errors.abs() < 4.5 * deviation).all(), errors / deviation
+    assert signal_to_noise(found).ratio > 0.5  # the test could see a gradient that is off by half
+
+
+def test_flips_of_short_span_are_local(enumerated):
+    """A span of one byte judges a decision by the next byte alone: the exact gradient at gamma 0."""
+    model, _ = enumerated
+    draw = EnumeratedRollouts(model, TEXTS, num_rows=64, seed=3)
+    members = [
+        Candidate(
+            "flips", LocalFlips(model, gamma=1.0, num_flips=1, span=1, generator=torch.Generator().manual_seed(5))
+        ),
+        Candidate("gamma 0", make_estimator("group_centred", gamma=0.0, group_size=8), rows_per_text=8),
+    ]
+    found = collect_gradients(model, draw, members, 400)
+    means = {name: gradients.mean(0) for name, gradients in found.items()}
+    assert torch.cosine_similarity(means["flips"], means["gamma 0"], dim=0) > 0.9
+
+
+def test_flips_leave_forced_decisions_and_the_rollout_alone(model):
+    draw = TextRollouts(model, TextSource(PLAY), num_rows=4, num_steps=20, seed=0)
+    rollout = draw(1)
+    before = rollout.clone()
+    out = LocalFlips(model, gamma=0.9, num_flips=2, span=6)(rollout.copy())
+    assert (rollout == before).all()
+    assert (out["advantage"][:, 0] == 0).all() and out["advantage"].isfinite().all()
+    tried = (out["advantage"] != 0).sum(1).flatten()
+    assert (tried >= 4).all() and (tried <= 8).all()  # four blocks, two rows each, the same decision at worst
+    with pytest.raises(ValueError, match="every row must be one text from its first byte on; the positions of row 0"):
+        LocalFlips(model, gamma=0.9)(rollout[:, 3:])
+    with pytest.raises(ValueError, match="span must be at least 1, got 0"):
+        LocalFlips(model, gamma=0.9, span=0)
+
+
+def test_decided_policies_have_nothing_to_flip(model):
+    with torch.no_grad():
+        model.boundary_head.projection.weight.mul_(1e4)
+    model.eval()
+    rollout = TextRollouts(model, TextSource(PLAY), num_rows=4, num_steps=20, seed=0)(1)
+    assert LocalFlips(model, gamma=0.9)(rollout)["advantage"].isfinite().all()
+
+
+def test_compare_removes_the_noise():
+    """Mean of 10 noisy gradients: its plain cosine is far below 1, the corrected one is not."""
+    torch.manual_seed(0)
+    truth = torch.randn(50, dtype=torch.float64)
+    gradients = truth + 5 * torch.randn(40, 50, dtype=torch.float64)
+    assert torch.cosine_similarity(gradients.mean(0), truth, dim=0) < 0.85
+    cosine, scale, bias = compare(signal_to_noise(gradients), truth, 40)
+    assert cosine == pytest.approx(1.0, abs=0.15) and scale == pytest.approx(1.0, abs=0.2) and bias < 0.5
+    other = signal_to_noise(truth + 5 * torch.randn(40, 50, dtype=torch.float64))
+    assert compare(signal_to_noise(gradients), other, 40)[0] == pytest.approx(1.0, abs=0.25)
+
+
+def test_correlations_are_high_where_advantages_are_the_truth(model):
+    """Noise free here: advantages that know both answers agree with the truth; random ones do not."""
+    source = TextSource(PLAY)
+    texts = source.draw(4, 13, torch.Generator().manual_seed(0)).byte_ids
+
+    def rubbish(rollout):
+        return rollout.set("advantage", torch.randn_like(rollout["next", "reward"]))
+
+    members = [
+        Candidate("siblings", make_estimator("group_centred", gamma=0.9, group_size=8), rows_per_text=8),
+        Candidate("early", make_estimator("discounted_return", gamma=0.9)),
+        Candidate("rubbish", rubbish),
+    ]
+    found = resampled_correlation(model, texts, members, gamma=0.9, num_samples=300, num_judged=160, least=10)
+    assert found["siblings"] > 0.3 and abs(found["rubbish"]) < 0.1 and found["siblings"] > found["early"]
+    draw = TextRollouts(model, source, num_rows=8, num_steps=12, seed=0)
+    found = counterfactual_correlation(model, draw, members, gamma=0.9, num_batches=6, num_positions=8, pairs=24)
+    assert found["siblings"] > 0.25 and abs(found["rubbish"]) < 0.15
+
+
+def test_correlation_is_pearsons():
+    x, y = torch.randn(3, 40), torch.randn(3, 40)
+    expected = torch.corrcoef(torch.stack((x.flatten(), y.flatten())))[0, 1]
+    assert correlation(x, y) == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_what_learns_judges_before_it_learns():
+    """A baseline that has seen the batch it judges would be biased."""
+    seen = []
+
+    def estimate(rollout):
+        seen.append("judged")
+        return rollout.set("advantage", torch.zeros_like(rollout["next", "reward"]))
+
+    one = Candidate("learns", estimate, learn=lambda rollout: seen.append("learned"))
+    following = {"final_log_prob": torch.zeros(2, 3, 1), "early_log_prob": torch.zeros(2, 3, 1)}
+    one.advantages(TensorDict({"next": TensorDict(following, [2, 3])}, [2, 3]))
+    assert seen == ["judged", "learned"]
+
+
+def test_two_candidates_of_one_name_are_refused(model):
+    with pytest.raises(ValueError, match=r"candidates must have different names, got \['a', 'a'\]"):
+        collect_gradients(model, lambda rows: None, [Candidate("a", turned), Candidate("a", turned)], 3)
+
+
+def test_rows_that_do_not_divide_are_refused(model):
+    with pytest.raises(ValueError, match="rows_per_text must divide the 8 rows, got 3"):
+        EnumeratedRollouts(model.double(), TEXTS, num_rows=8, seed=0)(3)
+
+
+def test_repeated_windows():
+    source = RepeatedSource(TextSource(PLAY), 3)
+    drawn = source.draw(6, 9, torch.Generator().manual_seed(0)).byte_ids
+    assert (drawn[:3] == drawn[0]).all() and (drawn[3:] == drawn[3]).all() and (drawn[0] != drawn[3]).any()
+    with pytest.raises(ValueError, match="num_rows must be a multiple of times=3, got 4"):
+        source.draw(4, 9)
+    with pytest.raises(ValueError, match="times must be at least 1, got 0"):
+        RepeatedSource(TextSource(PLAY), 0)
+
+
+def test_flops_are_the_matrix_products(model):
+    """Counted by torch itself: every matrix product of a forward pass, attention scores apart."""
+    config = model.config
+    counted = matrix_parameters(model)
+    per_layer = (4 + 3) * config.width**2
+    assert counted["encoder"] == counted["decoder"] == per_layer
+    assert counted["token_layers"] == (4 + 12) * config.width**2
+    assert counted["boundary_head"] == (1 + config.num_lags) * config.width
+    byte_level = sum(n for part, n in counted.items() if part != "token_layers")
+    assert forward_flops(model, 10, 4) == 2 * (10 * byte_level + 4 * counted["token_layers"])
+    assert update_flops(model, 10, 4) == 3 * forward_flops(model, 10, 4)
+    assert forward_flops(model, 10, 4, without=("encoder",)) == forward_flops(model, 10, 4) - 20 * per_layer

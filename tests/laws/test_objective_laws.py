@@ -100,6 +100,57 @@ def test_importance_weights_are_unbiased_for_single_decisions():
     assert not torch.allclose(unweighted, exact, rtol=0.05)
 
 
+def test_weights_of_whole_rows_are_unbiased_for_strings():
+    """An autoregressive policy, returns of everything that comes: only the weight of the whole row is right."""
+    base, lag = draw(4).requires_grad_(), draw(4).requires_grad_()
+    others = draw(4), draw(4)
+    strings = torch.tensor(list(product([0.0, 1.0], repeat=4)), dtype=torch.float64)
+    previous = torch.nn.functional.pad(strings, (1, 0))[:, :-1]
+    returns = (draw(16, 1) + 2).expand(16, 4)  # one reward at the end, of the whole string
+
+    def log_probs(base, lag):
+        logits = base + lag * previous
+        return torch.nn.functional.logsigmoid(torch.where(strings.bool(), logits, -logits))
+
+    new, old = log_probs(base, lag), log_probs(*others)
+    exact = torch.cat(torch.autograd.grad((new.sum(1).exp() * returns[:, 0]).sum(), (base, lag), retain_graph=True))
+    chance = old.sum(1, keepdim=True).exp()
+
+    def found(**options):
+        objective = chance * importance_weighted(new, old, returns, **options)
+        return torch.cat(torch.autograd.grad(objective.sum(), (base, lag), retain_graph=True))
+
+    torch.testing.assert_close(found(whole_row=True), exact)
+    assert not torch.allclose(found(), exact, rtol=0.05)
+    longer = [torch.nn.functional.pad(x, (0, 2), value=float("nan")) for x in (new.detach(), old, returns)]
+    real = torch.arange(6).expand(16, 6) < 4
+    padded = importance_weighted(*longer, whole_row=True, mask=real)
+    torch.testing.assert_close(
+        padded[real].view(16, 4), importance_weighted(new.detach(), old, returns, whole_row=True)
+    )
+
+
+@pytest.mark.parametrize("far", [200.0, -200.0])
+def test_ratios_beyond_all_numbers_leave_no_nan(far):
+    """exp(200) is infinite in float32, and the clipped side of it has gradient 0, not 0 times infinity."""
+    good = torch.ones(1, 4)
+    new = torch.full((1, 4), far, requires_grad=True)
+    clipped_ratio(new, torch.zeros(1, 4), good * (1 if far > 0 else -1), 0.2).sum().backward()
+    assert (new.grad == 0).all()
+    ratios = torch.full((1, 4), far, requires_grad=True)
+    advantages, targets = vtrace(good, 0 * good, 0 * good, ratios, 0.9)
+    (advantages + targets).sum().backward()
+    assert ratios.grad.isfinite().all()
+
+
+def test_figures_of_nothing_are_figures():
+    """A batch in which no step is real: no NaN in the log."""
+    nothing, log_ratios = torch.zeros(2, 3, dtype=torch.bool), torch.randn(2, 3)
+    assert effective_sample_size(log_ratios, nothing) == 1
+    assert approximate_kl(log_ratios, nothing) == 0 and clip_fraction(log_ratios, 0.2, nothing) == 0
+    assert mean_and_spread(log_ratios, nothing) == (0, 0)
+
+
 def test_a_cut_weight_is_cut():
     new = torch.tensor([2.0]).requires_grad_()
     importance_weighted(new, torch.tensor([0.0]), torch.tensor([1.0]), max_weight=1.5).backward()

@@ -75,8 +75,8 @@ def remembering(function: Callable[..., Any], batch: Tensor) -> Callable[..., Te
 def fitted(returns_: Tensor, *, mask: Tensor | None = None, process_group: Any = None) -> Tensor:
     """Regressors that differ from position to position, and from row to row."""
     size, length = returns_[..., 0].numel(), returns_.shape[-1]
-    position = torch.arange(length, dtype=returns_.dtype).expand_as(returns_)
-    row = torch.arange(size, dtype=returns_.dtype).view(*returns_.shape[:-1], 1).expand_as(returns_)
+    position = torch.arange(length, dtype=torch.float64).expand_as(returns_)
+    row = torch.arange(size, dtype=torch.float64).view(*returns_.shape[:-1], 1).expand_as(returns_)
     regressors = torch.stack((position, (row * 1.7 + position).sin()), -1)
     return baselines.control_variate(returns_, regressors, mask=mask, process_group=process_group)
 
@@ -92,7 +92,7 @@ BASELINES: dict[str, Baseline] = {
     ),
     "z_normalised": Baseline(baselines.z_normalised, unbiased=False, centred=False, linear=False),
     "running_mean": Baseline(remembering(baselines.running_mean, EARLIER), centred=False, linear=False),
-    "control_variate": Baseline(fitted, centred=False, compiles=False, differentiable=False),
+    "control_variate": Baseline(fitted, centred=False),
 }
 
 

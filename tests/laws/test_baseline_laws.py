@@ -115,6 +115,41 @@ def test_a_control_variate_takes_what_its_regressors_explain():
     torch.testing.assert_close(control_variate(returns, twice), found, rtol=0.1, atol=0.05)
 
 
+def test_collinear_regressors_need_a_ridge():
+    returns, regressors = draw(6, 5), draw(6, 5, 2)
+    for bad in (torch.cat((regressors, regressors[..., :1] * 3), -1), torch.ones(6, 5, 1)):
+        with pytest.raises(ValueError, match="regressors must not be constant or combinations .* got ridge=0"):
+            control_variate(returns, bad, ridge=0.0)
+        assert control_variate(returns, bad).isfinite().all()
+    flat = control_variate(returns, torch.ones(6, 5, 1))  # what is left is the mean of the other fold
+    torch.testing.assert_close(flat[0::2], returns[0::2] - returns[1::2].mean())
+
+
+def test_units_of_regressors_do_not_matter():
+    returns, regressors = draw(6, 5), draw(6, 5, 2)
+    unit = torch.tensor([1e-4, 1e6], dtype=torch.float64)
+    torch.testing.assert_close(
+        control_variate(returns, unit * regressors + 7 * unit), control_variate(returns, regressors)
+    )
+
+
+@every
+def test_bfloat16_is_rounded_once(name):
+    """A mean of 100.3 that is rounded before it is subtracted would shift all rows the same way."""
+    returns = (draw(8, 21) + 100).bfloat16()
+    found, exact = judge(name, returns), judge(name, returns.double())
+    torch.testing.assert_close(found.double(), exact, rtol=2**-7, atol=1e-4)
+
+
+def test_equal_returns_are_not_blown_up_by_normalising():
+    """0.1 is no number of float32: its mean is off by rounding, which divided by itself would be of size 1."""
+    returns = torch.full((7, 11), 0.1, requires_grad=True)
+    found = judge("z_normalised", returns)
+    assert (found == 0).all()
+    found.sum().backward()
+    assert returns.grad.isfinite().all()
+
+
 @having["compiles"]
 def test_compiles_in_one_graph(name):
     returns = draw(4, 6)

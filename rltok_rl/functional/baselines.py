@@ -19,7 +19,7 @@ from rltok_rl.functional.reduction import check_mask, masked_mean, sum_and_count
 
 
 def no_baseline(returns: Tensor, *, mask: Tensor | None = None, process_group: ProcessGroup | None = None) -> Tensor:
-    """The returns themselves: unbiased, and as noisy as they are.
+    """The returns themselves, ``A = G``: unbiased, and as noisy as they are.
 
     Args:
         returns: [*B, T].
@@ -28,6 +28,10 @@ def no_baseline(returns: Tensor, *, mask: Tensor | None = None, process_group: P
 
     Returns:
         [*B, T], 0 where masked.
+
+    Example:
+        >>> no_baseline(torch.tensor([3.0, 5.0]), mask=torch.tensor([True, False]))
+        tensor([3., 0.])
     """
     check_mask(mask, returns, "returns")
     return zero_masked(returns, mask)
@@ -74,6 +78,8 @@ def leave_one_out(returns: Tensor, *, mask: Tensor | None = None, process_group:
     Example:
         >>> leave_one_out(torch.tensor([[1.0], [2.0], [6.0]])).T
         tensor([[-3.0000, -1.5000,  4.5000]])
+
+    Reference: Kool, van Hoof and Welling, Buy 4 REINFORCE Samples, Get a Baseline for Free!, 2019
     """
     centred, count = _centre(returns, mask, process_group, "leave_one_out")
     return (centred * (count / (count - 1).clamp(min=1))).to(returns.dtype)
@@ -88,6 +94,8 @@ def group_centred(
     process_group: ProcessGroup | None = None,
 ) -> Tensor:
     """Subtract the mean over rows of the same group at the same position.
+
+        A_{t,b} = G_{t,b} - 1/(g-1) sum_{b' != b in the group of b} G_{t,b'}
 
     Rows that read one text with boundaries drawn independently share all that the text contributes to their returns, so
     that subtracting it leaves what boundaries did.
@@ -105,6 +113,8 @@ def group_centred(
     Example:
         >>> group_centred(torch.tensor([[1.0], [2.0], [10.0], [14.0]]), group_size=2).T
         tensor([[-1.,  1., -4.,  4.]])
+
+    Reference: https://arxiv.org/abs/2402.03300, without its division by the spread
     """
     if returns.dim() != 2 or group_size < 2 or len(returns) % group_size:
         raise ValueError(
@@ -129,6 +139,8 @@ def z_normalised(
     process_group: ProcessGroup | None = None,
 ) -> Tensor:
     """Subtract the mean over all steps and divide by their standard deviation: PPO's habit.
+
+        A = (G - mean G) / (std G + eps),        0 where all returns are equal
 
     Not an unbiased estimate of anything: the scale depends on the decisions that it judges. It keeps steps of one size
     whatever the rewards are.
@@ -181,6 +193,11 @@ def running_mean(
     process_group: ProcessGroup | None = None,
 ) -> tuple[Tensor, RunningMean]:
     """Subtract, per position, the mean over earlier batches: unbiased, and usable with a single row.
+
+        A_{t,b} = G_{t,b} - S_t / N_t,      then  S_t <- decay S_t + sum_b G_{t,b},      N_t <- decay N_t + n_t
+
+    A batch enters the mean only for those after it. Sums and counts fade together, so that nothing pulls the mean
+    towards its start at 0.
 
     Args:
         returns: [*B, T].

@@ -7,6 +7,7 @@ to that.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -145,6 +146,11 @@ def vtrace(
     Returns:
         Advantages and targets v_t, [*B, T] each, 0 where masked.
 
+    Example:
+        >>> zero = torch.zeros(2)
+        >>> vtrace(torch.ones(2), zero, zero, zero, 0.5)[1]
+        tensor([1.5000, 1.0000])
+
     Reference: https://arxiv.org/abs/1802.01561
     """
     gamma, lmbda = check_gamma(gamma), check_gamma(lmbda, "lmbda")
@@ -171,7 +177,7 @@ def vtrace(
 
 def clip_bounds(clip: Clip) -> tuple[float, float]:
     """``clip`` as (low, high), checked."""
-    low, high = clip if isinstance(clip, tuple) else (clip, clip)
+    low, high = clip if isinstance(clip, Sequence) else (clip, clip)  # a list where it comes from a file
     if not 0.0 <= low <= 1.0 or not high >= 0.0:
         raise ValueError(f"clip must be epsilon in [0, 1], or (low in [0, 1], high >= 0), got {clip}")
     return float(low), float(high)

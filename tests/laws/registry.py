@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -56,9 +56,11 @@ class Baseline:
     unbiased: bool = True
     shrinks: bool = False  # the expected gradient is (n - 1)/n of the true one
     centred: bool = True  # indifferent to what all rows of a position have in common
+    absorbs: bool = True  # returns that are the same everywhere leave nothing
     linear: bool = True
-    compiles: bool = True
-    differentiable: bool = True
+    group: int | None = None  # how many rows are compared with one another; None for all
+    blind_to_rows: bool = True  # what rows that are masked as a whole could have been does not matter
+    leading: bool = True  # takes any leading dimensions
 
 
 def remembering(function: Callable[..., Any], batch: Tensor) -> Callable[..., Tensor]:
@@ -83,16 +85,20 @@ def fitted(returns_: Tensor, *, mask: Tensor | None = None, process_group: Any =
 
 EARLIER = torch.linspace(-1, 2, 4 * 64).view(4, 64)
 BASELINES: dict[str, Baseline] = {
-    "none": Baseline(baselines.no_baseline, centred=False),
+    "none": Baseline(baselines.no_baseline, centred=False, absorbs=False),
     "batch_centred": Baseline(baselines.batch_centred, unbiased=False, shrinks=True),
     "leave_one_out": Baseline(baselines.leave_one_out),
-    "group_centred": Baseline(partial(baselines.group_centred, group_size=2)),
+    "group_centred": Baseline(partial(baselines.group_centred, group_size=2), group=2, leading=False),
     "group_centred, self included": Baseline(
-        partial(baselines.group_centred, group_size=2, exclude_self=False), unbiased=False, shrinks=True
+        partial(baselines.group_centred, group_size=2, exclude_self=False),
+        unbiased=False,
+        shrinks=True,
+        group=2,
+        leading=False,
     ),
     "z_normalised": Baseline(baselines.z_normalised, unbiased=False, centred=False, linear=False),
-    "running_mean": Baseline(remembering(baselines.running_mean, EARLIER), centred=False, linear=False),
-    "control_variate": Baseline(fitted, centred=False),
+    "running_mean": Baseline(remembering(baselines.running_mean, EARLIER), centred=False, absorbs=False, linear=False),
+    "control_variate": Baseline(fitted, centred=False, blind_to_rows=False),
 }
 
 
@@ -101,14 +107,18 @@ class Objective:
     """A policy objective of log-probabilities, old log-probabilities and advantages."""
 
     function: Callable[[Tensor, Tensor, Tensor], Tensor]
-    unbiased_off_policy: bool = False
-    options: dict[str, Any] = field(default_factory=dict)
+    plain: bool = True  # its value is what its gradient is the gradient of; not so where a weight is held constant
+    unbiased_off_policy: bool = False  # for single decisions
+    unbiased_for_strings: bool = False  # for decisions that depend on one another, paid together
 
 
 OBJECTIVES: dict[str, Objective] = {
     "score_function": Objective(lambda new, old, advantage: policy_gradient.score_function(new, advantage)),
     "clipped_ratio": Objective(partial(policy_gradient.clipped_ratio, clip=0.2)),
     "clipped_ratio, asymmetric": Objective(partial(policy_gradient.clipped_ratio, clip=(0.1, 0.3))),
-    "importance_weighted": Objective(policy_gradient.importance_weighted, unbiased_off_policy=True),
-    "importance_weighted, cut": Objective(partial(policy_gradient.importance_weighted, max_weight=2.0)),
+    "importance_weighted": Objective(policy_gradient.importance_weighted, plain=False, unbiased_off_policy=True),
+    "importance_weighted, cut": Objective(partial(policy_gradient.importance_weighted, max_weight=2.0), plain=False),
+    "importance_weighted, whole rows": Objective(
+        partial(policy_gradient.importance_weighted, whole_row=True), plain=False, unbiased_for_strings=True
+    ),
 }

@@ -8,12 +8,14 @@ from __future__ import annotations
 from rltok_rl.agents.bernoulli import BernoulliActor, LearnedBoundaryActor, RandomActor
 from rltok_rl.agents.critic import BoundaryCritic
 from rltok_rl.agents.distribution import BernoulliBoundary
+from rltok_rl.agents.encoding import EncodingBoundaryActor
 from rltok_rl.agents.rules import FixedStrideActor, RuleActor, UniformActor, WhitespaceActor
 
 __all__ = [
     "BernoulliActor",
     "BernoulliBoundary",
     "BoundaryCritic",
+    "EncodingBoundaryActor",
     "FixedStrideActor",
     "LearnedBoundaryActor",
     "RandomActor",

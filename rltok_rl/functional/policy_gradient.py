@@ -59,7 +59,7 @@ def clipped_ratio(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, 
     _same_shape(log_probs=log_probs, old_log_probs=old_log_probs, advantages=advantages)
     low, high = clip_bounds(clip)
     log_ratios = log_probs - old_log_probs
-    least, most = math.log1p(-low) if low < 1 else -math.inf, math.log1p(high)
+    least, most = _log1p(-low), _log1p(high)
     # The lesser of the two products, clipped before the exponential: a ratio that overflows would have gradient NaN.
     clipped = torch.where(advantages >= 0, log_ratios.clamp(max=most), log_ratios.clamp(min=least))
     return clipped.exp() * advantages
@@ -178,9 +178,17 @@ def vtrace(
 def clip_bounds(clip: Clip) -> tuple[float, float]:
     """``clip`` as (low, high), checked."""
     low, high = clip if isinstance(clip, Sequence) else (clip, clip)  # a list where it comes from a file
-    if not 0.0 <= low <= 1.0 or not high >= 0.0:
+    numbers = not isinstance(low, Tensor)  # buffers of a loss: looking at them would stall the device
+    if numbers and (not 0.0 <= low <= 1.0 or not high >= 0.0):
         raise ValueError(f"clip must be epsilon in [0, 1], or (low in [0, 1], high >= 0), got {clip}")
-    return float(low), float(high)
+    return low, high
+
+
+def _log1p(x: float | Tensor) -> float | Tensor:
+    """``log(1 + x)`` of a number or of a buffer, -inf at -1."""
+    if isinstance(x, Tensor):
+        return x.log1p()
+    return math.log1p(x) if x > -1 else -math.inf
 
 
 def _same_shape(**tensors: Tensor) -> None:

@@ -1,0 +1,37 @@
+"""TorchRL value estimators and losses: thin shells over :mod:`rltok_rl.functional`."""
+
+from __future__ import annotations
+
+from rltok_rl.objectives.critics import CriticAdvantage, VTraceReturn, ZeroCritic
+from rltok_rl.objectives.estimators import (
+    ESTIMATORS,
+    ControlVariateReturn,
+    GroupCentred,
+    ReturnEstimator,
+    RunningMeanReturn,
+    make_estimator,
+)
+from rltok_rl.objectives.joint import JointLoss
+from rltok_rl.objectives.language import EarlyExitLoss, LanguageModelLoss
+from rltok_rl.objectives.ppo import BoundaryClipPPOLoss
+from rltok_rl.objectives.rate import RateLoss
+from rltok_rl.objectives.reinforce import BoundaryReinforceLoss, EntropyBonus
+
+__all__ = [
+    "ESTIMATORS",
+    "BoundaryClipPPOLoss",
+    "BoundaryReinforceLoss",
+    "ControlVariateReturn",
+    "CriticAdvantage",
+    "EarlyExitLoss",
+    "EntropyBonus",
+    "GroupCentred",
+    "JointLoss",
+    "LanguageModelLoss",
+    "RateLoss",
+    "ReturnEstimator",
+    "RunningMeanReturn",
+    "VTraceReturn",
+    "ZeroCritic",
+    "make_estimator",
+]

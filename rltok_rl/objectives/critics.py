@@ -1,0 +1,178 @@
+"""Advantage estimators with a critic: generalised advantages, and V-trace for decisions of another policy."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase, dispatch
+from tensordict.utils import NestedKey
+from torch import Tensor
+from torchrl.objectives.utils import register_value_estimator
+
+from rltok_rl.functional.policy_gradient import vtrace
+from rltok_rl.functional.returns import check_gamma, generalized_advantage
+from rltok_rl.objectives.base import under_next
+from rltok_rl.objectives.estimators import ReturnEstimator, _View
+
+
+@register_value_estimator("critic_advantage", default_kwargs={"gamma": 0.99, "lmbda": 0.95})
+class CriticAdvantage(ReturnEstimator):
+    """Generalised advantages, registered as ``"critic_advantage"``.
+
+    Values are read from the rollout (``state_value`` and ``("next", "state_value")``) where one forward pass has
+    written them, and asked of the critic otherwise: once for each side, never under vmap, so that critics that pool
+    tokens work.
+
+    Args:
+        gamma: discount in [0, 1].
+        lmbda: in [0, 1]; 1 is the return beyond the value, 0 the one-step error.
+        value_network: the critic; None needs the values in the rollout.
+        **options: of :class:`ReturnEstimator`; the baseline is applied to the advantages.
+    """
+
+    def __init__(self, *, gamma: float, lmbda: float, value_network: Any = None, **options: Any) -> None:
+        super().__init__(gamma=gamma, value_network=value_network, **options)
+        self.lmbda = check_gamma(lmbda, "lmbda")
+
+    @property
+    def in_keys(self) -> list[NestedKey]:
+        """Rewards, ends, and what the critic reads on both sides of a step."""
+        keys = self.tensor_keys
+        own: list[NestedKey] = [under_next(keys.reward), under_next(keys.done), under_next(keys.terminated)]
+        if self.value_network is None:
+            return [*own, keys.value, under_next(keys.value)]
+        read = self.value_network.in_keys
+        return [*own, *read, *map(under_next, read)]
+
+    @dispatch
+    def forward(
+        self,
+        tensordict: TensorDictBase,
+        *,
+        params: TensorDictBase | None = None,
+        target_params: TensorDictBase | None = None,
+        time_dim: int | None = None,
+    ) -> TensorDictBase:
+        """Write ``advantage`` and ``value_target`` [*B, T, 1].
+
+        Args:
+            tensordict: [*B, T].
+            params: parameters of the critic, where it is functional.
+            target_params: parameters of the critic for the value after each step; None takes ``params``.
+            time_dim: dimension of time, of this call.
+        """
+        view, advantages, target = self._estimate(tensordict, params, target_params, time_dim)
+        tensordict.set(self.tensor_keys.advantage, view.to_rollout(self._advantages(advantages, view)))
+        tensordict.set(self.tensor_keys.value_target, view.to_rollout(target))
+        return tensordict
+
+    def value_estimate(
+        self,
+        tensordict: TensorDictBase,
+        target_params: TensorDictBase | None = None,
+        next_value: Tensor | None = None,
+        time_dim: int | None = None,
+        **_: Any,
+    ) -> Tensor:
+        """The regression target of the critic alone, [*B, T, 1]; nothing is written."""
+        view, _, target = self._estimate(tensordict, None, target_params, time_dim)
+        return view.to_rollout(target)
+
+    def _estimate(
+        self,
+        tensordict: TensorDictBase,
+        params: TensorDictBase | None,
+        target_params: TensorDictBase | None,
+        time_dim: int | None,
+    ) -> tuple[_View, Tensor, Tensor]:
+        """Advantages before the baseline, and the critic's target, [*B, T] each."""
+        with nullcontext() if self.differentiable else torch.no_grad():
+            dim = self._get_time_dim(time_dim, tensordict)
+            view = _View(tensordict, dim, self.mask_key)
+            values = view.read_value(self.tensor_keys.value, self.value_network, params)
+            after = _View(tensordict.get("next"), dim, None)
+            following = after.read_value(self.tensor_keys.value, self.value_network, target_params or params)
+            return view, *self._combine(view, values, following)
+
+    def _combine(self, view: _View, values: Tensor, following: Tensor) -> tuple[Tensor, Tensor]:
+        rewards, ends = self._rewards_and_ends(view)
+        advantages = generalized_advantage(rewards, values, following, self.gamma, self.lmbda, mask=view.mask, **ends)
+        return advantages, advantages + (values if view.mask is None else values.masked_fill(~view.mask, 0.0))
+
+    def _rewards_and_ends(self, view: _View) -> tuple[Tensor, dict[str, Tensor | None]]:
+        keys = self.tensor_keys
+        ends = {
+            "done": view.find(under_next(keys.done)),
+            "terminated": view.find(under_next(keys.terminated)),
+        }
+        return view.read(under_next(keys.reward)), ends
+
+
+@register_value_estimator("vtrace_return", default_kwargs={"gamma": 0.99, "lmbda": 1.0})
+class VTraceReturn(CriticAdvantage):
+    """V-trace, registered as ``"vtrace_return"``: decisions of an earlier policy, judged for this one.
+
+    Args:
+        gamma: discount in [0, 1].
+        lmbda: in [0, 1].
+        actor_network: the policy to judge for; scores the rollout's actions. ``action_log_prob`` is that of the policy
+            that decided.
+        value_network: the critic; None takes values from the rollout, or 0 where there are none.
+        rho_clip: largest weight of a temporal difference.
+        c_clip: largest weight of what comes after.
+        **options: of :class:`CriticAdvantage`.
+    """
+
+    def __init__(
+        self,
+        *,
+        gamma: float,
+        lmbda: float = 1.0,
+        actor_network: TensorDictModuleBase,
+        value_network: Any = None,
+        rho_clip: float = 1.0,
+        c_clip: float = 1.0,
+        **options: Any,
+    ) -> None:
+        super().__init__(gamma=gamma, lmbda=lmbda, value_network=value_network or _no_value, **options)
+        self.__dict__["actor_network"] = actor_network  # the loss owns it, an estimator only asks it
+        self.rho_clip, self.c_clip = rho_clip, c_clip
+
+    @classmethod
+    def for_loss(cls, loss_module: Any, **options: Any) -> VTraceReturn:
+        """Take actor and critic from a loss."""
+        options.setdefault("actor_network", loss_module.actor_network)
+        return super().for_loss(loss_module, **options)
+
+    def _combine(self, view: _View, values: Tensor, following: Tensor) -> tuple[Tensor, Tensor]:
+        rewards, ends = self._rewards_and_ends(view)
+        asked = view.rollout.select(*self.actor_network.in_keys, "action", strict=False)
+        log_probs = self.actor_network.get_dist(asked).log_prob(asked["action"])
+        log_ratios = log_probs.movedim(view.time_dim, -1) - view.read(self.tensor_keys.sample_log_prob)
+        options = {"lmbda": self.lmbda, "rho_clip": self.rho_clip, "c_clip": self.c_clip}
+        return vtrace(rewards, values, following, log_ratios, self.gamma, mask=view.mask, **options, **ends)
+
+
+class ZeroCritic(TensorDictModuleBase):
+    """A critic without parameters that values everything at 0, for losses that insist on one.
+
+    Args:
+        in_keys: an entry of the rollout, read for its shape and device only.
+        out_keys: where the zeros go.
+    """
+
+    def __init__(self, in_keys: tuple[NestedKey, ...] = ("done",), out_keys: tuple[NestedKey, ...] = ("state_value",)):
+        super().__init__()
+        self.in_keys, self.out_keys = list(in_keys), list(out_keys)
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Write zeros [*B, 1]."""
+        like = tensordict.get(self.in_keys[0])
+        zeros = torch.zeros(*tensordict.batch_size, 1, device=like.device)
+        return tensordict.set(self.out_keys[0], zeros)
+
+
+_no_value = ZeroCritic()

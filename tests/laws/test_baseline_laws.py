@@ -131,8 +131,13 @@ def test_collinear_regressors_need_a_ridge():
         with pytest.raises(ValueError, match="regressors must not be constant or combinations .* got ridge=0"):
             control_variate(returns, bad, ridge=0.0)
         assert control_variate(returns, bad).isfinite().all()
-    flat = control_variate(returns, torch.ones(6, 5, 1))  # what is left is the mean of the other fold
-    torch.testing.assert_close(flat[0::2], returns[0::2] - returns[1::2].mean())
+    for constant in (1.0, 0.1, 7.7, 1e-3, 123.456):  # not all are numbers of float64: their variance is rounding
+        regressor = torch.full((6, 5, 1), constant, dtype=torch.float64)
+        with pytest.raises(ValueError, match="regressors must not be constant"):
+            control_variate(returns, regressor, ridge=0.0)
+        flat = control_variate(returns, regressor)
+        # What is left is the mean of the other fold.
+        torch.testing.assert_close(flat[0::2], returns[0::2] - returns[1::2].mean(), rtol=1e-12, atol=1e-12)
 
 
 def test_units_of_regressors_do_not_matter():

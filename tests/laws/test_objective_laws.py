@@ -143,6 +143,13 @@ def test_ratios_beyond_all_numbers_leave_no_nan(far):
     assert ratios.grad.isfinite().all()
 
 
+def test_the_divergence_is_never_negative():
+    """Step by step, unlike the mean of -log r, which has the same expectation."""
+    for log_ratio in (-3.0, -1e-3, 0.0, 1e-3, 3.0):
+        assert approximate_kl(torch.tensor([log_ratio])) >= 0
+    assert approximate_kl(torch.tensor([0.5])) == pytest.approx(0.5**2 / 2, rel=0.2)
+
+
 def test_figures_of_nothing_are_figures():
     """A batch in which no step is real: no NaN in the log."""
     nothing, log_ratios = torch.zeros(2, 3, dtype=torch.bool), torch.randn(2, 3)

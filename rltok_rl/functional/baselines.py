@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from rltok_rl.functional.control_variate import control_variate
 from rltok_rl.functional.reduction import check_mask, masked_mean, sum_and_count, zero_masked
 
 
 def no_baseline(returns: Tensor, *, mask: Tensor | None = None, process_group: ProcessGroup | None = None) -> Tensor:
-    """The returns themselves: unbiased, and as noisy as they are.
+    """The returns themselves, ``A = G``: unbiased, and as noisy as they are.
 
     Args:
         returns: [*B, T].
@@ -27,6 +28,10 @@ def no_baseline(returns: Tensor, *, mask: Tensor | None = None, process_group: P
 
     Returns:
         [*B, T], 0 where masked.
+
+    Example:
+        >>> no_baseline(torch.tensor([3.0, 5.0]), mask=torch.tensor([True, False]))
+        tensor([3., 0.])
     """
     check_mask(mask, returns, "returns")
     return zero_masked(returns, mask)
@@ -53,7 +58,7 @@ def batch_centred(returns: Tensor, *, mask: Tensor | None = None, process_group:
         tensor([[-2., -1.,  3.]])
     """
     centred, _ = _centre(returns, mask, process_group, "batch_centred")
-    return centred
+    return centred.to(returns.dtype)
 
 
 def leave_one_out(returns: Tensor, *, mask: Tensor | None = None, process_group: ProcessGroup | None = None) -> Tensor:
@@ -67,11 +72,14 @@ def leave_one_out(returns: Tensor, *, mask: Tensor | None = None, process_group:
         process_group: compare with the rows of all its processes.
 
     Returns:
-        [*B, T], 0 where masked. A position with one real row alone has no others to compare with: 0 too.
+        [*B, T], 0 where masked. A position with one real row alone has no others to compare with: 0 too, so that such
+        decisions get no gradient, and the others the one they should have.
 
     Example:
         >>> leave_one_out(torch.tensor([[1.0], [2.0], [6.0]])).T
         tensor([[-3.0000, -1.5000,  4.5000]])
+
+    Reference: Kool, van Hoof and Welling, Buy 4 REINFORCE Samples, Get a Baseline for Free!, 2019
     """
     centred, count = _centre(returns, mask, process_group, "leave_one_out")
     return (centred * (count / (count - 1).clamp(min=1))).to(returns.dtype)
@@ -86,6 +94,8 @@ def group_centred(
     process_group: ProcessGroup | None = None,
 ) -> Tensor:
     """Subtract the mean over rows of the same group at the same position.
+
+        A_{t,b} = G_{t,b} - 1/(g-1) sum_{b' != b in the group of b} G_{t,b'}
 
     Rows that read one text with boundaries drawn independently share all that the text contributes to their returns, so
     that subtracting it leaves what boundaries did.
@@ -103,6 +113,8 @@ def group_centred(
     Example:
         >>> group_centred(torch.tensor([[1.0], [2.0], [10.0], [14.0]]), group_size=2).T
         tensor([[-1.,  1., -4.,  4.]])
+
+    Reference: https://arxiv.org/abs/2402.03300, without its division by the spread
     """
     if returns.dim() != 2 or group_size < 2 or len(returns) % group_size:
         raise ValueError(
@@ -113,10 +125,10 @@ def group_centred(
     apart = returns.unflatten(0, (-1, group_size)).transpose(0, 1)  # [g, B / g, T]: the group is the leading dimension
     apart_mask = None if mask is None else mask.unflatten(0, (-1, group_size)).transpose(0, 1)
     total, count = sum_and_count(apart, apart_mask, dim=0)
-    centred = zero_masked(apart - (total / count.clamp(min=1)).to(apart.dtype), apart_mask)
+    centred = zero_masked(apart - total / count.clamp(min=1), apart_mask)
     if exclude_self:
-        centred = (centred * (count / (count - 1).clamp(min=1))).to(returns.dtype)
-    return centred.transpose(0, 1).flatten(0, 1)
+        centred = centred * (count / (count - 1).clamp(min=1))
+    return centred.transpose(0, 1).flatten(0, 1).to(returns.dtype)
 
 
 def z_normalised(
@@ -127,6 +139,8 @@ def z_normalised(
     process_group: ProcessGroup | None = None,
 ) -> Tensor:
     """Subtract the mean over all steps and divide by their standard deviation: PPO's habit.
+
+        A = (G - mean G) / (std G + eps),        0 where all returns are equal
 
     Not an unbiased estimate of anything: the scale depends on the decisions that it judges. It keeps steps of one size
     whatever the rewards are.
@@ -147,18 +161,22 @@ def z_normalised(
     if returns.numel() < 2:
         raise ValueError(f"z_normalised needs at least 2 steps, got returns {[*returns.shape]}")
     check_mask(mask, returns, "returns")
-    returns = zero_masked(returns, mask)
-    mean = masked_mean(returns, mask, process_group=process_group)
-    deviation = returns - mean.to(returns.dtype)
+    wide = returns.to(torch.promote_types(returns.dtype, torch.float32))
+    mean = masked_mean(wide, mask, process_group=process_group)
+    deviation = zero_masked(wide - mean, mask)
     variance = masked_mean(deviation.square(), mask, process_group=process_group)
-    return zero_masked(deviation / (variance.sqrt() + eps).to(returns.dtype), mask)
+    # A spread within the rounding of the mean is none: equal returns would come out as noise of size 1. The root is
+    # taken of what is not 0, where its slope is finite.
+    spreads = variance > (8 * torch.finfo(deviation.dtype).eps * mean).square()
+    spread = torch.where(spreads, variance, 1.0).sqrt()
+    return torch.where(spreads, deviation / (spread + eps), 0.0).to(returns.dtype)
 
 
 class RunningMean(NamedTuple):
     """What :func:`running_mean` remembers."""
 
     total: Tensor  # [T] decayed sum of the returns of earlier batches, per position
-    count: Tensor  # [T] decayed number of them
+    count: Tensor  # type: ignore[assignment]  # [T] decayed number of them; hides tuple.count
 
     @classmethod
     def empty(cls, num_steps: int, *, device: torch.device | str | None = None) -> RunningMean:
@@ -175,6 +193,11 @@ def running_mean(
     process_group: ProcessGroup | None = None,
 ) -> tuple[Tensor, RunningMean]:
     """Subtract, per position, the mean over earlier batches: unbiased, and usable with a single row.
+
+        A_{t,b} = G_{t,b} - S_t / N_t,      then  S_t <- decay S_t + sum_b G_{t,b},      N_t <- decay N_t + n_t
+
+    A batch enters the mean only for those after it. Sums and counts fade together, so that nothing pulls the mean
+    towards its start at 0.
 
     Args:
         returns: [*B, T].
@@ -198,74 +221,11 @@ def running_mean(
         raise ValueError(f"state must hold {returns.shape[-1]} positions, got {[*state.total.shape]}")
     check_mask(mask, returns, "returns")
     known = state.total / state.count.clamp(min=torch.finfo(state.count.dtype).tiny)
-    advantages = zero_masked(returns - known.to(returns.dtype), mask)
+    advantages = zero_masked(returns - known, mask).to(returns.dtype)
     rows = returns.detach().reshape(-1, returns.shape[-1])
     row_mask = None if mask is None else mask.reshape(rows.shape)
     total, count = (x.squeeze(0) for x in sum_and_count(rows, row_mask, dim=0, process_group=process_group))
     return advantages, RunningMean(decay * state.total + total, decay * state.count + count)
-
-
-def control_variate(
-    returns: Tensor,
-    regressors: Tensor,
-    *,
-    ridge: float = 1e-3,
-    folds: int = 2,
-    mask: Tensor | None = None,
-    process_group: ProcessGroup | None = None,
-) -> Tensor:
-    """Subtract what a linear regression, fitted on other rows, expects of the return: unbiased.
-
-        A_{t,b} = G_{t,b} - phi_{t,b} . w_{-f(b)}
-        w_{-f} = argmin_w sum_{t, b not in f} (G_{t,b} - phi_{t,b} . w)^2 + ridge' |w|^2
-
-    Rows are dealt into folds in turn, and a row is judged by weights that never saw it. Regressors may hold anything
-    that the row's decisions from t on do not influence: the text, later bytes included, what the early exit makes of
-    it, the boundaries before t. A constant is added to them.
-
-    Args:
-        returns: [*B, T].
-        regressors: [*B, T, F] the phi; no gradient reaches them.
-        ridge: strength of the penalty, in units of a regressor's mean square.
-        folds: at least 2; at most the number of rows.
-        mask: [*B, T] bool, True where a step is real; None for all.
-        process_group: not used: each process fits its own rows.
-
-    Returns:
-        [*B, T], 0 where masked.
-
-    Example:
-        >>> x = torch.arange(8.0).view(4, 2)
-        >>> control_variate(3 * x + 1, x[..., None], ridge=0.0).abs().max() < 1e-4
-        tensor(True)
-    """
-    num_rows = returns[..., 0].numel()
-    if regressors.shape[:-1] != returns.shape:
-        raise ValueError(f"regressors must be {[*returns.shape, 'F']}, got {[*regressors.shape]}")
-    if not 2 <= folds <= num_rows:
-        raise ValueError(f"folds must lie in 2..{num_rows}, the number of rows, got {folds}")
-    if ridge < 0:
-        raise ValueError(f"ridge must be at least 0, got {ridge}")
-    check_mask(mask, returns, "returns")
-    flat = zero_masked(returns, mask).reshape(num_rows, -1)
-    features = torch.cat((torch.ones_like(regressors[..., :1]), regressors), -1).detach()
-    if mask is not None:
-        features = features.masked_fill(~mask.unsqueeze(-1), 0.0)
-    features = features.reshape(num_rows, flat.shape[1], -1).double()  # [n, T, 1 + F]
-    targets = flat.detach().double()
-    fold = torch.arange(num_rows, device=returns.device) % folds
-    grams = [features[fold == f].flatten(0, 1).T @ features[fold == f].flatten(0, 1) for f in range(folds)]
-    moments = [features[fold == f].flatten(0, 1).T @ targets[fold == f].flatten() for f in range(folds)]
-    expected = torch.empty_like(targets)
-    for f in range(folds):
-        gram, moment = sum(grams) - grams[f], sum(moments) - moments[f]
-        size = gram.diagonal()
-        penalty = torch.cat((torch.zeros_like(size[:1]), ridge * size[1:]))  # the constant is free
-        # The floor keeps regressors that repeat each other, or never vary, from making the fit singular.
-        floor = 1e-10 * size.max() + torch.finfo(size.dtype).tiny
-        weights = torch.linalg.solve(gram + (penalty + floor).diag(), moment)
-        expected[fold == f] = features[fold == f] @ weights
-    return zero_masked(returns - expected.view_as(returns).to(returns.dtype), mask)
 
 
 def _centre(
@@ -283,9 +243,20 @@ def _centre(
             f"running_mean and no_baseline work with one"
         )
     total, count = sum_and_count(returns, mask, dim=leading, process_group=process_group)
-    mean = (total / count.clamp(min=1)).to(returns.dtype)
-    return zero_masked(returns - mean, mask), count
+    return zero_masked(returns - total / count.clamp(min=1), mask), count  # at least float32
 
+
+__all__ = [
+    "BASELINES",
+    "RunningMean",
+    "batch_centred",
+    "control_variate",
+    "group_centred",
+    "leave_one_out",
+    "no_baseline",
+    "running_mean",
+    "z_normalised",
+]
 
 BASELINES: dict[str, Callable[..., Tensor]] = {
     "none": no_baseline,

@@ -6,10 +6,13 @@ to that.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from rltok_rl.functional.reduction import zero_masked
+from rltok_rl.functional.reduction import check_mask, zero_masked
 from rltok_rl.functional.returns import check_gamma, check_rewards, generalized_advantage, reverse_scan, wide
 
 Clip = float | tuple[float, float]
@@ -55,36 +58,56 @@ def clipped_ratio(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, 
     """
     _same_shape(log_probs=log_probs, old_log_probs=old_log_probs, advantages=advantages)
     low, high = clip_bounds(clip)
-    ratio = (log_probs - old_log_probs).exp()
-    return torch.minimum(ratio * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
+    log_ratios = log_probs - old_log_probs
+    least, most = _log1p(-low), _log1p(high)
+    # The lesser of the two products, clipped before the exponential: a ratio that overflows would have gradient NaN.
+    clipped = torch.where(advantages >= 0, log_ratios.clamp(max=most), log_ratios.clamp(min=least))
+    return clipped.exp() * advantages
 
 
 def importance_weighted(
-    log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, *, max_weight: float | None = None
+    log_probs: Tensor,
+    old_log_probs: Tensor,
+    advantages: Tensor,
+    *,
+    max_weight: float | None = None,
+    whole_row: bool = False,
+    mask: Tensor | None = None,
 ) -> Tensor:
     """Decisions of another policy, each weighted by how much likelier the learner makes it.
 
-        w_t A_t log pi(a_t),      w_t = min(pi(a_t) / pi_old(a_t), max_weight), taken as a constant
+        w_t A_t log pi(a_t),      w_t = min(r_t, max_weight), taken as a constant,      r_t = pi(a_t) / pi_old(a_t)
 
-    Single-step weights correct each decision for itself; the distribution of the decisions before it stays that of
-    the old policy. Products of weights, which would correct that too, are :func:`vtrace`'s business.
+    Weights of single steps correct each decision for itself; the decisions around it stay those of the old policy.
+    Where an advantage depends on them too, the weight that makes the expected gradient right is that of the whole row,
+    ``prod_u r_u``, which is unbiased for any old policy that can decide as the new one does, and noisy beyond short
+    rows.
 
     Args:
         log_probs: [*L] log pi(a_t), with gradient.
         old_log_probs: [*L] of the policy that decided.
         advantages: [*L] A_t.
         max_weight: largest weight; None leaves them free.
+        whole_row: weigh each step by the product over its row, the last dimension.
+        mask: [*L] bool, steps that count in such products; None for all.
 
     Returns:
-        [*L]. Its gradient equals that of ``r_t A_t`` where no weight is cut.
+        [*L]. With weights of single steps, its gradient equals that of ``r_t A_t`` where no weight is cut.
+
+    Example:
+        >>> importance_weighted(torch.tensor([-0.5]), torch.tensor([-0.5]), torch.tensor([2.0]))
+        tensor([-1.])
     """
     _same_shape(log_probs=log_probs, old_log_probs=old_log_probs, advantages=advantages)
     if max_weight is not None and not max_weight > 0:
         raise ValueError(f"max_weight must be positive or None, got {max_weight}")
-    weights = (log_probs.detach() - old_log_probs).exp()  # a constant by definition, not a loss's decision
+    check_mask(mask, log_probs, "log_probs")
+    log_weights = log_probs.detach() - old_log_probs  # a constant by definition, not a loss's decision
+    if whole_row:
+        log_weights = zero_masked(log_weights, mask).sum(-1, keepdim=True)
     if max_weight is not None:
-        weights = weights.clamp(max=max_weight)
-    return weights * advantages * log_probs
+        log_weights = log_weights.clamp(max=math.log(max_weight))
+    return log_weights.exp() * advantages * log_probs
 
 
 def vtrace(
@@ -92,9 +115,9 @@ def vtrace(
     values: Tensor,
     next_values: Tensor,
     log_ratios: Tensor,
-    gamma: float,
+    gamma: float | Tensor,
     *,
-    lmbda: float = 1.0,
+    lmbda: float | Tensor = 1.0,
     rho_clip: float = 1.0,
     c_clip: float = 1.0,
     done: Tensor | None = None,
@@ -116,12 +139,17 @@ def vtrace(
         lmbda: in [0, 1].
         rho_clip: largest weight of a temporal difference.
         c_clip: largest weight of what comes after.
-        done: [*B, T] bool, steps that end an episode; None for none.
+        done: [*B, T] bool, steps that end an episode; None for none. Wherever ``terminated`` is, so is this.
         terminated: [*B, T] bool, those after which no value remains; None takes ``done``.
         mask: [*B, T] bool, True where a step is real.
 
     Returns:
         Advantages and targets v_t, [*B, T] each, 0 where masked.
+
+    Example:
+        >>> zero = torch.zeros(2)
+        >>> vtrace(torch.ones(2), zero, zero, zero, 0.5)[1]
+        tensor([1.5000, 1.0000])
 
     Reference: https://arxiv.org/abs/1802.01561
     """
@@ -132,27 +160,35 @@ def vtrace(
         if not value > 0:
             raise ValueError(f"{name} must be positive, got {value}")
     dtype = rewards.dtype
-    rewards, log_ratios = (x.to(wide(x)) for x in (rewards, log_ratios))
-    ratios = zero_masked(log_ratios, mask).exp()
-    rho, trace = ratios.clamp(max=rho_clip), lmbda * ratios.clamp(max=c_clip)
+    rewards, values, log_ratios = (x.to(wide(rewards)) for x in (rewards, values, log_ratios))
+    log_ratios = zero_masked(log_ratios, mask)
+    # Clipped before the exponential: a ratio that overflows would have gradient NaN.
+    rho, c = (log_ratios.clamp(max=math.log(clip)).exp() for clip in (rho_clip, c_clip))
     one_step = generalized_advantage(  # lambda = 0: the temporal differences alone
         rewards, values, next_values, gamma, 0.0, done=done, terminated=terminated, mask=mask
     )
-    decay = gamma * trace if done is None else (gamma * trace).masked_fill(done, 0.0)
-    excess = zero_masked(reverse_scan(rho * one_step, decay), mask)  # v_t - V_t
-    after = torch.nn.functional.pad(excess[..., 1:], (0, 1))  # v_{t+1} - V_{t+1}, none after an end
-    after = after if done is None else after.masked_fill(done, 0.0)
-    advantages = zero_masked(rho * (one_step + gamma * after), mask)
-    return advantages.to(dtype), (zero_masked(values, mask) + excess).to(dtype)
+    ended = done if terminated is None else terminated if done is None else done | terminated
+    goes_on = gamma if ended is None else gamma * (~ended).to(c.dtype)
+    excess = reverse_scan(rho * one_step, goes_on * lmbda * c)  # v_t - V_t
+    after = torch.nn.functional.pad(excess[..., 1:], (0, 1))  # v_{t+1} - V_{t+1}
+    advantages = zero_masked(rho * (one_step + goes_on * after), mask)
+    return advantages.to(dtype), zero_masked(values + excess, mask).to(dtype)
 
 
 def clip_bounds(clip: Clip) -> tuple[float, float]:
     """``clip`` as (low, high), checked."""
-    low, high = clip if isinstance(clip, tuple) else (clip, clip)
+    low, high = clip if isinstance(clip, Sequence) else (clip, clip)  # a list where it comes from a file
     numbers = not isinstance(low, Tensor)  # buffers of a loss: looking at them would stall the device
     if numbers and (not 0.0 <= low <= 1.0 or not high >= 0.0):
         raise ValueError(f"clip must be epsilon in [0, 1], or (low in [0, 1], high >= 0), got {clip}")
     return low, high
+
+
+def _log1p(x: float | Tensor) -> float | Tensor:
+    """``log(1 + x)`` of a number or of a buffer, -inf at -1."""
+    if isinstance(x, Tensor):
+        return x.log1p()
+    return math.log1p(x) if x > -1 else -math.inf
 
 
 def _same_shape(**tensors: Tensor) -> None:

@@ -5,44 +5,61 @@ Everything here is one recurrence run backwards, ``G_t = x_t + c_t G_{t+1}``. Ti
 
 from __future__ import annotations
 
+import math
+
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from rltok_rl.functional.reduction import check_mask, zero_masked
 
-_BLOCK = 32
 
+def check_gamma(gamma: float | Tensor, name: str = "gamma") -> float | Tensor:
+    """Require a number in [0, 1], or a tensor of one; return it as a float, or as a tensor without dimensions.
 
-def check_gamma(gamma: float | Tensor, name: str = "gamma") -> float:
-    """Require a number in [0, 1]; return it as a float."""
-    value = float(gamma)
+    A tensor is looked at on the CPU only, outside compiled code; it is never turned into a number, which would make the
+    host wait and cut the graph.
+    """
+    if isinstance(gamma, Tensor):
+        if gamma.numel() != 1:
+            raise ValueError(f"{name} must be one number, got a tensor of shape {[*gamma.shape]}")
+        if gamma.device.type != "cpu" or torch.compiler.is_compiling():
+            return gamma.reshape(())
+    value = float(gamma.detach() if isinstance(gamma, Tensor) else gamma)
     if not 0.0 <= value <= 1.0:
         raise ValueError(f"{name} must lie in [0, 1], got {value}")
-    return value
+    return gamma.reshape(()) if isinstance(gamma, Tensor) else value
 
 
 def check_rewards(rewards: Tensor, mask: Tensor | None) -> None:
-    """Require floating-point rewards without NaN at real steps; values are looked at on the CPU only."""
+    """Require floating-point rewards that are finite at real steps; values are looked at on the CPU only.
+
+    Infinity is refused with NaN: times the 0 of an episode's end it would be NaN in the episode before.
+    """
     if not rewards.dtype.is_floating_point:
         raise TypeError(f"rewards must be a floating-point tensor, got {rewards.dtype}")
     if rewards.dim() < 1:
         raise ValueError("rewards must have shape [*B, T], got []")
     check_mask(mask, rewards, "rewards")
-    if rewards.device.type == "cpu" and not torch.compiler.is_compiling():
-        wrong = zero_masked(rewards.detach(), mask).isnan()
-        if bool(wrong.any()):
-            raise ValueError(f"rewards must be numbers, got nan at index {wrong.nonzero()[0].tolist()}")
+    if rewards.device.type != "cpu" or torch.compiler.is_compiling():
+        return
+    real = zero_masked(rewards.detach(), mask)
+    if math.isfinite(real.sum().item()):  # one fast pass: what is not finite shows in the sum
+        return
+    wrong = ~real.isfinite()
+    if bool(wrong.any()):  # otherwise finite numbers whose sum is not
+        first = wrong.nonzero()[0].tolist()
+        raise ValueError(f"rewards must be finite numbers, got {real[tuple(first)].item()} at index {first}")
 
 
-def reverse_scan(x: Tensor, decay: Tensor) -> Tensor:
+def reverse_scan(x: Tensor, decay: float | Tensor) -> Tensor:
     """Run ``G_t = x_t + c_t G_{t+1}`` from the end, with ``G_T = 0``, in log2 T steps on whole tensors.
 
-    Twice the reach at every step: ``G^(2s)_t = G^(s)_t + (c_t ... c_{t+s-1}) G^(s)_{t+s}``.
+    Twice the reach at every step: ``G^(2s)_t = G^(s)_t + (c_t ... c_{t+s-1}) G^(s)_{t+s}``. Sums of pairs round
+    less than a loop does. There is no matrix product in it, which autocast would round to bfloat16.
 
     Args:
-        x: [*B, T].
-        decay: [*B, T] the c_t; c_{T-1} meets nothing.
+        x: [*B, T] finite numbers.
+        decay: the c_t, [*B, T] (c_{T-1} meets nothing), or one number for all, as a float or a tensor.
 
     Returns:
         [*B, T], differentiable with respect to both.
@@ -50,21 +67,38 @@ def reverse_scan(x: Tensor, decay: Tensor) -> Tensor:
     Example:
         >>> reverse_scan(torch.tensor([1.0, 1.0, 1.0]), torch.tensor([0.5, 0.0, 0.5]))
         tensor([1.5000, 1.0000, 1.0000])
+        >>> reverse_scan(torch.tensor([1.0, 1.0, 1.0]), 0.5)
+        tensor([1.7500, 1.5000, 1.0000])
     """
-    if x.shape != decay.shape:
-        raise ValueError(f"x and decay must share a shape, got {[*x.shape]} and {[*decay.shape]}")
-    total, product, reach, length = x, decay, 1, x.shape[-1]
-    while reach < length:
-        total = total + product * F.pad(total[..., reach:], (0, reach))
-        reach *= 2
-        if reach < length:
-            half = reach // 2
-            product = product * F.pad(product[..., half:], (0, half))
+    total, reach, length = x, 1, x.shape[-1]
+    if isinstance(decay, Tensor) and decay.dim():
+        if x.shape != decay.shape:
+            raise ValueError(f"x and decay must share a shape, got {[*x.shape]} and {[*decay.shape]}")
+        products = decay.to(x)  # c_t ... c_{t+reach-1}, where so many follow
+        while reach < length:
+            reached = torch.addcmul(total[..., :-reach], products[..., : length - reach], total[..., reach:])
+            total = torch.cat((reached, total[..., -reach:]), -1)
+            products = products[..., :-reach] * products[..., reach:]
+            reach *= 2
+        return total
+    product = decay.to(x) if isinstance(decay, Tensor) else decay  # c^reach
+    while reach < length and not _vanishes(product, x.dtype):
+        near, far = total[..., :-reach], total[..., reach:]
+        # The same sum twice; a number costs one pass over memory less where it is a number.
+        reached = near + product * far if isinstance(product, Tensor) else torch.add(near, far, alpha=product)
+        total = torch.cat((reached, total[..., -reach:]), -1)
+        product, reach = product * product, 2 * reach
     return total
 
 
+def _vanishes(product: float | Tensor, dtype: torch.dtype) -> bool:
+    """Whether a number rounds to 0 in ``dtype``, so that adding multiples of it changes nothing."""
+    smallest = torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
+    return not isinstance(product, Tensor) and product <= smallest / 2
+
+
 def discounted_return(
-    rewards: Tensor, gamma: float, *, done: Tensor | None = None, mask: Tensor | None = None
+    rewards: Tensor, gamma: float | Tensor, *, done: Tensor | None = None, mask: Tensor | None = None
 ) -> Tensor:
     """Sum each step's future rewards, weighting a reward k steps ahead by gamma^k (Eq. 16).
 
@@ -75,9 +109,10 @@ def discounted_return(
 
     Args:
         rewards: [*B, T] reward of each step, higher is better.
-        gamma: discount in [0, 1]; 0 keeps each reward alone, 1 sums to the end.
+        gamma: discount in [0, 1], a number or a tensor of one; 0 keeps each reward alone, 1 sums to the end.
         done: [*B, T] bool, steps that end an episode: what comes after them belongs to another. None for none.
-        mask: [*B, T] bool, True where a step is real. Rewards elsewhere do not count, and returns there are 0.
+        mask: [*B, T] bool, True where a step is real. Rewards elsewhere do not count, and returns there are 0; time
+            does not stop there, so that a mask is for padding before or behind a sequence.
 
     Returns:
         [*B, T] in the dtype of ``rewards``, summed at least in float32; differentiable.
@@ -89,8 +124,7 @@ def discounted_return(
     gamma = check_gamma(gamma)
     check_rewards(rewards, mask)
     x = zero_masked(rewards, mask).to(wide(rewards))
-    cut = _ends(done, rewards, "done")
-    returns = _geometric(x, gamma) if cut is None else reverse_scan(x, _decay(gamma, cut, x))
+    returns = reverse_scan(x, _decay(gamma, _ends(done, rewards, "done"), x))
     return zero_masked(returns, mask).to(rewards.dtype)
 
 
@@ -98,8 +132,8 @@ def generalized_advantage(
     rewards: Tensor,
     values: Tensor,
     next_values: Tensor,
-    gamma: float,
-    lmbda: float,
+    gamma: float | Tensor,
+    lmbda: float | Tensor,
     *,
     done: Tensor | None = None,
     terminated: Tensor | None = None,
@@ -118,7 +152,7 @@ def generalized_advantage(
         next_values: [*B, T] V of the state in which it ends.
         gamma: discount in [0, 1].
         lmbda: in [0, 1].
-        done: [*B, T] bool; None for none.
+        done: [*B, T] bool; None for none. Wherever ``terminated`` is, so is this.
         terminated: [*B, T] bool; None takes ``done``.
         mask: [*B, T] bool, True where a step is real.
 
@@ -137,12 +171,10 @@ def generalized_advantage(
     for name, given in (("values", values), ("next_values", next_values)):
         if given.shape != rewards.shape:
             raise ValueError(f"{name} must have the shape of rewards, {[*rewards.shape]}, got {[*given.shape]}")
-    ended = _ends(done, rewards, "done")
-    absorbed = ended if terminated is None else _ends(terminated, rewards, "terminated")
-    ahead = next_values if absorbed is None else next_values.masked_fill(absorbed, 0.0)
-    dtype = wide(rewards)
-    deltas = zero_masked(rewards.to(dtype) + gamma * ahead - values, mask)
-    # A masked step is past the end: what stands there is 0, and so is its sum.
+    ended, absorbed = _absorbing(_ends(done, rewards, "done"), _ends(terminated, rewards, "terminated"))
+    # Widened first: a product with gamma in bfloat16 would be rounded before it is added.
+    reward, value, ahead = (zero_masked(x, mask).to(wide(rewards)) for x in (rewards, values, next_values))
+    deltas = reward + gamma * (ahead if absorbed is None else ahead.masked_fill(absorbed, 0.0)) - value
     advantages = reverse_scan(deltas, _decay(gamma * lmbda, ended, deltas))
     return zero_masked(advantages, mask).to(rewards.dtype)
 
@@ -151,8 +183,8 @@ def td_lambda_return(
     rewards: Tensor,
     values: Tensor,
     next_values: Tensor,
-    gamma: float,
-    lmbda: float,
+    gamma: float | Tensor,
+    lmbda: float | Tensor,
     *,
     done: Tensor | None = None,
     terminated: Tensor | None = None,
@@ -162,7 +194,8 @@ def td_lambda_return(
 
         G_t = R_{t+1} + gamma ((1 - lambda) V_{t+1} + lambda G_{t+1})
 
-    Args and semantics as there.
+    The equation holds where the value after a step is the value before the next, which a target network for
+    ``next_values`` would not give. Args and semantics as there.
 
     Example:
         >>> one = torch.ones(1, 2)
@@ -189,31 +222,13 @@ def _ends(flags: Tensor | None, like: Tensor, name: str) -> Tensor | None:
     return flags
 
 
-def _decay(factor: float, cut: Tensor | None, like: Tensor) -> Tensor:
-    full = torch.full_like(like, factor)
-    return full if cut is None else full.masked_fill(cut, 0.0)
+def _decay(factor: float | Tensor, cut: Tensor | None, like: Tensor) -> float | Tensor:
+    """[*B, T] the factor where the sum goes on and 0 where it is cut; the factor itself where it never is."""
+    return factor if cut is None else (~cut).to(like.dtype) * factor
 
 
-def _geometric(x: Tensor, gamma: float) -> Tensor:
-    """The recurrence for one constant factor: sums within blocks as a matrix product, then a scan over blocks."""
-    length = x.shape[-1]
-    if length <= _BLOCK:
-        return x @ _triangle(length, gamma, x)
-    padding = -length % _BLOCK
-    blocks = F.pad(x, (0, padding)).unflatten(-1, (-1, _BLOCK))  # [*B, T / k, k]
-    within = blocks @ _triangle(_BLOCK, gamma, x)
-    first = within[..., 0]  # [*B, T / k] sum of each block as seen from its start
-    total = reverse_scan(first, torch.full_like(first, gamma**_BLOCK))
-    later = F.pad(total[..., 1:], (0, 1))  # what begins after each block
-    # gamma^(distance to the next block); exact powers in float64, rounded once
-    powers = gamma ** torch.arange(_BLOCK, 0, -1, dtype=torch.float64, device=x.device)
-    within = torch.addcmul(within, later.unsqueeze(-1), powers.to(x.dtype))
-    return within.flatten(-2)[..., :length]
-
-
-def _triangle(size: int, gamma: float, like: Tensor) -> Tensor:
-    """[size, size] with gamma^(s - t) at [s, t] for s >= t."""
-    steps = torch.arange(size, device=like.device)
-    distance = steps[:, None] - steps  # s - t
-    powers = gamma ** distance.clamp(min=0).double()
-    return torch.where(distance >= 0, powers, 0.0).to(like.dtype)
+def _absorbing(done: Tensor | None, terminated: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """``done`` and ``terminated``, the missing one made from the other: what terminates is done."""
+    if terminated is None:
+        return done, done
+    return (terminated if done is None else done | terminated), terminated

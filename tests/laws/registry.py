@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
+from tensordict import TensorDict
 from torch import Tensor
 
 from rltok_rl.functional import baselines, policy_gradient, returns
+from rltok_rl.objectives.estimators import make_estimator
 
 SHAPE = (6, 21)
 
@@ -38,13 +40,42 @@ def vtrace_advantages(rewards: Tensor, gamma: float, **options: Any) -> Tensor:
     return policy_gradient.vtrace(rewards, *values, torch.zeros_like(rewards), gamma, **options)[0]
 
 
-RETURNS: dict[str, Callable[..., Tensor]] = {
+def estimate(
+    name: str,
+    entry: str,
+    rewards: Tensor,
+    gamma: float | Tensor,
+    *,
+    done: Tensor | None = None,
+    mask: Tensor | None = None,
+    **options: Any,
+) -> Tensor:
+    """The same through a TorchRL estimator, with a critic that says 0 where it takes one."""
+    ends = torch.zeros_like(rewards, dtype=torch.bool) if done is None else done
+    column, wide_ends = rewards.unsqueeze(-1), ends.unsqueeze(-1)
+    zero = torch.zeros_like(column)
+    following = {"reward": column, "done": wide_ends, "terminated": wide_ends, "state_value": zero}
+    entries: dict[str, Any] = {"state_value": zero, "next": following}
+    if mask is not None:
+        entries["valid"] = mask
+    mask_key = None if mask is None else "valid"
+    estimator = make_estimator(name, gamma=gamma, differentiable=True, mask_key=mask_key, **options)
+    return estimator(TensorDict(entries, rewards.shape)).get(entry).squeeze(-1)
+
+
+FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "discounted_return": returns.discounted_return,
     "generalized_advantage": gae,
     "td_lambda_return": td_lambda,
     "vtrace targets": vtrace_targets,
     "vtrace advantages": vtrace_advantages,
 }
+ESTIMATORS: dict[str, Callable[..., Tensor]] = {
+    "estimator discounted_return": partial(estimate, "discounted_return", "advantage"),
+    "estimator critic_advantage": partial(estimate, "critic_advantage", "advantage", lmbda=1.0),
+    "estimator critic_advantage, target": partial(estimate, "critic_advantage", "value_target", lmbda=1.0),
+}
+RETURNS = FUNCTIONS | ESTIMATORS
 """(rewards [*B, T], gamma, *, done, mask) -> returns [*B, T]."""
 
 
@@ -56,9 +87,12 @@ class Baseline:
     unbiased: bool = True
     shrinks: bool = False  # the expected gradient is (n - 1)/n of the true one
     centred: bool = True  # indifferent to what all rows of a position have in common
+    absorbs: bool = True  # returns that are the same everywhere leave nothing
     linear: bool = True
-    compiles: bool = True
-    differentiable: bool = True
+    group: int | None = None  # how many rows are compared with one another; None for all
+    blind_to_rows: bool = True  # what rows that are masked as a whole could have been does not matter
+    leading: bool = True  # takes any leading dimensions
+    module: bool = False  # around a function: built before a graph, and given masks by a tensordict, which fit
 
 
 def remembering(function: Callable[..., Any], batch: Tensor) -> Callable[..., Tensor]:
@@ -75,24 +109,43 @@ def remembering(function: Callable[..., Any], batch: Tensor) -> Callable[..., Te
 def fitted(returns_: Tensor, *, mask: Tensor | None = None, process_group: Any = None) -> Tensor:
     """Regressors that differ from position to position, and from row to row."""
     size, length = returns_[..., 0].numel(), returns_.shape[-1]
-    position = torch.arange(length, dtype=returns_.dtype).expand_as(returns_)
-    row = torch.arange(size, dtype=returns_.dtype).view(*returns_.shape[:-1], 1).expand_as(returns_)
+    position = torch.arange(length, dtype=torch.float64).expand_as(returns_)
+    row = torch.arange(size, dtype=torch.float64).view(*returns_.shape[:-1], 1).expand_as(returns_)
     regressors = torch.stack((position, (row * 1.7 + position).sin()), -1)
     return baselines.control_variate(returns_, regressors, mask=mask, process_group=process_group)
 
 
+def estimator(name: str, **options: Any) -> Callable[..., Tensor]:
+    """A TorchRL estimator as a baseline: with gamma = 0, rewards are returns."""
+
+    def judge(returns_: Tensor, *, mask: Tensor | None = None, process_group: Any = None) -> Tensor:
+        return estimate(name, "advantage", returns_, 0.0, mask=mask, process_group=process_group, **options)
+
+    return judge
+
+
 EARLIER = torch.linspace(-1, 2, 4 * 64).view(4, 64)
 BASELINES: dict[str, Baseline] = {
-    "none": Baseline(baselines.no_baseline, centred=False),
+    "none": Baseline(baselines.no_baseline, centred=False, absorbs=False),
     "batch_centred": Baseline(baselines.batch_centred, unbiased=False, shrinks=True),
     "leave_one_out": Baseline(baselines.leave_one_out),
-    "group_centred": Baseline(partial(baselines.group_centred, group_size=2)),
+    "group_centred": Baseline(partial(baselines.group_centred, group_size=2), group=2, leading=False),
     "group_centred, self included": Baseline(
-        partial(baselines.group_centred, group_size=2, exclude_self=False), unbiased=False, shrinks=True
+        partial(baselines.group_centred, group_size=2, exclude_self=False),
+        unbiased=False,
+        shrinks=True,
+        group=2,
+        leading=False,
     ),
     "z_normalised": Baseline(baselines.z_normalised, unbiased=False, centred=False, linear=False),
-    "running_mean": Baseline(remembering(baselines.running_mean, EARLIER), centred=False, linear=False),
-    "control_variate": Baseline(fitted, centred=False, compiles=False, differentiable=False),
+    "running_mean": Baseline(remembering(baselines.running_mean, EARLIER), centred=False, absorbs=False, linear=False),
+    "control_variate": Baseline(fitted, centred=False, blind_to_rows=False),
+    "estimator batch_centred": Baseline(estimator("batch_centred"), unbiased=False, shrinks=True, module=True),
+    "estimator leave_one_out": Baseline(estimator("leave_one_out"), module=True),
+    "estimator group_centred": Baseline(estimator("group_centred", group_size=2), group=2, leading=False, module=True),
+    "estimator z_normalised": Baseline(
+        estimator("z_normalised"), unbiased=False, centred=False, linear=False, module=True
+    ),
 }
 
 
@@ -101,14 +154,18 @@ class Objective:
     """A policy objective of log-probabilities, old log-probabilities and advantages."""
 
     function: Callable[[Tensor, Tensor, Tensor], Tensor]
-    unbiased_off_policy: bool = False
-    options: dict[str, Any] = field(default_factory=dict)
+    plain: bool = True  # its value is what its gradient is the gradient of; not so where a weight is held constant
+    unbiased_off_policy: bool = False  # for single decisions
+    unbiased_for_strings: bool = False  # for decisions that depend on one another, paid together
 
 
 OBJECTIVES: dict[str, Objective] = {
     "score_function": Objective(lambda new, old, advantage: policy_gradient.score_function(new, advantage)),
     "clipped_ratio": Objective(partial(policy_gradient.clipped_ratio, clip=0.2)),
     "clipped_ratio, asymmetric": Objective(partial(policy_gradient.clipped_ratio, clip=(0.1, 0.3))),
-    "importance_weighted": Objective(policy_gradient.importance_weighted, unbiased_off_policy=True),
-    "importance_weighted, cut": Objective(partial(policy_gradient.importance_weighted, max_weight=2.0)),
+    "importance_weighted": Objective(policy_gradient.importance_weighted, plain=False, unbiased_off_policy=True),
+    "importance_weighted, cut": Objective(partial(policy_gradient.importance_weighted, max_weight=2.0), plain=False),
+    "importance_weighted, whole rows": Objective(
+        partial(policy_gradient.importance_weighted, whole_row=True), plain=False, unbiased_for_strings=True
+    ),
 }

@@ -8,7 +8,15 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from rltok_rl.functional.baselines import RunningMean, batch_centred, leave_one_out, running_mean, z_normalised
+from rltok_rl.functional.baselines import (
+    RunningMean,
+    batch_centred,
+    control_variate,
+    leave_one_out,
+    running_mean,
+    z_normalised,
+)
+from rltok_rl.functional.metrics import approximate_kl, clip_fraction, effective_sample_size, mean_and_spread
 from rltok_rl.functional.reduction import loss_mean, masked_mean
 
 ROWS, STEPS = 6, 9
@@ -17,7 +25,17 @@ ROWS, STEPS = 6, 9
 def everything(returns, mask, group):
     """All that takes a process group, on the rows of this process."""
     advantages, state = running_mean(returns, RunningMean.empty(STEPS), mask=mask, process_group=group)
+    # Regressors that belong to the row, whichever process holds it.
+    regressors = torch.stack((returns.sin().roll(1, -1), torch.arange(STEPS).expand_as(returns)), -1)
+    log_ratios = returns.clamp(-1, 1)
+    mean, spread = mean_and_spread(returns, mask, process_group=group)
     return {
+        "control_variate": control_variate(returns, regressors, folds=3, mask=mask, process_group=group),
+        "effective_sample_size": effective_sample_size(log_ratios, mask, process_group=group),
+        "approximate_kl": approximate_kl(log_ratios, mask, process_group=group),
+        "clip_fraction": clip_fraction(log_ratios, 0.2, mask, process_group=group),
+        "mean": mean,
+        "spread": spread,
         "batch_centred": batch_centred(returns, mask=mask, process_group=group),
         "leave_one_out": leave_one_out(returns, mask=mask, process_group=group),
         "z_normalised": z_normalised(returns, mask=mask, process_group=group),

@@ -6,11 +6,15 @@ import pytest
 import torch
 from torchrl.objectives.value import functional as torchrl_value
 
-from .registry import RETURNS, SHAPE
+from rltok_rl.functional import returns
+from rltok_rl.functional.policy_gradient import vtrace
+
+from .registry import FUNCTIONS, RETURNS, SHAPE
 
 GAMMAS = [0.0, 0.5, 0.9, 0.99, 1.0]
 LENGTHS = [1, 2, 31, 32, 33, 64, 100]
 every = pytest.mark.parametrize("name", list(RETURNS))
+functions = pytest.mark.parametrize("name", list(FUNCTIONS))  # estimators are built before a graph, not inside it
 gammas = pytest.mark.parametrize("gamma", GAMMAS)
 
 
@@ -141,7 +145,7 @@ def test_precision(name, dtype, tolerance):
     assert (found.double() - expected).abs().max() <= tolerance * expected.abs().max()
 
 
-@every
+@functions
 @pytest.mark.parametrize("with_done", [False, True], ids=["whole", "episodes"])
 def test_compiles_in_one_graph(name, with_done):
     rewards = draw(2, 50)
@@ -183,9 +187,6 @@ def test_agrees_with_torchrl(name, gamma, with_done):
 @gammas
 def test_values_agree_with_torchrl(gamma, lmbda):
     """Real values, truncations and terminations, an open end: GAE, TD(lambda) and V-trace off-policy."""
-    from rltok_rl.functional.policy_gradient import vtrace
-    from rltok_rl.functional.returns import generalized_advantage, td_lambda_return
-
     rewards, values, following = draw(3, 40), draw(3, 40), draw(3, 40)
     done = torch.rand(3, 40) < 0.15
     terminated = done & (torch.rand(3, 40) < 0.5)
@@ -193,11 +194,11 @@ def test_values_agree_with_torchrl(gamma, lmbda):
     wide = [x.unsqueeze(-1) for x in (values, following, rewards)]
     flags = {name: x.unsqueeze(-1) for name, x in ends.items()}
     advantage, target = torchrl_value.generalized_advantage_estimate(gamma, lmbda, *wide, **flags)
-    ours = generalized_advantage(rewards, values, following, gamma, lmbda, **ends)
+    ours = returns.generalized_advantage(rewards, values, following, gamma, lmbda, **ends)
     close = {"rtol": 1e-5, "atol": 1e-6}  # TorchRL rounds gamma to float32 on the way
     torch.testing.assert_close(ours.unsqueeze(-1), advantage, **close)
     torch.testing.assert_close(
-        td_lambda_return(rewards, values, following, gamma, lmbda, **ends).unsqueeze(-1), target, **close
+        returns.td_lambda_return(rewards, values, following, gamma, lmbda, **ends).unsqueeze(-1), target, **close
     )
     if lmbda < 1.0:
         return
@@ -215,18 +216,83 @@ def test_values_agree_with_torchrl(gamma, lmbda):
 
 
 @every
+@gammas
+def test_under_autocast_nothing_is_rounded(name, gamma):
+    """Mixed precision rounds matrix products to bfloat16; a return is none."""
+    rewards = draw(4, 300, dtype=torch.float32)
+    expected = RETURNS[name](rewards, gamma)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(RETURNS[name](rewards, gamma), expected)
+
+
+@functions
+@pytest.mark.parametrize("with_done", [False, True], ids=["whole", "episodes"])
+def test_gamma_may_be_a_tensor(name, with_done):
+    """As the buffers of TorchRL's estimators are: the same sums, in one graph, with a derivative."""
+    rewards = draw(3, 40)
+    done = torch.rand(3, 40) < 0.2 if with_done else None
+    gamma = torch.tensor(0.9, dtype=torch.float64)
+    expected = RETURNS[name](rewards, 0.9, done=done)
+    torch.testing.assert_close(RETURNS[name](rewards, gamma, done=done), expected)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda r, g: RETURNS[name](r, g, done=done), fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(rewards, gamma), expected)
+    assert torch.autograd.gradcheck(lambda g: RETURNS[name](rewards, g, done=done), gamma.requires_grad_())
+    with pytest.raises(ValueError, match=r"gamma must lie in \[0, 1\], got 1.5"):
+        RETURNS[name](rewards, torch.tensor(1.5))
+    with pytest.raises(ValueError, match=r"gamma must be one number, got a tensor of shape \[2\]"):
+        RETURNS[name](rewards, torch.ones(2))
+
+
+@pytest.mark.parametrize("lmbda", [0.0, 0.7, 1.0])
+def test_lambda_returns_agree_with_torchrl(lmbda):
+    """Where the value after a step is the value before the next, which is what the equation says."""
+    rewards, values = draw(3, 40), draw(3, 40)
+    done = torch.rand(3, 40) < 0.15
+    terminated = done & (torch.rand(3, 40) < 0.5)
+    following = torch.where(done, draw(3, 40), torch.cat((values[:, 1:], draw(3, 1)), 1))
+    ends = {"done": done, "terminated": terminated}
+    wide = {name: flags.unsqueeze(-1) for name, flags in ends.items()}
+    theirs = torchrl_value.td_lambda_return_estimate(0.9, lmbda, following.unsqueeze(-1), rewards.unsqueeze(-1), **wide)
+    ours = returns.td_lambda_return(rewards, values, following, 0.9, lmbda, **ends)
+    torch.testing.assert_close(ours.unsqueeze(-1), theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_what_terminates_is_done():
+    """Given alone, ``terminated`` used to cut the value of what follows but not the sum."""
+    rewards, zero = draw(2, 9), torch.zeros(2, 9, dtype=torch.float64)
+    ends = torch.rand(2, 9) < 0.3
+    alone = {"terminated": ends}
+    expected = returns.discounted_return(rewards, 0.9, done=ends)
+    torch.testing.assert_close(returns.generalized_advantage(rewards, zero, zero, 0.9, 1.0, **alone), expected)
+    torch.testing.assert_close(vtrace(rewards, zero, zero, zero, 0.9, **alone)[1], expected)
+
+
+def test_critics_in_bfloat16_do_not_round_what_gamma_makes_of_them():
+    """0.99 times a value is rounded once, at the end, not before it is added."""
+    rewards, values, following = (draw(2, 5, dtype=torch.float32).bfloat16() + 100 for _ in range(3))
+    found = returns.generalized_advantage(rewards, values, following, 0.99, 0.95)
+    expected = returns.generalized_advantage(rewards.double(), values.double(), following.double(), 0.99, 0.95)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.double(), expected, rtol=2**-8, atol=0)
+
+
+@every
 @pytest.mark.parametrize("gamma", [-0.1, 1.01, float("nan")])
 def test_gamma_outside_its_range_is_refused(name, gamma):
     with pytest.raises(ValueError, match=r"gamma must lie in \[0, 1\], got"):
         RETURNS[name](draw(), gamma)
 
 
-@every
+@functions
 def test_bad_input_is_refused(name):
     rewards = draw(2, 3)
     broken = rewards.clone()
     broken[1, 2] = float("nan")
-    with pytest.raises(ValueError, match=r"rewards must be numbers, got nan at index \[1, 2\]"):
+    with pytest.raises(ValueError, match=r"rewards must be finite numbers, got nan at index \[1, 2\]"):
+        RETURNS[name](broken, 0.9)
+    broken[1, 2] = float("-inf")  # an infinite reward times the 0 of an end would be NaN in another episode
+    with pytest.raises(ValueError, match=r"rewards must be finite numbers, got -inf at index \[1, 2\]"):
         RETURNS[name](broken, 0.9)
     with pytest.raises(ValueError, match=r"mask must have the shape of rewards, \[2, 3\], got \[3\]"):
         RETURNS[name](rewards, 0.9, mask=torch.ones(3, dtype=torch.bool))

@@ -100,7 +100,7 @@ def exact_part(model: UNet, source: TextSource, study: Study) -> dict[str, Any]:
     exact = exact_gradient(wide, texts).policy["boundary_head.projection.weight"].flatten()
     draw = EnumeratedRollouts(wide, texts, num_rows=8, seed=study.seed)
     rate = float((draw.weights.unsqueeze(-1) * draw.table["action"]).sum(1).mean())
-    options = dict(num_rows=8, num_steps=study.exact_bytes, rate=rate, reference=exact)
+    options: dict[str, Any] = dict(num_rows=8, num_steps=study.exact_bytes, rate=rate, reference=exact)
     tables = {}
     for gamma in study.gammas:
         names = study.estimators if gamma == 1.0 else [n for n in study.sweep if n in study.estimators]
@@ -133,7 +133,7 @@ def real_part(model: UNet, source: TextSource, study: Study) -> dict[str, Any]:
     )["siblings_4"]
     reference = signal_to_noise(found)
     rate = float(rollouts(2000)(1)["action"].float().mean())
-    options = dict(num_rows=study.num_rows, num_steps=study.num_steps, rate=rate, reference=reference)
+    options: dict[str, Any] = dict(num_rows=study.num_rows, num_steps=study.num_steps, rate=rate, reference=reference)
     members = [make_candidate(name, study.gamma, model, study.num_steps) for name in study.estimators]
     rows = estimator_report(
         model,
@@ -217,7 +217,7 @@ def run(study: Study, command: str) -> Path:
     model = get_toy(Path(study.toy), source, updates=study.updates)
     model.train()  # the soft cap belongs to the policy that is trained
     options = asdict(study)
-    report = {"command": command, "machine": machine("cpu"), "options": options}
+    report: dict[str, Any] = {"command": command, "machine": machine("cpu"), "options": options}
     if study.exact_texts:
         report["exact"] = exact_part(model, source, study)
     report["real"] = real_part(model, source, study)

@@ -114,7 +114,7 @@ def _check(
     """Refuse what does not fit; return n."""
     check_byte_ids(byte_ids, model.config.num_ids)
     num_rows, num_steps = byte_ids.shape[0], byte_ids.shape[1] - 1
-    check_boundaries(boundaries, (num_rows, num_steps))
+    check_boundaries(boundaries, torch.Size((num_rows, num_steps)))
     if not 0.0 <= gamma <= 1.0:
         raise ValueError(f"gamma must lie in [0, 1], got {gamma}")
     if horizon is not None and horizon < 1:

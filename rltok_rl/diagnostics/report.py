@@ -42,20 +42,14 @@ class Candidate:
         """Advantages [B, T] of a rollout, which is left alone."""
         judged = rollout.copy()
         following = judged["next"].copy()
-        parts = (following[name].squeeze(-1) for name in ("final_log_prob", "early_log_prob"))
+        final, early = (following[name].squeeze(-1) for name in ("final_log_prob", "early_log_prob"))
         entropy = rollout.get("early_entropy", following["early_log_prob"]).squeeze(-1)
-        judged["next"] = following.set("reward", REWARDS[self.reward](*parts, entropy).unsqueeze(-1))
+        judged["next"] = following.set("reward", REWARDS[self.reward](final, early, entropy).unsqueeze(-1))
+        judged = self.estimator(judged)  # before it is learned from: the baseline has not seen this batch
         if self.learn is not None:
-            judged = self._learning(judged)
-            return judged["advantage"].squeeze(-1)
-        return self.estimator(judged)["advantage"].squeeze(-1)
-
-    def _learning(self, judged: TensorDictBase) -> TensorDictBase:
-        judged = self.estimator(judged)  # judged before it is learned from: the baseline has not seen this batch
-        assert self.learn is not None
-        with torch.enable_grad():
-            self.learn(judged)
-        return judged
+            with torch.enable_grad():
+                self.learn(judged)
+        return judged["advantage"].squeeze(-1)
 
     def flops(self, model: UNet, num_rows: int, num_steps: int, rate: float) -> float:
         """FLOPs of an update with this estimator: the update itself and what the estimator runs beside it."""

@@ -87,7 +87,7 @@ def resampled_correlation(
     with_, without = returns / drawn.clamp(min=1), (total - returns) / (num_samples - drawn).clamp(min=1)
     counted = (drawn >= least) & (num_samples - drawn >= least)
     counted[:, 0] = False
-    result = {}
+    result: dict[str, float] = {}
     for size in sorted({one.rows_per_text for one in candidates}):
         members = [one for one in candidates if one.rows_per_text == size]
         rows = _Rows(model, byte_ids, size, generator)
@@ -96,8 +96,9 @@ def resampled_correlation(
         where = counted.repeat_interleave(size, 0)
         for _ in range(max(1, num_judged // size)):
             rollout = rows.draw()
-            worth = torch.where(rollout["action"].bool(), *(x.repeat_interleave(size, 0) for x in (with_, without)))
-            truth.append((worth - mean.repeat_interleave(size, 0))[where])
+            taken = rollout["action"].bool().unflatten(0, (-1, size))  # [M, size, T]
+            worth = torch.where(taken, with_.unsqueeze(1), without.unsqueeze(1)) - mean.unsqueeze(1)
+            truth.append(worth.flatten(0, 1)[where])
             for one in members:
                 kept[one.name].append(one.advantages(rollout)[where])
         result |= {name: correlation(torch.cat(values), torch.cat(truth)) for name, values in kept.items()}
@@ -132,7 +133,8 @@ def counterfactual_correlation(
     """
     generator = torch.Generator().manual_seed(seed)
     sizes = sorted({one.rows_per_text for one in candidates})
-    result, done = {}, 0
+    result: dict[str, float] = {}
+    done = 0
     for size in sizes:
         members = [one for one in candidates if one.rows_per_text == size]
         kept: dict[str, list[Tensor]] = {one.name: [] for one in members}

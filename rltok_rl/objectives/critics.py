@@ -102,9 +102,9 @@ class CriticAdvantage(ReturnEstimator):
         advantages = generalized_advantage(rewards, values, following, self.gamma, self.lmbda, mask=view.mask, **ends)
         return advantages, advantages + (values if view.mask is None else values.masked_fill(~view.mask, 0.0))
 
-    def _rewards_and_ends(self, view: _View) -> tuple[Tensor, dict[str, Tensor | None]]:
+    def _rewards_and_ends(self, view: _View) -> tuple[Tensor, dict[str, Any]]:
         keys = self.tensor_keys
-        ends = {
+        ends: dict[str, Any] = {
             "done": view.find(under_next(keys.done)),
             "terminated": view.find(under_next(keys.terminated)),
         }
@@ -152,8 +152,8 @@ class VTraceReturn(CriticAdvantage):
         asked = view.rollout.select(*self.actor_network.in_keys, "action", strict=False)
         log_probs = self.actor_network.get_dist(asked).log_prob(asked["action"])
         log_ratios = log_probs.movedim(view.time_dim, -1) - view.read(self.tensor_keys.sample_log_prob)
-        options = {"lmbda": self.lmbda, "rho_clip": self.rho_clip, "c_clip": self.c_clip}
-        return vtrace(rewards, values, following, log_ratios, self.gamma, mask=view.mask, **options, **ends)
+        ends |= {"lmbda": self.lmbda, "rho_clip": self.rho_clip, "c_clip": self.c_clip, "mask": view.mask}
+        return vtrace(rewards, values, following, log_ratios, self.gamma, **ends)
 
 
 class ZeroCritic(TensorDictModuleBase):

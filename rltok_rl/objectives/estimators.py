@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 from tensordict import TensorDictBase
@@ -23,7 +23,7 @@ from rltok_rl.functional import baselines
 from rltok_rl.functional.returns import check_gamma, discounted_return
 from rltok_rl.objectives.base import MissingEntryError, read, under_next
 
-MaskKey = NestedKey | Literal["auto"] | None
+MaskKey: TypeAlias = NestedKey | Literal["auto"] | None
 
 
 class ReturnEstimator(ValueEstimatorBase):
@@ -233,7 +233,9 @@ class ControlVariateReturn(ReturnEstimator):
             done = view.find(under_next(self.tensor_keys.done))
             ahead = [discounted_return(x, self.gamma, done=done, mask=view.mask) for x in features.unbind(-1)]
             features = torch.cat((features, torch.stack(ahead, -1)), -1)
-        return baselines.control_variate(returns, features, ridge=self.ridge, folds=self.folds, mask=view.mask)
+        return baselines.control_variate(
+            returns, features, ridge=self.ridge, folds=self.folds, mask=view.mask, process_group=self.process_group
+        )
 
 
 class _View:

@@ -43,7 +43,7 @@ class JointLoss(LossModule):
         clashing = [name for name in terms if not name.isidentifier()]
         if clashing:
             raise ValueError(f"terms must have names that are identifiers, got {clashing}")
-        self.terms = nn.ModuleDict(terms)
+        self.terms: Mapping[str, LossModule] = nn.ModuleDict(terms)  # type: ignore[assignment]
         for name in terms:
             self.register_buffer(f"coeff_{name}", torch.tensor(float(coefficients.get(name, 1.0))))
 
@@ -93,7 +93,7 @@ class JointLoss(LossModule):
             process_group: processes that train together.
         """
         options = {"process_group": process_group}
-        estimator = {"gamma": gamma, "group_size": rows_per_mean, "exclude_self": False}
+        estimator: dict[str, Any] = {"gamma": gamma, "group_size": rows_per_mean, "exclude_self": False}
         terms = {
             "language_model": LanguageModelLoss(**options),
             "policy": BoundaryReinforceLoss("group_centred", average="all", **options, **estimator),
@@ -146,4 +146,4 @@ class JointLoss(LossModule):
     @staticmethod
     def total(losses: TensorDictBase) -> Tensor:
         """The sum of all ``loss_*`` entries of what ``forward`` returned."""
-        return sum(value for key, value in losses.items() if key.startswith("loss_"))  # type: ignore[return-value]
+        return sum(value for key, value in losses.items() if key.startswith("loss_"))

@@ -13,26 +13,12 @@ from tensordict.utils import NestedKey
 from rltok_rl.objectives.base import StepLoss, read, under_next
 
 
-class LanguageModelLoss(StepLoss):
-    """Next-byte cross-entropy of the whole model, read from a rollout that carries gradients.
+class _NextByteLoss(StepLoss):
+    """Mean cost of the next byte under one of the two heads."""
 
-        L_auto = -mean_t log p(x_{t+1} | x_<=t, a_<=t)
-
-    Writes ``loss_language_model`` in nats per byte, and ``bits_per_byte``.
-
-    Args:
-        **options: of :class:`~rltok_rl.objectives.base.StepLoss`.
-    """
-
-    @dataclass
-    class _AcceptedKeys:
-        """Keys, under ``next``."""
-
-        log_prob: NestedKey = "final_log_prob"
-
-    default_keys = _AcceptedKeys
-    tensor_keys: _AcceptedKeys
-    _name, _bits = "loss_language_model", "bits_per_byte"
+    tensor_keys: Any
+    _name: str
+    _bits: str
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -51,7 +37,28 @@ class LanguageModelLoss(StepLoss):
         return TensorDict({self._name: self.reduce(nats, mask), self._bits: self.figure(nats, mask) / math.log(2)})
 
 
-class EarlyExitLoss(LanguageModelLoss):
+class LanguageModelLoss(_NextByteLoss):
+    """Next-byte cross-entropy of the whole model, read from a rollout that carries gradients.
+
+        L_auto = -mean_t log p(x_{t+1} | x_<=t, a_<=t)
+
+    Writes ``loss_language_model`` in nats per byte, and ``bits_per_byte``.
+
+    Args:
+        **options: of :class:`~rltok_rl.objectives.base.StepLoss`.
+    """
+
+    @dataclass
+    class _AcceptedKeys:
+        """Keys, under ``next``."""
+
+        log_prob: NestedKey = "final_log_prob"
+
+    default_keys = _AcceptedKeys
+    _name, _bits = "loss_language_model", "bits_per_byte"
+
+
+class EarlyExitLoss(_NextByteLoss):
     """Next-byte cross-entropy of the early exit; its gradient reaches the encoder.
 
         L_early = -mean_t log p_early(x_{t+1} | x_<=t)
@@ -69,5 +76,4 @@ class EarlyExitLoss(LanguageModelLoss):
         log_prob: NestedKey = "early_log_prob"
 
     default_keys = _AcceptedKeys
-    tensor_keys: _AcceptedKeys
     _name, _bits = "loss_early_exit", "early_bits_per_byte"

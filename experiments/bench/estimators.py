@@ -1,15 +1,20 @@
-"""Discounted returns: one scan against every function of TorchRL's that computes the same numbers."""
+"""Discounted returns against every function of TorchRL's that computes the same; estimator and losses in a step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import torch
+from rltok_rl.agents import LearnedBoundaryActor
+from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.experiments.bench.harness import Row, compare
 from torch import Tensor
 from torchrl.objectives.value import functional as torchrl_value
 
+from rltok_rl.data import local_prose
 from rltok_rl.functional.returns import discounted_return
+from rltok_rl.models import UNet, preset
+from rltok_rl.objectives import JointLoss
 
 SHAPE = (32, 4096, 1)
 GAMMAS = (0.9, 0.99, 1.0)
@@ -57,9 +62,35 @@ def return_row(name: str, gamma: float, with_done: bool, device: str) -> Row:
     )
 
 
+def step_row(device: str) -> Row:
+    """Estimator and losses, forward and backward down to the rollout's entries, against a whole training step."""
+    model = UNet(preset("small")).to(device)
+    env = ByteBoundaryEnv(model, local_prose(), num_steps=1024, batch_size=(8,), seed=0)
+    actor = LearnedBoundaryActor(model)
+    loss = JointLoss.paper(target_rate=0.2, estimator="leave_one_out").to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    rollout = env.parallel_rollout(actor).detach()
+    for key in ("logits", "action_log_prob", "entropy", ("next", "final_log_prob"), ("next", "early_log_prob")):
+        rollout[key] = rollout[key].requires_grad_()
+
+    def losses_alone() -> None:
+        loss.total(loss(rollout)).backward()
+
+    def whole_step() -> None:
+        optimizer.zero_grad()
+        loss.total(loss(env.parallel_rollout(actor))).backward()
+        optimizer.step()
+
+    name = "estimator and losses / training step, small, T=1024, B=8"
+    return compare(
+        "estimators", name, losses_alone, whole_step, pairs=5, repeat=5, goal=100.0, note="goal: at most 1 %"
+    )
+
+
 def rows(device: str) -> list[Row]:
-    """Every equivalent at every discount, without and with episode ends."""
+    """Every equivalent at every discount, without and with episode ends; then the share of a training step."""
     torch.manual_seed(0)
     with torch.no_grad():
         cases = [(name, gamma, ends) for ends in (False, True) for gamma in GAMMAS for name in EQUIVALENTS]
-        return [return_row(*case, device) for case in cases]
+        timed = [return_row(*case, device) for case in cases]
+    return [*timed, step_row(device)]

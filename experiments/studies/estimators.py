@@ -41,7 +41,7 @@ class Study:
     """Which to measure; keys of ``CANDIDATES``."""
     gamma: float = 0.99
     """Discount of the first table."""
-    sweep: list[str] = field(default_factory=lambda: ["paper", "leave_one_out", "siblings_4", "flips"])
+    sweep: list[str] = field(default_factory=lambda: ["paper", "critic_td", "siblings_4", "flips"])
     """Which to measure at every discount of ``gammas``."""
     gammas: list[float] = field(default_factory=lambda: [0.0, 0.5, 0.8, 0.9, 0.95, 0.99, 1.0])
     num_batches: int = 150
@@ -55,7 +55,7 @@ class Study:
     exact_texts: int = 8
     """Short texts whose boundary strings are enumerated; 0 leaves the exact part out."""
     exact_bytes: int = 10
-    exact_batches: int = 1500
+    exact_batches: int = 1000
     samples: int = 1024
     """Rows per text that the resampled truth is made of; 0 leaves it out."""
     judged: int = 128
@@ -156,6 +156,7 @@ def real_part(model: UNet, source: TextSource, study: Study) -> dict[str, Any]:
             rollouts(500),
             swept,
             num_batches=study.num_batches,
+            warm_up=study.warm_up,
             progress=bar("real text, every gamma"),
             **options,
         )
@@ -196,8 +197,8 @@ def truth_part(model: UNet, source: TextSource, study: Study) -> dict[str, Any]:
             members,
             gamma=study.gamma,
             num_batches=study.flip_batches,
-            num_positions=12,
-            pairs=8,
+            num_positions=48,
+            pairs=2,
             seed=study.seed,
             progress=bar("counterfactual truth"),
         )

@@ -98,7 +98,9 @@ def write_page(report: dict[str, Any], out: Path) -> Path:
                 f"{study['exact_bytes']} decisions, batches of 8 rows.\n\n" + gradient_table(rows, exact=True)
             )
     for kind, found in report["truth"].items():
-        body = [[f"`{name}`", MEANING.get(name, ""), number(value)] for name, value in found.items()]
+        body = [
+            [f"`{name}`", MEANING.get(name, ""), f"{value:.3f} ± {error:.3f}"] for name, (value, error) in found.items()
+        ]
         parts.append(
             f"## Correlation with the {kind} advantage, gamma {study['gamma']}\n\n"
             + markdown(["estimator", "", "correlation"], body)
@@ -127,13 +129,16 @@ def _draw_signal(report: dict[str, Any], path: Path) -> Path:
     floor = min((r["per_cost"] for r in rows if r["per_cost"] > 0), default=1e-4) / 2
     values = [max(r["per_cost"], floor) for r in rows]
     names = [r["name"] for r in rows]
-    axes.barh(names, values, color=[colour(n) for n in names], height=0.7)
+    hidden = [r["ratio"] < 2 * r["error"] for r in rows]
+    bars = axes.barh(names, values, color=[colour(n) for n in names], height=0.7)
+    for one, lost in zip(bars, hidden, strict=True):
+        one.set_alpha(0.35 if lost else 1.0)
     for place, row in enumerate(rows):
         error = row["error"] / row["cost"]
-        hidden = row["per_cost"] < 2 * error
-        text = "lost in noise" if hidden else number(row["per_cost"], 2)
-        axes.text(max(row["per_cost"], floor) * 1.08, place, text, va="center", fontsize=8)
-        if not hidden:
+        text = "lost in noise" if hidden[place] else number(row["per_cost"], 2)
+        right = max(row["per_cost"] + (0 if hidden[place] else error), floor)
+        axes.text(right * 1.08, place, text, va="center", fontsize=8)
+        if not hidden[place]:
             axes.plot([row["per_cost"] - error, row["per_cost"] + error], [place, place], color=INK, lw=1)
     axes.set_xscale("log")
     axes.set_xlim(left=floor * 0.8, right=max(values) * 2.5)
@@ -148,12 +153,11 @@ def _draw_gamma(report: dict[str, Any], path: Path) -> Path:
     figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.2), layout="constrained")
     names = list(dict.fromkeys(r["name"].split("@")[0] for r in report["real"]["sweep"]))
     gammas = report["options"]["gammas"]
-    styles = ["-", "--", "-.", ":"]
+    palette = [OURS, "#e08e0b", "#3b5ba5", INK]
     for place, name in enumerate(names):
         rows = [next(r for r in report["real"]["sweep"] if r["name"] == f"{name}@{g}") for g in gammas]
         look = {
-            "color": colour(name),
-            "ls": styles[place % 4] if name != "paper" else "-",
+            "color": PAPER if name == "paper" else palette[place % 4],
             "marker": "o",
             "ms": 3,
             "label": name,
@@ -185,12 +189,13 @@ def _draw_truth(report: dict[str, Any], path: Path) -> Path:
     )
     for axes, kind in zip(panels[0], kinds, strict=True):
         found = sorted(report["truth"][kind].items(), key=lambda item: item[1])
-        names, values = [n for n, _ in found], [v for _, v in found]
+        names, values = [n for n, _ in found], [v for _, (v, _) in found]
         axes.barh(names, values, color=[colour(n) for n in names], height=0.7)
-        for place, value in enumerate(values):
-            axes.text(max(value, 0) + 0.004, place, number(value, 2), va="center", fontsize=8)
+        for place, (_, (value, error)) in enumerate(found):
+            axes.plot([value - error, value + error], [place, place], color=INK, lw=1)
+            axes.text(max(value + error, 0) + 0.004, place, f"{value:.3f}", va="center", fontsize=8)
         axes.set_title(f"correlation with the {kind} advantage", fontsize=9, loc="left")
-        axes.margins(x=0.12)
+        axes.margins(x=0.18)
     figure.savefig(path)
     plt.close(figure)
     return path

@@ -99,8 +99,9 @@ def enumerate_rollouts(
         "final_log_prob": final.unsqueeze(-1),
         "early_log_prob": early.unsqueeze(-1),
         "done": last.unsqueeze(-1),
-        "terminated": torch.zeros_like(last).unsqueeze(-1),
-        "truncated": last.clone().unsqueeze(-1),
+        # The window is the whole world here: what is differentiated ends with it, and no value comes after.
+        "terminated": last.clone().unsqueeze(-1),
+        "truncated": torch.zeros_like(last).unsqueeze(-1),
         "byte": per_string(revealed),
         "encoder_state": per_string(encoded[:, 1:]),
     }

@@ -207,12 +207,14 @@ def compare(found: Signal, reference: Tensor | Signal, num_batches: int) -> tupl
     return product / (own * length), own / length, bias
 
 
-def correlation(estimates: Tensor, truth: Tensor) -> float:
-    """Correlation over all entries of two tensors of one shape.
+def correlation(estimates: Tensor, truth: Tensor) -> tuple[float, float]:
+    """Correlation over all entries of two tensors of one shape, and its standard error for independent entries.
 
     Example:
-        >>> round(correlation(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([2.0, 4.0, 6.0])), 3)
-        1.0
+        >>> value, error = correlation(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([1.0, -1.0, -1.0, 1.0]))
+        >>> value, round(error, 3)
+        (0.0, 0.707)
     """
     x, y = (v.double().flatten() - v.double().mean() for v in (estimates, truth))
-    return float((x @ y) / (x.norm() * y.norm()))
+    value = float((x @ y) / (x.norm() * y.norm()))
+    return value, math.sqrt(max(0.0, 1 - value**2) / max(1, len(x) - 2))

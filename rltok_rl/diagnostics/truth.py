@@ -54,10 +54,11 @@ def resampled_correlation(
     seed: int = 0,
     least: int = 30,
     progress: Progress | None = None,
-) -> dict[str, float]:
+) -> dict[str, tuple[float, float]]:
     """Correlation of advantages with the resampled truth, over all free decisions that were taken both ways.
 
-    Truth and judged rows are different samples.
+    Truth and judged rows are different samples. Each correlation comes with a standard error, for independent
+    decisions.
 
     Args:
         model: the U-Net.
@@ -87,7 +88,7 @@ def resampled_correlation(
     with_, without = returns / drawn.clamp(min=1), (total - returns) / (num_samples - drawn).clamp(min=1)
     counted = (drawn >= least) & (num_samples - drawn >= least)
     counted[:, 0] = False
-    result: dict[str, float] = {}
+    result: dict[str, tuple[float, float]] = {}
     for size in sorted({one.rows_per_text for one in candidates}):
         members = [one for one in candidates if one.rows_per_text == size]
         rows = _Rows(model, byte_ids, size, generator)
@@ -117,7 +118,7 @@ def counterfactual_correlation(
     pairs: int,
     seed: int = 0,
     progress: Progress | None = None,
-) -> dict[str, float]:
+) -> dict[str, tuple[float, float]]:
     """Correlation of advantages with what flipping the decision changes, the same randomness after it.
 
     Args:
@@ -133,7 +134,7 @@ def counterfactual_correlation(
     """
     generator = torch.Generator().manual_seed(seed)
     sizes = sorted({one.rows_per_text for one in candidates})
-    result: dict[str, float] = {}
+    result: dict[str, tuple[float, float]] = {}
     done = 0
     for size in sizes:
         members = [one for one in candidates if one.rows_per_text == size]

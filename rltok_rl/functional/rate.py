@@ -7,6 +7,7 @@ processes, its gradient is that of the whole batch. None of them takes a coeffic
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -183,16 +184,21 @@ class Controller(NamedTuple):
         return cls(torch.zeros((), device=device), torch.zeros((), device=device))
 
 
-def controller_update(state: Controller, error: Tensor, *, proportional: float, integral: float) -> Controller:
+def controller_update(
+    state: Controller, error: Tensor, *, proportional: float, integral: float, limit: float = math.inf
+) -> Controller:
     """One step of a proportional-integral controller.
 
-        I' = I + e,        c' = proportional e + integral I'
+        I' = I + clip(e, -limit, limit),        c' = proportional e + integral I'
+
+    Without a limit the long way to a far target would fill the integral, which then has to be emptied beyond it.
 
     Args:
         state: integral and coefficient before.
         error: [] rate minus target.
         proportional: gain of the error.
         integral: gain of the sum of errors.
+        limit: largest error that is added to the sum.
 
     Returns:
         The state after; its coefficient is the push towards fewer boundaries.
@@ -203,7 +209,7 @@ def controller_update(state: Controller, error: Tensor, *, proportional: float, 
 
     Reference: https://arxiv.org/abs/2410.20771 (MrT5 controls its deletion rate so)
     """
-    total = state.integral + error
+    total = state.integral + error.clamp(-limit, limit)
     return Controller(total, proportional * error + integral * total)
 
 
@@ -226,9 +232,9 @@ def priced_boundaries(
 ) -> Tensor:
     """The loss of a price per boundary: ``price mean_t(p_t)``, its expected cost given the boundaries before.
 
-    With a price that rises while the rate is above the target (a controller without proportional part) this is dual
-    ascent on the constraint. To let the cost reach earlier decisions too, charge it from the rewards instead:
-    :func:`~rltok_rl.functional.rewards.charge_boundaries`.
+    With a price that follows the sum of errors this is dual ascent on the constraint; with a proportional part beside
+    it, the method of multipliers, which does not swing. To let the cost reach earlier decisions too, charge it from
+    the rewards instead: :func:`~rltok_rl.functional.rewards.charge_boundaries`.
 
     Args:
         logits: [*L].

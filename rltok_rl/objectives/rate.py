@@ -21,8 +21,11 @@ from rltok_rl.functional.rate import (
 )
 from rltok_rl.objectives.base import StepLoss, read
 
-CONTROLLERS = ("pi", "price")
-"""Controls that remember: proportional-integral on the mean logit, dual ascent on a price per boundary."""
+CONTROLLERS = {"pi": (3.0, 0.005), "price": (15.0, 0.02)}
+"""Controls that remember, and their gains (proportional, integral): a proportional-integral controller of the mean
+logit, and of a price per boundary. The proportional part is what keeps an integral from swinging around the target."""
+LARGEST_ERROR = 0.02
+"""What a single call adds to the sum of errors at most."""
 RELEASED_LOGIT = 100.0  # what the authors' released code assigns to the ends
 
 
@@ -38,8 +41,8 @@ class RateLoss(StepLoss):
         ends: ``"excluded"`` leaves forced decisions out. ``"released"`` counts them, and the last decision of each row,
             with probability 1 and logit 100, as the authors' released code does: the free rate then settles below
             the target, by about ``2 (1 - target) / T``.
-        proportional: gain of ``"pi"``.
-        integral: gain of ``"pi"`` and ``"price"``. Their memory is in buffers and advances with every call in training
+        proportional: gain of ``"pi"`` and ``"price"`` on the error; None takes that of :data:`CONTROLLERS`.
+        integral: their gain on the sum of errors. Their memory is in buffers and advances with every call in training
             mode.
         **options: of :class:`~rltok_rl.objectives.base.StepLoss`; ``reduction`` must be ``"mean"``: a rate belongs to
             a batch, not to a step.
@@ -65,8 +68,8 @@ class RateLoss(StepLoss):
         *,
         control: str = "logit_pressure",
         ends: Literal["excluded", "released"] = "excluded",
-        proportional: float = 10.0,
-        integral: float = 0.5,
+        proportional: float | None = None,
+        integral: float | None = None,
         **options: Any,
     ) -> None:
         super().__init__(**options)
@@ -78,8 +81,9 @@ class RateLoss(StepLoss):
         if self.reduction != "mean":
             raise ValueError(f"reduction must be 'mean': a rate belongs to a batch, got {self.reduction!r}")
         self.target_rate, self.control, self.ends = check_target(target), control, ends
-        self.proportional = proportional if control == "pi" else 0.0
-        self.integral_gain = integral
+        gains = CONTROLLERS.get(control, (0.0, 0.0))
+        self.proportional = gains[0] if proportional is None else proportional
+        self.integral_gain = gains[1] if integral is None else integral
         for name, value in zip(("integral", "push"), Controller.empty(), strict=True):
             self.register_buffer(name, value)
 
@@ -111,7 +115,11 @@ class RateLoss(StepLoss):
     def _remembering(self, logits: Tensor, mask: Tensor | None) -> Tensor:
         error = self.figure(logits.sigmoid(), mask) - self.target_rate
         state = controller_update(
-            Controller(self.integral, self.push), error, proportional=self.proportional, integral=self.integral_gain
+            Controller(self.integral, self.push),
+            error,
+            proportional=self.proportional,
+            integral=self.integral_gain,
+            limit=LARGEST_ERROR,
         )
         if self.training:
             self.integral.copy_(state.integral)

@@ -189,16 +189,17 @@ def test_correlations_are_high_where_advantages_are_the_truth(model):
         Candidate("rubbish", rubbish),
     ]
     found = resampled_correlation(model, texts, members, gamma=0.9, num_samples=300, num_judged=160, least=10)
-    assert found["siblings"] > 0.3 and abs(found["rubbish"]) < 0.1 and found["siblings"] > found["early"]
+    assert found["siblings"][0] > 0.3 and abs(found["rubbish"][0]) < 0.1 and found["siblings"] > found["early"]
     draw = TextRollouts(model, source, num_rows=8, num_steps=12, seed=0)
     found = counterfactual_correlation(model, draw, members, gamma=0.9, num_batches=6, num_positions=8, pairs=24)
-    assert found["siblings"] > 0.25 and abs(found["rubbish"]) < 0.15
+    assert found["siblings"][0] > 0.25 and abs(found["rubbish"][0]) < 0.15
 
 
 def test_correlation_is_pearsons():
     x, y = torch.randn(3, 40), torch.randn(3, 40)
     expected = torch.corrcoef(torch.stack((x.flatten(), y.flatten())))[0, 1]
-    assert correlation(x, y) == pytest.approx(expected.item(), rel=1e-5)
+    found, error = correlation(x, y)
+    assert found == pytest.approx(expected.item(), rel=1e-5) and error == pytest.approx(118**-0.5, rel=0.05)
 
 
 def test_what_learns_judges_before_it_learns():

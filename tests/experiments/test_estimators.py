@@ -1,0 +1,87 @@
+"""The study of estimators: its candidates, its toy model, its command."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from rltok_rl.experiments.studies.candidates import CANDIDATES, MEANING, make_candidate
+from rltok_rl.experiments.studies.estimators import Study, run
+from rltok_rl.experiments.studies.toy import get_toy, load_toy, save_toy, toy_config, train_toy
+
+from rltok_rl.data import TextSource, local_prose
+from rltok_rl.diagnostics.drawing import TextRollouts
+from rltok_rl.models import UNet
+
+QUICK = {
+    "num_batches": 3,
+    "warm_up": 1,
+    "reference_batches": 3,
+    "num_rows": 8,
+    "num_steps": 48,
+    "exact_texts": 2,
+    "exact_bytes": 5,
+    "exact_batches": 9,
+    "samples": 4,
+    "judged": 8,
+    "flip_batches": 1,
+    "gammas": [0.5, 1.0],
+}
+
+
+@pytest.mark.parametrize("name", list(CANDIDATES))
+def test_every_candidate_judges_a_rollout(name):
+    model = UNet(toy_config())
+    rollout = TextRollouts(model, TextSource(local_prose()), num_rows=8, num_steps=40, seed=0)(8)
+    one = make_candidate(name, 0.9, model, 40)
+    advantages = one.advantages(rollout)
+    assert advantages.shape == (8, 40) and advantages.isfinite().all() and advantages.abs().max() > 0
+    assert one.flops(model, 8, 40, 0.2) >= make_candidate("raw", 0.9, model, 40).flops(model, 8, 40, 0.2)
+    assert name in MEANING
+
+
+def test_an_unknown_candidate_is_refused():
+    with pytest.raises(ValueError, match=r"estimators must be among .* got 'best'"):
+        make_candidate("best", 0.9, None, 10)
+    with pytest.raises(ValueError, match=r"estimators must be among .* got 'best'"):
+        run(Study(estimators=["best"]), "")
+
+
+def test_a_toy_model_is_trained_once_and_kept(tmp_path, capsys):
+    source = TextSource(local_prose(20_000))
+    path = tmp_path / "deep" / "toy.safetensors"
+    model = get_toy(path, source, updates=2)
+    assert "training a toy model" in capsys.readouterr().err
+    again = get_toy(path, source, updates=2)
+    assert "training" not in capsys.readouterr().err
+    for (name, p), q in zip(model.named_parameters(), again.parameters(), strict=True):
+        assert torch.equal(p, q), name
+    save_toy(train_toy(source, updates=2), tmp_path / "other.safetensors")
+    for p, q in zip(load_toy(tmp_path / "other.safetensors").parameters(), model.parameters(), strict=True):
+        assert torch.equal(p, q)  # one seed, one model
+
+
+def test_the_command_writes_tables_and_figures(tmp_path):
+    options = [f"{k}={json.dumps(v).replace(' ', '')}" for k, v in QUICK.items()]
+    names = "estimators=[paper,siblings_4,critic,flips]"
+    command = [sys.executable, "-m", "rltok_rl.experiments.studies.estimators", names, "updates=2", "threads=1"]
+    command += [*options, f"out={tmp_path}/out", f"toy={tmp_path}/toy.safetensors"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    report = json.loads((tmp_path / "out" / "estimators.json").read_text())
+    assert {row["name"] for row in report["real"]["table"]} == {"paper", "siblings_4", "critic", "flips"}
+    assert set(report["exact"]["tables"]) == {"0.5", "1.0"}
+    assert set(report["truth"]) == {"resampled", "counterfactual"}
+    assert report["options"]["num_rows"] == 8
+    for name in ("signal", "gamma", "truth"):
+        assert (tmp_path / "out" / f"{name}.png").stat().st_size > 5_000
+    assert "Correlation with the counterfactual advantage" in done.stdout
+
+
+def test_an_option_that_does_not_exist_is_named(tmp_path):
+    command = [sys.executable, "-m", "rltok_rl.experiments.studies.estimators", "nun_rows=8", f"out={tmp_path}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode != 0 and "nun_rows" in done.stderr

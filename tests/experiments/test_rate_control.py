@@ -1,0 +1,54 @@
+"""Every rate control drives a policy to its target and holds it there, by the driver of the study."""
+
+from __future__ import annotations
+
+import pytest
+from rltok_rl.experiments.studies import rate_control
+from rltok_rl.experiments.studies.rate_control import COEFFICIENTS, STARTS, TARGETS, drive, judge, main
+
+from rltok_rl.functional.rate import RATE_CONTROLS
+from rltok_rl.objectives.rate import CONTROLLERS
+
+
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("control", list(COEFFICIENTS))
+def test_reaches_its_targets_and_holds_them(control, start):
+    for target in TARGETS:
+        run = drive(control, start, target, 0.0, num_updates=1000)
+        assert run.updates is not None and run.holds and abs(run.error) < 0.01, (target, run.updates, run.error)
+
+
+@pytest.mark.parametrize("control", ["hinge", "price"])
+def test_some_hold_it_against_a_task_that_wants_another(control):
+    run = drive(control, 0.05, 0.2, 0.3, num_updates=1000)
+    assert run.holds
+
+
+def test_a_proportional_one_gives_way_to_the_task():
+    """Eq. 24 settles where its push equals the pull: a known weakness, and a test that can tell the difference."""
+    run = drive("logit_pressure", 0.05, 0.2, 0.3, num_updates=1000)
+    assert not run.holds and run.error > 0.02
+
+
+def test_every_control_has_a_row():
+    assert set(COEFFICIENTS) == {*RATE_CONTROLS, *CONTROLLERS}
+
+
+def test_a_course_is_judged_by_hand():
+    rates = [0.5] * 50 + [0.2] * 50 + [0.1] * 50 + [0.2] * 200
+    run = judge("hinge", 0.5, 0.2, 0.0, rates)
+    assert run.updates == 49 + 50  # a window of 50 with a single 0.5 in it averages 0.206
+    assert run.overshoot == pytest.approx(0.1)
+    assert run.error == pytest.approx(0.0, abs=1e-6) and run.holds
+    assert judge("hinge", 0.5, 0.9, 0.0, rates).updates is None
+
+
+def test_the_command_writes_table_and_figure(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(rate_control, "RATE_CONTROLS", {"hinge": None})
+    monkeypatch.setattr(rate_control, "CONTROLLERS", {})
+    monkeypatch.setattr(rate_control, "PULLS", (0.0,))
+    assert main(["--out", str(tmp_path), "--updates", "200"]) == 0
+    assert (tmp_path / "rate-control.png").stat().st_size > 10_000
+    assert "`hinge`" in (tmp_path / "rate-control.md").read_text() and "hinge" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["--updates", "10"])

@@ -60,6 +60,13 @@ class _EncodingTerms(Terms):
                 f"windows must begin with the first byte of a text, got position {int(place[row, 0])} in row {row}; "
                 f"LearnedBoundaryActor scores steps from anywhere by their stored encoder_state"
             )
+        follows = starts[:, 1:] | (place[:, 1:] == place[:, :-1] + 1)
+        if not bool(follows.all()):
+            row, step = (int(i) for i in (~follows).nonzero()[0])
+            raise ValueError(
+                f"windows must hold every byte of a text in order, got position {int(place[row, step + 1])} after "
+                f"{int(place[row, step])} in row {row}"
+            )
         text = starts.flatten().long().cumsum(0).view_as(place) - 1  # [n, T] which text each byte belongs to
         texts = byte_ids.new_zeros(int(text[-1, -1]) + 1, int(place.max()) + 1)  # [texts, L]
         texts[text, place] = byte_ids.reshape(place.shape)

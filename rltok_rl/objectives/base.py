@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import torch
 from tensordict import TensorDictBase
 from tensordict.utils import NestedKey
 from torch import Tensor
@@ -39,23 +40,28 @@ class StepLoss(LossModule):
     def _forward_value_estimator_keys(self, **_: Any) -> None:
         """Nothing to forward: only losses with an estimator have one."""
 
+    @property
+    def loss_mask_key(self) -> NestedKey | None:
+        """Entry that tells which steps are real; ``"auto"`` takes TorchRL's where they are there.
+
+        A loss and its estimator agree on it: a baseline over steps that the loss leaves out would be another one.
+        """
+        return self._loss_mask_key
+
+    @loss_mask_key.setter
+    def loss_mask_key(self, key: NestedKey | None) -> None:
+        LossModule.loss_mask_key.fset(self, key)
+        estimator: Any = getattr(self, "_value_estimator", None)
+        if hasattr(estimator, "mask_key"):
+            estimator.mask_key = key
+
     def steps(self, tensordict: TensorDictBase) -> Tensor | None:
         """[*B, T] bool, the steps that are real; None where all are."""
-        found = None
-        for key in self._loss_mask_keys():
-            mask = tensordict.get(key, None)
-            if mask is not None:
-                mask = read(tensordict, key)
-                found = mask if found is None else found & mask
-        return found
+        return real_steps(self, tensordict)
 
     def free_steps(self, tensordict: TensorDictBase, forced: NestedKey) -> Tensor | None:
         """[*B, T] bool, the real steps whose decision was the policy's; None where all are."""
-        real = self.steps(tensordict)
-        if tensordict.get(forced, None) is None:
-            return real
-        free = ~read(tensordict, forced)
-        return free if real is None else free & real
+        return free_steps(self, tensordict, forced)
 
     def reduce(self, values: Tensor, mask: Tensor | None) -> Tensor:
         """[*B, T] losses of steps to the loss."""
@@ -68,6 +74,30 @@ class StepLoss(LossModule):
     def figure(self, values: Tensor, mask: Tensor | None) -> Tensor:
         """[] mean over the steps that count, of all processes, without gradient: something to log."""
         return masked_mean(values.detach(), mask, process_group=self.process_group)
+
+
+def real_steps(loss: LossModule, tensordict: TensorDictBase) -> Tensor | None:
+    """[*B, T] bool, the steps that are real to a loss; None where all are.
+
+    An entry that was asked for by name has to be there: training on padding because of a typing error is worse than a
+    message.
+    """
+    named = loss.loss_mask_key != "auto"
+    found = None
+    for key in loss._loss_mask_keys():
+        if named or tensordict.get(key, None) is not None:
+            mask = read_flags(tensordict, key, remedy=" (it is the loss's loss_mask_key)" if named else "")
+            found = mask if found is None else found & mask
+    return found
+
+
+def free_steps(loss: LossModule, tensordict: TensorDictBase, forced: NestedKey) -> Tensor | None:
+    """[*B, T] bool, the real steps whose decision was the policy's; None where all are."""
+    real = real_steps(loss, tensordict)
+    if tensordict.get(forced, None) is None:
+        return real
+    free = ~read_flags(tensordict, forced)
+    return free if real is None else free & real
 
 
 class MissingEntryError(KeyError):
@@ -99,6 +129,14 @@ def read(tensordict: TensorDictBase, key: NestedKey, *, remedy: str = "") -> Ten
     if stored.shape != shape:
         raise ValueError(f"{_spelled(key)!r} must have shape {[*shape]} or {[*shape, 1]}, got {[*stored.shape]}")
     return stored
+
+
+def read_flags(tensordict: TensorDictBase, key: NestedKey, *, remedy: str = "") -> Tensor:
+    """As :func:`read`, of bool entries: the complement of an integer is no mask."""
+    flags = read(tensordict, key, remedy=remedy)
+    if flags.dtype != torch.bool:
+        raise TypeError(f"{_spelled(key)!r} must be bool, got {flags.dtype}")
+    return flags
 
 
 def under_next(key: NestedKey) -> NestedKey:

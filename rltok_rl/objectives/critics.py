@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -35,7 +36,20 @@ class CriticAdvantage(ReturnEstimator):
 
     def __init__(self, *, gamma: float, lmbda: float, value_network: Any = None, **options: Any) -> None:
         super().__init__(gamma=gamma, value_network=value_network, **options)
-        self.lmbda = check_gamma(lmbda, "lmbda")
+        self.lmbda = lmbda
+
+    @property
+    def lmbda(self) -> float:
+        """The weight of what comes later; may be set anew, and is part of the state that is saved."""
+        return self._lmbda
+
+    @lmbda.setter
+    def lmbda(self, value: float) -> None:
+        self._lmbda = float(check_gamma(value, "lmbda"))
+
+    def get_extra_state(self) -> dict[str, float]:
+        """Numbers that a checkpoint carries beside tensors."""
+        return {**super().get_extra_state(), "lmbda": self.lmbda}
 
     @property
     def in_keys(self) -> list[NestedKey]:
@@ -78,7 +92,7 @@ class CriticAdvantage(ReturnEstimator):
         **_: Any,
     ) -> Tensor:
         """The regression target of the critic alone, [*B, T, 1]; nothing is written."""
-        view, _, target = self._estimate(tensordict, None, target_params, time_dim)
+        view, _unused, target = self._estimate(tensordict, None, target_params, time_dim)
         return view.to_rollout(target)
 
     def _estimate(
@@ -94,7 +108,8 @@ class CriticAdvantage(ReturnEstimator):
             view = _View(tensordict, dim, self.mask_key)
             values = view.read_value(self.tensor_keys.value, self.value_network, params)
             after = _View(tensordict.get("next"), dim, None)
-            following = after.read_value(self.tensor_keys.value, self.value_network, target_params or params)
+            ahead = params if target_params is None else target_params  # a tensordict has no truth value
+            following = after.read_value(self.tensor_keys.value, self.value_network, ahead)
             return view, *self._combine(view, values, following)
 
     def _combine(self, view: _View, values: Tensor, following: Tensor) -> tuple[Tensor, Tensor]:
@@ -126,6 +141,23 @@ class VTraceReturn(CriticAdvantage):
         **options: of :class:`CriticAdvantage`.
     """
 
+    @dataclass
+    class _AcceptedKeys:
+        """Keys of an estimator, all of them because TorchRL looks for inherited ones nowhere, and the decisions."""
+
+        advantage: NestedKey = "advantage"
+        value_target: NestedKey = "value_target"
+        value: NestedKey = "state_value"
+        reward: NestedKey = "reward"
+        done: NestedKey = "done"
+        terminated: NestedKey = "terminated"
+        steps_to_next_obs: NestedKey = "steps_to_next_obs"
+        sample_log_prob: NestedKey = "action_log_prob"
+        action: NestedKey = "action"
+
+    default_keys = _AcceptedKeys
+    tensor_keys: _AcceptedKeys
+
     def __init__(
         self,
         *,
@@ -137,7 +169,10 @@ class VTraceReturn(CriticAdvantage):
         c_clip: float = 1.0,
         **options: Any,
     ) -> None:
-        super().__init__(gamma=gamma, lmbda=lmbda, value_network=value_network or _no_value, **options)
+        if not hasattr(actor_network, "get_dist"):
+            raise TypeError(f"vtrace_return needs an actor_network that scores decisions, got {actor_network!r}")
+        value_network = _no_value if value_network is None else value_network
+        super().__init__(gamma=gamma, lmbda=lmbda, value_network=value_network, **options)
         self.__dict__["actor_network"] = actor_network  # the loss owns it, an estimator only asks it
         self.rho_clip, self.c_clip = rho_clip, c_clip
 
@@ -147,10 +182,17 @@ class VTraceReturn(CriticAdvantage):
         options.setdefault("actor_network", loss_module.actor_network)
         return super().for_loss(loss_module, **options)
 
+    @property
+    def in_keys(self) -> list[NestedKey]:
+        """What a critic's estimator reads, and what the actor scores."""
+        keys = self.tensor_keys
+        return list(dict.fromkeys([*super().in_keys, keys.action, keys.sample_log_prob, *self.actor_network.in_keys]))
+
     def _combine(self, view: _View, values: Tensor, following: Tensor) -> tuple[Tensor, Tensor]:
         rewards, ends = self._rewards_and_ends(view)
-        asked = view.rollout.select(*self.actor_network.in_keys, "action", strict=False)
-        log_probs = self.actor_network.get_dist(asked).log_prob(asked["action"])
+        asked = view.rollout.select(*self.actor_network.in_keys, strict=False)
+        log_probs = self.actor_network.get_dist(asked).log_prob(view.rollout.get(self.tensor_keys.action))
+        log_probs = log_probs.reshape(view.rollout.batch_size)
         log_ratios = log_probs.movedim(view.time_dim, -1) - view.read(self.tensor_keys.sample_log_prob)
         ends |= {"lmbda": self.lmbda, "rho_clip": self.rho_clip, "c_clip": self.c_clip, "mask": view.mask}
         return vtrace(rewards, values, following, log_ratios, self.gamma, **ends)

@@ -68,11 +68,32 @@ class ReturnEstimator(ValueEstimatorBase):
         super().__init__(value_network=value_network, differentiable=differentiable, device=device)
         if isinstance(baseline, str) and baseline not in baselines.BASELINES:
             raise ValueError(f"baseline must be one of {list(baselines.BASELINES)} or a function, got {baseline!r}")
-        # A number, not a buffer: powers of it are taken on the host, where reading a tensor would stall the device.
-        self.gamma = check_gamma(gamma)
+        self.gamma = gamma
         self.baseline = baselines.BASELINES[baseline] if isinstance(baseline, str) else baseline
         self.subtract_value, self.mask_key, self.process_group = subtract_value, mask_key, process_group
         self.time_dim = time_dim
+
+    @property
+    def gamma(self) -> float:
+        """The discount; may be set anew, and is part of the state that is saved.
+
+        A number and not a buffer: a loss cast to bfloat16 would turn a buffer of 0.99 into 0.988, and powers of a
+        number are taken on the host, where reading a tensor would stall the device.
+        """
+        return self._gamma
+
+    @gamma.setter
+    def gamma(self, value: float) -> None:
+        self._gamma = float(check_gamma(value))
+
+    def get_extra_state(self) -> dict[str, float]:
+        """Numbers that a checkpoint carries beside tensors."""
+        return {"gamma": self.gamma}
+
+    def set_extra_state(self, state: dict[str, float]) -> None:
+        """Take such numbers back."""
+        for name, value in state.items():
+            setattr(self, name, value)
 
     @property
     def in_keys(self) -> list[NestedKey]:
@@ -269,7 +290,9 @@ class _View:
             if critic is None:
                 raise MissingEntryError(self.rollout, key, ", or the estimator a value_network that makes it")
             asked = self.rollout.select(*critic.in_keys, strict=False)
-            with nullcontext() if params is None else params.to_module(critic):
+            # A functional loss hands over the parameters of its own critic; one without any has no use for them.
+            own = params is not None and any(True for _ in critic.parameters())
+            with params.to_module(critic, preserve_module_state=False) if own else nullcontext():  # type: ignore
                 return _View(critic(asked), self.time_dim, None).read(key)
         return self.read(key)
 
@@ -297,10 +320,15 @@ def make_estimator(name: str, **options: Any) -> ValueEstimatorBase:
         >>> make_estimator("batch_centred", gamma=0.9).gamma
         0.9
     """
-    if name not in ESTIMATORS:
-        raise ValueError(f"name must be one of {list(ESTIMATORS)}, got {name!r}")
+    check_estimator_name(name)
     entry = get_value_estimator_entry(name)
     return entry.cls(**{**entry.default_kwargs, **options})
+
+
+def check_estimator_name(name: str) -> None:
+    """Require one of :data:`ESTIMATORS`."""
+    if name not in ESTIMATORS:
+        raise ValueError(f"name must be one of {list(ESTIMATORS)}, got {name!r}")
 
 
 ESTIMATORS = (

@@ -20,8 +20,10 @@ from rltok_rl.objectives.reinforce import BoundaryReinforceLoss
 class JointLoss(LossModule):
     """Terms of one rollout, each multiplied by its coefficient; one backward pass trains them all.
 
-    What every term writes is kept: ``loss_*`` times the coefficient, figures as they are. ``loss.total(out)`` is their
-    sum. Coefficients are buffers ``coeff_<name>`` and can be scheduled: ``loss.coeff_policy = 0.02``.
+    What every term writes is kept: ``loss_*`` times the coefficient, figures as they are. ``loss.total(out)`` is the
+    sum of the losses. A figure that several terms write keeps its name in the first, and becomes ``<term>_<figure>`` in
+    the others. Coefficients are buffers ``coeff_<name>`` and can be scheduled: ``loss.coeff_policy = 0.02``.
+    ``set_keys`` and ``loss_mask_key`` are those of all terms.
 
     Args:
         terms: losses by name.
@@ -44,6 +46,7 @@ class JointLoss(LossModule):
         if clashing:
             raise ValueError(f"terms must have names that are identifiers, got {clashing}")
         self.terms: Mapping[str, LossModule] = nn.ModuleDict(terms)  # type: ignore[assignment]
+        self._kept = self._name_outputs()
         for name in terms:
             self.register_buffer(f"coeff_{name}", torch.tensor(float(coefficients.get(name, 1.0))))
 
@@ -107,6 +110,45 @@ class JointLoss(LossModule):
         """Networks are used as they are."""
         return False
 
+    def set_keys(self, **names: NestedKey) -> None:
+        """Rename entries in every term that reads them.
+
+        A name that stands for different entries in different terms, as ``log_prob`` does, has to be set there:
+        ``joint.terms["early_exit"].set_keys(log_prob=...)``.
+        """
+        for name, key in names.items():
+            readers = {n: term for n, term in self.terms.items() if name in type(term.tensor_keys).__dataclass_fields__}
+            if not readers:
+                raise ValueError(f"{name} is not an accepted tensordict key of any of the terms {list(self.terms)}")
+            read = {n: getattr(term.tensor_keys, name) for n, term in readers.items()}
+            if len(set(read.values())) > 1:
+                raise ValueError(f"{name} must be set in the terms: it is another entry in each, {read}")
+            for term in readers.values():
+                term.set_keys(**{name: key})
+
+    @property
+    def loss_mask_key(self) -> NestedKey | None:
+        """Entry that tells which steps are real, of all terms; ``"auto"`` takes TorchRL's where they are there."""
+        return self._loss_mask_key
+
+    @loss_mask_key.setter
+    def loss_mask_key(self, key: NestedKey | None) -> None:
+        LossModule.loss_mask_key.fset(self, key)
+        for term in self.terms.values():
+            term.loss_mask_key = key
+
+    def _name_outputs(self) -> dict[str, dict[str, str]]:
+        """The name under which each output of each term is kept."""
+        names: dict[str, dict[str, str]] = {}
+        taken: set[str] = set()
+        for name, term in self.terms.items():
+            clashing = [key for key in term.out_keys if key in taken and key.startswith("loss_")]
+            if clashing:
+                raise ValueError(f"two terms write {clashing[0]!r}; the second is {name!r}")
+            names[name] = {key: f"{name}_{key}" if key in taken else key for key in term.out_keys}
+            taken |= set(names[name].values())
+        return names
+
     @property
     def in_keys(self) -> list[NestedKey]:
         """What any term reads."""
@@ -115,7 +157,7 @@ class JointLoss(LossModule):
     @property
     def out_keys(self) -> list[NestedKey]:
         """What any term writes."""
-        return list(dict.fromkeys(key for term in self.terms.values() for key in term.out_keys))
+        return [kept for names in self._kept.values() for kept in names.values()]
 
     def coefficient(self, name: str) -> Tensor:
         """The weight of a term."""
@@ -138,9 +180,8 @@ class JointLoss(LossModule):
         for name, term in self.terms.items():
             weight = self.coefficient(name)
             for key, value in term(tensordict).items():
-                if key in found and key.startswith("loss_"):
-                    raise ValueError(f"two terms write {key!r}; the second is {name!r}")
-                found[key] = weight * value if key.startswith("loss_") else value.detach()
+                kept = self._kept[name][key]
+                found[kept] = weight * value if key.startswith("loss_") else value.detach()
         return TensorDict(found)
 
     @staticmethod

@@ -10,22 +10,45 @@ from tensordict.nn import TensorDictModuleBase
 from tensordict.utils import NestedKey
 from torch import Tensor
 from torch.distributed import ProcessGroup
+from torchrl.objectives import LossModule
+from torchrl.objectives.utils import build_value_estimator
 from torchrl.objectives.value import ValueEstimatorBase
 
 from rltok_rl.functional.metrics import approximate_kl, effective_sample_size, mean_and_spread
 from rltok_rl.objectives.base import MissingEntryError, read
-from rltok_rl.objectives.estimators import make_estimator
+from rltok_rl.objectives.estimators import check_estimator_name
 
 
 def as_estimator(
-    estimator: ValueEstimatorBase | str | None, process_group: ProcessGroup | None, options: dict[str, Any]
+    loss: LossModule,
+    estimator: ValueEstimatorBase | type[ValueEstimatorBase] | str | None,
+    process_group: ProcessGroup | None,
+    options: dict[str, Any],
 ) -> ValueEstimatorBase | None:
-    """An estimator given as itself, or by name for the loss's processes."""
+    """An estimator for a loss: given as itself, as a class, or by name.
+
+    One that is made here spans the loss's processes, and takes actor and critic from the loss where it wants them.
+    """
     if isinstance(estimator, str):
-        return make_estimator(estimator, process_group=process_group, **options)
+        check_estimator_name(estimator)
+        return build_value_estimator(loss, estimator, **{"process_group": process_group, **options})
+    if isinstance(estimator, type):
+        return estimator(**options)
     if options:
         raise ValueError(f"options {sorted(options)} belong to an estimator given by name, got {estimator!r}")
     return estimator
+
+
+def pass_keys_on(loss: LossModule, log_prob: NestedKey) -> None:
+    """Tell the estimator of a loss where the loss looks, for what and for which steps."""
+    estimator = loss._value_estimator
+    if estimator is None:
+        return
+    keys = {**vars(loss.tensor_keys), "sample_log_prob": log_prob}
+    accepted = type(estimator.tensor_keys).__dataclass_fields__
+    estimator.set_keys(**{name: key for name, key in keys.items() if name in accepted})
+    if hasattr(estimator, "mask_key") and loss.loss_mask_key != "auto":
+        estimator.mask_key = loss.loss_mask_key
 
 
 def advantages_of(
@@ -47,18 +70,22 @@ def scores_of(tensordict: TensorDictBase, actor: TensorDictModuleBase, action: N
     return log_probs.reshape(shape), entropy.reshape(shape)
 
 
-def update_figures(log_ratios: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
+def update_figures(
+    log_ratios: Tensor, mask: Tensor | None, process_group: ProcessGroup | None = None
+) -> dict[str, Tensor]:
     """How far the policy has moved from the one that decided."""
     log_ratios = log_ratios.detach()
     return {
-        "ESS": effective_sample_size(log_ratios, mask),
-        "kl_approx": approximate_kl(log_ratios, mask),
+        "ESS": effective_sample_size(log_ratios, mask, process_group=process_group),
+        "kl_approx": approximate_kl(log_ratios, mask, process_group=process_group),
     }
 
 
-def advantage_figures(advantages: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
+def advantage_figures(
+    advantages: Tensor, mask: Tensor | None, process_group: ProcessGroup | None = None
+) -> dict[str, Tensor]:
     """Mean and spread of the advantages that decisions were judged by."""
-    mean, spread = mean_and_spread(advantages, mask)
+    mean, spread = mean_and_spread(advantages, mask, process_group=process_group)
     return {"advantage_mean": mean, "advantage_spread": spread}
 
 

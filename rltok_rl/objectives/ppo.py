@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,10 +14,13 @@ from torchrl.objectives import ClipPPOLoss
 
 from rltok_rl.functional.metrics import clip_fraction, mean_and_spread
 from rltok_rl.functional.policy_gradient import clipped_ratio
-from rltok_rl.functional.reduction import loss_mean, zero_masked
-from rltok_rl.objectives.base import read
+from rltok_rl.functional.reduction import loss_mean, masked_mean, zero_masked
+from rltok_rl.objectives.base import StepLoss, free_steps, read
 from rltok_rl.objectives.estimators import ESTIMATORS
-from rltok_rl.objectives.policy import advantage_figures, advantages_of, scores_of, update_figures
+from rltok_rl.objectives.policy import advantage_figures, advantages_of, pass_keys_on, scores_of, update_figures
+
+UNSUPPORTED = ("advantage_norm", "delay_actor", "max_importance_ratio", "normalize_advantage_exclude_dims")
+"""Options of TorchRL's loss that this one does not have, and refuses rather than ignores."""
 
 
 class BoundaryClipPPOLoss(ClipPPOLoss):
@@ -34,16 +38,23 @@ class BoundaryClipPPOLoss(ClipPPOLoss):
         actor_network: scores the decisions.
         critic_network: a critic, or None.
         clip_epsilon: epsilon, or (low, high).
-        entropy_coeff: weight of the entropy bonus; 0 leaves it out.
+        entropy_coeff: weight of the entropy bonus; can be scheduled, from 0 too.
         critic_coeff: weight of the critic's loss.
         normalize_advantage: give advantages mean 0 and spread 1, over the decisions that count.
         process_group: processes that train together; the mean is over the decisions of all.
-        **options: of :class:`torchrl.objectives.ClipPPOLoss`.
+        **options: of :class:`torchrl.objectives.ClipPPOLoss`, save those in :data:`UNSUPPORTED`.
     """
 
-    SUPPORTED_VALUE_ESTIMATORS = (*ClipPPOLoss.SUPPORTED_VALUE_ESTIMATORS, *ESTIMATORS)
+    @dataclass
+    class _AcceptedKeys(ClipPPOLoss._AcceptedKeys):
+        """TorchRL's keys, and which decisions were forced."""
 
-    forced_key: NestedKey = "forced"
+        forced: NestedKey = "forced"
+
+    default_keys = _AcceptedKeys
+    tensor_keys: _AcceptedKeys
+    SUPPORTED_VALUE_ESTIMATORS = (*ClipPPOLoss.SUPPORTED_VALUE_ESTIMATORS, *ESTIMATORS)
+    loss_mask_key = StepLoss.loss_mask_key
 
     def __init__(
         self,
@@ -56,12 +67,16 @@ class BoundaryClipPPOLoss(ClipPPOLoss):
         process_group: Any = None,
         **options: Any,
     ) -> None:
+        refused = sorted(name for name in UNSUPPORTED if options.get(name))
+        if refused:
+            raise ValueError(f"options must be those of ClipPPOLoss without {list(UNSUPPORTED)}, got {refused}")
+        if not isinstance(entropy_coeff, (int, float, Tensor)):
+            raise TypeError(f"entropy_coeff must be one number: there is one kind of decision, got {entropy_coeff!r}")
         options.setdefault("functional", False)
         super().__init__(
             actor_network,
             critic_network,
             clip_epsilon=clip_epsilon,
-            entropy_bonus=bool(entropy_coeff),
             entropy_coeff=entropy_coeff,
             critic_coeff=critic_coeff,
             **options,
@@ -83,14 +98,15 @@ class BoundaryClipPPOLoss(ClipPPOLoss):
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """A tensordict without batch dimension: losses and figures."""
         keys = self.tensor_keys
+        tensordict = tensordict.copy()  # a critic writes its values
         estimator = self._value_estimator
         if estimator is None and tensordict.get(keys.advantage, None) is None and self.critic_network is not None:
             estimator = self.value_estimator  # TorchRL's default, generalised advantages of the critic
         tensordict, advantages = advantages_of(tensordict, keys.advantage, estimator)
-        free = self._free(tensordict)
-        figures = advantage_figures(advantages, free)
+        free, group = free_steps(self, tensordict, keys.forced), self.process_group
+        figures = advantage_figures(advantages, free, group)
         if self.normalize_advantage:
-            mean, spread = mean_and_spread(advantages, free)
+            mean, spread = mean_and_spread(advantages, free, process_group=group)
             advantages = (advantages - mean) / spread.clamp(min=1e-6)
         old = read(tensordict, keys.sample_log_prob).detach()
         log_probs, entropy = scores_of(tensordict, self.actor_network, keys.action)
@@ -104,9 +120,9 @@ class BoundaryClipPPOLoss(ClipPPOLoss):
             error, *_ = self.loss_critic(tensordict)
             out["loss_critic"] = self._reduced(error.reshape(log_probs.shape), free)
         figures |= {
-            "entropy": loss_mean(entropy.detach(), free),
-            "clip_fraction": clip_fraction(log_ratios.detach(), clip, free),
-            **update_figures(log_ratios, free),
+            "entropy": masked_mean(entropy.detach(), free, process_group=group),
+            "clip_fraction": clip_fraction(log_ratios.detach(), clip, free, process_group=group),
+            **update_figures(log_ratios, free, group),
         }
         return TensorDict({**out, **figures})
 
@@ -115,12 +131,20 @@ class BoundaryClipPPOLoss(ClipPPOLoss):
             return self.clip_epsilon_low, self.clip_epsilon_high
         return self.clip_epsilon, self.clip_epsilon
 
-    def _free(self, tensordict: TensorDictBase) -> Tensor | None:
-        """[*B, T] bool, the real steps whose decision was the policy's."""
-        masks = [read(tensordict, key) for key in self._loss_mask_keys() if tensordict.get(key, None) is not None]
-        if tensordict.get(self.forced_key, None) is not None:
-            masks.append(~read(tensordict, self.forced_key))
-        return torch.stack(masks).all(0) if masks else None
+    def make_value_estimator(self, value_type: Any = None, **hyperparams: Any) -> BoundaryClipPPOLoss:
+        """Judge decisions by another estimator: in TorchRL's ways, or by one of the names of this package.
+
+        One that is named spans the loss's processes; an instance takes the loss's keys over.
+        """
+        if isinstance(value_type, str) and value_type in ESTIMATORS:
+            hyperparams = {"process_group": self.process_group, **hyperparams}
+        super().make_value_estimator(value_type, **hyperparams)
+        self._forward_value_estimator_keys()
+        return self
+
+    def _forward_value_estimator_keys(self, **_: Any) -> None:
+        pass_keys_on(self, self.tensor_keys.sample_log_prob)
+        self._set_in_keys()
 
     def _reduced(self, values: Tensor, mask: Tensor | None) -> Tensor:
         if self.reduction == "none":

@@ -14,11 +14,14 @@ from torchrl.objectives.value import ValueEstimatorBase
 from rltok_rl.functional.policy_gradient import importance_weighted, score_function
 from rltok_rl.functional.reduction import zero_masked
 from rltok_rl.objectives.base import StepLoss, read
+from rltok_rl.objectives.critics import VTraceReturn
+from rltok_rl.objectives.estimators import ESTIMATORS
 from rltok_rl.objectives.policy import (
     advantage_figures,
     advantages_of,
     as_estimator,
     carries_gradient,
+    pass_keys_on,
     scores_of,
     update_figures,
 )
@@ -31,7 +34,8 @@ class BoundaryReinforceLoss(StepLoss):
 
     Without ``actor`` the log-probabilities are those of the rollout, which has to carry gradients: policy, language
     model and early exit then train in one backward pass. With ``actor`` decisions are scored again, for stored
-    rollouts; ``off_policy=True`` weighs each by how much likelier it has become.
+    rollouts; ``off_policy=True`` weighs each by how much likelier it has become. The estimator ``"vtrace_return"`` asks
+    the loss's actor; its advantages are weighted already and want no other weight.
 
     Writes ``loss_policy``, and the figures ``entropy``, ``advantage_mean``, ``advantage_spread``; with an actor also
     ``ESS`` and ``kl_approx``. Forced decisions have no part in any of them.
@@ -72,6 +76,7 @@ class BoundaryReinforceLoss(StepLoss):
 
     default_keys = _AcceptedKeys
     tensor_keys: _AcceptedKeys
+    SUPPORTED_VALUE_ESTIMATORS = ESTIMATORS
 
     def __init__(
         self,
@@ -93,22 +98,32 @@ class BoundaryReinforceLoss(StepLoss):
         if max_weight is not None and not off_policy:
             raise ValueError(f"max_weight belongs to off_policy=True, got max_weight={max_weight}")
         self.actor_network = actor
-        self._value_estimator = as_estimator(estimator, process_group, estimator_options)
         self.off_policy, self.max_weight, self.average = off_policy, max_weight, average
+        self._take_estimator(estimator, estimator_options)
+
+    def make_value_estimator(
+        self, value_type: ValueEstimatorBase | type[ValueEstimatorBase] | str | None = None, **hyperparams: Any
+    ) -> BoundaryReinforceLoss:
+        """Judge decisions by another estimator: an instance, a class with its options, or a name with its options."""
+        self._take_estimator(value_type, hyperparams)
+        return self
+
+    def _take_estimator(self, estimator: Any, options: dict[str, Any]) -> None:
+        made = as_estimator(self, estimator, self.process_group, options)
+        if self.off_policy and isinstance(made, VTraceReturn):
+            raise ValueError("off_policy must be False with vtrace_return, whose advantages are weighted already")
+        self._value_estimator = made
         self._forward_value_estimator_keys()
 
     def _forward_value_estimator_keys(self, **_: Any) -> None:
-        if self._value_estimator is not None:
-            names = ("advantage", "value_target", "reward", "done", "terminated")
-            self._value_estimator.set_keys(**{name: getattr(self.tensor_keys, name) for name in names})
+        pass_keys_on(self, self.tensor_keys.action_log_prob)
 
     @property
     def in_keys(self) -> list[NestedKey]:
         """Advantages or what makes them, and log-probabilities or what scores them."""
         keys = self.tensor_keys
         own: list[NestedKey] = [keys.action_log_prob, keys.forced]
-        if self.actor_network is not None:
-            own += [keys.action, *self.actor_network.in_keys]
+        own += [keys.entropy] if self.actor_network is None else [keys.action, *self.actor_network.in_keys]
         own += [keys.advantage] if self._value_estimator is None else self._value_estimator.in_keys
         return list(dict.fromkeys(own))
 
@@ -124,7 +139,7 @@ class BoundaryReinforceLoss(StepLoss):
         keys = self.tensor_keys
         tensordict, advantages = advantages_of(tensordict, keys.advantage, self._value_estimator)
         free = self.free_steps(tensordict, keys.forced)
-        figures = advantage_figures(advantages, free)
+        figures = advantage_figures(advantages, free, self.process_group)
         if self.actor_network is None:
             log_probs = carries_gradient(read(tensordict, keys.action_log_prob), keys.action_log_prob)
             objective = score_function(log_probs, advantages)
@@ -139,7 +154,10 @@ class BoundaryReinforceLoss(StepLoss):
                 objective = importance_weighted(log_probs, old, advantages, max_weight=self.max_weight)
             else:
                 objective = score_function(log_probs, advantages)
-            figures |= {"entropy": self.figure(entropy, free), **update_figures(log_probs - old, free)}
+            figures |= {
+                "entropy": self.figure(entropy, free),
+                **update_figures(log_probs - old, free, self.process_group),
+            }
         if self.average == "all" and free is not None:
             objective, free = torch.where(free, objective, 0.0), self.steps(tensordict)
         return TensorDict({"loss_policy": self.reduce(-objective, free), **figures})

@@ -41,13 +41,14 @@ def by_hand(model, actor, rollout, advantages):
 
 @every_loss
 @every_estimator
+@pytest.mark.parametrize("functional", [True, False])
 @pytest.mark.parametrize("how", ["instance", "class", "precomputed"])
-def test_a_cell_of_the_table(loss_name, name, how, model):
+def test_a_cell_of_the_table(loss_name, name, how, functional, model):
     """The loss trains the policy by the estimator's advantages, whichever way it got them."""
     rollout = make_rollout(model).detach()
     actor, critic = LearnedBoundaryActor(model), BoundaryCritic(model.config)
     torch.nn.init.normal_(critic.module[-1].weight)
-    loss = LOSSES[loss_name](actor, critic, functional=False)
+    loss = LOSSES[loss_name](actor, critic, functional=functional)
     estimator = make_estimator(name, **options(name, actor, critic))
     expected = by_hand(model, actor, rollout, estimator(rollout.copy())["advantage"].squeeze(-1))
     if name == "running_mean":
@@ -74,6 +75,16 @@ def test_names_are_refused_by_stock_losses(loss_name, model):
     loss = LOSSES[loss_name](LearnedBoundaryActor(model), BoundaryCritic(model.config), functional=False)
     with pytest.raises(NotImplementedError, match="'leave_one_out' is not implemented for loss"):
         loss.make_value_estimator("leave_one_out", gamma=0.9)
+
+
+@every_loss
+@pytest.mark.parametrize("name", ["critic_advantage", "vtrace_return"])
+def test_a_functional_loss_may_hold_a_critic_without_parameters(loss_name, name, model):
+    """TorchRL hands over the critic's parameters, of which a zero critic has none."""
+    rollout, actor = make_rollout(model).detach(), LearnedBoundaryActor(model)
+    loss = LOSSES[loss_name](actor, ZeroCritic())
+    loss.make_value_estimator(make_estimator(name, **options(name, actor, ZeroCritic())))
+    assert policy_gradient(model, loss, rollout).abs().max() > 0
 
 
 @pytest.mark.parametrize("loss_name", ["A2CLoss", "ReinforceLoss"])

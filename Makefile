@@ -9,10 +9,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 SOURCES := rltok_rl envs agents experiments tests
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench gpu-test gpu-bench format clean
+.PHONY: help demo test check bench estimator-study rate-study gpu-test gpu-bench format clean
 
 help: ## show what can be made
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
 
 demo: $(VENV)/.ready-fast ## build a model, run it on text of this machine, colour its boundaries
 	$(BIN)/python -m rltok_rl.experiments.demo
@@ -34,6 +34,12 @@ bench: $(VENV)/.ready-bench ## time the fast paths against their references, as 
 
 # A machine with a GPU has a torch that fits it: use that one, as it is. Elsewhere the tests say that they are skipped.
 HAS_GPU = $(GPU_PYTHON) -c 'import pytest, torch; assert torch.cuda.is_available()' 2> /dev/null
+
+estimator-study: $(VENV)/.ready-bench ## what each advantage estimator does to the gradient: tables and figures
+	$(BIN)/python -m rltok_rl.experiments.studies.estimators out=experiments/results/estimators
+
+rate-study: $(VENV)/.ready-bench ## how each rate control holds its target: table and figure
+	$(BIN)/python -m rltok_rl.experiments.studies.rate_control --out experiments/results/rate-control
 
 gpu-test: ## run the GPU tests, with the torch of GPU_PYTHON where that sees a GPU
 	@if $(HAS_GPU); then PYTHONPATH=$(CURDIR) $(GPU_PYTHON) -m pytest -m gpu; \

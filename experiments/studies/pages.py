@@ -51,7 +51,7 @@ def gradient_table(rows: list[dict[str, Any]], *, exact: bool) -> str:
             number(row["per_petaflop"]),
             number(row["cosine"]),
             number(row["scale"]),
-            *([number(row["bias"])] if exact else []),
+            *([number(row["bias"]), number(row["variance"])] if exact else []),
         ]
         for row in sorted(rows, key=lambda r: -r["per_cost"])
     ]
@@ -66,7 +66,7 @@ def gradient_table(rows: list[dict[str, Any]], *, exact: bool) -> str:
         "cosine",
         "length",
     ]
-    return markdown([*header, *(["bias"] if exact else [])], body)
+    return markdown([*header, *(["bias", "variance"] if exact else [])], body)
 
 
 def write_page(report: dict[str, Any], out: Path) -> Path:

@@ -159,6 +159,13 @@ def table(runs: Sequence[Run]) -> str:
     return "\n".join(lines)
 
 
+def course(rates: Sequence[float]) -> Tensor:
+    """Each rate averaged with those before it, up to 50 of them."""
+    total = torch.tensor(rates, dtype=torch.float64).cumsum(0)
+    before = torch.nn.functional.pad(total, (SMOOTH, 0))[: len(total)]
+    return (total - before) / torch.arange(1, len(total) + 1).clamp(max=SMOOTH)
+
+
 def draw(runs: Sequence[Run], path: Path) -> None:
     """The course of every rate, a panel per control, with and without pull."""
     controls = list(dict.fromkeys(run.control for run in runs))
@@ -178,14 +185,14 @@ def draw(runs: Sequence[Run], path: Path) -> None:
         for axes, control in zip(line, controls, strict=True):
             for run in runs:
                 if run.control == control and run.pull == pull:
-                    smooth = torch.tensor(run.rates).unfold(0, SMOOTH, 1).mean(-1)
-                    axes.plot(torch.arange(len(smooth)) + SMOOTH, smooth, color=colours[run.target], lw=1)
+                    axes.plot(course(run.rates), color=colours[run.target], lw=1)
             for target in TARGETS:
                 axes.axhline(target, color=colours[target], lw=0.6, ls=":")
             axes.set_title(control if pull == pulls[0] else "", fontsize=8, loc="left")
         line[0].set_ylabel(f"rate, task pays {pull:g} nats" if pull else "rate")
     for axes in panels[-1]:
         axes.set_xlabel("updates")
+        axes.set_ylim(0, 0.85)
     figure.savefig(path)
     plt.close(figure)
 

@@ -68,6 +68,8 @@ class Row:
     """Signal to noise of one batch, ``|E g|^2 / tr Cov(g)``."""
     error: float
     """Its standard error."""
+    variance: float
+    """Trace of the covariance of one batch's gradient, over the squared length of the reference."""
     cost: float
     """FLOPs of an update relative to one without an estimator."""
     per_cost: float
@@ -165,12 +167,14 @@ def estimator_report(
     for one in candidates:
         found = signal_to_noise(gradients[one.name])
         flops = one.flops(model, num_rows, num_steps, rate)
-        cosine, scale, bias = compare(found, reference, num_batches)
+        cosine, scale, bias = compare(found, reference)
+        squared = reference.signal if isinstance(reference, Signal) else float(reference.double().square().sum())
         rows.append(
             Row(
                 name=one.name,
                 ratio=found.ratio,
                 error=found.error,
+                variance=found.noise / squared if squared > 0 else math.nan,
                 cost=flops / plain,
                 per_cost=found.ratio * plain / flops,
                 per_sample=found.ratio / num_rows,
@@ -183,7 +187,7 @@ def estimator_report(
     return rows
 
 
-def compare(found: Signal, reference: Tensor | Signal, num_batches: int) -> tuple[float, float, float]:
+def compare(found: Signal, reference: Tensor | Signal) -> tuple[float, float, float]:
     """Cosine, scale and relative bias of an expected gradient against a reference, noise removed.
 
     Means of K noisy gradients are longer than the expected one, and point elsewhere; lengths are therefore taken from
@@ -193,7 +197,6 @@ def compare(found: Signal, reference: Tensor | Signal, num_batches: int) -> tupl
     Args:
         found: what was measured of a candidate.
         reference: the exact gradient [P], or a measured one.
-        num_batches: K of ``found``.
     """
     if isinstance(reference, Signal):
         target, length = reference.mean.double(), math.sqrt(max(reference.signal, 0.0))

@@ -11,6 +11,7 @@ from rltok_rl.objectives.estimators import (
     RunningMeanReturn,
     make_estimator,
 )
+from rltok_rl.objectives.flips import LocalFlips
 from rltok_rl.objectives.joint import JointLoss
 from rltok_rl.objectives.language import EarlyExitLoss, LanguageModelLoss
 from rltok_rl.objectives.ppo import BoundaryClipPPOLoss
@@ -28,6 +29,7 @@ __all__ = [
     "GroupCentred",
     "JointLoss",
     "LanguageModelLoss",
+    "LocalFlips",
     "RateLoss",
     "ReturnEstimator",
     "RunningMeanReturn",

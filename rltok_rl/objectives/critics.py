@@ -16,7 +16,8 @@ from torchrl.objectives.utils import register_value_estimator
 from rltok_rl.functional.policy_gradient import vtrace
 from rltok_rl.functional.returns import check_gamma, generalized_advantage
 from rltok_rl.objectives.base import under_next
-from rltok_rl.objectives.estimators import ReturnEstimator, _View
+from rltok_rl.objectives.estimators import ReturnEstimator
+from rltok_rl.objectives.view import View
 
 
 @register_value_estimator("critic_advantage", default_kwargs={"gamma": 0.99, "lmbda": 0.95})
@@ -101,23 +102,23 @@ class CriticAdvantage(ReturnEstimator):
         params: TensorDictBase | None,
         target_params: TensorDictBase | None,
         time_dim: int | None,
-    ) -> tuple[_View, Tensor, Tensor]:
+    ) -> tuple[View, Tensor, Tensor]:
         """Advantages before the baseline, and the critic's target, [*B, T] each."""
         with nullcontext() if self.differentiable else torch.no_grad():
             dim = self._get_time_dim(time_dim, tensordict)
-            view = _View(tensordict, dim, self.mask_key)
+            view = View(tensordict, dim, self.mask_key)
             values = view.read_value(self.tensor_keys.value, self.value_network, params)
-            after = _View(tensordict.get("next"), dim, None)
+            after = View(tensordict.get("next"), dim, None)
             ahead = params if target_params is None else target_params  # a tensordict has no truth value
             following = after.read_value(self.tensor_keys.value, self.value_network, ahead)
             return view, *self._combine(view, values, following)
 
-    def _combine(self, view: _View, values: Tensor, following: Tensor) -> tuple[Tensor, Tensor]:
+    def _combine(self, view: View, values: Tensor, following: Tensor) -> tuple[Tensor, Tensor]:
         rewards, ends = self._rewards_and_ends(view)
         advantages = generalized_advantage(rewards, values, following, self.gamma, self.lmbda, mask=view.mask, **ends)
         return advantages, advantages + (values if view.mask is None else values.masked_fill(~view.mask, 0.0))
 
-    def _rewards_and_ends(self, view: _View) -> tuple[Tensor, dict[str, Any]]:
+    def _rewards_and_ends(self, view: View) -> tuple[Tensor, dict[str, Any]]:
         keys = self.tensor_keys
         ends: dict[str, Any] = {
             "done": view.find(under_next(keys.done)),
@@ -188,7 +189,7 @@ class VTraceReturn(CriticAdvantage):
         keys = self.tensor_keys
         return list(dict.fromkeys([*super().in_keys, keys.action, keys.sample_log_prob, *self.actor_network.in_keys]))
 
-    def _combine(self, view: _View, values: Tensor, following: Tensor) -> tuple[Tensor, Tensor]:
+    def _combine(self, view: View, values: Tensor, following: Tensor) -> tuple[Tensor, Tensor]:
         rewards, ends = self._rewards_and_ends(view)
         asked = view.rollout.select(*self.actor_network.in_keys, strict=False)
         log_probs = self.actor_network.get_dist(asked).log_prob(view.rollout.get(self.tensor_keys.action))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase
@@ -21,9 +21,8 @@ from torchrl.objectives.value import ValueEstimatorBase
 
 from rltok_rl.functional import baselines
 from rltok_rl.functional.returns import check_gamma, discounted_return
-from rltok_rl.objectives.base import MissingEntryError, read, under_next
-
-MaskKey: TypeAlias = NestedKey | Literal["auto"] | None
+from rltok_rl.objectives.base import under_next
+from rltok_rl.objectives.view import MaskKey, View
 
 
 class ReturnEstimator(ValueEstimatorBase):
@@ -122,7 +121,7 @@ class ReturnEstimator(ValueEstimatorBase):
             time_dim: dimension of time, of this call.
         """
         with nullcontext() if self.differentiable else torch.no_grad():
-            view = _View(tensordict, self._get_time_dim(time_dim, tensordict), self.mask_key)
+            view = View(tensordict, self._get_time_dim(time_dim, tensordict), self.mask_key)
             returns = self._returns(view)
             judged = returns
             if self.subtract_value:
@@ -142,10 +141,10 @@ class ReturnEstimator(ValueEstimatorBase):
     ) -> Tensor:
         """The return alone, [*B, T, 1]; nothing is written."""
         with nullcontext() if self.differentiable else torch.no_grad():
-            view = _View(tensordict, self._get_time_dim(time_dim, tensordict), self.mask_key)
+            view = View(tensordict, self._get_time_dim(time_dim, tensordict), self.mask_key)
             return view.to_rollout(self._returns(view))
 
-    def _returns(self, view: _View) -> Tensor:
+    def _returns(self, view: View) -> Tensor:
         keys = self.tensor_keys
         return discounted_return(
             view.read(under_next(keys.reward)),
@@ -154,7 +153,7 @@ class ReturnEstimator(ValueEstimatorBase):
             mask=view.mask,
         )
 
-    def _advantages(self, returns: Tensor, view: _View) -> Tensor:
+    def _advantages(self, returns: Tensor, view: View) -> Tensor:
         """[*B, T] to [*B, T]; what subclasses replace."""
         return self.baseline(returns, mask=view.mask, process_group=self.process_group)
 
@@ -176,7 +175,7 @@ class GroupCentred(ReturnEstimator):
         super().__init__(gamma=gamma, **options)
         self.group_size, self.exclude_self = group_size, exclude_self
 
-    def _advantages(self, returns: Tensor, view: _View) -> Tensor:
+    def _advantages(self, returns: Tensor, view: View) -> Tensor:
         return baselines.group_centred(
             returns, group_size=self.group_size, exclude_self=self.exclude_self, mask=view.mask
         )
@@ -203,7 +202,7 @@ class RunningMeanReturn(ReturnEstimator):
         for name, value in baselines.RunningMean.empty(num_steps)._asdict().items():
             self.register_buffer(name, value)
 
-    def _advantages(self, returns: Tensor, view: _View) -> Tensor:
+    def _advantages(self, returns: Tensor, view: View) -> Tensor:
         state = baselines.RunningMean(self.total, self.count)
         advantages, state = baselines.running_mean(
             returns, state, decay=self.decay, mask=view.mask, process_group=self.process_group
@@ -248,7 +247,7 @@ class ControlVariateReturn(ReturnEstimator):
         """Rewards and regressors."""
         return [*super().in_keys, *self.regressor_keys]
 
-    def _advantages(self, returns: Tensor, view: _View) -> Tensor:
+    def _advantages(self, returns: Tensor, view: View) -> Tensor:
         features = torch.cat([view.read_features(key) for key in self.regressor_keys], -1)  # [*B, T, F]
         if self.hindsight:
             done = view.find(under_next(self.tensor_keys.done))
@@ -257,48 +256,6 @@ class ControlVariateReturn(ReturnEstimator):
         return baselines.control_variate(
             returns, features, ridge=self.ridge, folds=self.folds, mask=view.mask, process_group=self.process_group
         )
-
-
-class _View:
-    """Entries of a rollout as [*B, T] with time last, and back."""
-
-    def __init__(self, rollout: TensorDictBase, time_dim: int, mask_key: MaskKey) -> None:
-        self.rollout, self.time_dim = rollout, time_dim
-        if mask_key == "auto":
-            self.mask = self.find(("collector", "mask"))
-        else:
-            self.mask = None if mask_key is None else self.read(mask_key)
-
-    def read(self, key: NestedKey) -> Tensor:
-        """[*B, T] or [*B, T, 1] as stored, to [*B, T]."""
-        return read(self.rollout, key).movedim(self.time_dim, -1)
-
-    def find(self, key: NestedKey) -> Tensor | None:
-        """As :meth:`read`; None where there is no such entry."""
-        return None if self.rollout.get(key, None) is None else self.read(key)
-
-    def read_features(self, key: NestedKey) -> Tensor:
-        """[*B, T] or [*B, T, F] as stored, to [*B, T, F]."""
-        stored = self.rollout.get(key)
-        if stored.dim() == self.rollout.batch_dims:
-            stored = stored.unsqueeze(-1)
-        return stored.movedim(self.time_dim, -2)
-
-    def read_value(self, key: NestedKey, critic: Any, params: TensorDictBase | None) -> Tensor:
-        """Values [*B, T], stored or asked for."""
-        if self.rollout.get(key, None) is None:
-            if critic is None:
-                raise MissingEntryError(self.rollout, key, ", or the estimator a value_network that makes it")
-            asked = self.rollout.select(*critic.in_keys, strict=False)
-            # A functional loss hands over the parameters of its own critic; one without any has no use for them.
-            own = params is not None and any(True for _ in critic.parameters())
-            with params.to_module(critic, preserve_module_state=False) if own else nullcontext():  # type: ignore
-                return _View(critic(asked), self.time_dim, None).read(key)
-        return self.read(key)
-
-    def to_rollout(self, values: Tensor) -> Tensor:
-        """[*B, T] to [*B, T, 1] with time where it was."""
-        return values.movedim(-1, self.time_dim).unsqueeze(-1)
 
 
 for _name, _baseline in (("discounted_return", "none"), *((name, name) for name in baselines.BASELINES)):

@@ -14,7 +14,8 @@ from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.functional.returns import discounted_return
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives.base import read, under_next
-from rltok_rl.objectives.estimators import ReturnEstimator, _View
+from rltok_rl.objectives.estimators import ReturnEstimator
+from rltok_rl.objectives.view import View
 from rltok_rl.sampling import sample_boundaries
 
 
@@ -69,7 +70,7 @@ class LocalFlips(ReturnEstimator):
         own = ["action", "logits", "forced", "position", "encoder_state", ("next", "byte"), ("next", "final_log_prob")]
         return [*super().in_keys, *own]
 
-    def _advantages(self, returns: Tensor, view: _View) -> Tensor:
+    def _advantages(self, returns: Tensor, view: View) -> Tensor:
         rollout = view.rollout
         _check_whole_texts(rollout)
         action, logits, forced = (read(rollout, key) for key in ("action", "logits", "forced"))

@@ -177,12 +177,20 @@ class JointLoss(LossModule):
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """A tensordict without batch dimension: weighted losses and figures of all terms."""
         found: dict[str, Tensor] = {}
-        for name, term in self.terms.items():
-            weight = self.coefficient(name)
-            for key, value in term(tensordict).items():
-                kept = self._kept[name][key]
-                found[kept] = weight * value if key.startswith("loss_") else value.detach()
+        for name in self.terms:
+            found |= self.run_term(name, tensordict)
         return TensorDict(found)
+
+    def run_term(self, name: str, tensordict: TensorDictBase) -> dict[str, Tensor]:
+        """What one term adds to the output: its weighted losses and its figures, under the names that are kept.
+
+        Args:
+            name: of the term.
+            tensordict: the rollout.
+        """
+        weight, names = self.coefficient(name), self._kept[name]
+        found = self.terms[name](tensordict)
+        return {names[k]: weight * v if k.startswith("loss_") else v.detach() for k, v in found.items()}
 
     @staticmethod
     def total(losses: TensorDictBase) -> Tensor:

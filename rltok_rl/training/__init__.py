@@ -1,0 +1,1 @@
+"""The loop: gradients, schedules, checkpoints, run folders."""

@@ -29,7 +29,7 @@ class LocalFlips(ReturnEstimator):
     within its block; all others are drawn again with the random numbers that explain the decisions taken. What a
     decision earns is then read off directly, where returns bury it under the luck of all decisions after it.
 
-    The expected gradient is exact where one decision is flipped per text and the sum reaches the end (``span`` at
+    The expected gradient is exact where each of these rows has a single flip and the sum reaches the end (``span`` at
     least T, gamma 1). A shorter span leaves out what comes later, and lets flips of neighbouring blocks meet: a
     bias, for many more decisions tried per forward pass.
 

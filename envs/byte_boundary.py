@@ -142,6 +142,15 @@ class ByteBoundaryEnv(EnvBase):
         if seed is not None:
             self._rng.manual_seed(seed)
 
+    def random_state(self) -> Tensor:
+        """Where the random numbers that texts are drawn with stand, [n] uint8."""
+        return self._rng.get_state()
+
+    def set_random_state(self, state: Tensor) -> None:
+        """Go on drawing texts from where :meth:`random_state` was taken; the next thing to call is ``reset``."""
+        self._rng.set_state(state)
+        self.forget()
+
     # One byte at a time.
 
     def draw_windows(self, num_rows: int, texts: Texts | None = None) -> Windows:

@@ -1,0 +1,195 @@
+"""The loop: rollout, joint loss, backward, clip, step; and all that it needs to go on elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor, nn
+
+from rltok_rl.agents import LearnedBoundaryActor
+from rltok_rl.envs import ByteBoundaryEnv
+from rltok_rl.models.unet import UNet
+from rltok_rl.objectives import JointLoss
+from rltok_rl.training.alarms import Alarms
+from rltok_rl.training.gradients import joint_gradients
+from rltok_rl.training.schedule import cosine_schedule
+
+PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopOptions:
+    """How a model is trained."""
+
+    total_bytes: int
+    """Bytes to train on in all."""
+    lr: float = 2e-3
+    """Peak learning rate of AdamW."""
+    warm_up_bytes: int = 0
+    """Bytes of linear warm-up."""
+    lr_floor: float = 0.1
+    """Share of the learning rate that is left at the end."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = 0.1
+    """Of weight matrices; norms and the embedding have none."""
+    clip_norm: float = 1.0
+    """Largest norm of the gradient.  # released code"""
+    micro_batches: int = 1
+    """Rollouts per update."""
+    precision: str = "float32"
+    """Of matrix products: float32 or bfloat16."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be run, by name."""
+        for name in ("total_bytes", "micro_batches"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("lr", "clip_norm"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"precision must be one of {list(PRECISIONS)}, got {self.precision!r}")
+        cosine_schedule(0, self.total_bytes, warm_up=self.warm_up_bytes, floor=self.lr_floor)
+
+
+def make_optimizer(model: nn.Module, options: LoopOptions) -> torch.optim.AdamW:
+    """AdamW with weight decay on weight matrices alone.
+
+    Args:
+        model: what to train.
+        options: learning rate, betas, weight decay.
+    """
+    embeddings = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+    decayed = [p for p in model.parameters() if p.dim() >= 2 and id(p) not in embeddings]
+    others = [p for p in model.parameters() if p.dim() < 2 or id(p) in embeddings]
+    groups = [{"params": decayed, "weight_decay": options.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=options.lr, betas=options.betas, fused=True)
+
+
+class Trainer:
+    """Trains language model, early exit, policy and rate in one backward pass per update.
+
+    Everything that the next update depends on is in :meth:`state_dict`: a trainer that loads it goes on with
+    the same losses to the last bit.
+
+    Args:
+        model: the U-Net.
+        env: whose rollouts are trained on; one rollout per micro-batch, one episode long.
+        loss: the joint loss.
+        options: how.
+        actor: draws the boundaries; None is the model's own policy.
+        seed: of the boundaries.
+
+    Example:
+        >>> from rltok_rl.data import local_prose
+        >>> from rltok_rl.models import preset
+        >>> model = UNet(preset("tiny"))
+        >>> env = ByteBoundaryEnv(model, local_prose(), num_steps=32, batch_size=(4,), seed=0)
+        >>> trainer = Trainer(model, env, JointLoss.paper(target_rate=0.2), LoopOptions(total_bytes=256))
+        >>> trainer.run()
+        >>> trainer.updates, trainer.bytes_done
+        (2, 256)
+    """
+
+    def __init__(
+        self,
+        model: UNet,
+        env: ByteBoundaryEnv,
+        loss: JointLoss,
+        options: LoopOptions,
+        *,
+        actor: TensorDictModuleBase | None = None,
+        alarms: Alarms | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.model, self.env, self.loss, self.options = model, env, loss, options
+        self.actor = LearnedBoundaryActor(model) if actor is None else actor
+        self.alarms = Alarms() if alarms is None else alarms
+        self.optimizer = make_optimizer(model, options)
+        self.generator = torch.Generator(model.embedding.weight.device).manual_seed(seed)
+        self.updates = self.bytes_done = 0
+
+    @property
+    def bytes_per_update(self) -> int:
+        """Bytes of one update's rollouts."""
+        return self.env.num_rows * self.env.num_steps * self.options.micro_batches
+
+    @property
+    def done(self) -> bool:
+        """Whether all bytes have been trained on."""
+        return self.bytes_done >= self.options.total_bytes
+
+    def update(self) -> dict[str, float]:
+        """One update; returns the losses and figures of its batch, ``lr`` and ``grad_norm``."""
+        options = self.options
+        scale = cosine_schedule(
+            self.bytes_done + self.bytes_per_update,  # the first update already learns
+            options.total_bytes + self.bytes_per_update,
+            warm_up=options.warm_up_bytes,
+            floor=options.lr_floor,
+        )
+        for group in self.optimizer.param_groups:
+            group["lr"] = options.lr * scale
+        self.optimizer.zero_grad(set_to_none=True)
+        found = joint_gradients(
+            self.model,
+            lambda: self.env.parallel_rollout(self.actor, generator=self.generator),
+            self.loss,
+            micro_batches=options.micro_batches,
+            precision=PRECISIONS[options.precision],
+        )
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), options.clip_norm)
+        figures = {name: float(value) for name, value in found.items()}
+        figures |= {"grad_norm": float(norm), "lr": options.lr * scale}
+        self.alarms.check(figures, self.updates + 1)  # before a broken gradient reaches the weights
+        self.optimizer.step()
+        self.updates += 1
+        self.bytes_done += self.bytes_per_update
+        return figures
+
+    def run(self, after_update: Callable[[dict[str, float]], bool | None] | None = None) -> None:
+        """Train until all bytes are done, or until ``after_update`` returns True.
+
+        Args:
+            after_update: called with the figures of every update.
+        """
+        self.model.train()
+        while not self.done:
+            figures = self.update()
+            if after_update is not None and after_update(figures):
+                return
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next update depends on."""
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "loss": self.loss.state_dict(),
+            "texts": self.env.random_state(),
+            "boundaries": self.generator.get_state(),
+            "torch": torch.get_rng_state(),
+            "updates": self.updates,
+            "bytes_done": self.bytes_done,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from where a state was taken.
+
+        Args:
+            state: of a trainer of the same model, loss and options.
+        """
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.loss.load_state_dict(state["loss"])
+        self.env.set_random_state(_cpu(state["texts"]))
+        self.generator.set_state(_cpu(state["boundaries"]))
+        torch.set_rng_state(_cpu(state["torch"]))
+        self.updates, self.bytes_done = int(state["updates"]), int(state["bytes_done"])
+
+
+def _cpu(state: Tensor) -> Tensor:
+    return state.to("cpu", torch.uint8)

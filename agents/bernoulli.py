@@ -100,7 +100,7 @@ class BernoulliActor(ProbabilisticActor):
 
     def _greedy(self) -> bool:
         kind = interaction_type() or self.module[-1].default_interaction_type
-        return kind not in (InteractionType.RANDOM, None)
+        return kind is not InteractionType.RANDOM
 
 
 class _Logits(nn.Module):

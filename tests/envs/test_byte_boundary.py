@@ -179,6 +179,16 @@ def test_misuse_of_steps(make_env):
         env.reset(text=["ab", "cd"])
 
 
+def test_rows_that_ended_stay_ended_when_others_are_reset(make_env):
+    env = make_env(num_steps=2)
+    td = env.reset()
+    for _ in range(2):
+        td = env.step(td.set("action", torch.ones(3, dtype=torch.int64)))["next"]
+    env.reset(td.set("_reset", torch.tensor([[False], [True], [False]])))
+    with pytest.raises(RuntimeError, match=re.escape("step was called after the end of the episode in rows [0, 2]")):
+        env.step(td.set("action", torch.ones(3, dtype=torch.int64)))
+
+
 def test_device_is_the_models(make_env, model):
     env = make_env()
     assert env.device == model.embedding.weight.device

@@ -7,6 +7,8 @@ import platform
 import sys
 from importlib.metadata import version
 
+from rltok_rl.version import __version__
+
 COMMANDS = {
     "train": ("rltok_rl.experiments.train", "train a boundary policy and its language model (Hydra options)"),
     "demo": ("rltok_rl.experiments.demo", "a first look: build a model, run it on text of this machine"),
@@ -14,14 +16,14 @@ COMMANDS = {
     "estimators": ("rltok_rl.experiments.studies.estimators", "what advantage estimators do to the gradient"),
     "rate-control": ("rltok_rl.experiments.studies.rate_control", "how rate controls hold their target"),
 }
-_PACKAGES = ("rltok_rl", "torch", "torchrl", "tensordict", "gymnasium", "datasets", "hydra-core")
+_PACKAGES = ("torch", "torchrl", "tensordict", "gymnasium", "datasets", "hydra-core")
 
 
 def info() -> str:
     """Versions, and what torch sees of this machine."""
     import torch
 
-    lines = [f"{name:<12} {version(name)}" for name in _PACKAGES]
+    lines = [f"{'rltok_rl':<12} {__version__}", *(f"{name:<12} {version(name)}" for name in _PACKAGES)]
     lines += [f"{'Python':<12} {platform.python_version()}", f"{'threads':<12} {torch.get_num_threads()}"]
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     return "\n".join([*lines, f"{'GPU':<12} {device}"])

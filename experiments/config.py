@@ -105,6 +105,10 @@ class TrainConfig:
     seed: int = 0
     out: str = "runs/train"
     """Folder of the run."""
+    resume: bool = False
+    """Go on from the newest checkpoint of the folder; begin anew where there is none."""
+    checkpoint_every: int = 200
+    """Updates between checkpoints; the last update always has one."""
 
 
 GROUPS = {

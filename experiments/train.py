@@ -36,8 +36,10 @@ from rltok_rl.objectives import (
     make_estimator,
 )
 from rltok_rl.training.alarms import Alarms
+from rltok_rl.training.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
 from rltok_rl.training.loop import LoopOptions, Trainer
 from rltok_rl.training.progress import MetricsTable, Progress
+from rltok_rl.training.signals import StopRequest
 from rltok_rl.viz import boundary_text
 from rltok_rl.viz.curves import draw_curves
 
@@ -146,6 +148,18 @@ def sample(model: UNet, held: TextSource, *, num_bytes: int = 240, colour: bool)
     return boundary_text(bytes(window[0].tolist()), out.boundaries[0].tolist(), probs, colour=colour)
 
 
+def check_same_run(config: TrainConfig, path: Path) -> None:
+    """Refuse to go on with a run under another configuration."""
+    mine = OmegaConf.to_container(OmegaConf.structured(config))
+    theirs = OmegaConf.to_container(OmegaConf.load(path))
+    assert isinstance(mine, dict) and isinstance(theirs, dict)
+    free = ("out", "resume", "checkpoint_every")
+    differing = [key for key in mine if key not in free and mine[key] != theirs.get(key)]
+    if differing:
+        shown = ", ".join(f"{key}: {theirs.get(key)} there, {mine[key]} here" for key in differing)
+        raise ValueError(f"{path} is of a run with another configuration ({shown}); choose another folder")
+
+
 def run(config: TrainConfig, command: str) -> dict[str, Any]:
     """Train, write the run's folder, and return its summary."""
     keep_memory()
@@ -153,16 +167,32 @@ def run(config: TrainConfig, command: str) -> dict[str, Any]:
         torch.set_num_threads(config.compute.threads)
     out = Path(config.out)
     out.mkdir(parents=True, exist_ok=True)
-    table = MetricsTable(out / "metrics.csv")
-    (out / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.structured(config)))
+    resuming = config.resume and (out / "config.yaml").exists()
+    if resuming:
+        check_same_run(config, out / "config.yaml")
     trainer, held = make_trainer(config)
-    progress = Progress(config.optim.total_bytes)
+    checkpoints = out / "checkpoints"
+    if resuming and list_checkpoints(checkpoints):
+        _, state = load_checkpoint(checkpoints)
+        trainer.load_state_dict(state)
+        print(f"resuming {out} after update {trainer.updates}", file=sys.stderr)
+    table = MetricsTable(out / "metrics.csv", resume_after=trainer.updates if resuming else None)
+    (out / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.structured(config)))
+    progress = Progress(config.optim.total_bytes, done=trainer.bytes_done)
 
-    def after_update(figures: dict[str, float]) -> None:
-        table.add(trainer.updates, trainer.bytes_done, {name: figures[name] for name in NOTED})
-        progress.show(figures, trainer.bytes_done)
+    with StopRequest() as stop:
 
-    trainer.run(after_update)
+        def after_update(figures: dict[str, float]) -> bool:
+            table.add(trainer.updates, trainer.bytes_done, {name: figures[name] for name in NOTED})
+            progress.show(figures, trainer.bytes_done)
+            if stop or trainer.done or trainer.updates % config.checkpoint_every == 0:
+                save_checkpoint(checkpoints, trainer.updates, trainer.state_dict())
+            return bool(stop)
+
+        trainer.run(after_update)
+    if not trainer.done:
+        print(f"\n{stop.name}: saved after update {trainer.updates}; go on with resume=true", file=sys.stderr)
+        return {"updates": trainer.updates, "bytes": trainer.bytes_done}
     save_file(trainer.model.state_dict(), out / "model.safetensors")
     summary = {
         "command": command,

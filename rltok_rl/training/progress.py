@@ -86,7 +86,9 @@ class MetricsTable:
         if path.exists():
             with path.open(newline="") as file:
                 rows = list(csv.DictReader(file))
-            kept = [row for row in rows if int(row["update"]) <= resume_after]
+            # Lines up to a checkpoint are whole; the last line of a process that was killed may not be.
+            whole = [row for number, row in enumerate(rows, 1) if row["update"] == str(number)]
+            kept = whole[:resume_after]
             if kept:
                 self.columns = list(kept[0])
                 partial = path.with_suffix(".partial")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 _PANELS = (
     ("bits per byte", ("bits_per_byte", "early_bits_per_byte")),
@@ -46,7 +47,7 @@ def draw_curves(history: Mapping[str, Sequence[float]], path: Path, *, target_ra
     panels = [(title, [k for k in keys if k in history]) for title, keys in _PANELS]
     panels = [(title, keys) for title, keys in panels if keys]
     window = max(1, len(bytes_done) // 40)
-    look = {"font.size": 8, "axes.spines.top": False, "axes.spines.right": False, "figure.dpi": 150}
+    look: Any = {"font.size": 8, "axes.spines.top": False, "axes.spines.right": False, "figure.dpi": 150}
     with plt.rc_context(look):
         figure, axes = plt.subplots(
             1, len(panels), figsize=(2.7 * len(panels), 2.4), layout="constrained", squeeze=False

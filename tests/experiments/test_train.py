@@ -109,3 +109,67 @@ def test_text_that_cannot_be_read_is_refused(tmp_path):
     with pytest.raises(ValueError, match="data.held_out must lie strictly between 0 and 1, got 1.5"):
         train.split(b"abc", 1.5)
     assert Path(train.__file__).name == "train.py"
+
+
+def metrics(folder: Path) -> str:
+    return (folder / "metrics.csv").read_text()
+
+
+LONGER = [*QUICK, "optim.total_bytes=5_120", "checkpoint_every=3", "compute.threads=1", "resume=true"]
+
+
+def test_killed_without_warning_and_resumed_is_uninterrupted(tmp_path):
+    """SIGKILL at ten random moments, resumed each time: the figures of all 40 updates to the last bit."""
+    import os
+    import random
+    import signal
+    import time
+
+    def start(folder: Path) -> subprocess.Popen:
+        command = [sys.executable, "-m", "rltok_rl.experiments.train", *LONGER, f"out={folder}"]
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ})
+
+    dice = random.Random(1)
+    for _ in range(10):
+        with start(tmp_path / "killed") as process:
+            begun = time.perf_counter()
+            while not (tmp_path / "killed" / "metrics.csv").exists() and process.poll() is None:
+                time.sleep(0.02)
+            time.sleep(dice.random() * (2.0 if time.perf_counter() - begun > 1 else 6.0))
+            process.send_signal(signal.SIGKILL)
+    with start(tmp_path / "killed") as process:
+        assert process.wait(timeout=200) == 0
+    with start(tmp_path / "whole") as process:
+        assert process.wait(timeout=200) == 0
+    assert metrics(tmp_path / "killed") == metrics(tmp_path / "whole")
+    assert len(metrics(tmp_path / "whole").splitlines()) == 41
+
+
+def test_asked_to_stop_it_saves_and_goes_on_later(tmp_path, monkeypatch):
+    """SIGTERM after the fifth update, as a scheduler sends it."""
+    import os
+    import signal
+
+    config = configured(*LONGER, f"out={tmp_path}/run")
+    add = train.MetricsTable.add
+
+    def add_and_stop(self, update, *rest):
+        add(self, update, *rest)
+        if update == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(train.MetricsTable, "add", add_and_stop)
+    assert train.run(config, "") == {"updates": 5, "bytes": 5 * 128}
+    monkeypatch.setattr(train.MetricsTable, "add", add)
+    assert train.run(config, "")["updates"] == 40
+    whole = configured(*LONGER, f"out={tmp_path}/whole")
+    train.run(whole, "")
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
+
+
+def test_another_configuration_is_not_resumed(tmp_path):
+    train.run(configured(*QUICK, f"out={tmp_path}/run"), "")
+    with pytest.raises(
+        ValueError, match="run with another configuration .seed: 0 there, 7 here.; choose another folder"
+    ):
+        train.run(configured(*QUICK, f"out={tmp_path}/run", "resume=true", "seed=7"), "")

@@ -63,6 +63,12 @@ def test_a_table_is_cut_back_to_where_training_resumes(tmp_path):
     assert found["loss"] == [1 / 3, 1 / 6, 1 / 9, 7.0]  # to the last bit
     with pytest.raises(ValueError, match=r"figures must be \['loss', 'rate'\], got \['loss'\]"):
         resumed.add(5, 50, {"loss": 1.0})
+    with path.open("a") as file:
+        file.write("5")  # a process was killed while it wrote the fifth line, or the 52nd
+    assert MetricsTable(path, resume_after=4).read()["update"] == [1, 2, 3, 4]
+    with path.open("a") as file:
+        file.write("3")
+    assert MetricsTable(path, resume_after=4).read()["update"] == [1, 2, 3, 4]
     assert MetricsTable(path, resume_after=0).read() == {}
 
 

@@ -156,7 +156,7 @@ def check_same_run(config: TrainConfig, path: Path) -> None:
     free = ("out", "resume", "checkpoint_every")
     differing = [key for key in mine if key not in free and mine[key] != theirs.get(key)]
     if differing:
-        shown = ", ".join(f"{key}: {theirs.get(key)} there, {mine[key]} here" for key in differing)
+        shown = ", ".join(f"{key!s}: {theirs.get(key)!r} there, {mine[key]!r} here" for key in differing)
         raise ValueError(f"{path} is of a run with another configuration ({shown}); choose another folder")
 
 

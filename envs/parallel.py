@@ -43,7 +43,9 @@ class Plan:
         return bool((self.start == 0).all())
 
 
-def plan_texts(env: ByteBoundaryEnv, max_steps: int, texts: Texts | None, *, stop_at_end: bool) -> Plan:
+def plan_texts(
+    env: ByteBoundaryEnv, max_steps: int, texts: Texts | None, *, stop_at_end: bool, part: tuple[int, int] = (0, 1)
+) -> Plan:
     """Draw the texts of a rollout in the order in which stepping would draw them.
 
     Args:
@@ -51,9 +53,12 @@ def plan_texts(env: ByteBoundaryEnv, max_steps: int, texts: Texts | None, *, sto
         max_steps: steps at most.
         texts: first texts of the rows; None draws them.
         stop_at_end: end the rollout when any row's episode ends, instead of starting the row anew.
+        part: (r, W): draw for W times as many rows, and keep the r-th W-th of them.
     """
-    windows = [env.draw_windows(env.num_rows, texts)]
-    rows, starts = [torch.arange(env.num_rows)], [torch.zeros(env.num_rows, dtype=torch.int64)]
+    index, count = part
+    num_rows = env.num_rows * count
+    windows = [env.draw_windows(num_rows, texts)]
+    rows, starts = [torch.arange(num_rows)], [torch.zeros(num_rows, dtype=torch.int64)]
     over = windows[0].lengths - 1  # [B] step at which each row's text ends
     while int(over.min()) < max_steps and not stop_at_end:
         now = int(over.min())
@@ -63,15 +68,17 @@ def plan_texts(env: ByteBoundaryEnv, max_steps: int, texts: Texts | None, *, sto
         starts.append(torch.full_like(ending, now))
         over[ending] += windows[-1].lengths - 1
     num_steps = min(max_steps, int(over.min())) if stop_at_end else max_steps
-    start, length = torch.cat(starts), torch.cat([w.lengths for w in windows])
+    row = torch.cat(rows) - index * env.num_rows
+    mine = ((row >= 0) & (row < env.num_rows)).nonzero().squeeze(1)
+    start, length = torch.cat(starts)[mine], torch.cat([w.lengths for w in windows])[mine]
     steps = torch.minimum(length - 1, num_steps - start)
     longest = int(steps.max())
     return Plan(
-        byte_ids=torch.cat([w.byte_ids for w in windows])[:, : longest + 1].to(env.device),
+        byte_ids=torch.cat([w.byte_ids for w in windows])[mine, : longest + 1].to(env.device),
         steps=steps.to(env.device),
-        ends=torch.cat([w.ends for w in windows]).to(env.device),
+        ends=torch.cat([w.ends for w in windows])[mine].to(env.device),
         cut=(steps == length - 1).to(env.device),
-        row=torch.cat(rows).to(env.device),
+        row=row[mine].to(env.device),
         start=start.to(env.device),
         num_steps=num_steps,
     )
@@ -88,6 +95,7 @@ def parallel_rollout(
     break_when_any_done: bool = False,
     text: Texts | None = None,
     exclude: tuple[str, ...] = (),
+    part: tuple[int, int] = (0, 1),
 ) -> TensorDictBase:
     """Reset the environment and roll it out in one forward pass.
 
@@ -106,15 +114,19 @@ def parallel_rollout(
         break_when_any_done: end the rollout when any row's episode ends, instead of starting the row anew.
         text: texts to begin with, as for ``reset``.
         exclude: keys to leave out, ``("encoder_state",)`` to save memory for instance.
+        part: (r, W): this environment is the r-th of W processes with as many rows each. Texts and uniforms are then
+            drawn for the rows of all, and its own are kept: with equal seeds, the rollouts of all are together the
+            rollout of one environment with all rows.
 
     Returns:
         Tensordict [*B, T] with the keys of a stepped rollout.
     """
     env.check_device()
+    index, count = _check_part(part, text)
     steps = _num_steps(env, actions, max_steps)
     if actor is None and actions is None:
         actor = LearnedBoundaryActor(env.model)
-    plan = plan_texts(env, steps, text, stop_at_end=break_when_any_done)
+    plan = plan_texts(env, steps, text, stop_at_end=break_when_any_done, part=part)
     env.forget()
     place = _Place(env, plan)
 
@@ -123,7 +135,8 @@ def parallel_rollout(
     here = _observed_before_action(env, plan, states)
     if actions is None:
         if uniforms is None:
-            uniforms = torch.rand(steps, env.num_rows, generator=generator, device=env.device).t()
+            everyone = torch.rand(steps, env.num_rows * count, generator=generator, device=env.device).t()
+            uniforms = everyone[index * env.num_rows : (index + 1) * env.num_rows]
         elif uniforms.shape != (*env.batch_size, steps):
             raise ValueError(f"uniforms must have shape {[*env.batch_size, steps]}, got {list(uniforms.shape)}")
         chosen = _draw(actor, here, place.to_texts(uniforms.reshape(env.num_rows, -1)[:, : plan.num_steps]))
@@ -160,6 +173,15 @@ def _num_steps(env: ByteBoundaryEnv, actions: Tensor | None, max_steps: int | No
         raise ValueError(f"actions must have shape {[*env.batch_size, 'T >= 1']}, got {list(actions.shape)}")
     check_action_values(actions)
     return min(actions.shape[-1], max_steps or actions.shape[-1])
+
+
+def _check_part(part: tuple[int, int], text: Texts | None) -> tuple[int, int]:
+    index, count = part
+    if not 0 <= index < count:
+        raise ValueError(f"part must be (r, W) with 0 <= r < W, got {part}")
+    if count > 1 and text is not None:
+        raise ValueError(f"text must be None for one part of a batch: texts are drawn for all of it, got part={part}")
+    return index, count
 
 
 class _Place:

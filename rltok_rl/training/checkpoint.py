@@ -130,7 +130,18 @@ def _newest_whole(folder: Path, before: Path | None = None) -> Path | None:
 
 
 def take_apart(value: Any, tensors: dict[str, Tensor], where: str) -> Any:
-    """What JSON can hold, with a name in the place of every tensor."""
+    """What JSON can hold, with a name in the place of every tensor.
+
+    Args:
+        value: nested dicts, lists and tuples of tensors, numbers, strings and None.
+        tensors: filled with copies on the CPU, by these names.
+        where: what the value is called, for the message where it cannot be taken apart.
+
+    Example:
+        >>> tensors = {}
+        >>> put_together(take_apart({"a": (torch.ones(1), 2)}, tensors, "state"), tensors)
+        {'a': (tensor([1.]), 2)}
+    """
     if isinstance(value, Tensor):
         name = str(len(tensors))
         # A copy of its own: views and shared memory are not for files.
@@ -149,7 +160,13 @@ def take_apart(value: Any, tensors: dict[str, Tensor], where: str) -> Any:
     )
 
 
-def put_together(value: Any, tensors: dict[str, Tensor]) -> Any:
+def put_together(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """What :func:`take_apart` took apart.
+
+    Args:
+        value: what it returned.
+        tensors: what it filled.
+    """
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()

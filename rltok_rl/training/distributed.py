@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
@@ -23,6 +24,7 @@ from rltok_rl.training.checkpoint import put_together, take_apart
 
 _NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 _ADDRESS = ("MASTER_ADDR", "MASTER_PORT")
+_PATIENCE = timedelta(seconds=10)
 
 
 @dataclass(frozen=True)
@@ -133,14 +135,22 @@ class Processes:
             if self._first_to_fail():
                 traceback.print_exception(kind, error, trace, file=sys.stderr)
                 print(f"\n{_last_words(error, self.rank, self.world_size)}", file=sys.stderr, flush=True)
-            raise SystemExit(1) from None  # and the launcher ends the others
+                self._ask_store(lambda store: store.set("said", "yes"))
+            else:  # the launcher ends all when one has ended: not before the first has had its say
+                self._ask_store(lambda store: store.wait(["said"], _PATIENCE))
+            raise SystemExit(1) from None
 
     def _first_to_fail(self) -> bool:
+        number = self._ask_store(lambda store: store.add("failed", 1))
+        return number is None or number == 1  # where nobody can be asked any more: better said twice than never
+
+    def _ask_store(self, question: Callable[[Store], Any]) -> Any:
+        """An answer of the store; None where it went away with the process that held it."""
         assert self.store is not None
         try:
-            return self.store.add("failed", 1) == 1
-        except RuntimeError:  # nobody can be asked any more: better said twice than never
-            return True
+            return question(self.store)
+        except RuntimeError:
+            return None
 
 
 def _last_words(error: Exception, rank: int, world_size: int) -> str:
@@ -149,6 +159,11 @@ def _last_words(error: Exception, rank: int, world_size: int) -> str:
     return (
         f"{text}\n(this is how a process that was killed, for want of memory say, looks to another)" if lost else text
     )
+
+
+def main_speaks() -> bool:
+    """Whether this is the main process, or will be: before :func:`init_processes` has met the others."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def init_processes(device: str | torch.device = "cpu") -> Processes:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
 from typing import Any
+from uuid import uuid4
 
 import torch
 import torch.distributed as dist
@@ -25,6 +27,7 @@ from rltok_rl.training.checkpoint import put_together, take_apart
 _NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 _ADDRESS = ("MASTER_ADDR", "MASTER_PORT")
 _PATIENCE = timedelta(seconds=10)
+_MEETING = timedelta(minutes=5)
 
 
 @dataclass(frozen=True)
@@ -199,10 +202,45 @@ def init_processes(device: str | torch.device = "cpu") -> Processes:
             )
         device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)
-    store, rank, world_size = next(dist.rendezvous("env://"))
+    shared, rank, world_size = next(dist.rendezvous("env://"))
+    store = fresh_store(shared, rank, world_size)
     backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
     dist.init_process_group(backend, store=dist.PrefixStore("group", store), rank=rank, world_size=world_size)
     return Processes(rank, world_size, device, dist.group.WORLD, store)
+
+
+def fresh_store(store: Store, rank: int, world_size: int) -> Store:
+    """A part of a store that nobody has written into before; the same for all who ask together.
+
+    torchrun keeps one store through restarts. Addresses of processes that are gone stand in it, and whoever reads one
+    before it is written anew waits for nobody. The number of restarts would tell attempts apart on one machine, but
+    every machine counts its own. Hence a greeting: each process says a word that was never said before, and takes the
+    main process's answer to this very word.
+
+    Args:
+        store: seen by all processes.
+        rank: of this one.
+        world_size: how many there are.
+    """
+    if rank > 0:
+        word = uuid4().hex
+        store.set(f"hello {rank}", word)
+        store.wait([f"answer {word}"], _MEETING)
+        name = store.get(f"answer {word}").decode()
+        store.set(f"met {name} {rank}", "yes")
+        return dist.PrefixStore(name, store)
+    name, missing = uuid4().hex, set(range(1, world_size))
+    end = time.monotonic() + _MEETING.total_seconds()
+    while missing:
+        if time.monotonic() > end:
+            raise RuntimeError(f"processes {sorted(missing)} of {world_size} did not come within {_MEETING}")
+        for other in sorted(missing):  # one that has greeted may be of an earlier attempt: answer until it is met
+            if store.check([f"hello {other}"]):
+                store.set(f"answer {store.get(f'hello {other}').decode()}", name)
+            if store.check([f"met {name} {other}"]):
+                missing.discard(other)
+        time.sleep(0.01)
+    return dist.PrefixStore(name, store)
 
 
 def _number(name: str, value: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -68,16 +68,15 @@ def figures(trainer: Trainer, updates: int | None = None) -> list[dict[str, floa
     return found
 
 
-def spawn(work: Callable[..., None], folder: Path, *args: Any, count: int = 2) -> None:
-    """Run ``work(processes, folder, *args)`` in several processes that know each other."""
-    folder.mkdir(parents=True, exist_ok=True)
-    mp.spawn(_meet, args=(work, str(folder), count, *args), nprocs=count)
+def spawn(work: Callable[..., None], folder: Path, count: int = 2) -> None:
+    """Run ``work(processes, folder)`` in several processes that know each other; what they say goes to files there."""
+    mp.spawn(_meet, args=(work, str(folder), count), nprocs=count)
 
 
-def _meet(rank: int, work: Callable[..., None], folder: str, count: int, *args: Any) -> None:
-    os.environ["OMP_NUM_THREADS"] = "1"
+def _meet(rank: int, work: Callable[..., None], folder: str, count: int) -> None:
     torch.set_num_threads(1)
     store = dist.FileStore(f"{folder}/store", count)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=count)
-    with Processes(rank, count, torch.device("cpu"), dist.group.WORLD, store) as processes:
-        work(processes, Path(folder), *args)
+    with open(f"{folder}/said {rank}", "w") as said, contextlib.redirect_stderr(said):
+        with Processes(rank, count, torch.device("cpu"), dist.group.WORLD, store) as processes:
+            work(processes, Path(folder))

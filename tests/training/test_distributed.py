@@ -48,13 +48,43 @@ def train(processes: Processes, folder: Path) -> None:
             save_checkpoint(folder / strategy, trainer.updates, state)
 
 
+def mistakes(processes: Processes, folder: Path) -> None:
+    """Statistics of each process's own rows; options that cannot be; at last, a process that fails."""
+    trainer = make(processes, "ddp")
+    for term in trainer.loss.terms.values():
+        term.process_group = None
+        if getattr(term, "_value_estimator", None) is not None:
+            term._value_estimator.process_group = None
+    torch.save(figures(trainer), folder / f"apart {processes.rank}.pt")
+    for options, message in (
+        ({"strategy": "none"}, "strategy must be 'ddp' or 'fsdp' with 2 processes, got 'none'"),
+        ({"strategy": "zero"}, r"strategy must be one of \['none', 'ddp', 'fsdp'\], got 'zero'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make(processes, **options)
+    with pytest.raises(ValueError, match="rows of all processes and must be a multiple of their number, 2, got 5"):
+        processes.share(5)
+    loss = make().loss  # spans one process
+    with pytest.raises(ValueError, match="process_group of LanguageModelLoss in term 'language_model' must be that of"):
+        type(trainer)(trainer.model, trainer.env, loss, trainer.options, processes=processes, strategy="ddp")
+    if processes.rank == 1:
+        raise KeyError("only here")
+    processes.any(True)  # waits for one that does not come
+
+
+def train_and_fail(processes: Processes, folder: Path) -> None:
+    train(processes, folder)
+    mistakes(processes, folder)
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("processes")
     alone = make(**RESUMED)
     figures(alone, 2)
     save_checkpoint(folder / "one", 2, alone.state_dict())
-    spawn(train, folder)
+    with pytest.raises(torch.multiprocessing.ProcessExitedException):
+        spawn(train_and_fail, folder)
     return folder
 
 
@@ -91,36 +121,13 @@ def test_checkpoints_belong_to_no_number_of_processes(trained, strategy):
     assert_close(figures(alone), whole[4:])
 
 
-def mistakes(processes: Processes, folder: Path) -> None:
-    """What goes wrong when each process takes its own rows for the batch."""
-    trainer = make(processes, "ddp")
-    for term in trainer.loss.terms.values():
-        term.process_group = None
-        if getattr(term, "_value_estimator", None) is not None:
-            term._value_estimator.process_group = None
-    torch.save(figures(trainer), folder / f"apart {processes.rank}.pt")
-    for options, message in (
-        ({"strategy": "none"}, "strategy must be 'ddp' or 'fsdp' with 2 processes, got 'none'"),
-        ({"strategy": "zero"}, r"strategy must be one of \['none', 'ddp', 'fsdp'\], got 'zero'"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            make(processes, **options)
-    with pytest.raises(ValueError, match="rows of all processes and must be a multiple of their number, 2, got 5"):
-        processes.share(5)
-    loss = make().loss  # spans one process
-    with pytest.raises(ValueError, match="process_group of LanguageModelLoss in term 'language_model' must be that of"):
-        type(trainer)(trainer.model, trainer.env, loss, trainer.options, processes=processes, strategy="ddp")
-    if processes.rank == 1:
-        raise KeyError("only here")
-    processes.any(True)  # waits for one that does not come
+def test_rows_of_one_process_are_not_the_batch(trained):
+    """Without process groups the figures are others, and the test of equality sees it."""
+    with pytest.raises(AssertionError):
+        assert_close(torch.load(trained / "apart 0.pt"), figures(make()))
 
 
-def test_mistakes_are_seen_and_said_once(tmp_path, capfd):
-    with pytest.raises(torch.multiprocessing.ProcessExitedException):
-        spawn(mistakes, tmp_path)
-    said = capfd.readouterr().err
+def test_a_failure_is_said_once(trained):
+    said = "".join((trained / f"said {rank}").read_text() for rank in (0, 1))
     assert said.count("process 1 of 2 failed and all end with it: KeyError: 'only here'") == 1
     assert said.count("Traceback") == 1
-    # Statistics of each process's rows are not those of the batch, and the test of equality would see it.
-    with pytest.raises(AssertionError):
-        assert_close(torch.load(tmp_path / "apart 0.pt"), figures(make()))

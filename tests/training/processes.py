@@ -14,7 +14,7 @@ from rltok_rl.envs import ByteBoundaryEnv
 
 from rltok_rl.data import RepeatedSource, TextSource
 from rltok_rl.models import UNet, preset
-from rltok_rl.objectives import EntropyBonus, JointLoss
+from rltok_rl.objectives import EntropyBonus, JointLoss, LocalFlips, make_estimator
 from rltok_rl.training.distributed import Processes
 from rltok_rl.training.loop import LoopOptions, Trainer
 
@@ -52,9 +52,12 @@ def make(
         estimator, {}
     )
     group = processes.group
-    loss = JointLoss.paper(
-        target_rate=0.2, estimator=estimator, gamma=0.9, rate={"control": control}, process_group=group, **extra
-    )
+    if estimator == "local_flips":
+        judge: Any = LocalFlips(model, gamma=0.9, num_flips=2, span=7, process_group=group)
+    else:
+        judge = make_estimator(estimator, gamma=0.9, process_group=group, **extra)
+    rate = {"control": control}
+    loss = JointLoss.paper(target_rate=0.2, estimator=judge, rate=rate, process_group=group)
     loss = JointLoss({**loss.terms, "bonus": EntropyBonus(process_group=group)}, {"policy": 0.5, "bonus": 0.1})
     total = updates * micro_batches * ROWS * STEPS
     options = LoopOptions(total_bytes=total, micro_batches=micro_batches, clip_norm=clip_norm)

@@ -20,6 +20,8 @@ CASES = {
     "siblings, hinge": {"estimator": "group_centred", "control": "hinge"},
     "what remembers": {"estimator": "running_mean", "control": "pi"},
     "micro-batches": {"estimator": "z_normalised", "control": "price", "micro_batches": 2},
+    "flips": {"estimator": "local_flips"},
+    "control variate": {"estimator": "control_variate"},
     "texts that end": {"short": True},
 }
 STRATEGIES = ["ddp", "fsdp"]

@@ -60,12 +60,13 @@ def prepare_model(model: UNet, strategy: str, processes: Processes) -> None:
 def _shard(model: UNet, processes: Processes) -> None:
     """Cut every module that is called on its own; what a rollout calls is a call of the whole model's.
 
-    Heads and norms are apart because actor and early exit call them outside the byte layers, in any order.
+    Heads and norms are apart because actor and early exit call them outside the byte layers, in any order. The boundary
+    head returns a view of what its projection makes, which FSDP2 warns of; the projection is cut instead.
     """
     mesh = init_device_mesh(processes.device.type, (processes.world_size,))
     layers = [module for module in model.modules() if isinstance(module, TransformerLayer)]
-    heads = [model.encoder_norm, model.decoder_norm, model.boundary_head, model.early_head, model.final_head]
-    for module in (model.embedding, *layers, *heads, model):
+    norms, projection = (model.encoder_norm, model.decoder_norm), model.boundary_head.projection
+    for module in (model.embedding, *layers, *norms, projection, model.early_head, model.final_head, model):
         fully_shard(module, mesh=mesh)
     for name in _CALLED:
         register_fsdp_forward_method(model, name)

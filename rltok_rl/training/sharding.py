@@ -30,7 +30,7 @@ STRATEGIES = ("none", "ddp", "fsdp")
 """``none`` is one process; ``ddp`` and ``fsdp`` with one process are the same as none."""
 BUCKET_BYTES = 32 << 20
 """Gradients are reduced in pieces of about this size: few enough calls, and little memory beside the gradients."""
-_CALLED = ("encode", "boundary_terms", "early_logits", "decode", "final_logits")
+_CALLED = ("encode", "early_logits", "decode", "final_logits")
 
 
 def prepare_model(model: UNet, strategy: str, processes: Processes) -> None:
@@ -60,8 +60,9 @@ def prepare_model(model: UNet, strategy: str, processes: Processes) -> None:
 def _shard(model: UNet, processes: Processes) -> None:
     """Cut every module that is called on its own; what a rollout calls is a call of the whole model's.
 
-    Heads and norms are apart because actor and early exit call them outside the byte layers, in any order. The boundary
-    head returns a view of what its projection makes, which FSDP2 warns of; the projection is cut instead.
+    Heads and norms are apart because actor and early exit call them outside the byte layers, in any order. Nothing is
+    left for the model as a whole: its calls tell FSDP2 what belongs together, the first of a rollout being ``encode``.
+    The boundary terms are views of what their projection makes, of which FSDP2 warns; the projection alone is cut.
     """
     mesh = init_device_mesh(processes.device.type, (processes.world_size,))
     layers = [module for module in model.modules() if isinstance(module, TransformerLayer)]

@@ -180,8 +180,8 @@ def run(config: TrainConfig, command: str, processes: Processes | None = None) -
     with StopRequest() as stop, recorder:
 
         def after_update(figures: dict[str, float]) -> bool:
-            stopping = processes.any(bool(stop))  # the signal may not have reached all yet
             recorder.after_update(figures)
+            stopping = processes.any(bool(stop))  # the signal may not have reached all yet
             if stopping or trainer.done or trainer.updates % config.checkpoint_every == 0:
                 recorder.save()
             return stopping

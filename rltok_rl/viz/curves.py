@@ -36,7 +36,7 @@ def draw_curves(
     """
     _check(history)
     held_out = held_out or {}
-    panels = [(title, [k for k in keys if k in history], *rest) for title, keys, *rest in _PANELS]
+    panels = [(title, [k for k in keys if k in history], held, kind) for title, keys, held, kind in _PANELS]
     panels = [panel for panel in panels if panel[1]]
     with plain_figures() as plt:
         columns = min(3, len(panels))
@@ -51,7 +51,7 @@ def draw_curves(
             for key in keys:
                 label = _LABELS.get(key, "training") if several else None
                 line(axes, bytes_done, history[key], colour=_COLOURS.get(key, OURS), label=label, noisy=key != "lr")
-            if held in held_out:
+            if held is not None and held in held_out:
                 dots(axes, [x / 1e6 for x in held_out["bytes"]], held_out[held], label="held out")
             if keys == ["rate"] and target_rate is not None:
                 axes.axhline(target_rate, color=ALERT, lw=0.9, ls=(0, (4, 3)), label="target")

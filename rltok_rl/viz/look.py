@@ -10,7 +10,7 @@ INK, PALE, OURS, ALERT = "#1b1b1b", "#9aa5b1", "#0b7a75", "#d1495b"
 SERIES = (OURS, "#e08e0b", "#3b5ba5", ALERT, "#7b5ea7", "#5c6770")
 """Colours of several runs."""
 
-_STYLE: dict[str, Any] = {
+_STYLE: Any = {
     "font.size": 8,
     "figure.dpi": 150,
     "text.color": INK,

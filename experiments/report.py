@@ -157,7 +157,7 @@ def _trained(run: RunFolder) -> str:
         ["seed", str(option("seed"))],
     ]
     command = run.starts[-1]["command"] if run.starts else (run.summary or {}).get("command", "")
-    return markdown(["", ""], lines) + (f"\n\n{fenced(command)}" if command else "")
+    return markdown(["option", "value"], lines) + (f"\n\n{fenced(command)}" if command else "")
 
 
 def _results(run: RunFolder) -> str:
@@ -165,9 +165,9 @@ def _results(run: RunFolder) -> str:
     loss, early = look.get("held_out_bits_per_byte"), look.get("held_out_early_bits_per_byte")
     rate = look.get("held_out_rate")
     rows = list(_figures(run).items())
+    rows.insert(2, ("bits per byte, training", _digits(run.last("bits_per_byte"))))
     if loss is not None and early is not None:
         rows.insert(2, ("what tokens are worth (early exit less whole model)", f"{early - loss:.3f}"))
-    rows.insert(2, ("bits per byte, training", _digits(run.last("bits_per_byte"))))
     if rate:
         rows.append(("bytes per token, held out", f"{1 / rate:.2f}"))
     memory = (run.summary or {}).get("peak_memory")

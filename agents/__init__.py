@@ -5,7 +5,7 @@ Installed as ``rltok_rl.agents``; import it by that name only.
 
 from __future__ import annotations
 
-from rltok_rl.agents.bernoulli import BernoulliActor, LearnedBoundaryActor, RandomActor
+from rltok_rl.agents.bernoulli import BernoulliActor, LearnedBoundaryActor, RandomActor, Terms
 from rltok_rl.agents.critic import BoundaryCritic
 from rltok_rl.agents.distribution import BernoulliBoundary
 from rltok_rl.agents.encoding import EncodingBoundaryActor
@@ -20,6 +20,7 @@ __all__ = [
     "LearnedBoundaryActor",
     "RandomActor",
     "RuleActor",
+    "Terms",
     "UniformActor",
     "WhitespaceActor",
 ]

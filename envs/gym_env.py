@@ -118,10 +118,12 @@ class ByteBoundaryGym(gymnasium.Env):
         if self.render_mode is None:
             gymnasium.logger.warn("render was called without a render_mode; pass one to gymnasium.make")
             return None
+        if not self._text:
+            raise RuntimeError("render was called before reset; call reset() first")
         boundaries = [*self._boundaries, False]  # the current byte is not decided yet
         if self.render_mode == "ansi":
             return boundary_text(bytes(self._text), boundaries, colour=False)
-        return boundary_picture(bytes(self._text), boundaries)
+        return boundary_picture(bytes(self._text), boundaries, least_characters=self.env.num_steps + 1)
 
     def _observation(self, seen: TensorDictBase) -> dict[str, Any]:
         arrays = {name: seen.get(name).numpy(force=True) for name in self._names}

@@ -14,6 +14,7 @@ from tensordict import TensorDict, TensorDictBase
 
 from rltok_rl.data import TextSource
 from rltok_rl.data.source import Documents
+from rltok_rl.functional.numbers import check_count
 from rltok_rl.models import UNet
 
 
@@ -25,12 +26,13 @@ class ByteBoundaryVectorEnv(VectorEnv):
         model: as for :class:`ByteBoundaryGym`.
         text: as for :class:`ByteBoundaryGym`.
         num_steps: as for :class:`ByteBoundaryGym`.
-        autoreset_mode: ``DISABLED`` (ended texts are reset with ``options={"reset_mask": ...}``) or ``SAME_STEP`` (they
-            are reset at once; their last observation is ``info["final_obs"]``).
+        autoreset_mode: ``DISABLED`` (ended texts are reset with ``options={"reset_mask": ...}``: the mode to prefer, no
+            transition is ever made of two texts) or ``SAME_STEP`` (they are reset at once; their last observation is
+            ``info["final_obs"]``).
         **options: as for :class:`ByteBoundaryGym`.
     """
 
-    metadata = {"render_modes": ["ansi"], "render_fps": 4, "autoreset_mode": AutoresetMode.DISABLED}
+    metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.DISABLED}
 
     def __init__(
         self,
@@ -42,8 +44,11 @@ class ByteBoundaryVectorEnv(VectorEnv):
         render_mode: str | None = None,
         **options: Any,
     ) -> None:
-        if num_envs < 1:
-            raise ValueError(f"num_envs must be at least 1, got {num_envs}")
+        num_envs = check_count("num_envs", num_envs)
+        if render_mode is not None:
+            raise ValueError(
+                f"render_mode must be None for many texts at once, got {render_mode!r}; render a single one"
+            )
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         if self.autoreset_mode == AutoresetMode.NEXT_STEP:
             raise ValueError("autoreset_mode must be Disabled or SameStep, got NextStep")

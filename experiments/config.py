@@ -26,7 +26,7 @@ class DataConfig:
     source: str = MISSING
     """``python-code``, ``python-docs``, or the path of a UTF-8 text file."""
     num_rows: int = 32
-    """Rows of a rollout."""
+    """Rows of a rollout, of all processes."""
     num_steps: int = 256
     """Decisions per row; a window has one byte more."""
     held_out: float = 0.05
@@ -85,6 +85,8 @@ class ComputeConfig:
     """Where and how."""
 
     device: str = "cpu"
+    strategy: str = "none"
+    """With several processes: ``ddp`` (the model whole in each) or ``fsdp`` (in pieces). ``none`` is one process."""
     precision: str = "float32"
     micro_batches: int = 1
     threads: int = 0

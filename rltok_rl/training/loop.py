@@ -15,8 +15,10 @@ from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives import JointLoss
 from rltok_rl.training.alarms import Alarms
+from rltok_rl.training.distributed import Processes
 from rltok_rl.training.gradients import joint_gradients
 from rltok_rl.training.schedule import cosine_schedule
+from rltok_rl.training.sharding import average_gradients, load_whole, prepare_model, whole
 
 PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
 
@@ -74,15 +76,18 @@ class Trainer:
     """Trains language model, early exit, policy and rate in one backward pass per update.
 
     Everything that the next update depends on is in :meth:`state_dict`: a trainer that loads it goes on with
-    the same losses to the last bit.
+    the same losses to the last bit. It is of one piece, so that it can be loaded by any number of processes.
 
     Args:
-        model: the U-Net.
-        env: whose rollouts are trained on; one rollout per micro-batch, one episode long.
-        loss: the joint loss.
+        model: the U-Net; cut in pieces under ``"fsdp"``.
+        env: whose rollouts are trained on; one rollout per micro-batch, one episode long. With several processes it
+            has the rows of this one.
+        loss: the joint loss. With several processes, its terms span them (``process_group``).
         options: how.
         actor: draws the boundaries; None is the model's own policy.
-        seed: of the boundaries.
+        seed: of the boundaries; the same in all processes, as the environment's.
+        processes: those that train together; they make the updates that one would make with all rows.
+        strategy: a key of :data:`~rltok_rl.training.sharding.STRATEGIES`.
 
     Example:
         >>> from rltok_rl.data import local_prose
@@ -105,7 +110,12 @@ class Trainer:
         actor: TensorDictModuleBase | None = None,
         alarms: Alarms | None = None,
         seed: int = 0,
+        processes: Processes | None = None,
+        strategy: str = "none",
     ) -> None:
+        self.processes = Processes() if processes is None else processes
+        _check_spans(loss, self.processes)
+        prepare_model(model, strategy, self.processes)
         self.model, self.env, self.loss, self.options = model, env, loss, options
         self.actor = LearnedBoundaryActor(model) if actor is None else actor
         self.alarms = Alarms() if alarms is None else alarms
@@ -115,8 +125,8 @@ class Trainer:
 
     @property
     def bytes_per_update(self) -> int:
-        """Bytes of one update's rollouts."""
-        return self.env.num_rows * self.env.num_steps * self.options.micro_batches
+        """Bytes of one update's rollouts, of all processes."""
+        return self.env.num_rows * self.processes.world_size * self.env.num_steps * self.options.micro_batches
 
     @property
     def done(self) -> bool:
@@ -137,13 +147,15 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         found = joint_gradients(
             self.model,
-            lambda: self.env.parallel_rollout(self.actor, generator=self.generator),
+            lambda: self.env.parallel_rollout(self.actor, generator=self.generator, part=self.processes.part),
             self.loss,
             micro_batches=options.micro_batches,
             precision=PRECISIONS[options.precision],
         )
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), options.clip_norm)
-        figures = {name: float(value) for name, value in found.items()}
+        average_gradients(self.model, self.processes.group)
+        norm = whole(nn.utils.clip_grad_norm_(self.model.parameters(), options.clip_norm))
+        # Losses average to those of the whole batch; figures are its own already.
+        figures = self.processes.mean({name: float(value) for name, value in found.items()})
         figures |= {"grad_norm": float(norm), "lr": options.lr * scale}
         self.alarms.check(figures, self.updates + 1)  # before a broken gradient reaches the weights
         self.optimizer.step()
@@ -164,10 +176,10 @@ class Trainer:
                 return
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next update depends on."""
+        """All that the next update depends on; all processes have to ask, and get the same."""
         return {
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "model": whole(self.model.state_dict()),
+            "optimizer": whole(self.optimizer.state_dict()),
             "loss": self.loss.state_dict(),
             "texts": self.env.random_state(),
             "boundaries": self.generator.get_state(),
@@ -180,15 +192,27 @@ class Trainer:
         """Go on from where a state was taken.
 
         Args:
-            state: of a trainer of the same model, loss and options.
+            state: of a trainer of the same model, loss and options, in as many processes as it was.
         """
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        load_whole(self.model, self.optimizer, state["model"], state["optimizer"])
         self.loss.load_state_dict(state["loss"])
         self.env.set_random_state(_cpu(state["texts"]))
         self.generator.set_state(_cpu(state["boundaries"]))
         torch.set_rng_state(_cpu(state["torch"]))
         self.updates, self.bytes_done = int(state["updates"]), int(state["bytes_done"])
+
+
+def _check_spans(loss: JointLoss, processes: Processes) -> None:
+    """Refuse terms that would take the rows of one process for the batch."""
+    if processes.group is None:
+        return
+    for name, term in loss.terms.items():
+        for part in (term, getattr(term, "_value_estimator", None)):
+            if part is not None and getattr(part, "process_group", processes.group) is not processes.group:
+                raise ValueError(
+                    f"process_group of {type(part).__name__} in term {name!r} must be that of the processes that train "
+                    f"together, got {part.process_group}"
+                )
 
 
 def _cpu(state: Tensor) -> Tensor:

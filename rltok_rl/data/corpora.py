@@ -35,16 +35,16 @@ def stream_corpus(corpus: str | Corpus, **options: Any) -> Iterator[bytes]:
 
     Args:
         corpus: a key of :data:`CORPORA`, or a :class:`Corpus`.
-        **options: passed on to ``datasets.load_dataset``: ``data_files`` for files of one's own, ``revision`` to pin what
-            is read.
+        **options: passed on to ``datasets.load_dataset``: ``data_files`` for files of one's own, ``revision`` to pin
+            what is read.
 
     Returns:
         UTF-8 bytes of each document.
 
     Example:
-        >>> stream_corpus("wikipedia")
-        Traceback (most recent call last):
-        ValueError: corpus must be one of ['fineweb-10bt', ...], got 'wikipedia'
+        >>> documents = stream_corpus("fineweb-10bt")  # nothing is fetched before the first one is asked for
+        >>> CORPORA["fineweb-10bt"].path
+        'HuggingFaceFW/fineweb'
     """
     if isinstance(corpus, str):
         if corpus not in CORPORA:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -21,8 +22,8 @@ def read_documents(path: str | Path, column: str | None = None) -> Iterator[byte
     r"""The documents of a file, or of all readable files of a folder and those in it, in the order of their paths.
 
     A plain file (``.txt``, ``.md``, ``.py``) is one document. JSON lines (``.jsonl``, ``.json``, also with ``.gz``) and
-    Parquet hold one document per line and row. Memory holds one document of plain text or JSON, or a few hundred rows of
-    Parquet, at a time. Empty documents of tables and folders are passed on: a
+    Parquet hold one document per line and row. Memory holds one document of plain text or JSON at a time, or a few
+    hundred rows of Parquet. Empty documents of tables and folders are passed on: a
     :class:`~rltok_rl.data.LengthFilter` counts what it drops.
 
     Args:
@@ -124,20 +125,31 @@ def _checked(text: bytes, where: str, begin: int = 0) -> bytes:
 
 def _read_lines(path: Path, column: str | None) -> Iterator[bytes]:
     begin = 0
-    with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            where = f"line {number} of {path}"
-            text = _checked(line, f"{path}", begin)
-            begin += len(line)
-            if not text.strip():
-                continue
-            try:
-                row = json.loads(text)
-            except json.JSONDecodeError as error:
-                raise ValueError(f"path must hold one JSON object per line, got {error} in {where}") from None
-            if not isinstance(row, dict):
-                raise ValueError(f"path must hold one JSON object per line, got a {type(row).__name__} in {where}")
-            yield encode_value(row[pick_column(column, list(row), where)], where)
+    for number, line in enumerate(_lines(path), 1):
+        where = f"line {number} of {path}"
+        text = _checked(line, f"{path}", begin)
+        begin += len(line)
+        if not text.strip():
+            continue
+        try:
+            row = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"path must hold one JSON object per line, got {error} in {where}") from None
+        if not isinstance(row, dict):
+            raise ValueError(f"path must hold one JSON object per line, got a {type(row).__name__} in {where}")
+        yield encode_value(row[pick_column(column, list(row), where)], where)
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    if not path.name.endswith(".gz"):
+        with path.open("rb") as file:
+            yield from file
+        return
+    try:
+        with gzip.open(path) as file:
+            yield from file
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(f"path must be a whole gzip file, got {str(path)!r}: {error}") from None
 
 
 def _read_table(path: Path, column: str | None) -> Iterator[bytes]:

@@ -67,8 +67,8 @@ class LengthFilter:
     ) -> None:
         if min_bytes < 2:
             raise ValueError(f"min_bytes must be at least 2 (one byte to read, one to predict), got {min_bytes}")
-        if max_bytes is not None and max_bytes < min_bytes:
-            raise ValueError(f"max_bytes must be at least min_bytes={min_bytes} or None, got {max_bytes}")
+        if max_bytes is not None and max_bytes < 2:
+            raise ValueError(f"max_bytes must be at least 2 or None, got {max_bytes}")
         if isinstance(documents, (str, bytes)):
             raise TypeError("documents must be several texts, got one; put it in a list")
         self.documents, self.min_bytes, self.max_bytes = documents, min_bytes, max_bytes

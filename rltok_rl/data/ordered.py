@@ -18,18 +18,19 @@ TAILS = ("overlap", "short", "drop")
 class OrderedSource(WindowWrapper):
     """All windows of all documents once per epoch, shuffled anew for every epoch.
 
-    A document is cut into windows that share one byte with the one before, ``length - 1`` bytes apart: a window's first
-    byte is read and not predicted, so that every byte but a document's first is predicted once. Epochs follow each other
-    without a seam, within one draw where it falls so. The order depends on the seed, the epoch and the number of windows
-    alone; the generator handed to ``draw`` is not used, and an environment's ``set_seed`` does not rewind it.
+    A document is cut into windows that share one byte with the one before, ``length - 1`` bytes apart: a window's
+    first byte is read and not predicted, so that every byte but a document's first is predicted once. Epochs follow
+    each other without a seam, within one draw where it falls so. The order depends on the seed, the epoch and the
+    number of windows alone; the generator handed to ``draw`` is not used, and an environment's ``set_seed`` does not
+    rewind it.
 
     Args:
         source: the documents.
         length: bytes of a window, for an environment ``num_steps + 1``.
         seed: of the order.
         tail: what becomes of the bytes at a document's end that fill no whole window: ``"overlap"`` moves the last
-            window back so that it ends with the document, and meets some bytes twice; ``"short"`` reads a shorter window;
-            ``"drop"`` leaves them out, and ``dropped_bytes`` says how many there are.
+            window back so that it ends with the document, and meets some bytes twice; ``"short"`` reads a shorter
+            window; ``"drop"`` leaves them out, and ``dropped_bytes`` says how many there are.
 
     Example:
         >>> from rltok_rl.data import TextSource
@@ -66,8 +67,8 @@ class OrderedSource(WindowWrapper):
         self.dropped_bytes = int(rest.sum()) if tail == "drop" else 0
         if not self.num_windows:
             raise ValueError(
-                f"documents must hold a window of {length} bytes with tail='drop', got {int(source.lengths.max())} bytes "
-                f"in the longest, document {int(source.lengths.argmax())}"
+                f"documents must hold a window of {length} bytes with tail='drop', got {int(source.lengths.max())} "
+                f"bytes in the longest, document {int(source.lengths.argmax())}"
             )
         self.drawn = 0  # windows, since the beginning of the first epoch
         self._order: tuple[int, Tensor] | None = None

@@ -13,11 +13,11 @@ from rltok_rl.data.windows import Places, WindowSource, WindowWrapper
 class ShardedSource(WindowWrapper):
     """The rows of one process, of a batch that all processes pick alike.
 
-    Process r of W takes rows ``r n .. (r + 1) n`` of every batch of ``W n``, so that row i of the whole batch is the same
-    however many processes share it. Every process picks the whole batch, which is cheap, with a generator or an order
-    that must stand alike in all of them (same seed); only its own rows are read. A process that asks for fewer rows, as
-    environments do when some episodes end before others, is dealt the rest of its share first: no two processes ever
-    share a window of an :class:`~rltok_rl.data.OrderedSource`, and none is left out.
+    Process r of W takes rows ``r n .. (r + 1) n - 1`` of every batch of ``W n``, so that row i of the whole batch is
+    the same however many processes share it. Every process picks the whole batch, which is cheap, with a generator or
+    an order that must stand alike in all of them (same seed); only its own rows are read. A process that asks for fewer
+    rows, as environments do when some episodes end before others, is dealt the rest of its share first: no two
+    processes share a window of an epoch of an :class:`~rltok_rl.data.OrderedSource`, and none is left out.
 
     Args:
         source: where windows come from, the same in all processes. A :class:`~rltok_rl.data.RepeatedSource` goes around

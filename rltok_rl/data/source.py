@@ -83,7 +83,7 @@ class DocumentSource(WindowSource):
         return other
 
     def _places(self, length: int) -> tuple[Tensor, Tensor]:
-        """Where a window may start: how many places in each document, and in all up to and with it, both [documents]."""
+        """How many places a window may start at, in each document and in all up to and with it; [documents] both."""
         if self._table is None or self._table[0] != length:
             places = (self.lengths - length + 1).clamp(min=1)
             self._table = length, places, places.cumsum(0)

@@ -34,8 +34,8 @@ class Places:
 class WindowSource(ABC):
     """Where windows come from, in two halves: which are next, and what they say.
 
-    The halves are apart so that an order, a repetition or a process' share is decided on places alone, whatever the text
-    lies in, and only windows that are used are read.
+    The halves are apart so that an order, a repetition or a process' share is decided on places alone, whatever the
+    text lies in, and only windows that are used are read.
     """
 
     def draw(self, num_rows: int, length: int, generator: torch.Generator | None = None) -> Windows:

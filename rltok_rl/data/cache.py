@@ -118,11 +118,8 @@ def _write(
         progress.show(number, size, last=True)
     sha256 = {name: digest.hexdigest() for name, digest in sums.items()}
     index = CacheIndex(number, size, sha256, settings, report.to_dict() if report else None)
-    with (folder / INDEX).open("w") as file:
-        json.dump({"format": FORMAT, **vars(index)}, file, indent=1)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
+    (folder / INDEX).write_text(json.dumps({"format": FORMAT, **vars(index)}, indent=1) + "\n")
+    _flush(folder / INDEX)
     return index
 
 
@@ -153,9 +150,9 @@ def _differences(present: CacheIndex, given: dict[str, Any]) -> str:
     return ", ".join(f"{n}: {there.get(n)!r} there, {given.get(n)!r} here" for n in names) or "made with equal settings"
 
 
-def _flush(folder: Path) -> None:
-    """Have a folder's entries on the disk, not only in memory."""
-    handle = os.open(folder, os.O_RDONLY)
+def _flush(path: Path) -> None:
+    """Have a file, or a folder's entries, on the disk and not only in memory."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

@@ -61,8 +61,8 @@ def split_documents(source: Source, held_out: float) -> Split[Source]:
                 f"held_out={held_out} leaves none of {source.num_documents} documents {what}; "
                 f"change the share, or give more documents"
             )
-    parts = [source.with_documents(source.starts[side], source.lengths[side]) for side in (~out, out)]
-    return Split(*parts, by="document")
+    train, held = (source.with_documents(source.starts[side], source.lengths[side]) for side in (~out, out))
+    return Split(train, held, by="document")
 
 
 def document_keys(source: DocumentSource) -> Tensor:

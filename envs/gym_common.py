@@ -11,7 +11,7 @@ from gymnasium import spaces
 from rltok_rl.envs.byte_boundary import ByteBoundaryEnv
 from tensordict import TensorDictBase
 
-from rltok_rl.data import TextSource, local_prose
+from rltok_rl.data import WindowSource, local_prose
 from rltok_rl.data.source import Documents
 from rltok_rl.models import UNet, preset
 
@@ -21,7 +21,7 @@ _LARGE = 1e6
 
 
 def build_env(
-    model: str | UNet, text: Documents | TextSource | None, batch_size: tuple[int, ...], **options: Any
+    model: str | UNet, text: Documents | WindowSource | None, batch_size: tuple[int, ...], **options: Any
 ) -> ByteBoundaryEnv:
     """A TorchRL environment from what a gymnasium user gives.
 

@@ -196,7 +196,7 @@ class Trainer:
         """
         load_whole(self.model, self.optimizer, state["model"], state["optimizer"])
         self.loss.load_state_dict(state["loss"])
-        self.env.set_random_state(_cpu(state["texts"]))
+        self.env.set_random_state(state["texts"])
         self.generator.set_state(_cpu(state["boundaries"]))
         torch.set_rng_state(_cpu(state["torch"]))
         self.updates, self.bytes_done = int(state["updates"]), int(state["bytes_done"])

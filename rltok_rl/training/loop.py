@@ -44,12 +44,17 @@ class LoopOptions:
     """Rollouts per update."""
     precision: str = "float32"
     """Of matrix products: float32 or bfloat16."""
+    policy_epochs: int = 1
+    """Updates of the policy per batch: the first with all losses, the others of the policy's alone, on the stored batch.
+    More than one needs a policy loss that weighs decisions by how likely they have become."""
+    warm_start_bytes: int = 0
+    """Bytes to begin with whose boundaries are drawn at random, at the target rate."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run, by name."""
-        for name in ("total_bytes", "micro_batches"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("total_bytes", "micro_batches", "policy_epochs"):
+            check_count(name, getattr(self, name))
+        check_count("warm_start_bytes", self.warm_start_bytes, minimum=0)
         for name in ("lr", "clip_norm"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")

@@ -211,10 +211,10 @@ def run(config: TrainConfig, command: str, processes: Processes | None = None) -
     with StopRequest() as stop:
 
         def after_update(figures: dict[str, float]) -> bool:
-            stopping = processes.any(bool(stop))  # the signal may not have reached all yet
             if processes.main:
                 table.add(trainer.updates, trainer.bytes_done, {name: figures[name] for name in NOTED})
                 progress.show(figures, trainer.bytes_done)
+            stopping = processes.any(bool(stop))  # the signal may not have reached all yet
             if stopping or trainer.done or trainer.updates % config.checkpoint_every == 0:
                 whole_state = trainer.state_dict()
                 if processes.main:

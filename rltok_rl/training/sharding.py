@@ -30,7 +30,7 @@ STRATEGIES = ("none", "ddp", "fsdp")
 """``none`` is one process; ``ddp`` and ``fsdp`` with one process are the same as none."""
 BUCKET_BYTES = 32 << 20
 """Gradients are reduced in pieces of about this size: few enough calls, and little memory beside the gradients."""
-_CALLED = ("encode", "boundary_terms", "early_logits", "decode", "final_logits")
+_CALLED = ("encode", "early_logits", "decode", "final_logits")
 
 
 def prepare_model(model: UNet, strategy: str, processes: Processes) -> None:
@@ -60,12 +60,14 @@ def prepare_model(model: UNet, strategy: str, processes: Processes) -> None:
 def _shard(model: UNet, processes: Processes) -> None:
     """Cut every module that is called on its own; what a rollout calls is a call of the whole model's.
 
-    Heads and norms are apart because actor and early exit call them outside the byte layers, in any order.
+    Heads and norms are apart because actor and early exit call them outside the byte layers, in any order. Nothing is
+    left for the model as a whole: its calls tell FSDP2 what belongs together, the first of a rollout being ``encode``.
+    The boundary terms are views of what their projection makes, of which FSDP2 warns; the projection alone is cut.
     """
     mesh = init_device_mesh(processes.device.type, (processes.world_size,))
     layers = [module for module in model.modules() if isinstance(module, TransformerLayer)]
-    heads = [model.encoder_norm, model.decoder_norm, model.boundary_head, model.early_head, model.final_head]
-    for module in (model.embedding, *layers, *heads, model):
+    norms, projection = (model.encoder_norm, model.decoder_norm), model.boundary_head.projection
+    for module in (model.embedding, *layers, *norms, projection, model.early_head, model.final_head, model):
         fully_shard(module, mesh=mesh)
     for name in _CALLED:
         register_fsdp_forward_method(model, name)

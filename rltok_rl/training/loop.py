@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from rltok_rl.agents import LearnedBoundaryActor
 from rltok_rl.envs import ByteBoundaryEnv
+from rltok_rl.models.flops import update_flops
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives import JointLoss
 from rltok_rl.training.alarms import Alarms
@@ -120,6 +122,7 @@ class Trainer:
     ) -> None:
         self.processes = Processes() if processes is None else processes
         _check_spans(loss, self.processes)
+        self._flops = update_flops(model, 1, 0), update_flops(model, 0, 1)  # of a byte, of a token
         prepare_model(model, strategy, self.processes)
         self.model, self.env, self.loss, self.options = model, env, loss, options
         self.actor = LearnedBoundaryActor(model) if actor is None else actor
@@ -127,6 +130,9 @@ class Trainer:
         self.optimizer = make_optimizer(model, options)
         self.generator = torch.Generator(model.embedding.weight.device).manual_seed(seed)
         self.updates = self.bytes_done = 0
+        self.flops_done = 0.0
+        self.warnings: list[str] = []
+        """What the alarms said of the last update."""
 
     @property
     def bytes_per_update(self) -> int:
@@ -139,7 +145,7 @@ class Trainer:
         return self.bytes_done >= self.options.total_bytes
 
     def update(self) -> dict[str, float]:
-        """One update; returns the losses and figures of its batch, ``lr`` and ``grad_norm``."""
+        """One update; returns the losses and figures of its batch, ``lr``, ``grad_norm`` and all ``flops`` so far."""
         options = self.options
         scale = cosine_schedule(
             self.bytes_done + self.bytes_per_update,  # the first update already learns
@@ -162,11 +168,14 @@ class Trainer:
         # Losses average to those of the whole batch; figures are its own already.
         figures = self.processes.mean({name: float(value) for name, value in found.items()})
         figures |= {"grad_norm": float(norm), "lr": options.lr * scale}
-        self.alarms.check(figures, self.updates + 1)  # before a broken gradient reaches the weights
+        # Before a broken gradient reaches the weights.
+        self.warnings = self.alarms.check(figures, self.updates + 1)
         self.optimizer.step()
         self.updates += 1
         self.bytes_done += self.bytes_per_update
-        return figures
+        per_byte, per_token = self._flops
+        self.flops_done += self.bytes_per_update * (per_byte + per_token * figures.get("rate", math.nan))
+        return figures | {"flops": self.flops_done}
 
     def run(self, after_update: Callable[[dict[str, float]], bool | None] | None = None) -> None:
         """Train until all bytes are done, or until ``after_update`` returns True.
@@ -191,6 +200,8 @@ class Trainer:
             "torch": torch.get_rng_state(),
             "updates": self.updates,
             "bytes_done": self.bytes_done,
+            "flops_done": self.flops_done,
+            "alarms": self.alarms.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -204,7 +215,9 @@ class Trainer:
         self.env.set_random_state(state["texts"])
         self.generator.set_state(_cpu(state["boundaries"]))
         torch.set_rng_state(_cpu(state["torch"]))
+        self.alarms.load_state_dict(state["alarms"])
         self.updates, self.bytes_done = int(state["updates"]), int(state["bytes_done"])
+        self.flops_done = float(state["flops_done"])
 
 
 def _check_spans(loss: JointLoss, processes: Processes) -> None:

@@ -41,10 +41,10 @@ from rltok_rl.objectives import (
     RateLoss,
     make_estimator,
 )
+from rltok_rl.training import LoopOptions, Trainer
 from rltok_rl.training.alarms import Alarms
 from rltok_rl.training.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
 from rltok_rl.training.distributed import Processes, init_processes, main_speaks
-from rltok_rl.training.loop import LoopOptions, Trainer
 from rltok_rl.training.progress import MetricsTable, Progress
 from rltok_rl.training.sharding import whole_model
 from rltok_rl.training.signals import StopRequest

@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-from rltok_rl.agents import EncodingBoundaryActor
 from tensordict import TensorDictBase, cat
 from torch import Tensor
 
+from rltok_rl.agents import EncodingBoundaryActor
 from rltok_rl.functional.policy import boundary_entropy, boundary_log_prob
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives import EarlyExitLoss, JointLoss, LanguageModelLoss
@@ -35,6 +35,7 @@ def joint_gradients(
     micro_batches: int = 1,
     precision: torch.dtype | None = None,
     keep_in: list[TensorDictBase] | None = None,
+    predict_only: bool = False,
 ) -> dict[str, Tensor]:
     """Add the gradients of one batch to ``model``'s parameters.
 
@@ -46,24 +47,27 @@ def joint_gradients(
         micro_batches: m; the batch is m rollouts.
         precision: dtype of matrix products under autocast; None leaves the model's own.
         keep_in: gets the micro-batches, without gradient and with their advantages, for further epochs over them.
+        predict_only: train with the two next-byte losses alone.
 
     Returns:
         Losses and figures of the whole batch, without gradient, ``loss`` being the total.
     """
     if micro_batches < 1:
         raise ValueError(f"micro_batches must be at least 1, got {micro_batches}")
+    direct = [name for name, term in loss.terms.items() if isinstance(term, _PER_STEP)]
     if micro_batches == 1:
         with _autocast(model, precision):
             rollout = draw()
         if keep_in is not None:
             rollout = _with_advantages(rollout, loss)
             keep_in.append(rollout.detach())
-        found = loss(rollout)
-        total = loss.total(found)
+        alone: dict[str, list[Tensor]] = {}
+        total = torch.stack(
+            [_run(loss, name, rollout, alone) for name in (direct if predict_only else loss.terms)]
+        ).sum()
         total.backward()
-        return {**{name: value.detach() for name, value in found.items()}, "loss": total.detach()}
+        return {**{name: value for name, (value,) in alone.items()}, "loss": total.detach()}
 
-    direct = [name for name, term in loss.terms.items() if isinstance(term, _PER_STEP)]
     kept: list[TensorDictBase] = []
     noted: dict[str, list[Tensor]] = {}
     own = True  # whether the policy that is trained drew the boundaries
@@ -76,7 +80,7 @@ def joint_gradients(
             (torch.stack(parts).sum() / micro_batches).backward()
         kept.append(rollout.detach())
     figures = {name: torch.stack(values).mean(0) for name, values in noted.items()}
-    if len(direct) < len(loss.terms):
+    if len(direct) < len(loss.terms) and not predict_only:
         if keep_in is not None:
             kept = list(_with_advantages(cat(kept, 0), loss).split(len(kept[0]), 0))
             keep_in.extend(kept)

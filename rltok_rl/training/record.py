@@ -15,7 +15,17 @@ import torch
 
 from rltok_rl.version import __version__
 
-PACKAGES = ("torch", "torchrl", "tensordict", "gymnasium", "datasets", "hydra-core", "matplotlib", "numpy", "safetensors")
+PACKAGES = (
+    "torch",
+    "torchrl",
+    "tensordict",
+    "gymnasium",
+    "datasets",
+    "hydra-core",
+    "matplotlib",
+    "numpy",
+    "safetensors",
+)
 """Whose versions are noted; those that are not installed are left out."""
 
 

@@ -8,8 +8,8 @@ from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.data import CachedSource, OrderedSource, local_prose, write_cache
 from rltok_rl.models import UNet, preset
 from rltok_rl.objectives import JointLoss
+from rltok_rl.training import LoopOptions, Trainer
 from rltok_rl.training.checkpoint import load_checkpoint, save_checkpoint
-from rltok_rl.training.loop import LoopOptions, Trainer
 
 
 def make(folder, seed=0):

@@ -171,8 +171,6 @@ def test_boundaries_by_a_rule_train_the_language_model_alone(micro_batches):
 @pytest.mark.parametrize(
     "options", [{"policy_epochs": 3}, {"warm_start_bytes": 128}, {"micro_batches": 2, "policy_epochs": 2}]
 )
-    "options", [{"policy_epochs": 3}, {"warm_start_bytes": 128}, {"micro_batches": 2, "policy_epochs": 2}]
-)
 def test_resumed_is_uninterrupted_in_every_mode(options):
     def fresh() -> Trainer:
         return make_trainer(lambda model: make_loss(clipped(BoundaryCritic(model.config), critic_coeff=0.5)), **options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rltok_rl.data.languages.base import Language, visible_bytes
+from rltok_rl.data.languages.lexicon import Lexicon
 from rltok_rl.data.languages.recall import Recall
 
-__all__ = ["Language", "Recall", "visible_bytes"]
+__all__ = ["Language", "Lexicon", "Recall", "visible_bytes"]

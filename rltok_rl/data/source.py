@@ -115,7 +115,7 @@ class RepeatedSource(TextSource):
         if times < 1:
             raise ValueError(f"times must be at least 1, got {times}")
         self.__dict__.update(source.__dict__)  # the same documents, not a copy of them
-        self.times = times
+        self.source, self.times = source, times
 
     def draw(self, num_rows: int, length: int, generator: torch.Generator | None = None) -> Windows:
         """Draw windows for ``num_rows`` rows, ``times`` of each.
@@ -127,6 +127,10 @@ class RepeatedSource(TextSource):
         """
         if num_rows % self.times:
             raise ValueError(f"num_rows must be a multiple of times={self.times}, got {num_rows}")
-        drawn = super().draw(num_rows // self.times, length, generator)
+        drawn = self.source.draw(num_rows // self.times, length, generator)
         parts = (x.repeat_interleave(self.times, 0) for x in (drawn.byte_ids, drawn.lengths, drawn.ends))
         return Windows(*parts)
+
+    def check_length(self, length: int) -> None:
+        """Refuse a window length that the source cannot serve."""
+        self.source.check_length(length)

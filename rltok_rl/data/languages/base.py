@@ -171,5 +171,6 @@ def check_alphabets(**alphabets: str) -> None:
             if not "!" <= character <= "~":
                 raise ValueError(f"{name} must be printable ASCII without spaces, got {character!r} in {characters!r}")
             if character in owner:
-                raise ValueError(f"{name} must have characters of its own, got {character!r}, also in {owner[character]}")
+                also = owner[character]
+                raise ValueError(f"{name} must have characters of its own, got {character!r}, also in {also}")
             owner[character] = name

@@ -20,7 +20,7 @@ class Gaps:
         >>> gaps = Gaps.uniform(shortest=2, mean=3)  # 2, 3 or 4
         >>> gaps.hazards
         tensor([0.0000, 0.0000, 0.3333, 0.5000, 1.0000], dtype=torch.float64)
-        >>> gaps.mean, round(gaps.entropy, 4)  # ln 3
+        >>> round(gaps.mean, 4), round(gaps.entropy, 4)  # ln 3
         (3.0, 1.0986)
     """
 
@@ -95,6 +95,9 @@ class Gaps:
         """Chance that the gap ends here, for one who only knows that at least k bytes of it have been read.
 
             P(g >= k) / sum_{j >= k} P(g >= j)
+
+        Args:
+            k: bytes known to have been read.
         """
         tail = self.tail(k)
         return self.at_least(k) / tail if tail > 0 else self.hazards[-1]

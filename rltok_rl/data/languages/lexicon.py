@@ -32,8 +32,8 @@ class Lexicon(Language):
 
         entropy rate = sum_i z_i H(copy e_i + (1 - copy) z) / E[n],
 
-    and the floor is one who reads words as if they were independent, and finds where they end as well as ``window`` bytes
-    allow: H(z) / E[n] once they always tell, a little more before (computed exactly).
+    and the floor is one who reads words as if they were independent, and finds where they end as well as ``window``
+    bytes allow: H(z) / E[n] once they always tell, a little more before (computed exactly).
 
     ### Arguments
     Args:
@@ -216,8 +216,8 @@ class Lexicon(Language):
         w = super()._window(window)
         if w > self.largest_window:
             raise ValueError(
-                f"window must be at most (lag - 1) times the shortest word, {self.largest_window}, got {w}: a longer one "
-                f"would hold some of the word that the next one depends on"
+                f"window must be at most (lag - 1) times the shortest word, {self.largest_window}, got {w}: a longer "
+                f"one would hold some of the word that the next one depends on"
             )
         return w
 

@@ -52,7 +52,7 @@ class Recall(Language):
     Example:
         >>> language = Recall(shortest_gap=3, mean_gap=4.0, window=4)
         >>> bytes(language.draw(1, 20, torch.Generator().manual_seed(0)).byte_ids[0].tolist())
-        b'#2gacb?2#1gda?1#2bgg'
+        b'#0ecbghh?0#3bfab?3#2'
         >>> round(language.optimal_return_per_byte, 4)  # ln 4 / (4 + 4)
         0.1733
     """
@@ -142,8 +142,8 @@ class Recall(Language):
         value = byte_ids.gather(-1, (key + 1).clamp(min=0))
         sees_value = torch.ones_like(asked) if window is None else key + 1 >= here - window
 
-        is_value = torch.isin(byte_ids, _ids(self.values))
-        is_filler = torch.isin(byte_ids, _ids(self.fillers))
+        is_value = torch.isin(byte_ids, _ids(self.values)).double()  # float64 from here on
+        is_filler = torch.isin(byte_ids, _ids(self.fillers)).double()
         any_value = is_value / len(self.values)
         hazard = self.gaps.hazard(read)
         if window is not None:

@@ -38,8 +38,8 @@ def make_words(num_words: int, *, letters: str, lengths: tuple[int, int], seed: 
             words.append(word)
     if len(words) < num_words:
         raise ValueError(
-            f"num_words must be small enough for words of {shortest} to {longest} of the letters {letters!r} to be told "
-            f"apart, got {num_words} (found {len(words)})"
+            f"num_words must be small enough for words of {shortest} to {longest} of the letters {letters!r} to be "
+            f"told apart, got {num_words} (found {len(words)})"
         )
     return tuple(words)
 

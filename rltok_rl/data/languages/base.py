@@ -20,7 +20,8 @@ class Language(TextSource, ABC):
         optimal return = E[ log p_ideal(x_t | x_<t) - log p_floor(x_t | x_{t-w..t-1}) ]
 
     Entry t of every log-probability is that of byte t; entry 0 is that of the first byte, before anything was read.
-    A rollout's ``("next", "final_log_prob")`` lines up with ``ideal_log_prob(byte_ids)[..., 1:]``.
+    A rollout's ``("next", "final_log_prob")`` lines up with ``ideal_log_prob(byte_ids)[..., 1:]``. Texts are made and
+    judged on the CPU.
 
     Args:
         window: w, bytes that the floor has read; ``visible_bytes`` says it of a model.
@@ -107,9 +108,10 @@ class Language(TextSource, ABC):
                 f"log_prob must have one entry for each byte but the first, "
                 f"{[*byte_ids.shape[:-1], byte_ids.shape[-1] - 1]}, got {list(log_prob.shape)}"
             )
+        byte_ids = byte_ids.cpu()
         floor = self.floor_log_prob(byte_ids, window=window)[..., 1:].sum()
         ideal = self.ideal_log_prob(byte_ids)[..., 1:].sum()
-        return float((log_prob.double().sum() - floor) / (ideal - floor))
+        return float((log_prob.detach().cpu().double().sum() - floor) / (ideal - floor))
 
     # What an environment asks of a source.
 

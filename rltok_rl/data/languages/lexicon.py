@@ -73,7 +73,8 @@ class Lexicon(Language):
         super().__init__(window=window)
         if words is None:
             check_alphabets(letters=letters)
-            words = make_words(num_words, letters=letters, lengths=tuple(word_lengths), seed=lexicon_seed)
+            shortest, longest = word_lengths
+            words = make_words(num_words, letters=letters, lengths=(shortest, longest), seed=lexicon_seed)
         for word in words:
             check_alphabets(words="".join(sorted(set(word))))
         if len(words) < 2:

@@ -19,7 +19,7 @@ class Recall(Language):
     ### Text
     One record after the other, each ``#v`` + filler + ``?v`` + separator::
 
-        #3gbaccehdb?3#0dhafcb?0#7...
+        #3dbaccadb?3#0bdabcbdca?0#7a...
 
     The value v is one of V characters, all equally likely; every filler byte is one of F, all equally likely; the
     number g of filler bytes is random. A text begins with the first byte of a record.
@@ -50,9 +50,9 @@ class Recall(Language):
         window: bytes that the floor, the best early exit, has read.
 
     Example:
-        >>> language = Recall(shortest_gap=3, mean_gap=4.0, window=4)
+        >>> language = Recall(values="0123", shortest_gap=3, mean_gap=4.0, window=4)
         >>> bytes(language.draw(1, 20, torch.Generator().manual_seed(0)).byte_ids[0].tolist())
-        b'#0ecbghh?0#3bfab?3#2'
+        b'#0acbcdd?0#3bbab?3#2'
         >>> round(language.optimal_return_per_byte, 4)  # ln 4 / (4 + 4)
         0.1733
     """
@@ -62,10 +62,10 @@ class Recall(Language):
     def __init__(
         self,
         *,
-        values: str = "0123",
-        fillers: str = "abcdefgh",
-        shortest_gap: int = 8,
-        mean_gap: float = 12.0,
+        values: str = "01234567",
+        fillers: str = "abcd",
+        shortest_gap: int = 6,
+        mean_gap: float = 8.0,
         gap_law: GapLaw = "memoryless",
         separator: str = "",
         window: int = 4,

@@ -18,12 +18,12 @@ def marks(language, text: str) -> str:
 
 
 def test_boundaries_follow_the_values_of_keys_and_nothing_else():
-    assert marks(Recall(), "#0abc?0#3h?3#1aa") == "||......|....|.."
+    assert marks(Recall(fillers="abch"), "#0abc?0#3h?3#1aa") == "||......|....|.."
     assert marks(Recall(), "#") == "|"
 
 
 def test_a_window_shorter_than_the_gap_leaves_exactly_the_price_of_a_value():
-    language = Recall(shortest_gap=3, mean_gap=6.0)
+    language = Recall(values="0123", shortest_gap=3, mean_gap=6.0)
     byte_ids = language.draw(32, 200, torch.Generator().manual_seed(0)).byte_ids
     answers = torch.zeros_like(byte_ids, dtype=torch.bool)
     answers[:, 1:] = byte_ids[:, :-1] == ord("?")
@@ -37,7 +37,7 @@ def test_a_window_shorter_than_the_gap_leaves_exactly_the_price_of_a_value():
 @pytest.mark.parametrize("window", [8, 9, 20])
 def test_memoryless_gaps_leave_nothing_to_count(window):
     """From the shortest gap on, all that a window misses is the value, where it is out of sight."""
-    language = Recall(shortest_gap=8, mean_gap=12.0, window=window)
+    language = Recall(values="0123", shortest_gap=8, mean_gap=12.0, window=window)
     hidden = (4 / 5) ** (window - 1 - 8)  # P(g > window - 2)
     expected = math.log(4) * min(hidden, 1.0) / (4 + 12)
     assert language.optimal_return_per_byte == pytest.approx(expected, abs=1e-12)
@@ -57,8 +57,8 @@ def test_records_are_what_they_should_be():
     records = text.split(";")[:-1]
     assert len(records) > 500
     for record in records:
-        assert record[0] == "#" and record[1] in "0123" and record[-2:] == "?" + record[1]
-        assert 1 <= len(record) - 4 <= 3 and set(record[2:-2]) <= set("abcdefgh")
+        assert record[0] == "#" and record[1] in "01234567" and record[-2:] == "?" + record[1]
+        assert 1 <= len(record) - 4 <= 3 and set(record[2:-2]) <= set("abcd")
 
 
 @pytest.mark.parametrize("law", ["memoryless", "uniform"])
@@ -87,7 +87,7 @@ def test_gaps_are_drawn_as_their_law_says(law):
         ({"separator": ";;"}, "separator must have characters of its own, got ';', also in separator"),
         ({"values": "0\n"}, r"values must be printable ASCII without spaces, got '\\n'"),
         ({"shortest_gap": -1}, "shortest_gap must be an integer of at least 0, got -1"),
-        ({"mean_gap": 3.0}, "mean_gap must be finite and at least shortest_gap=8, got 3.0"),
+        ({"mean_gap": 3.0}, "mean_gap must be finite and at least shortest_gap=6, got 3.0"),
         ({"gap_law": "even"}, r"gap_law must be one of \['memoryless', 'uniform'\], got 'even'"),
         (
             {"gap_law": "uniform", "mean_gap": 9.3},

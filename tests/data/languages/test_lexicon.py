@@ -57,6 +57,8 @@ def test_words_come_back():
 def test_words_can_be_told_apart():
     words = make_words(20, letters="abcd", lengths=(3, 5), seed=1)
     assert len(set(words)) == 20 and {len(word) for word in words} == {3, 4, 5}
+    few = make_words(6, letters="ab", lengths=(3, 6), seed=0)  # of eight endings: six free draws would clash
+    assert len({word[-3:] for word in few}) == 6
     for one, other in itertools.permutations(words, 2):
         assert not one.startswith(other) and one[-3:] != other[-3:]
     assert (

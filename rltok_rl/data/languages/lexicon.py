@@ -21,11 +21,13 @@ class Lexicon(Language):
     follow Zipf's law. No word begins another, so that every text can be read in one way only, and a word's end is known
     when its last letter is read. A text begins with the first letter of a word:
 
-        edacbgbcaafedacbgbcaafedacb...
+        cebcecdhdfhacebcecdhdfhadhd...
 
     ### Best boundaries
     One right after the last letter of every word: the token pooled there holds the word. What the next word depends on
-    is ``lag - 1`` whole words back, beyond the window of the bytes.
+    is ``lag - 1`` whole words back, beyond the window of the bytes. Words come in families that differ in their first and last
+    letters alone (:func:`~rltok_rl.data.languages.words.make_words`), so that a boundary before a word's end misses some
+    of it; one behind it does so as soon as the encoder no longer sees all of the word.
 
     ### What they are worth
     With word probabilities z and E[n] = sum_i z_i len_i bytes per word,
@@ -39,7 +41,7 @@ class Lexicon(Language):
     Args:
         num_words: size of the lexicon.
         letters: what words are made of.
-        word_lengths: shortest and longest word.
+        word_lengths: shortest and longest word, at least 2.
         words: the lexicon itself, most frequent word first, instead of one made from the three above.
         exponent: of Zipf's law, ``z_i ~ (i + 1)^-exponent``.
         lag: words from a word to its copy, at least 2.
@@ -62,10 +64,10 @@ class Lexicon(Language):
         *,
         num_words: int = 12,
         letters: str = "abcdefgh",
-        word_lengths: tuple[int, int] = (4, 5),
+        word_lengths: tuple[int, int] = (3, 4),
         words: Sequence[str] | None = None,
         exponent: float = 1.0,
-        lag: int = 3,
+        lag: int = 4,
         copy: float = 0.9,
         lexicon_seed: int = 0,
         window: int = 4,

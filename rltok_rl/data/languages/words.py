@@ -9,43 +9,48 @@ from torch import Tensor
 
 
 def make_words(num_words: int, *, letters: str, lengths: tuple[int, int], seed: int) -> tuple[str, ...]:
-    """Random words, none of which begins another, and no two of which end alike.
+    """Random words in families of four, none of which begins or ends another.
 
-    Without the first, nobody could say where a word ends before reading on. The second is about their last
-    ``lengths[0]`` letters: who sees that many bytes back from a word's end knows the word.
+    A family is one stem with two first and two last letters. Who stops before the last letter of a word cannot tell it
+    from its sibling, and neither can who sees its last letters but no longer its first: a word is known at its end, to
+    those who see all of it. Because no word begins another, its end is known as soon as it is read.
 
     Args:
-        num_words: how many.
+        num_words: how many; the last family may be smaller.
         letters: what they are made of.
-        lengths: shortest and longest.
+        lengths: shortest and longest, at least 2.
         seed: of the letters drawn.
 
     Example:
-        >>> make_words(4, letters="abc", lengths=(2, 3), seed=0)
-        ('ac', 'ba', 'caa', 'cc')
+        >>> make_words(8, letters="abcd", lengths=(2, 3), seed=0)
+        ('dd', 'db', 'ad', 'ab', 'acb', 'aca', 'dcb', 'dca')
     """
     shortest, longest = lengths
-    if not 1 <= shortest <= longest:
-        raise ValueError(f"word_lengths must be (shortest, longest) with 1 <= shortest <= longest, got {lengths}")
+    if not 2 <= shortest <= longest:
+        raise ValueError(f"word_lengths must be (shortest, longest) with 2 <= shortest <= longest, got {lengths}")
+    if len(letters) < 2:
+        raise ValueError(f"letters must hold at least 2 characters, got {letters!r}")
     generator = torch.Generator().manual_seed(seed)
     words: list[str] = []
-    for _ in range(1000 * num_words):
-        if len(words) == num_words:
-            break
+    for _ in range(100 * num_words):
+        if len(words) >= num_words:
+            return tuple(words[:num_words])
         length = int(torch.randint(shortest, longest + 1, (), generator=generator))
-        word = "".join(letters[i] for i in torch.randint(len(letters), (length,), generator=generator).tolist())
-        if not any(_alike(word, other, shortest) for other in words):
-            words.append(word)
-    if len(words) < num_words:
-        raise ValueError(
-            f"num_words must be small enough for words of {shortest} to {longest} of the letters {letters!r} to be "
-            f"told apart, got {num_words} (found {len(words)})"
+        stem = "".join(letters[i] for i in torch.randint(len(letters), (length - 2,), generator=generator).tolist())
+        first, last = (
+            [letters[i] for i in torch.randperm(len(letters), generator=generator)[:2].tolist()] for _ in range(2)
         )
-    return tuple(words)
+        family = [f"{one}{stem}{other}" for one in first for other in last]
+        if not any(_alike(word, other) for word in family for other in words):
+            words += family
+    raise ValueError(
+        f"num_words must be small enough for words of {shortest} to {longest} of the letters {letters!r}, none "
+        f"beginning or ending another, got {num_words} (found {len(words)})"
+    )
 
 
-def _alike(one: str, other: str, tail: int) -> bool:
-    return one.startswith(other) or other.startswith(one) or one[-tail:] == other[-tail:]
+def _alike(one: str, other: str) -> bool:
+    return any((one.startswith(other), other.startswith(one), one.endswith(other), other.endswith(one)))
 
 
 class WordTree:

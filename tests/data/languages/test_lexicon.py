@@ -54,18 +54,17 @@ def test_words_come_back():
     assert abs(copies / total - again) < 5 * math.sqrt(again * (1 - again) / total)
 
 
-def test_words_can_be_told_apart():
-    words = make_words(20, letters="abcd", lengths=(3, 5), seed=1)
-    assert len(set(words)) == 20 and {len(word) for word in words} == {3, 4, 5}
-    few = make_words(6, letters="ab", lengths=(3, 6), seed=0)  # of eight endings: six free draws would clash
-    assert len({word[-3:] for word in few}) == 6
+def test_words_can_be_told_apart_at_their_ends_and_not_before():
+    words = make_words(20, letters="abcdef", lengths=(3, 5), seed=1)
+    assert len(set(words)) == 20 and {3, 4, 5} >= {len(word) for word in words} > {5}
     for one, other in itertools.permutations(words, 2):
-        assert not one.startswith(other) and one[-3:] != other[-3:]
-    assert (
-        words
-        == make_words(20, letters="abcd", lengths=(3, 5), seed=1)
-        != make_words(20, letters="abcd", lengths=(3, 5), seed=2)
-    )
+        assert not one.startswith(other) and not one.endswith(other)
+    for word in words:
+        assert any(word[:-1] == other[:-1] for other in words if other != word)
+        assert any(word[1:] == other[1:] for other in words if other != word)
+    assert words == make_words(20, letters="abcdef", lengths=(3, 5), seed=1)
+    assert words != make_words(20, letters="abcdef", lengths=(3, 5), seed=2)
+    assert make_words(6, letters="abcdef", lengths=(3, 5), seed=1) == words[:6]
 
 
 def test_the_tree_walks_text():
@@ -85,12 +84,13 @@ def test_the_tree_walks_text():
         ({"words": ["to", ""]}, "words must not be empty, got '' as word 1"),
         ({"words": ["to", "b e"]}, "words must be printable ASCII without spaces, got ' '"),
         ({"num_words": 60, "letters": "ab", "word_lengths": (2, 3)}, "num_words must be small enough .* got 60"),
+        ({"letters": "a"}, "letters must hold at least 2 characters, got 'a'"),
         ({"word_lengths": (5, 4)}, r"word_lengths must be \(shortest, longest\) .* got \(5, 4\)"),
         ({"letters": "aa"}, "letters must have characters of its own, got 'a', also in letters"),
         ({"lag": 1}, "lag must be an integer of at least 2, got 1"),
         ({"copy": 1.0}, r"copy must lie in \[0, 1\), got 1.0"),
         ({"exponent": -1.0}, "exponent must be at least 0 and finite, got -1.0"),
-        ({"window": 9}, r"window must be at most \(lag - 1\) times the shortest word, 8, got 9"),
+        ({"window": 10}, r"window must be at most \(lag - 1\) times the shortest word, 9, got 10"),
     ],
 )
 def test_misuse(options, message):

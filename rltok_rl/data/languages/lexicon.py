@@ -25,9 +25,9 @@ class Lexicon(Language):
 
     ### Best boundaries
     One right after the last letter of every word: the token pooled there holds the word. What the next word depends on
-    is ``lag - 1`` whole words back, beyond the window of the bytes. Words come in families that differ in their first and last
-    letters alone (:func:`~rltok_rl.data.languages.words.make_words`), so that a boundary before a word's end misses some
-    of it; one behind it does so as soon as the encoder no longer sees all of the word.
+    is ``lag - 1`` whole words back, beyond the window of the bytes. Words come in families that differ in their first
+    and last letters alone (:func:`~rltok_rl.data.languages.words.make_words`), so that a boundary before a word's end
+    misses some of it; one behind it does so as soon as the encoder no longer sees all of the word.
 
     ### What they are worth
     With word probabilities z and E[n] = sum_i z_i len_i bytes per word,

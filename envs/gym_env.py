@@ -59,7 +59,7 @@ class ByteBoundaryGym(gymnasium.Env):
         text: documents; None is prose that every Python brings along.
         num_steps: decisions per episode.
         render_mode: ``"ansi"`` for text with a ``|`` at each boundary, ``"rgb_array"`` for a picture of it.
-        **options: ``reward``, ``price``, ``observe_entropy``.
+        **options: ``reward``, ``price``, ``observe_entropy``; ``overrides``, fields of the preset to replace.
 
     ```python
     import gymnasium

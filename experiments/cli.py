@@ -11,6 +11,7 @@ from rltok_rl.version import __version__
 
 COMMANDS = {
     "train": ("rltok_rl.experiments.train", "train a boundary policy and its language model (Hydra options)"),
+    "report": ("rltok_rl.experiments.report", "write the report of a run, or compare several"),
     "demo": ("rltok_rl.experiments.demo", "a first look: build a model, run it on text of this machine"),
     "bench": ("rltok_rl.experiments.bench.__main__", "time the fast paths against their references"),
     "estimators": ("rltok_rl.experiments.studies.estimators", "what advantage estimators do to the gradient"),

@@ -94,6 +94,32 @@ class ComputeConfig:
 
 
 @dataclass
+class LoggerConfig:
+    """Where figures go besides ``metrics.csv``."""
+
+    name: str = "csv"
+    """``csv`` for nowhere else, ``tensorboard``, ``wandb``, or a registered one."""
+    project: str = "rltok_rl"
+    """For loggers that keep runs by project."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Further options of the logger."""
+
+
+@dataclass
+class SnapshotConfig:
+    """Looks at held-out text while training: bits per byte, and a sample with its boundaries."""
+
+    count: int = 8
+    """How many over the run, besides one before it; the last update always has one."""
+    spacing: str = "log"
+    """``log``, each after twice as many updates as the one before it, or ``linear``."""
+    batches: int = 8
+    """Batches of ``data.num_rows`` x ``data.num_steps`` bytes that held-out figures are taken over."""
+    num_bytes: int = 240
+    """Length of the sample."""
+
+
+@dataclass
 class TrainConfig:
     """A training."""
 
@@ -104,6 +130,8 @@ class TrainConfig:
     loss: LossConfig = field(default_factory=LossConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
+    logger: LoggerConfig = field(default_factory=LoggerConfig)
+    snapshots: SnapshotConfig = field(default_factory=SnapshotConfig)
     seed: int = 0
     out: str = "runs/train"
     """Folder of the run."""
@@ -120,6 +148,7 @@ GROUPS = {
     "rate": RateConfig,
     "optim": OptimConfig,
     "compute": ComputeConfig,
+    "logger": LoggerConfig,
 }
 """Groups of options, a folder of yaml files each."""
 

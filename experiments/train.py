@@ -7,7 +7,7 @@ In several processes, with the same figures:
     torchrun --nproc-per-node 2 -m rltok_rl.experiments.train compute.strategy=ddp out=runs/mine
 
 Options are those of :class:`~rltok_rl.experiments.config.TrainConfig`; groups (``model=``, ``data=``, ``estimator=``,
-``rate=``, ``optim=``, ``compute=``, ``experiment=``) are the yaml files in ``conf``.
+``rate=``, ``optim=``, ``compute=``, ``logger=``, ``experiment=``) are the yaml files in ``conf``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,10 +22,11 @@ from typing import Any
 import hydra
 import torch
 from omegaconf import OmegaConf
-from rltok_rl.agents import LearnedBoundaryActor
 from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.experiments.bench.harness import keep_memory, machine
 from rltok_rl.experiments.config import LossConfig, RateConfig, TrainConfig, register
+from rltok_rl.experiments.recording import Recorder
+from rltok_rl.experiments.report import write_report
 from safetensors.torch import save_file
 
 from rltok_rl.data import RepeatedSource, TextSource, local_code, local_prose
@@ -43,17 +43,17 @@ from rltok_rl.objectives import (
 )
 from rltok_rl.training import LoopOptions, Trainer
 from rltok_rl.training.alarms import Alarms
-from rltok_rl.training.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
+from rltok_rl.training.checkpoint import list_checkpoints, load_checkpoint
 from rltok_rl.training.distributed import Processes, init_processes, main_speaks
-from rltok_rl.training.progress import MetricsTable, Progress
+from rltok_rl.training.loggers import check_logger
+from rltok_rl.training.record import bytes_per_second, peak_memory, without_folders
 from rltok_rl.training.sharding import whole_model
 from rltok_rl.training.signals import StopRequest
+from rltok_rl.training.snapshots import sample_parts
 from rltok_rl.viz import boundary_text
-from rltok_rl.viz.curves import draw_curves
 
 register()
 BUILT_IN = {"python-code": local_code, "python-docs": local_prose}
-NOTED = ("loss", "bits_per_byte", "early_bits_per_byte", "rate", "entropy", "advantage_spread", "grad_norm", "lr")
 
 
 def read_text(source: str) -> bytes:
@@ -137,34 +137,6 @@ def make_trainer(config: TrainConfig, processes: Processes | None = None) -> tup
     return Trainer(model, env, loss, options, alarms=alarms, seed=config.seed, **many), held
 
 
-@torch.no_grad()
-def held_out_bits(model: UNet, held: TextSource, config: TrainConfig, *, batches: int = 8) -> dict[str, float]:
-    """Bits per byte on text that was never trained on, with boundaries drawn from the policy."""
-    env = ByteBoundaryEnv(model, held, num_steps=config.data.num_steps, batch_size=(config.data.num_rows,), seed=1)
-    generator = torch.Generator(model.embedding.weight.device).manual_seed(1)
-    actor = LearnedBoundaryActor(model)
-    rollouts = [env.parallel_rollout(actor, generator=generator, exclude=("encoder_state",)) for _ in range(batches)]
-    means = {
-        name: -torch.stack([r["next", f"{name}_log_prob"].mean() for r in rollouts]).mean().item() / math.log(2)
-        for name in ("final", "early")
-    }
-    rate = torch.stack([r["action"].float().mean() for r in rollouts]).mean().item()
-    return {
-        "held_out_bits_per_byte": means["final"],
-        "held_out_early_bits_per_byte": means["early"],
-        "held_out_rate": rate,
-    }
-
-
-@torch.no_grad()
-def sample(model: UNet, held: TextSource, *, num_bytes: int = 240, colour: bool) -> str:
-    """Text that was never trained on, with the boundaries that the policy draws."""
-    window = held.draw(1, num_bytes, torch.Generator().manual_seed(2)).byte_ids.to(model.embedding.weight.device)
-    out = model(window, generator=torch.Generator(window.device).manual_seed(2))
-    probs = out.boundary_logits.sigmoid()[0].tolist()
-    return boundary_text(bytes(window[0].tolist()), out.boundaries[0].tolist(), probs, colour=colour)
-
-
 def check_same_run(config: TrainConfig, path: Path) -> None:
     """Refuse to go on with a run under another configuration; processes may be more or fewer."""
     mine = OmegaConf.to_container(OmegaConf.structured(config))
@@ -172,7 +144,7 @@ def check_same_run(config: TrainConfig, path: Path) -> None:
     assert isinstance(mine, dict) and isinstance(theirs, dict)
     for compute in (mine["compute"], theirs["compute"]):
         compute.pop("strategy", None)
-    free = ("out", "resume", "checkpoint_every")
+    free = ("out", "resume", "checkpoint_every", "logger")
     differing = [key for key in mine if key not in free and mine[key] != theirs.get(key)]
     if differing:
         shown = ", ".join(f"{key!s}: {theirs.get(key)!r} there, {mine[key]!r} here" for key in differing)
@@ -192,6 +164,7 @@ def last_state(config: TrainConfig) -> tuple[bool, dict[str, Any] | None]:
 def run(config: TrainConfig, command: str, processes: Processes | None = None) -> dict[str, Any]:
     """Train, write the run's folder, and return its summary; of several processes the main one writes."""
     keep_memory()
+    check_logger(config.logger.name)
     if config.compute.threads:
         torch.set_num_threads(config.compute.threads)
     out = Path(config.out)
@@ -200,25 +173,17 @@ def run(config: TrainConfig, command: str, processes: Processes | None = None) -
     resuming, state = processes.broadcast(last_state(config) if processes.main else None)
     if state is not None:
         trainer.load_state_dict(state)
-    if processes.main:
-        if state is not None:
-            print(f"resuming {out} after update {trainer.updates}", file=sys.stderr)
-        out.mkdir(parents=True, exist_ok=True)
-        table = MetricsTable(out / "metrics.csv", resume_after=trainer.updates if resuming else None)
-        (out / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.structured(config)))
-        progress = Progress(config.optim.total_bytes, done=trainer.bytes_done)
+    if processes.main and state is not None:
+        print(f"resuming {out} after update {trainer.updates}", file=sys.stderr)
+    recorder = Recorder(config, trainer, held, resuming=resuming, command=command)
 
-    with StopRequest() as stop:
+    with StopRequest() as stop, recorder:
 
         def after_update(figures: dict[str, float]) -> bool:
-            if processes.main:
-                table.add(trainer.updates, trainer.bytes_done, {name: figures[name] for name in NOTED})
-                progress.show(figures, trainer.bytes_done)
+            recorder.after_update(figures)
             stopping = processes.any(bool(stop))  # the signal may not have reached all yet
             if stopping or trainer.done or trainer.updates % config.checkpoint_every == 0:
-                whole_state = trainer.state_dict()
-                if processes.main:
-                    save_checkpoint(out / "checkpoints", trainer.updates, whole_state)
+                recorder.save()
             return stopping
 
         trainer.run(after_update)
@@ -231,20 +196,26 @@ def run(config: TrainConfig, command: str, processes: Processes | None = None) -
         print(f"\n{asked}: saved after update {trainer.updates}; go on with resume=true", file=sys.stderr)
         return reached
     save_file(model.state_dict(), out / "model.safetensors")
+    look = recorder.last_look(model)
     summary = {
-        "command": command,
+        "command": without_folders(command),
         "machine": machine(processes.device.type),
         "processes": processes.world_size,
         **reached,
-        **held_out_bits(model, held, config),
+        "flops": trainer.flops_done,
+        "bytes_per_second": bytes_per_second(recorder.starts.entries),
+        "threads": torch.get_num_threads(),
+        **peak_memory(processes.device),
+        **{name: look[name] for name in look if name.startswith("held_out_")},
     }
     (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
-    draw_curves(table.read(), out / "curves.png", target_rate=model.config.target_rate)
-    (out / "sample.txt").write_text(sample(model, held, colour=False) + "\n")
-    print(sample(model, held, colour=sys.stdout.isatty()))
+    text, boundaries, probabilities = sample_parts(look)
+    (out / "sample.txt").write_text(boundary_text(text, boundaries, colour=False) + "\n")
+    report = write_report(out)
+    print(boundary_text(text, boundaries, probabilities, colour=sys.stdout.isatty()))
     print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in summary.items()}, indent=1))
-    for name in ("curves.png", "metrics.csv", "sample.txt", "model.safetensors"):
-        print(out / name)
+    for path in (report, out / "metrics.csv", out / "sample.txt", out / "model.safetensors"):
+        print(path)
     return summary
 
 

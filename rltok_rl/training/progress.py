@@ -195,8 +195,15 @@ class MetricsTable:
 
     def read(self) -> dict[str, list[float]]:
         """All lines so far, one list per column."""
-        if not self.path.exists():
-            return {}
-        with self.path.open(newline="") as file:
-            rows = list(csv.DictReader(file))
-        return {name: [float(row[name]) for row in rows] for name in (rows[0] if rows else [])}
+        return read_table(self.path)
+
+
+def read_table(path: Path) -> dict[str, list[float]]:
+    """The lines of a table that are whole, one list per column; nothing where there is no file.
+
+    Args:
+        path: of a file of :class:`MetricsTable`, which may be written at this moment.
+    """
+    text = path.read_text() if path.exists() else ""
+    rows = list(csv.DictReader(text[: text.rfind("\n") + 1].splitlines()))
+    return {name: [float(row[name]) for row in rows] for name in (rows[0] if rows else [])}

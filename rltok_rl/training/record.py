@@ -155,6 +155,20 @@ def read_starts(path: Path) -> list[dict[str, Any]]:
     return json.loads(path.read_text()) if path.exists() else []
 
 
+def bytes_per_second(entries: list[dict[str, Any]]) -> float | None:
+    """Speed of a run over all its starts, looks and checkpoints included; None before the first checkpoint.
+
+    Args:
+        entries: of :class:`Starts`.
+
+    Example:
+        >>> bytes_per_second([{"from_bytes": 0, "to_bytes": 600, "seconds": 3.0}])
+        200.0
+    """
+    seconds = sum(entry["seconds"] for entry in entries)
+    return sum(entry["to_bytes"] - entry["from_bytes"] for entry in entries) / seconds if seconds else None
+
+
 def _git(folder: Path, *arguments: str) -> str | None:
     try:
         done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10)

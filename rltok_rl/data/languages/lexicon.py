@@ -52,7 +52,7 @@ class Lexicon(Language):
     Example:
         >>> language = Lexicon(words=["to", "be", "or", "not"], lag=3, window=4)
         >>> bytes(language.draw(1, 18, torch.Generator().manual_seed(3)).byte_ids[0].tolist())
-        b'totoortoorortooror'
+        b'orbeororbeororbeor'
         >>> language.largest_window
         4
     """

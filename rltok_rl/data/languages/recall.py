@@ -52,7 +52,7 @@ class Recall(Language):
     Example:
         >>> language = Recall(values="0123", shortest_gap=3, mean_gap=4.0, window=4)
         >>> bytes(language.draw(1, 20, torch.Generator().manual_seed(0)).byte_ids[0].tolist())
-        b'#0acbcdd?0#3bbab?3#2'
+        b'#2ccb?2#3dcba?3#1aaa'
         >>> round(language.optimal_return_per_byte, 4)  # ln 4 / (4 + 4)
         0.1733
     """

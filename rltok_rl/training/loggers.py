@@ -1,4 +1,4 @@
-"""Figures for TensorBoard, Weights & Biases and others, through TorchRL's loggers; ours are in ``metrics.csv`` anyway."""
+"""Figures for TensorBoard, Weights & Biases and others, through TorchRL's loggers; ``metrics.csv`` has them anyway."""
 
 from __future__ import annotations
 

@@ -65,8 +65,8 @@ def draw_figures(run: RunFolder) -> list[Path]:
         if "flops" in run.history:
             made.append(draw_loss_flops(run.history, out / "loss-flops.png", **options))
     if run.looks:
-        heading = "bits/byte, rate"
-        made.append(draw_over_time([_snapshot(look) for look in run.looks], out / "boundaries.png", heading=heading))
+        looks, headings = [_snapshot(look) for look in run.looks], ("bits/byte", "rate")
+        made.append(draw_over_time(looks, out / "boundaries.png", headings=headings))
     return made
 
 
@@ -113,8 +113,10 @@ def _figures(run: RunFolder) -> dict[str, str]:
     error = look.get("held_out_standard_error")
     loss, early = look.get("held_out_bits_per_byte"), look.get("held_out_early_bits_per_byte")
     speed = bytes_per_second(run.starts)
+    late = look and look["bytes"] != run.bytes_done
+    when = f" at {with_unit(look['bytes'], 'B')}" if late else ""
     values = (
-        _with_error(loss, error),
+        _with_error(loss, error) + when,
         _digits(early),
         f"{_digits(look.get('held_out_rate'))} ({_shown(run.target_rate)})",
         number(run.last("entropy")),
@@ -237,8 +239,8 @@ def _not_done(run: RunFolder) -> list[str]:
 
 def _snapshot(look: dict[str, Any]) -> Snapshot:
     text, boundaries, probabilities = sample_parts(look)
-    note = f"{look['held_out_bits_per_byte']:.2f}, {look['held_out_rate']:.2f}"
-    return Snapshot(with_unit(look["bytes"], "B"), text, boundaries, probabilities, note)
+    notes = (f"{look['held_out_bits_per_byte']:.2f}", f"{look['held_out_rate']:.3f}")
+    return Snapshot(with_unit(look["bytes"], "B"), text, boundaries, probabilities, notes)
 
 
 def _names(runs: list[RunFolder]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Figures for TensorBoard, Weights & Biases and others, through TorchRL's loggers; ``metrics.csv`` has them anyway."""
+"""Figures for TensorBoard, Weights & Biases and others, through TorchRL's loggers, besides ``metrics.csv``."""
 
 from __future__ import annotations
 

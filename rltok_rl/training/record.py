@@ -50,7 +50,7 @@ def environment(*, device: str | torch.device = "cpu", command: str = "", num_pr
         "rltok_rl": __version__,
         "git": git_state(Path(__file__).resolve().parent),
         "python": platform.python_version(),
-        "packages": {name: found for name in PACKAGES if (found := _version(name)) is not None},
+        "packages": {name: known for name in PACKAGES if (known := _version(name)) is not None},
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
         "device": kind,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from rltok_rl.viz.curves import History, plain_ticks
-from rltok_rl.viz.look import PALE, SERIES, dots, line, plain_figures
+from rltok_rl.viz.curves import History
+from rltok_rl.viz.look import PALE, SERIES, dots, line, plain_figures, plain_numbers
 
 
 def draw_comparison(
@@ -48,7 +48,7 @@ def draw_comparison(
             axes.set(title=title, xlabel=label)
         for axes in (by_bytes, by_flops):
             axes.set_yscale("log")
-            plain_ticks(axes)
+            plain_numbers(axes.yaxis)
         by_flops.set_xscale("log")
         rate.set_ylim(bottom=0)
         figure.legend(*by_bytes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=7.5)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rltok_rl.viz.look import ALERT, OURS, PALE, dots, fit, line, plain_figures
+from rltok_rl.viz.look import ALERT, OURS, PALE, dots, fit, line, plain_figures, plain_numbers
 
 History = Mapping[str, Sequence[float]]
 
@@ -36,7 +36,7 @@ def draw_curves(
     """
     _check(history)
     held_out = held_out or {}
-    panels = [(title, [k for k in keys if k in history], *rest) for title, keys, *rest in _PANELS]
+    panels = [(title, [k for k in keys if k in history], held, kind) for title, keys, held, kind in _PANELS]
     panels = [panel for panel in panels if panel[1]]
     with plain_figures() as plt:
         columns = min(3, len(panels))
@@ -50,8 +50,8 @@ def draw_curves(
             several = len(keys) > 1 or held in held_out
             for key in keys:
                 label = _LABELS.get(key, "training") if several else None
-                line(axes, bytes_done, history[key], colour=_COLOURS.get(key, OURS), label=label)
-            if held in held_out:
+                line(axes, bytes_done, history[key], colour=_COLOURS.get(key, OURS), label=label, noisy=key != "lr")
+            if held is not None and held in held_out:
                 dots(axes, [x / 1e6 for x in held_out["bytes"]], held_out[held], label="held out")
             if keys == ["rate"] and target_rate is not None:
                 axes.axhline(target_rate, color=ALERT, lw=0.9, ls=(0, (4, 3)), label="target")
@@ -87,24 +87,11 @@ def draw_loss_flops(history: History, path: Path, *, held_out: History | None = 
             dots(axes, x, y, label="held out")
         axes.set(xlabel="FLOPs of forward and backward passes", xscale="log", yscale="log")
         axes.set_title("bits per byte")
-        plain_ticks(axes)
+        plain_numbers(axes.yaxis)
         axes.legend(fontsize=7)
         figure.savefig(path)
         plt.close(figure)
     return path
-
-
-def plain_ticks(axes: Any) -> None:
-    """Numbers, not powers, on a logarithmic axis of losses.
-
-    Args:
-        axes: whose vertical axis is logarithmic.
-    """
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 4, 5, 6, 8)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _set_range(axes: Any, kind: str, values: list[Sequence[float]]) -> None:
@@ -114,6 +101,7 @@ def _set_range(axes: Any, kind: str, values: list[Sequence[float]]) -> None:
         axes.set_ylim(bottom=0)
     elif any(v > 0 for one in values for v in one):
         axes.set_yscale("log")
+        plain_numbers(axes.yaxis)
 
 
 def _check(history: History) -> None:

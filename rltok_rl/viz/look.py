@@ -10,7 +10,7 @@ INK, PALE, OURS, ALERT = "#1b1b1b", "#9aa5b1", "#0b7a75", "#d1495b"
 SERIES = (OURS, "#e08e0b", "#3b5ba5", ALERT, "#7b5ea7", "#5c6770")
 """Colours of several runs."""
 
-_STYLE: dict[str, Any] = {
+_STYLE: Any = {
     "font.size": 8,
     "figure.dpi": 150,
     "text.color": INK,
@@ -59,8 +59,10 @@ def smooth(values: Sequence[float], window: int) -> list[float]:
     return [sum(part) / len(part) for n in range(len(values)) for part in [values[max(0, n - window + 1) : n + 1]]]
 
 
-def line(axes: Any, x: Sequence[float], y: Sequence[float], *, colour: str, label: str | None = None) -> None:
-    """A figure of every update, faint, and its running mean over a fortieth of the training.
+def line(
+    axes: Any, x: Sequence[float], y: Sequence[float], *, colour: str, label: str | None = None, noisy: bool = True
+) -> None:
+    """A figure of every update, faint, and its running mean over a twenty-fifth of the training.
 
     Args:
         axes: to draw on.
@@ -68,10 +70,12 @@ def line(axes: Any, x: Sequence[float], y: Sequence[float], *, colour: str, labe
         y: what.
         colour: of both.
         label: for the legend.
+        noisy: False draws the figure alone.
     """
-    if len(x) > 40:
+    window = max(1, len(x) // 25) if noisy else 1
+    if window > 1:
         axes.plot(x, y, color=colour, alpha=0.18, lw=0.6)
-    axes.plot(x, smooth(y, max(1, len(x) // 40)), color=colour, lw=1.4, label=label, solid_joinstyle="round")
+    axes.plot(x, smooth(y, window), color=colour, lw=1.4, label=label, solid_joinstyle="round")
 
 
 def dots(axes: Any, x: Sequence[float], y: Sequence[float], *, colour: str = INK, label: str | None = None) -> None:
@@ -84,7 +88,22 @@ def dots(axes: Any, x: Sequence[float], y: Sequence[float], *, colour: str = INK
         colour: of the dots.
         label: for the legend.
     """
-    axes.plot(x, y, "o", color=colour, ms=3, mfc="white", mew=1, label=label, zorder=3, clip_on=False)
+    axes.plot(x, y, "o", color=colour, ms=3, mfc="white", mew=1, label=label, zorder=3)
+
+
+def plain_numbers(axis: Any) -> None:
+    """Numbers, not powers, on a logarithmic axis of few decades.
+
+    Args:
+        axis: of an ``Axes``, its scale set.
+    """
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    low, high = axis.get_view_interval()
+    narrow = 0 < high < 30 * low
+    axis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 4, 5, 6, 8) if narrow else (1,)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def fit(axes: Any, values: Sequence[Sequence[float]], *, share: float = 0.05) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 from rltok_rl.viz.look import ALERT, INK, OURS, PALE, plain_figures
 from rltok_rl.viz.terminal import characters
 
-_CELL = 0.092, 0.27  # inches of a character and of a line
-_LEFT, _RIGHT = 0.75, 1.15  # inches beside the text
+_CELL = 0.078, 0.25  # inches of a character and of a line
+_LEFT, _NOTE = 0.75, 0.6  # inches before the text, and of a note behind it
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,13 @@ class Snapshot:
     text: bytes
     boundaries: Sequence[bool]
     probabilities: Sequence[float]
-    note: str = ""
-    """Shown behind it."""
+    notes: Sequence[str] = ()
+    """Shown behind it, a column each."""
 
 
-def draw_over_time(snapshots: Sequence[Snapshot], path: Path, *, columns: int = 96, heading: str = "") -> Path:
+def draw_over_time(
+    snapshots: Sequence[Snapshot], path: Path, *, columns: int = 96, headings: Sequence[str] = ()
+) -> Path:
     """Draw a line per snapshot: characters on a background by probability, a bar after each boundary.
 
     Every line shows the same part of the text, from the first of its lines or words on.
@@ -36,7 +38,7 @@ def draw_over_time(snapshots: Sequence[Snapshot], path: Path, *, columns: int = 
         snapshots: of one text, the earliest first.
         path: the PNG to write.
         columns: characters of each line.
-        heading: above the notes.
+        headings: above the notes.
     """
     if not snapshots:
         raise ValueError("snapshots must hold at least one, got none")
@@ -49,17 +51,21 @@ def draw_over_time(snapshots: Sequence[Snapshot], path: Path, *, columns: int = 
 
         shades = LinearSegmentedColormap.from_list("boundary", ["#f6f7f8", "#8fc9c3", OURS])
         width, height = _CELL[0] * len(shown), _CELL[1] * len(snapshots)
-        total = (_LEFT + width + _RIGHT, height + 0.95)
+        total = (_LEFT + width + _NOTE * max(1, len(headings)) + 0.1, height + 0.8)
         figure = plt.figure(figsize=total)
         axes = figure.add_axes((_LEFT / total[0], 0.42 / total[1], width / total[0], height / total[1]))
         axes.set(xlim=(0, len(shown)), ylim=(len(snapshots), 0))
         axes.set_axis_off()
+        step = _NOTE / _CELL[0]
         for place, snapshot in enumerate(snapshots):
             _draw_line(axes, snapshot, shown, place, shades)
             axes.text(-1.0, place + 0.5, snapshot.label, ha="right", va="center", fontsize=7.5)
-            axes.text(len(shown) + 1.0, place + 0.5, snapshot.note, ha="left", va="center", fontsize=7.5)
-        axes.text(-1.0, -0.3, "trained on", ha="right", va="bottom", fontsize=7.5, color="#5c6770")
-        axes.text(len(shown) + 1.0, -0.3, heading, ha="left", va="bottom", fontsize=7.5, color="#5c6770")
+            for number, note in enumerate(snapshot.notes, 1):
+                axes.text(len(shown) + number * step, place + 0.5, note, ha="right", va="center", fontsize=7.5)
+        above: Any = {"y": -0.3, "va": "bottom", "ha": "right", "fontsize": 7.5, "color": "#5c6770"}
+        axes.text(x=-1.0, s="trained on", **above)
+        for number, heading in enumerate(headings, 1):
+            axes.text(x=len(shown) + number * step, s=heading, **above)
         title = "The same held-out text as training goes on"
         axes.text(0, -0.3, title, ha="left", va="bottom", fontsize=9)
         _draw_key(figure, total, shades)

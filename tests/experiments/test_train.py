@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import subprocess
 import sys
@@ -14,8 +15,13 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 from rltok_rl.experiments import train
 from rltok_rl.experiments.config import GROUPS, TrainConfig
+from rltok_rl.experiments.recording import NOTED
+
+from rltok_rl.training import loggers
+from rltok_rl.training.progress import MetricsTable
 
 from ..layout import ROOT
+from ..training.test_loggers import Recording
 
 CONF = ROOT / "experiments" / "conf"
 FILES = sorted(p.relative_to(CONF).with_suffix("").as_posix() for p in CONF.rglob("*/*.yaml"))
@@ -49,7 +55,7 @@ def test_every_file_makes_a_trainer(file):
     assert trainer.bytes_per_update == 4 * 32 and held.lengths.sum() > 1000
     figures = trainer.update()
     assert all(torch.isfinite(torch.tensor(value)) for value in figures.values())
-    assert set(train.NOTED) <= set(figures)
+    assert set(NOTED) <= set(figures)
 
 
 def test_groups_are_the_schemas():
@@ -80,7 +86,7 @@ def test_a_run_writes_its_folder_and_is_not_overwritten(tmp_path, capsys):
     assert 4 < summary["held_out_bits_per_byte"] < 9
     lines = (out / "metrics.csv").read_text().splitlines()
     assert len(lines) == 5 and lines[0].startswith("update,bytes,loss,bits_per_byte")
-    assert (out / "curves.png").stat().st_size > 10_000 and "|" in (out / "sample.txt").read_text()
+    assert (out / "figures" / "curves.png").stat().st_size > 10_000 and "|" in (out / "sample.txt").read_text()
     again = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrainConfig), OmegaConf.load(out / "config.yaml")))
     assert again == config
     assert "held_out_bits_per_byte" in capsys.readouterr().out
@@ -92,7 +98,7 @@ def test_the_command_runs(tmp_path):
     command = [sys.executable, "-m", "rltok_rl.experiments.train", *QUICK, f"out={tmp_path}/run", "compute.threads=1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert "100%" in done.stderr and str(tmp_path / "run" / "curves.png") in done.stdout
+    assert "100%" in done.stderr and str(tmp_path / "run" / "report.md") in done.stdout
 
 
 def test_text_that_cannot_be_read_is_refused(tmp_path):
@@ -112,7 +118,16 @@ def test_text_that_cannot_be_read_is_refused(tmp_path):
 
 
 def metrics(folder: Path) -> str:
-    return (folder / "metrics.csv").read_text()
+    return (folder / "metrics.csv").read_text() + (folder / "samples.jsonl").read_text()
+
+
+def table(folder: Path) -> list[dict[str, str]]:
+    with (folder / "metrics.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def updates(folder: Path) -> int:
+    return len((folder / "metrics.csv").read_text().splitlines()) - 1
 
 
 LONGER = [*QUICK, "optim.total_bytes=5_120", "checkpoint_every=3", "compute.threads=1", "resume=true"]
@@ -142,7 +157,7 @@ def test_killed_without_warning_and_resumed_is_uninterrupted(tmp_path):
     with start(tmp_path / "whole") as process:
         assert process.wait(timeout=200) == 0
     assert metrics(tmp_path / "killed") == metrics(tmp_path / "whole")
-    assert len(metrics(tmp_path / "whole").splitlines()) == 41
+    assert updates(tmp_path / "whole") == 40
 
 
 def test_asked_to_stop_it_saves_and_goes_on_later(tmp_path, monkeypatch):
@@ -151,16 +166,16 @@ def test_asked_to_stop_it_saves_and_goes_on_later(tmp_path, monkeypatch):
     import signal
 
     config = configured(*LONGER, f"out={tmp_path}/run")
-    add = train.MetricsTable.add
+    add = MetricsTable.add
 
     def add_and_stop(self, update, *rest):
         add(self, update, *rest)
         if update == 5:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(train.MetricsTable, "add", add_and_stop)
+    monkeypatch.setattr(MetricsTable, "add", add_and_stop)
     assert train.run(config, "") == {"updates": 5, "bytes": 5 * 128}
-    monkeypatch.setattr(train.MetricsTable, "add", add)
+    monkeypatch.setattr(MetricsTable, "add", add)
     assert train.run(config, "")["updates"] == 40
     whole = configured(*LONGER, f"out={tmp_path}/whole")
     train.run(whole, "")
@@ -173,6 +188,83 @@ def test_another_configuration_is_not_resumed(tmp_path):
         ValueError, match="run with another configuration .seed: 0 there, 7 here.; choose another folder"
     ):
         train.run(configured(*QUICK, f"out={tmp_path}/run", "resume=true", "seed=7"), "")
+
+
+def test_a_logger_hears_every_update_once_over_a_resumption(tmp_path, monkeypatch):
+    """By name in the configuration; after a kill, it is told from where figures come again."""
+    made = []
+    monkeypatch.setattr(loggers, "_MAKERS", dict(loggers._MAKERS))
+    loggers.register_logger("recording", lambda target, **options: made.append(Recording(target)) or made[-1])
+    options = [*LONGER, "optim.total_bytes=1280", f"out={tmp_path}/run", "logger.name=recording"]
+    add = MetricsTable.add
+
+    def add_and_fail(self, update, *rest):
+        add(self, update, *rest)
+        if update == 5:
+            raise KeyError("killed")
+
+    monkeypatch.setattr(MetricsTable, "add", add_and_fail)
+    with pytest.raises(KeyError, match="killed"):
+        train.run(configured(*options), "")
+    monkeypatch.setattr(MetricsTable, "add", add)
+    train.run(configured(*options), "")
+    first, second = made
+    assert (first.target.resume_after, second.target.resume_after) == (None, 3) and first.closed and second.closed
+
+    def steps(logger, name):
+        return [step for seen, _, step in logger.seen if seen == name]
+
+    assert steps(first, "train/loss") == [1, 2, 3, 4] and steps(second, "train/loss") == [4, 5, 6, 7, 8, 9, 10]
+    assert steps(first, "held_out/bits_per_byte") == [0, 1, 2] and steps(second, "held_out/bits_per_byte") == [5, 10]
+    values = {step: value for name, value, step in second.seen if name == "train/loss"}
+    assert values == {int(row["update"]): float(row["loss"]) for row in table(tmp_path / "run")[3:]}
+
+
+def test_a_logger_whose_package_is_missing_is_refused_before_anything_is_made(tmp_path, monkeypatch):
+    import importlib.util
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda package: None)
+    monkeypatch.setattr(train, "make_trainer", lambda *_: pytest.fail("a trainer was made"))
+    with pytest.raises(ImportError, match="needs the package tensorboard: pip install tensorboard"):
+        train.run(configured(*QUICK, f"out={tmp_path}/run", "logger=tensorboard"), "")
+    assert not (tmp_path / "run").exists()
+
+
+def test_alarms_are_heard(tmp_path, monkeypatch, capsys):
+    """Once each, with the update and what to try; over a resumption as without one."""
+    make = train.Alarms
+    monkeypatch.setattr(train, "Alarms", lambda **options: make(**options, patience=4, least_entropy=9.0))
+    options = [*LONGER, "optim.total_bytes=1280"]
+    train.run(configured(*options, f"out={tmp_path}/whole"), "")
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning:")]
+    assert len(said) == 1 and said[0].startswith("warning: update 4: the policy has stopped exploring")
+    assert "add an entropy bonus" in said[0]
+    add = MetricsTable.add
+
+    def add_and_fail(self, update, *rest):
+        if update == 4 and not (tmp_path / "once").exists():
+            (tmp_path / "once").touch()
+            raise KeyError("killed")
+        add(self, update, *rest)
+
+    monkeypatch.setattr(MetricsTable, "add", add_and_fail)
+    with pytest.raises(KeyError, match="killed"):
+        train.run(configured(*options, f"out={tmp_path}/run"), "")
+    train.run(configured(*options, f"out={tmp_path}/run"), "")
+    assert (tmp_path / "run" / "alarms.log").read_text() == (tmp_path / "whole" / "alarms.log").read_text()
+
+
+def test_where_each_start_ran_is_kept(tmp_path, monkeypatch):
+    config = configured(*LONGER, "optim.total_bytes=1280", f"out={tmp_path}/run")
+    monkeypatch.setattr(train.Trainer, "done", property(lambda self: self.updates >= 6))
+    train.run(config, "one")
+    monkeypatch.undo()
+    summary = train.run(config, "two")
+    starts = json.loads((tmp_path / "run" / "environment.json").read_text())
+    assert [(s["command"], s["from_update"], s["to_update"]) for s in starts] == [("one", 0, 6), ("two", 6, 10)]
+    seconds = sum(s["seconds"] for s in starts)
+    assert summary["bytes_per_second"] == pytest.approx(1280 / seconds)
+    assert summary["threads"] == 1 and summary["peak_memory"] > 50e6
 
 
 def test_rows_have_to_fit_texts_and_processes():

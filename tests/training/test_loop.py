@@ -11,6 +11,7 @@ from rltok_rl.envs import ByteBoundaryEnv
 
 from rltok_rl.data import RepeatedSource, TextSource, local_prose
 from rltok_rl.models import UNet, preset
+from rltok_rl.models.flops import matrix_parameters
 from rltok_rl.objectives import JointLoss
 from rltok_rl.training import LoopOptions, Trainer
 from rltok_rl.training.alarms import Alarms, TrainingFailed
@@ -93,6 +94,32 @@ def test_the_schedule_by_hand(done):
         way = min(1.0, (done - 10) / 90)
         expected = 0.2 + 0.8 * (0.5 + 0.5 * math.cos(math.pi * way))
     assert cosine_schedule(done, 100, warm_up=10, floor=0.2) == pytest.approx(expected)
+
+
+def test_flops_follow_the_rate():
+    """Six for each entry of a matrix that a byte or a token passes; the number of tokens is the rate's."""
+    trainer = make(micro_batches=2)
+    found = losses(trainer, 3)
+    parts = matrix_parameters(trainer.model)
+    per_token = parts.pop("token_layers")
+    spent = 0.0
+    for figures in found:
+        spent += 6 * 2 * 4 * 24 * (sum(parts.values()) + per_token * figures["rate"])
+        assert figures["flops"] == pytest.approx(spent, rel=1e-12)
+    assert trainer.flops_done == found[-1]["flops"]
+    assert len({figures["rate"] for figures in found}) > 1
+
+
+def test_a_trainer_hands_its_warnings_on_and_its_patience_to_who_resumes():
+    trainer = make()
+    trainer.alarms = Alarms(patience=3, least_entropy=9.0)
+    heard = []
+    trainer.run(lambda _: heard.append(trainer.warnings) or len(heard) == 2)
+    resumed = make()
+    resumed.alarms = Alarms(patience=3, least_entropy=9.0)
+    resumed.load_state_dict(copy.deepcopy(trainer.state_dict()))
+    resumed.run(lambda _: heard.append(resumed.warnings) and False)
+    assert [len(texts) for texts in heard] == [0, 0, 1, 0, 0, 0] and "add an entropy bonus" in heard[2][0]
 
 
 def test_weight_decay_spares_norms_and_the_embedding():

@@ -1,4 +1,4 @@
-"""What is seen of a training: lines, tables, curves."""
+"""What is seen of a training: lines, bars, tables."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import io
 
 import pytest
 
-from rltok_rl.training.progress import MetricsTable, Progress, describe
-from rltok_rl.viz.curves import draw_curves, smooth
+from rltok_rl.training.progress import MetricsTable, Progress, bar, describe, read_table
 
 
 class Terminal(io.StringIO):
@@ -72,16 +71,57 @@ def test_a_table_is_cut_back_to_where_training_resumes(tmp_path):
     assert MetricsTable(path, resume_after=0).read() == {}
 
 
-def test_curves_are_drawn(tmp_path):
-    history = {
-        "bytes": [1e6 * n for n in range(1, 50)],
-        "bits_per_byte": [5 / n for n in range(1, 50)],
-        "early_bits_per_byte": [6 / n for n in range(1, 50)],
-        "rate": [0.2] * 49,
-    }
-    path = draw_curves(history, tmp_path / "curves.png", target_rate=0.2)
-    assert path.stat().st_size > 10_000
-    with pytest.raises(ValueError, match="history must hold at least one update, got none"):
-        draw_curves({"bytes": []}, tmp_path / "none.png")
-    with pytest.raises(ValueError, match="window must be at least 1, got 0"):
-        smooth([1.0], 0)
+def test_a_table_can_be_read_while_it_is_written(tmp_path):
+    path = tmp_path / "metrics.csv"
+    assert read_table(path) == {}
+    table = MetricsTable(path)
+    table.add(1, 10, {"loss": 2.5})
+    table.add(2, 20, {"loss": 1.25})
+    whole = path.read_bytes()
+    for cut in range(2, len(b"2,20,1.25\r\n")):
+        path.write_bytes(whole[:-cut])
+        assert read_table(path)["loss"] == [2.5]
+    path.write_bytes(whole[:10])  # half a header
+    assert read_table(path) == {}
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.5, 0.999, 1.0])
+def test_a_bar_is_as_long_as_its_share(share):
+    drawn = bar(share, 20)
+    assert len(drawn) == 20
+    eighths = [" \u258f\u258e\u258d\u258c\u258b\u258a\u2589\u2588".index(block) for block in drawn]
+    assert sum(eighths) == int(share * 160) and eighths == sorted(eighths, reverse=True)
+
+
+@pytest.mark.parametrize("columns", [20, 60, 79, 80, 200])
+def test_a_bar_fits_its_terminal(columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    terminal = Terminal()
+    progress = Progress(1000, stream=terminal)
+    for done in (300, 1000):
+        progress.shown = -1e9
+        progress.show({"bits_per_byte": 2.5, "rate": 0.2, "entropy": 0.5}, done)
+    shown = terminal.getvalue()
+    assert all(len(line) < columns for line in shown.strip("\r\n").split("\r"))
+    assert ("\u2588" in shown) == (columns > 60)
+
+
+def test_a_terminal_without_block_characters_has_no_bar():
+    terminal = Terminal()
+    terminal.__class__ = type("Plain", (Terminal,), {"encoding": "ascii"})
+    Progress(100, stream=terminal).show({"rate": 0.2}, 100)
+    assert terminal.getvalue().isascii() and "100%" in terminal.getvalue()
+
+
+def test_what_is_said_stays_above_the_bar():
+    terminal = Terminal()
+    progress = Progress(100, stream=terminal)
+    progress.show({"rate": 0.2}, 10)
+    progress.say("warning: x")
+    progress.show({"rate": 0.2}, 20)
+    first, rest = terminal.getvalue().split("warning: x\n")
+    assert first.endswith("\r") and first.rstrip("\r").endswith("  ")  # the bar is wiped away
+    assert rest.startswith("\r") and "20%" in rest  # and drawn anew at once
+    file = io.StringIO()
+    Progress(100, stream=file).say("warning: x")
+    assert file.getvalue() == "warning: x\n"

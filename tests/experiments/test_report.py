@@ -1,0 +1,142 @@
+"""Reports: everything from the folder, at any time, of one run or several."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from rltok_rl.experiments import report, train
+from rltok_rl.experiments.run_folder import read_run
+
+from ..test_project_text import machine_paths
+from .test_train import QUICK, configured
+
+FILES = {
+    "alarms.log",
+    "config.yaml",
+    "environment.json",
+    "figures/boundaries.png",
+    "figures/curves.png",
+    "figures/loss-flops.png",
+    "metrics.csv",
+    "model.json",
+    "model.safetensors",
+    "report.md",
+    "sample.txt",
+    "samples.jsonl",
+    "summary.json",
+}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    """Eight updates with a rate that is far from its target from the first one on."""
+    folder = tmp_path_factory.mktemp("runs") / "mine"
+    overrides = ["optim.total_bytes=1024", "snapshots.num_bytes=120", "model.overrides.target_rate=0.2"]
+    config = configured(*QUICK, *overrides, f"out={folder}")
+    patience = train.Alarms.__dataclass_fields__["patience"].default
+    make = train.Alarms
+    try:
+        train.Alarms = lambda **options: make(**options, patience=2, least_entropy=9.0)
+        train.run(config, f"rltok train out={folder}")
+    finally:
+        train.Alarms = make
+    assert make().patience == patience
+    return folder
+
+
+@pytest.fixture
+def copied(finished, tmp_path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "mine"))
+
+
+def test_a_run_leaves_all_of_its_files(finished):
+    found = {p.relative_to(finished).as_posix() for p in finished.rglob("*") if p.is_file()}
+    assert {name for name in found if not name.startswith("checkpoints/")} == FILES
+    assert any(name.startswith("checkpoints/update-00000008/") for name in found)
+
+
+def test_looks_are_taken_before_during_and_after(finished):
+    lines = [json.loads(line) for line in (finished / "samples.jsonl").read_text().splitlines()]
+    assert [line["update"] for line in lines] == [0, 1, 2, 4, 8] and [line["bytes"] for line in lines][-1] == 1024
+    assert len({line["text"] for line in lines}) == 1 and len(lines[0]["text"]) == 120
+    summary = json.loads((finished / "summary.json").read_text())
+    assert {k: v for k, v in lines[-1].items() if k in summary and k.startswith("held_out")} == {
+        k: v for k, v in summary.items() if k.startswith("held_out")
+    }
+    assert lines[-1]["flops"] == summary["flops"] == read_run(finished).history["flops"][-1]
+    marked = (finished / "sample.txt").read_text()
+    assert marked.count("|") - lines[-1]["text"].count("|") == lines[-1]["boundaries"].count("1")
+
+
+def test_alarms_reach_the_log_and_the_report(finished):
+    lines = [json.loads(line) for line in (finished / "alarms.log").read_text().splitlines()]
+    assert lines[0]["update"] == 2 and "the policy has stopped exploring" in lines[0]["warning"]
+    assert f"- update 2: {lines[0]['warning']}" in (finished / "report.md").read_text()
+
+
+def test_a_report_says_what_was_trained_and_what_came_of_it(finished):
+    page, summary = (finished / "report.md").read_text(), json.loads((finished / "summary.json").read_text())
+    assert "Finished: 8 updates, 1.02 kB of 1.02 kB." in page
+    assert f"{summary['held_out_bits_per_byte']:.3f} ± {summary['held_out_standard_error']:.3f}" in page
+    assert f"{summary['held_out_rate']:.3f} (0.2)" in page
+    assert f"{json.loads((finished / 'model.json').read_text())['parameters']:,}" in page
+    for wanted in ("`tiny`", "`python-docs`", "`leave_one_out`, gamma 0.95", "`logit_pressure`", "rltok train out="):
+        assert wanted in page
+    for name in re.findall(r"\]\(([^)]+)\)", page):
+        assert (finished / name).is_file(), name
+    assert page.count("](figures/") == 3
+    assert not machine_paths((finished / "environment.json").read_text() + page)
+
+
+def test_a_report_is_written_anew_from_the_folder_alone(copied, monkeypatch, tmp_path, capsys):
+    page = (copied / "report.md").read_text()
+    shutil.rmtree(copied / "figures")
+    (copied / "report.md").unlink()
+    monkeypatch.chdir(tmp_path)
+    assert report.main(["mine"]) == 0
+    assert (copied / "report.md").read_text() == page
+    assert (copied / "figures" / "boundaries.png").stat().st_size > 5_000
+    assert capsys.readouterr().out.strip() == "mine/report.md"
+
+
+@pytest.mark.parametrize("kept", [["config.yaml"], ["config.yaml", "metrics.csv"], ["config.yaml", "samples.jsonl"]])
+def test_an_unfinished_run_has_a_report(finished, tmp_path, kept):
+    for name in kept:
+        shutil.copy(finished / name, tmp_path / name)
+    page = report.write_report(tmp_path).read_text()
+    assert "**Unfinished**" in page and "go on with `resume=true`" in page
+    assert ("figures/curves.png" in page) == ("metrics.csv" in kept)
+    assert ("figures/boundaries.png" in page) == ("samples.jsonl" in kept)
+
+
+def test_held_out_figures_that_are_older_than_the_run_say_so(copied):
+    lines = (copied / "samples.jsonl").read_text().splitlines()
+    (copied / "samples.jsonl").write_text("\n".join(lines[:-1]) + "\n")
+    (copied / "summary.json").unlink()
+    assert " at 512 B |" in report.write_report(copied).read_text()
+
+
+def test_a_comparison_shows_what_differs_and_only_that(finished, copied, tmp_path):
+    config = copied / "config.yaml"
+    config.write_text(re.sub(r"gamma: 0.95", "gamma: 1.0", config.read_text()))
+    page = report.write_comparison([finished, copied], tmp_path / "both").read_text()
+    assert "`estimator.gamma`" in page and "`optim.lr`" not in page and "`out`" not in page
+    assert len({row.split("|")[1] for row in page.splitlines() if row.startswith("| ")}) == 3  # names tell them apart
+    assert (tmp_path / "both" / "comparison.png").stat().st_size > 10_000
+    same = report.write_comparison([finished, finished], tmp_path / "same").read_text()
+    assert "All runs have one configuration." in same
+
+
+def test_the_command_refuses_what_it_cannot_do(finished, tmp_path, capsys):
+    assert report.main([str(tmp_path)]) == 2
+    assert "is not the folder of a run: it must hold config.yaml" in capsys.readouterr().err
+    for arguments in ([str(finished)] * 2, [str(finished), "--out", str(tmp_path)]):
+        with pytest.raises(SystemExit):
+            report.main(arguments)
+        assert "give it with several runs, and only then" in capsys.readouterr().err
+    both = [str(finished), str(finished), "--out", str(tmp_path / "both")]
+    assert report.main(both) == 0 and (tmp_path / "both" / "report.md").is_file()

@@ -1,0 +1,85 @@
+"""Looks at held-out text: when, the same text each time, and without a trace in the training."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from rltok_rl.data import TextSource, local_prose
+from rltok_rl.models import UNet, preset
+from rltok_rl.training.snapshots import Snapshots, sample_parts, snapshot_updates
+
+from .test_loop import losses, make
+
+
+def looks(**options) -> Snapshots:
+    held = TextSource(local_prose(20_000)[10_000:])
+    return Snapshots(held=held, **{"num_rows": 4, "num_steps": 24, "batches": 2, "num_bytes": 50, **options})
+
+
+@pytest.mark.parametrize("spacing", ["log", "linear"])
+@pytest.mark.parametrize(("total", "count"), [(1, 1), (1, 8), (7, 8), (97, 8), (1000, 3), (100_000, 12)])
+def test_the_last_update_is_always_looked_at(total, count, spacing):
+    found = snapshot_updates(total, count, spacing=spacing)
+    assert found[-1] == total and found[0] >= 1
+    assert len(set(found)) == len(found) <= count and found == sorted(found)
+    if total > 2**count:
+        assert len(found) == count
+
+
+def test_a_schedule_that_makes_no_sense_is_refused():
+    with pytest.raises(ValueError, match="total must be at least 1, got 0"):
+        snapshot_updates(0, 8)
+    with pytest.raises(ValueError, match="count must be at least 1, got 0"):
+        snapshot_updates(8, 0)
+    with pytest.raises(ValueError, match=r"spacing must be one of \['log', 'linear'\], got 'sqrt'"):
+        snapshot_updates(8, 8, spacing="sqrt")
+
+
+def test_looking_does_not_change_the_training():
+    """Every figure of every update to the last bit."""
+    undisturbed, watched = losses(make()), []
+    trainer = make()
+    trainer.run(lambda figures: watched.append(figures) or bool(looks().take(trainer.model) is None))
+    assert watched == undisturbed
+
+
+def test_the_same_text_and_the_same_figures_each_time():
+    model = UNet(preset("tiny", width=16))
+    first = looks().take(model)
+    torch.manual_seed(9)
+    assert looks().take(model) == first
+    with torch.no_grad():
+        model.boundary_head.projection.weight.add_(1.0)
+    later = looks().take(model)
+    assert later["text"] == first["text"] and later["probabilities"] != first["probabilities"]
+    text, boundaries, probabilities = sample_parts(first)
+    assert len(text) == len(boundaries) == len(probabilities) == 50 and boundaries[0]
+    assert text in local_prose(20_000)[10_000:]
+    assert all(round(p, 4) == p and 0 <= p <= 1 for p in probabilities)
+
+
+def test_held_out_figures_are_means_over_all_bytes():
+    """Two batches are the mean of what each has alone; the error is that of two numbers."""
+    model = UNet(preset("tiny", width=16))
+    both, seen = looks().figures(model), []
+    drawn = looks().held.draw
+
+    class Counted(TextSource):
+        def __init__(self, source):
+            self.__dict__.update(source.__dict__)
+
+        def draw(self, num_rows, length, generator=None):
+            seen.append(num_rows * (length - 1))
+            return drawn(num_rows, length, generator)
+
+    options = Snapshots(held=Counted(looks().held), num_rows=4, num_steps=24, batches=2)
+    assert options.figures(model) == both
+    assert sum(seen) == options.bytes_predicted == 2 * 4 * 24
+    one = looks(batches=1).figures(model)
+    assert "held_out_standard_error" not in one  # one batch tells nothing of how batches differ
+    other = 2 * both["held_out_bits_per_byte"] - one["held_out_bits_per_byte"]
+    spread = abs(one["held_out_bits_per_byte"] - other) / math.sqrt(2)
+    assert both["held_out_standard_error"] == pytest.approx(spread / math.sqrt(2), rel=1e-6)

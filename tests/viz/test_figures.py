@@ -1,0 +1,170 @@
+"""Figures: what is in them, and what they refuse."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from rltok_rl.viz import look, over_time
+from rltok_rl.viz.comparison import draw_comparison
+from rltok_rl.viz.curves import draw_curves, draw_loss_flops
+from rltok_rl.viz.over_time import Snapshot, draw_over_time, visible_part
+
+HISTORY = {
+    "bytes": [1e6 * n for n in range(1, 50)],
+    "flops": [1e12 * n for n in range(1, 50)],
+    "bits_per_byte": [1 + 5 / n for n in range(1, 50)],
+    "early_bits_per_byte": [1 + 6 / n for n in range(1, 50)],
+    "rate": [0.2] * 49,
+    "entropy": [0.5] * 49,
+    "advantage_spread": [0.0] + [1.0] * 48,
+    "grad_norm": [2.0] * 49,
+    "lr": [1e-3] * 49,
+}
+HELD_OUT = {
+    "bytes": [0, 2e6, 40e6],
+    "flops": [0.0, 2e12, 40e12],
+    "held_out_bits_per_byte": [8.0, 4.0, 2.0],
+    "held_out_rate": [0.5, 0.3, 0.2],
+}
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """Figures as they are when they are written, by file name."""
+    from matplotlib.figure import Figure
+
+    kept = {}
+    save = Figure.savefig
+
+    def savefig(figure, path, *rest, **options):
+        kept[path.name] = figure
+        return save(figure, path, *rest, **options)
+
+    monkeypatch.setattr(Figure, "savefig", savefig)
+    return kept
+
+
+def lines(axes):
+    return {one.get_label(): [list(x) for x in one.get_data()] for one in axes.lines}
+
+
+def test_curves_hold_training_and_held_out_text(tmp_path, drawn):
+    path = draw_curves(HISTORY, tmp_path / "curves.png", target_rate=0.15, held_out=HELD_OUT)
+    assert path.stat().st_size > 10_000
+    panels = {axes.get_title(loc="left"): axes for axes in drawn["curves.png"].axes}
+    assert len(panels) == 6
+    loss = lines(panels["bits per byte"])
+    assert set(loss) >= {"early exit", "whole model", "held out"}
+    assert loss["held out"] == [[0.0, 2.0, 40.0], [8.0, 4.0, 2.0]]
+    assert loss["whole model"][0] == [x / 1e6 for x in HISTORY["bytes"]]
+    rate = lines(panels["boundaries per byte"])
+    assert rate["target"][1] == [0.15, 0.15] and rate["held out"][1] == [0.5, 0.3, 0.2]
+    assert panels["boundaries per byte"].get_ylim()[0] == 0
+    assert lines(panels["learning rate"])
+
+
+def test_curves_are_drawn_of_what_there_is(tmp_path, drawn):
+    few = {"bytes": [1e6], "bits_per_byte": [4.0], "advantage_spread": [0.0]}
+    draw_curves(few, tmp_path / "few.png")
+    shown = [axes.get_title(loc="left") for axes in drawn["few.png"].axes if axes.axison]
+    assert shown == ["bits per byte", "advantage spread, nats"]
+    with pytest.raises(ValueError, match="history must hold at least one update, got none"):
+        draw_curves({"bytes": []}, tmp_path / "none.png")
+    with pytest.raises(ValueError, match="history must hold at least one update, got none"):
+        draw_loss_flops({}, tmp_path / "none.png")
+    with pytest.raises(ValueError, match="window must be at least 1, got 0"):
+        look.smooth([1.0], 0)
+
+
+def test_loss_over_flops_leaves_out_what_has_no_logarithm(tmp_path, drawn):
+    draw_loss_flops(HISTORY, tmp_path / "flops.png", held_out=HELD_OUT)
+    (axes,) = drawn["flops.png"].axes
+    found = lines(axes)
+    assert found["held out"] == [[2e12, 40e12], [4.0, 2.0]]
+    assert found["whole model"][0] == HISTORY["flops"]
+
+
+def test_a_comparison_has_a_colour_per_run(tmp_path, drawn):
+    runs = {"a": (HISTORY, HELD_OUT), "b": (HISTORY, {}), "empty": ({}, {})}
+    draw_comparison(runs, tmp_path / "both.png", target_rates={"a": 0.2, "b": 0.2})
+    by_bytes, by_flops, rate = drawn["both.png"].axes
+    assert {name for name in lines(by_bytes) if not name.startswith("_")} == {"a", "b"}
+    assert len({one.get_color() for one in by_flops.lines}) == 2
+    assert any(list(one.get_ydata()) == [0.2, 0.2] for one in rate.lines)
+    with pytest.raises(ValueError, match="runs must hold one with at least one update, got none"):
+        draw_comparison({"empty": ({}, {})}, tmp_path / "none.png")
+    with pytest.raises(ValueError, match="runs must be at most 6, so that colours tell them apart, got 7"):
+        draw_comparison({str(n): (HISTORY, {}) for n in range(7)}, tmp_path / "many.png")
+
+
+def snapshot(text: bytes, label: str = "1 MB", every: int = 3) -> Snapshot:
+    return Snapshot(label, text, [n % every == 0 for n in range(len(text))], [0.5] * len(text), ("2.00", "0.33"))
+
+
+def test_a_line_per_snapshot_with_its_bars(tmp_path, drawn):
+    text = b"to be or not to be"
+    shots = [snapshot(text, "0 B"), snapshot(text, "1 MB", every=2)]
+    draw_over_time(shots, tmp_path / "time.png", columns=18, headings=("bits/byte", "rate"))
+    axes = drawn["time.png"].axes[0]
+    bars = sorted((line.get_xdata()[0], int(line.get_ydata()[0])) for line in axes.lines)
+    expected = [(n + 1, row) for row, every in ((0, 3), (1, 2)) for n in range(18) if n % every == 0]
+    assert bars == sorted(expected)
+    written = [text.get_text() for text in axes.texts]
+    assert written.count("b") == 4 and written.count("2.00") == 2 and "bits/byte" in written and "1 MB" in written
+    assert len(axes.images) == 2 and axes.images[0].get_array().tolist() == [[0.5] * 18]
+
+
+def test_boundaries_inside_a_character_are_shown_after_it(tmp_path, drawn):
+    text = "né€".encode()
+    boundaries = [False, True, False, False, False, True]
+    shots = [Snapshot("", text, boundaries, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6])]
+    draw_over_time(shots, tmp_path / "time.png")
+    axes = drawn["time.png"].axes[0]
+    assert sorted(line.get_xdata()[0] for line in axes.lines) == [2, 3]
+    assert axes.images[0].get_array().tolist() == [[0.1, 0.3, 0.6]]
+
+
+def test_every_text_can_be_drawn(tmp_path):
+    """Characters that the font lacks, escapes and line breaks: warnings are errors here."""
+    text = "日本\n\t🙂 x".encode() + b"\xff"
+    draw_over_time([snapshot(text)], tmp_path / "time.png")
+    assert (
+        over_time._glyph("\n") == "\u23ce" and over_time._glyph("\\xff") == "\u00b7" and over_time._glyph("日") == "□"
+    )
+
+
+def test_snapshots_of_several_texts_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="snapshots must be of one text, got 2"):
+        draw_over_time([snapshot(b"ab"), snapshot(b"cd")], tmp_path / "time.png")
+    with pytest.raises(ValueError, match="snapshots must hold at least one, got none"):
+        draw_over_time([], tmp_path / "time.png")
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "shown"),
+    [
+        (b"to be", 99, "to be"),
+        (b"xx to be or", 4, "to b"),
+        (b"xx yy\nto be", 5, "to be"),
+        (b"xx yy\n\n  to", 4, "yy\n\n"),
+        (b"abcdef", 3, "abc"),
+    ],
+)
+def test_a_part_begins_with_a_line_or_a_word(text, columns, shown):
+    found = "".join(character for _, _, character in visible_part(text, columns))
+    assert found == shown
+
+
+def test_axes_of_losses_have_plain_numbers():
+    with look.plain_figures() as plt:
+        for values in ([0.3, 3.0], [1.0, 1e6]):
+            figure, axes = plt.subplots()
+            axes.plot([1, 2], values)
+            axes.set_yscale("log")
+            look.plain_numbers(axes.yaxis)
+            figure.canvas.draw()
+            labels = [label.get_text() for label in axes.get_yticklabels() if label.get_text()]
+            assert len(labels) >= 3 and all(math.isfinite(float(label)) for label in labels)
+            plt.close(figure)

@@ -5,10 +5,11 @@ Installed as ``rltok_rl.agents``; import it by that name only.
 
 from __future__ import annotations
 
-from rltok_rl.agents.bernoulli import BernoulliActor, LearnedBoundaryActor, RandomActor
+from rltok_rl.agents.bernoulli import BernoulliActor, LearnedBoundaryActor, RandomActor, Terms
 from rltok_rl.agents.critic import BoundaryCritic
 from rltok_rl.agents.distribution import BernoulliBoundary
 from rltok_rl.agents.encoding import EncodingBoundaryActor
+from rltok_rl.agents.rollout import RolloutPolicy
 from rltok_rl.agents.rules import FixedStrideActor, RuleActor, UniformActor, WhitespaceActor
 
 __all__ = [
@@ -19,7 +20,9 @@ __all__ = [
     "FixedStrideActor",
     "LearnedBoundaryActor",
     "RandomActor",
+    "RolloutPolicy",
     "RuleActor",
+    "Terms",
     "UniformActor",
     "WhitespaceActor",
 ]

@@ -32,6 +32,11 @@ class Terms(nn.Module):
         """Soft cap of the logits, None for none."""
         return None
 
+    @property
+    def num_lags(self) -> int:
+        """Earlier boundaries that the logits read, w."""
+        return 0
+
     def forward(self, *features: Tensor) -> BoundaryTerms:
         """Features [*L, ...] to base [*L] and lags [*L, w]."""
         raise NotImplementedError
@@ -50,6 +55,11 @@ class BernoulliActor(ProbabilisticActor):
 
     draws_windows = True
     """``forward`` serves whole windows in recurrent mode, so that an environment may take its parallel path."""
+
+    @property
+    def draws_at_random(self) -> bool:
+        """Whether it needs random numbers now, rather than the likelier decision (``set_exploration_type``)."""
+        return not self._greedy()
 
     def __init__(self, terms: Terms, in_keys: list[str]) -> None:
         logits = TensorDictModule(
@@ -100,6 +110,11 @@ class BernoulliActor(ProbabilisticActor):
 
     def _greedy(self) -> bool:
         kind = interaction_type() or self.module[-1].default_interaction_type
+        if kind not in (InteractionType.RANDOM, InteractionType.MODE, InteractionType.DETERMINISTIC):
+            raise ValueError(
+                f"exploration type must be one of ['RANDOM', 'MODE', 'DETERMINISTIC'] to draw boundaries, "
+                f"got {kind.name}"
+            )
         return kind is not InteractionType.RANDOM
 
 
@@ -113,6 +128,8 @@ class _Logits(nn.Module):
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         *features, recent, forced = inputs
         base, lags = self.terms(*features)
+        if recent.shape[-1] < lags.shape[-1]:
+            raise ValueError(f"recent must hold the last {lags.shape[-1]} boundaries, got {recent.shape[-1]}")
         logits = lagged_logit(base, lags, recent[..., : lags.shape[-1]], cap=self.terms.cap)
         return logits, boundary_entropy(logits, forced=forced)
 
@@ -140,9 +157,13 @@ class _HeadTerms(Terms):
     def cap(self) -> float | None:
         return self.head.cap
 
+    @property
+    def num_lags(self) -> int:
+        return self.head.num_lags
+
     def forward(self, *features: Tensor) -> BoundaryTerms:
         (states,) = features
-        return self.head(self.norm(states))
+        return self.head(self.norm(states.to(self.norm.weight.dtype)))  # observations are float32 whatever the model is
 
 
 class RandomActor(BernoulliActor):

@@ -45,6 +45,10 @@ class _EncodingTerms(Terms):
     def cap(self) -> float | None:
         return self.model.boundary_cap
 
+    @property
+    def num_lags(self) -> int:
+        return self.model.config.num_lags
+
     def forward(self, *features: Tensor) -> BoundaryTerms:
         byte_ids, position = features
         if byte_ids.dim() < 1 or position.shape != (*byte_ids.shape, 1):

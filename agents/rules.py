@@ -6,6 +6,8 @@ import torch
 from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 
+from rltok_rl.functional.numbers import check_count
+
 
 class RuleActor(TensorDictModule):
     """An actor that writes ``action`` by a rule on single positions; the first byte of a text always has a boundary.
@@ -16,6 +18,7 @@ class RuleActor(TensorDictModule):
     """
 
     draws_windows = True
+    draws_at_random = False
 
     def __init__(self, rule: nn.Module, in_keys: list[str]) -> None:
         super().__init__(_Forced(rule), in_keys=[*in_keys, "forced"], out_keys=["action"])
@@ -65,9 +68,7 @@ class FixedStrideActor(RuleActor):
     """
 
     def __init__(self, stride: int) -> None:
-        if isinstance(stride, bool) or not isinstance(stride, int) or stride < 1:
-            raise ValueError(f"stride must be an integer of at least 1, got {stride!r}")
-        super().__init__(_Stride(stride), in_keys=["position"])
+        super().__init__(_Stride(check_count("stride", stride)), in_keys=["position"])
 
 
 class _Stride(nn.Module):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,8 +13,11 @@ from torch import Tensor
 from torchrl.data import Bounded, Categorical, Composite, Unbounded
 from torchrl.envs import EnvBase
 
-from rltok_rl.data.source import TextSource, Windows
+from rltok_rl.data.given import given_windows
+from rltok_rl.data.source import TextSource
+from rltok_rl.data.windows import Windows, WindowSource
 from rltok_rl.functional.likelihood import byte_log_prob
+from rltok_rl.functional.numbers import check_count
 from rltok_rl.functional.rewards import REWARDS, charge_boundaries, prediction_entropy
 from rltok_rl.models.cache import UNetCache
 from rltok_rl.models.incremental import decide, observe
@@ -67,7 +71,7 @@ class ByteBoundaryEnv(EnvBase):
         reward: a key of :data:`~rltok_rl.functional.rewards.REWARDS`.
         price: nats per boundary.
         observe_entropy: add ``early_entropy`` to the observation.
-        seed: of the text drawn and of random actions.
+        seed: of the text drawn; None takes one from torch's global generator. Actions have generators of their own.
 
     ### Two speeds
     ``step`` decodes one byte per call against a cache. :meth:`parallel_rollout` makes the same tensordict in one
@@ -82,7 +86,7 @@ class ByteBoundaryEnv(EnvBase):
     def __init__(
         self,
         model: UNet,
-        source: TextSource | Texts,
+        source: WindowSource | Texts,
         *,
         num_steps: int,
         batch_size: Sequence[int] = (),
@@ -91,14 +95,18 @@ class ByteBoundaryEnv(EnvBase):
         observe_entropy: bool = False,
         seed: int | None = None,
     ) -> None:
-        if isinstance(num_steps, bool) or not isinstance(num_steps, int) or num_steps < 1:
-            raise ValueError(f"num_steps must be an integer of at least 1, got {num_steps!r}")
-        if len(batch_size) > 1:
-            raise ValueError(f"batch_size must be [] or [B], got {list(batch_size)}")
+        if not isinstance(model, UNet):
+            raise TypeError(f"model must be a UNet, got {type(model).__name__}")
+        num_steps = check_count("num_steps", num_steps)
+        if isinstance(batch_size, int) or len(batch_size) > 1 or any(size < 1 for size in batch_size):
+            given = batch_size if isinstance(batch_size, int) else list(batch_size)
+            raise ValueError(f"batch_size must be [] or [B] with B >= 1, got {given}")
+        if not (math.isfinite(price) and price >= 0):
+            raise ValueError(f"price must be a finite number of at least 0, got {price}")
         if reward not in REWARDS:
             raise ValueError(f"reward must be one of {list(REWARDS)}, got {reward!r}")
         super().__init__(device=model.embedding.weight.device, batch_size=torch.Size(batch_size))
-        self.source = source if isinstance(source, TextSource) else TextSource(source)
+        self.source = source if isinstance(source, WindowSource) else TextSource(source)
         self.source.check_length(num_steps + 1)
         self.__dict__["model"] = model  # not a sub-module: the environment uses the model, it does not own it
         self.num_steps, self.reward_name, self.price = num_steps, reward, price
@@ -142,13 +150,22 @@ class ByteBoundaryEnv(EnvBase):
         if seed is not None:
             self._rng.manual_seed(seed)
 
-    def random_state(self) -> Tensor:
-        """Where the random numbers that texts are drawn with stand, [n] uint8."""
-        return self._rng.get_state()
+    def random_state(self) -> Tensor | dict[str, Any]:
+        """Where the texts to be drawn stand.
 
-    def set_random_state(self, state: Tensor) -> None:
+        The random numbers that they are drawn with, [n] uint8; with a source that has a state of its own, a dict of the
+        two, ``generator`` and ``source``.
+        """
+        source = self.source.state_dict()
+        generator = self._rng.get_state()
+        return {"generator": generator, "source": source} if source else generator
+
+    def set_random_state(self, state: Tensor | Mapping[str, Any]) -> None:
         """Go on drawing texts from where :meth:`random_state` was taken; the next thing to call is ``reset``."""
-        self._rng.set_state(state)
+        if isinstance(state, Tensor):
+            state = {"generator": state, "source": {}}
+        self.source.load_state_dict(state["source"])
+        self._rng.set_state(state["generator"].to("cpu", torch.uint8))
         self.forget()
 
     # One byte at a time.
@@ -158,35 +175,31 @@ class ByteBoundaryEnv(EnvBase):
         length = self.num_steps + 1
         if texts is None:
             return self.source.draw(num_rows, length, self._rng)
-        rows = [texts] * num_rows if isinstance(texts, (str, bytes)) else list(texts)
-        if len(rows) != num_rows:
-            raise ValueError(f"text must be one text or one per row that starts, {num_rows}, got {len(rows)}")
-        drawn = [TextSource(row, short_documents="whole") for row in rows]
-        byte_ids = torch.zeros(num_rows, length, dtype=torch.int64)
-        lengths = torch.tensor([min(int(one.lengths[0]), length) for one in drawn])
-        for row, one in enumerate(drawn):
-            byte_ids[row, : lengths[row]] = one.bytes[: lengths[row]]
-        ends = torch.tensor([int(one.lengths[0]) <= length for one in drawn])
-        return Windows(byte_ids, lengths, ends)
+        return given_windows(texts, num_rows, length)
 
     @torch.no_grad()
-    def _reset(self, tensordict: TensorDictBase | None = None, text: Texts | None = None, **_: Any) -> TensorDictBase:
+    def _reset(
+        self, tensordict: TensorDictBase | None = None, text: Texts | None = None, **unknown: Any
+    ) -> TensorDictBase:
+        if unknown:
+            raise TypeError(f"reset takes text, got {sorted(unknown)}")
         self.check_device()
         starts = torch.ones(self.num_rows, dtype=torch.bool, device=self.device)
         if tensordict is not None and "_reset" in tensordict.keys():
             starts = tensordict.get("_reset").reshape(self.num_rows)
+        rows = starts.nonzero().squeeze(1)
+        if self._memory is None and len(rows) < self.num_rows:
+            raise RuntimeError("reset was asked for some rows before any was reset; call reset() for all first")
+        windows = self.draw_windows(len(rows), text) if len(rows) else None  # refuses texts before anything changes
         if self._memory is None:
-            if not bool(starts.all()):
-                raise RuntimeError("reset was asked for some rows before any was reset; call reset() for all first")
             self._memory = self.model.new_cache(self.num_rows)
             self._byte_ids = torch.zeros(self.num_rows, self.num_steps + 1, dtype=torch.int64, device=self.device)
             self._lengths = torch.zeros(self.num_rows, dtype=torch.int64, device=self.device)
             self._ends = torch.zeros(self.num_rows, dtype=torch.bool, device=self.device)
             self._over = torch.zeros(self.num_rows, dtype=torch.bool, device=self.device)
             self._seen: dict[str, Tensor] = {}
-        rows = starts.nonzero().squeeze(1)
-        if len(rows):
-            self._start(rows, self.draw_windows(len(rows), text))
+        if windows is not None:
+            self._start(rows, windows)
         done = torch.zeros(*self.batch_size, 1, dtype=torch.bool, device=self.device)
         flags = {"done": done, "terminated": done.clone(), "truncated": done.clone()}
         return TensorDict({**self._observation(), **flags}, self.batch_size, device=self.device)
@@ -230,7 +243,9 @@ class ByteBoundaryEnv(EnvBase):
 
     @torch.no_grad()
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        action = tensordict.get("action")
+        action = tensordict.get("action", None)
+        if action is None:
+            raise KeyError(f"step reads 'action', got only {sorted(map(str, tensordict.keys()))}")
         self._check_action(action)
         cache = self._memory
         if cache is None:
@@ -269,6 +284,8 @@ class ByteBoundaryEnv(EnvBase):
             )
 
     def _check_action(self, action: Tensor) -> None:
+        if action.device != self.device:
+            raise ValueError(f"action must be on the environment's device, {self.device}, got {action.device}")
         if action.shape != self.batch_size:
             raise ValueError(f"action must have shape {list(self.batch_size)}, got {list(action.shape)}")
         check_action_values(action)
@@ -286,13 +303,15 @@ class ByteBoundaryEnv(EnvBase):
     def rollout(self, max_steps: int, policy=None, callback=None, **options: Any):  # type: ignore[no-untyped-def]
         """As :meth:`torchrl.envs.EnvBase.rollout`; in one forward pass where that gives the same tensordict.
 
-        The fast path needs a policy that draws whole windows (``draws_windows``), no callback, and only options that it
-        knows. Anything else is stepped.
+        The fast path needs a policy that draws whole windows (``draws_windows``), no callback, room for a whole episode
+        (a shorter rollout leaves a stepped environment in the middle of its texts, ready to go on), and only options
+        that it knows. Anything else is stepped.
         """
         known = {"break_when_any_done", "auto_reset", "return_contiguous", "trust_policy"}
         fast = (
             getattr(policy, "draws_windows", False)
             and callback is None
+            and max_steps >= self.num_steps
             and set(options) <= known
             and options.get("auto_reset", True)
         )

@@ -23,7 +23,7 @@ class ParallelCollector(Collector):
         policy: a module that draws whole windows (``draws_windows``).
         total_frames: bytes to collect in all.
         frames_per_batch: bytes per batch, a multiple of the environment's rows; None is one episode of every row.
-        **options: passed on to :class:`torchrl.collectors.Collector`.
+        **options: passed on to :class:`torchrl.collectors.Collector`; what only stepping can do is refused.
     """
 
     def __init__(
@@ -35,6 +35,16 @@ class ParallelCollector(Collector):
         frames_per_batch: int | None = None,
         **options: Any,
     ) -> None:
+        if not isinstance(env, ByteBoundaryEnv):
+            raise TypeError(
+                f"env must be a ByteBoundaryEnv, got {type(env).__name__}; "
+                f"torchrl.collectors.Collector steps any environment"
+            )
+        for name in ("max_frames_per_traj", "init_random_frames"):
+            if options.get(name):
+                raise ValueError(
+                    f"{name} needs an environment that is stepped (torchrl.collectors.Collector), got {options[name]!r}"
+                )
         if not getattr(policy, "draws_windows", False):
             raise ValueError(
                 f"policy must draw whole windows (an actor of rltok_rl.agents does), got {type(policy).__name__}; "

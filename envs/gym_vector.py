@@ -12,8 +12,9 @@ from gymnasium.vector.utils import batch_space
 from rltok_rl.envs.gym_common import Told, build_env, known_options, observation_space
 from tensordict import TensorDict, TensorDictBase
 
-from rltok_rl.data import TextSource
+from rltok_rl.data import WindowSource
 from rltok_rl.data.source import Documents
+from rltok_rl.functional.numbers import check_count
 from rltok_rl.models import UNet
 
 
@@ -25,25 +26,29 @@ class ByteBoundaryVectorEnv(VectorEnv):
         model: as for :class:`ByteBoundaryGym`.
         text: as for :class:`ByteBoundaryGym`.
         num_steps: as for :class:`ByteBoundaryGym`.
-        autoreset_mode: ``DISABLED`` (ended texts are reset with ``options={"reset_mask": ...}``) or ``SAME_STEP`` (they
-            are reset at once; their last observation is ``info["final_obs"]``).
+        autoreset_mode: ``DISABLED`` (ended texts are reset with ``options={"reset_mask": ...}``: the mode to prefer, no
+            transition is ever made of two texts) or ``SAME_STEP`` (they are reset at once; their last observation is
+            ``info["final_obs"]``).
         **options: as for :class:`ByteBoundaryGym`.
     """
 
-    metadata = {"render_modes": ["ansi"], "render_fps": 4, "autoreset_mode": AutoresetMode.DISABLED}
+    metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.DISABLED}
 
     def __init__(
         self,
         num_envs: int = 1,
         model: str | UNet = "tiny",
-        text: Documents | TextSource | None = None,
+        text: Documents | WindowSource | None = None,
         num_steps: int = 256,
         autoreset_mode: AutoresetMode | str = AutoresetMode.DISABLED,
         render_mode: str | None = None,
         **options: Any,
     ) -> None:
-        if num_envs < 1:
-            raise ValueError(f"num_envs must be at least 1, got {num_envs}")
+        num_envs = check_count("num_envs", num_envs)
+        if render_mode is not None:
+            raise ValueError(
+                f"render_mode must be None for many texts at once, got {render_mode!r}; render a single one"
+            )
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         if self.autoreset_mode == AutoresetMode.NEXT_STEP:
             raise ValueError("autoreset_mode must be Disabled or SameStep, got NextStep")

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
+from rltok_rl.envs.gym_common import known_options
 from rltok_rl.envs.gym_vector import ByteBoundaryVectorEnv
 from stable_baselines3.common.vec_env import VecEnv
 
@@ -26,12 +27,22 @@ class SB3VecEnv(VecEnv):
         self._actions: np.ndarray | None = None
 
     def reset(self) -> dict[str, np.ndarray]:
-        """Start all texts; honours ``seed(...)``."""
+        """Start all texts; honours ``seed(...)`` and ``set_options({"text": ...})``."""
         seeds = [seed for seed in self._seeds if seed is not None]
-        observation, _ = self.vector.reset(seed=seeds[0] if seeds else None)
+        observation, _ = self.vector.reset(seed=seeds[0] if seeds else None, options=self._joint_options())
         self._reset_seeds()
         self._reset_options()
         return observation
+
+    def _joint_options(self) -> dict[str, Any] | None:
+        """Options of all texts from one dict each: ``text`` becomes a list."""
+        given = [options or {} for options in self._options]
+        texts = [known_options(options, "text").get("text") for options in given]
+        if all(text is None for text in texts):
+            return None
+        if any(text is None for text in texts):
+            raise ValueError(f"options must give a text to every row or to none, got none in row {texts.index(None)}")
+        return {"text": texts}
 
     def step_async(self, actions: np.ndarray) -> None:
         """Remember the decisions."""

@@ -24,26 +24,70 @@ class DataConfig:
     """Text, and how it is cut."""
 
     source: str = MISSING
-    """``python-code``, ``python-docs``, or the path of a UTF-8 text file."""
+    """``python-code``, ``python-docs``, a language (``recall``, ``lexicon``), a corpus (a key of
+    ``rltok_rl.data.CORPORA``), or the path of a file or a folder."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Of a language, or of ``datasets.load_dataset`` for a corpus."""
+    column: str | None = None
+    """Column of local tables; null takes ``text``, or else ``content``."""
+    min_bytes: int = 2
+    """Shorter documents are dropped, and counted."""
+    max_bytes: int | None = None
+    """Longer documents are cut to this, and counted."""
+    limit: int | None = None
+    """Documents to look at, from the start; null for all."""
+    cache: str | None = None
+    """Folder of the byte cache of files and corpora; null is one in ``caches``, by what it holds."""
+    short_documents: str = "error"
+    """What is done with a document shorter than a window: ``error``, or ``whole``."""
+    order: str = "random"
+    """``random`` windows, or ``epochs``: each window once before any comes again."""
     num_rows: int = 32
     """Rows of a rollout, of all processes."""
     num_steps: int = 256
     """Decisions per row; a window has one byte more."""
     held_out: float = 0.05
-    """Share of the text, at its end, that is never trained on."""
+    """Share of the documents, or of the end of a single text, that is never trained on."""
+
+
+@dataclass
+class ActorConfig:
+    """Who draws the boundaries that are trained on."""
+
+    name: str = "learned"
+    """``learned``, or one that learns nothing: ``random``, ``uniform``, ``whitespace``."""
+    rate: float | None = None
+    """Boundaries per byte of ``random`` and ``uniform``; null is the model's target rate."""
+    warm_start_bytes: int = 0
+    """Bytes to begin with whose boundaries are drawn at random at the target rate. ``reinforce`` learns nothing about
+    the policy from them, ``importance`` and ``ppo`` do."""
 
 
 @dataclass
 class EstimatorConfig:
-    """Advantages."""
+    """What decisions are judged by."""
 
     name: str = MISSING
-    """A registered value estimator, or ``local_flips``."""
+    """``discounted_return``, ``control_variate``, ``local_flips``, or ``critic_advantage`` (with ``loss=ppo``)."""
     gamma: float = 0.99
+    reward: str = "early_exit"
+    """A key of ``rltok_rl.functional.rewards.REWARDS``."""
+    price: float = 0.0
+    """Nats per boundary."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Further options of the estimator."""
+
+
+@dataclass
+class BaselineConfig:
+    """What returns are compared with."""
+
+    name: str = "none"
+    """``none``, ``batch_centred``, ``leave_one_out``, ``z_normalised``, ``group_centred``, ``running_mean``."""
     rows_per_text: int = 1
     """Rows that read one text; ``group_centred`` compares them."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Further options of the estimator."""
+    """Further options of the baseline."""
 
 
 @dataclass
@@ -52,18 +96,34 @@ class RateConfig:
 
     control: str = MISSING
     coefficient: float = 0.01
+    """0 leaves the rate alone."""
     options: dict[str, Any] = field(default_factory=dict)
     """Further options of ``RateLoss``."""
 
 
 @dataclass
 class LossConfig:
-    """Coefficients of the joint loss; the language model's is 1."""
+    """The joint loss."""
 
+    objective: str = "reinforce"
+    """``reinforce``, ``importance`` (each decision weighted by how likely it has become), or ``ppo`` (clipped)."""
+    policy_epochs: int = 1
+    """Updates of the policy per batch; more than one with ``importance`` or ``ppo``."""
+    clip_low: float = 0.2
+    """A ratio below 1 - this gains nothing more (``ppo``)."""
+    clip_high: float = 0.2
+    """A ratio above 1 + this gains nothing more (``ppo``)."""
+    max_weight: float | None = None
+    """Largest weight of a decision (``importance``)."""
+    average: str = "free"
+    """Over ``free`` decisions, or ``all`` as in the authors' released code (``reinforce``, ``importance``)."""
+    language_model: float = 1.0
     policy: float = 0.01
     early_exit: float = 0.1
     entropy: float = 0.0
     """Weight of an entropy bonus; 0 leaves it out."""
+    critic: float = 0.5
+    """Weight of the critic's loss, where there is one."""
 
 
 @dataclass
@@ -71,13 +131,19 @@ class OptimConfig:
     """AdamW and its schedule."""
 
     total_bytes: int = MISSING
+    """Bytes to train on in all."""
     lr: float = 2e-3
+    """Peak learning rate of AdamW."""
     warm_up_bytes: int = 0
+    """Bytes of linear warm-up."""
     lr_floor: float = 0.1
+    """Share of the learning rate that is left at the end of the cosine."""
     beta1: float = 0.9
     beta2: float = 0.95
     weight_decay: float = 0.1
+    """Of weight matrices."""
     clip_norm: float = 1.0
+    """Largest norm of the gradient."""
 
 
 @dataclass
@@ -88,7 +154,11 @@ class ComputeConfig:
     strategy: str = "none"
     """With several processes: ``ddp`` (the model whole in each) or ``fsdp`` (in pieces). ``none`` is one process."""
     precision: str = "float32"
+    """Of matrix products: ``float32`` or ``bfloat16``."""
+    compile: bool = False
+    """Compile the byte and token layers (``torch.compile``)."""
     micro_batches: int = 1
+    """Rollouts per update; batch means and rates are those of all of them."""
     threads: int = 0
     """Threads of torch on the CPU; 0 leaves it to torch."""
 
@@ -125,7 +195,9 @@ class TrainConfig:
 
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
+    actor: ActorConfig = field(default_factory=ActorConfig)
     estimator: EstimatorConfig = field(default_factory=EstimatorConfig)
+    baseline: BaselineConfig = field(default_factory=BaselineConfig)
     rate: RateConfig = field(default_factory=RateConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
@@ -144,7 +216,10 @@ class TrainConfig:
 GROUPS = {
     "model": ModelConfig,
     "data": DataConfig,
+    "actor": ActorConfig,
     "estimator": EstimatorConfig,
+    "baseline": BaselineConfig,
+    "loss": LossConfig,
     "rate": RateConfig,
     "optim": OptimConfig,
     "compute": ComputeConfig,

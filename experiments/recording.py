@@ -14,6 +14,7 @@ All of it is on disk before the next update begins, and is cut back to the check
 from __future__ import annotations
 
 import json
+import math
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -21,13 +22,13 @@ from typing import Any
 
 from omegaconf import OmegaConf
 from rltok_rl.experiments.config import TrainConfig
+from rltok_rl.experiments.texts import Texts
 
-from rltok_rl.data import TextSource
 from rltok_rl.models import UNet
+from rltok_rl.training import Trainer
 from rltok_rl.training.checkpoint import save_checkpoint
 from rltok_rl.training.lines import UpdateLog
 from rltok_rl.training.loggers import Logging, LogTarget
-from rltok_rl.training.loop import Trainer
 from rltok_rl.training.progress import MetricsTable, Progress
 from rltok_rl.training.record import Starts, environment
 from rltok_rl.training.sharding import whole_model
@@ -52,20 +53,25 @@ class Recorder:
     Args:
         config: of the run.
         trainer: as it will go on, its state loaded.
-        held: text that is not trained on.
+        texts: to train on, and held out.
         resuming: whether the folder's run goes on.
         command: how it was started.
     """
 
-    def __init__(
-        self, config: TrainConfig, trainer: Trainer, held: TextSource, *, resuming: bool, command: str
-    ) -> None:
+    def __init__(self, config: TrainConfig, trainer: Trainer, texts: Texts, *, resuming: bool, command: str) -> None:
         self.trainer, self.out = trainer, Path(config.out)
         looks = config.snapshots
         total = -(-config.optim.total_bytes // trainer.bytes_per_update)
         self.due = set(snapshot_updates(total, looks.count, spacing=looks.spacing))
         rows: Any = {"num_rows": config.data.num_rows, "num_steps": config.data.num_steps}
-        self.snapshots = Snapshots(held=held, batches=looks.batches, num_bytes=looks.num_bytes, **rows)
+        self.snapshots = Snapshots(
+            held=texts.held_out,
+            actor=None if config.actor.name == "learned" else trainer.actor,
+            language=texts.language,
+            batches=looks.batches,
+            num_bytes=looks.num_bytes,
+            **rows,
+        )
         self._open = ExitStack()
         if trainer.processes.main:
             self._begin(config, trainer.updates if resuming else None, command)
@@ -110,7 +116,7 @@ class Recorder:
         """
         trainer = self.trainer
         if trainer.processes.main:
-            noted = {name: figures[name] for name in NOTED}
+            noted = {name: figures.get(name, math.nan) for name in NOTED}  # some have no policy
             self.table.add(trainer.updates, trainer.bytes_done, noted)
             self.logging.add("train", noted, update=trainer.updates)
             for text in trainer.warnings:

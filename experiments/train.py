@@ -1,13 +1,14 @@
 """Train a boundary policy and its language model.
 
-    python -m rltok_rl.experiments.train estimator=siblings optim.total_bytes=4_000_000 out=runs/mine
+    python -m rltok_rl.experiments.train baseline=siblings optim.total_bytes=4_000_000 out=runs/mine
 
 In several processes, with the same figures:
 
     torchrun --nproc-per-node 2 -m rltok_rl.experiments.train compute.strategy=ddp out=runs/mine
 
 Options are those of :class:`~rltok_rl.experiments.config.TrainConfig`; groups (``model=``, ``data=``, ``estimator=``,
-``rate=``, ``optim=``, ``compute=``, ``logger=``, ``experiment=``) are the yaml files in ``conf``.
+``baseline=``, ``loss=``, ``rate=``, ``actor=``, ``optim=``, ``compute=``, ``logger=``, ``experiment=``) are the yaml
+files in ``conf``.
 """
 
 from __future__ import annotations
@@ -22,30 +23,17 @@ from typing import Any
 import hydra
 import torch
 from omegaconf import OmegaConf
-from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.experiments.bench.harness import keep_memory, machine
-from rltok_rl.experiments.config import LossConfig, RateConfig, TrainConfig, register
+from rltok_rl.experiments.build import make_trainer
+from rltok_rl.experiments.config import TrainConfig, register
+from rltok_rl.experiments.names import check_overrides
 from rltok_rl.experiments.recording import Recorder
 from rltok_rl.experiments.report import write_report
 from safetensors.torch import save_file
 
-from rltok_rl.data import RepeatedSource, TextSource, local_code, local_prose
-from rltok_rl.models import UNet, preset
-from rltok_rl.objectives import (
-    BoundaryReinforceLoss,
-    EarlyExitLoss,
-    EntropyBonus,
-    JointLoss,
-    LanguageModelLoss,
-    LocalFlips,
-    RateLoss,
-    make_estimator,
-)
-from rltok_rl.training.alarms import Alarms
 from rltok_rl.training.checkpoint import list_checkpoints, load_checkpoint
 from rltok_rl.training.distributed import Processes, init_processes, main_speaks
 from rltok_rl.training.loggers import check_logger
-from rltok_rl.training.loop import LoopOptions, Trainer
 from rltok_rl.training.record import bytes_per_second, peak_memory, without_folders
 from rltok_rl.training.sharding import whole_model
 from rltok_rl.training.signals import StopRequest
@@ -53,88 +41,6 @@ from rltok_rl.training.snapshots import sample_parts
 from rltok_rl.viz import boundary_text
 
 register()
-BUILT_IN = {"python-code": local_code, "python-docs": local_prose}
-
-
-def read_text(source: str) -> bytes:
-    """The text of a source, by name or from a file."""
-    if source in BUILT_IN:
-        return BUILT_IN[source]()
-    path = Path(source)
-    if not path.is_file():
-        raise FileNotFoundError(f"data.source must be one of {list(BUILT_IN)} or a file, got {source!r}")
-    text = path.read_bytes()
-    try:
-        text.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"data.source must be UTF-8 text, got {source!r}: {error}") from None
-    return text
-
-
-def split(text: bytes, held_out: float) -> tuple[TextSource, TextSource]:
-    """The beginning of a text to train on, and its end."""
-    if not 0.0 < held_out < 1.0:
-        raise ValueError(f"data.held_out must lie strictly between 0 and 1, got {held_out}")
-    cut = int(len(text) * (1 - held_out))
-    return TextSource(text[:cut]), TextSource(text[cut:])
-
-
-def make_loss(config: TrainConfig, model: UNet, processes: Processes) -> JointLoss:
-    """The joint loss that a configuration describes."""
-    together: dict[str, Any] = {"process_group": processes.group}
-    options = {**together, **config.estimator.options}
-    if config.estimator.name == "local_flips":
-        estimator = LocalFlips(model, gamma=config.estimator.gamma, **options)
-    else:
-        if config.estimator.name == "group_centred":
-            options.setdefault("group_size", config.estimator.rows_per_text)
-        if config.estimator.name == "running_mean":
-            options.setdefault("num_steps", config.data.num_steps)
-        estimator = make_estimator(config.estimator.name, gamma=config.estimator.gamma, **options)
-    rate: RateConfig = config.rate
-    weights: LossConfig = config.loss
-    terms: dict[str, Any] = {
-        "language_model": LanguageModelLoss(**together),
-        "policy": BoundaryReinforceLoss(estimator, **together),
-        "rate": RateLoss(model.config.target_rate, control=rate.control, **together, **rate.options),
-        "early_exit": EarlyExitLoss(**together),
-    }
-    coefficients = {"policy": weights.policy, "rate": rate.coefficient, "early_exit": weights.early_exit}
-    if weights.entropy:
-        terms["entropy"], coefficients["entropy"] = EntropyBonus(**together), weights.entropy
-    return JointLoss(terms, coefficients)
-
-
-def make_trainer(config: TrainConfig, processes: Processes | None = None) -> tuple[Trainer, TextSource]:
-    """The trainer that a configuration describes, and the text that it will not see."""
-    processes = Processes(device=torch.device(config.compute.device)) if processes is None else processes
-    num_rows = processes.share(config.data.num_rows, name="data.num_rows")
-    if num_rows % config.estimator.rows_per_text:
-        raise ValueError(
-            f"data.num_rows must be a multiple of estimator.rows_per_text, {config.estimator.rows_per_text}, in each "
-            f"of {processes.world_size} processes, got {config.data.num_rows}"
-        )
-    torch.manual_seed(config.seed)
-    model = UNet(preset(config.model.preset, **config.model.overrides)).to(processes.device)
-    train, held = split(read_text(config.data.source), config.data.held_out)
-    source = RepeatedSource(train, config.estimator.rows_per_text)
-    data, optim = config.data, config.optim
-    env = ByteBoundaryEnv(model, source, num_steps=data.num_steps, batch_size=(num_rows,), seed=config.seed)
-    options = LoopOptions(
-        total_bytes=optim.total_bytes,
-        lr=optim.lr,
-        warm_up_bytes=optim.warm_up_bytes,
-        lr_floor=optim.lr_floor,
-        betas=(optim.beta1, optim.beta2),
-        weight_decay=optim.weight_decay,
-        clip_norm=optim.clip_norm,
-        micro_batches=config.compute.micro_batches,
-        precision=config.compute.precision,
-    )
-    loss = make_loss(config, model, processes).to(processes.device)
-    alarms = Alarms(target_rate=model.config.target_rate)
-    many: dict[str, Any] = {"processes": processes, "strategy": config.compute.strategy}
-    return Trainer(model, env, loss, options, alarms=alarms, seed=config.seed, **many), held
 
 
 def check_same_run(config: TrainConfig, path: Path) -> None:
@@ -168,14 +74,16 @@ def run(config: TrainConfig, command: str, processes: Processes | None = None) -
     if config.compute.threads:
         torch.set_num_threads(config.compute.threads)
     out = Path(config.out)
-    trainer, held = make_trainer(config, processes)
+    trainer, texts = make_trainer(config, processes)
     processes = trainer.processes
     resuming, state = processes.broadcast(last_state(config) if processes.main else None)
     if state is not None:
         trainer.load_state_dict(state)
     if processes.main and state is not None:
         print(f"resuming {out} after update {trainer.updates}", file=sys.stderr)
-    recorder = Recorder(config, trainer, held, resuming=resuming, command=command)
+    if processes.main:
+        print(f"{config.data.source}: {texts.described}", file=sys.stderr)
+    recorder = Recorder(config, trainer, texts, resuming=resuming, command=command)
 
     with StopRequest() as stop, recorder:
 
@@ -236,6 +144,10 @@ def configured(config: Any) -> None:
 
 def main() -> None:
     """Command line."""
+    try:
+        check_overrides(sys.argv[1:])
+    except ValueError as error:
+        sys.exit(str(error) if main_speaks() else 1)
     if main_speaks():
         configured()
         return

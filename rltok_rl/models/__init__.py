@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rltok_rl.models.config import UNetConfig
 from rltok_rl.models.presets import PRESETS, preset
+from rltok_rl.models.shared import SharedModel
 from rltok_rl.models.unet import UNet, UNetOutput, parameter_counts
 
-__all__ = ["PRESETS", "UNet", "UNetConfig", "UNetOutput", "parameter_counts", "preset"]
+__all__ = ["PRESETS", "SharedModel", "UNet", "UNetConfig", "UNetOutput", "parameter_counts", "preset"]

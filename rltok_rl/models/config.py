@@ -6,6 +6,8 @@ import math
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
+from rltok_rl.functional.numbers import check_count
+
 NUM_BYTES = 256
 _CAPS = ("attention_cap", "final_cap")
 
@@ -62,9 +64,9 @@ class UNetConfig:
     def __post_init__(self) -> None:
         """Refuse what cannot be built, by name."""
         for name in ("width", "num_heads", "num_token_layers", "window", "byte_mlp_ratio", "token_mlp_ratio"):
-            _require_int(name, getattr(self, name), minimum=1)
+            object.__setattr__(self, name, check_count(name, getattr(self, name)))
         for name in ("num_encoder_layers", "num_decoder_layers", "num_special", "num_lags"):
-            _require_int(name, getattr(self, name), minimum=0)
+            object.__setattr__(self, name, check_count(name, getattr(self, name), minimum=0))
         if self.width % (2 * self.num_heads):
             raise ValueError(
                 f"width must be a multiple of 2 * num_heads (rotary positions turn pairs of channels), "
@@ -108,11 +110,6 @@ class UNetConfig:
         if unknown:
             raise ValueError(f"unknown keys {unknown} for UNetConfig; allowed are {sorted(known)}")
         return cls(**values)
-
-
-def _require_int(name: str, value: object, *, minimum: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-        raise ValueError(f"{name} must be an integer of at least {minimum}, got {value!r}")
 
 
 def _require_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:

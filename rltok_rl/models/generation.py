@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rltok_rl.functional.decoding import sample_bytes
 from rltok_rl.functional.likelihood import byte_log_prob
+from rltok_rl.functional.numbers import check_count
 from rltok_rl.functional.text import text_to_ids
 from rltok_rl.models.incremental import decide, observe, prefill
 from rltok_rl.models.unet import UNet
@@ -123,8 +124,7 @@ def stream(
     stream ends when the row with the longest prompt has written ``max_bytes``.
     """
     rows = [text_to_ids(prompt) for prompt in _as_rows(prompts)]
-    if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 0:
-        raise ValueError(f"max_bytes must be an integer of at least 0, got {max_bytes!r}")
+    max_bytes = check_count("max_bytes", max_bytes, minimum=0)
     if boundaries not in ("sample", "greedy"):
         raise ValueError(f"boundaries must be one of ['sample', 'greedy'], got {boundaries!r}")
     draw = partial(sample_bytes, temperature=temperature, top_k=top_k, top_p=top_p)

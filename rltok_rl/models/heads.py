@@ -29,7 +29,7 @@ class BoundaryHead(nn.Module):
 
     def __init__(self, config: UNetConfig) -> None:
         super().__init__()
-        self.scale = config.boundary_scale
+        self.scale, self.num_lags = config.boundary_scale, config.num_lags
         self._training_cap = config.boundary_cap
         self.offset = math.log(config.target_rate) - math.log1p(-config.target_rate)
         self.projection = nn.Linear(config.width, 1 + config.num_lags, bias=config.boundary_bias)

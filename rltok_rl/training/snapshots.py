@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from rltok_rl.agents import LearnedBoundaryActor
-from rltok_rl.data import TextSource
+from rltok_rl.data.languages import Language
+from rltok_rl.data.windows import WindowSource
 from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.models.unet import UNet
 
@@ -52,6 +53,8 @@ class Snapshots:
 
     Args:
         held: the text.
+        actor: draws the boundaries; None is the model's own policy.
+        language: that the text is of, if its answer is known: the share of what tokens can earn is told too.
         num_rows: rows of an evaluation batch.
         num_steps: decisions per row.
         batches: evaluation batches.
@@ -59,7 +62,9 @@ class Snapshots:
         seed: of texts and boundaries.
     """
 
-    held: TextSource
+    held: WindowSource
+    actor: Any = None
+    language: Language | None = None
     num_rows: int
     num_steps: int
     batches: int = 8
@@ -77,7 +82,12 @@ class Snapshots:
         Args:
             model: in one piece.
         """
-        return {**self.figures(model), **self.sample(model)}
+        training = model.training
+        try:
+            model.eval()  # no cap on boundary logits
+            return {**self.figures(model), **self.sample(model)}
+        finally:
+            model.train(training)
 
     @torch.no_grad()
     def figures(self, model: UNet) -> dict[str, float]:
@@ -89,18 +99,24 @@ class Snapshots:
         rows: Any = {"num_steps": self.num_steps, "batch_size": (self.num_rows,)}
         env = ByteBoundaryEnv(model, self.held, seed=self.seed, **rows)
         generator = torch.Generator(model.embedding.weight.device).manual_seed(self.seed)
-        actor = LearnedBoundaryActor(model)
-        nats, early, rates = [], [], []
+        actor = LearnedBoundaryActor(model) if self.actor is None else self.actor
+        nats, early, rates, shares = [], [], [], []
         for _ in range(self.batches):
             rollout = env.parallel_rollout(actor, generator=generator, exclude=("encoder_state",))
             nats.append(-rollout["next", "final_log_prob"].mean().item())
             early.append(-rollout["next", "early_log_prob"].mean().item())
             rates.append(rollout["action"].float().mean().item())
+            if self.language is not None:
+                byte_ids = torch.cat((rollout["byte"], rollout["next", "byte"][:, -1:]), 1)
+                log_prob = rollout["next", "final_log_prob"].squeeze(-1)
+                shares.append(self.language.share_captured(byte_ids, log_prob))
         figures = {
             "held_out_bits_per_byte": fmean(nats) / math.log(2),
             "held_out_early_bits_per_byte": fmean(early) / math.log(2),
             "held_out_rate": fmean(rates),
         }
+        if shares:
+            figures["held_out_share"] = fmean(shares)
         if self.batches > 1:
             figures["held_out_standard_error"] = stdev(nats) / math.sqrt(self.batches) / math.log(2)
         return figures
@@ -117,11 +133,18 @@ class Snapshots:
         """
         device, seed = model.embedding.weight.device, self.seed + 1
         window = self.held.draw(1, self.num_bytes, torch.Generator().manual_seed(seed)).byte_ids.to(device)  # [1, T]
-        out = model(window, generator=torch.Generator(device).manual_seed(seed))
+        if self.actor is None:
+            out = model(window, generator=torch.Generator(device).manual_seed(seed))
+            boundaries, probs = out.boundaries[0], out.boundary_logits.sigmoid()[0]
+        else:
+            text = bytes(window[0].tolist())
+            env = ByteBoundaryEnv(model, text, num_steps=self.num_bytes - 1, batch_size=(1,), seed=seed)
+            boundaries = env.parallel_rollout(self.actor, text=text)["action"][0]
+            probs = boundaries.float()  # a rule is certain of itself
         return {
-            "text": bytes(window[0].tolist()).decode("latin-1"),
-            "boundaries": "".join(str(int(b)) for b in out.boundaries[0].tolist()),
-            "probabilities": [round(p, 4) for p in out.boundary_logits.sigmoid()[0].tolist()],
+            "text": bytes(window[0, : len(boundaries)].tolist()).decode("latin-1"),
+            "boundaries": "".join(str(int(b)) for b in boundaries.tolist()),
+            "probabilities": [round(p, 4) for p in probs.tolist()],
         }
 
 

@@ -12,7 +12,12 @@ _COLUMNS = 64
 
 
 def boundary_picture(
-    text: bytes, boundaries: Sequence[bool], probabilities: Sequence[float] | None = None, *, columns: int = _COLUMNS
+    text: bytes,
+    boundaries: Sequence[bool],
+    probabilities: Sequence[float] | None = None,
+    *,
+    columns: int = _COLUMNS,
+    least_characters: int = 1,
 ) -> np.ndarray:
     """Draw bytes in lines of fixed width, each character on a background by probability, a bar after each boundary.
 
@@ -21,6 +26,7 @@ def boundary_picture(
         boundaries: T decisions.
         probabilities: T numbers in [0, 1]; None shows the decisions.
         columns: characters per line.
+        least_characters: leave room for so many, so that pictures of a growing text are of one size.
 
     Returns:
         [height, width, 3] uint8.
@@ -32,7 +38,7 @@ def boundary_picture(
 
     shown = characters(text)
     values = [float(b) for b in boundaries] if probabilities is None else probabilities
-    num_lines = max(1, -(-len(shown) // columns))
+    num_lines = -(-max(len(shown), least_characters) // columns)
     figure = Figure(figsize=(columns * 0.12, num_lines * 0.26), dpi=100)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(0, columns), ylim=(num_lines, 0))

@@ -17,7 +17,7 @@ from rltok_rl.envs import ByteBoundaryEnv, ParallelCollector
 from tensordict import TensorDict
 from torchrl.collectors import Collector
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
-from torchrl.envs import EnvBase, ExplorationType
+from torchrl.envs import EnvBase, ExplorationType, TransformedEnv
 from torchrl.envs.utils import set_exploration_type
 from torchrl.modules import set_recurrent_mode
 from torchrl.objectives import A2CLoss, ClipPPOLoss, ReinforceLoss
@@ -70,6 +70,11 @@ def test_forced_boundaries():
     policy = BernoulliBoundary(torch.tensor([-50.0, -50.0]), forced=torch.tensor([True, False]))
     assert policy.sample().tolist() == policy.mode.tolist() == [1, 0]
     assert policy.log_prob(torch.tensor([1, 0]))[0] == 0 == policy.entropy()[0]
+    wide = policy.expand((3, 2))
+    for one in (policy, wide):
+        assert one.probs[..., 0].eq(1).all() and one.probs[..., 1].lt(1e-9).all()
+        assert one.variance.lt(1e-9).all()
+    assert wide.mode[:, 0].tolist() == [1, 1, 1]
 
 
 def test_uniform_actor_spaces_evenly():
@@ -84,6 +89,9 @@ def test_uniform_actor_spaces_evenly():
 
 
 def test_stride_and_whitespace_actors():
+    every = torch.arange(256)[None]
+    marks = WhitespaceActor()(TensorDict({"byte": every, "forced": every < 0}, (1, 256)))["action"][0]
+    assert bytes(marks.nonzero().flatten().tolist()) == b"\t\n\v\f\r "
     text = torch.tensor([list(b" two words\n")])
     position = torch.arange(text.shape[1])[None, :, None]
     td = TensorDict({"byte": text, "position": position, "forced": position[..., 0] == 0}, text.shape)
@@ -169,8 +177,31 @@ def test_collectors(env, model, actor_of):
 def test_parallel_collector_refuses_what_it_cannot_do(env):
     with pytest.raises(ValueError, match="policy must draw whole windows .* got function"):
         ParallelCollector(env, lambda td: td, total_frames=80)
+    with pytest.raises(ValueError, match="max_frames_per_traj needs an environment that is stepped .* got 10"):
+        ParallelCollector(env, RandomActor(0.3), total_frames=80, max_frames_per_traj=10)
+    with pytest.raises(TypeError, match="env must be a ByteBoundaryEnv, got TransformedEnv"):
+        ParallelCollector(TransformedEnv(env), RandomActor(0.3), total_frames=80)
     with pytest.raises(ValueError, match="frames_per_batch must be a multiple of the 4 rows, got 42"):
         ParallelCollector(env, RandomActor(0.3), total_frames=80, frames_per_batch=42)
+
+
+def test_parallel_collector_honours_the_stock_options(env, model):
+    actor, calls = LearnedBoundaryActor(model), []
+
+    def batch(**options):
+        env.set_seed(0)
+        collector = ParallelCollector(env, actor, total_frames=80, **options)
+        return next(iter(collector))
+
+    greedy = batch(exploration_type=ExplorationType.DETERMINISTIC)
+    free = ~greedy["forced"]
+    assert torch.equal(greedy["action"][free], (greedy["logits"] > 0).long()[free])
+    assert not greedy["logits"].requires_grad
+    batch(pre_collect_hook=lambda: calls.append(1))
+    assert calls == [1]
+    short = batch(frames_per_batch=40, set_truncated=True)  # half an episode
+    assert short.shape == (4, 10) and bool(short["next", "truncated"][:, -1].all())
+    assert not bool(batch(frames_per_batch=40)["next", "truncated"].any())
 
 
 def test_replay_buffer(env, model):
@@ -194,6 +225,22 @@ def test_critic_starts_silent_and_learns_apart(env, model):
         critic.module[-1].weight.normal_()
     critic(rollout)["state_value"].sum().backward()
     assert all(p.grad is None or p.grad.abs().max() == 0 for p in model.parameters())
+    attached = BoundaryCritic(model.config, detach=False)
+    with torch.no_grad():
+        attached.module[-1].weight.normal_()
+    states = 7 * rollout["encoder_state"].detach()
+    scaled, plain = (attached.module(x) for x in (states, states / 7))
+    torch.testing.assert_close(scaled, plain, rtol=1e-3, atol=1e-3)  # a norm comes first: states grow in training
+    attached(env.parallel_rollout())["state_value"].sum().backward()
+    assert model.embedding.weight.grad.abs().max() > 0
+
+
+def test_window_policies_and_lags(model):
+    """A policy with more lags than the environment remembers is told so, rather than shortened."""
+    env = ByteBoundaryEnv(UNet(preset("tiny", num_lags=2)).eval(), TEXT, num_steps=5, batch_size=(2,), seed=0)
+    for roll in (lambda actor: EnvBase.rollout(env, 5, actor), env.parallel_rollout):
+        with pytest.raises(ValueError, match="recent must hold the last 8 boundaries, got 2"):
+            roll(LearnedBoundaryActor(model))
 
 
 def test_random_actor_in_a_plain_rollout(env):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 import torch
+from rltok_rl.agents import LearnedBoundaryActor
 from rltok_rl.envs import ByteBoundaryEnv
 from tensordict import TensorDict
 from torchrl.envs import EnvBase
@@ -139,7 +141,12 @@ def test_same_seed_same_texts(make_env):
     ("options", "message"),
     [
         ({"num_steps": 0}, "num_steps must be an integer of at least 1, got 0"),
-        ({"batch_size": (2, 3)}, "batch_size must be [] or [B], got [2, 3]"),
+        ({"num_steps": 2.0}, "num_steps must be an integer of at least 1, got 2.0"),
+        ({"batch_size": (2, 3)}, "batch_size must be [] or [B] with B >= 1, got [2, 3]"),
+        ({"batch_size": (0,)}, "batch_size must be [] or [B] with B >= 1, got [0]"),
+        ({"batch_size": 3}, "batch_size must be [] or [B] with B >= 1, got 3"),
+        ({"price": -0.1}, "price must be a finite number of at least 0, got -0.1"),
+        ({"price": float("nan")}, "price must be a finite number of at least 0, got nan"),
         ({"reward": "fame"}, "reward must be one of ['early_exit', 'log_likelihood', 'entropy_relative'], got 'fame'"),
         ({"num_steps": 5000}, "documents must have at least the 5001 bytes of a window, got 440 in document 0"),
     ],
@@ -156,6 +163,54 @@ def test_wrong_arguments(make_env, options, message):
 def test_empty_sources(model, documents, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         ByteBoundaryEnv(model, documents, num_steps=4)
+    with pytest.raises(TypeError, match="model must be a UNet, got str"):
+        ByteBoundaryEnv("tiny", "some text", num_steps=4)  # type: ignore[arg-type]
+
+
+def test_unseeded_environments_differ_and_follow_the_global_seed(model):
+    def texts() -> list[int]:
+        env = ByteBoundaryEnv(model, bytes(range(1, 200)), num_steps=4, batch_size=(20,))
+        return env.reset()["byte"].tolist()
+
+    assert texts() != texts()
+    torch.manual_seed(0)
+    first = texts()
+    torch.manual_seed(0)
+    assert texts() == first
+
+
+@torch.no_grad()
+def test_numpy_counts_and_other_precisions(model):
+    """A NumPy integer is an integer; a bfloat16 model observes in float32 and is drawn from as it is."""
+    env = ByteBoundaryEnv(model.bfloat16(), "some text", num_steps=np.int64(5), batch_size=(2,), seed=0)
+    check_env_specs(env)
+    rollouts = [EnvBase.rollout(env, 5, LearnedBoundaryActor(model)), env.parallel_rollout()]
+    assert all(rollout["encoder_state"].dtype == torch.float32 for rollout in rollouts)
+    assert all(bool(rollout["logits"].isfinite().all()) for rollout in rollouts)
+
+
+def test_a_refused_text_changes_nothing(make_env):
+    """Texts are looked at before any row starts: those that go on are not touched."""
+    env, fresh = make_env(), make_env()
+    with pytest.raises(ValueError, match="text must have at least 2 bytes .* got 1 in row 1"):
+        fresh.reset(text=["ab", "c", "de"])
+    with pytest.raises(RuntimeError, match="step was called before reset"):
+        fresh.step(fresh.rand_action(TensorDict(batch_size=(3,))))
+    td = env.reset()
+    with pytest.raises(ValueError, match="got 0 in row 0"):
+        env.reset(td.clone().set("_reset", torch.tensor([[False], [True], [False]])), text=[""])
+    after = env.step(td.set("action", torch.zeros(3, dtype=torch.int64)))
+    assert after["next", "position"].flatten().tolist() == [1, 1, 1]
+    with pytest.raises(TypeError, match=re.escape("reset takes text, got ['texts']")):
+        env.reset(texts="ab")
+    with pytest.raises(TypeError, match="text must be str or bytes, got int"):
+        env.reset(text=[1, 2, 3])
+
+
+def test_long_given_texts_are_cut_to_a_window(make_env):
+    env = make_env(num_steps=3, batch_size=())
+    steps = stepped(env, torch.zeros(3, dtype=torch.int64), text="abcdefgh")
+    assert bool(steps[-1]["next", "truncated"]) and int(steps[-1]["next", "byte"]) == ord("d")
 
 
 def test_misuse_of_steps(make_env):
@@ -164,6 +219,10 @@ def test_misuse_of_steps(make_env):
     with pytest.raises(RuntimeError, match="step was called before reset"):
         env.step(action.clone())
     td = env.reset()
+    with pytest.raises(KeyError, match="step reads 'action', got only"):
+        env.step(td.clone())
+    with pytest.raises(ValueError, match="action must be on the environment's device, cpu, got meta"):
+        env._step(TensorDict({"action": torch.zeros(3, dtype=torch.int64, device="meta")}, (3,)))
     for wrong, message in [
         (torch.full((3,), 2), "action must be 0 (no boundary) or 1 (boundary), got 2"),
         (torch.full((3,), -1), "action must be 0 (no boundary) or 1 (boundary), got -1"),

@@ -197,6 +197,20 @@ def test_sb3_adapter_hands_over_the_end_of_an_episode():
     assert [info["terminal_observation"]["position"].item() for info in infos] == [3, 3]
     assert [info["num_tokens"] for info in infos] == [3, 1]
     assert observation["position"].flatten().tolist() == [0, 0]
+    env.seed(0)
+    first = env.reset()["encoder_state"]
+    env.seed(1)
+    other = env.reset()["encoder_state"]
+    env.seed(0)
+    np.testing.assert_array_equal(env.reset()["encoder_state"], first)
+    assert (first != other).any()
+    env.set_options([{"text": "ab"}, {"text": "bcdefgh"}])
+    assert env.reset()["byte"].tolist() == [ord("a"), ord("b")]
+    done, infos = env.step(np.array([1, 0]))[2:]
+    assert done.tolist() == [True, False] and not infos[0]["TimeLimit.truncated"]  # its document ended
+    env.set_options([{"text": "ab"}, {}])
+    with pytest.raises(ValueError, match="options must give a text to every row or to none, got none in row 1"):
+        env.reset()
     assert env.get_attr("num_envs") == [2, 2] and env.env_is_wrapped(object) == [False, False]
 
 
@@ -206,7 +220,7 @@ def test_sb3_adapter_hands_over_the_end_of_an_episode():
         (lambda env: env.step(2), ValueError, r"action must be 0 \(no boundary\) or 1 \(boundary\), got 2"),
         (lambda env: env.step(np.array([1])), ValueError, "action must be 0 .* got array"),
         (lambda env: env.reset(options={"txt": "a"}), ValueError, r"options may hold \['text'\], got \['txt'\]"),
-        (lambda env: env.reset(options={"text": "a"}), ValueError, "at least 2 bytes each"),
+        (lambda env: env.reset(options={"text": "a"}), ValueError, "text must have at least 2 bytes .* got 1 in row 0"),
         (lambda env: [env.step(0) for _ in range(9)], RuntimeError, "step was called after the end of the episode"),
     ],
 )
@@ -233,8 +247,10 @@ def test_misuse_of_the_vector_environment():
         env.reset(seed=[1, 2, 3])
     with pytest.raises(ValueError, match="autoreset_mode must be Disabled or SameStep"):
         ByteBoundaryVectorEnv(3, autoreset_mode=AutoresetMode.NEXT_STEP)
-    with pytest.raises(ValueError, match="num_envs must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="num_envs must be an integer of at least 1, got 0"):
         ByteBoundaryVectorEnv(0)
+    with pytest.raises(ValueError, match="render_mode must be None for many texts at once, got 'ansi'"):
+        ByteBoundaryVectorEnv(2, render_mode="ansi")
 
 
 def test_unknown_names_are_refused_when_an_environment_is_made():
@@ -242,6 +258,47 @@ def test_unknown_names_are_refused_when_an_environment_is_made():
         gymnasium.make(ID, model="tinny")
     with pytest.raises(ValueError, match="render_mode must be one of"):
         ByteBoundaryGym(render_mode="human")
+
+
+def test_seed_zero_is_a_seed():
+    first, second = (gymnasium.make(ID, num_steps=8).reset(seed=0)[0]["encoder_state"] for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    unseeded = [gymnasium.make(ID, num_steps=8).reset()[0]["encoder_state"] for _ in range(4)]
+    assert any((a != unseeded[0]).any() for a in unseeded[1:])
+
+
+def test_pictures_show_boundaries_and_keep_their_size():
+    def picture(action: int, steps: int = 6) -> np.ndarray:
+        env = gymnasium.make(ID, num_steps=70, render_mode="rgb_array").unwrapped
+        with pytest.raises(RuntimeError, match="render was called before reset"):
+            env.render()
+        env.reset(options={"text": "to be or not to be"})
+        for _ in range(steps):
+            env.step(action)
+        return env.render()
+
+    without, every, early = picture(0), picture(1), picture(1, steps=1)
+    assert (without != every).any()
+    assert without.shape == every.shape == early.shape
+
+
+def test_vector_resets_of_some_rows_leave_the_others_counts_alone():
+    """A row that goes on has drawn its first boundary already: a 0 draws none."""
+    env = ByteBoundaryVectorEnv(2, num_steps=6)
+    env.reset(seed=0)
+    env.step(np.array([0, 0]))
+    env.reset(options={"reset_mask": np.array([True, False])})
+    info = env.step(np.array([0, 0]))[4]
+    assert info["num_tokens"].tolist() == [1, 1]
+
+
+def test_final_observations_are_of_rows_that_ended():
+    env = ByteBoundaryVectorEnv(2, num_steps=4, autoreset_mode=AutoresetMode.SAME_STEP)
+    env.reset(seed=0, options={"text": ["ab", "abcdef"]})
+    *_, terminated, truncated, info = env.step(np.array([1, 1]))
+    assert terminated.tolist() == [True, False] and not truncated.any()
+    assert info["final_obs"][0]["position"].item() == 1 and info["final_obs"][1] is None
+    assert info["_final_obs"].tolist() == [True, False]
 
 
 def test_first_action_is_a_boundary_whatever_it_says():

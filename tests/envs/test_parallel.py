@@ -13,6 +13,7 @@ from torch import Tensor
 from torchrl.envs import EnvBase, ExplorationType, RewardScaling, RewardSum, StepCounter, TransformedEnv
 from torchrl.envs.utils import set_exploration_type
 
+from rltok_rl.data import TextSource
 from rltok_rl.models import UNet, preset
 
 from .conftest import LONG, SHORT
@@ -143,6 +144,9 @@ def test_rollout_takes_the_fast_path_only_where_it_is_the_same(make_env, model, 
     )
     for options, fast in [
         ({}, True),
+        ({"max_steps": 40}, True),
+        ({"max_steps": 40, "break_when_any_done": False}, True),
+        ({"max_steps": 23}, False),  # the environment stands in the middle of its texts afterwards
         ({"break_when_any_done": False}, True),
         ({"callback": lambda *_: None}, False),
         ({"set_truncated": True}, False),
@@ -152,12 +156,13 @@ def test_rollout_takes_the_fast_path_only_where_it_is_the_same(make_env, model, 
         taken.clear()
         env.set_seed(1)
         torch.manual_seed(5)
-        got = env.rollout(10, **{"policy": actor, **options})
+        options = {"max_steps": 24, "policy": actor, **options}
+        got = env.rollout(**options)
         assert bool(taken) == fast, options
         env.set_seed(1)
         torch.manual_seed(5)
         if fast:
-            assert_same_rollout(EnvBase.rollout(env, 10, actor, **options), got)
+            assert_same_rollout(EnvBase.rollout(env, **options), got)
 
 
 def test_one_backward_reaches_everything_and_only_through_its_own_loss(make_env, model):
@@ -221,13 +226,74 @@ def test_transforms_and_stepping_after_a_parallel_rollout(make_env, model):
     base.reset()
 
 
+ONES = torch.ones(3, 5, dtype=torch.int64)
+
+
+def test_actors_that_cannot_serve_are_refused(make_env):
+    env = make_env()
+    with pytest.raises(TypeError, match="actor must draw whole windows .* got function; env.rollout steps any policy"):
+        env.parallel_rollout(lambda td: td)
+    with pytest.raises(TypeError, match="actor must have get_dist to score actions, got UniformActor"):
+        env.parallel_rollout(UniformActor(0.2), actions=ONES)
+
+
+def test_scoring_needs_every_option_of_a_draw(make_env, model):
+    """Every exploration that has no meaning for boundaries is refused on both paths, rather than taken for the mode."""
+    env, actor = make_env(), LearnedBoundaryActor(model)
+    with set_exploration_type(ExplorationType.MEAN):
+        with pytest.raises(ValueError, match="exploration type must be one of .* got MEAN"):
+            env.parallel_rollout(actor)
+
+
+@torch.no_grad()
+def test_random_numbers_are_taken_as_by_stepping(make_env, model):
+    """Afterwards the global generator stands where stepping leaves it, whether the actor draws or not."""
+    for actor in (LearnedBoundaryActor(model), UniformActor(0.3)):
+        stands = []
+        for roll in (EnvBase.rollout, lambda e, n, p, **o: e.parallel_rollout(p, max_steps=n, **o)):
+            env = make_env(short=True)
+            torch.manual_seed(5)
+            roll(env, 40, actor, break_when_any_done=True)
+            stands.append(torch.rand(()).item())
+        assert stands[0] == stands[1]
+
+
+@torch.no_grad()
+def test_texts_of_one_length_are_read_together(model, monkeypatch):
+    """One long text among short ones: short ones are not padded to its length, and nothing changes but the cost."""
+    source = TextSource([LONG, *(LONG[i : i + 9] for i in range(400))], short_documents="whole")
+    env = ByteBoundaryEnv(model, source, num_steps=60, batch_size=(8,), seed=3)
+    read, encode = [], model.encode
+    monkeypatch.setattr(model, "encode", lambda ids: read.append(ids.shape) or encode(ids))
+    parallel = env.parallel_rollout(max_steps=120, actions=(torch.rand(8, 120) < 0.3).long())
+    assert len(read) > 1
+    places = sum(rows * (length - 1) for rows, length in read)
+    assert 8 * 120 <= places <= 2 * 8 * 120
+    monkeypatch.undo()
+    env.set_seed(3)
+    actions = list(parallel["action"].unbind(-1))
+    assert_same_rollout(EnvBase.rollout(env, 120, actions=actions, break_when_any_done=False), parallel)
+
+
+def test_stepped_states_carry_no_gradient(make_env, model):
+    for rollout in (EnvBase.rollout(make_env(), 5, LearnedBoundaryActor(model)), make_env().parallel_rollout()):
+        assert not rollout["next", "reward"].requires_grad
+    assert not EnvBase.rollout(make_env(), 5)["encoder_state"].requires_grad
+    assert make_env().parallel_rollout()["encoder_state"].requires_grad
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"actions": torch.zeros(2, 5).long()}, "actions must have shape [3, 'T >= 1'], got [2, 5]"),
         ({"actions": torch.zeros(3).long()}, "actions must have shape [3, 'T >= 1'], got [3]"),
         ({"actions": torch.full((3, 5), 2)}, "action must be 0 (no boundary) or 1 (boundary), got 2"),
-        ({"max_steps": 0}, "max_steps must be at least 1 or None, got 0"),
+        ({"max_steps": 0}, "max_steps must be an integer of at least 1, got 0"),
+        ({"actions": ONES, "uniforms": torch.rand(3, 5)}, "give neither with actions"),
+        ({"actions": ONES, "generator": torch.Generator()}, "give neither with actions"),
+        ({"uniforms": torch.rand(3, 24), "generator": torch.Generator()}, "give uniforms or generator, not both"),
+        ({"exclude": ("encoder",)}, "exclude must be a tuple of names among ['action_log_prob', 'byte',"),
+        ({"exclude": "byte"}, "exclude must be a tuple of names"),
         ({"uniforms": torch.rand(3, 5)}, "uniforms must have shape [3, 24], got [3, 5]"),
     ],
 )
@@ -243,8 +309,6 @@ def test_gpu_rollout_equals_the_stepped_one_on_cpu():
     model = UNet(preset("tiny")).eval()
     actions, rollouts = (torch.rand(2, 40) < 0.3).long(), []
     for device in ("cpu", "cuda"):
-        from rltok_rl.data import TextSource
-
         env = ByteBoundaryEnv(
             model.to(device), TextSource([*SHORT, LONG], short_documents="whole"), num_steps=30, batch_size=(2,), seed=0
         )

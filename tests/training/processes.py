@@ -15,8 +15,8 @@ from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.data import RepeatedSource, TextSource
 from rltok_rl.models import UNet, preset
 from rltok_rl.objectives import EntropyBonus, JointLoss, LocalFlips, make_estimator
+from rltok_rl.training import LoopOptions, Trainer
 from rltok_rl.training.distributed import Processes
-from rltok_rl.training.loop import LoopOptions, Trainer
 
 PROSE = (
     "all happy families are alike; every unhappy family is unhappy in its own way. everything was in confusion. " * 20

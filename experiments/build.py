@@ -1,0 +1,199 @@
+"""From a declared configuration to the objects of a training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from rltok_rl.agents import BoundaryCritic, RandomActor, RolloutPolicy, UniformActor, WhitespaceActor
+from rltok_rl.envs import ByteBoundaryEnv
+from rltok_rl.experiments.config import TrainConfig
+from rltok_rl.experiments.texts import Texts, read_texts
+
+from rltok_rl.data import RepeatedSource
+from rltok_rl.models import UNet, preset
+from rltok_rl.objectives import (
+    BoundaryClipPPOLoss,
+    BoundaryReinforceLoss,
+    EarlyExitLoss,
+    EntropyBonus,
+    JointLoss,
+    LanguageModelLoss,
+    LocalFlips,
+    RateLoss,
+    make_estimator,
+)
+from rltok_rl.training import Alarms, LoopOptions, Trainer
+from rltok_rl.training.compiling import compile_layers
+from rltok_rl.training.distributed import Processes
+
+ACTORS = ("learned", "random", "uniform", "whitespace")
+OBJECTIVES = ("reinforce", "importance", "ppo")
+ESTIMATORS = ("discounted_return", "control_variate", "critic_advantage", "local_flips")
+BASELINES = ("none", "batch_centred", "leave_one_out", "z_normalised", "group_centred", "running_mean")
+_OF_THEIR_OWN = ("group_centred", "running_mean")  # baselines that come as estimators, over discounted returns alone
+
+
+def make_actor(config: TrainConfig, model: UNet) -> Any:
+    """Who draws the boundaries; None is the model's own policy.
+
+    Args:
+        config: of the training.
+        model: the U-Net.
+    """
+    actor = config.actor
+    _check("actor.name", actor.name, ACTORS)
+    if actor.name in ("learned", "whitespace") and actor.rate is not None:
+        raise ValueError(
+            f"actor.rate belongs to 'random' and 'uniform', got {actor.rate} with {actor.name!r}; a learned policy's "
+            f"rate is model.overrides.target_rate"
+        )
+    if actor.name != "learned" and actor.warm_start_bytes:
+        raise ValueError(
+            f"actor.warm_start_bytes belongs to 'learned', got {actor.warm_start_bytes} with {actor.name!r}"
+        )
+    rate = model.config.target_rate if actor.rate is None else actor.rate
+    made = {"random": lambda: RandomActor(rate), "uniform": lambda: UniformActor(rate), "whitespace": WhitespaceActor}
+    return None if actor.name == "learned" else made[actor.name]()
+
+
+def make_advantages(config: TrainConfig, model: UNet, process_group: Any = None) -> Any:
+    """The value estimator: an estimator with a baseline.
+
+    Args:
+        config: of the training.
+        model: the U-Net.
+        process_group: processes that train together.
+    """
+    estimator, baseline = config.estimator, config.baseline
+    _check("estimator.name", estimator.name, ESTIMATORS)
+    _check("baseline.name", baseline.name, BASELINES)
+    if baseline.name == "group_centred" and baseline.rows_per_text < 2:
+        raise ValueError(f"baseline.rows_per_text must be at least 2 for 'group_centred', got {baseline.rows_per_text}")
+    options: dict[str, Any] = {"gamma": estimator.gamma, "process_group": process_group, **estimator.options}
+    if estimator.name == "local_flips":
+        if baseline.name != "none":
+            raise ValueError(f"baseline must be 'none' with 'local_flips', which needs none, got {baseline.name!r}")
+        return LocalFlips(model, price=estimator.price, **options)
+    if baseline.name in _OF_THEIR_OWN:
+        if estimator.name != "discounted_return":
+            raise ValueError(f"baseline {baseline.name!r} is for 'discounted_return', got {estimator.name!r}")
+        own = {"num_steps": config.data.num_steps, "group_size": baseline.rows_per_text}
+        name = "num_steps" if baseline.name == "running_mean" else "group_size"
+        return make_estimator(baseline.name, **{name: own[name], **options, **baseline.options})
+    if estimator.name == "critic_advantage":
+        if config.loss.objective != "ppo":
+            raise ValueError(
+                f"estimator 'critic_advantage' needs loss.objective='ppo', which trains its critic, "
+                f"got {config.loss.objective!r}"
+            )
+        options = {"lmbda": 0.95, "value_network": BoundaryCritic(model.config), **options}
+    return make_estimator(estimator.name, baseline=baseline.name, **options, **baseline.options)
+
+
+def make_loss(config: TrainConfig, model: UNet, process_group: Any = None) -> JointLoss:
+    """The joint loss. Where boundaries are not learned, next-byte losses alone.
+
+    Args:
+        config: of the training.
+        model: the U-Net.
+        process_group: processes that train together.
+    """
+    weights, rate = config.loss, config.rate
+    together: dict[str, Any] = {"process_group": process_group}
+    terms: dict[str, Any] = {"language_model": LanguageModelLoss(**together), "early_exit": EarlyExitLoss(**together)}
+    coefficients = {"language_model": weights.language_model, "early_exit": weights.early_exit}
+    if config.actor.name == "learned":
+        terms["policy"] = _policy_loss(config, model, process_group)
+        terms["rate"] = RateLoss(model.config.target_rate, control=rate.control, **together, **rate.options)
+        coefficients |= {"policy": weights.policy, "rate": rate.coefficient}
+        if weights.entropy:
+            terms["entropy"], coefficients["entropy"] = EntropyBonus(**together), weights.entropy
+    return JointLoss(terms, coefficients)
+
+
+def _policy_loss(config: TrainConfig, model: UNet, process_group: Any) -> Any:
+    weights = config.loss
+    _check("loss.objective", weights.objective, OBJECTIVES)
+    advantages = make_advantages(config, model, process_group)
+    options: dict[str, Any] = {"process_group": process_group}
+    if weights.objective == "ppo":
+        critic = getattr(advantages, "value_network", None)
+        if critic is not None:
+            options["critic_coeff"] = weights.critic
+        clip = (weights.clip_low, weights.clip_high)
+        loss = BoundaryClipPPOLoss(RolloutPolicy(), critic, clip_epsilon=clip, **options)
+        return loss.make_value_estimator(advantages)
+    options["average"] = weights.average
+    if weights.objective == "importance":
+        options |= {"actor": RolloutPolicy(), "off_policy": True, "max_weight": weights.max_weight}
+    return BoundaryReinforceLoss(advantages, **options)
+
+
+def make_model(config: TrainConfig, device: torch.device) -> UNet:
+    """The U-Net, its weights drawn with the configuration's seed.
+
+    Args:
+        config: of the training.
+        device: where it computes.
+    """
+    torch.manual_seed(config.seed)
+    return UNet(preset(config.model.preset, **config.model.overrides)).to(device)
+
+
+def make_trainer(
+    config: TrainConfig, processes: Processes | None = None, texts: Texts | None = None
+) -> tuple[Trainer, Texts]:
+    """The trainer that a configuration describes, and its texts.
+
+    Args:
+        config: of the training.
+        processes: that train together; None is this one alone.
+        texts: what to train on and what to hold out; None reads what the configuration names.
+    """
+    processes = Processes(device=torch.device(config.compute.device)) if processes is None else processes
+    data, optim, compute = config.data, config.optim, config.compute
+    num_rows = processes.share(data.num_rows, name="data.num_rows")
+    if num_rows % config.baseline.rows_per_text:
+        raise ValueError(
+            f"data.num_rows must be a multiple of baseline.rows_per_text, {config.baseline.rows_per_text}, in each "
+            f"of {processes.world_size} processes, got {data.num_rows}"
+        )
+    options = LoopOptions(
+        total_bytes=optim.total_bytes,
+        lr=optim.lr,
+        warm_up_bytes=optim.warm_up_bytes,
+        lr_floor=optim.lr_floor,
+        betas=(optim.beta1, optim.beta2),
+        weight_decay=optim.weight_decay,
+        clip_norm=optim.clip_norm,
+        micro_batches=compute.micro_batches,
+        precision=compute.precision,
+        policy_epochs=config.loss.policy_epochs,
+        warm_start_bytes=config.actor.warm_start_bytes,
+    )
+    if texts is None:
+        texts = read_texts(data, seed=config.seed) if processes.main else None
+        processes.any(False)  # the main process writes the cache, the others read it
+        texts = read_texts(data, seed=config.seed) if texts is None else texts
+    model = make_model(config, processes.device)
+    source = (
+        texts.train
+        if config.baseline.rows_per_text == 1
+        else RepeatedSource(texts.train, config.baseline.rows_per_text)
+    )
+    judged: dict[str, Any] = {"reward": config.estimator.reward, "price": config.estimator.price}
+    env = ByteBoundaryEnv(model, source, num_steps=data.num_steps, batch_size=(num_rows,), seed=config.seed, **judged)
+    loss = make_loss(config, model, processes.group).to(processes.device)
+    actor = make_actor(config, model)
+    alarms = Alarms(target_rate=None if actor is not None or not config.rate.coefficient else model.config.target_rate)
+    many: dict[str, Any] = {"processes": processes, "strategy": compute.strategy}
+    trainer = Trainer(model, env, loss, options, actor=actor, alarms=alarms, seed=config.seed, **many)
+    if compute.compile:
+        compile_layers(model)
+    return trainer, texts
+
+
+def _check(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {list(allowed)}, got {value!r}")

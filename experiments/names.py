@@ -1,0 +1,83 @@
+"""Options on a command line that do not exist, named before Hydra sees them, with what may have been meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from rltok_rl.experiments.config import GROUPS, TrainConfig
+
+from rltok_rl.models import UNetConfig
+
+CONF = Path(__file__).resolve().parent / "conf"
+
+
+def option_names(schema: Any = TrainConfig, prefix: str = "") -> dict[str, type]:
+    """All options by their dotted names, and what they are of.
+
+    Args:
+        schema: a dataclass of options.
+        prefix: of the names.
+
+    Example:
+        >>> from rltok_rl.experiments.config import RateConfig
+        >>> list(option_names(RateConfig, "rate."))
+        ['rate.control', 'rate.coefficient', 'rate.options']
+    """
+    kinds = get_type_hints(schema)
+    found: dict[str, type] = {}
+    for one in fields(schema):
+        kind = kinds[one.name]
+        found |= option_names(kind, f"{prefix}{one.name}.") if is_dataclass(kind) else {f"{prefix}{one.name}": kind}
+    return found
+
+
+def choices(group: str) -> list[str]:
+    """The files of a group.
+
+    Args:
+        group: its folder.
+    """
+    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+
+
+def check_overrides(arguments: Sequence[str]) -> None:
+    """Refuse an option or a choice that does not exist, and say which one is nearest.
+
+    Args:
+        arguments: ``name=value`` as Hydra takes them; flags and options of Hydra itself are left to it.
+    """
+    known = option_names()
+    groups = [*GROUPS, "experiment"]
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        name = name.lstrip("+~")
+        if not equals or name.startswith(("-", "hydra")):
+            continue
+        if name in groups:
+            allowed = choices(name)
+            for one in value.split(","):
+                if one not in (*allowed, "null", ""):
+                    raise ValueError(f"{name} must be one of {allowed}, got {one!r}{_nearest(one, allowed)}")
+        elif name.startswith("model.overrides."):
+            sizes = [one.name for one in fields(UNetConfig)]
+            field = name.removeprefix("model.overrides.")
+            if field not in sizes:
+                raise ValueError(f"model.overrides holds fields of UNetConfig, got {field!r}{_nearest(field, sizes)}")
+        elif name not in known and not any(name.startswith(f"{free}.") for free in _free(known)):
+            raise ValueError(f"there is no option {name!r}{_nearest(name, [*known, *groups])}")
+
+
+def _free(known: dict[str, type]) -> list[str]:
+    """Options that hold whatever names the things they are of understand."""
+    return [name for name in known if name.endswith((".options", ".overrides"))]
+
+
+def _nearest(name: str, allowed: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, allowed, n=1)
+    if not near:  # a last part that is right, in the wrong place: lr for optim.lr
+        near = [full for full in allowed if full.rpartition(".")[2] == name.rpartition(".")[2]][:1]
+    return f"; did you mean {near[0]!r}?" if near else ""

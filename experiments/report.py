@@ -134,6 +134,16 @@ def _standing(run: RunFolder) -> str:
     return f"{'Finished' if run.summary else '**Unfinished**'}: {done}."
 
 
+_GROUPS = (
+    ("actor", "actor.name", ("rate", "warm_start_bytes")),
+    ("estimator", "estimator.name", ("gamma", "reward", "price")),
+    ("baseline", "baseline.name", ("rows_per_text",)),
+    ("loss", "loss.objective", ("policy_epochs", "language_model", "policy", "early_exit", "entropy")),
+    ("rate control", "rate.control", ("coefficient",)),
+)
+"""What a training is made of: what to call it, the option that names it, and those of its options that are shown."""
+
+
 def _trained(run: RunFolder) -> str:
     option = run.option
     parameters = run.model.get("parameters")
@@ -142,20 +152,16 @@ def _trained(run: RunFolder) -> str:
         ["parameters", f"{parameters:,}" if parameters else "-"],
         [
             "data",
-            f"`{option('data.source')}`, {option('data.num_rows')} rows of {option('data.num_steps')} bytes; "
-            f"{option('data.held_out')} of it held out",
+            f"`{option('data.source')}`{_options(option('data.options'))}, {option('data.num_rows')} rows of "
+            f"{option('data.num_steps')} bytes; {option('data.held_out')} of it held out",
         ],
-        [
-            "estimator",
-            f"`{option('estimator.name')}`, gamma {option('estimator.gamma')}{_options(option('estimator.options'))}",
-        ],
-        [
-            "rate control",
-            f"`{option('rate.control')}`, coefficient {option('rate.coefficient')}{_options(option('rate.options'))}",
-        ],
-        ["optimizer", f"AdamW, learning rate {option('optim.lr')}"],
-        ["seed", str(option("seed"))],
     ]
+    for title, named, shown in _GROUPS:
+        group = named.partition(".")[0]
+        if (name := option(named)) is not None:
+            given = {key: value for key in shown if (value := option(f"{group}.{key}")) is not None}
+            lines.append([title, f"`{name}`{_options(given)}{_options(option(f'{group}.options'))}"])
+    lines += [["optimizer", f"AdamW, learning rate {option('optim.lr')}"], ["seed", str(option("seed"))]]
     command = run.starts[-1]["command"] if run.starts else (run.summary or {}).get("command", "")
     return markdown(["option", "value"], lines) + (f"\n\n{fenced(command)}" if command else "")
 
@@ -168,6 +174,8 @@ def _results(run: RunFolder) -> str:
     rows.insert(2, ("bits per byte, training", _digits(run.last("bits_per_byte"))))
     if loss is not None and early is not None:
         rows.insert(2, ("what tokens are worth (early exit less whole model)", f"{early - loss:.3f}"))
+    if (share := look.get("held_out_share")) is not None:
+        rows.append(("share of what tokens can earn, held out", _digits(share)))
     if rate:
         rows.append(("bytes per token, held out", f"{1 / rate:.2f}"))
     memory = (run.summary or {}).get("peak_memory")
@@ -228,7 +236,7 @@ def _not_done(run: RunFolder) -> list[str]:
     if run.history:
         found.append(
             "FLOPs count matrix products of forward and backward passes, not attention scores, nor what an "
-            "estimator tries besides."
+            "estimator tries besides, nor further epochs of the policy."
         )
     if any((start.get("git") or {}).get("dirty") for start in run.starts):
         found.append("Files differed from the revision: the code that ran is not all in it.")

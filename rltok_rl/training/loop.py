@@ -112,6 +112,7 @@ class Trainer:
         )
         for group in self.optimizer.param_groups:
             group["lr"] = options.lr * scale
+        self.warnings = []
         self.optimizer.zero_grad(set_to_none=True)
         precision = PRECISIONS[options.precision]
         batch: list[TensorDictBase] | None = [] if options.policy_epochs > 1 else None
@@ -130,7 +131,7 @@ class Trainer:
         for _ in range(options.policy_epochs - 1):
             assert batch is not None
             self.optimizer.zero_grad(set_to_none=True)
-            again = self._step(policy_gradients(self.model, batch, self.loss, precision=precision))
+            again = self._step(policy_gradients(self.model, batch, self.loss, precision=precision), again=True)
             figures |= {name: again[name] for name in _MOVED if name in again}
         figures["lr"] = options.lr * scale
         self.updates += 1
@@ -154,15 +155,16 @@ class Trainer:
             rollout["logits"], rollout["entropy"] = scores.logits, scores.entropy()
         return rollout
 
-    def _step(self, found: dict[str, Tensor]) -> dict[str, float]:
-        """Clip, look at the figures, step; the figures are those of all processes."""
+    def _step(self, found: dict[str, Tensor], *, again: bool = False) -> dict[str, float]:
+        """Clip, look at the figures, step; the figures are those of all processes. Alarms count a batch once."""
         average_gradients(self.trained, self.processes.group)
         norm = whole(nn.utils.clip_grad_norm_(self.trained.parameters(), self.options.clip_norm))
         # Losses average to those of the whole batch; figures are its own already.
         figures = self.processes.mean({name: float(value) for name, value in found.items()})
         figures["grad_norm"] = float(norm)
         # Before a broken gradient reaches the weights.
-        self.warnings = self.alarms.check(figures, self.updates + 1)
+        watched = {name: figures[name] for name in ("loss", "grad_norm") if name in figures} if again else figures
+        self.warnings += self.alarms.check(watched, self.updates + 1)
         self.optimizer.step()
         return figures
 

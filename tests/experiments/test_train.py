@@ -254,6 +254,15 @@ def test_alarms_are_heard(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "run" / "alarms.log").read_text() == (tmp_path / "whole" / "alarms.log").read_text()
 
 
+def test_alarms_count_batches_not_epochs(tmp_path, monkeypatch, capsys):
+    """Further epochs of the policy over a batch neither hurry a warning nor wipe it away."""
+    make = train.Alarms
+    monkeypatch.setattr(train, "Alarms", lambda **options: make(**options, patience=3, least_entropy=9.0))
+    train.run(configured(*QUICK, "loss=ppo", f"out={tmp_path}/run"), "")
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning:")]
+    assert len(said) == 1 and said[0].startswith("warning: update 3: the policy has stopped exploring")
+
+
 def test_where_each_start_ran_is_kept(tmp_path, monkeypatch):
     config = configured(*LONGER, "optim.total_bytes=1280", f"out={tmp_path}/run")
     monkeypatch.setattr(train.Trainer, "done", property(lambda self: self.updates >= 6))

@@ -66,7 +66,7 @@ def test_curves_hold_training_and_held_out_text(tmp_path, drawn):
 
 
 def test_curves_are_drawn_of_what_there_is(tmp_path, drawn):
-    few = {"bytes": [1e6], "bits_per_byte": [4.0], "advantage_spread": [0.0]}
+    few = {"bytes": [1e6], "bits_per_byte": [4.0], "advantage_spread": [0.0], "entropy": [math.nan]}
     draw_curves(few, tmp_path / "few.png")
     shown = [axes.get_title(loc="left") for axes in drawn["few.png"].axes if axes.axison]
     assert shown == ["bits per byte", "advantage spread, nats"]

@@ -21,7 +21,6 @@ from rltok_rl.agents import LearnedBoundaryActor
 from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.experiments.bench.harness import keep_memory, machine
 from rltok_rl.experiments.config import LossConfig, RateConfig, TrainConfig, register
-from safetensors.torch import save_file
 
 from rltok_rl.data import RepeatedSource, TextSource, local_code, local_prose
 from rltok_rl.models import UNet, preset
@@ -193,7 +192,7 @@ def run(config: TrainConfig, command: str) -> dict[str, Any]:
     if not trainer.done:
         print(f"\n{stop.name}: saved after update {trainer.updates}; go on with resume=true", file=sys.stderr)
         return {"updates": trainer.updates, "bytes": trainer.bytes_done}
-    save_file(trainer.model.state_dict(), out / "model.safetensors")
+    trainer.model.save_pretrained(out / "model")
     summary = {
         "command": command,
         "machine": machine(trainer.model.embedding.weight.device.type),
@@ -207,7 +206,7 @@ def run(config: TrainConfig, command: str) -> dict[str, Any]:
     (out / "sample.txt").write_text(sample(trainer.model, held, colour=False) + "\n")
     print(sample(trainer.model, held, colour=sys.stdout.isatty()))
     print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in summary.items()}, indent=1))
-    for name in ("curves.png", "metrics.csv", "sample.txt", "model.safetensors"):
+    for name in ("curves.png", "metrics.csv", "sample.txt", "model"):
         print(out / name)
     return summary
 

@@ -31,9 +31,9 @@ CARD = """\
 
 # A byte-level language model that draws its own token boundaries
 
-A U-Net reads bytes, a policy decides after each of them whether a token ends there, tokens are thought about, and the next
-byte is predicted. Where boundaries go was learned with policy gradients, by the method of
-[You Can Learn Tokenization End-to-End with Reinforcement Learning]({{ paper_url }}).
+A U-Net reads bytes, a policy decides after each of them whether a token ends there, tokens are thought about, and the
+next byte is predicted. Where boundaries go was learned with policy gradients, by the method of
+[You Can Learn Tokenization End-to-End with Reinforcement Learning](https://arxiv.org/abs/2602.13940).
 
 ## Use
 
@@ -57,7 +57,6 @@ class HubModel(
     library_name="rltok_rl",
     pipeline_tag="text-generation",
     tags=["byte-level", "tokenization", "reinforcement-learning"],
-    paper_url="https://arxiv.org/abs/2602.13940",
     model_card_template=CARD,
 ):
     """A model as huggingface_hub sees it.

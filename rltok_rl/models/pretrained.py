@@ -91,7 +91,7 @@ class Pretrained:
         local_files_only: bool = False,
         force_download: bool = False,
     ) -> _Model:
-        """Load a model, in evaluation mode (``model.train()`` takes it on), its weights in the dtypes they were saved in.
+        """Load a model, in evaluation mode (``model.train()`` takes it on), weights in the dtypes they were saved in.
 
         No random numbers are drawn, and nothing is loaded that does not fit.
 
@@ -131,7 +131,9 @@ def model_folder(source: str | Path) -> Path | None:
     """
     path = Path(source)
     if path.is_file():
-        raise NotADirectoryError(f"source must be a folder or a hub id, got the file {path}; its folder is {path.parent}")
+        raise NotADirectoryError(
+            f"source must be a folder or a hub id, got the file {path}; its folder is {path.parent}"
+        )
     if not path.is_dir():
         return None
     for folder in (path, path / "model"):

@@ -140,15 +140,16 @@ def read_config(values: Any, source: str | Path) -> UNetConfig:
 def load(model_class: type, source: str | Path, *, device: torch.device, **where: Any) -> Any:
     """Find and load a model; arguments as for :meth:`rltok_rl.models.pretrained.Pretrained.from_pretrained`."""
     folder = model_folder(source)
-    if folder is not None:
-        try:
-            read_config(json.loads((folder / CONFIG).read_text(encoding="utf-8")), folder)
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise ValueError(f"{folder / CONFIG} must be JSON, got text that is not: {error}") from None
-        return HubModel.from_pretrained(folder, model_class=model_class, device=device, **where).model
     try:
-        return HubModel.from_pretrained(str(source), model_class=model_class, device=device, **where).model
+        if folder is not None:
+            read_config(json.loads((folder / CONFIG).read_text(encoding="utf-8")), folder)
+        place = str(folder or source)
+        return HubModel.from_pretrained(place, model_class=model_class, device=device, **where).model
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{CONFIG} of {folder or source} must be JSON, got text that is not: {error}") from None
     except (OSError, EntryNotFoundError, HFValidationError) as error:
+        if folder is not None:
+            raise
         first = str(error).strip().splitlines()
         raise FileNotFoundError(
             f"source must be a folder of save_pretrained, a run's folder or a hub id, got {str(source)!r}: there is no "

@@ -15,6 +15,9 @@ from omegaconf import OmegaConf
 from rltok_rl.experiments import train
 from rltok_rl.experiments.config import GROUPS, TrainConfig
 
+from rltok_rl.models import UNet
+from rltok_rl.training.checkpoint import load_checkpoint
+
 from ..layout import ROOT
 
 CONF = ROOT / "experiments" / "conf"
@@ -80,6 +83,9 @@ def test_a_run_writes_its_folder_and_is_not_overwritten(tmp_path, capsys):
     assert 4 < summary["held_out_bits_per_byte"] < 9
     lines = (out / "metrics.csv").read_text().splitlines()
     assert len(lines) == 5 and lines[0].startswith("update,bytes,loss,bits_per_byte")
+    trained = UNet.from_pretrained(out)
+    _, state = load_checkpoint(out / "checkpoints")
+    assert all(torch.equal(weight, state["model"][name]) for name, weight in trained.state_dict().items())
     assert (out / "curves.png").stat().st_size > 10_000 and "|" in (out / "sample.txt").read_text()
     again = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrainConfig), OmegaConf.load(out / "config.yaml")))
     assert again == config

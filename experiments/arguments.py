@@ -88,7 +88,7 @@ def use_colour(choice: str) -> bool:
     return wanted and not os.environ.get("NO_COLOR")
 
 
-def command(main: Callable[[list[str] | None], int]) -> Callable[[list[str] | None], int]:
+def command(main: Callable[..., int]) -> Callable[..., int]:
     """Make a command write what its terminal can show, and end quietly where its reader does, as ``head`` does."""
 
     @functools.wraps(main)

@@ -98,8 +98,10 @@ def read_text(
         forced = torch.zeros_like(at, dtype=torch.bool)
         forced[:, 0] = True
         parts.append((at, *costs, out.boundaries.cpu(), forced))
-    columns = (torch.cat([part.flatten() for part in column]) for column in zip(*parts, strict=True))
-    return Reading(*columns, num_windows=len(windows))
+    at, final, early, boundaries, forced = (
+        torch.cat([part.flatten() for part in column]) for column in zip(*parts, strict=True)
+    )
+    return Reading(at, final, early, boundaries, forced, num_windows=len(windows))
 
 
 def summarise(text: str | bytes, reading: Reading) -> dict[str, Any]:

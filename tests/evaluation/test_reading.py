@@ -74,7 +74,7 @@ def test_an_indifferent_model_pays_eight_bits_for_each_byte(model):
 
 
 def test_figures_by_hand():
-    """ "the cat": six predictions in windows of three, boundaries after t (forced), e, space (forced) and a."""
+    """Six predictions of "the cat" in windows of three, boundaries after t (forced), e, space (forced) and a."""
     bits = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], dtype=torch.float64)
     made = Reading(
         at=torch.arange(6),

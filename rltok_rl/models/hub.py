@@ -152,6 +152,6 @@ def load(model_class: type, source: str | Path, *, device: torch.device, **where
             raise
         first = str(error).strip().splitlines()
         raise FileNotFoundError(
-            f"source must be a folder of save_pretrained, a run's folder or a hub id, got {str(source)!r}: there is no "
-            f"such folder, and the hub gave nothing ({type(error).__name__}: {first[0] if first else ''})"
+            f"source must be a folder of save_pretrained, a run's folder or a hub id (user/name), got {str(source)!r}: "
+            f"there is no such folder, and the hub gave nothing ({type(error).__name__}: {first[0] if first else ''})"
         ) from error

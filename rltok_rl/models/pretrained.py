@@ -120,7 +120,7 @@ class Pretrained:
 
 
 def model_folder(source: str | Path) -> Path | None:
-    """The folder that holds the model of ``source``; None where there is no such folder, and the hub may know better.
+    """The folder that holds the model of ``source``; None where there is none, and it may be on the hub.
 
     Args:
         source: as for :meth:`Pretrained.from_pretrained`.
@@ -135,7 +135,13 @@ def model_folder(source: str | Path) -> Path | None:
             f"source must be a folder or a hub id, got the file {path}; its folder is {path.parent}"
         )
     if not path.is_dir():
-        return None
+        # A hub id is "user/name". What begins in a folder that is there was meant to be one: the hub is not bothered.
+        if len(path.parts) == 2 and not Path(path.parts[0]).is_dir():
+            return None
+        raise FileNotFoundError(
+            f"source must be a folder of save_pretrained, a run's folder or a hub id (user/name), got {str(source)!r}: "
+            f"there is no such folder"
+        )
     for folder in (path, path / "model"):
         if (folder / "config.json").is_file():
             return folder

@@ -245,11 +245,22 @@ def test_the_cache_of_the_hub_serves_without_a_network(saved, tmp_path):
     assert equal(model, UNet.from_pretrained(saved))
 
 
-@pytest.mark.parametrize("name", ["somebody/not-there", "no/such/folder", "/no/such/folder"])
-def test_what_is_nowhere_is_said_to_be(tmp_path, name):
-    expected = f"a folder of save_pretrained, a run's folder or a hub id, got '{name}': there is no such folder"
+@pytest.mark.parametrize("name", ["somebody/not-there", "no/such/folder", "/no/such/folder", "mine", "runs/mine"])
+def test_what_is_nowhere_is_said_to_be(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    expected = f"a folder of save_pretrained, a run's folder or a hub id .user/name., got '{name}': there is no such"
     with pytest.raises(FileNotFoundError, match=expected):
         UNet.from_pretrained(name, cache_dir=tmp_path, local_files_only=True)
+
+
+def test_what_can_only_be_a_folder_is_not_asked_of_the_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    assert model_folder("somebody/a-model") is None
+    for name in ("mine", "runs/mine", "./mine", "/mine", "../mine", "a/b/c"):
+        with pytest.raises(FileNotFoundError, match=f"got '{name}': there is no such folder$"):
+            model_folder(name)
 
 
 def test_push_to_hub_uploads_what_save_pretrained_writes(build, monkeypatch, tmp_path):

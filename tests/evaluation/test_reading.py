@@ -38,6 +38,7 @@ def test_fewer_windows_are_spread_over_the_text():
     assert cut_windows(101, 10, most=10) == cut_windows(101, 10, most=99) == cut_windows(101, 10)
 
 
+@torch.no_grad()
 def test_costs_are_those_of_the_windows_one_by_one(model):
     read = read_text(model, TEXT, context=16, generator=generator())
     byte_ids, draws = text_to_ids(TEXT), generator()

@@ -10,9 +10,9 @@ from rltok_rl.models.segmentation import policy_terms, segment
 
 
 @pytest.mark.parametrize("layers", [0, 1, 3])
-@pytest.mark.parametrize("piece", [1, 7, 64, 1000])
+@pytest.mark.parametrize("piece", [1, 7, 32, 100])
 def test_pieces_are_one_pass(build, text, layers, piece):
-    model, byte_ids = build(num_encoder_layers=layers, window=4), text(1, 150)
+    model, byte_ids = build(num_encoder_layers=layers, window=4), text(1, 60)
     whole = model.boundary_terms(model.encode(byte_ids))
     for one, two in zip(whole, policy_terms(model, byte_ids[0], piece=piece), strict=True):
         torch.testing.assert_close(one, two)

@@ -9,6 +9,7 @@ from rltok_rl.agents.bernoulli import BernoulliActor, LearnedBoundaryActor, Rand
 from rltok_rl.agents.critic import BoundaryCritic
 from rltok_rl.agents.distribution import BernoulliBoundary
 from rltok_rl.agents.encoding import EncodingBoundaryActor
+from rltok_rl.agents.rollout import RolloutPolicy
 from rltok_rl.agents.rules import FixedStrideActor, RuleActor, UniformActor, WhitespaceActor
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "FixedStrideActor",
     "LearnedBoundaryActor",
     "RandomActor",
+    "RolloutPolicy",
     "RuleActor",
     "Terms",
     "UniformActor",

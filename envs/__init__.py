@@ -15,6 +15,10 @@ _HOME = {
     "ParallelCollector": "collector",
     "ByteBoundaryGym": "gym_env",
     "ByteBoundaryVectorEnv": "gym_vector",
+    "RecallGym": "gym_languages",
+    "RecallVectorEnv": "gym_languages",
+    "LexiconGym": "gym_languages",
+    "LexiconVectorEnv": "gym_languages",
     "SB3VecEnv": "sb3",
 }
 __all__ = list(_HOME)  # noqa: PLE0604

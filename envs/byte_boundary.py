@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,8 @@ from torchrl.data import Bounded, Categorical, Composite, Unbounded
 from torchrl.envs import EnvBase
 
 from rltok_rl.data.given import given_windows
-from rltok_rl.data.source import TextSource, Windows
+from rltok_rl.data.source import TextSource
+from rltok_rl.data.windows import Windows, WindowSource
 from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.functional.numbers import check_count
 from rltok_rl.functional.rewards import REWARDS, charge_boundaries, prediction_entropy
@@ -85,7 +86,7 @@ class ByteBoundaryEnv(EnvBase):
     def __init__(
         self,
         model: UNet,
-        source: TextSource | Texts,
+        source: WindowSource | Texts,
         *,
         num_steps: int,
         batch_size: Sequence[int] = (),
@@ -105,7 +106,7 @@ class ByteBoundaryEnv(EnvBase):
         if reward not in REWARDS:
             raise ValueError(f"reward must be one of {list(REWARDS)}, got {reward!r}")
         super().__init__(device=model.embedding.weight.device, batch_size=torch.Size(batch_size))
-        self.source = source if isinstance(source, TextSource) else TextSource(source)
+        self.source = source if isinstance(source, WindowSource) else TextSource(source)
         self.source.check_length(num_steps + 1)
         self.__dict__["model"] = model  # not a sub-module: the environment uses the model, it does not own it
         self.num_steps, self.reward_name, self.price = num_steps, reward, price
@@ -149,13 +150,22 @@ class ByteBoundaryEnv(EnvBase):
         if seed is not None:
             self._rng.manual_seed(seed)
 
-    def random_state(self) -> Tensor:
-        """Where the random numbers that texts are drawn with stand, [n] uint8."""
-        return self._rng.get_state()
+    def random_state(self) -> Tensor | dict[str, Any]:
+        """Where the texts to be drawn stand.
 
-    def set_random_state(self, state: Tensor) -> None:
+        The random numbers that they are drawn with, [n] uint8; with a source that has a state of its own, a dict of the
+        two, ``generator`` and ``source``.
+        """
+        source = self.source.state_dict()
+        generator = self._rng.get_state()
+        return {"generator": generator, "source": source} if source else generator
+
+    def set_random_state(self, state: Tensor | Mapping[str, Any]) -> None:
         """Go on drawing texts from where :meth:`random_state` was taken; the next thing to call is ``reset``."""
-        self._rng.set_state(state)
+        if isinstance(state, Tensor):
+            state = {"generator": state, "source": {}}
+        self.source.load_state_dict(state["source"])
+        self._rng.set_state(state["generator"].to("cpu", torch.uint8))
         self.forget()
 
     # One byte at a time.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from gymnasium import spaces
 from rltok_rl.envs.byte_boundary import ByteBoundaryEnv
 from tensordict import TensorDictBase
 
-from rltok_rl.data import TextSource, local_prose
+from rltok_rl.data import WindowSource, local_prose
 from rltok_rl.data.source import Documents
 from rltok_rl.models import UNet, preset
 
@@ -21,7 +22,12 @@ _LARGE = 1e6
 
 
 def build_env(
-    model: str | UNet, text: Documents | TextSource | None, batch_size: tuple[int, ...], **options: Any
+    model: str | UNet,
+    text: Documents | WindowSource | None,
+    batch_size: tuple[int, ...],
+    *,
+    overrides: Mapping[str, Any] | None = None,
+    **options: Any,
 ) -> ByteBoundaryEnv:
     """A TorchRL environment from what a gymnasium user gives.
 
@@ -29,12 +35,15 @@ def build_env(
         model: a preset's name (with weights that are always the same), or a U-Net.
         text: documents to draw windows from, or a source of them; None is prose that every Python brings along.
         batch_size: ``()`` or ``(n,)``.
+        overrides: fields of the preset to replace.
         **options: passed on to :class:`~rltok_rl.envs.ByteBoundaryEnv`.
     """
     if isinstance(model, str):
         with torch.random.fork_rng(devices=[]):  # two environments of one name are one environment
             torch.manual_seed(0)
-            model = UNet(preset(model)).eval()
+            model = UNet(preset(model, **(overrides or {}))).eval()
+    elif overrides:
+        raise ValueError(f"overrides are for a model given by name, got {dict(overrides)} and a U-Net")
     return ByteBoundaryEnv(model, local_prose() if text is None else text, batch_size=batch_size, **options)
 
 

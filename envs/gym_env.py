@@ -11,7 +11,7 @@ from gymnasium import spaces
 from rltok_rl.envs.gym_common import Told, build_env, known_options, observation_space
 from tensordict import TensorDict, TensorDictBase
 
-from rltok_rl.data import TextSource
+from rltok_rl.data import WindowSource
 from rltok_rl.data.source import Documents
 from rltok_rl.models import UNet
 from rltok_rl.viz.picture import boundary_picture
@@ -59,7 +59,7 @@ class ByteBoundaryGym(gymnasium.Env):
         text: documents; None is prose that every Python brings along.
         num_steps: decisions per episode.
         render_mode: ``"ansi"`` for text with a ``|`` at each boundary, ``"rgb_array"`` for a picture of it.
-        **options: ``reward``, ``price``, ``observe_entropy``.
+        **options: ``reward``, ``price``, ``observe_entropy``; ``overrides``, fields of the preset to replace.
 
     ```python
     import gymnasium
@@ -75,7 +75,7 @@ class ByteBoundaryGym(gymnasium.Env):
     def __init__(
         self,
         model: str | UNet = "tiny",
-        text: Documents | TextSource | None = None,
+        text: Documents | WindowSource | None = None,
         num_steps: int = 256,
         render_mode: str | None = None,
         **options: Any,

@@ -12,7 +12,7 @@ from gymnasium.vector.utils import batch_space
 from rltok_rl.envs.gym_common import Told, build_env, known_options, observation_space
 from tensordict import TensorDict, TensorDictBase
 
-from rltok_rl.data import TextSource
+from rltok_rl.data import WindowSource
 from rltok_rl.data.source import Documents
 from rltok_rl.functional.numbers import check_count
 from rltok_rl.models import UNet
@@ -38,7 +38,7 @@ class ByteBoundaryVectorEnv(VectorEnv):
         self,
         num_envs: int = 1,
         model: str | UNet = "tiny",
-        text: Documents | TextSource | None = None,
+        text: Documents | WindowSource | None = None,
         num_steps: int = 256,
         autoreset_mode: AutoresetMode | str = AutoresetMode.DISABLED,
         render_mode: str | None = None,

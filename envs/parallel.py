@@ -36,6 +36,7 @@ def parallel_rollout(
     break_when_any_done: bool = False,
     text: Texts | None = None,
     exclude: tuple[str, ...] = (),
+    part: tuple[int, int] = (0, 1),
 ) -> TensorDictBase:
     """Reset the environment and roll it out in one forward pass.
 
@@ -54,21 +55,25 @@ def parallel_rollout(
         break_when_any_done: end the rollout when any row's episode ends, instead of starting the row anew.
         text: texts to begin with, as for ``reset``.
         exclude: keys to leave out, ``("encoder_state",)`` to save memory for instance.
+        part: (r, W): this environment is the r-th of W processes with as many rows each. Texts and uniforms are then
+            drawn for the rows of all, and its own are kept: with equal seeds, the rollouts of all are together the
+            rollout of one environment with all rows.
 
     Returns:
         Tensordict [*B, T] with the keys of a stepped rollout.
     """
     env.check_device()
+    _check_part(part, text)
     steps = _num_steps(env, actions, max_steps)
     if actor is None and actions is None:
         actor = LearnedBoundaryActor(env.model)
     _check_options(env, actor, actions, uniforms, generator, exclude)
-    plan = plan_texts(env, steps, text, stop_at_end=break_when_any_done)
+    plan = plan_texts(env, steps, text, stop_at_end=break_when_any_done, part=part)
     env.forget()
     if actions is not None:
         given = actions.reshape(env.num_rows, -1).long()[:, : plan.num_steps]
     elif getattr(actor, "draws_at_random", True):
-        given = _uniforms(env, uniforms, generator, plan.num_steps)
+        given = _uniforms(env, uniforms, generator, plan.num_steps, part)
     else:
         given = None
     groups = plan.groups()
@@ -157,17 +162,31 @@ def _check_options(
 
 
 def _uniforms(
-    env: ByteBoundaryEnv, uniforms: Tensor | None, generator: torch.Generator | None, num_steps: int
+    env: ByteBoundaryEnv,
+    uniforms: Tensor | None,
+    generator: torch.Generator | None,
+    num_steps: int,
+    part: tuple[int, int],
 ) -> Tensor:
     """[B, T] random numbers of a rollout."""
     if uniforms is None:
+        index, count = part
         # Only those of steps that are made: stepping takes no others, and goes on from there.
-        return torch.rand(num_steps, env.num_rows, generator=generator, device=env.device).t()
+        everyone = torch.rand(num_steps, env.num_rows * count, generator=generator, device=env.device).t()
+        return everyone[index * env.num_rows : (index + 1) * env.num_rows]
     if uniforms.dim() != len(env.batch_size) + 1 or uniforms.shape[:-1] != env.batch_size:
         raise ValueError(f"uniforms must have shape {[*env.batch_size, num_steps]}, got {list(uniforms.shape)}")
     if uniforms.shape[-1] < num_steps:
         raise ValueError(f"uniforms must have shape {[*env.batch_size, num_steps]}, got {list(uniforms.shape)}")
     return uniforms.reshape(env.num_rows, -1)[:, :num_steps]
+
+
+def _check_part(part: tuple[int, int], text: Texts | None) -> None:
+    index, count = part
+    if not 0 <= index < count:
+        raise ValueError(f"part must be (r, W) with 0 <= r < W, got {part}")
+    if count > 1 and text is not None:
+        raise ValueError(f"text must be None for one part of a batch: texts are drawn for all of it, got part={part}")
 
 
 def _num_steps(env: ByteBoundaryEnv, actions: Tensor | None, max_steps: int | None) -> int:

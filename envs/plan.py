@@ -68,7 +68,9 @@ class Plan:
         return values[self.row[:, None], when.clamp(max=self.num_steps - 1)]
 
 
-def plan_texts(env: ByteBoundaryEnv, max_steps: int, texts: Texts | None, *, stop_at_end: bool) -> Plan:
+def plan_texts(
+    env: ByteBoundaryEnv, max_steps: int, texts: Texts | None, *, stop_at_end: bool, part: tuple[int, int] = (0, 1)
+) -> Plan:
     """Draw the texts of a rollout in the order in which stepping would draw them.
 
     Args:
@@ -76,9 +78,12 @@ def plan_texts(env: ByteBoundaryEnv, max_steps: int, texts: Texts | None, *, sto
         max_steps: steps at most.
         texts: first texts of the rows; None draws them.
         stop_at_end: end the rollout when any row's episode ends, instead of starting the row anew.
+        part: (r, W): draw for W times as many rows, and keep the r-th W-th of them.
     """
-    windows = [env.draw_windows(env.num_rows, texts)]
-    rows, starts = [torch.arange(env.num_rows)], [torch.zeros(env.num_rows, dtype=torch.int64)]
+    index, count = part
+    num_rows = env.num_rows * count
+    windows = [env.draw_windows(num_rows, texts)]
+    rows, starts = [torch.arange(num_rows)], [torch.zeros(num_rows, dtype=torch.int64)]
     over = windows[0].lengths - 1  # [B] step at which each row's text ends
     while int(over.min()) < max_steps and not stop_at_end:
         now = int(over.min())
@@ -88,15 +93,17 @@ def plan_texts(env: ByteBoundaryEnv, max_steps: int, texts: Texts | None, *, sto
         starts.append(torch.full_like(ending, now))
         over[ending] += windows[-1].lengths - 1
     num_steps = min(max_steps, int(over.min())) if stop_at_end else max_steps
-    start, length = torch.cat(starts), torch.cat([w.lengths for w in windows])
+    row = torch.cat(rows) - index * env.num_rows
+    mine = ((row >= 0) & (row < env.num_rows)).nonzero().squeeze(1)
+    start, length = torch.cat(starts)[mine], torch.cat([w.lengths for w in windows])[mine]
     steps = torch.minimum(length - 1, num_steps - start)
     longest = int(steps.max())
     return Plan(
-        byte_ids=torch.cat([w.byte_ids for w in windows])[:, : longest + 1].to(env.device),
+        byte_ids=torch.cat([w.byte_ids for w in windows])[mine, : longest + 1].to(env.device),
         steps=steps.to(env.device),
-        ends=torch.cat([w.ends for w in windows]).to(env.device),
+        ends=torch.cat([w.ends for w in windows])[mine].to(env.device),
         cut=(steps == length - 1).to(env.device),
-        row=torch.cat(rows).to(env.device),
+        row=row[mine].to(env.device),
         start=start.to(env.device),
         num_steps=num_steps,
     )

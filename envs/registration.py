@@ -5,6 +5,12 @@ from __future__ import annotations
 import importlib.util
 
 BYTE_BOUNDARY = "rltok_rl/ByteBoundary-v0"
+ENVIRONMENTS = {
+    BYTE_BOUNDARY: ("gym_env:ByteBoundaryGym", "gym_vector:ByteBoundaryVectorEnv"),
+    "rltok_rl/Recall-v0": ("gym_languages:RecallGym", "gym_languages:RecallVectorEnv"),
+    "rltok_rl/Lexicon-v0": ("gym_languages:LexiconGym", "gym_languages:LexiconVectorEnv"),
+}
+"""Ids, and where in this package their single and their vector environment are."""
 
 
 def register() -> None:
@@ -13,9 +19,8 @@ def register() -> None:
         return
     import gymnasium
 
-    if BYTE_BOUNDARY not in gymnasium.registry:
-        gymnasium.register(
-            BYTE_BOUNDARY,
-            entry_point="rltok_rl.envs.gym_env:ByteBoundaryGym",
-            vector_entry_point="rltok_rl.envs.gym_vector:ByteBoundaryVectorEnv",
-        )
+    for name, (single, vector) in ENVIRONMENTS.items():
+        if name not in gymnasium.registry:
+            gymnasium.register(
+                name, entry_point=f"rltok_rl.envs.{single}", vector_entry_point=f"rltok_rl.envs.{vector}"
+            )

@@ -26,7 +26,7 @@ class DataConfig:
     source: str = MISSING
     """``python-code``, ``python-docs``, or the path of a UTF-8 text file."""
     num_rows: int = 32
-    """Rows of a rollout."""
+    """Rows of a rollout, of all processes."""
     num_steps: int = 256
     """Decisions per row; a window has one byte more."""
     held_out: float = 0.05
@@ -85,10 +85,38 @@ class ComputeConfig:
     """Where and how."""
 
     device: str = "cpu"
+    strategy: str = "none"
+    """With several processes: ``ddp`` (the model whole in each) or ``fsdp`` (in pieces). ``none`` is one process."""
     precision: str = "float32"
     micro_batches: int = 1
     threads: int = 0
     """Threads of torch on the CPU; 0 leaves it to torch."""
+
+
+@dataclass
+class LoggerConfig:
+    """Where figures go besides ``metrics.csv``."""
+
+    name: str = "csv"
+    """``csv`` for nowhere else, ``tensorboard``, ``wandb``, or a registered one."""
+    project: str = "rltok_rl"
+    """For loggers that keep runs by project."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Further options of the logger."""
+
+
+@dataclass
+class SnapshotConfig:
+    """Looks at held-out text while training: bits per byte, and a sample with its boundaries."""
+
+    count: int = 8
+    """How many over the run, besides one before it; the last update always has one."""
+    spacing: str = "log"
+    """``log``, each after twice as many updates as the one before it, or ``linear``."""
+    batches: int = 8
+    """Batches of ``data.num_rows`` x ``data.num_steps`` bytes that held-out figures are taken over."""
+    num_bytes: int = 240
+    """Length of the sample."""
 
 
 @dataclass
@@ -102,6 +130,8 @@ class TrainConfig:
     loss: LossConfig = field(default_factory=LossConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
+    logger: LoggerConfig = field(default_factory=LoggerConfig)
+    snapshots: SnapshotConfig = field(default_factory=SnapshotConfig)
     seed: int = 0
     out: str = "runs/train"
     """Folder of the run."""
@@ -118,6 +148,7 @@ GROUPS = {
     "rate": RateConfig,
     "optim": OptimConfig,
     "compute": ComputeConfig,
+    "logger": LoggerConfig,
 }
 """Groups of options, a folder of yaml files each."""
 

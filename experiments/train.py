@@ -2,14 +2,19 @@
 
     python -m rltok_rl.experiments.train estimator=siblings optim.total_bytes=4_000_000 out=runs/mine
 
+In several processes, with the same figures:
+
+    torchrun --nproc-per-node 2 -m rltok_rl.experiments.train compute.strategy=ddp out=runs/mine
+
 Options are those of :class:`~rltok_rl.experiments.config.TrainConfig`; groups (``model=``, ``data=``, ``estimator=``,
-``rate=``, ``optim=``, ``compute=``, ``experiment=``) are the yaml files in ``conf``.
+``rate=``, ``optim=``, ``compute=``, ``logger=``, ``experiment=``) are the yaml files in ``conf``.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
-import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,10 +22,11 @@ from typing import Any
 import hydra
 import torch
 from omegaconf import OmegaConf
-from rltok_rl.agents import LearnedBoundaryActor
 from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.experiments.bench.harness import keep_memory, machine
 from rltok_rl.experiments.config import LossConfig, RateConfig, TrainConfig, register
+from rltok_rl.experiments.recording import Recorder
+from rltok_rl.experiments.report import write_report
 
 from rltok_rl.data import RepeatedSource, TextSource, local_code, local_prose
 from rltok_rl.models import UNet, preset
@@ -34,17 +40,19 @@ from rltok_rl.objectives import (
     RateLoss,
     make_estimator,
 )
+from rltok_rl.training import LoopOptions, Trainer
 from rltok_rl.training.alarms import Alarms
-from rltok_rl.training.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
-from rltok_rl.training.loop import LoopOptions, Trainer
-from rltok_rl.training.progress import MetricsTable, Progress
+from rltok_rl.training.checkpoint import list_checkpoints, load_checkpoint
+from rltok_rl.training.distributed import Processes, init_processes, main_speaks
+from rltok_rl.training.loggers import check_logger
+from rltok_rl.training.record import bytes_per_second, peak_memory, without_folders
+from rltok_rl.training.sharding import whole_model
 from rltok_rl.training.signals import StopRequest
+from rltok_rl.training.snapshots import sample_parts
 from rltok_rl.viz import boundary_text
-from rltok_rl.viz.curves import draw_curves
 
 register()
 BUILT_IN = {"python-code": local_code, "python-docs": local_prose}
-NOTED = ("loss", "bits_per_byte", "early_bits_per_byte", "rate", "entropy", "advantage_spread", "grad_norm", "lr")
 
 
 def read_text(source: str) -> bytes:
@@ -70,9 +78,10 @@ def split(text: bytes, held_out: float) -> tuple[TextSource, TextSource]:
     return TextSource(text[:cut]), TextSource(text[cut:])
 
 
-def make_loss(config: TrainConfig, model: UNet) -> JointLoss:
+def make_loss(config: TrainConfig, model: UNet, processes: Processes) -> JointLoss:
     """The joint loss that a configuration describes."""
-    options = dict(config.estimator.options)
+    together: dict[str, Any] = {"process_group": processes.group}
+    options = {**together, **config.estimator.options}
     if config.estimator.name == "local_flips":
         estimator = LocalFlips(model, gamma=config.estimator.gamma, **options)
     else:
@@ -84,25 +93,32 @@ def make_loss(config: TrainConfig, model: UNet) -> JointLoss:
     rate: RateConfig = config.rate
     weights: LossConfig = config.loss
     terms: dict[str, Any] = {
-        "language_model": LanguageModelLoss(),
-        "policy": BoundaryReinforceLoss(estimator),
-        "rate": RateLoss(model.config.target_rate, control=rate.control, **rate.options),
-        "early_exit": EarlyExitLoss(),
+        "language_model": LanguageModelLoss(**together),
+        "policy": BoundaryReinforceLoss(estimator, **together),
+        "rate": RateLoss(model.config.target_rate, control=rate.control, **together, **rate.options),
+        "early_exit": EarlyExitLoss(**together),
     }
     coefficients = {"policy": weights.policy, "rate": rate.coefficient, "early_exit": weights.early_exit}
     if weights.entropy:
-        terms["entropy"], coefficients["entropy"] = EntropyBonus(), weights.entropy
+        terms["entropy"], coefficients["entropy"] = EntropyBonus(**together), weights.entropy
     return JointLoss(terms, coefficients)
 
 
-def make_trainer(config: TrainConfig) -> tuple[Trainer, TextSource]:
+def make_trainer(config: TrainConfig, processes: Processes | None = None) -> tuple[Trainer, TextSource]:
     """The trainer that a configuration describes, and the text that it will not see."""
+    processes = Processes(device=torch.device(config.compute.device)) if processes is None else processes
+    num_rows = processes.share(config.data.num_rows, name="data.num_rows")
+    if num_rows % config.estimator.rows_per_text:
+        raise ValueError(
+            f"data.num_rows must be a multiple of estimator.rows_per_text, {config.estimator.rows_per_text}, in each "
+            f"of {processes.world_size} processes, got {config.data.num_rows}"
+        )
     torch.manual_seed(config.seed)
-    model = UNet(preset(config.model.preset, **config.model.overrides)).to(config.compute.device)
+    model = UNet(preset(config.model.preset, **config.model.overrides)).to(processes.device)
     train, held = split(read_text(config.data.source), config.data.held_out)
     source = RepeatedSource(train, config.estimator.rows_per_text)
     data, optim = config.data, config.optim
-    env = ByteBoundaryEnv(model, source, num_steps=data.num_steps, batch_size=(data.num_rows,), seed=config.seed)
+    env = ByteBoundaryEnv(model, source, num_steps=data.num_steps, batch_size=(num_rows,), seed=config.seed)
     options = LoopOptions(
         total_bytes=optim.total_bytes,
         lr=optim.lr,
@@ -114,109 +130,118 @@ def make_trainer(config: TrainConfig) -> tuple[Trainer, TextSource]:
         micro_batches=config.compute.micro_batches,
         precision=config.compute.precision,
     )
-    loss = make_loss(config, model).to(config.compute.device)
+    loss = make_loss(config, model, processes).to(processes.device)
     alarms = Alarms(target_rate=model.config.target_rate)
-    return Trainer(model, env, loss, options, alarms=alarms, seed=config.seed), held
-
-
-@torch.no_grad()
-def held_out_bits(model: UNet, held: TextSource, config: TrainConfig, *, batches: int = 8) -> dict[str, float]:
-    """Bits per byte on text that was never trained on, with boundaries drawn from the policy."""
-    env = ByteBoundaryEnv(model, held, num_steps=config.data.num_steps, batch_size=(config.data.num_rows,), seed=1)
-    generator = torch.Generator(model.embedding.weight.device).manual_seed(1)
-    actor = LearnedBoundaryActor(model)
-    rollouts = [env.parallel_rollout(actor, generator=generator, exclude=("encoder_state",)) for _ in range(batches)]
-    means = {
-        name: -torch.stack([r["next", f"{name}_log_prob"].mean() for r in rollouts]).mean().item() / math.log(2)
-        for name in ("final", "early")
-    }
-    rate = torch.stack([r["action"].float().mean() for r in rollouts]).mean().item()
-    return {
-        "held_out_bits_per_byte": means["final"],
-        "held_out_early_bits_per_byte": means["early"],
-        "held_out_rate": rate,
-    }
-
-
-@torch.no_grad()
-def sample(model: UNet, held: TextSource, *, num_bytes: int = 240, colour: bool) -> str:
-    """Text that was never trained on, with the boundaries that the policy draws."""
-    window = held.draw(1, num_bytes, torch.Generator().manual_seed(2)).byte_ids.to(model.embedding.weight.device)
-    out = model(window, generator=torch.Generator(window.device).manual_seed(2))
-    probs = out.boundary_logits.sigmoid()[0].tolist()
-    return boundary_text(bytes(window[0].tolist()), out.boundaries[0].tolist(), probs, colour=colour)
+    many: dict[str, Any] = {"processes": processes, "strategy": config.compute.strategy}
+    return Trainer(model, env, loss, options, alarms=alarms, seed=config.seed, **many), held
 
 
 def check_same_run(config: TrainConfig, path: Path) -> None:
-    """Refuse to go on with a run under another configuration."""
+    """Refuse to go on with a run under another configuration; processes may be more or fewer."""
     mine = OmegaConf.to_container(OmegaConf.structured(config))
     theirs = OmegaConf.to_container(OmegaConf.load(path))
     assert isinstance(mine, dict) and isinstance(theirs, dict)
-    free = ("out", "resume", "checkpoint_every")
+    for compute in (mine["compute"], theirs["compute"]):
+        compute.pop("strategy", None)
+    free = ("out", "resume", "checkpoint_every", "logger")
     differing = [key for key in mine if key not in free and mine[key] != theirs.get(key)]
     if differing:
         shown = ", ".join(f"{key!s}: {theirs.get(key)!r} there, {mine[key]!r} here" for key in differing)
         raise ValueError(f"{path} is of a run with another configuration ({shown}); choose another folder")
 
 
-def run(config: TrainConfig, command: str) -> dict[str, Any]:
-    """Train, write the run's folder, and return its summary."""
+def last_state(config: TrainConfig) -> tuple[bool, dict[str, Any] | None]:
+    """Whether a folder's run is to be gone on with, and the state of its newest checkpoint."""
+    out = Path(config.out)
+    if not (config.resume and (out / "config.yaml").exists()):
+        return False, None
+    check_same_run(config, out / "config.yaml")
+    checkpoints = out / "checkpoints"
+    return True, load_checkpoint(checkpoints)[1] if list_checkpoints(checkpoints) else None
+
+
+def run(config: TrainConfig, command: str, processes: Processes | None = None) -> dict[str, Any]:
+    """Train, write the run's folder, and return its summary; of several processes the main one writes."""
     keep_memory()
+    check_logger(config.logger.name)
     if config.compute.threads:
         torch.set_num_threads(config.compute.threads)
     out = Path(config.out)
-    out.mkdir(parents=True, exist_ok=True)
-    resuming = config.resume and (out / "config.yaml").exists()
-    if resuming:
-        check_same_run(config, out / "config.yaml")
-    trainer, held = make_trainer(config)
-    checkpoints = out / "checkpoints"
-    if resuming and list_checkpoints(checkpoints):
-        _, state = load_checkpoint(checkpoints)
+    trainer, held = make_trainer(config, processes)
+    processes = trainer.processes
+    resuming, state = processes.broadcast(last_state(config) if processes.main else None)
+    if state is not None:
         trainer.load_state_dict(state)
+    if processes.main and state is not None:
         print(f"resuming {out} after update {trainer.updates}", file=sys.stderr)
-    table = MetricsTable(out / "metrics.csv", resume_after=trainer.updates if resuming else None)
-    (out / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.structured(config)))
-    progress = Progress(config.optim.total_bytes, done=trainer.bytes_done)
+    recorder = Recorder(config, trainer, held, resuming=resuming, command=command)
 
-    with StopRequest() as stop:
+    with StopRequest() as stop, recorder:
 
         def after_update(figures: dict[str, float]) -> bool:
-            table.add(trainer.updates, trainer.bytes_done, {name: figures[name] for name in NOTED})
-            progress.show(figures, trainer.bytes_done)
-            if stop or trainer.done or trainer.updates % config.checkpoint_every == 0:
-                save_checkpoint(checkpoints, trainer.updates, trainer.state_dict())
-            return bool(stop)
+            recorder.after_update(figures)
+            stopping = processes.any(bool(stop))  # the signal may not have reached all yet
+            if stopping or trainer.done or trainer.updates % config.checkpoint_every == 0:
+                recorder.save()
+            return stopping
 
         trainer.run(after_update)
+    model = whole_model(trainer.model)
+    reached = {"updates": trainer.updates, "bytes": trainer.bytes_done}
+    if not processes.main:
+        return reached
     if not trainer.done:
-        print(f"\n{stop.name}: saved after update {trainer.updates}; go on with resume=true", file=sys.stderr)
-        return {"updates": trainer.updates, "bytes": trainer.bytes_done}
-    trainer.model.save_pretrained(out / "model")
+        asked = stop.name or "another process was asked to stop"
+        print(f"\n{asked}: saved after update {trainer.updates}; go on with resume=true", file=sys.stderr)
+        return reached
+    model.save_pretrained(out / "model")
+    look = recorder.last_look(model)
     summary = {
-        "command": command,
-        "machine": machine(trainer.model.embedding.weight.device.type),
-        "updates": trainer.updates,
-        "bytes": trainer.bytes_done,
-        **held_out_bits(trainer.model, held, config),
+        "command": without_folders(command),
+        "machine": machine(processes.device.type),
+        "processes": processes.world_size,
+        **reached,
+        "flops": trainer.flops_done,
+        "bytes_per_second": bytes_per_second(recorder.starts.entries),
+        "threads": torch.get_num_threads(),
+        **peak_memory(processes.device),
+        **{name: look[name] for name in look if name.startswith("held_out_")},
     }
     (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
-    target = trainer.model.config.target_rate
-    draw_curves(table.read(), out / "curves.png", target_rate=target)
-    (out / "sample.txt").write_text(sample(trainer.model, held, colour=False) + "\n")
-    print(sample(trainer.model, held, colour=sys.stdout.isatty()))
+    text, boundaries, probabilities = sample_parts(look)
+    (out / "sample.txt").write_text(boundary_text(text, boundaries, colour=False) + "\n")
+    report = write_report(out)
+    print(boundary_text(text, boundaries, probabilities, colour=sys.stdout.isatty()))
     print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in summary.items()}, indent=1))
-    for name in ("curves.png", "metrics.csv", "sample.txt", "model"):
-        print(out / name)
+    for path in (report, out / "metrics.csv", out / "sample.txt", out / "model"):
+        print(path)
     return summary
 
 
 @hydra.main(version_base="1.3", config_path=str(Path(__file__).resolve().parent / "conf"), config_name="train")
-def main(config: Any) -> None:
-    """Command line."""
+def configured(config: Any) -> None:
+    """Train what Hydra has put together."""
     made = OmegaConf.to_object(config)
     assert isinstance(made, TrainConfig)
-    run(made, " ".join(["python -m rltok_rl.experiments.train", *sys.argv[1:]]))
+    with contextlib.redirect_stderr(sys.__stderr__):
+        try:
+            processes = init_processes(made.compute.device)
+        except RuntimeError as error:
+            sys.exit(str(error))
+        launcher = f"torchrun --nproc-per-node {processes.world_size}" if processes.group else "python"
+        with processes:
+            run(made, " ".join([launcher, "-m rltok_rl.experiments.train", *sys.argv[1:]]), processes)
+
+
+def main() -> None:
+    """Command line."""
+    if main_speaks():
+        configured()
+        return
+    # Options are the same in all processes: the main one notes them, and says what is wrong with them.
+    sys.argv += ["hydra.output_subdir=null", "hydra/job_logging=disabled"]
+    with contextlib.redirect_stderr(io.StringIO()):
+        configured()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import torch
 # A GPU machine may have torch alone; `-m gpu` tests the models and the sampler there all the same. Any other run needs
 # everything, and fails where something is missing.
 _MISSING = [name for name in ("tensordict", "torchrl", "gymnasium") if importlib.util.find_spec(name) is None]
-_NEED_THEM = {"agents", "diagnostics", "envs", "experiments", "laws", "objectives"}
+_NEED_THEM = {"agents", "data", "diagnostics", "envs", "experiments", "laws", "objectives", "training"}
 _NEED_THEM |= {"test_doctests.py", "test_packaging.py", "test_tutorials.py"}
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+from rltok_rl.experiments.markdown import markdown, number
 from rltok_rl.experiments.studies.candidates import MEANING
 
 matplotlib.use("Agg")
@@ -19,22 +20,6 @@ FAMILY = {"raw": PALE, "batch": PALE, "early": PALE, "paper": PAPER}
 def colour(name: str) -> str:
     """One colour for what the paper compares, one for its method, one for the rest."""
     return FAMILY.get(name.split("@")[0], OURS)
-
-
-def number(value: float | None, digits: int = 3) -> str:
-    """A figure with so many digits that count; a dash where noise hides it."""
-    if value is None or math.isnan(value):
-        return "-"
-    if value == 0 or abs(value) >= 10 ** (digits - 1):
-        return f"{value:.0f}"
-    return f"{value:.{max(0, digits - 1 - math.floor(math.log10(abs(value))))}f}"
-
-
-def markdown(header: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table."""
-    return "\n".join(
-        ["| " + " | ".join(header) + " |", "|" + "---|" * len(header), *("| " + " | ".join(r) + " |" for r in rows)]
-    )
 
 
 def gradient_table(rows: list[dict[str, Any]], *, exact: bool) -> str:

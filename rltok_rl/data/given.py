@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from rltok_rl.data.source import Documents, Windows
+from rltok_rl.data.source import Documents
+from rltok_rl.data.windows import Windows
 from rltok_rl.functional.text import text_to_ids
 
 

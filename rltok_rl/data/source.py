@@ -1,30 +1,134 @@
-"""Documents in memory, and windows drawn from them."""
+"""Documents, and windows drawn from them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+import copy
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
 
-from rltok_rl.functional.text import text_to_ids
+from rltok_rl.data.windows import Places, Windows, WindowSource
+from rltok_rl.functional.text import text_to_bytes
 
 Documents = str | bytes | Sequence[str | bytes]
+Short = Literal["error", "whole"]
+Self = TypeVar("Self", bound="DocumentSource")
 
 
-@dataclass(frozen=True)
-class Windows:
-    """Windows of text, one per row."""
+class DocumentSource(WindowSource):
+    """Windows of a fixed length at random places of documents that lie one after the other, wherever that is.
 
-    byte_ids: Tensor  # [n, length] int64; beyond a row's own length there are zeros
-    lengths: Tensor  # [n] bytes of each window
-    ends: Tensor  # [n] bool, whether the window's last byte is the last of its document
+    A place is drawn uniformly from all places where a whole window fits, so that long documents are met more often.
+
+    Args:
+        starts: [documents] int64, where each begins.
+        lengths: [documents] int64, bytes of each, at least 2.
+        short_documents: as for :class:`TextSource`.
+    """
+
+    def __init__(self, starts: Tensor, lengths: Tensor, *, short_documents: Short = "error") -> None:
+        if short_documents not in ("error", "whole"):
+            raise ValueError(f"short_documents must be one of ['error', 'whole'], got {short_documents!r}")
+        if not len(lengths):
+            raise ValueError("documents must hold at least one text, got none")
+        short = (lengths < 2).nonzero()
+        if len(short):
+            number = int(short[0])
+            raise ValueError(
+                f"documents must have at least 2 bytes each (one to read, one to predict), "
+                f"got {int(lengths[number])} in document {number}"
+            )
+        self.starts, self.lengths, self.short_documents = starts, lengths, short_documents
+        # What was found out about the last window length: it seldom changes, and documents may be many.
+        self._table: tuple[int, Tensor, Tensor] | None = None
+        self._good_length: int | None = None
+
+    @abstractmethod
+    def gather(self, index: Tensor) -> Tensor:
+        """Bytes at positions of the whole text, int64 of the index' shape."""
+
+    @property
+    def num_documents(self) -> int:
+        """How many documents there are."""
+        return len(self.lengths)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all documents."""
+        return int(self.lengths.sum())
+
+    def document(self, number: int) -> bytes:
+        """One document as a whole."""
+        if not 0 <= number < self.num_documents:
+            raise IndexError(f"number must lie in 0..{self.num_documents - 1}, got {number}")
+        index = int(self.starts[number]) + torch.arange(int(self.lengths[number]))
+        return bytes(self.gather(index).to(torch.uint8).numpy())
+
+    def documents(self) -> Iterator[bytes]:
+        """All documents, one after the other."""
+        return (self.document(number) for number in range(self.num_documents))
+
+    def with_documents(self: Self, starts: Tensor, lengths: Tensor) -> Self:
+        """The same text cut into other documents, a part of them for instance; nothing is copied.
+
+        Args:
+            starts: [documents] where each begins in the text.
+            lengths: [documents] bytes of each.
+        """
+        other = copy.copy(self)
+        DocumentSource.__init__(other, starts, lengths, short_documents=self.short_documents)
+        return other
+
+    def _places(self, length: int) -> tuple[Tensor, Tensor]:
+        """How many places a window may start at, in each document and in all up to and with it; [documents] both."""
+        if self._table is None or self._table[0] != length:
+            places = (self.lengths - length + 1).clamp(min=1)
+            self._table = length, places, places.cumsum(0)
+        return self._table[1:]
+
+    def pick(self, num_rows: int, length: int, generator: torch.Generator | None = None) -> Places:
+        """Draw places."""
+        places, ends = self._places(length)
+        place = torch.randint(int(ends[-1]), (num_rows,), generator=generator)
+        document = torch.searchsorted(ends, place, right=True)
+        return Places(document, place - (ends - places)[document])
+
+    def read(self, places: Places, length: int) -> Windows:
+        """Read windows; one that its document has fewer bytes for is shorter."""
+        size = self.lengths[places.document]
+        taken = (size - places.offset).clamp(max=length)
+        columns = torch.arange(length)
+        inside = columns < taken[:, None]
+        start = self.starts[places.document] + places.offset
+        # Past the end of a window its first byte is read instead, because something has to be, and then made 0.
+        byte_ids = self.gather(start[:, None] + columns * inside) * inside
+        return Windows(byte_ids, taken, places.offset + taken == size)
+
+    def check_length(self, length: int) -> None:
+        """Refuse a window length that documents cannot serve."""
+        if length < 2:
+            raise ValueError(f"length must be at least 2 (one byte to read, one to predict), got {length}")
+        if self.short_documents == "whole" or length == self._good_length:
+            return
+        short = (self.lengths < length).nonzero()
+        if not len(short):
+            self._good_length = length
+            return
+        everyone = len(short) == self.num_documents
+        number = int(self.lengths.argmax()) if everyone else int(short[0])
+        raise ValueError(
+            f"documents must have at least the {length} bytes of a window, got {int(self.lengths[number])} in "
+            f"document {number}{', the longest' if everyone else ''} "
+            f"({len(short)} of {self.num_documents} are too short); "
+            f"short_documents='whole' draws them as they are, and drops nothing"
+        )
 
 
-class TextSource:
-    """Windows of a fixed length at random places of a set of documents.
+class TextSource(DocumentSource):
+    """Windows of a fixed length at random places of a set of documents in memory.
 
     A place is drawn uniformly from all places where a whole window fits, so that long documents are met more often.
 
@@ -40,93 +144,15 @@ class TextSource:
         torch.Size([3, 8])
     """
 
-    def __init__(self, documents: Documents, *, short_documents: Literal["error", "whole"] = "error") -> None:
+    def __init__(self, documents: Documents, *, short_documents: Short = "error") -> None:
         if isinstance(documents, (str, bytes)):
             documents = [documents]
-        if not len(documents):
-            raise ValueError("documents must hold at least one text, got none")
-        if short_documents not in ("error", "whole"):
-            raise ValueError(f"short_documents must be one of ['error', 'whole'], got {short_documents!r}")
-        ids = [text_to_ids(document) for document in documents]
-        for number, one in enumerate(ids):
-            if len(one) < 2:
-                raise ValueError(
-                    f"documents must have at least 2 bytes each (one to read, one to predict), "
-                    f"got {len(one)} in document {number}"
-                )
-        self.short_documents = short_documents
-        self.lengths = torch.tensor([len(one) for one in ids])  # [documents]
-        self.starts = self.lengths.cumsum(0) - self.lengths
-        self.bytes = torch.cat(ids)  # all documents, one after the other
+        texts = [text_to_bytes(document) for document in documents]
+        lengths = torch.tensor([len(text) for text in texts], dtype=torch.int64)
+        super().__init__(lengths.cumsum(0) - lengths, lengths, short_documents=short_documents)
+        #: [all bytes] uint8, all documents, one after the other
+        self.bytes = torch.frombuffer(bytearray(b"".join(texts)), dtype=torch.uint8)
 
-    def draw(self, num_rows: int, length: int, generator: torch.Generator | None = None) -> Windows:
-        """Draw windows.
-
-        Args:
-            num_rows: how many.
-            length: bytes of each, at least 2.
-            generator: source of the random numbers.
-        """
-        self.check_length(length)
-        places = (self.lengths - length + 1).clamp(min=1)  # [documents] where a window may start in each
-        ends = places.cumsum(0)
-        place = torch.randint(int(ends[-1]), (num_rows,), generator=generator)
-        document = torch.searchsorted(ends, place, right=True)
-        offset = place - (ends - places)[document]
-        taken = self.lengths[document].clamp(max=length)
-        columns = torch.arange(length)
-        inside = columns < taken[:, None]
-        index = (self.starts[document] + offset)[:, None] + columns
-        byte_ids = self.bytes[index.clamp(max=len(self.bytes) - 1)] * inside
-        return Windows(byte_ids, taken, offset + taken == self.lengths[document])
-
-    def check_length(self, length: int) -> None:
-        """Refuse a window length that documents cannot serve."""
-        if length < 2:
-            raise ValueError(f"length must be at least 2 (one byte to read, one to predict), got {length}")
-        short = (self.lengths < length).nonzero()
-        if len(short) and self.short_documents == "error":
-            number = int(short[0])
-            raise ValueError(
-                f"documents must have at least the {length} bytes of a window, got {int(self.lengths[number])} in "
-                f"document {number} ({len(short)} of {len(self.lengths)} are too short); "
-                f"short_documents='whole' draws them as they are, and drops nothing"
-            )
-
-
-class RepeatedSource(TextSource):
-    """Windows of another source, each dealt to several rows in succession.
-
-    Rows that read one text with boundaries of their own differ by what the boundaries did alone, which is what
-    ``group_centred`` advantages compare.
-
-    Args:
-        source: where windows come from.
-        times: rows per window.
-
-    Example:
-        >>> source = RepeatedSource(TextSource("to be or not to be"), times=2)
-        >>> windows = source.draw(4, 8, torch.Generator().manual_seed(0))
-        >>> bool((windows.byte_ids[0::2] == windows.byte_ids[1::2]).all())
-        True
-    """
-
-    def __init__(self, source: TextSource, times: int) -> None:
-        if times < 1:
-            raise ValueError(f"times must be at least 1, got {times}")
-        self.__dict__.update(source.__dict__)  # the same documents, not a copy of them
-        self.times = times
-
-    def draw(self, num_rows: int, length: int, generator: torch.Generator | None = None) -> Windows:
-        """Draw windows for ``num_rows`` rows, ``times`` of each.
-
-        Args:
-            num_rows: a multiple of ``times``.
-            length: bytes of each, at least 2.
-            generator: source of the random numbers.
-        """
-        if num_rows % self.times:
-            raise ValueError(f"num_rows must be a multiple of times={self.times}, got {num_rows}")
-        drawn = super().draw(num_rows // self.times, length, generator)
-        parts = (x.repeat_interleave(self.times, 0) for x in (drawn.byte_ids, drawn.lengths, drawn.ends))
-        return Windows(*parts)
+    def gather(self, index: Tensor) -> Tensor:
+        """Bytes at positions of the whole text, int64 of the index' shape."""
+        return self.bytes[index].long()

@@ -6,7 +6,7 @@ import torch
 from tensordict import TensorDictBase
 
 from rltok_rl.agents import LearnedBoundaryActor
-from rltok_rl.data import RepeatedSource, TextSource
+from rltok_rl.data import RepeatedSource, WindowSource
 from rltok_rl.diagnostics.enumeration import Texts, enumerate_rollouts
 from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.models.unet import UNet
@@ -23,7 +23,7 @@ class TextRollouts:
         seed: of texts and boundaries.
     """
 
-    def __init__(self, model: UNet, source: TextSource, *, num_rows: int, num_steps: int, seed: int) -> None:
+    def __init__(self, model: UNet, source: WindowSource, *, num_rows: int, num_steps: int, seed: int) -> None:
         self.model, self.source, self.num_rows, self.num_steps = model, source, num_rows, num_steps
         self.seed, self.actor = seed, LearnedBoundaryActor(model)
         self.generator = torch.Generator(model.embedding.weight.device).manual_seed(seed)

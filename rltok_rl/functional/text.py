@@ -15,11 +15,21 @@ def text_to_ids(text: str | bytes) -> Tensor:
         >>> text_to_ids("aé")
         tensor([ 97, 195, 169])
     """
+    return torch.tensor(list(text_to_bytes(text)), dtype=torch.int64)
+
+
+def text_to_bytes(text: str | bytes) -> bytes:
+    r"""The UTF-8 bytes of a text; bytes are left as they are.
+
+    Example:
+        >>> text_to_bytes("aé")
+        b'a\xc3\xa9'
+    """
     if isinstance(text, str):
-        text = text.encode("utf-8")
+        return text.encode("utf-8")
     if not isinstance(text, bytes):
         raise TypeError(f"text must be str or bytes, got {type(text).__name__}")
-    return torch.tensor(list(text), dtype=torch.int64)
+    return text
 
 
 def ids_to_bytes(byte_ids: Tensor | Iterable[int]) -> bytes:

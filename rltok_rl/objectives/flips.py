@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from tensordict import TensorDictBase
 from tensordict.utils import NestedKey
@@ -42,8 +43,9 @@ class LocalFlips(ReturnEstimator):
         num_flips: n, rows tried per row of the rollout.
         span: bytes per block, and bytes that a decision is judged by.
         price: nats per boundary that the rewards were charged.
-        generator: source of the random numbers.
-        **options: of :class:`~rltok_rl.objectives.estimators.ReturnEstimator`.
+        generator: source of the random numbers; with several processes, of equal seed in all.
+        **options: of :class:`~rltok_rl.objectives.estimators.ReturnEstimator`; processes of a ``process_group`` with as
+            many rows each flip what one process with all rows would flip.
     """
 
     def __init__(
@@ -93,6 +95,8 @@ class LocalFlips(ReturnEstimator):
 
     def _choose(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """One decision per block and flipped row, and its probability; 0 in blocks without free decisions."""
+        mine = self._rows(len(weights))
+        weights = self._of_all(weights)
         num_rows, length = weights.shape
         blocks = F.pad(weights, (0, -length % self.span)).unflatten(-1, (-1, self.span))  # [B, blocks, span]
         total = blocks.sum(-1, keepdim=True)
@@ -103,7 +107,20 @@ class LocalFlips(ReturnEstimator):
         picks = picks.view(num_rows, -1, self.num_flips)  # [B, blocks, n]
         chance = chances.gather(-1, picks)
         start = self.span * torch.arange(blocks.shape[1], device=weights.device)
-        return (picks + start[:, None]).transpose(1, 2), chance.transpose(1, 2)
+        return (picks + start[:, None]).transpose(1, 2)[mine], chance.transpose(1, 2)[mine]
+
+    def _rows(self, num_rows: int) -> slice:
+        """Where this process's rows are among those of all."""
+        first = 0 if self.process_group is None else self.process_group.rank() * num_rows
+        return slice(first, first + num_rows)
+
+    def _of_all(self, values: Tensor) -> Tensor:
+        """[B, T] of this process to [W B, T] of all, in the order of their ranks."""
+        if self.process_group is None:
+            return values
+        gathered = [torch.empty_like(values) for _ in range(self.process_group.size())]
+        dist.all_gather(gathered, values.contiguous(), group=self.process_group)
+        return torch.cat(gathered)
 
     def _run_flipped(
         self, states: Tensor, drawn: Tensor, probs: Tensor, forced: Tensor, where: Tensor, revealed: Tensor
@@ -115,7 +132,9 @@ class LocalFlips(ReturnEstimator):
             return x.repeat_interleave(count, 0)
 
         # Uniforms under which the policy would have decided as it did.
-        fresh = torch.rand(probs.shape, generator=self.generator, device=probs.device, dtype=probs.dtype)
+        everyone = (len(probs) * (self.process_group.size() if self.process_group else 1), probs.shape[1])
+        fresh = torch.rand(everyone, generator=self.generator, device=probs.device, dtype=probs.dtype)
+        fresh = fresh[self._rows(len(probs))]
         uniforms = torch.where(drawn, fresh * probs, probs + fresh * (1 - probs))
         uniforms = uniforms.clamp(max=1 - torch.finfo(probs.dtype).eps)
         fixed = repeated(torch.where(forced, drawn.long(), -1))  # -1 is free

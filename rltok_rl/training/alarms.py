@@ -45,6 +45,18 @@ class Alarms:
                 )
         return [text for name, wrong, text in self._conditions(figures) if self._lasting(name, wrong)]
 
+    def state_dict(self) -> dict[str, int]:
+        """For how many updates in a row each figure has been out of bounds."""
+        return dict(self._count)
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Go on counting, so that a training that resumes reports what one that was not interrupted does.
+
+        Args:
+            state: of :meth:`state_dict`.
+        """
+        self._count = dict(state)
+
     def _conditions(self, figures: Mapping[str, float]) -> list[tuple[str, bool, str]]:
         found = []
         rate, entropy = figures.get("rate"), figures.get("entropy")

@@ -54,7 +54,7 @@ def save_checkpoint(folder: Path, update: int, state: Mapping[str, Any], *, keep
     if keep < 1:
         raise ValueError(f"keep must be at least 1, got {keep}")
     tensors: dict[str, Tensor] = {}
-    skeleton = _to_json(state, tensors, "state")
+    skeleton = take_apart(state, tensors, "state")
     final = folder / f"{_PREFIX}{update:08d}"
     partial = folder / f".{final.name}.partial"
     try:
@@ -104,7 +104,7 @@ def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:
         raise CheckpointError(f"{path / wrong[0]} {wrong[1]}", _newest_whole(path.parent, before=path))
     manifest = json.loads((path / _MANIFEST).read_text())
     tensors = load_file(path / _TENSORS)
-    return int(manifest["update"]), _from_json(json.loads((path / _STATE).read_text()), tensors)
+    return int(manifest["update"]), put_together(json.loads((path / _STATE).read_text()), tensors)
 
 
 def _what_is_wrong(path: Path) -> tuple[str, str] | None:
@@ -129,19 +129,30 @@ def _newest_whole(folder: Path, before: Path | None = None) -> Path | None:
     return next((path for path in reversed(older) if _what_is_wrong(path) is None), None)
 
 
-def _to_json(value: Any, tensors: dict[str, Tensor], where: str) -> Any:
-    """What JSON can hold, with a name in the place of every tensor."""
+def take_apart(value: Any, tensors: dict[str, Tensor], where: str) -> Any:
+    """What JSON can hold, with a name in the place of every tensor.
+
+    Args:
+        value: nested dicts, lists and tuples of tensors, numbers, strings and None.
+        tensors: filled with copies on the CPU, by these names.
+        where: what the value is called, for the message where it cannot be taken apart.
+
+    Example:
+        >>> tensors = {}
+        >>> put_together(take_apart({"a": (torch.ones(1), 2)}, tensors, "state"), tensors)
+        {'a': (tensor([1.]), 2)}
+    """
     if isinstance(value, Tensor):
         name = str(len(tensors))
         # A copy of its own: views and shared memory are not for files.
         tensors[name] = value.detach().to("cpu", copy=True).contiguous()
         return {"tensor": name}
     if isinstance(value, Mapping):
-        pairs = [[_to_json(k, tensors, where), _to_json(v, tensors, f"{where}[{k!r}]")] for k, v in value.items()]
+        pairs = [[take_apart(k, tensors, where), take_apart(v, tensors, f"{where}[{k!r}]")] for k, v in value.items()]
         return {"dict": pairs}
     if isinstance(value, (list, tuple)):
         kind = "list" if isinstance(value, list) else "tuple"
-        return {kind: [_to_json(v, tensors, f"{where}[{n}]") for n, v in enumerate(value)]}
+        return {kind: [take_apart(v, tensors, f"{where}[{n}]") for n, v in enumerate(value)]}
     if type(value) in _PLAIN:
         return value
     raise TypeError(
@@ -149,15 +160,21 @@ def _to_json(value: Any, tensors: dict[str, Tensor], where: str) -> Any:
     )
 
 
-def _from_json(value: Any, tensors: dict[str, Tensor]) -> Any:
+def put_together(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """What :func:`take_apart` took apart.
+
+    Args:
+        value: what it returned.
+        tensors: what it filled.
+    """
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()
     if kind == "tensor":
         return tensors[content]
     if kind == "dict":
-        return {_from_json(k, tensors): _from_json(v, tensors) for k, v in content}
-    parts = [_from_json(v, tensors) for v in content]
+        return {put_together(k, tensors): put_together(v, tensors) for k, v in content}
+    parts = [put_together(v, tensors) for v in content]
     return parts if kind == "list" else tuple(parts)
 
 

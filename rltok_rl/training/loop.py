@@ -2,87 +2,47 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
-from rltok_rl.agents import LearnedBoundaryActor
+from rltok_rl.agents import LearnedBoundaryActor, RandomActor
 from rltok_rl.envs import ByteBoundaryEnv
+from rltok_rl.models.flops import update_flops
 from rltok_rl.models.unet import UNet
-from rltok_rl.objectives import JointLoss
+from rltok_rl.objectives import BoundaryClipPPOLoss, JointLoss
 from rltok_rl.training.alarms import Alarms
-from rltok_rl.training.gradients import joint_gradients
+from rltok_rl.training.distributed import Processes
+from rltok_rl.training.gradients import joint_gradients, policy_gradients
+from rltok_rl.training.options import PRECISIONS, LoopOptions, make_optimizer
 from rltok_rl.training.schedule import cosine_schedule
+from rltok_rl.training.sharding import average_gradients, load_whole, prepare_model, whole
 
-PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoopOptions:
-    """How a model is trained."""
-
-    total_bytes: int
-    """Bytes to train on in all."""
-    lr: float = 2e-3
-    """Peak learning rate of AdamW."""
-    warm_up_bytes: int = 0
-    """Bytes of linear warm-up."""
-    lr_floor: float = 0.1
-    """Share of the learning rate that is left at the end."""
-    betas: tuple[float, float] = (0.9, 0.95)
-    weight_decay: float = 0.1
-    """Of weight matrices; norms and the embedding have none."""
-    clip_norm: float = 1.0
-    """Largest norm of the gradient.  # released code"""
-    micro_batches: int = 1
-    """Rollouts per update."""
-    precision: str = "float32"
-    """Of matrix products: float32 or bfloat16."""
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be run, by name."""
-        for name in ("total_bytes", "micro_batches"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("lr", "clip_norm"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
-        if self.precision not in PRECISIONS:
-            raise ValueError(f"precision must be one of {list(PRECISIONS)}, got {self.precision!r}")
-        cosine_schedule(0, self.total_bytes, warm_up=self.warm_up_bytes, floor=self.lr_floor)
-
-
-def make_optimizer(model: nn.Module, options: LoopOptions) -> torch.optim.AdamW:
-    """AdamW with weight decay on weight matrices alone.
-
-    Args:
-        model: what to train.
-        options: learning rate, betas, weight decay.
-    """
-    embeddings = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
-    decayed = [p for p in model.parameters() if p.dim() >= 2 and id(p) not in embeddings]
-    others = [p for p in model.parameters() if p.dim() < 2 or id(p) in embeddings]
-    groups = [{"params": decayed, "weight_decay": options.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=options.lr, betas=options.betas, fused=True)
+_MOVED = ("ESS", "kl_approx", "clip_fraction")  # how far further epochs have moved the policy
 
 
 class Trainer:
     """Trains language model, early exit, policy and rate in one backward pass per update.
 
     Everything that the next update depends on is in :meth:`state_dict`: a trainer that loads it goes on with
-    the same losses to the last bit.
+    the same losses to the last bit. It is of one piece, so that it can be loaded by any number of processes.
 
     Args:
-        model: the U-Net.
-        env: whose rollouts are trained on; one rollout per micro-batch, one episode long.
-        loss: the joint loss.
+        model: the U-Net; cut in pieces under ``"fsdp"``.
+        env: whose rollouts are trained on; one rollout per micro-batch, one episode long. With several processes it
+            has the rows of this one.
+        loss: the joint loss. With several processes, its terms span them (``process_group``).
         options: how.
-        actor: draws the boundaries; None is the model's own policy.
-        seed: of the boundaries.
+        actor: draws the boundaries; None is the model's own policy. With one that has no ``logits`` the loss holds
+            next-byte losses alone.
+        seed: of the boundaries; the same in all processes, as the environment's.
+        processes: those that train together; they make the updates that one would make with all rows.
+        strategy: a key of :data:`~rltok_rl.training.sharding.STRATEGIES`.
 
     Example:
         >>> from rltok_rl.data import local_prose
@@ -105,18 +65,36 @@ class Trainer:
         actor: TensorDictModuleBase | None = None,
         alarms: Alarms | None = None,
         seed: int = 0,
+        processes: Processes | None = None,
+        strategy: str = "none",
     ) -> None:
+        self.processes = Processes() if processes is None else processes
+        _check_spans(loss, self.processes)
+        self._flops = update_flops(model, 1, 0), update_flops(model, 0, 1)  # of a byte, of a token
+        prepare_model(model, strategy, self.processes)
         self.model, self.env, self.loss, self.options = model, env, loss, options
-        self.actor = LearnedBoundaryActor(model) if actor is None else actor
+        self.policy = LearnedBoundaryActor(model)
+        self.actor = self.policy if actor is None else actor
+        self.warm_actor = RandomActor(model.config.target_rate)
+        self.trained = nn.ModuleList([model, loss])  # a critic is part of the loss; what is shared counts once
+        self._weighs = _weighs_decisions(loss)
+        if options.policy_epochs > 1 and not self._weighs:
+            raise ValueError(
+                f"policy_epochs={options.policy_epochs} needs a term 'policy' that weighs decisions by how likely they "
+                f"have become (BoundaryClipPPOLoss, or BoundaryReinforceLoss with off_policy=True, and RolloutPolicy)"
+            )
         self.alarms = Alarms() if alarms is None else alarms
-        self.optimizer = make_optimizer(model, options)
+        self.optimizer = make_optimizer(self.trained, options)
         self.generator = torch.Generator(model.embedding.weight.device).manual_seed(seed)
         self.updates = self.bytes_done = 0
+        self.flops_done = 0.0
+        self.warnings: list[str] = []
+        """What the alarms said of the last update."""
 
     @property
     def bytes_per_update(self) -> int:
-        """Bytes of one update's rollouts."""
-        return self.env.num_rows * self.env.num_steps * self.options.micro_batches
+        """Bytes of one update's rollouts, of all processes."""
+        return self.env.num_rows * self.processes.world_size * self.env.num_steps * self.options.micro_batches
 
     @property
     def done(self) -> bool:
@@ -124,7 +102,7 @@ class Trainer:
         return self.bytes_done >= self.options.total_bytes
 
     def update(self) -> dict[str, float]:
-        """One update; returns the losses and figures of its batch, ``lr`` and ``grad_norm``."""
+        """One update; returns the losses and figures of its batch, ``lr``, ``grad_norm`` and all ``flops`` so far."""
         options = self.options
         scale = cosine_schedule(
             self.bytes_done + self.bytes_per_update,  # the first update already learns
@@ -135,20 +113,57 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = options.lr * scale
         self.optimizer.zero_grad(set_to_none=True)
+        precision = PRECISIONS[options.precision]
+        batch: list[TensorDictBase] | None = [] if options.policy_epochs > 1 else None
+        rates: list[Tensor] = []
         found = joint_gradients(
             self.model,
-            lambda: self.env.parallel_rollout(self.actor, generator=self.generator),
+            lambda: self._draw(rates),
             self.loss,
             micro_batches=options.micro_batches,
-            precision=PRECISIONS[options.precision],
+            precision=precision,
+            keep_in=batch,
+            predict_only=self.warming and not self._weighs,
         )
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), options.clip_norm)
-        figures = {name: float(value) for name, value in found.items()}
-        figures |= {"grad_norm": float(norm), "lr": options.lr * scale}
-        self.alarms.check(figures, self.updates + 1)  # before a broken gradient reaches the weights
-        self.optimizer.step()
+        found.setdefault("rate", torch.stack(rates).mean())
+        figures = self._step(found)
+        for _ in range(options.policy_epochs - 1):
+            assert batch is not None
+            self.optimizer.zero_grad(set_to_none=True)
+            again = self._step(policy_gradients(self.model, batch, self.loss, precision=precision))
+            figures |= {name: again[name] for name in _MOVED if name in again}
+        figures["lr"] = options.lr * scale
         self.updates += 1
         self.bytes_done += self.bytes_per_update
+        per_byte, per_token = self._flops
+        self.flops_done += self.bytes_per_update * (per_byte + per_token * figures.get("rate", math.nan))
+        return figures | {"flops": self.flops_done}
+
+    @property
+    def warming(self) -> bool:
+        """Whether boundaries are still drawn at random."""
+        return self.bytes_done < self.options.warm_start_bytes
+
+    def _draw(self, rates: list[Tensor]) -> TensorDictBase:
+        """A rollout with gradients; its rate is noted."""
+        actor = self.warm_actor if self.warming else self.actor
+        rollout = self.env.parallel_rollout(actor, generator=self.generator, part=self.processes.part)
+        rates.append(rollout["action"].float().mean())
+        if self.warming and self._weighs:  # the policy learns from decisions that were not its own
+            scores = self.policy.get_dist(rollout)
+            rollout["logits"], rollout["entropy"] = scores.logits, scores.entropy()
+        return rollout
+
+    def _step(self, found: dict[str, Tensor]) -> dict[str, float]:
+        """Clip, look at the figures, step; the figures are those of all processes."""
+        average_gradients(self.trained, self.processes.group)
+        norm = whole(nn.utils.clip_grad_norm_(self.trained.parameters(), self.options.clip_norm))
+        # Losses average to those of the whole batch; figures are its own already.
+        figures = self.processes.mean({name: float(value) for name, value in found.items()})
+        figures["grad_norm"] = float(norm)
+        # Before a broken gradient reaches the weights.
+        self.warnings = self.alarms.check(figures, self.updates + 1)
+        self.optimizer.step()
         return figures
 
     def run(self, after_update: Callable[[dict[str, float]], bool | None] | None = None) -> None:
@@ -164,31 +179,55 @@ class Trainer:
                 return
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next update depends on."""
+        """All that the next update depends on; all processes have to ask, and get the same."""
         return {
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "model": whole(self.model.state_dict()),
+            "optimizer": whole(self.optimizer.state_dict()),
             "loss": self.loss.state_dict(),
             "texts": self.env.random_state(),
             "boundaries": self.generator.get_state(),
             "torch": torch.get_rng_state(),
             "updates": self.updates,
             "bytes_done": self.bytes_done,
+            "flops_done": self.flops_done,
+            "alarms": self.alarms.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from where a state was taken.
 
         Args:
-            state: of a trainer of the same model, loss and options.
+            state: of a trainer of the same model, loss and options, in as many processes as it was.
         """
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        load_whole(self.model, self.optimizer, state["model"], state["optimizer"])
         self.loss.load_state_dict(state["loss"])
-        self.env.set_random_state(_cpu(state["texts"]))
+        self.env.set_random_state(state["texts"])
         self.generator.set_state(_cpu(state["boundaries"]))
         torch.set_rng_state(_cpu(state["torch"]))
+        self.alarms.load_state_dict(state["alarms"])
         self.updates, self.bytes_done = int(state["updates"]), int(state["bytes_done"])
+        self.flops_done = float(state["flops_done"])
+
+
+def _weighs_decisions(loss: JointLoss) -> bool:
+    """Whether the policy's term can learn from decisions that the policy, as it is, did not draw."""
+    if "policy" not in loss.terms:
+        return False
+    term = loss.terms["policy"]
+    return isinstance(term, BoundaryClipPPOLoss) or bool(getattr(term, "off_policy", False))
+
+
+def _check_spans(loss: JointLoss, processes: Processes) -> None:
+    """Refuse terms that would take the rows of one process for the batch."""
+    if processes.group is None:
+        return
+    for name, term in loss.terms.items():
+        for part in (term, getattr(term, "_value_estimator", None)):
+            if part is not None and getattr(part, "process_group", processes.group) is not processes.group:
+                raise ValueError(
+                    f"process_group of {type(part).__name__} in term {name!r} must be that of the processes that train "
+                    f"together, got {part.process_group}"
+                )
 
 
 def _cpu(state: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""How a training went: figures over bytes."""
+"""How a training went: figures over bytes, and loss over FLOPs."""
 
 from __future__ import annotations
 
@@ -6,63 +6,116 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-_PANELS = (
-    ("bits per byte", ("bits_per_byte", "early_bits_per_byte")),
-    ("boundaries per byte", ("rate",)),
-    ("policy entropy, nats", ("entropy",)),
-    ("advantage spread, nats", ("advantage_spread",)),
+from rltok_rl.viz.look import ALERT, OURS, PALE, dots, fit, line, plain_figures
+
+History = Mapping[str, Sequence[float]]
+
+# Title, lines, what was held out, kind of axis.
+_PANELS: tuple[tuple[str, tuple[str, ...], str | None, str], ...] = (
+    ("bits per byte", ("early_bits_per_byte", "bits_per_byte"), "held_out_bits_per_byte", "loss"),
+    ("boundaries per byte", ("rate",), "held_out_rate", "from 0"),
+    ("policy entropy, nats per decision", ("entropy",), None, "from 0"),
+    ("advantage spread, nats", ("advantage_spread",), None, "log"),
+    ("gradient norm, before clipping", ("grad_norm",), None, "log"),
+    ("learning rate", ("lr",), None, "from 0"),
 )
-_NAMES = {"bits_per_byte": "whole model", "early_bits_per_byte": "early exit"}
-_COLOURS = ("#0b7a75", "#9aa5b1")
+_LABELS = {"bits_per_byte": "whole model", "early_bits_per_byte": "early exit"}
+_COLOURS = {"early_bits_per_byte": PALE}
 
 
-def smooth(values: Sequence[float], window: int) -> list[float]:
-    """Each value averaged with up to ``window - 1`` before it.
-
-    Example:
-        >>> smooth([1.0, 3.0, 5.0], 2)
-        [1.0, 2.0, 4.0]
-    """
-    if window < 1:
-        raise ValueError(f"window must be at least 1, got {window}")
-    return [sum(part) / len(part) for n in range(len(values)) for part in [values[max(0, n - window + 1) : n + 1]]]
-
-
-def draw_curves(history: Mapping[str, Sequence[float]], path: Path, *, target_rate: float | None = None) -> Path:
-    """Draw losses, rate, entropy and advantage spread against bytes.
+def draw_curves(
+    history: History, path: Path, *, target_rate: float | None = None, held_out: History | None = None
+) -> Path:
+    """Draw losses, rate, entropy, advantage spread, gradient norm and learning rate against bytes.
 
     Args:
         history: one list per figure, all of one length; ``bytes`` is what they are drawn against.
         path: the PNG to write.
         target_rate: drawn as a line beside the rate.
+        held_out: as ``history``, of looks at held-out text; drawn as dots.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    bytes_done = [x / 1e6 for x in history["bytes"]]
-    if not bytes_done:
-        raise ValueError("history must hold at least one update, got none")
-    panels = [(title, [k for k in keys if k in history]) for title, keys in _PANELS]
-    panels = [(title, keys) for title, keys in panels if keys]
-    window = max(1, len(bytes_done) // 40)
-    look: Any = {"font.size": 8, "axes.spines.top": False, "axes.spines.right": False, "figure.dpi": 150}
-    with plt.rc_context(look):
-        figure, axes = plt.subplots(
-            1, len(panels), figsize=(2.7 * len(panels), 2.4), layout="constrained", squeeze=False
-        )
-        for panel, (title, keys) in zip(axes[0], panels, strict=True):
-            for key, colour in zip(keys, _COLOURS, strict=False):
-                panel.plot(bytes_done, history[key], color=colour, alpha=0.2, lw=0.6)
-                panel.plot(bytes_done, smooth(history[key], window), color=colour, lw=1.4, label=_NAMES.get(key))
-            if len(keys) > 1:
-                panel.legend(frameon=False)
-            if title.startswith("boundaries") and target_rate is not None:
-                panel.axhline(target_rate, color="#d1495b", lw=0.8, ls=":")
-                panel.set_ylim(bottom=0)
-            panel.set_title(title, loc="left", fontsize=8)
-            panel.set_xlabel("MB of text")
+    _check(history)
+    held_out = held_out or {}
+    panels = [(title, [k for k in keys if k in history], *rest) for title, keys, *rest in _PANELS]
+    panels = [panel for panel in panels if panel[1]]
+    with plain_figures() as plt:
+        columns = min(3, len(panels))
+        rows = -(-len(panels) // columns)
+        size = (3.1 * columns, 2.1 * rows + 0.2)
+        figure, grid = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False, sharex=True)
+        bytes_done = [x / 1e6 for x in history["bytes"]]
+        for axes in grid.flat[len(panels) :]:
+            axes.set_axis_off()
+        for axes, (title, keys, held, kind) in zip(grid.flat, panels, strict=False):
+            several = len(keys) > 1 or held in held_out
+            for key in keys:
+                label = _LABELS.get(key, "training") if several else None
+                line(axes, bytes_done, history[key], colour=_COLOURS.get(key, OURS), label=label)
+            if held in held_out:
+                dots(axes, [x / 1e6 for x in held_out["bytes"]], held_out[held], label="held out")
+            if keys == ["rate"] and target_rate is not None:
+                axes.axhline(target_rate, color=ALERT, lw=0.9, ls=(0, (4, 3)), label="target")
+            _set_range(axes, kind, [history[key] for key in keys])
+            if axes.get_legend_handles_labels()[0]:
+                axes.legend(fontsize=7)
+            axes.set_title(title)
+            axes.set_xlim(left=0)
+        for axes in grid[-1]:
+            axes.set_xlabel("MB of text")
         figure.savefig(path)
         plt.close(figure)
     return path
+
+
+def draw_loss_flops(history: History, path: Path, *, held_out: History | None = None) -> Path:
+    """Draw the losses against the FLOPs spent, both on logarithmic axes.
+
+    Args:
+        history: one list per figure; ``flops`` is what they are drawn against.
+        path: the PNG to write.
+        held_out: as ``history``, of looks at held-out text; drawn as dots.
+    """
+    _check(history)
+    with plain_figures() as plt:
+        figure, axes = plt.subplots(figsize=(4.4, 3.0), layout="constrained")
+        for key in ("early_bits_per_byte", "bits_per_byte"):
+            if key in history:
+                line(axes, history["flops"], history[key], colour=_COLOURS.get(key, OURS), label=_LABELS[key])
+        if held_out and held_out.get("flops"):
+            spent = [n for n, flops in enumerate(held_out["flops"]) if flops > 0]  # zero has no logarithm
+            x, y = ([held_out[key][n] for n in spent] for key in ("flops", "held_out_bits_per_byte"))
+            dots(axes, x, y, label="held out")
+        axes.set(xlabel="FLOPs of forward and backward passes", xscale="log", yscale="log")
+        axes.set_title("bits per byte")
+        plain_ticks(axes)
+        axes.legend(fontsize=7)
+        figure.savefig(path)
+        plt.close(figure)
+    return path
+
+
+def plain_ticks(axes: Any) -> None:
+    """Numbers, not powers, on a logarithmic axis of losses.
+
+    Args:
+        axes: whose vertical axis is logarithmic.
+    """
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 4, 5, 6, 8)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _set_range(axes: Any, kind: str, values: list[Sequence[float]]) -> None:
+    if kind == "loss":
+        fit(axes, values)
+    elif kind == "from 0":
+        axes.set_ylim(bottom=0)
+    elif any(v > 0 for one in values for v in one):
+        axes.set_yscale("log")
+
+
+def _check(history: History) -> None:
+    if not history.get("bytes"):
+        raise ValueError("history must hold at least one update, got none")

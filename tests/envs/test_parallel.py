@@ -314,3 +314,27 @@ def test_gpu_rollout_equals_the_stepped_one_on_cpu():
         )
         rollouts.append(env.parallel_rollout(actions=actions.to(device)).cpu())
     assert_same_rollout(*rollouts)
+
+
+@pytest.mark.parametrize("short", [False, True], ids=["whole windows", "documents end"])
+@pytest.mark.parametrize("stop", [True, False], ids=["until done", "with resets"])
+@torch.no_grad()
+def test_parts_make_up_the_whole(make_env, model, short, stop):
+    """Three environments with two rows each, and one with six: the same texts, decisions and rewards."""
+    actor = LearnedBoundaryActor(model)
+
+    def roll(rows, part):
+        env, generator = make_env(short=short, batch_size=(rows,)), torch.Generator().manual_seed(1)
+        draw = {"generator": generator, "max_steps": 40, "break_when_any_done": stop, "part": part}
+        return torch.cat([env.parallel_rollout(actor, **draw) for _ in range(2)], 1)
+
+    whole = roll(6, (0, 1))
+    for index in range(3):
+        assert_same_rollout(whole[2 * index : 2 * index + 2], roll(2, (index, 3)))
+
+
+def test_parts_that_are_none_are_refused(make_env):
+    with pytest.raises(ValueError, match=re.escape("part must be (r, W) with 0 <= r < W, got (2, 2)")):
+        make_env().parallel_rollout(part=(2, 2))
+    with pytest.raises(ValueError, match="text must be None for one part of a batch"):
+        make_env().parallel_rollout(part=(0, 2), text="some text that is long enough for a window")

@@ -179,3 +179,17 @@ def test_another_configuration_is_not_resumed(tmp_path):
         ValueError, match="run with another configuration .seed: 0 there, 7 here.; choose another folder"
     ):
         train.run(configured(*QUICK, f"out={tmp_path}/run", "resume=true", "seed=7"), "")
+
+
+def test_rows_have_to_fit_texts_and_processes():
+    with pytest.raises(
+        ValueError, match="data.num_rows must be a multiple of estimator.rows_per_text, 4, in each of 1"
+    ):
+        train.make_trainer(configured(*QUICK, "estimator.rows_per_text=4", "data.num_rows=6"))
+    with pytest.raises(ValueError, match=r"strategy must be one of \['none', 'ddp', 'fsdp'\], got 'zero'"):
+        train.make_trainer(configured(*QUICK, "compute.strategy=zero"))
+
+
+def test_a_run_goes_on_under_another_strategy(tmp_path):
+    train.run(configured(*QUICK, f"out={tmp_path}/run"), "")
+    assert train.run(configured(*QUICK, f"out={tmp_path}/run", "resume=true", "compute=cpus"), "")["updates"] == 4

@@ -12,8 +12,9 @@ from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.data import RepeatedSource, TextSource, local_prose
 from rltok_rl.models import UNet, preset
 from rltok_rl.objectives import JointLoss
+from rltok_rl.training import LoopOptions, Trainer
 from rltok_rl.training.alarms import Alarms, TrainingFailed
-from rltok_rl.training.loop import LoopOptions, Trainer, make_optimizer
+from rltok_rl.training.options import make_optimizer
 from rltok_rl.training.schedule import cosine_schedule
 
 
@@ -132,7 +133,7 @@ def test_alarms_are_patient_and_say_what_to_try():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"total_bytes": 0}, "total_bytes must be at least 1, got 0"),
+        ({"total_bytes": 0}, "total_bytes must be an integer of at least 1, got 0"),
         ({"total_bytes": 9, "lr": 0.0}, "lr must be positive, got 0.0"),
         ({"total_bytes": 9, "precision": "half"}, r"precision must be one of \['float32', 'bfloat16'\], got 'half'"),
         ({"total_bytes": 9, "warm_up_bytes": 9}, r"warm_up must lie in \[0, total=9\), got 9"),

@@ -1,0 +1,149 @@
+"""What a training leaves behind while it runs: tables, looks at held-out text, alarms, and where it ran.
+
+    config.yaml        all options
+    model.json         the model's sizes, all of them, and how many parameters they make
+    environment.json   an entry per start: command, packages, device, revision, how far it came
+    metrics.csv        a line per update
+    samples.jsonl      a line per look at held-out text
+    alarms.log         a line per alarm
+    checkpoints/       what resuming needs
+
+All of it is on disk before the next update begins, and is cut back to the checkpoint that a run resumes from.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from rltok_rl.experiments.config import TrainConfig
+
+from rltok_rl.data import TextSource
+from rltok_rl.models import UNet
+from rltok_rl.training.checkpoint import save_checkpoint
+from rltok_rl.training.lines import UpdateLog
+from rltok_rl.training.loggers import Logging, LogTarget
+from rltok_rl.training.loop import Trainer
+from rltok_rl.training.progress import MetricsTable, Progress
+from rltok_rl.training.record import Starts, environment
+from rltok_rl.training.sharding import whole_model
+from rltok_rl.training.snapshots import Snapshots, snapshot_updates
+
+NOTED = (
+    "loss",
+    "bits_per_byte",
+    "early_bits_per_byte",
+    "rate",
+    "entropy",
+    "advantage_spread",
+    "grad_norm",
+    "lr",
+    "flops",
+)
+
+
+class Recorder:
+    """Writes down a training; of several processes the main one does, the others take part in what all have to.
+
+    Args:
+        config: of the run.
+        trainer: as it will go on, its state loaded.
+        held: text that is not trained on.
+        resuming: whether the folder's run goes on.
+        command: how it was started.
+    """
+
+    def __init__(
+        self, config: TrainConfig, trainer: Trainer, held: TextSource, *, resuming: bool, command: str
+    ) -> None:
+        self.trainer, self.out = trainer, Path(config.out)
+        looks = config.snapshots
+        total = -(-config.optim.total_bytes // trainer.bytes_per_update)
+        self.due = set(snapshot_updates(total, looks.count, spacing=looks.spacing))
+        rows: Any = {"num_rows": config.data.num_rows, "num_steps": config.data.num_steps}
+        self.snapshots = Snapshots(held=held, batches=looks.batches, num_bytes=looks.num_bytes, **rows)
+        self._open = ExitStack()
+        if trainer.processes.main:
+            self._begin(config, trainer.updates if resuming else None, command)
+
+    def _begin(self, config: TrainConfig, resume_after: int | None, command: str) -> None:
+        out, trainer = self.out, self.trainer
+        out.mkdir(parents=True, exist_ok=True)
+        self.table = MetricsTable(out / "metrics.csv", resume_after=resume_after)
+        # The look before the first update is taken whenever the first update is done.
+        looked = resume_after if resume_after != 0 else -1
+        self.samples = UpdateLog(out / "samples.jsonl", resume_after=looked)
+        self.alarms = UpdateLog(out / "alarms.log", resume_after=resume_after)
+        resolved = OmegaConf.structured(config)
+        (out / "config.yaml").write_text(OmegaConf.to_yaml(resolved))
+        self.starts = Starts(out / "environment.json", resuming=resume_after is not None)
+        processes = trainer.processes
+        found = environment(device=processes.device, command=command, num_processes=processes.world_size)
+        self.starts.begin(found, update=trainer.updates, bytes_done=trainer.bytes_done)
+        sizes = {"parameters": sum(p.numel() for p in trainer.model.parameters()), **asdict(trainer.model.config)}
+        (out / "model.json").write_text(json.dumps(sizes, indent=1) + "\n")
+        shown: Any = OmegaConf.to_container(resolved)
+        project = config.logger.project
+        target = LogTarget(
+            folder=out, run_name=out.name, project=project, config={**shown, "env": found}, resume_after=resume_after
+        )
+        self.logging = self._open.enter_context(Logging(config.logger.name, target, **config.logger.options))
+        self.progress = Progress(config.optim.total_bytes, done=trainer.bytes_done)
+
+    def __enter__(self) -> Recorder:
+        if self.trainer.updates == 0:
+            self.look()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def after_update(self, figures: dict[str, float]) -> None:
+        """Write down an update, what the alarms said, and a look at held-out text where one is due.
+
+        Args:
+            figures: of the update.
+        """
+        trainer = self.trainer
+        if trainer.processes.main:
+            noted = {name: figures[name] for name in NOTED}
+            self.table.add(trainer.updates, trainer.bytes_done, noted)
+            self.logging.add("train", noted, update=trainer.updates)
+            for text in trainer.warnings:
+                self.alarms.add(trainer.updates, warning=text)
+                self.progress.say(f"warning: update {trainer.updates}: {text}")
+            self.progress.show(figures, trainer.bytes_done)
+        if trainer.updates in self.due or trainer.done:
+            self.look()
+
+    def look(self) -> None:
+        """Evaluate on held-out text and draw a sample; all processes have to."""
+        trainer = self.trainer
+        model = whole_model(trainer.model)
+        if not trainer.processes.main:
+            return
+        found = self.snapshots.take(model)
+        self.samples.add(trainer.updates, bytes=trainer.bytes_done, flops=trainer.flops_done, **found)
+        figures = {k.removeprefix("held_out_"): v for k, v in found.items() if k.startswith("held_out_")}
+        self.logging.add("held_out", figures, update=trainer.updates)
+
+    def save(self) -> None:
+        """Write a checkpoint; all processes have to."""
+        trainer = self.trainer
+        state = trainer.state_dict()
+        if trainer.processes.main:
+            save_checkpoint(self.out / "checkpoints", trainer.updates, state)
+            self.starts.reach(trainer.updates, trainer.bytes_done, self.progress.seconds)
+
+    def last_look(self, model: UNet) -> dict[str, Any]:
+        """What the look after the last update saw.
+
+        Args:
+            model: in one piece.
+        """
+        lines = self.samples.read()
+        return lines[-1] if lines and lines[-1]["update"] == self.trainer.updates else self.snapshots.take(model)

@@ -1,0 +1,288 @@
+"""Reports of runs, from their folders alone: a page per run, and a comparison of several.
+
+    rltok report runs/mine
+    rltok report runs/paper runs/siblings --out runs/comparison
+
+Pages and figures are written anew each time, so that an unfinished run can be looked at as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from rltok_rl.experiments.markdown import fenced, markdown, number, with_unit
+from rltok_rl.experiments.run_folder import RunFolder, flat, read_run
+
+from rltok_rl.training.record import bytes_per_second
+from rltok_rl.training.snapshots import sample_parts
+from rltok_rl.viz import boundary_text
+from rltok_rl.viz.comparison import draw_comparison
+from rltok_rl.viz.curves import draw_curves, draw_loss_flops
+from rltok_rl.viz.over_time import Snapshot, draw_over_time
+
+_NOT_COMPARED = ("out", "resume", "checkpoint_every", "logger", "snapshots")
+
+
+def write_report(folder: Path) -> Path:
+    """Write ``report.md`` and ``figures/`` of a run.
+
+    Args:
+        folder: of the run, finished or not.
+    """
+    run = read_run(folder)
+    figures = draw_figures(run)
+    parts = [
+        f"# {run.name}",
+        _standing(run),
+        f"## What was trained\n\n{_trained(run)}",
+        f"## Results\n\n{_results(run)}",
+        *(["## Figures\n\n" + "\n\n".join(_embedded(figures))] if figures else []),
+        *([f"## Sample\n\n{_sample(run)}"] if run.looks else []),
+        f"## Alarms\n\n{_alarms(run)}",
+        f"## Where it ran\n\n{_where(run)}",
+        "## What was not done\n\n" + "\n".join(f"- {text}" for text in _not_done(run)),
+    ]
+    page = folder / "report.md"
+    page.write_text("\n\n".join(parts) + "\n")
+    return page
+
+
+def draw_figures(run: RunFolder) -> list[Path]:
+    """Draw what the run has figures for.
+
+    Args:
+        run: as far as it came.
+    """
+    out = run.path / "figures"
+    out.mkdir(exist_ok=True)
+    made = []
+    if run.history:
+        options: Any = {"held_out": run.held_out}
+        made.append(draw_curves(run.history, out / "curves.png", target_rate=run.target_rate, **options))
+        if "flops" in run.history:
+            made.append(draw_loss_flops(run.history, out / "loss-flops.png", **options))
+    if run.looks:
+        heading = "bits/byte, rate"
+        made.append(draw_over_time([_snapshot(look) for look in run.looks], out / "boundaries.png", heading=heading))
+    return made
+
+
+def write_comparison(folders: list[Path], out: Path) -> Path:
+    """Write ``report.md`` and ``comparison.png`` of several runs: what differs, and what came of it.
+
+    Args:
+        folders: of the runs.
+        out: folder to write to; made if it is not there.
+    """
+    runs = [read_run(folder) for folder in folders]
+    names = _names(runs)
+    out.mkdir(parents=True, exist_ok=True)
+    options = [flat({k: v for k, v in run.config.items() if k not in _NOT_COMPARED}) for run in runs]
+    keys = list(dict.fromkeys(key for one in options for key in one))
+    differing = [key for key in keys if any(one.get(key) != options[0].get(key) for one in options)]
+    header = ["run", *(f"`{key}`" for key in differing), *_FIGURES]
+    body = [
+        [name, *(_shown(one.get(key)) for key in differing), *_figures(run).values()]
+        for name, run, one in zip(names, runs, options, strict=True)
+    ]
+    parts = [f"# {', '.join(names)}", markdown(header, body)]
+    if any(run.history for run in runs):
+        found = {name: (run.history, run.held_out) for name, run in zip(names, runs, strict=True)}
+        targets = {name: run.target_rate for name, run in zip(names, runs, strict=True)}
+        draw_comparison(found, out / "comparison.png", target_rates=targets)
+        parts.append(
+            "![Bits per byte against bytes and FLOPs, boundaries per byte against bytes](comparison.png)\n\n"
+            "Lines are training, dots are held-out text. One run per line: a difference may be that of seeds."
+        )
+    if not differing:
+        parts.append("All runs have one configuration.")
+    page = out / "report.md"
+    page.write_text("\n\n".join(parts) + "\n")
+    return page
+
+
+_FIGURES = ("bits per byte, held out", "early exit", "rate (target)", "entropy, nats", "bytes", "FLOPs", "speed")
+
+
+def _figures(run: RunFolder) -> dict[str, str]:
+    """The figures of a run in one line of a table, by the names of its columns."""
+    look = run.looks[-1] if run.looks else {}
+    error = look.get("held_out_standard_error")
+    loss, early = look.get("held_out_bits_per_byte"), look.get("held_out_early_bits_per_byte")
+    speed = bytes_per_second(run.starts)
+    values = (
+        _with_error(loss, error),
+        _digits(early),
+        f"{_digits(look.get('held_out_rate'))} ({_shown(run.target_rate)})",
+        number(run.last("entropy")),
+        with_unit(run.bytes_done, "B"),
+        with_unit(run.last_value("flops"), "FLOPs"),
+        "-" if speed is None else with_unit(speed, "B/s"),
+    )
+    return dict(zip(_FIGURES, values, strict=True))
+
+
+def _standing(run: RunFolder) -> str:
+    updates = int(run.history["update"][-1]) if run.history else 0
+    total = run.option("optim.total_bytes") or 0
+    done = f"{updates:,} updates, {with_unit(run.bytes_done, 'B')} of {with_unit(total, 'B')}"
+    return f"{'Finished' if run.summary else '**Unfinished**'}: {done}."
+
+
+def _trained(run: RunFolder) -> str:
+    option = run.option
+    parameters = run.model.get("parameters")
+    lines = [
+        ["model", f"`{option('model.preset')}`{_options(option('model.overrides'))}"],
+        ["parameters", f"{parameters:,}" if parameters else "-"],
+        [
+            "data",
+            f"`{option('data.source')}`, {option('data.num_rows')} rows of {option('data.num_steps')} bytes; "
+            f"{option('data.held_out')} of it held out",
+        ],
+        [
+            "estimator",
+            f"`{option('estimator.name')}`, gamma {option('estimator.gamma')}{_options(option('estimator.options'))}",
+        ],
+        [
+            "rate control",
+            f"`{option('rate.control')}`, coefficient {option('rate.coefficient')}{_options(option('rate.options'))}",
+        ],
+        ["optimizer", f"AdamW, learning rate {option('optim.lr')}"],
+        ["seed", str(option("seed"))],
+    ]
+    command = run.starts[-1]["command"] if run.starts else (run.summary or {}).get("command", "")
+    return markdown(["", ""], lines) + (f"\n\n{fenced(command)}" if command else "")
+
+
+def _results(run: RunFolder) -> str:
+    look = run.looks[-1] if run.looks else {}
+    loss, early = look.get("held_out_bits_per_byte"), look.get("held_out_early_bits_per_byte")
+    rate = look.get("held_out_rate")
+    rows = list(_figures(run).items())
+    if loss is not None and early is not None:
+        rows.insert(2, ("what tokens are worth (early exit less whole model)", f"{early - loss:.3f}"))
+    rows.insert(2, ("bits per byte, training", _digits(run.last("bits_per_byte"))))
+    if rate:
+        rows.append(("bytes per token, held out", f"{1 / rate:.2f}"))
+    memory = (run.summary or {}).get("peak_memory")
+    rows.append(("peak memory", with_unit(memory, "B")))
+    return markdown(["figure", "value"], [list(row) for row in rows])
+
+
+_CAPTIONS = {
+    "curves.png": "Loss, rate, entropy, advantage spread, gradient norm and learning rate against bytes",
+    "loss-flops.png": "Loss against FLOPs",
+    "boundaries.png": "The same text with its boundaries as training goes on",
+}
+
+
+def _embedded(figures: list[Path]) -> list[str]:
+    return [f"![{_CAPTIONS[path.name]}](figures/{path.name})" for path in figures]
+
+
+def _sample(run: RunFolder) -> str:
+    text, boundaries, _ = sample_parts(run.looks[-1])
+    own = " Bars that the text has itself look the same." if b"|" in text else ""
+    shown = fenced(boundary_text(text, boundaries, colour=False))
+    return f"Held-out text after update {run.looks[-1]['update']:,}, a `|` after each boundary.{own}\n\n{shown}"
+
+
+def _alarms(run: RunFolder) -> str:
+    if not run.alarms:
+        return "None went off."
+    return "\n".join(f"- update {line['update']:,}: {line['warning']}" for line in run.alarms)
+
+
+def _where(run: RunFolder) -> str:
+    if not run.starts:
+        return "Not noted."
+    header = ["updates", "device", "torch", "Python", "processes x threads", "revision", "system"]
+    rows = []
+    for start in run.starts:
+        git = start.get("git")
+        revision = f"`{git['revision'][:10]}`{' with changes' if git['dirty'] else ''}" if git else "none"
+        device = start.get("gpu", start["processor"])
+        updates = f"{start['from_update']} to {start['to_update']}"
+        work = f"{start['num_processes']} x {start['threads']}"
+        rows.append([updates, device, start["packages"]["torch"], start["python"], work, revision, start["system"]])
+    return markdown(header, rows) + "\n\nAll versions are in [environment.json](environment.json)."
+
+
+def _not_done(run: RunFolder) -> list[str]:
+    found = []
+    if run.summary is None:
+        found.append("The run is unfinished: go on with `resume=true`.")
+    found.append(f"One seed ({run.option('seed')}): nothing here tells how much another would differ.")
+    if run.looks and (batches := run.option("snapshots.batches")):
+        count = batches * run.option("data.num_rows") * run.option("data.num_steps")
+        found.append(
+            f"Held-out figures are means over {count:,} predicted bytes, windows drawn with replacement, boundaries "
+            "drawn from the policy; no other text and no task was tried."
+        )
+    if run.history:
+        found.append(
+            "FLOPs count matrix products of forward and backward passes, not attention scores, nor what an "
+            "estimator tries besides."
+        )
+    if any((start.get("git") or {}).get("dirty") for start in run.starts):
+        found.append("Files differed from the revision: the code that ran is not all in it.")
+    elif run.starts and any(start.get("git") is None for start in run.starts):
+        found.append("The package was not run from a checkout: only its version is known.")
+    return found
+
+
+def _snapshot(look: dict[str, Any]) -> Snapshot:
+    text, boundaries, probabilities = sample_parts(look)
+    note = f"{look['held_out_bits_per_byte']:.2f}, {look['held_out_rate']:.2f}"
+    return Snapshot(with_unit(look["bytes"], "B"), text, boundaries, probabilities, note)
+
+
+def _names(runs: list[RunFolder]) -> list[str]:
+    """Names of folders; with their parents' where they would be the same."""
+    names = [run.name for run in runs]
+    if len(set(names)) == len(names):
+        return names
+    return ["/".join(run.path.resolve().parts[-2:]) for run in runs]
+
+
+def _options(options: dict[str, Any] | None) -> str:
+    return "".join(f", {key} {_shown(value)}" for key, value in (options or {}).items())
+
+
+def _shown(value: Any) -> str:
+    return "-" if value is None else str(value)
+
+
+def _digits(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _with_error(value: float | None, error: float | None) -> str:
+    return _digits(value) if error is None else f"{_digits(value)} ± {error:.3f}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(prog="rltok report", description=__doc__.partition("\n")[0])
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run, finished or not")
+    parser.add_argument("--out", type=Path, help="folder of the comparison, with several runs")
+    options = parser.parse_args(arguments)
+    if (len(options.runs) > 1) != (options.out is not None):
+        parser.error("argument --out: names the folder of a comparison; give it with several runs, and only then")
+    try:
+        for folder in options.runs:
+            print(write_report(folder))
+        if options.out is not None:
+            print(write_comparison(options.runs, options.out))
+    except FileNotFoundError as error:
+        print(f"rltok report: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""The folder of a run, read back: finished or not, while it is written or years later."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from rltok_rl.training.lines import read_lines
+from rltok_rl.training.progress import read_table
+from rltok_rl.training.record import read_starts
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """What a run left behind so far."""
+
+    path: Path
+    config: dict[str, Any]
+    """All options, as ``config.yaml`` has them."""
+    model: dict[str, Any]
+    """Sizes, and ``parameters``; empty for runs that did not note them."""
+    starts: list[dict[str, Any]]
+    """Environments, one per start."""
+    history: dict[str, list[float]]
+    """A list per column of ``metrics.csv``."""
+    looks: list[dict[str, Any]]
+    """Lines of ``samples.jsonl``."""
+    alarms: list[dict[str, Any]]
+    summary: dict[str, Any] | None
+    """None while the run is unfinished."""
+
+    @property
+    def name(self) -> str:
+        """Of the folder."""
+        return self.path.resolve().name
+
+    @property
+    def held_out(self) -> dict[str, list[float]]:
+        """The looks' figures, a list each, beside the bytes and FLOPs at which they were taken."""
+        names = [k for k, v in (self.looks[0] if self.looks else {}).items() if isinstance(v, (int, float))]
+        return {name: [look[name] for look in self.looks] for name in names}
+
+    @property
+    def target_rate(self) -> float | None:
+        """Boundaries per byte that were aimed at."""
+        return self.model.get("target_rate")
+
+    @property
+    def bytes_done(self) -> int:
+        """Bytes trained on so far."""
+        return int(self.history["bytes"][-1]) if self.history else 0
+
+    def last_value(self, name: str) -> float | None:
+        """A figure after the last update.
+
+        Args:
+            name: of the column.
+        """
+        values = self.history.get(name)
+        return values[-1] if values else None
+
+    def last(self, name: str) -> float | None:
+        """A figure of training: the mean of its last fortieth, since single updates are noise.
+
+        Args:
+            name: of the column.
+        """
+        values = self.history.get(name, [])[-max(1, len(self.history.get(name, [])) // 40) :]
+        return sum(values) / len(values) if values else None
+
+    def option(self, path: str) -> Any:
+        """An option by its dotted name; None where the run has no such option.
+
+        Args:
+            path: such as ``optim.lr``.
+        """
+        found: Any = self.config
+        for key in path.split("."):
+            found = found.get(key) if isinstance(found, dict) else None
+        return found
+
+
+def read_run(path: Path) -> RunFolder:
+    """Read a run's folder.
+
+    Args:
+        path: of the folder.
+    """
+    if not (path / "config.yaml").is_file():
+        raise FileNotFoundError(f"{path} is not the folder of a run: it must hold config.yaml")
+    config: Any = OmegaConf.to_container(OmegaConf.load(path / "config.yaml"))
+    return RunFolder(
+        path=path,
+        config=config,
+        model=_json(path / "model.json") or {},
+        starts=read_starts(path / "environment.json"),
+        history=read_table(path / "metrics.csv"),
+        looks=read_lines(path / "samples.jsonl"),
+        alarms=read_lines(path / "alarms.log"),
+        summary=_json(path / "summary.json"),
+    )
+
+
+def flat(options: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested options by dotted names.
+
+    Example:
+        >>> flat({"seed": 1, "optim": {"lr": 0.1}})
+        {'seed': 1, 'optim.lr': 0.1}
+    """
+    found: dict[str, Any] = {}
+    for key, value in options.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
+    return found
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text()) if path.exists() else None

@@ -1,0 +1,177 @@
+"""Documents in local files: Parquet, JSON lines, plain text, and folders of these."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+COLUMNS = ("text", "content")
+"""Columns that are tried, in this order, where none is named."""
+PLAIN = (".txt", ".md", ".py")
+LINES = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
+TABLES = (".parquet",)
+READABLE = (*PLAIN, *LINES, *TABLES)
+
+
+def read_documents(path: str | Path, column: str | None = None) -> Iterator[bytes]:
+    r"""The documents of a file, or of all readable files of a folder and those in it, in the order of their paths.
+
+    A plain file (``.txt``, ``.md``, ``.py``) is one document. JSON lines (``.jsonl``, ``.json``, also with ``.gz``) and
+    Parquet hold one document per line and row. Memory holds one document of plain text or JSON at a time, or a few
+    hundred rows of Parquet. Empty documents of tables and folders are passed on: a
+    :class:`~rltok_rl.data.LengthFilter` counts what it drops.
+
+    Args:
+        path: a file or a folder.
+        column: where tables have their text; None takes ``text``, or else ``content``. Of no concern to plain files.
+
+    Returns:
+        UTF-8 bytes of each document.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> _ = Path(folder.name, "a.jsonl").write_text('{"text": "to be"}\n{"text": "or not"}\n')
+        >>> list(read_documents(folder.name))
+        [b'to be', b'or not']
+        >>> folder.cleanup()
+    """
+    files = list_files(path)
+    if files == [Path(path)] and kind(files[0]) in PLAIN and not files[0].stat().st_size:
+        raise ValueError(f"path must hold text, got the empty file {str(path)!r}")
+    return _read(files, column)
+
+
+def list_files(path: str | Path) -> list[Path]:
+    """The readable files under a path, sorted; those of other kinds and hidden ones are passed over.
+
+    Args:
+        path: a file or a folder.
+    """
+    path = Path(path)
+    if path.is_file():
+        if kind(path) is None:
+            raise ValueError(f"path must be a file of the kinds {list(READABLE)}, got {str(path)!r}")
+        return [path]
+    if not path.is_dir():
+        raise FileNotFoundError(f"path must be a file or a folder, got {str(path)!r}, which is neither")
+    visible = (p for p in path.rglob("*") if not any(part.startswith(".") for part in p.relative_to(path).parts))
+    files = sorted(p for p in visible if p.is_file() and kind(p))
+    if not files:
+        raise FileNotFoundError(f"path must be a folder with files of the kinds {list(READABLE)}, got {str(path)!r}")
+    return files
+
+
+def kind(path: Path) -> str | None:
+    """The ending that a file is read by, None if it cannot be read."""
+    return next((ending for ending in sorted(READABLE, key=len, reverse=True) if path.name.endswith(ending)), None)
+
+
+def pick_column(column: str | None, there: list[str], where: str) -> str:
+    """The column to read.
+
+    Args:
+        column: the one that was asked for, or None.
+        there: the columns that there are.
+        where: of what, for the message.
+    """
+    wanted = COLUMNS if column is None else (column,)
+    found = [name for name in wanted if name in there]
+    if not found:
+        asked = f"column {column!r}" if column is not None else f"no column named, and none of {list(COLUMNS)}"
+        raise ValueError(f"column must be one of {there} in {where}, got {asked}")
+    return found[0]
+
+
+def encode_value(value: Any, where: str) -> bytes:
+    """The UTF-8 bytes of a table's value.
+
+    Args:
+        value: anything.
+        where: it was found, for the message.
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"column must hold texts, got {type(value).__name__} in {where}")
+    try:
+        return value.encode("utf-8")
+    except UnicodeEncodeError as error:  # half of a surrogate pair, which JSON can spell and UTF-8 cannot
+        raise ValueError(f"text must be UTF-8, got {error.reason} at character {error.start} of {where}") from None
+
+
+def _read(files: list[Path], column: str | None) -> Iterator[bytes]:
+    for path in files:
+        ending = kind(path)
+        if ending in PLAIN:
+            yield _checked(path.read_bytes(), str(path))
+        elif ending in LINES:
+            yield from _read_lines(path, column)
+        else:
+            yield from _read_table(path, column)
+
+
+def _checked(text: bytes, where: str, begin: int = 0) -> bytes:
+    """The text, if it is UTF-8; ``begin`` is where in the file it begins."""
+    try:
+        text.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"text must be UTF-8, got {error.reason} at byte {begin + error.start} of {where}") from None
+    return text
+
+
+def _read_lines(path: Path, column: str | None) -> Iterator[bytes]:
+    begin = 0
+    for number, line in enumerate(_lines(path), 1):
+        where = f"line {number} of {path}"
+        text = _checked(line, f"{path}", begin)
+        begin += len(line)
+        if not text.strip():
+            continue
+        try:
+            row = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"path must hold one JSON object per line, got {error} in {where}") from None
+        if not isinstance(row, dict):
+            raise ValueError(f"path must hold one JSON object per line, got a {type(row).__name__} in {where}")
+        yield encode_value(row[pick_column(column, list(row), where)], where)
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    if not path.name.endswith(".gz"):
+        with path.open("rb") as file:
+            yield from file
+        return
+    try:
+        with gzip.open(path) as file:
+            yield from file
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(f"path must be a whole gzip file, got {str(path)!r}: {error}") from None
+
+
+def _read_table(path: Path, column: str | None) -> Iterator[bytes]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.ParquetFile(path)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"path must be a Parquet file, got {str(path)!r}: {error}") from None
+    with closing(table):
+        schema = table.schema_arrow
+        name = pick_column(column, schema.names, str(path))
+        held = schema.field(name).type
+        if not (pa.types.is_string(held) or pa.types.is_large_string(held)):
+            raise TypeError(f"column must hold texts, got {held} in column {name!r} of {path}")
+        number = 0
+        for batch in table.iter_batches(256, columns=[name]):
+            # As bytes: Parquet promises UTF-8 and nobody checks it.
+            for value in batch.column(0).cast(pa.large_binary()).to_pylist():
+                where = f"row {number} of {path}"
+                if value is None:
+                    raise TypeError(f"column must hold texts, got None in {where}")
+                yield _checked(value, where)
+                number += 1

@@ -1,0 +1,9 @@
+"""Languages with a known answer: endless text whose best boundaries, and what they are worth, can be computed."""
+
+from __future__ import annotations
+
+from rltok_rl.data.languages.base import Language, visible_bytes
+from rltok_rl.data.languages.lexicon import Lexicon
+from rltok_rl.data.languages.recall import Recall
+
+__all__ = ["Language", "Lexicon", "Recall", "visible_bytes"]

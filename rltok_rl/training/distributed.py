@@ -1,0 +1,249 @@
+"""Several processes that train one model: finding each other, agreeing, ending together.
+
+    torchrun --nproc-per-node 2 -m rltok_rl.experiments.train compute.strategy=ddp
+
+Shapes: B rows of the batch of all processes, W processes; process r has rows r B/W to (r + 1) B/W.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from types import TracebackType
+from typing import Any
+from uuid import uuid4
+
+import torch
+import torch.distributed as dist
+from torch.distributed import ProcessGroup, Store
+
+from rltok_rl.training.checkpoint import put_together, take_apart
+
+_NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+_ADDRESS = ("MASTER_ADDR", "MASTER_PORT")
+_PATIENCE = timedelta(seconds=10)
+_MEETING = timedelta(minutes=5)
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process among those that train together; without arguments, one that is alone.
+
+    As a context, it takes leave of the others at the end of the block. Where the block fails, the process that failed
+    first says why and all others end without a word: all that they know is that one was lost.
+
+    Args:
+        rank: number of this process.
+        world_size: W, how many there are.
+        device: where this process computes.
+        group: for collectives; None where there is one process.
+        store: small values that all processes see; None where there is one process.
+
+    Example:
+        >>> alone = Processes()
+        >>> alone.main, alone.share(6), alone.any(False), alone.mean({"loss": 2.0})
+        (True, 6, False, {'loss': 2.0})
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    device: torch.device = torch.device("cpu")
+    group: ProcessGroup | None = None
+    store: Store | None = None
+
+    @property
+    def main(self) -> bool:
+        """Whether this is the process that writes files and speaks."""
+        return self.rank == 0
+
+    @property
+    def part(self) -> tuple[int, int]:
+        """Which of how many parts of a batch this process has, as ``parallel_rollout`` wants it."""
+        return self.rank, self.world_size
+
+    def share(self, num_rows: int, *, name: str = "num_rows") -> int:
+        """Rows of this process, B/W.
+
+        Args:
+            num_rows: B, rows of all processes.
+            name: what the caller calls B, for the message.
+        """
+        if num_rows < 1 or num_rows % self.world_size:
+            raise ValueError(
+                f"{name} counts the rows of all processes and must be a multiple of their number, {self.world_size}, "
+                f"got {num_rows}"
+            )
+        return num_rows // self.world_size
+
+    def any(self, flag: bool) -> bool:
+        """Whether a flag is set in any process; all get one answer."""
+        if self.group is None:
+            return flag
+        given = torch.tensor(int(flag), device=self.device)
+        dist.all_reduce(given, dist.ReduceOp.MAX, group=self.group)
+        return bool(given)
+
+    def mean(self, figures: Mapping[str, float]) -> dict[str, float]:
+        """Figures averaged over processes; those that are equal everywhere stay what they are.
+
+        Args:
+            figures: the same names in the same order in all processes.
+        """
+        if self.group is None:
+            return dict(figures)
+        # float64 holds the sum of a few equal float32 numbers exactly, so that a W-th of it is the number again.
+        values = torch.tensor(list(figures.values()), dtype=torch.float64, device=self.device)
+        dist.all_reduce(values, group=self.group)
+        return dict(zip(figures, (values / self.world_size).tolist(), strict=True))
+
+    def broadcast(self, value: Any) -> Any:
+        """The main process's value, in all; tensors come on the CPU.
+
+        Args:
+            value: what a checkpoint can hold; not looked at in other processes.
+        """
+        if self.group is None:
+            return value
+        tensors: dict[str, torch.Tensor] = {}
+        sent: list[Any] = [None]
+        if self.main:
+            skeleton = take_apart(value, tensors, "value")
+            sent = [(skeleton, {name: (x.shape, x.dtype) for name, x in tensors.items()})]
+        dist.broadcast_object_list(sent, src=0, group=self.group, device=self.device)
+        skeleton, kinds = sent[0]
+        # One by one: a whole optimizer state that is pickled would be in memory several times.
+        for name, (shape, dtype) in kinds.items():
+            held = tensors[name] if self.main else torch.empty(shape, dtype=dtype)
+            moved = held.to(self.device)
+            dist.broadcast(moved, src=0, group=self.group)
+            tensors[name] = moved.cpu()
+        return put_together(skeleton, tensors)
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.group is None:
+            return
+        if error is None:
+            dist.destroy_process_group()
+        elif isinstance(error, Exception):
+            if self._first_to_fail():
+                traceback.print_exception(kind, error, trace, file=sys.stderr)
+                print(f"\n{_last_words(error, self.rank, self.world_size)}", file=sys.stderr, flush=True)
+                self._ask_store(lambda store: store.set("said", "yes"))
+            else:  # the launcher ends all when one has ended: not before the first has had its say
+                self._ask_store(lambda store: store.wait(["said"], _PATIENCE))
+            raise SystemExit(1) from None
+
+    def _first_to_fail(self) -> bool:
+        number = self._ask_store(lambda store: store.add("failed", 1))
+        return number is None or number == 1  # where nobody can be asked any more: better said twice than never
+
+    def _ask_store(self, question: Callable[[Store], Any]) -> Any:
+        """An answer of the store; None where it went away with the process that held it."""
+        assert self.store is not None
+        try:
+            return question(self.store)
+        except RuntimeError:
+            return None
+
+
+def _last_words(error: Exception, rank: int, world_size: int) -> str:
+    text = f"process {rank} of {world_size} failed and all end with it: {type(error).__name__}: {error}"
+    lost = isinstance(error, RuntimeError) and any(name in str(error).lower() for name in ("gloo", "nccl", "peer"))
+    return (
+        f"{text}\n(this is how a process that was killed, for want of memory say, looks to another)" if lost else text
+    )
+
+
+def main_speaks() -> bool:
+    """Whether this is the main process, or will be: before :func:`init_processes` has met the others."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def init_processes(device: str | torch.device = "cpu") -> Processes:
+    """Meet the other processes that torchrun has started; without torchrun, or with one process, nothing is done.
+
+    On ``cuda`` each process takes the GPU of its number on the machine; collectives are NCCL's there and Gloo's on the
+    CPU.
+
+    Args:
+        device: where to compute, ``"cpu"`` or ``"cuda"``.
+    """
+    device = torch.device(device)
+    given = {name: os.environ[name] for name in (*_NUMBERS, *_ADDRESS) if name in os.environ}
+    if not any(name in given for name in _NUMBERS):
+        return Processes(device=device)
+    missing = [name for name in (*_NUMBERS, *_ADDRESS) if name not in given]
+    # A world of one needs no address.
+    if missing and not (given.get("WORLD_SIZE") == "1" and set(missing) <= set(_ADDRESS)):
+        raise RuntimeError(
+            f"the environment must have all of {[*_NUMBERS, *_ADDRESS]} or none of {[*_NUMBERS]}, got {given} without "
+            f"{missing}; start with torchrun, which sets them, or unset them to train in one process"
+        )
+    rank, world_size, local_rank = (_number(name, given[name]) for name in _NUMBERS)
+    if world_size < 1 or rank >= world_size:
+        raise RuntimeError(f"RANK must be less than WORLD_SIZE, got RANK={rank} and WORLD_SIZE={world_size}")
+    if world_size == 1:
+        return Processes(device=device)
+    if device.type == "cuda":
+        if local_rank >= torch.cuda.device_count():
+            raise RuntimeError(
+                f"every process needs a GPU of its own: --nproc-per-node must be at most "
+                f"{torch.cuda.device_count()} here, got LOCAL_RANK={local_rank}"
+            )
+        device = torch.device("cuda", local_rank)
+        torch.cuda.set_device(device)
+    shared, rank, world_size = next(dist.rendezvous("env://"))
+    store = fresh_store(shared, rank, world_size)
+    backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
+    dist.init_process_group(backend, store=dist.PrefixStore("group", store), rank=rank, world_size=world_size)
+    return Processes(rank, world_size, device, dist.group.WORLD, store)
+
+
+def fresh_store(store: Store, rank: int, world_size: int) -> Store:
+    """A part of a store that nobody has written into before; the same for all who ask together.
+
+    torchrun keeps one store through restarts. Addresses of processes that are gone stand in it, and whoever reads one
+    before it is written anew waits for nobody. The number of restarts would tell attempts apart on one machine, but
+    every machine counts its own. Hence a greeting: each process says a word that was never said before, and takes the
+    main process's answer to this very word.
+
+    Args:
+        store: seen by all processes.
+        rank: of this one.
+        world_size: how many there are.
+    """
+    if rank > 0:
+        word = uuid4().hex
+        store.set(f"hello {rank}", word)
+        store.wait([f"answer {word}"], _MEETING)
+        name = store.get(f"answer {word}").decode()
+        store.set(f"met {name} {rank}", "yes")
+        return dist.PrefixStore(name, store)
+    name, missing = uuid4().hex, set(range(1, world_size))
+    end = time.monotonic() + _MEETING.total_seconds()
+    while missing:
+        if time.monotonic() > end:
+            raise RuntimeError(f"processes {sorted(missing)} of {world_size} did not come within {_MEETING}")
+        for other in sorted(missing):  # one that has greeted may be of an earlier attempt: answer until it is met
+            if store.check([f"hello {other}"]):
+                store.set(f"answer {store.get(f'hello {other}').decode()}", name)
+            if store.check([f"met {name} {other}"]):
+                missing.discard(other)
+        time.sleep(0.01)
+    return dist.PrefixStore(name, store)
+
+
+def _number(name: str, value: str) -> int:
+    if not value.isdigit():
+        raise RuntimeError(f"{name} must be a number, got {value!r}")
+    return int(value)

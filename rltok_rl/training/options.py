@@ -1,0 +1,67 @@
+"""How a model is trained, in numbers, and the optimizer that follows from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from rltok_rl.functional.numbers import check_count
+from rltok_rl.training.schedule import cosine_schedule
+
+PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopOptions:
+    """How a model is trained."""
+
+    total_bytes: int
+    """Bytes to train on in all."""
+    lr: float = 2e-3
+    """Peak learning rate of AdamW."""
+    warm_up_bytes: int = 0
+    """Bytes of linear warm-up."""
+    lr_floor: float = 0.1
+    """Share of the learning rate that is left at the end."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = 0.1
+    """Of weight matrices; norms and the embedding have none."""
+    clip_norm: float = 1.0
+    """Largest norm of the gradient.  # released code"""
+    micro_batches: int = 1
+    """Rollouts per update."""
+    precision: str = "float32"
+    """Of matrix products: float32 or bfloat16."""
+    policy_epochs: int = 1
+    """Updates of the policy per batch: the first with all losses, the others without the next-byte losses, on the
+    stored batch. More than one needs a policy loss that weighs decisions by how likely they have become."""
+    warm_start_bytes: int = 0
+    """Bytes to begin with whose boundaries are drawn at random, at the target rate."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be run, by name."""
+        for name in ("total_bytes", "micro_batches", "policy_epochs"):
+            check_count(name, getattr(self, name))
+        check_count("warm_start_bytes", self.warm_start_bytes, minimum=0)
+        for name in ("lr", "clip_norm"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"precision must be one of {list(PRECISIONS)}, got {self.precision!r}")
+        cosine_schedule(0, self.total_bytes, warm_up=self.warm_up_bytes, floor=self.lr_floor)
+
+
+def make_optimizer(model: nn.Module, options: LoopOptions) -> torch.optim.AdamW:
+    """AdamW with weight decay on weight matrices alone.
+
+    Args:
+        model: what to train, the loss included where it has parameters of its own (a critic).
+        options: learning rate, betas, weight decay.
+    """
+    embeddings = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+    decayed = [p for p in model.parameters() if p.dim() >= 2 and id(p) not in embeddings]
+    others = [p for p in model.parameters() if p.dim() < 2 or id(p) in embeddings]
+    groups = [{"params": decayed, "weight_decay": options.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=options.lr, betas=options.betas, fused=True)

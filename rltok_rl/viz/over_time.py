@@ -1,0 +1,134 @@
+"""One text again and again, as its boundaries change with training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rltok_rl.viz.look import ALERT, INK, OURS, PALE, plain_figures
+from rltok_rl.viz.terminal import characters
+
+_CELL = 0.092, 0.27  # inches of a character and of a line
+_LEFT, _RIGHT = 0.75, 1.15  # inches beside the text
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A text as a policy cut it at some time."""
+
+    label: str
+    """When."""
+    text: bytes
+    boundaries: Sequence[bool]
+    probabilities: Sequence[float]
+    note: str = ""
+    """Shown behind it."""
+
+
+def draw_over_time(snapshots: Sequence[Snapshot], path: Path, *, columns: int = 96, heading: str = "") -> Path:
+    """Draw a line per snapshot: characters on a background by probability, a bar after each boundary.
+
+    Every line shows the same part of the text, from the first of its lines or words on.
+
+    Args:
+        snapshots: of one text, the earliest first.
+        path: the PNG to write.
+        columns: characters of each line.
+        heading: above the notes.
+    """
+    if not snapshots:
+        raise ValueError("snapshots must hold at least one, got none")
+    texts = {snapshot.text for snapshot in snapshots}
+    if len(texts) > 1:
+        raise ValueError(f"snapshots must be of one text, got {len(texts)}")
+    shown = visible_part(snapshots[0].text, columns)
+    with plain_figures() as plt:
+        from matplotlib.colors import LinearSegmentedColormap
+
+        shades = LinearSegmentedColormap.from_list("boundary", ["#f6f7f8", "#8fc9c3", OURS])
+        width, height = _CELL[0] * len(shown), _CELL[1] * len(snapshots)
+        total = (_LEFT + width + _RIGHT, height + 0.95)
+        figure = plt.figure(figsize=total)
+        axes = figure.add_axes((_LEFT / total[0], 0.42 / total[1], width / total[0], height / total[1]))
+        axes.set(xlim=(0, len(shown)), ylim=(len(snapshots), 0))
+        axes.set_axis_off()
+        for place, snapshot in enumerate(snapshots):
+            _draw_line(axes, snapshot, shown, place, shades)
+            axes.text(-1.0, place + 0.5, snapshot.label, ha="right", va="center", fontsize=7.5)
+            axes.text(len(shown) + 1.0, place + 0.5, snapshot.note, ha="left", va="center", fontsize=7.5)
+        axes.text(-1.0, -0.3, "trained on", ha="right", va="bottom", fontsize=7.5, color="#5c6770")
+        axes.text(len(shown) + 1.0, -0.3, heading, ha="left", va="bottom", fontsize=7.5, color="#5c6770")
+        title = "The same held-out text as training goes on"
+        axes.text(0, -0.3, title, ha="left", va="bottom", fontsize=9)
+        _draw_key(figure, total, shades)
+        figure.savefig(path)
+        plt.close(figure)
+    return path
+
+
+def visible_part(text: bytes, columns: int) -> list[tuple[int, int, str]]:
+    r"""The characters to show of a text: so many, from the beginning of a line or else of a word.
+
+    Args:
+        text: bytes, which may begin anywhere.
+        columns: how many characters at most.
+
+    Returns:
+        Entries of :func:`~rltok_rl.viz.terminal.characters`.
+
+    Example:
+        >>> "".join(character for _, _, character in visible_part(b"rk it\nto be or not to be", 8))
+        'to be or'
+    """
+    every = characters(text)
+    latest = max(0, len(every) - columns)  # a later beginning would leave part of the line empty
+    for separator in ("\n", " "):
+        for number, (_, _, character) in enumerate(every[:latest]):
+            if character == separator and every[number + 1][2] not in ("\n", " "):
+                return every[number + 1 : number + 1 + columns]
+    return every[:columns]
+
+
+def _draw_line(axes: Any, snapshot: Snapshot, shown: list[tuple[int, int, str]], place: int, shades: Any) -> None:
+    values = [snapshot.probabilities[end - 1] for _, end, _ in shown]
+    top, bottom = place + 0.06, place + 0.94
+    extent = (0, len(shown), bottom, top)
+    axes.imshow([values], cmap=shades, vmin=0, vmax=1, extent=extent, aspect="auto", interpolation="nearest")
+    for column, (start, end, character) in enumerate(shown):
+        ink = "white" if values[column] > 0.72 else INK
+        glyph = _glyph(character)
+        # Line breaks are there, but not what is read.
+        colour = ink if glyph == character else "white" if ink == "white" else "#7d8894"
+        if glyph.strip():
+            style: Any = {"fontsize": 7.6, "family": "monospace", "color": colour}
+            axes.text(column + 0.5, place + 0.5, glyph, ha="center", va="center_baseline", **style)
+        if any(snapshot.boundaries[start:end]):
+            axes.plot([column + 1] * 2, [top, bottom], color=ALERT, lw=1.5, solid_capstyle="butt", clip_on=False)
+    axes.set_xlim(0, len(shown))
+
+
+def _glyph(character: str) -> str:
+    """What a font of one width can show for a character."""
+    from matplotlib.font_manager import FontProperties, findfont, get_font
+
+    if character == "\n":
+        return "\u23ce"
+    if len(character) > 1:  # an escape
+        return "\u00b7"
+    known = get_font(findfont(FontProperties(family="monospace"))).get_char_index(ord(character))
+    return character if known else "\u25a1"
+
+
+def _draw_key(figure: Any, total: tuple[float, float], shades: Any) -> None:
+    """What colours and bars mean, below the text."""
+    key = figure.add_axes((_LEFT / total[0], 0.17 / total[1], 1.1 / total[0], 0.11 / total[1]))
+    key.imshow([[n / 255 for n in range(256)]], cmap=shades, aspect="auto", extent=(0, 1, 0, 1))
+    key.set(xticks=[], yticks=[])
+    for spine in key.spines.values():
+        spine.set(visible=True, color=PALE, linewidth=0.5)
+    style: Any = {"va": "center", "fontsize": 7.5, "transform": key.transAxes}
+    key.text(1.06, 0.5, "probability of a boundary after the character, from 0 to 1", **style)
+    key.plot([4.6] * 2, [-0.5, 1.5], color=ALERT, lw=1.5, transform=key.transAxes, clip_on=False)
+    key.text(4.66, 0.5, "boundary drawn", **style)

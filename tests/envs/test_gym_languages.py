@@ -1,0 +1,104 @@
+"""The languages as gymnasium environments."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.utils.env_checker import check_env
+from rltok_rl.envs import ByteBoundaryEnv, LexiconVectorEnv, RecallGym, RecallVectorEnv
+from torchrl.envs import GymEnv
+from torchrl.envs.utils import check_env_specs
+
+import rltok_rl  # noqa: F401 - registers the ids
+from rltok_rl.data.languages import Lexicon, Recall
+from rltok_rl.functional.text import text_to_ids
+from rltok_rl.models import UNet, preset
+
+IDS = ["rltok_rl/Recall-v0", "rltok_rl/Lexicon-v0"]
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_gymnasium_checker_passes_without_a_warning(name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(gymnasium.make(name, num_steps=16).unwrapped)
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_the_module_form_of_the_id_needs_no_import(name):
+    code = f"import gymnasium; print(gymnasium.make('rltok_rl:{name}', num_steps=8).reset(seed=0)[1]['num_tokens'])"
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "0", done.stderr
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_torchrl_loads_it_back(name):
+    env = GymEnv(name, num_steps=8, categorical_action_encoding=True)
+    check_env_specs(env)
+    assert env.rollout(8)["next", "truncated"][-1].item()
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_episodes_are_texts_of_the_language(name):
+    """Single and vector environment write text of the language that they name, the same for the same seed."""
+    env, vector = gymnasium.make(name, num_steps=40), gymnasium.make_vec(name, num_envs=3, num_steps=40)
+    language = env.unwrapped.language
+    episodes = []
+    for _ in range(2):
+        observation, _ = env.reset(seed=4)
+        read = [observation["byte"]] + [env.step(0)[0]["byte"] for _ in range(40)]
+        episodes.append(torch.tensor(np.array(read)))
+    assert torch.equal(*episodes) and language.ideal_log_prob(episodes[0]).isfinite().all()
+    observation, _ = vector.reset(seed=4)
+    rows = [observation["byte"]] + [vector.step(np.zeros(3, int))[0]["byte"] for _ in range(40)]
+    byte_ids = torch.tensor(np.stack(rows, 1))
+    assert vector.unwrapped.language.ideal_log_prob(byte_ids).isfinite().all()
+    assert len({tuple(row) for row in byte_ids.tolist()}) == 3
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_the_default_model_cannot_see_the_answer_without_tokens(name):
+    """Seven bytes are all that it sees: what lies between that floor and the ideal must travel through tokens."""
+    env = gymnasium.make(name).unwrapped
+    config, language = env.env.model.config, env.language
+    assert (config.window, language.window) == (4, 4)
+    hidden = language.floor_rate(window=7) - language.entropy_rate
+    assert hidden > 0.5 * language.optimal_return_per_byte > 0
+
+
+def test_options_reach_the_language():
+    env = gymnasium.make(IDS[0], language={"values": "xy", "window": 2}).unwrapped
+    assert (env.language.values, env.language.window) == ("xy", 2)
+    mine = Lexicon(words=["to", "be", "or", "not"], lag=4)
+    assert LexiconVectorEnv(2, language=mine).language is mine
+    model = UNet(preset("tiny", window=3, num_encoder_layers=2))
+    assert RecallVectorEnv(2, model=model).language.window == 5  # what two layers of three bytes see
+    assert RecallGym(overrides={"window": 6}, language={"window": 6}).env.model.config.window == 6
+
+
+def test_misuse():
+    with pytest.raises(TypeError, match="language must be a Recall, got Lexicon"):
+        RecallGym(language=Lexicon())
+    with pytest.raises(ValueError, match="overrides are for a model given by name, got {'window': 6} and a U-Net"):
+        RecallGym(model=UNet(preset("tiny")), overrides={"window": 6})
+    with pytest.raises(TypeError, match="unexpected keyword argument 'valeus'"):
+        RecallGym(language={"valeus": "01"})
+
+
+def test_a_rollout_lines_up_with_the_language():
+    """Log-probabilities under ``next`` belong to bytes 1 .. T, as the documentation of languages says."""
+    language = Recall()
+    env = ByteBoundaryEnv(UNet(preset("tiny", window=4)), language, num_steps=30, batch_size=(4,), seed=0)
+    rollout = env.parallel_rollout(exclude=("encoder_state",))
+    byte_ids = torch.cat((rollout["byte"], rollout["next", "byte"][:, -1:]), 1)
+    assert language.ideal_log_prob(byte_ids).isfinite().all()
+    share = language.share_captured(byte_ids, rollout["next", "final_log_prob"].squeeze(-1))
+    assert share < 0  # an untrained model is worse than the floor
+    assert not rollout["next", "terminated"].any() and rollout["next", "truncated"][:, -1].all()
+    assert torch.equal(byte_ids[0, :1], text_to_ids("#"))

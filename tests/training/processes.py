@@ -1,0 +1,85 @@
+"""Trainers in one process and in several, shared by the tests of both."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from rltok_rl.envs import ByteBoundaryEnv
+
+from rltok_rl.data import RepeatedSource, TextSource
+from rltok_rl.models import UNet, preset
+from rltok_rl.objectives import EntropyBonus, JointLoss, LocalFlips, make_estimator
+from rltok_rl.training import LoopOptions, Trainer
+from rltok_rl.training.distributed import Processes
+
+PROSE = (
+    "all happy families are alike; every unhappy family is unhappy in its own way. everything was in confusion. " * 20
+)
+ROWS, STEPS = 8, 20
+
+
+def make(
+    processes: Processes | None = None,
+    strategy: str = "none",
+    *,
+    estimator: str = "leave_one_out",
+    control: str = "logit_pressure",
+    micro_batches: int = 1,
+    updates: int = 4,
+    short: bool = False,
+    seed: int = 0,
+    clip_norm: float = 0.05,
+) -> Trainer:
+    """A small trainer; of the whole batch, or of the rows of one process."""
+    processes = Processes() if processes is None else processes
+    torch.manual_seed(seed)
+    model = UNet(preset("tiny", width=16, window=6, num_lags=2, target_rate=0.3))  # 3 rows: uneven pieces
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    # Documents that end within a window: rows start anew at times of their own.
+    source = TextSource([PROSE[i : i + 9 + i % 7] for i in range(60)], short_documents="whole") if short else None
+    source = RepeatedSource(source or TextSource(PROSE), 2 if estimator == "group_centred" else 1)
+    rows = processes.share(ROWS)
+    env = ByteBoundaryEnv(model, source, num_steps=STEPS, batch_size=(rows,), seed=seed)
+    extra: dict[str, Any] = {"running_mean": {"num_steps": STEPS}, "group_centred": {"group_size": 2}}.get(
+        estimator, {}
+    )
+    group = processes.group
+    if estimator == "local_flips":
+        judge: Any = LocalFlips(model, gamma=0.9, num_flips=2, span=7, process_group=group)
+    else:
+        judge = make_estimator(estimator, gamma=0.9, process_group=group, **extra)
+    rate = {"control": control}
+    loss = JointLoss.paper(target_rate=0.2, estimator=judge, rate=rate, process_group=group)
+    loss = JointLoss({**loss.terms, "bonus": EntropyBonus(process_group=group)}, {"policy": 0.5, "bonus": 0.1})
+    total = updates * micro_batches * ROWS * STEPS
+    options = LoopOptions(total_bytes=total, micro_batches=micro_batches, clip_norm=clip_norm)
+    return Trainer(model, env, loss, options, seed=seed, processes=processes, strategy=strategy)
+
+
+def figures(trainer: Trainer, updates: int | None = None) -> list[dict[str, float]]:
+    """What some updates report."""
+    found: list[dict[str, float]] = []
+    trainer.run(lambda one: found.append(one) or len(found) == updates)
+    return found
+
+
+def spawn(work: Callable[..., None], folder: Path, count: int = 2) -> None:
+    """Run ``work(processes, folder)`` in several processes that know each other; what they say goes to files there."""
+    mp.spawn(_meet, args=(work, str(folder), count), nprocs=count)
+
+
+def _meet(rank: int, work: Callable[..., None], folder: str, count: int) -> None:
+    torch.set_num_threads(1)
+    store = dist.FileStore(f"{folder}/store", count)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=count)
+    with open(f"{folder}/said {rank}", "w") as said, contextlib.redirect_stderr(said):
+        with Processes(rank, count, torch.device("cpu"), dist.group.WORLD, store) as processes:
+            work(processes, Path(folder))

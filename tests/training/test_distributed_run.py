@@ -1,0 +1,149 @@
+"""The command under torchrun: one folder, the figures of one process, and a process that is killed."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+from rltok_rl.experiments import train
+
+from rltok_rl.training.checkpoint import list_checkpoints
+from rltok_rl.training.distributed import fresh_store, init_processes
+
+from ..experiments.test_train import configured
+
+UPDATES = 40
+OPTIONS = [
+    f"optim.total_bytes={UPDATES * 4 * 32}",
+    "optim.warm_up_bytes=0",
+    "data.num_rows=4",
+    "data.num_steps=32",
+    "data.source=python-docs",
+    "checkpoint_every=4",
+    "compute.threads=1",
+]
+
+
+def launch(folder: Path, *options: str) -> subprocess.Popen:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*torchrun, "--max-restarts", "1", "-m", "rltok_rl.experiments.train", *OPTIONS, f"out={folder}"]
+    # A session of its own, so that nothing outlives the test.
+    return subprocess.Popen(
+        [*command, *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        start_new_session=True,
+    )
+
+
+def finish(process: subprocess.Popen) -> tuple[str, str]:
+    """What it printed, after it has ended well."""
+    try:
+        out, err = process.communicate(timeout=150)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, err[-3000:]
+    return out, err
+
+
+def rows(folder: Path) -> list[dict[str, float]]:
+    with (folder / "metrics.csv").open() as file:
+        return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> tuple[Path, str, str]:
+    folder = tmp_path_factory.mktemp("run") / "ddp"
+    return folder, *finish(launch(folder, "compute.strategy=ddp"))
+
+
+def test_two_processes_write_the_folder_of_one(undisturbed, tmp_path):
+    folder, out, err = undisturbed
+    assert out.count("held_out_bits_per_byte") == 1 and err.count("100%") == 1
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["processes"] == 2 and summary["command"].startswith("torchrun --nproc-per-node 2 -m rltok_rl")
+    alone = train.run(configured(*OPTIONS, f"out={tmp_path}/one"), "")
+    assert summary["held_out_bits_per_byte"] == pytest.approx(alone["held_out_bits_per_byte"], rel=1e-3)
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if "hydra" not in path.parts}
+    assert files - {"train.log"} == {p.relative_to(tmp_path / "one").as_posix() for p in (tmp_path / "one").rglob("*")}
+    one, two = rows(tmp_path / "one"), rows(folder)
+    assert len(one) == len(two) == UPDATES
+    for a, b in zip(one[:10], two, strict=False):  # rounding grows where a decision falls the other way
+        assert b == pytest.approx(a, rel=1e-4, abs=1e-5)
+
+
+def rank_of(pid: int) -> str | None:
+    found = [x for x in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") if x.startswith(b"RANK=")]
+    return found[0].decode() if found else None
+
+
+def test_one_that_is_killed_is_started_again_with_all(undisturbed, tmp_path):
+    """SIGKILL of one process mid-way: all go on from the last checkpoint, to the same figures bit for bit."""
+    folder = tmp_path / "killed"
+    process = launch(folder, "compute.strategy=ddp", "resume=true")
+    try:
+        while len(list_checkpoints(folder / "checkpoints")) < 2 and process.poll() is None:
+            time.sleep(0.01)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        (second,) = [int(pid) for pid in children if rank_of(int(pid)) == "RANK=1"]
+        os.kill(second, signal.SIGKILL)
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    _, err = finish(process)
+    assert "resuming" in err and "after update" in err
+    assert (folder / "metrics.csv").read_text() == (undisturbed[0] / "metrics.csv").read_text()
+
+
+def test_a_part_of_an_environment_is_refused(monkeypatch):
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    assert init_processes().group is None
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(RuntimeError, match=r"without \['LOCAL_RANK', 'MASTER_ADDR', 'MASTER_PORT'\]; start with torch"):
+        init_processes()
+    for name in names[2:]:
+        monkeypatch.setenv(name, "0")
+    monkeypatch.setenv("RANK", "2")
+    with pytest.raises(RuntimeError, match="RANK must be less than WORLD_SIZE, got RANK=2 and WORLD_SIZE=2"):
+        init_processes()
+    monkeypatch.setenv("RANK", "two")
+    with pytest.raises(RuntimeError, match="RANK must be a number, got 'two'"):
+        init_processes()
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(RuntimeError, match="--nproc-per-node must be at most|no CUDA"):
+        monkeypatch.setenv("LOCAL_RANK", "9999")
+        init_processes("cuda")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert init_processes().group is None
+
+
+def test_an_earlier_attempt_leaves_nothing_behind():
+    """Words and answers of processes that are gone stand in the store; nobody takes them for new."""
+    store = dist.HashStore()
+    store.set("hello 1", "gone")
+    store.set("answer gone", "old")
+    store.set("met old 1", "yes")
+    names = []
+    for _ in range(2):  # two attempts, each slow in another order
+        with ThreadPoolExecutor(3) as pool:
+            met = [pool.submit(fresh_store, store, rank, 3) for rank in (2, 0, 1)]
+            stores = [one.result(timeout=20) for one in met]
+        stores[0].set("name", str(len(names)))
+        assert {one.get("name") for one in stores} == {str(len(names)).encode()}
+        names.append(stores)
+    assert names[0][1].get("name") == b"0"  # and the new one does not write into the old one's

@@ -23,7 +23,6 @@ import torch
 from rltok_rl.experiments.arguments import add_drawing, add_model, command, load_model, read_bytes, whole_number
 
 from rltok_rl.evaluation import read_text, summarise
-from rltok_rl.functional.text import ids_to_bytes
 
 CONTEXT = 256
 _BUILT_IN = ("python-code", "python-docs")
@@ -54,7 +53,7 @@ def find_text(parser: argparse.ArgumentParser, options: argparse.Namespace, run:
         _, held = train.split(train.read_text(run.data.source), run.data.held_out)
     except (OSError, ValueError) as error:
         parser.error(f"the text of {options.model} cannot be read again: {error}; name another as DATA")
-    return f"held out of {run.data.source}", ids_to_bytes(held.bytes)
+    return f"held out of {run.data.source}", b"".join(held.documents())
 
 
 def table(figures: dict[str, Any]) -> str:

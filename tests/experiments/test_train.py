@@ -86,7 +86,7 @@ def test_a_run_writes_its_folder_and_is_not_overwritten(tmp_path, capsys):
     trained = UNet.from_pretrained(out)
     _, state = load_checkpoint(out / "checkpoints")
     assert all(torch.equal(weight, state["model"][name]) for name, weight in trained.state_dict().items())
-    assert (out / "curves.png").stat().st_size > 10_000 and "|" in (out / "sample.txt").read_text()
+    assert (out / "figures" / "curves.png").stat().st_size > 10_000 and "|" in (out / "sample.txt").read_text()
     again = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrainConfig), OmegaConf.load(out / "config.yaml")))
     assert again == config
     assert "held_out_bits_per_byte" in capsys.readouterr().out
@@ -98,7 +98,7 @@ def test_the_command_runs(tmp_path):
     command = [sys.executable, "-m", "rltok_rl.experiments.train", *QUICK, f"out={tmp_path}/run", "compute.threads=1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert "100%" in done.stderr and str(tmp_path / "run" / "curves.png") in done.stdout
+    assert "100%" in done.stderr and str(tmp_path / "run" / "report.md") in done.stdout
 
 
 def test_text_that_cannot_be_read_is_refused(tmp_path):

@@ -39,21 +39,42 @@ def run_config(model: str) -> Any:
     return OmegaConf.load(path)
 
 
-def find_text(parser: argparse.ArgumentParser, options: argparse.Namespace, run: Any) -> tuple[str, bytes]:
-    """What to measure on: its name and its bytes."""
+def find_texts(parser: argparse.ArgumentParser, options: argparse.Namespace, run: Any) -> tuple[str, list[bytes]]:
+    """What to measure on: its name and its documents."""
     if options.data is None and run is None:
         parser.error(f"the following arguments are required: DATA ({options.model} is not the folder of a run)")
     if options.data is not None and options.data not in _BUILT_IN:
-        return options.data, read_bytes(parser, options.data, least=2)
+        return options.data, [read_bytes(parser, options.data, least=2)]
     from rltok_rl.experiments import train  # what it needs takes seconds to import
 
     if options.data is not None:
-        return options.data, train.read_text(options.data)
+        return options.data, [train.read_text(options.data)]
     try:
         _, held = train.split(train.read_text(run.data.source), run.data.held_out)
     except (OSError, ValueError) as error:
         parser.error(f"the text of {options.model} cannot be read again: {error}; name another as DATA")
-    return f"held out of {run.data.source}", b"".join(held.documents())
+    return f"held out of {run.data.source}", list(held.documents())
+
+
+def beginning(texts: list[bytes], num_bytes: int | None) -> list[bytes]:
+    """Texts up to a number of bytes in all; the last one is cut, and left out where it would be a single byte.
+
+    Args:
+        texts: at least one of 2 bytes.
+        num_bytes: at least 2; None for all.
+
+    Example:
+        >>> beginning([b"to be", b"or not", b"to be"], 8)
+        [b'to be', b'or ']
+    """
+    taken: list[bytes] = []
+    left = sum(map(len, texts)) if num_bytes is None else num_bytes
+    for text in texts:
+        if min(left, len(text)) < 2:
+            break
+        taken.append(text[:left])
+        left -= len(taken[-1])
+    return taken
 
 
 def table(figures: dict[str, Any]) -> str:
@@ -99,17 +120,23 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     run = run_config(options.model)
     context = options.context or (run.data.num_steps if run is not None else CONTEXT)
-    name, text = find_text(parser, options, run)
-    text = text[: options.bytes]
+    name, texts = find_texts(parser, options, run)
     model = load_model(parser, options)
     generator = torch.Generator().manual_seed(options.seed)
     start = time.perf_counter()
-    reading = read_text(model, text, context=context, most=options.windows, greedy=options.greedy, generator=generator)
+    reading = read_text(
+        model,
+        beginning(texts, options.bytes),
+        context=context,
+        most=options.windows,
+        greedy=options.greedy,
+        generator=generator,
+    )
     seconds = time.perf_counter() - start
     figures = {
         "text": name,
         "context": context,
-        **summarise(text, reading),
+        **summarise(reading),
         "target_rate": model.config.target_rate,
         "bytes_per_second": len(reading.at) / seconds,
     }

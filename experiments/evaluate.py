@@ -42,28 +42,49 @@ def run_config(model: str) -> Any:
     return OmegaConf.load(path)
 
 
-def find_text(parser: argparse.ArgumentParser, options: argparse.Namespace, run: Any) -> tuple[str, bytes]:
-    """What to measure on: its name and its bytes."""
+def find_texts(parser: argparse.ArgumentParser, options: argparse.Namespace, run: Any) -> tuple[str, list[bytes]]:
+    """What to measure on: its name and its documents."""
     if options.data is None and run is None:
         parser.error(f"the following arguments are required: DATA ({options.model} is not the folder of a run)")
     if options.data is not None and options.data not in _BUILT_IN:
-        return options.data, read_bytes(parser, options.data, least=2)
+        return options.data, [read_bytes(parser, options.data, least=2)]
     from omegaconf import OmegaConf
     from rltok_rl.experiments.config import TrainConfig  # what it needs takes seconds to import
     from rltok_rl.experiments.texts import BUILT_IN, read_texts
 
     if options.data is not None:
-        return options.data, BUILT_IN[options.data]()
+        return options.data, [BUILT_IN[options.data]()]
     try:
-        data = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrainConfig), run)).data
-        texts = read_texts(data)
+        config: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrainConfig), run))
+        data, texts = config.data, read_texts(config.data)
     except (OSError, ValueError) as error:
         parser.error(f"the text of {options.model} cannot be read again: {error}; name another as DATA")
     held = texts.held_out
     if isinstance(held, DocumentSource):
-        return f"held out of {data.source}", b"\n".join(held.documents())
+        return f"held out of {data.source}", list(held.documents())
     fresh = held.draw(1, options.bytes or _FRESH, torch.Generator().manual_seed(options.seed))
-    return f"fresh {data.source}", ids_to_bytes(fresh.byte_ids[0])
+    return f"fresh {data.source}", [ids_to_bytes(fresh.byte_ids[0])]
+
+
+def beginning(texts: list[bytes], num_bytes: int | None) -> list[bytes]:
+    """Texts up to a number of bytes in all; the last one is cut, and left out where it would be a single byte.
+
+    Args:
+        texts: at least one of 2 bytes.
+        num_bytes: at least 2; None for all.
+
+    Example:
+        >>> beginning([b"to be", b"or not", b"to be"], 8)
+        [b'to be', b'or ']
+    """
+    taken: list[bytes] = []
+    left = sum(map(len, texts)) if num_bytes is None else num_bytes
+    for text in texts:
+        if min(left, len(text)) < 2:
+            break
+        taken.append(text[:left])
+        left -= len(taken[-1])
+    return taken
 
 
 def table(figures: dict[str, Any]) -> str:
@@ -109,17 +130,23 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     run = run_config(options.model)
     context = options.context or (run.data.num_steps if run is not None else CONTEXT)
-    name, text = find_text(parser, options, run)
-    text = text[: options.bytes]
+    name, texts = find_texts(parser, options, run)
     model = load_model(parser, options)
     generator = torch.Generator().manual_seed(options.seed)
     start = time.perf_counter()
-    reading = read_text(model, text, context=context, most=options.windows, greedy=options.greedy, generator=generator)
+    reading = read_text(
+        model,
+        beginning(texts, options.bytes),
+        context=context,
+        most=options.windows,
+        greedy=options.greedy,
+        generator=generator,
+    )
     seconds = time.perf_counter() - start
     figures = {
         "text": name,
         "context": context,
-        **summarise(text, reading),
+        **summarise(reading),
         "target_rate": model.config.target_rate,
         "bytes_per_second": len(reading.at) / seconds,
     }

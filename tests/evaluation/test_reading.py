@@ -32,10 +32,13 @@ def test_windows_predict_every_byte_but_the_first_once(num_bytes, context):
     assert all(2 <= end - start <= context + 1 for start, end in windows)
 
 
-def test_fewer_windows_are_spread_over_the_text():
-    assert cut_windows(101, 10, most=3) == [(0, 11), (30, 41), (60, 71)]
-    assert cut_windows(101, 10, most=1) == [(0, 11)]
-    assert cut_windows(101, 10, most=10) == cut_windows(101, 10, most=99) == cut_windows(101, 10)
+@pytest.mark.parametrize(
+    ("most", "starts"), [(3, [0, 30, 60]), (1, [0]), (10, [*range(0, 100, 10)]), (99, [*range(0, 100, 10)])]
+)
+def test_fewer_windows_are_spread_over_the_text(model, most, starts):
+    read = read_text(model, "a" * 101, context=10, most=most)
+    assert read.at[read.forced].tolist() == starts and read.num_windows == len(starts)
+    assert len(read.at) == 10 * len(starts)
 
 
 @torch.no_grad()
@@ -69,7 +72,7 @@ def test_an_indifferent_model_pays_eight_bits_for_each_byte(model):
     for head in (model.final_head, model.early_head):
         torch.nn.init.zeros_(head.projection.weight)
     for size, context in ((2, 5), (7, 3), (len(TEXT), 16)):
-        figures = summarise(TEXT[:size], read_text(model, TEXT[:size], context=context, generator=generator()))
+        figures = summarise(read_text(model, TEXT[:size], context=context, generator=generator()))
         assert figures["bytes"] == len(TEXT[:size].encode()) - 1
         assert figures["bits_per_byte"] == pytest.approx(8.0) and figures["early_bits_per_byte"] == pytest.approx(8.0)
 
@@ -78,6 +81,7 @@ def test_figures_by_hand():
     """Six predictions of "the cat" in windows of three, boundaries after t (forced), e, space (forced) and a."""
     bits = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], dtype=torch.float64)
     made = Reading(
+        byte_ids=text_to_ids("the cat"),
         at=torch.arange(6),
         final_nats=bits * math.log(2),
         early_nats=2 * bits * math.log(2),
@@ -85,7 +89,7 @@ def test_figures_by_hand():
         forced=torch.tensor([1, 0, 0, 1, 0, 0], dtype=torch.bool),
         num_windows=2,
     )
-    figures = summarise("the cat", made)
+    figures = summarise(made)
     assert figures["bits_per_byte"] == pytest.approx(3.5) and figures["early_bits_per_byte"] == pytest.approx(7.0)
     assert (figures["tokens"], figures["rate"], figures["bytes_per_token"]) == (4, pytest.approx(2 / 3), 1.5)
     # Decisions after h, e, c, a; the last byte is never read. Boundaries after e (a last letter) and a (nothing).
@@ -96,7 +100,7 @@ def test_figures_by_hand():
 
 
 def test_windows_of_one_byte_have_no_decisions(model):
-    figures = summarise("abc", read_text(model, "abc", context=1))
+    figures = summarise(read_text(model, "abc", context=1))
     assert figures["rate"] == 1.0 and figures["word_edges"] == {}
 
 
@@ -112,4 +116,33 @@ def test_what_cannot_be_read_is_refused(model):
     with pytest.raises(ValueError, match="context must be an integer of at least 1, got 0"):
         read_text(model, "abc", context=0)
     with pytest.raises(ValueError, match="most must be an integer of at least 1, got 0"):
-        cut_windows(5, 2, most=0)
+        read_text(model, "abcde", context=2, most=0)
+    with pytest.raises(ValueError, match="text must have at least 2 bytes .*, got 0 in text 1"):
+        read_text(model, ["abc", ""], context=2)
+    with pytest.raises(ValueError, match="text must hold at least one text, got none"):
+        read_text(model, [], context=2)
+
+
+def test_texts_do_not_touch(model):
+    """Several texts are read as each alone would be, with the random numbers that are left for it."""
+    texts = ["the cat sat on the mat", TEXT, "ab", "é" * 20]
+    together, draws = read_text(model, texts, context=16, generator=generator()), generator()
+    alone = [read_text(model, text, context=16, generator=draws) for text in texts]
+    offsets = [sum(len(t.encode()) + 1 for t in texts[:n]) for n in range(len(texts))]
+    assert together.at.tolist() == [p + offset for r, offset in zip(alone, offsets, strict=True) for p in r.at.tolist()]
+    for name in ("boundaries", "forced"):
+        assert torch.equal(getattr(together, name), torch.cat([getattr(r, name) for r in alone]))
+    for name in ("final_nats", "early_nats"):
+        torch.testing.assert_close(
+            getattr(together, name), torch.cat([getattr(r, name) for r in alone]), atol=1e-5, rtol=0
+        )
+    figures, parts = summarise(together), [summarise(r) for r in alone]
+    assert figures["bytes"] == sum(len(t.encode()) - 1 for t in texts) == sum(p["bytes"] for p in parts)
+    assert figures["tokens"] == sum(p["tokens"] for p in parts)
+
+
+def test_words_end_where_texts_do(model):
+    """Both texts are one word each, though nothing but their end says so."""
+    edges = summarise(read_text(model, ["abc", "def"], context=8, greedy=True))["word_edges"]
+    assert edges["last_letter"]["chance"] == 0.0 and edges["first_letter"]["chance"] == 0.0
+    assert edges["any"]["chance"] == 0.0  # decisions after b and e alone; after c and f nothing is predicted

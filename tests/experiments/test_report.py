@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from rltok_rl.experiments import report, train
+from rltok_rl.experiments import build, report, train
 from rltok_rl.experiments.run_folder import read_run
 
 from ..test_project_text import machine_paths
@@ -37,13 +37,13 @@ def finished(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "mine"
     overrides = ["optim.total_bytes=1024", "snapshots.num_bytes=120", "model.overrides.target_rate=0.2"]
     config = configured(*QUICK, *overrides, f"out={folder}")
-    patience = train.Alarms.__dataclass_fields__["patience"].default
-    make = train.Alarms
+    patience = build.Alarms.__dataclass_fields__["patience"].default
+    make = build.Alarms
     try:
-        train.Alarms = lambda **options: make(**options, patience=2, least_entropy=9.0)
+        build.Alarms = lambda **options: make(**options, patience=2, least_entropy=9.0)
         train.run(config, f"rltok train out={folder}")
     finally:
-        train.Alarms = make
+        build.Alarms = make
     assert make().patience == patience
     return folder
 

@@ -20,6 +20,7 @@ from rltok_rl.training.alarms import Alarms
 from rltok_rl.training.distributed import Processes
 from rltok_rl.training.gradients import joint_gradients, policy_gradients
 from rltok_rl.training.options import PRECISIONS, LoopOptions, make_optimizer
+from rltok_rl.training.randomness import as_state, random_states, set_random_states
 from rltok_rl.training.schedule import cosine_schedule
 from rltok_rl.training.sharding import average_gradients, load_whole, prepare_model, whole
 
@@ -188,7 +189,7 @@ class Trainer:
             "loss": self.loss.state_dict(),
             "texts": self.env.random_state(),
             "boundaries": self.generator.get_state(),
-            "torch": torch.get_rng_state(),
+            "random": random_states(self.model.embedding.weight.device),
             "updates": self.updates,
             "bytes_done": self.bytes_done,
             "flops_done": self.flops_done,
@@ -204,8 +205,8 @@ class Trainer:
         load_whole(self.model, self.optimizer, state["model"], state["optimizer"])
         self.loss.load_state_dict(state["loss"])
         self.env.set_random_state(state["texts"])
-        self.generator.set_state(_cpu(state["boundaries"]))
-        torch.set_rng_state(_cpu(state["torch"]))
+        self.generator.set_state(as_state(state["boundaries"]))
+        set_random_states(state["random"], self.model.embedding.weight.device)
         self.alarms.load_state_dict(state["alarms"])
         self.updates, self.bytes_done = int(state["updates"]), int(state["bytes_done"])
         self.flops_done = float(state["flops_done"])
@@ -230,7 +231,3 @@ def _check_spans(loss: JointLoss, processes: Processes) -> None:
                     f"process_group of {type(part).__name__} in term {name!r} must be that of the processes that train "
                     f"together, got {part.process_group}"
                 )
-
-
-def _cpu(state: Tensor) -> Tensor:
-    return state.to("cpu", torch.uint8)

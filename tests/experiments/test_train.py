@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from omegaconf import OmegaConf
-from rltok_rl.experiments import train
+from rltok_rl.experiments import soak, train
 from rltok_rl.experiments.build import make_trainer
 from rltok_rl.experiments.config import TrainConfig
 
@@ -68,30 +69,13 @@ LONGER = [*QUICK, "optim.total_bytes=5_120", "checkpoint_every=3", "compute.thre
 
 
 def test_killed_without_warning_and_resumed_is_uninterrupted(tmp_path):
-    """SIGKILL at ten random moments, resumed each time: the figures of all 40 updates to the last bit."""
-    import os
-    import random
-    import signal
-    import time
-
-    def start(folder: Path) -> subprocess.Popen:
-        command = [sys.executable, "-m", "rltok_rl.experiments.train", *LONGER, f"out={folder}"]
-        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ})
-
-    dice = random.Random(1)
-    for _ in range(10):
-        with start(tmp_path / "killed") as process:
-            begun = time.perf_counter()
-            while not (tmp_path / "killed" / "metrics.csv").exists() and process.poll() is None:
-                time.sleep(0.02)
-            time.sleep(dice.random() * (2.0 if time.perf_counter() - begun > 1 else 6.0))
-            process.send_signal(signal.SIGKILL)
-    with start(tmp_path / "killed") as process:
-        assert process.wait(timeout=200) == 0
-    with start(tmp_path / "whole") as process:
+    """SIGKILL at ten random moments, resumed each time: the figures of all 60 updates to the last bit."""
+    hits = soak.kill_often(tmp_path / "killed", kills=10, updates=60, dice=random.Random(1))
+    assert hits >= 5
+    with soak.start(tmp_path / "whole", 60) as process:
         assert process.wait(timeout=200) == 0
     assert metrics(tmp_path / "killed") == metrics(tmp_path / "whole")
-    assert updates(tmp_path / "whole") == 40
+    assert updates(tmp_path / "whole") == 60
 
 
 def test_asked_to_stop_it_saves_and_goes_on_later(tmp_path, monkeypatch):

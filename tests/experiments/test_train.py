@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from omegaconf import OmegaConf
-from rltok_rl.experiments import train
+from rltok_rl.experiments import build, train
 from rltok_rl.experiments.build import make_trainer
 from rltok_rl.experiments.config import TrainConfig
 
@@ -166,8 +166,8 @@ def test_a_logger_whose_package_is_missing_is_refused_before_anything_is_made(tm
 
 def test_alarms_are_heard(tmp_path, monkeypatch, capsys):
     """Once each, with the update and what to try; over a resumption as without one."""
-    make = train.Alarms
-    monkeypatch.setattr(train, "Alarms", lambda **options: make(**options, patience=4, least_entropy=9.0))
+    make = build.Alarms
+    monkeypatch.setattr(build, "Alarms", lambda **options: make(**options, patience=4, least_entropy=9.0))
     options = [*LONGER, "optim.total_bytes=1280"]
     train.run(configured(*options, f"out={tmp_path}/whole"), "")
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning:")]
@@ -190,8 +190,8 @@ def test_alarms_are_heard(tmp_path, monkeypatch, capsys):
 
 def test_alarms_count_batches_not_epochs(tmp_path, monkeypatch, capsys):
     """Further epochs of the policy over a batch neither hurry a warning nor wipe it away."""
-    make = train.Alarms
-    monkeypatch.setattr(train, "Alarms", lambda **options: make(**options, patience=3, least_entropy=9.0))
+    make = build.Alarms
+    monkeypatch.setattr(build, "Alarms", lambda **options: make(**options, patience=3, least_entropy=9.0))
     train.run(configured(*QUICK, "loss=ppo", f"out={tmp_path}/run"), "")
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning:")]
     assert len(said) == 1 and said[0].startswith("warning: update 3: the policy has stopped exploring")
@@ -199,7 +199,7 @@ def test_alarms_count_batches_not_epochs(tmp_path, monkeypatch, capsys):
 
 def test_where_each_start_ran_is_kept(tmp_path, monkeypatch):
     config = configured(*LONGER, "optim.total_bytes=1280", f"out={tmp_path}/run")
-    monkeypatch.setattr(train.Trainer, "done", property(lambda self: self.updates >= 6))
+    monkeypatch.setattr(build.Trainer, "done", property(lambda self: self.updates >= 6))
     train.run(config, "one")
     monkeypatch.undo()
     summary = train.run(config, "two")

@@ -211,9 +211,7 @@ def test_where_each_start_ran_is_kept(tmp_path, monkeypatch):
 
 
 def test_rows_have_to_fit_texts_and_processes():
-    with pytest.raises(
-        ValueError, match="data.num_rows must be a multiple of baseline.rows_per_text, 4, in each of 1"
-    ):
+    with pytest.raises(ValueError, match="data.num_rows must be a multiple of baseline.rows_per_text, 4, in each of 1"):
         make_trainer(configured(*QUICK, "baseline.rows_per_text=4", "data.num_rows=6"))
     with pytest.raises(ValueError, match=r"strategy must be one of \['none', 'ddp', 'fsdp'\], got 'zero'"):
         make_trainer(configured(*QUICK, "compute.strategy=zero"))

@@ -164,7 +164,7 @@ class Trainer:
         figures = self.processes.mean({name: float(value) for name, value in found.items()})
         figures["grad_norm"] = float(norm)
         # Before a broken gradient reaches the weights.
-        watched = {name: figures[name] for name in ("loss", "grad_norm") if name in figures} if again else figures
+        watched = {k: v for k, v in figures.items() if k in ("loss", "grad_norm")} if again else figures
         self.warnings += self.alarms.check(watched, self.updates + 1)
         self.optimizer.step()
         return figures

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from omegaconf import OmegaConf
-from rltok_rl.experiments import soak, train
+from rltok_rl.experiments import build, soak, train
 from rltok_rl.experiments.build import make_trainer
 from rltok_rl.experiments.config import TrainConfig
 
@@ -150,8 +150,8 @@ def test_a_logger_whose_package_is_missing_is_refused_before_anything_is_made(tm
 
 def test_alarms_are_heard(tmp_path, monkeypatch, capsys):
     """Once each, with the update and what to try; over a resumption as without one."""
-    make = train.Alarms
-    monkeypatch.setattr(train, "Alarms", lambda **options: make(**options, patience=4, least_entropy=9.0))
+    make = build.Alarms
+    monkeypatch.setattr(build, "Alarms", lambda **options: make(**options, patience=4, least_entropy=9.0))
     options = [*LONGER, "optim.total_bytes=1280"]
     train.run(configured(*options, f"out={tmp_path}/whole"), "")
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning:")]
@@ -174,8 +174,8 @@ def test_alarms_are_heard(tmp_path, monkeypatch, capsys):
 
 def test_alarms_count_batches_not_epochs(tmp_path, monkeypatch, capsys):
     """Further epochs of the policy over a batch neither hurry a warning nor wipe it away."""
-    make = train.Alarms
-    monkeypatch.setattr(train, "Alarms", lambda **options: make(**options, patience=3, least_entropy=9.0))
+    make = build.Alarms
+    monkeypatch.setattr(build, "Alarms", lambda **options: make(**options, patience=3, least_entropy=9.0))
     train.run(configured(*QUICK, "loss=ppo", f"out={tmp_path}/run"), "")
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning:")]
     assert len(said) == 1 and said[0].startswith("warning: update 3: the policy has stopped exploring")
@@ -183,7 +183,7 @@ def test_alarms_count_batches_not_epochs(tmp_path, monkeypatch, capsys):
 
 def test_where_each_start_ran_is_kept(tmp_path, monkeypatch):
     config = configured(*LONGER, "optim.total_bytes=1280", f"out={tmp_path}/run")
-    monkeypatch.setattr(train.Trainer, "done", property(lambda self: self.updates >= 6))
+    monkeypatch.setattr(build.Trainer, "done", property(lambda self: self.updates >= 6))
     train.run(config, "one")
     monkeypatch.undo()
     summary = train.run(config, "two")
@@ -195,9 +195,7 @@ def test_where_each_start_ran_is_kept(tmp_path, monkeypatch):
 
 
 def test_rows_have_to_fit_texts_and_processes():
-    with pytest.raises(
-        ValueError, match="data.num_rows must be a multiple of estimator.rows_per_text, 4, in each of 1"
-    ):
+    with pytest.raises(ValueError, match="data.num_rows must be a multiple of baseline.rows_per_text, 4, in each of 1"):
         make_trainer(configured(*QUICK, "baseline.rows_per_text=4", "data.num_rows=6"))
     with pytest.raises(ValueError, match=r"strategy must be one of \['none', 'ddp', 'fsdp'\], got 'zero'"):
         make_trainer(configured(*QUICK, "compute.strategy=zero"))

@@ -102,10 +102,14 @@ def test_asked_to_stop_it_saves_and_goes_on_later(tmp_path, monkeypatch):
 
 def test_another_configuration_is_not_resumed(tmp_path):
     train.run(configured(*QUICK, f"out={tmp_path}/run"), "")
-    with pytest.raises(
-        ValueError, match="run with another configuration .seed: 0 there, 7 here.; choose another folder"
-    ):
-        train.run(configured(*QUICK, f"out={tmp_path}/run", "resume=true", "seed=7"), "")
+    before = sorted((path.name, path.stat().st_mtime_ns) for path in (tmp_path / "run").rglob("*"))
+    for option, message in [
+        ("seed=7", "seed: 0 there, 7 here"),
+        ("+model.overrides.width=32", "model: .*there, .*'width': 32.* here"),
+    ]:
+        with pytest.raises(ValueError, match=f"run with another configuration .{message}.*choose another folder"):
+            train.run(configured(*QUICK, f"out={tmp_path}/run", "resume=true", option), "")
+    assert before == sorted((path.name, path.stat().st_mtime_ns) for path in (tmp_path / "run").rglob("*"))
 
 
 def test_a_logger_hears_every_update_once_over_a_resumption(tmp_path, monkeypatch):

@@ -18,8 +18,11 @@ from rltok_rl.models import UNet, segment
 from rltok_rl.models.generation import generate
 from rltok_rl.models.incremental import step
 from rltok_rl.training.checkpoint import list_checkpoints, load_checkpoint
+from rltok_rl.training.lines import read_lines
 from rltok_rl.training.snapshots import Snapshots
 
+SHOWN_BYTES = 276
+"""Of held-out text that is shown with its boundaries."""
 _SEED = 7  # of held-out texts, boundaries and continuations
 
 
@@ -29,7 +32,9 @@ def read_config(folder: Path) -> TrainConfig:
     Args:
         folder: of the run.
     """
-    made = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrainConfig), OmegaConf.load(folder / "config.yaml")))
+    made = OmegaConf.to_object(
+        OmegaConf.merge(OmegaConf.structured(TrainConfig), OmegaConf.load(folder / "config.yaml"))
+    )
     assert isinstance(made, TrainConfig)
     return made
 
@@ -168,3 +173,42 @@ def stepping_gap(model: UNet, text: bytes) -> float:
     full = out.final_logits.log_softmax(-1)
     return float((torch.stack(said, 1).log_softmax(-1) - full).abs().max())
 
+
+def curve(folder: Path) -> dict[str, list[float]]:
+    """Looks at held-out text while training: megabytes read, bits per byte, and the share for a language.
+
+    Args:
+        folder: of the run.
+    """
+    looks = read_lines(folder / "samples.jsonl")
+    found = {"megabytes": [look["bytes"] / 1e6 for look in looks]}
+    for name in ("bits_per_byte", "share"):
+        if looks and f"held_out_{name}" in looks[0]:
+            found[name] = [look[f"held_out_{name}"] for look in looks]
+    return found
+
+
+def details(folder: Path, *, text_bytes: int) -> dict[str, Any]:
+    """What the learned boundaries look like: text before and after training, where they lie, a continuation.
+
+    Args:
+        folder: of the run that learned them.
+        text_bytes: of held-out text to count word edges in.
+    """
+    config = read_config(folder)
+    texts = read_texts(config.data, seed=config.seed)
+    model, fresh = read_model(folder), make_model(config, torch.device("cpu")).eval()
+    text = held_out_text(texts, SHOWN_BYTES)
+    found: dict[str, Any] = {
+        "before": drawn(fresh, text),
+        "after": drawn(model, text),
+        "stepping_gap": stepping_gap(model, text[:128]),
+        "target_rate": model.config.target_rate,
+        "parameters": sum(p.numel() for p in model.parameters()),
+    }
+    if isinstance(texts.language, Recall):
+        return found | {"places": value_boundaries(model, texts.language)}
+    return found | {
+        "edges": word_edges(model, held_out_text(texts, text_bytes), context=config.data.num_steps),
+        "continuation": continuation(model, text[:48], num_bytes=150),
+    }

@@ -3,9 +3,9 @@
     make demo
     python -m rltok_rl.experiments.demo --seconds 200 --out runs/mine
 
-Two parts, each a race of two trainings from the same weights over the same bytes: one learns where tokens end, one spaces
-them evenly. First a language whose answer is known, then English. Ctrl-C saves; the same command goes on. Where a finished
-demo lies already, the next one gets a folder of its own. The exit status is 0 if learning happened.
+Two parts, each a race of two trainings from the same weights over the same bytes: one learns where tokens end, one
+spaces them evenly. First a language whose answer is known, then English. Ctrl-C saves; the same command goes on. Where
+a finished demo lies already, the next one gets a folder of its own. The exit status is 0 if learning happened.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -43,9 +44,9 @@ def welcome(screen: Screen, folder: Path, *, seconds: float, machine: str, resum
     )
     screen.say()
     screen.tell(
-        "Now four small models are trained from nothing on this machine, two at a time: each pair starts from the same "
-        "weights, one learns its boundaries, one spaces them evenly. First a made-up language whose answer is known, then "
-        "English. Ctrl-C saves, and the same command goes on."
+        "Now four small models are trained from nothing on this machine, two at a time. A pair starts from the same "
+        "weights and reads the same bytes; one learns its boundaries, the other spaces them evenly. First a made-up "
+        "language whose answer is known, then English. Ctrl-C saves, and the same command goes on."
     )
     screen.say()
     screen.say(f"  machine  {machine}")
@@ -86,7 +87,7 @@ def introduce(screen: Screen, name: str, decided: dict[str, Any]) -> None:
     screen.say()
 
 
-def watch(screen: Screen, name: str, standings: Sequence[Standing], seconds: float) -> None:
+def watch(screen: Screen, name: str, standings: Sequence[Standing], seconds: float, last: bool) -> None:
     """Both trainings as they stand, drawn again and again.
 
     Args:
@@ -94,6 +95,7 @@ def watch(screen: Screen, name: str, standings: Sequence[Standing], seconds: flo
         name: of the part.
         standings: of its trainings.
         seconds: since they were started.
+        last: whether they are done.
     """
     lanes, notes = [], []
     for one in standings:
@@ -106,7 +108,6 @@ def watch(screen: Screen, name: str, standings: Sequence[Standing], seconds: flo
         )
         notes.append(f"{one.name} {one.share_done:.0%}{', ' + note if note else ''}")
     slowest = min(one.share_done for one in standings)
-    last = all(one.finished for one in standings)
     ahead = f"done in {clock(seconds)}" if last else left(slowest, seconds)
     screen.live(
         [*lanes, f"  {screen.paint(ahead, 'quiet')}"], seconds=seconds, plain=f"{'; '.join(notes)}; {ahead}", last=last
@@ -132,8 +133,8 @@ def result(screen: Screen, name: str, found: dict[str, Any]) -> None:
     if name == "recall":
         places = found["places"]
         style = "good" if learned["share"] > uniform["share"] else "bad"
-        ours = screen.paint(f"learned {learned['share']:.1%}", style)
-        screen.say(f"  Of all that tokens can earn: {ours}, evenly spaced {uniform['share']:.1%}.")
+        ours = screen.paint(f"learned {learned['share']:.2f}", style)
+        screen.say(f"  Share of what tokens can earn (1 is all): {ours}, evenly spaced {uniform['share']:.2f}.")
         screen.say(
             f"  A token ends right after a value with probability {places['after_value']:.2f}, "
             f"elsewhere with {places['elsewhere']:.2f}."
@@ -190,8 +191,18 @@ def stopped(screen: Screen, folder: Path, seconds: float) -> None:
     screen.say("The same command goes on from here.")
 
 
+def _rltok() -> str:
+    """The command as it can be typed here: on the path, beside this interpreter, or as a module."""
+    if shutil.which("rltok"):
+        return "rltok"
+    beside = Path(sys.executable).with_name("rltok")
+    if beside.is_file() and beside.is_relative_to(Path.cwd()):
+        return str(beside.relative_to(Path.cwd()))
+    return "python -m rltok_rl.experiments.cli"
+
+
 def learned_something(found: dict[str, Any]) -> bool:
-    """Whether learned boundaries earned more than evenly spaced ones, where that can be said.
+    """Whether learned boundaries earned more than evenly spaced ones, and anything at all, where that can be said.
 
     Args:
         found: all findings.
@@ -199,9 +210,11 @@ def learned_something(found: dict[str, Any]) -> bool:
     Example:
         >>> learned_something({"recall_findings": {"learned": {"share": 0.9}, "uniform": {"share": 0.4}}})
         True
+        >>> learned_something({"recall_findings": {"learned": {"share": -1.0}, "uniform": {"share": -2.0}}})
+        False
     """
     recall = found["recall_findings"]
-    return recall["learned"]["share"] > recall["uniform"]["share"]
+    return recall["learned"]["share"] > max(recall["uniform"]["share"], 0.0)
 
 
 def ending(screen: Screen, folder: Path, found: dict[str, Any], paths: Sequence[Path]) -> int:
@@ -232,20 +245,21 @@ def ending(screen: Screen, folder: Path, found: dict[str, Any], paths: Sequence[
             indent="  ",
         )
     else:
-        screen.say(screen.paint("  It did not learn: evenly spaced boundaries earned as much.", "bad"))
-        screen.tell("More time may do it: --seconds says how much (this is what --quick shows, always).", indent="  ")
+        screen.say(screen.paint("  It did not learn: its boundaries earned no more than evenly spaced ones.", "bad"))
+        screen.tell("More time may do it, --seconds says how much. (--quick is too short for it, always.)", indent="  ")
     screen.say(f"\n{screen.paint('Look at', 'bold')}")
     for path in paths:
         screen.say(f"  {path}")
     screen.say(f"\n{screen.paint('Go on', 'bold')}")
     run = folder / "english-learned"
-    rltok = "rltok" if shutil.which("rltok") else "python -m rltok_rl.experiments.cli"
+    rltok = _rltok()
     for command, what in (
         (f"{rltok} eval {run}", "bits per byte, and where boundaries lie"),
         (f"{rltok} generate {run} 'The '", "write with it"),
         (f"{rltok} train experiment=lexicon", "words without spaces between them"),
         (f"{rltok} train experiment=recall estimator=return", "the same with another estimator"),
     ):
-        screen.say(f"  {command:<54} {screen.paint(what, 'quiet')}")
+        screen.say(f"  {command}")
+        screen.say(f"      {screen.paint(what, 'quiet')}")
     screen.say(f"\n{_coloured(screen, english['after'] if learned else recall['after'])}")
     return 0 if learned else 1

@@ -94,12 +94,12 @@ class Race:
         return found
 
     def follow(
-        self, show: Callable[[list[Standing], float], None], *, deadline: float, stop: Callable[[], bool]
+        self, show: Callable[[list[Standing], float, bool], None], *, deadline: float, stop: Callable[[], bool]
     ) -> str:
         """Watch until the end.
 
         Args:
-            show: called with all standings and the seconds so far, several times a second.
+            show: called with all standings, the seconds so far, and whether it is the last time, several times a second.
             deadline: on ``time.perf_counter``, when trainings have to save and leave.
             stop: whether somebody asked to.
 
@@ -108,7 +108,7 @@ class Race:
         """
         start = time.perf_counter()
         while self.running:
-            show(self.standings(), time.perf_counter() - start)
+            show(self.standings(), time.perf_counter() - start, False)
             if stop():
                 self.end()
                 return "stopped"
@@ -118,7 +118,7 @@ class Race:
                 return "late"
             time.sleep(_POLL)
         self.check()
-        show(self.standings(), time.perf_counter() - start)
+        show(self.standings(), time.perf_counter() - start, True)
         return "done"
 
     def check(self) -> None:

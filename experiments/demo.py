@@ -62,7 +62,7 @@ ENGLISH = Part(
     most_bytes=4_096_000,
     share=1.0,
 )
-_QUICK = ("data.num_rows=4", "data.num_steps=64", "snapshots.batches=1", "snapshots.num_bytes=80")
+_QUICK = ("data.num_rows=4", "data.num_steps=64", "snapshots.num_bytes=80")
 
 
 class Demo:
@@ -157,8 +157,7 @@ class Demo:
 
     def judged(self, part: Part, folders: dict[str, Path]) -> dict[str, Any]:
         """What the part found, ready for JSON."""
-        batches = 1 if self.quick else 12
-        found: dict[str, Any] = {name: findings.judge(folder, batches=batches) for name, folder in folders.items()}
+        found: dict[str, Any] = {name: findings.judge(folder) for name, folder in folders.items()}
         found["curves"] = {name: findings.curve(folder) for name, folder in folders.items()}
         return found | findings.details(folders["learned"], text_bytes=2_000 if self.quick else 30_000)
 

@@ -54,12 +54,11 @@ def read_model(folder: Path) -> UNet:
     return model.eval()
 
 
-def judge(folder: Path, *, batches: int) -> dict[str, Any]:
-    """Bits per byte, rate, and for a language the share of what tokens can earn, on held-out text.
+def judge(folder: Path) -> dict[str, Any]:
+    """Bits per byte, rate, and for a language the share of what tokens can earn, on the text of the run's own looks.
 
     Args:
         folder: of the run.
-        batches: of as many rows as in training.
     """
     config = read_config(folder)
     texts = read_texts(config.data, seed=config.seed)
@@ -70,8 +69,7 @@ def judge(folder: Path, *, batches: int) -> dict[str, Any]:
         language=texts.language,
         num_rows=config.data.num_rows,
         num_steps=config.data.num_steps,
-        batches=batches,
-        seed=_SEED,
+        batches=config.snapshots.batches,
     )
     return {name.removeprefix("held_out_"): value for name, value in looks.figures(model).items()}
 

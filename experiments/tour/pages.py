@@ -66,15 +66,16 @@ def introduce(screen: Screen, name: str, decided: dict[str, Any]) -> None:
         screen.heading("1 of 2  A language with a known answer")
         screen.say(f"  {screen.paint('#3dbaccadb?3#0bdabcbdca?0#7...', 'bold')}")
         screen.tell(
-            "After # comes a value, then letters without meaning, then ? and the value again. When the answer is due, the "
-            "value is too far back for byte layers to see: only a token that ended right after it can have carried it. "
-            "Nobody tells the policy so. 0 is what a model without tokens can reach, 1 is all that tokens can earn."
+            "After # comes a value, then letters without meaning, then ? and the value again. When the answer is due, "
+            "the value is too far back for the layers that read bytes: only a token that ended right after it can have "
+            "carried it. Nobody tells the policy so. 0 is what a model without tokens can reach, 1 is all that tokens "
+            "can earn."
         )
     else:
         screen.heading("2 of 2  English")
         screen.tell(
-            "The Python language reference, which is on every machine with a Python. No answer is known here. Lower bits "
-            "per byte is better; the policy has to keep to a budget of tokens."
+            "The Python language reference, which is on every machine with a Python. No answer is known here. Fewer "
+            "bits per byte are better, and the policy has to keep to a budget of tokens."
         )
     speed = f"{decided['bytes_per_second'] / 1e3:.0f} kB/s measured"
     screen.say(

@@ -86,8 +86,8 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
     if panel.goal is not None:
         level, what = panel.goal
         axes.axhline(level, color=ALERT, lw=0.9, ls=(0, (4, 3)))
-        axes.annotate(what, (0.01, level), (0, 3), xycoords=("axes fraction", "data"), textcoords="offset points",
-                      fontsize=7, color=ALERT)  # fmt: skip
+        place: Any = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
+        axes.annotate(what, (0.01, level), (0, 3), fontsize=7, color=ALERT, **place)
     ends = []
     for curve in panel.curves:
         ours = curve.name == "learned"
@@ -100,11 +100,12 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
     axes.set(ylim=(low, high), xlabel="MB of text read")
     axes.set_xlim(left=0, right=max(c.megabytes[-1] for c, _ in ends))
     axes.margins(x=0)
-    heights = _apart([curve.values[-1] for curve, _ in ends], 0.15 * (high - low))
+    heights = _apart([min(max(curve.values[-1], low), high) for curve, _ in ends], 0.15 * (high - low))
     for (curve, colour), height in zip(ends, heights, strict=True):
-        at = (curve.megabytes[-1], min(max(height, low), high))
-        axes.annotate(f"{curve.name}\n{curve.end}", at, (7, 0), textcoords="offset points", color=colour, va="center",
-                      fontsize=7.5, weight="bold" if curve.name == "learned" else "normal", annotation_clip=False)  # fmt: skip
+        at = (curve.megabytes[-1], height)
+        weight = "bold" if curve.name == "learned" else "normal"
+        style: Any = {"color": colour, "va": "center", "fontsize": 7.5, "weight": weight, "annotation_clip": False}
+        axes.annotate(f"{curve.name}\n{curve.end}", at, (7, 0), textcoords="offset points", **style)
     axes.grid(axis="y", color="#eceff2", lw=0.7, zorder=0)
     axes.set_axisbelow(True)
     axes.set_title(panel.title, fontsize=8.5, pad=10)

@@ -43,7 +43,7 @@ class Actor:
 
 
 ACTORS = (Actor("learned"), Actor("uniform", ("actor=uniform",)))
-LOOKS = ("snapshots.count=20", "snapshots.spacing=linear")
+LOOKS = ("snapshots.count=16", "snapshots.spacing=linear", "snapshots.batches=6")
 
 
 def configured(overrides: list[str]) -> TrainConfig:

@@ -99,7 +99,7 @@ class Race:
         """Watch until the end.
 
         Args:
-            show: called with all standings, the seconds so far, and whether it is the last time, several times a second.
+            show: called several times a second with all standings, the seconds so far, and whether that is the end.
             deadline: on ``time.perf_counter``, when trainings have to save and leave.
             stop: whether somebody asked to.
 

@@ -101,15 +101,14 @@ def page(found: dict[str, Any], runs: list[str], *, machine: str) -> str:
         f"{sizes['recall']['total_bytes']:,} of the language, {sizes['english']['total_bytes']:,} of English.",
         "![Share of what tokens can earn, bits per byte, and text with its boundaries](demo.png)",
         "## Found\n\n" + markdown(["on held-out text", "learned", "evenly spaced"], rows),
-        f"In the language a boundary right after a value is drawn with probability {places['after_value']:.3f}, any other "
-        f"with {places['elsewhere']:.3f}. Reading byte by byte and in one forward pass agree to "
+        f"In the language a boundary right after a value is drawn with probability {places['after_value']:.3f}, "
+        f"any other with {places['elsewhere']:.3f}. Reading byte by byte and in one forward pass agree to "
         f"{max(recall['stepping_gap'], english['stepping_gap']):.1e} nats.",
         "## Where boundaries lie in English\n\n" + markdown(["place", "share of boundaries", "by chance"], edges),
         "## Held-out text\n\nA `|` after each boundary.\n\n" + fenced(_marked(english["after"])),
         "## A continuation\n\n" + fenced(f"{_plain(written['prompt'])} ... {_marked(written)}"),
         "## What this does not say\n\n"
         "- One seed, and minutes of training: differences of a few thousandths of a bit may be chance.\n"
-        "- Curves are of small samples of held-out text, the table is of a larger one.\n"
         + "".join(f"- The time was up before the part {name!r} was done.\n" for name in sizes if _late(found, name)),
         "## The trainings\n\n" + "\n".join(f"- [{run}]({run}/report.md)" for run in runs),
     ]

@@ -185,7 +185,7 @@ def main(arguments: list[str] | None = None) -> int:
         demo = Demo(screen, folder, seconds=options.seconds, started=started, quick=options.quick)
         try:
             return demo.run(stop)
-        except TrainingFailed as error:
+        except (TrainingFailed, FileNotFoundError) as error:
             screen.say(screen.paint(f"\n{error}", "bad"))
             return 1
 

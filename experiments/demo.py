@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import json
 import os
 import sys
 import time
@@ -20,6 +21,7 @@ from typing import Any
 
 from rltok_rl.experiments.arguments import use_colour
 from rltok_rl.experiments.bench.harness import machine
+from rltok_rl.experiments.report import write_report
 from rltok_rl.experiments.tour import findings, pages, record
 from rltok_rl.experiments.tour.plan import (
     ACTORS,
@@ -39,7 +41,7 @@ from rltok_rl.training.signals import StopRequest
 SECONDS, LEAST_SECONDS = 270, 60
 _LATE = 1.2  # of the budget: trainings have to stop then, whatever they have reached
 _REPORTING = 12.0  # seconds for findings and pictures, at the end
-_COMPANY = 0.85  # of its speed alone is what a training has beside another one
+_COMPANY = 0.85  # of its speed alone is what a training has beside another one, if nothing is known
 
 # Small batches, few tokens and a policy that moves fast: most of the answer within a minute.
 RECALL = Part(
@@ -64,7 +66,7 @@ ENGLISH = Part(
         "data.num_steps=128",
         "model=toy",
         "model.overrides.num_token_layers=1",
-        "++model.overrides.boundary_scale=0.5",
+        "++model.overrides.boundary_scale=0.25",
         "optim=language",
         "estimator=flips",
         "estimator.gamma=0.9",
@@ -72,7 +74,7 @@ ENGLISH = Part(
         "baseline=none",
         "loss.policy=0.2",
         "rate=hinge",
-        "rate.coefficient=0.06",
+        "rate.coefficient=0.1",
     ),
     least_bytes=409_600,
     most_bytes=4_096_000,
@@ -134,6 +136,8 @@ class Demo:
         if ended == "stopped":
             self.memory.note(seconds=self.memory.found.get("seconds", 0.0) + self.spent)
             return False
+        for folder in folders.values():
+            write_report(folder)  # also of those that the time was too short for
         found = self.judged(part, folders) | {"ended": ended, "seconds": self.spent - begun}
         self.memory.note(**{f"{part.name}_findings": found})
         pages.result(self.screen, part.name, found)
@@ -152,7 +156,7 @@ class Demo:
             overrides = overrides_of(sized, ACTORS[0], total_bytes=sized.most_bytes, out=self.folder)
             speed = measured_speed(overrides)
             cores = _cores()
-            together = speed * _COMPANY if cores > 1 else speed / 2
+            together = speed * self.company(cores)
             left = self.seconds - self.spent - _REPORTING
             seconds = max(5.0, part.share * left - self.starting_up)
             data = configured(overrides).data
@@ -170,6 +174,18 @@ class Demo:
                 }
             )
         return self.memory[part.name]
+
+    def company(self, cores: int) -> float:
+        """The share of its speed alone that a training has beside another one: as it was in the part before this one.
+
+        Args:
+            cores: that this process may use.
+        """
+        summary = self.folder / f"{RECALL.name}-learned" / "summary.json"
+        if RECALL.name not in self.memory or not summary.exists():
+            return _COMPANY if cores > 1 else _COMPANY / 2
+        had = json.loads(summary.read_text())["bytes_per_second"] / self.memory[RECALL.name]["bytes_per_second"]
+        return min(max(had, _COMPANY / 4), 1.0) if had else _COMPANY
 
     def judged(self, part: Part, folders: dict[str, Path]) -> dict[str, Any]:
         """What the part found, ready for JSON."""

@@ -45,7 +45,7 @@ def read_model(folder: Path) -> UNet:
     Args:
         folder: of the run.
     """
-    if (folder / "model").is_dir():
+    if (folder / "summary.json").exists():  # written after the model
         return UNet.from_pretrained(folder).eval()
     if not list_checkpoints(folder / "checkpoints"):
         raise FileNotFoundError(f"{folder} must hold model or a checkpoint; its training was ended before it saved one")

@@ -7,6 +7,7 @@ be had without it. Where there is one core they take turns on it, which takes tw
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -122,9 +123,9 @@ class Race:
         return "done"
 
     def check(self) -> None:
-        """Raise where a training ended with an error."""
+        """Raise where a training ended with an error; to have been ended by us is none."""
         for name, process in self.processes.items():
-            if process.poll() not in (0, None):
+            if process.poll() not in (0, None, -signal.SIGTERM, -signal.SIGKILL):
                 log = self.folders[name] / "log.txt"
                 said = log.read_text(errors="replace").strip().splitlines()[-12:]
                 raise TrainingFailed(

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from rltok_rl.experiments.arguments import use_colour
-from rltok_rl.experiments.bench.harness import machine
 from rltok_rl.experiments.report import write_report
 from rltok_rl.experiments.tour import findings, pages, record
 from rltok_rl.experiments.tour.plan import (
@@ -36,6 +35,7 @@ from rltok_rl.experiments.tour.plan import (
 from rltok_rl.experiments.tour.race import Race, TrainingFailed
 from rltok_rl.experiments.tour.screen import Screen
 
+from rltok_rl.training.record import environment
 from rltok_rl.training.signals import StopRequest
 
 SECONDS, LEAST_SECONDS = 270, 60
@@ -108,14 +108,14 @@ class Demo:
     def run(self, stop: StopRequest) -> int:
         """All parts; returns the exit status."""
         pages.welcome(
-            self.screen, self.folder, seconds=self.seconds, machine=machine("cpu"), resumed=bool(self.memory.found)
+            self.screen, self.folder, seconds=self.seconds, machine=_machine(), resumed=bool(self.memory.found)
         )
         for part in (RECALL, ENGLISH):
             if f"{part.name}_findings" not in self.memory and not self.train(part, stop):
                 pages.stopped(self.screen, self.folder, self.spent)
                 return 130
         self.memory.note(seconds=self.memory.found.get("seconds", 0.0) + self.spent, finished=True)
-        paths = record.leave(self.folder, self.memory.found, machine=machine("cpu"))
+        paths = record.leave(self.folder, self.memory.found, machine=_machine())
         return pages.ending(self.screen, self.folder, self.memory.found, paths)
 
     def train(self, part: Part, stop: StopRequest) -> bool:
@@ -191,12 +191,19 @@ class Demo:
         """What the part found, ready for JSON."""
         found: dict[str, Any] = {name: findings.judge(folder) for name, folder in folders.items()}
         found["curves"] = {name: findings.curve(folder) for name, folder in folders.items()}
-        return found | findings.details(folders["learned"], text_bytes=2_000 if self.quick else 30_000)
+        return found | findings.details(folders["learned"], text_bytes=2_000 if self.quick else 12_000)
 
 
 def _cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _machine() -> str:
+    """Processor, cores, torch."""
+    found, cores = environment(), _cores()
+    number = f"{cores} core{'s' * (cores > 1)}"
+    return f"{found['processor']}, {number}; torch {found['packages']['torch']}, Python {found['python']}"
 
 
 def main(arguments: list[str] | None = None) -> int:

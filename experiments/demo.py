@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rltok_rl.experiments.arguments import use_colour
+from rltok_rl.experiments.arguments import command, use_colour
 from rltok_rl.experiments.report import write_report
 from rltok_rl.experiments.tour import findings, pages, record
 from rltok_rl.experiments.tour.plan import (
@@ -120,6 +120,8 @@ class Demo:
 
     def train(self, part: Part, stop: StopRequest) -> bool:
         """One part; False where somebody asked to stop."""
+        if stop:
+            return False
         pages.introduce(self.screen, part.name, self.decided(part))
         folders = {actor.name: self.folder / f"{part.name}-{actor.name}" for actor in ACTORS}
         total = self.memory[part.name]["total_bytes"]
@@ -136,8 +138,9 @@ class Demo:
         if ended == "stopped":
             self.memory.note(seconds=self.memory.found.get("seconds", 0.0) + self.spent)
             return False
-        for folder in folders.values():
-            write_report(folder)  # also of those that the time was too short for
+        if ended == "late":
+            for folder in folders.values():
+                write_report(folder)  # trainings that were ended have not written it
         found = self.judged(part, folders) | {"ended": ended, "seconds": self.spent - begun}
         self.memory.note(**{f"{part.name}_findings": found})
         pages.result(self.screen, part.name, found)
@@ -184,8 +187,10 @@ class Demo:
         summary = self.folder / f"{RECALL.name}-learned" / "summary.json"
         if RECALL.name not in self.memory or not summary.exists():
             return _COMPANY if cores > 1 else _COMPANY / 2
-        had = json.loads(summary.read_text())["bytes_per_second"] / self.memory[RECALL.name]["bytes_per_second"]
-        return min(max(had, _COMPANY / 4), 1.0) if had else _COMPANY
+        had = json.loads(summary.read_text())["bytes_per_second"]
+        if had is None:  # gone on with for a moment only
+            return _COMPANY
+        return min(max(had / self.memory[RECALL.name]["bytes_per_second"], _COMPANY / 4), 1.0)
 
     def judged(self, part: Part, folders: dict[str, Path]) -> dict[str, Any]:
         """What the part found, ready for JSON."""
@@ -206,6 +211,7 @@ def _machine() -> str:
     return f"{found['processor']}, {number}; torch {found['packages']['torch']}, Python {found['python']}"
 
 
+@command
 def main(arguments: list[str] | None = None) -> int:
     """Command line; 0 if the learned boundaries earned more than evenly spaced ones."""
     started = time.perf_counter() - min(30.0, time.process_time())  # importing took time as well

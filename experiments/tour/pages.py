@@ -192,6 +192,17 @@ def stopped(screen: Screen, folder: Path, seconds: float) -> None:
     screen.say("The same command goes on from here.")
 
 
+def _in_english(english: dict[str, Any]) -> str:
+    """The difference in bits per byte, whichever way it went.
+
+    Example:
+        >>> _in_english({"learned": {"bits_per_byte": 1.9}, "uniform": {"bits_per_byte": 2.0}})
+        'In English learned boundaries save 0.100 bits per byte.'
+    """
+    saved = english["uniform"]["bits_per_byte"] - english["learned"]["bits_per_byte"]
+    return f"In English learned boundaries {'save' if saved > 0 else 'cost'} {abs(saved):.3f} bits per byte."
+
+
 def _rltok() -> str:
     """The command as it can be typed here: on the path, beside this interpreter, or as a module."""
     if shutil.which("rltok"):
@@ -240,9 +251,10 @@ def ending(screen: Screen, folder: Path, found: dict[str, Any], paths: Sequence[
     learned = learned_something(found)
     screen.say()
     if learned:
+        ours, evenly = (max(0.0, recall[name]["share"]) for name in ("learned", "uniform"))
         screen.tell(
-            f"It learned: rewards alone moved the boundaries from {recall['uniform']['share']:.0%} (evenly spaced) to "
-            f"{recall['learned']['share']:.0%} of what there is to earn.",
+            f"It learned: where rewards alone have placed the boundaries, tokens earn {ours:.0%} of what there is to "
+            f"earn; evenly spaced ones earn {evenly:.0%}. {_in_english(english)}",
             indent="  ",
         )
     else:

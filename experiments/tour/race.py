@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -55,7 +55,7 @@ class Race:
         total_bytes: that each trains on.
     """
 
-    def __init__(self, runs: dict[str, Sequence[str]], folders: dict[str, Path], total_bytes: int) -> None:
+    def __init__(self, runs: Mapping[str, Sequence[str]], folders: Mapping[str, Path], total_bytes: int) -> None:
         self.runs, self.folders, self.total_bytes = runs, folders, total_bytes
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 

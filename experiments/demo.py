@@ -21,7 +21,7 @@ from typing import Any
 
 from rltok_rl.experiments.arguments import command, use_colour
 from rltok_rl.experiments.report import write_report
-from rltok_rl.experiments.tour import findings, pages, record
+from rltok_rl.experiments.tour import ending, findings, pages, record
 from rltok_rl.experiments.tour.plan import (
     ACTORS,
     Memory,
@@ -112,11 +112,11 @@ class Demo:
         )
         for part in (RECALL, ENGLISH):
             if f"{part.name}_findings" not in self.memory and not self.train(part, stop):
-                pages.stopped(self.screen, self.folder, self.spent)
+                ending.stopped(self.screen, self.folder, self.spent)
                 return 130
         self.memory.note(seconds=self.memory.found.get("seconds", 0.0) + self.spent, finished=True)
         paths = record.leave(self.folder, self.memory.found, machine=_machine())
-        return pages.ending(self.screen, self.folder, self.memory.found, paths)
+        return ending.summary(self.screen, self.folder, self.memory.found, paths)
 
     def train(self, part: Part, stop: StopRequest) -> bool:
         """One part; False where somebody asked to stop."""

@@ -1,9 +1,7 @@
-"""The words of the demo, in the order in which they are read. Every figure in them was measured in this run."""
+"""The pages of the demo, in the order in which they are read. Every figure in them was measured in this run."""
 
 from __future__ import annotations
 
-import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -128,7 +126,7 @@ def result(screen: Screen, name: str, found: dict[str, Any]) -> None:
         screen.tell("The time was up before all bytes were read: what follows is as far as it came.")
     for when, title in (("before", "before training"), ("after", "learned")):
         screen.say(f"  {screen.paint(title, 'quiet')}")
-        screen.say(_coloured(screen, found[when]))
+        screen.say(coloured(screen, found[when]))
     learned, uniform = found["learned"], found["uniform"]
     screen.say()
     if name == "recall":
@@ -153,11 +151,16 @@ def result(screen: Screen, name: str, found: dict[str, Any]) -> None:
     written = found["continuation"]
     screen.say(f"\n  {screen.paint('it goes on writing, byte by byte', 'quiet')}")
     screen.say(screen.paint(_indented(screen, written["prompt"] + "..."), "quiet"))
-    screen.say(_coloured(screen, written))
+    screen.say(coloured(screen, written))
 
 
-def _coloured(screen: Screen, line: dict[str, Any]) -> str:
-    """Text with its boundaries, in lines as wide as the screen."""
+def coloured(screen: Screen, line: dict[str, Any]) -> str:
+    """Text with its boundaries, in lines as wide as the screen.
+
+    Args:
+        screen: to write on.
+        line: text, boundaries, and probabilities if there are any.
+    """
     text, boundaries = line["text"].encode("latin-1"), [b == "1" for b in line["boundaries"]]
     probabilities = line.get("probabilities") or [float(b) for b in boundaries]
     text = text.replace(b"\n", b" ")
@@ -177,102 +180,3 @@ def _coloured(screen: Screen, line: dict[str, Any]) -> str:
 def _indented(screen: Screen, text: str) -> str:
     shown = text.encode("latin-1").decode("utf-8", errors="replace").replace("\n", " ")
     return f"    {shown[: screen.width - 4]}"
-
-
-def stopped(screen: Screen, folder: Path, seconds: float) -> None:
-    """What to do after Ctrl-C.
-
-    Args:
-        screen: to write on.
-        folder: of the demo.
-        seconds: since the start.
-    """
-    screen.say()
-    screen.say(screen.paint(f"Stopped after {clock(seconds)}; everything so far is in {folder}.", "bold"))
-    screen.say("The same command goes on from here.")
-
-
-def _in_english(english: dict[str, Any]) -> str:
-    """The difference in bits per byte, whichever way it went.
-
-    Example:
-        >>> _in_english({"learned": {"bits_per_byte": 1.9}, "uniform": {"bits_per_byte": 2.0}})
-        'In English learned boundaries save 0.100 bits per byte.'
-    """
-    saved = english["uniform"]["bits_per_byte"] - english["learned"]["bits_per_byte"]
-    return f"In English learned boundaries {'save' if saved > 0 else 'cost'} {abs(saved):.3f} bits per byte."
-
-
-def _rltok() -> str:
-    """The command as it can be typed here: on the path, beside this interpreter, or as a module."""
-    if shutil.which("rltok"):
-        return "rltok"
-    beside = Path(sys.executable).with_name("rltok")
-    if beside.is_file() and beside.is_relative_to(Path.cwd()):
-        return str(beside.relative_to(Path.cwd()))
-    return "python -m rltok_rl.experiments.cli"
-
-
-def learned_something(found: dict[str, Any]) -> bool:
-    """Whether learned boundaries earned more than evenly spaced ones, and anything at all, where that can be said.
-
-    Args:
-        found: all findings.
-
-    Example:
-        >>> learned_something({"recall_findings": {"learned": {"share": 0.9}, "uniform": {"share": 0.4}}})
-        True
-        >>> learned_something({"recall_findings": {"learned": {"share": -1.0}, "uniform": {"share": -2.0}}})
-        False
-    """
-    recall = found["recall_findings"]
-    return recall["learned"]["share"] > max(recall["uniform"]["share"], 0.0)
-
-
-def ending(screen: Screen, folder: Path, found: dict[str, Any], paths: Sequence[Path]) -> int:
-    """The summary, where things are, and what to do next; returns the exit status.
-
-    Args:
-        screen: to write on.
-        folder: of the demo.
-        found: all findings.
-        paths: that were written.
-    """
-    recall, english = found["recall_findings"], found["english_findings"]
-    screen.heading(f"Done in {clock(found['seconds'])}")
-    rows = [
-        ("", "learned", "evenly spaced"),
-        ("known answer: share of what tokens can earn", *(f"{recall[n]['share']:.3f}" for n in ("learned", "uniform"))),
-        ("English: bits per byte", *(f"{english[n]['bits_per_byte']:.3f}" for n in ("learned", "uniform"))),
-        ("English: tokens per byte", *(f"{english[n]['rate']:.3f}" for n in ("learned", "uniform"))),
-    ]
-    for label, one, two in rows:
-        screen.say(f"  {label:<46}{screen.paint(f'{one:>10}', 'learned')}{two:>16}")
-    learned = learned_something(found)
-    screen.say()
-    if learned:
-        ours, evenly = (max(0.0, recall[name]["share"]) for name in ("learned", "uniform"))
-        screen.tell(
-            f"It learned: where rewards alone have placed the boundaries, tokens earn {ours:.0%} of what there is to "
-            f"earn; evenly spaced ones earn {evenly:.0%}. {_in_english(english)}",
-            indent="  ",
-        )
-    else:
-        screen.say(screen.paint("  It did not learn: its boundaries earned no more than evenly spaced ones.", "bad"))
-        screen.tell("More time may do it, --seconds says how much. (--quick is too short for it, always.)", indent="  ")
-    screen.say(f"\n{screen.paint('Look at', 'bold')}")
-    for path in paths:
-        screen.say(f"  {path}")
-    screen.say(f"\n{screen.paint('Go on', 'bold')}")
-    run = folder / "english-learned"
-    rltok = _rltok()
-    for command, what in (
-        (f"{rltok} eval {run}", "bits per byte, and where boundaries lie"),
-        (f"{rltok} generate {run} 'The '", "write with it"),
-        (f"{rltok} train experiment=lexicon", "words without spaces between them"),
-        (f"{rltok} train experiment=recall estimator=return", "the same with another estimator"),
-    ):
-        screen.say(f"  {command}")
-        screen.say(f"      {screen.paint(what, 'quiet')}")
-    screen.say(f"\n{_coloured(screen, english['after'] if learned else recall['after'])}")
-    return 0 if learned else 1

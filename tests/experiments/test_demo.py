@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from rltok_rl.experiments import demo
-from rltok_rl.experiments.tour import findings, pages
+from rltok_rl.experiments.tour import ending, findings
 from rltok_rl.experiments.tour.plan import ACTORS, Memory, Part, bytes_that_fit, folder_for, overrides_of
 from rltok_rl.experiments.tour.race import Race, TrainingFailed
 from rltok_rl.experiments.tour.screen import Screen
@@ -58,7 +58,7 @@ def test_what_is_said_was_measured(quick):
             judged = found[f"{part}_findings"][name][key]
             assert judged == pytest.approx(looked, abs=1e-6)
             assert f"{judged:.3f}" in ran.stdout and f"{judged:.3f}" in (folder / "report.md").read_text()
-    assert ran.returncode == (0 if pages.learned_something(found) else 1)
+    assert ran.returncode == (0 if ending.learned_something(found) else 1)
     assert ("It learned" in ran.stdout) == (ran.returncode == 0)
     assert found["recall_findings"]["stepping_gap"] < 1e-4
 
@@ -130,7 +130,7 @@ def test_slow_machines_train_on_less_and_fast_ones_do_not_idle():
 def test_learning_has_to_show(learned, uniform, expected):
     """More than evenly spaced boundaries earn, and more than nothing."""
     found = {"recall_findings": {"learned": {"share": learned}, "uniform": {"share": uniform}}}
-    assert pages.learned_something(found) is expected
+    assert ending.learned_something(found) is expected
 
 
 @pytest.mark.parametrize("seconds", ["10", "nan"])

@@ -53,7 +53,7 @@ RECALL = Part(
         "++model.overrides.boundary_scale=0.125",
         "rate.coefficient=0.05",
     ),
-    least_bytes=1_024_000,
+    least_bytes=1_228_800,
     most_bytes=1_740_800,
     share=0.5,
 )
@@ -66,7 +66,7 @@ ENGLISH = Part(
         "data.num_steps=128",
         "model=toy",
         "model.overrides.num_token_layers=1",
-        "++model.overrides.boundary_scale=0.25",
+        "++model.overrides.boundary_scale=0.5",
         "optim=language",
         "estimator=flips",
         "estimator.gamma=0.9",

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,12 @@ from omegaconf import OmegaConf
 from rltok_rl.experiments.bench.harness import keep_memory, machine
 from rltok_rl.experiments.build import make_trainer
 from rltok_rl.experiments.config import TrainConfig
-from rltok_rl.experiments.names import check_overrides
+from rltok_rl.experiments.names import check_folder, check_overrides
 from rltok_rl.experiments.recording import Recorder
 from rltok_rl.experiments.report import write_report
 
-from rltok_rl.training.checkpoint import list_checkpoints, load_checkpoint
+from rltok_rl.training import TrainingFailed
+from rltok_rl.training.checkpoint import CheckpointError, list_checkpoints, load_checkpoint
 from rltok_rl.training.distributed import Processes, init_processes, main_speaks
 from rltok_rl.training.loggers import check_logger
 from rltok_rl.training.record import bytes_per_second, peak_memory, without_folders
@@ -135,15 +137,21 @@ def configured(config: Any) -> None:
         except RuntimeError as error:
             sys.exit(str(error))
         launcher = f"torchrun --nproc-per-node {processes.world_size}" if processes.group else "python"
-        with processes:
-            run(made, " ".join([launcher, "-m rltok_rl.experiments.train", *sys.argv[1:]]), processes)
+        try:
+            with processes:
+                run(made, " ".join([launcher, "-m rltok_rl.experiments.train", *sys.argv[1:]]), processes)
+        except (ValueError, TypeError, OSError, CheckpointError, TrainingFailed) as error:
+            if "HYDRA_FULL_ERROR" in os.environ:
+                raise
+            sys.exit(f"rltok train: {error}")  # what was asked for is wrong, not the code
 
 
 def main() -> None:
     """Command line."""
     try:
         check_overrides(sys.argv[1:])
-    except ValueError as error:
+        check_folder(sys.argv[1:])
+    except (ValueError, OSError) as error:
         sys.exit(str(error) if main_speaks() else 1)
     if main_speaks():
         configured()

@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 import torch
 from omegaconf import OmegaConf
-from rltok_rl.experiments import cli, evaluate, generate, segment, train
+from rltok_rl.experiments import cli, evaluate, generate, segment
 
 from rltok_rl import UNet, preset, stream, text_to_ids
 from rltok_rl.data import local_prose
 from rltok_rl.evaluation import read_text, summarise
 from rltok_rl.viz import boundary_text
+
+from .configured import configured
 
 TEXT = "To be, or not to be,\nthat is the question: é €"
 
@@ -203,18 +205,19 @@ def test_eval_reads_a_part(model, folder, file, capsys):
 
 
 def test_eval_measures_a_run_on_what_it_held_out(model, tmp_path, capsys):
-    config = train.TrainConfig()
-    (tmp_path / "text").write_bytes(local_prose(20_000))
-    config.data.source, config.data.held_out, config.data.num_steps = str(tmp_path / "text"), 0.1, 128
+    config = configured()
+    (tmp_path / "text.txt").write_bytes(local_prose(20_000))
+    config.data.source, config.data.held_out, config.data.num_steps = str(tmp_path / "text.txt"), 0.1, 128
+    config.data.cache = str(tmp_path / "cache")
     (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.structured(config)))
     model.save_pretrained(tmp_path / "model")
     assert evaluate.main([str(tmp_path), "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)
     expected = summarise(read_text(model, local_prose(20_000)[18_000:], context=128, generator=seeded()))
-    assert figures["text"] == f"held out of {tmp_path / 'text'}"
+    assert figures["text"] == f"held out of {tmp_path / 'text.txt'}"
     assert (figures["bytes"], figures["context"]) == (1999, 128)
     assert figures["bits_per_byte"] == expected["bits_per_byte"]
-    (tmp_path / "text").unlink()
+    (tmp_path / "text.txt").unlink()
     assert "cannot be read again" in refused(evaluate, [tmp_path], capsys)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -16,6 +17,7 @@ from rltok_rl.experiments.names import CONF, check_overrides, choices
 
 from rltok_rl.objectives import BoundaryClipPPOLoss, LocalFlips
 
+from ..layout import ROOT
 from .configured import QUICK, configured
 
 FILES = sorted(p.relative_to(CONF).with_suffix("").as_posix() for p in CONF.rglob("*/*.yaml"))
@@ -210,7 +212,16 @@ def test_keys_that_do_not_exist_are_refused_with_the_nearest():
     )
 
 
-def test_the_command_names_what_is_wrong():
-    command = [sys.executable, "-m", "rltok_rl.experiments.train", "estimater=flips"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 1 and done.stderr.strip() == "there is no option 'estimater'; did you mean 'estimator'?"
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["estimater=flips"], "there is no option 'estimater'; did you mean 'estimator'?"),
+        (["out=/dev/null/run"], "out must be a folder that can be written, got '/dev/null/run': Not a directory"),
+        (["optim.total_bytes=9"], "rltok train: warm_up_bytes must lie in [0, total_bytes=9), got 400000"),
+    ],
+)
+def test_the_command_says_what_is_wrong_in_one_line(options, message, tmp_path):
+    command = [sys.executable, "-W", "ignore", "-m", "rltok_rl.experiments.train", *options]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, env=environ)
+    assert done.returncode == 1 and done.stderr.strip() == message

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from omegaconf import OmegaConf
-from rltok_rl.experiments import train
+from rltok_rl.experiments import build, soak, train
 from rltok_rl.experiments.build import make_trainer
 from rltok_rl.experiments.config import TrainConfig
 
@@ -68,30 +69,13 @@ LONGER = [*QUICK, "optim.total_bytes=5_120", "checkpoint_every=3", "compute.thre
 
 
 def test_killed_without_warning_and_resumed_is_uninterrupted(tmp_path):
-    """SIGKILL at ten random moments, resumed each time: the figures of all 40 updates to the last bit."""
-    import os
-    import random
-    import signal
-    import time
-
-    def start(folder: Path) -> subprocess.Popen:
-        command = [sys.executable, "-m", "rltok_rl.experiments.train", *LONGER, f"out={folder}"]
-        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ})
-
-    dice = random.Random(1)
-    for _ in range(10):
-        with start(tmp_path / "killed") as process:
-            begun = time.perf_counter()
-            while not (tmp_path / "killed" / "metrics.csv").exists() and process.poll() is None:
-                time.sleep(0.02)
-            time.sleep(dice.random() * (2.0 if time.perf_counter() - begun > 1 else 6.0))
-            process.send_signal(signal.SIGKILL)
-    with start(tmp_path / "killed") as process:
-        assert process.wait(timeout=200) == 0
-    with start(tmp_path / "whole") as process:
+    """SIGKILL at ten random moments, resumed each time: the figures of all 60 updates to the last bit."""
+    hits = soak.kill_often(tmp_path / "killed", kills=10, updates=60, dice=random.Random(1))
+    assert hits >= 5
+    with soak.start(tmp_path / "whole", 60) as process:
         assert process.wait(timeout=200) == 0
     assert metrics(tmp_path / "killed") == metrics(tmp_path / "whole")
-    assert updates(tmp_path / "whole") == 40
+    assert updates(tmp_path / "whole") == 60
 
 
 def test_asked_to_stop_it_saves_and_goes_on_later(tmp_path, monkeypatch):
@@ -118,10 +102,14 @@ def test_asked_to_stop_it_saves_and_goes_on_later(tmp_path, monkeypatch):
 
 def test_another_configuration_is_not_resumed(tmp_path):
     train.run(configured(*QUICK, f"out={tmp_path}/run"), "")
-    with pytest.raises(
-        ValueError, match="run with another configuration .seed: 0 there, 7 here.; choose another folder"
-    ):
-        train.run(configured(*QUICK, f"out={tmp_path}/run", "resume=true", "seed=7"), "")
+    before = sorted((path.name, path.stat().st_mtime_ns) for path in (tmp_path / "run").rglob("*"))
+    for option, message in [
+        ("seed=7", "seed: 0 there, 7 here"),
+        ("+model.overrides.width=32", "model: .*there, .*'width': 32.* here"),
+    ]:
+        with pytest.raises(ValueError, match=f"run with another configuration .{message}.*choose another folder"):
+            train.run(configured(*QUICK, f"out={tmp_path}/run", "resume=true", option), "")
+    assert before == sorted((path.name, path.stat().st_mtime_ns) for path in (tmp_path / "run").rglob("*"))
 
 
 def test_a_logger_hears_every_update_once_over_a_resumption(tmp_path, monkeypatch):
@@ -166,8 +154,8 @@ def test_a_logger_whose_package_is_missing_is_refused_before_anything_is_made(tm
 
 def test_alarms_are_heard(tmp_path, monkeypatch, capsys):
     """Once each, with the update and what to try; over a resumption as without one."""
-    make = train.Alarms
-    monkeypatch.setattr(train, "Alarms", lambda **options: make(**options, patience=4, least_entropy=9.0))
+    make = build.Alarms
+    monkeypatch.setattr(build, "Alarms", lambda **options: make(**options, patience=4, least_entropy=9.0))
     options = [*LONGER, "optim.total_bytes=1280"]
     train.run(configured(*options, f"out={tmp_path}/whole"), "")
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning:")]
@@ -188,9 +176,18 @@ def test_alarms_are_heard(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "run" / "alarms.log").read_text() == (tmp_path / "whole" / "alarms.log").read_text()
 
 
+def test_alarms_count_batches_not_epochs(tmp_path, monkeypatch, capsys):
+    """Further epochs of the policy over a batch neither hurry a warning nor wipe it away."""
+    make = build.Alarms
+    monkeypatch.setattr(build, "Alarms", lambda **options: make(**options, patience=3, least_entropy=9.0))
+    train.run(configured(*QUICK, "loss=ppo", f"out={tmp_path}/run"), "")
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning:")]
+    assert len(said) == 1 and said[0].startswith("warning: update 3: the policy has stopped exploring")
+
+
 def test_where_each_start_ran_is_kept(tmp_path, monkeypatch):
     config = configured(*LONGER, "optim.total_bytes=1280", f"out={tmp_path}/run")
-    monkeypatch.setattr(train.Trainer, "done", property(lambda self: self.updates >= 6))
+    monkeypatch.setattr(build.Trainer, "done", property(lambda self: self.updates >= 6))
     train.run(config, "one")
     monkeypatch.undo()
     summary = train.run(config, "two")
@@ -202,9 +199,7 @@ def test_where_each_start_ran_is_kept(tmp_path, monkeypatch):
 
 
 def test_rows_have_to_fit_texts_and_processes():
-    with pytest.raises(
-        ValueError, match="data.num_rows must be a multiple of estimator.rows_per_text, 4, in each of 1"
-    ):
+    with pytest.raises(ValueError, match="data.num_rows must be a multiple of baseline.rows_per_text, 4, in each of 1"):
         make_trainer(configured(*QUICK, "baseline.rows_per_text=4", "data.num_rows=6"))
     with pytest.raises(ValueError, match=r"strategy must be one of \['none', 'ddp', 'fsdp'\], got 'zero'"):
         make_trainer(configured(*QUICK, "compute.strategy=zero"))

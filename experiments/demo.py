@@ -40,6 +40,7 @@ from rltok_rl.training.signals import StopRequest
 
 SECONDS, LEAST_SECONDS = 270, 60
 _LATE = 1.2  # of the budget: trainings have to stop then, whatever they have reached
+_FIRST = 0.7  # of that time: the first part has to stop then
 _REPORTING = 12.0  # seconds for findings and pictures, at the end
 _COMPANY = 0.85  # of its speed alone is what a training has beside another one, if nothing is known
 
@@ -127,11 +128,8 @@ class Demo:
         total = self.memory[part.name]["total_bytes"]
         runs = {a.name: overrides_of(self.sized(part), a, total_bytes=total, out=folders[a.name]) for a in ACTORS}
         begun = self.spent
-        deadline = self.started + _LATE * self.seconds - _REPORTING
-        if part.share < 1.0:
-            deadline = min(
-                deadline, time.perf_counter() + 1.25 * self.memory[part.name]["seconds"] + 2 * self.starting_up
-            )
+        latest = _LATE * self.seconds - _REPORTING
+        deadline = self.started + (latest if part.share == 1.0 else _FIRST * latest)
         with Race(runs, folders, total) as race:
             show = functools.partial(pages.watch, self.screen, part.name)
             ended = race.follow(show, deadline=deadline, stop=lambda: bool(stop))
@@ -170,7 +168,7 @@ class Demo:
                     part.name: {
                         "total_bytes": total,
                         "updates": total // update,
-                        "seconds": total / together + self.starting_up,
+                        "seconds": min(total / together + self.starting_up, _LATE * self.seconds - self.spent),
                         "bytes_per_second": speed,
                         "cores": cores,
                     }

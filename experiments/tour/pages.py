@@ -12,7 +12,7 @@ from rltok_rl.experiments.tour.screen import Screen, left
 from rltok_rl.training.progress import clock
 from rltok_rl.viz import boundary_text
 
-_LOSS_SPAN = (2.2, 3.6)  # of the little curve of bits per byte; outside it is drawn at its edge
+_LOSS_SPAN = 1.5  # height of the little curve of bits per byte, in units of the lowest; above, it is drawn at its edge
 _EDGES = {"last_letter": "at the last letter of a word", "space": "at the space after a word"}
 _EDGES |= {"first_letter": "at the first letter of a word", "any": "at any of these"}
 
@@ -97,14 +97,14 @@ def watch(screen: Screen, name: str, standings: Sequence[Standing], seconds: flo
         last: whether they are done.
     """
     lanes, notes = [], []
+    losses = [look["held_out_bits_per_byte"] for one in standings for look in one.looks]
+    span = (0.0, 1.0) if name == "recall" or not losses else (min(losses), _LOSS_SPAN * min(losses))
     for one in standings:
         key = "held_out_share" if name == "recall" else "held_out_bits_per_byte"
         values = [look[key] for look in one.looks[1:]]
         what = "of 1" if name == "recall" else "bits/byte"
         note = f"{values[-1]:.3f} {what}" if values else ""
-        lanes.append(
-            screen.lane(one.name, one.share_done, values, (0.0, 1.0) if name == "recall" else _LOSS_SPAN, note)
-        )
+        lanes.append(screen.lane(one.name, one.share_done, values, span, note))
         notes.append(f"{one.name} {one.share_done:.0%}{', ' + note if note else ''}")
     slowest = min(one.share_done for one in standings)
     ahead = f"done in {clock(seconds)}" if last else left(slowest, seconds)

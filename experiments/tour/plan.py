@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -169,11 +169,6 @@ def folder_for(wanted: Path) -> Path:
         number += 1
         folder = wanted.with_name(f"{wanted.name}-{number}")
     return folder
-
-
-def as_json(part: Part) -> dict[str, Any]:
-    """A part, ready for JSON; what was asked for is part of what was decided."""
-    return {**asdict(part), "overrides": list(part.overrides)}
 
 
 def _quoted(path: Path) -> str:

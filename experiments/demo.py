@@ -139,6 +139,8 @@ class Demo:
         if ended == "late":
             for folder in folders.values():
                 write_report(folder)  # trainings that were ended have not written it
+            if all(one.finished for one in race.standings()):
+                ended = "done"  # all bytes were read
         found = self.judged(part, folders) | {"ended": ended, "seconds": self.spent - begun}
         self.memory.note(**{f"{part.name}_findings": found})
         pages.result(self.screen, part.name, found)

@@ -58,24 +58,18 @@ RECALL = Part(
     most_bytes=1_740_800,
     share=0.5,
 )
-# Tokens further apart than the byte layers see, so that it matters where they end.
+# The recipe of books, in small batches and with a firmer hold on the rate: words within a minute.
 ENGLISH = Part(
     "english",
     (
+        "experiment=books",
         "data=python-docs",
+        "data.source=python-docs",
+        "data.min_bytes=2",
+        "data.held_out=0.05",
         "data.num_rows=16",
         "data.num_steps=128",
-        "model=toy",
-        "model.overrides.num_token_layers=1",
-        "++model.overrides.boundary_scale=0.5",
-        "optim=language",
-        "estimator=flips",
-        "estimator.gamma=0.9",
-        "++estimator.options={num_flips: 1, span: 12}",
-        "baseline=none",
-        "loss.policy=0.2",
-        "rate=hinge",
-        "rate.coefficient=0.1",
+        "rate.coefficient=0.06",
     ),
     least_bytes=409_600,
     most_bytes=4_096_000,

@@ -60,8 +60,8 @@ def save_checkpoint(folder: Path, update: int, state: Mapping[str, Any], *, keep
     partial = folder / f".{final.name}.partial"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if partial.exists():
-            shutil.rmtree(partial)
+        for left in folder.glob(f".{_PREFIX}*.partial"):  # by a process that was killed as it wrote
+            shutil.rmtree(left)
         partial.mkdir()
         save_file(tensors, partial / _TENSORS)
         (partial / _STATE).write_text(json.dumps(skeleton))
@@ -111,7 +111,9 @@ def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:
         path = found[-1]
     wrong = _what_is_wrong(path)
     if wrong:
-        raise CheckpointError(f"{path / wrong[0]} {wrong[1]}", _newest_whole(path.parent, before=path))
+        previous = _newest_whole(path.parent, before=path)
+        how = f"; remove {path} to go on without it" if previous else ""
+        raise CheckpointError(f"{path / wrong[0]} {wrong[1]}{how}", previous)
     manifest = json.loads((path / _MANIFEST).read_text())
     tensors = load_file(path / _TENSORS)
     return int(manifest["update"]), put_together(json.loads((path / _STATE).read_text()), tensors)

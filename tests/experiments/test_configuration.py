@@ -11,7 +11,9 @@ import torch
 from hydra import compose, initialize_config_dir
 from hydra.errors import ConfigCompositionException
 from rltok_rl.agents import RandomActor, UniformActor, WhitespaceActor
+from rltok_rl.experiments import train
 from rltok_rl.experiments.build import BASELINES, make_advantages, make_trainer
+from rltok_rl.experiments.checks import check_options
 from rltok_rl.experiments.config import GROUPS
 from rltok_rl.experiments.names import CONF, check_overrides, choices
 
@@ -162,6 +164,38 @@ def test_what_cannot_be_trained_is_refused(options, message):
         make_trainer(configured(*QUICK, *options))
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["checkpoint_every=0"], "checkpoint_every must be at least 1, got 0"),
+        (["snapshots.batches=0"], "snapshots.batches must be at least 1, got 0"),
+        (["snapshots.num_bytes=1"], "snapshots.num_bytes must be at least 2, got 1"),
+        (["baseline.rows_per_text=0"], "baseline.rows_per_text must be at least 1, got 0"),
+        (["compute.threads=-1"], "compute.threads must be at least 0, got -1"),
+        (["data.num_steps=0"], "data.num_steps must be at least 1, got 0"),
+        (["compute.device=gpu"], "compute.device 'gpu' cannot be used"),
+        (["compute.device=cuda:99"], "compute.device 'cuda:99' cannot be used"),
+        (["data.limit=3"], "data.limit belongs to files and corpora, got data.source='python-docs'"),
+        (["data.source=recall", "data.held_out=0.5"], "data.held_out belongs to files and corpora, got .*'recall'"),
+        (["loss.clip_low=0.1"], "loss.clip_low belongs to ppo, got loss.objective='reinforce'"),
+        (["loss.max_weight=3"], "loss.max_weight belongs to importance, got loss.objective='reinforce'"),
+        (["loss=ppo", "loss.average=all"], "loss.average belongs to reinforce and importance, got .*'ppo'"),
+        (["estimator=flips", "baseline=none", "+baseline.options.a=1"], "baseline.options must be empty with"),
+    ],
+)
+def test_what_would_be_ignored_or_never_end_well_is_refused_before_anything_is_read(options, message, monkeypatch):
+    monkeypatch.setattr(train, "make_trainer", lambda *_: pytest.fail("a trainer was made"))
+    with pytest.raises(ValueError, match=message):
+        train.run(configured(*QUICK, *options), "")
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_no_file_has_options_that_are_ignored(file):
+    group, name = file.split("/")
+    source = ["data.source=books"] if file in ("data/files", "experiment/books") else []
+    check_options(configured(f"{group}={name}", *COMPANY.get(file, []), *source, "compute.device=cpu"))
+
+
 def test_files_are_cached_filtered_and_counted(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lines = [f'{{"text": "{"to be or not to be, " * n}"}}' for n in range(1, 41)]
@@ -217,6 +251,7 @@ def test_keys_that_do_not_exist_are_refused_with_the_nearest():
     [
         (["estimater=flips"], "there is no option 'estimater'; did you mean 'estimator'?"),
         (["out=/dev/null/run"], "out must be a folder that can be written, got '/dev/null/run': Not a directory"),
+        (["data=files"], "rltok train: data.source must be given"),
         (["optim.total_bytes=9"], "rltok train: warm_up_bytes must lie in [0, total_bytes=9), got 400000"),
     ],
 )

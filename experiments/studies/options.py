@@ -64,6 +64,8 @@ def check(study: Study) -> None:
     least |= {"samples": 0, "judged": 1, "flip_batches": 0}
     if study.exact_texts:
         least |= {"exact_bytes": 2, "exact_batches": 9}  # a third of them for gammas other than 1
+    if study.samples:
+        least["samples"] = 60  # a decision counts if it went both ways 30 times
     for name, low in least.items():
         if getattr(study, name) < low:
             raise ValueError(f"{name} must be at least {low}, got {getattr(study, name)}")

@@ -28,7 +28,7 @@ QUICK = {
     "exact_texts": 2,
     "exact_bytes": 5,
     "exact_batches": 9,
-    "samples": 80,
+    "samples": 250,
     "judged": 8,
     "flip_batches": 1,
     "gammas": [0.5, 1.0],
@@ -85,6 +85,7 @@ def test_candidates_are_what_their_names_say():
         ({"gammas": [0.5, -1.0]}, r"gamma and gammas must lie in \[0, 1\], got -1.0"),
         ({"num_batches": 2}, "num_batches must be at least 3, got 2"),
         ({"exact_batches": 8}, "exact_batches must be at least 9, got 8"),
+        ({"samples": 50}, "samples must be at least 60, got 50"),
         ({"exact_bytes": 30}, "exact_bytes must be at most 16 to be enumerated, got 30"),
         ({"num_rows": 12}, "num_rows must be a multiple of 8 with these estimators, got 12"),
         ({"estimators": ["paper"], "num_rows": 6}, "num_rows must be a multiple of 4 with these estimators, got 6"),
@@ -138,14 +139,23 @@ def test_the_command_writes_tables_and_figures(tmp_path):
     command += [*options, f"out={tmp_path}/out", f"toy={tmp_path}/toy.safetensors"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
-    report = json.loads((tmp_path / "out" / "estimators.json").read_text())
+    report = json.loads((tmp_path / "out" / "estimators.json").read_text(), parse_constant=pytest.fail)  # no NaN
     assert {row["name"] for row in report["real"]["table"]} == {"paper", "siblings_4", "critic", "flips"}
     assert set(report["exact"]["tables"]) == {"0.5", "1.0"}
     assert set(report["truth"]) == {"resampled", "counterfactual"}
+    for found in report["truth"].values():
+        assert set(found["correlations"]) == {"paper", "siblings_4", "flips"} and found["reliability"] < 1
     assert report["options"]["num_rows"] == 8
     for name in ("signal", "gamma", "truth"):
         assert (tmp_path / "out" / f"{name}.png").stat().st_size > 5_000
     assert "Correlation with the counterfactual advantage" in done.stdout
+
+
+def test_what_learns_alone_leaves_no_truth_to_compare(tmp_path):
+    quick = {**QUICK, "exact_texts": 0, "num_rows": 4, "gammas": [1.0]}
+    options = {"estimators": ["critic"], "updates": 2, "toy": str(tmp_path / "toy.safetensors")}
+    out = run(Study(**quick, **options, out=str(tmp_path / "out")), "")
+    assert not (out / "truth.png").exists() and "`critic`" in (out / "estimators.md").read_text()
 
 
 def test_an_option_that_does_not_exist_is_named(tmp_path):

@@ -170,6 +170,7 @@ def _draw_gamma(report: dict[str, Any], path: Path) -> Path:
             "color": PAPER if name == "paper" else palette[place % 4],
             "marker": "o",
             "ms": 3,
+            "elinewidth": 0.8,
             "label": name,
         }
         seen = [r["per_cost"] > 2 * r["error"] / r["cost"] for r in rows]
@@ -189,7 +190,7 @@ def _draw_gamma(report: dict[str, Any], path: Path) -> Path:
     for axes, title in zip((left, right), titles, strict=True):
         axes.set_xticks(range(len(gammas)), [str(g) for g in gammas])
         axes.set_xlabel("gamma")
-        axes.set_title(f"{title}; bars of one standard error", fontsize=9, loc="left")
+        axes.set_title(f"{title}, ± one std. error", fontsize=9, loc="left")
     if any(line.get_ydata()[i] > 0 for line in left.lines for i in range(len(gammas))):
         left.set_yscale("log")
     right.axhline(1.0, color=PALE, lw=0.6, zorder=0)

@@ -12,6 +12,7 @@ from rltok_rl.experiments.studies import estimators
 from rltok_rl.experiments.studies.candidates import CANDIDATES, MEANING, make_candidate
 from rltok_rl.experiments.studies.estimators import run
 from rltok_rl.experiments.studies.options import Study
+from rltok_rl.experiments.studies.pages import give_or_take, gradient_table
 from rltok_rl.experiments.studies.toy import get_toy, load_toy, save_toy, toy_config, train_toy
 
 from rltok_rl.data import TextSource, local_prose
@@ -156,6 +157,16 @@ def test_what_learns_alone_leaves_no_truth_to_compare(tmp_path):
     options = {"estimators": ["critic"], "updates": 2, "toy": str(tmp_path / "toy.safetensors")}
     out = run(Study(**quick, **options, out=str(tmp_path / "out")), "")
     assert not (out / "truth.png").exists() and "`critic`" in (out / "estimators.md").read_text()
+
+
+def test_figures_are_written_with_their_errors():
+    assert give_or_take(0.9931, 0.0142) == "0.993 ± 0.014" and give_or_take(12.34, 3.0) == "12.3 ± 3.0"
+    assert give_or_take(None, None) == "-" and give_or_take(1.0, 0.0) == "1.00"
+    row = {"name": "paper", "ratio": 0.02, "error": 0.015, "cost": 1.0, "per_cost": 0.02, "per_petaflop": 1.0}
+    row |= {"cosine": None, "cosine_error": None, "scale": None, "scale_error": None}
+    other = {**row, "name": "flips", "per_cost": 2.0}
+    assert "| 100 |" not in gradient_table([row, other], exact=False)  # a multiple of noise
+    assert "| 100 |" in gradient_table([{**row, "error": 0.005}, other], exact=False)
 
 
 def test_an_option_that_does_not_exist_is_named(tmp_path):

@@ -102,11 +102,11 @@ def test_advantages_are_those_of_the_first_epoch(micro_batches):
     assert float(counts[0].sum()) > 0 and torch.equal(*counts)
 
 
-def test_a_warm_start_reports_the_policys_own_entropy():
+def test_a_warm_start_rewards_the_policys_own_entropy():
     """Not that of the random boundaries it is trained on, which never changes."""
     terms = {**make_loss(clipped(entropy_bonus=False)).terms, "entropy": EntropyBonus()}
     trainer = make_trainer(lambda _: JointLoss(terms, {"entropy": 0.01}), warm_start_bytes=640, lr=1e-2)
-    first, *_, last = [trainer.update()["entropy"] for _ in range(5)]
+    first, *_, last = [trainer.update()["loss_entropy"] for _ in range(5)]
     assert first != last
 
 

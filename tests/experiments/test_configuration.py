@@ -17,7 +17,9 @@ from rltok_rl.experiments.checks import check_options
 from rltok_rl.experiments.config import GROUPS
 from rltok_rl.experiments.names import CONF, check_overrides, choices
 
+from rltok_rl.data import DocumentSource, OrderedSource, local_prose
 from rltok_rl.objectives import BoundaryClipPPOLoss, LocalFlips
+from rltok_rl.training import LoopOptions
 
 from ..layout import ROOT
 from .configured import QUICK, configured
@@ -136,6 +138,59 @@ def test_options_reach_what_they_name():
         "siblings",
     }
     assert len(BASELINES) == len(choices("baseline"))
+
+
+def test_how_it_is_optimised_reaches_the_loop():
+    """Every number, none of them its default."""
+    given = {
+        "optim.lr": 0.5,
+        "optim.warm_up_bytes": 130,
+        "optim.lr_floor": 0.25,
+        "optim.beta1": 0.5,
+        "optim.beta2": 0.75,
+        "optim.weight_decay": 0.125,
+        "optim.clip_norm": 2.0,
+        "compute.micro_batches": 3,
+        "compute.precision": "bfloat16",
+        "loss.policy_epochs": 2,
+        "actor.warm_start_bytes": 20,
+    }
+    trainer, _ = make_trainer(configured(*QUICK, "loss=ppo", *(f"{name}={value}" for name, value in given.items())))
+    assert trainer.options == LoopOptions(
+        total_bytes=512,
+        lr=0.5,
+        warm_up_bytes=130,
+        lr_floor=0.25,
+        betas=(0.5, 0.75),
+        weight_decay=0.125,
+        clip_norm=2.0,
+        micro_batches=3,
+        precision="bfloat16",
+        policy_epochs=2,
+        warm_start_bytes=20,
+    )
+
+
+@pytest.mark.parametrize("loss", ["reinforce", "importance", "ppo"])
+def test_an_entropy_bonus_goes_with_every_objective(loss):
+    """One of weight w adds w times its own loss to the total, whatever the policy's term weighs."""
+    plain, with_bonus = (
+        make_trainer(configured(*QUICK, f"loss={loss}", "loss.policy_epochs=1", f"loss.entropy={weight}"))[0].update()
+        for weight in (0.0, 0.5)
+    )
+    assert "loss_entropy" not in plain
+    assert with_bonus["loss_entropy"] == pytest.approx(-0.5 * with_bonus["entropy"], rel=1e-5)
+    assert with_bonus["loss"] == pytest.approx(plain["loss"] + with_bonus["loss_entropy"], rel=1e-5)
+
+
+def test_an_order_is_one_of_the_texts_to_train_on_with_the_runs_seed():
+    """What is held out is in no epoch."""
+    (first, texts), (other, _) = (make_trainer(configured(*QUICK, "data.order=epochs", f"seed={n}")) for n in (0, 1))
+    train, held = first.env.source, texts.held_out
+    assert isinstance(train, OrderedSource) and isinstance(held, DocumentSource)
+    whole = local_prose()
+    assert b"".join(train.source.documents()) + b"".join(held.documents()) == whole
+    assert not torch.equal(train.order(0), other.env.source.order(0))
 
 
 @pytest.mark.parametrize(

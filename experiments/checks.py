@@ -64,8 +64,22 @@ def _changed(options: Any, schema: Any, names: tuple[str, ...]) -> str | None:
     return next((name for name in names if getattr(options, name) != defaults[name]), None)
 
 
-def _check_device(name: str) -> None:
+def read_device(name: str) -> torch.device:
+    """The device of this name, there or not.
+
+    Example:
+        >>> read_device("cuda:1")
+        device(type='cuda', index=1)
+    """
     try:
-        torch.zeros(1, device=torch.device(name))
+        return torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"compute.device {name!r} cannot be used: {error}") from None
+
+
+def _check_device(name: str) -> None:
+    device = read_device(name)
+    try:
+        torch.zeros(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise ValueError(f"compute.device {name!r} cannot be used: {str(error).splitlines()[0]}") from None

@@ -26,7 +26,7 @@ import torch
 from omegaconf import OmegaConf
 from rltok_rl.experiments.bench.harness import keep_memory, machine
 from rltok_rl.experiments.build import make_trainer
-from rltok_rl.experiments.checks import check_options
+from rltok_rl.experiments.checks import check_options, read_device
 from rltok_rl.experiments.config import TrainConfig
 from rltok_rl.experiments.names import check_folder, check_overrides
 from rltok_rl.experiments.recording import Recorder
@@ -145,9 +145,9 @@ def configured(config: Any) -> None:
     assert isinstance(made, TrainConfig)
     with contextlib.redirect_stderr(sys.__stderr__):
         try:
-            processes = init_processes(made.compute.device)
-        except RuntimeError as error:
-            sys.exit(str(error))
+            processes = init_processes(read_device(made.compute.device))
+        except (RuntimeError, ValueError) as error:
+            sys.exit(f"rltok train: {error}")
         launcher = f"torchrun --nproc-per-node {processes.world_size}" if processes.group else "python"
         try:
             with processes:

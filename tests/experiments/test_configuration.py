@@ -307,6 +307,10 @@ def test_keys_that_do_not_exist_are_refused_with_the_nearest():
         (["estimater=flips"], "there is no option 'estimater'; did you mean 'estimator'?"),
         (["out=/dev/null/run"], "out must be a folder that can be written, got '/dev/null/run': Not a directory"),
         (["data=files"], "rltok train: data.source must be given"),
+        (
+            ["compute.device=meta:x"],
+            "rltok train: compute.device 'meta:x' cannot be used: Invalid device string: 'meta:x'",
+        ),
         (["optim.total_bytes=9"], "rltok train: warm_up_bytes must lie in [0, total_bytes=9), got 400000"),
     ],
 )

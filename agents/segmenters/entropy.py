@@ -19,6 +19,8 @@ from rltok_rl.models.unet import UNet
 
 DEFAULT_THRESHOLD = 1.335442066192627
 """BLT's, in nats, for its own entropy model."""
+MARGIN = 1e-4
+"""Nats that a spike rises at least: in text that repeats itself entropies are equal but for rounding."""
 
 
 class _EntropySegmenter(Segmenter):
@@ -60,21 +62,23 @@ class _EntropySegmenter(Segmenter):
 class EntropySpike(_EntropySegmenter):
     """A boundary where the entropy exceeds each of the last ``lags``.
 
-        a_t = [H_t > H_{t-j} for j = 1 .. k]
+        a_t = [H_t > H_{t-j} + margin for j = 1 .. k]
 
     Args:
         predictor: whose entropies.
         lags: k.
+        margin: nats that a spike rises at least; 0 in the paper, where rounding decides between equals.
 
     Reference: https://arxiv.org/abs/2211.09761
     """
 
-    def __init__(self, predictor: Predictor, *, lags: int = 2) -> None:
+    def __init__(self, predictor: Predictor, *, lags: int = 2, margin: float = MARGIN) -> None:
         super().__init__(predictor)
+        self.margin = margin
         self._reach = self.lags = check_count("lags", lags)
 
     def _rule(self, entropies: Tensor) -> tuple[Tensor, Tensor]:
-        return entropy_spikes(entropies, self.lags), entropies
+        return entropy_spikes(entropies, self.lags, margin=self.margin), entropies
 
 
 class EntropyThreshold(_EntropySegmenter):

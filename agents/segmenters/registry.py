@@ -88,8 +88,9 @@ def _predictor(model: UNet, name: str, window: int | None, num_layers: int | Non
             raise ValueError(f"window and num_layers belong to predictor 'own', got {window} and {num_layers}")
         return EarlyExit(model)
     config = model.config
-    shape = {"window": window or config.window, "num_encoder_layers": num_layers or config.num_encoder_layers}
-    return OwnModel(ByteModel(replace(config, **shape)))
+    window = config.window if window is None else window
+    num_layers = config.num_encoder_layers if num_layers is None else num_layers
+    return OwnModel(ByteModel(replace(config, window=window, num_encoder_layers=num_layers)))
 
 
 def _entropy_spike(
@@ -135,14 +136,16 @@ def _gumbel(
     rate: float | None = None,
     variant: Literal["nawrot", "baseline"] = "nawrot",
     evaluation: Evaluation = "sample",
+    hidden: int | None = None,
 ) -> Segmenter:
     width, rate = model.config.width, _rate(model, rate)
     if variant not in ("nawrot", "baseline"):
         raise ValueError(f"variant must be one of ['nawrot', 'baseline'], got {variant!r}")
     if variant == "nawrot":
-        return GumbelSegmenter(width, target_rate=rate, evaluation=evaluation)
+        hidden = 2048 if hidden is None else hidden
+        return GumbelSegmenter(width, target_rate=rate, evaluation=evaluation, hidden=hidden)
     # The baseline of the paper that this library follows: a smaller predictor and twice the temperature.
-    options: dict[str, Any] = {"hidden": width, "activation": "relu", "temperature": 1.0}
+    options: dict[str, Any] = {"hidden": width if hidden is None else hidden, "activation": "relu", "temperature": 1.0}
     return GumbelSegmenter(width, target_rate=rate, evaluation=evaluation, **options)
 
 

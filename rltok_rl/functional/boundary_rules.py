@@ -117,14 +117,15 @@ def spacebyte(byte_ids: Tensor) -> Tensor:
     return here & ~F.pad(here[..., :-1], (1, 0))
 
 
-def entropy_spikes(entropies: Tensor, lags: int = 2) -> Tensor:
+def entropy_spikes(entropies: Tensor, lags: int = 2, *, margin: float = 0.0) -> Tensor:
     """A boundary where the next byte is harder to tell than after each of the bytes before (Nawrot et al.).
 
-        a_t = [H_t > H_{t-j} for j = 1 .. k]
+        a_t = [H_t > H_{t-j} + margin for j = 1 .. k]
 
     Args:
         entropies: [*B, T] of the next byte after t.
         lags: k.
+        margin: in nats; 0 in the paper.
 
     Returns:
         [*B, T] bool. The first byte has a boundary; before the text there is nothing to compare with.
@@ -137,7 +138,7 @@ def entropy_spikes(entropies: Tensor, lags: int = 2) -> Tensor:
     """
     out = torch.ones_like(entropies, dtype=torch.bool)
     for lag in range(1, lags + 1):
-        out &= entropies > F.pad(entropies, (lag, 0), value=-math.inf)[..., : entropies.shape[-1]]
+        out &= entropies > F.pad(entropies, (lag, 0), value=-math.inf)[..., : entropies.shape[-1]] + margin
     return out
 
 

@@ -13,7 +13,10 @@ from torch import Tensor
 
 from rltok_rl.models import UNet, preset
 
-TEXT = "Größe: 3 m, not 12 cm. 日本語 and naïve cafés; to be, or not to be?\n\tThe quick brown fox jumps over 7 lazy dogs. "
+TEXT = (
+    "Größe: 3 m, not 12 cm. 日本語 and naïve cafés; to be, or not to be?\n\t"
+    "The quick brown fox jumps over 7 lazy dogs. "
+)
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ CASES: dict[str, Case] = {
     "whitespace": Case("whitespace"),
     "spacebyte": Case("spacebyte"),
     "spacebyte, once": Case("spacebyte", {"repeat": False}),
-    "entropy-spike": Case("entropy-spike"),
+    "entropy-spike": Case("entropy-spike", {"hidden": 32}),
     "entropy-spike, early exit": Case("entropy-spike", {"predictor": "early_exit"}),
     "entropy-spike, own": Case("entropy-spike", {"predictor": "own", "lags": 3}),
     "entropy-threshold": Case("entropy-threshold", {"rate": 0.25}, tolerance=0.05),
@@ -43,7 +46,7 @@ CASES: dict[str, Case] = {
         "entropy-threshold", {"rate": 0.25, "predictor": "early_exit"}, tolerance=0.05
     ),
     "entropy-monotonic": Case("entropy-monotonic", {"rate": 0.25}, tolerance=0.05),
-    "gumbel": Case("gumbel", {"rate": 0.25}, tolerance=0.04, trained=True),
+    "gumbel": Case("gumbel", {"rate": 0.25, "hidden": 32}, tolerance=0.04, trained=True),
     "gumbel, baseline": Case(
         "gumbel", {"rate": 0.25, "variant": "baseline", "evaluation": "round"}, tolerance=0.06, trained=True
     ),

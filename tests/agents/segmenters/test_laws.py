@@ -25,13 +25,13 @@ from rltok_rl.models import UNet
 
 from .definition import CASES, Case, build, each, texts
 
-LENGTHS = [1, 2, 24]
+LENGTHS = [1, 2, 19]
 STRANGE = {
-    "equal": torch.full((2, 20), 101),
-    "spaces": torch.full((2, 20), 32),
+    "equal": torch.full((2, 12), 101),
+    "spaces": torch.full((2, 12), 32),
     "zeros": torch.zeros(2, 20, dtype=torch.int64),
-    "random": torch.randint(256, (2, 20), generator=torch.Generator().manual_seed(3)),
-    "characters": torch.tensor(list("日本語とひらがな".encode()))[None, :20].repeat(2, 1),
+    "random": torch.randint(256, (2, 12), generator=torch.Generator().manual_seed(3)),
+    "characters": torch.tensor(list("日本語とひらがな".encode()))[None, :12].repeat(2, 1),
 }
 
 
@@ -89,12 +89,12 @@ def test_prefixes_agree(case):
     model, segmenter = build(case)
     assert not segmenter.looks_ahead
     with torch.no_grad():
-        assert_prefixes_agree(model, segmenter, texts(2, 16))
+        assert_prefixes_agree(model, segmenter, texts(2, 11))
 
 
 @each
 def test_no_gradient_comes_from_later_bytes(case):
-    assert_no_gradient_from_later(*build(case), texts(2, 16))
+    assert_no_gradient_from_later(*build(case), texts(2, 11))
 
 
 @each
@@ -131,7 +131,7 @@ def test_strange_texts(case, kind):
 @each
 def test_rows_do_not_see_each_other(case):
     model, segmenter = build(case)
-    byte_ids = texts(3, 20)
+    byte_ids = texts(3, 12)
     uniforms = uniforms_for(byte_ids)
     with torch.no_grad():
         together = read_window(model, segmenter, byte_ids, uniforms=uniforms)
@@ -154,14 +154,13 @@ def test_reaches_its_target_rate(name):
     with torch.no_grad():
         states = model.encode(byte_ids)
     if case.trained:
-        optimizer = torch.optim.Adam(segmenter.parameters(), lr=0.01)
+        optimizer = torch.optim.Adam(segmenter.parameters(), lr=0.003)
         for _ in range(150):
             segments = segmenter(states, byte_ids, generator=generator)
             loss = sum(segmenter.losses(segments, byte_ids, states).values())
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        segmenter.eval()
     with torch.no_grad():
         rates = [segmenter(states, byte_ids, generator=generator).boundaries.double().mean() for _ in range(5)]
     assert float(torch.stack(rates).mean()) == pytest.approx(segmenter.target_rate, abs=case.tolerance)
@@ -205,9 +204,9 @@ def test_an_upsample_one_token_early_is_caught(name, monkeypatch):
     monkeypatch.setattr(rltok_rl.models.mixing, "upsample", leaky)
     model, segmenter = build(CASES[name])
     with torch.no_grad(), pytest.raises(AssertionError, match="predictions before byte"):
-        assert_prefixes_agree(model, segmenter, texts(2, 16))
+        assert_prefixes_agree(model, segmenter, texts(2, 11))
     with pytest.raises(AssertionError, match="has a gradient from later bytes"):
-        assert_no_gradient_from_later(model, segmenter, texts(2, 16))
+        assert_no_gradient_from_later(model, segmenter, texts(2, 11))
 
 
 class GradientLeak(Segmenter):
@@ -230,7 +229,7 @@ class GradientLeak(Segmenter):
 
 def test_a_leak_that_only_the_gradient_shows_is_caught():
     model, segmenter = build(CASES["hnet"])
-    assert_no_gradient_from_later(model, segmenter, texts(2, 16))
+    assert_no_gradient_from_later(model, segmenter, texts(2, 11))
     with pytest.raises(AssertionError, match="has a gradient from later bytes"):
         assert_no_gradient_from_later(model, GradientLeak(segmenter), texts(2, 16))
 

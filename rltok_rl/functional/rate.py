@@ -98,6 +98,23 @@ def ratio_loss(
     _check(logits, boundaries, target, mask)
     rate = masked_mean(boundaries.to(logits.dtype), mask, process_group=process_group)
     mean_prob = loss_mean(zero_masked(logits, mask).sigmoid(), mask, process_group=process_group)
+    return load_balance(rate, mean_prob, target)
+
+
+def load_balance(rate: Tensor, mean_prob: Tensor, target: float) -> Tensor:
+    """The value of the ratio loss from its two means, for probabilities that come without logits.
+
+        L = F G / alpha + (1 - F)(1 - G) / (1 - alpha)
+
+    Args:
+        rate: [*L] F, boundaries per byte.
+        mean_prob: [*L] G, their mean probability.
+        target: alpha, in (0, 1).
+
+    Example:
+        >>> load_balance(torch.tensor(0.1), torch.tensor(0.6), 0.2)
+        tensor(0.7500)
+    """
     return rate * mean_prob / target + (1 - rate) * (1 - mean_prob) / (1 - target)
 
 
@@ -133,10 +150,25 @@ def binomial_loss(
     drawn = straight_through(boundaries, zero_masked(logits, mask).sigmoid())
     k = zero_masked(drawn, mask).sum(-1)
     n = torch.full_like(k, logits.shape[-1]) if mask is None else mask.sum(-1).to(k.dtype)
+    return loss_mean(binomial_cost(k, n, target), n > 0, process_group=process_group)
+
+
+def binomial_cost(k: Tensor, n: Tensor, target: float) -> Tensor:
+    """Cost per trial of k successes among n at the target rate, ``-(1/n) log Binomial(k; n, target)``.
+
+    Args:
+        k: [*L] successes, straight through where they are to carry a gradient.
+        n: [*L] trials, of the same dtype; a row without trials costs 0.
+        target: rate in (0, 1).
+
+    Example:
+        >>> binomial_cost(torch.tensor(2.0), torch.tensor(4.0), 0.5)
+        tensor(0.2452)
+    """
     target_odds = torch.tensor(target, dtype=torch.float64).logit().item()
     choose = torch.lgamma(n + 1) - torch.lgamma(k + 1) - torch.lgamma(n - k + 1)
     log_likelihood = choose + k * target_odds + n * torch.log1p(torch.tensor(-target, dtype=torch.float64)).item()
-    return loss_mean(-log_likelihood / n.clamp(min=1), n > 0, process_group=process_group)
+    return -log_likelihood / n.clamp(min=1)
 
 
 def hinge_loss(

@@ -17,7 +17,7 @@ from torch import Tensor
 from rltok_rl.models.attention import attend
 from rltok_rl.models.config import UNetConfig
 from rltok_rl.models.layers import Attend
-from rltok_rl.models.pooling import TokenLayout
+from rltok_rl.models.pooling import TokenLayout, open_bytes
 
 if TYPE_CHECKING:
     from rltok_rl.models.unet import UNet
@@ -213,17 +213,18 @@ class UNetCache:
         """Whether no row has read anything."""
         return not bool((self.position > 0).any() or self.pending.any())
 
-    def finish_window(self, states: Tensor, updates: Tensor, layout: TokenLayout) -> None:
+    def finish_window(self, states: Tensor, updates: Tensor, layout: TokenLayout, *, open_first: bool = False) -> None:
         """Take over what a whole window leaves behind, beside the keys and values that were recorded.
 
         Args:
             states: [B, T, D] encoder states.
             updates: [B, S, D] what each token adds to its bytes.
             layout: where the tokens sit.
+            open_first: whether the first byte waits for the second token.
         """
         length, num_lags = states.shape[1], self.recent.shape[1]
         last = layout.token_index[:, -1]  # [B]
-        tail = (layout.token_index == last[:, None]) & ~layout.boundaries  # [B, T] bytes after the last boundary
+        tail = open_bytes(layout, open_first=open_first)  # [B, T] bytes that wait for a token
         self.position = torch.full_like(self.position, length)
         padded = F.pad(layout.boundaries, (num_lags, 0))  # no boundaries before the text
         self.recent = padded.flip(1)[:, :num_lags]

@@ -18,6 +18,7 @@ from torch import Tensor
 from rltok_rl.functional.policy import lagged_logit
 from rltok_rl.models.cache import UNetCache, check_cache_fits
 from rltok_rl.models.checks import check_boundaries, check_byte_ids, check_first_boundaries, check_pending
+from rltok_rl.models.mixing import Mixing
 from rltok_rl.models.pooling import token_update
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def observe(model: UNet, cache: UNetCache, byte_ids: Tensor, *, rows: Tensor | N
 
 
 @torch.no_grad()
-def decide(model: UNet, cache: UNetCache, boundaries: Tensor) -> Prediction:
+def decide(model: UNet, cache: UNetCache, boundaries: Tensor, *, mixing: Mixing | None = None) -> Prediction:
     """Draw, or do not draw, a boundary after the byte just observed; then predict the next byte.
 
     Token layers run for the rows with a boundary only, so that a step without one costs byte layers alone.
@@ -86,6 +87,7 @@ def decide(model: UNet, cache: UNetCache, boundaries: Tensor) -> Prediction:
         model: the U-Net.
         cache: its memory; changed in place.
         boundaries: [B] the boundaries a_t, 1 at a row's first byte.
+        mixing: what goes into tokens and comes of them, where that is not the model's own way; entries are [B].
 
     Returns:
         Decoder state and next-byte logits.
@@ -95,23 +97,43 @@ def decide(model: UNet, cache: UNetCache, boundaries: Tensor) -> Prediction:
     boundaries = boundaries.bool()
     check_first_boundaries(boundaries, cache.position)
     config, state = model.config, cache.encoder_state
+    mixing = Mixing() if mixing is None else mixing
     rows = boundaries.nonzero().squeeze(1)  # [n]
     if len(rows):
-        tokens_in = state[rows]  # [n, D]
-        if config.pooling == "mean":
-            tokens_in = (cache.segment_sum[rows] / cache.segment_length[rows, None]).to(state.dtype)
-        attend_at = cache.tokens.attention(rows, config.attention_cap)
-        tokens_out = model.token_layers(tokens_in, model.byte_angles(cache.position[rows]), attend_at)
-        cache.update[rows] = token_update(tokens_in, tokens_out, config.upsampling).to(cache.update.dtype)
-        cache.tokens.count[rows] += 1
-        cache.segment_sum[rows], cache.segment_length[rows] = 0, 0
+        _close_tokens(model, cache, rows, mixing)
     everyone = torch.arange(cache.num_rows, device=rows.device)
     attend_at = cache.decoder.attention(everyone, cache.position, config.attention_cap)
-    decoded = model.decoder(state + cache.update, model.byte_angles(cache.position), attend_at)  # [B, D]
+    received = cache.update if mixing.receive is None else cache.update * mixing.receive.to(state.dtype)[:, None]
+    own = state if mixing.residual is None else mixing.residual(state)
+    decoded = model.decoder(own + received, model.byte_angles(cache.position), attend_at)  # [B, D]
     cache.recent = torch.cat((boundaries[:, None], cache.recent), dim=1)[:, : config.num_lags]
     cache.position = cache.position + 1
     cache.pending = torch.zeros_like(cache.pending)
     return Prediction(decoded, model.final_logits(decoded))
+
+
+def _close_tokens(model: UNet, cache: UNetCache, rows: Tensor, mixing: Mixing) -> None:
+    """Run the token layers for the new token of each of ``rows`` [n], and keep what it adds to its bytes."""
+    config, state, position = model.config, cache.encoder_state, cache.position[rows]
+    tokens_in = state[rows]  # [n, D]
+    if (mixing.pooling or config.pooling) == "mean":
+        tokens_in = (cache.segment_sum[rows] / cache.segment_length[rows, None]).to(state.dtype)
+    if mixing.first_token is not None:
+        tokens_in = torch.where(position[:, None] == 0, mixing.first_token.to(state.dtype), tokens_in)
+    if mixing.token_norm is not None:
+        tokens_in = mixing.token_norm(tokens_in)
+    attend_at = cache.tokens.attention(rows, config.attention_cap)
+    tokens_out = model.token_layers(tokens_in, model.byte_angles(position), attend_at)
+    if mixing.update_norm is not None:
+        tokens_out = mixing.update_norm(tokens_out)
+    update = token_update(tokens_in, tokens_out, config.upsampling)
+    if mixing.smoothing is not None:
+        share = mixing.smoothing[rows, None]  # before a row's first token its update is 0
+        update = share * update + (1 - share) * cache.update[rows]
+    cache.update[rows] = update.to(cache.update.dtype)
+    cache.tokens.count[rows] += 1
+    closed = rows if mixing.first_token is None else rows[position > 0]  # a byte in no token yet waits for the next
+    cache.segment_sum[closed], cache.segment_length[closed] = 0, 0
 
 
 def step(model: UNet, cache: UNetCache, byte_ids: Tensor, boundaries: Tensor) -> tuple[Observation, Prediction]:

@@ -99,34 +99,63 @@ def token_layout(boundaries: Tensor, layout: Layout = "padded") -> TokenLayout:
     )
 
 
-def downsample(states: Tensor, layout: TokenLayout, pooling: Literal["select", "mean"] = "select") -> Tensor:
+def downsample(
+    states: Tensor,
+    layout: TokenLayout,
+    pooling: Literal["select", "mean"] = "select",
+    *,
+    weights: Tensor | None = None,
+    open_first: bool = False,
+) -> Tensor:
     """Pool byte states into tokens.
 
-        select:  X'_s = X_t               for the boundary t that closes token s                          (Eq. 7)
-        mean:    X'_s = mean X_u          over the bytes u after the previous boundary, up to t
+        select:  X'_s = w_t X_t                              for the boundary t that closes token s       (Eq. 7)
+        mean:    X'_s = sum w_u X_u / sum w_u                over the bytes u after the previous boundary, up to t
 
     Args:
         states: [B, T, D] byte states X.
         layout: where the tokens sit.
         pooling: ``"select"`` or ``"mean"``.
+        weights: [B, T] w, how much of each byte goes into its token; None for 1.
+        open_first: with ``"mean"``, let the first byte flow into the second token instead of closing one of its own.
 
     Returns:
         [B, S, D] or [N, D] tokens; padding holds copies of the row's first byte (select) or zeros (mean).
     """
     if pooling == "select":
-        return states.flatten(0, 1).index_select(0, layout.byte_index).view(*layout.shape, states.shape[-1])
-    num_rows, length, _ = states.shape
-    served = layout.token_index - layout.boundaries.to(torch.int64)  # the token before, at a boundary byte ...
-    closing = served + 1  # [B, T] ... hence the token that a byte flows into: the next one to be closed
+        selected = states if weights is None else states * weights.to(states.dtype).unsqueeze(-1)
+        return selected.flatten(0, 1).index_select(0, layout.byte_index).view(*layout.shape, states.shape[-1])
+    closing = _closing_token(layout, open_first)  # [B, T]
     last = layout.token_index[:, -1:]  # bytes after a row's last boundary flow into no token
     num_slots = layout.byte_index.shape[0]
     closing = torch.where(closing <= last, closing, num_slots).flatten()
     # Sums in float32 at least: a narrow type stops counting after a few hundred bytes.
     wide = states.flatten(0, 1).to(torch.promote_types(states.dtype, torch.float32))
-    sums = wide.new_zeros(num_slots + 1, wide.shape[-1]).index_add(0, closing, wide)
-    counts = wide.new_zeros(num_slots + 1).index_add(0, closing, wide.new_ones(num_rows * length))
-    means = (sums / counts.clamp(min=1)[:, None])[:-1].to(states.dtype)
+    shares = wide.new_ones(len(wide)) if weights is None else weights.flatten().to(wide.dtype)  # [B * T]
+    parts = wide if weights is None else wide * shares[:, None]
+    sums = wide.new_zeros(num_slots + 1, wide.shape[-1]).index_add(0, closing, parts)
+    counts = wide.new_zeros(num_slots + 1).index_add(0, closing, shares)
+    means = (sums / torch.where(counts == 0, 1.0, counts)[:, None])[:-1].to(states.dtype)
     return means.view(*layout.shape, states.shape[-1])
+
+
+def open_bytes(layout: TokenLayout, *, open_first: bool = False) -> Tensor:
+    """Bytes [B, T] bool after their row's last boundary: they wait for a token.
+
+    Args:
+        layout: where the tokens sit.
+        open_first: whether the first byte waits for the second token.
+    """
+    return _closing_token(layout, open_first) > layout.token_index[:, -1:]
+
+
+def _closing_token(layout: TokenLayout, open_first: bool) -> Tensor:
+    """Flat index [B, T] of the token that a byte flows into: the next one to be closed."""
+    closes = layout.boundaries.to(torch.int64)
+    if open_first:
+        closes = closes.clone()
+        closes[:, :1] = 0
+    return layout.token_index - closes + 1  # the token before, at a boundary byte, hence the next but for those
 
 
 def token_update(tokens_in: Tensor, tokens_out: Tensor, upsampling: Literal["add", "deviation"] = "add") -> Tensor:

@@ -19,7 +19,8 @@ from rltok_rl.models.checks import check_boundaries, check_byte_ids
 from rltok_rl.models.config import UNetConfig
 from rltok_rl.models.heads import BoundaryHead, BoundaryTerms, ByteHead
 from rltok_rl.models.layers import LayerStack, RMSNorm
-from rltok_rl.models.pooling import Layout, downsample, token_layout, token_update, upsample
+from rltok_rl.models.mixing import Mixing, give_back, pool_tokens, token_updates
+from rltok_rl.models.pooling import Layout, token_layout
 from rltok_rl.models.pretrained import Pretrained
 from rltok_rl.models.rotary import Rotary, rotary
 from rltok_rl.sampling import sample_boundaries
@@ -105,6 +106,7 @@ class UNet(Pretrained, nn.Module):
         *,
         layout: Layout = "padded",
         cache: UNetCache | None = None,
+        mixing: Mixing | None = None,
     ) -> Tensor:
         """Pool, run the token layers, give tokens back to bytes, run the byte decoder (Eq. 3 to 6).
 
@@ -113,20 +115,22 @@ class UNet(Pretrained, nn.Module):
             boundaries: [B, T] bool or 0/1, 1 in the first column.
             layout: how ragged rows of tokens are laid out; results are equal.
             cache: an empty cache, to be left as if the window had been read byte by byte; needs padded tokens.
+            mixing: what goes into tokens and comes of them, where that is not the model's own way.
 
         Returns:
             [B, T, D] decoder states.
         """
         check_boundaries(boundaries, encoder_states.shape[:2])
+        mixing = Mixing() if mixing is None else mixing
         where = token_layout(boundaries.bool(), layout)
-        tokens_in = downsample(encoder_states, where, self.config.pooling)  # [B, S, D] or [N, D]
+        tokens_in = pool_tokens(encoder_states, where, mixing, self.config.pooling)  # [B, S, D] or [N, D]
         attend = where.attention(self.config.attention_cap)
         attend_at = cache.tokens.recording(attend, where) if cache else lambda _: attend
         tokens_out = self.token_layers(tokens_in, self.byte_angles(where.positions), attend_at)
-        updates = token_update(tokens_in, tokens_out, self.config.upsampling)
-        mixed = upsample(encoder_states, updates, where)  # [B, T, D]
+        updates = token_updates(tokens_in, tokens_out, where, mixing, self.config.upsampling)
+        mixed = give_back(encoder_states, updates, where, mixing)  # [B, T, D]
         if cache:
-            cache.finish_window(encoder_states, updates, where)
+            cache.finish_window(encoder_states, updates, where, open_first=mixing.first_token is not None)
         return self._run_bytes(self.decoder, mixed, cache.decoder if cache else None)
 
     def final_logits(self, decoder_states: Tensor) -> Tensor:

@@ -87,7 +87,7 @@ def test_causality_test_catches_an_early_token(build, text, boundaries_of, monke
     byte_ids, boundaries = text(1, 40), boundaries_of(1, 40)
     if int(boundaries.sum()) == 1:
         boundaries[:, 20] = True  # one token alone has no successor to leak
-    monkeypatch.setattr(rltok_rl.models.unet, "upsample", leaky_upsample)
+    monkeypatch.setattr(rltok_rl.models.mixing, "upsample", leaky_upsample)
     with pytest.raises(AssertionError, match="sees what comes after it"):
         assert_causal(build(pooling=pooling), byte_ids, boundaries)
 

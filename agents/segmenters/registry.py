@@ -1,0 +1,180 @@
+"""Every segmenter by the word that a configuration says."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Literal
+
+from rltok_rl.agents.bernoulli import LearnedBoundaryActor, RandomActor
+from rltok_rl.agents.rules import FixedStrideActor, UniformActor, WhitespaceActor
+from rltok_rl.agents.segmenters.base import Segmenter
+from rltok_rl.agents.segmenters.entropy import DEFAULT_THRESHOLD, EntropySpike, EntropyThreshold
+from rltok_rl.agents.segmenters.fixed import ActorSegmenter, ExactRandom, SpaceByte
+from rltok_rl.agents.segmenters.gumbel import Evaluation, GumbelSegmenter, TrainedSpike
+from rltok_rl.agents.segmenters.hnet import HNetSegmenter
+from rltok_rl.agents.segmenters.predictors import EarlyExit, OwnModel, Predictor
+
+from rltok_rl.models.byte_model import ByteModel
+from rltok_rl.models.unet import UNet
+
+PredictorName = Literal["early_exit", "own"]
+
+
+def make_segmenter(name: str, model: UNet, **options: Any) -> Segmenter:
+    """The segmenter of a name, with the model's dtype and on its device.
+
+    Args:
+        name: a key of :data:`SEGMENTERS`.
+        model: the U-Net that it segments for.
+        **options: of the segmenter; see its entry.
+
+    Example:
+        >>> from rltok_rl.models import preset
+        >>> make_segmenter("uniform", UNet(preset("tiny")), rate=0.25).target_rate
+        0.25
+    """
+    if name not in SEGMENTERS:
+        raise ValueError(f"name must be one of {sorted(SEGMENTERS)}, got {name!r}")
+    make = SEGMENTERS[name]
+    allowed = list(inspect.signature(make).parameters)[1:]
+    unknown = sorted(set(options) - set(allowed))
+    if unknown:
+        raise ValueError(f"options of segmenter {name!r} must be among {allowed}, got {unknown}")
+    weight = model.embedding.weight
+    # Parts shared with the model have its dtype and device already, so that it is not moved by this.
+    return make(model, **options).to(device=weight.device, dtype=weight.dtype)
+
+
+def _rate(model: UNet, rate: float | None) -> float:
+    return model.config.target_rate if rate is None else rate
+
+
+def _learned(model: UNet) -> Segmenter:
+    return ActorSegmenter(LearnedBoundaryActor(model), target_rate=model.config.target_rate)
+
+
+def _uniform(model: UNet, rate: float | None = None) -> Segmenter:
+    return ActorSegmenter(UniformActor(_rate(model, rate)), target_rate=_rate(model, rate))
+
+
+def _random(model: UNet, rate: float | None = None, block: int = 4096) -> Segmenter:
+    return ExactRandom(_rate(model, rate), block=block)
+
+
+def _bernoulli(model: UNet, rate: float | None = None) -> Segmenter:
+    return ActorSegmenter(RandomActor(_rate(model, rate)), target_rate=_rate(model, rate))
+
+
+def _stride(model: UNet, stride: int | None = None) -> Segmenter:
+    stride = round(1 / model.config.target_rate) if stride is None else stride
+    return ActorSegmenter(FixedStrideActor(stride), target_rate=1 / stride)
+
+
+def _whitespace(model: UNet) -> Segmenter:
+    return ActorSegmenter(WhitespaceActor())
+
+
+def _spacebyte(model: UNet, repeat: bool = True) -> Segmenter:
+    return SpaceByte(repeat=repeat)
+
+
+def _predictor(model: UNet, name: str, window: int | None, num_layers: int | None) -> Predictor:
+    if name not in ("early_exit", "own"):
+        raise ValueError(f"predictor must be one of ['early_exit', 'own'], got {name!r}")
+    if name == "early_exit":
+        if window is not None or num_layers is not None:
+            raise ValueError(f"window and num_layers belong to predictor 'own', got {window} and {num_layers}")
+        return EarlyExit(model)
+    config = model.config
+    window = config.window if window is None else window
+    num_layers = config.num_encoder_layers if num_layers is None else num_layers
+    return OwnModel(ByteModel(replace(config, window=window, num_encoder_layers=num_layers)))
+
+
+def _entropy_spike(
+    model: UNet,
+    predictor: Literal["trained", "early_exit", "own"] = "trained",
+    lags: int = 2,
+    hidden: int = 2048,
+    fidelity: Literal["paper", "released"] = "paper",
+    window: int | None = None,
+    num_layers: int | None = None,
+) -> Segmenter:
+    if predictor == "trained":
+        return TrainedSpike(model.config.width, lags=lags, hidden=hidden, fidelity=fidelity)
+    return EntropySpike(_predictor(model, predictor, window, num_layers), lags=lags)
+
+
+def _entropy_threshold(
+    model: UNet,
+    rate: float | None = None,
+    predictor: PredictorName = "own",
+    threshold: float = DEFAULT_THRESHOLD,
+    window: int | None = None,
+    num_layers: int | None = None,
+) -> Segmenter:
+    entropies = _predictor(model, predictor, window, num_layers)
+    return EntropyThreshold(entropies, target_rate=_rate(model, rate), threshold=threshold)
+
+
+def _entropy_monotonic(
+    model: UNet,
+    rate: float | None = None,
+    predictor: PredictorName = "own",
+    threshold: float = 0.0,
+    window: int | None = None,
+    num_layers: int | None = None,
+) -> Segmenter:
+    entropies = _predictor(model, predictor, window, num_layers)
+    return EntropyThreshold(entropies, target_rate=_rate(model, rate), threshold=threshold, rule="monotonic")
+
+
+def _gumbel(
+    model: UNet,
+    rate: float | None = None,
+    variant: Literal["nawrot", "baseline"] = "nawrot",
+    evaluation: Evaluation = "sample",
+    hidden: int | None = None,
+) -> Segmenter:
+    width, rate = model.config.width, _rate(model, rate)
+    if variant not in ("nawrot", "baseline"):
+        raise ValueError(f"variant must be one of ['nawrot', 'baseline'], got {variant!r}")
+    if variant == "nawrot":
+        hidden = 2048 if hidden is None else hidden
+        return GumbelSegmenter(width, target_rate=rate, evaluation=evaluation, hidden=hidden)
+    # The baseline of the paper that this library follows: a smaller predictor and twice the temperature.
+    options: dict[str, Any] = {"hidden": width if hidden is None else hidden, "activation": "relu", "temperature": 1.0}
+    return GumbelSegmenter(width, target_rate=rate, evaluation=evaluation, **options)
+
+
+def _hnet(
+    model: UNet,
+    rate: float | None = None,
+    variant: Literal["faithful", "baseline"] = "faithful",
+    smoothing: Literal["scan", "loop"] = "scan",
+) -> Segmenter:
+    if variant not in ("faithful", "baseline"):
+        raise ValueError(f"variant must be one of ['faithful', 'baseline'], got {variant!r}")
+    # The baseline of the paper that this library follows adds bytes as they are, and has no norms between networks.
+    weak: dict[str, Any] = {"residual": "identity", "norms": False} if variant == "baseline" else {}
+    common: dict[str, Any] = {"smoothing": smoothing, "norm_eps": model.config.norm_eps}
+    return HNetSegmenter(model.config.width, target_rate=_rate(model, rate), **common, **weak)
+
+
+SEGMENTERS: dict[str, Callable[..., Segmenter]] = {
+    "learned": _learned,
+    "uniform": _uniform,
+    "random": _random,
+    "bernoulli": _bernoulli,
+    "stride": _stride,
+    "whitespace": _whitespace,
+    "spacebyte": _spacebyte,
+    "entropy-spike": _entropy_spike,
+    "entropy-threshold": _entropy_threshold,
+    "entropy-monotonic": _entropy_monotonic,
+    "gumbel": _gumbel,
+    "hnet": _hnet,
+}
+"""``(model, **options) -> Segmenter`` by name."""

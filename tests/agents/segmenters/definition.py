@@ -1,0 +1,86 @@
+"""Everything that has to obey the laws of segmenters. Adding one is adding a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from rltok_rl.agents.segmenters import Segmenter, calibrate, make_segmenter
+from rltok_rl.agents.segmenters.entropy import EntropyThreshold
+from torch import Tensor
+
+from rltok_rl.models import UNet, preset
+
+TEXT = (
+    "Größe: 3 m, not 12 cm. 日本語 and naïve cafés; to be, or not to be?\n\t"
+    "The quick brown fox jumps over 7 lazy dogs. "
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A segmenter, and how near it comes to its target rate."""
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+    tolerance: float | None = None  # of the rate over long texts; None where the text alone decides
+    trained: bool = False  # reaches its rate once its own loss has trained it
+
+
+CASES: dict[str, Case] = {
+    "learned": Case("learned", tolerance=0.06),
+    "uniform": Case("uniform", {"rate": 0.3}, tolerance=0.001),
+    "random": Case("random", {"rate": 0.3, "block": 16}, tolerance=0.02),
+    "bernoulli": Case("bernoulli", {"rate": 0.3}, tolerance=0.03),
+    "stride": Case("stride", {"stride": 4}, tolerance=0.001),
+    "whitespace": Case("whitespace"),
+    "spacebyte": Case("spacebyte"),
+    "spacebyte, once": Case("spacebyte", {"repeat": False}),
+    "entropy-spike": Case("entropy-spike", {"hidden": 32}),
+    "entropy-spike, early exit": Case("entropy-spike", {"predictor": "early_exit"}),
+    "entropy-spike, own": Case("entropy-spike", {"predictor": "own", "lags": 3}),
+    "entropy-threshold": Case("entropy-threshold", {"rate": 0.25}, tolerance=0.05),
+    "entropy-threshold, early exit": Case(
+        "entropy-threshold", {"rate": 0.25, "predictor": "early_exit"}, tolerance=0.05
+    ),
+    "entropy-monotonic": Case("entropy-monotonic", {"rate": 0.25}, tolerance=0.05),
+    "gumbel": Case("gumbel", {"rate": 0.25, "hidden": 32}, tolerance=0.04, trained=True),
+    "gumbel, baseline": Case(
+        "gumbel", {"rate": 0.25, "variant": "baseline", "evaluation": "round"}, tolerance=0.06, trained=True
+    ),
+    "hnet": Case("hnet", {"rate": 0.25}, tolerance=0.06, trained=True),
+    "hnet, baseline": Case("hnet", {"rate": 0.25, "variant": "baseline"}, tolerance=0.06, trained=True),
+    "hnet, loop": Case("hnet", {"rate": 0.25, "smoothing": "loop"}, tolerance=0.06, trained=True),
+}
+
+
+def texts(num_rows: int, length: int) -> Tensor:
+    """[B, T] bytes of different places of one text with letters of several scripts."""
+    ids = torch.tensor(list((TEXT * (1 + (length + 40 * num_rows) // 100)).encode()))
+    return torch.stack([ids[37 * row :][:length] for row in range(num_rows)])
+
+
+def build(case: Case, **overrides: Any) -> tuple[UNet, Segmenter]:
+    """A model and the segmenter, float64, weights off their special initial values, thresholds calibrated."""
+    torch.manual_seed(0)
+    model = UNet(preset("tiny", num_lags=3, **overrides)).double()
+    segmenter = make_segmenter(case.name, model, **case.options)
+    with torch.no_grad():  # zero and identity starts hide mistakes
+        for parameter in [*model.parameters(), *segmenter.parameters()]:
+            parameter.add_(0.05 * torch.randn_like(parameter))
+        for name, parameter in model.named_parameters():
+            if "head" in name:  # predictions and decisions that differ from byte to byte
+                parameter.mul_(4)
+        segmenter.load_state_dict({**segmenter.state_dict()})
+    if isinstance(segmenter, EntropyThreshold):
+        calibrate(segmenter, model, [texts(4, 60)])
+    return model, segmenter
+
+
+def each(make: Callable[..., Any]) -> Any:
+    """Run a test for every case."""
+    import pytest
+
+    return pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))(make)

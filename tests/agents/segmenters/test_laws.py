@@ -1,0 +1,255 @@
+"""Laws of all segmenters: causal, streaming = whole, at their rate, rows apart, whatever the text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import rltok_rl.agents.segmenters.base as base
+import torch
+from rltok_rl.agents.segmenters import (
+    SEGMENTERS,
+    Segmenter,
+    Segments,
+    SpaceByte,
+    make_segmenter,
+    read_byte,
+    read_window,
+    start_reading,
+)
+from torch import Tensor
+
+import rltok_rl.models.mixing
+from rltok_rl.functional.boundary_rules import spacebyte
+from rltok_rl.models import UNet
+
+from .definition import CASES, Case, build, each, texts
+
+LENGTHS = [1, 2, 19]
+STRANGE = {
+    "equal": torch.full((2, 12), 101),
+    "spaces": torch.full((2, 12), 32),
+    "zeros": torch.zeros(2, 20, dtype=torch.int64),
+    "random": torch.randint(256, (2, 12), generator=torch.Generator().manual_seed(3)),
+    "characters": torch.tensor(list("日本語とひらがな".encode()))[None, :12].repeat(2, 1),
+}
+
+
+def uniforms_for(byte_ids: Tensor) -> Tensor:
+    return torch.rand(byte_ids.shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+
+
+def streamed(model: UNet, segmenter: Segmenter, byte_ids: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+    """Boundaries [B, T] and next-byte logits [B, T, 256], one byte after the other."""
+    reader = start_reading(model, segmenter, len(byte_ids))
+    read = [
+        read_byte(model, segmenter, reader, byte_ids[:, t], uniforms=uniforms[:, t]) for t in range(byte_ids.shape[1])
+    ]
+    return torch.stack([r.segments.boundaries for r in read], 1), torch.stack(
+        [r.prediction.final_logits for r in read], 1
+    )
+
+
+def assert_prefixes_agree(model: UNet, segmenter: Segmenter, byte_ids: Tensor) -> None:
+    """f(x_<i) = f(x)_<i for every i, and for every other ending."""
+    uniforms = uniforms_for(byte_ids)
+    whole = read_window(model, segmenter, byte_ids, uniforms=uniforms)
+    for end in range(1, byte_ids.shape[1]):
+        other = torch.cat((byte_ids[:, :end], byte_ids[:, end:].flip(1)), 1)
+        for given in (byte_ids[:, :end], other):
+            part = read_window(model, segmenter, given, uniforms=uniforms[:, : given.shape[1]])
+            same = torch.equal(part.segments.boundaries[:, :end], whole.segments.boundaries[:, :end])
+            assert same, f"boundaries before byte {end} depend on what comes after it"
+            apart = (part.final_logits[:, :end] - whole.final_logits[:, :end]).abs().max()
+            assert apart < 1e-9, f"predictions before byte {end} depend on what comes after it"
+
+
+def assert_no_gradient_from_later(model: UNet, segmenter: Segmenter, byte_ids: Tensor) -> None:
+    """The prediction after byte t has no gradient with respect to the embedding of any later byte."""
+    held: list[Tensor] = []
+
+    def hold(_module: object, _given: object, embedded: Tensor) -> Tensor:
+        held.append(embedded.detach().requires_grad_())
+        return held[-1]
+
+    handle = model.embedding.register_forward_hook(hold)
+    try:
+        out = read_window(model, segmenter, byte_ids, uniforms=uniforms_for(byte_ids))
+    finally:
+        handle.remove()
+    direction = torch.randn(256, dtype=torch.float64)
+    for t in range(byte_ids.shape[1]):
+        (slope,) = torch.autograd.grad((out.final_logits[:, t] @ direction).sum(), held[0], retain_graph=True)
+        assert slope[:, : t + 1].abs().max() > 0
+        assert slope[:, t + 1 :].abs().sum() == 0, f"the prediction after byte {t} has a gradient from later bytes"
+
+
+@each
+def test_prefixes_agree(case):
+    model, segmenter = build(case)
+    assert not segmenter.looks_ahead
+    with torch.no_grad():
+        assert_prefixes_agree(model, segmenter, texts(2, 11))
+
+
+@each
+def test_no_gradient_comes_from_later_bytes(case):
+    assert_no_gradient_from_later(*build(case), texts(2, 11))
+
+
+@each
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_streaming_is_the_whole_window(case, length, layout):
+    model, segmenter = build(case)
+    byte_ids = texts(3, length)
+    uniforms = uniforms_for(byte_ids)
+    with torch.no_grad():
+        whole = read_window(model, segmenter, byte_ids, uniforms=uniforms, layout=layout)
+    boundaries, logits = streamed(model, segmenter, byte_ids, uniforms)
+    assert torch.equal(boundaries, whole.segments.boundaries)
+    torch.testing.assert_close(logits, whole.final_logits, rtol=0, atol=1e-9)
+    assert boundaries.dtype == torch.bool and bool(boundaries[:, 0].all())
+
+
+@each
+@pytest.mark.parametrize("kind", list(STRANGE))
+def test_strange_texts(case, kind):
+    """All-equal bytes, bytes that are no text, characters of three bytes: numbers, and streaming still agrees."""
+    model, segmenter = build(case)
+    byte_ids = STRANGE[kind]
+    uniforms = uniforms_for(byte_ids)
+    whole = read_window(model, segmenter, byte_ids, uniforms=uniforms)
+    own = segmenter.losses(whole.segments, byte_ids, whole.final_logits)
+    assert set(own) <= set(segmenter.coefficients)
+    (whole.final_logits.logsumexp(-1).mean() + sum(own.values())).backward()
+    for name, parameter in [*model.named_parameters(), *segmenter.named_parameters()]:
+        assert parameter.grad is None or parameter.grad.isfinite().all(), name
+    assert torch.equal(streamed(model, segmenter, byte_ids, uniforms)[0], whole.segments.boundaries)
+
+
+@each
+def test_rows_do_not_see_each_other(case):
+    model, segmenter = build(case)
+    byte_ids = texts(3, 12)
+    uniforms = uniforms_for(byte_ids)
+    with torch.no_grad():
+        together = read_window(model, segmenter, byte_ids, uniforms=uniforms)
+        for row in range(3):
+            here = slice(row, row + 1)
+            alone = read_window(model, segmenter, byte_ids[here], uniforms=uniforms[here])
+            assert torch.equal(alone.segments.boundaries, together.segments.boundaries[here])
+            torch.testing.assert_close(alone.final_logits, together.final_logits[here], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.tolerance is not None])
+def test_reaches_its_target_rate(name):
+    """Those that learn are trained on their own rate loss alone, with the text and the model as they are."""
+    case = CASES[name]
+    model, segmenter = build(case)
+    if case.name == "learned":
+        model, segmenter = _untouched(case)
+    byte_ids = texts(4, 240)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        states = model.encode(byte_ids)
+    if case.trained:
+        optimizer = torch.optim.Adam(segmenter.parameters(), lr=0.003)
+        for _ in range(150):
+            segments = segmenter(states, byte_ids, generator=generator)
+            loss = sum(segmenter.losses(segments, byte_ids, states).values())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    with torch.no_grad():
+        rates = [segmenter(states, byte_ids, generator=generator).boundaries.double().mean() for _ in range(5)]
+    assert float(torch.stack(rates).mean()) == pytest.approx(segmenter.target_rate, abs=case.tolerance)
+
+
+def _untouched(case: Case) -> tuple[UNet, Segmenter]:
+    """The learned policy starts at its rate; what trains it is not part of it."""
+    from rltok_rl.models import preset
+
+    torch.manual_seed(0)
+    model = UNet(preset("tiny")).double()
+    return model, make_segmenter(case.name, model)
+
+
+def test_every_word_is_under_the_law():
+    assert {case.name for case in CASES.values()} == set(SEGMENTERS)
+
+
+# Planted leaks: the audits above are worth what they catch.
+
+
+class Lookahead(SpaceByte):
+    """An unshifted rule: a token ends before a space, which only the byte after it shows."""
+
+    def _window(self, states, byte_ids, uniforms):
+        return Segments(torch.nn.functional.pad(spacebyte(byte_ids)[:, 1:], (0, 1)))
+
+
+def test_an_unshifted_rule_is_caught():
+    model, _ = build(CASES["spacebyte"])
+    with torch.no_grad(), pytest.raises(AssertionError, match="boundaries before byte .* depend on what comes after"):
+        assert_prefixes_agree(model, Lookahead(), texts(2, 16))
+
+
+@pytest.mark.parametrize("name", ["uniform", "gumbel", "hnet"])
+def test_an_upsample_one_token_early_is_caught(name, monkeypatch):
+    def leaky(states, updates, layout):
+        coming = torch.minimum(layout.token_index + 1, layout.token_index[:, -1:])
+        return states + updates.reshape(-1, states.shape[-1])[coming]
+
+    monkeypatch.setattr(rltok_rl.models.mixing, "upsample", leaky)
+    model, segmenter = build(CASES[name])
+    with torch.no_grad(), pytest.raises(AssertionError, match="predictions before byte"):
+        assert_prefixes_agree(model, segmenter, texts(2, 11))
+    with pytest.raises(AssertionError, match="has a gradient from later bytes"):
+        assert_no_gradient_from_later(model, segmenter, texts(2, 11))
+
+
+class GradientLeak(Segmenter):
+    """Weights that are 1 whatever the text, and carry a gradient of the bytes to come all the same."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    @property
+    def draws_at_random(self):
+        return True
+
+    def _window(self, states, byte_ids, uniforms):
+        segments = self.inner(states, byte_ids, uniforms=uniforms)
+        later = states.sum((1, 2))[:, None].expand_as(byte_ids)
+        leaky = segments.mixing.receive * (1 + later - later.detach())
+        return replace(segments, mixing=replace(segments.mixing, receive=leaky))
+
+
+def test_a_leak_that_only_the_gradient_shows_is_caught():
+    model, segmenter = build(CASES["hnet"])
+    assert_no_gradient_from_later(model, segmenter, texts(2, 11))
+    with pytest.raises(AssertionError, match="has a gradient from later bytes"):
+        assert_no_gradient_from_later(model, GradientLeak(segmenter), texts(2, 16))
+
+
+def test_what_looks_ahead_is_not_streamed():
+    model, segmenter = build(CASES["spacebyte"])
+    segmenter.looks_ahead = True
+    with pytest.raises(ValueError, match="segmenter must not look ahead to be streamed, got SpaceByte"):
+        read_byte(model, segmenter, start_reading(model, segmenter, 1), torch.zeros(1, dtype=torch.int64))
+
+
+def test_misuse_is_said_by_name():
+    model, segmenter = build(CASES["random"])
+    with pytest.raises(ValueError, match="name must be one of .*, got 'bytes'"):
+        make_segmenter("bytes", model)
+    with pytest.raises(ValueError, match=r"options of segmenter 'stride' must be among \['stride'\], got \['rate'\]"):
+        make_segmenter("stride", model, rate=0.2)
+    with pytest.raises(ValueError, match=r"states \[B, T, D\] and byte_ids \[B, T\] must agree"):
+        segmenter(torch.zeros(2, 3, 4), torch.zeros(2, 4, dtype=torch.int64))
+    with pytest.raises(ValueError, match="uniforms must have the shape of byte_ids"):
+        segmenter(torch.zeros(2, 3, 4), torch.zeros(2, 3, dtype=torch.int64), uniforms=torch.zeros(2, 2))
+    with pytest.raises(ValueError, match=r"rate must lie in \(0, 1\], got 0.0"):
+        base.check_rate(0.0)

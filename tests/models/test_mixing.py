@@ -1,0 +1,112 @@
+"""Other ways from bytes to tokens and back: windows, prefills and steps agree; nothing special changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rltok_rl.models.byte_model import ByteModel
+from rltok_rl.models.config import UNetConfig
+from rltok_rl.models.incremental import decide, observe
+from rltok_rl.models.mixing import Mixing
+from rltok_rl.models.presets import preset
+
+WIDTH = 64
+
+
+def kinds() -> dict[str, Mixing]:
+    """Every entry on its own, and all together; entries per byte are [B, T] = [3, 30]."""
+    torch.manual_seed(7)
+    entries: dict[str, Any] = {
+        "pooling": "mean",
+        "first_token": torch.randn(WIDTH),
+        "token_norm": nn.LayerNorm(WIDTH),
+        "update_norm": nn.LayerNorm(WIDTH),
+        "smoothing": torch.rand(3, 30),
+        "residual": nn.Linear(WIDTH, WIDTH),
+        "receive": torch.rand(3, 30),
+    }
+    one = {name: Mixing(**{name: value}) for name, value in entries.items()}
+    return {
+        **one,
+        "first_token, mean": Mixing(pooling="mean", first_token=entries["first_token"]),
+        "all": Mixing(**entries),
+    }
+
+
+KINDS = kinds()
+
+
+def at(mixing: Mixing, t: int) -> Mixing:
+    """The entries of byte t."""
+    taken = {name: getattr(mixing, name) for name in ("smoothing", "receive")}
+    return replace(mixing, **{name: None if x is None else x[:, t] for name, x in taken.items()})
+
+
+def until(mixing: Mixing, t: int) -> Mixing:
+    """The entries of bytes before t."""
+    taken = {name: getattr(mixing, name) for name in ("smoothing", "receive")}
+    return replace(mixing, **{name: None if x is None else x[:, :t] for name, x in taken.items()})
+
+
+def stepped(model, cache, byte_ids: Tensor, boundaries: Tensor, mixing: Mixing, start: int = 0) -> Tensor:
+    said = []
+    for t in range(start, byte_ids.shape[1]):
+        observe(model, cache, byte_ids[:, t])
+        said.append(decide(model, cache, boundaries[:, t], mixing=at(mixing, t)).final_logits)
+    return torch.stack(said, 1)
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("upsampling", ["add", "deviation"])
+@pytest.mark.parametrize("prompt", [0, 1, 2, 20])
+@torch.no_grad()
+def test_windows_prefills_and_steps_agree(build, text, boundaries_of, kind, upsampling, prompt):
+    model, mixing = build(upsampling=upsampling), KINDS[kind]
+    byte_ids, boundaries = text(3, 30), boundaries_of(3, 30)
+    states = model.encode(byte_ids)
+    full = model.final_logits(model.decode(states, boundaries, mixing=mixing))
+    packed = model.final_logits(model.decode(states, boundaries, mixing=mixing, layout="packed"))
+    torch.testing.assert_close(packed, full, rtol=0, atol=1e-4)
+    cache = model.new_cache(3)
+    if prompt:
+        read = model.encode(byte_ids[:, :prompt], cache=cache)
+        model.decode(read, boundaries[:, :prompt], cache=cache, mixing=until(mixing, prompt))
+    ours = stepped(model, cache, byte_ids, boundaries, mixing, start=prompt)
+    torch.testing.assert_close(ours, full[:, prompt:], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+@torch.no_grad()
+def test_every_entry_matters(build, text, kind):
+    model, byte_ids = build(), text(3, 30)
+    boundaries = torch.rand(3, 30) < 0.4
+    boundaries[:, 0] = True
+    states = model.encode(byte_ids)
+    plain, mixed = (model.decode(states, boundaries, mixing=mixing) for mixing in (None, KINDS[kind]))
+    assert (plain - mixed).abs().max() > 0.01
+    assert torch.equal(plain, model.decode(states, boundaries, mixing=Mixing()))
+
+
+@torch.no_grad()
+def test_a_byte_model_steps_as_it_reads():
+    torch.manual_seed(0)
+    model = ByteModel(preset("tiny")).double()
+    byte_ids = torch.randint(256, (2, 40))
+    whole, cache = model(byte_ids), model.new_cache(2)
+    steps = [model.step(byte_ids[:, t], torch.full((2,), t), cache) for t in range(40)]
+    torch.testing.assert_close(torch.stack(steps, 1), whole, rtol=0, atol=1e-9)
+    changed = byte_ids.clone()
+    changed[:, 20:] = 0
+    torch.testing.assert_close(model(changed)[:, :20], whole[:, :20], rtol=0, atol=1e-9)
+    with pytest.raises(ValueError, match="byte_ids must have at least 2 bytes per row"):
+        model.loss(byte_ids[:, :1])
+
+
+def test_a_byte_model_needs_no_more_than_a_configuration():
+    config = UNetConfig(width=16, num_heads=2, num_encoder_layers=2, num_token_layers=1, num_decoder_layers=0)
+    assert float(ByteModel(config).loss(torch.randint(256, (2, 20)))) == pytest.approx(5.55, abs=0.1)

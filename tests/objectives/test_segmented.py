@@ -1,0 +1,101 @@
+"""Language-model training with a segmenter in one forward pass."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from rltok_rl.agents.segmenters import SEGMENTERS, make_segmenter
+
+from rltok_rl.functional.likelihood import byte_log_prob
+from rltok_rl.models import UNet, preset
+from rltok_rl.objectives.segmented import segmented_losses
+
+TEXT = b"Call me Ishmael. Some years ago - never mind how long precisely - I thought I would sail about a little. "
+
+
+@pytest.fixture
+def byte_ids():
+    return torch.tensor(list(TEXT)).unfold(0, 41, 20)  # [4, 41]
+
+
+@pytest.mark.parametrize("name", list(SEGMENTERS))
+def test_every_segmenter_trains_the_model(name, byte_ids):
+    model = UNet(preset("tiny"))
+    out = segmented_losses(model, make_segmenter(name, model), byte_ids)
+    out.total.backward()
+    for part in ("embedding", "encoder", "token_layers", "decoder", "final_head", "early_head"):
+        assert all(p.grad is not None for p in getattr(model, part).parameters()), part
+    assert set(out.figures) == {"bits_per_byte", "early_bits_per_byte", "rate"}
+    nats = -byte_log_prob(out.output.final_logits, byte_ids[:, 1:]).mean()
+    torch.testing.assert_close(out.losses["loss_language_model"], nats)
+    torch.testing.assert_close(out.figures["bits_per_byte"], nats.detach() / math.log(2))
+    torch.testing.assert_close(out.total, sum(out.losses.values()))
+
+
+@pytest.mark.parametrize(("name", "loss"), [("gumbel", "binomial"), ("hnet", "ratio"), ("entropy-spike", "spikes")])
+def test_own_losses_carry_their_coefficients(name, loss, byte_ids):
+    model = UNet(preset("tiny"))
+    segmenter = make_segmenter(name, model)
+    out = segmented_losses(model, segmenter, byte_ids, early_exit=0.5)
+    (own,) = segmenter.losses(out.output.segments, byte_ids[:, :-1], out.output.final_logits).values()
+    torch.testing.assert_close(out.losses[f"loss_{loss}"], segmenter.coefficients[loss] * own)
+
+
+def slopes(name: str, byte_ids: torch.Tensor, **options) -> dict[str, float]:
+    """Largest gradient of the next-byte loss alone in each parameter that is the segmenter's own."""
+    model = UNet(preset("tiny"))
+    segmenter = make_segmenter(name, model, **options)
+    segmented_losses(model, segmenter, byte_ids).losses["loss_language_model"].backward()
+    shared = {id(p) for p in model.parameters()}
+    own = [(key, p) for key, p in segmenter.named_parameters() if id(p) not in shared]
+    return {key: 0.0 if p.grad is None else float(p.grad.abs().max()) for key, p in own}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "learning"),
+    [
+        ("gumbel", {}, "predictor.0.weight"),
+        ("hnet", {}, "query.weight"),
+        ("hnet", {"variant": "baseline"}, "key.weight"),
+    ],
+)
+def test_next_byte_losses_reach_what_draws_boundaries(name, options, learning, byte_ids):
+    assert slopes(name, byte_ids, **options)[learning] > 1e-7
+
+
+def test_a_spike_predictor_learns_from_spikes_alone(byte_ids):
+    found = slopes("entropy-spike", byte_ids)
+    assert all(found[key] == 0 for key in found if key.startswith("predictor"))
+
+
+def test_an_entropy_model_of_its_own_learns_from_its_own_loss_alone(byte_ids):
+    assert set(slopes("entropy-threshold", byte_ids).values()) == {0.0}
+    model = UNet(preset("tiny"))
+    segmenter = make_segmenter("entropy-threshold", model)
+    segmented_losses(model, segmenter, byte_ids).losses["loss_predictor"].backward()
+    assert all(p.grad is None for p in model.parameters())
+    assert all(p.grad is not None for p in segmenter.parameters())
+
+
+@pytest.mark.parametrize("name", ["hnet", "gumbel"])
+def test_a_few_updates_lower_the_loss(name, byte_ids):
+    torch.manual_seed(0)
+    model = UNet(preset("tiny"))
+    segmenter = make_segmenter(name, model)
+    optimizer = torch.optim.Adam([*model.parameters(), *segmenter.parameters()], lr=3e-3)
+    bits = []
+    for _ in range(25):
+        out = segmented_losses(model, segmenter, byte_ids, generator=torch.Generator().manual_seed(0))
+        optimizer.zero_grad()
+        out.total.backward()
+        optimizer.step()
+        bits.append(float(out.figures["bits_per_byte"]))
+    assert bits[0] == pytest.approx(8, abs=0.3) and bits[-1] < 4.5
+
+
+def test_misuse_is_said_by_name():
+    model = UNet(preset("tiny"))
+    with pytest.raises(ValueError, match=r"byte_ids must have shape \[B, T \+ 1 >= 2\], got \[2, 1\]"):
+        segmented_losses(model, make_segmenter("uniform", model), torch.zeros(2, 1, dtype=torch.int64))

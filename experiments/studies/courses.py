@@ -22,14 +22,18 @@ from rltok_rl.data.languages import Language
 from rltok_rl.models.unet import UNet
 from rltok_rl.training.snapshots import snapshot_updates
 
-_PAPER = ("estimator=return", "baseline=batch_mean", "loss.policy=0.01", "rate.coefficient=0.01")  # Section 2.5, Table 2
+_PAPER = (
+    "estimator=return",
+    "baseline=batch_mean",
+    "loss.policy=0.01",
+    "rate.coefficient=0.01",
+)  # Section 2.5, Table 2
 SYSTEMS: dict[str, tuple[str, ...]] = {
     "learned": (),
     "uniform": ("actor=uniform",),
     "random": ("actor=random",),
     "paper": _PAPER,
     "no_early_exit": (*_PAPER, "estimator.reward=log_likelihood", "loss.early_exit=0.0"),
-    "siblings": ("estimator=return", "estimator.gamma=0.9", "baseline=siblings"),
 }
 """What is changed in ``experiment=recall`` or ``experiment=lexicon``, by the name of the system."""
 _FIXED = ("uniform", "random")  # whose boundaries no training moves
@@ -92,9 +96,9 @@ def judge(
         seed: of texts and boundaries.
 
     Returns:
-        ``share`` of the optimal return and its ``standard_error`` over batches; ``rate``, boundaries per byte; ``hits``,
-        the share of the best boundaries that are drawn, ``in_sight``, drawn there or up to ``window - 1`` bytes later;
-        ``elsewhere``, the share of all other places that are.
+        ``share`` of the optimal return and its ``standard_error`` over batches; ``rate``, boundaries per byte;
+        ``hits``, how many of the best boundaries are drawn, and ``in_sight``, drawn there or up to ``window - 1`` bytes later;
+        ``elsewhere``, how many of all other places have one.
     """
     training = model.training
     model.eval()

@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -150,17 +150,9 @@ def run(study: Study, command: str) -> list[dict[str, Any]]:
         name = {"language": language, "system": system, "seed": seed, "options": fingerprint(config)}
         course = next((one for one in kept if all(one[key] == value for key, value in name.items())), None)
         if course is None:
-
-            def tell(look: dict[str, Any], done: float, label: str = f"{language} {system} seed {seed}") -> None:
-                spent = time.perf_counter() - start
-                left = spent / (fresh + max(done, 0.01)) * (len(cells) - len(courses) - done)
-                print(
-                    f"  {len(courses) + 1}/{len(cells)} {label}: {done:.0%}, share {look['share']:.3f}, rate "
-                    f"{look['rate']:.3f}, {look['cpu_seconds']:.0f} CPU s; about {left:.0f} s left for all",
-                    file=sys.stderr,
-                    flush=True,
-                )
-
+            tell = _teller(
+                f"{place + 1}/{len(cells)} {language} {system} seed {seed}", start, fresh, len(cells) - place
+            )
             course = {**name, "rate_given": rate, **take_course(config, num_looks=study.looks, after_look=tell)}
             fresh += 1
         courses.append(course)
@@ -170,6 +162,17 @@ def run(study: Study, command: str) -> list[dict[str, Any]]:
     (out / "learn.md").write_text("\n\n".join([f"`{command}`", machine("cpu"), *lines, table(courses)]) + "\n")
     draw_learning(courses, out / "learn.png", goal=GOAL)
     return courses
+
+
+def _teller(label: str, start: float, fresh: int, left: int) -> Callable[[dict[str, Any], float], None]:
+    """Prints a line per look, with the time that is left for all trainings at the pace so far."""
+
+    def tell(look: dict[str, Any], done: float) -> None:
+        remaining = (time.perf_counter() - start) / max(fresh + done, 0.01) * (left - done)
+        shown = f"share {look['share']:.3f}, rate {look['rate']:.3f}, {look['cpu_seconds']:.0f} CPU s"
+        print(f"  {label}: {done:.0%}, {shown}; about {remaining:.0f} s left", file=sys.stderr, flush=True)
+
+    return tell
 
 
 def _write(store: Path, study: Study, command: str, courses: Sequence[dict[str, Any]]) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean, median_low
+from statistics import fmean
 from typing import Any
 
 from rltok_rl.viz.look import ALERT, INK, OURS, PALE, plain_figures
 
 NAMES = {
     "learned": "learned, local flips",
-    "siblings": "two rows per text, γ 0.9",
     "paper": "paper: return, batch mean, γ 0.99",
     "no_early_exit": "paper, no early exit",
     "uniform": "uniform boundaries",
@@ -20,7 +19,6 @@ NAMES = {
 """What systems are called, in the order of the legend."""
 _COLOURS = {
     "learned": OURS,
-    "siblings": "#7b5ea7",
     "paper": ALERT,
     "no_early_exit": "#e08e0b",
     "uniform": "#3b5ba5",
@@ -44,17 +42,27 @@ def draw_learning(courses: Sequence[dict[str, Any]], path: Path, *, goal: float)
     if not languages:
         raise ValueError("courses must hold at least one training, got none")
     with plain_figures() as plt:
-        figure = plt.figure(figsize=(11.4, 3.15 * len(languages) + 0.45), layout="constrained")
-        panels = figure.subplots(len(languages), 2, squeeze=False, width_ratios=(1, 1.55))
+        size = (11.4, 3.1 * len(languages) + 0.75)
+        figure = plt.figure(figsize=size)
+        space: Any = {"left": 0.055, "right": 0.995, "top": 1 - 0.35 / size[1], "bottom": 0.95 / size[1]}
+        panels = figure.subplots(
+            len(languages),
+            2,
+            squeeze=False,
+            gridspec_kw={**space, "width_ratios": (1, 1.75), "wspace": 0.03, "hspace": 0.3},
+        )
         for (left, right), language in zip(panels, languages, strict=True):
             mine = [one for one in courses if one["language"] == language]
             _draw_courses(left, mine, goal)
             left.set_title(_TITLES.get(language, language), fontsize=9.5, weight="bold")
-            _draw_texts(right, [one for one in mine if "sample" in one and one["system"] == "learned"])
+            _draw_texts(right, [one for one in mine if one["system"] == "learned"])
         panels[-1, 0].set_xlabel("MB of text")
-        found = {label: handle for row in panels for handle, label in zip(*row[0].get_legend_handles_labels())}
-        order = [name for name in NAMES.values() if name in found]
-        figure.legend([found[name] for name in order], order, loc="outside lower left", ncols=6, fontsize=8)
+        labels = {
+            label: handle for row in panels for handle, label in zip(*row[0].get_legend_handles_labels(), strict=True)
+        }
+        order = [name for name in NAMES.values() if name in labels]
+        place: Any = {"loc": "lower left", "bbox_to_anchor": (0.045, 0.0), "ncols": len(order), "fontsize": 8}
+        figure.legend([labels[name] for name in order], order, **place)
         figure.savefig(path)
         plt.close(figure)
     return path
@@ -82,33 +90,30 @@ def _draw_courses(axes: Any, courses: Sequence[dict[str, Any]], goal: float) -> 
 
 
 def _draw_texts(axes: Any, courses: Sequence[dict[str, Any]]) -> None:
-    """A line per seed: characters on a background by probability, a mark below each of the best boundaries."""
+    """A line per seed: characters on a background by probability, a bar after each of the best boundaries."""
     from matplotlib.colors import LinearSegmentedColormap
 
-    axes.set_axis_off()
-    if not courses:
-        return
     shades = LinearSegmentedColormap.from_list("boundary", ["#f6f7f8", "#8fc9c3", OURS])
-    text, best = courses[0]["sample"]["text"], courses[0]["sample"]["best"]
-    lines = len(courses)
-    middle = median_low([one["final"]["share"] for one in courses])
+    axes.set_axis_off()
     for place, one in enumerate(courses):
-        values = one["sample"]["probabilities"]
-        extent = (0, len(text), place + 0.92, place + 0.08)
+        text, best, values = (one["sample"][key] for key in ("text", "best", "probabilities"))
+        extent = (0, len(text), place + 0.94, place + 0.06)
         axes.imshow([values], cmap=shades, vmin=0, vmax=1, extent=extent, aspect="auto", interpolation="nearest")
         for column, character in enumerate(text):
-            ink = "white" if values[column] > 0.72 else INK
-            style: Any = {"ha": "center", "va": "center_baseline", "family": "monospace", "fontsize": 7.6}
-            axes.text(column + 0.5, place + 0.52, character, color=ink, **style)
-        typical = one["final"]["share"] == middle
-        axes.text(-1, place + 0.5, f"seed {one['seed']}", ha="right", va="center", fontsize=7.5)
+            style: Any = {"ha": "center", "va": "center_baseline", "family": "monospace", "fontsize": 8}
+            axes.text(column + 0.5, place + 0.52, character, color="white" if values[column] > 0.72 else INK, **style)
+            if best[column] == "1" and column:
+                axes.plot([column + 1] * 2, [place + 0.06, place + 0.94], color=ALERT, lw=1.5, solid_capstyle="butt")
+                if not place:
+                    axes.plot([column + 1], [-0.12], marker="v", color=ALERT, ms=4.5, mew=0)
+        axes.text(-0.8, place + 0.5, f"seed {one['seed']}", ha="right", va="center", fontsize=8)
         share = f"{one['final']['share']:.3f}"
-        axes.text(len(text) + 1, place + 0.5, share, va="center", fontsize=7.5, weight="bold" if typical else None)
-    for column in (n for n, b in enumerate(best) if b == "1" and n):
-        axes.plot([column + 1] * 2, [0.0, lines], color=ALERT, lw=1.3, solid_capstyle="butt", zorder=3)
-        axes.plot([column + 1], [-0.12], marker="v", color=ALERT, ms=4.5, clip_on=False)
-    axes.set(xlim=(-6, len(text) + 6), ylim=(lines + 0.1, -0.4))
+        axes.text(len(text) + 0.8, place + 0.5, share, va="center", fontsize=8, color=OURS, weight="bold")
+    if courses:
+        axes.text(len(text) + 0.8, -0.12, "share", va="center", fontsize=7.5, color="#5c6770")
+        axes.set(xlim=(-6, len(text) + 5.5), ylim=(max(len(courses), 4) + 0.05, -0.4))
     axes.set_title(
-        "One fresh text; darker where the learned policy is likelier to end a token; ▾ optimal boundaries; right: share",
-        fontsize=8,
+        "a fresh text: darker is a likelier boundary of the learned policy, red the best boundaries",
+        fontsize=8.5,
+        x=0.085,
     )

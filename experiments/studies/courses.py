@@ -97,8 +97,8 @@ def judge(
 
     Returns:
         ``share`` of the optimal return and its ``standard_error`` over batches; ``rate``, boundaries per byte;
-        ``hits``, how many of the best boundaries are drawn, and ``in_sight``, drawn there or up to ``window - 1`` bytes later;
-        ``elsewhere``, how many of all other places have one.
+        ``hits``, the part of the best boundaries that is drawn, and ``in_sight``, there or up to ``window - 1`` bytes
+        later; ``elsewhere``, the part of all other places that has one.
     """
     training = model.training
     model.eval()

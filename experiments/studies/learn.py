@@ -83,7 +83,7 @@ def read_study(arguments: Sequence[str]) -> Study:
 
 def grid(study: Study) -> list[tuple[str, str, int]]:
     """(language, system, seed) of all trainings, in their order: the learned policies of all languages first."""
-    cells = [(language, "learned", seed) for language in study.languages for seed in range(study.seeds)]
+    cells = [(language, "learned", seed) for seed in range(study.seeds) for language in study.languages]
     others = [system for system in study.systems if system != "learned"]
     return cells + [(lan, system, s) for s in range(study.other_seeds) for lan in study.languages for system in others]
 

@@ -143,7 +143,8 @@ def run(study: Study, command: str) -> list[dict[str, Any]]:
     out.mkdir(parents=True, exist_ok=True)
     store = out / "learn.json"
     kept = json.loads(store.read_text())["courses"] if store.exists() else []
-    cells, courses, start, fresh = grid(study), [], time.perf_counter(), 0
+    cells, start, fresh = grid(study), time.perf_counter(), 0
+    courses: list[dict[str, Any]] = []
     for place, (language, system, seed) in enumerate(cells):
         rate = None if system == "learned" else matched_rate(courses, language)
         config = course_config(language, system, seed, rate=rate, overrides=study.overrides)

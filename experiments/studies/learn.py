@@ -19,6 +19,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import torch
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rltok_rl.experiments.bench.harness import keep_memory, machine
@@ -139,6 +140,7 @@ def run(study: Study, command: str) -> list[dict[str, Any]]:
         command: how it was started.
     """
     keep_memory()
+    torch.set_num_threads(1)  # CPU seconds are those of one thread
     out = Path(study.out)
     out.mkdir(parents=True, exist_ok=True)
     store = out / "learn.json"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -74,10 +75,19 @@ def course_config(
 
 
 def fingerprint(config: TrainConfig) -> str:
-    """A few letters that change with any option of a training; the folder, which it has none of, aside."""
-    options: Any = OmegaConf.to_container(OmegaConf.structured(config))
-    options.pop("out")
-    return hashlib.sha256(repr(options).encode()).hexdigest()[:12]
+    """A few letters that change with what a training sets, and not with options that others gain; the folder aside.
+
+    Args:
+        config: of the training.
+    """
+    options, usual = (OmegaConf.to_container(OmegaConf.structured(one)) for one in (config, TrainConfig()))
+    assert isinstance(options, dict) and isinstance(usual, dict)
+    changed = {
+        name: {k: v for k, v in value.items() if usual[name][k] != v} if isinstance(value, dict) else value
+        for name, value in options.items()
+        if name != "out" and usual[name] != value
+    }
+    return hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:12]
 
 
 @torch.no_grad()

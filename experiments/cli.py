@@ -11,6 +11,9 @@ from rltok_rl.version import __version__
 
 COMMANDS = {
     "train": ("rltok_rl.experiments.train", "train a boundary policy and its language model (Hydra options)"),
+    "segment": ("rltok_rl.experiments.segment", "show where a model ends its tokens"),
+    "generate": ("rltok_rl.experiments.generate", "write on from a prompt, byte by byte"),
+    "eval": ("rltok_rl.experiments.evaluate", "measure a model on text that it was not trained on"),
     "report": ("rltok_rl.experiments.report", "write the report of a run, or compare several"),
     "demo": ("rltok_rl.experiments.demo", "a first look: build a model, run it on text of this machine"),
     "bench": ("rltok_rl.experiments.bench.__main__", "time the fast paths against their references"),

@@ -234,3 +234,6 @@ def register() -> None:
     store.store(name="train_schema", node=TrainConfig)
     for group, schema in GROUPS.items():
         store.store(group=group, name="schema", node=schema)
+
+
+register()  # compositions need the schemas, whoever asks

@@ -6,11 +6,11 @@ The weights are fresh, so the boundaries mean nothing yet; what is shown is that
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 
 import torch
+from rltok_rl.experiments.arguments import use_colour
 
 from rltok_rl.data import local_prose
 from rltok_rl.functional.likelihood import bits_per_byte, next_byte_log_prob
@@ -83,8 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if not 2 <= options.bytes <= MOST_BYTES:
         parser.error(f"argument --bytes: must be 2 (one to read, one to predict) to {MOST_BYTES}, got {options.bytes}")
-    wanted = sys.stdout.isatty() or os.environ.get("FORCE_COLOR", "0") not in ("", "0")
-    colour = wanted and not os.environ.get("NO_COLOR")
+    colour = use_colour("auto")
 
     torch.manual_seed(0)
     model = UNet(preset(options.model)).eval()

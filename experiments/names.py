@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import tempfile
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -69,6 +70,23 @@ def check_overrides(arguments: Sequence[str]) -> None:
                 raise ValueError(f"model.overrides holds fields of UNetConfig, got {field!r}{_nearest(field, sizes)}")
         elif name not in known and not any(name.startswith(f"{free}.") for free in _free(known)):
             raise ValueError(f"there is no option {name!r}{_nearest(name, [*known, *groups])}")
+
+
+def check_folder(arguments: Sequence[str]) -> None:
+    """Refuse a folder of a run that cannot be written, before Hydra tries to.
+
+    Args:
+        arguments: of the command line.
+    """
+    given = [argument.partition("=")[2] for argument in arguments if argument.startswith("out=")]
+    if not given or "$" in given[-1] or any(flag in arguments for flag in ("-m", "--multirun")):
+        return
+    try:
+        Path(given[-1]).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=given[-1]):
+            pass
+    except OSError as error:
+        raise OSError(f"out must be a folder that can be written, got {given[-1]!r}: {error.strerror}") from None
 
 
 def _free(known: dict[str, type]) -> list[str]:

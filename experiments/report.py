@@ -13,17 +13,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rltok_rl.experiments.markdown import fenced, markdown, number, with_unit
-from rltok_rl.experiments.run_folder import RunFolder, flat, read_run
+from rltok_rl.experiments.comparison import digits, figures_of, shown, write_comparison
+from rltok_rl.experiments.markdown import fenced, markdown, with_unit
+from rltok_rl.experiments.run_folder import RunFolder, read_run
 
-from rltok_rl.training.record import bytes_per_second
 from rltok_rl.training.snapshots import sample_parts
 from rltok_rl.viz import boundary_text
-from rltok_rl.viz.comparison import draw_comparison
 from rltok_rl.viz.curves import draw_curves, draw_loss_flops
 from rltok_rl.viz.over_time import Snapshot, draw_over_time
-
-_NOT_COMPARED = ("out", "resume", "checkpoint_every", "logger", "snapshots")
 
 
 def write_report(folder: Path) -> Path:
@@ -70,68 +67,21 @@ def draw_figures(run: RunFolder) -> list[Path]:
     return made
 
 
-def write_comparison(folders: list[Path], out: Path) -> Path:
-    """Write ``report.md`` and ``comparison.png`` of several runs: what differs, and what came of it.
-
-    Args:
-        folders: of the runs.
-        out: folder to write to; made if it is not there.
-    """
-    runs = [read_run(folder) for folder in folders]
-    names = _names(runs)
-    out.mkdir(parents=True, exist_ok=True)
-    options = [flat({k: v for k, v in run.config.items() if k not in _NOT_COMPARED}) for run in runs]
-    keys = list(dict.fromkeys(key for one in options for key in one))
-    differing = [key for key in keys if any(one.get(key) != options[0].get(key) for one in options)]
-    header = ["run", *(f"`{key}`" for key in differing), *_FIGURES]
-    body = [
-        [name, *(_shown(one.get(key)) for key in differing), *_figures(run).values()]
-        for name, run, one in zip(names, runs, options, strict=True)
-    ]
-    parts = [f"# {', '.join(names)}", markdown(header, body)]
-    if any(run.history for run in runs):
-        found = {name: (run.history, run.held_out) for name, run in zip(names, runs, strict=True)}
-        targets = {name: run.target_rate for name, run in zip(names, runs, strict=True)}
-        draw_comparison(found, out / "comparison.png", target_rates=targets)
-        parts.append(
-            "![Bits per byte against bytes and FLOPs, boundaries per byte against bytes](comparison.png)\n\n"
-            "Lines are training, dots are held-out text. One run per line: a difference may be that of seeds."
-        )
-    if not differing:
-        parts.append("All runs have one configuration.")
-    page = out / "report.md"
-    page.write_text("\n\n".join(parts) + "\n")
-    return page
-
-
-_FIGURES = ("bits per byte, held out", "early exit", "rate (target)", "entropy, nats", "bytes", "FLOPs", "speed")
-
-
-def _figures(run: RunFolder) -> dict[str, str]:
-    """The figures of a run in one line of a table, by the names of its columns."""
-    look = run.looks[-1] if run.looks else {}
-    error = look.get("held_out_standard_error")
-    loss, early = look.get("held_out_bits_per_byte"), look.get("held_out_early_bits_per_byte")
-    speed = bytes_per_second(run.starts)
-    late = look and look["bytes"] != run.bytes_done
-    when = f" at {with_unit(look['bytes'], 'B')}" if late else ""
-    values = (
-        _with_error(loss, error) + when,
-        _digits(early),
-        f"{_digits(look.get('held_out_rate'))} ({_shown(run.target_rate)})",
-        number(run.last("entropy")),
-        with_unit(run.bytes_done, "B"),
-        with_unit(run.last_value("flops"), "FLOPs"),
-        "-" if speed is None else with_unit(speed, "B/s"),
-    )
-    return dict(zip(_FIGURES, values, strict=True))
-
-
 def _standing(run: RunFolder) -> str:
     updates = int(run.history["update"][-1]) if run.history else 0
     total = run.option("optim.total_bytes") or 0
     done = f"{updates:,} updates, {with_unit(run.bytes_done, 'B')} of {with_unit(total, 'B')}"
     return f"{'Finished' if run.summary else '**Unfinished**'}: {done}."
+
+
+_GROUPS = (
+    ("actor", "actor.name", ("rate", "warm_start_bytes")),
+    ("estimator", "estimator.name", ("gamma", "reward", "price")),
+    ("baseline", "baseline.name", ("rows_per_text",)),
+    ("loss", "loss.objective", ("policy_epochs", "language_model", "policy", "early_exit", "entropy")),
+    ("rate control", "rate.control", ("coefficient",)),
+)
+"""What a training is made of: what to call it, the option that names it, and those of its options that are shown."""
 
 
 def _trained(run: RunFolder) -> str:
@@ -142,32 +92,30 @@ def _trained(run: RunFolder) -> str:
         ["parameters", f"{parameters:,}" if parameters else "-"],
         [
             "data",
-            f"`{option('data.source')}`, {option('data.num_rows')} rows of {option('data.num_steps')} bytes; "
-            f"{option('data.held_out')} of it held out",
+            f"`{option('data.source')}`{_options(option('data.options'))}, {option('data.num_rows')} rows of "
+            f"{option('data.num_steps')} bytes; {option('data.held_out')} of it held out",
         ],
-        [
-            "estimator",
-            f"`{option('estimator.name')}`, gamma {option('estimator.gamma')}{_options(option('estimator.options'))}",
-        ],
-        [
-            "rate control",
-            f"`{option('rate.control')}`, coefficient {option('rate.coefficient')}{_options(option('rate.options'))}",
-        ],
-        ["optimizer", f"AdamW, learning rate {option('optim.lr')}"],
-        ["seed", str(option("seed"))],
     ]
+    for title, named, keys in _GROUPS:
+        group = named.partition(".")[0]
+        if (name := option(named)) is not None:
+            given = {key: value for key in keys if (value := option(f"{group}.{key}")) is not None}
+            lines.append([title, f"`{name}`{_options(given)}{_options(option(f'{group}.options'))}"])
+    lines += [["optimizer", f"AdamW, learning rate {option('optim.lr')}"], ["seed", str(option("seed"))]]
     command = run.starts[-1]["command"] if run.starts else (run.summary or {}).get("command", "")
-    return markdown(["", ""], lines) + (f"\n\n{fenced(command)}" if command else "")
+    return markdown(["option", "value"], lines) + (f"\n\n{fenced(command)}" if command else "")
 
 
 def _results(run: RunFolder) -> str:
     look = run.looks[-1] if run.looks else {}
     loss, early = look.get("held_out_bits_per_byte"), look.get("held_out_early_bits_per_byte")
     rate = look.get("held_out_rate")
-    rows = list(_figures(run).items())
+    rows = list(figures_of(run).items())
+    rows.insert(2, ("bits per byte, training", digits(run.last("bits_per_byte"))))
     if loss is not None and early is not None:
         rows.insert(2, ("what tokens are worth (early exit less whole model)", f"{early - loss:.3f}"))
-    rows.insert(2, ("bits per byte, training", _digits(run.last("bits_per_byte"))))
+    if (share := look.get("held_out_share")) is not None:
+        rows.append(("share of what tokens can earn, held out", digits(share)))
     if rate:
         rows.append(("bytes per token, held out", f"{1 / rate:.2f}"))
     memory = (run.summary or {}).get("peak_memory")
@@ -228,7 +176,7 @@ def _not_done(run: RunFolder) -> list[str]:
     if run.history:
         found.append(
             "FLOPs count matrix products of forward and backward passes, not attention scores, nor what an "
-            "estimator tries besides."
+            "estimator tries besides, nor further epochs of the policy."
         )
     if any((start.get("git") or {}).get("dirty") for start in run.starts):
         found.append("Files differed from the revision: the code that ran is not all in it.")
@@ -243,28 +191,8 @@ def _snapshot(look: dict[str, Any]) -> Snapshot:
     return Snapshot(with_unit(look["bytes"], "B"), text, boundaries, probabilities, notes)
 
 
-def _names(runs: list[RunFolder]) -> list[str]:
-    """Names of folders; with their parents' where they would be the same."""
-    names = [run.name for run in runs]
-    if len(set(names)) == len(names):
-        return names
-    return ["/".join(run.path.resolve().parts[-2:]) for run in runs]
-
-
 def _options(options: dict[str, Any] | None) -> str:
-    return "".join(f", {key} {_shown(value)}" for key, value in (options or {}).items())
-
-
-def _shown(value: Any) -> str:
-    return "-" if value is None else str(value)
-
-
-def _digits(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
-
-
-def _with_error(value: float | None, error: float | None) -> str:
-    return _digits(value) if error is None else f"{_digits(value)} ± {error:.3f}"
+    return "".join(f", {key} {shown(value)}" for key, value in (options or {}).items())
 
 
 def main(arguments: list[str] | None = None) -> int:

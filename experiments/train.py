@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -25,13 +26,13 @@ import torch
 from omegaconf import OmegaConf
 from rltok_rl.experiments.bench.harness import keep_memory, machine
 from rltok_rl.experiments.build import make_trainer
-from rltok_rl.experiments.config import TrainConfig, register
-from rltok_rl.experiments.names import check_overrides
+from rltok_rl.experiments.config import TrainConfig
+from rltok_rl.experiments.names import check_folder, check_overrides
 from rltok_rl.experiments.recording import Recorder
 from rltok_rl.experiments.report import write_report
-from safetensors.torch import save_file
 
-from rltok_rl.training.checkpoint import list_checkpoints, load_checkpoint
+from rltok_rl.training import TrainingFailed
+from rltok_rl.training.checkpoint import CheckpointError, list_checkpoints, load_checkpoint
 from rltok_rl.training.distributed import Processes, init_processes, main_speaks
 from rltok_rl.training.loggers import check_logger
 from rltok_rl.training.record import bytes_per_second, peak_memory, without_folders
@@ -39,8 +40,6 @@ from rltok_rl.training.sharding import whole_model
 from rltok_rl.training.signals import StopRequest
 from rltok_rl.training.snapshots import sample_parts
 from rltok_rl.viz import boundary_text
-
-register()
 
 
 def check_same_run(config: TrainConfig, path: Path) -> None:
@@ -103,7 +102,7 @@ def run(config: TrainConfig, command: str, processes: Processes | None = None) -
         asked = stop.name or "another process was asked to stop"
         print(f"\n{asked}: saved after update {trainer.updates}; go on with resume=true", file=sys.stderr)
         return reached
-    save_file(model.state_dict(), out / "model.safetensors")
+    model.save_pretrained(out / "model")
     look = recorder.last_look(model)
     summary = {
         "command": without_folders(command),
@@ -122,7 +121,7 @@ def run(config: TrainConfig, command: str, processes: Processes | None = None) -
     report = write_report(out)
     print(boundary_text(text, boundaries, probabilities, colour=sys.stdout.isatty()))
     print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in summary.items()}, indent=1))
-    for path in (report, out / "metrics.csv", out / "sample.txt", out / "model.safetensors"):
+    for path in (report, out / "metrics.csv", out / "sample.txt", out / "model"):
         print(path)
     return summary
 
@@ -138,15 +137,21 @@ def configured(config: Any) -> None:
         except RuntimeError as error:
             sys.exit(str(error))
         launcher = f"torchrun --nproc-per-node {processes.world_size}" if processes.group else "python"
-        with processes:
-            run(made, " ".join([launcher, "-m rltok_rl.experiments.train", *sys.argv[1:]]), processes)
+        try:
+            with processes:
+                run(made, " ".join([launcher, "-m rltok_rl.experiments.train", *sys.argv[1:]]), processes)
+        except (ValueError, TypeError, OSError, CheckpointError, TrainingFailed) as error:
+            if "HYDRA_FULL_ERROR" in os.environ:
+                raise
+            sys.exit(f"rltok train: {error}")  # what was asked for is wrong, not the code
 
 
 def main() -> None:
     """Command line."""
     try:
         check_overrides(sys.argv[1:])
-    except ValueError as error:
+        check_folder(sys.argv[1:])
+    except (ValueError, OSError) as error:
         sys.exit(str(error) if main_speaks() else 1)
     if main_speaks():
         configured()

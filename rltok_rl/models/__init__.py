@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from rltok_rl.models.config import UNetConfig
 from rltok_rl.models.presets import PRESETS, preset
+from rltok_rl.models.segmentation import Segmentation, segment
 from rltok_rl.models.shared import SharedModel
 from rltok_rl.models.unet import UNet, UNetOutput, parameter_counts
 
-__all__ = ["PRESETS", "SharedModel", "UNet", "UNetConfig", "UNetOutput", "parameter_counts", "preset"]
+__all__ = [
+    "PRESETS",
+    "Segmentation",
+    "SharedModel",
+    "UNet",
+    "UNetConfig",
+    "UNetOutput",
+    "parameter_counts",
+    "preset",
+    "segment",
+]

@@ -20,6 +20,7 @@ from rltok_rl.models.config import UNetConfig
 from rltok_rl.models.heads import BoundaryHead, BoundaryTerms, ByteHead
 from rltok_rl.models.layers import LayerStack, RMSNorm
 from rltok_rl.models.pooling import Layout, downsample, token_layout, token_update, upsample
+from rltok_rl.models.pretrained import Pretrained
 from rltok_rl.models.rotary import Rotary, rotary
 from rltok_rl.sampling import sample_boundaries
 
@@ -37,7 +38,7 @@ class UNetOutput:
     num_tokens: Tensor  # [B]
 
 
-class UNet(nn.Module):
+class UNet(Pretrained, nn.Module):
     """Byte-level U-Net with a boundary policy and an early exit.
 
     Args:

@@ -20,6 +20,7 @@ from rltok_rl.training.alarms import Alarms
 from rltok_rl.training.distributed import Processes
 from rltok_rl.training.gradients import joint_gradients, policy_gradients
 from rltok_rl.training.options import PRECISIONS, LoopOptions, make_optimizer
+from rltok_rl.training.randomness import as_state, random_states, set_random_states
 from rltok_rl.training.schedule import cosine_schedule
 from rltok_rl.training.sharding import average_gradients, load_whole, prepare_model, whole
 
@@ -112,6 +113,7 @@ class Trainer:
         )
         for group in self.optimizer.param_groups:
             group["lr"] = options.lr * scale
+        self.warnings = []
         self.optimizer.zero_grad(set_to_none=True)
         precision = PRECISIONS[options.precision]
         batch: list[TensorDictBase] | None = [] if options.policy_epochs > 1 else None
@@ -130,7 +132,7 @@ class Trainer:
         for _ in range(options.policy_epochs - 1):
             assert batch is not None
             self.optimizer.zero_grad(set_to_none=True)
-            again = self._step(policy_gradients(self.model, batch, self.loss, precision=precision))
+            again = self._step(policy_gradients(self.model, batch, self.loss, precision=precision), again=True)
             figures |= {name: again[name] for name in _MOVED if name in again}
         figures["lr"] = options.lr * scale
         self.updates += 1
@@ -154,15 +156,16 @@ class Trainer:
             rollout["logits"], rollout["entropy"] = scores.logits, scores.entropy()
         return rollout
 
-    def _step(self, found: dict[str, Tensor]) -> dict[str, float]:
-        """Clip, look at the figures, step; the figures are those of all processes."""
+    def _step(self, found: dict[str, Tensor], *, again: bool = False) -> dict[str, float]:
+        """Clip, look at the figures, step; the figures are those of all processes. Alarms count a batch once."""
         average_gradients(self.trained, self.processes.group)
         norm = whole(nn.utils.clip_grad_norm_(self.trained.parameters(), self.options.clip_norm))
         # Losses average to those of the whole batch; figures are its own already.
         figures = self.processes.mean({name: float(value) for name, value in found.items()})
         figures["grad_norm"] = float(norm)
         # Before a broken gradient reaches the weights.
-        self.warnings = self.alarms.check(figures, self.updates + 1)
+        watched = {k: v for k, v in figures.items() if k in ("loss", "grad_norm")} if again else figures
+        self.warnings += self.alarms.check(watched, self.updates + 1)
         self.optimizer.step()
         return figures
 
@@ -186,7 +189,7 @@ class Trainer:
             "loss": self.loss.state_dict(),
             "texts": self.env.random_state(),
             "boundaries": self.generator.get_state(),
-            "torch": torch.get_rng_state(),
+            "random": random_states(self.model.embedding.weight.device),
             "updates": self.updates,
             "bytes_done": self.bytes_done,
             "flops_done": self.flops_done,
@@ -202,8 +205,8 @@ class Trainer:
         load_whole(self.model, self.optimizer, state["model"], state["optimizer"])
         self.loss.load_state_dict(state["loss"])
         self.env.set_random_state(state["texts"])
-        self.generator.set_state(_cpu(state["boundaries"]))
-        torch.set_rng_state(_cpu(state["torch"]))
+        self.generator.set_state(as_state(state["boundaries"]))
+        set_random_states(state["random"], self.model.embedding.weight.device)
         self.alarms.load_state_dict(state["alarms"])
         self.updates, self.bytes_done = int(state["updates"]), int(state["bytes_done"])
         self.flops_done = float(state["flops_done"])
@@ -228,7 +231,3 @@ def _check_spans(loss: JointLoss, processes: Processes) -> None:
                     f"process_group of {type(part).__name__} in term {name!r} must be that of the processes that train "
                     f"together, got {part.process_group}"
                 )
-
-
-def _cpu(state: Tensor) -> Tensor:
-    return state.to("cpu", torch.uint8)

@@ -50,6 +50,8 @@ class LoopOptions:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
         if self.precision not in PRECISIONS:
             raise ValueError(f"precision must be one of {list(PRECISIONS)}, got {self.precision!r}")
+        if not 0 <= self.warm_up_bytes < self.total_bytes:
+            raise ValueError(f"warm_up_bytes must lie in [0, total_bytes={self.total_bytes}), got {self.warm_up_bytes}")
         cosine_schedule(0, self.total_bytes, warm_up=self.warm_up_bytes, floor=self.lr_floor)
 
 

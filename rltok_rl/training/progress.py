@@ -65,7 +65,7 @@ def describe(
     named = {"bits_per_byte": "{:.3f} bits/byte", "rate": "rate {:.3f}", "entropy": "entropy {:.3f}"}
     parts = [text.format(figures[name]) for name, text in named.items() if name in figures]
     speed = (done - before) / seconds if seconds > 0 else 0.0
-    left = clock((total - done) / speed if speed else 0.0)
+    left = clock(max(0, total - done) / speed if speed else 0.0)  # the last update may go beyond
     drawn = f"\u2595{bar(done / total, width)}\u258f " if width else ""
     share = f"{done / total:>4.0%}" if width else f"{done / total:.0%}"
     return f"{share} {drawn}{', '.join([*parts, f'{speed / 1e3:.0f} kB/s', f'{left} left'])}"

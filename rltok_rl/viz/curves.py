@@ -36,7 +36,7 @@ def draw_curves(
     """
     _check(history)
     held_out = held_out or {}
-    panels = [(title, [k for k in keys if k in history], held, kind) for title, keys, held, kind in _PANELS]
+    panels = [(title, [k for k in keys if _known(history, k)], held, kind) for title, keys, held, kind in _PANELS]
     panels = [panel for panel in panels if panel[1]]
     with plain_figures() as plt:
         columns = min(3, len(panels))
@@ -102,6 +102,11 @@ def _set_range(axes: Any, kind: str, values: list[Sequence[float]]) -> None:
     elif any(v > 0 for one in values for v in one):
         axes.set_yscale("log")
         plain_numbers(axes.yaxis)
+
+
+def _known(history: History, key: str) -> bool:
+    """Whether a figure was ever there; what a rule draws has no entropy, say."""
+    return any(value == value for value in history.get(key, ()))
 
 
 def _check(history: History) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rltok_rl.viz.look import ALERT, INK, OURS, PALE, plain_figures
+from rltok_rl.viz.look import ALERT, INK, PALE, plain_figures
 from rltok_rl.viz.terminal import characters
 
 _CELL = 0.078, 0.25  # inches of a character and of a line
@@ -49,7 +49,7 @@ def draw_over_time(
     with plain_figures() as plt:
         from matplotlib.colors import LinearSegmentedColormap
 
-        shades = LinearSegmentedColormap.from_list("boundary", ["#f6f7f8", "#8fc9c3", OURS])
+        shades = LinearSegmentedColormap.from_list("boundary", ["#ffffff", "#57ada5", "#075e5a"])
         width, height = _CELL[0] * len(shown), _CELL[1] * len(snapshots)
         total = (_LEFT + width + _NOTE * max(1, len(headings)) + 0.1, height + 0.8)
         figure = plt.figure(figsize=total)
@@ -103,7 +103,7 @@ def _draw_line(axes: Any, snapshot: Snapshot, shown: list[tuple[int, int, str]],
     extent = (0, len(shown), bottom, top)
     axes.imshow([values], cmap=shades, vmin=0, vmax=1, extent=extent, aspect="auto", interpolation="nearest")
     for column, (start, end, character) in enumerate(shown):
-        ink = "white" if values[column] > 0.72 else INK
+        ink = "white" if values[column] > 0.6 else INK
         glyph = _glyph(character)
         # Line breaks are there, but not what is read.
         colour = ink if glyph == character else "white" if ink == "white" else "#7d8894"

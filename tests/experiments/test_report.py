@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from rltok_rl.experiments import report, train
+from rltok_rl.experiments import build, report, train
 from rltok_rl.experiments.run_folder import read_run
 
 from ..test_project_text import machine_paths
@@ -23,7 +23,6 @@ FILES = {
     "figures/loss-flops.png",
     "metrics.csv",
     "model.json",
-    "model.safetensors",
     "report.md",
     "sample.txt",
     "samples.jsonl",
@@ -37,13 +36,13 @@ def finished(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "mine"
     overrides = ["optim.total_bytes=1024", "snapshots.num_bytes=120", "model.overrides.target_rate=0.2"]
     config = configured(*QUICK, *overrides, f"out={folder}")
-    patience = train.Alarms.__dataclass_fields__["patience"].default
-    make = train.Alarms
+    patience = build.Alarms.__dataclass_fields__["patience"].default
+    make = build.Alarms
     try:
-        train.Alarms = lambda **options: make(**options, patience=2, least_entropy=9.0)
+        build.Alarms = lambda **options: make(**options, patience=2, least_entropy=9.0)
         train.run(config, f"rltok train out={folder}")
     finally:
-        train.Alarms = make
+        build.Alarms = make
     assert make().patience == patience
     return folder
 
@@ -55,7 +54,8 @@ def copied(finished, tmp_path) -> Path:
 
 def test_a_run_leaves_all_of_its_files(finished):
     found = {p.relative_to(finished).as_posix() for p in finished.rglob("*") if p.is_file()}
-    assert {name for name in found if not name.startswith("checkpoints/")} == FILES
+    assert {name for name in found if not name.startswith(("checkpoints/", "model/"))} == FILES
+    assert any(name.startswith("model/") for name in found)
     assert any(name.startswith("checkpoints/update-00000008/") for name in found)
 
 
@@ -84,8 +84,16 @@ def test_a_report_says_what_was_trained_and_what_came_of_it(finished):
     assert f"{summary['held_out_bits_per_byte']:.3f} ± {summary['held_out_standard_error']:.3f}" in page
     assert f"{summary['held_out_rate']:.3f} (0.2)" in page
     assert f"{json.loads((finished / 'model.json').read_text())['parameters']:,}" in page
-    for wanted in ("`tiny`", "`python-docs`", "`leave_one_out`, gamma 0.95", "`logit_pressure`", "rltok train out="):
-        assert wanted in page
+    wanted = [
+        "`tiny`",
+        "`python-docs`",
+        "`learned`",
+        "`leave_one_out`",
+        "gamma 0.95",
+        "`reinforce`",
+        "`logit_pressure`",
+    ]
+    assert [text for text in [*wanted, "rltok train out="] if text not in page] == []
     for name in re.findall(r"\]\(([^)]+)\)", page):
         assert (finished / name).is_file(), name
     assert page.count("](figures/") == 3

@@ -163,7 +163,7 @@ def test_alarms_are_patient_and_say_what_to_try():
         ({"total_bytes": 0}, "total_bytes must be an integer of at least 1, got 0"),
         ({"total_bytes": 9, "lr": 0.0}, "lr must be positive, got 0.0"),
         ({"total_bytes": 9, "precision": "half"}, r"precision must be one of \['float32', 'bfloat16'\], got 'half'"),
-        ({"total_bytes": 9, "warm_up_bytes": 9}, r"warm_up must lie in \[0, total=9\), got 9"),
+        ({"total_bytes": 9, "warm_up_bytes": 9}, r"warm_up_bytes must lie in \[0, total_bytes=9\), got 9"),
         ({"total_bytes": 9, "lr_floor": 2.0}, r"floor must lie in \[0, 1\], got 2.0"),
     ],
 )

@@ -20,6 +20,10 @@ def test_a_line_tells_how_it_stands():
     assert "0:00 left" in describe({}, done=0, total=10, seconds=0.0)
 
 
+def test_the_last_update_may_go_beyond():
+    assert describe({}, done=105, total=100, seconds=10).endswith("0:00 left")
+
+
 def test_a_terminal_is_written_in_place_and_a_file_line_by_line():
     terminal, file = Terminal(), io.StringIO()
     for stream in (terminal, file):

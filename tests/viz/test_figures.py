@@ -66,7 +66,7 @@ def test_curves_hold_training_and_held_out_text(tmp_path, drawn):
 
 
 def test_curves_are_drawn_of_what_there_is(tmp_path, drawn):
-    few = {"bytes": [1e6], "bits_per_byte": [4.0], "advantage_spread": [0.0]}
+    few = {"bytes": [1e6], "bits_per_byte": [4.0], "advantage_spread": [0.0], "entropy": [math.nan]}
     draw_curves(few, tmp_path / "few.png")
     shown = [axes.get_title(loc="left") for axes in drawn["few.png"].axes if axes.axison]
     assert shown == ["bits per byte", "advantage spread, nats"]
@@ -168,3 +168,15 @@ def test_axes_of_losses_have_plain_numbers():
             labels = [label.get_text() for label in axes.get_yticklabels() if label.get_text()]
             assert len(labels) >= 3 and all(math.isfinite(float(label)) for label in labels)
             plt.close(figure)
+
+
+@pytest.mark.parametrize("window", [1, 2, 5, 40, 1000])
+def test_a_smoothed_curve_is_the_mean_of_neighbours(window):
+    """Against a loop; a value that is missing is left out."""
+    values = [float(n * 7 % 13) for n in range(60)]
+    values[30] = math.nan
+    for n, found in enumerate(look.smooth(values, window)):
+        half = min(window // 2, n // 4)
+        near = [x for x in values[max(0, n - half) : n + half + 1] if not math.isnan(x)]
+        assert found == pytest.approx(sum(near) / len(near)) if near else math.isnan(found)
+    assert look.smooth([], 3) == []

@@ -1,0 +1,109 @@
+"""What the commands share: models, texts and colours as they are named on a command line."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from rltok_rl.models import UNet
+
+
+def whole_number(minimum: int) -> Callable[[str], int]:
+    """A type for argparse: integers of at least ``minimum``.
+
+    Args:
+        minimum: the least that is allowed.
+
+    Example:
+        >>> whole_number(1)("20")
+        20
+    """
+
+    def parse(text: str) -> int:
+        try:
+            number = int(text.replace("_", ""))
+        except ValueError:
+            number = minimum - 1
+        if number < minimum:
+            raise argparse.ArgumentTypeError(f"must be an integer of at least {minimum}, got {text!r}")
+        return number
+
+    return parse
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Declare the model and where it runs."""
+    parser.add_argument("model", metavar="MODEL", help="folder of save_pretrained, folder of a run, or hub id")
+    parser.add_argument("--device", default="cpu", help="where to run it: cpu (default), cuda, cuda:1, mps")
+
+
+def add_drawing(parser: argparse.ArgumentParser) -> None:
+    """Declare how boundaries are drawn."""
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--seed", type=whole_number(0), default=0, help="of all random numbers (default: 0)")
+    how.add_argument("--greedy", action="store_true", help="a boundary where its probability exceeds one half")
+
+
+def load_model(parser: argparse.ArgumentParser, options: argparse.Namespace) -> UNet:
+    """The model that was named; what is wrong with it ends the command."""
+    try:
+        device = torch.device(options.device)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        parser.error(f"argument --device: {options.device!r} cannot be used: {str(error).splitlines()[0]}")
+    try:
+        return UNet.from_pretrained(options.model, device=device)
+    except (OSError, ValueError, TypeError) as error:
+        parser.error(f"argument MODEL: {error}")
+
+
+def read_bytes(parser: argparse.ArgumentParser, name: str, *, least: int = 1) -> bytes:
+    """The bytes of a file, or of standard input for ``-``; any bytes are text here."""
+    if name == "-":
+        if sys.stdin.isatty():
+            print("reading from the keyboard; Ctrl-D ends", file=sys.stderr)
+        text, shown = sys.stdin.buffer.read(), "standard input"
+    else:
+        shown = name
+        try:
+            text = Path(name).read_bytes()
+        except OSError as error:
+            parser.error(f"{name} cannot be read: {error.strerror or error}")
+    if len(text) < least:
+        parser.error(f"{shown} must hold at least {least} byte{'s' * (least > 1)}, got {len(text)}")
+    return text
+
+
+def use_colour(choice: str) -> bool:
+    """Whether to write colours: always, never, or (auto) to terminals, as NO_COLOR and FORCE_COLOR allow."""
+    if choice != "auto":
+        return choice == "always"
+    wanted = sys.stdout.isatty() or os.environ.get("FORCE_COLOR", "0") not in ("", "0")
+    return wanted and not os.environ.get("NO_COLOR")
+
+
+def command(main: Callable[..., int]) -> Callable[..., int]:
+    """Make a command write what its terminal can show, and end quietly where its reader does, as ``head`` does."""
+
+    @functools.wraps(main)
+    def run(arguments: list[str] | None = None) -> int:
+        if hasattr(sys.stdout, "reconfigure"):
+            sys.stdout.reconfigure(errors="backslashreplace")
+        try:
+            status = main(arguments)
+            sys.stdout.flush()
+            return status
+        except BrokenPipeError:
+            # Python flushes standard output at its end, and would complain then.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        except KeyboardInterrupt:
+            return 130
+
+    return run

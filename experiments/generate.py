@@ -1,0 +1,88 @@
+r"""Write on from a prompt, byte by byte.
+
+    rltok generate runs/mine "It is a truth" --bytes 400 --temperature 0.8
+    rltok generate runs/mine "It is a truth" --show-boundaries
+
+Text is written as soon as its characters are complete. What is no UTF-8, and control characters other than newline, are
+written as \xNN, so that no terminal is upset; --raw writes the bytes as they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+import torch
+from rltok_rl.experiments.arguments import add_drawing, add_model, command, load_model, read_bytes, whole_number
+
+from rltok_rl.functional.text import text_to_ids
+from rltok_rl.models import UNet
+from rltok_rl.models.generation import stream
+from rltok_rl.viz.streaming import BoundaryStream
+
+
+@torch.no_grad()
+def prompt_boundaries(model: UNet, prompt: bytes, options: argparse.Namespace) -> list[bool]:
+    """The boundaries that :func:`stream` draws in the prompt: its first random numbers are those of a forward pass."""
+    generator = torch.Generator(options.device).manual_seed(options.seed)
+    byte_ids = text_to_ids(prompt)[None].to(options.device)
+    drawn: list[bool] = (
+        model(byte_ids, generator=None if options.greedy else generator, greedy=options.greedy).boundaries[0].tolist()
+    )
+    return drawn
+
+
+@command
+def main(arguments: list[str] | None = None) -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        prog="rltok generate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_model(parser)
+    parser.add_argument("prompt", metavar="PROMPT", help="what to write on from, at least one byte; - is stdin")
+    parser.add_argument("--bytes", type=whole_number(0), default=200, help="how many to write (default: 200)")
+    parser.add_argument("--temperature", type=float, default=1.0, help="0 takes the likeliest byte (default: 1)")
+    parser.add_argument("--top-k", type=int, help="only the k likeliest bytes")
+    parser.add_argument("--top-p", type=float, help="only the likeliest bytes that together have this probability")
+    add_drawing(parser)
+    parser.add_argument("--show-boundaries", action="store_true", help="write a | after each boundary")
+    parser.add_argument("--raw", action="store_true", help="write new bytes as they are, without the prompt")
+    options = parser.parse_args(arguments)
+    if options.raw and options.show_boundaries:
+        parser.error("argument --show-boundaries: not allowed with argument --raw")
+    prompt = read_bytes(parser, "-") if options.prompt == "-" else os.fsencode(options.prompt)
+    model = load_model(parser, options)
+    try:
+        steps = stream(
+            model,
+            prompt,
+            max_bytes=options.bytes,
+            temperature=options.temperature,
+            top_k=options.top_k,
+            top_p=options.top_p,
+            boundaries="greedy" if options.greedy else "sample",
+            generator=torch.Generator(options.device).manual_seed(options.seed),
+        )
+    except ValueError as error:
+        parser.error(str(error))
+    if options.raw:
+        for step in steps:
+            sys.stdout.buffer.write(bytes(step.byte_ids.tolist()))
+            sys.stdout.buffer.flush()
+        return 0
+    shown = BoundaryStream()
+    given = prompt_boundaries(model, prompt, options) if options.show_boundaries else [False] * len(prompt)
+    for byte, boundary in zip(prompt, given, strict=True):
+        sys.stdout.write(shown.feed(byte, boundary))
+    sys.stdout.flush()
+    for step in steps:
+        written = shown.feed(int(step.byte_ids), options.show_boundaries and bool(step.boundaries))
+        sys.stdout.write(written)
+        sys.stdout.flush()
+    print(shown.close())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

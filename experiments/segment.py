@@ -1,0 +1,82 @@
+"""Show where a model ends its tokens.
+
+    rltok segment runs/mine notes.txt
+    echo "to be or not to be" | rltok segment runs/mine --greedy
+    rltok segment runs/mine notes.txt --format json | head
+
+As text, a | follows each boundary, coloured by how likely it was. As json, each line is a token: start and end in
+bytes, its text (null where it is no UTF-8 by itself), its bytes in hex, whether a boundary ends it, and the probability
+of a boundary after each of its bytes, given those before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from rltok_rl.experiments.arguments import add_drawing, add_model, command, load_model, read_bytes, use_colour
+
+from rltok_rl.models import Segmentation, segment
+from rltok_rl.viz import boundary_text
+
+
+def token_records(drawn: Segmentation) -> Iterator[dict[str, Any]]:
+    """Every token as plain values, ready for JSON.
+
+    Args:
+        drawn: a text with its boundaries.
+
+    Example:
+        >>> halves = Segmentation("é".encode(), torch.tensor([True, False]), torch.tensor([1.0, 0.25]))
+        >>> for record in token_records(halves):
+        ...     print(record)
+        {'start': 0, 'end': 1, 'token': None, 'hex': 'c3', 'ended': True, 'probabilities': [1.0]}
+        {'start': 1, 'end': 2, 'token': None, 'hex': 'a9', 'ended': False, 'probabilities': [0.25]}
+    """
+    probabilities = drawn.probabilities.tolist()
+    for token in drawn.tokens():
+        try:
+            shown = token.content.decode("utf-8")
+        except UnicodeDecodeError:
+            shown = None
+        yield {
+            "start": token.start,
+            "end": token.end,
+            "token": shown,
+            "hex": token.content.hex(),
+            "ended": token.ended,
+            "probabilities": [round(p, 6) for p in probabilities[token.start : token.end]],
+        }
+
+
+@command
+def main(arguments: list[str] | None = None) -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        prog="rltok segment", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_model(parser)
+    parser.add_argument("file", metavar="FILE", nargs="?", default="-", help="text to read; - (default) is stdin")
+    add_drawing(parser)
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="what to write (default: text)")
+    parser.add_argument("--colour", choices=("auto", "always", "never"), default="auto", help="of text")
+    options = parser.parse_args(arguments)
+    text = read_bytes(parser, options.file)
+    model = load_model(parser, options)
+    generator = torch.Generator(options.device).manual_seed(options.seed)
+    drawn = segment(model, text, greedy=options.greedy, generator=generator)
+    if options.format == "json":
+        for record in token_records(drawn):
+            print(json.dumps(record, ensure_ascii=False))
+        return 0
+    colour = use_colour(options.colour)
+    print(boundary_text(text, drawn.boundaries.tolist(), drawn.probabilities.tolist(), colour=colour))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,160 @@
+"""Reading texts window by window, so that each byte is predicted exactly once, and what comes of it.
+
+A window of T + 1 bytes reads T of them and predicts the T that follow each. Windows share a byte: the last that one
+predicts is the first that the next one reads. Of a text of N bytes, N - 1 are predicted; nothing predicts the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rltok_rl.evaluation.words import word_edge_share
+from rltok_rl.functional.likelihood import bits_per_byte, byte_log_prob
+from rltok_rl.functional.numbers import check_count
+from rltok_rl.functional.text import text_to_ids
+from rltok_rl.models import UNet
+
+BATCH_BYTES = 16_384
+"""Bytes of a forward pass; results do not depend on it beyond rounding."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What each byte cost, and the boundaries that were drawn on the way; n predictions, on the CPU."""
+
+    byte_ids: Tensor  # [N] int64, the texts one after the other, a byte 0 between them
+    at: Tensor  # [n] int64, place in ``byte_ids`` of the byte x_t that was read; the prediction is of the next
+    final_nats: Tensor  # [n] float64, -log p(x_{t+1}) by the whole model
+    early_nats: Tensor  # [n] float64, by the early exit
+    boundaries: Tensor  # [n] bool, a_t
+    forced: Tensor  # [n] bool, the first byte of a window, whose boundary is not a decision
+    num_windows: int
+
+
+def cut_windows(num_bytes: int, context: int) -> list[tuple[int, int]]:
+    """Cut a text into windows that predict every byte but the first once.
+
+    Args:
+        num_bytes: bytes of the text, at least 2.
+        context: bytes that a window reads; the last window is as long as what is left.
+
+    Returns:
+        (start, end) of each window in the text, ``end`` exclusive; a window predicts ``end - start - 1`` bytes.
+
+    Example:
+        >>> cut_windows(8, 3)
+        [(0, 4), (3, 7), (6, 8)]
+    """
+    num_bytes, context = check_count("num_bytes", num_bytes, minimum=2), check_count("context", context)
+    return [(start, min(start + context + 1, num_bytes)) for start in range(0, num_bytes - 1, context)]
+
+
+@torch.no_grad()
+def read_text(
+    model: UNet,
+    text: str | bytes | Sequence[str | bytes],
+    *,
+    context: int,
+    most: int | None = None,
+    greedy: bool = False,
+    generator: torch.Generator | None = None,
+) -> Reading:
+    """Predict one text or several with boundaries drawn from the policy.
+
+    Args:
+        model: the U-Net, in the mode it should run in.
+        text: at least 2 bytes, each.
+        context: bytes that a window reads, so that no byte is predicted from more than that.
+        most: windows at most, evenly spread over all texts; None takes all.
+        greedy: draw a boundary where its probability exceeds one half.
+        generator: on the CPU, source of the random numbers: one per byte read, in the order of the text.
+
+    Example:
+        >>> from rltok_rl.models import preset
+        >>> reading = read_text(UNet(preset("tiny")), "to be or not to be", context=8)
+        >>> len(reading.at), reading.num_windows
+        (17, 3)
+    """
+    byte_ids, starts = _join([text] if isinstance(text, (str, bytes)) else text)
+    windows = [
+        (start + first, start + last) for start, end in starts for first, last in cut_windows(end - start, context)
+    ]
+    if most is not None and check_count("most", most) < len(windows):
+        windows = [windows[number * len(windows) // most] for number in range(most)]
+    at = torch.cat([torch.arange(start, end - 1) for start, end in windows])  # [n]
+    uniforms = None if greedy else torch.rand(len(at), generator=generator)
+    final, early = (torch.zeros(len(at), dtype=torch.float64) for _ in range(2))
+    boundaries, forced = (torch.zeros(len(at), dtype=torch.bool) for _ in range(2))
+    device = model.embedding.weight.device
+    for place in _batches(windows):  # [B, T] in 0..n - 1
+        out = model(
+            byte_ids[at[place]].to(device),
+            uniforms=None if uniforms is None else uniforms[place].to(device),
+            greedy=greedy,
+        )
+        following = byte_ids[at[place] + 1].to(device)
+        final[place] = -byte_log_prob(out.final_logits, following).double().cpu()
+        early[place] = -byte_log_prob(out.early_logits, following).double().cpu()
+        boundaries[place] = out.boundaries.cpu()
+        forced[place[:, 0]] = True
+    return Reading(byte_ids, at, final, early, boundaries, forced, num_windows=len(windows))
+
+
+def summarise(reading: Reading) -> dict[str, Any]:
+    """The figures of a reading.
+
+    Args:
+        reading: what :func:`read_text` gave.
+
+    Returns:
+        ``bytes`` (predicted), ``windows``, ``bits_per_byte``, ``early_bits_per_byte``, ``tokens`` (boundaries, those
+        that begin windows included), ``rate`` (tokens per byte), ``bytes_per_token``, and ``word_edges``: for each kind
+        ``share``, ``chance``, ``covered`` and ``lift``, of the boundaries that are decisions.
+    """
+    count, tokens = len(reading.at), int(reading.boundaries.sum())
+    boundaries, counted = (torch.zeros(len(reading.byte_ids), dtype=torch.bool) for _ in range(2))
+    boundaries[reading.at], counted[reading.at] = reading.boundaries, ~reading.forced
+    edges = word_edge_share(reading.byte_ids, boundaries, counted) if bool(counted.any()) else {}
+    return {
+        "bytes": count,
+        "windows": reading.num_windows,
+        "bits_per_byte": bits_per_byte(float(reading.final_nats.sum()), count),
+        "early_bits_per_byte": bits_per_byte(float(reading.early_nats.sum()), count),
+        "tokens": tokens,
+        "rate": tokens / count,
+        "bytes_per_token": count / tokens,
+        "word_edges": {
+            name: {"share": edge.share, "chance": edge.chance, "covered": edge.covered, "lift": edge.lift}
+            for name, edge in edges.items()
+        },
+    }
+
+
+def _join(texts: Sequence[str | bytes]) -> tuple[Tensor, list[tuple[int, int]]]:
+    """Texts with a byte 0 between them, which belongs to no word, and where each begins and ends."""
+    if not len(texts):
+        raise ValueError("text must hold at least one text, got none")
+    ids, places, start = [], [], 0
+    for number, text in enumerate(texts):
+        one = text_to_ids(text)
+        if len(one) < 2:
+            which = f" in text {number}" if len(texts) > 1 else ""
+            raise ValueError(f"text must have at least 2 bytes (one to read, one to predict), got {len(one)}{which}")
+        ids += [one, torch.zeros(1, dtype=torch.int64)]
+        places.append((start, start + len(one)))
+        start += len(one) + 1
+    return torch.cat(ids[:-1]), places
+
+
+def _batches(windows: list[tuple[int, int]]) -> Iterator[Tensor]:
+    """Windows of one length together, [B, T] places among all predictions."""
+    lengths = torch.tensor([end - start - 1 for start, end in windows])
+    firsts = lengths.cumsum(0) - lengths
+    for length in lengths.unique().tolist():
+        for rows in firsts[lengths == length].split(max(1, BATCH_BYTES // length)):
+            yield rows[:, None] + torch.arange(length)

@@ -1,0 +1,52 @@
+"""The states of all random numbers that a process has."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def random_states(device: torch.device) -> dict[str, Any]:
+    """The states of torch's, Python's and NumPy's generators.
+
+    Args:
+        device: whose generator is meant, beside the CPU's.
+    """
+    name, keys, *rest = np.random.get_state()
+    states: dict[str, Any] = {
+        "torch": torch.get_rng_state(),
+        "python": random.getstate(),
+        "numpy": [name, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest],
+    }
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def set_random_states(states: Mapping[str, Any], device: torch.device) -> None:
+    """Go on with the random numbers that were to come when the states were taken.
+
+    Args:
+        states: of :func:`random_states`; a generator that is not in it is left as it is.
+        device: as there.
+    """
+    if "torch" in states:
+        torch.set_rng_state(as_state(states["torch"]))
+    if "python" in states:
+        version, numbers, gauss = states["python"]
+        random.setstate((version, tuple(numbers), gauss))
+    if "numpy" in states:
+        name, keys, *rest = states["numpy"]
+        np.random.set_state((name, keys.cpu().numpy().astype(np.uint32), *rest))
+    if "cuda" in states and device.type == "cuda":
+        torch.cuda.set_rng_state(as_state(states["cuda"]), device)
+
+
+def as_state(state: Tensor) -> Tensor:
+    """A generator's state as torch wants it, wherever it was loaded to."""
+    return state.to("cpu", torch.uint8)

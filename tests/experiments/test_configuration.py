@@ -1,0 +1,227 @@
+"""Every yaml file makes a training; what cannot be trained is refused by name."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.errors import ConfigCompositionException
+from rltok_rl.agents import RandomActor, UniformActor, WhitespaceActor
+from rltok_rl.experiments.build import BASELINES, make_advantages, make_trainer
+from rltok_rl.experiments.config import GROUPS
+from rltok_rl.experiments.names import CONF, check_overrides, choices
+
+from rltok_rl.objectives import BoundaryClipPPOLoss, LocalFlips
+
+from ..layout import ROOT
+from .configured import QUICK, configured
+
+FILES = sorted(p.relative_to(CONF).with_suffix("").as_posix() for p in CONF.rglob("*/*.yaml"))
+#: What a file needs beside itself.
+COMPANY = {
+    "estimator/critic": ["loss=ppo"],
+    "estimator/flips": ["baseline=none"],
+    "actor/warm_start": ["loss=importance"],
+}
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_file_makes_a_trainer(file):
+    """Composed, built and run for an update; the paper's sizes and data sets are composed alone."""
+    group, name = file.split("/")
+    config = configured(f"{group}={name}", *COMPANY.get(file, []), *QUICK, "compute.device=cpu")
+    config.actor.warm_start_bytes = min(config.actor.warm_start_bytes, 128)
+    config.data.options = {}
+    if "paper-" in config.model.preset:
+        return
+    config.data.min_bytes = 2
+    trainer, texts = make_trainer(config)
+    assert trainer.bytes_per_update == 4 * 32 * config.compute.micro_batches and texts.described
+    figures = trainer.update()
+    assert all(torch.isfinite(torch.tensor(value)) for value in figures.values())
+    assert {"loss", "bits_per_byte", "rate", "grad_norm", "lr", "flops"} <= set(figures)
+
+
+@pytest.mark.parametrize("source", ["recall", "lexicon", "python-code", "python-docs"])
+def test_every_source_is_trained_on(source):
+    trainer, texts = make_trainer(configured(*QUICK[:-1], f"data={source}", "data.num_steps=32"))
+    assert (texts.language is not None) == (source in ("recall", "lexicon"))
+    assert trainer.update()["bits_per_byte"] > 0
+
+
+def test_groups_are_the_schemas():
+    folders = {p.name for p in CONF.iterdir() if p.is_dir()}
+    assert folders == {*GROUPS, "experiment"}
+
+
+def test_an_experiment_says_what_it_changes():
+    base = configured("experiment=ablations")
+    assert (base.estimator.name, base.estimator.gamma, base.baseline.name) == (
+        "discounted_return",
+        0.99,
+        "batch_centred",
+    )
+    changes = {
+        "no-discount": ("estimator.gamma", 1.0),
+        "no-batch-mean": ("baseline.name", "none"),
+        "no-early-exit": ("estimator.reward", "log_likelihood"),
+        "no-rate-loss": ("rate.coefficient", 0.0),
+        "one-lag": ("model.overrides.num_lags", 1),
+        "no-lags": ("model.overrides.num_lags", 0),
+    }
+    for name, (option, value) in changes.items():
+        found = configured(f"experiment={name}")
+        for part in option.split("."):
+            found = found[part] if isinstance(found, dict) else getattr(found, part)
+        assert found == value, name
+    assert configured("experiment=no-early-exit").loss.early_exit == 0.0
+
+
+def test_the_papers_runs_have_the_papers_numbers():
+    """Table 2 and Section 4: sizes, bytes, batches of 4096-byte sequences."""
+    expected = {
+        "paper-147m-fineweb": ("paper-147m", "fineweb-10bt", 6_000_000_000, 1.5e-3, 450_000_000, 128),
+        "paper-90m-codeparrot": ("paper-90m", "codeparrot", 3_400_000_000, 2e-3, 250_000_000, 128),
+        "rate-sweep": ("paper-20m", "fineweb-10bt", 1_500_000_000, 3e-3, 110_000_000, 64),
+    }
+    for name, numbers in expected.items():
+        config = configured(f"experiment={name}")
+        rows = config.data.num_rows * config.compute.micro_batches
+        optim = config.optim
+        found = (config.model.preset, config.data.source, optim.total_bytes, optim.lr, optim.warm_up_bytes, rows)
+        assert found == numbers
+        assert (config.data.min_bytes, config.data.max_bytes, config.data.num_steps + 1) == (4096, 4096, 4096)
+        assert (optim.beta1, optim.beta2, config.estimator.gamma, config.baseline.name) == (
+            0.9,
+            0.999,
+            0.99,
+            "batch_centred",
+        )
+
+
+@pytest.mark.parametrize(("name", "jobs"), [("rate-sweep", 3), ("estimator-grid", 6), ("gamma-grid", 7)])
+def test_grids_are_as_many_runs_as_they_say_each_in_its_folder(name, jobs):
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
+        made = compose("train", [f"experiment={name}"], return_hydra_config=True)
+        ((option, values),) = [(k, v) for k, v in made.hydra.sweeper.params.items() if "," in v]
+        outs = [compose("train", [f"experiment={name}", f"{option}={value}"]).out for value in values.split(",")]
+    assert len(set(outs)) == len(outs) == jobs
+
+
+def test_options_reach_what_they_name():
+    trainer, _ = make_trainer(
+        configured(*QUICK, "loss=ppo", "loss.clip_high=0.3", "loss.policy=0.5", "estimator=critic")
+    )
+    term = trainer.loss.terms["policy"]
+    assert isinstance(term, BoundaryClipPPOLoss) and term.critic_network is not None
+    assert float(term.clip_epsilon_high) == pytest.approx(0.3) and float(term.clip_epsilon_low) == pytest.approx(0.2)
+    assert float(trainer.loss.coefficient("policy")) == 0.5 and trainer.options.policy_epochs == 3
+    flips = make_advantages(configured("estimator=flips", "baseline=none", "estimator.price=0.5"), trainer.model)
+    assert isinstance(flips, LocalFlips) and flips.price == 0.5
+    for name, kind in {"random": RandomActor, "uniform": UniformActor, "whitespace": WhitespaceActor}.items():
+        trainer, _ = make_trainer(configured(*QUICK, f"actor={name}"))
+        assert isinstance(trainer.actor, kind) and "policy" not in trainer.loss.terms
+    assert {f"{name}" for name in choices("baseline")} == {
+        "none",
+        "batch_mean",
+        "leave_one_out",
+        "normalised",
+        "running_mean",
+        "siblings",
+    }
+    assert len(BASELINES) == len(choices("baseline"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["estimator.name=td"], "estimator.name must be one of"),
+        (["baseline.name=mean"], "baseline.name must be one of"),
+        (["actor.name=greedy"], "actor.name must be one of"),
+        (["loss.objective=trpo"], "loss.objective must be one of"),
+        (["estimator=flips"], "baseline must be 'none' with 'local_flips'"),
+        (["estimator=critic"], "estimator 'critic_advantage' needs loss.objective='ppo'"),
+        (["estimator=control_variate", "baseline=siblings"], "baseline 'group_centred' is for 'discounted_return'"),
+        (["baseline=siblings", "baseline.rows_per_text=1"], "baseline.rows_per_text must be at least 2"),
+        (["actor.rate=0.3"], "actor.rate belongs to 'random' and 'uniform'"),
+        (["actor=uniform", "actor.warm_start_bytes=10"], "actor.warm_start_bytes belongs to 'learned'"),
+        (["loss.policy_epochs=2"], "policy_epochs=2 needs a term 'policy' that weighs decisions"),
+        (["data.order=sorted"], "data.order must be one of"),
+        (["+data.options.a=1"], "data.options belong to a language or a corpus"),
+        (["data=recall", "data.source=recall", "data.order=epochs"], "data.order must be 'random' for a language"),
+        (["data.held_out=1.5"], "held_out must lie strictly between 0 and 1, got 1.5"),
+        (["data.num_steps=1_000_000"], "documents must have at least the 1000001 bytes of a window"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        make_trainer(configured(*QUICK, *options))
+
+
+def test_files_are_cached_filtered_and_counted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = [f'{{"text": "{"to be or not to be, " * n}"}}' for n in range(1, 41)]
+    (tmp_path / "some.jsonl").write_text("\n".join(lines))
+    options = [*QUICK[:-1], "data=files", "data.source=some.jsonl", "data.min_bytes=100", "data.order=epochs"]
+    trainer, texts = make_trainer(configured(*options, "data.num_steps=32", "data.held_out=0.2"))
+    assert "36 documents" in texts.described or "kept 36" in texts.described
+    assert len(list((tmp_path / "caches").iterdir())) == 1
+    trainer.update()
+    make_trainer(configured(*options, "data.num_steps=32", "data.held_out=0.2", "data.min_bytes=200"))
+    assert len(list((tmp_path / "caches").iterdir())) == 2  # another way of filtering is another cache
+
+
+def test_text_that_cannot_be_read_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def read(name: str):
+        return make_trainer(configured(*QUICK[:-1], "data=files", f"data.source={name}", "data.num_steps=8"))
+
+    with pytest.raises(FileNotFoundError, match="data.source must be one of .*'fineweb-10bt'.*, a file or a folder"):
+        read("none.txt")
+    (tmp_path / "broken.txt").write_bytes(b"abc\xff\xfe")
+    with pytest.raises(ValueError, match="text must be UTF-8, got .* at byte 3 of broken.txt"):
+        read("broken.txt")
+    (tmp_path / "empty.txt").write_bytes(b"")
+    with pytest.raises(ValueError, match="empty.txt|documents must hold at least one text"):
+        read("empty.txt")
+    (tmp_path / "table.jsonl").write_text('{"body": "some words"}')
+    with pytest.raises(ValueError, match="column.*body"):
+        read("table.jsonl")
+
+
+def test_keys_that_do_not_exist_are_refused_with_the_nearest():
+    with pytest.raises(ConfigCompositionException, match="lrr"):
+        configured("optim.lrr=1")
+    for argument, message in [
+        ("optim.lrr=1", "there is no option 'optim.lrr'; did you mean 'optim.lr'"),
+        ("lr=1", "there is no option 'lr'; did you mean 'optim.lr'"),
+        ("estimator=flip", "estimator must be one of .* got 'flip'; did you mean 'flips'"),
+        ("experiment=paper-147m", "did you mean 'paper-147m-fineweb'"),
+        ("model.overrides.widht=3", "got 'widht'; did you mean 'width'"),
+        ("baseline=none,leave_one_ot", "got 'leave_one_ot'; did you mean 'leave_one_out'"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            check_overrides([argument])
+    check_overrides(
+        ["--multirun", "hydra/launcher=joblib", "+rate.options.margin=1", "estimator=return,flips", "seed=1"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["estimater=flips"], "there is no option 'estimater'; did you mean 'estimator'?"),
+        (["out=/dev/null/run"], "out must be a folder that can be written, got '/dev/null/run': Not a directory"),
+        (["optim.total_bytes=9"], "rltok train: warm_up_bytes must lie in [0, total_bytes=9), got 400000"),
+    ],
+)
+def test_the_command_says_what_is_wrong_in_one_line(options, message, tmp_path):
+    command = [sys.executable, "-W", "ignore", "-m", "rltok_rl.experiments.train", *options]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, env=environ)
+    assert done.returncode == 1 and done.stderr.strip() == message

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from rltok_rl.agents import LearnedBoundaryActor
 from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.experiments.build import make_trainer
-from rltok_rl.experiments.config import TrainConfig, register
+from rltok_rl.experiments.config import TrainConfig
 from rltok_rl.experiments.names import CONF, check_overrides
 
 from rltok_rl.data.languages import Language
@@ -67,7 +67,6 @@ def course_config(
         own.append(f"actor.rate={rate}" if system in _FIXED else f"model.overrides.target_rate={rate}")
     given = [f"experiment={language}", *own, f"seed={seed}", "compute.threads=1", *overrides]
     check_overrides(given)
-    register()
     with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
         made = OmegaConf.to_object(compose("train", given))
     assert isinstance(made, TrainConfig)

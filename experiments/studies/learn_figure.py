@@ -41,6 +41,7 @@ def draw_learning(courses: Sequence[dict[str, Any]], path: Path, *, goal: float)
     languages = list(dict.fromkeys(one["language"] for one in courses))
     if not languages:
         raise ValueError("courses must hold at least one training, got none")
+    labels = {system: _label(courses, system) for system in NAMES}
     with plain_figures() as plt:
         size = (11.4, 3.1 * len(languages) + 0.75)
         figure = plt.figure(figsize=size)
@@ -53,22 +54,28 @@ def draw_learning(courses: Sequence[dict[str, Any]], path: Path, *, goal: float)
         )
         for (left, right), language in zip(panels, languages, strict=True):
             mine = [one for one in courses if one["language"] == language]
-            _draw_courses(left, mine, goal)
+            _draw_courses(left, mine, labels, goal)
             left.set_title(_TITLES.get(language, language), fontsize=9.5, weight="bold")
             _draw_texts(right, [one for one in mine if one["system"] == "learned"])
         panels[-1, 0].set_xlabel("MB of text")
-        labels = {
+        shown = {
             label: handle for row in panels for handle, label in zip(*row[0].get_legend_handles_labels(), strict=True)
         }
-        order = [name for name in NAMES.values() if name in labels]
+        order = [label for label in labels.values() if label in shown]
         place: Any = {"loc": "lower left", "bbox_to_anchor": (0.045, 0.0), "ncols": len(order), "fontsize": 8}
-        figure.legend([labels[name] for name in order], order, **place)
+        figure.legend([shown[label] for label in order], order, **place)
         figure.savefig(path)
         plt.close(figure)
     return path
 
 
-def _draw_courses(axes: Any, courses: Sequence[dict[str, Any]], goal: float) -> None:
+def _label(courses: Sequence[dict[str, Any]], system: str) -> str:
+    """What a system is called in the legend, and how many seeds it has."""
+    count = len({one["seed"] for one in courses if one["system"] == system})
+    return f"{NAMES[system]} ({count} seed{'s' if count > 1 else ''})"
+
+
+def _draw_courses(axes: Any, courses: Sequence[dict[str, Any]], labels: dict[str, str], goal: float) -> None:
     """A line per system through the means of its seeds, a band from the lowest to the highest of them."""
     for system in reversed(NAMES):
         mine = [one["looks"] for one in courses if one["system"] == system]
@@ -79,7 +86,7 @@ def _draw_courses(axes: Any, courses: Sequence[dict[str, Any]], goal: float) -> 
         shares = [[looks[n]["share"] for looks in mine] for n in range(count)]
         colour, ours = _COLOURS[system], system == "learned"
         axes.fill_between(done, [min(s) for s in shares], [max(s) for s in shares], color=colour, alpha=0.16, lw=0)
-        style: Any = {"color": colour, "lw": 2.2 if ours else 1.4, "zorder": 3 if ours else 2, "label": NAMES[system]}
+        style: Any = {"color": colour, "lw": 2.2 if ours else 1.4, "zorder": 3 if ours else 2, "label": labels[system]}
         axes.plot(done, [fmean(s) for s in shares], solid_joinstyle="round", **style)
         axes.plot(done[-1:], [fmean(shares[-1])], "o", color=colour, ms=4, zorder=4, clip_on=False)
     axes.axhline(1.0, color=INK, lw=0.7)

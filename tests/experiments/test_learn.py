@@ -10,6 +10,7 @@ import torch
 from rltok_rl.experiments.studies import courses, learn
 from rltok_rl.experiments.studies.courses import SYSTEMS, course_config, fingerprint, judge, take_course
 from rltok_rl.experiments.studies.learn import grid, main, matched_rate, passed, read_study, run, table, verdict
+from rltok_rl.experiments.studies.learn_figure import draw_learning
 from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 
@@ -147,3 +148,8 @@ def test_the_learned_policies_come_first_and_options_are_checked():
         read_study(["sedes=1"])
     with pytest.raises(ValueError, match="system must be one of .*, got 'mine'"):
         course_config("recall", "mine", 0)
+
+
+def test_a_figure_of_nothing_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="courses must hold at least one training"):
+        draw_learning([], tmp_path / "none.png", goal=0.95)

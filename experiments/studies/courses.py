@@ -31,8 +31,8 @@ _PAPER = (
 )  # Section 2.5, Table 2
 SYSTEMS: dict[str, tuple[str, ...]] = {
     "learned": (),
-    "uniform": ("actor=uniform",),
-    "random": ("actor=random",),
+    "uniform": ("actor=uniform", "actor.warm_start_bytes=0"),
+    "random": ("actor=random", "actor.warm_start_bytes=0"),
     "paper": _PAPER,
     "no_early_exit": (*_PAPER, "estimator.reward=log_likelihood", "loss.early_exit=0.0"),
 }

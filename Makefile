@@ -14,7 +14,7 @@ SOURCES := rltok_rl envs agents experiments tests
 help: ## show what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
 
-demo: $(VENV)/.ready-fast ## build a model, run it on text of this machine, colour its boundaries
+demo: $(VENV)/.ready-fast ## train boundary policies in minutes, show what they learned
 	$(BIN)/python -m rltok_rl.experiments.demo
 
 test: $(VENV)/.ready-test ## run all tests, doctests included

@@ -121,6 +121,7 @@ def _policy_loss(config: TrainConfig, model: UNet, process_group: Any) -> Any:
         critic = getattr(advantages, "value_network", None)
         if critic is not None:
             options["critic_coeff"] = weights.critic
+        options["entropy_bonus"] = False  # a term of its own, with a weight of its own
         clip = (weights.clip_low, weights.clip_high)
         loss = BoundaryClipPPOLoss(RolloutPolicy(), critic, clip_epsilon=clip, **options)
         return loss.make_value_estimator(advantages)

@@ -15,7 +15,10 @@ COMMANDS = {
     "generate": ("rltok_rl.experiments.generate", "write on from a prompt, byte by byte"),
     "eval": ("rltok_rl.experiments.evaluate", "measure a model on text that it was not trained on"),
     "report": ("rltok_rl.experiments.report", "write the report of a run, or compare several"),
-    "demo": ("rltok_rl.experiments.demo", "a first look: build a model, run it on text of this machine"),
+    "demo": (
+        "rltok_rl.experiments.demo",
+        "a first look: train boundary policies for a few minutes, see what they learned",
+    ),
     "bench": ("rltok_rl.experiments.bench.__main__", "time the fast paths against their references"),
     "estimators": ("rltok_rl.experiments.studies.estimators", "what advantage estimators do to the gradient"),
     "rate-control": ("rltok_rl.experiments.studies.rate_control", "how rate controls hold their target"),

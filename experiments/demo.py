@@ -1,102 +1,232 @@
-"""The first look: build a model, run it on text of this machine, decode it byte by byte, colour its boundaries.
+"""The first look: train boundary policies on this machine, in a few minutes, and see what they learned.
 
-The weights are fresh, so the boundaries mean nothing yet; what is shown is that every part is in place and agrees.
+    make demo
+    python -m rltok_rl.experiments.demo --seconds 200 --out runs/mine
+
+Two parts, each a race of two trainings from the same weights over the same bytes: one learns where tokens end, one
+spaces them evenly. First a language whose answer is known, then English. Ctrl-C saves; the same command goes on. Where
+a finished demo lies already, the next one gets a folder of its own. The exit status is 0 if learning happened.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import json
+import os
 import sys
 import time
+from pathlib import Path
+from typing import Any
 
-import torch
-from rltok_rl.experiments.arguments import use_colour
+from rltok_rl.experiments.arguments import command, use_colour
+from rltok_rl.experiments.report import write_report
+from rltok_rl.experiments.tour import ending, findings, pages, record
+from rltok_rl.experiments.tour.plan import (
+    ACTORS,
+    Memory,
+    Part,
+    bytes_that_fit,
+    configured,
+    folder_for,
+    measured_speed,
+    overrides_of,
+)
+from rltok_rl.experiments.tour.race import Race, TrainingFailed
+from rltok_rl.experiments.tour.screen import Screen
 
-from rltok_rl.data import local_prose
-from rltok_rl.functional.likelihood import bits_per_byte, next_byte_log_prob
-from rltok_rl.functional.text import ids_to_bytes, text_to_ids
-from rltok_rl.models import PRESETS, UNet, parameter_counts, preset
-from rltok_rl.models.generation import stream
-from rltok_rl.models.incremental import step
-from rltok_rl.viz import boundary_text
+from rltok_rl.training.record import environment
+from rltok_rl.training.signals import StopRequest
 
-MOST_BYTES = 65_536
+SECONDS, LEAST_SECONDS = 270, 60
+_LATE = 1.2  # of the budget: trainings have to stop then, whatever they have reached
+_FIRST = 0.7  # of that time: the first part has to stop then
+_REPORTING = 12.0  # seconds for findings and pictures, at the end
+_COMPANY = 0.85  # of its speed alone is what a training has beside another one, if nothing is known
 
-
-def show_parameters(model: UNet) -> None:
-    """Print what each part of the model holds."""
-    counts = parameter_counts(model)
-    for name, count in counts.items():
-        if count:
-            print(f"  {name:<14}{count:>12,}  {'#' * round(40 * count / counts['total']) if name != 'total' else ''}")
-
-
-@torch.no_grad()
-def show_forward(model: UNet, text: bytes, colour: bool) -> torch.Tensor:
-    """Run one window with boundaries from the policy, print rate, cost and coloured text; return the boundaries."""
-    byte_ids = text_to_ids(text)[None]
-    model(byte_ids)  # the first call of all warms kernels up
-    start = time.perf_counter()
-    out = model(byte_ids, generator=torch.Generator().manual_seed(0))
-    seconds = time.perf_counter() - start
-    final, early = (next_byte_log_prob(x, byte_ids) for x in (out.final_logits, out.early_logits))
-    print(
-        f"  {len(text)} bytes in {1e3 * seconds:.0f} ms; {int(out.num_tokens)} tokens, rate "
-        f"{out.boundaries.float().mean():.3f} (target {model.config.target_rate})"
-    )
-    print(
-        f"  bits per byte, untrained: final {bits_per_byte(-final.sum().item(), final.numel()):.2f}, "
-        f"early exit {bits_per_byte(-early.sum().item(), early.numel()):.2f} (uniform guessing: 8)"
-    )
-    shown = slice(0, 400)
-    probs = out.boundary_logits.sigmoid()[0, shown].tolist()
-    print("\n" + boundary_text(text[shown], out.boundaries[0, shown].tolist(), probs, colour=colour) + "\n")
-    return out.boundaries
-
-
-@torch.no_grad()
-def show_stepping(model: UNet, text: bytes, boundaries: torch.Tensor) -> float:
-    """Read the same bytes one at a time; print and return the largest difference in log-probability."""
-    byte_ids, boundaries = text_to_ids(text)[None, :256], boundaries[:, :256]
-    full = model(byte_ids, boundaries).final_logits.log_softmax(-1)
-    cache = model.new_cache(1)
-    start = time.perf_counter()
-    said = [step(model, cache, byte_ids[:, t], boundaries[:, t])[1].final_logits for t in range(byte_ids.shape[1])]
-    seconds = time.perf_counter() - start
-    gap = (torch.stack(said, 1).log_softmax(-1) - full).abs().max().item()
-    print(f"  {byte_ids.shape[1] / seconds:.0f} bytes/s; largest difference to the full forward: {gap:.1e} nats")
-    return gap
-
-
-def show_generation(model: UNet, prompt: bytes, num_bytes: int) -> None:
-    """Write a few bytes; an untrained model writes noise."""
-    steps = stream(model, prompt, max_bytes=num_bytes, top_k=40, generator=torch.Generator().manual_seed(0))
-    written = b"".join(ids_to_bytes(s.byte_ids) for s in steps)
-    print(f"  {prompt.decode()} -> {written!r}")
+# Small batches, few tokens and a policy that moves fast: most of the answer within a minute.
+RECALL = Part(
+    "recall",
+    (
+        "experiment=recall",
+        "data.num_rows=16",
+        "model.overrides.target_rate=0.15",
+        "++model.overrides.boundary_scale=0.125",
+        "rate.coefficient=0.05",
+    ),
+    least_bytes=1_228_800,
+    most_bytes=1_740_800,
+    share=0.5,
+)
+# The recipe of books, in small batches and with a firmer hold on the rate: words within a minute.
+ENGLISH = Part(
+    "english",
+    (
+        "experiment=books",
+        "data=python-docs",
+        "data.source=python-docs",
+        "data.min_bytes=2",
+        "data.held_out=0.05",
+        "data.num_rows=16",
+        "data.num_steps=128",
+        "rate.coefficient=0.06",
+    ),
+    least_bytes=409_600,
+    most_bytes=4_096_000,
+    share=1.0,
+)
+_QUICK = ("data.num_rows=4", "data.num_steps=64", "snapshots.num_bytes=80")
 
 
+class Demo:
+    """One run of the demo.
+
+    Args:
+        screen: where it writes.
+        folder: where everything goes.
+        seconds: for all of it.
+        started: on ``time.perf_counter``.
+        quick: a few updates of each training, to see that all parts work.
+    """
+
+    def __init__(self, screen: Screen, folder: Path, *, seconds: float, started: float, quick: bool) -> None:
+        self.screen, self.folder, self.memory = screen, folder, Memory(folder)
+        self.seconds, self.started, self.quick = seconds, started, quick
+        self.starting_up = min(30.0, 1.0 + 1.5 * (time.perf_counter() - started))
+        """Seconds that a training takes to begin: imports, twice at the same time."""
+
+    @property
+    def spent(self) -> float:
+        """Seconds since the demo was started."""
+        return time.perf_counter() - self.started
+
+    def run(self, stop: StopRequest) -> int:
+        """All parts; returns the exit status."""
+        pages.welcome(
+            self.screen, self.folder, seconds=self.seconds, machine=_machine(), resumed=bool(self.memory.found)
+        )
+        for part in (RECALL, ENGLISH):
+            if f"{part.name}_findings" not in self.memory and not self.train(part, stop):
+                ending.stopped(self.screen, self.folder, self.spent)
+                return 130
+        self.memory.note(seconds=self.memory.found.get("seconds", 0.0) + self.spent, finished=True)
+        paths = record.leave(self.folder, self.memory.found, machine=_machine())
+        return ending.summary(self.screen, self.folder, self.memory.found, paths)
+
+    def train(self, part: Part, stop: StopRequest) -> bool:
+        """One part; False where somebody asked to stop."""
+        if stop:
+            return False
+        pages.introduce(self.screen, part.name, self.decided(part))
+        folders = {actor.name: self.folder / f"{part.name}-{actor.name}" for actor in ACTORS}
+        total = self.memory[part.name]["total_bytes"]
+        runs = {a.name: overrides_of(self.sized(part), a, total_bytes=total, out=folders[a.name]) for a in ACTORS}
+        begun = self.spent
+        latest = _LATE * self.seconds - _REPORTING
+        deadline = self.started + (latest if part.share == 1.0 else _FIRST * latest)
+        with Race(runs, folders, total) as race:
+            show = functools.partial(pages.watch, self.screen, part.name)
+            ended = race.follow(show, deadline=deadline, stop=lambda: bool(stop))
+        if ended == "stopped":
+            self.memory.note(seconds=self.memory.found.get("seconds", 0.0) + self.spent)
+            return False
+        if ended == "late":
+            for folder in folders.values():
+                write_report(folder)  # trainings that were ended have not written it
+            if all(one.finished for one in race.standings()):
+                ended = "done"  # all bytes were read
+        found = self.judged(part, folders) | {"ended": ended, "seconds": self.spent - begun}
+        self.memory.note(**{f"{part.name}_findings": found})
+        pages.result(self.screen, part.name, found)
+        return True
+
+    def sized(self, part: Part) -> Part:
+        """The part as it is trained."""
+        if not self.quick:
+            return part
+        return Part(part.name, (*part.overrides, *_QUICK), 1024, 1024, part.share)
+
+    def decided(self, part: Part) -> dict[str, Any]:
+        """How much to train on: noted the first time, and kept."""
+        if part.name not in self.memory:
+            sized = self.sized(part)
+            overrides = overrides_of(sized, ACTORS[0], total_bytes=sized.most_bytes, out=self.folder)
+            speed = measured_speed(overrides)
+            cores = _cores()
+            together = speed * self.company(cores)
+            left = self.seconds - self.spent - _REPORTING
+            seconds = max(5.0, part.share * left - self.starting_up)
+            data = configured(overrides).data
+            update = data.num_rows * data.num_steps
+            total = bytes_that_fit(sized, speed=together, seconds=seconds, update=update)
+            self.memory.note(
+                **{
+                    part.name: {
+                        "total_bytes": total,
+                        "updates": total // update,
+                        "seconds": min(total / together + self.starting_up, _LATE * self.seconds - self.spent),
+                        "bytes_per_second": speed,
+                        "cores": cores,
+                    }
+                }
+            )
+        return self.memory[part.name]
+
+    def company(self, cores: int) -> float:
+        """The share of its speed alone that a training has beside another one: as it was in the part before this one.
+
+        Args:
+            cores: that this process may use.
+        """
+        summary = self.folder / f"{RECALL.name}-learned" / "summary.json"
+        if RECALL.name not in self.memory or not summary.exists():
+            return _COMPANY if cores > 1 else _COMPANY / 2
+        had = json.loads(summary.read_text())["bytes_per_second"]
+        if had is None:  # gone on with for a moment only
+            return _COMPANY
+        return min(max(had / self.memory[RECALL.name]["bytes_per_second"], _COMPANY / 4), 1.0)
+
+    def judged(self, part: Part, folders: dict[str, Path]) -> dict[str, Any]:
+        """What the part found, ready for JSON."""
+        found: dict[str, Any] = {name: findings.judge(folder) for name, folder in folders.items()}
+        found["curves"] = {name: findings.curve(folder) for name, folder in folders.items()}
+        return found | findings.details(folders["learned"], text_bytes=2_000 if self.quick else 12_000)
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _machine() -> str:
+    """Processor, cores, torch."""
+    found, cores = environment(), _cores()
+    number = f"{cores} core{'s' * (cores > 1)}"
+    return f"{found['processor']}, {number}; torch {found['packages']['torch']}, Python {found['python']}"
+
+
+@command
 def main(arguments: list[str] | None = None) -> int:
-    """Run the demo; 0 if stepping and the full forward agree."""
-    parser = argparse.ArgumentParser(prog="python -m rltok_rl.experiments.demo", description=__doc__)
-    parser.add_argument("--model", default="small", choices=sorted(PRESETS), help="which preset to build")
-    parser.add_argument("--bytes", type=int, default=2048, help="how much text to run")
+    """Command line; 0 if the learned boundaries earned more than evenly spaced ones."""
+    started = time.perf_counter() - min(30.0, time.process_time())  # importing took time as well
+    parser = argparse.ArgumentParser(
+        prog="rltok demo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=SECONDS, help=f"for all of it (default: {SECONDS})")
+    parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder to write to (default: runs/demo)")
+    parser.add_argument("--quick", action="store_true", help="a few updates: shows that all works, and learns nothing")
     options = parser.parse_args(arguments)
-    if not 2 <= options.bytes <= MOST_BYTES:
-        parser.error(f"argument --bytes: must be 2 (one to read, one to predict) to {MOST_BYTES}, got {options.bytes}")
-    colour = use_colour("auto")
-
-    torch.manual_seed(0)
-    model = UNet(preset(options.model)).eval()
-    text = local_prose(options.bytes)
-    print(f"1. A U-Net of preset {options.model!r}: parameters by part")
-    show_parameters(model)
-    print("\n2. One forward pass; a | marks each boundary that the policy drew")
-    boundaries = show_forward(model, text, colour)
-    print(f"3. The first {min(256, options.bytes)} bytes again, one at a time through the cache")
-    gap = show_stepping(model, text, boundaries)
-    print("\n4. Generation (fresh weights write noise)")
-    show_generation(model, text[:20], 24)
-    return 0 if gap < 1e-4 else 1
+    if not options.seconds >= LEAST_SECONDS:
+        parser.error(f"argument --seconds: must be at least {LEAST_SECONDS}, got {options.seconds:g}")
+    screen = Screen(colour=use_colour("auto"))
+    folder = folder_for(options.out)
+    with StopRequest() as stop:
+        demo = Demo(screen, folder, seconds=options.seconds, started=started, quick=options.quick)
+        try:
+            return demo.run(stop)
+        except (TrainingFailed, FileNotFoundError) as error:
+            screen.say(screen.paint(f"\n{error}", "bad"))
+            return 1
 
 
 if __name__ == "__main__":

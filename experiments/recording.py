@@ -27,6 +27,7 @@ from rltok_rl.experiments.texts import Texts
 from rltok_rl.models import UNet
 from rltok_rl.training import Trainer
 from rltok_rl.training.checkpoint import save_checkpoint
+from rltok_rl.training.files import replace_text
 from rltok_rl.training.lines import UpdateLog
 from rltok_rl.training.loggers import Logging, LogTarget
 from rltok_rl.training.progress import MetricsTable, Progress
@@ -72,6 +73,12 @@ class Recorder:
             num_bytes=looks.num_bytes,
             **rows,
         )
+        try:
+            texts.held_out.check_length(looks.num_bytes)
+        except ValueError as error:
+            raise ValueError(
+                f"snapshots.num_bytes={looks.num_bytes} is more than held-out texts have: {error}"
+            ) from None
         self._open = ExitStack()
         if trainer.processes.main:
             self._begin(config, trainer.updates if resuming else None, command)
@@ -85,13 +92,13 @@ class Recorder:
         self.samples = UpdateLog(out / "samples.jsonl", resume_after=looked)
         self.alarms = UpdateLog(out / "alarms.log", resume_after=resume_after)
         resolved = OmegaConf.structured(config)
-        (out / "config.yaml").write_text(OmegaConf.to_yaml(resolved))
+        replace_text(out / "config.yaml", OmegaConf.to_yaml(resolved))
         self.starts = Starts(out / "environment.json", resuming=resume_after is not None)
         processes = trainer.processes
         found = environment(device=processes.device, command=command, num_processes=processes.world_size)
         self.starts.begin(found, update=trainer.updates, bytes_done=trainer.bytes_done)
         sizes = {"parameters": sum(p.numel() for p in trainer.model.parameters()), **asdict(trainer.model.config)}
-        (out / "model.json").write_text(json.dumps(sizes, indent=1) + "\n")
+        replace_text(out / "model.json", json.dumps(sizes, indent=1) + "\n")
         shown: Any = OmegaConf.to_container(resolved)
         project = config.logger.project
         target = LogTarget(

@@ -26,14 +26,17 @@ import torch
 from omegaconf import OmegaConf
 from rltok_rl.experiments.bench.harness import keep_memory, machine
 from rltok_rl.experiments.build import make_trainer
+from rltok_rl.experiments.checks import check_options, read_device
 from rltok_rl.experiments.config import TrainConfig
 from rltok_rl.experiments.names import check_folder, check_overrides
 from rltok_rl.experiments.recording import Recorder
 from rltok_rl.experiments.report import write_report
+from rltok_rl.experiments.texts import Texts
 
-from rltok_rl.training import TrainingFailed
+from rltok_rl.training import Trainer, TrainingFailed
 from rltok_rl.training.checkpoint import CheckpointError, list_checkpoints, load_checkpoint
 from rltok_rl.training.distributed import Processes, init_processes, main_speaks
+from rltok_rl.training.files import claim_folder, replace_text
 from rltok_rl.training.loggers import check_logger
 from rltok_rl.training.record import bytes_per_second, peak_memory, without_folders
 from rltok_rl.training.sharding import whole_model
@@ -69,12 +72,18 @@ def last_state(config: TrainConfig) -> tuple[bool, dict[str, Any] | None]:
 def run(config: TrainConfig, command: str, processes: Processes | None = None) -> dict[str, Any]:
     """Train, write the run's folder, and return its summary; of several processes the main one writes."""
     keep_memory()
+    check_options(config)
     check_logger(config.logger.name)
     if config.compute.threads:
         torch.set_num_threads(config.compute.threads)
-    out = Path(config.out)
     trainer, texts = make_trainer(config, processes)
-    processes = trainer.processes
+    with claim_folder(Path(config.out)) if trainer.processes.main else contextlib.nullcontext():
+        return _train(config, command, trainer, texts)
+
+
+def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts) -> dict[str, Any]:
+    """The same, in a folder that no other run is writing to."""
+    out, processes = Path(config.out), trainer.processes
     resuming, state = processes.broadcast(last_state(config) if processes.main else None)
     if state is not None:
         trainer.load_state_dict(state)
@@ -115,7 +124,7 @@ def run(config: TrainConfig, command: str, processes: Processes | None = None) -
         **peak_memory(processes.device),
         **{name: look[name] for name in look if name.startswith("held_out_")},
     }
-    (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    replace_text(out / "summary.json", json.dumps(summary, indent=1) + "\n")
     text, boundaries, probabilities = sample_parts(look)
     (out / "sample.txt").write_text(boundary_text(text, boundaries, colour=False) + "\n")
     report = write_report(out)
@@ -129,18 +138,21 @@ def run(config: TrainConfig, command: str, processes: Processes | None = None) -
 @hydra.main(version_base="1.3", config_path=str(Path(__file__).resolve().parent / "conf"), config_name="train")
 def configured(config: Any) -> None:
     """Train what Hydra has put together."""
+    missing = OmegaConf.missing_keys(config)
+    if missing:
+        sys.exit(f"rltok train: {min(missing)} must be given")
     made = OmegaConf.to_object(config)
     assert isinstance(made, TrainConfig)
     with contextlib.redirect_stderr(sys.__stderr__):
         try:
-            processes = init_processes(made.compute.device)
-        except RuntimeError as error:
-            sys.exit(str(error))
+            processes = init_processes(read_device(made.compute.device))
+        except (RuntimeError, ValueError) as error:
+            sys.exit(f"rltok train: {error}")
         launcher = f"torchrun --nproc-per-node {processes.world_size}" if processes.group else "python"
         try:
             with processes:
                 run(made, " ".join([launcher, "-m rltok_rl.experiments.train", *sys.argv[1:]]), processes)
-        except (ValueError, TypeError, OSError, CheckpointError, TrainingFailed) as error:
+        except (ValueError, TypeError, OSError, ImportError, CheckpointError, TrainingFailed) as error:
             if "HYDRA_FULL_ERROR" in os.environ:
                 raise
             sys.exit(f"rltok train: {error}")  # what was asked for is wrong, not the code

@@ -43,16 +43,19 @@ def _critic(lmbda: float, name: str, gamma: float, model: UNet, num_steps: int) 
     critic = BoundaryCritic(model.config).to(model.embedding.weight.dtype)
     optimizer = torch.optim.Adam(critic.parameters(), lr=2e-3)
     estimator = make_estimator("critic_advantage", gamma=gamma, lmbda=lmbda, value_network=critic)
+    steps = 4
 
     def learn(rollout: TensorDictBase) -> None:
-        for _ in range(4):
+        for _ in range(steps):
             seen = critic(rollout.select("encoder_state"))["state_value"]
             error = (seen - rollout["value_target"]).square().mean()
             optimizer.zero_grad()
             error.backward()
             optimizer.step()
 
-    return Candidate(name, estimator, learn=learn)
+    weights = sum(p.numel() for p in critic.parameters() if p.dim() == 2)
+    passes = 1 + 3 * steps  # one to judge; forward and backward for each step of learning
+    return Candidate(name, estimator, learn=learn, flops_per_byte=2.0 * passes * weights)
 
 
 def _flips(num_flips: int, span: int, name: str, gamma: float, model: UNet, num_steps: int) -> Candidate:

@@ -2,7 +2,8 @@
 
     python -m rltok_rl.experiments.studies.estimators estimators=[paper,siblings_4] gamma=0.95
 
-Every option of :class:`Study` can be given so (Hydra). A toy model is trained first where there is none.
+Every option of :class:`~rltok_rl.experiments.studies.options.Study` can be given so (Hydra). A toy model is
+trained first where there is none.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ import torch
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 from rltok_rl.experiments.bench.harness import machine
-from rltok_rl.experiments.studies.candidates import CANDIDATES, make_candidate
+from rltok_rl.experiments.studies.candidates import make_candidate
+from rltok_rl.experiments.studies.options import Study, check
 from rltok_rl.experiments.studies.pages import draw_figures, write_page
 from rltok_rl.experiments.studies.toy import get_toy
 
@@ -31,47 +33,6 @@ from rltok_rl.diagnostics.gradients import signal_to_noise
 from rltok_rl.diagnostics.report import collect_gradients, estimator_report
 from rltok_rl.diagnostics.truth import counterfactual_correlation, resampled_correlation
 from rltok_rl.models.unet import UNet
-
-
-@dataclass
-class Study:
-    """Options of the study."""
-
-    estimators: list[str] = field(default_factory=lambda: list(CANDIDATES))
-    """Which to measure; keys of ``CANDIDATES``."""
-    gamma: float = 0.99
-    """Discount of the first table."""
-    sweep: list[str] = field(default_factory=lambda: ["paper", "critic_td", "siblings_4", "flips"])
-    """Which to measure at every discount of ``gammas``."""
-    gammas: list[float] = field(default_factory=lambda: [0.0, 0.5, 0.8, 0.9, 0.95, 0.99, 1.0])
-    num_batches: int = 150
-    """Batches of real text that gradients are taken on."""
-    warm_up: int = 60
-    """Batches beforehand, for estimators that learn."""
-    reference_batches: int = 300
-    """Batches of the reference gradient: gamma 1, four rows per text."""
-    num_rows: int = 32
-    num_steps: int = 256
-    exact_texts: int = 8
-    """Short texts whose boundary strings are enumerated; 0 leaves the exact part out."""
-    exact_bytes: int = 10
-    exact_batches: int = 1000
-    samples: int = 1024
-    """Rows per text that the resampled truth is made of; 0 leaves it out."""
-    judged: int = 128
-    """Rows per text whose advantages are compared with it."""
-    flip_batches: int = 4
-    """Rollouts around which decisions are flipped; 0 leaves it out."""
-    updates: int = 2700
-    """Updates of the toy model, if it has to be trained."""
-    toy: str = "runs/toy.safetensors"
-    """Where the toy model is kept."""
-    seed: int = 0
-    threads: int = 0
-    """Threads of torch; 0 leaves it to torch."""
-    out: str = "runs/estimators"
-    """Folder of tables and figures."""
-
 
 _SCHEMA = "estimators_schema"
 _HYDRA = {"run": {"dir": "${out}"}, "output_subdir": "hydra"}  # its records go where the results go
@@ -173,13 +134,15 @@ def real_part(model: UNet, source: TextSource, study: Study) -> dict[str, Any]:
 
 def truth_part(model: UNet, source: TextSource, study: Study) -> dict[str, Any]:
     """Agreement of single advantages with what decisions are worth."""
-    result = {}
+    result: dict[str, Any] = {}
     generator = torch.Generator().manual_seed(study.seed + 29)
     texts = source.draw(16, study.num_steps + 1, generator).byte_ids
     members = [make_candidate(name, study.gamma, model, study.num_steps) for name in study.estimators]
     members = [one for one in members if one.learn is None]  # what learns would learn these few texts by heart
+    if not members:
+        return result
     if study.samples:
-        result["resampled"] = resampled_correlation(
+        found = resampled_correlation(
             model,
             texts,
             members,
@@ -189,9 +152,10 @@ def truth_part(model: UNet, source: TextSource, study: Study) -> dict[str, Any]:
             seed=study.seed,
             progress=bar("resampled truth"),
         )
+        result["resampled"] = asdict(found)
     if study.flip_batches:
         draw = TextRollouts(model, source, num_rows=16, num_steps=study.num_steps, seed=study.seed + 3000)
-        result["counterfactual"] = counterfactual_correlation(
+        found = counterfactual_correlation(
             model,
             draw,
             members,
@@ -202,14 +166,13 @@ def truth_part(model: UNet, source: TextSource, study: Study) -> dict[str, Any]:
             seed=study.seed,
             progress=bar("counterfactual truth"),
         )
+        result["counterfactual"] = asdict(found)
     return result
 
 
 def run(study: Study, command: str) -> Path:
     """Measure, write, and return the folder."""
-    for name in (*study.estimators, *study.sweep):
-        if name not in CANDIDATES:
-            raise ValueError(f"estimators must be among {list(CANDIDATES)}, got {name!r}")
+    check(study)
     if study.threads:
         torch.set_num_threads(study.threads)
     torch.manual_seed(study.seed)

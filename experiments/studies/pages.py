@@ -22,9 +22,19 @@ def colour(name: str) -> str:
     return FAMILY.get(name.split("@")[0], OURS)
 
 
+def give_or_take(value: float | None, error: float | None) -> str:
+    """A value and its standard error to the same decimals, ``-`` where noise hides the value."""
+    if value is None or error is None or not error > 0:
+        return number(value)
+    decimals = max(0, 1 - math.floor(math.log10(error)))
+    return f"{value:.{decimals}f} ± {error:.{decimals}f}"
+
+
 def gradient_table(rows: list[dict[str, Any]], *, exact: bool) -> str:
     """What was measured of the gradients, best first."""
-    best = next((row["per_cost"] for row in rows if row["name"] == "paper"), math.nan)
+    # A multiple of what is lost in noise would be noise.
+    clear = (row["per_cost"] for row in rows if row["name"] == "paper" and row["ratio"] >= 2 * row["error"])
+    best = next(clear, math.nan)
     body = [
         [
             f"`{row['name']}`",
@@ -34,9 +44,9 @@ def gradient_table(rows: list[dict[str, Any]], *, exact: bool) -> str:
             number(row["per_cost"]),
             number(row["per_cost"] / best) if best > 0 else "-",
             number(row["per_petaflop"]),
-            number(row["cosine"]),
-            number(row["scale"]),
-            *([number(row["bias"]), number(row["variance"])] if exact else []),
+            give_or_take(row["cosine"], row["cosine_error"]),
+            give_or_take(row["scale"], row["scale_error"]),
+            *([number(row["bias"]), number(row["bias_limit"]), number(row["variance"])] if exact else []),
         ]
         for row in sorted(rows, key=lambda r: -r["per_cost"])
     ]
@@ -51,7 +61,7 @@ def gradient_table(rows: list[dict[str, Any]], *, exact: bool) -> str:
         "cosine",
         "length",
     ]
-    return markdown([*header, *(["bias", "variance"] if exact else [])], body)
+    return markdown([*header, *(["bias", "at most", "variance"] if exact else [])], body)
 
 
 def write_page(report: dict[str, Any], out: Path) -> Path:
@@ -69,7 +79,7 @@ def write_page(report: dict[str, Any], out: Path) -> Path:
         rows = {(r["name"].split("@")[0], float(r["name"].split("@")[1])): r for r in real["sweep"]}
         names = list(dict.fromkeys(name for name, _ in rows))
         body = [
-            [number(g), *(f"{number(rows[n, g]['per_cost'])} ({number(rows[n, g]['cosine'])})" for n in names)]
+            [f"{g:g}", *(f"{_at_equal_cost(rows[n, g])} ({number(rows[n, g]['cosine'])})" for n in names)]
             for g in study["gammas"]
         ]
         parts.append(
@@ -84,15 +94,28 @@ def write_page(report: dict[str, Any], out: Path) -> Path:
             )
     for kind, found in report["truth"].items():
         body = [
-            [f"`{name}`", MEANING.get(name, ""), f"{value:.3f} ± {error:.3f}"] for name, (value, error) in found.items()
+            [f"`{name}`", MEANING.get(name, ""), f"{value:.3f} ± {error:.3f}"]
+            for name, (value, error) in found["correlations"].items()
         ]
         parts.append(
-            f"## Correlation with the {kind} advantage, gamma {study['gamma']}\n\n"
-            + markdown(["estimator", "", "correlation"], body)
+            f"## Correlation with the {kind} advantage, gamma {study['gamma']}\n\n{_reliable(found['reliability'])}"
+            "\n\n" + markdown(["estimator", "", "correlation"], body)
         )
     page = out / "estimators.md"
     page.write_text("\n\n".join(parts) + "\n")
     return page
+
+
+def _at_equal_cost(row: dict[str, Any]) -> str:
+    return give_or_take(row["per_cost"], row["error"] / row["cost"])
+
+
+def _reliable(share: float) -> str:
+    """What the noise of the truth itself does to correlations with it."""
+    text = f"Of the variance of this truth {number(share, 2)} is not its own noise"
+    if share <= 0:
+        return f"{text}: nothing of it was measured, and correlations say nothing."
+    return f"{text}: with a truth without noise, every correlation is {number(share**-0.5, 2)} times as large."
 
 
 def draw_figures(report: dict[str, Any], out: Path) -> list[Path]:
@@ -128,7 +151,9 @@ def _draw_signal(report: dict[str, Any], path: Path) -> Path:
     axes.set_xscale("log")
     axes.set_xlim(left=floor * 0.8, right=max(values) * 2.5)
     axes.set_xlabel("signal to noise of the policy gradient that the cost of a plain update buys")
-    axes.set_title(f"gamma = {report['options']['gamma']}; bars of one standard error", fontsize=9, loc="left")
+    title = f"gamma = {report['options']['gamma']}; black: one standard error; red: the paper's; grey: its ablations"
+    axes.set_title(title, fontsize=9, loc="left")
+    axes.margins(y=0.01)
     figure.savefig(path)
     plt.close(figure)
     return path
@@ -145,21 +170,30 @@ def _draw_gamma(report: dict[str, Any], path: Path) -> Path:
             "color": PAPER if name == "paper" else palette[place % 4],
             "marker": "o",
             "ms": 3,
+            "elinewidth": 0.8,
             "label": name,
         }
-        left.plot(
+        seen = [r["per_cost"] > 2 * r["error"] / r["cost"] for r in rows]
+        left.errorbar(
             range(len(gammas)),
-            [r["per_cost"] if r["per_cost"] > 2 * r["error"] / r["cost"] else math.nan for r in rows],
+            [r["per_cost"] if one else math.nan for r, one in zip(rows, seen, strict=True)],
+            [r["error"] / r["cost"] for r in rows],
             **look,
         )
-        right.plot(range(len(gammas)), [math.nan if r["cosine"] is None else r["cosine"] for r in rows], **look)
-    for axes, title in ((left, "signal to noise at equal cost"), (right, "cosine to the unbiased gradient")):
+        right.errorbar(
+            range(len(gammas)),
+            [math.nan if r["cosine"] is None else r["cosine"] for r in rows],
+            [r["cosine_error"] or 0.0 for r in rows],
+            **look,
+        )
+    titles = ("signal to noise at equal cost", "cosine to the unbiased gradient")
+    for axes, title in zip((left, right), titles, strict=True):
         axes.set_xticks(range(len(gammas)), [str(g) for g in gammas])
         axes.set_xlabel("gamma")
-        axes.set_title(title, fontsize=9, loc="left")
+        axes.set_title(f"{title}, ± one std. error", fontsize=9, loc="left")
     if any(line.get_ydata()[i] > 0 for line in left.lines for i in range(len(gammas))):
         left.set_yscale("log")
-    right.set_ylim(top=1.02)
+    right.axhline(1.0, color=PALE, lw=0.6, zorder=0)
     left.legend(frameon=False, fontsize=8)
     figure.savefig(path)
     plt.close(figure)
@@ -168,12 +202,12 @@ def _draw_gamma(report: dict[str, Any], path: Path) -> Path:
 
 def _draw_truth(report: dict[str, Any], path: Path) -> Path:
     kinds = list(report["truth"])
-    count = max(len(found) for found in report["truth"].values())
+    count = max(len(found["correlations"]) for found in report["truth"].values())
     figure, panels = plt.subplots(
         1, len(kinds), figsize=(4.2 * len(kinds), 0.3 * count + 1), layout="constrained", squeeze=False
     )
     for axes, kind in zip(panels[0], kinds, strict=True):
-        found = sorted(report["truth"][kind].items(), key=lambda item: item[1])
+        found = sorted(report["truth"][kind]["correlations"].items(), key=lambda item: item[1])
         names, values = [n for n, _ in found], [v for _, (v, _) in found]
         axes.barh(names, values, color=[colour(n) for n in names], height=0.7)
         for place, (_, (value, error)) in enumerate(found):

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 
 import matplotlib
 import torch
@@ -50,7 +52,9 @@ class Run:
     target: float
     pull: float
     updates: int | None
-    """Updates until the rate is within 0.01 of the target, averaged over 50; None if it never is."""
+    """Updates until the rate, averaged over 50, is within 0.01 of the target; None if it never is."""
+    settled: int | None
+    """Updates until it is so for good; None if it is not at the end. A rate that shoots through has not settled."""
     overshoot: float
     """How far the rate went beyond the target, seen from where it started."""
     error: float
@@ -125,6 +129,8 @@ def judge(control: str, start: float, target: float, pull: float, rates: Sequenc
     smooth = course.unfold(0, SMOOTH, 1).mean(-1)
     near = (smooth - target).abs() <= NEAR
     arrived = int(near.float().argmax()) + SMOOTH if bool(near.any()) else None
+    away = (~near).nonzero().flatten()
+    settled = (int(away[-1]) + 1 if len(away) else 0) + SMOOTH
     direction = 1.0 if start < target else -1.0
     last = len(rates) // 4
     return Run(
@@ -133,6 +139,7 @@ def judge(control: str, start: float, target: float, pull: float, rates: Sequenc
         target=target,
         pull=pull,
         updates=arrived,
+        settled=settled if bool(near[-1]) else None,
         overshoot=max(0.0, float(((smooth - target) * direction).max())),
         error=float(course[-last:].mean()) - target,
         holds=bool(near[-last:].all()),
@@ -142,17 +149,18 @@ def judge(control: str, start: float, target: float, pull: float, rates: Sequenc
 
 def table(runs: Sequence[Run]) -> str:
     """One line per control and pull: the worst and the mean over starts and targets."""
-    header = ["control", "coefficient", "pull", "reaches ± 0.01", "holds", "updates, median (worst)"]
+    header = ["control", "coefficient", "pull", "holds ± 0.01", "for good after, median (worst)"]
     header += ["largest overshoot", "largest steady error"]
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     for pull in sorted({run.pull for run in runs}):
         for control in dict.fromkeys(run.control for run in runs):
             mine = [run for run in runs if run.control == control and run.pull == pull]
-            times = sorted(run.updates for run in mine if run.updates is not None)
-            speed = f"{times[len(times) // 2]} ({times[-1]})" if times else "-"
+            times: list[float] = [run.settled for run in mine if run.settled is not None]
+            times += [math.inf] * (len(mine) - len(times))
+            speed = f"{median(times):.0f} ({max(times):.0f})".replace("inf", "never")
             worst = max((run.error for run in mine), key=abs)
             lines.append(
-                f"| `{control}` | {COEFFICIENTS[control]:g} | {pull:g} | {len(times)} of {len(mine)} | "
+                f"| `{control}` | {COEFFICIENTS[control]:g} | {pull:g} | "
                 f"{sum(run.holds for run in mine)} of {len(mine)} | {speed} | "
                 f"{max(run.overshoot for run in mine):.3f} | {worst:+.3f} |"
             )
@@ -190,6 +198,17 @@ def draw(runs: Sequence[Run], path: Path) -> None:
                 axes.axhline(target, color=colours[target], lw=0.6, ls=":")
             axes.set_title(control if pull == pulls[0] else "", fontsize=8, loc="left")
         line[0].set_ylabel(f"rate, task pays {pull:g} nats" if pull else "rate")
+    for target in TARGETS:
+        panels[0, -1].annotate(
+            f"target {target:g}",
+            (1, target),
+            (-2, 3),
+            ("axes fraction", "data"),
+            "offset points",
+            ha="right",
+            color=colours[target],
+            fontsize=7,
+        )
     for axes in panels[-1]:
         axes.set_xlabel("updates")
         axes.set_ylim(0, 0.85)

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
+from rltok_rl.data.disk import flush
 from rltok_rl.data.filters import LengthFilter
 from rltok_rl.data.index import BYTES, FORMAT, INDEX, KEYS, OFFSETS, CacheIndex, document_key, read_index
 from rltok_rl.functional.text import text_to_bytes
@@ -73,7 +74,7 @@ def write_cache(
                     f"folder must be new, got a cache of other documents, {folder} ({_differences(present, given)})"
                 ) from None
             return present
-        _flush(folder.parent)
+        flush(folder.parent)
         return made
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -119,7 +120,7 @@ def _write(
     sha256 = {name: digest.hexdigest() for name, digest in sums.items()}
     index = CacheIndex(number, size, sha256, settings, report.to_dict() if report else None)
     (folder / INDEX).write_text(json.dumps({"format": FORMAT, **vars(index)}, indent=1) + "\n")
-    _flush(folder / INDEX)
+    flush(folder / INDEX)
     return index
 
 
@@ -148,15 +149,6 @@ def _differences(present: CacheIndex, given: dict[str, Any]) -> str:
     there = present.settings
     names = [name for name in {**there, **given} if there.get(name) != given.get(name)]
     return ", ".join(f"{n}: {there.get(n)!r} there, {given.get(n)!r} here" for n in names) or "made with equal settings"
-
-
-def _flush(path: Path) -> None:
-    """Have a file, or a folder's entries, on the disk and not only in memory."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 class _Progress:

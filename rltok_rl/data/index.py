@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rltok_rl.data.disk import checksum
+
 FORMAT = 1
 BYTES, OFFSETS, KEYS, INDEX = "bytes.bin", "offsets.bin", "keys.bin", "index.json"
 
@@ -87,9 +89,5 @@ def check_files(folder: Path, index: CacheIndex) -> None:
         index: of the cache.
     """
     for name, wanted in index.sha256.items():
-        with (folder / name).open("rb") as file:
-            digest = hashlib.sha256()
-            while chunk := file.read(1 << 20):
-                digest.update(chunk)
-        if digest.hexdigest() != wanted:
+        if checksum(folder / name) != wanted:
             raise CacheError(f"{folder / name} is not what was written (its checksum differs)")

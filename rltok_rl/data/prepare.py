@@ -10,6 +10,7 @@ from typing import Any
 from rltok_rl.data.cache import write_cache
 from rltok_rl.data.cached import CachedSource
 from rltok_rl.data.corpora import CORPORA, stream_corpus
+from rltok_rl.data.disk import add_file
 from rltok_rl.data.files import list_files, read_documents
 from rltok_rl.data.filters import LengthFilter
 from rltok_rl.data.source import Short
@@ -76,7 +77,5 @@ def _fingerprint(path: Path) -> str:
     for file in list_files(path):
         name = file.relative_to(path).as_posix() if path.is_dir() else file.name
         digest.update(f"{len(name)}/{name}/{file.stat().st_size}/".encode())
-        with file.open("rb") as opened:
-            while chunk := opened.read(1 << 20):
-                digest.update(chunk)
+        add_file(digest, file)
     return digest.hexdigest()

@@ -58,6 +58,7 @@ class Signal:
     noise: float  # trace of the covariance of one estimate
     ratio: float  # signal / noise
     error: float  # standard error of the ratio (jackknife)
+    gradients: Tensor  # [K, P] what it was judged from
 
 
 def signal_to_noise(gradients: Tensor) -> Signal:
@@ -86,6 +87,22 @@ def signal_to_noise(gradients: Tensor) -> Signal:
     # The same without each repetition in turn.
     left_signal = (crossed.sum() - 2 * crossed) / ((count - 1) * (count - 2))
     left_noise = (squares.sum() - squares) / (count - 1) - left_signal
-    left = left_signal / left_noise
-    error = ((count - 1) * (left - left.mean()).square().mean()).sqrt()
-    return Signal(gradients.mean(0), signal.item(), noise.item(), (signal / noise).item(), error.item())
+    error = jackknife_error(left_signal / left_noise)
+    return Signal(gradients.mean(0), signal.item(), noise.item(), (signal / noise).item(), error, gradients)
+
+
+def jackknife_error(left_out: Tensor) -> float:
+    """Standard error of an estimate, from its values without each of K independent repetitions in turn.
+
+        error^2 = (K - 1) / K  sum_i (v_(-i) - mean v)^2
+
+    Args:
+        left_out: [K] the estimate without repetition i.
+
+    Example:
+        >>> x = torch.tensor([1.0, 2.0, 6.0])
+        >>> means = (x.sum() - x) / 2
+        >>> round(jackknife_error(means), 4) == round((x.std() / 3**0.5).item(), 4)
+        True
+    """
+    return ((len(left_out) - 1) * (left_out - left_out.mean()).square().mean()).sqrt().item()

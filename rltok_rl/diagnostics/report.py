@@ -13,6 +13,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from rltok_rl.diagnostics.comparison import Comparison, compare
 from rltok_rl.diagnostics.gradients import Signal, policy_gradient, signal_to_noise
 from rltok_rl.functional.rewards import REWARDS
 from rltok_rl.models.flops import forward_flops, update_flops
@@ -35,6 +36,8 @@ class Candidate:
     """Rows that read one text; the batch has as many rows as any other, and so fewer texts."""
     extra_rows: float = 0.0
     """Forward passes without encoder and gradient that the estimator needs per row."""
+    flops_per_byte: float = 0.0
+    """FLOPs per byte of what else runs beside the model: a critic's forward passes and updates."""
     learn: Callable[[TensorDictBase], None] | None = None
     """Called with every batch after it was judged, and with warm-up batches: what a critic learns from."""
 
@@ -56,7 +59,7 @@ class Candidate:
         num_bytes = num_rows * num_steps
         without = ("encoder", "boundary_head", "early_head")
         extra = self.extra_rows * forward_flops(model, num_bytes, rate * num_bytes, without=without)
-        return update_flops(model, num_bytes, rate * num_bytes) + extra
+        return update_flops(model, num_bytes, rate * num_bytes) + extra + self.flops_per_byte * num_bytes
 
 
 @dataclass(frozen=True)
@@ -78,16 +81,14 @@ class Row:
     """Signal to noise of a batch of one row, ``ratio / B``."""
     per_petaflop: float
     """Signal to noise that a petaflop buys."""
-    cosine: float
-    """Between the expected gradient and the reference, without the part that noise takes; nan where noise hides it."""
-    scale: float
-    """Length of the expected gradient over that of the reference; nan likewise."""
-    bias: float
-    """``|E g - reference|`` over the length of the reference, what noise adds removed."""
+    comparison: Comparison
+    """Cosine, length and bias against the reference."""
 
     def to_dict(self) -> dict[str, float | str | None]:
         """Plain values, ready for JSON, which has no nan."""
-        return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in asdict(self).items()}
+        flat = asdict(self)
+        flat |= flat.pop("comparison")
+        return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in flat.items()}
 
 
 @torch.no_grad()
@@ -167,7 +168,6 @@ def estimator_report(
     for one in candidates:
         found = signal_to_noise(gradients[one.name])
         flops = one.flops(model, num_rows, num_steps, rate)
-        cosine, scale, bias = compare(found, reference)
         squared = reference.signal if isinstance(reference, Signal) else float(reference.double().square().sum())
         rows.append(
             Row(
@@ -179,45 +179,7 @@ def estimator_report(
                 per_cost=found.ratio * plain / flops,
                 per_sample=found.ratio / num_rows,
                 per_petaflop=found.ratio / flops * 1e15,
-                cosine=cosine,
-                scale=scale,
-                bias=bias,
+                comparison=compare(found, reference),
             )
         )
     return rows
-
-
-def compare(found: Signal, reference: Tensor | Signal) -> tuple[float, float, float]:
-    """Cosine, scale and relative bias of an expected gradient against a reference, noise removed.
-
-    Means of K noisy gradients are longer than the expected one, and point elsewhere; lengths are therefore taken from
-    products of different repetitions. Where those leave less than two standard errors of signal, cosine and scale are
-    nan.
-
-    Args:
-        found: what was measured of a candidate.
-        reference: the exact gradient [P], or a measured one.
-    """
-    if isinstance(reference, Signal):
-        target, length = reference.mean.double(), math.sqrt(max(reference.signal, 0.0))
-    else:
-        target, length = reference.double(), float(reference.double().norm())
-    product = float(found.mean.double() @ target)
-    bias = math.sqrt(max(found.signal - 2 * product + length**2, 0.0)) / length if length else math.nan
-    if found.ratio < 2 * found.error or not length:
-        return math.nan, math.nan, bias
-    own = math.sqrt(found.signal)
-    return product / (own * length), own / length, bias
-
-
-def correlation(estimates: Tensor, truth: Tensor) -> tuple[float, float]:
-    """Correlation over all entries of two tensors of one shape, and its standard error for independent entries.
-
-    Example:
-        >>> value, error = correlation(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([1.0, -1.0, -1.0, 1.0]))
-        >>> value, round(error, 3)
-        (0.0, 0.707)
-    """
-    x, y = (v.double().flatten() - v.double().mean() for v in (estimates, truth))
-    value = float((x @ y) / (x.norm() * y.norm()))
-    return value, math.sqrt(max(0.0, 1 - value**2) / max(1, len(x) - 2))

@@ -6,21 +6,35 @@ all. *Counterfactual*: in one row, both decisions at t, many continuations each 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from rltok_rl.agents import LearnedBoundaryActor
+from rltok_rl.diagnostics.comparison import correlation
 from rltok_rl.diagnostics.counterfactual import counterfactual_returns
-from rltok_rl.diagnostics.report import Candidate, correlation
+from rltok_rl.diagnostics.report import Candidate
 from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.functional.returns import discounted_return
 from rltok_rl.functional.text import ids_to_bytes
 from rltok_rl.models.unet import UNet
 
 Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How well advantages agree with a truth that is itself measured."""
+
+    correlations: dict[str, tuple[float, float]]
+    """By candidate: the correlation, and its standard error over texts."""
+    reliability: float
+    """Share of the measured truth's variance that is not its own noise. Correlations with the truth itself are larger
+    by one over its square root; this factor is common to all candidates."""
 
 
 class _Rows:
@@ -54,11 +68,11 @@ def resampled_correlation(
     seed: int = 0,
     least: int = 30,
     progress: Progress | None = None,
-) -> dict[str, tuple[float, float]]:
+) -> Agreement:
     """Correlation of advantages with the resampled truth, over all free decisions that were taken both ways.
 
-    Truth and judged rows are different samples. Each correlation comes with a standard error, for independent
-    decisions.
+    Truth and judged rows are different samples. Each correlation comes with a standard error over texts: decisions of
+    one text share their returns, and all its rows share the truth.
 
     Args:
         model: the U-Net.
@@ -74,36 +88,51 @@ def resampled_correlation(
     generator = torch.Generator().manual_seed(seed)
     rows = _Rows(model, byte_ids, 1, generator)
     shape = (len(byte_ids), byte_ids.shape[1] - 1)
-    total, drawn, returns = (torch.zeros(shape, dtype=torch.float64) for _ in range(3))
+    drawn = torch.zeros(shape, dtype=torch.float64)
+    sums, squares = (torch.zeros(2, *shape, dtype=torch.float64) for _ in range(2))  # of returns, without and with
     for number in range(num_samples):
         rollout = rows.draw()
         found = discounted_return(rollout["next", "final_log_prob"].squeeze(-1), gamma).double()
         action = rollout["action"].double()
-        total += found
+        sides = torch.stack((1 - action, action))
         drawn += action
-        returns += found * action
+        sums += found * sides
+        squares += found.square() * sides
         if progress is not None:
             progress(number + 1, num_samples)
-    mean = total / num_samples
-    with_, without = returns / drawn.clamp(min=1), (total - returns) / (num_samples - drawn).clamp(min=1)
-    counted = (drawn >= least) & (num_samples - drawn >= least)
+    counts = torch.stack((num_samples - drawn, drawn))  # [2, M, T]
+    counted = (counts >= least).all(0)
     counted[:, 0] = False
-    result: dict[str, tuple[float, float]] = {}
+    if not counted.any():
+        raise ValueError(
+            f"num_samples must be larger or least smaller: no decision went both ways {least} times in "
+            f"{num_samples} samples"
+        )
+    averages = sums / counts.clamp(min=1)
+    values = averages - sums.sum(0) / num_samples  # [2, M, T] worth of not drawing and of drawing
+    # Noise of the difference, and what of it each side gets: Q(1) - V = (1 - p) (Q(1) - Q(0)), Q(0) - V = -p (...).
+    noise = ((squares / counts.clamp(min=1) - averages.square()) / (counts - 1).clamp(min=1)).sum(0)
+    chance = drawn / num_samples
+    spread = chance * values[1].square() + (1 - chance) * values[0].square()  # of the truth, decisions as they fall
+    share = (chance * (1 - chance) * noise)[counted].sum() / spread[counted].sum()
+    correlations: dict[str, tuple[float, float]] = {}
     for size in sorted({one.rows_per_text for one in candidates}):
         members = [one for one in candidates if one.rows_per_text == size]
         rows = _Rows(model, byte_ids, size, generator)
         kept: dict[str, list[Tensor]] = {one.name: [] for one in members}
-        truth = []
+        truth, texts = [], []
         where = counted.repeat_interleave(size, 0)
+        text = torch.arange(len(counted)).repeat_interleave(size).unsqueeze(1).expand(where.shape)[where]
         for _ in range(max(1, num_judged // size)):
             rollout = rows.draw()
             taken = rollout["action"].bool().unflatten(0, (-1, size))  # [M, size, T]
-            worth = torch.where(taken, with_.unsqueeze(1), without.unsqueeze(1)) - mean.unsqueeze(1)
+            worth = torch.where(taken, values[1].unsqueeze(1), values[0].unsqueeze(1))
             truth.append(worth.flatten(0, 1)[where])
+            texts.append(text)
             for one in members:
                 kept[one.name].append(one.advantages(rollout)[where])
-        result |= {name: correlation(torch.cat(values), torch.cat(truth)) for name, values in kept.items()}
-    return result
+        correlations |= _correlations(kept, truth, texts)
+    return Agreement(correlations, 1 - float(share))
 
 
 @torch.no_grad()
@@ -118,7 +147,7 @@ def counterfactual_correlation(
     pairs: int,
     seed: int = 0,
     progress: Progress | None = None,
-) -> dict[str, tuple[float, float]]:
+) -> Agreement:
     """Correlation of advantages with what flipping the decision changes, the same randomness after it.
 
     Args:
@@ -128,19 +157,23 @@ def counterfactual_correlation(
         gamma: discount of the truth, and of the candidates.
         num_batches: rollouts for each number of rows per text.
         num_positions: decisions tried per row, spread over the window.
-        pairs: continuations per decision, each with and without the boundary.
+        pairs: continuations per decision, each with and without the boundary; at least 2, since their scatter tells
+            how reliable the truth is.
         seed: of positions and continuations.
         progress: called with rollouts done and rollouts in all.
     """
+    if pairs < 2:
+        raise ValueError(f"pairs must be at least 2, got {pairs}")
     generator = torch.Generator().manual_seed(seed)
     sizes = sorted({one.rows_per_text for one in candidates})
-    result: dict[str, tuple[float, float]] = {}
+    correlations: dict[str, tuple[float, float]] = {}
+    squared = noise = 0.0
     done = 0
     for size in sizes:
         members = [one for one in candidates if one.rows_per_text == size]
         kept: dict[str, list[Tensor]] = {one.name: [] for one in members}
-        truth = []
-        for _ in range(num_batches):
+        truth, texts = [], []
+        for number in range(num_batches):
             rollout = draw(size)
             length = rollout.shape[1]
             byte_ids = torch.cat((rollout["byte"], rollout["next", "byte"][:, -1:]), 1)
@@ -149,10 +182,22 @@ def counterfactual_correlation(
             boundaries = rollout["action"].bool() | rollout["forced"]
             found = counterfactual_returns(model, byte_ids, boundaries, positions, gamma=gamma, uniforms=uniforms)
             truth.append(found.advantage)
+            text = torch.arange(len(byte_ids)) // size + number * len(byte_ids)
+            texts.append(text.unsqueeze(1).expand(found.advantage.shape))
+            weight = (found.boundaries.double() - found.probs).square()
+            squared += float(found.advantage.square().sum())
+            noise += float((weight * found.differences.var(-1) / pairs).sum())
             for one in members:
                 kept[one.name].append(one.advantages(rollout)[:, positions])
             done += 1
             if progress is not None:
                 progress(done, num_batches * len(sizes))
-        result |= {name: correlation(torch.cat(values), torch.cat(truth)) for name, values in kept.items()}
-    return result
+        correlations |= _correlations(kept, truth, texts)
+    return Agreement(correlations, 1 - noise / squared if squared else math.nan)
+
+
+def _correlations(
+    kept: dict[str, list[Tensor]], truth: list[Tensor], texts: list[Tensor]
+) -> dict[str, tuple[float, float]]:
+    groups, worth = torch.cat(texts), torch.cat(truth)
+    return {name: correlation(torch.cat(values), worth, groups=groups) for name, values in kept.items()}

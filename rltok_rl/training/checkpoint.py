@@ -8,9 +8,7 @@ moment leaves either all of it or none. Nothing is pickled.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +19,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from rltok_rl.data.disk import checksum, flush
+
 _PREFIX, _TENSORS, _STATE, _MANIFEST = "update-", "tensors.safetensors", "state.json", "manifest.json"
+_GOING = "going-"
 _PLAIN = (str, int, float, bool, type(None))
 
 
@@ -59,25 +60,34 @@ def save_checkpoint(folder: Path, update: int, state: Mapping[str, Any], *, keep
     partial = folder / f".{final.name}.partial"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if partial.exists():
-            shutil.rmtree(partial)
+        for left in folder.glob(f".{_PREFIX}*.partial"):  # by a process that was killed as it wrote
+            shutil.rmtree(left)
         partial.mkdir()
         save_file(tensors, partial / _TENSORS)
         (partial / _STATE).write_text(json.dumps(skeleton))
-        sums = {name: _checksum(partial / name) for name in (_TENSORS, _STATE)}
+        sums = {name: checksum(partial / name) for name in (_TENSORS, _STATE)}
         (partial / _MANIFEST).write_text(json.dumps({"update": update, "sha256": sums}, indent=1) + "\n")
         for name in (_TENSORS, _STATE, _MANIFEST):
-            _flush(partial / name)
+            flush(partial / name)
         if final.exists():
-            shutil.rmtree(final)
+            _remove(final)
         partial.rename(final)
-        _flush(folder)
+        flush(folder)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise CheckpointError(f"{final} could not be written: {error}", _newest_whole(folder)) from error
-    for old in list_checkpoints(folder)[:-keep]:
-        shutil.rmtree(old)
+    older = [path for path in list_checkpoints(folder) if path.name < final.name]
+    for old in older[: len(older) - (keep - 1)]:
+        _remove(old)
     return final
+
+
+def _remove(path: Path) -> None:
+    """Take a checkpoint away as a whole: what is deleted file by file does not bear the name of a checkpoint."""
+    going = path.with_name(f"{_GOING}{path.name}")
+    shutil.rmtree(going, ignore_errors=True)  # of one who was killed here
+    path.rename(going)
+    shutil.rmtree(going)
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
@@ -101,7 +111,9 @@ def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:
         path = found[-1]
     wrong = _what_is_wrong(path)
     if wrong:
-        raise CheckpointError(f"{path / wrong[0]} {wrong[1]}", _newest_whole(path.parent, before=path))
+        previous = _newest_whole(path.parent, before=path)
+        how = f"; remove {path} to go on without it" if previous else ""
+        raise CheckpointError(f"{path / wrong[0]} {wrong[1]}{how}", previous)
     manifest = json.loads((path / _MANIFEST).read_text())
     tensors = load_file(path / _TENSORS)
     return int(manifest["update"]), put_together(json.loads((path / _STATE).read_text()), tensors)
@@ -119,7 +131,7 @@ def _what_is_wrong(path: Path) -> tuple[str, str] | None:
     for name in (_TENSORS, _STATE):
         if not (path / name).exists():
             return name, "is missing"
-        if _checksum(path / name) != sums.get(name):
+        if checksum(path / name) != sums.get(name):
             return name, "is not what was written (its checksum differs)"
     return None
 
@@ -176,23 +188,6 @@ def put_together(value: Any, tensors: Mapping[str, Tensor]) -> Any:
         return {put_together(k, tensors): put_together(v, tensors) for k, v in content}
     parts = [put_together(v, tensors) for v in content]
     return parts if kind == "list" else tuple(parts)
-
-
-def _checksum(path: Path) -> str:
-    with path.open("rb") as file:
-        digest = hashlib.sha256()
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
-def _flush(path: Path) -> None:
-    """Have a file or a folder on the disk, not only in memory."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def same(one: Any, two: Any) -> bool:

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from rltok_rl.training.files import replace_text
+
 
 class UpdateLog:
     """A file of JSON lines, each with the update it belongs to.
@@ -36,9 +38,7 @@ class UpdateLog:
             raise FileExistsError(f"{path} holds another run; resume it, or choose another folder")
         kept = [line for line in read_lines(path) if line["update"] <= resume_after]
         if kept:
-            partial = path.with_suffix(".partial")
-            partial.write_text("".join(json.dumps(line) + "\n" for line in kept))
-            partial.replace(path)
+            replace_text(path, "".join(json.dumps(line) + "\n" for line in kept))
         else:
             path.unlink()
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import csv
+import io
 import shutil
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
+
+from rltok_rl.training.files import replace_text
 
 _EIGHTHS = " \u258f\u258e\u258d\u258c\u258b\u258a\u2589\u2588"  # blocks that are 0 to 8 eighths of a character wide
 _BAR = 28  # characters at most
@@ -157,19 +160,14 @@ class MetricsTable:
                 raise FileExistsError(f"{path} holds another run; resume it, or choose another folder")
             return
         if path.exists():
-            with path.open(newline="") as file:
-                rows = list(csv.DictReader(file))
-            # Lines up to a checkpoint are whole; the last line of a process that was killed may not be.
-            whole = [row for number, row in enumerate(rows, 1) if row["update"] == str(number)]
-            kept = whole[:resume_after]
+            kept = [row for row in _whole_rows(path) if int(row["update"]) <= resume_after]
             if kept:
                 self.columns = list(kept[0])
-                partial = path.with_suffix(".partial")
-                with partial.open("w", newline="") as file:
-                    writer = csv.DictWriter(file, self.columns)
-                    writer.writeheader()
-                    writer.writerows(kept)
-                partial.replace(path)
+                text = io.StringIO()
+                writer = csv.DictWriter(text, self.columns)
+                writer.writeheader()
+                writer.writerows(kept)
+                replace_text(path, text.getvalue())
             else:
                 path.unlink()
 
@@ -204,6 +202,11 @@ def read_table(path: Path) -> dict[str, list[float]]:
     Args:
         path: of a file of :class:`MetricsTable`, which may be written at this moment.
     """
-    text = path.read_text() if path.exists() else ""
-    rows = list(csv.DictReader(text[: text.rfind("\n") + 1].splitlines()))
+    rows = _whole_rows(path) if path.exists() else []
     return {name: [float(row[name]) for row in rows] for name in (rows[0] if rows else [])}
+
+
+def _whole_rows(path: Path) -> list[dict[str, str]]:
+    """The lines that have an end: the last one of a process that was killed may not."""
+    text = path.read_text()
+    return list(csv.DictReader(text[: text.rfind("\n") + 1].splitlines()))

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from rltok_rl.training.files import replace_text
 from rltok_rl.version import __version__
 
 PACKAGES = (
@@ -145,9 +146,7 @@ class Starts:
             seconds: that it took since the start.
         """
         self.entries[-1].update(to_update=update, to_bytes=bytes_done, seconds=round(seconds, 3))
-        partial = self.path.with_suffix(".partial")
-        partial.write_text(json.dumps(self.entries, indent=1) + "\n")
-        partial.replace(self.path)
+        replace_text(self.path, json.dumps(self.entries, indent=1) + "\n")
 
 
 def read_starts(path: Path) -> list[dict[str, Any]]:

@@ -11,11 +11,15 @@ import torch
 from hydra import compose, initialize_config_dir
 from hydra.errors import ConfigCompositionException
 from rltok_rl.agents import RandomActor, UniformActor, WhitespaceActor
+from rltok_rl.experiments import train
 from rltok_rl.experiments.build import BASELINES, make_advantages, make_trainer
+from rltok_rl.experiments.checks import check_options
 from rltok_rl.experiments.config import GROUPS
 from rltok_rl.experiments.names import CONF, check_overrides, choices
 
+from rltok_rl.data import DocumentSource, OrderedSource, local_prose
 from rltok_rl.objectives import BoundaryClipPPOLoss, LocalFlips
+from rltok_rl.training import LoopOptions
 
 from ..layout import ROOT
 from .configured import QUICK, configured
@@ -136,6 +140,59 @@ def test_options_reach_what_they_name():
     assert len(BASELINES) == len(choices("baseline"))
 
 
+def test_how_it_is_optimised_reaches_the_loop():
+    """Every number, none of them its default."""
+    given = {
+        "optim.lr": 0.5,
+        "optim.warm_up_bytes": 130,
+        "optim.lr_floor": 0.25,
+        "optim.beta1": 0.5,
+        "optim.beta2": 0.75,
+        "optim.weight_decay": 0.125,
+        "optim.clip_norm": 2.0,
+        "compute.micro_batches": 3,
+        "compute.precision": "bfloat16",
+        "loss.policy_epochs": 2,
+        "actor.warm_start_bytes": 20,
+    }
+    trainer, _ = make_trainer(configured(*QUICK, "loss=ppo", *(f"{name}={value}" for name, value in given.items())))
+    assert trainer.options == LoopOptions(
+        total_bytes=512,
+        lr=0.5,
+        warm_up_bytes=130,
+        lr_floor=0.25,
+        betas=(0.5, 0.75),
+        weight_decay=0.125,
+        clip_norm=2.0,
+        micro_batches=3,
+        precision="bfloat16",
+        policy_epochs=2,
+        warm_start_bytes=20,
+    )
+
+
+@pytest.mark.parametrize("loss", ["reinforce", "importance", "ppo"])
+def test_an_entropy_bonus_goes_with_every_objective(loss):
+    """One of weight w adds w times its own loss to the total, whatever the policy's term weighs."""
+    plain, with_bonus = (
+        make_trainer(configured(*QUICK, f"loss={loss}", "loss.policy_epochs=1", f"loss.entropy={weight}"))[0].update()
+        for weight in (0.0, 0.5)
+    )
+    assert "loss_entropy" not in plain
+    assert with_bonus["loss_entropy"] == pytest.approx(-0.5 * with_bonus["entropy"], rel=1e-5)
+    assert with_bonus["loss"] == pytest.approx(plain["loss"] + with_bonus["loss_entropy"], rel=1e-5)
+
+
+def test_an_order_is_one_of_the_texts_to_train_on_with_the_runs_seed():
+    """What is held out is in no epoch."""
+    (first, texts), (other, _) = (make_trainer(configured(*QUICK, "data.order=epochs", f"seed={n}")) for n in (0, 1))
+    train, held = first.env.source, texts.held_out
+    assert isinstance(train, OrderedSource) and isinstance(held, DocumentSource)
+    whole = local_prose()
+    assert b"".join(train.source.documents()) + b"".join(held.documents()) == whole
+    assert not torch.equal(train.order(0), other.env.source.order(0))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -160,6 +217,38 @@ def test_options_reach_what_they_name():
 def test_what_cannot_be_trained_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         make_trainer(configured(*QUICK, *options))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["checkpoint_every=0"], "checkpoint_every must be at least 1, got 0"),
+        (["snapshots.batches=0"], "snapshots.batches must be at least 1, got 0"),
+        (["snapshots.num_bytes=1"], "snapshots.num_bytes must be at least 2, got 1"),
+        (["baseline.rows_per_text=0"], "baseline.rows_per_text must be at least 1, got 0"),
+        (["compute.threads=-1"], "compute.threads must be at least 0, got -1"),
+        (["data.num_steps=0"], "data.num_steps must be at least 1, got 0"),
+        (["compute.device=gpu"], "compute.device 'gpu' cannot be used"),
+        (["compute.device=cuda:99"], "compute.device 'cuda:99' cannot be used"),
+        (["data.limit=3"], "data.limit belongs to files and corpora, got data.source='python-docs'"),
+        (["data.source=recall", "data.held_out=0.5"], "data.held_out belongs to files and corpora, got .*'recall'"),
+        (["loss.clip_low=0.1"], "loss.clip_low belongs to ppo, got loss.objective='reinforce'"),
+        (["loss.max_weight=3"], "loss.max_weight belongs to importance, got loss.objective='reinforce'"),
+        (["loss=ppo", "loss.average=all"], "loss.average belongs to reinforce and importance, got .*'ppo'"),
+        (["estimator=flips", "baseline=none", "+baseline.options.a=1"], "baseline.options must be empty with"),
+    ],
+)
+def test_what_would_be_ignored_or_never_end_well_is_refused_before_anything_is_read(options, message, monkeypatch):
+    monkeypatch.setattr(train, "make_trainer", lambda *_: pytest.fail("a trainer was made"))
+    with pytest.raises(ValueError, match=message):
+        train.run(configured(*QUICK, *options), "")
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_no_file_has_options_that_are_ignored(file):
+    group, name = file.split("/")
+    source = ["data.source=books"] if file in ("data/files", "experiment/books") else []
+    check_options(configured(f"{group}={name}", *COMPANY.get(file, []), *source, "compute.device=cpu"))
 
 
 def test_files_are_cached_filtered_and_counted(tmp_path, monkeypatch):
@@ -217,6 +306,11 @@ def test_keys_that_do_not_exist_are_refused_with_the_nearest():
     [
         (["estimater=flips"], "there is no option 'estimater'; did you mean 'estimator'?"),
         (["out=/dev/null/run"], "out must be a folder that can be written, got '/dev/null/run': Not a directory"),
+        (["data=files"], "rltok train: data.source must be given"),
+        (
+            ["compute.device=meta:x"],
+            "rltok train: compute.device 'meta:x' cannot be used: Invalid device string: 'meta:x'",
+        ),
         (["optim.total_bytes=9"], "rltok train: warm_up_bytes must lie in [0, total_bytes=9), got 400000"),
     ],
 )

@@ -8,12 +8,16 @@ import sys
 
 import pytest
 import torch
+from rltok_rl.experiments.studies import estimators
 from rltok_rl.experiments.studies.candidates import CANDIDATES, MEANING, make_candidate
-from rltok_rl.experiments.studies.estimators import Study, run
+from rltok_rl.experiments.studies.estimators import run
+from rltok_rl.experiments.studies.options import Study
+from rltok_rl.experiments.studies.pages import give_or_take, gradient_table
 from rltok_rl.experiments.studies.toy import get_toy, load_toy, save_toy, toy_config, train_toy
 
 from rltok_rl.data import TextSource, local_prose
 from rltok_rl.diagnostics.drawing import TextRollouts
+from rltok_rl.functional.returns import discounted_return
 from rltok_rl.models import UNet
 
 QUICK = {
@@ -25,7 +29,7 @@ QUICK = {
     "exact_texts": 2,
     "exact_bytes": 5,
     "exact_batches": 9,
-    "samples": 4,
+    "samples": 250,
     "judged": 8,
     "flip_batches": 1,
     "gammas": [0.5, 1.0],
@@ -41,6 +45,71 @@ def test_every_candidate_judges_a_rollout(name):
     assert advantages.shape == (8, 40) and advantages.isfinite().all() and advantages.abs().max() > 0
     assert one.flops(model, 8, 40, 0.2) >= make_candidate("raw", 0.9, model, 40).flops(model, 8, 40, 0.2)
     assert name in MEANING
+
+
+def test_candidates_are_what_their_names_say():
+    model = UNet(toy_config())
+    rollout = TextRollouts(model, TextSource(local_prose()), num_rows=8, num_steps=20, seed=0)(8)
+    final, early = (rollout["next", name].squeeze(-1) for name in ("final_log_prob", "early_log_prob"))
+    alone, relative = (discounted_return(r, 0.9) for r in (final, final - early))
+    expected = {
+        "raw": alone,
+        "batch": alone - alone.mean(0),
+        "early": relative,
+        "paper": relative - relative.mean(0),
+        "leave_one_out": (relative - relative.mean(0)) * 8 / 7,
+        "siblings_2": relative - relative.view(4, 2, 20).flip(1).flatten(0, 1),
+        "siblings_8": (relative - relative.mean(0)) * 8 / 7,
+    }
+    for name, advantages in expected.items():
+        found = make_candidate(name, 0.9, model, 20).advantages(rollout)
+        torch.testing.assert_close(found, advantages, rtol=1e-4, atol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
+    for name, lmbda in (("critic_td", 0.95), ("critic", 1.0)):
+        assert make_candidate(name, 0.9, model, 20).estimator.lmbda == lmbda
+    for name, span in (("flips", 16), ("flips_far", 32)):
+        one = make_candidate(name, 0.9, model, 20)
+        assert (one.extra_rows, one.estimator.num_flips, one.estimator.span) == (3, 3, span)
+    width, hidden = model.config.width, 128
+    critic = make_candidate("critic", 0.9, model, 20)
+    assert critic.flops_per_byte == 2 * (width * hidden + hidden) * (1 + 4 * 3)  # judges once, learns four times
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"estimators": ["paper", "paper"]},
+            r"estimators must be at least one, all different, got \['paper', 'paper'\]",
+        ),
+        ({"estimators": []}, "estimators must be at least one"),
+        ({"gamma": 1.2}, r"gamma and gammas must lie in \[0, 1\], got 1.2"),
+        ({"gammas": [0.5, -1.0]}, r"gamma and gammas must lie in \[0, 1\], got -1.0"),
+        ({"num_batches": 2}, "num_batches must be at least 3, got 2"),
+        ({"exact_batches": 8}, "exact_batches must be at least 9, got 8"),
+        ({"samples": 50}, "samples must be at least 60, got 50"),
+        ({"exact_bytes": 30}, "exact_bytes must be at most 16 to be enumerated, got 30"),
+        ({"num_rows": 12}, "num_rows must be a multiple of 8 with these estimators, got 12"),
+        ({"estimators": ["paper"], "num_rows": 6}, "num_rows must be a multiple of 4 with these estimators, got 6"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_anything_is_trained(tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        run(Study(toy=str(tmp_path / "toy.safetensors"), out=str(tmp_path), **options), "")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_reference_is_unbiased(monkeypatch):
+    """Against a discounted reference, what gamma costs would not be seen."""
+    asked = []
+
+    def stop(model, draw, candidates, num_batches, **options):
+        asked.extend(candidates)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(estimators, "collect_gradients", stop)
+    with pytest.raises(KeyboardInterrupt):
+        estimators.real_part(UNet(toy_config()), TextSource(local_prose()), Study())
+    assert [(one.estimator.gamma, one.reward, one.rows_per_text) for one in asked] == [(1.0, "early_exit", 4)]
 
 
 def test_an_unknown_candidate_is_refused():
@@ -71,14 +140,33 @@ def test_the_command_writes_tables_and_figures(tmp_path):
     command += [*options, f"out={tmp_path}/out", f"toy={tmp_path}/toy.safetensors"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
-    report = json.loads((tmp_path / "out" / "estimators.json").read_text())
+    report = json.loads((tmp_path / "out" / "estimators.json").read_text(), parse_constant=pytest.fail)  # no NaN
     assert {row["name"] for row in report["real"]["table"]} == {"paper", "siblings_4", "critic", "flips"}
     assert set(report["exact"]["tables"]) == {"0.5", "1.0"}
     assert set(report["truth"]) == {"resampled", "counterfactual"}
+    for found in report["truth"].values():
+        assert set(found["correlations"]) == {"paper", "siblings_4", "flips"} and found["reliability"] < 1
     assert report["options"]["num_rows"] == 8
     for name in ("signal", "gamma", "truth"):
         assert (tmp_path / "out" / f"{name}.png").stat().st_size > 5_000
     assert "Correlation with the counterfactual advantage" in done.stdout
+
+
+def test_what_learns_alone_leaves_no_truth_to_compare(tmp_path):
+    quick = {**QUICK, "exact_texts": 0, "num_rows": 4, "gammas": [1.0]}
+    options = {"estimators": ["critic"], "updates": 2, "toy": str(tmp_path / "toy.safetensors")}
+    out = run(Study(**quick, **options, out=str(tmp_path / "out")), "")
+    assert not (out / "truth.png").exists() and "`critic`" in (out / "estimators.md").read_text()
+
+
+def test_figures_are_written_with_their_errors():
+    assert give_or_take(0.9931, 0.0142) == "0.993 ± 0.014" and give_or_take(12.34, 3.0) == "12.3 ± 3.0"
+    assert give_or_take(None, None) == "-" and give_or_take(1.0, 0.0) == "1.00"
+    row = {"name": "paper", "ratio": 0.02, "error": 0.015, "cost": 1.0, "per_cost": 0.02, "per_petaflop": 1.0}
+    row |= {"cosine": None, "cosine_error": None, "scale": None, "scale_error": None}
+    other = {**row, "name": "flips", "per_cost": 2.0}
+    assert "| 100 |" not in gradient_table([row, other], exact=False)  # a multiple of noise
+    assert "| 100 |" in gradient_table([{**row, "error": 0.005}, other], exact=False)
 
 
 def test_an_option_that_does_not_exist_is_named(tmp_path):

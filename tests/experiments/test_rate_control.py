@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from rltok_rl.experiments.studies import rate_control
-from rltok_rl.experiments.studies.rate_control import COEFFICIENTS, STARTS, TARGETS, drive, judge, main
+from rltok_rl.experiments.studies.rate_control import COEFFICIENTS, STARTS, TARGETS, drive, judge, main, table
 
 from rltok_rl.functional.rate import RATE_CONTROLS
 from rltok_rl.objectives.rate import CONTROLLERS
@@ -41,6 +41,18 @@ def test_a_course_is_judged_by_hand():
     assert run.overshoot == pytest.approx(0.1)
     assert run.error == pytest.approx(0.0, abs=1e-6) and run.holds
     assert judge("hinge", 0.5, 0.9, 0.0, rates).updates is None
+    assert run.settled == 146 + 50  # the first window with four of 0.1; five average 0.19, at the very edge
+
+
+def test_a_rate_that_shoots_through_has_neither_settled_nor_held():
+    through = [0.05] * 50 + [0.2] * 50 + [0.3] * 300
+    run = judge("ratio", 0.05, 0.2, 0.3, through)
+    assert run.updates is not None and run.settled is None and not run.holds and run.overshoot == pytest.approx(0.1)
+    brief = [0.2] * 300 + [0.3] * 20 + [0.2] * 80  # away for a moment within the last quarter
+    run = judge("ratio", 0.05, 0.2, 0.3, brief)
+    assert run.settled is not None and not run.holds
+    lines = table([run, judge("ratio", 0.05, 0.2, 0.3, through)]).splitlines()
+    assert lines[-1].startswith("| `ratio` | 0.03 | 0.3 | 0 of 2 | never (never) | 0.1")
 
 
 def test_the_command_writes_table_and_figure(tmp_path, monkeypatch, capsys):

@@ -15,6 +15,7 @@ from ..test_project_text import machine_paths
 from .test_train import QUICK, configured
 
 FILES = {
+    ".lock",
     "alarms.log",
     "config.yaml",
     "environment.json",

@@ -19,6 +19,7 @@ from rltok_rl.experiments.config import TrainConfig
 from rltok_rl.models import UNet
 from rltok_rl.training import loggers
 from rltok_rl.training.checkpoint import load_checkpoint
+from rltok_rl.training.files import claim_folder
 from rltok_rl.training.progress import MetricsTable
 
 from ..training.test_loggers import Recording
@@ -100,16 +101,36 @@ def test_asked_to_stop_it_saves_and_goes_on_later(tmp_path, monkeypatch):
     assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
 
 
+def test_two_runs_do_not_share_a_folder(tmp_path):
+    """Side by side, resuming or not: the second one is refused, and the first one's files are its own."""
+    config = configured(*LONGER, f"out={tmp_path}/run")
+    with claim_folder(tmp_path / "run"), pytest.raises(BlockingIOError, match="in use by a run that is under way"):
+        train.run(config, "")
+    assert not (tmp_path / "run" / "config.yaml").exists()
+
+
+def test_a_sample_longer_than_held_out_texts_is_refused_before_the_folder_is_written(tmp_path):
+    (tmp_path / "some.jsonl").write_text(
+        "\n".join(json.dumps({"text": f"{n} to be or not to be " * 3}) for n in range(40))
+    )
+    files = [f"data.source={tmp_path}/some.jsonl", f"data.cache={tmp_path}/cache", "data.held_out=0.3"]
+    with pytest.raises(ValueError, match="snapshots.num_bytes=240 is more than held-out texts have: documents must"):
+        train.run(configured(*QUICK, *files, f"out={tmp_path}/run"), "")
+    assert not (tmp_path / "run" / "config.yaml").exists()
+
+
 def test_another_configuration_is_not_resumed(tmp_path):
     train.run(configured(*QUICK, f"out={tmp_path}/run"), "")
-    before = sorted((path.name, path.stat().st_mtime_ns) for path in (tmp_path / "run").rglob("*"))
-    for option, message in [
+    before = metrics(tmp_path / "run")
+    for option, said in [
         ("seed=7", "seed: 0 there, 7 here"),
-        ("+model.overrides.width=32", "model: .*there, .*'width': 32.* here"),
+        ("model.overrides.window=9", "model: .*'window': 8,.* there, .*'window': 9,.* here"),
+        ("compute.micro_batches=2", "compute: .*'micro_batches': 1.* there"),
+        ("snapshots.count=3", "snapshots: .* there"),
     ]:
-        with pytest.raises(ValueError, match=f"run with another configuration .{message}.*choose another folder"):
+        with pytest.raises(ValueError, match=f"run with another configuration .{said}.*; choose another folder"):
             train.run(configured(*QUICK, f"out={tmp_path}/run", "resume=true", option), "")
-    assert before == sorted((path.name, path.stat().st_mtime_ns) for path in (tmp_path / "run").rglob("*"))
+    assert metrics(tmp_path / "run") == before
 
 
 def test_a_logger_hears_every_update_once_over_a_resumption(tmp_path, monkeypatch):

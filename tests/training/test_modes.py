@@ -15,6 +15,7 @@ from rltok_rl.objectives import (
     BoundaryClipPPOLoss,
     BoundaryReinforceLoss,
     EarlyExitLoss,
+    EntropyBonus,
     JointLoss,
     LanguageModelLoss,
     RateLoss,
@@ -87,6 +88,26 @@ def test_epochs_train_encoder_and_policy_on_the_stored_batch(micro_batches):
     assert found.keys() == reached.keys() and not any("token_layers" in name for name in found)
     for name, gradient in reached.items():
         torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_advantages_are_those_of_the_first_epoch(micro_batches):
+    """Made once per batch: an estimator that remembers would count a batch as often as it is trained on."""
+    loss = BoundaryClipPPOLoss(RolloutPolicy()).make_value_estimator("running_mean", gamma=0.9, num_steps=16)
+    trainer = make_trainer(lambda _: make_loss(loss), policy_epochs=3, micro_batches=micro_batches)
+    once = make_trainer(lambda _: make_loss(copy.deepcopy(loss)), micro_batches=micro_batches)
+    for one in (trainer, once):
+        one.update()
+    counts = [one.loss.terms["policy"]._value_estimator.count for one in (trainer, once)]
+    assert float(counts[0].sum()) > 0 and torch.equal(*counts)
+
+
+def test_a_warm_start_rewards_the_policys_own_entropy():
+    """Not that of the random boundaries it is trained on, which never changes."""
+    terms = {**make_loss(clipped(entropy_bonus=False)).terms, "entropy": EntropyBonus()}
+    trainer = make_trainer(lambda _: JointLoss(terms, {"entropy": 0.01}), warm_start_bytes=640, lr=1e-2)
+    first, *_, last = [trainer.update()["loss_entropy"] for _ in range(5)]
+    assert first != last
 
 
 def test_epochs_move_the_policy_and_say_how_far():

@@ -75,6 +75,15 @@ def test_a_table_is_cut_back_to_where_training_resumes(tmp_path):
     assert MetricsTable(path, resume_after=0).read() == {}
 
 
+def test_lines_behind_a_gap_are_kept(tmp_path):
+    """A machine that goes down may lose lines that checkpoints outlive; what comes after them is no less true."""
+    path = tmp_path / "metrics.csv"
+    table = MetricsTable(path)
+    for update in (1, 2, 5, 6, 7):
+        table.add(update, 10 * update, {"loss": 0.5})
+    assert MetricsTable(path, resume_after=6).read()["update"] == [1, 2, 5, 6]
+
+
 def test_a_table_can_be_read_while_it_is_written(tmp_path):
     path = tmp_path / "metrics.csv"
     assert read_table(path) == {}

@@ -6,8 +6,10 @@ import math
 
 import pytest
 import torch
+from rltok_rl.agents import RandomActor, UniformActor
 
 from rltok_rl.data import TextSource, local_prose
+from rltok_rl.data.languages import Recall
 from rltok_rl.models import UNet, preset
 from rltok_rl.training.snapshots import Snapshots, sample_parts, snapshot_updates
 
@@ -16,7 +18,7 @@ from .test_loop import losses, make
 
 def looks(**options) -> Snapshots:
     held = TextSource(local_prose(20_000)[10_000:])
-    return Snapshots(held=held, **{"num_rows": 4, "num_steps": 24, "batches": 2, "num_bytes": 50, **options})
+    return Snapshots(**{"held": held, "num_rows": 4, "num_steps": 24, "batches": 2, "num_bytes": 50, **options})
 
 
 @pytest.mark.parametrize("spacing", ["log", "linear"])
@@ -83,3 +85,34 @@ def test_held_out_figures_are_means_over_all_bytes():
     other = 2 * both["held_out_bits_per_byte"] - one["held_out_bits_per_byte"]
     spread = abs(one["held_out_bits_per_byte"] - other) / math.sqrt(2)
     assert both["held_out_standard_error"] == pytest.approx(spread / math.sqrt(2), rel=1e-6)
+
+
+def test_a_short_document_is_sampled_without_what_lies_beyond_it():
+    """Zeros fill a window that its document does not; they are no text."""
+    held = TextSource(["to be or not to be", "that is the question"], short_documents="whole")
+    model = UNet(preset("tiny", width=16))
+    for actor in (None, UniformActor(0.2)):
+        found = looks(held=held, num_steps=8, actor=actor).take(model)
+        text, boundaries, probabilities = sample_parts(found)
+        assert (
+            any(text in whole for whole in (b"to be or not to be", b"that is the question"))
+            and len(text) > 15
+            and 0 not in text
+        )
+        assert len(text) == len(boundaries) == len(probabilities)
+
+
+def test_random_boundaries_are_the_same_at_every_look():
+    model = UNet(preset("tiny", width=16))
+    first = looks(actor=RandomActor(0.3)).take(model)
+    torch.rand(1)
+    assert looks(actor=RandomActor(0.3)).take(model) == first
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_language_is_not_looked_at_where_it_was_learned(seed):
+    """It has one endless text per seed, so that equal seeds would hold out what the first updates are trained on."""
+    language = Recall()
+    held = looks(held=language, num_rows=4, num_steps=32).seed
+    one, other = (language.draw(4, 33, torch.Generator().manual_seed(n)).byte_ids for n in (seed, held))
+    assert not torch.equal(one, other)

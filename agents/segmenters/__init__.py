@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rltok_rl.agents.segmenters.base import Segmenter, Segments, State
+from rltok_rl.agents.segmenters.bpe import BPESegmenter, TokenizerSplit, starts_of_pieces, train_bpe
 from rltok_rl.agents.segmenters.entropy import EntropySpike, EntropyThreshold, calibrate
 from rltok_rl.agents.segmenters.fixed import ActorSegmenter, ExactRandom, SpaceByte
 from rltok_rl.agents.segmenters.gumbel import GumbelSegmenter, TrainedSpike
@@ -21,6 +22,7 @@ from rltok_rl.agents.segmenters.registry import SEGMENTERS, make_segmenter
 __all__ = [
     "SEGMENTERS",
     "ActorSegmenter",
+    "BPESegmenter",
     "ByteReading",
     "EarlyExit",
     "EntropySpike",
@@ -36,10 +38,13 @@ __all__ = [
     "Segments",
     "SpaceByte",
     "State",
+    "TokenizerSplit",
     "TrainedSpike",
     "calibrate",
     "make_segmenter",
     "read_byte",
     "read_window",
     "start_reading",
+    "starts_of_pieces",
+    "train_bpe",
 ]

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from rltok_rl.agents.bernoulli import LearnedBoundaryActor, RandomActor
 from rltok_rl.agents.rules import FixedStrideActor, UniformActor, WhitespaceActor
 from rltok_rl.agents.segmenters.base import Segmenter
+from rltok_rl.agents.segmenters.bpe import BPESegmenter, Split
 from rltok_rl.agents.segmenters.entropy import DEFAULT_THRESHOLD, EntropySpike, EntropyThreshold
 from rltok_rl.agents.segmenters.fixed import ActorSegmenter, ExactRandom, SpaceByte
 from rltok_rl.agents.segmenters.gumbel import Evaluation, GumbelSegmenter, TrainedSpike
@@ -78,6 +79,12 @@ def _whitespace(model: UNet) -> Segmenter:
 
 def _spacebyte(model: UNet, repeat: bool = True) -> Segmenter:
     return SpaceByte(repeat=repeat)
+
+
+def _bpe(model: UNet, tokenizer: Split | None = None) -> Segmenter:
+    if tokenizer is None:
+        raise ValueError("tokenizer must be a function from bytes to lengths of pieces (train_bpe makes one), got None")
+    return BPESegmenter(tokenizer)
 
 
 def _predictor(model: UNet, name: str, window: int | None, num_layers: int | None) -> Predictor:
@@ -171,6 +178,7 @@ SEGMENTERS: dict[str, Callable[..., Segmenter]] = {
     "stride": _stride,
     "whitespace": _whitespace,
     "spacebyte": _spacebyte,
+    "bpe": _bpe,
     "entropy-spike": _entropy_spike,
     "entropy-threshold": _entropy_threshold,
     "entropy-monotonic": _entropy_monotonic,

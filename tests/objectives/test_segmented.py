@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from rltok_rl.agents.segmenters import SEGMENTERS, make_segmenter
+from rltok_rl.agents.segmenters import SEGMENTERS, make_segmenter, train_bpe
 
 from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.models import UNet, preset
@@ -23,7 +23,8 @@ def byte_ids():
 @pytest.mark.parametrize("name", list(SEGMENTERS))
 def test_every_segmenter_trains_the_model(name, byte_ids):
     model = UNet(preset("tiny"))
-    out = segmented_losses(model, make_segmenter(name, model), byte_ids)
+    options = {"tokenizer": train_bpe([TEXT.decode()], vocabulary=280)} if name == "bpe" else {}
+    out = segmented_losses(model, make_segmenter(name, model, **options), byte_ids)
     out.total.backward()
     for part in ("embedding", "encoder", "token_layers", "decoder", "final_head", "early_head"):
         assert all(p.grad is not None for p in getattr(model, part).parameters()), part

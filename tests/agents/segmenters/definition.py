@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from rltok_rl.agents.segmenters import Segmenter, calibrate, make_segmenter
+from rltok_rl.agents.segmenters import Segmenter, calibrate, make_segmenter, train_bpe
 from rltok_rl.agents.segmenters.entropy import EntropyThreshold
 from torch import Tensor
 
@@ -38,6 +38,7 @@ CASES: dict[str, Case] = {
     "whitespace": Case("whitespace"),
     "spacebyte": Case("spacebyte"),
     "spacebyte, once": Case("spacebyte", {"repeat": False}),
+    "bpe": Case("bpe", {"tokenizer": train_bpe([TEXT], vocabulary=300)}),
     "entropy-spike": Case("entropy-spike", {"hidden": 32}),
     "entropy-spike, early exit": Case("entropy-spike", {"predictor": "early_exit"}),
     "entropy-spike, own": Case("entropy-spike", {"predictor": "own", "lags": 3}),
@@ -79,8 +80,18 @@ def build(case: Case, **overrides: Any) -> tuple[UNet, Segmenter]:
     return model, segmenter
 
 
+CAUSAL = {name: case for name, case in CASES.items() if case.name != "bpe"}
+
+
 def each(make: Callable[..., Any]) -> Any:
     """Run a test for every case."""
     import pytest
 
     return pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))(make)
+
+
+def each_causal(make: Callable[..., Any]) -> Any:
+    """Run a test for every case that does not look ahead."""
+    import pytest
+
+    return pytest.mark.parametrize("case", CAUSAL.values(), ids=list(CAUSAL))(make)

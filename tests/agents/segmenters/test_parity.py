@@ -131,11 +131,14 @@ def test_routing_starts_as_the_cosine_of_neighbours():
 
 
 def test_routing_reads_the_byte_before_as_query():
-    model = HNetSegmenter(4, target_rate=0.2, norms=False)
+    """W_q turns the plane by a quarter, W_k does not: of x, y, -x the query of each is the key of the next."""
+    segmenter = HNetSegmenter(2, target_rate=0.2, norms=False)
     with torch.no_grad():
-        model.query.weight.copy_(-torch.eye(4))  # turns agreement into disagreement
-    same = torch.ones(1, 3, 4)
-    assert model(same, torch.zeros(1, 3, dtype=torch.int64)).scores.tolist() == [[1.0, 1.0, 1.0]]
+        segmenter.query.weight.copy_(torch.tensor([[0.0, -1.0], [1.0, 0.0]]))
+    states = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]]])
+    for given, expected in ((states, [1.0, 0.0, 0.0]), (states.flip(1), [1.0, 1.0, 1.0])):
+        probs = segmenter(given, torch.zeros(1, 3, dtype=torch.int64)).scores
+        torch.testing.assert_close(probs, torch.tensor([expected]), rtol=0, atol=1e-6)
     assert float(routing_probability(torch.ones(4), torch.ones(4))) == pytest.approx(0.0, abs=1e-6)
 
 

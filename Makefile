@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 SOURCES := rltok_rl envs agents experiments tests
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench estimator-study rate-study soak gpu-test gpu-bench format clean
+.PHONY: help demo test check bench estimator-study rate-study learn soak gpu-test gpu-bench format clean
 
 help: ## show what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -40,6 +40,9 @@ estimator-study: $(VENV)/.ready-bench ## what each advantage estimator does to t
 
 rate-study: $(VENV)/.ready-bench ## how each rate control holds its target: table and figure
 	$(BIN)/python -m rltok_rl.experiments.studies.rate_control --out experiments/results/rate-control
+
+learn: $(VENV)/.ready-bench ## whether policies find the best boundaries of languages that know theirs: table and figure
+	$(BIN)/python -m rltok_rl.experiments.studies.learn out=experiments/results/learn
 
 soak: $(VENV)/.ready-fast ## kill a training a hundred times, and compare it with one that was left alone
 	$(BIN)/python -m rltok_rl.experiments.soak --kills 100

@@ -29,6 +29,7 @@ FILES = sorted(p.relative_to(CONF).with_suffix("").as_posix() for p in CONF.rglo
 COMPANY = {
     "estimator/critic": ["loss=ppo"],
     "estimator/flips": ["baseline=none"],
+    "estimator/near_flips": ["baseline=none"],
     "actor/warm_start": ["loss=importance"],
 }
 

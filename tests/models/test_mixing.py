@@ -109,4 +109,6 @@ def test_a_byte_model_steps_as_it_reads():
 
 def test_a_byte_model_needs_no_more_than_a_configuration():
     config = UNetConfig(width=16, num_heads=2, num_encoder_layers=2, num_token_layers=1, num_decoder_layers=0)
-    assert ByteModel(config).loss(torch.randint(256, (2, 20))).item() == pytest.approx(5.55, abs=0.1)
+    torch.manual_seed(0)
+    # Fresh weights know nothing: ln 256 = 5.55 nats, and some for being confidently wrong.
+    assert ByteModel(config).loss(torch.randint(256, (2, 200))).item() == pytest.approx(5.55, abs=0.3)

@@ -67,7 +67,7 @@ class Recorder:
         rows: Any = {"num_rows": config.data.num_rows, "num_steps": config.data.num_steps}
         self.snapshots = Snapshots(
             held=texts.held_out,
-            actor=None if config.actor.name == "learned" else trainer.actor,
+            actor=None if trainer.actor is trainer.policy else trainer.actor,
             language=texts.language,
             batches=looks.batches,
             num_bytes=looks.num_bytes,
@@ -129,6 +129,7 @@ class Recorder:
             for text in trainer.warnings:
                 self.alarms.add(trainer.updates, warning=text)
                 self.progress.say(f"warning: update {trainer.updates}: {text}")
+            self.progress.total = trainer.expected_bytes
             self.progress.show(figures, trainer.bytes_done)
         if trainer.updates in self.due or trainer.done:
             self.look()
@@ -140,7 +141,8 @@ class Recorder:
         if not trainer.processes.main:
             return
         found = self.snapshots.take(model)
-        self.samples.add(trainer.updates, bytes=trainer.bytes_done, flops=trainer.flops_done, **found)
+        spent = {"flops": trainer.flops_done, "padded_flops": trainer.padded_flops_done}
+        self.samples.add(trainer.updates, bytes=trainer.bytes_done, **spent, **found)
         figures = {k.removeprefix("held_out_"): v for k, v in found.items() if k.startswith("held_out_")}
         self.logging.add("held_out", figures, update=trainer.updates)
 

@@ -7,7 +7,7 @@ In several processes, with the same figures:
     torchrun --nproc-per-node 2 -m rltok_rl.experiments.train compute.strategy=ddp out=runs/mine
 
 Options are those of :class:`~rltok_rl.experiments.config.TrainConfig`; groups (``model=``, ``data=``, ``estimator=``,
-``baseline=``, ``loss=``, ``rate=``, ``actor=``, ``optim=``, ``compute=``, ``logger=``, ``experiment=``) are the yaml
+``baseline=``, ``loss=``, ``rate=``, ``actor=``, ``segmenter=``, ``optim=``, ``compute=``, ``logger=``, ``experiment=``) are the yaml
 files in ``conf``.
 """
 
@@ -31,6 +31,7 @@ from rltok_rl.experiments.config import TrainConfig
 from rltok_rl.experiments.names import check_folder, check_overrides
 from rltok_rl.experiments.recording import Recorder
 from rltok_rl.experiments.report import write_report
+from rltok_rl.experiments.segmenting import keep_segmenter
 from rltok_rl.experiments.texts import Texts
 
 from rltok_rl.training import Trainer, TrainingFailed
@@ -48,7 +49,8 @@ from rltok_rl.viz import boundary_text
 def check_same_run(config: TrainConfig, path: Path) -> None:
     """Refuse to go on with a run under another configuration; processes may be more or fewer."""
     mine = OmegaConf.to_container(OmegaConf.structured(config))
-    theirs = OmegaConf.to_container(OmegaConf.load(path))
+    # Over the schema: an option that came after a run was begun is there as it is by default.
+    theirs = OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(TrainConfig), OmegaConf.load(path)))
     assert isinstance(mine, dict) and isinstance(theirs, dict)
     for compute in (mine["compute"], theirs["compute"]):
         compute.pop("strategy", None)
@@ -112,6 +114,7 @@ def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts) ->
         print(f"\n{asked}: saved after update {trainer.updates}; go on with resume=true", file=sys.stderr)
         return reached
     model.save_pretrained(out / "model")
+    keep_segmenter(config, trainer, out / "model")
     look = recorder.last_look(model)
     summary = {
         "command": without_folders(command),
@@ -119,6 +122,8 @@ def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts) ->
         "processes": processes.world_size,
         **reached,
         "flops": trainer.flops_done,
+        "padded_flops": trainer.padded_flops_done,
+        "tried_flops": trainer.tried_flops_done,
         "bytes_per_second": bytes_per_second(recorder.starts.entries),
         "threads": torch.get_num_threads(),
         **peak_memory(processes.device),

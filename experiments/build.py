@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from rltok_rl.agents import BoundaryCritic, RandomActor, RolloutPolicy, UniformActor, WhitespaceActor
-from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.agents.segmenters import Segmenter, SegmenterActor
+from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.experiments.config import TrainConfig
 from rltok_rl.experiments.segmenting import build_segmenter, learned, model_overrides, stage_factors
 from rltok_rl.experiments.texts import Texts, read_texts

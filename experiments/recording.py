@@ -64,6 +64,7 @@ class Recorder:
         looks = config.snapshots
         total = -(-config.optim.total_bytes // trainer.bytes_per_update)
         self.due = set(snapshot_updates(total, looks.count, spacing=looks.spacing))
+        self.total, self._way = total, trainer.way
         rows: Any = {"num_rows": config.data.num_rows, "num_steps": config.data.num_steps}
         self.snapshots = Snapshots(
             held=texts.held_out,
@@ -131,8 +132,16 @@ class Recorder:
                 self.progress.say(f"warning: update {trainer.updates}: {text}")
             self.progress.total = trainer.expected_bytes
             self.progress.show(figures, trainer.bytes_done)
-        if trainer.updates in self.due or trainer.done:
+        if self._look_due() or trainer.done:
             self.look()
+
+    def _look_due(self) -> bool:
+        """Whether a look is due after this update; where FLOPs end a training, when as many of them are spent."""
+        trainer, before = self.trainer, self._way
+        self._way = trainer.way
+        if trainer.options.total_flops is None:
+            return trainer.updates in self.due
+        return any(before < number / self.total <= self._way for number in self.due)
 
     def look(self) -> None:
         """Evaluate on held-out text and draw a sample; all processes have to."""

@@ -7,8 +7,8 @@ In several processes, with the same figures:
     torchrun --nproc-per-node 2 -m rltok_rl.experiments.train compute.strategy=ddp out=runs/mine
 
 Options are those of :class:`~rltok_rl.experiments.config.TrainConfig`; groups (``model=``, ``data=``, ``estimator=``,
-``baseline=``, ``loss=``, ``rate=``, ``actor=``, ``segmenter=``, ``optim=``, ``compute=``, ``logger=``, ``experiment=``) are the yaml
-files in ``conf``.
+``baseline=``, ``loss=``, ``rate=``, ``actor=``, ``segmenter=``, ``optim=``, ``compute=``, ``logger=``,
+``experiment=``) are the yaml files in ``conf``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rltok_rl.experiments.bench.harness import keep_memory, machine
 from rltok_rl.experiments.build import make_trainer
 from rltok_rl.experiments.checks import check_options, read_device
 from rltok_rl.experiments.config import TrainConfig
-from rltok_rl.experiments.names import check_folder, check_overrides
+from rltok_rl.experiments.names import check_folder, check_overrides, check_segmenter
 from rltok_rl.experiments.recording import Recorder
 from rltok_rl.experiments.report import write_report
 from rltok_rl.experiments.segmenting import keep_segmenter
@@ -153,6 +153,9 @@ def configured(config: Any) -> None:
             processes = init_processes(read_device(made.compute.device))
         except (RuntimeError, ValueError) as error:
             sys.exit(f"rltok train: {error}")
+        if made.compare.systems:
+            _compare(made)
+            return
         launcher = f"torchrun --nproc-per-node {processes.world_size}" if processes.group else "python"
         try:
             with processes:
@@ -163,10 +166,23 @@ def configured(config: Any) -> None:
             sys.exit(f"rltok train: {error}")  # what was asked for is wrong, not the code
 
 
+def _compare(config: TrainConfig) -> None:
+    """Train the systems of a comparison."""
+    from rltok_rl.experiments import compare
+
+    try:
+        compare.run(config, " ".join(["rltok train", *sys.argv[1:]]))
+    except (ValueError, TypeError, OSError, ImportError, RuntimeError) as error:
+        if "HYDRA_FULL_ERROR" in os.environ:
+            raise
+        sys.exit(f"rltok train: {error}")
+
+
 def main() -> None:
     """Command line."""
     try:
         check_overrides(sys.argv[1:])
+        check_segmenter(sys.argv[1:])
         check_folder(sys.argv[1:])
     except (ValueError, OSError) as error:
         sys.exit(str(error) if main_speaks() else 1)

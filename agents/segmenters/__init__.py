@@ -20,6 +20,7 @@ from rltok_rl.agents.segmenters.reading import (
 )
 from rltok_rl.agents.segmenters.registry import SEGMENTERS, make_segmenter
 from rltok_rl.agents.segmenters.saved import load_own_state, load_segmenter, own_parameters, own_state, save_segmenter
+from rltok_rl.agents.segmenters.texts import segment_text, write_on
 
 __all__ = [
     "SEGMENTERS",
@@ -52,7 +53,9 @@ __all__ = [
     "read_byte",
     "read_window",
     "save_segmenter",
+    "segment_text",
     "start_reading",
     "starts_of_pieces",
     "train_bpe",
+    "write_on",
 ]

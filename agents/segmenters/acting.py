@@ -45,7 +45,9 @@ class SegmenterActor(nn.Module):
         """
         found = self.segmenter.losses(segments, byte_ids, final_logits)
         zero = final_logits.new_zeros(())
-        return {f"segmenter_{name}": found.get(name, zero).expand(byte_ids.shape) for name in self.segmenter.coefficients}
+        return {
+            f"segmenter_{name}": found.get(name, zero).expand(byte_ids.shape) for name in self.segmenter.coefficients
+        }
 
     def forward(self, *_: Any, **__: Any) -> Any:
         """Refused: a step of an environment would make tokens in the model's way."""

@@ -1,8 +1,8 @@
 """Segmenters in checkpoints and beside models: what they have of their own, in the folder of the model.
 
-    segmenter.json          its word and its options
-    segmenter.safetensors   its weights and thresholds; what it shares with the model is the model's
-    tokenizer.json          of a subword tokenizer
+segmenter.json          its word and its options
+segmenter.safetensors   its weights and thresholds; what it shares with the model is the model's
+tokenizer.json          of a subword tokenizer
 """
 
 from __future__ import annotations
@@ -127,7 +127,9 @@ def load_segmenter(folder: Path, model: Any) -> Segmenter | None:
         held = json.loads(path.read_text(encoding="utf-8"))
         name, options, number = str(held["name"]), dict(held["options"]), held["format"]
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} must hold format, name and options as JSON, got what cannot be read: {error}") from None
+        raise ValueError(
+            f"{path} must hold format, name and options as JSON, got what cannot be read: {error}"
+        ) from None
     if number != FORMAT:
         raise ValueError(f"{path} must be of format {FORMAT}, got {number!r}")
     state: dict[str, Any] = {}
@@ -135,7 +137,9 @@ def load_segmenter(folder: Path, model: Any) -> Segmenter | None:
         try:
             state |= load_file(folder / WEIGHTS)
         except SafetensorError as error:
-            raise ValueError(f"{folder / WEIGHTS} must be a whole safetensors file, got one that is not: {error}") from None
+            raise ValueError(
+                f"{folder / WEIGHTS} must be a whole safetensors file, got one that is not: {error}"
+            ) from None
     if (folder / TOKENIZER).is_file():
         text = (folder / TOKENIZER).read_text(encoding="utf-8")
         state["tokenizer"], options["tokenizer"] = text, read_tokenizer(text)

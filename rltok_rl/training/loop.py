@@ -23,8 +23,8 @@ from rltok_rl.training.options import PRECISIONS, LoopOptions, make_optimizer
 from rltok_rl.training.randomness import as_state, random_states, set_random_states
 from rltok_rl.training.schedule import cosine_schedule
 from rltok_rl.training.segmenting import calibrate_on
-from rltok_rl.training.spending import Costs
 from rltok_rl.training.sharding import average_gradients, load_whole, prepare_model, whole
+from rltok_rl.training.spending import Costs
 
 _MOVED = ("ESS", "kl_approx", "clip_fraction")  # how far further epochs have moved the policy
 
@@ -76,7 +76,9 @@ class Trainer:
         _check_spans(loss, self.processes)
         self.segmenter = actor.segmenter if isinstance(actor, SegmenterActor) else None
         if self.segmenter is not None and strategy == "fsdp":
-            raise ValueError("strategy must be 'none' or 'ddp' with a segmenter, which is not cut in pieces, got 'fsdp'")
+            raise ValueError(
+                "strategy must be 'none' or 'ddp' with a segmenter, which is not cut in pieces, got 'fsdp'"
+            )
         self._costs = Costs.of(model, loss, self.segmenter)
         prepare_model(model, strategy, self.processes)
         self.model, self.env, self.loss, self.options = model, env, loss, options

@@ -63,9 +63,7 @@ class LoopOptions:
         cosine_schedule(0, self.total_bytes, warm_up=self.warm_up_bytes, floor=self.lr_floor)
 
 
-def make_optimizer(
-    model: nn.Module, options: LoopOptions, *, tokens: nn.Module | None = None
-) -> torch.optim.AdamW:
+def make_optimizer(model: nn.Module, options: LoopOptions, *, tokens: nn.Module | None = None) -> torch.optim.AdamW:
     """AdamW with weight decay on weight matrices alone.
 
     Args:

@@ -72,6 +72,20 @@ def check_overrides(arguments: Sequence[str]) -> None:
             raise ValueError(f"there is no option {name!r}{_nearest(name, [*known, *groups])}")
 
 
+def allow_new(arguments: Sequence[str]) -> list[str]:
+    """Arguments with ``++`` before options that hold whatever names are understood: Hydra takes new ones there, too.
+
+    Args:
+        arguments: as for :func:`check_overrides`.
+
+    Example:
+        >>> allow_new(["segmenter.options.hidden=32", "seed=1"])
+        ['++segmenter.options.hidden=32', 'seed=1']
+    """
+    free = tuple(f"{name}." for name in _free(option_names()))
+    return [f"++{one}" if one.startswith(free) and "=" in one else one for one in arguments]
+
+
 _OF_REWARDS = (
     "actor",
     "estimator",

@@ -28,7 +28,7 @@ from rltok_rl.experiments.bench.harness import keep_memory, machine
 from rltok_rl.experiments.build import make_trainer
 from rltok_rl.experiments.checks import check_options, read_device
 from rltok_rl.experiments.config import TrainConfig
-from rltok_rl.experiments.names import check_folder, check_overrides, check_segmenter
+from rltok_rl.experiments.names import allow_new, check_folder, check_overrides, check_segmenter
 from rltok_rl.experiments.recording import Recorder
 from rltok_rl.experiments.report import write_report
 from rltok_rl.experiments.segmenting import keep_segmenter
@@ -186,6 +186,7 @@ def main() -> None:
         check_folder(sys.argv[1:])
     except (ValueError, OSError) as error:
         sys.exit(str(error) if main_speaks() else 1)
+    sys.argv[1:] = allow_new(sys.argv[1:])
     if main_speaks():
         configured()
         return

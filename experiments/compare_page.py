@@ -29,6 +29,7 @@ HEADER = (
     "FLOPs",
     "with padding",
     "tried besides",
+    "parameters",
     "bytes",
     "time",
     "peak memory",
@@ -91,6 +92,7 @@ def system_figures(name: str, run: RunFolder) -> dict[str, Any]:
         "space_recall": edge.get("covered"),
         "space_precision": edge.get("share"),
         "space_chance": edge.get("chance"),
+        "parameters": run.model.get("parameters", 0) + run.model.get("segmenter_parameters", 0),
         "updates": summary.get("updates"),
         "seed": run.option("seed"),
     }
@@ -177,6 +179,7 @@ def _line(row: dict[str, Any], strong: set[str]) -> list[str]:
         f"{row['rate']:.3f} ({'none' if target is None else f'{target:g}'})",
         *(with_unit(row[key], "FLOPs") for key in ("flops", "padded_flops")),
         with_unit(row["tried_flops"], "FLOPs") if row["tried_flops"] else "-",
+        f"{row['parameters']:,}",
         with_unit(row["bytes"], "B"),
         clock(row["seconds"]),
         with_unit(row["peak_memory"], "B"),

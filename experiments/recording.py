@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
+from rltok_rl.agents.segmenters import own_parameters
 from rltok_rl.experiments.config import TrainConfig
 from rltok_rl.experiments.texts import Texts
 
@@ -99,6 +100,9 @@ class Recorder:
         found = environment(device=processes.device, command=command, num_processes=processes.world_size)
         self.starts.begin(found, update=trainer.updates, bytes_done=trainer.bytes_done)
         sizes = {"parameters": sum(p.numel() for p in trainer.model.parameters()), **asdict(trainer.model.config)}
+        if trainer.segmenter is not None:
+            own = own_parameters(trainer.segmenter, trainer.model)
+            sizes["segmenter_parameters"] = sum(p.numel() for p in own)
         replace_text(out / "model.json", json.dumps(sizes, indent=1) + "\n")
         shown: Any = OmegaConf.to_container(resolved)
         project = config.logger.project

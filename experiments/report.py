@@ -97,9 +97,16 @@ def _trained(run: RunFolder) -> str:
             f"{option('data.num_steps')} bytes; {option('data.held_out')} of it held out",
         ],
     ]
+    segmenter = option("segmenter.name") or "learned"  # older runs had none
+    if segmenter != "learned":
+        lines.append(["segmenter", f"`{segmenter}`{_options(option('segmenter.options'))}"])
     for title, named, keys in _GROUPS:
+        if segmenter != "learned" and title != "loss":
+            continue  # of rewards, which nothing was learned by
         group = named.partition(".")[0]
         if (name := option(named)) is not None:
+            if segmenter != "learned":
+                name, keys = "next bytes", ("language_model", "early_exit")
             given = {key: value for key in keys if (value := option(f"{group}.{key}")) is not None}
             lines.append([title, f"`{name}`{_options(given)}{_options(option(f'{group}.options'))}"])
     lines += [["optimizer", f"AdamW, learning rate {option('optim.lr')}"], ["seed", str(option("seed"))]]

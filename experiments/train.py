@@ -170,6 +170,8 @@ def _compare(config: TrainConfig) -> None:
     """Train the systems of a comparison."""
     from rltok_rl.experiments import compare
 
+    if not main_speaks() or int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        sys.exit("rltok train: compare.systems are trained by one process each, got several (torchrun)")
     try:
         compare.run(config, " ".join(["rltok train", *sys.argv[1:]]))
     except (ValueError, TypeError, OSError, ImportError, RuntimeError) as error:

@@ -35,8 +35,8 @@ class Reading:
     early_nats: Tensor  # [n] float64, by the early exit
     boundaries: Tensor  # [n] bool, a_t
     forced: Tensor  # [n] bool, the first byte of a window, whose boundary is not a decision
-    document: Tensor  # [n] int64, number of the text that the byte is in
     num_windows: int
+    document: Tensor | None = None  # [n] int64, number of the text that the byte is in; None where there is one text
 
 
 def cut_windows(num_bytes: int, context: int) -> list[tuple[int, int]]:
@@ -113,7 +113,7 @@ def read_text(
         boundaries[place] = found.cpu()
         forced[place[:, 0]] = True
     document = torch.searchsorted(begins, at, right=True) - 1
-    return Reading(byte_ids, at, final, early, boundaries, forced, document, num_windows=len(windows))
+    return Reading(byte_ids, at, final, early, boundaries, forced, len(windows), document)
 
 
 def summarise(reading: Reading) -> dict[str, Any]:
@@ -129,14 +129,15 @@ def summarise(reading: Reading) -> dict[str, Any]:
         ``share``, ``chance``, ``covered`` and ``lift``, of the boundaries that are decisions.
     """
     count, tokens = len(reading.at), int(reading.boundaries.sum())
+    per_document = document_nats(reading)
     boundaries, counted = (torch.zeros(len(reading.byte_ids), dtype=torch.bool) for _ in range(2))
     boundaries[reading.at], counted[reading.at] = reading.boundaries, ~reading.forced
     edges = word_edge_share(reading.byte_ids, boundaries, counted) if bool(counted.any()) else {}
     return {
         "bytes": count,
         "windows": reading.num_windows,
-        "documents": len(reading.document.unique()),
-        "standard_error": standard_error(*document_nats(reading)),
+        "documents": len(per_document[0]),
+        "standard_error": standard_error(*per_document),
         "bits_per_byte": bits_per_byte(float(reading.final_nats.sum()), count),
         "early_bits_per_byte": bits_per_byte(float(reading.early_nats.sum()), count),
         "tokens": tokens,
@@ -155,7 +156,8 @@ def document_nats(reading: Reading) -> tuple[Tensor, Tensor]:
     Args:
         reading: what :func:`read_text` gave.
     """
-    _, place = reading.document.unique(return_inverse=True)
+    number = torch.zeros_like(reading.at) if reading.document is None else reading.document
+    _, place = number.unique(return_inverse=True)
     counts = place.bincount()
     return counts, torch.zeros(len(counts), dtype=torch.float64).index_add(0, place, reading.final_nats)
 

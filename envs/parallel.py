@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from rltok_rl.agents.bernoulli import LearnedBoundaryActor
+from rltok_rl.agents.segmenters import SegmenterActor
 from rltok_rl.envs.plan import Plan, plan_texts, where_steps_lie
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
@@ -46,7 +47,8 @@ def parallel_rollout(
     Args:
         env: the environment.
         actor: a module that draws whole windows (``draws_windows``); None is the model's own policy. With ``actions``
-            it scores them (``get_dist``); None scores nothing then.
+            it scores them (``get_dist``); None scores nothing then. Tokens of a
+            :class:`~rltok_rl.agents.segmenters.SegmenterActor` are made in its way, and its losses are entries.
         actions: [*B, T] the decisions to take; None lets the actor draw.
         uniforms: [*B, T] in [0, 1) for the actor to draw with.
         generator: source of the uniforms otherwise. They are taken step by step, all rows of a step together, so that
@@ -76,7 +78,8 @@ def parallel_rollout(
         given = _uniforms(env, uniforms, generator, plan.num_steps, part)
     else:
         given = None
-    groups = plan.groups()
+    # What a segmenter makes of a text may depend on how long it is: nothing of it is padded.
+    groups = plan.groups(equal=isinstance(actor, SegmenterActor))
     parts = []
     for group in groups:
         here = None if given is None else group.to_texts(given)
@@ -108,15 +111,26 @@ def _read(
     early = byte_log_prob(early_logits, plan.byte_ids[:, 1:]).float()
     observation = _observation(env, plan, states, early, early_logits)  # [n, L + 1, ...]
     before = {name: values[:, :-1] for name, values in observation.items()}
-    chosen = {"action": actions} if actions is not None else _draw(actor, before, uniforms)
+    segments = None
+    if isinstance(actor, SegmenterActor):
+        segments = actor.draw(states[:, :-1], plan.byte_ids[:, :-1], uniforms)
+        chosen = {"action": segments.boundaries.long()}
+        if segments.logits is not None:
+            chosen["logits"] = segments.logits
+    else:
+        chosen = {"action": actions} if actions is not None else _draw(actor, before, uniforms)
     boundaries = chosen["action"].bool() | before["forced"]  # [n, L]
     recent = recent_boundaries(F.pad(boundaries, (0, 1)), env.model.config.num_lags)  # [n, L + 1, w]
     observation["recent"] = recent.to(torch.int8)
     if actions is not None and actor is not None:
         chosen |= _score(actor, {**before, "recent": recent[:, :-1]}, actions)
 
-    decoded = env.model.decode(states[:, :-1], boundaries)  # [n, L, D]
-    final = byte_log_prob(env.model.final_logits(decoded), plan.byte_ids[:, 1:]).float()
+    mixing = None if segments is None else segments.mixing
+    decoded = env.model.decode(states[:, :-1], boundaries, mixing=mixing)  # [n, L, D]
+    final_logits = env.model.final_logits(decoded)  # [n, L, 256]
+    final = byte_log_prob(final_logits, plan.byte_ids[:, 1:]).float()
+    if segments is not None:
+        chosen |= actor.losses(segments, plan.byte_ids[:, :-1], final_logits)
     observation["final_log_prob"] = F.pad(final, (1, 0)).unsqueeze(-1)  # nothing predicts the first byte
     reward = env.reward_of(final, early, early_logits, boundaries)
     last = torch.arange(plan.longest, device=env.device) + 1 == plan.steps[:, None]  # [n, L]

@@ -41,14 +41,19 @@ class Plan:
         """L."""
         return self.byte_ids.shape[1] - 1
 
-    def groups(self) -> list[Plan]:
-        """Plans of texts that are read together: at least half as long as the longest of them."""
-        if self.aligned and int(self.steps.min()) * 2 >= self.longest:
+    def groups(self, *, equal: bool = False) -> list[Plan]:
+        """Plans of texts that are read together: at least half as long as the longest of them, or all of one length.
+
+        Args:
+            equal: read texts of one length together only, so that none is padded.
+        """
+        factor = 1 if equal else 2
+        if self.aligned and int(self.steps.min()) * factor >= self.longest:
             return [self]
         order = self.steps.argsort(descending=True, stable=True)
         lengths, parts, first = self.steps[order].tolist(), [], 0
         for place, length in enumerate(lengths):
-            if length * 2 < lengths[first]:
+            if length * factor < lengths[first]:
                 parts.append(order[first:place])
                 first = place
         parts.append(order[first:])

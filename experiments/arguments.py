@@ -10,8 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from rltok_rl.agents.segmenters import Segmenter, load_segmenter
 
 from rltok_rl.models import UNet
+from rltok_rl.models.pretrained import model_folder
 
 
 def whole_number(minimum: int) -> Callable[[str], int]:
@@ -61,6 +63,33 @@ def load_model(parser: argparse.ArgumentParser, options: argparse.Namespace) -> 
         return UNet.from_pretrained(options.model, device=device)
     except (OSError, ValueError, TypeError) as error:
         parser.error(f"argument MODEL: {error}")
+
+
+def find_segmenter(parser: argparse.ArgumentParser, options: argparse.Namespace, model: UNet) -> Segmenter | None:
+    """Who draws the boundaries of the model that was named; None is its own policy, as of all models of the hub."""
+    try:
+        folder = model_folder(options.model)
+        segmenter = None if folder is None else load_segmenter(folder, model) or _rule_of_run(folder, model)
+    except (OSError, ValueError, ImportError) as error:
+        parser.error(f"argument MODEL: {error}")
+    if segmenter is not None and segmenter.draws_at_random and options.greedy:
+        parser.error(f"argument --greedy: belongs to learned policies, got {type(segmenter).__name__}")
+    return segmenter
+
+
+def _rule_of_run(folder: Path, model: UNet) -> Segmenter | None:
+    """The rule of a run whose version did not write it beside the model; None where a policy was learned."""
+    path = folder.parent / "config.yaml"
+    if folder.name != "model" or not path.is_file():
+        return None
+    from omegaconf import OmegaConf
+
+    actor = OmegaConf.select(OmegaConf.load(path), "actor") or {"name": "learned"}
+    if actor["name"] == "learned":
+        return None
+    from rltok_rl.experiments.segmenting import actor_segmenter  # what it needs takes seconds to import
+
+    return actor_segmenter(actor["name"], actor.get("rate"), model)[0].eval()
 
 
 def read_bytes(parser: argparse.ArgumentParser, name: str, *, least: int = 1) -> bytes:

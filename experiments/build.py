@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from rltok_rl.agents import BoundaryCritic, RandomActor, RolloutPolicy, UniformActor, WhitespaceActor
+from rltok_rl.agents.segmenters import Segmenter, SegmenterActor
 from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.experiments.config import TrainConfig
+from rltok_rl.experiments.segmenting import build_segmenter, learned, model_overrides, stage_factors
 from rltok_rl.experiments.texts import Texts, read_texts
 
 from rltok_rl.data import RepeatedSource
@@ -23,6 +26,7 @@ from rltok_rl.objectives import (
     RateLoss,
     make_estimator,
 )
+from rltok_rl.objectives.segmented import SegmenterLoss
 from rltok_rl.training import Alarms, LoopOptions, Trainer
 from rltok_rl.training.compiling import compile_layers
 from rltok_rl.training.distributed import Processes
@@ -91,19 +95,25 @@ def make_advantages(config: TrainConfig, model: UNet, process_group: Any = None)
     return make_estimator(estimator.name, baseline=baseline.name, **options, **baseline.options)
 
 
-def make_loss(config: TrainConfig, model: UNet, process_group: Any = None) -> JointLoss:
-    """The joint loss. Where boundaries are not learned, next-byte losses alone.
+def make_loss(
+    config: TrainConfig, model: UNet, process_group: Any = None, segmenter: Segmenter | None = None
+) -> JointLoss:
+    """The joint loss. Where boundaries are not learned by rewards, next-byte losses and the segmenter's own.
 
     Args:
         config: of the training.
         model: the U-Net.
         process_group: processes that train together.
+        segmenter: who draws the boundaries; None leaves that to the policy or the actor.
     """
     weights, rate = config.loss, config.rate
     together: dict[str, Any] = {"process_group": process_group}
     terms: dict[str, Any] = {"language_model": LanguageModelLoss(**together), "early_exit": EarlyExitLoss(**together)}
     coefficients = {"language_model": weights.language_model, "early_exit": weights.early_exit}
-    if config.actor.name == "learned":
+    if segmenter is not None:
+        for name, coefficient in segmenter.coefficients.items():
+            terms[name], coefficients[name] = SegmenterLoss(name, **together), coefficient
+    elif config.actor.name == "learned":
         terms["policy"] = _policy_loss(config, model, process_group)
         terms["rate"] = RateLoss(model.config.target_rate, control=rate.control, **together, **rate.options)
         coefficients |= {"policy": weights.policy, "rate": rate.coefficient}
@@ -139,7 +149,7 @@ def make_model(config: TrainConfig, device: torch.device) -> UNet:
         device: where it computes.
     """
     torch.manual_seed(config.seed)
-    return UNet(preset(config.model.preset, **config.model.overrides)).to(device)
+    return UNet(preset(config.model.preset, **model_overrides(config))).to(device)
 
 
 def make_trainer(
@@ -160,8 +170,10 @@ def make_trainer(
             f"data.num_rows must be a multiple of baseline.rows_per_text, {config.baseline.rows_per_text}, in each "
             f"of {processes.world_size} processes, got {data.num_rows}"
         )
+    by_rewards = learned(config)
     options = LoopOptions(
         total_bytes=optim.total_bytes,
+        total_flops=optim.total_flops,
         lr=optim.lr,
         warm_up_bytes=optim.warm_up_bytes,
         lr_floor=optim.lr_floor,
@@ -170,14 +182,16 @@ def make_trainer(
         clip_norm=optim.clip_norm,
         micro_batches=compute.micro_batches,
         precision=compute.precision,
-        policy_epochs=config.loss.policy_epochs,
-        warm_start_bytes=config.actor.warm_start_bytes,
+        policy_epochs=config.loss.policy_epochs if by_rewards else 1,
+        warm_start_bytes=config.actor.warm_start_bytes if by_rewards else 0,
     )
     if texts is None:
         texts = read_texts(data, seed=config.seed) if processes.main else None
         processes.any(False)  # the main process writes the cache, the others read it
         texts = read_texts(data, seed=config.seed) if texts is None else texts
     model = make_model(config, processes.device)
+    segmenter = build_segmenter(config, model, texts, processes)
+    options = replace(options, stage_factors=stage_factors(config, segmenter, model))
     source = (
         texts.train
         if config.baseline.rows_per_text == 1
@@ -185,9 +199,10 @@ def make_trainer(
     )
     judged: dict[str, Any] = {"reward": config.estimator.reward, "price": config.estimator.price}
     env = ByteBoundaryEnv(model, source, num_steps=data.num_steps, batch_size=(num_rows,), seed=config.seed, **judged)
-    loss = make_loss(config, model, processes.group).to(processes.device)
-    actor = make_actor(config, model)
-    alarms = Alarms(target_rate=None if actor is not None or not config.rate.coefficient else model.config.target_rate)
+    loss = make_loss(config, model, processes.group, segmenter).to(processes.device)
+    actor = make_actor(config, model) if segmenter is None else SegmenterActor(segmenter)
+    held = model.config.target_rate if actor is None and config.rate.coefficient else None
+    alarms = Alarms(target_rate=held if segmenter is None else segmenter.target_rate)
     many: dict[str, Any] = {"processes": processes, "strategy": compute.strategy}
     trainer = Trainer(model, env, loss, options, actor=actor, alarms=alarms, seed=config.seed, **many)
     if compute.compile:

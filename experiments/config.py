@@ -64,6 +64,19 @@ class ActorConfig:
 
 
 @dataclass
+class SegmenterConfig:
+    """Who draws the boundaries, where it is not the policy that is learned by rewards."""
+
+    name: str = "learned"
+    """A key of ``rltok_rl.agents.segmenters.SEGMENTERS``; ``learned`` leaves it to ``actor``."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Of the segmenter; ``num_lags`` of ``learned``; ``vocabulary``, ``num_bytes`` and ``rate`` of tokenizers that are
+    trained at the start of a run."""
+    stage_factors: bool = True
+    """Multiply learning rates with the factors of the stages that a segmenter was published with (``hnet``)."""
+
+
+@dataclass
 class EstimatorConfig:
     """What decisions are judged by."""
 
@@ -132,6 +145,9 @@ class OptimConfig:
 
     total_bytes: int = MISSING
     """Bytes to train on in all."""
+    total_flops: float | None = None
+    """End once so many FLOPs are spent instead; the schedule then goes by the FLOPs, as if ``total_bytes`` were the
+    bytes that they suffice for."""
     lr: float = 2e-3
     """Peak learning rate of AdamW."""
     warm_up_bytes: int = 0
@@ -190,12 +206,29 @@ class SnapshotConfig:
 
 
 @dataclass
+class CompareConfig:
+    """Several systems, trained with equal FLOPs (``experiment=compare``)."""
+
+    systems: list[str] = field(default_factory=list)
+    """Words of ``segmenter``, or ``learned-paper``; none is a training of its own."""
+    flops: float | None = None
+    """FLOPs that each may spend; null is what ``optim.total_bytes`` cost at the model's target rate."""
+    options: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Further options of segmenters, by system."""
+    windows: int = 4096
+    """Windows of held-out documents that finished systems are judged on, evenly spread."""
+    apart: bool = True
+    """Train each system in a process of its own, so that its memory can be told."""
+
+
+@dataclass
 class TrainConfig:
     """A training."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     actor: ActorConfig = field(default_factory=ActorConfig)
+    segmenter: SegmenterConfig = field(default_factory=SegmenterConfig)
     estimator: EstimatorConfig = field(default_factory=EstimatorConfig)
     baseline: BaselineConfig = field(default_factory=BaselineConfig)
     rate: RateConfig = field(default_factory=RateConfig)
@@ -204,6 +237,7 @@ class TrainConfig:
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     logger: LoggerConfig = field(default_factory=LoggerConfig)
     snapshots: SnapshotConfig = field(default_factory=SnapshotConfig)
+    compare: CompareConfig = field(default_factory=CompareConfig)
     seed: int = 0
     out: str = "runs/train"
     """Folder of the run."""
@@ -217,6 +251,7 @@ GROUPS = {
     "model": ModelConfig,
     "data": DataConfig,
     "actor": ActorConfig,
+    "segmenter": SegmenterConfig,
     "estimator": EstimatorConfig,
     "baseline": BaselineConfig,
     "loss": LossConfig,

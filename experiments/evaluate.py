@@ -20,7 +20,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rltok_rl.experiments.arguments import add_drawing, add_model, command, load_model, read_bytes, whole_number
+from rltok_rl.agents.segmenters import Segmenter
+from rltok_rl.experiments.arguments import (
+    add_drawing,
+    add_model,
+    command,
+    find_segmenter,
+    load_model,
+    read_bytes,
+    whole_number,
+)
 
 from rltok_rl.data import DocumentSource
 from rltok_rl.evaluation import read_text, summarise
@@ -98,10 +107,11 @@ def table(figures: dict[str, Any]) -> str:
         f"text               {figures['text']}",
         f"bytes predicted    {figures['bytes']:,} in {figures['windows']:,} windows of {figures['context']:,}"
         f" ({figures['bytes_per_second']:,.0f} bytes/s)",
-        f"bits per byte      {figures['bits_per_byte']:.4f}",
+        f"bits per byte      {figures['bits_per_byte']:.4f}{_error(figures)}",
         f"  early exit       {figures['early_bits_per_byte']:.4f}",
         f"tokens             {figures['tokens']:,}, of {figures['bytes_per_token']:.2f} bytes on average",
-        f"rate               {figures['rate']:.4f} boundaries per byte (target {figures['target_rate']:g})",
+        f"rate               {figures['rate']:.4f} boundaries per byte (target {_target(figures['target_rate'])})",
+        *([f"boundaries         {figures['segmenter']}"] if figures.get("segmenter") else []),
         "",
         f"{'boundaries at':<18}{'share':>8}{'chance':>9}{'ratio':>8}{'places taken':>15}",
     ]
@@ -109,6 +119,21 @@ def table(figures: dict[str, Any]) -> str:
         beside = f"{edge['chance']:>9.3f}{edge['lift']:>8.2f}{edge['covered']:>15.3f}"
         lines.append(f"  {_NAMES[name]:<16}{edge['share']:>8.3f}{beside}")
     return "\n".join(lines)
+
+
+def _error(figures: dict[str, Any]) -> str:
+    error = figures.get("standard_error")
+    return "" if error is None else f" ± {error:.4f}, standard error over {figures['documents']:,} documents"
+
+
+def _target(rate: float | None) -> str:
+    return "none" if rate is None else f"{rate:g}"
+
+
+def described(segmenter: Segmenter) -> str:
+    """What draws the boundaries, and whether it knows bytes to come."""
+    ahead = ", an oracle: it looks at bytes to come" if segmenter.looks_ahead else ""
+    return f"{type(segmenter).__name__}{ahead}"
 
 
 @command
@@ -132,6 +157,7 @@ def main(arguments: list[str] | None = None) -> int:
     context = options.context or (run.data.num_steps if run is not None else CONTEXT)
     name, texts = find_texts(parser, options, run)
     model = load_model(parser, options)
+    segmenter = find_segmenter(parser, options, model)
     generator = torch.Generator().manual_seed(options.seed)
     start = time.perf_counter()
     reading = read_text(
@@ -141,13 +167,15 @@ def main(arguments: list[str] | None = None) -> int:
         most=options.windows,
         greedy=options.greedy,
         generator=generator,
+        segmenter=segmenter,
     )
     seconds = time.perf_counter() - start
     figures = {
         "text": name,
         "context": context,
         **summarise(reading),
-        "target_rate": model.config.target_rate,
+        "target_rate": model.config.target_rate if segmenter is None else segmenter.target_rate,
+        **({} if segmenter is None else {"segmenter": described(segmenter), "oracle": segmenter.looks_ahead}),
         "bytes_per_second": len(reading.at) / seconds,
     }
     print(json.dumps(without_nan(figures), indent=1) if options.json else table(figures))

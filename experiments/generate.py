@@ -12,9 +12,19 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from typing import Any
 
 import torch
-from rltok_rl.experiments.arguments import add_drawing, add_model, command, load_model, read_bytes, whole_number
+from rltok_rl.agents.segmenters import write_on
+from rltok_rl.experiments.arguments import (
+    add_drawing,
+    add_model,
+    command,
+    find_segmenter,
+    load_model,
+    read_bytes,
+    whole_number,
+)
 
 from rltok_rl.functional.text import text_to_ids
 from rltok_rl.models import UNet
@@ -53,28 +63,31 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("argument --show-boundaries: not allowed with argument --raw")
     prompt = read_bytes(parser, "-") if options.prompt == "-" else os.fsencode(options.prompt)
     model = load_model(parser, options)
+    segmenter = find_segmenter(parser, options, model)
     try:
-        steps = stream(
-            model,
-            prompt,
-            max_bytes=options.bytes,
-            temperature=options.temperature,
-            top_k=options.top_k,
-            top_p=options.top_p,
-            boundaries="greedy" if options.greedy else "sample",
-            generator=torch.Generator(options.device).manual_seed(options.seed),
-        )
+        how: Any = {
+            "max_bytes": options.bytes,
+            "temperature": options.temperature,
+            "top_k": options.top_k,
+            "top_p": options.top_p,
+            "generator": torch.Generator(options.device).manual_seed(options.seed),
+        }
+        if segmenter is None:
+            steps = stream(model, prompt, boundaries="greedy" if options.greedy else "sample", **how)
+        else:
+            steps = write_on(model, segmenter, prompt, **how)
     except ValueError as error:
         parser.error(str(error))
     if options.raw:
         for step in steps:
-            sys.stdout.buffer.write(bytes(step.byte_ids.tolist()))
+            sys.stdout.buffer.write(bytes(step.byte_ids[step.new].tolist()))
             sys.stdout.buffer.flush()
         return 0
     shown = BoundaryStream()
-    given = prompt_boundaries(model, prompt, options) if options.show_boundaries else [False] * len(prompt)
-    for byte, boundary in zip(prompt, given, strict=True):
-        sys.stdout.write(shown.feed(byte, boundary))
+    if segmenter is None:  # else the prompt is part of the stream
+        given = prompt_boundaries(model, prompt, options) if options.show_boundaries else [False] * len(prompt)
+        for byte, boundary in zip(prompt, given, strict=True):
+            sys.stdout.write(shown.feed(byte, boundary))
     sys.stdout.flush()
     for step in steps:
         written = shown.feed(int(step.byte_ids), options.show_boundaries and bool(step.boundaries))

@@ -72,6 +72,65 @@ def check_overrides(arguments: Sequence[str]) -> None:
             raise ValueError(f"there is no option {name!r}{_nearest(name, [*known, *groups])}")
 
 
+def allow_new(arguments: Sequence[str]) -> list[str]:
+    """Arguments with ``++`` before options that hold whatever names are understood: Hydra takes new ones there, too.
+
+    Args:
+        arguments: as for :func:`check_overrides`.
+
+    Example:
+        >>> allow_new(["segmenter.options.hidden=32", "seed=1"])
+        ['++segmenter.options.hidden=32', 'seed=1']
+    """
+    free = tuple(f"{name}." for name in _free(option_names()))
+    return [f"++{one}" if one.startswith(free) and "=" in one else one for one in arguments]
+
+
+_OF_REWARDS = (
+    "actor",
+    "estimator",
+    "baseline",
+    "rate",
+    "loss.objective",
+    "loss.policy",
+    "loss.policy_epochs",
+    "loss.clip_low",
+    "loss.clip_high",
+    "loss.max_weight",
+    "loss.average",
+    "loss.entropy",
+    "loss.critic",
+)
+"""Options of a policy that is learned by rewards: groups and single ones."""
+
+
+def check_segmenter(arguments: Sequence[str]) -> None:
+    """Refuse options that a segmenter leaves without a meaning, where somebody has typed both.
+
+    What an ``experiment`` sets for learned policies is no wish of anybody's, and is passed over.
+
+    Args:
+        arguments: as for :func:`check_overrides`.
+
+    Example:
+        >>> check_segmenter(["segmenter=hnet", "estimator.gamma=0.9"])
+        Traceback (most recent call last):
+        ValueError: estimator.gamma belongs to segmenter=learned, which learns by rewards, got it with segmenter=hnet
+    """
+    given = [argument.lstrip("+~").partition("=") for argument in arguments]
+    words = [word for name, _, value in given if name == "segmenter" for word in value.split(",")]
+    other = next((word for word in words if word != "learned" and not word.startswith("learned-")), None)
+    if other is None:
+        return
+    for name, equals, value in given:
+        if not equals or (name, value) in (("actor", "learned"), ("actor.name", "learned")):
+            continue
+        if name in _OF_REWARDS or name.partition(".")[0] in _OF_REWARDS:
+            raise ValueError(
+                f"{name} belongs to segmenter=learned, which learns by rewards, got it with segmenter={other}"
+            )
+
+
 def check_folder(arguments: Sequence[str]) -> None:
     """Refuse a folder of a run that cannot be written, before Hydra tries to.
 

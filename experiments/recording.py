@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
+from rltok_rl.agents.segmenters import own_parameters
 from rltok_rl.experiments.config import TrainConfig
 from rltok_rl.experiments.texts import Texts
 
@@ -64,10 +65,11 @@ class Recorder:
         looks = config.snapshots
         total = -(-config.optim.total_bytes // trainer.bytes_per_update)
         self.due = set(snapshot_updates(total, looks.count, spacing=looks.spacing))
+        self.total, self._way = total, trainer.way
         rows: Any = {"num_rows": config.data.num_rows, "num_steps": config.data.num_steps}
         self.snapshots = Snapshots(
             held=texts.held_out,
-            actor=None if config.actor.name == "learned" else trainer.actor,
+            actor=None if trainer.actor is trainer.policy else trainer.actor,
             language=texts.language,
             batches=looks.batches,
             num_bytes=looks.num_bytes,
@@ -98,6 +100,9 @@ class Recorder:
         found = environment(device=processes.device, command=command, num_processes=processes.world_size)
         self.starts.begin(found, update=trainer.updates, bytes_done=trainer.bytes_done)
         sizes = {"parameters": sum(p.numel() for p in trainer.model.parameters()), **asdict(trainer.model.config)}
+        if trainer.segmenter is not None:
+            own = own_parameters(trainer.segmenter, trainer.model)
+            sizes["segmenter_parameters"] = sum(p.numel() for p in own)
         replace_text(out / "model.json", json.dumps(sizes, indent=1) + "\n")
         shown: Any = OmegaConf.to_container(resolved)
         project = config.logger.project
@@ -129,9 +134,18 @@ class Recorder:
             for text in trainer.warnings:
                 self.alarms.add(trainer.updates, warning=text)
                 self.progress.say(f"warning: update {trainer.updates}: {text}")
+            self.progress.total = trainer.expected_bytes
             self.progress.show(figures, trainer.bytes_done)
-        if trainer.updates in self.due or trainer.done:
+        if self._look_due() or trainer.done:
             self.look()
+
+    def _look_due(self) -> bool:
+        """Whether a look is due after this update; where FLOPs end a training, when as many of them are spent."""
+        trainer, before = self.trainer, self._way
+        self._way = trainer.way
+        if trainer.options.total_flops is None:
+            return trainer.updates in self.due
+        return any(before < number / self.total <= self._way for number in self.due)
 
     def look(self) -> None:
         """Evaluate on held-out text and draw a sample; all processes have to."""
@@ -140,7 +154,8 @@ class Recorder:
         if not trainer.processes.main:
             return
         found = self.snapshots.take(model)
-        self.samples.add(trainer.updates, bytes=trainer.bytes_done, flops=trainer.flops_done, **found)
+        spent = {"flops": trainer.flops_done, "padded_flops": trainer.padded_flops_done}
+        self.samples.add(trainer.updates, bytes=trainer.bytes_done, **spent, **found)
         figures = {k.removeprefix("held_out_"): v for k, v in found.items() if k.startswith("held_out_")}
         self.logging.add("held_out", figures, update=trainer.updates)
 

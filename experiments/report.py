@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from rltok_rl.experiments.compare_page import is_comparison, write_page
 from rltok_rl.experiments.comparison import digits, figures_of, shown, write_comparison
 from rltok_rl.experiments.markdown import fenced, markdown, with_unit
 from rltok_rl.experiments.run_folder import RunFolder, read_run
@@ -96,9 +97,16 @@ def _trained(run: RunFolder) -> str:
             f"{option('data.num_steps')} bytes; {option('data.held_out')} of it held out",
         ],
     ]
+    segmenter = option("segmenter.name") or "learned"  # older runs had none
+    if segmenter != "learned":
+        lines.append(["segmenter", f"`{segmenter}`{_options(option('segmenter.options'))}"])
     for title, named, keys in _GROUPS:
+        if segmenter != "learned" and title != "loss":
+            continue  # of rewards, which nothing was learned by
         group = named.partition(".")[0]
         if (name := option(named)) is not None:
+            if segmenter != "learned":
+                name, keys = "next bytes", ("language_model", "early_exit")
             given = {key: value for key in keys if (value := option(f"{group}.{key}")) is not None}
             lines.append([title, f"`{name}`{_options(given)}{_options(option(f'{group}.options'))}"])
     lines += [["optimizer", f"AdamW, learning rate {option('optim.lr')}"], ["seed", str(option("seed"))]]
@@ -198,14 +206,16 @@ def _options(options: dict[str, Any] | None) -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Command line."""
     parser = argparse.ArgumentParser(prog="rltok report", description=__doc__.partition("\n")[0])
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run, finished or not")
+    parser.add_argument(
+        "runs", nargs="+", type=Path, metavar="RUN", help="folder of a run, finished or not, or of a comparison"
+    )
     parser.add_argument("--out", type=Path, help="folder of the comparison, with several runs")
     options = parser.parse_args(arguments)
     if (len(options.runs) > 1) != (options.out is not None):
         parser.error("argument --out: names the folder of a comparison; give it with several runs, and only then")
     try:
         for folder in options.runs:
-            print(write_report(folder))
+            print(write_page(folder) if folder.is_dir() and is_comparison(folder) else write_report(folder))
         if options.out is not None:
             print(write_comparison(options.runs, options.out))
     except FileNotFoundError as error:

@@ -18,7 +18,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from rltok_rl.experiments.arguments import add_drawing, add_model, command, load_model, read_bytes, use_colour
+from rltok_rl.agents.segmenters import segment_text
+from rltok_rl.experiments.arguments import (
+    add_drawing,
+    add_model,
+    command,
+    find_segmenter,
+    load_model,
+    read_bytes,
+    use_colour,
+)
 
 from rltok_rl.models import Segmentation, segment
 from rltok_rl.viz import boundary_text
@@ -68,7 +77,11 @@ def main(arguments: list[str] | None = None) -> int:
     text = read_bytes(parser, options.file)
     model = load_model(parser, options)
     generator = torch.Generator(options.device).manual_seed(options.seed)
-    drawn = segment(model, text, greedy=options.greedy, generator=generator)
+    segmenter = find_segmenter(parser, options, model)
+    if segmenter is None:
+        drawn = segment(model, text, greedy=options.greedy, generator=generator)
+    else:
+        drawn = segment_text(model, segmenter, text, generator=generator)
     if options.format == "json":
         for record in token_records(drawn):
             print(json.dumps(record, ensure_ascii=False))

@@ -7,8 +7,8 @@ In several processes, with the same figures:
     torchrun --nproc-per-node 2 -m rltok_rl.experiments.train compute.strategy=ddp out=runs/mine
 
 Options are those of :class:`~rltok_rl.experiments.config.TrainConfig`; groups (``model=``, ``data=``, ``estimator=``,
-``baseline=``, ``loss=``, ``rate=``, ``actor=``, ``optim=``, ``compute=``, ``logger=``, ``experiment=``) are the yaml
-files in ``conf``.
+``baseline=``, ``loss=``, ``rate=``, ``actor=``, ``segmenter=``, ``optim=``, ``compute=``, ``logger=``,
+``experiment=``) are the yaml files in ``conf``.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from rltok_rl.experiments.bench.harness import keep_memory, machine
 from rltok_rl.experiments.build import make_trainer
 from rltok_rl.experiments.checks import check_options, read_device
 from rltok_rl.experiments.config import TrainConfig
-from rltok_rl.experiments.names import check_folder, check_overrides
+from rltok_rl.experiments.names import allow_new, check_folder, check_overrides, check_segmenter
 from rltok_rl.experiments.recording import Recorder
 from rltok_rl.experiments.report import write_report
+from rltok_rl.experiments.segmenting import keep_segmenter
 from rltok_rl.experiments.texts import Texts
 
 from rltok_rl.training import Trainer, TrainingFailed
@@ -48,7 +49,8 @@ from rltok_rl.viz import boundary_text
 def check_same_run(config: TrainConfig, path: Path) -> None:
     """Refuse to go on with a run under another configuration; processes may be more or fewer."""
     mine = OmegaConf.to_container(OmegaConf.structured(config))
-    theirs = OmegaConf.to_container(OmegaConf.load(path))
+    # Over the schema: an option that came after a run was begun is there as it is by default.
+    theirs = OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(TrainConfig), OmegaConf.load(path)))
     assert isinstance(mine, dict) and isinstance(theirs, dict)
     for compute in (mine["compute"], theirs["compute"]):
         compute.pop("strategy", None)
@@ -112,6 +114,7 @@ def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts) ->
         print(f"\n{asked}: saved after update {trainer.updates}; go on with resume=true", file=sys.stderr)
         return reached
     model.save_pretrained(out / "model")
+    keep_segmenter(config, trainer, out / "model")
     look = recorder.last_look(model)
     summary = {
         "command": without_folders(command),
@@ -119,6 +122,8 @@ def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts) ->
         "processes": processes.world_size,
         **reached,
         "flops": trainer.flops_done,
+        "padded_flops": trainer.padded_flops_done,
+        "tried_flops": trainer.tried_flops_done,
         "bytes_per_second": bytes_per_second(recorder.starts.entries),
         "threads": torch.get_num_threads(),
         **peak_memory(processes.device),
@@ -148,6 +153,9 @@ def configured(config: Any) -> None:
             processes = init_processes(read_device(made.compute.device))
         except (RuntimeError, ValueError) as error:
             sys.exit(f"rltok train: {error}")
+        if made.compare.systems:
+            _compare(made)
+            return
         launcher = f"torchrun --nproc-per-node {processes.world_size}" if processes.group else "python"
         try:
             with processes:
@@ -158,13 +166,29 @@ def configured(config: Any) -> None:
             sys.exit(f"rltok train: {error}")  # what was asked for is wrong, not the code
 
 
+def _compare(config: TrainConfig) -> None:
+    """Train the systems of a comparison."""
+    from rltok_rl.experiments import compare
+
+    if not main_speaks() or int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        sys.exit("rltok train: compare.systems are trained by one process each, got several (torchrun)")
+    try:
+        compare.run(config, " ".join(["rltok train", *sys.argv[1:]]))
+    except (ValueError, TypeError, OSError, ImportError, RuntimeError) as error:
+        if "HYDRA_FULL_ERROR" in os.environ:
+            raise
+        sys.exit(f"rltok train: {error}")
+
+
 def main() -> None:
     """Command line."""
     try:
         check_overrides(sys.argv[1:])
+        check_segmenter(sys.argv[1:])
         check_folder(sys.argv[1:])
     except (ValueError, OSError) as error:
         sys.exit(str(error) if main_speaks() else 1)
+    sys.argv[1:] = allow_new(sys.argv[1:])
     if main_speaks():
         configured()
         return

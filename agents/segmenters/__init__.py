@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rltok_rl.agents.segmenters.acting import SegmenterActor
 from rltok_rl.agents.segmenters.base import Segmenter, Segments, State
 from rltok_rl.agents.segmenters.bpe import BPESegmenter, TokenizerSplit, starts_of_pieces, train_bpe
 from rltok_rl.agents.segmenters.entropy import EntropySpike, EntropyThreshold, calibrate
@@ -18,6 +19,8 @@ from rltok_rl.agents.segmenters.reading import (
     start_reading,
 )
 from rltok_rl.agents.segmenters.registry import SEGMENTERS, make_segmenter
+from rltok_rl.agents.segmenters.saved import load_own_state, load_segmenter, own_parameters, own_state, save_segmenter
+from rltok_rl.agents.segmenters.texts import segment_text, write_on
 
 __all__ = [
     "SEGMENTERS",
@@ -35,16 +38,24 @@ __all__ = [
     "Reader",
     "SegmentedOutput",
     "Segmenter",
+    "SegmenterActor",
     "Segments",
     "SpaceByte",
     "State",
     "TokenizerSplit",
     "TrainedSpike",
     "calibrate",
+    "load_own_state",
+    "load_segmenter",
     "make_segmenter",
+    "own_parameters",
+    "own_state",
     "read_byte",
     "read_window",
+    "save_segmenter",
+    "segment_text",
     "start_reading",
     "starts_of_pieces",
     "train_bpe",
+    "write_on",
 ]

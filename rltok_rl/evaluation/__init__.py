@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rltok_rl.evaluation.reading import Reading, cut_windows, read_text, summarise
+from rltok_rl.evaluation.reading import Reading, cut_windows, document_nats, read_text, standard_error, summarise
 from rltok_rl.evaluation.words import EDGES, EdgeShare, word_edge_share, word_edges
 
 __all__ = [
@@ -10,7 +10,9 @@ __all__ = [
     "EdgeShare",
     "Reading",
     "cut_windows",
+    "document_nats",
     "read_text",
+    "standard_error",
     "summarise",
     "word_edge_share",
     "word_edges",

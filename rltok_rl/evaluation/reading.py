@@ -6,6 +6,7 @@ predicts is the first that the next one reads. Of a text of N bytes, N - 1 are p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rltok_rl.agents.segmenters import Segmenter, read_window
 from rltok_rl.evaluation.words import word_edge_share
 from rltok_rl.functional.likelihood import bits_per_byte, byte_log_prob
 from rltok_rl.functional.numbers import check_count
@@ -34,6 +36,7 @@ class Reading:
     boundaries: Tensor  # [n] bool, a_t
     forced: Tensor  # [n] bool, the first byte of a window, whose boundary is not a decision
     num_windows: int
+    document: Tensor | None = None  # [n] int64, number of the text that the byte is in; None where there is one text
 
 
 def cut_windows(num_bytes: int, context: int) -> list[tuple[int, int]]:
@@ -63,8 +66,9 @@ def read_text(
     most: int | None = None,
     greedy: bool = False,
     generator: torch.Generator | None = None,
+    segmenter: Segmenter | None = None,
 ) -> Reading:
-    """Predict one text or several with boundaries drawn from the policy.
+    """Predict one text or several with boundaries drawn from the policy, or by a segmenter.
 
     Args:
         model: the U-Net, in the mode it should run in.
@@ -73,6 +77,7 @@ def read_text(
         most: windows at most, evenly spread over all texts; None takes all.
         greedy: draw a boundary where its probability exceeds one half.
         generator: on the CPU, source of the random numbers: one per byte read, in the order of the text.
+        segmenter: draws the boundaries, and says how tokens are made; None is the model's own policy.
 
     Example:
         >>> from rltok_rl.models import preset
@@ -80,6 +85,8 @@ def read_text(
         >>> len(reading.at), reading.num_windows
         (17, 3)
     """
+    if greedy and segmenter is not None and segmenter.draws_at_random:
+        raise ValueError(f"greedy belongs to the model's own policy, got it with {type(segmenter).__name__}")
     byte_ids, starts = _join([text] if isinstance(text, (str, bytes)) else text)
     windows = [
         (start + first, start + last) for start, end in starts for first, last in cut_windows(end - start, context)
@@ -90,19 +97,23 @@ def read_text(
     uniforms = None if greedy else torch.rand(len(at), generator=generator)
     final, early = (torch.zeros(len(at), dtype=torch.float64) for _ in range(2))
     boundaries, forced = (torch.zeros(len(at), dtype=torch.bool) for _ in range(2))
+    begins = torch.tensor([start for start, _ in starts])
     device = model.embedding.weight.device
     for place in _batches(windows):  # [B, T] in 0..n - 1
-        out = model(
-            byte_ids[at[place]].to(device),
-            uniforms=None if uniforms is None else uniforms[place].to(device),
-            greedy=greedy,
-        )
+        read, drawn = byte_ids[at[place]].to(device), None if uniforms is None else uniforms[place].to(device)
+        if segmenter is None:
+            out: Any = model(read, uniforms=drawn, greedy=greedy)
+            found = out.boundaries
+        else:
+            out = read_window(model, segmenter, read, uniforms=drawn)
+            found = out.segments.boundaries
         following = byte_ids[at[place] + 1].to(device)
         final[place] = -byte_log_prob(out.final_logits, following).double().cpu()
         early[place] = -byte_log_prob(out.early_logits, following).double().cpu()
-        boundaries[place] = out.boundaries.cpu()
+        boundaries[place] = found.cpu()
         forced[place[:, 0]] = True
-    return Reading(byte_ids, at, final, early, boundaries, forced, num_windows=len(windows))
+    document = torch.searchsorted(begins, at, right=True) - 1
+    return Reading(byte_ids, at, final, early, boundaries, forced, len(windows), document)
 
 
 def summarise(reading: Reading) -> dict[str, Any]:
@@ -112,17 +123,21 @@ def summarise(reading: Reading) -> dict[str, Any]:
         reading: what :func:`read_text` gave.
 
     Returns:
-        ``bytes`` (predicted), ``windows``, ``bits_per_byte``, ``early_bits_per_byte``, ``tokens`` (boundaries, those
-        that begin windows included), ``rate`` (tokens per byte), ``bytes_per_token``, and ``word_edges``: for each kind
+        ``bytes`` (predicted), ``windows``, ``documents``, ``bits_per_byte`` and its ``standard_error`` over documents
+        (None for one), ``early_bits_per_byte``, ``tokens`` (boundaries, those that begin windows included), ``rate``
+        (tokens per byte), ``bytes_per_token``, and ``word_edges``: for each kind
         ``share``, ``chance``, ``covered`` and ``lift``, of the boundaries that are decisions.
     """
     count, tokens = len(reading.at), int(reading.boundaries.sum())
+    per_document = document_nats(reading)
     boundaries, counted = (torch.zeros(len(reading.byte_ids), dtype=torch.bool) for _ in range(2))
     boundaries[reading.at], counted[reading.at] = reading.boundaries, ~reading.forced
     edges = word_edge_share(reading.byte_ids, boundaries, counted) if bool(counted.any()) else {}
     return {
         "bytes": count,
         "windows": reading.num_windows,
+        "documents": len(per_document[0]),
+        "standard_error": standard_error(*per_document),
         "bits_per_byte": bits_per_byte(float(reading.final_nats.sum()), count),
         "early_bits_per_byte": bits_per_byte(float(reading.early_nats.sum()), count),
         "tokens": tokens,
@@ -133,6 +148,40 @@ def summarise(reading: Reading) -> dict[str, Any]:
             for name, edge in edges.items()
         },
     }
+
+
+def document_nats(reading: Reading) -> tuple[Tensor, Tensor]:
+    """Bytes predicted and what they cost by the whole model, of each document that was read: [documents] both.
+
+    Args:
+        reading: what :func:`read_text` gave.
+    """
+    number = torch.zeros_like(reading.at) if reading.document is None else reading.document
+    _, place = number.unique(return_inverse=True)
+    counts = place.bincount()
+    return counts, torch.zeros(len(counts), dtype=torch.float64).index_add(0, place, reading.final_nats)
+
+
+def standard_error(counts: Tensor, nats: Tensor) -> float | None:
+    """Standard error of bits per byte over documents; None for one document.
+
+        B = sum_d N_d / sum_d n_d,        SE = sqrt(D / (D - 1) sum_d (N_d - B n_d)^2) / sum_d n_d
+
+    of a ratio of two sums over D documents, since long documents weigh more.
+
+    Args:
+        counts: [documents] n_d, bytes.
+        nats: [documents] N_d; of a difference of two systems that read the same bytes, the differences.
+
+    Example:
+        >>> standard_error(torch.tensor([10, 10]), torch.tensor([10.0, 10.0], dtype=torch.float64))
+        0.0
+    """
+    if len(counts) < 2:
+        return None
+    mean = nats.sum() / counts.sum()
+    spread = (nats - mean * counts).square().sum() * (len(counts) / (len(counts) - 1))
+    return float(spread.sqrt() / counts.sum()) / math.log(2)
 
 
 def _join(texts: Sequence[str | bytes]) -> tuple[Tensor, list[tuple[int, int]]]:

@@ -100,14 +100,23 @@ def policy_terms(model: UNet, byte_ids: Tensor, *, piece: int = PIECE) -> Bounda
     Returns:
         base [1, T] and lags [1, T, w], equal (to rounding) to those of one pass over the whole text.
     """
+    parts = [model.boundary_terms(states) for states in encode_pieces(model, byte_ids, piece=piece)]
+    return BoundaryTerms(*(torch.cat(columns, dim=1) for columns in zip(*parts, strict=True)))
+
+
+@torch.no_grad()
+def encode_pieces(model: UNet, byte_ids: Tensor, *, piece: int = PIECE) -> Iterator[Tensor]:
+    """Encoder states [1, <= piece, D] of a long text, piece by piece; those of one pass over it, to rounding.
+
+    Args:
+        model: the U-Net.
+        byte_ids: [T] the bytes.
+        piece: bytes to encode at once.
+    """
     piece = check_count("piece", piece)
-    reach = model.config.num_encoder_layers * (
-        model.config.window - 1
-    )  # bytes that a state can depend on before its own
-    device = model.embedding.weight.device
-    parts = []
+    # Bytes that a state can depend on before its own.
+    reach = model.config.num_encoder_layers * (model.config.window - 1)
     for start in range(0, len(byte_ids), piece):
         before = min(reach, start)
-        states = model.encode(byte_ids[None, start - before : start + piece].to(device))  # [1, before + piece, D]
-        parts.append(model.boundary_terms(states[:, before:]))
-    return BoundaryTerms(*(torch.cat(columns, dim=1) for columns in zip(*parts, strict=True)))
+        states = model.encode(byte_ids[None, start - before : start + piece].to(model.embedding.weight.device))
+        yield states[:, before:]

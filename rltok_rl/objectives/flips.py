@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.functional.returns import discounted_return
+from rltok_rl.models.flops import forward_flops
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives.base import read, under_next
 from rltok_rl.objectives.estimators import ReturnEstimator
@@ -71,6 +72,16 @@ class LocalFlips(ReturnEstimator):
         """Rewards, decisions, states, and how the bytes were predicted."""
         own = ["action", "logits", "forced", "position", "encoder_state", ("next", "byte"), ("next", "final_log_prob")]
         return [*super().in_keys, *own]
+
+    def flops(self, num_bytes: float, num_tokens: float) -> float:
+        """FLOPs of the rows that are tried: token layers, decoder and the last head, forward alone.
+
+        Args:
+            num_bytes: bytes of the rollout.
+            num_tokens: tokens of the rollout.
+        """
+        rest = ("encoder", "boundary_head", "early_head")
+        return self.num_flips * forward_flops(self.model, num_bytes, num_tokens, without=rest)
 
     def _advantages(self, returns: Tensor, view: View) -> Tensor:
         rollout = view.rollout

@@ -1,16 +1,21 @@
-"""Language-model training with any segmenter in one forward pass."""
+"""Language-model training with any segmenter: in one forward pass, or as terms of a joint loss over rollouts."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import dispatch
+from tensordict.utils import NestedKey
 from torch import Tensor
 
 from rltok_rl.agents.segmenters import SegmentedOutput, Segmenter, read_window
 from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.models.unet import UNet
+from rltok_rl.objectives.base import StepLoss, read
 
 
 @dataclass(frozen=True)
@@ -65,12 +70,12 @@ def segmented_losses(
     """
     if byte_ids.dim() != 2 or byte_ids.shape[1] < 2:
         raise ValueError(f"byte_ids must have shape [B, T + 1 >= 2], got {[*byte_ids.shape]}")
-    read, following = byte_ids[:, :-1], byte_ids[:, 1:]
-    out = read_window(model, segmenter, read, uniforms=uniforms, generator=generator)
+    before, following = byte_ids[:, :-1], byte_ids[:, 1:]
+    out = read_window(model, segmenter, before, uniforms=uniforms, generator=generator)
     language_model = -byte_log_prob(out.final_logits, following).mean()
     early = -byte_log_prob(out.early_logits, following).mean()
     losses = {"loss_language_model": language_model, "loss_early_exit": early_exit * early}
-    for name, loss in segmenter.losses(out.segments, read, out.final_logits).items():
+    for name, loss in segmenter.losses(out.segments, before, out.final_logits).items():
         losses[f"loss_{name}"] = segmenter.coefficients[name] * loss
     figures = {
         "bits_per_byte": language_model.detach() / math.log(2),
@@ -78,3 +83,40 @@ def segmented_losses(
         "rate": out.segments.boundaries.float().mean(),
     }
     return SegmentedLosses(losses, figures, out)
+
+
+class SegmenterLoss(StepLoss):
+    """A loss that a segmenter has of its own, read from a rollout that carries gradients.
+
+    An environment that is rolled out by a :class:`~rltok_rl.agents.segmenters.SegmenterActor` writes it as
+    ``segmenter_<name>``, at every step the value of the texts that were read together. Writes ``loss_<name>``.
+
+    Args:
+        name: a key of ``segmenter.coefficients``.
+        **options: of :class:`~rltok_rl.objectives.base.StepLoss`.
+    """
+
+    @dataclass
+    class _AcceptedKeys:
+        """Keys."""
+
+        segmenter_loss: NestedKey = "segmenter"
+
+    default_keys = _AcceptedKeys
+    tensor_keys: Any
+
+    def __init__(self, name: str, **options: Any) -> None:
+        super().__init__(**options)
+        self.out_keys = [f"loss_{name}"]
+        self.set_keys(segmenter_loss=f"segmenter_{name}")
+
+    @property
+    def in_keys(self) -> list[NestedKey]:
+        """The segmenter's entry."""
+        return [self.tensor_keys.segmenter_loss]
+
+    @dispatch
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """A tensordict without batch dimension: the loss."""
+        values = read(tensordict, self.tensor_keys.segmenter_loss)
+        return TensorDict({self.out_keys[0]: self.reduce(values, self.steps(tensordict))})

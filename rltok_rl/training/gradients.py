@@ -22,8 +22,9 @@ from rltok_rl.functional.policy import boundary_entropy, boundary_log_prob
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives import EarlyExitLoss, JointLoss, LanguageModelLoss
 from rltok_rl.objectives.policy import advantages_of
+from rltok_rl.objectives.segmented import SegmenterLoss
 
-_PER_STEP = (LanguageModelLoss, EarlyExitLoss)
+_PER_STEP = (LanguageModelLoss, EarlyExitLoss, SegmenterLoss)
 Parts = Sequence[TensorDictBase]
 
 
@@ -42,8 +43,8 @@ def joint_gradients(
     Args:
         model: the U-Net.
         draw: makes a rollout [B, T] with gradients, all of one shape.
-        loss: the joint loss. With several micro-batches, terms other than the two next-byte losses may depend on the
-            model through boundary logits alone, and rows must be texts from their first byte on.
+        loss: the joint loss. With several micro-batches, terms other than next-byte losses and a segmenter's may
+            depend on the model through boundary logits alone, and rows must be texts from their first byte on.
         micro_batches: m; the batch is m rollouts.
         precision: dtype of matrix products under autocast; None leaves the model's own.
         keep_in: gets the micro-batches, without gradient and with their advantages, for further epochs over them.

@@ -12,8 +12,8 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
 from rltok_rl.agents import LearnedBoundaryActor, RandomActor
+from rltok_rl.agents.segmenters import SegmenterActor, load_own_state, own_state
 from rltok_rl.envs import ByteBoundaryEnv
-from rltok_rl.models.flops import update_flops
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives import BoundaryClipPPOLoss, JointLoss
 from rltok_rl.training.alarms import Alarms
@@ -22,7 +22,9 @@ from rltok_rl.training.gradients import joint_gradients, policy_gradients
 from rltok_rl.training.options import PRECISIONS, LoopOptions, make_optimizer
 from rltok_rl.training.randomness import as_state, random_states, set_random_states
 from rltok_rl.training.schedule import cosine_schedule
+from rltok_rl.training.segmenting import calibrate_on
 from rltok_rl.training.sharding import average_gradients, load_whole, prepare_model, whole
+from rltok_rl.training.spending import Costs
 
 _MOVED = ("ESS", "kl_approx", "clip_fraction")  # how far further epochs have moved the policy
 
@@ -40,7 +42,8 @@ class Trainer:
         loss: the joint loss. With several processes, its terms span them (``process_group``).
         options: how.
         actor: draws the boundaries; None is the model's own policy. With one that has no ``logits`` the loss holds
-            next-byte losses alone.
+            next-byte losses alone. The segmenter of a :class:`~rltok_rl.agents.segmenters.SegmenterActor` is trained
+            with the model, where the loss holds its terms.
         seed: of the boundaries; the same in all processes, as the environment's.
         processes: those that train together; they make the updates that one would make with all rows.
         strategy: a key of :data:`~rltok_rl.training.sharding.STRATEGIES`.
@@ -63,7 +66,7 @@ class Trainer:
         loss: JointLoss,
         options: LoopOptions,
         *,
-        actor: TensorDictModuleBase | None = None,
+        actor: TensorDictModuleBase | SegmenterActor | None = None,
         alarms: Alarms | None = None,
         seed: int = 0,
         processes: Processes | None = None,
@@ -71,13 +74,19 @@ class Trainer:
     ) -> None:
         self.processes = Processes() if processes is None else processes
         _check_spans(loss, self.processes)
-        self._flops = update_flops(model, 1, 0), update_flops(model, 0, 1)  # of a byte, of a token
+        self.segmenter = actor.segmenter if isinstance(actor, SegmenterActor) else None
+        if self.segmenter is not None and strategy == "fsdp":
+            raise ValueError(
+                "strategy must be 'none' or 'ddp' with a segmenter, which is not cut in pieces, got 'fsdp'"
+            )
+        self._costs = Costs.of(model, loss, self.segmenter)
         prepare_model(model, strategy, self.processes)
         self.model, self.env, self.loss, self.options = model, env, loss, options
         self.policy = LearnedBoundaryActor(model)
         self.actor = self.policy if actor is None else actor
         self.warm_actor = RandomActor(model.config.target_rate)
-        self.trained = nn.ModuleList([model, loss])  # a critic is part of the loss; what is shared counts once
+        parts = [model, loss] if self.segmenter is None else [model, loss, self.segmenter]
+        self.trained = nn.ModuleList(parts)  # a critic is part of the loss; what is shared counts once
         self._weighs = _weighs_decisions(loss)
         if options.policy_epochs > 1 and not self._weighs:
             raise ValueError(
@@ -85,10 +94,10 @@ class Trainer:
                 f"have become (BoundaryClipPPOLoss, or BoundaryReinforceLoss with off_policy=True, and RolloutPolicy)"
             )
         self.alarms = Alarms() if alarms is None else alarms
-        self.optimizer = make_optimizer(self.trained, options)
+        self.optimizer = make_optimizer(self.trained, options, tokens=model.token_layers)
         self.generator = torch.Generator(model.embedding.weight.device).manual_seed(seed)
         self.updates = self.bytes_done = 0
-        self.flops_done = 0.0
+        self.flops_done = self.padded_flops_done = self.tried_flops_done = 0.0
         self.warnings: list[str] = []
         """What the alarms said of the last update."""
 
@@ -99,25 +108,46 @@ class Trainer:
 
     @property
     def done(self) -> bool:
-        """Whether all bytes have been trained on."""
-        return self.bytes_done >= self.options.total_bytes
+        """Whether all bytes have been trained on, or all FLOPs been spent."""
+        return self.way >= 1.0
+
+    @property
+    def way(self) -> float:
+        """How much of the training is done: of the FLOPs, where a number of them is given, and else of the bytes."""
+        if self.options.total_flops is not None:
+            return self.flops_done / self.options.total_flops
+        return self.bytes_done / self.options.total_bytes
+
+    @property
+    def scheduled_bytes(self) -> float:
+        """Where the schedule stands, in bytes of ``total_bytes``."""
+        if self.options.total_flops is None:
+            return self.bytes_done
+        return self.way * self.options.total_bytes
+
+    @property
+    def expected_bytes(self) -> int:
+        """Bytes of the whole training, as far as that can be told."""
+        if self.options.total_flops is None or not self.bytes_done:
+            return self.options.total_bytes
+        return max(self.bytes_done, round(self.bytes_done / self.way))
 
     def update(self) -> dict[str, float]:
         """One update; returns the losses and figures of its batch, ``lr``, ``grad_norm`` and all ``flops`` so far."""
         options = self.options
         scale = cosine_schedule(
-            self.bytes_done + self.bytes_per_update,  # the first update already learns
+            self.scheduled_bytes + self.bytes_per_update,  # the first update already learns
             options.total_bytes + self.bytes_per_update,
             warm_up=options.warm_up_bytes,
             floor=options.lr_floor,
         )
         for group in self.optimizer.param_groups:
-            group["lr"] = options.lr * scale
+            group["lr"] = options.lr * scale * group.get("lr_factor", 1.0)
         self.warnings = []
         self.optimizer.zero_grad(set_to_none=True)
         precision = PRECISIONS[options.precision]
         batch: list[TensorDictBase] | None = [] if options.policy_epochs > 1 else None
-        rates: list[Tensor] = []
+        rates: list[Tensor] = []  # of every micro-batch: boundaries per byte, those of the row with most
         found = joint_gradients(
             self.model,
             lambda: self._draw(rates),
@@ -127,7 +157,9 @@ class Trainer:
             keep_in=batch,
             predict_only=self.warming and not self._weighs,
         )
-        found.setdefault("rate", torch.stack(rates).mean())
+        drawn, most = torch.stack(rates).mean(0)
+        found.setdefault("rate", drawn)
+        found["padded_rate"] = most
         figures = self._step(found)
         for _ in range(options.policy_epochs - 1):
             assert batch is not None
@@ -137,8 +169,12 @@ class Trainer:
         figures["lr"] = options.lr * scale
         self.updates += 1
         self.bytes_done += self.bytes_per_update
-        per_byte, per_token = self._flops
-        self.flops_done += self.bytes_per_update * (per_byte + per_token * figures.get("rate", math.nan))
+        rate = figures.get("rate", math.nan)
+        self.flops_done += self._costs.update(self.bytes_per_update, rate)
+        self.padded_flops_done += self._costs.update(self.bytes_per_update, figures["padded_rate"])
+        self.tried_flops_done += self._costs.tried(self.bytes_per_update, rate)
+        if self.segmenter is not None:
+            calibrate_on(self.segmenter, self.model, self._read, self.updates, last=self.done, processes=self.processes)
         return figures | {"flops": self.flops_done}
 
     @property
@@ -150,7 +186,9 @@ class Trainer:
         """A rollout with gradients; its rate is noted."""
         actor = self.warm_actor if self.warming else self.actor
         rollout = self.env.parallel_rollout(actor, generator=self.generator, part=self.processes.part)
-        rates.append(rollout["action"].float().mean())
+        drawn = rollout["action"].bool() | rollout["forced"]
+        rates.append(torch.stack((rollout["action"].float().mean(), drawn.float().mean(-1).max())))
+        self._read = rollout["byte"]
         if self.warming and self._weighs:  # the policy learns from decisions that were not its own
             scores = self.policy.get_dist(rollout)
             rollout["logits"], rollout["entropy"] = scores.logits, scores.entropy()
@@ -176,6 +214,8 @@ class Trainer:
             after_update: called with the figures of every update.
         """
         self.model.train()
+        if self.segmenter is not None:
+            self.segmenter.train()
         while not self.done:
             figures = self.update()
             if after_update is not None and after_update(figures):
@@ -193,6 +233,8 @@ class Trainer:
             "updates": self.updates,
             "bytes_done": self.bytes_done,
             "flops_done": self.flops_done,
+            "flops_beside": {"padded": self.padded_flops_done, "tried": self.tried_flops_done},
+            "segmenter": None if self.segmenter is None else own_state(self.segmenter, self.model),
             "alarms": self.alarms.state_dict(),
         }
 
@@ -210,6 +252,10 @@ class Trainer:
         self.alarms.load_state_dict(state["alarms"])
         self.updates, self.bytes_done = int(state["updates"]), int(state["bytes_done"])
         self.flops_done = float(state["flops_done"])
+        beside = state.get("flops_beside", {})  # not in checkpoints of older versions
+        self.padded_flops_done, self.tried_flops_done = (float(beside.get(k, math.nan)) for k in ("padded", "tried"))
+        if self.segmenter is not None:
+            load_own_state(self.segmenter, self.model, state["segmenter"])
 
 
 def _weighs_decisions(loss: JointLoss) -> bool:

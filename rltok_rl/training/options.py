@@ -19,6 +19,9 @@ class LoopOptions:
 
     total_bytes: int
     """Bytes to train on in all."""
+    total_flops: float | None = None
+    """End once so many FLOPs are spent instead, those of attempts and of padding apart; the schedule then goes by the
+    FLOPs, as if ``total_bytes`` were the bytes that they suffice for."""
     lr: float = 2e-3
     """Peak learning rate of AdamW."""
     warm_up_bytes: int = 0
@@ -37,6 +40,8 @@ class LoopOptions:
     policy_epochs: int = 1
     """Updates of the policy per batch: the first with all losses, the others without the next-byte losses, on the
     stored batch. More than one needs a policy loss that weighs decisions by how likely they have become."""
+    stage_factors: tuple[float, float] | None = None
+    """Factors on the learning rate of everything that reads bytes, and of the token layers."""
     warm_start_bytes: int = 0
     """Bytes to begin with whose boundaries are drawn at random, at the target rate."""
 
@@ -45,9 +50,12 @@ class LoopOptions:
         for name in ("total_bytes", "micro_batches", "policy_epochs"):
             check_count(name, getattr(self, name))
         check_count("warm_start_bytes", self.warm_start_bytes, minimum=0)
-        for name in ("lr", "clip_norm"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        for name in ("lr", "clip_norm", "total_flops"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} must be positive, got {value}")
+        if self.stage_factors is not None and not min(self.stage_factors) > 0:
+            raise ValueError(f"stage_factors must be positive, got {self.stage_factors}")
         if self.precision not in PRECISIONS:
             raise ValueError(f"precision must be one of {list(PRECISIONS)}, got {self.precision!r}")
         if not 0 <= self.warm_up_bytes < self.total_bytes:
@@ -55,15 +63,23 @@ class LoopOptions:
         cosine_schedule(0, self.total_bytes, warm_up=self.warm_up_bytes, floor=self.lr_floor)
 
 
-def make_optimizer(model: nn.Module, options: LoopOptions) -> torch.optim.AdamW:
+def make_optimizer(model: nn.Module, options: LoopOptions, *, tokens: nn.Module | None = None) -> torch.optim.AdamW:
     """AdamW with weight decay on weight matrices alone.
 
     Args:
         model: what to train, the loss included where it has parameters of its own (a critic).
-        options: learning rate, betas, weight decay.
+        options: learning rate, betas, weight decay, factors of the two stages.
+        tokens: the part of the model that reads tokens.
     """
     embeddings = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
     decayed = [p for p in model.parameters() if p.dim() >= 2 and id(p) not in embeddings]
     others = [p for p in model.parameters() if p.dim() < 2 or id(p) in embeddings]
     groups = [{"params": decayed, "weight_decay": options.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    if options.stage_factors is not None:
+        inner = {id(p) for p in tokens.parameters()} if tokens is not None else set()
+        groups = [
+            {**group, "params": [p for p in group["params"] if (id(p) in inner) == inside], "lr_factor": factor}
+            for group in groups
+            for inside, factor in zip((False, True), options.stage_factors, strict=True)
+        ]
     return torch.optim.AdamW(groups, lr=options.lr, betas=options.betas, fused=True)

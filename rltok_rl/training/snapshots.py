@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from rltok_rl.agents import LearnedBoundaryActor
+from rltok_rl.agents.segmenters import SegmenterActor
 from rltok_rl.data.languages import Language
 from rltok_rl.data.windows import WindowSource
 from rltok_rl.envs import ByteBoundaryEnv
@@ -85,10 +86,16 @@ class Snapshots:
             model: in one piece.
         """
         training = model.training
+        segmenter = self.actor.segmenter if isinstance(self.actor, SegmenterActor) else None
+        drawing = segmenter is not None and segmenter.training
         try:
             model.eval()  # no cap on boundary logits
+            if segmenter is not None:
+                segmenter.eval()
             return {**self.figures(model), **self.sample(model)}
         finally:
+            if segmenter is not None:
+                segmenter.train(drawing)
             model.train(training)
 
     @torch.no_grad()
@@ -143,8 +150,11 @@ class Snapshots:
             text = bytes(window[0].tolist())
             env = ByteBoundaryEnv(model, text, num_steps=len(text) - 1, batch_size=(1,), seed=seed)
             generator = torch.Generator(device).manual_seed(seed)
-            boundaries = env.parallel_rollout(self.actor, text=text, generator=generator)["action"][0]
+            rollout = env.parallel_rollout(self.actor, text=text, generator=generator)
+            boundaries = rollout["action"][0]
             probs = boundaries.float()  # a rule is certain of itself
+            if isinstance(self.actor, SegmenterActor) and "logits" in rollout.keys():
+                probs = rollout["logits"][0].sigmoid()
         return {
             "text": bytes(window[0, : len(boundaries)].tolist()).decode("latin-1"),
             "boundaries": "".join(str(int(b)) for b in boundaries.tolist()),

@@ -55,3 +55,32 @@ def draw_comparison(
         figure.savefig(path)
         plt.close(figure)
     return path
+
+
+def draw_loss_against_flops(runs: Mapping[str, tuple[History, History]], path: Path) -> Path:
+    """Draw bits per byte against the FLOPs spent: a line per run for training, dots for held-out text.
+
+    Args:
+        runs: history of training and of looks at held-out text, by name; both with ``flops``.
+        path: the PNG to write.
+    """
+    drawn = {name: found for name, found in runs.items() if found[0].get("flops")}
+    if not drawn:
+        raise ValueError("runs must hold one with at least one update and its FLOPs, got none")
+    shapes = ("-", (0, (4, 2)), (0, (1, 1.2)))
+    with plain_figures() as plt:
+        figure, axes = plt.subplots(figsize=(5.2, 3.6), layout="constrained")
+        for number, (name, (history, held_out)) in enumerate(drawn.items()):
+            colour = SERIES[number % len(SERIES)]
+            if held_out.get("flops"):
+                spent = [n for n, flops in enumerate(held_out["flops"]) if flops > 0]  # zero has no logarithm
+                x, y = ([held_out[key][n] for n in spent] for key in ("flops", "held_out_bits_per_byte"))
+                axes.plot(x, y, "o", ms=3, color=colour, ls=shapes[number // len(SERIES) % 3], lw=1.2, label=name)
+            line(axes, history["flops"], history["bits_per_byte"], colour=colour)
+        axes.set(xlabel="FLOPs of forward and backward passes", xscale="log", yscale="log")
+        axes.set_title("bits per byte")
+        plain_numbers(axes.yaxis)
+        axes.legend(fontsize=7)
+        figure.savefig(path)
+        plt.close(figure)
+    return path

@@ -6,11 +6,14 @@ import math
 
 import pytest
 import torch
-from rltok_rl.agents.segmenters import SEGMENTERS, make_segmenter, train_bpe
+from rltok_rl.agents.segmenters import SEGMENTERS, SegmenterActor, make_segmenter, train_bpe
+from rltok_rl.envs import ByteBoundaryEnv
 
+from rltok_rl.data import TextSource
 from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.models import UNet, preset
-from rltok_rl.objectives.segmented import segmented_losses
+from rltok_rl.objectives import EarlyExitLoss, JointLoss, LanguageModelLoss
+from rltok_rl.objectives.segmented import SegmenterLoss, segmented_losses
 
 TEXT = b"Call me Ishmael. Some years ago - never mind how long precisely - I thought I would sail about a little. "
 
@@ -42,6 +45,61 @@ def test_own_losses_carry_their_coefficients(name, loss, byte_ids):
     out = segmented_losses(model, segmenter, byte_ids, early_exit=0.5)
     (own,) = segmenter.losses(out.output.segments, byte_ids[:, :-1], out.output.final_logits).values()
     torch.testing.assert_close(out.losses[f"loss_{loss}"], segmenter.coefficients[loss] * own)
+
+
+def joint(segmenter) -> JointLoss:
+    """Next-byte losses and the segmenter's own, as a training has them."""
+    own = {name: SegmenterLoss(name) for name in segmenter.coefficients}
+    terms = {"language_model": LanguageModelLoss(), "early_exit": EarlyExitLoss(), **own}
+    return JointLoss(terms, {"early_exit": 0.1, **segmenter.coefficients})
+
+
+@pytest.mark.parametrize("name", [name for name in SEGMENTERS if name != "learned"])
+def test_a_rollout_by_a_segmenter_gives_the_same_losses_and_gradients(name, byte_ids):
+    """The environment's parallel rollout and terms of a joint loss, against the one forward pass."""
+    texts = [bytes(row.tolist()) for row in byte_ids]
+    uniforms = torch.rand(4, 40, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    options = {"tokenizer": train_bpe([TEXT.decode()], vocabulary=280)} if name == "bpe" else {}
+    torch.manual_seed(0)
+    model = UNet(preset("tiny")).double()
+    segmenter = make_segmenter(name, model, **options)
+    given = uniforms if segmenter.draws_at_random else None
+    expected = segmented_losses(model, segmenter, byte_ids, uniforms=given)
+    expected.total.backward()
+    gradients = {key: p.grad.clone() for key, p in segmenter.named_parameters() if p.grad is not None}
+    gradients |= {f"model.{key}": p.grad.clone() for key, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad(), segmenter.zero_grad()
+    env = ByteBoundaryEnv(model, texts, num_steps=40, batch_size=(4,))
+    rollout = env.parallel_rollout(SegmenterActor(segmenter), text=texts, uniforms=given)
+    assert torch.equal(rollout["action"].bool(), expected.output.segments.boundaries)
+    loss = joint(segmenter)
+    found = loss(rollout)
+    for key, value in expected.losses.items():
+        assert float(found[key].detach()) == pytest.approx(float(value.detach()), rel=1e-5), key
+    loss.total(found).backward()
+    named = {**dict(segmenter.named_parameters()), **{f"model.{key}": p for key, p in model.named_parameters()}}
+    for key, gradient in gradients.items():
+        torch.testing.assert_close(named[key].grad, gradient, rtol=1e-4, atol=1e-7)
+
+
+def test_texts_of_different_lengths_are_not_padded_for_a_segmenter():
+    """A tokenizer that saw padding would cut the end of a short text in another way."""
+    texts = [TEXT[:30], TEXT[:23] + b"  ", TEXT[40:57]]
+    model = UNet(preset("tiny"))
+    seen: list[list[int]] = []
+
+    def split(text: bytes) -> list[int]:
+        seen.append(list(text))
+        return [1] * len(text)
+
+    segmenter = make_segmenter("bpe", model, tokenizer=split)
+    env = ByteBoundaryEnv(model, TextSource(texts, short_documents="whole"), num_steps=29, batch_size=(3,))
+    rollout = env.parallel_rollout(SegmenterActor(segmenter), text=texts, break_when_any_done=True)
+    steps = rollout.shape[1]
+    assert steps == 16 and sorted(seen) == sorted(list(text[:16]) for text in texts)
+    seen.clear()
+    env.parallel_rollout(SegmenterActor(segmenter), text=texts, max_steps=29)
+    assert {TEXT[:29], TEXT[:23] + b" ", TEXT[40:56]} <= {bytes(s) for s in seen}
 
 
 def slopes(name: str, byte_ids: torch.Tensor, **options) -> dict[str, float]:

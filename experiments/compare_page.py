@@ -1,0 +1,214 @@
+"""The page of a comparison, written anew from the folders of its systems: one table, one figure."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from rltok_rl.experiments.bench.harness import machine
+from rltok_rl.experiments.markdown import markdown, with_unit
+from rltok_rl.experiments.run_folder import RunFolder, read_run
+
+from rltok_rl.evaluation import standard_error
+from rltok_rl.training.progress import clock
+from rltok_rl.training.record import without_folders
+from rltok_rl.viz.comparison import draw_loss_against_flops
+
+PAGE, TABLE, FIGURE, EVALUATION = "compare.md", "compare.json", "compare.png", "evaluation.json"
+_FIRST = ("learned", "learned-paper", "learned-w1", "learned-w0")
+HEADER = (
+    "system",
+    "bits per byte",
+    "less the first",
+    "boundaries per byte (target)",
+    "FLOPs",
+    "with padding",
+    "tried besides",
+    "parameters",
+    "bytes",
+    "time",
+    "peak memory",
+    "spaces that have a boundary",
+    "boundaries that are at a space",
+)
+
+
+def is_comparison(folder: Path) -> bool:
+    """Whether a folder holds systems of a comparison.
+
+    Args:
+        folder: to look at.
+    """
+    return not (folder / "config.yaml").is_file() and bool(_systems(folder))
+
+
+def write_page(folder: Path, command: str | None = None) -> Path | None:
+    """Write ``compare.md``, ``compare.json`` and ``compare.png`` of all systems that are done.
+
+    Args:
+        folder: of the comparison.
+        command: how it was started; None keeps what the page says.
+
+    Returns:
+        The page; None where no system is done.
+    """
+    done = {name: read_run(folder / name) for name in _systems(folder)}
+    rows = [system_figures(name, run) for name, run in done.items()]
+    if not rows:
+        return None
+    for row in rows:
+        row["difference"], row["difference_error"] = paired(row, rows[0])
+    if command is None:
+        command = json.loads((folder / TABLE).read_text())["command"] if (folder / TABLE).exists() else ""
+    shown = [{k: v for k, v in row.items() if k not in ("counts", "nats")} for row in rows]
+    content = {"command": without_folders(command), "machine": machine("cpu"), "systems": shown}
+    _replace(folder / TABLE, json.dumps(content, indent=1) + "\n")
+    draw_loss_against_flops({name: (run.history, run.held_out) for name, run in done.items()}, folder / FIGURE)
+    _replace(folder / PAGE, page(rows, done, folder, content["command"]))
+    return folder / PAGE
+
+
+def system_figures(name: str, run: RunFolder) -> dict[str, Any]:
+    """What the table says of a system, and what each held-out document cost it.
+
+    Args:
+        name: its word.
+        run: finished.
+    """
+    judged = json.loads((run.path / EVALUATION).read_text())
+    summary, edge = run.summary or {}, judged["word_edges"].get("space", {})
+    return {
+        "system": name,
+        **{key: judged[key] for key in ("bits_per_byte", "standard_error", "early_bits_per_byte", "rate")},
+        **{key: judged[key] for key in ("target_rate", "oracle", "documents", "windows", "counts", "nats")},
+        "predicted": judged["bytes"],
+        **{key: summary.get(key) for key in ("flops", "padded_flops", "tried_flops", "bytes", "peak_memory")},
+        "seconds": sum(start["seconds"] for start in run.starts),
+        "space_recall": edge.get("covered"),
+        "space_precision": edge.get("share"),
+        "space_chance": edge.get("chance"),
+        "parameters": run.model.get("parameters", 0) + run.model.get("segmenter_parameters", 0),
+        "updates": summary.get("updates"),
+        "seed": run.option("seed"),
+    }
+
+
+def paired(row: dict[str, Any], first: dict[str, Any]) -> tuple[float | None, float | None]:
+    """Bits per byte less those of another system on the same documents, and the standard error of the difference.
+
+    Args:
+        row: of a system.
+        first: of the other.
+    """
+    if row is first or row["counts"] != first["counts"]:
+        return None, None
+    counts = torch.tensor(row["counts"])
+    apart = torch.tensor(row["nats"], dtype=torch.float64) - torch.tensor(first["nats"], dtype=torch.float64)
+    return float(apart.sum() / counts.sum()) / math.log(2), standard_error(counts, apart)
+
+
+def best(rows: list[dict[str, Any]]) -> set[str]:
+    """Systems within one standard error of the best one; oracles are not among them.
+
+    Args:
+        rows: of all systems.
+    """
+    real = [row for row in rows if not row["oracle"]]
+    if not real:
+        return set()
+    least = min(real, key=lambda row: row["bits_per_byte"])
+    reach = least["bits_per_byte"] + (least["standard_error"] or 0.0)
+    return {row["system"] for row in real if row["bits_per_byte"] <= reach}
+
+
+def page(rows: list[dict[str, Any]], done: dict[str, RunFolder], folder: Path, command: str) -> str:
+    """The page as Markdown.
+
+    Args:
+        rows: of all systems, the first one being compared with.
+        done: their runs.
+        folder: of the comparison.
+        command: how it was started.
+    """
+    strong = best(rows)
+    table = markdown(list(HEADER), [_line(row, strong) for row in rows])
+    oracles = [row["system"] for row in rows if row["oracle"]]
+    first, run = rows[0], done[rows[0]["system"]]
+    notes = [
+        f"Bits per byte of {first['predicted']:,} held-out bytes in {first['documents']:,} documents, the same for "
+        "all, with the standard error over documents; in bold what lies within one standard error of the best. "
+        f"“Less {first['system']}”: the difference, and its standard error over documents, paired.",
+        "FLOPs are matrix products of forward and backward passes (attention scores apart), equal for all; “with "
+        "padding” counts rows of tokens as long as the longest of their batch, “tried besides” what an estimator runs "
+        "to judge decisions, which the budget does not hold.",
+        "Time is that of training, looks and checkpoints included, on cores that may have been shared.",
+    ]
+    if oracles:
+        notes.append(f"* an oracle: {', '.join(oracles)} looks at bytes to come when it draws boundaries.")
+    seeds = sorted({row["seed"] for row in rows})
+    notes.append(f"One seed ({', '.join(map(str, seeds))}): nothing here tells how much another would differ.")
+    under_way = _under_way(folder)
+    data = f"`{run.option('data.source')}`, {run.option('data.num_rows')} rows of {run.option('data.num_steps')} bytes"
+    parts = [
+        "# Systems at equal FLOPs",
+        *([f"    {command}"] if command else []),
+        f"{data}; model `{run.option('model.preset')}` with {run.option('model.overrides') or 'nothing replaced'}.",
+        table.replace("less the first", f"less {first['system']}", 1),
+        *([f"Not done yet: {', '.join(under_way)}."] if under_way else []),
+        "\n".join(f"- {note}" for note in notes),
+        f"![Bits per byte against FLOPs]({FIGURE})",
+        "Lines are training, dots are held-out text.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _line(row: dict[str, Any], strong: set[str]) -> list[str]:
+    error = row["standard_error"]
+    loss = f"{row['bits_per_byte']:.3f}" + ("" if error is None else f" ± {error:.3f}")
+    apart, apart_error = row["difference"], row["difference_error"]
+    target = row["target_rate"]
+    return [
+        f"{row['system']}{' *' if row['oracle'] else ''}",
+        f"**{loss}**" if row["system"] in strong else loss,
+        "-" if apart is None else f"{apart:+.3f}" + ("" if apart_error is None else f" ± {apart_error:.3f}"),
+        f"{row['rate']:.3f} ({'none' if target is None else f'{target:g}'})",
+        *(with_unit(row[key], "FLOPs") for key in ("flops", "padded_flops")),
+        with_unit(row["tried_flops"], "FLOPs") if row["tried_flops"] else "-",
+        f"{row['parameters']:,}",
+        with_unit(row["bytes"], "B"),
+        clock(row["seconds"]),
+        with_unit(row["peak_memory"], "B"),
+        *("-" if row[key] is None else f"{row[key]:.3f}" for key in ("space_recall", "space_precision")),
+    ]
+
+
+def _systems(folder: Path) -> list[str]:
+    """Systems that are trained and judged, the learned ones first."""
+    needed = ("config.yaml", "summary.json", EVALUATION)
+    found = sorted(p.name for p in folder.iterdir() if all((p / name).is_file() for name in needed))
+    return [name for name in _FIRST if name in found] + [name for name in found if name not in _FIRST]
+
+
+def _under_way(folder: Path) -> list[str]:
+    """Systems that have begun and are not done, with the share of their FLOPs that is spent."""
+    found = []
+    for path in sorted(folder.iterdir()):
+        if (path / "config.yaml").is_file() and not (path / EVALUATION).is_file():
+            run = read_run(path)
+            share = (run.last_value("flops") or 0.0) / (run.option("optim.total_flops") or math.inf)
+            found.append(f"{path.name} ({share:.0%})")
+    return found
+
+
+def _replace(path: Path, text: str) -> None:
+    """In one step, also where two processes write the page at the same time."""
+    number, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with os.fdopen(number, "w") as file:
+        file.write(text)
+    os.chmod(partial, 0o644)
+    os.replace(partial, path)

@@ -1,0 +1,80 @@
+"""Systems of a comparison by word: what each changes in one configuration, and what all of them may spend."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+from rltok_rl.experiments.config import ActorConfig, BaselineConfig, CompareConfig, SegmenterConfig, TrainConfig
+from rltok_rl.experiments.names import CONF, choices
+from rltok_rl.experiments.segmenting import model_overrides
+
+from rltok_rl.models import UNet, preset
+from rltok_rl.models.flops import update_flops
+
+PAPER = "learned-paper"
+"""The learned policy with the paper's estimator, whatever the configuration says."""
+
+
+def system_names() -> list[str]:
+    """Words that a comparison knows.
+
+    Example:
+        >>> {"learned", "learned-paper", "hnet"} <= set(system_names())
+        True
+    """
+    return sorted([*choices("segmenter"), PAPER])
+
+
+def system_config(config: TrainConfig, system: str) -> TrainConfig:
+    """The training of one system: a run of its own, in a folder below the comparison's.
+
+    Args:
+        config: of the comparison.
+        system: one of :func:`system_names`.
+    """
+    if system not in system_names():
+        raise ValueError(f"compare.systems must be among {system_names()}, got {system!r}")
+    changed: dict[str, Any] = {
+        "segmenter": _segmenter(config, "learned" if system == PAPER else system, system),
+        "optim": replace(config.optim, total_flops=budget(config)),
+        "compare": CompareConfig(),
+        "out": str(Path(config.out) / system),
+        "resume": True,
+    }
+    if system == PAPER:  # Section 2.5 and Table 2
+        changed |= {
+            "actor": ActorConfig(),
+            "estimator": replace(
+                config.estimator, name="discounted_return", gamma=0.99, reward="early_exit", price=0.0, options={}
+            ),
+            "baseline": BaselineConfig(name="batch_centred"),
+            "loss": replace(config.loss, objective="reinforce", policy_epochs=1, policy=0.01),
+            "rate": replace(config.rate, control="logit_pressure", coefficient=0.01, options={}),
+        }
+    return replace(config, **changed)
+
+
+def budget(config: TrainConfig) -> float:
+    """FLOPs that each system may spend.
+
+    Args:
+        config: of the comparison; without ``compare.flops``, what ``optim.total_bytes`` cost the model at its target
+            rate.
+    """
+    if config.compare.flops is not None:
+        return float(config.compare.flops)
+    made = preset(config.model.preset, **model_overrides(config))
+    with torch.device("meta"):
+        model = UNet(made)
+    return update_flops(model, config.optim.total_bytes, config.optim.total_bytes * made.target_rate)
+
+
+def _segmenter(config: TrainConfig, word: str, system: str) -> SegmenterConfig:
+    held: Any = OmegaConf.to_container(OmegaConf.load(CONF / "segmenter" / f"{word}.yaml"))
+    held.pop("defaults", None)
+    options = {**held.pop("options", {}), **config.compare.options.get(system, {})}
+    return SegmenterConfig(**held, options=options, stage_factors=config.segmenter.stage_factors)

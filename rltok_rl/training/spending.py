@@ -1,0 +1,64 @@
+"""What an update costs: the passes of the model and its segmenter, their padding, and what an estimator tries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from rltok_rl.agents.segmenters import Segmenter, own_parameters
+from rltok_rl.models.flops import update_flops
+from rltok_rl.models.unet import UNet
+from rltok_rl.objectives import JointLoss
+
+
+@dataclass(frozen=True)
+class Costs:
+    """FLOPs of a byte and of a token: of forward and backward passes, and of an estimator's own forward passes."""
+
+    per_byte: float
+    per_token: float
+    tried_per_byte: float = 0.0
+    tried_per_token: float = 0.0
+
+    @classmethod
+    def of(cls, model: UNet, loss: JointLoss, segmenter: Segmenter | None = None) -> Costs:
+        """Count them, with the model in one piece.
+
+        Args:
+            model: the U-Net.
+            loss: whose policy term may have an estimator with a ``flops`` of its own.
+            segmenter: who draws the boundaries; None leaves that to the model.
+        """
+        own = 0 if segmenter is None else segmenter_matrices(segmenter, model)
+        policy = loss.terms["policy"] if "policy" in loss.terms else None
+        tries = getattr(getattr(policy, "_value_estimator", None), "flops", None)
+        beside = (0.0, 0.0) if tries is None else (tries(1, 0), tries(0, 1))
+        return cls(update_flops(model, 1, 0) + 6.0 * own, update_flops(model, 0, 1), *beside)
+
+    def update(self, num_bytes: float, rate: float) -> float:
+        """FLOPs of one forward and backward pass.
+
+        Args:
+            num_bytes: bytes read.
+            rate: tokens per byte, padding included where that is to be counted.
+        """
+        return num_bytes * (self.per_byte + self.per_token * rate)
+
+    def tried(self, num_bytes: float, rate: float) -> float:
+        """FLOPs of what the estimator tries besides; arguments as for :meth:`update`."""
+        return num_bytes * (self.tried_per_byte + self.tried_per_token * rate)
+
+
+def segmenter_matrices(segmenter: Segmenter, model: UNet) -> int:
+    """Entries of the weight matrices that a segmenter has of its own, each used once per byte.
+
+    Example:
+        >>> from rltok_rl.agents.segmenters import make_segmenter
+        >>> from rltok_rl.models import preset
+        >>> model = UNet(preset("tiny"))
+        >>> segmenter_matrices(make_segmenter("hnet", model), model) == 3 * 64**2
+        True
+    """
+    looked_up = {id(m.weight) for m in segmenter.modules() if isinstance(m, nn.Embedding)}
+    return sum(p.numel() for p in own_parameters(segmenter, model) if p.dim() == 2 and id(p) not in looked_up)

@@ -1,0 +1,171 @@
+"""Comparisons of a few seconds: equal FLOPs, one table, killed and gone on, two at once."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rltok_rl.experiments import compare, report, train
+from rltok_rl.experiments.compare import EVALUATION, done
+from rltok_rl.experiments.compare_page import best, paired, write_page
+from rltok_rl.experiments.systems import budget, system_config
+
+from rltok_rl.training.files import claim_folder
+from rltok_rl.training.progress import MetricsTable
+
+from .configured import configured
+
+QUICK = [
+    "experiment=compare",
+    "data=python-docs",
+    "data.min_bytes=2",
+    "data.num_rows=4",
+    "data.num_steps=64",
+    "optim.total_bytes=2_560",
+    "optim.warm_up_bytes=256",
+    "compare.windows=20",
+    "compare.apart=false",
+    "snapshots.count=2",
+    "snapshots.batches=1",
+    "snapshots.num_bytes=64",
+    "checkpoint_every=2",
+]
+
+
+def small(out: Path, systems: str):
+    return configured(*QUICK, f"compare.systems=[{systems}]", f"out={out}")
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory) -> Path:
+    """Three systems, of which one is an oracle."""
+    out = tmp_path_factory.mktemp("compare") / "three"
+    config = small(out, "uniform,bpe,learned")
+    config.compare.options = {"bpe": {"vocabulary": 300, "num_bytes": 20_000}}
+    compare.run(config, "the command")
+    return out
+
+
+def test_all_spend_the_same_and_are_judged_on_the_same_documents(compared):
+    content = json.loads((compared / "compare.json").read_text())
+    rows = {row["system"]: row for row in content["systems"]}
+    assert list(rows) == ["learned", "bpe", "uniform"] and content["command"] == "the command"
+    allowed = budget(small(compared, "uniform"))
+    for row in rows.values():
+        cost = row["flops"] / row["updates"]
+        assert allowed <= row["flops"] < allowed + 1.2 * cost and row["padded_flops"] >= row["flops"]
+        assert row["predicted"] == 20 * 64 and 4 < row["bits_per_byte"] < 8
+    assert rows["learned"]["tried_flops"] > 0 and rows["uniform"]["tried_flops"] == 0
+    assert rows["bpe"]["bytes"] < rows["uniform"]["bytes"]  # more tokens, fewer bytes
+    page = (compared / "compare.md").read_text()
+    assert "| bpe * |" in page and "looks at bytes to come" in page and (compared / "compare.png").stat().st_size > 9000
+
+
+def test_what_is_done_is_not_trained_again(compared, monkeypatch, capsys):
+    before = (compared / "compare.md").read_text()
+    monkeypatch.setattr(train, "run", lambda *_: pytest.fail("trained again"))
+    config = small(compared, "uniform,learned")
+    compare.run(config, "the command")
+    assert (compared / "compare.md").read_text() == before
+    assert capsys.readouterr().err.count("is trained") == 2
+    other = small(compared, "uniform")
+    other.optim.lr = 0.5
+    with pytest.raises(ValueError, match="is of a run with another configuration"):
+        compare.run(other, "the command")
+
+
+def test_rltok_report_writes_the_page_anew(compared, capsys):
+    before = (compared / "compare.md").read_text()
+    (compared / "compare.md").unlink()
+    assert report.main([str(compared)]) == 0
+    assert capsys.readouterr().out.strip() == str(compared / "compare.md")
+    assert (compared / "compare.md").read_text() == before
+
+
+def test_a_row_is_the_run_that_the_same_options_make(compared):
+    """A system's folder is a run like any other: its configuration makes it again, to the last bit."""
+    config = system_config(small(compared, "uniform"), "uniform")
+    again = replace(config, out=str(compared.parent / "again"))
+    summary = train.run(again, "")
+    theirs = json.loads((compared / "uniform" / "summary.json").read_text())
+    assert summary["held_out_bits_per_byte"] == theirs["held_out_bits_per_byte"]
+
+
+def test_stopped_and_gone_on_a_comparison_is_uninterrupted(compared, tmp_path, monkeypatch):
+    """SIGTERM in the middle of the second system; the same command trains the rest, to the same figures."""
+    import os
+    import signal
+
+    config = small(tmp_path / "two", "uniform,learned")
+    add, total = MetricsTable.add, [0]
+
+    def add_and_stop(self, update, *rest):
+        add(self, update, *rest)
+        total[0] += 1
+        if total[0] == 15:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(MetricsTable, "add", add_and_stop)
+    compare.run(config, "the command")
+    assert done(tmp_path / "two" / "uniform") and not done(tmp_path / "two" / "learned")
+    assert "Not done yet: learned (" in (tmp_path / "two" / "compare.md").read_text()
+    monkeypatch.setattr(MetricsTable, "add", add)
+    compare.run(config, "the command")
+    for system in ("uniform", "learned"):
+        for name in ("metrics.csv", EVALUATION):
+            assert (tmp_path / "two" / system / name).read_text() == (compared / system / name).read_text()
+
+
+def test_another_process_is_left_its_system(tmp_path, capsys):
+    with claim_folder(tmp_path / "out" / "uniform"):
+        assert compare.run(small(tmp_path / "out", "uniform"), "") is None
+    assert "is under way in another process" in capsys.readouterr().err
+
+
+def test_a_system_in_a_process_of_its_own_makes_the_same(compared, tmp_path):
+    config = small(tmp_path / "out", "uniform")
+    config.compare.apart = True
+    compare.run(config, "the command")
+    theirs = compared / "uniform" / EVALUATION
+    assert (tmp_path / "out" / "uniform" / EVALUATION).read_text() == theirs.read_text()
+    config = small(tmp_path / "bad", "gumbel")
+    config.compare.apart, config.compare.options = True, {"gumbel": {"hiden": 3}}
+    with pytest.raises(ValueError, match=r"options of segmenter 'gumbel' must be among .* got \['hiden'\]"):
+        compare.run(config, "")
+
+
+def test_words_that_no_system_has_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"compare.systems must be among \['bpe', .* got 'unifrom'"):
+        compare.run(small(tmp_path / "out", "unifrom"), "")
+    with pytest.raises(ValueError, match="compare.systems must name each system once"):
+        compare.run(small(tmp_path / "out", "uniform,uniform"), "")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_papers_estimator_is_a_system_of_its_own(tmp_path):
+    config = system_config(small(tmp_path, "learned"), "learned-paper")
+    assert (config.estimator.name, config.estimator.gamma, config.estimator.options) == ("discounted_return", 0.99, {})
+    assert (config.baseline.name, config.loss.policy, config.rate.coefficient) == ("batch_centred", 0.01, 0.01)
+    plain = system_config(small(tmp_path, "learned"), "learned")
+    assert plain.estimator.name == "local_flips" and plain.optim.total_flops == config.optim.total_flops
+
+
+def test_differences_are_paired_and_the_best_are_within_its_error():
+    one = {"system": "a", "counts": [100, 300], "nats": [150.0, 420.0], "oracle": False}
+    two = {"system": "b", "counts": [100, 300], "nats": [160.0, 450.0], "oracle": False}
+    apart, error = paired(two, one)
+    assert apart == pytest.approx(40 / 400 / math.log(2)) and error == pytest.approx(0.0, abs=1e-9)
+    assert paired(one, one) == (None, None)
+    for row, loss in ((one, 2.0), (two, 2.05)):
+        row |= {"bits_per_byte": loss, "standard_error": 0.06}
+    oracle = {**one, "system": "c", "bits_per_byte": 1.0, "oracle": True}
+    assert best([one, two, oracle]) == {"a", "b"}
+    one["standard_error"] = 0.01
+    assert best([one, two, oracle]) == {"a"}
+
+
+def test_a_folder_without_systems_has_no_page(tmp_path):
+    assert write_page(tmp_path) is None

@@ -1,0 +1,257 @@
+"""Trainings with every segmenter's word: they resume to the last bit, are saved, loaded and evaluated as they were."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+import torch
+from rltok_rl.agents.segmenters import (
+    EntropyThreshold,
+    load_segmenter,
+    make_segmenter,
+    read_window,
+    save_segmenter,
+    train_bpe,
+)
+from rltok_rl.experiments import evaluate, generate, segment, train
+from rltok_rl.experiments.build import make_trainer
+from rltok_rl.experiments.names import check_segmenter, choices
+from rltok_rl.experiments.segmenting import at_rate, segmenter_options
+from rltok_rl.experiments.texts import read_texts
+
+from rltok_rl.evaluation import document_nats, read_text, standard_error, summarise
+from rltok_rl.functional.text import text_to_ids
+from rltok_rl.models import UNet, preset
+from rltok_rl.models.flops import matrix_parameters
+from rltok_rl.training.checkpoint import same
+
+from .configured import QUICK, configured
+
+WORDS = [word for word in choices("segmenter") if word != "learned"]
+SMALL = [*QUICK[:-1], "data=recall", "model.overrides.target_rate=0.25"]
+TEXT = b"It is a truth universally acknowledged, that a single man in possession of a good fortune, " * 2
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_every_word_trains_and_goes_on_to_the_last_bit(word):
+    options = ["segmenter.options.vocabulary=300"] if word == "bpe" else []
+    config = configured(*SMALL, f"segmenter={word}", *options)
+    one, _ = make_trainer(config)
+    before = {name: x.clone() for name, x in one.trained.state_dict().items() if isinstance(x, torch.Tensor)}
+    first = one.update()
+    one.update()
+    state = copy.deepcopy(one.state_dict())
+    other, _ = make_trainer(config)
+    other.load_state_dict(state)
+    assert one.update() == other.update() and same(one.state_dict(), other.state_dict())
+    assert 7 < first["bits_per_byte"] < 9 and first["rate"] <= first["padded_rate"] <= 1
+    own = dict(one.segmenter.named_parameters()) if one.segmenter is not None else {}
+    for name, parameter in own.items():
+        assert not torch.equal(parameter, before[f"2.{name}"]), f"{name} of {word} is not trained"
+
+
+def test_the_learned_policy_is_what_it_was():
+    """Figures of a training before segmenters were words; a hundredth of a nat would be another computation."""
+    trainer, _ = make_trainer(configured(*QUICK[:-1], "data=recall", "segmenter=learned"))
+    for _ in range(3):
+        figures = trainer.update()
+    expected = {
+        "bits_per_byte": 7.289722,
+        "flops": 273889213.5,
+        "grad_norm": 2.487803,
+        "loss": 5.569107,
+        "rate": 0.193548,
+    }
+    assert {name: figures[name] for name in expected} == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize(("word", "lags"), [("learned-w0", 0), ("learned-w1", 1), ("learned", 8)])
+def test_a_word_says_how_many_boundaries_the_policy_sees(word, lags):
+    trainer, _ = make_trainer(configured(*SMALL, f"segmenter={word}"))
+    assert trainer.model.config.num_lags == lags and "policy" in trainer.loss.terms
+
+
+def test_flops_of_a_segmenter_are_those_of_its_matrices():
+    trainer, _ = make_trainer(configured(*SMALL, "segmenter=gumbel", "segmenter.options.hidden=32"))
+    parts = matrix_parameters(trainer.model)
+    tokens, width = parts.pop("token_layers"), trainer.model.config.width
+    figures = trainer.update()
+    per_byte = sum(parts.values()) + 32 * width + 32
+    assert figures["flops"] == pytest.approx(6 * 128 * (per_byte + tokens * figures["rate"]))
+    assert trainer.padded_flops_done == pytest.approx(6 * 128 * (per_byte + tokens * figures["padded_rate"]))
+
+
+def test_a_training_ends_when_its_flops_are_spent_and_its_schedule_with_it():
+    config = configured(*SMALL, "segmenter=uniform", "optim.lr=0.1", "optim.lr_floor=0.0", "optim.total_bytes=1280")
+    plain, _ = make_trainer(config)
+    plain.run()
+    config.optim.total_flops, config.optim.total_bytes = plain.flops_done * 2, 2560
+    longer, _ = make_trainer(config)
+    rates: list[float] = []
+    longer.run(lambda figures: rates.append(figures["lr"]))
+    assert plain.updates == 10 and longer.updates == 20 and longer.flops_done == pytest.approx(plain.flops_done * 2)
+    config.optim.total_bytes = 25600  # a share of this is what warm-up would be; the schedule ends with the FLOPs
+    last: list[float] = []
+    make_trainer(config)[0].run(lambda figures: last.append(figures["lr"]))
+    assert len(last) == 20 and last[10] == pytest.approx(rates[10], rel=0.2) and last[-1] < 0.02 * max(last)
+
+
+def test_stages_have_the_learning_rates_of_the_paper():
+    trainer, _ = make_trainer(configured(*SMALL, "segmenter=hnet"))
+    trainer.update()
+    inner = {id(p) for p in trainer.model.token_layers.parameters()}
+    found = {(id(p) in inner, group["lr"]) for group in trainer.optimizer.param_groups for p in group["params"]}
+    rates = dict(found)
+    assert len(found) == 2 and rates[False] / rates[True] == pytest.approx(2.0)  # sqrt(1 / 0.25)
+    assert make_trainer(configured(*SMALL, "segmenter=hnet-baseline"))[0].options.stage_factors is None
+    assert (
+        make_trainer(configured(*SMALL, "segmenter=hnet", "segmenter.stage_factors=false"))[0].options.stage_factors
+        is None
+    )
+
+
+@pytest.mark.parametrize("word", ["entropy-threshold", "entropy-monotonic"])
+def test_a_threshold_follows_the_target_rate(word):
+    """The last update calibrates on its own text: there the rate is the target."""
+    trainer, _ = make_trainer(configured(*SMALL, f"segmenter={word}", "optim.total_bytes=640"))
+    trainer.run()
+    assert isinstance(trainer.segmenter, EntropyThreshold) and trainer.updates == 5
+    found = read_window(trainer.model, trainer.segmenter, trainer._read).segments.boundaries
+    assert float(found.float().mean()) == pytest.approx(0.25, abs=0.01)
+
+
+def test_fewer_merges_are_the_tokenizer_of_a_smaller_vocabulary():
+    """And the one whose rate is nearest to the target is taken."""
+    texts = [TEXT.decode()] * 3
+    large = train_bpe(texts, vocabulary=320)
+    cut = at_rate(large, [TEXT], 0.48)
+    count = cut.tokenizer.get_vocab_size()
+    assert 256 < count < 320 and cut(TEXT) == train_bpe(texts, vocabulary=count)(TEXT)
+    rates = {v: len(train_bpe(texts, vocabulary=v)(TEXT)) / len(TEXT) for v in range(257, 320)}
+    assert len(cut(TEXT)) / len(TEXT) == min(rates.values(), key=lambda rate: abs(rate - 0.48))
+
+
+@pytest.mark.parametrize("word", [word for word in WORDS if not word.startswith("learned")])
+def test_saved_beside_the_model_and_loaded_a_segmenter_draws_the_same(word, tmp_path):
+    torch.manual_seed(1)
+    config = configured(*SMALL, f"segmenter={word}")
+    model = UNet(preset("tiny", target_rate=0.25)).eval()
+    tokens = {"tokenizer": train_bpe([TEXT.decode()], vocabulary=280)} if word == "bpe" else {}
+    segmenter = make_segmenter(config.segmenter.name, model, **segmenter_options(config), **tokens).eval()
+    with torch.no_grad():
+        for parameter in segmenter.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+        if isinstance(segmenter, EntropyThreshold):
+            segmenter.threshold.fill_(5.4321)
+    folder = model.save_pretrained(tmp_path / "model")
+    save_segmenter(folder, segmenter, model, name=config.segmenter.name, options=segmenter_options(config))
+    loaded = UNet.from_pretrained(tmp_path)
+    again = load_segmenter(folder, loaded)
+    assert type(again) is type(segmenter) and not again.training
+    one, other = (
+        read_text(m, [TEXT, TEXT[5:90]], context=24, segmenter=s, generator=torch.Generator().manual_seed(0))
+        for m, s in ((model, segmenter), (loaded, again))
+    )
+    assert torch.equal(one.boundaries, other.boundaries) and torch.equal(one.final_nats, other.final_nats)
+    if segmenter.draws_at_random:
+        return
+    # Windows read together are windows read one by one.
+    for start in (0, 24, 48):
+        alone = read_window(model, segmenter, text_to_ids(TEXT[start : start + 24])[None])
+        assert torch.equal(alone.segments.boundaries[0], one.boundaries[start : start + 24])
+        costs = -alone.final_logits[0].log_softmax(-1).gather(1, text_to_ids(TEXT[start + 1 : start + 25])[:, None])
+        assert torch.allclose(costs.squeeze(1).double(), one.final_nats[start : start + 24], atol=1e-4)
+
+
+def test_a_folder_without_a_segmenter_has_none_and_a_broken_one_is_named(tmp_path):
+    model = UNet(preset("tiny"))
+    folder = model.save_pretrained(tmp_path / "model")
+    assert load_segmenter(folder, model) is None
+    save_segmenter(folder, make_segmenter("hnet", model), model, name="hnet", options={})
+    (folder / "segmenter.safetensors").write_bytes(b"no")
+    with pytest.raises(ValueError, match="must be a whole safetensors file"):
+        load_segmenter(folder, model)
+    (folder / "segmenter.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"state must hold .* of HNetSegmenter"):
+        load_segmenter(folder, model)
+    (folder / "segmenter.json").write_text("{}")
+    with pytest.raises(ValueError, match="must hold format, name and options"):
+        load_segmenter(folder, model)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run with gumbel boundaries."""
+    out = tmp_path_factory.mktemp("runs") / "gumbel"
+    train.run(configured(*QUICK, "segmenter=gumbel-round", "snapshots.batches=1", f"out={out}"), "the command")
+    return out
+
+
+def test_a_run_keeps_its_segmenter_and_commands_use_it(finished, capsys, tmp_path):
+    capsys.readouterr()
+    model = UNet.from_pretrained(finished)
+    segmenter = load_segmenter(finished / "model", model)
+    file = tmp_path / "text.txt"
+    file.write_bytes(TEXT)
+    assert evaluate.main([str(finished), str(file), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    expected = summarise(read_text(model, TEXT, context=32, segmenter=segmenter))
+    assert told["bits_per_byte"] == expected["bits_per_byte"] and told["segmenter"] == "GumbelSegmenter"
+    assert told["bits_per_byte"] != summarise(read_text(model, TEXT, context=32))["bits_per_byte"]
+    assert segment.main([str(finished), str(file), "--format", "json"]) == 0
+    tokens = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    drawn = read_window(model, segmenter, text_to_ids(TEXT)[None])
+    assert [t["end"] - 1 for t in tokens if t["ended"]] == drawn.segments.boundaries[0].nonzero().flatten().tolist()
+    assert generate.main([str(finished), "It is", "--bytes", "5", "--temperature", "0"]) == 0
+    written = capsys.readouterr().out
+    best = read_window(model, segmenter, text_to_ids(b"It is")[None]).final_logits[0, -1].argmax()
+    assert written.startswith("It is") and written[5:].startswith(chr(int(best))) | (int(best) > 126 or int(best) < 32)
+
+
+def test_actors_of_runs_are_used_by_the_commands_too(tmp_path, capsys):
+    """A run with evenly spaced boundaries is evaluated with them, not with the policy that it did not train."""
+    train.run(configured(*QUICK, "actor=uniform", "snapshots.batches=1", f"out={tmp_path}/run"), "")
+    capsys.readouterr()
+    (tmp_path / "text.txt").write_bytes(TEXT)
+    for older in (False, True):  # a run of a version that kept nothing beside the model
+        evaluate.main([f"{tmp_path}/run", f"{tmp_path}/text.txt", "--json"])
+        assert json.loads(capsys.readouterr().out)["tokens"] == sum(-(-n // 5) for n in (32, 32, 32, 32, 32, 21))
+        if not older:
+            (tmp_path / "run" / "model" / "segmenter.json").unlink()
+
+
+def test_what_belongs_to_rewards_is_refused_where_it_was_typed():
+    for typed in ("estimator=flips", "baseline.name=none", "rate=hinge", "loss.policy=0.1", "actor=uniform"):
+        with pytest.raises(ValueError, match=r"belongs to segmenter=learned.*got it with segmenter=hnet"):
+            check_segmenter(["segmenter=hnet", typed])
+        check_segmenter([typed])
+        check_segmenter(["segmenter=learned-w0", typed])
+    check_segmenter(["experiment=books", "segmenter=hnet", "loss.early_exit=0.2"])
+    with pytest.raises(ValueError, match="actor and segmenter both say who draws the boundaries"):
+        config = configured(*SMALL, "segmenter=hnet")
+        config.actor.name = "uniform"
+        make_trainer(config)
+    with pytest.raises(ValueError, match="options of 'learned' must be among"):
+        make_trainer(configured(*SMALL, "segmenter.options.rate=0.3"))
+
+
+def test_bpe_is_trained_on_the_training_text_alone():
+    config = configured(*SMALL[:-2], "data=python-docs", "segmenter=bpe", "segmenter.options.num_bytes=20000")
+    trainer, texts = make_trainer(config, texts=read_texts(config.data))
+    split = trainer.segmenter.split
+    held = next(texts.held_out.documents())[:4000]
+    assert trainer.segmenter.looks_ahead and 0.15 < len(split(held)) / len(held) < 0.4
+
+
+def test_the_standard_error_over_documents_is_that_of_a_ratio():
+    counts, nats = torch.tensor([10, 30, 20]), torch.tensor([20.0, 45.0, 50.0], dtype=torch.float64)
+    mean = 115 / 60
+    spread = sum((n - mean * c) ** 2 for c, n in ((10, 20), (30, 45), (20, 50))) * 3 / 2
+    assert standard_error(counts, nats) == pytest.approx(spread**0.5 / 60 / 0.6931472, rel=1e-6)
+    reading = read_text(UNet(preset("tiny")).eval(), [TEXT, TEXT[:50], TEXT[:20]], context=16)
+    found, costs = document_nats(reading)
+    assert found.tolist() == [len(TEXT) - 1, 49, 19] and float(costs.sum()) == pytest.approx(
+        float(reading.final_nats.sum())
+    )

@@ -7,6 +7,7 @@ import torch
 from rltok_rl.agents.segmenters import GroupedSegmenter, Segments, make_segmenter
 from rltok_rl.agents.segmenters.grouped import group_advantages
 
+from rltok_rl.data import RepeatedSource, TextSource
 from rltok_rl.diagnostics.enumeration import boundary_strings
 from rltok_rl.functional.budget import budget_offsets, string_log_prob
 from rltok_rl.functional.likelihood import next_byte_log_prob
@@ -145,6 +146,15 @@ def test_the_policy_learns_where_boundaries_help():
         loss.backward()
         optimizer.step()
     assert hits[0] < 3 and sum(hits[-10:]) / 10 > 4.5  # of 6 spaces
+
+
+def test_repeated_windows_are_groups():
+    source = RepeatedSource(TextSource("to be, or not to be, that is the question"), times=3)
+    windows = source.draw(6, 17, torch.Generator().manual_seed(0)).byte_ids
+    model = UNet(preset("tiny"))
+    out = segmented_losses(model, make_segmenter("grouped", model, group_size=3, block=8), windows)
+    assert out.losses["loss_policy"].requires_grad
+    assert not torch.equal(windows[0], windows[3])
 
 
 def test_evaluation_needs_no_groups():

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
-from rltok_rl.agents.segmenters import TrainedPieces, UnigramSegmenter, make_segmenter, train_unigram
+from rltok_rl.agents.segmenters import (
+    BPESegmenter,
+    TrainedPieces,
+    UnigramSegmenter,
+    make_segmenter,
+    train_bpe,
+    train_unigram,
+)
 
+from rltok_rl.data import local_prose
 from rltok_rl.functional.text import text_to_ids
 from rltok_rl.models import UNet, preset
 
@@ -73,6 +81,13 @@ def test_a_word_is_split_in_the_likeliest_way():
 def test_later_bytes_change_boundaries_and_the_audit_counts_them():
     assert 0.2 < leaked_share(UnigramSegmenter(PIECES), WORDS.encode()) < 0.6
     assert leaked_share(UnigramSegmenter(lambda text: [1] * len(text)), WORDS.encode()) == 0
+
+
+@pytest.mark.parametrize(("train", "segmenter"), [(train_unigram, UnigramSegmenter), (train_bpe, BPESegmenter)])
+def test_in_prose_about_a_third_of_prefixes_change(train, segmenter):
+    prose = local_prose(200_000)
+    split = train(prose[:-500].decode(errors="ignore").split(". "), vocabulary=5000)
+    assert 0.2 < leaked_share(segmenter(split), prose[-500:]) < 0.45
 
 
 def test_places_are_bytes_whatever_the_characters():

@@ -48,7 +48,7 @@ CASES: dict[str, Case] = {
     "whitespace": Case("whitespace"),
     "spacebyte": Case("spacebyte"),
     "spacebyte, once": Case("spacebyte", {"repeat": False}),
-    "bpe": Case("bpe", {"tokenizer": train_bpe([TEXT], vocabulary=300)}),
+    "bpe": Case("bpe", {"tokenizer": train_bpe([(WORDS + TEXT) * 3], vocabulary=340)}),
     "unigram": Case("unigram", {"tokenizer": PIECES}),
     "unigram, trained": Case("unigram", {"tokenizer": PIECES, "predictor": "trained", "hidden": 32}),
     "entropy-spike": Case("entropy-spike", {"hidden": 32}),

@@ -5,10 +5,12 @@ from __future__ import annotations
 from rltok_rl.agents.segmenters.acting import SegmenterActor
 from rltok_rl.agents.segmenters.base import Segmenter, Segments, State
 from rltok_rl.agents.segmenters.bpe import BPESegmenter, TokenizerSplit, starts_of_pieces, train_bpe
-from rltok_rl.agents.segmenters.entropy import EntropySpike, EntropyThreshold, calibrate
+from rltok_rl.agents.segmenters.entropy import EntropyCombined, EntropySpike, EntropyThreshold, calibrate
 from rltok_rl.agents.segmenters.fixed import ActorSegmenter, ExactRandom, SpaceByte
+from rltok_rl.agents.segmenters.grouped import GroupedSegmenter
 from rltok_rl.agents.segmenters.gumbel import GumbelSegmenter, TrainedSpike
 from rltok_rl.agents.segmenters.hnet import HNetSegmenter
+from rltok_rl.agents.segmenters.magnet import MagnetSegmenter
 from rltok_rl.agents.segmenters.predictors import EarlyExit, OwnModel, Predictor
 from rltok_rl.agents.segmenters.reading import (
     ByteReading,
@@ -21,6 +23,7 @@ from rltok_rl.agents.segmenters.reading import (
 from rltok_rl.agents.segmenters.registry import SEGMENTERS, make_segmenter
 from rltok_rl.agents.segmenters.saved import load_own_state, load_segmenter, own_parameters, own_state, save_segmenter
 from rltok_rl.agents.segmenters.texts import segment_text, write_on
+from rltok_rl.agents.segmenters.unigram import TrainedPieces, UnigramSegmenter, WordSplit, train_unigram
 
 __all__ = [
     "SEGMENTERS",
@@ -28,11 +31,14 @@ __all__ = [
     "BPESegmenter",
     "ByteReading",
     "EarlyExit",
+    "EntropyCombined",
     "EntropySpike",
     "EntropyThreshold",
     "ExactRandom",
+    "GroupedSegmenter",
     "GumbelSegmenter",
     "HNetSegmenter",
+    "MagnetSegmenter",
     "OwnModel",
     "Predictor",
     "Reader",
@@ -43,7 +49,10 @@ __all__ = [
     "SpaceByte",
     "State",
     "TokenizerSplit",
+    "TrainedPieces",
     "TrainedSpike",
+    "UnigramSegmenter",
+    "WordSplit",
     "calibrate",
     "load_own_state",
     "load_segmenter",
@@ -57,5 +66,6 @@ __all__ = [
     "start_reading",
     "starts_of_pieces",
     "train_bpe",
+    "train_unigram",
     "write_on",
 ]

@@ -35,6 +35,26 @@ def starts_of_pieces(lengths: Sequence[int]) -> list[bool]:
     return [place == 0 for length in lengths for place in range(check_count("lengths", length))]
 
 
+def split_rows(split: Split, byte_ids: Tensor) -> Tensor:
+    """Where the pieces of each row begin.
+
+    Args:
+        split: the tokenizer.
+        byte_ids: [B, T] the bytes, each row from the first byte of its text on.
+
+    Returns:
+        [B, T] bool.
+    """
+    rows = []
+    for row in byte_ids.cpu():
+        text = ids_to_bytes(row)
+        lengths = split(text)
+        if sum(lengths) != len(text):
+            raise ValueError(f"split must give lengths that add up to {len(text)} bytes, got {sum(lengths)}")
+        rows.append(starts_of_pieces(lengths))
+    return torch.tensor(rows, device=byte_ids.device)
+
+
 class BPESegmenter(Segmenter):
     """Boundaries where the pieces of a subword tokenizer begin, shifted by one byte.
 
@@ -52,14 +72,7 @@ class BPESegmenter(Segmenter):
         self.split = split
 
     def _window(self, states: Tensor, byte_ids: Tensor, uniforms: Tensor | None) -> Segments:
-        rows = []
-        for row in byte_ids.cpu():
-            text = ids_to_bytes(row)
-            lengths = self.split(text)
-            if sum(lengths) != len(text):
-                raise ValueError(f"split must give lengths that add up to {len(text)} bytes, got {sum(lengths)}")
-            rows.append(starts_of_pieces(lengths))
-        return Segments(torch.tensor(rows, device=byte_ids.device))
+        return Segments(split_rows(self.split, byte_ids))
 
 
 class TokenizerSplit:
@@ -77,8 +90,12 @@ class TokenizerSplit:
 
     def __call__(self, text: bytes) -> list[int]:
         """Lengths of the pieces."""
+        return [len(piece) for piece in self.pieces(text)]
+
+    def pieces(self, text: bytes) -> list[str]:
+        """The pieces in the byte-level alphabet."""
         read = text.decode("utf-8", errors=_AS_MARKS)
-        return [len(piece) for piece in self.tokenizer.encode(read, add_special_tokens=False).tokens]
+        return self.tokenizer.encode(read, add_special_tokens=False).tokens
 
 
 def train_bpe(texts: Iterable[str], *, vocabulary: int) -> TokenizerSplit:

@@ -5,7 +5,9 @@ Shapes: B rows, T bytes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -13,7 +15,7 @@ from rltok_rl.agents.segmenters.base import Segmenter, Segments, State, check_ra
 from rltok_rl.agents.segmenters.predictors import Predictor
 from torch import Tensor
 
-from rltok_rl.functional.boundary_rules import entropy_rise, entropy_spikes, threshold_for_rate
+from rltok_rl.functional.boundary_rules import entropy_rise, entropy_spikes, never_twice, threshold_for_rate
 from rltok_rl.functional.numbers import check_count
 from rltok_rl.models.unet import UNet
 
@@ -128,6 +130,74 @@ class EntropyThreshold(_EntropySegmenter):
         return scores.double() > self.threshold.double(), scores
 
 
+class EntropyCombined(EntropyThreshold):
+    """A boundary where the entropy is high, has risen, and the byte before has none (BLT's third rule).
+
+        a_t = [H_t > theta and H_t - H_{t-1} > theta_add and not a_{t-1}]
+
+    Args:
+        predictor: whose entropies.
+        target_rate: boundaries per byte to calibrate to.
+        threshold: theta, in nats; :func:`calibrate` sets it.
+        threshold_add: theta_add, in nats.
+
+    Reference: https://arxiv.org/abs/2412.09871
+    """
+
+    def __init__(
+        self,
+        predictor: Predictor,
+        *,
+        target_rate: float,
+        threshold: float = DEFAULT_THRESHOLD,
+        threshold_add: float = 0.0,
+    ) -> None:
+        super().__init__(predictor, target_rate=target_rate, threshold=threshold)
+        self.threshold_add, self._reach = float(threshold_add), 1
+
+    def _rule(self, entropies: Tensor) -> tuple[Tensor, Tensor]:
+        """Where a boundary is wanted, and the entropies of bytes after which they have risen."""
+        risen = entropy_rise(entropies).double() > self.threshold_add
+        scores = entropies.masked_fill(~risen, -math.inf)
+        return scores.double() > self.threshold.double(), scores
+
+    def _window(self, states: Tensor, byte_ids: Tensor, uniforms: Tensor | None) -> Segments:
+        wanted = super()._window(states, byte_ids, uniforms)
+        return replace(wanted, boundaries=never_twice(wanted.boundaries))
+
+    def _start(self, num_rows: int, device: torch.device) -> State:
+        return {**super()._start(num_rows, device), "drawn": torch.zeros(num_rows, dtype=torch.bool, device=device)}
+
+    def _step(self, states: Tensor, byte_ids: Tensor, state: State, uniforms: Tensor | None) -> tuple[Segments, State]:
+        wanted, after = super()._step(states, byte_ids, state, uniforms)
+        drawn = wanted.boundaries & ~state["drawn"] | (state["position"] == 0)
+        return replace(wanted, boundaries=drawn), {**after, "drawn": drawn}
+
+    def threshold_for(self, scores: list[Tensor], count: float) -> float:
+        """The threshold that draws the number of boundaries next to ``count`` in rows of scores [B, T].
+
+        A higher threshold may draw a boundary that a lower one has crowded out, so that the number found by halving may
+        miss by a few.
+        """
+        levels = torch.cat([given.flatten() for given in scores]).double().unique()  # in order, -inf first
+        low, high = 0, len(levels) - 1
+        found: list[tuple[float, float]] = []
+        while low <= high:
+            middle = (low + high) // 2
+            theta = float(levels[middle])
+            drawn = sum(int(never_twice(given.double() > theta).sum()) for given in scores)
+            found.append((abs(drawn - count), theta))
+            low, high = (middle + 1, high) if drawn > count else (low, middle - 1)
+        most = sum(int(never_twice(given > -math.inf).sum()) for given in scores)
+        if most < count - 1:
+            num_bytes = sum(given.numel() for given in scores)
+            raise ValueError(
+                f"rate must be at most {most / num_bytes:.4g}, which rises of more than threshold_add="
+                f"{self.threshold_add} allow, got {count / num_bytes:.4g}"
+            )
+        return max(min(found)[1], -1e30)
+
+
 @torch.no_grad()
 def calibrate(
     segmenter: EntropyThreshold, model: UNet, windows: Iterable[Tensor], *, rate: float | None = None
@@ -147,13 +217,17 @@ def calibrate(
     scores, num_bytes, forced = [], 0, 0
     for byte_ids in windows:
         found = segmenter(model.encode(byte_ids), byte_ids).scores
-        scores.append(found[:, 1:].flatten().double().cpu())
+        scores.append(found.cpu())  # [B, T]
         num_bytes, forced = num_bytes + byte_ids.numel(), forced + len(byte_ids)
     free = num_bytes - forced
     if not free:
         raise ValueError(f"windows must hold bytes beside the first of each row, got {num_bytes} bytes in all")
     if rate * num_bytes < forced:
         raise ValueError(f"rate must be at least {forced / num_bytes:.4g}, which first bytes alone make, got {rate}")
-    threshold = threshold_for_rate(torch.cat(scores), (rate * num_bytes - forced) / free)
+    if isinstance(segmenter, EntropyCombined):
+        threshold = segmenter.threshold_for(scores, rate * num_bytes)
+    else:
+        decided = torch.cat([given[:, 1:].flatten().double() for given in scores])
+        threshold = threshold_for_rate(decided, (rate * num_bytes - forced) / free)
     segmenter.threshold.fill_(threshold)
     return threshold

@@ -18,6 +18,7 @@ from rltok_rl.models.mixing import Mixing
 from rltok_rl.sampling import draw_boundary
 
 Evaluation = Literal["sample", "round"]
+Fidelity = Literal["paper", "released"]
 
 
 def relaxed_boundaries(logits: Tensor, boundaries: Tensor, uniforms: Tensor | None, temperature: float) -> Tensor:
@@ -65,6 +66,23 @@ def group_weights(soft: Tensor) -> Tensor:
     return 1 + (count - count.detach())
 
 
+def decision_cost(logits: Tensor, targets: Tensor, fidelity: Fidelity) -> Tensor:
+    """Mean binary cross-entropy of boundary logits, in nats.
+
+    Args:
+        logits: [*L] l.
+        targets: [*L] bool, the boundaries that should have been drawn.
+        fidelity: ``"released"`` passes probabilities to a loss that takes logits, so that they go through a sigmoid
+            twice.
+
+    Example:
+        >>> decision_cost(torch.zeros(2), torch.tensor([True, False]), "paper")
+        tensor(0.6931)
+    """
+    given = logits if fidelity == "paper" else logits.sigmoid()
+    return nn.functional.binary_cross_entropy_with_logits(given, targets.to(given.dtype))
+
+
 class NullGroup(nn.Module):
     """Tokens as in Nawrot et al.: means, LayerNorm, and a learned token that serves bytes before the first group.
 
@@ -84,15 +102,26 @@ class NullGroup(nn.Module):
         return Mixing(pooling="mean", pool_weights=weights, first_token=self.null, token_norm=self.norm)
 
 
-class _Predicted(Segmenter):
+def perceptron(width: int, hidden: int, activation: Literal["gelu", "relu"] = "gelu") -> nn.Sequential:
+    """One hidden layer from encoder states [*L, D] to boundary logits [*L, 1].
+
+    Args:
+        width: D.
+        hidden: hidden width.
+        activation: of the hidden layer.
+    """
+    if activation not in ("gelu", "relu"):
+        raise ValueError(f"activation must be one of ['gelu', 'relu'], got {activation!r}")
+    act = nn.GELU() if activation == "gelu" else nn.ReLU()
+    return nn.Sequential(nn.Linear(width, hidden), act, nn.Linear(hidden, 1))
+
+
+class Predicted(Segmenter):
     """Boundary logits from encoder states by a perceptron with one hidden layer."""
 
     def __init__(self, width: int, hidden: int, activation: Literal["gelu", "relu"]) -> None:
         super().__init__()
-        if activation not in ("gelu", "relu"):
-            raise ValueError(f"activation must be one of ['gelu', 'relu'], got {activation!r}")
-        act = nn.GELU() if activation == "gelu" else nn.ReLU()
-        self.predictor = nn.Sequential(nn.Linear(width, hidden), act, nn.Linear(hidden, 1))
+        self.predictor = perceptron(width, hidden, activation)
         self.tokens = NullGroup(width)
 
     def _logits(self, states: Tensor) -> Tensor:
@@ -108,7 +137,7 @@ class _Predicted(Segmenter):
         return Segments(draw_boundary(logits, uniforms), logits=logits, mixing=self.tokens()), {}
 
 
-class GumbelSegmenter(_Predicted):
+class GumbelSegmenter(Predicted):
     """Boundaries drawn from predicted probabilities, trained straight through pooling.
 
     Args:
@@ -135,12 +164,10 @@ class GumbelSegmenter(_Predicted):
         evaluation: Evaluation = "sample",
     ) -> None:
         super().__init__(width, hidden, activation)
-        if evaluation not in ("sample", "round"):
-            raise ValueError(f"evaluation must be one of ['sample', 'round'], got {evaluation!r}")
         if not temperature > 0:
             raise ValueError(f"temperature must be positive, got {temperature}")
         self.target_rate = check_target(target_rate)
-        self.temperature, self.evaluation = temperature, evaluation
+        self.temperature, self.evaluation = temperature, check_evaluation(evaluation)
 
     @property
     def draws_at_random(self) -> bool:
@@ -161,7 +188,7 @@ class GumbelSegmenter(_Predicted):
         return {"binomial": binomial_cost(free.sum(-1), trials, self.target_rate).mean()}
 
 
-class TrainedSpike(_Predicted):
+class TrainedSpike(Predicted):
     """A predictor that learns where the model's own next-byte entropies spike (Nawrot et al.).
 
         a_t = [l_t > 0],        L = mean_t BCE(l_t, [H_t > H_{t-j} for j = 1 .. k]),  H of the whole model, no gradient
@@ -186,17 +213,27 @@ class TrainedSpike(_Predicted):
         lags: int = 2,
         hidden: int = 2048,
         activation: Literal["gelu", "relu"] = "gelu",
-        fidelity: Literal["paper", "released"] = "paper",
+        fidelity: Fidelity = "paper",
     ) -> None:
         super().__init__(width, hidden, activation)
-        if fidelity not in ("paper", "released"):
-            raise ValueError(f"fidelity must be one of ['paper', 'released'], got {fidelity!r}")
-        self.lags, self.fidelity = lags, fidelity
+        self.lags, self.fidelity = lags, check_fidelity(fidelity)
 
     def losses(self, segments: Segments, byte_ids: Tensor, final_logits: Tensor) -> dict[str, Tensor]:
         """``spikes``: binary cross-entropy of the predictor, in nats."""
         assert segments.logits is not None
         spikes = entropy_spikes(prediction_entropy(final_logits.detach()), self.lags)
-        logits = segments.logits if self.fidelity == "paper" else segments.logits.sigmoid()
-        cost = nn.functional.binary_cross_entropy_with_logits(logits, spikes.to(logits.dtype))
-        return {"spikes": cost}
+        return {"spikes": decision_cost(segments.logits, spikes, self.fidelity)}
+
+
+def check_evaluation(evaluation: Evaluation) -> Evaluation:
+    """Require a known way to evaluate."""
+    if evaluation not in ("sample", "round"):
+        raise ValueError(f"evaluation must be one of ['sample', 'round'], got {evaluation!r}")
+    return evaluation
+
+
+def check_fidelity(fidelity: Fidelity) -> Fidelity:
+    """Require a known fidelity."""
+    if fidelity not in ("paper", "released"):
+        raise ValueError(f"fidelity must be one of ['paper', 'released'], got {fidelity!r}")
+    return fidelity

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -11,11 +11,14 @@ from rltok_rl.agents.bernoulli import LearnedBoundaryActor, RandomActor
 from rltok_rl.agents.rules import FixedStrideActor, UniformActor, WhitespaceActor
 from rltok_rl.agents.segmenters.base import Segmenter
 from rltok_rl.agents.segmenters.bpe import BPESegmenter, Split
-from rltok_rl.agents.segmenters.entropy import DEFAULT_THRESHOLD, EntropySpike, EntropyThreshold
+from rltok_rl.agents.segmenters.entropy import DEFAULT_THRESHOLD, EntropyCombined, EntropySpike, EntropyThreshold
 from rltok_rl.agents.segmenters.fixed import ActorSegmenter, ExactRandom, SpaceByte
-from rltok_rl.agents.segmenters.gumbel import Evaluation, GumbelSegmenter, TrainedSpike
+from rltok_rl.agents.segmenters.grouped import Advantage, GroupedSegmenter
+from rltok_rl.agents.segmenters.gumbel import Evaluation, Fidelity, GumbelSegmenter, TrainedSpike
 from rltok_rl.agents.segmenters.hnet import HNetSegmenter
+from rltok_rl.agents.segmenters.magnet import MagnetSegmenter
 from rltok_rl.agents.segmenters.predictors import EarlyExit, OwnModel, Predictor
+from rltok_rl.agents.segmenters.unigram import TrainedPieces, UnigramSegmenter
 
 from rltok_rl.models.byte_model import ByteModel
 from rltok_rl.models.unet import UNet
@@ -87,6 +90,27 @@ def _bpe(model: UNet, tokenizer: Split | None = None) -> Segmenter:
     return BPESegmenter(tokenizer)
 
 
+def _unigram(
+    model: UNet,
+    tokenizer: Split | None = None,
+    predictor: Literal["oracle", "trained"] = "oracle",
+    hidden: int | None = None,
+    fidelity: Fidelity = "paper",
+) -> Segmenter:
+    if tokenizer is None:
+        raise ValueError(
+            "tokenizer must be a function from bytes to lengths of pieces (train_unigram makes one), got None"
+        )
+    if predictor not in ("oracle", "trained"):
+        raise ValueError(f"predictor must be one of ['oracle', 'trained'], got {predictor!r}")
+    if predictor == "trained":
+        hidden = 2048 if hidden is None else hidden
+        return TrainedPieces(model.config.width, tokenizer, hidden=hidden, fidelity=fidelity)
+    if hidden is not None or fidelity != "paper":
+        raise ValueError(f"hidden and fidelity belong to predictor 'trained', got {hidden} and {fidelity!r}")
+    return UnigramSegmenter(tokenizer)
+
+
 def _predictor(model: UNet, name: str, window: int | None, num_layers: int | None) -> Predictor:
     if name not in ("early_exit", "own"):
         raise ValueError(f"predictor must be one of ['early_exit', 'own'], got {name!r}")
@@ -105,7 +129,7 @@ def _entropy_spike(
     predictor: Literal["trained", "early_exit", "own"] = "trained",
     lags: int = 2,
     hidden: int = 2048,
-    fidelity: Literal["paper", "released"] = "paper",
+    fidelity: Fidelity = "paper",
     window: int | None = None,
     num_layers: int | None = None,
 ) -> Segmenter:
@@ -119,11 +143,15 @@ def _entropy_threshold(
     rate: float | None = None,
     predictor: PredictorName = "own",
     threshold: float = DEFAULT_THRESHOLD,
+    threshold_add: float | None = None,
     window: int | None = None,
     num_layers: int | None = None,
 ) -> Segmenter:
     entropies = _predictor(model, predictor, window, num_layers)
-    return EntropyThreshold(entropies, target_rate=_rate(model, rate), threshold=threshold)
+    common: dict[str, Any] = {"target_rate": _rate(model, rate), "threshold": threshold}
+    if threshold_add is None:
+        return EntropyThreshold(entropies, **common)
+    return EntropyCombined(entropies, threshold_add=threshold_add, **common)
 
 
 def _entropy_monotonic(
@@ -156,6 +184,39 @@ def _gumbel(
     return GumbelSegmenter(width, target_rate=rate, evaluation=evaluation, **options)
 
 
+def _magnet(
+    model: UNet,
+    rate: float | None = None,
+    rates: Mapping[str, float] | None = None,
+    evaluation: Evaluation = "sample",
+    hidden: int = 2048,
+) -> Segmenter:
+    other = _rate(model, rate)
+    return MagnetSegmenter(model.config.width, other_rate=other, rates=rates, evaluation=evaluation, hidden=hidden)
+
+
+def _grouped(
+    model: UNet,
+    rate: float | None = None,
+    block: int = 64,
+    group_size: int = 4,
+    advantage: Advantage = "centred",
+    detached: bool = True,
+    evaluation: Evaluation = "sample",
+    hidden: int | None = None,
+) -> Segmenter:
+    return GroupedSegmenter(
+        model.config.width,
+        target_rate=_rate(model, rate),
+        block=block,
+        group_size=group_size,
+        advantage=advantage,
+        detached=detached,
+        evaluation=evaluation,
+        hidden=hidden,
+    )
+
+
 def _hnet(
     model: UNet,
     rate: float | None = None,
@@ -179,10 +240,13 @@ SEGMENTERS: dict[str, Callable[..., Segmenter]] = {
     "whitespace": _whitespace,
     "spacebyte": _spacebyte,
     "bpe": _bpe,
+    "unigram": _unigram,
     "entropy-spike": _entropy_spike,
     "entropy-threshold": _entropy_threshold,
     "entropy-monotonic": _entropy_monotonic,
     "gumbel": _gumbel,
+    "magnet": _magnet,
     "hnet": _hnet,
+    "grouped": _grouped,
 }
 """``(model, **options) -> Segmenter`` by name."""

@@ -160,6 +160,31 @@ def entropy_rise(entropies: Tensor) -> Tensor:
     return entropies - F.pad(entropies[..., :-1], (1, 0), value=math.inf)
 
 
+def never_twice(wanted: Tensor) -> Tensor:
+    """A boundary where one is wanted and the byte before has none (BLT, combined rule).
+
+        a_t = [wanted_t and not a_{t-1}],        a_0 = 1
+
+    In a run of wanted ones every second is drawn, which needs no loop.
+
+    Args:
+        wanted: [*B, T] bool.
+
+    Returns:
+        [*B, T] bool.
+
+    Example:
+        >>> never_twice(torch.tensor([0, 1, 1, 1, 0, 1, 1]).bool()).int()
+        tensor([1, 0, 1, 0, 0, 1, 0], dtype=torch.int32)
+
+    Reference: https://arxiv.org/abs/2412.09871
+    """
+    places = torch.arange(wanted.shape[-1], device=wanted.device)
+    wanted = wanted | (places == 0)
+    last_gap = torch.where(wanted, -1, places).cummax(-1).values
+    return wanted & ((places - last_gap) % 2 == 1)
+
+
 def threshold_for_rate(scores: Tensor, rate: float) -> float:
     """The threshold that a share ``rate`` of scores exceeds.
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from rltok_rl.agents.segmenters import SEGMENTERS, SegmenterActor, make_segmenter, train_bpe
+from rltok_rl.agents.segmenters import SEGMENTERS, SegmenterActor, make_segmenter, train_bpe, train_unigram
 from rltok_rl.envs import ByteBoundaryEnv
 
 from rltok_rl.data import TextSource
@@ -23,10 +23,19 @@ def byte_ids():
     return torch.tensor(list(TEXT)).unfold(0, 41, 20)  # [4, 41]
 
 
+OPTIONS = {
+    "bpe": {"tokenizer": train_bpe([TEXT.decode()], vocabulary=280)},
+    "unigram": {"tokenizer": train_unigram([TEXT.decode() * 3], vocabulary=300)},
+    "grouped": {"group_size": 2},
+}
+
+
 @pytest.mark.parametrize("name", list(SEGMENTERS))
 def test_every_segmenter_trains_the_model(name, byte_ids):
     model = UNet(preset("tiny"))
-    options = {"tokenizer": train_bpe([TEXT.decode()], vocabulary=280)} if name == "bpe" else {}
+    options = OPTIONS.get(name, {})
+    if name == "grouped":  # reads every text twice
+        byte_ids = byte_ids[:2].repeat_interleave(2, 0)
     out = segmented_losses(model, make_segmenter(name, model, **options), byte_ids)
     out.total.backward()
     for part in ("embedding", "encoder", "token_layers", "decoder", "final_head", "early_head"):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from rltok_rl.agents.segmenters import Segmenter, calibrate, make_segmenter, train_bpe
+from rltok_rl.agents.segmenters import Segmenter, calibrate, make_segmenter, train_bpe, train_unigram
 from rltok_rl.agents.segmenters.entropy import EntropyThreshold
 from torch import Tensor
 
@@ -27,10 +27,20 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
     tolerance: float | None = None  # of the rate over long texts; None where the text alone decides
     trained: bool = False  # reaches its rate once its own loss has trained it
+    model: dict[str, Any] = field(default_factory=dict)  # of the U-Net
 
+
+WORDS = (
+    "singing singer sings song; walking walker walks walked; talking talker talks talked; boundary boundaries bound "
+    "bounded; token tokens tokenize tokenization; наука науки научный; भाषा भाषाएँ; "
+)
+PIECES = train_unigram([(WORDS + TEXT) * 3], vocabulary=400)
 
 CASES: dict[str, Case] = {
     "learned": Case("learned", tolerance=0.06),
+    "learned, no lags": Case("learned", tolerance=0.06, model={"num_lags": 0}),
+    "learned, 1 lag": Case("learned", tolerance=0.06, model={"num_lags": 1}),
+    "learned, 8 lags": Case("learned", tolerance=0.06, model={"num_lags": 8}),
     "uniform": Case("uniform", {"rate": 0.3}, tolerance=0.001),
     "random": Case("random", {"rate": 0.3, "block": 16}, tolerance=0.02),
     "bernoulli": Case("bernoulli", {"rate": 0.3}, tolerance=0.03),
@@ -38,7 +48,9 @@ CASES: dict[str, Case] = {
     "whitespace": Case("whitespace"),
     "spacebyte": Case("spacebyte"),
     "spacebyte, once": Case("spacebyte", {"repeat": False}),
-    "bpe": Case("bpe", {"tokenizer": train_bpe([TEXT], vocabulary=300)}),
+    "bpe": Case("bpe", {"tokenizer": train_bpe([(WORDS + TEXT) * 3], vocabulary=340)}),
+    "unigram": Case("unigram", {"tokenizer": PIECES}),
+    "unigram, trained": Case("unigram", {"tokenizer": PIECES, "predictor": "trained", "hidden": 32}),
     "entropy-spike": Case("entropy-spike", {"hidden": 32}),
     "entropy-spike, early exit": Case("entropy-spike", {"predictor": "early_exit"}),
     "entropy-spike, own": Case("entropy-spike", {"predictor": "own", "lags": 3}),
@@ -46,10 +58,19 @@ CASES: dict[str, Case] = {
     "entropy-threshold, early exit": Case(
         "entropy-threshold", {"rate": 0.25, "predictor": "early_exit"}, tolerance=0.05
     ),
+    "entropy-threshold, combined": Case("entropy-threshold", {"rate": 0.2, "threshold_add": 1e-3}, tolerance=0.05),
     "entropy-monotonic": Case("entropy-monotonic", {"rate": 0.25}, tolerance=0.05),
     "gumbel": Case("gumbel", {"rate": 0.25, "hidden": 32}, tolerance=0.04, trained=True),
     "gumbel, baseline": Case(
         "gumbel", {"rate": 0.25, "variant": "baseline", "evaluation": "round"}, tolerance=0.06, trained=True
+    ),
+    "magnet": Case("magnet", {"hidden": 32}),
+    "magnet, rounded": Case("magnet", {"hidden": 32, "evaluation": "round", "rates": {"latin": 0.4}}),
+    "grouped": Case("grouped", {"rate": 0.3, "block": 16, "group_size": 2}, tolerance=0.02),
+    "grouped, through the encoder": Case(
+        "grouped",
+        {"rate": 0.25, "block": 12, "group_size": 2, "detached": False, "advantage": "normalised"},
+        tolerance=0.001,
     ),
     "hnet": Case("hnet", {"rate": 0.25}, tolerance=0.06, trained=True),
     "hnet, baseline": Case("hnet", {"rate": 0.25, "variant": "baseline"}, tolerance=0.06, trained=True),
@@ -66,7 +87,7 @@ def texts(num_rows: int, length: int) -> Tensor:
 def build(case: Case, **overrides: Any) -> tuple[UNet, Segmenter]:
     """A model and the segmenter, float64, weights off their special initial values, thresholds calibrated."""
     torch.manual_seed(0)
-    model = UNet(preset("tiny", num_lags=3, **overrides)).double()
+    model = UNet(preset("tiny", **{"num_lags": 3, **case.model, **overrides})).double()
     segmenter = make_segmenter(case.name, model, **case.options)
     with torch.no_grad():  # zero and identity starts hide mistakes
         for parameter in [*model.parameters(), *segmenter.parameters()]:
@@ -80,7 +101,9 @@ def build(case: Case, **overrides: Any) -> tuple[UNet, Segmenter]:
     return model, segmenter
 
 
-CAUSAL = {name: case for name, case in CASES.items() if case.name != "bpe"}
+ORACLES = ("bpe", "unigram")
+"""Cases that look ahead, and are marked so."""
+CAUSAL = {name: case for name, case in CASES.items() if name not in ORACLES}
 
 
 def each(make: Callable[..., Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ import rltok_rl.agents.segmenters.base as base
 import torch
 from rltok_rl.agents.segmenters import (
     SEGMENTERS,
+    BPESegmenter,
     Segmenter,
     Segments,
     SpaceByte,
@@ -17,20 +19,21 @@ from rltok_rl.agents.segmenters import (
     read_window,
     start_reading,
 )
+from rltok_rl.agents.segmenters.bpe import split_rows
 from torch import Tensor
 
 import rltok_rl.models.mixing
 from rltok_rl.functional.boundary_rules import spacebyte
 from rltok_rl.models import UNet
 
-from .definition import CASES, Case, build, each, each_causal, texts
+from .definition import CASES, ORACLES, WORDS, Case, build, each, each_causal, texts
 
 LENGTHS = [1, 2, 19]
 STRANGE = {
     "equal": torch.full((2, 12), 101),
     "spaces": torch.full((2, 12), 32),
     "zeros": torch.zeros(2, 20, dtype=torch.int64),
-    "random": torch.randint(256, (2, 12), generator=torch.Generator().manual_seed(3)),
+    "random": torch.randint(256, (1, 12), generator=torch.Generator().manual_seed(3)).repeat(2, 1),
     "characters": torch.tensor(list("日本語とひらがな".encode()))[None, :12].repeat(2, 1),
 }
 
@@ -172,7 +175,7 @@ def _untouched(case: Case) -> tuple[UNet, Segmenter]:
     from rltok_rl.models import preset
 
     torch.manual_seed(0)
-    model = UNet(preset("tiny")).double()
+    model = UNet(preset("tiny", **case.model)).double()
     return model, make_segmenter(case.name, model)
 
 
@@ -235,11 +238,70 @@ def test_a_leak_that_only_the_gradient_shows_is_caught():
         assert_no_gradient_from_later(model, GradientLeak(segmenter), texts(2, 16))
 
 
-def test_an_oracle_is_marked_and_the_audit_shows_its_leak():
-    model, segmenter = build(CASES["bpe"])
+@pytest.mark.parametrize("name", ORACLES)
+def test_an_oracle_is_marked_and_the_audit_shows_its_leak(name):
+    model, segmenter = build(CASES[name])
     assert segmenter.looks_ahead
+    byte_ids = torch.tensor([list(WORDS.encode())[:40]])
     with torch.no_grad(), pytest.raises(AssertionError, match="depend on what comes after it"):
-        assert_prefixes_agree(model, segmenter, texts(2, 40))
+        assert_prefixes_agree(model, segmenter, byte_ids)
+
+
+@pytest.mark.parametrize("name", ORACLES)
+def test_an_oracle_reads_windows_of_any_length(name):
+    model, segmenter = build(CASES[name])
+    for length in LENGTHS:
+        byte_ids = texts(2, length)
+        padded, packed = (read_window(model, segmenter, byte_ids, layout=layout) for layout in ("padded", "packed"))
+        assert padded.segments.boundaries.dtype == torch.bool and bool(padded.segments.boundaries[:, 0].all())
+        torch.testing.assert_close(padded.final_logits, packed.final_logits, rtol=0, atol=1e-9)
+
+
+class SpacedPieces(BPESegmenter):
+    """A tokenizer whose pieces begin with their space: shifted, its boundaries are known in time."""
+
+    looks_ahead = False
+
+    def __init__(self):
+        super().__init__(lambda text: [len(piece) for piece in re.findall(rb" ?[^ ]+| ", text)])
+
+
+class UnshiftedPieces(SpacedPieces):
+    """Boundaries at the last bytes of its pieces instead."""
+
+    def _window(self, states, byte_ids, uniforms):
+        starts = split_rows(self.split, byte_ids)
+        return Segments(torch.nn.functional.pad(starts[:, 1:], (0, 1), value=True))
+
+
+def test_unshifted_pieces_are_caught():
+    model, _ = build(CASES["bpe"])
+    byte_ids = torch.tensor([list(b"to be, or not to")])
+    with torch.no_grad():
+        assert_prefixes_agree(model, SpacedPieces(), byte_ids)
+        with pytest.raises(AssertionError, match="boundaries before byte .* depend on what comes after"):
+            assert_prefixes_agree(model, UnshiftedPieces(), byte_ids)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [
+        ("uniform", {"rate": 0.25}, 24),
+        ("uniform", {"rate": 0.3}, 29),
+        ("random", {"rate": 0.25, "block": 96}, 24),
+        ("random", {"rate": 0.3, "block": 24}, 4 * 8),
+        ("stride", {"stride": 7}, 14),
+        ("grouped", {"rate": 0.25, "block": 96}, 24),
+        ("grouped", {"rate": 0.3, "block": 24}, 4 * 8),
+    ],
+)
+def test_exact_counts(name, options, expected):
+    """There are k = ceil(r n) in each block of n bytes, in every row, whatever the weights and the random numbers."""
+    model, segmenter = build(Case(name, options))
+    byte_ids = texts(6, 96)
+    for uniforms in (uniforms_for(byte_ids), torch.zeros(6, 96), torch.full((6, 96), 1 - 2**-24)):
+        counts = segmenter(model.encode(byte_ids), byte_ids, uniforms=uniforms).boundaries.sum(1)
+        assert counts.tolist() == [expected] * 6
 
 
 def test_what_looks_ahead_is_not_streamed():

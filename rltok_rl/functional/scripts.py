@@ -1,0 +1,123 @@
+"""Which script a text is written in, byte by byte and from no later byte.
+
+A character tells its script when its last byte has been read; digits, marks, spaces and symbols tell none. A byte is in
+the script that was told last:
+
+    s_t = script of the last character that ends at or before t and has one,        ``"other"`` before the first
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+SCRIPTS = ("other", "latin", "devanagari", "cyrillic")
+"""Scripts by number. Letters of all further scripts are ``"other"``."""
+
+_NONE = -1
+_RANGES = {  # first and last code points
+    "latin": [(0x41, 0x5A), (0x61, 0x7A), (0xAA, 0xAA), (0xBA, 0xBA), (0xC0, 0xD6), (0xD8, 0xF6), (0xF8, 0x2AF)]
+    + [
+        (0x1D00, 0x1DBF),
+        (0x1E00, 0x1EFF),
+        (0x2C60, 0x2C7F),
+        (0xA720, 0xA7FF),
+        (0xFB00, 0xFB06),
+        (0xFF21, 0xFF3A),
+        (0xFF41, 0xFF5A),
+    ],
+    # Bengali and Telugu go with Devanagari, as in MAGNET's configuration.
+    "devanagari": [(0x900, 0x963), (0x966, 0x9FF), (0xC00, 0xC7F), (0xA8E0, 0xA8FF)],
+    "cyrillic": [(0x400, 0x52F), (0x1C80, 0x1C8F), (0x2DE0, 0x2DFF), (0xA640, 0xA69F)],
+    # Marks, symbols, combining accents, pictures: of no script.
+    "": [(0x0, 0x40), (0x5B, 0x60), (0x7B, 0xA9), (0xAB, 0xB9), (0xBB, 0xBF), (0xD7, 0xD7), (0xF7, 0xF7)]
+    + [(0x2B0, 0x36F), (0x964, 0x965), (0x2000, 0x2BFF), (0x3000, 0x3004), (0x3008, 0x3020), (0xFE00, 0xFE0F)]
+    + [(0xFEFF, 0xFEFF), (0xFF01, 0xFF20), (0x1F000, 0x1FAFF), (0xE0000, 0xE01EF)],
+}
+
+
+def script_told(byte_ids: Tensor) -> Tensor:
+    """The script of the character that ends at each byte.
+
+    Args:
+        byte_ids: [*B, T] bytes; what is no text, and special ids, tell nothing.
+
+    Returns:
+        [*B, T] int64, places in :data:`SCRIPTS`; -1 inside characters, after marks and where a text is cut.
+
+    Example:
+        >>> script_told(torch.tensor(list("a, я".encode()))).tolist()
+        [1, -1, -1, -1, 3]
+    """
+    starts, names = _table()
+    point = _code_points(byte_ids)
+    place = torch.bucketize(point.clamp(min=0), starts.to(point.device), right=True) - 1
+    return torch.where(point < 0, _NONE, names.to(point.device)[place])
+
+
+def running_script(told: Tensor, before: Tensor | None = None) -> Tensor:
+    """Carry the last script told on to the bytes after it.
+
+    Args:
+        told: [*B, T] of :func:`script_told`.
+        before: [*B] the script before the first byte; None for ``"other"``.
+
+    Returns:
+        [*B, T] int64.
+
+    Example:
+        >>> running_script(torch.tensor([-1, 1, -1, 3, -1])).tolist()
+        [0, 1, 1, 3, 3]
+    """
+    first = torch.zeros_like(told[..., :1]) if before is None else before.unsqueeze(-1)
+    known = torch.cat((first, told), -1)  # [*B, 1 + T]
+    places = torch.arange(known.shape[-1], device=known.device).expand_as(known)
+    last = torch.where(known == _NONE, 0, places).cummax(-1).values
+    return known.gather(-1, last)[..., 1:]
+
+
+def scripts_of(byte_ids: Tensor) -> Tensor:
+    """The script that each byte is in.
+
+    Args:
+        byte_ids: [*B, T] from the first byte of each text on.
+
+    Returns:
+        [*B, T] int64, places in :data:`SCRIPTS`.
+
+    Example:
+        >>> [SCRIPTS[s] for s in scripts_of(torch.tensor(list("1a я".encode()))).tolist()]
+        ['other', 'latin', 'latin', 'latin', 'cyrillic']
+    """
+    return running_script(script_told(byte_ids))
+
+
+def _code_points(byte_ids: Tensor) -> Tensor:
+    """The character that ends at each byte, -1 where none does."""
+    wide = byte_ids.long()
+    b0, b1, b2, b3 = (F.pad(wide, (back, 0))[..., : wide.shape[-1]] for back in range(4))  # b1 is the byte before
+    later0, later1, later2 = ((b & 0xC0) == 0x80 for b in (b0, b1, b2))
+    two = later0 & (b1 >= 0xC2) & (b1 <= 0xDF)
+    three = later0 & later1 & (b2 >= 0xE0) & (b2 <= 0xEF)
+    four = later0 & later1 & later2 & (b3 >= 0xF0) & (b3 <= 0xF4)
+    point = torch.where(b0 < 0x80, b0, _NONE)
+    point = torch.where(two, (b1 & 0x1F) << 6 | b0 & 0x3F, point)
+    point = torch.where(three, (b2 & 0x0F) << 12 | (b1 & 0x3F) << 6 | b0 & 0x3F, point)
+    point = torch.where(four, (b3 & 0x07) << 18 | (b2 & 0x3F) << 12 | (b1 & 0x3F) << 6 | b0 & 0x3F, point)
+    return torch.where(wide > 0xFF, _NONE, point)
+
+
+def _table() -> tuple[Tensor, Tensor]:
+    """Where runs of code points of one script begin, and which it is."""
+    number = {**{name: place for place, name in enumerate(SCRIPTS)}, "": _NONE}
+    runs = sorted((low, high, number[name]) for name, ranges in _RANGES.items() for low, high in ranges)
+    starts, names, after = [], [], 0
+    for low, high, script in runs:
+        if low > after:
+            starts.append(after)
+            names.append(0)
+        starts.append(low)
+        names.append(script)
+        after = high + 1
+    return torch.tensor([*starts, after]), torch.tensor([*names, 0])

@@ -26,6 +26,7 @@ from rltok_rl.objectives import (
 from rltok_rl.training import Alarms, LoopOptions, Trainer
 from rltok_rl.training.compiling import compile_layers
 from rltok_rl.training.distributed import Processes
+from rltok_rl.training.randomness import seed_everything
 
 ACTORS = ("learned", "random", "uniform", "whitespace")
 OBJECTIVES = ("reinforce", "importance", "ppo")
@@ -47,10 +48,6 @@ def make_actor(config: TrainConfig, model: UNet) -> Any:
         raise ValueError(
             f"actor.rate belongs to 'random' and 'uniform', got {actor.rate} with {actor.name!r}; a learned policy's "
             f"rate is model.overrides.target_rate"
-        )
-    if actor.name != "learned" and actor.warm_start_bytes:
-        raise ValueError(
-            f"actor.warm_start_bytes belongs to 'learned', got {actor.warm_start_bytes} with {actor.name!r}"
         )
     rate = model.config.target_rate if actor.rate is None else actor.rate
     made = {"random": lambda: RandomActor(rate), "uniform": lambda: UniformActor(rate), "whitespace": WhitespaceActor}
@@ -138,7 +135,7 @@ def make_model(config: TrainConfig, device: torch.device) -> UNet:
         config: of the training.
         device: where it computes.
     """
-    torch.manual_seed(config.seed)
+    seed_everything(config.seed)
     return UNet(preset(config.model.preset, **config.model.overrides)).to(device)
 
 
@@ -160,6 +157,7 @@ def make_trainer(
             f"data.num_rows must be a multiple of baseline.rows_per_text, {config.baseline.rows_per_text}, in each "
             f"of {processes.world_size} processes, got {data.num_rows}"
         )
+    learned = config.actor.name == "learned"  # a rule that stands in for an experiment's policy leaves its options idle
     options = LoopOptions(
         total_bytes=optim.total_bytes,
         lr=optim.lr,
@@ -170,8 +168,8 @@ def make_trainer(
         clip_norm=optim.clip_norm,
         micro_batches=compute.micro_batches,
         precision=compute.precision,
-        policy_epochs=config.loss.policy_epochs,
-        warm_start_bytes=config.actor.warm_start_bytes,
+        policy_epochs=config.loss.policy_epochs if learned else 1,
+        warm_start_bytes=config.actor.warm_start_bytes if learned else 0,
     )
     if texts is None:
         texts = read_texts(data, seed=config.seed) if processes.main else None

@@ -15,7 +15,7 @@ from torchrl.envs import EnvBase
 
 from rltok_rl.data.given import given_windows
 from rltok_rl.data.source import TextSource
-from rltok_rl.data.windows import Windows, WindowSource
+from rltok_rl.data.windows import Places, Windows, WindowSource
 from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.functional.numbers import check_count
 from rltok_rl.functional.rewards import REWARDS, charge_boundaries, prediction_entropy
@@ -174,8 +174,13 @@ class ByteBoundaryEnv(EnvBase):
         """Windows of ``num_steps + 1`` bytes for rows that start anew, from the source or from given texts."""
         length = self.num_steps + 1
         if texts is None:
-            return self.source.draw(num_rows, length, self._rng)
+            return self.source.read(self.pick_places(num_rows), length)
         return given_windows(texts, num_rows, length)
+
+    def pick_places(self, num_rows: int) -> Places:
+        """Where the next windows of the source begin."""
+        self.source.check_length(self.num_steps + 1)
+        return self.source.pick(num_rows, self.num_steps + 1, self._rng)
 
     @torch.no_grad()
     def _reset(

@@ -5,15 +5,21 @@ Shapes: B rows, T steps, n texts, L steps of the longest text.
 Rows whose text ends before the rollout does start another one. Each text, from its first byte to its end, becomes one
 row of a forward pass, so that texts never see each other. Where no text ends early, texts are the rows and nothing is
 moved. Where lengths differ much, texts of about one length are read together, so that little is computed on padding.
+
+Several processes that share a batch each draw the places of all its texts, and read their own. They run the model
+equally often: where a model lies in pieces, a forward pass is something that all of them make together.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+from rltok_rl.data.given import given_windows
+from rltok_rl.data.windows import Places
 
 if TYPE_CHECKING:
     from rltok_rl.envs.byte_boundary import ByteBoundaryEnv, Texts
@@ -30,6 +36,7 @@ class Plan:
     row: Tensor  # [n] row of the rollout
     start: Tensor  # [n] step of the rollout at which it begins
     num_steps: int  # T
+    num_groups: int  # how often the model is run at most
 
     @property
     def aligned(self) -> bool:
@@ -42,28 +49,23 @@ class Plan:
         return self.byte_ids.shape[1] - 1
 
     def groups(self, *, equal: bool = False) -> list[Plan]:
-        """Plans of texts that are read together: at least half as long as the longest of them, or all of one length.
+        """Plans of texts that are read together, in at most ``num_groups`` of about one length each.
 
         Args:
-            equal: read texts of one length together only, so that none is padded.
+            equal: read texts of one length together only, in as many groups as that takes, so that none is padded.
         """
-        factor = 1 if equal else 2
-        if self.aligned and int(self.steps.min()) * factor >= self.longest:
+        if self.aligned and (int(self.steps.min()) == self.longest if equal else self.num_groups == 1):
             return [self]
         order = self.steps.argsort(descending=True, stable=True)
-        lengths, parts, first = self.steps[order].tolist(), [], 0
-        for place, length in enumerate(lengths):
-            if length * factor < lengths[first]:
-                parts.append(order[first:place])
-                first = place
-        parts.append(order[first:])
-        return [self._of(part) for part in parts]
+        lengths = self.steps[order].tolist()
+        first = group_starts(lengths, factor=1) if equal else group_starts(lengths)[: self.num_groups]
+        return [self._of(order[a:b]) for a, b in zip(first, [*first[1:], len(order)], strict=True)]
 
     def _of(self, texts: Tensor) -> Plan:
         """The plan of some texts, cut to the longest of them."""
         picked = {name: getattr(self, name)[texts] for name in ("steps", "ends", "cut", "row", "start")}
         longest = int(picked["steps"].max())
-        return Plan(byte_ids=self.byte_ids[texts, : longest + 1], num_steps=self.num_steps, **picked)
+        return replace(self, byte_ids=self.byte_ids[texts, : longest + 1], num_groups=1, **picked)
 
     def to_texts(self, values: Tensor) -> Tensor:
         """[B, T] to [n, L]; past the end of a text, anything."""
@@ -71,6 +73,24 @@ class Plan:
             return values[:, : self.longest]
         when = self.start[:, None] + torch.arange(self.longest, device=values.device)  # [n, L] step of the rollout
         return values[self.row[:, None], when.clamp(max=self.num_steps - 1)]
+
+
+def group_starts(steps: list[int], *, factor: int = 2) -> list[int]:
+    """Where groups begin in lengths that fall: a text at least half as long as the first of a group belongs to it.
+
+    Args:
+        steps: lengths, the longest first.
+        factor: how often a text may fit into the first of its group; 1 for groups of one length.
+
+    Example:
+        >>> group_starts([9, 8, 5, 4, 2, 1])
+        [0, 3, 5]
+    """
+    found: list[int] = []
+    for place, length in enumerate(steps):
+        if not found or length * factor < steps[found[-1]]:
+            found.append(place)
+    return found
 
 
 def plan_texts(
@@ -83,34 +103,55 @@ def plan_texts(
         max_steps: steps at most.
         texts: first texts of the rows; None draws them.
         stop_at_end: end the rollout when any row's episode ends, instead of starting the row anew.
-        part: (r, W): draw for W times as many rows, and keep the r-th W-th of them.
+        part: (r, W): draw for W times as many rows, and read those of the r-th W-th of them.
     """
     index, count = part
     num_rows = env.num_rows * count
-    windows = [env.draw_windows(num_rows, texts)]
+    window = env.num_steps + 1
+    given = None if texts is None else given_windows(texts, num_rows, window)
+    picked: list[Places] = []  # of all texts but those that were given
     rows, starts = [torch.arange(num_rows)], [torch.zeros(num_rows, dtype=torch.int64)]
-    over = windows[0].lengths - 1  # [B] step at which each row's text ends
+    lengths, ends = [], []
+
+    def measure(num_texts: int) -> None:
+        picked.append(env.pick_places(num_texts))
+        length, end = env.source.measure(picked[-1], window)
+        lengths.append(length)
+        ends.append(end)
+
+    if given is None:
+        measure(num_rows)
+    else:
+        lengths, ends = [given.lengths], [given.ends]
+    over = lengths[0] - 1  # [B] step at which each row's text ends
     while int(over.min()) < max_steps and not stop_at_end:
         now = int(over.min())
         ending = (over == now).nonzero().squeeze(1)
-        windows.append(env.draw_windows(len(ending)))
+        measure(len(ending))
         rows.append(ending)
         starts.append(torch.full_like(ending, now))
-        over[ending] += windows[-1].lengths - 1
+        over[ending] += lengths[-1] - 1
     num_steps = min(max_steps, int(over.min())) if stop_at_end else max_steps
-    row = torch.cat(rows) - index * env.num_rows
-    mine = ((row >= 0) & (row < env.num_rows)).nonzero().squeeze(1)
-    start, length = torch.cat(starts)[mine], torch.cat([w.lengths for w in windows])[mine]
+    row, start, length = torch.cat(rows), torch.cat(starts), torch.cat(lengths)  # [all texts]
     steps = torch.minimum(length - 1, num_steps - start)
-    longest = int(steps.max())
+    of = row // env.num_rows  # whose text it is
+    mine = (of == index).nonzero().squeeze(1)
+    sorted_steps = (steps[of == r].sort(descending=True).values.tolist() for r in range(count))
+    num_groups = min(len(group_starts(one)) for one in sorted_steps)
+    own, before = [], 0 if given is None else num_rows  # given texts come first
+    if given is not None:
+        own.append(given.byte_ids)
+    if picked:
+        own.append(env.source.read(Places.cat(picked)[mine[mine >= before] - before], window).byte_ids)
     return Plan(
-        byte_ids=torch.cat([w.byte_ids for w in windows])[mine, : longest + 1].to(env.device),
-        steps=steps.to(env.device),
-        ends=torch.cat([w.ends for w in windows])[mine].to(env.device),
-        cut=(steps == length - 1).to(env.device),
-        row=row[mine].to(env.device),
-        start=start.to(env.device),
+        byte_ids=torch.cat(own)[:, : int(steps[mine].max()) + 1].to(env.device),
+        steps=steps[mine].to(env.device),
+        ends=torch.cat(ends)[mine].to(env.device),
+        cut=(steps == length - 1)[mine].to(env.device),
+        row=(row - index * env.num_rows)[mine].to(env.device),
+        start=start[mine].to(env.device),
         num_steps=num_steps,
+        num_groups=num_groups,
     )
 
 

@@ -30,6 +30,7 @@ from rltok_rl.objectives.segmented import SegmenterLoss
 from rltok_rl.training import Alarms, LoopOptions, Trainer
 from rltok_rl.training.compiling import compile_layers
 from rltok_rl.training.distributed import Processes
+from rltok_rl.training.randomness import seed_everything
 
 ACTORS = ("learned", "random", "uniform", "whitespace")
 OBJECTIVES = ("reinforce", "importance", "ppo")
@@ -51,10 +52,6 @@ def make_actor(config: TrainConfig, model: UNet) -> Any:
         raise ValueError(
             f"actor.rate belongs to 'random' and 'uniform', got {actor.rate} with {actor.name!r}; a learned policy's "
             f"rate is model.overrides.target_rate"
-        )
-    if actor.name != "learned" and actor.warm_start_bytes:
-        raise ValueError(
-            f"actor.warm_start_bytes belongs to 'learned', got {actor.warm_start_bytes} with {actor.name!r}"
         )
     rate = model.config.target_rate if actor.rate is None else actor.rate
     made = {"random": lambda: RandomActor(rate), "uniform": lambda: UniformActor(rate), "whitespace": WhitespaceActor}
@@ -148,7 +145,7 @@ def make_model(config: TrainConfig, device: torch.device) -> UNet:
         config: of the training.
         device: where it computes.
     """
-    torch.manual_seed(config.seed)
+    seed_everything(config.seed)
     return UNet(preset(config.model.preset, **model_overrides(config))).to(device)
 
 
@@ -170,7 +167,8 @@ def make_trainer(
             f"data.num_rows must be a multiple of baseline.rows_per_text, {config.baseline.rows_per_text}, in each "
             f"of {processes.world_size} processes, got {data.num_rows}"
         )
-    by_rewards = learned(config)
+    # What stands in for an experiment's policy leaves that policy's options idle.
+    by_rewards = learned(config) and config.actor.name == "learned"
     options = LoopOptions(
         total_bytes=optim.total_bytes,
         total_flops=optim.total_flops,

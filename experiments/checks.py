@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
 import torch
+from omegaconf import OmegaConf
 from rltok_rl.experiments.config import DataConfig, LossConfig, TrainConfig
+from rltok_rl.experiments.names import CONF
 from rltok_rl.experiments.texts import BUILT_IN, LANGUAGES
 
 _COUNTS = {
@@ -28,6 +31,10 @@ _OF_OBJECTIVES = {
     "average": ("reinforce", "importance"),
 }
 """Options of the policy's loss, and the objectives that heed them."""
+_OF_RULES = ("actor.name", "actor.rate", "loss.language_model", "loss.early_exit")
+"""Of the groups below, what matters where boundaries are drawn by a rule too."""
+_OF_LEARNED = ("actor", "estimator", "baseline", "rate", "loss")
+"""Groups that are about learning boundaries."""
 
 
 def check_options(config: TrainConfig) -> None:
@@ -56,6 +63,39 @@ def check_options(config: TrainConfig) -> None:
     if config.estimator.name == "local_flips" and config.baseline.options:
         raise ValueError(f"baseline.options must be empty with 'local_flips', got {config.baseline.options}")
     _check_device(config.compute.device)
+
+
+def check_rule(arguments: Sequence[str]) -> None:
+    """Refuse what was asked of a policy where there is none, because boundaries are drawn by a rule.
+
+    An experiment may be run with such an actor in the place of its own, and then its options about the policy lie idle.
+    One that stands beside the actor on the command line was meant to do something.
+
+    Args:
+        arguments: ``name=value`` as Hydra takes them. In a sweep they may be meant for other runs of it.
+
+    Example:
+        >>> check_rule(["experiment=books", "actor=uniform"])
+        >>> check_rule(["actor=uniform", "estimator.gamma=0.9"])
+        Traceback (most recent call last):
+        ValueError: estimator.gamma=0.9 belongs to a learned actor, got actor=uniform
+    """
+    given = [argument.lstrip("+").partition("=")[::2] for argument in arguments if "=" in argument]
+    actors = [f"{name}={value}" for name, value in given if name in ("actor", "actor.name")]
+    if not actors or any(value in actors[-1] for value in ("learned", "warm_start", ",", "$")):
+        return
+    for name, value in given:
+        group, dot, _ = name.partition(".")
+        if group not in _OF_LEARNED or name in (*_OF_RULES, "actor"):
+            continue
+        if dot or not _sets_any(group, value, _OF_RULES):
+            raise ValueError(f"{name}={value} belongs to a learned actor, got {actors[-1]}")
+
+
+def _sets_any(group: str, choice: str, names: Sequence[str]) -> bool:
+    """Whether a file of a group sets any of these options."""
+    path = CONF / group / f"{choice}.yaml"
+    return path.exists() and any(f"{group}.{key}" in names for key in OmegaConf.to_container(OmegaConf.load(path)))
 
 
 def _changed(options: Any, schema: Any, names: tuple[str, ...]) -> str | None:

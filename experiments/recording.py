@@ -49,6 +49,10 @@ NOTED = (
 )
 
 
+TRAINED_ON = "trained_on"
+"""Where a checkpoint says which texts it was trained on."""
+
+
 class Recorder:
     """Writes down a training; of several processes the main one does, the others take part in what all have to.
 
@@ -61,7 +65,7 @@ class Recorder:
     """
 
     def __init__(self, config: TrainConfig, trainer: Trainer, texts: Texts, *, resuming: bool, command: str) -> None:
-        self.trainer, self.out = trainer, Path(config.out)
+        self.trainer, self.texts, self.out = trainer, texts, Path(config.out)
         looks = config.snapshots
         total = -(-config.optim.total_bytes // trainer.bytes_per_update)
         self.due = set(snapshot_updates(total, looks.count, spacing=looks.spacing))
@@ -164,7 +168,7 @@ class Recorder:
         trainer = self.trainer
         state = trainer.state_dict()
         if trainer.processes.main:
-            save_checkpoint(self.out / "checkpoints", trainer.updates, state)
+            save_checkpoint(self.out / "checkpoints", trainer.updates, {**state, TRAINED_ON: self.texts.sha256})
             self.starts.reach(trainer.updates, trainer.bytes_done, self.progress.seconds)
 
     def last_look(self, model: UNet) -> dict[str, Any]:

@@ -9,6 +9,7 @@ figures of every update have to be those of the undisturbed run, to the last bit
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import random
 import signal
@@ -46,32 +47,40 @@ def start(folder: Path, updates: int) -> subprocess.Popen:
 
 
 def kill_often(folder: Path, *, kills: int, updates: int, dice: random.Random, say: bool = False) -> int:
-    """Train, killed ``kills`` times; returns how many of the kills hit a training that was under way.
+    """Train, killed ``kills`` times; returns how many of the kills hit a training under way, which should be all.
+
+    Moments are told by what the training has done, not by the clock alone: a kill comes when its share of the updates
+    has been made at the latest, so that some are left for all later ones on a machine of any speed.
 
     Args:
         folder: of the run.
         kills: how often.
-        updates: of the run.
+        updates: of the run, at least 4 per kill.
         dice: for the moments.
         say: print each kill.
     """
-    hits = 0
-    table = folder / "metrics.csv"
+    if kills < 1 or updates < 4 * kills:
+        raise ValueError(f"kills must be at least 1 and updates at least 4 per kill, got {kills} and {updates}")
+    hits, share, table = 0, updates // (kills + 1), folder / "metrics.csv"
+    loading = 4.0  # seconds until the first update; a guess, until it was seen
     for number in range(kills):
+        last = share * (number + 1)
         with start(folder, updates) as process:
-            seen = table.stat().st_mtime_ns if table.exists() else 0
-            # Half the kills come anywhere, the others soon after the first update, where files are written.
-            if dice.random() < 0.5:
-                time.sleep(8 * dice.random())
-            else:
-                while process.poll() is None and (table.stat().st_mtime_ns if table.exists() else 0) == seen:
-                    time.sleep(0.01)
-                time.sleep(0.5 * dice.random())
-            hits += process.poll() is None
+            began, before = time.monotonic(), _stamp(table)
+            # Half the kills come at any time, the others once there are updates, where files are written.
+            anywhere, goal = dice.random() < 0.5, last
+            end = began + 1.5 * loading * dice.random() if anywhere else math.inf
+            seen = False
+            while process.poll() is None and time.monotonic() < end and _lines(table) < goal:
+                if not seen and _stamp(table) != before:  # resuming has cut the table back, or there is an update
+                    seen, loading = True, time.monotonic() - began
+                    if not anywhere:
+                        goal = min(last, _lines(table) + dice.randint(1, share))
+                time.sleep(0.01 * dice.random())
+            hits += process.poll() is None and _lines(table) < updates
             process.send_signal(signal.SIGKILL)
         if say:
-            lines = len(table.read_text().splitlines()) - 1 if table.exists() else 0
-            print(f"  kill {number + 1} of {kills}, {lines} of {updates} updates written", flush=True)
+            print(f"  kill {number + 1} of {kills}, {_lines(table)} of {updates} updates written", flush=True)
     with start(folder, updates) as process:
         if process.wait():
             said = (folder.parent / f"{folder.name}.log").read_text()[-2000:]
@@ -79,25 +88,42 @@ def kill_often(folder: Path, *, kills: int, updates: int, dice: random.Random, s
     return hits
 
 
+def _stamp(table: Path) -> int:
+    """When a table was written to; 0 where there is none."""
+    try:
+        return table.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
+def _lines(table: Path) -> int:
+    """Updates that a table has; it may be written at this moment."""
+    try:
+        return max(0, table.read_bytes().count(b"\n") - 1)
+    except FileNotFoundError:
+        return 0
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Command line; 0 if the figures are the same."""
+    """Command line; 0 if all kills hit and the figures are the same."""
     parser = argparse.ArgumentParser(prog="python -m rltok_rl.experiments.soak", description=__doc__)
     parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--updates", type=int, default=400)
+    parser.add_argument("--updates", type=int, default=None, help="of the training (default: 12 per kill)")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
-    if options.kills < 1 or options.updates < 1:
-        parser.error(f"--kills and --updates must be at least 1, got {options.kills} and {options.updates}")
+    updates = 12 * options.kills if options.updates is None else options.updates
+    if options.kills < 1 or updates < 4 * options.kills:
+        parser.error(f"--kills must be at least 1 and --updates 4 per kill, got {options.kills} and {updates}")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory() as folder:
         root, dice = Path(folder), random.Random(options.seed)
-        hits = kill_often(root / "killed", kills=options.kills, updates=options.updates, dice=dice, say=True)
-        with start(root / "whole", options.updates) as process:
+        hits = kill_often(root / "killed", kills=options.kills, updates=updates, dice=dice, say=True)
+        with start(root / "whole", updates) as process:
             process.wait()
         same = (root / "killed" / "metrics.csv").read_bytes() == (root / "whole" / "metrics.csv").read_bytes()
     verdict = "equal to the last bit" if same else "NOT equal"
-    print(f"{options.kills} kills, {hits} of a training under way: figures are {verdict}")
-    return 0 if same else 1
+    print(f"{options.kills} kills, {hits} of a training of {updates} updates under way: figures are {verdict}")
+    return 0 if same and hits == options.kills else 1
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from rltok_rl.experiments.config import DataConfig
 
 from rltok_rl.data import (
     CORPORA,
+    CachedSource,
     DocumentSource,
     FilterReport,
     OrderedSource,
@@ -19,7 +21,9 @@ from rltok_rl.data import (
     prepare_cache,
     split_documents,
 )
+from rltok_rl.data.files import PLAIN, kind, list_files
 from rltok_rl.data.languages import Language, Lexicon, Recall
+from rltok_rl.data.prepare import fingerprint
 from rltok_rl.data.windows import WindowSource
 
 BUILT_IN = {"python-code": local_code, "python-docs": local_prose}
@@ -38,6 +42,8 @@ class Texts:
     """The language with a known answer that both are of."""
     described: str
     """One line on what there is, and what was dropped."""
+    sha256: str | None
+    """Of the documents, before they are split; None for a language, which its options say all about."""
 
 
 def read_texts(data: DataConfig, *, seed: int = 0) -> Texts:
@@ -53,26 +59,16 @@ def read_texts(data: DataConfig, *, seed: int = 0) -> Texts:
         language = LANGUAGES[data.source](**data.options)
         if data.order != "random":
             raise ValueError(f"data.order must be 'random' for a language, which never ends, got {data.order!r}")
-        return Texts(language, language, language, f"{data.source}, fresh text without end")
+        return Texts(language, language, language, f"{data.source}, fresh text without end", None)
     if data.source in BUILT_IN:
         _refuse_options(data)
-        source: DocumentSource = TextSource(BUILT_IN[data.source]())
+        memory = TextSource(BUILT_IN[data.source]())
+        source: DocumentSource = memory
+        sha256 = hashlib.sha256(memory.bytes.numpy()).hexdigest()
         dropped = ""
     else:
-        _check_source(data.source)
-        if data.source not in CORPORA:
-            _refuse_options(data)
-        source = cache = prepare_cache(
-            data.source if data.source in CORPORA else Path(data.source),
-            data.cache or _cache_folder(data),
-            column=data.column,
-            min_bytes=data.min_bytes,
-            max_bytes=data.max_bytes,
-            limit=data.limit,
-            short_documents=data.short_documents,  # type: ignore[arg-type]
-            progress=True,
-            **data.options,
-        )
+        source = cache = _cached(data)
+        sha256 = hashlib.sha256(json.dumps(cache.index.sha256, sort_keys=True).encode()).hexdigest()
         dropped = f"; {FilterReport(**(cache.index.report or {}))}"
     parts = split_documents(source, data.held_out)
     for side in (parts.train, parts.held_out):
@@ -80,11 +76,37 @@ def read_texts(data: DataConfig, *, seed: int = 0) -> Texts:
     train: WindowSource = parts.train
     if data.order == "epochs":
         train = OrderedSource(parts.train, length=data.num_steps + 1, seed=seed)
-    return Texts(train, parts.held_out, None, f"{parts}{dropped}")
+    return Texts(train, parts.held_out, None, f"{parts}{dropped}", sha256)
+
+
+def _cached(data: DataConfig) -> CachedSource:
+    """The cache of a file, a folder or a corpus, made if it is not there."""
+    _check_source(data.source)
+    corpus = data.source in CORPORA
+    if not corpus:
+        _refuse_options(data)
+        if data.column is not None and all(kind(file) in PLAIN for file in list_files(data.source)):
+            raise ValueError(f"data.column belongs to tables, got {data.column!r} with plain text, {data.source!r}")
+    sha256 = None if corpus else fingerprint(Path(data.source))
+    try:
+        return prepare_cache(
+            data.source if corpus else Path(data.source),
+            data.cache or _cache_folder(data, sha256),
+            column=data.column,
+            min_bytes=data.min_bytes,
+            max_bytes=data.max_bytes,
+            limit=data.limit,
+            short_documents=data.short_documents,  # type: ignore[arg-type]
+            progress=True,
+            sha256=sha256,
+            **data.options,
+        )
+    except FileExistsError as error:
+        raise FileExistsError(f"data.cache holds other texts than data.source={data.source!r}: {error}") from None
 
 
 def _check_source(source: str) -> None:
-    if source not in CORPORA and not Path(source).exists():
+    if source not in CORPORA and not (source and Path(source).exists()):
         named = [*BUILT_IN, *LANGUAGES, *CORPORA]
         raise FileNotFoundError(f"data.source must be one of {named}, a file or a folder, got {source!r}")
 
@@ -94,7 +116,8 @@ def _refuse_options(data: DataConfig) -> None:
         raise ValueError(f"data.options belong to a language or a corpus, got {data.options} with {data.source!r}")
 
 
-def _cache_folder(data: DataConfig) -> Path:
-    """A folder of its own for each source and each way of filtering it."""
-    made_from = (data.source, data.column, data.min_bytes, data.max_bytes, data.limit, sorted(data.options.items()))
+def _cache_folder(data: DataConfig, sha256: str | None) -> Path:
+    """A folder of its own for each source, what it holds, and each way of filtering it."""
+    options = sorted(data.options.items())
+    made_from = (data.source, sha256, data.column, data.min_bytes, data.max_bytes, data.limit, options)
     return Path("caches") / f"{Path(data.source).stem}-{hashlib.sha256(repr(made_from).encode()).hexdigest()[:8]}"

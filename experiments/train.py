@@ -19,24 +19,24 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import hydra
 import torch
 from omegaconf import OmegaConf
 from rltok_rl.experiments.bench.harness import keep_memory, machine
 from rltok_rl.experiments.build import make_trainer
-from rltok_rl.experiments.checks import check_options, read_device
+from rltok_rl.experiments.checks import check_options, check_rule, read_device
 from rltok_rl.experiments.config import TrainConfig
 from rltok_rl.experiments.names import allow_new, check_folder, check_overrides, check_segmenter
-from rltok_rl.experiments.recording import Recorder
+from rltok_rl.experiments.recording import TRAINED_ON, Recorder
 from rltok_rl.experiments.report import write_report
 from rltok_rl.experiments.segmenting import keep_segmenter
 from rltok_rl.experiments.texts import Texts
 
 from rltok_rl.training import Trainer, TrainingFailed
 from rltok_rl.training.checkpoint import CheckpointError, list_checkpoints, load_checkpoint
-from rltok_rl.training.distributed import Processes, init_processes, main_speaks
+from rltok_rl.training.distributed import Processes, Refused, init_processes, main_speaks
 from rltok_rl.training.files import claim_folder, replace_text
 from rltok_rl.training.loggers import check_logger
 from rltok_rl.training.record import bytes_per_second, peak_memory, without_folders
@@ -61,14 +61,28 @@ def check_same_run(config: TrainConfig, path: Path) -> None:
         raise ValueError(f"{path} is of a run with another configuration ({shown}); choose another folder")
 
 
-def last_state(config: TrainConfig) -> tuple[bool, dict[str, Any] | None]:
+def check_same_texts(config: TrainConfig, state: dict[str, Any], texts: Texts) -> None:
+    """Refuse to go on with a run on texts that have changed under their name."""
+    there = state.get(TRAINED_ON)
+    if there is not None and there != texts.sha256:
+        raise ValueError(
+            f"{config.out} was trained on other texts than data.source={config.data.source!r} has now (sha256 {there} "
+            f"there, {texts.sha256} here); give it those texts, or choose another folder"
+        )
+
+
+def last_state(config: TrainConfig, texts: Texts) -> tuple[bool, dict[str, Any] | None]:
     """Whether a folder's run is to be gone on with, and the state of its newest checkpoint."""
     out = Path(config.out)
     if not (config.resume and (out / "config.yaml").exists()):
         return False, None
     check_same_run(config, out / "config.yaml")
     checkpoints = out / "checkpoints"
-    return True, load_checkpoint(checkpoints)[1] if list_checkpoints(checkpoints) else None
+    if not list_checkpoints(checkpoints):
+        return True, None
+    state = load_checkpoint(checkpoints)[1]
+    check_same_texts(config, state, texts)
+    return True, state
 
 
 def run(config: TrainConfig, command: str, processes: Processes | None = None) -> dict[str, Any]:
@@ -86,7 +100,7 @@ def run(config: TrainConfig, command: str, processes: Processes | None = None) -
 def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts) -> dict[str, Any]:
     """The same, in a folder that no other run is writing to."""
     out, processes = Path(config.out), trainer.processes
-    resuming, state = processes.broadcast(last_state(config) if processes.main else None)
+    resuming, state = processes.broadcast(last_state(config, texts) if processes.main else None)
     if state is not None:
         trainer.load_state_dict(state)
     if processes.main and state is not None:
@@ -145,13 +159,17 @@ def configured(config: Any) -> None:
     """Train what Hydra has put together."""
     missing = OmegaConf.missing_keys(config)
     if missing:
-        sys.exit(f"rltok train: {min(missing)} must be given")
+        _end(f"{min(missing)} must be given")
     made = OmegaConf.to_object(config)
     assert isinstance(made, TrainConfig)
     with contextlib.redirect_stderr(sys.__stderr__):
         try:
-            processes = init_processes(read_device(made.compute.device))
-        except (RuntimeError, ValueError) as error:
+            device = read_device(made.compute.device)
+        except ValueError as error:
+            _end(str(error))
+        try:
+            processes = init_processes(device)
+        except RuntimeError as error:  # of this process, perhaps alone
             sys.exit(f"rltok train: {error}")
         if made.compare.systems:
             _compare(made)
@@ -159,11 +177,24 @@ def configured(config: Any) -> None:
         launcher = f"torchrun --nproc-per-node {processes.world_size}" if processes.group else "python"
         try:
             with processes:
-                run(made, " ".join([launcher, "-m rltok_rl.experiments.train", *sys.argv[1:]]), processes)
-        except (ValueError, TypeError, OSError, ImportError, CheckpointError, TrainingFailed) as error:
-            if "HYDRA_FULL_ERROR" in os.environ:
-                raise
-            sys.exit(f"rltok train: {error}")  # what was asked for is wrong, not the code
+                _run_or_refuse(made, " ".join([launcher, "-m rltok_rl.experiments.train", *sys.argv[1:]]), processes)
+        except Refused as error:
+            sys.exit(str(error))
+
+
+def _run_or_refuse(config: TrainConfig, command: str, processes: Processes) -> None:
+    """Train; errors that say what is wrong with what was asked for are that and no more."""
+    try:
+        run(config, command, processes)
+    except (ValueError, TypeError, OSError, ImportError, CheckpointError, TrainingFailed) as error:
+        if "HYDRA_FULL_ERROR" in os.environ:
+            raise
+        raise Refused(f"rltok train: {error}") from None
+
+
+def _end(message: str) -> NoReturn:
+    """End because of the options, which are the same in all processes: the main one says so."""
+    sys.exit(f"rltok train: {message}" if main_speaks() else 1)
 
 
 def _compare(config: TrainConfig) -> None:
@@ -185,6 +216,7 @@ def main() -> None:
     try:
         check_overrides(sys.argv[1:])
         check_segmenter(sys.argv[1:])
+        check_rule(sys.argv[1:])
         check_folder(sys.argv[1:])
     except (ValueError, OSError) as error:
         sys.exit(str(error) if main_speaks() else 1)

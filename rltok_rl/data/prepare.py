@@ -26,6 +26,7 @@ def prepare_cache(
     limit: int | None = None,
     short_documents: Short = "error",
     progress: bool = False,
+    sha256: str | None = None,
     **options: Any,
 ) -> CachedSource:
     """Read documents, drop short ones, cut long ones, and keep them in a folder; use the folder if it is there already.
@@ -42,6 +43,7 @@ def prepare_cache(
         limit: documents to look at, from the start; None for all.
         short_documents: as for :class:`~rltok_rl.data.TextSource`.
         progress: whether to say on stderr how far it has come.
+        sha256: :func:`fingerprint` of local files, where it is known; None reads them for it.
         **options: of :func:`~rltok_rl.data.stream_corpus`, numbers and texts.
 
     Example:
@@ -64,15 +66,20 @@ def prepare_cache(
             raise ValueError(f"options must be empty for local files, got {sorted(options)}")
         if not Path(source).exists():
             raise FileNotFoundError(f"source must be one of {list(CORPORA)}, a file or a folder, got {str(source)!r}")
-        documents, made_from = read_documents(source, column), {"sha256": _fingerprint(Path(source)), "column": column}
+        documents = read_documents(source, column)
+        made_from = {"sha256": sha256 or fingerprint(Path(source)), "column": column}
     settings = {"source": made_from, "min_bytes": min_bytes, "max_bytes": max_bytes, "limit": limit}
     kept = LengthFilter(itertools.islice(documents, limit), min_bytes=min_bytes, max_bytes=max_bytes)
     write_cache(kept, folder, settings=settings, progress=progress)
     return CachedSource(folder, short_documents=short_documents)
 
 
-def _fingerprint(path: Path) -> str:
-    """A hash of the names and the bytes of all files that are read."""
+def fingerprint(path: Path) -> str:
+    """A hash of the names and the bytes of all files that are read.
+
+    Args:
+        path: a file or a folder.
+    """
     digest = hashlib.sha256()
     for file in list_files(path):
         name = file.relative_to(path).as_posix() if path.is_dir() else file.name

@@ -60,7 +60,7 @@ class ShardedSource(WindowWrapper):
             everyone = self.source.pick(self.num_rows * self.world_size, length, generator)
             parts.append(everyone[self.rank * self.num_rows : (self.rank + 1) * self.num_rows])
             have += self.num_rows
-        rows = Places(torch.cat([p.document for p in parts]), torch.cat([p.offset for p in parts]))
+        rows = Places.cat(parts)
         self._waiting = rows[num_rows:]
         return rows[:num_rows]
 

@@ -98,14 +98,19 @@ class DocumentSource(WindowSource):
 
     def read(self, places: Places, length: int) -> Windows:
         """Read windows; one that its document has fewer bytes for is shorter."""
-        size = self.lengths[places.document]
-        taken = (size - places.offset).clamp(max=length)
+        lengths, ends = self.measure(places, length)
         columns = torch.arange(length)
-        inside = columns < taken[:, None]
+        inside = columns < lengths[:, None]
         start = self.starts[places.document] + places.offset
         # Past the end of a window its first byte is read instead, because something has to be, and then made 0.
         byte_ids = self.gather(start[:, None] + columns * inside) * inside
-        return Windows(byte_ids, taken, places.offset + taken == size)
+        return Windows(byte_ids, lengths, ends)
+
+    def measure(self, places: Places, length: int) -> tuple[Tensor, Tensor]:
+        """Bytes of windows, and whether each ends with its document, [n] both; no text is read."""
+        size = self.lengths[places.document]
+        lengths = (size - places.offset).clamp(max=length)
+        return lengths, places.offset + lengths == size
 
     def check_length(self, length: int) -> None:
         """Refuse a window length that documents cannot serve."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
@@ -54,15 +55,29 @@ def split_documents(source: Source, held_out: float) -> Split[Source]:
     if source.num_documents == 1:
         return _split_text(source, held_out)
     # The hash as a number in [0, 1): a document is held out if it lies below the share.
-    out = (document_keys(source).double() / 2.0**64 + 0.5) < held_out  # [documents]
+    place = document_keys(source).double() / 2.0**64 + 0.5  # [documents]
+    out = place < held_out
     for side, what in ((out, "held out"), (~out, "to train on")):
         if not bool(side.any()):
             raise ValueError(
-                f"held_out={held_out} leaves none of {source.num_documents} documents {what}; "
-                f"change the share, or give more documents"
+                f"held_out={held_out} leaves none of {source.num_documents} documents {what}; {_remedy(place)}"
             )
     train, held = (source.with_documents(source.starts[side], source.lengths[side]) for side in (~out, out))
     return Split(train, held, by="document")
+
+
+def _remedy(place: Tensor) -> str:
+    """Which shares would leave documents on both sides, in as few digits as tell them."""
+    least, most = float(place.min()), float(place.max())
+    if least == most:
+        return "they are all equal: give one of them, whose end is held out then, or others"
+    digits = 2
+    while (low := math.floor(least * 10**digits) + 1) > (high := math.floor(most * 10**digits)):
+        digits += 1
+    return (
+        f"which ones go where is told by a hash of each, and a share from {low / 10**digits} to {high / 10**digits} "
+        f"leaves some on each side; or give more documents, or one text, whose end is held out then"
+    )
 
 
 def document_keys(source: DocumentSource) -> Tensor:

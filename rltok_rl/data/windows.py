@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,8 +27,13 @@ class Places:
     document: Tensor  # [n] int64
     offset: Tensor  # [n] int64 bytes from the beginning of the document
 
-    def __getitem__(self, rows: slice) -> Places:
+    def __getitem__(self, rows: slice | Tensor) -> Places:
         return Places(self.document[rows], self.offset[rows])
+
+    @classmethod
+    def cat(cls, parts: Sequence[Places]) -> Places:
+        """Several, one after the other."""
+        return cls(torch.cat([x.document for x in parts]), torch.cat([x.offset for x in parts]))
 
 
 class WindowSource(ABC):
@@ -56,6 +61,11 @@ class WindowSource(ABC):
     @abstractmethod
     def read(self, places: Places, length: int) -> Windows:
         """Read windows; one that its document has fewer bytes for is shorter."""
+
+    def measure(self, places: Places, length: int) -> tuple[Tensor, Tensor]:
+        """Bytes of windows, and whether each ends with its document, [n] both; sources that know it do not read."""
+        windows = self.read(places, length)
+        return windows.lengths, windows.ends
 
     @abstractmethod
     def check_length(self, length: int) -> None:
@@ -86,6 +96,10 @@ class WindowWrapper(WindowSource):
     def read(self, places: Places, length: int) -> Windows:
         """Read windows of the source."""
         return self.source.read(places, length)
+
+    def measure(self, places: Places, length: int) -> tuple[Tensor, Tensor]:
+        """Ask the source."""
+        return self.source.measure(places, length)
 
     def check_length(self, length: int) -> None:
         """Refuse a window length that the source cannot serve."""

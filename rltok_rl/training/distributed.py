@@ -30,12 +30,17 @@ _PATIENCE = timedelta(seconds=10)
 _MEETING = timedelta(minutes=5)
 
 
+class Refused(Exception):
+    """What was asked for is wrong, not the code: the message is all that there is to say."""
+
+
 @dataclass(frozen=True)
 class Processes:
     """This process among those that train together; without arguments, one that is alone.
 
     As a context, it takes leave of the others at the end of the block. Where the block fails, the process that failed
-    first says why and all others end without a word: all that they know is that one was lost.
+    first says why and all others end without a word: all that they know is that one was lost. :class:`Refused` is said
+    in its own words, anything else with its traceback.
 
     Args:
         rank: number of this process.
@@ -136,8 +141,11 @@ class Processes:
             dist.destroy_process_group()
         elif isinstance(error, Exception):
             if self._first_to_fail():
-                traceback.print_exception(kind, error, trace, file=sys.stderr)
-                print(f"\n{_last_words(error, self.rank, self.world_size)}", file=sys.stderr, flush=True)
+                if isinstance(error, Refused):
+                    print(error, file=sys.stderr, flush=True)
+                else:
+                    traceback.print_exception(kind, error, trace, file=sys.stderr)
+                    print(f"\n{_last_words(error, self.rank, self.world_size)}", file=sys.stderr, flush=True)
                 self._ask_store(lambda store: store.set("said", "yes"))
             else:  # the launcher ends all when one has ended: not before the first has had its say
                 self._ask_store(lambda store: store.wait(["said"], _PATIENCE))

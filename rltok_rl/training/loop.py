@@ -222,7 +222,10 @@ class Trainer:
                 return
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next update depends on; all processes have to ask, and get the same."""
+        """All that the next update depends on; all processes have to ask.
+
+        They get the same, if their random numbers were seeded alike (``seed_everything``).
+        """
         return {
             "model": whole(self.model.state_dict()),
             "optimizer": whole(self.optimizer.state_dict()),

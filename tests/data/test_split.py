@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -92,5 +94,25 @@ def test_an_empty_side_is_refused():
         split_documents(TextSource(TEXTS), 1e-9)
     with pytest.raises(ValueError, match="held_out=0.999999999 leaves none of 2000 documents to train on"):
         split_documents(TextSource(TEXTS), 0.999999999)
+    with pytest.raises(ValueError, match="none of 2 documents held out; they are all equal"):
+        split_documents(TextSource(["one and the same"] * 2), 0.1)
     with pytest.raises(ValueError, match="held_out=0.1 must leave 2 bytes on each side of a text, got 9 and 1 of 10"):
         split_documents(TextSource("abcdefghij"), 0.1)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_few_documents_are_split_by_the_share_that_the_refusal_names(count):
+    """Thirty sets of documents: with the least and the largest share that is named, there are some on each side."""
+    refused = 0
+    for n in range(30):
+        source = TextSource([f"document {number} of set {n}" for number in range(count)])
+        for share in (0.05, 0.95):
+            try:
+                split_documents(source, share)
+            except ValueError as error:
+                low, high = re.search("a share from (.*) to (.*) leaves some on each side", str(error)).groups()
+                refused += 1
+                for named in (float(low), float(high)):
+                    split = split_documents(source, named)
+                    assert split.train.num_documents + split.held_out.num_documents == count
+    assert refused > 20

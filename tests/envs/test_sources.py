@@ -8,6 +8,8 @@ from rltok_rl.envs import ByteBoundaryEnv, ByteBoundaryGym
 from torchrl.envs.utils import check_env_specs
 
 from rltok_rl.data import CachedSource, OrderedSource, RepeatedSource, ShardedSource, TextSource, write_cache
+from rltok_rl.data.languages import Recall
+from rltok_rl.training.checkpoint import same
 
 from .conftest import LONG, SHORT
 
@@ -96,3 +98,88 @@ def test_two_processes_read_what_one_does(model, make):
     shares = [over(model, ShardedSource(make(), rank=rank, world_size=2, num_rows=2), 2) for rank in range(2)]
     for _ in range(5):
         assert torch.equal(torch.cat([bytes_of(env, STEPS) for env in shares]), bytes_of(alone, STEPS))
+
+
+class Counted(CachedSource):
+    """How many windows' bytes are read from disk."""
+
+    rows_read = 0
+
+    def gather(self, index):
+        self.rows_read += len(index)
+        return super().gather(index)
+
+
+def dealers(cache):
+    """Windows at random, in an order, and several times, from one cache; made anew for each environment."""
+    whole = {"short_documents": "whole"}
+    return {
+        "random": lambda: Counted(cache, **whole),
+        "in order": lambda: OrderedSource(Counted(cache, **whole), length=STEPS + 1, seed=0, tail="short"),
+        "repeated": lambda: RepeatedSource(Counted(cache), 2),
+    }
+
+
+@pytest.mark.parametrize("kind", ["random", "in order", "repeated"])
+def test_every_process_reads_its_own_windows_and_no_others(model, tmp_path, kind):
+    """Three processes with two rows each read together what one with six reads, and none reads more than its texts."""
+    texts = {"random": SHORT, "in order": [*SHORT, LONG], "repeated": [LONG, LONG[7:]]}
+    write_cache(texts[kind], tmp_path / "cache")
+    make = dealers(tmp_path / "cache")[kind]
+
+    def count(env):
+        source = env.source if isinstance(env.source, Counted) else env.source.source
+        return source.rows_read
+
+    whole = over(model, make(), num_rows=6)
+    expected = bytes_of(whole, STEPS)
+    read, begun = [], []
+    for index in range(3):
+        env = over(model, make(), num_rows=2)
+        generator = torch.Generator().manual_seed(0)
+        mine = env.parallel_rollout(max_steps=STEPS, generator=generator, part=(index, 3))
+        assert torch.equal(mine["byte"], expected[2 * index : 2 * index + 2])
+        read.append(count(env))
+        begun.append(int((mine["position"] == 0).sum()))
+        assert same(env.random_state(), whole.random_state())
+    assert read == begun and sum(read) == count(whole)
+    assert (sum(read) > 6) == (kind != "repeated")  # rows begin anew where documents are short
+
+
+def test_what_a_source_measures_is_what_it_reads(cache):
+    """Of every kind of source, windows that end early among them."""
+    memory = TextSource([*SHORT, LONG], short_documents="whole")
+    sources = [
+        memory,
+        CachedSource(cache, short_documents="whole"),
+        in_order([*SHORT, LONG]),
+        RepeatedSource(memory, 2),
+        ShardedSource(memory, rank=1, world_size=2, num_rows=8),
+        Recall(),
+    ]
+    for source in sources:
+        places = source.pick(8, STEPS + 1, torch.Generator().manual_seed(0))
+        windows = source.read(places, STEPS + 1)
+        lengths, ends = source.measure(places, STEPS + 1)
+        assert torch.equal(lengths, windows.lengths) and torch.equal(ends, windows.ends)
+
+
+@torch.no_grad()
+def test_processes_run_the_model_equally_often(model, monkeypatch):
+    """However lengths fall: where the model lies in pieces, a pass that others do not make is waited for forever."""
+    texts = [LONG, LONG[:9], LONG[:4], *SHORT]
+    encode, passes = type(model).encode, []
+    monkeypatch.setattr(type(model), "encode", lambda self, *given: passes.append(0) or encode(self, *given))
+    found = []
+    for seed in range(12):
+        counts = []
+        for index in range(2):
+            env = ByteBoundaryEnv(
+                model, TextSource(texts, short_documents="whole"), num_steps=STEPS, batch_size=(2,), seed=seed
+            )
+            passes.clear()
+            env.parallel_rollout(generator=torch.Generator().manual_seed(0), part=(index, 2))
+            counts.append(len(passes))
+        assert counts[0] == counts[1]
+        found.append(counts[0])
+    assert {1, 2} <= set(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -13,7 +14,7 @@ from hydra.errors import ConfigCompositionException
 from rltok_rl.agents import RandomActor, UniformActor, WhitespaceActor
 from rltok_rl.experiments import train
 from rltok_rl.experiments.build import BASELINES, make_advantages, make_trainer
-from rltok_rl.experiments.checks import check_options
+from rltok_rl.experiments.checks import check_options, check_rule
 from rltok_rl.experiments.config import GROUPS
 from rltok_rl.experiments.names import CONF, check_overrides, choices
 
@@ -206,7 +207,6 @@ def test_an_order_is_one_of_the_texts_to_train_on_with_the_runs_seed():
         (["estimator=control_variate", "baseline=siblings"], "baseline 'group_centred' is for 'discounted_return'"),
         (["baseline=siblings", "baseline.rows_per_text=1"], "baseline.rows_per_text must be at least 2"),
         (["actor.rate=0.3"], "actor.rate belongs to 'random' and 'uniform'"),
-        (["actor=uniform", "actor.warm_start_bytes=10"], "actor.warm_start_bytes belongs to 'learned'"),
         (["loss.policy_epochs=2"], "policy_epochs=2 needs a term 'policy' that weighs decisions"),
         (["data.order=sorted"], "data.order must be one of"),
         (["+data.options.a=1"], "data.options belong to a language or a corpus"),
@@ -245,6 +245,46 @@ def test_what_would_be_ignored_or_never_end_well_is_refused_before_anything_is_r
         train.run(configured(*QUICK, *options), "")
 
 
+@pytest.mark.parametrize(
+    "option",
+    [
+        "estimator=return",
+        "estimator.gamma=0.9",
+        "+estimator.options.span=8",
+        "baseline=siblings",
+        "baseline.rows_per_text=2",
+        "rate=hinge",
+        "rate.coefficient=0.1",
+        "loss=ppo",
+        "loss=reinforce",
+        "loss.policy=0.1",
+        "loss.entropy=0.1",
+        "loss.policy_epochs=3",
+        "actor.warm_start_bytes=100",
+    ],
+)
+@pytest.mark.parametrize("actor", ["actor=uniform", "actor.name=random", "actor=whitespace"])
+def test_what_is_asked_of_a_policy_is_refused_where_there_is_none(option, actor):
+    with pytest.raises(ValueError, match=re.escape(f"{option.lstrip('+')} belongs to a learned actor, got {actor}")):
+        check_rule([option, actor, "seed=1"])
+    check_rule([option, "actor=learned"])
+    check_rule([option, actor, "actor=warm_start"])  # Hydra takes the last one
+    check_rule([option, "--multirun", "actor=learned,uniform"])  # of other runs
+
+
+@pytest.mark.parametrize("name", choices("experiment"))
+def test_a_rule_can_stand_in_for_any_experiments_policy(name):
+    """What an experiment says about the policy lies idle then; what matters is heeded, and may be asked for."""
+    given = [f"experiment={name}", "actor=uniform", "loss=released", "loss.early_exit=0.3", "actor.rate=0.5", *QUICK]
+    check_rule(given)
+    config = configured(*given, "compute.device=cpu", "model=tiny", "data.min_bytes=2", "compute.micro_batches=1")
+    config.data.options, config.model.overrides = {}, {}
+    trainer, _ = make_trainer(config)
+    figures = trainer.update()
+    assert set(trainer.loss.terms) == {"language_model", "early_exit"} and figures["rate"] == 0.5
+    assert [float(trainer.loss.coefficient(term)) for term in trainer.loss.terms] == pytest.approx([0.9, 0.3])
+
+
 @pytest.mark.parametrize("file", FILES)
 def test_no_file_has_options_that_are_ignored(file):
     group, name = file.split("/")
@@ -268,11 +308,16 @@ def test_files_are_cached_filtered_and_counted(tmp_path, monkeypatch):
 def test_text_that_cannot_be_read_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
-    def read(name: str):
-        return make_trainer(configured(*QUICK[:-1], "data=files", f"data.source={name}", "data.num_steps=8"))
+    def read(name: str, *options: str):
+        return make_trainer(configured(*QUICK[:-1], "data=files", f"data.source={name}", "data.num_steps=8", *options))
 
     with pytest.raises(FileNotFoundError, match="data.source must be one of .*'fineweb-10bt'.*, a file or a folder"):
         read("none.txt")
+    with pytest.raises(FileNotFoundError, match="data.source must be one of .*, got ''"):
+        read("")
+    (tmp_path / "plain.txt").write_text("some words, and more of them")
+    with pytest.raises(ValueError, match="data.column belongs to tables, got 'body' with plain text, 'plain.txt'"):
+        read("plain.txt", "data.column=body")
     (tmp_path / "broken.txt").write_bytes(b"abc\xff\xfe")
     with pytest.raises(ValueError, match="text must be UTF-8, got .* at byte 3 of broken.txt"):
         read("broken.txt")
@@ -306,6 +351,7 @@ def test_keys_that_do_not_exist_are_refused_with_the_nearest():
     ("options", "message"),
     [
         (["estimater=flips"], "there is no option 'estimater'; did you mean 'estimator'?"),
+        (["actor=uniform", "rate=hinge"], "rate=hinge belongs to a learned actor, got actor=uniform"),
         (["out=/dev/null/run"], "out must be a folder that can be written, got '/dev/null/run': Not a directory"),
         (["data=files"], "rltok train: data.source must be given"),
         (

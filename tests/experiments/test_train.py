@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from rltok_rl.experiments import build, soak, train
 from rltok_rl.experiments.build import make_trainer
 from rltok_rl.experiments.config import TrainConfig
 
+from rltok_rl.data import local_prose
 from rltok_rl.models import UNet
 from rltok_rl.training import loggers
 from rltok_rl.training.checkpoint import load_checkpoint
@@ -70,13 +72,12 @@ LONGER = [*QUICK, "optim.total_bytes=5_120", "checkpoint_every=3", "compute.thre
 
 
 def test_killed_without_warning_and_resumed_is_uninterrupted(tmp_path):
-    """SIGKILL at ten random moments, resumed each time: the figures of all 60 updates to the last bit."""
-    hits = soak.kill_often(tmp_path / "killed", kills=10, updates=60, dice=random.Random(1))
-    assert hits >= 5
-    with soak.start(tmp_path / "whole", 60) as process:
+    """SIGKILL at ten random moments, resumed each time: the figures of all 240 updates to the last bit."""
+    assert soak.kill_often(tmp_path / "killed", kills=10, updates=240, dice=random.Random(1)) == 10
+    with soak.start(tmp_path / "whole", 240) as process:
         assert process.wait(timeout=200) == 0
     assert metrics(tmp_path / "killed") == metrics(tmp_path / "whole")
-    assert updates(tmp_path / "whole") == 60
+    assert updates(tmp_path / "whole") == 240
 
 
 def test_asked_to_stop_it_saves_and_goes_on_later(tmp_path, monkeypatch):
@@ -131,6 +132,34 @@ def test_another_configuration_is_not_resumed(tmp_path):
         with pytest.raises(ValueError, match=f"run with another configuration .{said}.*; choose another folder"):
             train.run(configured(*QUICK, f"out={tmp_path}/run", "resume=true", option), "")
     assert metrics(tmp_path / "run") == before
+
+
+def test_texts_that_changed_under_their_name_are_not_gone_on_with(tmp_path, monkeypatch):
+    """A byte of one file, its length and path as they were; the cache has a place of its own, or is named."""
+    monkeypatch.chdir(tmp_path)
+    book, text = Path("book.txt"), local_prose(20_000)
+    book.write_bytes(text)
+    options = [*QUICK[:-1], "data=files", "data.source=book.txt", "resume=true", "checkpoint_every=2"]
+    train.run(configured(*options, "out=run"), "")
+    first = load_checkpoint(Path("run/checkpoints"))[1]["trained_on"]
+    train.run(configured(*options, "out=named", "data.cache=cache"), "")
+    assert load_checkpoint(Path("named/checkpoints"))[1]["trained_on"] == first
+    before = metrics(Path("run"))
+    book.write_bytes(text[:-1] + b"?")
+    message = (
+        r"run was trained on other texts than data.source='book.txt' has now \(sha256 (\w{64}) there, (\w{64}) here"
+    )
+    with pytest.raises(ValueError, match=message) as refused:
+        train.run(configured(*options, "out=run"), "")
+    there, here = re.search(message, str(refused.value)).groups()
+    assert there == first != here
+    with pytest.raises(FileExistsError, match="data.cache holds other texts than data.source='book.txt': .* there, "):
+        train.run(configured(*options, "out=named", "data.cache=cache"), "")
+    train.run(configured(*options, "out=other"), "")  # a new run takes them as they are
+    assert load_checkpoint(Path("other/checkpoints"))[1]["trained_on"] == here
+    book.write_bytes(text)
+    assert train.run(configured(*options, "out=run"), "")["updates"] == 4
+    assert metrics(Path("run")) == before
 
 
 def test_a_logger_hears_every_update_once_over_a_resumption(tmp_path, monkeypatch):

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
+import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from rltok_rl.agents import BoundaryCritic, RolloutPolicy
 from rltok_rl.envs import ByteBoundaryEnv
 
 from rltok_rl.data import RepeatedSource, TextSource
 from rltok_rl.models import UNet, preset
-from rltok_rl.objectives import EntropyBonus, JointLoss, LocalFlips, make_estimator
+from rltok_rl.objectives import BoundaryClipPPOLoss, EntropyBonus, JointLoss, LocalFlips, make_estimator
 from rltok_rl.training import LoopOptions, Trainer
 from rltok_rl.training.distributed import Processes
+from rltok_rl.training.randomness import seed_everything
 
 PROSE = (
     "all happy families are alike; every unhappy family is unhappy in its own way. everything was in confusion. " * 20
@@ -35,10 +40,11 @@ def make(
     short: bool = False,
     seed: int = 0,
     clip_norm: float = 0.05,
+    **modes: int,
 ) -> Trainer:
-    """A small trainer; of the whole batch, or of the rows of one process."""
+    """A small trainer; of the whole batch, or of the rows of one process. ``modes`` are those of PPO."""
     processes = Processes() if processes is None else processes
-    torch.manual_seed(seed)
+    seed_everything(seed)
     model = UNet(preset("tiny", width=16, window=6, num_lags=2, target_rate=0.3))  # 3 rows: uneven pieces
     with torch.no_grad():
         for parameter in model.parameters():
@@ -52,15 +58,23 @@ def make(
         estimator, {}
     )
     group = processes.group
-    if estimator == "local_flips":
-        judge: Any = LocalFlips(model, gamma=0.9, num_flips=2, span=7, process_group=group)
+    if estimator == "critic_advantage":
+        judge: Any = "leave_one_out"  # of the term that the clipped one takes the place of
+    elif estimator == "local_flips":
+        judge = LocalFlips(model, gamma=0.9, num_flips=2, span=7, process_group=group)
     else:
         judge = make_estimator(estimator, gamma=0.9, process_group=group, **extra)
     rate = {"control": control}
     loss = JointLoss.paper(target_rate=0.2, estimator=judge, rate=rate, process_group=group)
-    loss = JointLoss({**loss.terms, "bonus": EntropyBonus(process_group=group)}, {"policy": 0.5, "bonus": 0.1})
+    terms = {**loss.terms, "bonus": EntropyBonus(process_group=group)}
+    if estimator == "critic_advantage" or modes:
+        critic = BoundaryCritic(model.config) if estimator == "critic_advantage" else None
+        clipped = BoundaryClipPPOLoss(RolloutPolicy(), critic, entropy_bonus=False, process_group=group)
+        how: Any = {"gamma": 0.9, "lmbda": 0.9} if critic is not None else {}
+        terms["policy"] = clipped.make_value_estimator("critic_advantage" if critic is not None else judge, **how)
+    loss = JointLoss(terms, {"policy": 0.5, "bonus": 0.1})
     total = updates * micro_batches * ROWS * STEPS
-    options = LoopOptions(total_bytes=total, micro_batches=micro_batches, clip_norm=clip_norm)
+    options = LoopOptions(total_bytes=total, micro_batches=micro_batches, clip_norm=clip_norm, **modes)
     return Trainer(model, env, loss, options, seed=seed, processes=processes, strategy=strategy)
 
 
@@ -71,15 +85,35 @@ def figures(trainer: Trainer, updates: int | None = None) -> list[dict[str, floa
     return found
 
 
-def spawn(work: Callable[..., None], folder: Path, count: int = 2) -> None:
-    """Run ``work(processes, folder)`` in several processes that know each other; what they say goes to files there."""
-    mp.spawn(_meet, args=(work, str(folder), count), nprocs=count)
+def spawn(
+    work: Callable[..., None], folder: Path, count: int = 2, *, silence: float = 60.0, limit: float = 240.0
+) -> None:
+    """Run ``work(processes, folder)`` in several processes that know each other; what they say goes to files there.
+
+    Args:
+        work: what all of them do.
+        folder: where they meet.
+        count: of processes.
+        silence: seconds that one waits for another; it fails then, instead of waiting for ever.
+        limit: seconds for all of it, in case that one waits for something else.
+    """
+    meeting = mp.spawn(_meet, args=(work, str(folder), count, silence, limit), nprocs=count, join=False)
+    end = time.monotonic() + limit + 10
+    while not meeting.join(timeout=1.0):
+        if time.monotonic() > end:
+            for process in meeting.processes:
+                process.kill()
+            said = "\n".join((folder / f"said {rank}").read_text() for rank in range(count))
+            raise TimeoutError(f"{count} processes did not end within {limit:.0f} seconds:\n{said}")
 
 
-def _meet(rank: int, work: Callable[..., None], folder: str, count: int) -> None:
+def _meet(rank: int, work: Callable[..., None], folder: str, count: int, silence: float, limit: float) -> None:
     torch.set_num_threads(1)
     store = dist.FileStore(f"{folder}/store", count)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=count)
+    patience = timedelta(seconds=silence)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=count, timeout=patience)
     with open(f"{folder}/said {rank}", "w") as said, contextlib.redirect_stderr(said):
+        faulthandler.dump_traceback_later(limit, file=said)
         with Processes(rank, count, torch.device("cpu"), dist.group.WORLD, store) as processes:
             work(processes, Path(folder))
+        faulthandler.cancel_dump_traceback_later()

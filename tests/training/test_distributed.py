@@ -12,7 +12,7 @@ from rltok_rl.training.checkpoint import load_checkpoint, same, save_checkpoint
 from rltok_rl.training.distributed import Processes
 from rltok_rl.training.sharding import whole_model
 
-from .processes import figures, make, spawn
+from .processes import ROWS, STEPS, figures, make, spawn
 
 CASES = {
     "leave one out": {},
@@ -23,6 +23,8 @@ CASES = {
     "flips": {"estimator": "local_flips"},
     "control variate": {"estimator": "control_variate"},
     "texts that end": {"short": True},
+    "epochs": {"policy_epochs": 3, "warm_start_bytes": ROWS * STEPS},
+    "a critic": {"estimator": "critic_advantage", "policy_epochs": 2, "micro_batches": 2},
 }
 STRATEGIES = ["ddp", "fsdp"]
 RESUMED = {"estimator": "running_mean", "control": "pi", "updates": 6}

@@ -33,9 +33,17 @@ OPTIONS = [
 ]
 
 
-def launch(folder: Path, *options: str) -> subprocess.Popen:
+def launch(folder: Path, *options: str, restarts: int = 1) -> subprocess.Popen:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*torchrun, "--max-restarts", "1", "-m", "rltok_rl.experiments.train", *OPTIONS, f"out={folder}"]
+    command = [
+        *torchrun,
+        "--max-restarts",
+        str(restarts),
+        "-m",
+        "rltok_rl.experiments.train",
+        *OPTIONS,
+        f"out={folder}",
+    ]
     # A session of its own, so that nothing outlives the test.
     return subprocess.Popen(
         [*command, *options],
@@ -105,6 +113,32 @@ def test_one_that_is_killed_is_started_again_with_all(undisturbed, tmp_path):
     _, err = finish(process)
     assert "resuming" in err and "after update" in err
     assert (folder / "metrics.csv").read_text() == (undisturbed[0] / "metrics.csv").read_text()
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("optim.lrr=1", "there is no option 'optim.lrr'; did you mean 'optim.lr'?"),
+        (
+            "compute.strategy=none",
+            "rltok train: strategy must be 'ddp' or 'fsdp' with 2 processes, got 'none', which is",
+        ),
+        ("data.source=none.txt", "rltok train: data.source must be one of"),  # found out by the main process alone
+        ("data.num_steps=1000000", "rltok train: documents must have at least the 1000001 bytes of a window"),
+    ],
+)
+def test_what_cannot_be_trained_is_said_in_one_line_by_one_process(option, message, tmp_path):
+    process = launch(tmp_path / "run", "compute.strategy=ddp", option, restarts=0)
+    try:
+        _, err = process.communicate(timeout=150)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 1
+    # What remains is torchrun's own: a table of exit codes.
+    said = [line for line in err.splitlines() if line.startswith(("rltok", "there is", "process"))]
+    assert len(said) == 1 and said[0].startswith(message)
+    assert not any(f"/{package}/" in err for package in ("rltok_rl", "experiments", "envs"))  # no tracebacks of ours
 
 
 def test_a_part_of_an_environment_is_refused(monkeypatch):

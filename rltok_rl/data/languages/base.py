@@ -135,8 +135,12 @@ class Language(WindowSource, ABC):
             rows = (places.document == draw).nonzero().squeeze(1)
             texts = self.draw_ids(draw % (1 << _BITS), length, torch.Generator().manual_seed(draw))
             byte_ids[rows] = texts[places.offset[rows]]
-        nothing = torch.zeros(len(byte_ids), dtype=torch.bool)
-        return Windows(byte_ids, torch.full((len(byte_ids),), length), nothing)
+        return Windows(byte_ids, *self.measure(places, length))
+
+    def measure(self, places: Places, length: int) -> tuple[Tensor, Tensor]:
+        """All windows are whole, and none ends its text, [n] both; no text is made."""
+        num_rows = len(places.document)
+        return torch.full((num_rows,), length), torch.zeros(num_rows, dtype=torch.bool)
 
     def check_length(self, length: int) -> None:
         """Refuse a window without a byte to predict."""

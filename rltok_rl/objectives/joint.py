@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,6 +43,9 @@ class JointLoss(LossModule):
         unknown = sorted(set(coefficients) - set(terms))
         if unknown or not terms:
             raise ValueError(f"coefficients must name terms of the loss, {sorted(terms)}, got {unknown}")
+        wild = {name: value for name, value in coefficients.items() if not math.isfinite(value)}
+        if wild:
+            raise ValueError(f"coefficients must be finite numbers, got {wild}")
         clashing = [name for name in terms if not name.isidentifier()]
         if clashing:
             raise ValueError(f"terms must have names that are identifiers, got {clashing}")

@@ -179,8 +179,10 @@ def test_flips_leave_forced_decisions_and_the_rollout_alone(model):
     assert (tried >= 4).all() and (tried <= 8).all()  # four blocks, two rows each, the same decision at worst
     with pytest.raises(ValueError, match="every row must be one text from its first byte on; the positions of row 0"):
         LocalFlips(model, gamma=0.9)(rollout[:, 3:])
-    with pytest.raises(ValueError, match="span must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="span must be an integer of at least 1, got 0"):
         LocalFlips(model, gamma=0.9, span=0)
+    with pytest.raises(ValueError, match="num_flips must be an integer of at least 1, got 1.5"):
+        LocalFlips(model, gamma=0.9, num_flips=1.5)
 
 
 def test_decided_policies_have_nothing_to_flip(model):

@@ -402,6 +402,8 @@ def test_other_misuse_is_refused(model, rollout):
         BoundaryReinforceLoss(gamma=0.9)
     with pytest.raises(ValueError, match=r"coefficients must name terms of the loss, \['a'\], got \['b'\]"):
         JointLoss({"a": LanguageModelLoss()}, {"b": 1.0})
+    with pytest.raises(ValueError, match=r"coefficients must be finite numbers, got \{'a': nan\}"):
+        JointLoss({"a": LanguageModelLoss()}, {"a": math.nan})
     with pytest.raises(ValueError, match="two terms write 'loss_language_model'"):
         JointLoss({"a": LanguageModelLoss(), "b": LanguageModelLoss()})(rollout)
     with pytest.raises(KeyError, match="must hold 'next.final_log_prob'; it holds"):

@@ -140,6 +140,8 @@ class BoundaryReinforceLoss(StepLoss):
         tensordict, advantages = advantages_of(tensordict, keys.advantage, self._value_estimator)
         free = self.free_steps(tensordict, keys.forced)
         figures = advantage_figures(advantages, free, self.process_group)
+        # Zeros where nothing counts: what stands there may not be a number, and 0 times that is none either.
+        advantages = zero_masked(advantages, free)
         if self.actor_network is None:
             log_probs = carries_gradient(read(tensordict, keys.action_log_prob), keys.action_log_prob)
             objective = score_function(log_probs, advantages)
@@ -147,7 +149,6 @@ class BoundaryReinforceLoss(StepLoss):
                 figures["entropy"] = self.figure(read(tensordict, keys.entropy), free)
         else:
             log_probs, entropy = scores_of(tensordict, self.actor_network, keys.action)
-            # Zeros where nothing counts: what stands there may not be a number, and 0 times that is none either.
             log_probs = zero_masked(log_probs, free)
             old = zero_masked(read(tensordict, keys.action_log_prob).detach(), free)
             if self.off_policy:

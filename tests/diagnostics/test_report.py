@@ -207,6 +207,16 @@ def test_what_learns_judges_before_it_learns():
     assert seen == ["judged", "learned"]
 
 
+def test_a_reward_that_needs_the_entropy_is_not_given_something_else():
+    """It used to be the early exit's log-likelihood where the rollout had no entropy."""
+    following = {"final_log_prob": torch.zeros(2, 3, 1), "early_log_prob": -torch.ones(2, 3, 1)}
+    rollout = TensorDict({"next": TensorDict(following, [2, 3])}, [2, 3])
+    one = Candidate("entropy", make_estimator("discounted_return", gamma=0.0), reward="entropy_relative")
+    with pytest.raises(KeyError, match=r"must hold 'early_entropy' \(an environment adds it with observe_entropy=True"):
+        one.advantages(rollout)
+    assert (one.advantages(rollout.set("early_entropy", torch.full((2, 3, 1), 2.0))) == 2).all()
+
+
 def test_two_candidates_of_one_name_are_refused(model):
     with pytest.raises(ValueError, match=r"candidates must have different names, got \['a', 'a'\]"):
         collect_gradients(model, lambda rows: None, [Candidate("a", turned), Candidate("a", turned)], 3)

@@ -91,7 +91,8 @@ class JointLoss(LossModule):
         """The loss of the authors' released code, where it differs from the paper's.
 
         The two next-byte losses are mixed, ``0.9 L_auto + 0.1 L_early``; the batch mean spans the rows of one device's
-        micro-batch; the policy's mean is over all positions; both ends of a row count in the rate.
+        micro-batch; the policy's mean is over all positions, of which both ends count 0; both ends of a row count
+        in the rate.
 
         Args:
             target_rate: boundaries per byte.
@@ -103,7 +104,7 @@ class JointLoss(LossModule):
         estimator: dict[str, Any] = {"gamma": gamma, "group_size": rows_per_mean, "exclude_self": False}
         terms = {
             "language_model": LanguageModelLoss(**options),
-            "policy": BoundaryReinforceLoss("group_centred", average="all", **options, **estimator),
+            "policy": BoundaryReinforceLoss("group_centred", average="released", **options, **estimator),
             "rate": RateLoss(target_rate, ends="released", **options),
             "early_exit": EarlyExitLoss(**options),
         }

@@ -157,6 +157,8 @@ def z_normalised(
     Example:
         >>> z_normalised(torch.tensor([[1.0, 3.0]]))
         tensor([[-1.,  1.]])
+
+    Reference: https://arxiv.org/abs/2006.05990 measures what it does to PPO
     """
     if returns.numel() < 2:
         raise ValueError(f"z_normalised needs at least 2 steps, got returns {[*returns.shape]}")
@@ -214,6 +216,8 @@ def running_mean(
         >>> second, state = running_mean(torch.tensor([[5.0]]), state)
         >>> first, second
         (tensor([[4.]]), tensor([[1.]]))
+
+    Reference: Williams, Simple Statistical Gradient-Following Algorithms (reinforcement comparison), 1992
     """
     if not 0.0 <= decay <= 1.0:
         raise ValueError(f"decay must lie in [0, 1], got {decay}")

@@ -47,6 +47,8 @@ def control_variate(
         >>> x = torch.arange(8.0).view(4, 2)
         >>> control_variate(3 * x + 1, x[..., None], ridge=0.0).abs().max() < 1e-4
         tensor(True)
+
+    Reference: Greensmith, Bartlett and Baxter, Variance Reduction Techniques for Gradient Estimates, 2004
     """
     if not returns.dtype.is_floating_point:
         raise TypeError(f"returns must be a floating-point tensor, got {returns.dtype}")

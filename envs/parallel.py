@@ -42,7 +42,8 @@ def parallel_rollout(
     """Reset the environment and roll it out in one forward pass.
 
     With gradients on, ``logits``, ``action_log_prob``, ``entropy`` and the log-likelihoods under ``next`` carry them;
-    rewards never do. Afterwards the environment has to be reset before it can be stepped.
+    rewards never do. Afterwards the environment has to be reset before it can be stepped. Transforms of a
+    ``TransformedEnv`` around the environment are not applied: they see single steps.
 
     Args:
         env: the environment.

@@ -129,7 +129,7 @@ class LossConfig:
     max_weight: float | None = None
     """Largest weight of a decision (``importance``)."""
     average: str = "free"
-    """Over ``free`` decisions, or ``all`` as in the authors' released code (``reinforce``, ``importance``)."""
+    """Over ``free`` decisions, ``all``, or ``released`` as in the authors' code (``reinforce``, ``importance``)."""
     language_model: float = 1.0
     policy: float = 0.01
     early_exit: float = 0.1

@@ -15,6 +15,7 @@ from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.functional.policy import boundary_entropy, boundary_log_prob, boundary_logits, recent_boundaries
 from rltok_rl.functional.rewards import REWARDS, charge_boundaries, prediction_entropy
 from rltok_rl.functional.text import text_to_ids
+from rltok_rl.models.checks import check_byte_ids
 from rltok_rl.models.unet import UNet
 
 MOST_BYTES = 16
@@ -64,7 +65,7 @@ def enumerate_rollouts(
     Returns:
         Tensordict [M, n, T] with one more key, ``log_weight`` [M, n, T]: the log-probability of the whole string.
     """
-    byte_ids = _as_ids(texts).to(model.embedding.weight.device)  # [M, T + 1]
+    byte_ids = _as_ids(texts, model.config.num_ids).to(model.embedding.weight.device)  # [M, T + 1]
     if reward not in REWARDS:
         raise ValueError(f"reward must be one of {list(REWARDS)}, got {reward!r}")
     num_texts, length = byte_ids.shape
@@ -122,10 +123,12 @@ def enumerate_rollouts(
     return TensorDict(content, shape, names=[None, None, "time"])
 
 
-def _as_ids(texts: Texts) -> Tensor:
+def _as_ids(texts: Texts, num_ids: int) -> Tensor:
     """[M, T + 1] int64."""
     if isinstance(texts, Tensor):
         ids = texts if texts.dim() == 2 else texts[None]
+        check_byte_ids(ids, num_ids)
+        ids = ids.long()
     else:
         rows = [text_to_ids(text) for text in ([texts] if isinstance(texts, (str, bytes)) else texts)]
         if not rows or len({len(row) for row in rows}) != 1:
@@ -133,4 +136,9 @@ def _as_ids(texts: Texts) -> Tensor:
         ids = torch.stack(rows)
     if ids.shape[1] < 2:
         raise ValueError(f"texts must have at least 2 bytes (one to read, one to predict), got {ids.shape[1]}")
+    if ids.shape[1] > MOST_BYTES + 1:
+        raise ValueError(
+            f"texts must have at most {MOST_BYTES + 1} bytes to be enumerated (T + 1 bytes have 2^(T - 1) boundary "
+            f"strings), got {ids.shape[1]}"
+        )
     return ids

@@ -18,6 +18,7 @@ from rltok_rl.diagnostics.gradients import Signal, policy_gradient, signal_to_no
 from rltok_rl.functional.rewards import REWARDS
 from rltok_rl.models.flops import forward_flops, update_flops
 from rltok_rl.models.unet import UNet
+from rltok_rl.objectives.base import read
 
 Draw = Callable[[int], TensorDictBase]
 """From rows per text to a fresh rollout [B, T] without gradient."""
@@ -46,7 +47,10 @@ class Candidate:
         judged = rollout.copy()
         following = judged["next"].copy()
         final, early = (following[name].squeeze(-1) for name in ("final_log_prob", "early_log_prob"))
-        entropy = rollout.get("early_entropy", following["early_log_prob"]).squeeze(-1)
+        if self.reward == "entropy_relative":
+            entropy = read(rollout, "early_entropy", remedy=" (an environment adds it with observe_entropy=True)")
+        else:
+            entropy = early  # of no use there
         judged["next"] = following.set("reward", REWARDS[self.reward](final, early, entropy).unsqueeze(-1))
         judged = self.estimator(judged)  # before it is learned from: the baseline has not seen this batch
         if self.learn is not None:

@@ -33,7 +33,7 @@ def no_baseline(returns: Tensor, *, mask: Tensor | None = None, process_group: P
         >>> no_baseline(torch.tensor([3.0, 5.0]), mask=torch.tensor([True, False]))
         tensor([3., 0.])
     """
-    check_mask(mask, returns, "returns")
+    _check_returns(returns, mask)
     return zero_masked(returns, mask)
 
 
@@ -121,7 +121,7 @@ def group_centred(
             f"group_size must be at least 2 and divide the rows of returns [B, T], got group_size={group_size} "
             f"and returns {[*returns.shape]}"
         )
-    check_mask(mask, returns, "returns")
+    _check_returns(returns, mask)
     apart = returns.unflatten(0, (-1, group_size)).transpose(0, 1)  # [g, B / g, T]: the group is the leading dimension
     apart_mask = None if mask is None else mask.unflatten(0, (-1, group_size)).transpose(0, 1)
     total, count = sum_and_count(apart, apart_mask, dim=0)
@@ -157,10 +157,12 @@ def z_normalised(
     Example:
         >>> z_normalised(torch.tensor([[1.0, 3.0]]))
         tensor([[-1.,  1.]])
+
+    Reference: https://arxiv.org/abs/2006.05990 measures what it does to PPO
     """
     if returns.numel() < 2:
         raise ValueError(f"z_normalised needs at least 2 steps, got returns {[*returns.shape]}")
-    check_mask(mask, returns, "returns")
+    _check_returns(returns, mask)
     wide = returns.to(torch.promote_types(returns.dtype, torch.float32))
     mean = masked_mean(wide, mask, process_group=process_group)
     deviation = zero_masked(wide - mean, mask)
@@ -214,12 +216,14 @@ def running_mean(
         >>> second, state = running_mean(torch.tensor([[5.0]]), state)
         >>> first, second
         (tensor([[4.]]), tensor([[1.]]))
+
+    Reference: Williams, Simple Statistical Gradient-Following Algorithms (reinforcement comparison), 1992
     """
     if not 0.0 <= decay <= 1.0:
         raise ValueError(f"decay must lie in [0, 1], got {decay}")
     if state.total.shape != returns.shape[-1:]:
         raise ValueError(f"state must hold {returns.shape[-1]} positions, got {[*state.total.shape]}")
-    check_mask(mask, returns, "returns")
+    _check_returns(returns, mask)
     known = state.total / state.count.clamp(min=torch.finfo(state.count.dtype).tiny)
     advantages = zero_masked(returns - known, mask).to(returns.dtype)
     rows = returns.detach().reshape(-1, returns.shape[-1])
@@ -228,11 +232,18 @@ def running_mean(
     return advantages, RunningMean(decay * state.total + total, decay * state.count + count)
 
 
+def _check_returns(returns: Tensor, mask: Tensor | None) -> None:
+    """Require floating-point returns, whose mean they can be compared with, and a mask that fits."""
+    if not returns.dtype.is_floating_point:
+        raise TypeError(f"returns must be a floating-point tensor, got {returns.dtype}")
+    check_mask(mask, returns, "returns")
+
+
 def _centre(
     returns: Tensor, mask: Tensor | None, process_group: ProcessGroup | None, name: str
 ) -> tuple[Tensor, Tensor]:
     """Returns minus their mean over rows at each position, and the number of real rows there."""
-    check_mask(mask, returns, "returns")
+    _check_returns(returns, mask)
     leading = tuple(range(returns.dim() - 1))
     num_rows = returns[..., :1].numel() if returns.shape[-1] else 2
     if process_group is not None:

@@ -47,7 +47,11 @@ def control_variate(
         >>> x = torch.arange(8.0).view(4, 2)
         >>> control_variate(3 * x + 1, x[..., None], ridge=0.0).abs().max() < 1e-4
         tensor(True)
+
+    Reference: Greensmith, Bartlett and Baxter, Variance Reduction Techniques for Gradient Estimates, 2004
     """
+    if not returns.dtype.is_floating_point:
+        raise TypeError(f"returns must be a floating-point tensor, got {returns.dtype}")
     if regressors.shape[:-1] != returns.shape:
         raise ValueError(f"regressors must be {[*returns.shape, 'F']}, got {[*regressors.shape]}")
     if not 0 <= ridge < float("inf"):
@@ -60,6 +64,11 @@ def control_variate(
     features = zero_masked(regressors, None if mask is None else mask.unsqueeze(-1)).double()
     features = features.reshape(-1, length, width)  # [n, T, F]
     before, num_rows = _rows_before(len(targets), process_group, returns.device)
+    if num_rows < 2:
+        raise ValueError(
+            f"control_variate fits on other rows than it judges and needs at least 2 of them, got returns "
+            f"{[*returns.shape]}; running_mean and no_baseline work with one"
+        )
     if not 2 <= folds <= num_rows:
         raise ValueError(f"folds must lie in 2..{num_rows}, the number of rows, got {folds}")
     fold = (torch.arange(len(targets), device=returns.device) + before) % folds  # [n]

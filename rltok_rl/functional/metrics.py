@@ -30,6 +30,8 @@ def effective_sample_size(
     Example:
         >>> effective_sample_size(torch.zeros(5))
         tensor(1.)
+
+    Reference: Kish, Survey Sampling, 1965
     """
     check_mask(mask, log_ratios, "log_ratios")
     wide = log_ratios.to(torch.promote_types(log_ratios.dtype, torch.float32))
@@ -58,6 +60,8 @@ def approximate_kl(
     Example:
         >>> approximate_kl(torch.zeros(5))
         tensor(0.)
+
+    Reference: http://joschu.net/blog/kl-approx.html (its third estimator)
     """
     quiet = zero_masked(log_ratios, mask)
     return masked_mean(torch.expm1(quiet) - quiet, mask, process_group=process_group)

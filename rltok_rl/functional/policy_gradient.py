@@ -97,6 +97,8 @@ def importance_weighted(
     Example:
         >>> importance_weighted(torch.tensor([-0.5]), torch.tensor([-0.5]), torch.tensor([2.0]))
         tensor([-1.])
+
+    Reference: Precup, Sutton and Singh, Eligibility Traces for Off-Policy Policy Evaluation, 2000
     """
     _same_shape(log_probs=log_probs, old_log_probs=old_log_probs, advantages=advantages)
     if max_weight is not None and not max_weight > 0:

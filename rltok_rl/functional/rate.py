@@ -34,6 +34,13 @@ def straight_through(boundaries: Tensor, probs: Tensor) -> Tensor:
 
     Returns:
         [*L].
+
+    Example:
+        >>> p = torch.tensor([0.25, 0.75], requires_grad=True)
+        >>> straight_through(torch.tensor([1, 0]), p).tolist()
+        [1.0, 0.0]
+
+    Reference: https://arxiv.org/abs/1308.3432
     """
     return boundaries.to(probs.dtype) + probs - probs.detach()
 
@@ -255,6 +262,13 @@ def controlled_logits(
         coefficient: [] c, without gradient.
         mask: [*L] bool.
         process_group: the processes that train together.
+
+    Returns:
+        [] loss.
+
+    Example:
+        >>> controlled_logits(torch.tensor([0.0, 2.0]), torch.tensor(0.5))
+        tensor(0.5000)
     """
     return coefficient * loss_mean(logits, mask, process_group=process_group)
 
@@ -273,6 +287,15 @@ def priced_boundaries(
         price: [] nats per boundary, without gradient.
         mask: [*L] bool.
         process_group: the processes that train together.
+
+    Returns:
+        [] loss.
+
+    Example:
+        >>> priced_boundaries(torch.tensor([0.0, 0.0]), torch.tensor(0.5))
+        tensor(0.2500)
+
+    Reference: https://arxiv.org/abs/2007.03964 (a controller of a Lagrange multiplier)
     """
     return price * loss_mean(zero_masked(logits, mask).sigmoid(), mask, process_group=process_group)
 

@@ -201,6 +201,8 @@ def td_lambda_return(
         >>> one = torch.ones(1, 2)
         >>> td_lambda_return(one, 0 * one, one, 0.5, 0.0)
         tensor([[1.5000, 1.5000]])
+
+    Reference: Sutton, Learning to Predict by the Methods of Temporal Differences, 1988
     """
     options = {"done": done, "terminated": terminated, "mask": mask}
     advantages = generalized_advantage(rewards, values, next_values, gamma, lmbda, **options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from tensordict import TensorDictBase
 from tensordict.utils import NestedKey
 from torch import Tensor
@@ -98,6 +99,18 @@ def free_steps(loss: LossModule, tensordict: TensorDictBase, forced: NestedKey) 
         return real
     free = ~read_flags(tensordict, forced)
     return free if real is None else free & real
+
+
+def last_steps(real: Tensor | None, like: Tensor) -> Tensor:
+    """[*B, T] bool, the last real step of each row.
+
+    Args:
+        real: [*B, T] bool, the steps that are real; None for all.
+        like: [*B, T].
+    """
+    if real is None:
+        real = torch.ones_like(like, dtype=torch.bool)
+    return real & ~F.pad(real[..., 1:], (0, 1))
 
 
 class MissingEntryError(KeyError):

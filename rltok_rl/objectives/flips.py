@@ -12,6 +12,7 @@ from tensordict.utils import NestedKey
 from torch import Tensor
 
 from rltok_rl.functional.likelihood import byte_log_prob
+from rltok_rl.functional.numbers import check_count
 from rltok_rl.functional.returns import discounted_return
 from rltok_rl.models.flops import forward_flops
 from rltok_rl.models.unet import UNet
@@ -61,11 +62,9 @@ class LocalFlips(ReturnEstimator):
         **options: Any,
     ) -> None:
         super().__init__(gamma=gamma, **options)
-        for name, value in (("num_flips", num_flips), ("span", span)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        self.num_flips, self.span = check_count("num_flips", num_flips), check_count("span", span)
         self.__dict__["model"] = model  # asked, not owned
-        self.num_flips, self.span, self.price, self.generator = num_flips, span, price, generator
+        self.price, self.generator = price, generator
 
     @property
     def in_keys(self) -> list[NestedKey]:

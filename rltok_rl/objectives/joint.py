@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,6 +43,9 @@ class JointLoss(LossModule):
         unknown = sorted(set(coefficients) - set(terms))
         if unknown or not terms:
             raise ValueError(f"coefficients must name terms of the loss, {sorted(terms)}, got {unknown}")
+        wild = {name: value for name, value in coefficients.items() if not math.isfinite(value)}
+        if wild:
+            raise ValueError(f"coefficients must be finite numbers, got {wild}")
         clashing = [name for name in terms if not name.isidentifier()]
         if clashing:
             raise ValueError(f"terms must have names that are identifiers, got {clashing}")
@@ -87,7 +91,8 @@ class JointLoss(LossModule):
         """The loss of the authors' released code, where it differs from the paper's.
 
         The two next-byte losses are mixed, ``0.9 L_auto + 0.1 L_early``; the batch mean spans the rows of one device's
-        micro-batch; the policy's mean is over all positions; both ends of a row count in the rate.
+        micro-batch; the policy's mean is over all positions, of which both ends count 0; both ends of a row count
+        in the rate.
 
         Args:
             target_rate: boundaries per byte.
@@ -99,7 +104,7 @@ class JointLoss(LossModule):
         estimator: dict[str, Any] = {"gamma": gamma, "group_size": rows_per_mean, "exclude_self": False}
         terms = {
             "language_model": LanguageModelLoss(**options),
-            "policy": BoundaryReinforceLoss("group_centred", average="all", **options, **estimator),
+            "policy": BoundaryReinforceLoss("group_centred", average="released", **options, **estimator),
             "rate": RateLoss(target_rate, ends="released", **options),
             "early_exit": EarlyExitLoss(**options),
         }

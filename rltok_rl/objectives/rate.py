@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import dispatch
 from tensordict.utils import NestedKey
@@ -19,7 +18,7 @@ from rltok_rl.functional.rate import (
     controller_update,
     priced_boundaries,
 )
-from rltok_rl.objectives.base import StepLoss, read
+from rltok_rl.objectives.base import StepLoss, last_steps, read
 
 CONTROLLERS = {"pi": (3.0, 0.005), "price": (15.0, 0.02)}
 """Controls that remember, and their gains (proportional, integral): a proportional-integral controller of the mean
@@ -132,11 +131,7 @@ class RateLoss(StepLoss):
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """The ends of each row as the released code counts them."""
         real = self.steps(tensordict)
-        ends = torch.zeros_like(boundaries)
-        ends[..., -1] = True
-        if real is not None:  # the last real step of each row
-            following = torch.nn.functional.pad(real[..., 1:], (0, 1))
-            ends = real & ~following
+        ends = last_steps(real, boundaries)
         if tensordict.get(self.tensor_keys.forced, None) is not None:
             ends = ends | read(tensordict, self.tensor_keys.forced)
         return logits.masked_fill(ends, RELEASED_LOGIT), boundaries | ends, real

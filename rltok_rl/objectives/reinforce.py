@@ -9,11 +9,12 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase, dispatch
 from tensordict.utils import NestedKey
+from torch import Tensor
 from torchrl.objectives.value import ValueEstimatorBase
 
 from rltok_rl.functional.policy_gradient import importance_weighted, score_function
 from rltok_rl.functional.reduction import zero_masked
-from rltok_rl.objectives.base import StepLoss, read
+from rltok_rl.objectives.base import StepLoss, last_steps, read
 from rltok_rl.objectives.critics import VTraceReturn
 from rltok_rl.objectives.estimators import ESTIMATORS
 from rltok_rl.objectives.policy import (
@@ -45,8 +46,9 @@ class BoundaryReinforceLoss(StepLoss):
         actor: scores the decisions; None reads ``action_log_prob``.
         off_policy: weigh decisions by ``pi / pi_old`` (needs an actor).
         max_weight: largest weight.
-        average: over ``"free"`` decisions, or over ``"all"`` real steps as in the authors' released code, where
-            forced decisions count 0.
+        average: over ``"free"`` decisions, or over ``"all"`` real steps, where forced decisions count 0.
+            ``"released"`` is the mean of the authors' released code: over all real steps, where the last decision of
+            each row counts 0 too, because it is forced there.
         reduction: see :class:`~rltok_rl.objectives.base.StepLoss`.
         process_group: see there.
         **estimator_options: of an estimator given by name: ``gamma``, ``group_size``, ...
@@ -85,14 +87,14 @@ class BoundaryReinforceLoss(StepLoss):
         actor: TensorDictModuleBase | None = None,
         off_policy: bool = False,
         max_weight: float | None = None,
-        average: Literal["free", "all"] = "free",
+        average: Literal["free", "all", "released"] = "free",
         reduction: Literal["mean", "sum", "none"] = "mean",
         process_group: Any = None,
         **estimator_options: Any,
     ) -> None:
         super().__init__(reduction=reduction, process_group=process_group)
-        if average not in ("free", "all"):
-            raise ValueError(f"average must be one of ['free', 'all'], got {average!r}")
+        if average not in ("free", "all", "released"):
+            raise ValueError(f"average must be one of ['free', 'all', 'released'], got {average!r}")
         if off_policy and actor is None:
             raise ValueError("off_policy needs an actor that scores the decisions of another policy, got actor=None")
         if max_weight is not None and not off_policy:
@@ -138,8 +140,10 @@ class BoundaryReinforceLoss(StepLoss):
         """A tensordict without batch dimension: the loss and its figures."""
         keys = self.tensor_keys
         tensordict, advantages = advantages_of(tensordict, keys.advantage, self._value_estimator)
-        free = self.free_steps(tensordict, keys.forced)
+        free = self._judged_steps(tensordict, advantages)
         figures = advantage_figures(advantages, free, self.process_group)
+        # Zeros where nothing counts: what stands there may not be a number, and 0 times that is none either.
+        advantages = zero_masked(advantages, free)
         if self.actor_network is None:
             log_probs = carries_gradient(read(tensordict, keys.action_log_prob), keys.action_log_prob)
             objective = score_function(log_probs, advantages)
@@ -147,7 +151,6 @@ class BoundaryReinforceLoss(StepLoss):
                 figures["entropy"] = self.figure(read(tensordict, keys.entropy), free)
         else:
             log_probs, entropy = scores_of(tensordict, self.actor_network, keys.action)
-            # Zeros where nothing counts: what stands there may not be a number, and 0 times that is none either.
             log_probs = zero_masked(log_probs, free)
             old = zero_masked(read(tensordict, keys.action_log_prob).detach(), free)
             if self.off_policy:
@@ -158,9 +161,17 @@ class BoundaryReinforceLoss(StepLoss):
                 "entropy": self.figure(entropy, free),
                 **update_figures(log_probs - old, free, self.process_group),
             }
-        if self.average == "all" and free is not None:
+        if self.average != "free" and free is not None:
             objective, free = torch.where(free, objective, 0.0), self.steps(tensordict)
         return TensorDict({"loss_policy": self.reduce(-objective, free), **figures})
+
+    def _judged_steps(self, tensordict: TensorDictBase, like: Tensor) -> Tensor | None:
+        """[*B, T] bool, the real steps whose decision is the policy's; None where all are."""
+        free = self.free_steps(tensordict, self.tensor_keys.forced)
+        if self.average != "released":
+            return free
+        inner = ~last_steps(self.steps(tensordict), like)
+        return inner if free is None else free & inner
 
 
 class EntropyBonus(StepLoss):

@@ -23,6 +23,7 @@ from torchrl.modules import set_recurrent_mode
 from torchrl.objectives import A2CLoss, ClipPPOLoss, ReinforceLoss
 from torchrl.objectives.value import GAE
 
+from rltok_rl.data import TextSource
 from rltok_rl.models import UNet, preset
 
 TEXT = "Call me Ishmael. Some years ago - never mind how long precisely - I thought I would sail about a little. " * 3
@@ -202,6 +203,17 @@ def test_parallel_collector_honours_the_stock_options(env, model):
     short = batch(frames_per_batch=40, set_truncated=True)  # half an episode
     assert short.shape == (4, 10) and bool(short["next", "truncated"][:, -1].all())
     assert not bool(batch(frames_per_batch=40)["next", "truncated"].any())
+
+
+def test_texts_that_end_inside_a_batch_have_numbers_of_their_own(model):
+    source = TextSource(["abcd", "a text that is longer", "x" * 9], short_documents="whole")
+    env, numbers = ByteBoundaryEnv(model, source, num_steps=20, batch_size=(2,), seed=0), []
+    for batch in ParallelCollector(env, RandomActor(0.3), total_frames=120, frames_per_batch=60):
+        first, ids = batch["position"].squeeze(-1) == 0, batch["collector", "traj_ids"]
+        assert first.sum() > 4
+        assert torch.equal(ids[:, 1:] != ids[:, :-1], first[:, 1:])
+        numbers += ids[first].tolist()
+    assert len(set(numbers)) == len(numbers)
 
 
 def test_replay_buffer(env, model):

@@ -134,15 +134,26 @@ def test_the_model_is_left_alone(model):
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        ("x" * 31, r"num_steps must lie in 1\.\.16 to be enumerated .* got 30"),
+        ("x" * 30, r"texts must have at most 17 bytes to be enumerated \(T \+ 1 bytes have .*\), got 30"),
         (["ab", "abc"], r"texts must be at least one, all of one length, got lengths \[2, 3\]"),
         ([], r"got lengths \[\]"),
         ("a", "texts must have at least 2 bytes"),
+        (torch.full((1, 5), 999), r"byte_ids must lie in 0\.\.255, got 999 at index \[0, 0\]"),
     ],
 )
 def test_what_cannot_be_enumerated_is_refused(model, texts, message):
     with pytest.raises(ValueError, match=message):
         exact_gradient(model, texts)
+
+
+def test_ids_that_are_no_integers_are_refused(model):
+    """They used to be cut to integers without a word."""
+    with pytest.raises(TypeError, match="byte_ids must be an integer tensor, got torch.float32"):
+        exact_gradient(model, torch.rand(1, 5))
+    with pytest.raises(ValueError, match=r"num_steps must lie in 1\.\.16 to be enumerated .* got 30"):
+        boundary_strings(30)
+    narrow = torch.tensor([list(b"to be")], dtype=torch.uint8)
+    torch.testing.assert_close(exact_gradient(model, narrow).loss, exact_gradient(model, "to be").loss)
 
 
 def test_an_unknown_reward_is_refused(model):

@@ -179,8 +179,10 @@ def test_flips_leave_forced_decisions_and_the_rollout_alone(model):
     assert (tried >= 4).all() and (tried <= 8).all()  # four blocks, two rows each, the same decision at worst
     with pytest.raises(ValueError, match="every row must be one text from its first byte on; the positions of row 0"):
         LocalFlips(model, gamma=0.9)(rollout[:, 3:])
-    with pytest.raises(ValueError, match="span must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="span must be an integer of at least 1, got 0"):
         LocalFlips(model, gamma=0.9, span=0)
+    with pytest.raises(ValueError, match="num_flips must be an integer of at least 1, got 1.5"):
+        LocalFlips(model, gamma=0.9, num_flips=1.5)
 
 
 def test_decided_policies_have_nothing_to_flip(model):
@@ -203,6 +205,16 @@ def test_what_learns_judges_before_it_learns():
     following = {"final_log_prob": torch.zeros(2, 3, 1), "early_log_prob": torch.zeros(2, 3, 1)}
     one.advantages(TensorDict({"next": TensorDict(following, [2, 3])}, [2, 3]))
     assert seen == ["judged", "learned"]
+
+
+def test_a_reward_that_needs_the_entropy_is_not_given_something_else():
+    """It used to be the early exit's log-likelihood where the rollout had no entropy."""
+    following = {"final_log_prob": torch.zeros(2, 3, 1), "early_log_prob": -torch.ones(2, 3, 1)}
+    rollout = TensorDict({"next": TensorDict(following, [2, 3])}, [2, 3])
+    one = Candidate("entropy", make_estimator("discounted_return", gamma=0.0), reward="entropy_relative")
+    with pytest.raises(KeyError, match=r"must hold 'early_entropy' \(an environment adds it with observe_entropy=True"):
+        one.advantages(rollout)
+    assert (one.advantages(rollout.set("early_entropy", torch.full((2, 3, 1), 2.0))) == 2).all()
 
 
 def test_two_candidates_of_one_name_are_refused(model):

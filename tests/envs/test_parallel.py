@@ -226,6 +226,13 @@ def test_transforms_and_stepping_after_a_parallel_rollout(make_env, model):
     base.reset()
 
 
+@torch.no_grad()
+def test_a_parallel_rollout_is_the_environments_own(make_env):
+    """As its page says: no transform around the environment is applied to it."""
+    wrapped, plain = TransformedEnv(make_env(), RewardScaling(0.0, 2.0)), make_env()
+    assert_same_rollout(plain.parallel_rollout(actions=ONES), wrapped.parallel_rollout(actions=ONES))
+
+
 ONES = torch.ones(3, 5, dtype=torch.int64)
 
 

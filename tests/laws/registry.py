@@ -40,6 +40,35 @@ def vtrace_advantages(rewards: Tensor, gamma: float, **options: Any) -> Tensor:
     return policy_gradient.vtrace(rewards, *values, torch.zeros_like(rewards), gamma, **options)[0]
 
 
+class SameDecisions:
+    """An actor that finds every decision as likely as it was when it was taken."""
+
+    in_keys = ["action_log_prob"]
+
+    def __init__(self) -> None:
+        self.stored = torch.empty(0)
+
+    def get_dist(self, tensordict: TensorDict) -> SameDecisions:
+        self.stored = tensordict["action_log_prob"]
+        return self
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        return self.stored
+
+
+def as_rollout(rewards: Tensor, done: Tensor | None = None, mask: Tensor | None = None, **entries: Any) -> TensorDict:
+    """[*B, T] with a critic that says 0, decisions, and what else is given."""
+    ends = torch.zeros_like(rewards, dtype=torch.bool) if done is None else done
+    column, wide_ends = rewards.unsqueeze(-1), ends.unsqueeze(-1)
+    zero = torch.zeros_like(column)
+    following = {"reward": column, "done": wide_ends, "terminated": wide_ends, "state_value": zero}
+    decisions = {"action": torch.zeros_like(rewards), "action_log_prob": torch.zeros_like(rewards)}
+    entries |= {"state_value": zero, "next": following, **decisions}
+    if mask is not None:
+        entries["valid"] = mask
+    return TensorDict(entries, rewards.shape)
+
+
 def estimate(
     name: str,
     entry: str,
@@ -50,17 +79,10 @@ def estimate(
     mask: Tensor | None = None,
     **options: Any,
 ) -> Tensor:
-    """The same through a TorchRL estimator, with a critic that says 0 where it takes one."""
-    ends = torch.zeros_like(rewards, dtype=torch.bool) if done is None else done
-    column, wide_ends = rewards.unsqueeze(-1), ends.unsqueeze(-1)
-    zero = torch.zeros_like(column)
-    following = {"reward": column, "done": wide_ends, "terminated": wide_ends, "state_value": zero}
-    entries: dict[str, Any] = {"state_value": zero, "next": following}
-    if mask is not None:
-        entries["valid"] = mask
+    """The same through a TorchRL estimator."""
     mask_key = None if mask is None else "valid"
     estimator = make_estimator(name, gamma=gamma, differentiable=True, mask_key=mask_key, **options)
-    return estimator(TensorDict(entries, rewards.shape)).get(entry).squeeze(-1)
+    return estimator(as_rollout(rewards, done, mask)).get(entry).squeeze(-1)
 
 
 FUNCTIONS: dict[str, Callable[..., Tensor]] = {
@@ -74,6 +96,10 @@ ESTIMATORS: dict[str, Callable[..., Tensor]] = {
     "estimator discounted_return": partial(estimate, "discounted_return", "advantage"),
     "estimator critic_advantage": partial(estimate, "critic_advantage", "advantage", lmbda=1.0),
     "estimator critic_advantage, target": partial(estimate, "critic_advantage", "value_target", lmbda=1.0),
+    "estimator vtrace_return": partial(estimate, "vtrace_return", "advantage", actor_network=SameDecisions()),
+    "estimator vtrace_return, target": partial(
+        estimate, "vtrace_return", "value_target", actor_network=SameDecisions()
+    ),
 }
 RETURNS = FUNCTIONS | ESTIMATORS
 """(rewards [*B, T], gamma, *, done, mask) -> returns [*B, T]."""
@@ -106,13 +132,17 @@ def remembering(function: Callable[..., Any], batch: Tensor) -> Callable[..., Te
     return judge
 
 
-def fitted(returns_: Tensor, *, mask: Tensor | None = None, process_group: Any = None) -> Tensor:
+def some_regressors(returns_: Tensor) -> Tensor:
     """Regressors that differ from position to position, and from row to row."""
     size, length = returns_[..., 0].numel(), returns_.shape[-1]
     position = torch.arange(length, dtype=torch.float64).expand_as(returns_)
     row = torch.arange(size, dtype=torch.float64).view(*returns_.shape[:-1], 1).expand_as(returns_)
-    regressors = torch.stack((position, (row * 1.7 + position).sin()), -1)
-    return baselines.control_variate(returns_, regressors, mask=mask, process_group=process_group)
+    return torch.stack((position, (row * 1.7 + position).sin()), -1)
+
+
+def fitted(returns_: Tensor, *, mask: Tensor | None = None, process_group: Any = None) -> Tensor:
+    """A regression on what is known of each position and row."""
+    return baselines.control_variate(returns_, some_regressors(returns_), mask=mask, process_group=process_group)
 
 
 def estimator(name: str, **options: Any) -> Callable[..., Tensor]:
@@ -122,6 +152,22 @@ def estimator(name: str, **options: Any) -> Callable[..., Tensor]:
         return estimate(name, "advantage", returns_, 0.0, mask=mask, process_group=process_group, **options)
 
     return judge
+
+
+def remembering_estimator(returns_: Tensor, *, mask: Tensor | None = None, process_group: Any = None) -> Tensor:
+    """The estimator of a running mean that has judged one batch before."""
+    length, options = returns_.shape[-1], {"gamma": 0.0, "differentiable": True, "process_group": process_group}
+    judge = make_estimator("running_mean", num_steps=length, mask_key=None, **options)
+    judge(as_rollout(EARLIER[..., :length].to(returns_.dtype)))
+    judge.mask_key = None if mask is None else "valid"
+    return judge(as_rollout(returns_, mask=mask))["advantage"].squeeze(-1)
+
+
+def fitted_estimator(returns_: Tensor, *, mask: Tensor | None = None, process_group: Any = None) -> Tensor:
+    """The estimator of a regression."""
+    options = {"regressor_keys": ("known",), "hindsight": False, "mask_key": None if mask is None else "valid"}
+    judge = make_estimator("control_variate", gamma=0.0, differentiable=True, process_group=process_group, **options)
+    return judge(as_rollout(returns_, mask=mask, known=some_regressors(returns_)))["advantage"].squeeze(-1)
 
 
 EARLIER = torch.linspace(-1, 2, 4 * 64).view(4, 64)
@@ -146,6 +192,8 @@ BASELINES: dict[str, Baseline] = {
     "estimator z_normalised": Baseline(
         estimator("z_normalised"), unbiased=False, centred=False, linear=False, module=True
     ),
+    "estimator running_mean": Baseline(remembering_estimator, centred=False, absorbs=False, linear=False, module=True),
+    "estimator control_variate": Baseline(fitted_estimator, centred=False, blind_to_rows=False, module=True),
 }
 
 

@@ -106,12 +106,16 @@ def test_z_normalised_has_mean_0_and_spread_1():
     assert found.mean().abs() < 1e-7 and abs(found.std(correction=0) - 1) < 1e-6
 
 
-def test_a_running_mean_is_the_mean_of_what_came_before():
+@pytest.mark.parametrize("decay", [1.0, 0.5, 0.0])
+def test_a_running_mean_is_the_mean_of_what_came_before(decay):
+    """A batch weighs ``decay`` to the number of batches since, in sum and count alike: 0 leaves the last one."""
     batches = [draw(3, 5) for _ in range(4)]
     state = RunningMean.empty(5)
     for number, batch in enumerate(batches):
-        found, state = running_mean(batch, state, decay=1.0)
-        before = torch.cat(batches[:number]).mean(0) if number else torch.zeros(5, dtype=torch.float64)
+        found, state = running_mean(batch, state, decay=decay)
+        weights = [decay ** (number - 1 - earlier) for earlier in range(number)]
+        means = [weight * one.mean(0) for weight, one in zip(weights, batches, strict=False)]
+        before = sum(means) / sum(weights) if number else torch.zeros(5, dtype=torch.float64)
         torch.testing.assert_close(found, batch - before, rtol=1e-5, atol=1e-6)
 
 
@@ -271,11 +275,20 @@ def test_masks_that_do_not_fit_are_refused(name):
         judge(name, draw(), mask=torch.ones(SHAPE))
 
 
+@functions
+def test_integers_are_refused(name):
+    """Advantages in the dtype of the returns would be cut to integers: half of them to 0."""
+    with pytest.raises(TypeError, match="returns must be a floating-point tensor, got torch.int64"):
+        judge(name, torch.ones(SHAPE, dtype=torch.int64))
+
+
 def test_other_bad_input_is_refused():
     with pytest.raises(ValueError, match="group_size must be at least 2 and divide the rows .* group_size=4"):
         group_centred(draw(6, 3), group_size=4)
     with pytest.raises(ValueError, match=r"folds must lie in 2\.\.6, the number of rows, got 7"):
         control_variate(draw(6, 3), draw(6, 3, 1), folds=7)
+    with pytest.raises(ValueError, match=r"control_variate fits on other rows .* needs at least 2 .* returns \[1, 3\]"):
+        control_variate(draw(1, 3), draw(1, 3, 1))
     with pytest.raises(ValueError, match=r"regressors must be \[6, 3, 'F'\], got \[6, 2, 1\]"):
         control_variate(draw(6, 3), draw(6, 2, 1))
     with pytest.raises(ValueError, match="ridge must be at least 0, got -1"):

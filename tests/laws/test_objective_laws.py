@@ -202,6 +202,12 @@ def test_effective_sample_size_by_hand(offset):
     torch.testing.assert_close(effective_sample_size(log_ratios), torch.tensor(0.8), rtol=1e-3, atol=0)
 
 
+@pytest.mark.parametrize(("clip", "outside"), [(0.2, 3), ((0.2, 1.0), 2), ((0.6, 0.2), 1), ((1.0, 9.0), 0)])
+def test_ratios_on_either_side_of_the_clip_are_counted(clip, outside):
+    log_ratios = torch.tensor([0.5, 0.5, 0.9, 1.1, 1.3]).log()
+    assert clip_fraction(log_ratios, clip) == pytest.approx(outside / 5)
+
+
 def test_kl_is_the_divergence_in_expectation():
     old, new = torch.tensor([0.3, 0.7]).log(), torch.tensor([0.6, 0.4]).log()
     exact = (old.exp() * (old - new)).sum()

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from tensordict import TensorDict
 
 from rltok_rl.functional.baselines import (
     RunningMean,
@@ -17,7 +18,10 @@ from rltok_rl.functional.baselines import (
     z_normalised,
 )
 from rltok_rl.functional.metrics import approximate_kl, clip_fraction, effective_sample_size, mean_and_spread
+from rltok_rl.functional.rate import RATE_CONTROLS
 from rltok_rl.functional.reduction import loss_mean, masked_mean
+from rltok_rl.objectives import RateLoss
+from rltok_rl.objectives.rate import CONTROLLERS
 
 ROWS, STEPS = 6, 9
 
@@ -44,6 +48,20 @@ def everything(returns, mask, group):
     }
 
 
+def controls(logits, boundaries, mask, group):
+    """Every rate control, on the rows of this process: its loss, and the gradient of its logits."""
+    found = {}
+    for name in (*RATE_CONTROLS, *CONTROLLERS):
+        given = logits.clone().requires_grad_()
+        if name in RATE_CONTROLS:
+            loss = RATE_CONTROLS[name](given, boundaries, 0.3, mask=mask, process_group=group)
+        else:
+            rollout = TensorDict({"logits": given, "action": boundaries, "forced": ~mask}, given.shape)
+            loss = RateLoss(0.3, control=name, process_group=group)(rollout)["loss_rate"]
+        found[name] = loss.detach(), torch.autograd.grad(loss, given)[0]
+    return found
+
+
 def data():
     generator = torch.Generator().manual_seed(3)
     returns = torch.randn(ROWS, STEPS, generator=generator)
@@ -61,6 +79,8 @@ def work(rank: int, folder: str) -> None:
     loss.backward()
     found = everything(returns[mine], mask[mine], dist.group.WORLD)
     torch.save({**found, "loss": loss.detach(), "gradient": weight.grad}, f"{folder}/{rank}.pt")
+    rates = controls(returns[mine], returns[mine] > 0.5, mask[mine], dist.group.WORLD)
+    torch.save(rates, f"{folder}/rates{rank}.pt")
     alone = leave_one_out(returns[:1] if rank == 0 else returns[1:2], process_group=dist.group.WORLD)
     torch.save(alone, f"{folder}/alone{rank}.pt")
     dist.destroy_process_group()
@@ -82,6 +102,15 @@ def test_two_processes_are_one(tmp_path: Path):
     loss.backward()
     for name, value in (("loss", loss.detach()), ("gradient", weight.grad)):  # data-parallel training averages
         torch.testing.assert_close(sum(half[name] for half in halves) / 2, value)
+    # A control is told the rate of all, and its push on each logit is what one process would give it.
+    shares = [torch.load(tmp_path / f"rates{rank}.pt") for rank in (0, 1)]
+    for name, (value, slope) in controls(returns, returns > 0.5, mask, None).items():
+        torch.testing.assert_close(
+            (shares[0][name][0] + shares[1][name][0]) / 2, value, msg=lambda m, n=name: f"{n}: {m}"
+        )
+        found = torch.cat([share[name][1] for share in shares]) / 2
+        torch.testing.assert_close(found, slope, msg=lambda m, n=name: f"{n}: {m}")
+        assert slope.abs().max() > 0
     # One row per process is two rows in all.
     alone = torch.cat([torch.load(tmp_path / f"alone{rank}.pt") for rank in (0, 1)])
     torch.testing.assert_close(alone, leave_one_out(returns[:2]))

@@ -6,16 +6,57 @@ import pytest
 import torch
 from tensordict.nn import TensorDictModule
 from torchrl.collectors import Collector
-from torchrl.envs import GymEnv, SerialEnv
-from torchrl.modules import OneHotCategorical, ProbabilisticActor
-from torchrl.objectives import ClipPPOLoss, ReinforceLoss
+from torchrl.envs import ExplorationType, GymEnv, SerialEnv
+from torchrl.envs.utils import set_exploration_type
+from torchrl.modules import OneHotCategorical, ProbabilisticActor, ValueOperator
+from torchrl.objectives import A2CLoss, ClipPPOLoss, ReinforceLoss
 
-from rltok_rl.objectives import ZeroCritic, make_estimator
+from rltok_rl.objectives import ESTIMATORS, ZeroCritic, make_estimator
 
 
 def episode_length(batch) -> float:
     """Mean steps per episode; an unfinished one counts in part."""
     return batch.numel() / max(1, int(batch["next", "done"].sum()))
+
+
+def make_actor(env, net) -> ProbabilisticActor:
+    return ProbabilisticActor(
+        TensorDictModule(net, ["observation"], ["logits"]),
+        in_keys=["logits"],
+        spec=env.action_spec,
+        distribution_class=OneHotCategorical,
+        return_log_prob=True,
+    )
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize("loss_type", [ClipPPOLoss, A2CLoss, ReinforceLoss])
+def test_every_estimator_judges_a_pole(name, loss_type):
+    """One batch with episodes that end inside; the gradient is that of the estimator's advantages."""
+    env = SerialEnv(4, lambda: GymEnv("CartPole-v1", device="cpu"))
+    env.set_seed(0)
+    actor = make_actor(env, torch.nn.Linear(4, 2))
+    with torch.no_grad(), set_exploration_type(ExplorationType.RANDOM):
+        batch = env.rollout(40, actor, break_when_any_done=False)
+    assert batch["next", "done"].any()
+    options = {
+        "running_mean": {"num_steps": 40},
+        "control_variate": {"regressor_keys": ("observation",), "hindsight": False},
+        "critic_advantage": {"value_network": ValueOperator(torch.nn.Linear(4, 1), in_keys=["observation"])},
+        "vtrace_return": {"actor_network": actor},
+    }
+    judged = make_estimator(name, gamma=0.97, **options.get(name, {}))(batch.clone())
+    advantages = judged["advantage"].squeeze(-1)
+    assert advantages.shape == (4, 40) and advantages.isfinite().all() and advantages.std() > 0
+    loss = loss_type(actor, ZeroCritic(), functional=False)
+    loss.make_value_estimator(make_estimator(name, gamma=0.97, **options.get(name, {})))
+    out = loss(batch.clone())
+    objective = out["loss_objective"] if "loss_objective" in out.keys() else out["loss_actor"]
+    log_probs = actor.get_dist(batch).log_prob(batch["action"])
+    weight = actor.module[0].module.weight
+    (found,) = torch.autograd.grad(objective, weight)
+    (expected,) = torch.autograd.grad(-(log_probs * advantages).mean(), weight)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -33,13 +74,7 @@ def test_a_pole_is_balanced(name, loss_type, epochs, batches):
     env = SerialEnv(8, lambda: GymEnv("CartPole-v1", device="cpu"))
     env.set_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(4, 32), torch.nn.Tanh(), torch.nn.Linear(32, 2))
-    actor = ProbabilisticActor(
-        TensorDictModule(net, ["observation"], ["logits"]),
-        in_keys=["logits"],
-        spec=env.action_spec,
-        distribution_class=OneHotCategorical,
-        return_log_prob=True,
-    )
+    actor = make_actor(env, net)
     loss = loss_type(actor, ZeroCritic(), functional=False)
     options = {"num_steps": 64} if name == "running_mean" else {}
     estimator = make_estimator(name, gamma=0.97, **options)

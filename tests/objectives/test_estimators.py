@@ -6,6 +6,7 @@ import pytest
 import torch
 from rltok_rl.agents import BoundaryCritic, LearnedBoundaryActor
 from tensordict import TensorDict
+from torchrl.modules import ValueOperator
 from torchrl.objectives.value import GAE, ValueEstimatorBase
 
 from rltok_rl.functional import baselines, policy_gradient, returns
@@ -165,6 +166,21 @@ def test_a_critic_is_an_option(model):
     theirs = GAE(gamma=0.9, lmbda=0.8, value_network=critic, deactivate_vmap=True)(rollout.clone())
     for key in ("advantage", "value_target"):
         torch.testing.assert_close(ours[key], theirs[key], rtol=1e-4, atol=1e-5)
+
+
+def test_the_value_after_a_step_may_have_parameters_of_its_own():
+    """A target network: twice the weights, for what follows alone."""
+    td = draw_rollout(known=torch.randn(*SHAPE, 3)).exclude("state_value", ("next", "state_value"))
+    td["next", "known"] = torch.randn(*SHAPE, 3)
+    critic = ValueOperator(torch.nn.Linear(3, 1, bias=False), in_keys=["known"])
+    params = TensorDict.from_module(critic)
+    estimator = make_estimator("critic_advantage", gamma=0.9, lmbda=0.8, value_network=critic)
+    value, ahead = (critic.module(td[key]).squeeze(-1).detach() for key in ("known", ("next", "known")))
+    reward, done = (td["next", key].squeeze(-1) for key in ("reward", "done"))
+    for target_params, following in ((None, ahead), (params.apply(lambda p: 2 * p), 2 * ahead)):
+        found = estimator(td.copy(), params=params, target_params=target_params)["advantage"].squeeze(-1)
+        expected = returns.generalized_advantage(reward, value, following, 0.9, 0.8, done=done)
+        torch.testing.assert_close(found, expected)
 
 
 def test_a_zero_critic_makes_gae_a_return():

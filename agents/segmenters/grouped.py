@@ -94,8 +94,8 @@ class GroupedSegmenter(Segmenter):
         group_advantages(torch.zeros(group_size), group_size, advantage)  # refuses unknown words
         self.advantage, self.detached, self.evaluation = advantage, detached, check_evaluation(evaluation)
         self.policy = perceptron(width, width if hidden is None else hidden)
-        nn.init.zeros_(self.policy[-1].weight)
-        nn.init.zeros_(self.policy[-1].bias)
+        for parameter in self.policy[-1].parameters():
+            nn.init.zeros_(parameter)
 
     @property
     def draws_at_random(self) -> bool:

@@ -162,6 +162,7 @@ class UNetCache:
     tokens: TokenCache
     decoder: WindowCache
     pending: Tensor  # [B] bool
+    bytes_before: Tensor  # [B, n - 1] int64, the bytes read last, for n-grams; 0 before the text
 
     @classmethod
     def empty(
@@ -196,6 +197,7 @@ class UNetCache:
             tokens=TokenCache(zeros(*held), zeros(*held), zeros(num_rows, dtype=torch.int64)),
             decoder=ring(config.num_decoder_layers),
             pending=zeros(num_rows, dtype=torch.bool),
+            bytes_before=zeros(num_rows, config.bytes_before, dtype=torch.int64),
         )
 
     @property
@@ -212,6 +214,17 @@ class UNetCache:
     def untouched(self) -> bool:
         """Whether no row has read anything."""
         return not bool((self.position > 0).any() or self.pending.any())
+
+    def remember_bytes(self, byte_ids: Tensor, rows: Tensor | None = None) -> None:
+        """Keep the last bytes of what rows read: [n, T] of ``rows`` [n], [B, T] without.
+
+        Args:
+            byte_ids: the bytes.
+            rows: [n] int64, the rows that read them; None for all.
+        """
+        before = self.bytes_before if rows is None else self.bytes_before[rows]
+        latest = torch.cat((before, byte_ids.long()), 1)[:, byte_ids.shape[1] :]
+        self.bytes_before = latest if rows is None else self.bytes_before.index_copy(0, rows, latest)
 
     def finish_window(self, states: Tensor, updates: Tensor, layout: TokenLayout, *, open_first: bool = False) -> None:
         """Take over what a whole window leaves behind, beside the keys and values that were recorded.
@@ -253,6 +266,7 @@ class UNetCache:
             self.update,
             self.tokens.count,
             self.pending,
+            self.bytes_before,
         ):
             state[rows] = 0
 
@@ -305,6 +319,8 @@ def check_cache_fits(model: UNet, cache: UNetCache) -> None:
         "decoder": (config.num_decoder_layers, cache.num_rows, config.window, *heads),
     }
     given = {name: tuple(getattr(cache, name).keys.shape) for name in expected}
+    expected["bytes_before"] = (cache.num_rows, config.bytes_before)
+    given["bytes_before"] = tuple(cache.bytes_before.shape)
     lags = cache.recent.shape[1]
     if given != expected or lags != config.num_lags:
         raise ValueError(

@@ -66,12 +66,14 @@ def observe(model: UNet, cache: UNetCache, byte_ids: Tensor, *, rows: Tensor | N
     check_pending(cache.pending[reading], expected=False)
     position = cache.position[reading]
     attend_at = cache.encoder.attention(reading, position, model.config.attention_cap)
-    state = model.encoder(model.embed(byte_ids), model.byte_angles(position), attend_at)  # [n, D]
+    embedded = model.embed(byte_ids[:, None], cache.bytes_before[reading]).squeeze(1)  # [n, D]
+    state = model.encoder(embedded, model.byte_angles(position), attend_at)  # [n, D]
     # Out of place: what was handed out before must not change.
     cache.encoder_state = cache.encoder_state.index_copy(0, reading, state.to(cache.encoder_state.dtype))
     cache.segment_sum = cache.segment_sum.index_add(0, reading, state.to(cache.segment_sum.dtype))
     cache.segment_length = cache.segment_length.index_add(0, reading, torch.ones_like(reading))
     cache.pending = cache.pending.index_fill(0, reading, True)
+    cache.remember_bytes(byte_ids[:, None], reading)
     base, lags = model.boundary_terms(state)  # [n], [n, w]
     logit = lagged_logit(base, lags, cache.recent[reading], cap=model.boundary_cap)
     return Observation(state, logit, model.early_logits(state))

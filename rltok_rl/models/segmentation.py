@@ -101,9 +101,8 @@ def policy_terms(model: UNet, byte_ids: Tensor, *, piece: int = PIECE) -> Bounda
         base [1, T] and lags [1, T, w], equal (to rounding) to those of one pass over the whole text.
     """
     piece = check_count("piece", piece)
-    reach = model.config.num_encoder_layers * (
-        model.config.window - 1
-    )  # bytes that a state can depend on before its own
+    # Bytes that a state can depend on before its own.
+    reach = model.config.num_encoder_layers * (model.config.window - 1) + model.config.bytes_before
     device = model.embedding.weight.device
     parts = []
     for start in range(0, len(byte_ids), piece):

@@ -20,6 +20,7 @@ from rltok_rl.models.config import UNetConfig
 from rltok_rl.models.heads import BoundaryHead, BoundaryTerms, ByteHead
 from rltok_rl.models.layers import LayerStack, RMSNorm
 from rltok_rl.models.mixing import Mixing, give_back, pool_tokens, token_updates
+from rltok_rl.models.ngrams import NgramEmbedding
 from rltok_rl.models.pooling import Layout, token_layout
 from rltok_rl.models.pretrained import Pretrained
 from rltok_rl.models.rotary import Rotary, rotary
@@ -68,6 +69,7 @@ class UNet(Pretrained, nn.Module):
         self.boundary_head = BoundaryHead(config)
         self.early_head = ByteHead(config)
         self.final_head = ByteHead(config)
+        self.ngrams = NgramEmbedding(config) if config.ngram_sizes else None
         self.reset_parameters()
 
     @torch.no_grad()
@@ -82,6 +84,8 @@ class UNet(Pretrained, nn.Module):
             elif isinstance(module, RMSNorm):
                 nn.init.zeros_(module.weight)
         nn.init.normal_(self.embedding.weight, std=self.config.width**-0.5)  # unit size after sqrt(D)
+        for table in self.ngrams.tables if self.ngrams is not None else ():
+            nn.init.normal_(table.weight, std=self.config.width**-0.5)
         nn.init.normal_(self.final_head.projection.weight, std=0.02)  # first predictions close to uniform
         self.early_head.load_state_dict(self.final_head.state_dict())
 
@@ -89,6 +93,8 @@ class UNet(Pretrained, nn.Module):
 
     def encode(self, byte_ids: Tensor, *, cache: UNetCache | None = None) -> Tensor:
         """Byte states X (Eq. 1): [B, T] to [B, T, D]."""
+        if cache is not None:
+            cache.remember_bytes(byte_ids)
         return self._run_bytes(self.encoder, self.embed(byte_ids), cache.encoder if cache else None)
 
     def boundary_terms(self, encoder_states: Tensor) -> BoundaryTerms:
@@ -199,9 +205,17 @@ class UNet(Pretrained, nn.Module):
         """The soft cap of boundary logits, None outside training."""
         return self.boundary_head.cap
 
-    def embed(self, byte_ids: Tensor) -> Tensor:
-        """Byte embeddings at unit size: [*L] to [*L, D]."""
-        return self.embedding(byte_ids.long()) * self.config.width**0.5
+    def embed(self, byte_ids: Tensor, before: Tensor | None = None) -> Tensor:
+        """Byte embeddings at unit size, with those of the n-grams that end there: [*B, T] to [*B, T, D].
+
+        Args:
+            byte_ids: [*B, T] the bytes.
+            before: [*B, n - 1] the bytes before them, where n-grams are as long; None is the beginning of a text.
+        """
+        embedded = self.embedding(byte_ids.long())
+        if self.ngrams is not None:
+            embedded = self.ngrams(embedded, byte_ids, before)
+        return embedded * self.config.width**0.5
 
     def byte_angles(self, positions: Tensor) -> Rotary:
         """Rotary angles of byte positions: [*L] to [*L, 1, head_size / 2]."""

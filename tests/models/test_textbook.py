@@ -17,6 +17,7 @@ CASES = {
     "uncapped": {"final_cap": None},
     "small caps": {"final_cap": 2.0, "attention_cap": 1.0, "boundary_cap": 1.0},
     "other scales": {"boundary_scale": 0.5, "target_rate": 0.4, "rope_base": 100.0, "norm_eps": 1e-2, "num_lags": 3},
+    "n-grams, summed": {"ngram_sizes": (3, 8), "ngram_buckets": 999, "ngram_scale": "sum", "num_special": 3},
     "other widths": {"byte_mlp_ratio": 2, "token_mlp_ratio": 3, "window": 5, "num_heads": 4},
 }
 

@@ -21,6 +21,7 @@ OPTIONS = {
     "short window": {"window": 2, "num_lags": 1},
     "deep, no lags": {"num_encoder_layers": 2, "num_token_layers": 2, "num_decoder_layers": 2, "num_lags": 0},
     "no byte layers": {"num_encoder_layers": 0, "num_decoder_layers": 0},
+    "n-grams": {"ngram_sizes": (3, 2, 7), "ngram_buckets": 50},
 }
 every_option = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
 

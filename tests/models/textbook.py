@@ -24,7 +24,7 @@ def _row(model, byte_ids: Tensor, boundaries: Tensor, training: bool) -> dict[st
     clock = torch.arange(length)
     window = (clock <= clock[:, None]) & (clock > clock[:, None] - config.window)
 
-    x = weights["embedding.weight"][byte_ids] * math.sqrt(config.width)
+    x = _embed(config, weights, byte_ids.tolist()) * math.sqrt(config.width)
     for i in range(config.num_encoder_layers):
         x = _layer(config, weights, f"encoder.{i}", x, clock, window)
 
@@ -63,6 +63,19 @@ def _row(model, byte_ids: Tensor, boundaries: Tensor, training: bool) -> dict[st
             config.final_cap,
         ),
     }
+
+
+def _embed(config, weights: dict[str, Tensor], byte_ids: list[int]) -> Tensor:
+    rows = []
+    for t in range(len(byte_ids)):
+        total = weights["embedding.weight"][byte_ids[t]]
+        for number, size in enumerate(config.ngram_sizes):
+            gram = [byte_ids[u] if u >= 0 else 0 for u in range(t - size + 1, t + 1)]
+            bits = sum(byte * 1_000_000_007**k for k, byte in enumerate(gram)) % 2**64
+            bucket = (bits - 2**64 if bits >= 2**63 else bits) % config.ngram_buckets  # as signed, rounded down
+            total = total + weights[f"ngrams.tables.{number}.weight"][bucket]
+        rows.append(total / (1 + len(config.ngram_sizes)) if config.ngram_scale == "mean" else total)
+    return torch.stack(rows)
 
 
 def _layer(config, weights: dict[str, Tensor], name: str, x: Tensor, clock: Tensor, mask: Tensor) -> Tensor:

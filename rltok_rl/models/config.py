@@ -53,10 +53,16 @@ class UNetConfig:
     """Soft cap of attention scores (Gemma 2 uses 50). It rules out the fused attention kernels."""
     final_cap: float | None = 30.0
     """Soft cap of next-byte logits, both heads (Gemma 2 uses 30)."""
-    pooling: Literal["select", "mean"] = "select"
-    """A token is its boundary byte's state (Eq. 7), or the mean over the bytes since the previous boundary."""
-    upsampling: Literal["add", "deviation"] = "add"
-    """Bytes receive the token output (Eq. 9), or only what the token layers added to their input."""
+    pooling: Literal["select", "mean", "attention"] = "select"
+    """A token is its boundary byte's state (Eq. 7), the mean over the bytes since the previous boundary, or attention
+    of the boundary byte to them."""
+    upsampling: Literal["add", "deviation", "attention"] = "add"
+    """Bytes receive the token output (Eq. 9), only what the token layers added to their input, or attention to the last
+    tokens."""
+    tokens_read: int = 2
+    """Tokens that a byte attends to where ``upsampling`` is ``"attention"``, the one that serves it included."""
+    smoothing: Literal["none", "detached", "gradient", "straight_through"] = "none"
+    """How far a token replaces those before it: by the probability of its boundary, without or with a gradient."""
     ngram_sizes: tuple[int, ...] = ()
     """Sizes n of the hashed n-grams whose embeddings are added to those of bytes; none by default. BLT: 3 to 8."""
     ngram_buckets: int = 16_384
@@ -73,7 +79,8 @@ class UNetConfig:
         for name in ("width", "num_heads", "num_token_layers", "window", "byte_mlp_ratio", "token_mlp_ratio"):
             object.__setattr__(self, name, check_count(name, getattr(self, name)))
         object.__setattr__(self, "ngram_sizes", _sizes(self.ngram_sizes))
-        object.__setattr__(self, "ngram_buckets", check_count("ngram_buckets", self.ngram_buckets))
+        for name in ("ngram_buckets", "tokens_read"):
+            object.__setattr__(self, name, check_count(name, getattr(self, name)))
         for name in ("num_encoder_layers", "num_decoder_layers", "num_special", "num_lags"):
             object.__setattr__(self, name, check_count(name, getattr(self, name), minimum=0))
         if self.width % (2 * self.num_heads):
@@ -94,8 +101,9 @@ class UNetConfig:
             cap = getattr(self, name)
             if cap is not None and not 0 < cap < math.inf:
                 raise ValueError(f"{name} must be positive and finite, or None (no cap), got {cap}")
-        _require_choice("pooling", self.pooling, ("select", "mean"))
-        _require_choice("upsampling", self.upsampling, ("add", "deviation"))
+        _require_choice("pooling", self.pooling, ("select", "mean", "attention"))
+        _require_choice("upsampling", self.upsampling, ("add", "deviation", "attention"))
+        _require_choice("smoothing", self.smoothing, ("none", "detached", "gradient", "straight_through"))
         _require_choice("ngram_scale", self.ngram_scale, ("mean", "sum"))
 
     @property

@@ -338,14 +338,14 @@ def check_cache_fits(model: UNet, cache: UNetCache) -> None:
     """Require a cache that was made for a model of these sizes, this dtype and this device."""
     config, weight = model.config, model.embedding.weight
     heads = (config.num_heads, config.head_size)
-    expected = {
+    expected: dict[str, tuple[int, ...]] = {
         "encoder": (config.num_encoder_layers, cache.num_rows, config.window, *heads),
         "tokens": (config.num_token_layers, cache.num_rows, cache.tokens.keys.shape[2], *heads),
         "decoder": (config.num_decoder_layers, cache.num_rows, config.window, *heads),
         "segment_bytes": (int(config.pooling == "attention"), cache.num_rows, config.window, *heads),
         "last_tokens": (int(config.upsampling == "attention"), cache.num_rows, config.tokens_read, *heads),
     }
-    given = {name: tuple(getattr(cache, name).keys.shape) for name in expected}
+    given: dict[str, tuple[int, ...]] = {name: tuple(getattr(cache, name).keys.shape) for name in expected}
     expected["bytes_before"] = (cache.num_rows, config.bytes_before)
     given["bytes_before"] = tuple(cache.bytes_before.shape)
     lags = cache.recent.shape[1]

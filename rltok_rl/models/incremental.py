@@ -139,7 +139,8 @@ def _close_tokens(model: UNet, cache: UNetCache, rows: Tensor, mixing: Mixing) -
     if mixing.smoothing is not None:
         share = mixing.smoothing[rows, None]  # before a row's first token its update is 0
         update = share * update + (1 - share) * cache.update[rows]
-    cache.update[rows] = update.to(cache.update.dtype)
+    update = update.to(cache.update.dtype)
+    cache.update[rows] = update
     if model.token_reading is not None:
         model.token_reading.write(update, position, cache.num_tokens[rows], cache.last_tokens, rows)
     cache.tokens.count[rows] += 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -88,8 +89,8 @@ class UNet(Pretrained, nn.Module):
             elif isinstance(module, RMSNorm):
                 nn.init.zeros_(module.weight)
         nn.init.normal_(self.embedding.weight, std=self.config.width**-0.5)  # unit size after sqrt(D)
-        for table in self.ngrams.tables if self.ngrams is not None else ():
-            nn.init.normal_(table.weight, std=self.config.width**-0.5)
+        for table in self.ngrams.parameters() if self.ngrams is not None else ():
+            nn.init.normal_(table, std=self.config.width**-0.5)
         nn.init.normal_(self.final_head.projection.weight, std=0.02)  # first predictions close to uniform
         self.early_head.load_state_dict(self.final_head.state_dict())
 
@@ -133,8 +134,8 @@ class UNet(Pretrained, nn.Module):
         check_boundaries(boundaries, encoder_states.shape[:2])
         mixing = self.own_mixing(encoder_states, boundaries.bool()) if mixing is None else mixing
         where = token_layout(boundaries.bool(), layout)
-        pooling, reading = self._token_attention(cache)
-        tokens_in = pool_tokens(encoder_states, where, mixing, pooling or self.config.pooling)  # [B, S, D] or [N, D]
+        pooling, reading = self._between(cache)
+        tokens_in = pool_tokens(encoder_states, where, mixing, pooling)  # [B, S, D] or [N, D]
         attend = where.attention(self.config.attention_cap)
         attend_at = cache.tokens.recording(attend, where) if cache else lambda _: attend
         tokens_out = self.token_layers(tokens_in, self.byte_angles(where.positions), attend_at)
@@ -244,17 +245,19 @@ class UNet(Pretrained, nn.Module):
         """Rotary angles of byte positions: [*L] to [*L, 1, head_size / 2]."""
         return rotary(positions, self.config.head_size, self.config.rope_base)
 
-    def _token_attention(
+    def _between(
         self, cache: UNetCache | None
-    ) -> tuple[Callable[..., Tensor] | None, Callable[..., Tensor] | None]:
-        """Attention from tokens to bytes and from bytes to tokens, over a window; None where there is none."""
-        pooling, reading = self.token_pooling, self.token_reading
-        if cache is None:
-            return pooling, reading
-        return (
-            pooling and partial(pooling, ring=cache.segment_bytes),
-            reading and partial(reading, ring=cache.last_tokens),
+    ) -> tuple[Literal["select", "mean"] | Callable[..., Tensor], Callable[..., Tensor] | None]:
+        """How a window is pooled, by name or with attention; the attention that reads tokens, where there is one."""
+        pooling: Literal["select", "mean"] | Callable[..., Tensor] = (
+            "mean" if self.config.pooling == "mean" else "select"
         )
+        reading = None
+        if self.token_pooling is not None:
+            pooling = partial(self.token_pooling, ring=cache.segment_bytes if cache else None)
+        if self.token_reading is not None:
+            reading = partial(self.token_reading, ring=cache.last_tokens if cache else None)
+        return pooling, reading
 
     def _run_bytes(self, layers: LayerStack, x: Tensor, cache: WindowCache | None) -> Tensor:
         """Byte layers over a whole window: [B, T, D] to [B, T, D]."""

@@ -331,7 +331,7 @@ def test_causality_test_catches_a_byte_that_reads_the_next_token(build, text, mo
     model = build(upsampling="attention")
     forward = model.token_reading.forward
 
-    def leaky(states, updates, layout):
+    def leaky(states, updates, layout, ring):
         ahead = torch.minimum(layout.token_index + 1, layout.token_index[:, -1:])
         return forward(
             states, updates, replace(layout, token_index=torch.cat((layout.token_index[:, :1], ahead[:, 1:]), 1))

@@ -14,6 +14,7 @@ from torch import Tensor
 from rltok_rl.models.cache import UNetCache
 from rltok_rl.models.checks import check_byte_ids
 from rltok_rl.models.incremental import Observation, Prediction, decide, observe
+from rltok_rl.models.mixing import Mixing, policy_smoothing
 from rltok_rl.models.pooling import Layout
 from rltok_rl.models.unet import UNet
 
@@ -57,7 +58,8 @@ def read_window(
     check_byte_ids(byte_ids, model.config.num_ids)
     states = model.encode(byte_ids)
     segments = segmenter(states, byte_ids, uniforms=uniforms, generator=generator)
-    decoded = model.decode(states, segments.boundaries, layout=layout, mixing=segments.mixing)
+    forced = torch.arange(byte_ids.shape[1], device=byte_ids.device) == 0
+    decoded = model.decode(states, segments.boundaries, layout=layout, mixing=_mixing(model, segments, forced))
     return SegmentedOutput(segments, states, model.early_logits(states), model.final_logits(decoded))
 
 
@@ -115,4 +117,12 @@ def read_byte(
     segments, reader.state = segmenter.step(
         observed.encoder_state, byte_ids, reader.state, uniforms=uniforms, generator=generator
     )
-    return ByteReading(observed, segments, decide(model, reader.cache, segments.boundaries, mixing=segments.mixing))
+    mixing = _mixing(model, segments, reader.cache.position == 0)
+    return ByteReading(observed, segments, decide(model, reader.cache, segments.boundaries, mixing=mixing))
+
+
+def _mixing(model: UNet, segments: Segments, forced: Tensor) -> Mixing:
+    """The segmenter's way; where the model smooths, by the segmenter's probabilities and not by its own policy's."""
+    return policy_smoothing(
+        model.config.smoothing, segments.logits, segments.boundaries, forced, mixing=segments.mixing
+    )

@@ -59,15 +59,36 @@ class WindowCache:
 
     def recording(self, attend: Attend) -> Callable[[int], Attend]:
         """Attention over a whole window [B, T, H, C] that starts at position 0; its last W bytes are remembered."""
+        return _recording(attend, self.write_window)
+
+    def write_window(self, layer: int, keys: Tensor, values: Tensor) -> None:
+        """Remember the last W bytes of a whole window [B, T, H, C] that starts at position 0."""
+        length, window = keys.shape[1], self.keys.shape[2]
+        kept = torch.arange(max(0, length - window), length, device=keys.device)
+        self.keys[layer][:, kept % window] = keys[:, kept].to(self.keys.dtype)
+        self.values[layer][:, kept % window] = values[:, kept].to(self.values.dtype)
+
+    # A ring of one layer, of bytes or of tokens by their number, that is read from outside.
+
+    def write(self, rows: Tensor, number: Tensor, key: Tensor, value: Tensor) -> None:
+        """Remember the ``number``-th [n] entry of each of ``rows`` [n], its key and value [n, H, C]."""
+        slot = number % self.keys.shape[2]
+        self.keys[0][rows, slot], self.values[0][rows, slot] = key.to(self.keys.dtype), value.to(self.values.dtype)
+
+    def write_last(self, keys: Tensor, values: Tensor, count: Tensor) -> None:
+        """Remember the last W of the first ``count`` [B] entries of each row [B, S, H, C]."""
         window = self.keys.shape[2]
+        newest = count[:, None] - 1
+        slots = torch.arange(window, device=count.device)
+        number = (newest - (newest - slots) % window).clamp(min=0)  # [B, W], what each slot holds
+        rows = torch.arange(len(count), device=count.device)[:, None]
+        self.keys[0], self.values[0] = keys[rows, number].to(self.keys.dtype), values[rows, number].to(self.keys.dtype)
 
-        def write(layer: int, keys: Tensor, values: Tensor) -> None:
-            length = keys.shape[1]
-            kept = torch.arange(max(0, length - window), length, device=keys.device)
-            self.keys[layer][:, kept % window] = keys[:, kept].to(self.keys.dtype)
-            self.values[layer][:, kept % window] = values[:, kept].to(self.values.dtype)
-
-        return _recording(attend, write)
+    def read(self, rows: Tensor, query: Tensor, newest: Tensor, count: Tensor, cap: float | None) -> Tensor:
+        """Attention of a query in each of ``rows``, [n, H, C], to the last ``count`` [n] entries up to ``newest``."""
+        window = self.keys.shape[2]
+        age = (newest[:, None] - torch.arange(window, device=rows.device)) % window  # [n, W]
+        return _attend_one(query, self.keys[0][rows], self.values[0][rows], age < count[:, None], cap)
 
 
 @dataclass
@@ -162,6 +183,9 @@ class UNetCache:
     tokens: TokenCache
     decoder: WindowCache
     pending: Tensor  # [B] bool
+    bytes_before: Tensor  # [B, n - 1] int64, the bytes read last, for n-grams; 0 before the text
+    segment_bytes: WindowCache  # the last W bytes, for attention pooling; no layer without it
+    last_tokens: WindowCache  # the last k tokens, for attention in upsampling; no layer without it
 
     @classmethod
     def empty(
@@ -180,8 +204,8 @@ class UNetCache:
         def zeros(*shape: int, dtype: torch.dtype = dtype) -> Tensor:
             return torch.zeros(*shape, device=device, dtype=dtype)
 
-        def ring(num_layers: int) -> WindowCache:
-            shape = (num_layers, num_rows, config.window, *heads)
+        def ring(num_layers: int, window: int = config.window) -> WindowCache:
+            shape = (num_layers, num_rows, window, *heads)
             return WindowCache(zeros(*shape), zeros(*shape))
 
         held = (config.num_token_layers, num_rows, _FIRST_CAPACITY, *heads)
@@ -196,6 +220,9 @@ class UNetCache:
             tokens=TokenCache(zeros(*held), zeros(*held), zeros(num_rows, dtype=torch.int64)),
             decoder=ring(config.num_decoder_layers),
             pending=zeros(num_rows, dtype=torch.bool),
+            bytes_before=zeros(num_rows, config.bytes_before, dtype=torch.int64),
+            segment_bytes=ring(int(config.pooling == "attention")),
+            last_tokens=ring(int(config.upsampling == "attention"), config.tokens_read),
         )
 
     @property
@@ -212,6 +239,17 @@ class UNetCache:
     def untouched(self) -> bool:
         """Whether no row has read anything."""
         return not bool((self.position > 0).any() or self.pending.any())
+
+    def remember_bytes(self, byte_ids: Tensor, rows: Tensor | None = None) -> None:
+        """Keep the last bytes of what rows read: [n, T] of ``rows`` [n], [B, T] without.
+
+        Args:
+            byte_ids: the bytes.
+            rows: [n] int64, the rows that read them; None for all.
+        """
+        before = self.bytes_before if rows is None else self.bytes_before[rows]
+        latest = torch.cat((before, byte_ids.long()), 1)[:, byte_ids.shape[1] :]
+        self.bytes_before = latest if rows is None else self.bytes_before.index_copy(0, rows, latest)
 
     def finish_window(self, states: Tensor, updates: Tensor, layout: TokenLayout, *, open_first: bool = False) -> None:
         """Take over what a whole window leaves behind, beside the keys and values that were recorded.
@@ -253,6 +291,7 @@ class UNetCache:
             self.update,
             self.tokens.count,
             self.pending,
+            self.bytes_before,
         ):
             state[rows] = 0
 
@@ -299,12 +338,16 @@ def check_cache_fits(model: UNet, cache: UNetCache) -> None:
     """Require a cache that was made for a model of these sizes, this dtype and this device."""
     config, weight = model.config, model.embedding.weight
     heads = (config.num_heads, config.head_size)
-    expected = {
+    expected: dict[str, tuple[int, ...]] = {
         "encoder": (config.num_encoder_layers, cache.num_rows, config.window, *heads),
         "tokens": (config.num_token_layers, cache.num_rows, cache.tokens.keys.shape[2], *heads),
         "decoder": (config.num_decoder_layers, cache.num_rows, config.window, *heads),
+        "segment_bytes": (int(config.pooling == "attention"), cache.num_rows, config.window, *heads),
+        "last_tokens": (int(config.upsampling == "attention"), cache.num_rows, config.tokens_read, *heads),
     }
-    given = {name: tuple(getattr(cache, name).keys.shape) for name in expected}
+    given: dict[str, tuple[int, ...]] = {name: tuple(getattr(cache, name).keys.shape) for name in expected}
+    expected["bytes_before"] = (cache.num_rows, config.bytes_before)
+    given["bytes_before"] = tuple(cache.bytes_before.shape)
     lags = cache.recent.shape[1]
     if given != expected or lags != config.num_lags:
         raise ValueError(

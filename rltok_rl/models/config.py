@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
@@ -52,10 +53,22 @@ class UNetConfig:
     """Soft cap of attention scores (Gemma 2 uses 50). It rules out the fused attention kernels."""
     final_cap: float | None = 30.0
     """Soft cap of next-byte logits, both heads (Gemma 2 uses 30)."""
-    pooling: Literal["select", "mean"] = "select"
-    """A token is its boundary byte's state (Eq. 7), or the mean over the bytes since the previous boundary."""
-    upsampling: Literal["add", "deviation"] = "add"
-    """Bytes receive the token output (Eq. 9), or only what the token layers added to their input."""
+    pooling: Literal["select", "mean", "attention"] = "select"
+    """A token is its boundary byte's state (Eq. 7), the mean over the bytes since the previous boundary, or attention
+    of the boundary byte to them."""
+    upsampling: Literal["add", "deviation", "attention"] = "add"
+    """Bytes receive the token output (Eq. 9), only what the token layers added to their input, or attention to the last
+    tokens."""
+    tokens_read: int = 2
+    """Tokens that a byte attends to where ``upsampling`` is ``"attention"``, the one that serves it included."""
+    smoothing: Literal["none", "detached", "gradient", "straight_through"] = "none"
+    """How far a token replaces those before it: by the probability of its boundary, without or with a gradient."""
+    ngram_sizes: tuple[int, ...] = ()
+    """Sizes n of the hashed n-grams whose embeddings are added to those of bytes; none by default. BLT: 3 to 8."""
+    ngram_buckets: int = 16_384
+    """Rows of each table of n-grams. BLT: 500 000."""
+    ngram_scale: Literal["mean", "sum"] = "mean"
+    """Whether the sum of all embeddings is divided by their number (BLT's paper) or not (its code)."""
     rope_base: float = 10_000.0
     """Base of the rotary frequencies."""
     norm_eps: float = 1e-6
@@ -64,6 +77,9 @@ class UNetConfig:
     def __post_init__(self) -> None:
         """Refuse what cannot be built, by name."""
         for name in ("width", "num_heads", "num_token_layers", "window", "byte_mlp_ratio", "token_mlp_ratio"):
+            object.__setattr__(self, name, check_count(name, getattr(self, name)))
+        object.__setattr__(self, "ngram_sizes", _sizes(self.ngram_sizes))
+        for name in ("ngram_buckets", "tokens_read"):
             object.__setattr__(self, name, check_count(name, getattr(self, name)))
         for name in ("num_encoder_layers", "num_decoder_layers", "num_special", "num_lags"):
             object.__setattr__(self, name, check_count(name, getattr(self, name), minimum=0))
@@ -85,8 +101,10 @@ class UNetConfig:
             cap = getattr(self, name)
             if cap is not None and not 0 < cap < math.inf:
                 raise ValueError(f"{name} must be positive and finite, or None (no cap), got {cap}")
-        _require_choice("pooling", self.pooling, ("select", "mean"))
-        _require_choice("upsampling", self.upsampling, ("add", "deviation"))
+        _require_choice("pooling", self.pooling, ("select", "mean", "attention"))
+        _require_choice("upsampling", self.upsampling, ("add", "deviation", "attention"))
+        _require_choice("smoothing", self.smoothing, ("none", "detached", "gradient", "straight_through"))
+        _require_choice("ngram_scale", self.ngram_scale, ("mean", "sum"))
 
     @property
     def head_size(self) -> int:
@@ -98,9 +116,14 @@ class UNetConfig:
         """Rows of the embedding: 256 bytes and the special ids."""
         return NUM_BYTES + self.num_special
 
+    @property
+    def bytes_before(self) -> int:
+        """Bytes before its own that a byte's embedding depends on."""
+        return max(self.ngram_sizes, default=1) - 1
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
-        return asdict(self)
+        return {name: list(x) if isinstance(x, tuple) else x for name, x in asdict(self).items()}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> UNetConfig:
@@ -115,3 +138,13 @@ class UNetConfig:
 def _require_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise ValueError(f"{name} must be one of {list(allowed)}, got {value!r}")
+
+
+def _sizes(values: Any) -> tuple[int, ...]:
+    """Sizes of n-grams, each once, of at least two bytes: one byte has an embedding already."""
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise TypeError(f"ngram_sizes must be a list of integers of at least 2, got {values!r}")
+    sizes = tuple(check_count("ngram_sizes", value, minimum=2) for value in values)
+    if len(set(sizes)) < len(sizes):
+        raise ValueError(f"ngram_sizes must name each size once, got {list(sizes)}")
+    return sizes

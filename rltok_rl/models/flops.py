@@ -10,7 +10,17 @@ from __future__ import annotations
 
 from rltok_rl.models.unet import UNet
 
-_BYTE_PARTS = ("encoder", "decoder", "boundary_head", "early_head", "final_head")
+_PER_BYTE = (
+    "encoder",
+    "decoder",
+    "boundary_head",
+    "early_head",
+    "final_head",
+    "token_pooling.key_value",
+    "token_reading.query",
+    "token_reading.out",
+)
+_PER_TOKEN = ("token_layers", "token_pooling.query", "token_pooling.out", "token_reading.key_value")
 
 
 def matrix_parameters(model: UNet) -> dict[str, int]:
@@ -21,8 +31,8 @@ def matrix_parameters(model: UNet) -> dict[str, int]:
         >>> matrix_parameters(UNet(preset("tiny")))["token_layers"] == 16 * 64**2
         True
     """
-    parts = (*_BYTE_PARTS, "token_layers")
-    return {part: sum(p.numel() for p in getattr(model, part).parameters() if p.dim() == 2) for part in parts}
+    parts = {name: part for name, part in model.named_modules() if name in _PER_BYTE + _PER_TOKEN}
+    return {name: sum(p.numel() for p in part.parameters() if p.dim() == 2) for name, part in parts.items()}
 
 
 def forward_flops(model: UNet, num_bytes: float, num_tokens: float, *, without: tuple[str, ...] = ()) -> float:
@@ -35,7 +45,7 @@ def forward_flops(model: UNet, num_bytes: float, num_tokens: float, *, without: 
         without: parts that did not run, ``("encoder", ...)``.
     """
     counts = {part: n for part, n in matrix_parameters(model).items() if part not in without}
-    tokens = counts.pop("token_layers", 0)
+    tokens = sum(counts.pop(part, 0) for part in _PER_TOKEN)
     return 2.0 * (sum(counts.values()) * num_bytes + tokens * num_tokens)
 
 

@@ -66,12 +66,16 @@ def observe(model: UNet, cache: UNetCache, byte_ids: Tensor, *, rows: Tensor | N
     check_pending(cache.pending[reading], expected=False)
     position = cache.position[reading]
     attend_at = cache.encoder.attention(reading, position, model.config.attention_cap)
-    state = model.encoder(model.embed(byte_ids), model.byte_angles(position), attend_at)  # [n, D]
+    embedded = model.embed(byte_ids[:, None], cache.bytes_before[reading]).squeeze(1)  # [n, D]
+    state = model.encoder(embedded, model.byte_angles(position), attend_at)  # [n, D]
     # Out of place: what was handed out before must not change.
     cache.encoder_state = cache.encoder_state.index_copy(0, reading, state.to(cache.encoder_state.dtype))
     cache.segment_sum = cache.segment_sum.index_add(0, reading, state.to(cache.segment_sum.dtype))
     cache.segment_length = cache.segment_length.index_add(0, reading, torch.ones_like(reading))
     cache.pending = cache.pending.index_fill(0, reading, True)
+    cache.remember_bytes(byte_ids[:, None], reading)
+    if model.token_pooling is not None:
+        model.token_pooling.write(state, position, cache.segment_bytes, reading)
     base, lags = model.boundary_terms(state)  # [n], [n, w]
     logit = lagged_logit(base, lags, cache.recent[reading], cap=model.boundary_cap)
     return Observation(state, logit, model.early_logits(state))
@@ -97,13 +101,16 @@ def decide(model: UNet, cache: UNetCache, boundaries: Tensor, *, mixing: Mixing 
     boundaries = boundaries.bool()
     check_first_boundaries(boundaries, cache.position)
     config, state = model.config, cache.encoder_state
-    mixing = Mixing() if mixing is None else mixing
+    mixing = model.own_mixing(state, boundaries, cache) if mixing is None else mixing
     rows = boundaries.nonzero().squeeze(1)  # [n]
     if len(rows):
         _close_tokens(model, cache, rows, mixing)
     everyone = torch.arange(cache.num_rows, device=rows.device)
     attend_at = cache.decoder.attention(everyone, cache.position, config.attention_cap)
-    received = cache.update if mixing.receive is None else cache.update * mixing.receive.to(state.dtype)[:, None]
+    received = cache.update
+    if model.token_reading is not None:
+        received = model.token_reading.step(state, cache.position, cache.num_tokens, cache.last_tokens, everyone)
+    received = received if mixing.receive is None else received * mixing.receive.to(state.dtype)[:, None]
     own = state if mixing.residual is None else mixing.residual(state)
     decoded = model.decoder(own + received, model.byte_angles(cache.position), attend_at)  # [B, D]
     cache.recent = torch.cat((boundaries[:, None], cache.recent), dim=1)[:, : config.num_lags]
@@ -118,6 +125,8 @@ def _close_tokens(model: UNet, cache: UNetCache, rows: Tensor, mixing: Mixing) -
     tokens_in = state[rows]  # [n, D]
     if (mixing.pooling or config.pooling) == "mean":
         tokens_in = (cache.segment_sum[rows] / cache.segment_length[rows, None]).to(state.dtype)
+    elif mixing.pooling is None and model.token_pooling is not None:
+        tokens_in = model.token_pooling.step(tokens_in, position, cache.segment_length[rows], cache.segment_bytes, rows)
     if mixing.first_token is not None:
         tokens_in = torch.where(position[:, None] == 0, mixing.first_token.to(state.dtype), tokens_in)
     if mixing.token_norm is not None:
@@ -130,7 +139,10 @@ def _close_tokens(model: UNet, cache: UNetCache, rows: Tensor, mixing: Mixing) -
     if mixing.smoothing is not None:
         share = mixing.smoothing[rows, None]  # before a row's first token its update is 0
         update = share * update + (1 - share) * cache.update[rows]
-    cache.update[rows] = update.to(cache.update.dtype)
+    update = update.to(cache.update.dtype)
+    cache.update[rows] = update
+    if model.token_reading is not None:
+        model.token_reading.write(update, position, cache.num_tokens[rows], cache.last_tokens, rows)
     cache.tokens.count[rows] += 1
     closed = rows if mixing.first_token is None else rows[position > 0]  # a byte in no token yet waits for the next
     cache.segment_sum[closed], cache.segment_length[closed] = 0, 0

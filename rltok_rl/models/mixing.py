@@ -8,7 +8,8 @@ same entries, [B, T] and [B].
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import torch
@@ -45,8 +46,49 @@ class Mixing:
     """c: factors on what each byte receives."""
 
 
+def policy_smoothing(
+    smoothing: Literal["none", "detached", "gradient", "straight_through"],
+    logits: Tensor | None,
+    boundaries: Tensor,
+    forced: Tensor,
+    mixing: Mixing | None = None,
+) -> Mixing:
+    """Smooth tokens by the probability that their boundary was drawn with.
+
+        U_j = P_j Mid_j + (1 - P_j) U_{j-1},     P = sigmoid(l), 1 where a boundary is forced
+
+    ``"detached"`` takes P as a number: the policy learns from rewards alone. ``"gradient"`` lets the predictions'
+    gradient through P reach the policy too. ``"straight_through"`` adds H-Net's confidence to that, a factor on what
+    bytes receive: 1 in value, with the gradient of the probability of the decision taken, p at a boundary and 1 - p
+    elsewhere.
+
+    Args:
+        smoothing: which of them; ``"none"`` leaves ``mixing`` as it is.
+        logits: [*L] boundary logits l; None where boundaries were not drawn with a probability: nothing is smoothed.
+        boundaries: [*L] bool.
+        forced: [*L] bool, boundaries that nobody decided.
+        mixing: what else is special; a smoothing of its own stays.
+
+    Reference: https://arxiv.org/abs/2507.07955
+    """
+    mixing = Mixing() if mixing is None else mixing
+    if smoothing == "none" or logits is None or mixing.smoothing is not None:
+        return mixing
+    probs = logits.sigmoid().masked_fill(forced, 1.0)
+    if smoothing == "detached":
+        return replace(mixing, smoothing=probs.detach())
+    if smoothing == "gradient":
+        return replace(mixing, smoothing=probs)
+    taken = torch.where(boundaries, probs, 1 - probs)
+    factor = 1 + (taken - taken.detach())  # exactly 1
+    return replace(mixing, smoothing=probs, receive=factor if mixing.receive is None else mixing.receive * factor)
+
+
 def pool_tokens(
-    states: Tensor, layout: TokenLayout, mixing: Mixing, pooling: Literal["select", "mean"] = "select"
+    states: Tensor,
+    layout: TokenLayout,
+    mixing: Mixing,
+    pooling: Literal["select", "mean"] | Callable[..., Tensor] = "select",
 ) -> Tensor:
     """Tokens of a window, as they enter the token layers.
 
@@ -54,16 +96,16 @@ def pool_tokens(
         states: [B, T, D] byte states X.
         layout: where the tokens sit.
         mixing: what is special about them.
-        pooling: the model's way, where ``mixing`` has none.
+        pooling: the model's way, where ``mixing`` has none; by name, or a module.
 
     Returns:
         [B, S, D] or [N, D].
     """
     null = mixing.first_token
     weights = mixing.pool_weights
-    tokens = downsample(
-        states, layout, mixing.pooling or pooling, weights=weights, open_first=null is not None
-    )  # [B, S, D] or [N, D]
+    how = mixing.pooling or pooling
+    pool = partial(downsample, pooling=how) if isinstance(how, str) else how
+    tokens = pool(states, layout, weights=weights, open_first=null is not None)  # [B, S, D] or [N, D]
     if null is not None:
         first = _first_tokens(layout)
         tokens = torch.where(first.unsqueeze(-1), null.to(tokens.dtype), tokens)
@@ -75,7 +117,7 @@ def token_updates(
     tokens_out: Tensor,
     layout: TokenLayout,
     mixing: Mixing,
-    upsampling: Literal["add", "deviation"] = "add",
+    upsampling: Literal["add", "deviation", "attention"] = "add",
 ) -> Tensor:
     """What each token adds to the bytes that it serves, U.
 
@@ -94,7 +136,13 @@ def token_updates(
     return smooth(updates, weights, fresh=_first_tokens(layout), method=mixing.smoothing_method)
 
 
-def give_back(states: Tensor, updates: Tensor, layout: TokenLayout, mixing: Mixing) -> Tensor:
+def give_back(
+    states: Tensor,
+    updates: Tensor,
+    layout: TokenLayout,
+    mixing: Mixing,
+    read: Callable[[Tensor, Tensor, TokenLayout], Tensor] | None = None,
+) -> Tensor:
     """Byte states that have received their tokens, Y: [B, T, D].
 
     Args:
@@ -102,10 +150,12 @@ def give_back(states: Tensor, updates: Tensor, layout: TokenLayout, mixing: Mixi
         updates: [B, S, D] or [N, D] what each token adds.
         layout: where the tokens sit.
         mixing: what is special about it.
+        read: what bytes make of tokens; None is the token that serves each, as it is.
     """
-    if mixing.receive is None and mixing.residual is None:
+    if read is None and mixing.receive is None and mixing.residual is None:
         return upsample(states, updates, layout)
-    received = upsample(torch.zeros_like(states), updates, layout)  # [B, T, D]
+    read = read or (lambda states, *given: upsample(torch.zeros_like(states), *given))
+    received = read(states, updates, layout)  # [B, T, D]
     if mixing.receive is not None:
         received = received * mixing.receive.to(received.dtype).unsqueeze(-1)
     return received + (states if mixing.residual is None else mixing.residual(states))
@@ -114,4 +164,4 @@ def give_back(states: Tensor, updates: Tensor, layout: TokenLayout, mixing: Mixi
 def _first_tokens(layout: TokenLayout) -> Tensor:
     """Which tokens are the first of their row, bool of the layout's shape."""
     first = torch.zeros(layout.byte_index.shape[0], dtype=torch.bool, device=layout.byte_index.device)
-    return first.index_fill(0, layout.token_index[:, 0], True).view(layout.shape)
+    return first.index_fill(0, layout.token_index[:, :1].flatten(), True).view(layout.shape)

@@ -125,7 +125,7 @@ def downsample(
     if pooling == "select":
         selected = states if weights is None else states * weights.to(states.dtype).unsqueeze(-1)
         return selected.flatten(0, 1).index_select(0, layout.byte_index).view(*layout.shape, states.shape[-1])
-    closing = _closing_token(layout, open_first)  # [B, T]
+    closing = closing_token(layout, open_first)  # [B, T]
     last = layout.token_index[:, -1:]  # bytes after a row's last boundary flow into no token
     num_slots = layout.byte_index.shape[0]
     closing = torch.where(closing <= last, closing, num_slots).flatten()
@@ -146,11 +146,16 @@ def open_bytes(layout: TokenLayout, *, open_first: bool = False) -> Tensor:
         layout: where the tokens sit.
         open_first: whether the first byte waits for the second token.
     """
-    return _closing_token(layout, open_first) > layout.token_index[:, -1:]
+    return closing_token(layout, open_first) > layout.token_index[:, -1:]
 
 
-def _closing_token(layout: TokenLayout, open_first: bool) -> Tensor:
-    """Flat index [B, T] of the token that a byte flows into: the next one to be closed."""
+def closing_token(layout: TokenLayout, open_first: bool) -> Tensor:
+    """Flat index [B, T] of the token that a byte flows into: the next one to be closed.
+
+    Args:
+        layout: where the tokens sit.
+        open_first: let the first byte flow into the second token.
+    """
     closes = layout.boundaries.to(torch.int64)
     if open_first:
         closes = closes.clone()
@@ -158,21 +163,23 @@ def _closing_token(layout: TokenLayout, open_first: bool) -> Tensor:
     return layout.token_index - closes + 1  # the token before, at a boundary byte, hence the next but for those
 
 
-def token_update(tokens_in: Tensor, tokens_out: Tensor, upsampling: Literal["add", "deviation"] = "add") -> Tensor:
+def token_update(
+    tokens_in: Tensor, tokens_out: Tensor, upsampling: Literal["add", "deviation", "attention"] = "add"
+) -> Tensor:
     """What a token adds to every byte it serves.
 
-        add:        Mid_s                                                                                (Eq. 9)
-        deviation:  Mid_s - X'_s,  the change that the token layers made
+        add, attention:  Mid_s                                                                           (Eq. 9)
+        deviation:       Mid_s - X'_s,  the change that the token layers made
 
     Args:
         tokens_in: [*L, D] tokens X' before the token layers.
         tokens_out: [*L, D] tokens after them.
-        upsampling: ``"add"`` or ``"deviation"``.
+        upsampling: ``"add"``, ``"deviation"`` or ``"attention"``.
 
     Returns:
         [*L, D].
     """
-    return tokens_out if upsampling == "add" else tokens_out - tokens_in
+    return tokens_out - tokens_in if upsampling == "deviation" else tokens_out
 
 
 def upsample(states: Tensor, updates: Tensor, layout: TokenLayout) -> Tensor:

@@ -115,7 +115,7 @@ def encode_pieces(model: UNet, byte_ids: Tensor, *, piece: int = PIECE) -> Itera
     """
     piece = check_count("piece", piece)
     # Bytes that a state can depend on before its own.
-    reach = model.config.num_encoder_layers * (model.config.window - 1)
+    reach = model.config.num_encoder_layers * (model.config.window - 1) + model.config.bytes_before
     for start in range(0, len(byte_ids), piece):
         before = min(reach, start)
         states = model.encode(byte_ids[None, start - before : start + piece].to(model.embedding.weight.device))

@@ -6,20 +6,24 @@ been read, and position t predicts ``x_{t+1}``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from rltok_rl.functional.policy import boundary_logits
+from rltok_rl.functional.policy import boundary_logits, lagged_logit
 from rltok_rl.models.attention import sliding_window_attention
 from rltok_rl.models.cache import UNetCache, WindowCache, check_empty_cache
 from rltok_rl.models.checks import check_boundaries, check_byte_ids
 from rltok_rl.models.config import UNetConfig
+from rltok_rl.models.cross_attention import SegmentPooling, TokenReading
 from rltok_rl.models.heads import BoundaryHead, BoundaryTerms, ByteHead
 from rltok_rl.models.layers import LayerStack, RMSNorm
-from rltok_rl.models.mixing import Mixing, give_back, pool_tokens, token_updates
+from rltok_rl.models.mixing import Mixing, give_back, policy_smoothing, pool_tokens, token_updates
+from rltok_rl.models.ngrams import NgramEmbedding
 from rltok_rl.models.pooling import Layout, token_layout
 from rltok_rl.models.pretrained import Pretrained
 from rltok_rl.models.rotary import Rotary, rotary
@@ -68,6 +72,9 @@ class UNet(Pretrained, nn.Module):
         self.boundary_head = BoundaryHead(config)
         self.early_head = ByteHead(config)
         self.final_head = ByteHead(config)
+        self.ngrams = NgramEmbedding(config) if config.ngram_sizes else None
+        self.token_pooling = SegmentPooling(config) if config.pooling == "attention" else None
+        self.token_reading = TokenReading(config) if config.upsampling == "attention" else None
         self.reset_parameters()
 
     @torch.no_grad()
@@ -82,6 +89,8 @@ class UNet(Pretrained, nn.Module):
             elif isinstance(module, RMSNorm):
                 nn.init.zeros_(module.weight)
         nn.init.normal_(self.embedding.weight, std=self.config.width**-0.5)  # unit size after sqrt(D)
+        for table in self.ngrams.parameters() if self.ngrams is not None else ():
+            nn.init.normal_(table, std=self.config.width**-0.5)
         nn.init.normal_(self.final_head.projection.weight, std=0.02)  # first predictions close to uniform
         self.early_head.load_state_dict(self.final_head.state_dict())
 
@@ -89,6 +98,8 @@ class UNet(Pretrained, nn.Module):
 
     def encode(self, byte_ids: Tensor, *, cache: UNetCache | None = None) -> Tensor:
         """Byte states X (Eq. 1): [B, T] to [B, T, D]."""
+        if cache is not None:
+            cache.remember_bytes(byte_ids)
         return self._run_bytes(self.encoder, self.embed(byte_ids), cache.encoder if cache else None)
 
     def boundary_terms(self, encoder_states: Tensor) -> BoundaryTerms:
@@ -121,17 +132,36 @@ class UNet(Pretrained, nn.Module):
             [B, T, D] decoder states.
         """
         check_boundaries(boundaries, encoder_states.shape[:2])
-        mixing = Mixing() if mixing is None else mixing
+        mixing = self.own_mixing(encoder_states, boundaries.bool()) if mixing is None else mixing
         where = token_layout(boundaries.bool(), layout)
-        tokens_in = pool_tokens(encoder_states, where, mixing, self.config.pooling)  # [B, S, D] or [N, D]
+        pooling, reading = self._between(cache)
+        tokens_in = pool_tokens(encoder_states, where, mixing, pooling)  # [B, S, D] or [N, D]
         attend = where.attention(self.config.attention_cap)
         attend_at = cache.tokens.recording(attend, where) if cache else lambda _: attend
         tokens_out = self.token_layers(tokens_in, self.byte_angles(where.positions), attend_at)
         updates = token_updates(tokens_in, tokens_out, where, mixing, self.config.upsampling)
-        mixed = give_back(encoder_states, updates, where, mixing)  # [B, T, D]
+        mixed = give_back(encoder_states, updates, where, mixing, reading)  # [B, T, D]
         if cache:
             cache.finish_window(encoder_states, updates, where, open_first=mixing.first_token is not None)
         return self._run_bytes(self.decoder, mixed, cache.decoder if cache else None)
+
+    def own_mixing(self, encoder_states: Tensor, boundaries: Tensor, cache: UNetCache | None = None) -> Mixing:
+        """The model's own way from bytes to tokens and back: with ``smoothing``, by its policy's probabilities.
+
+        Args:
+            encoder_states: [B, T, D], X, of whole texts; [B, D] of a byte in each.
+            boundaries: [B, T] bool; [B].
+            cache: where single bytes stand; None for whole texts.
+        """
+        if self.config.smoothing == "none":
+            return Mixing()
+        terms = self.boundary_terms(encoder_states)
+        if cache is not None:
+            logits, forced = lagged_logit(*terms, cache.recent, cap=self.boundary_cap), cache.position == 0
+        else:
+            logits = boundary_logits(*terms, boundaries, cap=self.boundary_cap)
+            forced = torch.arange(boundaries.shape[1], device=boundaries.device) == 0
+        return policy_smoothing(self.config.smoothing, logits, boundaries, forced)
 
     def final_logits(self, decoder_states: Tensor) -> Tensor:
         """Next-byte logits of the whole model: [B, T, D] to [B, T, 256]."""
@@ -199,13 +229,35 @@ class UNet(Pretrained, nn.Module):
         """The soft cap of boundary logits, None outside training."""
         return self.boundary_head.cap
 
-    def embed(self, byte_ids: Tensor) -> Tensor:
-        """Byte embeddings at unit size: [*L] to [*L, D]."""
-        return self.embedding(byte_ids.long()) * self.config.width**0.5
+    def embed(self, byte_ids: Tensor, before: Tensor | None = None) -> Tensor:
+        """Byte embeddings at unit size, with those of the n-grams that end there: [*B, T] to [*B, T, D].
+
+        Args:
+            byte_ids: [*B, T] the bytes.
+            before: [*B, n - 1] the bytes before them, where n-grams are as long; None is the beginning of a text.
+        """
+        embedded = self.embedding(byte_ids.long())
+        if self.ngrams is not None:
+            embedded = self.ngrams(embedded, byte_ids, before)
+        return embedded * self.config.width**0.5
 
     def byte_angles(self, positions: Tensor) -> Rotary:
         """Rotary angles of byte positions: [*L] to [*L, 1, head_size / 2]."""
         return rotary(positions, self.config.head_size, self.config.rope_base)
+
+    def _between(
+        self, cache: UNetCache | None
+    ) -> tuple[Literal["select", "mean"] | Callable[..., Tensor], Callable[..., Tensor] | None]:
+        """How a window is pooled, by name or with attention; the attention that reads tokens, where there is one."""
+        pooling: Literal["select", "mean"] | Callable[..., Tensor] = (
+            "mean" if self.config.pooling == "mean" else "select"
+        )
+        reading = None
+        if self.token_pooling is not None:
+            pooling = partial(self.token_pooling, ring=cache.segment_bytes if cache else None)
+        if self.token_reading is not None:
+            reading = partial(self.token_reading, ring=cache.last_tokens if cache else None)
+        return pooling, reading
 
     def _run_bytes(self, layers: LayerStack, x: Tensor, cache: WindowCache | None) -> Tensor:
         """Byte layers over a whole window: [B, T, D] to [B, T, D]."""

@@ -84,8 +84,8 @@ def test_unknown_names_are_refused():
         ("target_rate", 1.0, "target_rate must lie strictly between 0 and 1, got 1.0"),
         ("final_cap", 0.0, "final_cap must be positive and finite, or None"),
         ("boundary_scale", float("nan"), "boundary_scale must be positive and finite"),
-        ("pooling", "max", r"pooling must be one of \['select', 'mean'\], got 'max'"),
-        ("upsampling", "concat", r"upsampling must be one of \['add', 'deviation'\], got 'concat'"),
+        ("pooling", "max", r"pooling must be one of \['select', 'mean', 'attention'\], got 'max'"),
+        ("upsampling", "concat", r"upsampling must be one of \['add', 'deviation', 'attention'\], got 'concat'"),
     ],
 )
 def test_config_refuses_by_name(field, value, message):

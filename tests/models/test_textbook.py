@@ -17,6 +17,17 @@ CASES = {
     "uncapped": {"final_cap": None},
     "small caps": {"final_cap": 2.0, "attention_cap": 1.0, "boundary_cap": 1.0},
     "other scales": {"boundary_scale": 0.5, "target_rate": 0.4, "rope_base": 100.0, "norm_eps": 1e-2, "num_lags": 3},
+    "n-grams, summed": {"ngram_sizes": (3, 8), "ngram_buckets": 999, "ngram_scale": "sum", "num_special": 3},
+    "smoothing": {"smoothing": "detached", "boundary_scale": 1.0, "boundary_cap": 1.0, "upsampling": "deviation"},
+    "attention, one token": {"pooling": "attention", "upsampling": "attention", "tokens_read": 1, "attention_cap": 1.0},
+    "attention, deviation": {"pooling": "attention", "upsampling": "deviation", "window": 3, "num_heads": 4},
+    "all of Appendix C": {
+        "pooling": "attention",
+        "upsampling": "attention",
+        "smoothing": "straight_through",
+        "ngram_sizes": (2, 4),
+        "ngram_buckets": 30,
+    },
     "other widths": {"byte_mlp_ratio": 2, "token_mlp_ratio": 3, "window": 5, "num_heads": 4},
 }
 

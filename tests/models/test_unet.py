@@ -21,6 +21,8 @@ OPTIONS = {
     "short window": {"window": 2, "num_lags": 1},
     "deep, no lags": {"num_encoder_layers": 2, "num_token_layers": 2, "num_decoder_layers": 2, "num_lags": 0},
     "no byte layers": {"num_encoder_layers": 0, "num_decoder_layers": 0},
+    "n-grams and smoothing": {"ngram_sizes": (3, 2, 7), "ngram_buckets": 50, "smoothing": "gradient"},
+    "attention both ways": {"pooling": "attention", "upsampling": "attention", "tokens_read": 3, "window": 5},
 }
 every_option = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
 

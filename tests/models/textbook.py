@@ -24,27 +24,9 @@ def _row(model, byte_ids: Tensor, boundaries: Tensor, training: bool) -> dict[st
     clock = torch.arange(length)
     window = (clock <= clock[:, None]) & (clock > clock[:, None] - config.window)
 
-    x = weights["embedding.weight"][byte_ids] * math.sqrt(config.width)
+    x = _embed(config, weights, byte_ids.tolist()) * math.sqrt(config.width)
     for i in range(config.num_encoder_layers):
         x = _layer(config, weights, f"encoder.{i}", x, clock, window)
-
-    tokens, positions, serving, since = [], [], [], []
-    for t in range(length):
-        since.append(x[t])
-        if boundaries[t]:
-            tokens.append(x[t] if config.pooling == "select" else torch.stack(since).mean(0))
-            positions.append(t)
-            since = []
-        serving.append(len(tokens) - 1)
-    before, count = torch.stack(tokens), len(tokens)
-    after = before
-    for i in range(config.num_token_layers):
-        causal = torch.ones(count, count, dtype=torch.bool).tril()
-        after = _layer(config, weights, f"token_layers.{i}", after, torch.tensor(positions), causal)
-    update = after if config.upsampling == "add" else after - before
-    y = torch.stack([x[t] + update[serving[t]] for t in range(length)])
-    for i in range(config.num_decoder_layers):
-        y = _layer(config, weights, f"decoder.{i}", y, clock, window)
 
     normed = _norm(config, weights["encoder_norm.weight"], x)
     terms = normed @ weights["boundary_head.projection.weight"].T  # [T, 1 + w]
@@ -55,6 +37,42 @@ def _row(model, byte_ids: Tensor, boundaries: Tensor, training: bool) -> dict[st
     logits = torch.stack(raw) * config.boundary_scale + math.log(config.target_rate / (1 - config.target_rate))
     if training and config.boundary_cap is not None:
         logits = config.boundary_cap * torch.tanh(logits / config.boundary_cap)
+    tokens, positions, serving, since = [], [], [], []
+    for t in range(length):
+        since.append(x[t])
+        if boundaries[t]:
+            if config.pooling == "attention":
+                bytes_of_it = [u for u in range(t - len(since) + 1, t + 1) if t - u < config.window]
+                tokens.append(x[t] + _cross(config, weights, "token_pooling", x[t], t, x[bytes_of_it], bytes_of_it))
+            else:
+                tokens.append(x[t] if config.pooling == "select" else torch.stack(since).mean(0))
+            positions.append(t)
+            since = []
+        serving.append(len(tokens) - 1)
+    before, count = torch.stack(tokens), len(tokens)
+    after = before
+    for i in range(config.num_token_layers):
+        causal = torch.ones(count, count, dtype=torch.bool).tril()
+        after = _layer(config, weights, f"token_layers.{i}", after, torch.tensor(positions), causal)
+    update = after - before if config.upsampling == "deviation" else after
+    if config.smoothing != "none":
+        probs = [1.0 if t == 0 else torch.sigmoid(logits[t]) for t in positions]
+        smoothed = [update[0]]
+        for j in range(1, count):
+            smoothed.append(probs[j] * update[j] + (1 - probs[j]) * smoothed[-1])
+        update = torch.stack(smoothed)
+    y = []
+    for t in range(length):
+        read = list(range(max(0, serving[t] - config.tokens_read + 1), serving[t] + 1))
+        if config.upsampling == "attention":
+            at = [positions[j] for j in read]
+            y.append(x[t] + _cross(config, weights, "token_reading", x[t], t, update[read], at))
+        else:
+            y.append(x[t] + update[serving[t]])
+    y = torch.stack(y)
+    for i in range(config.num_decoder_layers):
+        y = _layer(config, weights, f"decoder.{i}", y, clock, window)
+
     return {
         "boundary_logits": logits,
         "early_logits": _cap(normed @ weights["early_head.projection.weight"].T, config.final_cap),
@@ -63,6 +81,19 @@ def _row(model, byte_ids: Tensor, boundaries: Tensor, training: bool) -> dict[st
             config.final_cap,
         ),
     }
+
+
+def _embed(config, weights: dict[str, Tensor], byte_ids: list[int]) -> Tensor:
+    rows = []
+    for t in range(len(byte_ids)):
+        total = weights["embedding.weight"][byte_ids[t]]
+        for number, size in enumerate(config.ngram_sizes):
+            gram = [byte_ids[u] if u >= 0 else 0 for u in range(t - size + 1, t + 1)]
+            bits = sum(byte * 1_000_000_007**k for k, byte in enumerate(gram)) % 2**64
+            bucket = (bits - 2**64 if bits >= 2**63 else bits) % config.ngram_buckets  # as signed, rounded down
+            total = total + weights[f"ngrams.tables.{number}.weight"][bucket]
+        rows.append(total / (1 + len(config.ngram_sizes)) if config.ngram_scale == "mean" else total)
+    return torch.stack(rows)
 
 
 def _layer(config, weights: dict[str, Tensor], name: str, x: Tensor, clock: Tensor, mask: Tensor) -> Tensor:
@@ -86,6 +117,20 @@ def _attention(config, weights: dict[str, Tensor], name: str, x: Tensor, clock: 
         scores = _cap(scores, config.attention_cap).masked_fill(~mask, float("-inf"))
         heads.append(scores.softmax(-1) @ value)
     return torch.cat(heads, -1) @ weights[f"{name}.attention.out.weight"].T
+
+
+def _cross(config, weights: dict[str, Tensor], name: str, asks: Tensor, at: int, held: Tensor, where: list) -> Tensor:
+    """One query [D] at a position, against states [n, D] at others: [D]."""
+    size = config.head_size
+    query = weights[f"{name}.query.weight"] @ _norm(config, weights[f"{name}.query_norm.weight"], asks)
+    both = _norm(config, weights[f"{name}.key_norm.weight"], held) @ weights[f"{name}.key_value.weight"].T
+    heads = []
+    for h in range(config.num_heads):
+        part = slice(h * size, (h + 1) * size)
+        turned = _turn(both[:, : config.width][:, part], torch.tensor(where), config.rope_base)
+        score = turned @ _turn(query[None, part], torch.tensor([at]), config.rope_base)[0] / math.sqrt(size)
+        heads.append(_cap(score, config.attention_cap).softmax(0) @ both[:, config.width :][:, part])
+    return _norm(config, weights[f"{name}.out_norm.weight"], weights[f"{name}.out.weight"] @ torch.cat(heads))
 
 
 def _turn(x: Tensor, clock: Tensor, base: float) -> Tensor:

@@ -1,0 +1,198 @@
+"""Attention between bytes and tokens: a token reads its bytes, a byte reads the last tokens.
+
+Shapes: B rows, T bytes, S or N tokens, D width, H heads, C channels of a head, n rows of a step, k tokens read.
+Queries and keys are turned by byte positions, as everywhere. Nothing here is larger than bytes times k.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from rltok_rl.functional.policy import soft_cap
+from rltok_rl.models.cache import WindowCache
+from rltok_rl.models.config import UNetConfig
+from rltok_rl.models.layers import RMSNorm
+from rltok_rl.models.pooling import TokenLayout, closing_token
+from rltok_rl.models.rotary import rotary, rotate
+
+
+class CrossAttention(nn.Module):
+    """Queries of one kind, keys and values of another, with the norms of every other layer.
+
+    Args:
+        config: sizes and soft cap.
+    """
+
+    def __init__(self, config: UNetConfig) -> None:
+        super().__init__()
+        width = config.width
+        self.num_heads, self.cap = config.num_heads, config.attention_cap
+        self.query_norm = RMSNorm(width, config.norm_eps)
+        self.key_norm = RMSNorm(width, config.norm_eps)
+        self.query = nn.Linear(width, width, bias=False)
+        self.key_value = nn.Linear(width, 2 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+        self.out_norm = RMSNorm(width, config.norm_eps)
+        self.rope_base = config.rope_base
+
+    def queries(self, x: Tensor, positions: Tensor) -> Tensor:
+        """[*L, D] at positions [*L] to [*L, H, C]."""
+        return self._turned(self.query(self.query_norm(x)).unflatten(-1, (self.num_heads, -1)), positions)
+
+    def keys_values(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """[*L, D] at positions [*L] to keys and values, [*L, H, C] each."""
+        key, value = self.key_value(self.key_norm(x)).unflatten(-1, (2, self.num_heads, -1)).unbind(-3)
+        return self._turned(key, positions), value
+
+    def merge(self, heads: Tensor) -> Tensor:
+        """What was read, [*L, H, C], to [*L, D]."""
+        return self.out_norm(self.out(heads.flatten(-2)))
+
+    def scores(self, query: Tensor, key: Tensor) -> Tensor:
+        """[*L, H, C] twice to [*L, H], scaled and capped, in float32 at least."""
+        wide = torch.promote_types(query.dtype, torch.float32)
+        scores = (query.to(wide) * key.to(wide)).sum(-1) * query.shape[-1] ** -0.5
+        return scores if self.cap is None else soft_cap(scores, self.cap)
+
+    def read_ring(self, query: Tensor, ring: WindowCache, rows: Tensor, newest: Tensor, count: Tensor) -> Tensor:
+        """What one query per row [n, H, C] reads of the ``count`` [n] entries up to ``newest`` [n]: [n, D]."""
+        return self.merge(ring.read(rows, query, newest, count, self.cap))
+
+    def _turned(self, x: Tensor, positions: Tensor) -> Tensor:
+        return rotate(x, rotary(positions, x.shape[-1], self.rope_base))
+
+
+class SegmentPooling(CrossAttention):
+    """A token reads the bytes of its segment, with its boundary byte's state as the query.
+
+        X'_s = X_t + Norm(W_o Attention(q(X_t), k(X_u), v(X_u))),    prev(t) < u <= t,  t - u < W
+
+    Segments longer than the window W of byte layers are read from their last W bytes, so that a step remembers no more.
+    """
+
+    def __init__(self, config: UNetConfig) -> None:
+        super().__init__(config)
+        self.window = config.window
+
+    def forward(
+        self,
+        states: Tensor,
+        layout: TokenLayout,
+        *,
+        weights: Tensor | None = None,
+        open_first: bool = False,
+        ring: WindowCache | None = None,
+    ) -> Tensor:
+        """Pool a window.
+
+        Args:
+            states: [B, T, D] byte states X.
+            layout: where the tokens sit.
+            weights: [B, T] factors on values; None for 1.
+            open_first: let the first byte flow into the second token.
+            ring: filled with the keys and values of the last W bytes.
+
+        Returns:
+            [B, S, D] or [N, D] tokens; padding holds what depends on the row's first byte alone.
+        """
+        length, clock = states.shape[1], torch.arange(states.shape[1], device=states.device)
+        keys, values = self.keys_values(states, clock.expand(states.shape[:2]))  # [B, T, H, C]
+        if ring is not None:
+            ring.write_window(0, keys, values)
+        chosen = states.flatten(0, 1).index_select(0, layout.byte_index)  # [N, D]
+        at = layout.byte_index % max(length, 1)  # [N]
+        closing = closing_token(layout, open_first)  # [B, T]
+        num_slots, waits = len(chosen), closing > layout.token_index[:, -1:]  # bytes that flow into no token
+        owner = closing.masked_fill(waits, 0).flatten()  # [B T]
+        far = at.index_select(0, owner).view_as(waits) - clock >= self.window
+        read = segment_attention(
+            self.scores(self.queries(chosen, at).index_select(0, owner), keys.flatten(0, 1)),
+            values.flatten(0, 1) if weights is None else values.flatten(0, 1) * weights.flatten()[:, None, None],
+            owner.masked_fill((waits | far).flatten(), num_slots),
+            num_slots,
+        )  # [N, H, C]
+        return (chosen + self.merge(read.to(chosen.dtype))).view(*layout.shape, states.shape[-1])
+
+    def write(self, states: Tensor, position: Tensor, ring: WindowCache, rows: Tensor) -> None:
+        """Remember a byte of each row: states [n, D] at positions [n]."""
+        ring.write(rows, position, *self.keys_values(states, position))
+
+    def step(self, states: Tensor, position: Tensor, length: Tensor, ring: WindowCache, rows: Tensor) -> Tensor:
+        """Tokens [n, D] of rows whose segment ends at ``states`` [n, D], with ``length`` [n] bytes so far."""
+        return states + self.read_ring(self.queries(states, position), ring, rows, position, length)
+
+
+class TokenReading(CrossAttention):
+    """A byte reads the last k tokens, the one that serves it included.
+
+        R_t = Norm(W_o Attention(q(X_t), k(U_j), v(U_j))),    i(t) - k < j <= i(t)
+
+    Args:
+        config: sizes; ``tokens_read`` is k.
+    """
+
+    def __init__(self, config: UNetConfig) -> None:
+        super().__init__(config)
+        self.num_read = config.tokens_read
+
+    def forward(self, states: Tensor, updates: Tensor, layout: TokenLayout, ring: WindowCache | None = None) -> Tensor:
+        """What the bytes of a window read, [B, T, D].
+
+        Args:
+            states: [B, T, D] byte states X.
+            updates: [B, S, D] or [N, D] tokens U.
+            layout: where the tokens sit.
+            ring: filled with the keys and values of each row's last k tokens; needs padded tokens.
+        """
+        keys, values = self.keys_values(updates, layout.positions)  # [*shape, H, C]
+        if ring is not None:
+            ring.write_last(keys, values, layout.num_tokens)
+        keys, values = (x.reshape(-1, *x.shape[-2:]) for x in (keys, values))
+        query = self.queries(states, torch.arange(states.shape[1], device=states.device).expand(states.shape[:2]))
+        serving, first = layout.token_index, layout.token_index[:, :1]  # [B, T], [B, 1]
+        read = [(serving - back).clamp(min=first) for back in range(self.num_read)]  # k of [B, T]
+        exists = torch.stack([serving - back >= first for back in range(self.num_read)])  # [k, B, T]
+
+        def of_tokens(x: Tensor, which: Tensor) -> Tensor:
+            return x.index_select(0, which.flatten()).view(*which.shape, *x.shape[1:])  # [B, T, H, C]
+
+        scores = torch.stack([self.scores(query, of_tokens(keys, which)) for which in read])  # [k, B, T, H]
+        shares = scores.masked_fill(~exists[..., None], float("-inf")).softmax(0).to(values.dtype)
+        heads = sum(
+            share[..., None] * of_tokens(values, which) for share, which in zip(shares, read, strict=True)
+        )  # [B, T, H, C]
+        return self.merge(heads)
+
+    def write(self, updates: Tensor, position: Tensor, number: Tensor, ring: WindowCache, rows: Tensor) -> None:
+        """Remember the token of each row: updates [n, D] at byte positions [n], the row's ``number``-th [n]."""
+        ring.write(rows, number, *self.keys_values(updates, position))
+
+    def step(self, states: Tensor, position: Tensor, count: Tensor, ring: WindowCache, rows: Tensor) -> Tensor:
+        """What a byte in each row reads, [n, D], where ``count`` [n] tokens have been drawn."""
+        return self.read_ring(self.queries(states, position), ring, rows, count - 1, count)
+
+
+def segment_attention(scores: Tensor, values: Tensor, owner: Tensor, num_owners: int) -> Tensor:
+    """Softmax within segments, and the values it weighs: linear in the number of entries.
+
+        out_s = sum_{u in s} exp(c_u) v_u / sum_{u in s} exp(c_u)
+
+    Args:
+        scores: [M, H] the c, in float32 at least.
+        values: [M, H, C].
+        owner: [M] int64, the segment of each entry; ``num_owners`` is no segment.
+        num_owners: number of segments; one without entries reads 0.
+
+    Returns:
+        [num_owners, H, C] in the dtype of the scores.
+    """
+    heads = scores.shape[1]
+    index = owner[:, None].expand(-1, heads)
+    least = torch.full((num_owners + 1, heads), float("-inf"), dtype=scores.dtype, device=scores.device)
+    largest = least.scatter_reduce(0, index, scores.detach(), "amax")  # any number would do; this one never overflows
+    weights = (scores - largest.index_select(0, owner)).exp()  # [M, H]
+    sums = weights.new_zeros(num_owners + 1, heads).index_add(0, owner, weights)
+    parts = weights[..., None] * values.to(scores.dtype)
+    totals = parts.new_zeros(num_owners + 1, *parts.shape[1:]).index_add(0, owner, parts)
+    return (totals / sums.masked_fill(sums == 0, 1.0)[..., None])[:-1]

@@ -88,10 +88,11 @@ def _cached(data: DataConfig) -> CachedSource:
         if data.column is not None and all(kind(file) in PLAIN for file in list_files(data.source)):
             raise ValueError(f"data.column belongs to tables, got {data.column!r} with plain text, {data.source!r}")
     sha256 = None if corpus else fingerprint(Path(data.source))
+    folder = Path(data.cache or _cache_folder(data, sha256))
     try:
         return prepare_cache(
             data.source if corpus else Path(data.source),
-            data.cache or _cache_folder(data, sha256),
+            folder,
             column=data.column,
             min_bytes=data.min_bytes,
             max_bytes=data.max_bytes,
@@ -103,6 +104,10 @@ def _cached(data: DataConfig) -> CachedSource:
         )
     except FileExistsError as error:
         raise FileExistsError(f"data.cache holds other texts than data.source={data.source!r}: {error}") from None
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(folder)) from None  # a full disk names no file
 
 
 def _check_source(source: str) -> None:

@@ -103,11 +103,14 @@ def _cached(data: DataConfig) -> CachedSource:
             **data.options,
         )
     except FileExistsError as error:
-        raise FileExistsError(f"data.cache holds other texts than data.source={data.source!r}: {error}") from None
+        raise FileExistsError(f"data.cache cannot be used for data.source={data.source!r}: {error}") from None
     except OSError as error:
-        if error.errno is None or error.filename is not None:
+        # A full disk names no file, and a folder that cannot be written one that the user has not heard of.
+        if error.errno is None or not (error.filename is None or ".partial-" in str(error.filename)):
             raise
-        raise OSError(error.errno, error.strerror, str(folder)) from None  # a full disk names no file
+        raise OSError(
+            f"data.cache must be a folder that can be written, got {str(folder)!r}: {error.strerror}"
+        ) from None
 
 
 def _check_source(source: str) -> None:

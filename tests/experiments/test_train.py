@@ -172,7 +172,7 @@ def test_texts_that_changed_under_their_name_are_not_gone_on_with(tmp_path, monk
         train.run(configured(*options, "out=run"), "")
     there, here = re.search(message, str(refused.value)).groups()
     assert there == first != here
-    with pytest.raises(FileExistsError, match="data.cache holds other texts than data.source='book.txt': .* there, "):
+    with pytest.raises(FileExistsError, match="data.cache cannot be used for data.source='book.txt': .* there, "):
         train.run(configured(*options, "out=named", "data.cache=cache"), "")
     train.run(configured(*options, "out=other"), "")  # a new run takes them as they are
     assert load_checkpoint(Path("other/checkpoints"))[1]["trained_on"] == here

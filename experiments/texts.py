@@ -102,11 +102,11 @@ def _cached(data: DataConfig) -> CachedSource:
             sha256=sha256,
             **data.options,
         )
-    except FileExistsError as error:
-        raise FileExistsError(f"data.cache cannot be used for data.source={data.source!r}: {error}") from None
     except OSError as error:
-        # A full disk names no file, and a folder that cannot be written one that the user has not heard of.
-        if error.errno is None or not (error.filename is None or ".partial-" in str(error.filename)):
+        if isinstance(error, FileExistsError) and error.errno is None:  # another cache, or something else
+            raise FileExistsError(f"data.cache cannot be used for data.source={data.source!r}: {error}") from None
+        # A full disk names no file, and a folder that cannot be written one that nobody has heard of.
+        if corpus or error.errno is None or str(error.filename or "").startswith(data.source):
             raise
         raise OSError(
             f"data.cache must be a folder that can be written, got {str(folder)!r}: {error.strerror}"

@@ -142,15 +142,12 @@ def page(rows: list[dict[str, Any]], done: dict[str, RunFolder], folder: Path, c
     oracles = [row["system"] for row in rows if row["oracle"]]
     first, run = rows[0], done[rows[0]["system"]]
     notes = [
-        f"Bits per byte of {first['predicted']:,} held-out bytes in {first['documents']:,} documents, the same for "
-        "all, with the standard error over documents; in bold what lies within one standard error of the best. "
-        + (
-            f"“Less {first['system']}”: the difference, and its standard error over documents, paired."
-            if rows[1:]
-            else ""
-        ),
-        "FLOPs are matrix products of forward and backward passes (attention scores apart). They are the budget, equal "
-        "for all but for the last update. “With padding” counts rows of tokens as long as the longest of their batch.",
+        *_on_losses(rows),
+        "Boundaries per byte are those of held-out text, the target is that of training; “none” where the text "
+        "alone, or a vocabulary, decides.",
+        "FLOPs are matrix products of forward and backward passes (attention scores apart). They are the budget: a "
+        "system ends with the update that reaches it. “With padding” counts rows of tokens as long as the longest of "
+        "their batch.",
         "Time is that of training, looks and checkpoints included, on cores that may have been shared.",
     ]
     if any(row["tried_flops"] for row in rows):
@@ -162,17 +159,18 @@ def page(rows: list[dict[str, Any]], done: dict[str, RunFolder], folder: Path, c
     notes += _notes_on(rows)
     if oracles:
         notes.append(
-            f"* an oracle: {', '.join(oracles)} looks at bytes to come when it draws boundaries, so that its bits per "
-            "byte are not those of a model, and are never in bold."
+            f"An asterisk marks an oracle: {', '.join(oracles)} looks at bytes to come when it draws boundaries. Its "
+            "bits per byte are not those of a model, and never in bold."
         )
     seeds = sorted({row["seed"] for row in rows})
     notes.append(f"One seed ({', '.join(map(str, seeds))}): nothing here tells how much another would differ.")
     under_way = _under_way(folder)
+    replaced = ", ".join(f"{name} {value}" for name, value in (run.option("model.overrides") or {}).items())
     data = f"`{run.option('data.source')}`, {run.option('data.num_rows')} rows of {run.option('data.num_steps')} bytes"
     parts = [
         "# Systems at equal FLOPs",
         *([f"    {command}"] if command else []),
-        f"{data}; model `{run.option('model.preset')}` with {run.option('model.overrides') or 'nothing replaced'}.",
+        f"{data}; model `{run.option('model.preset')}` with {replaced or 'nothing replaced'}.",
         table.replace("less the first", f"less {first['system']}", 1),
         *([f"Not done yet: {', '.join(under_way)}."] if under_way else []),
         "\n".join(f"- {note}" for note in notes),
@@ -180,6 +178,22 @@ def page(rows: list[dict[str, Any]], done: dict[str, RunFolder], folder: Path, c
         "Lines are training, dots are held-out text.",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _on_losses(rows: list[dict[str, Any]]) -> list[str]:
+    """What bits per byte are of, and how sure they are."""
+    first, alone = rows[0], rows[0]["standard_error"] is None
+    number = f"{first['documents']:,} document{'' if first['documents'] == 1 else 's'}"
+    sure = (
+        "From one document no standard error can be told; in bold is the best."
+        if alone
+        else "The standard error is that over documents; in bold is what lies within one of the best."
+    )
+    notes = [f"Bits per byte of {first['predicted']:,} held-out bytes in {number}, the same for all. {sure}"]
+    if rows[1:]:
+        paired_too = "" if alone else ", with its standard error over documents, paired"
+        notes.append(f"“Less {first['system']}” is the difference on the same documents{paired_too}.")
+    return notes
 
 
 def _notes_on(rows: list[dict[str, Any]]) -> list[str]:
@@ -191,10 +205,10 @@ def _notes_on(rows: list[dict[str, Any]]) -> list[str]:
         for row in rows
         if row["target_rates"]
     ]
-    apart = [row for row in rows if row["rows_per_text"] != rows[0]["rows_per_text"]]
     return notes + [
         f"{row['system']} reads every text in {row['rows_per_text']} rows side by side; its bytes count all of them."
-        for row in apart
+        for row in rows
+        if row["rows_per_text"] > 1
     ]
 
 

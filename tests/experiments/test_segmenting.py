@@ -163,7 +163,7 @@ def test_fewer_merges_are_the_tokenizer_of_a_smaller_vocabulary():
 def test_saved_beside_the_model_and_loaded_a_segmenter_draws_the_same(word, tmp_path):
     torch.manual_seed(1)
     config = configured(*SMALL, f"segmenter={word}")
-    model = UNet(preset("tiny", target_rate=0.25, width=16)).eval()
+    model = UNet(preset("tiny", target_rate=0.25)).eval()
     train_on = {"bpe": train_bpe, "unigram": train_unigram}.get(config.segmenter.name)
     tokens = {} if train_on is None else {"tokenizer": train_on([TEXT.decode()], vocabulary=280)}
     segmenter = make_segmenter(config.segmenter.name, model, **segmenter_options(config), **tokens).eval()

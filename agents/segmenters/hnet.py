@@ -13,41 +13,10 @@ from rltok_rl.agents.segmenters.base import Segmenter, Segments, State
 from torch import Tensor, nn
 
 from rltok_rl.functional.rate import check_target, load_balance
+from rltok_rl.functional.routing import confidence, routing_probability, smoothing_shares
 from rltok_rl.functional.smoothing import Method
 from rltok_rl.models.layers import RMSNorm
 from rltok_rl.models.mixing import Mixing
-
-_SMALLEST = 1e-4  # smoothing weights keep this distance from 0 and 1
-
-
-def routing_probability(queries: Tensor, keys: Tensor) -> Tensor:
-    """How unlike two neighbouring bytes are, ``p_t = (1 - cos(q_{t-1}, k_t)) / 2``.
-
-    Args:
-        queries: [*L, D] of the bytes before.
-        keys: [*L, D] of the bytes themselves.
-
-    Returns:
-        [*L] in [0, 1], in float32 at least.
-
-    Example:
-        >>> routing_probability(torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([[2.0, 0.0], [0.0, 3.0]]))
-        tensor([0.0000, 0.5000])
-    """
-    wide = torch.promote_types(queries.dtype, torch.float32)
-    cosine = nn.functional.cosine_similarity(queries.to(wide), keys.to(wide), dim=-1)
-    return ((1 - cosine) / 2).clamp(0.0, 1.0)  # rounding may leave the interval
-
-
-def confidence(probs: Tensor, boundaries: Tensor) -> Tensor:
-    """How sure a decision was, straight through: 1 in value, with the gradient of ``c = p`` or ``1 - p``.
-
-    Args:
-        probs: [*L] p.
-        boundaries: [*L] bool.
-    """
-    sure = torch.where(boundaries, probs, 1 - probs)
-    return 1 + (sure - sure.detach())
 
 
 def stage_multipliers(chunk_sizes: list[float], widths: list[int], *, gpt_chunk: float = 4.6) -> list[float]:
@@ -148,7 +117,7 @@ class HNetSegmenter(Segmenter):
             pooling="select",
             token_norm=self.byte_norm,  # of a selected byte: what routing reads goes into tokens
             update_norm=self.token_norm,
-            smoothing=probs.clamp(_SMALLEST, 1 - _SMALLEST),
+            smoothing=smoothing_shares(probs),
             smoothing_method=self.smoothing,
             residual=self._own,
             receive=confidence(probs, boundaries),

@@ -115,9 +115,13 @@ def _read(
     if actions is not None and actor is not None:
         chosen |= _score(actor, {**before, "recent": recent[:, :-1]}, actions)
 
-    decoded = env.model.decode(states[:, :-1], boundaries)  # [n, L, D]
-    final = byte_log_prob(env.model.final_logits(decoded), plan.byte_ids[:, 1:]).float()
+    decoded = env.model.decode_levels(states[:, :-1], boundaries)  # [n, L, D]
+    final = byte_log_prob(env.model.final_logits(decoded.states), plan.byte_ids[:, 1:]).float()
     observation["final_log_prob"] = F.pad(final, (1, 0)).unsqueeze(-1)  # nothing predicts the first byte
+    if decoded.second is not None:  # known once a token is closed, hence one place later
+        observation["second_boundary"] = F.pad(decoded.second.boundaries, (1, 0))
+        if decoded.second.probabilities is not None:
+            observation["second_probability"] = F.pad(decoded.second.probabilities.float(), (1, 0)).unsqueeze(-1)
     reward = env.reward_of(final, early, early_logits, boundaries)
     last = torch.arange(plan.longest, device=env.device) + 1 == plan.steps[:, None]  # [n, L]
     done = last & plan.cut[:, None]

@@ -13,6 +13,7 @@ from rltok_rl.experiments.texts import Texts, read_texts
 from rltok_rl.data import RepeatedSource
 from rltok_rl.models import UNet, preset
 from rltok_rl.objectives import (
+    SECOND_LEVEL_WEIGHT,
     BoundaryClipPPOLoss,
     BoundaryReinforceLoss,
     EarlyExitLoss,
@@ -21,6 +22,7 @@ from rltok_rl.objectives import (
     LanguageModelLoss,
     LocalFlips,
     RateLoss,
+    SecondLevelLoss,
     make_estimator,
 )
 from rltok_rl.training import Alarms, LoopOptions, Trainer
@@ -92,7 +94,7 @@ def make_advantages(config: TrainConfig, model: UNet, process_group: Any = None)
 
 
 def make_loss(config: TrainConfig, model: UNet, process_group: Any = None) -> JointLoss:
-    """The joint loss. Where boundaries are not learned, next-byte losses alone.
+    """The joint loss. Where boundaries are not learned, next-byte losses alone, and those of a second level.
 
     Args:
         config: of the training.
@@ -103,6 +105,9 @@ def make_loss(config: TrainConfig, model: UNet, process_group: Any = None) -> Jo
     together: dict[str, Any] = {"process_group": process_group}
     terms: dict[str, Any] = {"language_model": LanguageModelLoss(**together), "early_exit": EarlyExitLoss(**together)}
     coefficients = {"language_model": weights.language_model, "early_exit": weights.early_exit}
+    if model.config.second_level == "routing":
+        terms["second_level"] = SecondLevelLoss(model.config.second_rate, **together)
+        coefficients["second_level"] = SECOND_LEVEL_WEIGHT
     if config.actor.name == "learned":
         terms["policy"] = _policy_loss(config, model, process_group)
         terms["rate"] = RateLoss(model.config.target_rate, control=rate.control, **together, **rate.options)

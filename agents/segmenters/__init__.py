@@ -18,6 +18,7 @@ from rltok_rl.agents.segmenters.reading import (
     start_reading,
 )
 from rltok_rl.agents.segmenters.registry import SEGMENTERS, make_segmenter
+from rltok_rl.agents.segmenters.stages import stage_groups
 
 __all__ = [
     "SEGMENTERS",
@@ -44,6 +45,7 @@ __all__ = [
     "make_segmenter",
     "read_byte",
     "read_window",
+    "stage_groups",
     "start_reading",
     "starts_of_pieces",
     "train_bpe",

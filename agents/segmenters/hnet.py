@@ -1,4 +1,6 @@
-"""H-Net's dynamic chunking with one stage: boundaries where neighbouring states are unlike.
+"""H-Net's dynamic chunking: boundaries where neighbouring states are unlike.
+
+A second stage is the model's second level; its target rate is set here, and its loss is the model's.
 
 Shapes: B rows, T bytes, D width.
 """
@@ -51,11 +53,13 @@ class HNetSegmenter(Segmenter):
         U_j = P_j Mid_j + (1 - P_j) U_{j-1},         P = p clipped to [1e-4, 1 - 1e-4]
         Y_t = R(x_t) + STE(c_t) U_{i(t)},            c_t = p_t at a boundary, 1 - p_t elsewhere
 
-    The learning-rate factors of the paper are :func:`stage_multipliers`; optimizers apply them.
+    The learning-rate factors of the paper are ``multipliers``; :func:`~rltok_rl.agents.segmenters.stages.stage_groups`
+    hands them to an optimizer.
 
     Args:
         width: D.
         target_rate: boundaries per byte, 1/N of the ratio loss.
+        second_rate: tokens of tokens per token, 1/N of the second stage; None with one stage.
         residual: ``"projection"``, zero at first, or ``"identity"``, all of a byte's state.
         norms: normalise byte states before routing and pooling, and tokens after the token layers.
         smoothing: how windows are smoothed.
@@ -71,6 +75,7 @@ class HNetSegmenter(Segmenter):
         width: int,
         *,
         target_rate: float,
+        second_rate: float | None = None,
         residual: Literal["projection", "identity"] = "projection",
         norms: bool = True,
         smoothing: Method = "scan",
@@ -80,6 +85,7 @@ class HNetSegmenter(Segmenter):
         if residual not in ("projection", "identity"):
             raise ValueError(f"residual must be one of ['projection', 'identity'], got {residual!r}")
         self.target_rate, self.smoothing = check_target(target_rate), smoothing
+        self.second_rate = None if second_rate is None else check_target(second_rate)
         self.query, self.key = (nn.Linear(width, width, bias=False) for _ in range(2))
         self.byte_norm = RMSNorm(width, norm_eps) if norms else nn.Identity()
         self.token_norm = RMSNorm(width, norm_eps) if norms else nn.Identity()
@@ -90,6 +96,13 @@ class HNetSegmenter(Segmenter):
             if self.residual is not None:
                 self.residual.weight.zero_()
                 self.residual.bias.zero_()
+
+    @property
+    def multipliers(self) -> list[float]:
+        """Learning-rate factors of the stages, outermost first; widths are equal."""
+        rates = [rate for rate in (self.target_rate, self.second_rate) if rate is not None]
+        width = self.query.in_features
+        return stage_multipliers([1 / rate for rate in rates], [width] * (len(rates) + 1))
 
     def _window(self, states: Tensor, byte_ids: Tensor, uniforms: Tensor | None) -> Segments:
         x = self.byte_norm(states)  # [B, T, D]

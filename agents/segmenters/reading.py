@@ -15,6 +15,7 @@ from rltok_rl.models.cache import UNetCache
 from rltok_rl.models.checks import check_byte_ids
 from rltok_rl.models.incremental import Observation, Prediction, decide, observe
 from rltok_rl.models.pooling import Layout
+from rltok_rl.models.second_level import SecondDecisions
 from rltok_rl.models.unet import UNet
 
 
@@ -26,6 +27,7 @@ class SegmentedOutput:
     encoder_states: Tensor  # [B, T, D]
     early_logits: Tensor  # [B, T, 256]
     final_logits: Tensor  # [B, T, 256]
+    second: SecondDecisions | None = None  # [B, T], where the model has a second level
 
 
 def read_window(
@@ -57,8 +59,9 @@ def read_window(
     check_byte_ids(byte_ids, model.config.num_ids)
     states = model.encode(byte_ids)
     segments = segmenter(states, byte_ids, uniforms=uniforms, generator=generator)
-    decoded = model.decode(states, segments.boundaries, layout=layout, mixing=segments.mixing)
-    return SegmentedOutput(segments, states, model.early_logits(states), model.final_logits(decoded))
+    decoded = model.decode_levels(states, segments.boundaries, layout=layout, mixing=segments.mixing)
+    early_logits, final_logits = model.early_logits(states), model.final_logits(decoded.states)
+    return SegmentedOutput(segments, states, early_logits, final_logits, decoded.second)
 
 
 @dataclass

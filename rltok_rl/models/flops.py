@@ -1,6 +1,7 @@
 """What a forward pass and an update cost, counted in matrix products.
 
-    FLOPs of an update = 6 (byte-level matrix parameters x bytes + token-level matrix parameters x tokens)
+    FLOPs of an update = 6 (byte-level matrix parameters x bytes + token-level matrix parameters x tokens
+                            + second-level matrix parameters x tokens of tokens)
 
 Two for each multiply-add, three passes of equal cost (forward, and backward to inputs and to weights). Attention
 scores, norms and the embedding are not counted, as in the paper.
@@ -10,6 +11,8 @@ from __future__ import annotations
 
 from rltok_rl.models.unet import UNet
 
+_TOKEN_PARTS = ("token_layers", "routing")
+_SECOND_PARTS = ("second_layers",)
 _BYTE_PARTS = ("encoder", "decoder", "boundary_head", "early_head", "final_head")
 
 
@@ -21,26 +24,40 @@ def matrix_parameters(model: UNet) -> dict[str, int]:
         >>> matrix_parameters(UNet(preset("tiny")))["token_layers"] == 16 * 64**2
         True
     """
-    parts = (*_BYTE_PARTS, "token_layers")
-    return {part: sum(p.numel() for p in getattr(model, part).parameters() if p.dim() == 2) for part in parts}
+    parts = {part: getattr(model, part) for part in (*_BYTE_PARTS, "token_layers")}
+    if model.second_level is not None:
+        parts["second_layers"] = model.second_level.layers
+        if model.second_level.routing is not None:  # it reads every token
+            parts["routing"] = model.second_level.routing
+    return {name: sum(p.numel() for p in part.parameters() if p.dim() == 2) for name, part in parts.items()}
 
 
-def forward_flops(model: UNet, num_bytes: float, num_tokens: float, *, without: tuple[str, ...] = ()) -> float:
+def forward_flops(
+    model: UNet,
+    num_bytes: float,
+    num_tokens: float,
+    *,
+    num_second: float | None = None,
+    without: tuple[str, ...] = (),
+) -> float:
     """FLOPs of one forward pass.
 
     Args:
         model: the U-Net.
         num_bytes: bytes read.
         num_tokens: tokens made of them, padding included where there is some.
+        num_second: tokens of tokens made of these; None takes as many as the model aims at.
         without: parts that did not run, ``("encoder", ...)``.
     """
     counts = {part: n for part, n in matrix_parameters(model).items() if part not in without}
-    tokens = counts.pop("token_layers", 0)
-    return 2.0 * (sum(counts.values()) * num_bytes + tokens * num_tokens)
+    tokens = sum(counts.pop(part, 0) for part in _TOKEN_PARTS)
+    second = sum(counts.pop(part, 0) for part in _SECOND_PARTS)
+    num_second = model.config.second_rate * num_tokens if num_second is None else num_second
+    return 2.0 * (sum(counts.values()) * num_bytes + tokens * num_tokens + second * num_second)
 
 
-def update_flops(model: UNet, num_bytes: float, num_tokens: float) -> float:
-    """FLOPs of one forward and backward pass.
+def update_flops(model: UNet, num_bytes: float, num_tokens: float, *, num_second: float | None = None) -> float:
+    """FLOPs of one forward and backward pass; arguments as for :func:`forward_flops`.
 
     Example:
         >>> from rltok_rl.models import preset
@@ -48,4 +65,4 @@ def update_flops(model: UNet, num_bytes: float, num_tokens: float) -> float:
         >>> update_flops(model, 100, 20) == 3 * forward_flops(model, 100, 20)
         True
     """
-    return 3.0 * forward_flops(model, num_bytes, num_tokens)
+    return 3.0 * forward_flops(model, num_bytes, num_tokens, num_second=num_second)

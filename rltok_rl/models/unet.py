@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -41,8 +42,7 @@ class UNetOutput:
     second: SecondDecisions | None = None  # [B, T], where the model has a second level
 
 
-@dataclass(frozen=True)
-class Decoded:
+class Decoded(NamedTuple):
     """Bytes that have been through the tokens."""
 
     states: Tensor  # [B, T, D]

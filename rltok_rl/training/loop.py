@@ -71,7 +71,11 @@ class Trainer:
     ) -> None:
         self.processes = Processes() if processes is None else processes
         _check_spans(loss, self.processes)
-        self._flops = update_flops(model, 1, 0), update_flops(model, 0, 1)  # of a byte, of a token
+        # Of a byte, of a token, and of a token of tokens.
+        self._flops = tuple(
+            update_flops(model, *(float(level == k) for k in (0, 1)), num_second=float(level == 2))
+            for level in range(3)
+        )
         prepare_model(model, strategy, self.processes)
         self.model, self.env, self.loss, self.options = model, env, loss, options
         self.policy = LearnedBoundaryActor(model)
@@ -137,8 +141,10 @@ class Trainer:
         figures["lr"] = options.lr * scale
         self.updates += 1
         self.bytes_done += self.bytes_per_update
-        per_byte, per_token = self._flops
-        self.flops_done += self.bytes_per_update * (per_byte + per_token * figures.get("rate", math.nan))
+        per_byte, per_token, per_second = self._flops
+        tokens = figures.get("rate", math.nan)  # per byte
+        second = figures.get("second_rate", self.model.config.second_rate)  # per token
+        self.flops_done += self.bytes_per_update * (per_byte + tokens * (per_token + second * per_second))
         return figures | {"flops": self.flops_done}
 
     @property

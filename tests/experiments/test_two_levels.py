@@ -12,7 +12,7 @@ from .configured import QUICK, configured
 @pytest.mark.parametrize("actor", ["learned", "uniform"])
 def test_a_second_level_that_routes_brings_its_loss(actor):
     def built(level: str):
-        config = configured(*QUICK, f"actor={actor}", "model=tiny", f"model.overrides.second_level={level}")
+        config = configured(*QUICK, f"actor={actor}", "model=tiny", f"+model.overrides.second_level={level}")
         model = make_model(config, torch.device("cpu"))
         return model, make_loss(config, model)
 

@@ -317,12 +317,12 @@ def check_cache_fits(model: UNet, cache: UNetCache) -> None:
     """Require a cache that was made for a model of these sizes, this dtype and this device."""
     config, weight = model.config, model.embedding.weight
     heads = (config.num_heads, config.head_size)
-    expected = {
+    expected: dict[str, tuple[int, ...] | None] = {
         "encoder": (config.num_encoder_layers, cache.num_rows, config.window, *heads),
         "tokens": (config.num_token_layers, cache.num_rows, cache.tokens.keys.shape[2], *heads),
         "decoder": (config.num_decoder_layers, cache.num_rows, config.window, *heads),
     }
-    given = {name: tuple(getattr(cache, name).keys.shape) for name in expected}
+    given: dict[str, tuple[int, ...] | None] = {name: tuple(getattr(cache, name).keys.shape) for name in expected}
     if config.second_level is not None or cache.second is not None:
         held_second = None if cache.second is None else tuple(cache.second.tokens.keys.shape)
         room = held_second[2] if held_second else _FIRST_CAPACITY

@@ -16,7 +16,7 @@ from rltok_rl.agents.segmenters import (
     save_segmenter,
     train_bpe,
 )
-from rltok_rl.agents.segmenters.hnet import stage_multipliers
+from rltok_rl.agents.segmenters.hnet import HNetSegmenter
 from rltok_rl.agents.segmenters.saved import read_tokenizer
 from rltok_rl.experiments.config import TrainConfig
 from rltok_rl.experiments.texts import Texts
@@ -41,7 +41,7 @@ def learned(config: TrainConfig) -> bool:
 
 
 def model_overrides(config: TrainConfig) -> dict[str, Any]:
-    """Fields of the model's configuration to replace: those of ``model``, and the lags that a segmenter's word names.
+    """Fields of the model's configuration to replace: those of ``model``, and what a segmenter's word needs.
 
     Args:
         config: of the training.
@@ -50,7 +50,7 @@ def model_overrides(config: TrainConfig) -> dict[str, Any]:
     unknown = sorted(set(given) - {"num_lags"})
     if unknown:
         raise ValueError(f"segmenter.options of 'learned' must be among ['num_lags'], got {unknown}")
-    return {**config.model.overrides, **given}
+    return {**config.segmenter.model, **config.model.overrides, **given}
 
 
 def segmenter_options(config: TrainConfig) -> dict[str, Any]:
@@ -116,20 +116,17 @@ def actor_segmenter(name: str, rate: float | None, model: UNet) -> tuple[Segment
     return make_segmenter(word, model, **options), word, options
 
 
-def stage_factors(config: TrainConfig, segmenter: Segmenter | None, model: UNet) -> tuple[float, float] | None:
-    """Learning-rate factors of bytes and of tokens that a segmenter was published with; None for none.
+def stage_factors(config: TrainConfig, segmenter: Segmenter | None) -> tuple[float, ...] | None:
+    """Learning-rate factors of the stages that a segmenter was published with, bytes first; None for none.
 
     Args:
         config: of the training.
         segmenter: of the model.
-        model: the U-Net.
     """
-    faithful = config.segmenter.name == "hnet" and config.segmenter.options.get("variant", "faithful") == "faithful"
-    if segmenter is None or not (faithful and config.segmenter.stage_factors):
+    faithful = config.segmenter.options.get("variant", "faithful") == "faithful"
+    if not isinstance(segmenter, HNetSegmenter) or not (faithful and config.segmenter.stage_factors):
         return None
-    assert segmenter.target_rate is not None
-    outer, inner = stage_multipliers([1 / segmenter.target_rate], [model.config.width] * 2)
-    return outer, inner
+    return tuple(segmenter.multipliers)
 
 
 def _tokenizer(config: TrainConfig, model: UNet, texts: Texts) -> TokenizerSplit:

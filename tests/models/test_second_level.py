@@ -25,6 +25,11 @@ LEVELS = {
     "routing": {"second_level": "routing", "num_token_layers": 2},
     "routing, no lower layer": {"second_level": "routing", "num_lower_layers": 0, "pooling": "mean"},
     "as H-Net": {"second_level": "routing", "second_residual": "projection", "num_token_layers": 3},
+    "with every option": {
+        **{"second_level": "routing", "second_residual": "projection", "num_token_layers": 2},
+        **{"ngram_sizes": (2, 3), "ngram_buckets": 50, "smoothing": "gradient", "window": 5},
+        **{"pooling": "attention", "upsampling": "attention", "tokens_read": 3},
+    },
 }
 every_level = pytest.mark.parametrize("options", LEVELS.values(), ids=LEVELS)
 

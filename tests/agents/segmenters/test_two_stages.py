@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from rltok_rl.agents.segmenters import make_segmenter, read_window, stage_groups
+from rltok_rl.agents.segmenters import make_segmenter, read_window, split_stages, stage_groups
 
 from rltok_rl.models import UNet, preset
 
@@ -25,6 +25,8 @@ def made(**overrides) -> UNet:
         ({"second_level": "stride"}, {"stages": 2}, "second_level='routing' .*, got 'stride'"),
         (ROUTING, {"stages": 2}, "model must have second_residual='projection' for .*, got 'identity'"),
         (HNET, {"stages": 2, "variant": "baseline"}, "model must have second_residual='identity' for .*'projection'"),
+        ({**HNET, "num_token_layers": 1}, {"stages": 2}, r"num_token_layers=2 at least\), got num_token_layers=1, 1"),
+        ({**HNET, "num_lower_layers": 0}, {"stages": 2}, "got num_token_layers=2, 0 of them before it"),
         (HNET, {"stages": 3}, r"stages must be one of \[1, 2\], got 3"),
         (HNET, {"second_rate": 0.5}, "second_rate must be left out with stages=1, got 0.5"),
         (HNET, {"stages": 2, "second_rate": 1.0}, "target must lie strictly between 0 and 1, got 1.0"),
@@ -60,6 +62,8 @@ def test_three_learning_rates():
     inner = [*model.token_layers.parameters(), *model.second_level.routing.parameters()]
     assert members[1] == {id(p) for p in inner}
     assert len(stage_groups(model, make_segmenter("hnet", model), lr=1.0)) == 2
+    with pytest.raises(ValueError, match="model must have a second level for three stages"):
+        split_stages(UNet(preset("tiny")), [], 3)
 
 
 def test_each_stage_has_its_boundaries_and_its_gradients():

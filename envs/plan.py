@@ -111,7 +111,8 @@ def plan_texts(
     given = None if texts is None else given_windows(texts, num_rows, window)
     picked: list[Places] = []  # of all texts but those that were given
     rows, starts = [torch.arange(num_rows)], [torch.zeros(num_rows, dtype=torch.int64)]
-    lengths, ends = [], []
+    lengths: list[Tensor] = []
+    ends: list[Tensor] = []
 
     def measure(num_texts: int) -> None:
         picked.append(env.pick_places(num_texts))
@@ -138,9 +139,8 @@ def plan_texts(
     mine = (of == index).nonzero().squeeze(1)
     sorted_steps = (steps[of == r].sort(descending=True).values.tolist() for r in range(count))
     num_groups = min(len(group_starts(one)) for one in sorted_steps)
-    own, before = [], 0 if given is None else num_rows  # given texts come first
-    if given is not None:
-        own.append(given.byte_ids)
+    own = [] if given is None else [given.byte_ids]  # given texts come first
+    before = 0 if given is None else num_rows
     if picked:
         own.append(env.source.read(Places.cat(picked)[mine[mine >= before] - before], window).byte_ids)
     return Plan(

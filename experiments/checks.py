@@ -95,7 +95,8 @@ def check_rule(arguments: Sequence[str]) -> None:
 def _sets_any(group: str, choice: str, names: Sequence[str]) -> bool:
     """Whether a file of a group sets any of these options."""
     path = CONF / group / f"{choice}.yaml"
-    return path.exists() and any(f"{group}.{key}" in names for key in OmegaConf.to_container(OmegaConf.load(path)))
+    held: Any = OmegaConf.to_container(OmegaConf.load(path)) if path.exists() else {}
+    return any(f"{group}.{key}" in names for key in held)
 
 
 def _changed(options: Any, schema: Any, names: tuple[str, ...]) -> str | None:

@@ -88,10 +88,11 @@ def _cached(data: DataConfig) -> CachedSource:
         if data.column is not None and all(kind(file) in PLAIN for file in list_files(data.source)):
             raise ValueError(f"data.column belongs to tables, got {data.column!r} with plain text, {data.source!r}")
     sha256 = None if corpus else fingerprint(Path(data.source))
+    folder = Path(data.cache or _cache_folder(data, sha256))
     try:
         return prepare_cache(
             data.source if corpus else Path(data.source),
-            data.cache or _cache_folder(data, sha256),
+            folder,
             column=data.column,
             min_bytes=data.min_bytes,
             max_bytes=data.max_bytes,
@@ -101,8 +102,15 @@ def _cached(data: DataConfig) -> CachedSource:
             sha256=sha256,
             **data.options,
         )
-    except FileExistsError as error:
-        raise FileExistsError(f"data.cache holds other texts than data.source={data.source!r}: {error}") from None
+    except OSError as error:
+        if isinstance(error, FileExistsError) and error.errno is None:  # another cache, or something else
+            raise FileExistsError(f"data.cache cannot be used for data.source={data.source!r}: {error}") from None
+        # A full disk names no file, and a folder that cannot be written one that nobody has heard of.
+        if corpus or error.errno is None or str(error.filename or "").startswith(data.source):
+            raise
+        raise OSError(
+            f"data.cache must be a folder that can be written, got {str(folder)!r}: {error.strerror}"
+        ) from None
 
 
 def _check_source(source: str) -> None:

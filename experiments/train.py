@@ -189,7 +189,9 @@ def _run_or_refuse(config: TrainConfig, command: str, processes: Processes) -> N
     except (ValueError, TypeError, OSError, ImportError, CheckpointError, TrainingFailed) as error:
         if "HYDRA_FULL_ERROR" in os.environ:
             raise
-        raise Refused(f"rltok train: {error}") from None
+        # The system names the file that it cannot open, and not the one that it cannot write into.
+        nameless = isinstance(error, OSError) and error.errno is not None and error.filename is None
+        raise Refused(f"rltok train: {error}{f', writing to {config.out}' if nameless else ''}") from None
 
 
 def _end(message: str) -> NoReturn:

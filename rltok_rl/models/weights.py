@@ -27,8 +27,12 @@ def write_weights(model: nn.Module, path: Path) -> None:
         if name not in tied
     }
     partial = path.with_name(f".{path.name}.partial")
-    save_file(tensors, partial, metadata={"format": "pt", "tied": json.dumps(tied)})
-    partial.replace(path)
+    try:
+        save_file(tensors, partial, metadata={"format": "pt", "tied": json.dumps(tied)})
+        partial.replace(path)
+    except (SafetensorError, OSError) as error:  # a full disk, mostly: what could be written takes room
+        partial.unlink(missing_ok=True)
+        raise OSError(f"{path} could not be written: {error}") from error
 
 
 def read_weights(model: nn.Module, path: Path, device: torch.device) -> None:

@@ -74,6 +74,7 @@ class Trainer:
     ) -> None:
         self.processes = Processes() if processes is None else processes
         _check_spans(loss, self.processes)
+        _check_pieces(model, loss, strategy, self.processes)
         self.segmenter = actor.segmenter if isinstance(actor, SegmenterActor) else None
         if self.segmenter is not None and strategy == "fsdp":
             raise ValueError(
@@ -282,6 +283,13 @@ def _weighs_decisions(loss: JointLoss) -> bool:
         return False
     term = loss.terms["policy"]
     return isinstance(term, BoundaryClipPPOLoss) or bool(getattr(term, "off_policy", False))
+
+
+def _check_pieces(model: UNet, loss: JointLoss, strategy: str, processes: Processes) -> None:
+    """Refuse to train whole parameters beside pieces: one optimizer step and one norm take tensors of one kind."""
+    own = {id(p) for p in loss.parameters()} - {id(p) for p in model.parameters()}
+    if own and strategy == "fsdp" and processes.group is not None:
+        raise ValueError("strategy must be 'ddp' with a critic, which is not cut in pieces, got 'fsdp'")
 
 
 def _check_spans(loss: JointLoss, processes: Processes) -> None:

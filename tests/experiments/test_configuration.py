@@ -318,6 +318,8 @@ def test_text_that_cannot_be_read_is_refused(tmp_path, monkeypatch):
     (tmp_path / "plain.txt").write_text("some words, and more of them")
     with pytest.raises(ValueError, match="data.column belongs to tables, got 'body' with plain text, 'plain.txt'"):
         read("plain.txt", "data.column=body")
+    with pytest.raises(OSError, match="data.cache must be a folder that can be written, got '/dev/null/cache'"):
+        read("plain.txt", "data.cache=/dev/null/cache")
     (tmp_path / "broken.txt").write_bytes(b"abc\xff\xfe")
     with pytest.raises(ValueError, match="text must be UTF-8, got .* at byte 3 of broken.txt"):
         read("broken.txt")

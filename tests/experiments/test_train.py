@@ -16,11 +16,13 @@ from omegaconf import OmegaConf
 from rltok_rl.experiments import build, soak, train
 from rltok_rl.experiments.build import make_trainer
 from rltok_rl.experiments.config import TrainConfig
+from safetensors import SafetensorError
 
 from rltok_rl.data import local_prose
 from rltok_rl.models import UNet
 from rltok_rl.training import loggers
 from rltok_rl.training.checkpoint import load_checkpoint
+from rltok_rl.training.distributed import Processes, Refused
 from rltok_rl.training.files import claim_folder
 from rltok_rl.training.progress import MetricsTable
 
@@ -102,6 +104,23 @@ def test_asked_to_stop_it_saves_and_goes_on_later(tmp_path, monkeypatch):
     assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
 
 
+@pytest.mark.parametrize("where", ["rltok_rl.training.progress.csv.DictWriter", "rltok_rl.models.weights.save_file"])
+def test_a_full_disk_ends_a_run_in_one_line_that_names_the_folder(tmp_path, monkeypatch, where):
+    """While a table grows, and as the model is saved."""
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device") if "csv" in where else SafetensorError("No space left on device")
+
+    monkeypatch.setattr(where, full)
+    config = configured(*QUICK, f"out={tmp_path}/run")
+    with pytest.raises(Refused, match="^rltok train: .*No space left on device") as refused:
+        train._run_or_refuse(config, "", Processes())
+    assert f"{tmp_path}/run" in str(refused.value) and "\n" not in str(refused.value)
+    monkeypatch.undo()
+    again = configured(*QUICK, f"out={tmp_path}/run", "resume=true")
+    assert train.run(again, "")["updates"] == 4  # nothing is left half written
+
+
 def test_two_runs_do_not_share_a_folder(tmp_path):
     """Side by side, resuming or not: the second one is refused, and the first one's files are its own."""
     config = configured(*LONGER, f"out={tmp_path}/run")
@@ -153,7 +172,7 @@ def test_texts_that_changed_under_their_name_are_not_gone_on_with(tmp_path, monk
         train.run(configured(*options, "out=run"), "")
     there, here = re.search(message, str(refused.value)).groups()
     assert there == first != here
-    with pytest.raises(FileExistsError, match="data.cache holds other texts than data.source='book.txt': .* there, "):
+    with pytest.raises(FileExistsError, match="data.cache cannot be used for data.source='book.txt': .* there, "):
         train.run(configured(*options, "out=named", "data.cache=cache"), "")
     train.run(configured(*options, "out=other"), "")  # a new run takes them as they are
     assert load_checkpoint(Path("other/checkpoints"))[1]["trained_on"] == here

@@ -21,6 +21,7 @@ from rltok_rl.functional.numbers import check_count
 from rltok_rl.functional.rewards import REWARDS, charge_boundaries, prediction_entropy
 from rltok_rl.models.cache import UNetCache
 from rltok_rl.models.incremental import decide, observe
+from rltok_rl.models.second_level import SecondDecisions
 from rltok_rl.models.unet import UNet
 
 Texts = str | bytes | Sequence[str | bytes]
@@ -49,6 +50,10 @@ class ByteBoundaryEnv(EnvBase):
     | ``final_log_prob`` | [*B, 1] | float32 | <= 0 | log p(x_t) under the whole model, in nats; 0 at the first byte |
     | ``early_log_prob`` | [*B, 1] | float32 | <= 0 | log p(x_t) under the early exit; 0 at the first byte |
     | ``early_entropy`` | [*B, 1] | float32 | 0 .. ln 256 | entropy of the early exit about x_{t+1}; on request |
+    | ``second_boundary`` | [*B] | bool | | whether a token closed with x_{t-1} that closed a token of tokens |
+    | ``second_probability`` | [*B, 1] | float32 | 0 .. 1 | how likely that was; 0 where no token closed |
+
+    The last two are there where the model has a second level, the last one where it routes.
 
     ### Rewards
     [*B, 1], by name (``reward``), with ``price`` nats taken off for each boundary drawn:
@@ -138,6 +143,10 @@ class ByteBoundaryEnv(EnvBase):
         }
         if self.observe_entropy:
             observation["early_entropy"] = real(1)
+        if config.second_level is not None:
+            observation["second_boundary"] = Categorical(2, shape=batch, dtype=torch.bool)
+        if config.second_level == "routing":
+            observation["second_probability"] = real(1)
         self.observation_spec = Composite(observation, shape=batch, device=self.device)
         self.action_spec = Categorical(2, shape=batch, dtype=torch.int64, device=self.device)
         self.reward_spec = real(1)
@@ -218,6 +227,9 @@ class ByteBoundaryEnv(EnvBase):
         self._over[rows] = False
         self._memory.reset(torch.zeros_like(self._over).index_fill(0, rows, True))
         self._look(rows, torch.zeros(len(rows), 2, device=self.device))
+        if self.model.second_level is not None:
+            nothing = torch.zeros_like(self._over)
+            self._note_second(rows, SecondDecisions(nothing, nothing.float()))
 
     def _look(self, rows: Tensor, log_probs: Tensor) -> None:
         """Observe the byte at each row's position; ``log_probs`` [n, 2] says how it was predicted, final and early."""
@@ -228,6 +240,15 @@ class ByteBoundaryEnv(EnvBase):
         fresh = {"early_logits": seen.early_logits, "log_probs": log_probs, "encoder_state": seen.encoder_state.float()}
         for name, values in fresh.items():
             self._seen[name] = values if everyone else self._seen[name].index_copy(0, rows, values)
+
+    def _note_second(self, rows: Tensor, said: SecondDecisions) -> None:
+        """Remember, for some rows, what [B] decisions the second level made."""
+        fresh = {"second_boundary": said.boundaries}
+        if self.model.config.second_level == "routing" and said.probabilities is not None:
+            fresh["second_probability"] = said.probabilities.float()
+        for name, values in fresh.items():
+            held = self._seen.get(name, values)
+            self._seen[name] = held.index_copy(0, rows, values[rows])
 
     def _observation(self) -> dict[str, Tensor]:
         cache, seen = self._memory, self._seen
@@ -244,6 +265,10 @@ class ByteBoundaryEnv(EnvBase):
         }
         if self.observe_entropy:
             observation["early_entropy"] = prediction_entropy(seen["early_logits"])[:, None]
+        if "second_boundary" in seen:
+            observation["second_boundary"] = seen["second_boundary"]
+        if "second_probability" in seen:
+            observation["second_probability"] = seen["second_probability"][:, None]
         return {name: values.reshape((*self.batch_size, *values.shape[1:])) for name, values in observation.items()}
 
     @torch.no_grad()
@@ -266,6 +291,8 @@ class ByteBoundaryEnv(EnvBase):
         final, early = (byte_log_prob(logits, revealed).float() for logits in (predicted.final_logits, early_logits))
         reward = self.reward_of(final, early, early_logits, boundaries)
         self._look(rows, torch.stack((final, early), -1))
+        if predicted.second is not None:
+            self._note_second(rows, predicted.second)
         last = cache.position + 1 >= self._lengths
         terminated, truncated = last & self._ends, last & ~self._ends
         self._over = last.clone()  # a later reset writes into it, and must not reach what was handed out

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from rltok_rl.agents.bernoulli import LearnedBoundaryActor
-from rltok_rl.agents.segmenters import SegmenterActor
+from rltok_rl.agents.segmenters import SegmenterActor, segments_mixing
 from rltok_rl.envs.plan import Plan, plan_texts, where_steps_lie
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
@@ -126,13 +126,17 @@ def _read(
     if actions is not None and actor is not None:
         chosen |= _score(actor, {**before, "recent": recent[:, :-1]}, actions)
 
-    mixing = None if segments is None else segments.mixing
-    decoded = env.model.decode(states[:, :-1], boundaries, mixing=mixing)  # [n, L, D]
-    final_logits = env.model.final_logits(decoded)  # [n, L, 256]
+    mixing = None if segments is None else segments_mixing(env.model, segments, before["forced"])
+    decoded = env.model.decode_levels(states[:, :-1], boundaries, mixing=mixing)  # [n, L, D]
+    final_logits = env.model.final_logits(decoded.states)  # [n, L, 256]
     final = byte_log_prob(final_logits, plan.byte_ids[:, 1:]).float()
     if segments is not None:
         chosen |= actor.losses(segments, plan.byte_ids[:, :-1], final_logits)
     observation["final_log_prob"] = F.pad(final, (1, 0)).unsqueeze(-1)  # nothing predicts the first byte
+    if decoded.second is not None:  # known once a token is closed, hence one place later
+        observation["second_boundary"] = F.pad(decoded.second.boundaries, (1, 0))
+        if decoded.second.probabilities is not None:
+            observation["second_probability"] = F.pad(decoded.second.probabilities.float(), (1, 0)).unsqueeze(-1)
     reward = env.reward_of(final, early, early_logits, boundaries)
     last = torch.arange(plan.longest, device=env.device) + 1 == plan.steps[:, None]  # [n, L]
     done = last & plan.cut[:, None]

@@ -23,6 +23,7 @@ from rltok_rl.experiments.texts import Texts, read_texts
 from rltok_rl.data import RepeatedSource
 from rltok_rl.models import UNet, preset
 from rltok_rl.objectives import (
+    SECOND_LEVEL_WEIGHT,
     BoundaryClipPPOLoss,
     BoundaryReinforceLoss,
     EarlyExitLoss,
@@ -31,6 +32,7 @@ from rltok_rl.objectives import (
     LanguageModelLoss,
     LocalFlips,
     RateLoss,
+    SecondLevelLoss,
     make_estimator,
 )
 from rltok_rl.objectives.segmented import SegmenterLoss
@@ -104,6 +106,8 @@ def make_loss(
 ) -> JointLoss:
     """The joint loss. Where boundaries are not learned by rewards, next-byte losses and the segmenter's own.
 
+    A second level that routes has one more, at the rate that the segmenter or else the model says.
+
     Args:
         config: of the training.
         model: the U-Net.
@@ -114,6 +118,10 @@ def make_loss(
     together: dict[str, Any] = {"process_group": process_group}
     terms: dict[str, Any] = {"language_model": LanguageModelLoss(**together), "early_exit": EarlyExitLoss(**together)}
     coefficients = {"language_model": weights.language_model, "early_exit": weights.early_exit}
+    if model.config.second_level == "routing":
+        said = None if segmenter is None else segmenter.second_rate
+        terms["second_level"] = SecondLevelLoss(model.config.second_rate if said is None else said, **together)
+        coefficients["second_level"] = SECOND_LEVEL_WEIGHT
     if segmenter is not None:
         for name, coefficient in segmenter.coefficients.items():
             terms[name], coefficients[name] = SegmenterLoss(name, **together), coefficient
@@ -193,7 +201,7 @@ def make_trainer(
         texts = read_texts(data, seed=config.seed) if texts is None else texts
     model = make_model(config, processes.device)
     segmenter = build_segmenter(config, model, texts, processes)
-    options = replace(options, stage_factors=stage_factors(config, segmenter, model))
+    options = replace(options, stage_factors=stage_factors(config, segmenter))
     source = texts.train if repeated == 1 else RepeatedSource(texts.train, repeated)
     judged: dict[str, Any] = {"reward": config.estimator.reward, "price": config.estimator.price}
     env = ByteBoundaryEnv(model, source, num_steps=data.num_steps, batch_size=(num_rows,), seed=config.seed, **judged)

@@ -72,6 +72,8 @@ class SegmenterConfig:
     options: dict[str, Any] = field(default_factory=dict)
     """Of the segmenter; ``num_lags`` of ``learned``; ``vocabulary``, ``num_bytes`` and ``rate`` of tokenizers that are
     trained at the start of a run."""
+    model: dict[str, Any] = field(default_factory=dict)
+    """Fields of ``UNetConfig`` that the segmenter needs; those of ``model.overrides`` go before."""
     stage_factors: bool = True
     """Multiply learning rates with the factors of the stages that a segmenter was published with (``hnet``)."""
 

@@ -14,7 +14,7 @@ from rltok_rl.agents.segmenters import (
     make_segmenter,
     save_segmenter,
 )
-from rltok_rl.agents.segmenters.hnet import stage_multipliers
+from rltok_rl.agents.segmenters.hnet import HNetSegmenter
 from rltok_rl.agents.segmenters.saved import read_tokenizer
 from rltok_rl.experiments.config import TrainConfig
 from rltok_rl.experiments.pieces import TRAINED_WITH, train_tokenizer
@@ -35,13 +35,13 @@ def learned(config: TrainConfig) -> bool:
 
 
 def model_overrides(config: TrainConfig) -> dict[str, Any]:
-    """Fields of the model's configuration to replace: those of ``model``, and the lags that a segmenter's word names.
+    """Fields of the model's configuration to replace: those of ``model``, and what a segmenter's word needs.
 
     Args:
         config: of the training.
     """
     given = config.segmenter.options if learned(config) else {}
-    return {**config.model.overrides, **given}
+    return {**config.segmenter.model, **config.model.overrides, **given}
 
 
 def check_segmenter_options(config: TrainConfig) -> None:
@@ -163,17 +163,14 @@ def actor_segmenter(name: str, rate: float | None, model: UNet) -> tuple[Segment
     return make_segmenter(word, model, **options), word, options
 
 
-def stage_factors(config: TrainConfig, segmenter: Segmenter | None, model: UNet) -> tuple[float, float] | None:
-    """Learning-rate factors of bytes and of tokens that a segmenter was published with; None for none.
+def stage_factors(config: TrainConfig, segmenter: Segmenter | None) -> tuple[float, ...] | None:
+    """Learning-rate factors of the stages that a segmenter was published with, bytes first; None for none.
 
     Args:
         config: of the training.
         segmenter: of the model.
-        model: the U-Net.
     """
-    faithful = config.segmenter.name == "hnet" and config.segmenter.options.get("variant", "faithful") == "faithful"
-    if segmenter is None or not (faithful and config.segmenter.stage_factors):
+    faithful = config.segmenter.options.get("variant", "faithful") == "faithful"
+    if not isinstance(segmenter, HNetSegmenter) or not (faithful and config.segmenter.stage_factors):
         return None
-    assert segmenter.target_rate is not None
-    outer, inner = stage_multipliers([1 / segmenter.target_rate], [model.config.width] * 2)
-    return outer, inner
+    return tuple(segmenter.multipliers)

@@ -18,10 +18,12 @@ from rltok_rl.agents.segmenters.reading import (
     SegmentedOutput,
     read_byte,
     read_window,
+    segments_mixing,
     start_reading,
 )
 from rltok_rl.agents.segmenters.registry import SEGMENTERS, make_segmenter
 from rltok_rl.agents.segmenters.saved import load_own_state, load_segmenter, own_parameters, own_state, save_segmenter
+from rltok_rl.agents.segmenters.stages import split_stages, stage_groups
 from rltok_rl.agents.segmenters.texts import segment_text, write_on
 from rltok_rl.agents.segmenters.unigram import TrainedPieces, UnigramSegmenter, WordSplit, train_unigram
 
@@ -63,6 +65,9 @@ __all__ = [
     "read_window",
     "save_segmenter",
     "segment_text",
+    "segments_mixing",
+    "split_stages",
+    "stage_groups",
     "start_reading",
     "starts_of_pieces",
     "train_bpe",

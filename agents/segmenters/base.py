@@ -47,6 +47,8 @@ class Segmenter(nn.Module):
     """Whether a boundary may depend on bytes after it, which no causal model can know."""
     target_rate: float | None = None
     """Boundaries per byte that it aims at; None where the text alone decides."""
+    second_rate: float | None = None
+    """Tokens of tokens per token, where it says so for a model with a second level; None is the model's own target."""
     coefficients: Mapping[str, float] = {}
     """What the losses of :meth:`losses` are multiplied with."""
 

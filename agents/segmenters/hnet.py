@@ -1,4 +1,6 @@
-"""H-Net's dynamic chunking with one stage: boundaries where neighbouring states are unlike.
+"""H-Net's dynamic chunking: boundaries where neighbouring states are unlike.
+
+A second stage is the model's second level; its target rate is set here, and its loss is the model's.
 
 Shapes: B rows, T bytes, D width.
 """
@@ -13,41 +15,10 @@ from rltok_rl.agents.segmenters.base import Segmenter, Segments, State
 from torch import Tensor, nn
 
 from rltok_rl.functional.rate import check_target, load_balance
+from rltok_rl.functional.routing import confidence, routing_probability, smoothing_shares
 from rltok_rl.functional.smoothing import Method
 from rltok_rl.models.layers import RMSNorm
 from rltok_rl.models.mixing import Mixing
-
-_SMALLEST = 1e-4  # smoothing weights keep this distance from 0 and 1
-
-
-def routing_probability(queries: Tensor, keys: Tensor) -> Tensor:
-    """How unlike two neighbouring bytes are, ``p_t = (1 - cos(q_{t-1}, k_t)) / 2``.
-
-    Args:
-        queries: [*L, D] of the bytes before.
-        keys: [*L, D] of the bytes themselves.
-
-    Returns:
-        [*L] in [0, 1], in float32 at least.
-
-    Example:
-        >>> routing_probability(torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([[2.0, 0.0], [0.0, 3.0]]))
-        tensor([0.0000, 0.5000])
-    """
-    wide = torch.promote_types(queries.dtype, torch.float32)
-    cosine = nn.functional.cosine_similarity(queries.to(wide), keys.to(wide), dim=-1)
-    return ((1 - cosine) / 2).clamp(0.0, 1.0)  # rounding may leave the interval
-
-
-def confidence(probs: Tensor, boundaries: Tensor) -> Tensor:
-    """How sure a decision was, straight through: 1 in value, with the gradient of ``c = p`` or ``1 - p``.
-
-    Args:
-        probs: [*L] p.
-        boundaries: [*L] bool.
-    """
-    sure = torch.where(boundaries, probs, 1 - probs)
-    return 1 + (sure - sure.detach())
 
 
 def stage_multipliers(chunk_sizes: list[float], widths: list[int], *, gpt_chunk: float = 4.6) -> list[float]:
@@ -82,11 +53,13 @@ class HNetSegmenter(Segmenter):
         U_j = P_j Mid_j + (1 - P_j) U_{j-1},         P = p clipped to [1e-4, 1 - 1e-4]
         Y_t = R(x_t) + STE(c_t) U_{i(t)},            c_t = p_t at a boundary, 1 - p_t elsewhere
 
-    The learning-rate factors of the paper are :func:`stage_multipliers`; optimizers apply them.
+    The learning-rate factors of the paper are ``multipliers``; ``LoopOptions.stage_factors`` takes them, and
+    :func:`~rltok_rl.agents.segmenters.stages.stage_groups` hands them to any optimizer.
 
     Args:
         width: D.
         target_rate: boundaries per byte, 1/N of the ratio loss.
+        second_rate: tokens of tokens per token, 1/N of the second stage; None with one stage.
         residual: ``"projection"``, zero at first, or ``"identity"``, all of a byte's state.
         norms: normalise byte states before routing and pooling, and tokens after the token layers.
         smoothing: how windows are smoothed.
@@ -102,6 +75,7 @@ class HNetSegmenter(Segmenter):
         width: int,
         *,
         target_rate: float,
+        second_rate: float | None = None,
         residual: Literal["projection", "identity"] = "projection",
         norms: bool = True,
         smoothing: Method = "scan",
@@ -111,6 +85,7 @@ class HNetSegmenter(Segmenter):
         if residual not in ("projection", "identity"):
             raise ValueError(f"residual must be one of ['projection', 'identity'], got {residual!r}")
         self.target_rate, self.smoothing = check_target(target_rate), smoothing
+        self.second_rate = None if second_rate is None else check_target(second_rate)
         self.query, self.key = (nn.Linear(width, width, bias=False) for _ in range(2))
         self.byte_norm = RMSNorm(width, norm_eps) if norms else nn.Identity()
         self.token_norm = RMSNorm(width, norm_eps) if norms else nn.Identity()
@@ -121,6 +96,13 @@ class HNetSegmenter(Segmenter):
             if self.residual is not None:
                 self.residual.weight.zero_()
                 self.residual.bias.zero_()
+
+    @property
+    def multipliers(self) -> list[float]:
+        """Learning-rate factors of the stages, outermost first; widths are equal."""
+        rates = [rate for rate in (self.target_rate, self.second_rate) if rate is not None]
+        width = self.query.in_features
+        return stage_multipliers([1 / rate for rate in rates], [width] * (len(rates) + 1))
 
     def _window(self, states: Tensor, byte_ids: Tensor, uniforms: Tensor | None) -> Segments:
         x = self.byte_norm(states)  # [B, T, D]
@@ -148,7 +130,7 @@ class HNetSegmenter(Segmenter):
             pooling="select",
             token_norm=self.byte_norm,  # of a selected byte: what routing reads goes into tokens
             update_norm=self.token_norm,
-            smoothing=probs.clamp(_SMALLEST, 1 - _SMALLEST),
+            smoothing=smoothing_shares(probs),
             smoothing_method=self.smoothing,
             residual=self._own,
             receive=confidence(probs, boundaries),

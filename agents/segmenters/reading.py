@@ -16,6 +16,7 @@ from rltok_rl.models.checks import check_byte_ids
 from rltok_rl.models.incremental import Observation, Prediction, decide, observe
 from rltok_rl.models.mixing import Mixing, policy_smoothing
 from rltok_rl.models.pooling import Layout
+from rltok_rl.models.second_level import SecondDecisions
 from rltok_rl.models.unet import UNet
 
 
@@ -27,6 +28,7 @@ class SegmentedOutput:
     encoder_states: Tensor  # [B, T, D]
     early_logits: Tensor  # [B, T, 256]
     final_logits: Tensor  # [B, T, 256]
+    second: SecondDecisions | None = None  # [B, T], where the model has a second level
 
 
 def read_window(
@@ -59,8 +61,10 @@ def read_window(
     states = model.encode(byte_ids)
     segments = segmenter(states, byte_ids, uniforms=uniforms, generator=generator)
     forced = torch.arange(byte_ids.shape[1], device=byte_ids.device) == 0
-    decoded = model.decode(states, segments.boundaries, layout=layout, mixing=_mixing(model, segments, forced))
-    return SegmentedOutput(segments, states, model.early_logits(states), model.final_logits(decoded))
+    mixing = segments_mixing(model, segments, forced)
+    decoded = model.decode_levels(states, segments.boundaries, layout=layout, mixing=mixing)
+    early_logits, final_logits = model.early_logits(states), model.final_logits(decoded.states)
+    return SegmentedOutput(segments, states, early_logits, final_logits, decoded.second)
 
 
 @dataclass
@@ -117,12 +121,18 @@ def read_byte(
     segments, reader.state = segmenter.step(
         observed.encoder_state, byte_ids, reader.state, uniforms=uniforms, generator=generator
     )
-    mixing = _mixing(model, segments, reader.cache.position == 0)
+    mixing = segments_mixing(model, segments, reader.cache.position == 0)
     return ByteReading(observed, segments, decide(model, reader.cache, segments.boundaries, mixing=mixing))
 
 
-def _mixing(model: UNet, segments: Segments, forced: Tensor) -> Mixing:
-    """The segmenter's way; where the model smooths, by the segmenter's probabilities and not by its own policy's."""
+def segments_mixing(model: UNet, segments: Segments, forced: Tensor) -> Mixing:
+    """The segmenter's way; where the model smooths, by the segmenter's probabilities and not by its own policy's.
+
+    Args:
+        model: the U-Net.
+        segments: what was drawn, [B, T] of windows or [B] of a step.
+        forced: bool of that shape or one that broadcasts to it, boundaries that nobody decided.
+    """
     return policy_smoothing(
         model.config.smoothing, segments.logits, segments.boundaries, forced, mixing=segments.mixing
     )

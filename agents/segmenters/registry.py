@@ -222,13 +222,36 @@ def _hnet(
     rate: float | None = None,
     variant: Literal["faithful", "baseline"] = "faithful",
     smoothing: Literal["scan", "loop"] = "scan",
+    stages: Literal[1, 2] = 1,
+    second_rate: float | None = None,
 ) -> Segmenter:
     if variant not in ("faithful", "baseline"):
         raise ValueError(f"variant must be one of ['faithful', 'baseline'], got {variant!r}")
+    if stages not in (1, 2):
+        raise ValueError(f"stages must be one of [1, 2], got {stages!r}")
+    if stages == 2:
+        _check_second_stage(model, "identity" if variant == "baseline" else "projection")
+        rate = 1 / 3 if rate is None else rate  # N = 3, 3
+        second_rate = model.config.second_rate if second_rate is None else second_rate
+    elif second_rate is not None:
+        raise ValueError(f"second_rate must be left out with stages=1, got {second_rate}")
     # The baseline of the paper that this library follows adds bytes as they are, and has no norms between networks.
     weak: dict[str, Any] = {"residual": "identity", "norms": False} if variant == "baseline" else {}
-    common: dict[str, Any] = {"smoothing": smoothing, "norm_eps": model.config.norm_eps}
+    common: dict[str, Any] = {"smoothing": smoothing, "norm_eps": model.config.norm_eps, "second_rate": second_rate}
     return HNetSegmenter(model.config.width, target_rate=_rate(model, rate), **common, **weak)
+
+
+def _check_second_stage(model: UNet, residual: str) -> None:
+    for name, wanted in (("second_level", "routing"), ("second_residual", residual)):
+        given = getattr(model.config, name)
+        if given != wanted:
+            raise ValueError(f"model must have {name}={wanted!r} for segmenter 'hnet' with stages=2, got {given!r}")
+    layers, lower = model.config.num_token_layers, model.config.lower_layers
+    if not 0 < lower < layers:
+        raise ValueError(
+            f"model must have token layers before and after its second level for segmenter 'hnet' with stages=2 "
+            f"(num_token_layers=2 at least), got num_token_layers={layers}, {lower} of them before it"
+        )
 
 
 SEGMENTERS: dict[str, Callable[..., Segmenter]] = {

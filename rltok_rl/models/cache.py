@@ -18,6 +18,7 @@ from rltok_rl.models.attention import attend
 from rltok_rl.models.config import UNetConfig
 from rltok_rl.models.layers import Attend
 from rltok_rl.models.pooling import TokenLayout, open_bytes
+from rltok_rl.models.second_cache import SecondCache
 
 if TYPE_CHECKING:
     from rltok_rl.models.unet import UNet
@@ -145,6 +146,10 @@ class TokenCache:
 
         return _recording(attend, write)
 
+    def map(self, on_rows: Callable[[Tensor], Tensor], on_layers: Callable[[Tensor], Tensor]) -> TokenCache:
+        """Apply functions to everything in it."""
+        return TokenCache(on_layers(self.keys), on_layers(self.values), on_rows(self.count))
+
 
 def _recording(attend: Attend, write: Callable[[int, Tensor, Tensor], None]) -> Callable[[int], Attend]:
     """``attend`` for every layer, writing down the keys and values it is given."""
@@ -186,6 +191,7 @@ class UNetCache:
     bytes_before: Tensor  # [B, n - 1] int64, the bytes read last, for n-grams; 0 before the text
     segment_bytes: WindowCache  # the last W bytes, for attention pooling; no layer without it
     last_tokens: WindowCache  # the last k tokens, for attention in upsampling; no layer without it
+    second: SecondCache | None = None  # where the model has a second level
 
     @classmethod
     def empty(
@@ -208,7 +214,14 @@ class UNetCache:
             shape = (num_layers, num_rows, window, *heads)
             return WindowCache(zeros(*shape), zeros(*shape))
 
-        held = (config.num_token_layers, num_rows, _FIRST_CAPACITY, *heads)
+        def tokens(num_layers: int) -> TokenCache:
+            held = (num_layers, num_rows, _FIRST_CAPACITY, *heads)
+            return TokenCache(zeros(*held), zeros(*held), zeros(num_rows, dtype=torch.int64))
+
+        second = None
+        if config.second_level is not None:
+            wide = zeros(num_rows, config.width)
+            second = SecondCache(tokens(config.num_second_layers), wide, wide.clone())
         return cls(
             position=zeros(num_rows, dtype=torch.int64),
             recent=zeros(num_rows, config.num_lags, dtype=torch.bool),
@@ -217,12 +230,13 @@ class UNetCache:
             segment_length=zeros(num_rows, dtype=torch.int64),
             update=zeros(num_rows, config.width),
             encoder=ring(config.num_encoder_layers),
-            tokens=TokenCache(zeros(*held), zeros(*held), zeros(num_rows, dtype=torch.int64)),
+            tokens=tokens(config.num_token_layers),
             decoder=ring(config.num_decoder_layers),
             pending=zeros(num_rows, dtype=torch.bool),
             bytes_before=zeros(num_rows, config.bytes_before, dtype=torch.int64),
             segment_bytes=ring(int(config.pooling == "attention")),
             last_tokens=ring(int(config.upsampling == "attention"), config.tokens_read),
+            second=second,
         )
 
     @property
@@ -294,6 +308,8 @@ class UNetCache:
             self.bytes_before,
         ):
             state[rows] = 0
+        if self.second is not None:
+            self.second.reset(rows)
 
     def clone(self) -> UNetCache:
         """An independent copy, to branch from here."""
@@ -330,7 +346,9 @@ class UNetCache:
             elif isinstance(value, WindowCache):
                 values[name] = WindowCache(on_layers(value.keys), on_layers(value.values))
             elif isinstance(value, TokenCache):
-                values[name] = TokenCache(on_layers(value.keys), on_layers(value.values), on_rows(value.count))
+                values[name] = value.map(on_rows, on_layers)
+            elif isinstance(value, SecondCache):
+                values[name] = value.map(on_rows, lambda tokens: tokens.map(on_rows, on_layers))
         return UNetCache(**values)
 
 
@@ -338,16 +356,22 @@ def check_cache_fits(model: UNet, cache: UNetCache) -> None:
     """Require a cache that was made for a model of these sizes, this dtype and this device."""
     config, weight = model.config, model.embedding.weight
     heads = (config.num_heads, config.head_size)
-    expected: dict[str, tuple[int, ...]] = {
+    expected: dict[str, tuple[int, ...] | None] = {
         "encoder": (config.num_encoder_layers, cache.num_rows, config.window, *heads),
         "tokens": (config.num_token_layers, cache.num_rows, cache.tokens.keys.shape[2], *heads),
         "decoder": (config.num_decoder_layers, cache.num_rows, config.window, *heads),
         "segment_bytes": (int(config.pooling == "attention"), cache.num_rows, config.window, *heads),
         "last_tokens": (int(config.upsampling == "attention"), cache.num_rows, config.tokens_read, *heads),
     }
-    given: dict[str, tuple[int, ...]] = {name: tuple(getattr(cache, name).keys.shape) for name in expected}
+    given: dict[str, tuple[int, ...] | None] = {name: tuple(getattr(cache, name).keys.shape) for name in expected}
     expected["bytes_before"] = (cache.num_rows, config.bytes_before)
     given["bytes_before"] = tuple(cache.bytes_before.shape)
+    if config.second_level is not None or cache.second is not None:
+        held_second = None if cache.second is None else tuple(cache.second.tokens.keys.shape)
+        room = held_second[2] if held_second else _FIRST_CAPACITY
+        needed = (config.num_second_layers, cache.num_rows, room, *heads)
+        expected["second"] = needed if config.second_level is not None else None
+        given["second"] = held_second
     lags = cache.recent.shape[1]
     if given != expected or lags != config.num_lags:
         raise ValueError(

@@ -11,6 +11,12 @@ from rltok_rl.functional.numbers import check_count
 
 NUM_BYTES = 256
 _CAPS = ("attention_cap", "final_cap")
+_SECOND = (
+    "second_rate",
+    "num_second_layers",
+    "num_lower_layers",
+    "second_residual",
+)  # read where there is a second level
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +75,17 @@ class UNetConfig:
     """Rows of each table of n-grams. BLT: 500 000."""
     ngram_scale: Literal["mean", "sum"] = "mean"
     """Whether the sum of all embeddings is divided by their number (BLT's paper) or not (its code)."""
+    second_level: Literal["stride", "routing"] | None = None
+    """Tokens of tokens between the token layers: at every so many tokens, or where token states are unlike."""
+    second_rate: float = 1 / 3
+    """Tokens of tokens per token: ``stride`` has one in 1/rate tokens, ``routing`` is pulled there by its loss."""
+    num_second_layers: int = 1
+    """Layers that run on tokens of tokens, of the shape of token layers."""
+    num_lower_layers: int | None = None
+    """Token layers that run before the second level, the others run after it; None is half, rounded up."""
+    second_residual: Literal["identity", "projection"] = "identity"
+    """What of a token goes on beside its token of tokens: all of it, or (``routing``) a projection that starts at zero,
+    with norms between the levels, as in H-Net."""
     rope_base: float = 10_000.0
     """Base of the rotary frequencies."""
     norm_eps: float = 1e-6
@@ -105,6 +122,48 @@ class UNetConfig:
         _require_choice("upsampling", self.upsampling, ("add", "deviation", "attention"))
         _require_choice("smoothing", self.smoothing, ("none", "detached", "gradient", "straight_through"))
         _require_choice("ngram_scale", self.ngram_scale, ("mean", "sum"))
+        self._check_second_level()
+
+    def _check_second_level(self) -> None:
+        object.__setattr__(self, "num_second_layers", check_count("num_second_layers", self.num_second_layers))
+        if self.second_level is None:
+            for field in fields(self):
+                if field.name in _SECOND and getattr(self, field.name) != field.default:
+                    raise ValueError(
+                        f"{field.name} must be left out where second_level is None, got {getattr(self, field.name)!r}"
+                    )
+            return
+        _require_choice("second_level", self.second_level, ("stride", "routing"))
+        _require_choice("second_residual", self.second_residual, ("identity", "projection"))
+        rate = self.second_rate
+        if isinstance(rate, bool) or not isinstance(rate, (int, float)):
+            raise TypeError(f"second_rate must be a number, got {rate!r}")
+        if self.second_level == "routing" and not 0 < rate < 1:
+            raise ValueError(f"second_rate must lie strictly between 0 and 1 for 'routing', got {rate}")
+        if self.second_level == "stride":
+            if not 0 < rate <= 1 or abs(1 / rate - round(1 / rate)) > 1e-6 / rate:
+                raise ValueError(f"second_rate must be 1, 1/2, 1/3, ... for 'stride', got {rate}")
+            if self.second_residual != "identity":
+                raise ValueError(f"second_residual must be 'identity' for 'stride', got {self.second_residual!r}")
+        if self.num_lower_layers is not None:
+            lower = check_count("num_lower_layers", self.num_lower_layers, minimum=0)
+            if lower > self.num_token_layers:
+                raise ValueError(
+                    f"num_lower_layers must be at most num_token_layers, {self.num_token_layers}, got {lower}"
+                )
+            object.__setattr__(self, "num_lower_layers", lower)
+
+    @property
+    def lower_layers(self) -> int:
+        """Token layers that run before the second level; all where there is none."""
+        if self.second_level is None:
+            return self.num_token_layers
+        return -(-self.num_token_layers // 2) if self.num_lower_layers is None else self.num_lower_layers
+
+    @property
+    def second_stride(self) -> int:
+        """Tokens per token of tokens, P."""
+        return round(1 / self.second_rate)
 
     @property
     def head_size(self) -> int:

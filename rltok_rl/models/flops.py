@@ -1,6 +1,7 @@
 """What a forward pass and an update cost, counted in matrix products.
 
-    FLOPs of an update = 6 (byte-level matrix parameters x bytes + token-level matrix parameters x tokens)
+    FLOPs of an update = 6 (byte-level matrix parameters x bytes + token-level matrix parameters x tokens
+                            + second-level matrix parameters x tokens of tokens)
 
 Two for each multiply-add, three passes of equal cost (forward, and backward to inputs and to weights). Attention
 scores, norms and the embedding are not counted, as in the paper.
@@ -20,7 +21,14 @@ _PER_BYTE = (
     "token_reading.query",
     "token_reading.out",
 )
-_PER_TOKEN = ("token_layers", "token_pooling.query", "token_pooling.out", "token_reading.key_value")
+_PER_TOKEN = (
+    "token_layers",
+    "token_pooling.query",
+    "token_pooling.out",
+    "token_reading.key_value",
+    "second_level.routing",  # it reads every token
+)
+_PER_SECOND = ("second_level.layers",)
 
 
 def matrix_parameters(model: UNet) -> dict[str, int]:
@@ -31,26 +39,36 @@ def matrix_parameters(model: UNet) -> dict[str, int]:
         >>> matrix_parameters(UNet(preset("tiny")))["token_layers"] == 16 * 64**2
         True
     """
-    parts = {name: part for name, part in model.named_modules() if name in _PER_BYTE + _PER_TOKEN}
+    parts = {name: part for name, part in model.named_modules() if name in _PER_BYTE + _PER_TOKEN + _PER_SECOND}
     return {name: sum(p.numel() for p in part.parameters() if p.dim() == 2) for name, part in parts.items()}
 
 
-def forward_flops(model: UNet, num_bytes: float, num_tokens: float, *, without: tuple[str, ...] = ()) -> float:
+def forward_flops(
+    model: UNet,
+    num_bytes: float,
+    num_tokens: float,
+    *,
+    num_second: float | None = None,
+    without: tuple[str, ...] = (),
+) -> float:
     """FLOPs of one forward pass.
 
     Args:
         model: the U-Net.
         num_bytes: bytes read.
         num_tokens: tokens made of them, padding included where there is some.
+        num_second: tokens of tokens made of these; None takes as many as the model aims at.
         without: parts that did not run, ``("encoder", ...)``.
     """
     counts = {part: n for part, n in matrix_parameters(model).items() if part not in without}
     tokens = sum(counts.pop(part, 0) for part in _PER_TOKEN)
-    return 2.0 * (sum(counts.values()) * num_bytes + tokens * num_tokens)
+    second = sum(counts.pop(part, 0) for part in _PER_SECOND)
+    num_second = model.config.second_rate * num_tokens if num_second is None else num_second
+    return 2.0 * (sum(counts.values()) * num_bytes + tokens * num_tokens + second * num_second)
 
 
-def update_flops(model: UNet, num_bytes: float, num_tokens: float) -> float:
-    """FLOPs of one forward and backward pass.
+def update_flops(model: UNet, num_bytes: float, num_tokens: float, *, num_second: float | None = None) -> float:
+    """FLOPs of one forward and backward pass; arguments as for :func:`forward_flops`.
 
     Example:
         >>> from rltok_rl.models import preset
@@ -58,4 +76,4 @@ def update_flops(model: UNet, num_bytes: float, num_tokens: float) -> float:
         >>> update_flops(model, 100, 20) == 3 * forward_flops(model, 100, 20)
         True
     """
-    return 3.0 * forward_flops(model, num_bytes, num_tokens)
+    return 3.0 * forward_flops(model, num_bytes, num_tokens, num_second=num_second)

@@ -20,6 +20,7 @@ from rltok_rl.models.cache import UNetCache, check_cache_fits
 from rltok_rl.models.checks import check_boundaries, check_byte_ids, check_first_boundaries, check_pending
 from rltok_rl.models.mixing import Mixing
 from rltok_rl.models.pooling import token_update
+from rltok_rl.models.second_level import SecondDecisions, run_new_tokens, spread_decisions
 
 if TYPE_CHECKING:
     from rltok_rl.models.unet import UNet, UNetOutput
@@ -40,6 +41,7 @@ class Prediction:
 
     decoder_state: Tensor  # [B, D]
     final_logits: Tensor  # [B, 256]
+    second: SecondDecisions | None = None  # [B], where the model has a second level
 
 
 @torch.no_grad()
@@ -103,8 +105,7 @@ def decide(model: UNet, cache: UNetCache, boundaries: Tensor, *, mixing: Mixing 
     config, state = model.config, cache.encoder_state
     mixing = model.own_mixing(state, boundaries, cache) if mixing is None else mixing
     rows = boundaries.nonzero().squeeze(1)  # [n]
-    if len(rows):
-        _close_tokens(model, cache, rows, mixing)
+    decisions = _close_tokens(model, cache, rows, mixing) if len(rows) else None
     everyone = torch.arange(cache.num_rows, device=rows.device)
     attend_at = cache.decoder.attention(everyone, cache.position, config.attention_cap)
     received = cache.update
@@ -116,11 +117,16 @@ def decide(model: UNet, cache: UNetCache, boundaries: Tensor, *, mixing: Mixing 
     cache.recent = torch.cat((boundaries[:, None], cache.recent), dim=1)[:, : config.num_lags]
     cache.position = cache.position + 1
     cache.pending = torch.zeros_like(cache.pending)
-    return Prediction(decoded, model.final_logits(decoded))
+    second = spread_decisions(model, decisions, rows, cache.num_rows)
+    return Prediction(decoded, model.final_logits(decoded), second)
 
 
-def _close_tokens(model: UNet, cache: UNetCache, rows: Tensor, mixing: Mixing) -> None:
-    """Run the token layers for the new token of each of ``rows`` [n], and keep what it adds to its bytes."""
+def _close_tokens(model: UNet, cache: UNetCache, rows: Tensor, mixing: Mixing) -> SecondDecisions | None:
+    """Run the token layers for the new token of each of ``rows`` [n], and keep what it adds to its bytes.
+
+    Returns:
+        What the second level decided about them, [n].
+    """
     config, state, position = model.config, cache.encoder_state, cache.position[rows]
     tokens_in = state[rows]  # [n, D]
     if (mixing.pooling or config.pooling) == "mean":
@@ -132,7 +138,7 @@ def _close_tokens(model: UNet, cache: UNetCache, rows: Tensor, mixing: Mixing) -
     if mixing.token_norm is not None:
         tokens_in = mixing.token_norm(tokens_in)
     attend_at = cache.tokens.attention(rows, config.attention_cap)
-    tokens_out = model.token_layers(tokens_in, model.byte_angles(position), attend_at)
+    tokens_out, decisions = run_new_tokens(model, cache, rows, tokens_in, attend_at)
     if mixing.update_norm is not None:
         tokens_out = mixing.update_norm(tokens_out)
     update = token_update(tokens_in, tokens_out, config.upsampling)
@@ -146,6 +152,7 @@ def _close_tokens(model: UNet, cache: UNetCache, rows: Tensor, mixing: Mixing) -
     cache.tokens.count[rows] += 1
     closed = rows if mixing.first_token is None else rows[position > 0]  # a byte in no token yet waits for the next
     cache.segment_sum[closed], cache.segment_length[closed] = 0, 0
+    return decisions
 
 
 def step(model: UNet, cache: UNetCache, byte_ids: Tensor, boundaries: Tensor) -> tuple[Observation, Prediction]:

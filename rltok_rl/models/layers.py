@@ -89,8 +89,10 @@ class LayerStack(nn.ModuleList):
     def __init__(self, config: UNetConfig, num_layers: int, mlp_ratio: int) -> None:
         super().__init__(TransformerLayer(config, mlp_ratio) for _ in range(num_layers))
 
-    def forward(self, x: Tensor, angles: Rotary, attend_at: Callable[[int], Attend]) -> Tensor:
-        """Run all layers; ``attend_at(i)`` is the attention of layer i (a cache has one memory per layer)."""
-        for i, layer in enumerate(self):
-            x = layer(x, angles, attend_at(i))
+    def forward(
+        self, x: Tensor, angles: Rotary, attend_at: Callable[[int], Attend], *, only: range | None = None
+    ) -> Tensor:
+        """Run all layers or ``only`` some; ``attend_at(i)`` is layer i's attention (a cache has a memory per layer)."""
+        for i in range(len(self)) if only is None else only:
+            x = self[i](x, angles, attend_at(i))
         return x

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,7 @@ from rltok_rl.models.ngrams import NgramEmbedding
 from rltok_rl.models.pooling import Layout, token_layout
 from rltok_rl.models.pretrained import Pretrained
 from rltok_rl.models.rotary import Rotary, rotary
+from rltok_rl.models.second_level import SecondDecisions, SecondLevel, run_tokens
 from rltok_rl.sampling import sample_boundaries
 
 
@@ -41,6 +42,14 @@ class UNetOutput:
     early_logits: Tensor  # [B, T, 256], position t predicts byte t + 1 from X_t alone
     final_logits: Tensor  # [B, T, 256], position t predicts byte t + 1 through the tokens
     num_tokens: Tensor  # [B]
+    second: SecondDecisions | None = None  # [B, T], where the model has a second level
+
+
+class Decoded(NamedTuple):
+    """Bytes that have been through the tokens."""
+
+    states: Tensor  # [B, T, D]
+    second: SecondDecisions | None  # [B, T], where the model has a second level
 
 
 class UNet(Pretrained, nn.Module):
@@ -66,6 +75,7 @@ class UNet(Pretrained, nn.Module):
         self.embedding = nn.Embedding(config.num_ids, config.width)
         self.encoder = LayerStack(config, config.num_encoder_layers, config.byte_mlp_ratio)
         self.token_layers = LayerStack(config, config.num_token_layers, config.token_mlp_ratio)
+        self.second_level = None if config.second_level is None else SecondLevel(config)
         self.decoder = LayerStack(config, config.num_decoder_layers, config.byte_mlp_ratio)
         self.encoder_norm = RMSNorm(config.width, config.norm_eps)  # for the two heads that read X; X itself goes on
         self.decoder_norm = RMSNorm(config.width, config.norm_eps)
@@ -88,6 +98,8 @@ class UNet(Pretrained, nn.Module):
                     nn.init.zeros_(module.bias)
             elif isinstance(module, RMSNorm):
                 nn.init.zeros_(module.weight)
+        if self.second_level is not None and self.second_level.routing is not None:
+            self.second_level.routing.reset_parameters()
         nn.init.normal_(self.embedding.weight, std=self.config.width**-0.5)  # unit size after sqrt(D)
         for table in self.ngrams.parameters() if self.ngrams is not None else ():
             nn.init.normal_(table, std=self.config.width**-0.5)
@@ -131,6 +143,18 @@ class UNet(Pretrained, nn.Module):
         Returns:
             [B, T, D] decoder states.
         """
+        return self.decode_levels(encoder_states, boundaries, layout=layout, cache=cache, mixing=mixing).states
+
+    def decode_levels(
+        self,
+        encoder_states: Tensor,
+        boundaries: Tensor,
+        *,
+        layout: Layout = "padded",
+        cache: UNetCache | None = None,
+        mixing: Mixing | None = None,
+    ) -> Decoded:
+        """As :meth:`decode`; beside the states, what the second level decided."""
         check_boundaries(boundaries, encoder_states.shape[:2])
         mixing = self.own_mixing(encoder_states, boundaries.bool()) if mixing is None else mixing
         where = token_layout(boundaries.bool(), layout)
@@ -138,12 +162,12 @@ class UNet(Pretrained, nn.Module):
         tokens_in = pool_tokens(encoder_states, where, mixing, pooling)  # [B, S, D] or [N, D]
         attend = where.attention(self.config.attention_cap)
         attend_at = cache.tokens.recording(attend, where) if cache else lambda _: attend
-        tokens_out = self.token_layers(tokens_in, self.byte_angles(where.positions), attend_at)
+        tokens_out, second = run_tokens(self, tokens_in, where, attend_at, cache)
         updates = token_updates(tokens_in, tokens_out, where, mixing, self.config.upsampling)
         mixed = give_back(encoder_states, updates, where, mixing, reading)  # [B, T, D]
         if cache:
             cache.finish_window(encoder_states, updates, where, open_first=mixing.first_token is not None)
-        return self._run_bytes(self.decoder, mixed, cache.decoder if cache else None)
+        return Decoded(self._run_bytes(self.decoder, mixed, cache.decoder if cache else None), second)
 
     def own_mixing(self, encoder_states: Tensor, boundaries: Tensor, cache: UNetCache | None = None) -> Mixing:
         """The model's own way from bytes to tokens and back: with ``smoothing``, by its policy's probabilities.
@@ -208,15 +232,16 @@ class UNet(Pretrained, nn.Module):
             boundaries = sample_boundaries(
                 *terms, uniforms=uniforms, generator=generator, cap=self.boundary_cap, greedy=greedy
             )
-        decoded = self.decode(states, boundaries, layout=layout, cache=cache)
+        decoded = self.decode_levels(states, boundaries, layout=layout, cache=cache)
         return UNetOutput(
             boundaries=boundaries,
             boundary_logits=boundary_logits(*terms, boundaries, cap=self.boundary_cap),
             encoder_states=states,
-            decoder_states=decoded,
+            decoder_states=decoded.states,
             early_logits=self.early_logits(states),
-            final_logits=self.final_logits(decoded),
+            final_logits=self.final_logits(decoded.states),
             num_tokens=boundaries.sum(1),
+            second=decoded.second,
         )
 
     def new_cache(self, num_rows: int) -> UNetCache:

@@ -17,9 +17,11 @@ from rltok_rl.objectives.language import EarlyExitLoss, LanguageModelLoss
 from rltok_rl.objectives.ppo import BoundaryClipPPOLoss
 from rltok_rl.objectives.rate import RateLoss
 from rltok_rl.objectives.reinforce import BoundaryReinforceLoss, EntropyBonus
+from rltok_rl.objectives.second_level import SECOND_LEVEL_WEIGHT, SecondLevelLoss
 
 __all__ = [
     "ESTIMATORS",
+    "SECOND_LEVEL_WEIGHT",
     "BoundaryClipPPOLoss",
     "BoundaryReinforceLoss",
     "ControlVariateReturn",
@@ -33,6 +35,7 @@ __all__ = [
     "RateLoss",
     "ReturnEstimator",
     "RunningMeanReturn",
+    "SecondLevelLoss",
     "VTraceReturn",
     "ZeroCritic",
     "make_estimator",

@@ -72,15 +72,16 @@ class LocalFlips(ReturnEstimator):
         own = ["action", "logits", "forced", "position", "encoder_state", ("next", "byte"), ("next", "final_log_prob")]
         return [*super().in_keys, *own]
 
-    def flops(self, num_bytes: float, num_tokens: float) -> float:
+    def flops(self, num_bytes: float, num_tokens: float, *, num_second: float | None = None) -> float:
         """FLOPs of the rows that are tried: token layers, decoder and the last head, forward alone.
 
         Args:
             num_bytes: bytes of the rollout.
             num_tokens: tokens of the rollout.
+            num_second: its tokens of tokens; None takes as many as the model aims at.
         """
         rest = ("encoder", "boundary_head", "early_head")
-        return self.num_flips * forward_flops(self.model, num_bytes, num_tokens, without=rest)
+        return self.num_flips * forward_flops(self.model, num_bytes, num_tokens, num_second=num_second, without=rest)
 
     def _advantages(self, returns: Tensor, view: View) -> Tensor:
         rollout = view.rollout

@@ -16,6 +16,7 @@ from rltok_rl.agents.segmenters import SegmentedOutput, Segmenter, read_window
 from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives.base import StepLoss, read
+from rltok_rl.objectives.second_level import SECOND_LEVEL_WEIGHT, second_level_cost
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,9 @@ def segmented_losses(
 ) -> SegmentedLosses:
     """Next-byte losses of a U-Net whose boundaries a segmenter draws, and the segmenter's own.
 
-        L = L_auto + lambda_early L_early + sum_k c_k L_k
+        L = L_auto + lambda_early L_early + sum_k c_k L_k + 0.03 L_second
+
+    L_second is the ratio loss of a second level that routes, at the rate that the segmenter or else the model says.
 
     Where boundaries carry a gradient (``gumbel``, ``hnet``) the segmenter learns from L_auto too. The learned policy
     does not learn here: its gradient is that of :class:`~rltok_rl.objectives.JointLoss`.
@@ -58,7 +61,8 @@ def segmented_losses(
 
     Returns:
         ``loss_language_model``, ``loss_early_exit`` and ``loss_<name>`` of the segmenter; figures ``bits_per_byte``,
-        ``early_bits_per_byte`` and ``rate``.
+        ``early_bits_per_byte`` and ``rate``. With a second level ``second_rate``, and ``loss_second_level`` where it
+        routes.
 
     Example:
         >>> from rltok_rl.agents.segmenters import make_segmenter
@@ -82,6 +86,13 @@ def segmented_losses(
         "early_bits_per_byte": early.detach() / math.log(2),
         "rate": out.segments.boundaries.float().mean(),
     }
+    if out.second is not None:
+        drawn, tokens = out.second.boundaries, out.segments.boundaries
+        figures["second_rate"] = drawn.sum() / tokens.sum()
+        if out.second.probabilities is not None:
+            target = segmenter.second_rate or model.config.second_rate
+            cost = second_level_cost(drawn, out.second.probabilities, tokens, target)
+            losses["loss_second_level"] = SECOND_LEVEL_WEIGHT * cost
     return SegmentedLosses(losses, figures, out)
 
 

@@ -6,7 +6,8 @@ The language model's losses are means over steps, so that micro-batches can be t
 policy is not: a batch-relative advantage and a rate belong to the whole batch. Both depend on the model through
 the boundary logits [m B, T] alone, which are small. They are therefore differentiated with respect to the logits of the
 whole batch, and what that gives is propagated through encoder and policy micro-batch by micro-batch. The same serves
-further epochs over a stored batch: encoder and policy run again, token layers and decoder do not.
+further epochs over a stored batch: encoder and policy run again, token layers and decoder do not. The ratio loss of a
+second level reads what token layers made; its two rates are those of a micro-batch, as H-Net's are those of a device.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from torch import Tensor
 from rltok_rl.agents import EncodingBoundaryActor
 from rltok_rl.functional.policy import boundary_entropy, boundary_log_prob
 from rltok_rl.models.unet import UNet
-from rltok_rl.objectives import EarlyExitLoss, JointLoss, LanguageModelLoss
+from rltok_rl.objectives import EarlyExitLoss, JointLoss, LanguageModelLoss, SecondLevelLoss
 from rltok_rl.objectives.policy import advantages_of
 from rltok_rl.objectives.segmented import SegmenterLoss
 
-_PER_STEP = (LanguageModelLoss, EarlyExitLoss, SegmenterLoss)
+_PER_STEP = (LanguageModelLoss, EarlyExitLoss, SecondLevelLoss, SegmenterLoss)
 Parts = Sequence[TensorDictBase]
 
 
@@ -43,12 +44,13 @@ def joint_gradients(
     Args:
         model: the U-Net.
         draw: makes a rollout [B, T] with gradients, all of one shape.
-        loss: the joint loss. With several micro-batches, terms other than next-byte losses and a segmenter's may
-            depend on the model through boundary logits alone, and rows must be texts from their first byte on.
+        loss: the joint loss. With several micro-batches, terms other than next-byte losses, a segmenter's and the
+            second level's may depend on the model through boundary logits alone, and rows must be texts from their
+            first byte on.
         micro_batches: m; the batch is m rollouts.
         precision: dtype of matrix products under autocast; None leaves the model's own.
         keep_in: gets the micro-batches, without gradient and with their advantages, for further epochs over them.
-        predict_only: train with the two next-byte losses alone.
+        predict_only: train with the next-byte losses, and the second level's, alone.
 
     Returns:
         Losses and figures of the whole batch, without gradient, ``loss`` being the total.

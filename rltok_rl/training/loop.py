@@ -95,7 +95,7 @@ class Trainer:
                 f"have become (BoundaryClipPPOLoss, or BoundaryReinforceLoss with off_policy=True, and RolloutPolicy)"
             )
         self.alarms = Alarms() if alarms is None else alarms
-        self.optimizer = make_optimizer(self.trained, options, tokens=model.token_layers)
+        self.optimizer = make_optimizer(self.trained, options, model=model)
         self.generator = torch.Generator(model.embedding.weight.device).manual_seed(seed)
         self.updates = self.bytes_done = 0
         self.flops_done = self.padded_flops_done = self.tried_flops_done = 0.0
@@ -148,7 +148,7 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         precision = PRECISIONS[options.precision]
         batch: list[TensorDictBase] | None = [] if options.policy_epochs > 1 else None
-        rates: list[Tensor] = []  # of every micro-batch: boundaries per byte, those of the row with most
+        rates: list[Tensor] = []  # of every micro-batch, see _rates_of
         found = joint_gradients(
             self.model,
             lambda: self._draw(rates),
@@ -158,9 +158,12 @@ class Trainer:
             keep_in=batch,
             predict_only=self.warming and not self._weighs,
         )
-        drawn, most = torch.stack(rates).mean(0)
+        drawn, most, *second = torch.stack(rates).mean(0)
         found.setdefault("rate", drawn)
         found["padded_rate"] = most
+        if second:
+            found.setdefault("second_rate", second[0])
+            found["padded_second_rate"] = second[1]
         figures = self._step(found)
         for _ in range(options.policy_epochs - 1):
             assert batch is not None
@@ -170,10 +173,13 @@ class Trainer:
         figures["lr"] = options.lr * scale
         self.updates += 1
         self.bytes_done += self.bytes_per_update
-        rate = figures.get("rate", math.nan)
-        self.flops_done += self._costs.update(self.bytes_per_update, rate)
-        self.padded_flops_done += self._costs.update(self.bytes_per_update, figures["padded_rate"])
-        self.tried_flops_done += self._costs.tried(self.bytes_per_update, rate)
+        rate, padded = figures.get("rate", math.nan), figures["padded_rate"]
+        second = figures.get("second_rate", 0.0)
+        self.flops_done += self._costs.update(self.bytes_per_update, rate, second)
+        self.padded_flops_done += self._costs.update(
+            self.bytes_per_update, padded, figures.get("padded_second_rate", 0.0)
+        )
+        self.tried_flops_done += self._costs.tried(self.bytes_per_update, rate, second)
         if self.segmenter is not None:
             calibrate_on(self.segmenter, self.model, self._read, self.updates, last=self.done, processes=self.processes)
         return figures | {"flops": self.flops_done}
@@ -187,8 +193,7 @@ class Trainer:
         """A rollout with gradients; its rate is noted."""
         actor = self.warm_actor if self.warming else self.actor
         rollout = self.env.parallel_rollout(actor, generator=self.generator, part=self.processes.part)
-        drawn = rollout["action"].bool() | rollout["forced"]
-        rates.append(torch.stack((rollout["action"].float().mean(), drawn.float().mean(-1).max())))
+        rates.append(_rates_of(rollout))
         self._read = rollout["byte"]
         if self.warming and self._weighs:  # the policy learns from decisions that were not its own
             scores = self.policy.get_dist(rollout)
@@ -260,6 +265,16 @@ class Trainer:
         self.padded_flops_done, self.tried_flops_done = (float(beside.get(k, math.nan)) for k in ("padded", "tried"))
         if self.segmenter is not None:
             load_own_state(self.segmenter, self.model, state["segmenter"])
+
+
+def _rates_of(rollout: TensorDictBase) -> Tensor:
+    """Boundaries per byte, those of the row with most; the same per token with a second level: [2] or [4]."""
+    drawn = (rollout["action"].bool() | rollout["forced"]).float().mean(-1)  # [B]
+    rates = [rollout["action"].float().mean(), drawn.max()]
+    if ("next", "second_boundary") in rollout.keys(include_nested=True):
+        second = rollout["next", "second_boundary"].float().mean(-1)  # [B]
+        rates += [second.mean() / drawn.mean(), second.max() / drawn.max()]
+    return torch.stack(rates)
 
 
 def _weighs_decisions(loss: JointLoss) -> bool:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
+from rltok_rl.agents.segmenters import split_stages
 from rltok_rl.functional.numbers import check_count
+from rltok_rl.models.unet import UNet
 from rltok_rl.training.schedule import cosine_schedule
 
 PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
@@ -40,8 +43,9 @@ class LoopOptions:
     policy_epochs: int = 1
     """Updates of the policy per batch: the first with all losses, the others without the next-byte losses, on the
     stored batch. More than one needs a policy loss that weighs decisions by how likely they have become."""
-    stage_factors: tuple[float, float] | None = None
-    """Factors on the learning rate of everything that reads bytes, and of the token layers."""
+    stage_factors: tuple[float, ...] | None = None
+    """Factors on the learning rate of everything that reads bytes, of the token layers, and where there is a third, of
+    the layers on tokens of tokens (:func:`~rltok_rl.agents.segmenters.split_stages`)."""
     warm_start_bytes: int = 0
     """Bytes to begin with whose boundaries are drawn at random, at the target rate."""
 
@@ -54,8 +58,9 @@ class LoopOptions:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"{name} must be positive, got {value}")
-        if self.stage_factors is not None and not min(self.stage_factors) > 0:
-            raise ValueError(f"stage_factors must be positive, got {self.stage_factors}")
+        factors = self.stage_factors
+        if factors is not None and (len(factors) not in (2, 3) or not min(factors) > 0):
+            raise ValueError(f"stage_factors must be two or three positive numbers, got {factors}")
         if self.precision not in PRECISIONS:
             raise ValueError(f"precision must be one of {list(PRECISIONS)}, got {self.precision!r}")
         if not 0 <= self.warm_up_bytes < self.total_bytes:
@@ -63,23 +68,29 @@ class LoopOptions:
         cosine_schedule(0, self.total_bytes, warm_up=self.warm_up_bytes, floor=self.lr_floor)
 
 
-def make_optimizer(model: nn.Module, options: LoopOptions, *, tokens: nn.Module | None = None) -> torch.optim.AdamW:
+def make_optimizer(trained: nn.Module, options: LoopOptions, *, model: UNet | None = None) -> torch.optim.AdamW:
     """AdamW with weight decay on weight matrices alone.
 
     Args:
-        model: what to train, the loss included where it has parameters of its own (a critic).
-        options: learning rate, betas, weight decay, factors of the two stages.
-        tokens: the part of the model that reads tokens.
+        trained: what to train, the loss included where it has parameters of its own (a critic).
+        options: learning rate, betas, weight decay, factors of the stages.
+        model: the U-Net whose stages have factors.
     """
-    embeddings = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
-    decayed = [p for p in model.parameters() if p.dim() >= 2 and id(p) not in embeddings]
-    others = [p for p in model.parameters() if p.dim() < 2 or id(p) in embeddings]
-    groups = [{"params": decayed, "weight_decay": options.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    embeddings = {id(m.weight) for m in trained.modules() if isinstance(m, nn.Embedding)}
+    decayed = [p for p in trained.parameters() if p.dim() >= 2 and id(p) not in embeddings]
+    others = [p for p in trained.parameters() if p.dim() < 2 or id(p) in embeddings]
+    groups: list[dict[str, Any]] = [
+        {"params": decayed, "weight_decay": options.weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
     if options.stage_factors is not None:
-        inner = {id(p) for p in tokens.parameters()} if tokens is not None else set()
+        if model is None:
+            raise ValueError("model must be given with stage_factors, got None")
         groups = [
-            {**group, "params": [p for p in group["params"] if (id(p) in inner) == inside], "lr_factor": factor}
+            {"params": stage, "weight_decay": group["weight_decay"], "lr_factor": factor}
             for group in groups
-            for inside, factor in zip((False, True), options.stage_factors, strict=True)
+            for stage, factor in zip(
+                split_stages(model, group["params"], len(options.stage_factors)), options.stage_factors, strict=True
+            )
         ]
     return torch.optim.AdamW(groups, lr=options.lr, betas=options.betas, fused=True)

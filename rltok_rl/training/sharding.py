@@ -30,7 +30,7 @@ STRATEGIES = ("none", "ddp", "fsdp")
 """``none`` is one process; ``ddp`` and ``fsdp`` with one process are the same as none."""
 BUCKET_BYTES = 32 << 20
 """Gradients are reduced in pieces of about this size: few enough calls, and little memory beside the gradients."""
-_CALLED = ("encode", "early_logits", "decode", "final_logits")
+_CALLED = ("encode", "early_logits", "decode", "decode_levels", "final_logits")
 
 
 def prepare_model(model: UNet, strategy: str, processes: Processes) -> None:
@@ -67,10 +67,18 @@ def _shard(model: UNet, processes: Processes) -> None:
     mesh = init_device_mesh(processes.device.type, (processes.world_size,))
     layers = [module for module in model.modules() if isinstance(module, TransformerLayer)]
     norms, projection = (model.encoder_norm, model.decoder_norm), model.boundary_head.projection
-    for module in (model.embedding, *layers, *norms, projection, model.early_head, model.final_head, model):
+    routing = (
+        [] if model.second_level is None or model.second_level.routing is None else _own(model.second_level.routing)
+    )
+    for module in (model.embedding, *layers, *norms, projection, *routing, model.early_head, model.final_head, model):
         fully_shard(module, mesh=mesh)
     for name in _CALLED:
         register_fsdp_forward_method(model, name)
+
+
+def _own(module: nn.Module) -> list[nn.Module]:
+    """Parts of a module that have parameters."""
+    return [part for part in module.children() if any(True for _ in part.parameters())]
 
 
 @torch.no_grad()

@@ -14,12 +14,14 @@ from rltok_rl.objectives import JointLoss
 
 @dataclass(frozen=True)
 class Costs:
-    """FLOPs of a byte and of a token: of forward and backward passes, and of an estimator's own forward passes."""
+    """FLOPs of a byte, a token and a token of tokens, of both passes, and of an estimator's own forward passes."""
 
     per_byte: float
     per_token: float
+    per_second: float = 0.0
     tried_per_byte: float = 0.0
     tried_per_token: float = 0.0
+    tried_per_second: float = 0.0
 
     @classmethod
     def of(cls, model: UNet, loss: JointLoss, segmenter: Segmenter | None = None) -> Costs:
@@ -33,21 +35,24 @@ class Costs:
         own = 0 if segmenter is None else segmenter_matrices(segmenter, model)
         policy = loss.terms["policy"] if "policy" in loss.terms else None
         tries = getattr(getattr(policy, "_value_estimator", None), "flops", None)
-        beside = (0.0, 0.0) if tries is None else (tries(1, 0), tries(0, 1))
-        return cls(update_flops(model, 1, 0) + 6.0 * own, update_flops(model, 0, 1), *beside)
+        of_one = ((1, 0, 0), (0, 1, 0), (0, 0, 1))  # byte, token, token of tokens
+        levels = [update_flops(model, n, tokens, num_second=second) for n, tokens, second in of_one]
+        beside = [] if tries is None else [tries(n, tokens, num_second=second) for n, tokens, second in of_one]
+        return cls(levels[0] + 6.0 * own, *levels[1:], *beside)
 
-    def update(self, num_bytes: float, rate: float) -> float:
+    def update(self, num_bytes: float, rate: float, second_rate: float = 0.0) -> float:
         """FLOPs of one forward and backward pass.
 
         Args:
             num_bytes: bytes read.
             rate: tokens per byte, padding included where that is to be counted.
+            second_rate: tokens of tokens per token, likewise.
         """
-        return num_bytes * (self.per_byte + self.per_token * rate)
+        return num_bytes * (self.per_byte + rate * (self.per_token + self.per_second * second_rate))
 
-    def tried(self, num_bytes: float, rate: float) -> float:
+    def tried(self, num_bytes: float, rate: float, second_rate: float = 0.0) -> float:
         """FLOPs of what the estimator tries besides; arguments as for :meth:`update`."""
-        return num_bytes * (self.tried_per_byte + self.tried_per_token * rate)
+        return num_bytes * (self.tried_per_byte + rate * (self.tried_per_token + self.tried_per_second * second_rate))
 
 
 def segmenter_matrices(segmenter: Segmenter, model: UNet) -> int:

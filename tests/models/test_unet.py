@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import rltok_rl.models.routing
 import rltok_rl.models.unet
 from rltok_rl.functional.likelihood import bits_per_byte, next_byte_log_prob
 from rltok_rl.functional.policy import boundary_log_prob
@@ -23,6 +24,9 @@ OPTIONS = {
     "no byte layers": {"num_encoder_layers": 0, "num_decoder_layers": 0},
     "n-grams and smoothing": {"ngram_sizes": (3, 2, 7), "ngram_buckets": 50, "smoothing": "gradient"},
     "attention both ways": {"pooling": "attention", "upsampling": "attention", "tokens_read": 3, "window": 5},
+    "stride level": {"second_level": "stride", "num_token_layers": 2, "num_second_layers": 2},
+    "routing level": {"second_level": "routing", "second_rate": 0.4, "num_token_layers": 3, "pooling": "mean"},
+    "H-Net level": {"second_level": "routing", "second_residual": "projection", "upsampling": "deviation"},
 }
 every_option = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
 
@@ -259,11 +263,13 @@ def test_overfits_a_short_text():
 
 
 @every_option
-def test_float64_gradients_equal_finite_differences(build, text, options):
+def test_float64_gradients_equal_finite_differences(build, text, options, monkeypatch):
     """The derivative of everything the model says, along a random direction in all parameters, to eight digits.
 
-    A single operation in float32 would leave no more than about seven.
+    A single operation in float32 would leave no more than about seven. What goes straight through is no derivative of
+    anything, and is left out here; its gradient is tested in test_second_level.py.
     """
+    monkeypatch.setattr(rltok_rl.models.routing, "confidence", lambda probs, _: torch.ones_like(probs))
     model, byte_ids = build(**options).double(), text(2, 20)
     boundaries = model(byte_ids, generator=torch.Generator().manual_seed(0)).boundaries
     parameters = list(model.parameters())

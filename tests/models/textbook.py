@@ -51,9 +51,12 @@ def _row(model, byte_ids: Tensor, boundaries: Tensor, training: bool) -> dict[st
         serving.append(len(tokens) - 1)
     before, count = torch.stack(tokens), len(tokens)
     after = before
-    for i in range(config.num_token_layers):
-        causal = torch.ones(count, count, dtype=torch.bool).tril()
-        after = _layer(config, weights, f"token_layers.{i}", after, torch.tensor(positions), causal)
+    for i in range(config.lower_layers):
+        after = _layer(config, weights, f"token_layers.{i}", after, torch.tensor(positions), _causal(count))
+    if config.second_level is not None:
+        after = _second_level(config, weights, after, positions)
+    for i in range(config.lower_layers, config.num_token_layers):
+        after = _layer(config, weights, f"token_layers.{i}", after, torch.tensor(positions), _causal(count))
     update = after - before if config.upsampling == "deviation" else after
     if config.smoothing != "none":
         probs = [1.0 if t == 0 else torch.sigmoid(logits[t]) for t in positions]
@@ -94,6 +97,47 @@ def _embed(config, weights: dict[str, Tensor], byte_ids: list[int]) -> Tensor:
             total = total + weights[f"ngrams.tables.{number}.weight"][bucket]
         rows.append(total / (1 + len(config.ngram_sizes)) if config.ngram_scale == "mean" else total)
     return torch.stack(rows)
+
+
+def _second_level(config, weights: dict[str, Tensor], z: Tensor, positions: list[int]) -> Tensor:
+    """Tokens [S, D] after they have received their tokens of tokens, one token after the other."""
+    name, probs, places = "second_level.routing", [], []
+    faithful = config.second_residual == "projection"
+    x = _norm(config, weights[f"{name}.token_norm.weight"], z) if faithful else z
+    for s in range(len(z)):
+        if config.second_level == "stride":
+            chosen = s % config.second_stride == 0
+        else:
+            p = torch.ones(()).to(z)
+            if s > 0:
+                query, key = weights[f"{name}.query.weight"] @ x[s - 1], weights[f"{name}.key.weight"] @ x[s]
+                p = (1 - (query @ key) / (query.norm() * key.norm())) / 2
+            probs.append(p)
+            chosen = p > 0.5
+        if chosen:
+            places.append(s)
+    above, clock = torch.stack([x[s] for s in places]), torch.tensor([positions[s] for s in places])
+    for i in range(config.num_second_layers):
+        above = _layer(config, weights, f"second_level.layers.{i}", above, clock, _causal(len(places)))
+    if faithful:
+        above = _norm(config, weights[f"{name}.update_norm.weight"], above)
+    out, current, number = [], torch.zeros_like(z[0]), 0
+    for s in range(len(z)):
+        if s in places:
+            share = probs[s].clamp(1e-4, 1 - 1e-4) if config.second_level == "routing" else 1.0
+            current = share * above[number] + (1 - share) * current
+            number += 1
+        own = weights[f"{name}.residual.weight"] @ x[s] + weights[f"{name}.residual.bias"] if faithful else z[s]
+        sure = 1.0
+        if config.second_level == "routing":
+            c = probs[s] if s in places else 1 - probs[s]
+            sure = 1 + (c - c.detach())
+        out.append(own + sure * current)
+    return torch.stack(out)
+
+
+def _causal(length: int) -> Tensor:
+    return torch.ones(length, length, dtype=torch.bool).tril()
 
 
 def _layer(config, weights: dict[str, Tensor], name: str, x: Tensor, clock: Tensor, mask: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.data import TextSource
 from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.models import UNet, preset
-from rltok_rl.objectives import EarlyExitLoss, JointLoss, LanguageModelLoss
+from rltok_rl.objectives import EarlyExitLoss, JointLoss, LanguageModelLoss, SecondLevelLoss
 from rltok_rl.objectives.segmented import SegmenterLoss, segmented_losses
 
 TEXT = b"Call me Ishmael. Some years ago - never mind how long precisely - I thought I would sail about a little. "
@@ -56,21 +56,37 @@ def test_own_losses_carry_their_coefficients(name, loss, byte_ids):
     torch.testing.assert_close(out.losses[f"loss_{loss}"], segmenter.coefficients[loss] * own)
 
 
-def joint(segmenter) -> JointLoss:
+def joint(segmenter, model) -> JointLoss:
     """Next-byte losses and the segmenter's own, as a training has them."""
     own = {name: SegmenterLoss(name) for name in segmenter.coefficients}
     terms = {"language_model": LanguageModelLoss(), "early_exit": EarlyExitLoss(), **own}
-    return JointLoss(terms, {"early_exit": 0.1, **segmenter.coefficients})
+    coefficients = {"early_exit": 0.1, **segmenter.coefficients}
+    if model.config.second_level is not None:
+        terms["second_level"] = SecondLevelLoss(segmenter.second_rate or model.config.second_rate)
+        coefficients["second_level"] = 0.03
+    return JointLoss(terms, coefficients)
 
 
-@pytest.mark.parametrize("name", [name for name in SEGMENTERS if name != "learned"])
-def test_a_rollout_by_a_segmenter_gives_the_same_losses_and_gradients(name, byte_ids):
+TWO_LEVELS = {"second_level": "routing", "second_residual": "projection", "num_token_layers": 2}
+COUPLED = [(name, {}, OPTIONS.get(name, {})) for name in SEGMENTERS if name != "learned"] + [
+    ("hnet", {**TWO_LEVELS, "ngram_sizes": (2, 3), "ngram_buckets": 50}, {"stages": 2, "second_rate": 0.4}),
+    ("gumbel", {**TWO_LEVELS, "smoothing": "straight_through"}, {}),
+    ("spacebyte", {**TWO_LEVELS, "smoothing": "gradient", "upsampling": "attention"}, {}),
+]
+"""Segmenters, fields of the model, options."""
+
+
+@pytest.mark.parametrize(("name", "fields", "options"), COUPLED)
+def test_a_rollout_by_a_segmenter_gives_the_same_losses_and_gradients(name, fields, options, byte_ids):
     """The environment's parallel rollout and terms of a joint loss, against the one forward pass."""
+    if name == "grouped":  # reads every text twice
+        byte_ids = byte_ids[:2].repeat_interleave(2, 0)
     texts = [bytes(row.tolist()) for row in byte_ids]
     uniforms = torch.rand(4, 40, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    options = {"tokenizer": train_bpe([TEXT.decode()], vocabulary=280)} if name == "bpe" else {}
     torch.manual_seed(0)
-    model = UNet(preset("tiny")).double()
+    model = UNet(preset("tiny", **fields)).double()
+    if fields:
+        torch.nn.init.normal_(model.second_level.routing.key.weight, std=1 / 8)  # states at the start are alike
     segmenter = make_segmenter(name, model, **options)
     given = uniforms if segmenter.draws_at_random else None
     expected = segmented_losses(model, segmenter, byte_ids, uniforms=given)
@@ -81,8 +97,11 @@ def test_a_rollout_by_a_segmenter_gives_the_same_losses_and_gradients(name, byte
     env = ByteBoundaryEnv(model, texts, num_steps=40, batch_size=(4,))
     rollout = env.parallel_rollout(SegmenterActor(segmenter), text=texts, uniforms=given)
     assert torch.equal(rollout["action"].bool(), expected.output.segments.boundaries)
-    loss = joint(segmenter)
+    loss = joint(segmenter, model)
     found = loss(rollout)
+    if fields:
+        assert 0 < float(found["second_rate"]) < 1
+        torch.testing.assert_close(found["second_rate"], expected.figures["second_rate"], check_dtype=False)
     for key, value in expected.losses.items():
         assert float(found[key].detach()) == pytest.approx(float(value.detach()), rel=1e-5), key
     loss.total(found).backward()

@@ -27,7 +27,7 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
     tolerance: float | None = None  # of the rate over long texts; None where the text alone decides
     trained: bool = False  # reaches its rate once its own loss has trained it
-    model: dict[str, Any] = field(default_factory=dict)  # of the U-Net
+    model: dict[str, Any] = field(default_factory=dict)  # fields of the U-Net's configuration
 
 
 WORDS = (
@@ -35,6 +35,9 @@ WORDS = (
     "bounded; token tokens tokenize tokenization; наука науки научный; भाषा भाषाएँ; "
 )
 PIECES = train_unigram([(WORDS + TEXT) * 3], vocabulary=400)
+STRIDE: dict[str, Any] = {"second_level": "stride", "num_token_layers": 2}
+ROUTING: dict[str, Any] = {"second_level": "routing", "num_token_layers": 2}
+HNET: dict[str, Any] = {**ROUTING, "second_residual": "projection"}
 
 CASES: dict[str, Case] = {
     "learned": Case("learned", tolerance=0.06),
@@ -75,6 +78,11 @@ CASES: dict[str, Case] = {
     "hnet": Case("hnet", {"rate": 0.25}, tolerance=0.06, trained=True),
     "hnet, baseline": Case("hnet", {"rate": 0.25, "variant": "baseline"}, tolerance=0.06, trained=True),
     "hnet, loop": Case("hnet", {"rate": 0.25, "smoothing": "loop"}, tolerance=0.06, trained=True),
+    "hnet, two stages": Case("hnet", {"stages": 2}, tolerance=0.06, trained=True, model=HNET),
+    "hnet, two stages, baseline": Case("hnet", {"stages": 2, "variant": "baseline"}, model=ROUTING),
+    "learned, two levels": Case("learned", model=ROUTING),
+    "whitespace, two levels": Case("whitespace", model=STRIDE),
+    "gumbel, two levels": Case("gumbel", {"rate": 0.25, "hidden": 32}, model=HNET),
 }
 
 
@@ -95,6 +103,8 @@ def build(case: Case, **overrides: Any) -> tuple[UNet, Segmenter]:
         for name, parameter in model.named_parameters():
             if "head" in name:  # predictions and decisions that differ from byte to byte
                 parameter.mul_(4)
+            if "second_level.routing.key" in name:  # fresh token states are too much alike for a boundary
+                parameter.normal_(std=parameter.shape[1] ** -0.5)
         segmenter.load_state_dict({**segmenter.state_dict()})
     if isinstance(segmenter, EntropyThreshold):
         calibrate(segmenter, model, [texts(4, 60)])

@@ -199,7 +199,7 @@ def test_an_unshifted_rule_is_caught():
         assert_prefixes_agree(model, Lookahead(), texts(2, 16))
 
 
-@pytest.mark.parametrize("name", ["uniform", "gumbel", "hnet"])
+@pytest.mark.parametrize("name", ["uniform", "gumbel", "hnet", "hnet, two stages"])
 def test_an_upsample_one_token_early_is_caught(name, monkeypatch):
     def leaky(states, updates, layout):
         coming = torch.minimum(layout.token_index + 1, layout.token_index[:, -1:])

@@ -1,0 +1,83 @@
+"""H-Net with two stages: what it asks of the model, its rates, its learning rates."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from rltok_rl.agents.segmenters import make_segmenter, read_window, split_stages, stage_groups
+
+from rltok_rl.models import UNet, preset
+
+from .definition import HNET, ROUTING, texts
+
+
+def made(**overrides) -> UNet:
+    torch.manual_seed(0)
+    return UNet(preset("tiny", **{**HNET, **overrides}))
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        ({}, {"stages": 2}, "model must have second_level='routing' for segmenter 'hnet' with stages=2, got None"),
+        ({"second_level": "stride"}, {"stages": 2}, "second_level='routing' .*, got 'stride'"),
+        (ROUTING, {"stages": 2}, "model must have second_residual='projection' for .*, got 'identity'"),
+        (HNET, {"stages": 2, "variant": "baseline"}, "model must have second_residual='identity' for .*'projection'"),
+        ({**HNET, "num_token_layers": 1}, {"stages": 2}, r"num_token_layers=2 at least\), got num_token_layers=1, 1"),
+        ({**HNET, "num_lower_layers": 0}, {"stages": 2}, "got num_token_layers=2, 0 of them before it"),
+        (HNET, {"stages": 3}, r"stages must be one of \[1, 2\], got 3"),
+        (HNET, {"second_rate": 0.5}, "second_rate must be left out with stages=1, got 0.5"),
+        (HNET, {"stages": 2, "second_rate": 1.0}, "target must lie strictly between 0 and 1, got 1.0"),
+    ],
+)
+def test_refused_by_name(model, options, message):
+    with pytest.raises(ValueError, match=message):
+        make_segmenter("hnet", UNet(preset("tiny", **model)), **options)
+
+
+def test_rates_are_a_third_each_unless_said():
+    model = made()
+    segmenter = make_segmenter("hnet", model, stages=2)
+    assert (segmenter.target_rate, segmenter.second_rate) == (1 / 3, 1 / 3)
+    assert make_segmenter("hnet", made(second_rate=0.5), stages=2).second_rate == 0.5
+    said = make_segmenter("hnet", model, stages=2, rate=0.2, second_rate=0.4)
+    assert (said.target_rate, said.second_rate) == (0.2, 0.4)
+    assert make_segmenter("hnet", model).second_rate is None
+
+
+def test_three_learning_rates():
+    """Chunks of 3 and 3: 4.6 bytes of a token to 9, 3 and 1 bytes in each stage's chunk."""
+    model = made()
+    segmenter = make_segmenter("hnet", model, stages=2)
+    expected = [math.sqrt(4.6), math.sqrt(4.6 / 3), math.sqrt(4.6 / 9)]
+    assert segmenter.multipliers == pytest.approx(expected)
+    groups = stage_groups(model, segmenter, lr=0.01)
+    assert [g["lr"] for g in groups] == pytest.approx([0.01 * m for m in expected])
+    members = [{id(p) for p in g["params"]} for g in groups]
+    everything = {id(p) for m in (model, segmenter) for p in m.parameters()}
+    assert set().union(*members) == everything and sum(map(len, members)) == len(everything)
+    assert members[2] == {id(p) for p in model.second_level.layers.parameters()}
+    inner = [*model.token_layers.parameters(), *model.second_level.routing.parameters()]
+    assert members[1] == {id(p) for p in inner}
+    assert len(stage_groups(model, make_segmenter("hnet", model), lr=1.0)) == 2
+    with pytest.raises(ValueError, match="model must have a second level for three stages"):
+        split_stages(UNet(preset("tiny")), [], 3)
+
+
+def test_each_stage_has_its_boundaries_and_its_gradients():
+    """Boundaries of the second stage lie at tokens of the first; next-byte losses reach both routers."""
+    model = made()
+    segmenter = make_segmenter("hnet", model, stages=2)
+    with torch.no_grad():
+        # Fresh token states are too much alike for a boundary; another projection takes them apart.
+        model.second_level.routing.key.weight.normal_(std=64**-0.5)
+        model.second_level.routing.residual.weight.normal_(std=64**-0.5)
+    out = read_window(model, segmenter, texts(2, 60))
+    first, second = out.segments.boundaries, out.second.boundaries
+    assert not (second & ~first).any() and 2 < int(second.sum()) < int(first.sum()) < 120
+    out.final_logits.logsumexp(-1).sum().backward()
+    for router in (segmenter, model.second_level.routing):
+        for parameter in (router.query.weight, router.key.weight, router.residual.weight):
+            assert parameter.grad.abs().max() > 1e-6

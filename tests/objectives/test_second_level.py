@@ -1,0 +1,153 @@
+"""The second level's own loss: published, read from rollouts, and enough to bring its rate to the target."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from rltok_rl.agents import LearnedBoundaryActor
+from rltok_rl.agents.segmenters import make_segmenter
+from rltok_rl.envs import ByteBoundaryEnv
+from torchrl.envs import EnvBase, check_env_specs
+
+from rltok_rl.data import TextSource
+from rltok_rl.models import UNet, preset
+from rltok_rl.models.flops import forward_flops, matrix_parameters
+from rltok_rl.objectives import JointLoss, LanguageModelLoss, SecondLevelLoss
+from rltok_rl.objectives.base import MissingEntryError
+from rltok_rl.objectives.second_level import second_level_cost
+from rltok_rl.objectives.segmented import segmented_losses
+
+from .conftest import TEXT, make_model, make_rollout
+
+ROUTING = {"second_level": "routing", "num_token_layers": 2}
+
+
+def by_hand(rollout, target: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """The loss N/(N - 1) ((N - 1) F G + (1 - F)(1 - G)) and F, step by step."""
+    rows, steps = rollout.shape
+    drawn, probs = [], []
+    for row in range(rows):
+        for t in range(steps):
+            if rollout["action"][row, t] or rollout["forced"][row, t]:
+                drawn.append(rollout["next", "second_boundary"][row, t].float())
+                probs.append(rollout["next", "second_probability"][row, t, 0])
+    n, f, g = 1 / target, torch.stack(drawn).mean(), torch.stack(probs).mean()
+    return n / (n - 1) * ((n - 1) * f * g + (1 - f) * (1 - g)), f
+
+
+def test_the_loss_is_published_and_reads_tokens_alone():
+    rollout = make_rollout(make_model(**ROUTING))
+    out = SecondLevelLoss(0.25)(rollout)
+    expected, rate = by_hand(rollout, 0.25)
+    torch.testing.assert_close(out["loss_second_level"], expected)
+    torch.testing.assert_close(out["second_rate"], rate)
+    tokens = rollout["action"].bool() | rollout["forced"]
+    (slope,) = torch.autograd.grad(out["loss_second_level"], rollout["next", "second_probability"], retain_graph=True)
+    flat = slope.squeeze(-1)
+    assert (flat[~tokens] == 0).all() and flat[tokens].unique().numel() == 1
+
+
+def test_steps_that_are_not_real_count_nowhere():
+    rollout = make_rollout(make_model(**ROUTING))
+    mask = torch.ones(rollout.shape, dtype=torch.bool)
+    mask[:, 7:] = False
+    loss = SecondLevelLoss(0.25)
+    loss.loss_mask_key = "mask"
+    out = loss(rollout.clone(recurse=False).set("mask", mask))
+    torch.testing.assert_close(out["loss_second_level"], by_hand(rollout[:, :7], 0.25)[0])
+
+
+def test_it_joins_other_terms_and_reaches_below_the_second_level():
+    model = make_model(**ROUTING)
+    terms = {"language_model": LanguageModelLoss(), "second_level": SecondLevelLoss(1 / 3)}
+    joint = JointLoss(terms, {"second_level": 0.03})
+    out = joint(make_rollout(model))
+    out["loss_second_level"].backward()
+    reached = {n.split(".")[0] for n, p in model.named_parameters() if p.grad is not None and p.grad.abs().max() > 0}
+    assert reached == {"embedding", "encoder", "token_layers", "second_level"}
+    routing = model.second_level.routing
+    assert routing.query.weight.grad.abs().max() > 0 and routing.key.weight.grad.abs().max() > 0
+    assert all(p.grad is None for p in model.second_level.layers.parameters())
+
+
+def test_a_rollout_without_routing_is_refused_by_name():
+    for options in ({}, {"second_level": "stride"}):
+        with pytest.raises(MissingEntryError, match="next.second_probability' .*second_level='routing'"):
+            SecondLevelLoss(1 / 3)(make_rollout(make_model(**options)))
+    with pytest.raises(ValueError, match="reduction must be 'mean'"):
+        SecondLevelLoss(1 / 3, reduction="sum")
+    with pytest.raises(ValueError, match="target must lie strictly between 0 and 1, got 1.0"):
+        SecondLevelLoss(1.0)
+
+
+@pytest.mark.parametrize("level", ["stride", "routing"])
+@pytest.mark.parametrize("batch_size", [(3,), ()])
+@torch.no_grad()
+def test_a_stepped_rollout_is_the_parallel_one(level, batch_size):
+    """Documents end inside, so that rows start anew; decisions of the second level are told one place later."""
+    model = make_model(second_level=level, num_token_layers=2).eval()
+    source = TextSource(["ab", "a longer one, of words", "x" * 30, TEXT], short_documents="whole")
+    env = ByteBoundaryEnv(model, source, num_steps=12, batch_size=batch_size, seed=0)
+    rollouts = []
+    for roll in (EnvBase.rollout, lambda e, n, p, **o: e.parallel_rollout(p, max_steps=n, **o)):
+        env.set_seed(1)
+        torch.manual_seed(5)
+        rollouts.append(roll(env, 30, LearnedBoundaryActor(model), break_when_any_done=False))
+    keys = set(rollouts[0].keys(True, True))
+    assert keys == set(rollouts[1].keys(True, True)) and ("next", "second_boundary") in keys
+    assert (("next", "second_probability") in keys) == (level == "routing")
+    for key in keys:
+        a, b = rollouts[0][key], rollouts[1][key]
+        assert a.shape == b.shape and a.dtype == b.dtype, key
+        exact = not a.dtype.is_floating_point
+        torch.testing.assert_close(a, b, rtol=0, atol=0 if exact else 1e-4, msg=lambda m, k=key: f"{k}: {m}")
+    tokens = rollouts[1]["action"].bool() | rollouts[1]["forced"]
+    drawn = rollouts[1]["next", "second_boundary"]
+    going = ~rollouts[1]["next", "done"].squeeze(-1)
+    assert (drawn & ~tokens).sum() == 0 and drawn[rollouts[1]["forced"]].all()
+    assert torch.equal(rollouts[1]["second_boundary"][..., 1:][going[..., :-1]], drawn[..., :-1][going[..., :-1]])
+    check_env_specs(env)
+
+
+@pytest.mark.parametrize("target", [0.2, 0.5])
+def test_the_loss_alone_brings_the_rate_to_its_target(target):
+    torch.manual_seed(0)
+    model = UNet(preset("tiny", num_token_layers=2, second_level="routing", second_rate=target))
+    byte_ids = torch.tensor(list((TEXT * 4).encode()))[None, :400]
+    boundaries = torch.arange(400)[None] % 3 == 0
+    with torch.no_grad():
+        states = model.encode(byte_ids)
+    optimizer = torch.optim.Adam([*model.token_layers.parameters(), *model.second_level.parameters()], lr=3e-3)
+    for _ in range(60):
+        said = model.decode_levels(states, boundaries).second
+        optimizer.zero_grad()
+        second_level_cost(said.boundaries, said.probabilities, boundaries, target).backward()
+        optimizer.step()
+    rate = said.boundaries.sum() / boundaries.sum()
+    assert float(rate) == pytest.approx(target, abs=0.08)
+
+
+def test_segmented_training_has_both_ratio_losses():
+    model = UNet(preset("tiny", second_residual="projection", **ROUTING))
+    byte_ids = torch.tensor(list(TEXT.encode())).unfold(0, 41, 20)
+    segmenter = make_segmenter("hnet", model, stages=2, second_rate=0.4)
+    out = segmented_losses(model, segmenter, byte_ids)
+    assert set(out.losses) == {"loss_language_model", "loss_early_exit", "loss_ratio", "loss_second_level"}
+    said = out.output.second
+    cost = second_level_cost(said.boundaries, said.probabilities, out.output.segments.boundaries, 0.4)
+    torch.testing.assert_close(out.losses["loss_second_level"], 0.03 * cost)
+    torch.testing.assert_close(out.total, sum(out.losses.values()))
+    out.total.backward()
+    assert all(p.grad is not None for p in model.second_level.parameters())
+    stride = UNet(preset("tiny", second_level="stride"))
+    figures = segmented_losses(stride, make_segmenter("uniform", stride), byte_ids).figures
+    assert 0.3 < float(figures["second_rate"]) < 0.5
+
+
+def test_flops_count_tokens_of_tokens_apart():
+    plain, model = UNet(preset("tiny", num_token_layers=2)), UNet(preset("tiny", num_second_layers=3, **ROUTING))
+    counted = matrix_parameters(model)
+    assert counted["second_level.layers"] == 3 * 16 * 64**2 and counted["second_level.routing"] == 2 * 64**2
+    extra = forward_flops(model, 10, 6, num_second=2) - forward_flops(plain, 10, 6)
+    assert extra == 2 * (6 * counted["second_level.routing"] + 2 * counted["second_level.layers"])
+    assert forward_flops(model, 10, 6) == forward_flops(model, 10, 6, num_second=2)  # at the target rate, 1/3

@@ -45,9 +45,11 @@ TEXT = b"It is a truth universally acknowledged, that a single man in possession
 
 
 def few(word: str) -> list[str]:
-    """Options that make a segmenter quick to train: small predictors, small vocabularies of little text."""
+    """Options that make a segmenter quick to train: small predictors, small vocabularies of little text; few layers."""
     if configured(f"segmenter={word}").segmenter.name in TOKENIZERS:
         return ["segmenter.options.vocabulary=300", "segmenter.options.num_bytes=20000"]
+    if word == "hnet-2stage":
+        return ["model.overrides.num_token_layers=2"]  # one before the second level, one after it
     wide = ("gumbel", "gumbel-round", "magnet", "entropy-spike", "entropy-spike-released")
     return ["segmenter.options.hidden=32"] if word in wide else []
 

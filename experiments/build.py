@@ -10,7 +10,14 @@ from rltok_rl.agents import BoundaryCritic, RandomActor, RolloutPolicy, UniformA
 from rltok_rl.agents.segmenters import Segmenter, SegmenterActor
 from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.experiments.config import TrainConfig
-from rltok_rl.experiments.segmenting import build_segmenter, learned, model_overrides, stage_factors
+from rltok_rl.experiments.segmenting import (
+    build_segmenter,
+    check_segmenter_options,
+    learned,
+    model_overrides,
+    rows_per_text,
+    stage_factors,
+)
 from rltok_rl.experiments.texts import Texts, read_texts
 
 from rltok_rl.data import RepeatedSource
@@ -170,11 +177,8 @@ def make_trainer(
     processes = Processes(device=torch.device(config.compute.device)) if processes is None else processes
     data, optim, compute = config.data, config.optim, config.compute
     num_rows = processes.share(data.num_rows, name="data.num_rows")
-    if num_rows % config.baseline.rows_per_text:
-        raise ValueError(
-            f"data.num_rows must be a multiple of baseline.rows_per_text, {config.baseline.rows_per_text}, in each "
-            f"of {processes.world_size} processes, got {data.num_rows}"
-        )
+    check_segmenter_options(config)
+    repeated = rows_per_text(config, processes.world_size)
     # What stands in for an experiment's policy leaves that policy's options idle.
     by_rewards = learned(config) and config.actor.name == "learned"
     options = LoopOptions(
@@ -198,11 +202,7 @@ def make_trainer(
     model = make_model(config, processes.device)
     segmenter = build_segmenter(config, model, texts, processes)
     options = replace(options, stage_factors=stage_factors(config, segmenter))
-    source = (
-        texts.train
-        if config.baseline.rows_per_text == 1
-        else RepeatedSource(texts.train, config.baseline.rows_per_text)
-    )
+    source = texts.train if repeated == 1 else RepeatedSource(texts.train, repeated)
     judged: dict[str, Any] = {"reward": config.estimator.reward, "price": config.estimator.price}
     env = ByteBoundaryEnv(model, source, num_steps=data.num_steps, batch_size=(num_rows,), seed=config.seed, **judged)
     loss = make_loss(config, model, processes.group, segmenter).to(processes.device)

@@ -31,10 +31,12 @@ _OF_OBJECTIVES = {
     "average": ("reinforce", "importance"),
 }
 """Options of the policy's loss, and the objectives that heed them."""
-_OF_RULES = ("actor.name", "actor.rate", "loss.language_model", "loss.early_exit")
-"""Of the groups below, what matters where boundaries are drawn by a rule too."""
 _OF_LEARNED = ("actor", "estimator", "baseline", "rate", "loss")
-"""Groups that are about learning boundaries."""
+"""Groups that are about a policy that learns by rewards."""
+_OF_ALL = ("loss.language_model", "loss.early_exit")
+"""Of these groups, what matters whoever draws the boundaries."""
+_OF_RULES = ("actor.name", "actor.rate")
+"""And what matters where an actor draws them by a rule."""
 
 
 def check_options(config: TrainConfig) -> None:
@@ -54,7 +56,10 @@ def check_options(config: TrainConfig) -> None:
     if endless or data.source in BUILT_IN:
         ignored = _changed(data, DataConfig, (*_OF_FILES, *(("held_out",) if endless else ())))
         if ignored:
-            raise ValueError(f"data.{ignored} belongs to files and corpora, got data.source={data.source!r}")
+            raise ValueError(
+                f"data.{ignored} belongs to files and corpora, got data.source={data.source!r} (data={data.source} "
+                f"instead of data.source= leaves out what an experiment says of files)"
+            )
     for name, objectives in _OF_OBJECTIVES.items():
         if loss.objective not in objectives and _changed(loss, LossConfig, (name,)):
             raise ValueError(
@@ -65,31 +70,48 @@ def check_options(config: TrainConfig) -> None:
     _check_device(config.compute.device)
 
 
-def check_rule(arguments: Sequence[str]) -> None:
-    """Refuse what was asked of a policy where there is none, because boundaries are drawn by a rule.
+def check_policy(arguments: Sequence[str]) -> None:
+    """Refuse what was asked of a policy where none is learned: an actor draws by a rule, or a segmenter draws.
 
-    An experiment may be run with such an actor in the place of its own, and then its options about the policy lie idle.
-    One that stands beside the actor on the command line was meant to do something.
+    An experiment may be run with such a one in the place of its policy, and then its options about the policy lie idle.
+    One that stands beside it on the command line was meant to do something.
 
     Args:
-        arguments: ``name=value`` as Hydra takes them. In a sweep they may be meant for other runs of it.
+        arguments: ``name=value`` as Hydra takes them; the last of several counts. In a sweep they may be meant for
+            other runs of it.
 
     Example:
-        >>> check_rule(["experiment=books", "actor=uniform"])
-        >>> check_rule(["actor=uniform", "estimator.gamma=0.9"])
+        >>> check_policy(["experiment=books", "actor=uniform"])
+        >>> check_policy(["actor=uniform", "estimator.gamma=0.9"])
         Traceback (most recent call last):
-        ValueError: estimator.gamma=0.9 belongs to a learned actor, got actor=uniform
+        ValueError: estimator.gamma=0.9 belongs to a policy that is learned, got actor=uniform
+        >>> check_policy(["segmenter=hnet", "actor=uniform"])
+        Traceback (most recent call last):
+        ValueError: actor=uniform belongs to a policy that is learned, got segmenter=hnet
     """
-    given = [argument.lstrip("+").partition("=")[::2] for argument in arguments if "=" in argument]
-    actors = [f"{name}={value}" for name, value in given if name in ("actor", "actor.name")]
-    if not actors or any(value in actors[-1] for value in ("learned", "warm_start", ",", "$")):
+    given = [argument.lstrip("+~").partition("=")[::2] for argument in arguments if "=" in argument]
+    drawing, heeded = _drawing(given, "segmenter"), _OF_ALL
+    if drawing is None:
+        drawing, heeded = _drawing(given, "actor"), (*_OF_ALL, *_OF_RULES)
+    if drawing is None:
         return
     for name, value in given:
         group, dot, _ = name.partition(".")
-        if group not in _OF_LEARNED or name in (*_OF_RULES, "actor"):
+        of_actor = name in ("actor", "actor.name") and (drawing.startswith("actor") or value == "learned")
+        if group not in _OF_LEARNED or name in heeded or of_actor:
             continue
-        if dot or not _sets_any(group, value, _OF_RULES):
-            raise ValueError(f"{name}={value} belongs to a learned actor, got {actors[-1]}")
+        if dot or not _sets_any(group, value, heeded):
+            raise ValueError(f"{name}={value} belongs to a policy that is learned, got {drawing}")
+
+
+def _drawing(given: Sequence[tuple[str, str]], group: str) -> str | None:
+    """Who of a group was asked to draw the boundaries instead of a policy; None where nobody was, or in a sweep."""
+    asked = [(name, value) for name, value in given if name in (group, f"{group}.name")]
+    if not asked:
+        return None
+    name, value = asked[-1]
+    by_policy = value.split("-")[0] == "learned" or value == "warm_start" or any(sign in value for sign in ",$")
+    return None if by_policy else f"{name}={value}"
 
 
 def _sets_any(group: str, choice: str, names: Sequence[str]) -> bool:

@@ -19,13 +19,14 @@ from typing import Any
 
 import torch
 from omegaconf import OmegaConf
-from rltok_rl.agents.segmenters import load_segmenter
+from rltok_rl.agents.segmenters import MagnetSegmenter, load_segmenter
 from rltok_rl.experiments.bench.harness import keep_memory
 from rltok_rl.experiments.checks import check_options
 from rltok_rl.experiments.compare_page import write_page
 from rltok_rl.experiments.config import TrainConfig
 from rltok_rl.experiments.evaluate import without_nan
-from rltok_rl.experiments.systems import budget, system_config
+from rltok_rl.experiments.segmenting import aimed_rate, check_segmenter_options, rows_per_text
+from rltok_rl.experiments.systems import budget, system_config, system_names
 from rltok_rl.experiments.texts import Texts, read_texts
 
 from rltok_rl.data import DocumentSource
@@ -53,9 +54,11 @@ def run(config: TrainConfig, command: str) -> Path | None:
     systems = config.compare.systems
     if len(set(systems)) < len(systems):
         raise ValueError(f"compare.systems must name each system once, got {list(systems)}")
+    _check_common(config)
     configs = {system: system_config(config, system) for system in systems}  # refuses words that do not exist
     for one in configs.values():
         check_options(one)
+        check_segmenter_options(one)
     read_texts(config.data, seed=config.seed)  # writes the cache, once for all
     out = Path(config.out)
     out.mkdir(parents=True, exist_ok=True)
@@ -142,7 +145,9 @@ def judge(config: TrainConfig, windows: int) -> dict[str, Any]:
     counts, nats = document_nats(reading)
     return {
         **without_nan(summarise(reading)),
-        "target_rate": model.config.target_rate if segmenter is None else segmenter.target_rate,
+        "target_rate": aimed_rate(config, model, segmenter),
+        "target_rates": segmenter.by_script if isinstance(segmenter, MagnetSegmenter) else None,
+        "rows_per_text": rows_per_text(config),
         "oracle": segmenter is not None and segmenter.looks_ahead,
         "counts": counts.tolist(),
         "nats": nats.tolist(),
@@ -162,6 +167,23 @@ def held_out_texts(texts: Texts, windows: int, length: int) -> list[bytes]:
         return list(held.documents())
     drawn = held.draw(windows, length, torch.Generator().manual_seed(_SEED))
     return [ids_to_bytes(row) for row in drawn.byte_ids]
+
+
+def _check_common(config: TrainConfig) -> None:
+    """Refuse what says of one training who draws, and options of systems that do not exist."""
+    if config.actor.name != "learned" or config.segmenter.name != "learned" or config.segmenter.options:
+        raise ValueError(
+            "actor and segmenter must be left out of a comparison, whose systems say who draws (their options are "
+            f"compare.options.SYSTEM.NAME), got actor={config.actor.name!r} and segmenter={config.segmenter.name!r} "
+            f"with {config.segmenter.options}"
+        )
+    if config.compare.flops is not None and not config.compare.flops > 0:
+        raise ValueError(f"compare.flops must be positive, got {config.compare.flops}")
+    if config.compare.windows < 1:
+        raise ValueError(f"compare.windows must be at least 1, got {config.compare.windows}")
+    unknown = sorted(set(config.compare.options) - set(system_names()))
+    if unknown:
+        raise ValueError(f"compare.options must be by system, among {system_names()}, got {unknown}")
 
 
 def _check_same(config: TrainConfig) -> None:

@@ -86,6 +86,8 @@ def system_figures(name: str, run: RunFolder) -> dict[str, Any]:
         "system": name,
         **{key: judged[key] for key in ("bits_per_byte", "standard_error", "early_bits_per_byte", "rate")},
         **{key: judged[key] for key in ("target_rate", "oracle", "documents", "windows", "counts", "nats")},
+        "target_rates": judged.get("target_rates"),
+        "rows_per_text": judged.get("rows_per_text", 1),
         "predicted": judged["bytes"],
         **{key: summary.get(key) for key in ("flops", "padded_flops", "tried_flops", "bytes", "peak_memory")},
         "seconds": sum(start["seconds"] for start in run.starts),
@@ -140,24 +142,35 @@ def page(rows: list[dict[str, Any]], done: dict[str, RunFolder], folder: Path, c
     oracles = [row["system"] for row in rows if row["oracle"]]
     first, run = rows[0], done[rows[0]["system"]]
     notes = [
-        f"Bits per byte of {first['predicted']:,} held-out bytes in {first['documents']:,} documents, the same for "
-        "all, with the standard error over documents; in bold what lies within one standard error of the best. "
-        f"“Less {first['system']}”: the difference, and its standard error over documents, paired.",
-        "FLOPs are matrix products of forward and backward passes (attention scores apart), equal for all; “with "
-        "padding” counts rows of tokens as long as the longest of their batch, “tried besides” what an estimator runs "
-        "to judge decisions, which the budget does not hold.",
+        *_on_losses(rows),
+        "Boundaries per byte are those of held-out text, the target is that of training; “none” where the text "
+        "alone, or a vocabulary, decides.",
+        "FLOPs are matrix products of forward and backward passes (attention scores apart). They are the budget: a "
+        "system ends with the update that reaches it. “With padding” counts rows of tokens as long as the longest of "
+        "their batch.",
         "Time is that of training, looks and checkpoints included, on cores that may have been shared.",
     ]
+    if any(row["tried_flops"] for row in rows):
+        notes.append(
+            "“Tried besides” is what an estimator runs, forward alone, to judge decisions (other boundaries tried on "
+            "the same text). It is not in the budget, but comes on top of it: a system that tries has run so much more "
+            "than the others."
+        )
+    notes += _notes_on(rows)
     if oracles:
-        notes.append(f"* an oracle: {', '.join(oracles)} looks at bytes to come when it draws boundaries.")
+        notes.append(
+            f"An asterisk marks an oracle: {', '.join(oracles)} looks at bytes to come when it draws boundaries. Its "
+            "bits per byte are not those of a model, and never in bold."
+        )
     seeds = sorted({row["seed"] for row in rows})
     notes.append(f"One seed ({', '.join(map(str, seeds))}): nothing here tells how much another would differ.")
     under_way = _under_way(folder)
+    replaced = ", ".join(f"{name} {value}" for name, value in (run.option("model.overrides") or {}).items())
     data = f"`{run.option('data.source')}`, {run.option('data.num_rows')} rows of {run.option('data.num_steps')} bytes"
     parts = [
         "# Systems at equal FLOPs",
         *([f"    {command}"] if command else []),
-        f"{data}; model `{run.option('model.preset')}` with {run.option('model.overrides') or 'nothing replaced'}.",
+        f"{data}; model `{run.option('model.preset')}` with {replaced or 'nothing replaced'}.",
         table.replace("less the first", f"less {first['system']}", 1),
         *([f"Not done yet: {', '.join(under_way)}."] if under_way else []),
         "\n".join(f"- {note}" for note in notes),
@@ -167,16 +180,48 @@ def page(rows: list[dict[str, Any]], done: dict[str, RunFolder], folder: Path, c
     return "\n\n".join(parts) + "\n"
 
 
+def _on_losses(rows: list[dict[str, Any]]) -> list[str]:
+    """What bits per byte are of, and how sure they are."""
+    first, alone = rows[0], rows[0]["standard_error"] is None
+    number = f"{first['documents']:,} document{'' if first['documents'] == 1 else 's'}"
+    sure = (
+        "From one document no standard error can be told; in bold is the best."
+        if alone
+        else "The standard error is that over documents; in bold is what lies within one of the best."
+    )
+    notes = [f"Bits per byte of {first['predicted']:,} held-out bytes in {number}, the same for all. {sure}"]
+    if rows[1:]:
+        paired_too = "" if alone else ", with its standard error over documents, paired"
+        notes.append(f"“Less {first['system']}” is the difference on the same documents{paired_too}.")
+    return notes
+
+
+def _notes_on(rows: list[dict[str, Any]]) -> list[str]:
+    """What the table has no column for."""
+    notes = [
+        f"{row['system']} aims at a rate by script: "
+        + ", ".join(f"{script} {rate:g}" for script, rate in row["target_rates"].items())
+        + "."
+        for row in rows
+        if row["target_rates"]
+    ]
+    return notes + [
+        f"{row['system']} reads every text in {row['rows_per_text']} rows side by side; its bytes count all of them."
+        for row in rows
+        if row["rows_per_text"] > 1
+    ]
+
+
 def _line(row: dict[str, Any], strong: set[str]) -> list[str]:
     error = row["standard_error"]
     loss = f"{row['bits_per_byte']:.3f}" + ("" if error is None else f" ± {error:.3f}")
     apart, apart_error = row["difference"], row["difference_error"]
-    target = row["target_rate"]
+    target = "none" if row["target_rate"] is None else f"{row['target_rate']:g}"
     return [
         f"{row['system']}{' *' if row['oracle'] else ''}",
         f"**{loss}**" if row["system"] in strong else loss,
         "-" if apart is None else f"{apart:+.3f}" + ("" if apart_error is None else f" ± {apart_error:.3f}"),
-        f"{row['rate']:.3f} ({'none' if target is None else f'{target:g}'})",
+        f"{row['rate']:.3f} ({'by script' if row['target_rates'] else target})",
         *(with_unit(row[key], "FLOPs") for key in ("flops", "padded_flops")),
         with_unit(row["tried_flops"], "FLOPs") if row["tried_flops"] else "-",
         f"{row['parameters']:,}",

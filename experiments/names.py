@@ -62,14 +62,14 @@ def check_overrides(arguments: Sequence[str]) -> None:
             allowed = choices(name)
             for one in value.split(","):
                 if one not in (*allowed, "null", ""):
-                    raise ValueError(f"{name} must be one of {allowed}, got {one!r}{_nearest(one, allowed)}")
+                    raise ValueError(f"{name} must be one of {allowed}, got {one!r}{nearest(one, allowed)}")
         elif name.startswith("model.overrides."):
             sizes = [one.name for one in fields(UNetConfig)]
             field = name.removeprefix("model.overrides.")
             if field not in sizes:
-                raise ValueError(f"model.overrides holds fields of UNetConfig, got {field!r}{_nearest(field, sizes)}")
+                raise ValueError(f"model.overrides holds fields of UNetConfig, got {field!r}{nearest(field, sizes)}")
         elif name not in known and not any(name.startswith(f"{free}.") for free in _free(known)):
-            raise ValueError(f"there is no option {name!r}{_nearest(name, [*known, *groups])}")
+            raise ValueError(f"there is no option {name!r}{nearest(name, [*known, *groups])}")
 
 
 def allow_new(arguments: Sequence[str]) -> list[str]:
@@ -84,51 +84,6 @@ def allow_new(arguments: Sequence[str]) -> list[str]:
     """
     free = tuple(f"{name}." for name in _free(option_names()))
     return [f"++{one}" if one.startswith(free) and "=" in one else one for one in arguments]
-
-
-_OF_REWARDS = (
-    "actor",
-    "estimator",
-    "baseline",
-    "rate",
-    "loss.objective",
-    "loss.policy",
-    "loss.policy_epochs",
-    "loss.clip_low",
-    "loss.clip_high",
-    "loss.max_weight",
-    "loss.average",
-    "loss.entropy",
-    "loss.critic",
-)
-"""Options of a policy that is learned by rewards: groups and single ones."""
-
-
-def check_segmenter(arguments: Sequence[str]) -> None:
-    """Refuse options that a segmenter leaves without a meaning, where somebody has typed both.
-
-    What an ``experiment`` sets for learned policies is no wish of anybody's, and is passed over.
-
-    Args:
-        arguments: as for :func:`check_overrides`.
-
-    Example:
-        >>> check_segmenter(["segmenter=hnet", "estimator.gamma=0.9"])
-        Traceback (most recent call last):
-        ValueError: estimator.gamma belongs to segmenter=learned, which learns by rewards, got it with segmenter=hnet
-    """
-    given = [argument.lstrip("+~").partition("=") for argument in arguments]
-    words = [word for name, _, value in given if name == "segmenter" for word in value.split(",")]
-    other = next((word for word in words if word != "learned" and not word.startswith("learned-")), None)
-    if other is None:
-        return
-    for name, equals, value in given:
-        if not equals or (name, value) in (("actor", "learned"), ("actor.name", "learned")):
-            continue
-        if name in _OF_REWARDS or name.partition(".")[0] in _OF_REWARDS:
-            raise ValueError(
-                f"{name} belongs to segmenter=learned, which learns by rewards, got it with segmenter={other}"
-            )
 
 
 def check_folder(arguments: Sequence[str]) -> None:
@@ -153,7 +108,13 @@ def _free(known: dict[str, type]) -> list[str]:
     return [name for name in known if name.endswith((".options", ".overrides"))]
 
 
-def _nearest(name: str, allowed: Sequence[str]) -> str:
+def nearest(name: str, allowed: Sequence[str]) -> str:
+    """The end of a message that names what may have been meant; empty where nothing is near.
+
+    Args:
+        name: that does not exist.
+        allowed: names that do.
+    """
     near = difflib.get_close_matches(name, allowed, n=1)
     if not near:  # a last part that is right, in the wrong place: lr for optim.lr
         near = [full for full in allowed if full.rpartition(".")[2] == name.rpartition(".")[2]][:1]

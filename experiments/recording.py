@@ -23,6 +23,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from rltok_rl.agents.segmenters import own_parameters
 from rltok_rl.experiments.config import TrainConfig
+from rltok_rl.experiments.segmenting import aimed_rate
 from rltok_rl.experiments.texts import Texts
 
 from rltok_rl.models import UNet
@@ -107,6 +108,7 @@ class Recorder:
         if trainer.segmenter is not None:
             own = own_parameters(trainer.segmenter, trainer.model)
             sizes["segmenter_parameters"] = sum(p.numel() for p in own)
+            sizes["target_rate"] = aimed_rate(config, trainer.model, trainer.segmenter)
         replace_text(out / "model.json", json.dumps(sizes, indent=1) + "\n")
         shown: Any = OmegaConf.to_container(resolved)
         project = config.logger.project

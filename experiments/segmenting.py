@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+import inspect
 from pathlib import Path
 from typing import Any
 
-import torch
 from rltok_rl.agents.segmenters import (
     SEGMENTERS,
     Segmenter,
     TokenizerSplit,
+    WordSplit,
     make_segmenter,
     save_segmenter,
-    train_bpe,
 )
 from rltok_rl.agents.segmenters.hnet import HNetSegmenter
 from rltok_rl.agents.segmenters.saved import read_tokenizer
 from rltok_rl.experiments.config import TrainConfig
+from rltok_rl.experiments.pieces import TRAINED_WITH, train_tokenizer
 from rltok_rl.experiments.texts import Texts
 
-from rltok_rl.data.windows import WindowSource, WindowWrapper
-from rltok_rl.functional.text import ids_to_bytes
+from rltok_rl.functional.numbers import check_count
 from rltok_rl.models import UNet
 from rltok_rl.training import Trainer
 from rltok_rl.training.distributed import Processes
 
-TOKENIZERS = ("bpe",)
-"""Segmenters whose tokenizer is trained at the start of a run."""
-MOST_PIECES = 32_768
-"""Vocabulary beyond which no rate is looked for."""
-_SAMPLE_BYTES = 200_000
-_OF_TOKENIZERS = ("vocabulary", "num_bytes", "rate")
+TOKENIZERS = {"bpe": TokenizerSplit, "unigram": WordSplit}
+"""Segmenters whose tokenizer is trained at the start of a run, and what its pieces are read as."""
 
 
 def learned(config: TrainConfig) -> bool:
@@ -47,16 +41,55 @@ def model_overrides(config: TrainConfig) -> dict[str, Any]:
         config: of the training.
     """
     given = config.segmenter.options if learned(config) else {}
-    unknown = sorted(set(given) - {"num_lags"})
-    if unknown:
-        raise ValueError(f"segmenter.options of 'learned' must be among ['num_lags'], got {unknown}")
     return {**config.segmenter.model, **config.model.overrides, **given}
+
+
+def check_segmenter_options(config: TrainConfig) -> None:
+    """Refuse a word that no segmenter has, options that it does not know, and rows that do not fit it.
+
+    Args:
+        config: of the training.
+    """
+    name, given = config.segmenter.name, config.segmenter.options
+    if name not in SEGMENTERS:
+        raise ValueError(f"segmenter.name must be one of {sorted(SEGMENTERS)}, got {name!r}")
+    if learned(config):
+        allowed = ["num_lags"]
+    else:
+        allowed = [one for one in inspect.signature(SEGMENTERS[name]).parameters if one not in ("model", "tokenizer")]
+        allowed += TRAINED_WITH if name in TOKENIZERS else ()
+    unknown = sorted(set(given) - set(allowed))
+    if unknown:
+        raise ValueError(f"segmenter.options of {name!r} must be among {allowed}, got {unknown}")
+    if name in TOKENIZERS and given.get("vocabulary") is not None and given.get("rate") is not None:
+        raise ValueError(f"segmenter.options of {name!r} must have vocabulary or rate, not both, got {given}")
+    rows_per_text(config)
+
+
+def rows_per_text(config: TrainConfig, world_size: int = 1) -> int:
+    """Rows of the training that read one text side by side: as many as are compared with each other.
+
+    Args:
+        config: of the training.
+        world_size: processes that share the rows; a text is read by one of them.
+    """
+    named, rows = "baseline.rows_per_text", config.baseline.rows_per_text
+    if config.segmenter.name == "grouped":
+        default = inspect.signature(SEGMENTERS["grouped"]).parameters["group_size"].default
+        named = "segmenter.options.group_size"
+        rows = check_count(named, config.segmenter.options.get("group_size", default), minimum=2)
+    if config.data.num_rows // world_size % rows:
+        raise ValueError(
+            f"data.num_rows must be a multiple of {named}, {rows}, in each of {world_size} processes, "
+            f"got {config.data.num_rows}"
+        )
+    return rows
 
 
 def segmenter_options(config: TrainConfig) -> dict[str, Any]:
     """Options that the segmenter itself is made with, plain values."""
     options = dict(config.segmenter.options)
-    return {k: v for k, v in options.items() if config.segmenter.name not in TOKENIZERS or k not in _OF_TOKENIZERS}
+    return {k: v for k, v in options.items() if config.segmenter.name not in TOKENIZERS or k not in TRAINED_WITH}
 
 
 def build_segmenter(config: TrainConfig, model: UNet, texts: Texts, processes: Processes) -> Segmenter | None:
@@ -69,8 +102,6 @@ def build_segmenter(config: TrainConfig, model: UNet, texts: Texts, processes: P
         processes: that train together; the main one trains the tokenizer.
     """
     name = config.segmenter.name
-    if name not in SEGMENTERS:
-        raise ValueError(f"segmenter.name must be one of {sorted(SEGMENTERS)}, got {name!r}")
     if learned(config):
         return None
     if config.actor.name != "learned":
@@ -82,9 +113,25 @@ def build_segmenter(config: TrainConfig, model: UNet, texts: Texts, processes: P
     if name in TOKENIZERS:
         text = None
         if processes.main:
-            text = _tokenizer(config, model, texts).tokenizer.to_str()
-        options["tokenizer"] = read_tokenizer(processes.broadcast(text))
+            text = train_tokenizer(config, model, texts).tokenizer.to_str()
+        options["tokenizer"] = read_tokenizer(processes.broadcast(text), TOKENIZERS[name])
     return make_segmenter(name, model, **options)
+
+
+def aimed_rate(config: TrainConfig, model: UNet, segmenter: Segmenter | None) -> float | None:
+    """Boundaries per byte that a training aims at; None where the text alone decides, or each script for itself.
+
+    Args:
+        config: of the training.
+        model: the U-Net.
+        segmenter: who draws the boundaries; None leaves that to the policy or the actor.
+    """
+    if segmenter is None:
+        return model.config.target_rate
+    options = config.segmenter.options
+    if config.segmenter.name == "bpe" and options.get("vocabulary") is None:
+        return float(options.get("rate") or model.config.target_rate)
+    return options.get("rate") if config.segmenter.name == "unigram" else segmenter.target_rate
 
 
 def keep_segmenter(config: TrainConfig, trainer: Trainer, folder: Path) -> None:
@@ -127,62 +174,3 @@ def stage_factors(config: TrainConfig, segmenter: Segmenter | None) -> tuple[flo
     if not isinstance(segmenter, HNetSegmenter) or not (faithful and config.segmenter.stage_factors):
         return None
     return tuple(segmenter.multipliers)
-
-
-def _tokenizer(config: TrainConfig, model: UNet, texts: Texts) -> TokenizerSplit:
-    options = {k: v for k, v in config.segmenter.options.items() if k in _OF_TOKENIZERS}
-    length = config.data.num_steps + 1
-    count = max(1, int(options.get("num_bytes", 2_000_000)) // length)
-    windows = training_windows(texts.train, count, length, seed=config.seed)
-    known = [window.decode("utf-8", errors="replace") for window in windows]
-    vocabulary = options.get("vocabulary")
-    if vocabulary is not None:
-        return train_bpe(known, vocabulary=int(vocabulary))
-    rate = float(options.get("rate") or model.config.target_rate)
-    return at_rate(train_bpe(known, vocabulary=MOST_PIECES), windows[: max(1, _SAMPLE_BYTES // length)], rate)
-
-
-def training_windows(source: WindowSource, count: int, length: int, *, seed: int) -> list[bytes]:
-    """Windows of training text, drawn with random numbers of their own: what is trained on does not change.
-
-    Args:
-        source: of the training.
-        count: how many.
-        length: bytes of each.
-        seed: of the random numbers.
-    """
-    while isinstance(source, WindowWrapper):  # an order has a state, which is the training's
-        source = source.source
-    drawn = source.draw(count, length, torch.Generator().manual_seed(seed))
-    return [ids_to_bytes(row[:size]) for row, size in zip(drawn.byte_ids, drawn.lengths.tolist(), strict=True)]
-
-
-def at_rate(split: TokenizerSplit, windows: Sequence[bytes], rate: float) -> TokenizerSplit:
-    """The tokenizer of fewer pieces whose rate is nearest to a target.
-
-    Byte-level BPE adds one merge after the other: the first of them are the tokenizer of a smaller vocabulary, and the
-    rate falls with every one.
-
-    Args:
-        split: trained with more pieces than it takes.
-        windows: texts to measure the rate on.
-        rate: pieces per byte.
-    """
-    whole = json.loads(split.tokenizer.to_str())
-    merges = whole["model"]["merges"]
-    least = len(whole["model"]["vocab"]) - len(merges)
-    tried: dict[int, tuple[float, TokenizerSplit]] = {}
-
-    def look(number: int) -> float:
-        kept = {piece: place for piece, place in whole["model"]["vocab"].items() if place < least + number}
-        cut = {**whole, "model": {**whole["model"], "vocab": kept, "merges": merges[:number]}}
-        made = read_tokenizer(json.dumps(cut))
-        tried[number] = sum(len(made(w)) for w in windows) / sum(map(len, windows)), made
-        return tried[number][0]
-
-    low, high = 0, len(merges)
-    look(high)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if look(middle) > rate else (low, middle)
-    return min(tried.values(), key=lambda one: abs(one[0] - rate))[1]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 from rltok_rl.experiments.config import ActorConfig, BaselineConfig, CompareConfig, SegmenterConfig, TrainConfig
-from rltok_rl.experiments.names import CONF, choices
+from rltok_rl.experiments.names import CONF, choices, nearest
 from rltok_rl.experiments.segmenting import model_overrides
 
 from rltok_rl.models import UNet, preset
@@ -37,7 +37,8 @@ def system_config(config: TrainConfig, system: str) -> TrainConfig:
         system: one of :func:`system_names`.
     """
     if system not in system_names():
-        raise ValueError(f"compare.systems must be among {system_names()}, got {system!r}")
+        near = nearest(system, system_names())
+        raise ValueError(f"compare.systems must be among {system_names()}, got {system!r}{near}")
     changed: dict[str, Any] = {
         "segmenter": _segmenter(config, "learned" if system == PAPER else system, system),
         "optim": replace(config.optim, total_flops=budget(config)),

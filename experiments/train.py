@@ -26,9 +26,9 @@ import torch
 from omegaconf import OmegaConf
 from rltok_rl.experiments.bench.harness import keep_memory, machine
 from rltok_rl.experiments.build import make_trainer
-from rltok_rl.experiments.checks import check_options, check_rule, read_device
+from rltok_rl.experiments.checks import check_options, check_policy, read_device
 from rltok_rl.experiments.config import TrainConfig
-from rltok_rl.experiments.names import allow_new, check_folder, check_overrides, check_segmenter
+from rltok_rl.experiments.names import allow_new, check_folder, check_overrides
 from rltok_rl.experiments.recording import TRAINED_ON, Recorder
 from rltok_rl.experiments.report import write_report
 from rltok_rl.experiments.segmenting import keep_segmenter
@@ -217,8 +217,7 @@ def main() -> None:
     """Command line."""
     try:
         check_overrides(sys.argv[1:])
-        check_segmenter(sys.argv[1:])
-        check_rule(sys.argv[1:])
+        check_policy(sys.argv[1:])
         check_folder(sys.argv[1:])
     except (ValueError, OSError) as error:
         sys.exit(str(error) if main_speaks() else 1)

@@ -53,6 +53,11 @@ class Segmenter(nn.Module):
     """What the losses of :meth:`losses` are multiplied with."""
 
     @property
+    def alternatives(self) -> tuple[nn.Module, ...]:
+        """Parts of one shape, of which a byte is read by one alone."""
+        return ()
+
+    @property
     def draws_at_random(self) -> bool:
         """Whether it needs random numbers now."""
         return False

@@ -73,6 +73,16 @@ class MagnetSegmenter(Segmenter):
         self.tokens = NullGroup(width)
 
     @property
+    def alternatives(self) -> tuple[nn.Module, ...]:
+        """The predictors."""
+        return tuple(self.predictors.values())
+
+    @property
+    def by_script(self) -> dict[str, float]:
+        """Boundaries per byte that are aimed at, by script."""
+        return dict(zip(SCRIPTS, self.rates, strict=True))
+
+    @property
     def draws_at_random(self) -> bool:
         """In training always; in evaluation where it samples."""
         return self.training or self.evaluation == "sample"

@@ -16,6 +16,7 @@ import torch
 from rltok_rl.agents.segmenters.base import Segmenter
 from rltok_rl.agents.segmenters.bpe import TokenizerSplit
 from rltok_rl.agents.segmenters.registry import make_segmenter
+from rltok_rl.agents.segmenters.unigram import WordSplit
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -23,6 +24,8 @@ from torch import Tensor, nn
 WORD, WEIGHTS, TOKENIZER = "segmenter.json", "segmenter.safetensors", "tokenizer.json"
 FORMAT = 1
 """Raised when what older versions wrote can no longer be read as it is."""
+SPLITS: dict[str, type[TokenizerSplit]] = {"pieces": TokenizerSplit, "words": WordSplit}
+"""What the pieces of a tokenizer are read as, by the word that stands in ``segmenter.json``."""
 
 
 def own_parameters(segmenter: nn.Module, model: nn.Module) -> list[nn.Parameter]:
@@ -65,7 +68,9 @@ def load_own_state(segmenter: Segmenter, model: nn.Module, state: Mapping[str, A
     state = dict(state)
     text = state.pop("tokenizer", None)
     if text is not None:
-        segmenter.split = read_tokenizer(text)  # type: ignore[assignment]
+        held = getattr(segmenter, "split", None)
+        kind = type(held) if isinstance(held, TokenizerSplit) else TokenizerSplit
+        segmenter.split = read_tokenizer(text, kind)  # type: ignore[assignment]
     mine = {name: x for name, x in own_state(segmenter, model).items() if isinstance(x, Tensor)}
     wrong = sorted(set(mine) ^ set(state)) or [n for n, x in mine.items() if x.shape != state[n].shape]
     if wrong:
@@ -74,17 +79,18 @@ def load_own_state(segmenter: Segmenter, model: nn.Module, state: Mapping[str, A
         x.copy_(state[name])
 
 
-def read_tokenizer(text: str) -> TokenizerSplit:
+def read_tokenizer(text: str, kind: type[TokenizerSplit] = TokenizerSplit) -> TokenizerSplit:
     """A tokenizer from its JSON.
 
     Args:
         text: as the ``tokenizers`` library writes it.
+        kind: what its pieces are read as.
     """
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
         raise ImportError("the segmenter needs the tokenizers package: pip install 'rltok_rl[bpe]'") from error
-    return TokenizerSplit(Tokenizer.from_str(text))
+    return kind(Tokenizer.from_str(text))
 
 
 def save_segmenter(
@@ -110,7 +116,10 @@ def save_segmenter(
         save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
     if text is not None:
         (folder / TOKENIZER).write_text(text, encoding="utf-8")
-    (folder / WORD).write_text(json.dumps({"format": FORMAT, "name": name, "options": dict(options)}, indent=1) + "\n")
+    content: dict[str, Any] = {"format": FORMAT, "name": name, "options": dict(options)}
+    if text is not None:
+        content["split"] = "words" if isinstance(segmenter.split, WordSplit) else "pieces"
+    (folder / WORD).write_text(json.dumps(content, indent=1) + "\n")
 
 
 def load_segmenter(folder: Path, model: Any) -> Segmenter | None:
@@ -141,8 +150,11 @@ def load_segmenter(folder: Path, model: Any) -> Segmenter | None:
                 f"{folder / WEIGHTS} must be a whole safetensors file, got one that is not: {error}"
             ) from None
     if (folder / TOKENIZER).is_file():
+        split = held.get("split", "pieces")
+        if split not in SPLITS:
+            raise ValueError(f"split in {path} must be one of {sorted(SPLITS)}, got {split!r}")
         text = (folder / TOKENIZER).read_text(encoding="utf-8")
-        state["tokenizer"], options["tokenizer"] = text, read_tokenizer(text)
+        state["tokenizer"], options["tokenizer"] = text, read_tokenizer(text, SPLITS[split])
     segmenter = make_segmenter(name, model, **options)
     load_own_state(segmenter, model, state)
     return segmenter.eval()

@@ -35,9 +35,11 @@ from rltok_rl.diagnostics.truth import counterfactual_correlation, resampled_cor
 from rltok_rl.models.unet import UNet
 
 _SCHEMA = "estimators_schema"
-_HYDRA = {"run": {"dir": "${out}"}, "output_subdir": "hydra"}  # its records go where the results go
+_HYDRA = {"run": {"dir": "${out}"}, "output_subdir": None}  # the results hold all options, and no folder of the machine
 ConfigStore.instance().store(name=_SCHEMA, node=Study)
-ConfigStore.instance().store(name="estimators", node={"defaults": [_SCHEMA, "_self_"], "hydra": _HYDRA})
+ConfigStore.instance().store(
+    name="estimators", node={"defaults": [_SCHEMA, "_self_", {"override hydra/job_logging": "none"}], "hydra": _HYDRA}
+)
 
 
 def bar(what: str) -> Callable[[int, int], None]:

@@ -13,8 +13,8 @@ NAMES = {
     "learned": "learned, local flips",
     "paper": "paper: return, batch mean, γ 0.99",
     "no_early_exit": "paper, no early exit",
-    "uniform": "uniform boundaries",
-    "random": "random boundaries",
+    "uniform": "uniform",
+    "random": "random",
 }
 """What systems are called, in the order of the legend."""
 _COLOURS = {
@@ -63,7 +63,7 @@ def draw_learning(courses: Sequence[dict[str, Any]], path: Path, *, goal: float)
         }
         order = [label for label in labels.values() if label in shown]
         place: Any = {"loc": "lower left", "bbox_to_anchor": (0.045, 0.0), "ncols": len(order), "fontsize": 8}
-        figure.legend([shown[label] for label in order], order, **place)
+        figure.legend([shown[label] for label in order], order, **place, columnspacing=1.4, handlelength=1.6)
         figure.savefig(path)
         plt.close(figure)
     return path

@@ -56,7 +56,7 @@ class Costs:
 
 
 def segmenter_matrices(segmenter: Segmenter, model: UNet) -> int:
-    """Entries of the weight matrices that a segmenter has of its own, each used once per byte.
+    """Entries of the weight matrices that a segmenter has of its own and uses for a byte, each once.
 
     Example:
         >>> from rltok_rl.agents.segmenters import make_segmenter
@@ -66,4 +66,6 @@ def segmenter_matrices(segmenter: Segmenter, model: UNet) -> int:
         True
     """
     looked_up = {id(m.weight) for m in segmenter.modules() if isinstance(m, nn.Embedding)}
-    return sum(p.numel() for p in own_parameters(segmenter, model) if p.dim() == 2 and id(p) not in looked_up)
+    idle = {id(p) for other in segmenter.alternatives[1:] for p in other.parameters()}  # one of them reads a byte
+    left_out = looked_up | idle
+    return sum(p.numel() for p in own_parameters(segmenter, model) if p.dim() == 2 and id(p) not in left_out)

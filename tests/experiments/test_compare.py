@@ -4,27 +4,37 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from omegaconf import OmegaConf
 from rltok_rl.experiments import compare, report, train
 from rltok_rl.experiments.compare import EVALUATION, done
-from rltok_rl.experiments.compare_page import best, paired, write_page
+from rltok_rl.experiments.compare_page import best, page, paired, system_figures, write_page
+from rltok_rl.experiments.run_folder import read_run
 from rltok_rl.experiments.systems import budget, system_config
 
 from rltok_rl.training.files import claim_folder
 from rltok_rl.training.progress import MetricsTable
 
+from ..layout import ROOT
 from .configured import configured
 
 QUICK = [
     "experiment=compare",
     "data=python-docs",
-    "data.min_bytes=2",
     "data.num_rows=4",
     "data.num_steps=64",
-    "optim.total_bytes=2_560",
+    "model.overrides.width=16",
+    "optim.total_bytes=1_280",
     "optim.warm_up_bytes=256",
     "compare.windows=20",
     "compare.apart=false",
@@ -33,6 +43,14 @@ QUICK = [
     "snapshots.num_bytes=64",
     "checkpoint_every=2",
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_reports():
+    """The page of each run is tested with runs; drawing it takes longer than these trainings."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train, "write_report", lambda out: out / "report.md")
+        yield
 
 
 def small(out: Path, systems: str):
@@ -57,7 +75,7 @@ def test_all_spend_the_same_and_are_judged_on_the_same_documents(compared):
     for row in rows.values():
         cost = row["flops"] / row["updates"]
         assert allowed <= row["flops"] < allowed + 1.2 * cost and row["padded_flops"] >= row["flops"]
-        assert row["predicted"] == 20 * 64 and 4 < row["bits_per_byte"] < 8
+        assert row["predicted"] == 20 * 64 and 4 < row["bits_per_byte"] < 8.5
     assert rows["learned"]["tried_flops"] > 0 and rows["uniform"]["tried_flops"] == 0
     assert rows["bpe"]["bytes"] < rows["uniform"]["bytes"]  # more tokens, fewer bytes
     page = (compared / "compare.md").read_text()
@@ -96,16 +114,13 @@ def test_a_row_is_the_run_that_the_same_options_make(compared):
 
 def test_stopped_and_gone_on_a_comparison_is_uninterrupted(compared, tmp_path, monkeypatch):
     """SIGTERM in the middle of the second system; the same command trains the rest, to the same figures."""
-    import os
-    import signal
-
     config = small(tmp_path / "two", "uniform,learned")
     add, total = MetricsTable.add, [0]
 
     def add_and_stop(self, update, *rest):
         add(self, update, *rest)
         total[0] += 1
-        if total[0] == 15:
+        if total[0] == 8:
             os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(MetricsTable, "add", add_and_stop)
@@ -131,18 +146,95 @@ def test_a_system_in_a_process_of_its_own_makes_the_same(compared, tmp_path):
     compare.run(config, "the command")
     theirs = compared / "uniform" / EVALUATION
     assert (tmp_path / "out" / "uniform" / EVALUATION).read_text() == theirs.read_text()
-    config = small(tmp_path / "bad", "gumbel")
-    config.compare.apart, config.compare.options = True, {"gumbel": {"hiden": 3}}
-    with pytest.raises(ValueError, match=r"options of segmenter 'gumbel' must be among .* got \['hiden'\]"):
+
+
+def test_what_a_process_cannot_train_is_told_to_the_one_that_started_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "setsid", lambda: None)
+    monkeypatch.setattr(compare, "_end_with", lambda parent: None)
+    config = system_config(small(tmp_path / "out", "gumbel"), "gumbel")
+    config.segmenter.options["variant"] = "no"
+    answers: list[object] = []
+    send = SimpleNamespace(send=answers.append)
+    compare._child(OmegaConf.to_container(OmegaConf.structured(config)), "", 20, os.getppid(), send)
+    assert isinstance(answers[0], ValueError) and "variant must be one of" in str(answers[0])
+
+
+TRAIN_ALL = """
+import multiprocessing, sys
+from rltok_rl.experiments import compare
+from tests.experiments.configured import configured
+fork = multiprocessing.get_context("fork")  # everything is imported already
+multiprocessing.get_context = lambda method: fork
+compare.run(configured(*sys.argv[1:]), "")
+"""
+
+
+def test_killed_without_warning_a_comparison_leaves_no_process_behind(tmp_path):
+    """SIGKILL while a system is trained: its process ends too, and leaves the folder free."""
+    out = tmp_path / "out"
+    options = [*QUICK, "compare.systems=[uniform]", "compare.apart=true", "compare.flops=1e15", f"out={out}"]
+    parent = subprocess.Popen([sys.executable, "-c", TRAIN_ALL, *options], cwd=ROOT, stderr=subprocess.DEVNULL)
+    try:
+        metrics = out / "uniform" / "metrics.csv"
+        wait(lambda: (metrics.exists() and metrics.read_text().count("\n") > 2) or parent.poll() is not None)
+        child = int(Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text())
+        with pytest.raises(BlockingIOError), claim_folder(out / "uniform"):
+            pass
+    finally:
+        parent.kill()
+        parent.wait()
+    wait(lambda: not Path(f"/proc/{child}").exists() or "\nState:\tZ" in Path(f"/proc/{child}/status").read_text())
+    with claim_folder(out / "uniform"):
+        pass
+
+
+def wait(until: Callable[[], bool], *, seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not until():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("systems", "options", "message"),
+    [
+        (
+            "unifrom",
+            [],
+            r"compare.systems must be among \['bernoulli', 'bpe', .* got 'unifrom'; did you mean 'uniform'",
+        ),
+        ("uniform,uniform", [], r"compare.systems must name each system once, got \['uniform', 'uniform'\]"),
+        ("uniform", ["segmenter=hnet"], "actor and segmenter must be left out of a comparison, .* segmenter='hnet'"),
+        ("uniform", ["actor=random"], "actor and segmenter must be left out of a comparison, .* actor='random'"),
+        ("gumbel", ["compare.options.gumbel.hiden=3"], r"options of 'gumbel' must be among .* got \['hiden'\]"),
+        ("gumbel", ["compare.options.gumbal.hidden=3"], r"compare.options must be by system, .* got \['gumbal'\]"),
+        ("uniform,grouped", ["data.num_rows=6"], "data.num_rows must be a multiple of segmenter.options.group_size, 4"),
+        ("uniform", ["data.source=none"], "data.source must be one of .*, a file or a folder, got 'none'"),
+        ("uniform", ["compare.flops=0"], "compare.flops must be positive, got 0"),
+        ("uniform", ["compare.windows=0"], "compare.windows must be at least 1, got 0"),
+    ],
+)
+def test_mistakes_are_refused_before_anything_is_trained(systems, options, message, tmp_path):
+    config = configured(*QUICK, f"compare.systems=[{systems}]", f"out={tmp_path}/out", *options)
+    with pytest.raises((ValueError, OSError), match=message):
         compare.run(config, "")
-
-
-def test_words_that_no_system_has_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"compare.systems must be among \['bpe', .* got 'unifrom'"):
-        compare.run(small(tmp_path / "out", "unifrom"), "")
-    with pytest.raises(ValueError, match="compare.systems must name each system once"):
-        compare.run(small(tmp_path / "out", "uniform,uniform"), "")
     assert not (tmp_path / "out").exists()
+
+
+def test_what_a_row_aims_at_is_said_as_it_is(compared):
+    """Rates by script, texts that several rows read, and attempts that the budget does not hold."""
+    folders = {name: read_run(compared / name) for name in ("learned", "uniform")}
+    rows = [system_figures(name, run) for name, run in folders.items()]
+    for row in rows:
+        row["difference"], row["difference_error"] = paired(row, rows[0])
+    plain = page(rows, folders, compared, "")
+    assert "not in the budget" in plain and "by script" not in plain and "side by side" not in plain
+    rows[1] |= {"target_rate": None, "target_rates": {"latin": 0.2, "other": 0.25}, "rows_per_text": 4}
+    told = page(rows, folders, compared, "")
+    assert "(by script)" in told and "uniform aims at a rate by script: latin 0.2, other 0.25." in told
+    assert "uniform reads every text in 4 rows side by side" in told
+    rows[0]["tried_flops"] = 0
+    assert "in the budget" not in page(rows, folders, compared, "")
 
 
 def test_the_papers_estimator_is_a_system_of_its_own(tmp_path):

@@ -14,7 +14,7 @@ from hydra.errors import ConfigCompositionException
 from rltok_rl.agents import RandomActor, UniformActor, WhitespaceActor
 from rltok_rl.experiments import train
 from rltok_rl.experiments.build import BASELINES, make_advantages, make_trainer
-from rltok_rl.experiments.checks import check_options, check_rule
+from rltok_rl.experiments.checks import check_options, check_policy
 from rltok_rl.experiments.config import GROUPS
 from rltok_rl.experiments.names import CONF, check_overrides, choices
 
@@ -231,7 +231,8 @@ def test_what_cannot_be_trained_is_refused(options, message):
         (["data.num_steps=0"], "data.num_steps must be at least 1, got 0"),
         (["compute.device=gpu"], "compute.device 'gpu' cannot be used"),
         (["compute.device=cuda:99"], "compute.device 'cuda:99' cannot be used"),
-        (["data.limit=3"], "data.limit belongs to files and corpora, got data.source='python-docs'"),
+        (["data.limit=3"], "data.limit belongs to files and corpora, got data.source='python-docs' .data=python-docs"),
+        (["experiment=books"], "data.min_bytes belongs to files and corpora, got data.source='python-docs'"),
         (["data.source=recall", "data.held_out=0.5"], "data.held_out belongs to files and corpora, got .*'recall'"),
         (["loss.clip_low=0.1"], "loss.clip_low belongs to ppo, got loss.objective='reinforce'"),
         (["loss.max_weight=3"], "loss.max_weight belongs to importance, got loss.objective='reinforce'"),
@@ -263,20 +264,48 @@ def test_what_would_be_ignored_or_never_end_well_is_refused_before_anything_is_r
         "actor.warm_start_bytes=100",
     ],
 )
-@pytest.mark.parametrize("actor", ["actor=uniform", "actor.name=random", "actor=whitespace"])
-def test_what_is_asked_of_a_policy_is_refused_where_there_is_none(option, actor):
-    with pytest.raises(ValueError, match=re.escape(f"{option.lstrip('+')} belongs to a learned actor, got {actor}")):
-        check_rule([option, actor, "seed=1"])
-    check_rule([option, "actor=learned"])
-    check_rule([option, actor, "actor=warm_start"])  # Hydra takes the last one
-    check_rule([option, "--multirun", "actor=learned,uniform"])  # of other runs
+@pytest.mark.parametrize(
+    "drawing", ["actor=uniform", "actor.name=random", "actor=whitespace", "segmenter=hnet", "segmenter.name=bpe"]
+)
+def test_what_is_asked_of_a_policy_is_refused_where_there_is_none(option, drawing):
+    message = f"{option.lstrip('+')} belongs to a policy that is learned, got {drawing}"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        check_policy([option, drawing, "seed=1"])
+    group = drawing.partition("=")[0].partition(".")[0]
+    check_policy([option, f"{group}=learned"])
+    check_policy([option, drawing, f"{group}=learned"])  # Hydra takes the last one
+    check_policy([option, "--multirun", f"{group}=learned,uniform"])  # of other runs
+
+
+@pytest.mark.parametrize(
+    ("typed", "refused"),
+    [
+        (["segmenter=hnet", "actor=uniform"], "actor=uniform"),
+        (["segmenter=hnet", "actor=warm_start"], "actor=warm_start"),
+        (["segmenter=hnet", "actor.rate=0.5"], "actor.rate=0.5"),
+        (["segmenter=hnet", "rate.control=none"], "rate.control=none"),
+        (["segmenter=learned-w0", "actor=uniform", "loss=ppo"], "loss=ppo"),
+        (["segmenter=learned-w0", "actor=warm_start", "loss=ppo", "segmenter.options.num_lags=1"], None),
+        (["segmenter=hnet", "actor=learned", "loss=released", "loss.early_exit=0.2"], None),
+        (["actor=uniform", "actor.rate=0.5", "loss=released", "loss.language_model=2"], None),
+        (["actor=uniform", "actor=warm_start", "loss=ppo"], None),
+        (["experiment=books", "segmenter=hnet", "segmenter.options.rate=0.3"], None),
+        (["estimator=flips", "baseline=none", "rate=hinge"], None),
+    ],
+)
+def test_who_draws_says_what_may_be_asked(typed, refused):
+    if refused is None:
+        check_policy(typed)
+        return
+    with pytest.raises(ValueError, match=f"^{re.escape(refused)} belongs to a policy that is learned"):
+        check_policy(typed)
 
 
 @pytest.mark.parametrize("name", choices("experiment"))
 def test_a_rule_can_stand_in_for_any_experiments_policy(name):
     """What an experiment says about the policy lies idle then; what matters is heeded, and may be asked for."""
     given = [f"experiment={name}", "actor=uniform", "loss=released", "loss.early_exit=0.3", "actor.rate=0.5", *QUICK]
-    check_rule(given)
+    check_policy(given)
     config = configured(*given, "compute.device=cpu", "model=tiny", "data.min_bytes=2", "compute.micro_batches=1")
     config.data.options, config.model.overrides = {}, {}
     trainer, _ = make_trainer(config)
@@ -288,7 +317,8 @@ def test_a_rule_can_stand_in_for_any_experiments_policy(name):
 @pytest.mark.parametrize("file", FILES)
 def test_no_file_has_options_that_are_ignored(file):
     group, name = file.split("/")
-    source = ["data.source=books"] if file in ("data/files", "experiment/books") else []
+    needed = ("data/files", "data/books", "experiment/books", "experiment/compare")
+    source = ["data.source=books"] if file in needed else []
     check_options(configured(f"{group}={name}", *COMPANY.get(file, []), *source, "compute.device=cpu"))
 
 
@@ -353,7 +383,7 @@ def test_keys_that_do_not_exist_are_refused_with_the_nearest():
     ("options", "message"),
     [
         (["estimater=flips"], "there is no option 'estimater'; did you mean 'estimator'?"),
-        (["actor=uniform", "rate=hinge"], "rate=hinge belongs to a learned actor, got actor=uniform"),
+        (["actor=uniform", "rate=hinge"], "rate=hinge belongs to a policy that is learned, got actor=uniform"),
         (["out=/dev/null/run"], "out must be a folder that can be written, got '/dev/null/run': Not a directory"),
         (["data=files"], "rltok train: data.source must be given"),
         (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import matplotlib.image
 import pytest
 import torch
 from rltok_rl.experiments.studies import courses, learn
@@ -153,3 +154,17 @@ def test_the_learned_policies_come_first_and_options_are_checked():
 def test_a_figure_of_nothing_is_refused(tmp_path):
     with pytest.raises(ValueError, match="courses must hold at least one training"):
         draw_learning([], tmp_path / "none.png", goal=0.95)
+
+
+def test_the_legend_stays_within_the_figure(tmp_path):
+    looks = [{"bytes": done, "share": 0.5} for done in (0, 1000)]
+    made = [
+        {"language": "recall", "system": system, "seed": seed, "looks": looks, "final": {"share": 0.5}}
+        | {"sample": {"text": "#5a", "best": "110", "probabilities": [1.0, 0.9, 0.1]}}
+        for system in SYSTEMS
+        for seed in (0, 1)
+    ]
+    pixels = matplotlib.image.imread(draw_learning(made, tmp_path / "two.png", goal=0.95))[..., :3]
+    legend = pixels[-40:]  # [rows, columns, 3]
+    assert legend.min() < 0.5, "there should be a legend at the bottom"
+    assert (legend[:, -4:] == 1).all(), "it is cut off at the right edge"

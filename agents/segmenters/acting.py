@@ -11,7 +11,7 @@ from torch import Tensor, nn
 class SegmenterActor(nn.Module):
     """Draws the boundaries of whole windows by a segmenter; its tokens are made in the segmenter's way.
 
-    ``env.parallel_rollout(actor)`` decodes with ``segments.mixing``, and writes the segmenter's own losses as
+    ``env.parallel_rollout(actor)`` decodes with their mixing, and writes the segmenter's own losses as
     ``segmenter_<name>``. Single steps of an environment know nothing of mixing: there is ``read_byte`` for them.
 
     Args:

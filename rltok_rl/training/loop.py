@@ -86,7 +86,7 @@ class Trainer:
         self.policy = LearnedBoundaryActor(model)
         self.actor = self.policy if actor is None else actor
         self.warm_actor = RandomActor(model.config.target_rate)
-        parts = [model, loss] if self.segmenter is None else [model, loss, self.segmenter]
+        parts: list[nn.Module] = [model, loss] if self.segmenter is None else [model, loss, self.segmenter]
         self.trained = nn.ModuleList(parts)  # a critic is part of the loss; what is shared counts once
         self._weighs = _weighs_decisions(loss)
         if options.policy_epochs > 1 and not self._weighs:
@@ -158,12 +158,12 @@ class Trainer:
             keep_in=batch,
             predict_only=self.warming and not self._weighs,
         )
-        drawn, most, *second = torch.stack(rates).mean(0)
+        drawn, most, *above = torch.stack(rates).mean(0)
         found.setdefault("rate", drawn)
         found["padded_rate"] = most
-        if second:
-            found.setdefault("second_rate", second[0])
-            found["padded_second_rate"] = second[1]
+        if above:
+            found.setdefault("second_rate", above[0])
+            found["padded_second_rate"] = above[1]
         figures = self._step(found)
         for _ in range(options.policy_epochs - 1):
             assert batch is not None

@@ -58,8 +58,8 @@ def check_rates(rates: float | Tensor, shape: torch.Size) -> None:
         return
     if not rates.dtype.is_floating_point:
         raise TypeError(f"target_rate must be a floating-point tensor, got {rates.dtype}")
-    if not rates.dim() or rates.shape != shape[: rates.dim()]:
-        raise ValueError(f"target_rate must have one rate per row, [{shape[0]}], got {list(rates.shape)}")
+    if rates.shape != shape[: rates.dim() or 1]:  # a single byte, without rows, has a rate without dimension
+        raise ValueError(f"target_rate must have one rate per row, {list(shape[:1])}, got {list(rates.shape)}")
     _check_all((rates > 0) & (rates < 1), rates, bounds)
 
 

@@ -52,7 +52,7 @@ class BoundaryHead(nn.Module):
         base = terms[..., 0]  # [*B, T]
         if offset is None:
             return BoundaryTerms(base + self.offset, terms[..., 1:])
-        return BoundaryTerms(base + offset.view(*offset.shape, *(1,) * (base.dim() - offset.dim())), terms[..., 1:])
+        return BoundaryTerms(base + offset.reshape(offset.shape + (1,) * (base.dim() - offset.dim())), terms[..., 1:])
 
 
 class ByteHead(nn.Module):

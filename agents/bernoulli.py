@@ -20,6 +20,7 @@ from torchrl.modules.tensordict_module.rnn import recurrent_mode
 
 from rltok_rl.functional.policy import boundary_entropy, boundary_log_prob, lagged_logit, recent_boundaries
 from rltok_rl.models.heads import BoundaryTerms
+from rltok_rl.models.rates import rate_logits, row_rates
 from rltok_rl.models.unet import UNet
 from rltok_rl.sampling import sample_boundaries
 
@@ -138,20 +139,29 @@ class LearnedBoundaryActor(BernoulliActor):
     """The boundary policy of a U-Net (Eq. 19-23), sharing its parameters.
 
     The actor holds the boundary head and the norm before it. It reads ``encoder_state``; where that carries a gradient,
-    so does all that is written, down to the encoder.
+    so does all that is written, down to the encoder. Where the model has ``rate_embedding`` it reads ``target_rate``
+    too, [*B, 1].
 
     Args:
         model: the U-Net.
+        target_rate: one rate for all rows, of a model with ``rate_embedding``; ``target_rate`` is not read then.
     """
 
-    def __init__(self, model: UNet) -> None:
-        super().__init__(_HeadTerms(model), in_keys=["encoder_state"])
+    def __init__(self, model: UNet, *, target_rate: float | None = None) -> None:
+        row_rates(model.config, target_rate, torch.zeros(1))  # refuse a wrong rate now
+        reads = ["target_rate"] if model.config.rate_embedding and target_rate is None else []
+        super().__init__(_HeadTerms(model, target_rate), in_keys=["encoder_state", *reads])
 
 
 class _HeadTerms(Terms):
-    def __init__(self, model: UNet) -> None:
+    def __init__(self, model: UNet, target_rate: float | None) -> None:
         super().__init__()
-        self.norm, self.head = model.encoder_norm, model.boundary_head
+        self.norm, self.head, self.config, self.target_rate = (
+            model.encoder_norm,
+            model.boundary_head,
+            model.config,
+            target_rate,
+        )
 
     @property
     def cap(self) -> float | None:
@@ -162,8 +172,11 @@ class _HeadTerms(Terms):
         return self.head.num_lags
 
     def forward(self, *features: Tensor) -> BoundaryTerms:
-        (states,) = features
-        return self.head(self.norm(states.to(self.norm.weight.dtype)))  # observations are float32 whatever the model is
+        states, *given = features
+        rates = row_rates(self.config, given[0].squeeze(-1) if given else self.target_rate, states[..., 0])
+        # Observations are float32 whatever the model is.
+        normed = self.norm(states.to(self.norm.weight.dtype))
+        return self.head(normed, None if rates is None else rate_logits(rates))
 
 
 class RandomActor(BernoulliActor):

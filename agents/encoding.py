@@ -17,14 +17,15 @@ class EncodingBoundaryActor(BernoulliActor):
     Where :class:`~rltok_rl.agents.LearnedBoundaryActor` reads the stored ``encoder_state``, this one reads ``byte`` and
     encodes whole windows again, so that epochs over a stored rollout train the encoder too. Token layers and decoder
     never run. Windows must begin with the first byte of a text; texts that begin later in a row are told apart by
-    ``position``, and never see each other.
+    ``position``, and never see each other. Where the model has ``rate_embedding``, ``target_rate`` is read too.
 
     Args:
         model: the U-Net.
     """
 
     def __init__(self, model: UNet) -> None:
-        super().__init__(_EncodingTerms(model), in_keys=["byte", "position"])
+        reads = ["target_rate"] if model.config.rate_embedding else []
+        super().__init__(_EncodingTerms(model), in_keys=["byte", "position", *reads])
 
     def forward(self, tensordict: TensorDictBase, **options: object) -> TensorDictBase:
         """Draw the boundaries of whole windows; only in recurrent mode, a single byte cannot be encoded."""
@@ -50,7 +51,8 @@ class _EncodingTerms(Terms):
         return self.model.config.num_lags
 
     def forward(self, *features: Tensor) -> BoundaryTerms:
-        byte_ids, position = features
+        byte_ids, position, *given = features
+        rates = given[0].squeeze(-1) if given else None  # [*B, T], one per text
         if byte_ids.dim() < 1 or position.shape != (*byte_ids.shape, 1):
             raise ValueError(
                 f"windows must have byte [*B, T] and position [*B, T, 1], got {[*byte_ids.shape]} and "
@@ -74,5 +76,8 @@ class _EncodingTerms(Terms):
         text = starts.flatten().long().cumsum(0).view_as(place) - 1  # [n, T] which text each byte belongs to
         texts = byte_ids.new_zeros(int(text[-1, -1]) + 1, int(place.max()) + 1)  # [texts, L]
         texts[text, place] = byte_ids.reshape(place.shape)
-        states = self.model.encode(texts)[text, place]  # [n, T, D]
-        return self.model.boundary_terms(states.view(*byte_ids.shape, -1))
+        of_texts = None  # [texts]
+        if rates is not None:
+            of_texts = rates.new_empty(len(texts)).index_copy(0, text[starts], rates.reshape(place.shape)[starts])
+        states = self.model.encode(texts, target_rate=of_texts)[text, place]  # [n, T, D]
+        return self.model.boundary_terms(states.view(*byte_ids.shape, -1), target_rate=rates)

@@ -52,8 +52,9 @@ class ByteBoundaryEnv(EnvBase):
     | ``early_entropy`` | [*B, 1] | float32 | 0 .. ln 256 | entropy of the early exit about x_{t+1}; on request |
     | ``second_boundary`` | [*B] | bool | | whether a token closed with x_{t-1} that closed a token of tokens |
     | ``second_probability`` | [*B, 1] | float32 | 0 .. 1 | how likely that was; 0 where no token closed |
+    | ``target_rate`` | [*B, 1] | float32 | 0 .. 1 | boundaries per byte to aim at; of models with ``rate_embedding`` |
 
-    The last two are there where the model has a second level, the last one where it routes.
+    ``second_boundary`` is there where the model has a second level, ``second_probability`` where that routes.
 
     ### Rewards
     [*B, 1], by name (``reward``), with ``price`` nats taken off for each boundary drawn:
@@ -61,7 +62,8 @@ class ByteBoundaryEnv(EnvBase):
     ``"entropy_relative"``: ``log p(x_{t+1}) + H(p_early)``. Rewards never carry a gradient.
 
     ### Starting state
-    The first byte of a window drawn from ``source``, or of the text given to ``reset(text=...)``.
+    The first byte of a window drawn from ``source``, or of the text given to ``reset(text=...)``. With
+    ``target_rates`` a rate is drawn for each text, uniformly in its logarithm; the model is told it.
 
     ### Episode end
     ``terminated`` when the last byte of a document has been revealed; ``truncated`` when ``num_steps`` decisions have
@@ -76,6 +78,8 @@ class ByteBoundaryEnv(EnvBase):
         reward: a key of :data:`~rltok_rl.functional.rewards.REWARDS`.
         price: nats per boundary.
         observe_entropy: add ``early_entropy`` to the observation.
+        target_rates: (low, high) of the rates that are drawn for texts, where the model has ``rate_embedding``; None is
+            the model's configured rate for all.
         seed: of the text drawn; None takes one from torch's global generator. Actions have generators of their own.
 
     ### Two speeds
@@ -98,6 +102,7 @@ class ByteBoundaryEnv(EnvBase):
         reward: str = "early_exit",
         price: float = 0.0,
         observe_entropy: bool = False,
+        target_rates: tuple[float, float] | None = None,
         seed: int | None = None,
     ) -> None:
         if not isinstance(model, UNet):
@@ -110,12 +115,14 @@ class ByteBoundaryEnv(EnvBase):
             raise ValueError(f"price must be a finite number of at least 0, got {price}")
         if reward not in REWARDS:
             raise ValueError(f"reward must be one of {list(REWARDS)}, got {reward!r}")
+        if target_rates is not None:
+            target_rates = _check_rates(model, target_rates)
         super().__init__(device=model.embedding.weight.device, batch_size=torch.Size(batch_size))
         self.source = source if isinstance(source, WindowSource) else TextSource(source)
         self.source.check_length(num_steps + 1)
         self.__dict__["model"] = model  # not a sub-module: the environment uses the model, it does not own it
         self.num_steps, self.reward_name, self.price = num_steps, reward, price
-        self.observe_entropy = observe_entropy
+        self.observe_entropy, self.target_rates = observe_entropy, target_rates
         self._rng = torch.Generator()
         self._memory: UNetCache | None = None
         self._make_specs()
@@ -147,6 +154,8 @@ class ByteBoundaryEnv(EnvBase):
             observation["second_boundary"] = Categorical(2, shape=batch, dtype=torch.bool)
         if config.second_level == "routing":
             observation["second_probability"] = real(1)
+        if config.rate_embedding:
+            observation["target_rate"] = Bounded(0, 1, shape=(*batch, 1), dtype=torch.float32)
         self.observation_spec = Composite(observation, shape=batch, device=self.device)
         self.action_spec = Categorical(2, shape=batch, dtype=torch.int64, device=self.device)
         self.reward_spec = real(1)
@@ -191,6 +200,16 @@ class ByteBoundaryEnv(EnvBase):
         self.source.check_length(self.num_steps + 1)
         return self.source.pick(num_rows, self.num_steps + 1, self._rng)
 
+    def pick_rates(self, num_rows: int) -> Tensor | None:
+        """[n] target rates of the next texts, drawn after their places; None where the model has one rate only."""
+        if not self.model.config.rate_embedding:
+            return None
+        if self.target_rates is None:
+            return torch.full((num_rows,), self.model.config.target_rate, dtype=torch.float32)
+        low, high = self.target_rates
+        share = torch.rand(num_rows, generator=self._rng, dtype=torch.float64)
+        return (low * (high / low) ** share).float()
+
     @torch.no_grad()
     def _reset(
         self, tensordict: TensorDictBase | None = None, text: Texts | None = None, **unknown: Any
@@ -213,12 +232,12 @@ class ByteBoundaryEnv(EnvBase):
             self._over = torch.zeros(self.num_rows, dtype=torch.bool, device=self.device)
             self._seen: dict[str, Tensor] = {}
         if windows is not None:
-            self._start(rows, windows)
+            self._start(rows, windows, self.pick_rates(len(rows)))
         done = torch.zeros(*self.batch_size, 1, dtype=torch.bool, device=self.device)
         flags = {"done": done, "terminated": done.clone(), "truncated": done.clone()}
         return TensorDict({**self._observation(), **flags}, self.batch_size, device=self.device)
 
-    def _start(self, rows: Tensor, windows: Windows) -> None:
+    def _start(self, rows: Tensor, windows: Windows, rates: Tensor | None) -> None:
         """Begin new texts in some rows and observe their first bytes."""
         assert self._memory is not None
         self._byte_ids[rows] = windows.byte_ids.to(self.device)
@@ -226,6 +245,8 @@ class ByteBoundaryEnv(EnvBase):
         self._ends[rows] = windows.ends.to(self.device)
         self._over[rows] = False
         self._memory.reset(torch.zeros_like(self._over).index_fill(0, rows, True))
+        if rates is not None:
+            self._memory.set_rates(rates.to(self.device), rows)
         self._look(rows, torch.zeros(len(rows), 2, device=self.device))
         if self.model.second_level is not None:
             nothing = torch.zeros_like(self._over)
@@ -269,6 +290,8 @@ class ByteBoundaryEnv(EnvBase):
             observation["second_boundary"] = seen["second_boundary"]
         if "second_probability" in seen:
             observation["second_probability"] = seen["second_probability"][:, None]
+        if cache.target_rate is not None:
+            observation["target_rate"] = cache.target_rate[:, None]
         return {name: values.reshape((*self.batch_size, *values.shape[1:])) for name, values in observation.items()}
 
     @torch.no_grad()
@@ -351,3 +374,17 @@ class ByteBoundaryEnv(EnvBase):
             return super().rollout(max_steps, policy, callback, **options)
         stop = options.get("break_when_any_done")
         return self.parallel_rollout(policy, max_steps=max_steps, break_when_any_done=stop is None or stop)
+
+
+def _check_rates(model: UNet, rates: tuple[float, float]) -> tuple[float, float]:
+    if not model.config.rate_embedding:
+        raise ValueError(f"target_rates must be None where the model has one rate (rate_embedding=False), got {rates}")
+    wanted = "target_rates must be (low, high) with 0 < low <= high < 1"
+    if isinstance(rates, str) or not isinstance(rates, Sequence) or len(rates) != 2:
+        raise TypeError(f"{wanted}, got {rates!r}")
+    if any(isinstance(rate, bool) or not isinstance(rate, (int, float)) for rate in rates):
+        raise TypeError(f"{wanted}, got {rates!r}")
+    low, high = float(rates[0]), float(rates[1])
+    if not 0 < low <= high < 1:
+        raise ValueError(f"{wanted}, got {rates}")
+    return low, high

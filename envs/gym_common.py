@@ -56,6 +56,8 @@ def observation_space(env: ByteBoundaryEnv) -> spaces.Dict:
         "position": spaces.Box(0, env.num_steps, (1,), np.int64),
         "encoder_state": spaces.Box(-_LARGE, _LARGE, (config.width,), np.float32),
     }
+    if config.rate_embedding:
+        space["target_rate"] = spaces.Box(0.0, 1.0, (1,), np.float32)
     if env.observe_entropy:
         space["early_entropy"] = spaces.Box(0.0, math.log(256) + 1e-3, (1,), np.float32)
     return spaces.Dict(space)

@@ -107,7 +107,7 @@ def _read(
     env: ByteBoundaryEnv, plan: Plan, actor: Any, *, actions: Tensor | None = None, uniforms: Tensor | None = None
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """One forward pass over texts; what is known before and after each step, [n, L, ...]."""
-    states = env.model.encode(plan.byte_ids)  # [n, L + 1, D]
+    states = env.model.encode(plan.byte_ids, target_rate=plan.target_rate)  # [n, L + 1, D]
     early_logits = env.model.early_logits(states[:, :-1])  # [n, L, 256], position t predicts byte t + 1
     early = byte_log_prob(early_logits, plan.byte_ids[:, 1:]).float()
     observation = _observation(env, plan, states, early, early_logits)  # [n, L + 1, ...]
@@ -127,7 +127,7 @@ def _read(
         chosen |= _score(actor, {**before, "recent": recent[:, :-1]}, actions)
 
     mixing = None if segments is None else segments_mixing(env.model, segments, before["forced"])
-    decoded = env.model.decode_levels(states[:, :-1], boundaries, mixing=mixing)  # [n, L, D]
+    decoded = env.model.decode_levels(states[:, :-1], boundaries, mixing=mixing, target_rate=plan.target_rate)
     final_logits = env.model.final_logits(decoded.states)  # [n, L, 256]
     final = byte_log_prob(final_logits, plan.byte_ids[:, 1:]).float()
     if segments is not None:
@@ -246,6 +246,8 @@ def _observation(
         "encoder_state": states.float(),
         "early_log_prob": F.pad(early, (1, 0)).unsqueeze(-1),  # how the byte at each position was predicted
     }
+    if plan.target_rate is not None:
+        observation["target_rate"] = plan.target_rate[:, None, None].expand(-1, length, 1)
     if env.observe_entropy:
         after = env.model.early_logits(states[:, -1:])
         observation["early_entropy"] = prediction_entropy(torch.cat((early_logits, after), 1)).unsqueeze(-1)

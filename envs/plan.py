@@ -37,6 +37,7 @@ class Plan:
     start: Tensor  # [n] step of the rollout at which it begins
     num_steps: int  # T
     num_groups: int  # how often the model is run at most
+    target_rate: Tensor | None = None  # [n] where the model is told the rate of each text
 
     @property
     def aligned(self) -> bool:
@@ -64,6 +65,8 @@ class Plan:
     def _of(self, texts: Tensor) -> Plan:
         """The plan of some texts, cut to the longest of them."""
         picked = {name: getattr(self, name)[texts] for name in ("steps", "ends", "cut", "row", "start")}
+        if self.target_rate is not None:
+            picked["target_rate"] = self.target_rate[texts]
         longest = int(picked["steps"].max())
         return replace(self, byte_ids=self.byte_ids[texts, : longest + 1], num_groups=1, **picked)
 
@@ -113,17 +116,20 @@ def plan_texts(
     rows, starts = [torch.arange(num_rows)], [torch.zeros(num_rows, dtype=torch.int64)]
     lengths: list[Tensor] = []
     ends: list[Tensor] = []
+    rates: list[Tensor | None] = []  # of all texts
 
     def measure(num_texts: int) -> None:
         picked.append(env.pick_places(num_texts))
         length, end = env.source.measure(picked[-1], window)
         lengths.append(length)
         ends.append(end)
+        rates.append(env.pick_rates(num_texts))
 
     if given is None:
         measure(num_rows)
     else:
         lengths, ends = [given.lengths], [given.ends]
+        rates.append(env.pick_rates(num_rows))
     over = lengths[0] - 1  # [B] step at which each row's text ends
     while int(over.min()) < max_steps and not stop_at_end:
         now = int(over.min())
@@ -143,6 +149,7 @@ def plan_texts(
     before = 0 if given is None else num_rows
     if picked:
         own.append(env.source.read(Places.cat(picked)[mine[mine >= before] - before], window).byte_ids)
+    told = [rate for rate in rates if rate is not None]
     return Plan(
         byte_ids=torch.cat(own)[:, : int(steps[mine].max()) + 1].to(env.device),
         steps=steps[mine].to(env.device),
@@ -152,6 +159,7 @@ def plan_texts(
         start=start[mine].to(env.device),
         num_steps=num_steps,
         num_groups=num_groups,
+        target_rate=torch.cat(told)[mine].to(env.device) if told else None,
     )
 
 

@@ -14,6 +14,7 @@ from rltok_rl.agents.segmenters import Segmenter, load_segmenter
 
 from rltok_rl.models import UNet
 from rltok_rl.models.pretrained import model_folder
+from rltok_rl.models.rates import row_rates
 
 
 def whole_number(minimum: int) -> Callable[[str], int]:
@@ -50,6 +51,26 @@ def add_drawing(parser: argparse.ArgumentParser) -> None:
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--seed", type=whole_number(0), default=0, help="of all random numbers (default: 0)")
     how.add_argument("--greedy", action="store_true", help="a boundary where its probability exceeds one half")
+
+
+def add_rate(parser: argparse.ArgumentParser) -> None:
+    """Declare the target rate."""
+    text = "boundaries per byte to aim at, of models with rate_embedding (default: the configured rate)"
+    parser.add_argument("--rate", type=float, help=text)
+
+
+def check_rate(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, model: UNet, segmenter: Segmenter | None
+) -> None:
+    """End the command where the rate is none, or nobody would follow it."""
+    if options.rate is None:
+        return
+    if segmenter is not None:
+        parser.error(f"argument --rate: belongs to learned policies, got {type(segmenter).__name__}")
+    try:
+        row_rates(model.config, options.rate, torch.zeros(1))
+    except ValueError as error:
+        parser.error(f"argument --rate: {error}")
 
 
 def load_model(parser: argparse.ArgumentParser, options: argparse.Namespace) -> UNet:

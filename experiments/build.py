@@ -62,6 +62,8 @@ def make_actor(config: TrainConfig, model: UNet) -> Any:
             f"actor.rate belongs to 'random' and 'uniform', got {actor.rate} with {actor.name!r}; a learned policy's "
             f"rate is model.overrides.target_rate"
         )
+    if actor.rates is not None and actor.name != "learned":
+        raise ValueError(f"actor.rates belongs to 'learned', got {list(actor.rates)} with {actor.name!r}")
     rate = model.config.target_rate if actor.rate is None else actor.rate
     made = {"random": lambda: RandomActor(rate), "uniform": lambda: UniformActor(rate), "whitespace": WhitespaceActor}
     return None if actor.name == "learned" else made[actor.name]()
@@ -204,16 +206,33 @@ def make_trainer(
     options = replace(options, stage_factors=stage_factors(config, segmenter))
     source = texts.train if repeated == 1 else RepeatedSource(texts.train, repeated)
     judged: dict[str, Any] = {"reward": config.estimator.reward, "price": config.estimator.price}
+    if config.actor.rates is not None:
+        judged["target_rates"] = _rates(config)
     env = ByteBoundaryEnv(model, source, num_steps=data.num_steps, batch_size=(num_rows,), seed=config.seed, **judged)
     loss = make_loss(config, model, processes.group, segmenter).to(processes.device)
     actor = make_actor(config, model) if segmenter is None else SegmenterActor(segmenter)
-    held = model.config.target_rate if actor is None and config.rate.coefficient else None
+    one_rate = actor is None and config.actor.rates is None
+    held = model.config.target_rate if one_rate and config.rate.coefficient else None
     alarms = Alarms(target_rate=held if segmenter is None else segmenter.target_rate)
     many: dict[str, Any] = {"processes": processes, "strategy": compute.strategy}
     trainer = Trainer(model, env, loss, options, actor=actor, alarms=alarms, seed=config.seed, **many)
     if compute.compile:
         compile_layers(model)
     return trainer, texts
+
+
+def _rates(config: TrainConfig) -> tuple[float, ...]:
+    """The rates that texts are read at; what could not follow them is refused by its name in the configuration."""
+    rates = list(config.actor.rates or ())
+    if not learned(config):
+        raise ValueError(
+            f"actor.rates belongs to the learned policy, got {rates} with segmenter {config.segmenter.name!r}"
+        )
+    if config.rate.coefficient and config.rate.control != "logit_pressure":
+        raise ValueError(f"rate.control must be 'logit_pressure' with actor.rates, got {config.rate.control!r}")
+    if len(rates) != 2:
+        raise ValueError(f"actor.rates must be [low, high] with 0 < low <= high < 1, got {rates}")
+    return tuple(rates)
 
 
 def _check(name: str, value: str, allowed: tuple[str, ...]) -> None:

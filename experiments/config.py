@@ -58,6 +58,9 @@ class ActorConfig:
     """``learned``, or one that learns nothing: ``random``, ``uniform``, ``whitespace``."""
     rate: float | None = None
     """Boundaries per byte of ``random`` and ``uniform``; null is the model's target rate."""
+    rates: list[float] | None = None
+    """[low, high] of the target rates that texts are read at, each drawn uniformly in its logarithm, of ``learned``
+    with ``model.overrides.rate_embedding=true``; null is the model's target rate for all."""
     warm_start_bytes: int = 0
     """Bytes to begin with whose boundaries are drawn at random at the target rate. ``reinforce`` learns nothing about
     the policy from them, ``importance`` and ``ppo`` do."""

@@ -24,6 +24,8 @@ from rltok_rl.agents.segmenters import Segmenter
 from rltok_rl.experiments.arguments import (
     add_drawing,
     add_model,
+    add_rate,
+    check_rate,
     command,
     find_segmenter,
     load_model,
@@ -151,6 +153,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--context", type=whole_number(1), help=f"bytes of a window (default: as the run was trained, or {CONTEXT})"
     )
     add_drawing(parser)
+    add_rate(parser)
     parser.add_argument("--json", action="store_true", help="write all figures as one JSON object")
     options = parser.parse_args(arguments)
     run = run_config(options.model)
@@ -158,6 +161,7 @@ def main(arguments: list[str] | None = None) -> int:
     name, texts = find_texts(parser, options, run)
     model = load_model(parser, options)
     segmenter = find_segmenter(parser, options, model)
+    check_rate(parser, options, model, segmenter)
     generator = torch.Generator().manual_seed(options.seed)
     start = time.perf_counter()
     reading = read_text(
@@ -168,13 +172,15 @@ def main(arguments: list[str] | None = None) -> int:
         greedy=options.greedy,
         generator=generator,
         segmenter=segmenter,
+        target_rate=options.rate,
     )
+    aimed_at = model.config.target_rate if options.rate is None else options.rate
     seconds = time.perf_counter() - start
     figures = {
         "text": name,
         "context": context,
         **summarise(reading),
-        "target_rate": model.config.target_rate if segmenter is None else segmenter.target_rate,
+        "target_rate": aimed_at if segmenter is None else segmenter.target_rate,
         **({} if segmenter is None else {"segmenter": described(segmenter), "oracle": segmenter.looks_ahead}),
         "bytes_per_second": len(reading.at) / seconds,
     }

@@ -19,6 +19,8 @@ from rltok_rl.agents.segmenters import write_on
 from rltok_rl.experiments.arguments import (
     add_drawing,
     add_model,
+    add_rate,
+    check_rate,
     command,
     find_segmenter,
     load_model,
@@ -37,9 +39,8 @@ def prompt_boundaries(model: UNet, prompt: bytes, options: argparse.Namespace) -
     """The boundaries that :func:`stream` draws in the prompt: its first random numbers are those of a forward pass."""
     generator = torch.Generator(options.device).manual_seed(options.seed)
     byte_ids = text_to_ids(prompt)[None].to(options.device)
-    drawn: list[bool] = (
-        model(byte_ids, generator=None if options.greedy else generator, greedy=options.greedy).boundaries[0].tolist()
-    )
+    how: Any = {"greedy": options.greedy, "target_rate": options.rate}
+    drawn: list[bool] = model(byte_ids, generator=None if options.greedy else generator, **how).boundaries[0].tolist()
     return drawn
 
 
@@ -56,6 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--top-k", type=int, help="only the k likeliest bytes")
     parser.add_argument("--top-p", type=float, help="only the likeliest bytes that together have this probability")
     add_drawing(parser)
+    add_rate(parser)
     parser.add_argument("--show-boundaries", action="store_true", help="write a | after each boundary")
     parser.add_argument("--raw", action="store_true", help="write new bytes as they are, without the prompt")
     options = parser.parse_args(arguments)
@@ -64,6 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
     prompt = read_bytes(parser, "-") if options.prompt == "-" else os.fsencode(options.prompt)
     model = load_model(parser, options)
     segmenter = find_segmenter(parser, options, model)
+    check_rate(parser, options, model, segmenter)
     try:
         how: Any = {
             "max_bytes": options.bytes,
@@ -73,7 +76,8 @@ def main(arguments: list[str] | None = None) -> int:
             "generator": torch.Generator(options.device).manual_seed(options.seed),
         }
         if segmenter is None:
-            steps = stream(model, prompt, boundaries="greedy" if options.greedy else "sample", **how)
+            how |= {"boundaries": "greedy" if options.greedy else "sample", "target_rate": options.rate}
+            steps = stream(model, prompt, **how)
         else:
             steps = write_on(model, segmenter, prompt, **how)
     except ValueError as error:

@@ -2,6 +2,7 @@
 
     rltok segment runs/mine notes.txt
     echo "to be or not to be" | rltok segment runs/mine --greedy
+    rltok segment runs/mine notes.txt --rate 0.3
     rltok segment runs/mine notes.txt --format json | head
 
 As text, a | follows each boundary, coloured by how likely it was. As json, each line is a token: start and end in
@@ -22,6 +23,8 @@ from rltok_rl.agents.segmenters import segment_text
 from rltok_rl.experiments.arguments import (
     add_drawing,
     add_model,
+    add_rate,
+    check_rate,
     command,
     find_segmenter,
     load_model,
@@ -71,6 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
     add_model(parser)
     parser.add_argument("file", metavar="FILE", nargs="?", default="-", help="text to read; - (default) is stdin")
     add_drawing(parser)
+    add_rate(parser)
     parser.add_argument("--format", choices=("text", "json"), default="text", help="what to write (default: text)")
     parser.add_argument("--colour", choices=("auto", "always", "never"), default="auto", help="of text")
     options = parser.parse_args(arguments)
@@ -78,8 +82,9 @@ def main(arguments: list[str] | None = None) -> int:
     model = load_model(parser, options)
     generator = torch.Generator(options.device).manual_seed(options.seed)
     segmenter = find_segmenter(parser, options, model)
+    check_rate(parser, options, model, segmenter)
     if segmenter is None:
-        drawn = segment(model, text, greedy=options.greedy, generator=generator)
+        drawn = segment(model, text, greedy=options.greedy, generator=generator, target_rate=options.rate)
     else:
         drawn = segment_text(model, segmenter, text, generator=generator)
     if options.format == "json":

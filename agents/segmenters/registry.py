@@ -56,7 +56,8 @@ def _rate(model: UNet, rate: float | None) -> float:
 
 
 def _learned(model: UNet) -> Segmenter:
-    return ActorSegmenter(LearnedBoundaryActor(model), target_rate=model.config.target_rate)
+    rate = model.config.target_rate if model.config.rate_embedding else None  # the only one that it is asked for
+    return ActorSegmenter(LearnedBoundaryActor(model, target_rate=rate), target_rate=model.config.target_rate)
 
 
 def _uniform(model: UNet, rate: float | None = None) -> Segmenter:

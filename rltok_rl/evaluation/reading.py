@@ -67,6 +67,7 @@ def read_text(
     greedy: bool = False,
     generator: torch.Generator | None = None,
     segmenter: Segmenter | None = None,
+    target_rate: float | None = None,
 ) -> Reading:
     """Predict one text or several with boundaries drawn from the policy, or by a segmenter.
 
@@ -78,6 +79,8 @@ def read_text(
         greedy: draw a boundary where its probability exceeds one half.
         generator: on the CPU, source of the random numbers: one per byte read, in the order of the text.
         segmenter: draws the boundaries, and says how tokens are made; None is the model's own policy.
+        target_rate: boundaries per byte that the policy aims at, where the model has ``rate_embedding``; None is the
+            configured rate.
 
     Example:
         >>> from rltok_rl.models import preset
@@ -87,6 +90,8 @@ def read_text(
     """
     if greedy and segmenter is not None and segmenter.draws_at_random:
         raise ValueError(f"greedy belongs to the model's own policy, got it with {type(segmenter).__name__}")
+    if target_rate is not None and segmenter is not None:
+        raise ValueError(f"target_rate belongs to the model's own policy, got it with {type(segmenter).__name__}")
     byte_ids, starts = _join([text] if isinstance(text, (str, bytes)) else text)
     windows = [
         (start + first, start + last) for start, end in starts for first, last in cut_windows(end - start, context)
@@ -102,7 +107,7 @@ def read_text(
     for place in _batches(windows):  # [B, T] in 0..n - 1
         read, drawn = byte_ids[at[place]].to(device), None if uniforms is None else uniforms[place].to(device)
         if segmenter is None:
-            out: Any = model(read, uniforms=drawn, greedy=greedy)
+            out: Any = model(read, uniforms=drawn, greedy=greedy, target_rate=target_rate)
             found = out.boundaries
         else:
             out = read_window(model, segmenter, read, uniforms=drawn)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch import distributed as dist
 from torch.distributed import ProcessGroup
 
 from rltok_rl.functional.reduction import check_mask, loss_mean, masked_mean, zero_masked
@@ -48,7 +49,7 @@ def straight_through(boundaries: Tensor, probs: Tensor) -> Tensor:
 def logit_pressure(
     logits: Tensor,
     boundaries: Tensor,
-    target: float,
+    target: float | Tensor,
     *,
     mask: Tensor | None = None,
     process_group: ProcessGroup | None = None,
@@ -60,10 +61,16 @@ def logit_pressure(
     The push is the same for every logit, so that it shifts the threshold without saturating anything: the gradient of
     the probability itself would leave decided logits alone.
 
+    Targets may differ from step to step. Then steps with one target share a mean, and are pushed by their own distance:
+
+        L = mean_t( l_t sg(mean_u(p_u) - target_t) ),       the mean over all u with target_u = target_t
+
+    With one target for all that is the loss above. Texts that drew their targets at random hold each its own.
+
     Args:
         logits: [*L] l_t.
         boundaries: [*L] the decisions; not used.
-        target: boundaries per byte, in (0, 1).
+        target: boundaries per byte, in (0, 1); [*L] of each step.
         mask: [*L] bool, True where a decision was the policy's.
         process_group: take the mean probability over all its processes.
 
@@ -74,9 +81,48 @@ def logit_pressure(
         >>> logit_pressure(torch.tensor([0.0, 2.0]), torch.tensor([0, 1]), 0.5)
         tensor(0.1904)
     """
+    if isinstance(target, Tensor):
+        return _pressures(logits, boundaries, target, mask, process_group)
     _check(logits, boundaries, target, mask)
     mean_prob = masked_mean(zero_masked(logits, mask).detach().sigmoid(), mask, process_group=process_group)
     return loss_mean(logits, mask, process_group=process_group) * (mean_prob - target)
+
+
+def _pressures(
+    logits: Tensor, boundaries: Tensor, targets: Tensor, mask: Tensor | None, process_group: ProcessGroup | None
+) -> Tensor:
+    """The pressure of steps with targets of their own."""
+    _check(logits, boundaries, 0.5, mask)
+    if targets.shape != logits.shape:
+        raise ValueError(f"target must have the shape of logits, {[*logits.shape]}, got {[*targets.shape]}")
+    counted = torch.ones_like(logits, dtype=torch.bool) if mask is None else mask
+    probs = zero_masked(logits, mask).detach().sigmoid()
+    values, group = targets.unique(return_inverse=True)  # [n], [*L]
+    sums = _sums(probs.masked_fill(~counted, 0.0), group, len(values))  # [n]
+    counts = _sums(counted.to(probs.dtype), group, len(values))
+    if process_group is not None:
+        sums, counts = _sums_everywhere(values, sums, counts, process_group)
+    error = (sums / counts.clamp(min=1) - values)[group].masked_fill(~counted, 0.0)  # [*L]
+    return loss_mean(logits * error, mask, process_group=process_group)
+
+
+def _sums(values: Tensor, group: Tensor, num_groups: int) -> Tensor:
+    return values.new_zeros(num_groups).index_add(0, group.flatten(), values.flatten())
+
+
+def _sums_everywhere(
+    values: Tensor, sums: Tensor, counts: Tensor, process_group: ProcessGroup
+) -> tuple[Tensor, Tensor]:
+    """Sums and counts [n] of the groups named by ``values`` [n], over processes that know other groups too."""
+    width = torch.tensor(len(values), device=values.device)
+    dist.all_reduce(width, op=dist.ReduceOp.MAX, group=process_group)
+    mine = sums.new_zeros(3, int(width))  # a place that is not filled counts nothing
+    mine[:, : len(values)] = torch.stack((values.to(sums.dtype), sums, counts))
+    gathered = [torch.empty_like(mine) for _ in range(process_group.size())]
+    dist.all_gather(gathered, mine, group=process_group)
+    everyone = torch.cat(gathered, 1)  # [3, all groups of all]
+    same = (everyone[0] == values.to(sums.dtype)[:, None]).to(sums.dtype)  # [n, all]
+    return same @ everyone[1], same @ everyone[2]
 
 
 def ratio_loss(

@@ -192,6 +192,8 @@ class UNetCache:
     segment_bytes: WindowCache  # the last W bytes, for attention pooling; no layer without it
     last_tokens: WindowCache  # the last k tokens, for attention in upsampling; no layer without it
     second: SecondCache | None = None  # where the model has a second level
+    target_rate: Tensor | None = None  # [B] float32, where the model is told the rate of each row
+    configured_rate: float = 0.0  # what a row goes back to
 
     @classmethod
     def empty(
@@ -237,6 +239,12 @@ class UNetCache:
             segment_bytes=ring(int(config.pooling == "attention")),
             last_tokens=ring(int(config.upsampling == "attention"), config.tokens_read),
             second=second,
+            target_rate=(
+                torch.full((num_rows,), config.target_rate, device=device, dtype=torch.float32)
+                if config.rate_embedding
+                else None
+            ),
+            configured_rate=config.target_rate,
         )
 
     @property
@@ -253,6 +261,13 @@ class UNetCache:
     def untouched(self) -> bool:
         """Whether no row has read anything."""
         return not bool((self.position > 0).any() or self.pending.any())
+
+    def set_rates(self, rates: Tensor | None, rows: Tensor | None = None) -> None:
+        """Read from now on at other target rates: [B], or [n] of ``rows`` [n]; one text is read at one rate."""
+        if rates is None or self.target_rate is None:
+            raise ValueError("rates must be those of a cache whose model has rate_embedding (model.new_cache makes it)")
+        # Out of place: what was handed out before must not change.
+        self.target_rate = rates.clone() if rows is None else self.target_rate.index_copy(0, rows, rates)
 
     def remember_bytes(self, byte_ids: Tensor, rows: Tensor | None = None) -> None:
         """Keep the last bytes of what rows read: [n, T] of ``rows`` [n], [B, T] without.
@@ -289,6 +304,8 @@ class UNetCache:
     def reset(self, rows: Tensor | None = None) -> None:
         """Forget everything about some rows, an observed byte without a boundary included; the others go on.
 
+        Target rates go back to the configured one.
+
         Args:
             rows: [B] bool, True where a new text starts; None for all.
         """
@@ -310,6 +327,8 @@ class UNetCache:
             state[rows] = 0
         if self.second is not None:
             self.second.reset(rows)
+        if self.target_rate is not None:
+            self.target_rate = self.target_rate.masked_fill(rows, self.configured_rate)
 
     def clone(self) -> UNetCache:
         """An independent copy, to branch from here."""
@@ -372,6 +391,9 @@ def check_cache_fits(model: UNet, cache: UNetCache) -> None:
         needed = (config.num_second_layers, cache.num_rows, room, *heads)
         expected["second"] = needed if config.second_level is not None else None
         given["second"] = held_second
+    if config.rate_embedding or cache.target_rate is not None:
+        expected["target_rate"] = (cache.num_rows,) if config.rate_embedding else ()
+        given["target_rate"] = () if cache.target_rate is None else tuple(cache.target_rate.shape)
     lags = cache.recent.shape[1]
     if given != expected or lags != config.num_lags:
         raise ValueError(

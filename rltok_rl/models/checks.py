@@ -47,6 +47,22 @@ def check_first_boundaries(boundaries: Tensor, position: Tensor) -> None:
     _check_all((position > 0) | (boundaries == 1), boundaries, _FIRST)
 
 
+def check_rates(rates: float | Tensor, shape: torch.Size) -> None:
+    """Require a target rate in (0, 1), or a tensor of them with the first dimensions of ``shape``."""
+    bounds = "target_rate must lie strictly between 0 and 1"
+    if not isinstance(rates, Tensor):
+        if isinstance(rates, bool) or not isinstance(rates, (int, float)):
+            raise TypeError(f"target_rate must be a number or a tensor of one per row, got {rates!r}")
+        if not 0.0 < rates < 1.0:
+            raise ValueError(f"{bounds}, got {rates}")
+        return
+    if not rates.dtype.is_floating_point:
+        raise TypeError(f"target_rate must be a floating-point tensor, got {rates.dtype}")
+    if rates.shape != shape[: rates.dim() or 1]:  # a single byte, without rows, has a rate without dimension
+        raise ValueError(f"target_rate must have one rate per row, {list(shape[:1])}, got {list(rates.shape)}")
+    _check_all((rates > 0) & (rates < 1), rates, bounds)
+
+
 def check_pending(pending: Tensor, *, expected: bool) -> None:
     """Require that observing and deciding take turns in every row of ``pending`` [n]."""
     if pending.device.type != "cpu":

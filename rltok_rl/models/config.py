@@ -49,6 +49,8 @@ class UNetConfig:
     """w, how many earlier boundaries the policy sees.  # Section 2.5"""
     target_rate: float = 0.2
     """Boundaries per byte that the policy starts from.  # Table 2"""
+    rate_embedding: bool = False
+    """The target rate is an input, of each row its own: bytes are told it, and the policy starts from it."""
     boundary_scale: float = 1 / 16
     """Factor on the raw boundary logit.  # Eq. 22, D = 16"""
     boundary_cap: float | None = 6.0
@@ -109,6 +111,8 @@ class UNetConfig:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
                 raise TypeError(f"{name} must be a number, got {value!r}")
+        if not isinstance(self.rate_embedding, bool):
+            raise TypeError(f"rate_embedding must be True or False, got {self.rate_embedding!r}")
         if not 0.0 < self.target_rate < 1.0:
             raise ValueError(f"target_rate must lie strictly between 0 and 1, got {self.target_rate}")
         for name in ("boundary_scale", "rope_base", "norm_eps"):

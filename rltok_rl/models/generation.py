@@ -14,7 +14,9 @@ from rltok_rl.functional.decoding import sample_bytes
 from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.functional.numbers import check_count
 from rltok_rl.functional.text import text_to_ids
+from rltok_rl.models.cache import UNetCache
 from rltok_rl.models.incremental import decide, observe, prefill
+from rltok_rl.models.rates import TargetRate
 from rltok_rl.models.unet import UNet
 from rltok_rl.sampling import draw_boundary
 
@@ -55,6 +57,7 @@ def generate(
     boundaries: BoundaryMode = "sample",
     generator: torch.Generator | None = None,
     stop: bytes | None = None,
+    target_rate: TargetRate | None = None,
 ) -> Generation:
     """Continue prompts byte by byte; :func:`stream` does the same and hands out each byte as it is written.
 
@@ -68,6 +71,8 @@ def generate(
         boundaries: ``"sample"`` draws boundaries from the policy, ``"greedy"`` where they are likelier than not.
         generator: source of all random numbers.
         stop: a row ends once it has written this; the stop itself is kept.
+        target_rate: boundaries per byte to aim at, of all rows or [B] of each, where the model has
+            ``rate_embedding``; None is the configured rate.
 
     Returns:
         New bytes, boundaries and log-likelihoods per row.
@@ -89,6 +94,7 @@ def generate(
         top_p=top_p,
         boundaries=boundaries,
         generator=generator,
+        target_rate=target_rate,
     )
     texts, kept = [bytearray() for _ in rows], [[] for _ in rows]  # type: list[bytearray], list[list[int]]
     taken: list[GeneratedByte] = []
@@ -117,6 +123,7 @@ def stream(
     top_p: float | None = None,
     boundaries: BoundaryMode = "sample",
     generator: torch.Generator | None = None,
+    target_rate: TargetRate | None = None,
 ) -> Iterator[GeneratedByte]:
     """Continue prompts and hand out every byte with its boundary, one by one; arguments as for :func:`generate`.
 
@@ -129,12 +136,14 @@ def stream(
         raise ValueError(f"boundaries must be one of ['sample', 'greedy'], got {boundaries!r}")
     draw = partial(sample_bytes, temperature=temperature, top_k=top_k, top_p=top_p)
     draw(torch.zeros(1, 256))  # refuse wrong options now, not at the first byte
-    return _stream(model, rows, max_bytes, draw, boundaries == "greedy", generator)
+    cache = model.new_cache(len(rows), target_rate=target_rate)
+    return _stream(model, cache, rows, max_bytes, draw, boundaries == "greedy", generator)
 
 
 @torch.no_grad()
 def _stream(
     model: UNet,
+    cache: UNetCache,
     rows: list[Tensor],
     max_bytes: int,
     draw: Callable[..., Tensor],
@@ -145,7 +154,6 @@ def _stream(
     lengths = torch.tensor([len(row) for row in rows], device=device)  # [B]
     shortest, longest = int(lengths.min()), int(lengths.max())
     prompt = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(device)  # [B, longest]
-    cache = model.new_cache(len(rows))
     read = prefill(model, cache, prompt[:, :shortest], generator=generator, greedy=greedy)
     logits = read.final_logits[:, -1]  # [B, 256]
     for position in range(shortest, longest + max_bytes):

@@ -24,7 +24,8 @@ class BoundaryHead(nn.Module):
 
         l^raw_t = W_0 X_t + sum_{j=1..w} a_{t-j} W_j X_t,      l_t = l^raw_t * scale + logit(target rate)
 
-    One matrix product gives all terms; drawing boundaries from them is the sampler's work.
+    The target rate is the configured one, or that of each row. One matrix product gives all terms; drawing boundaries
+    from them is the sampler's work.
     """
 
     def __init__(self, config: UNetConfig) -> None:
@@ -39,11 +40,19 @@ class BoundaryHead(nn.Module):
         """The soft cap of boundary logits: in training only (Section 2.5)."""
         return self._training_cap if self.training else None
 
-    def forward(self, states: Tensor) -> BoundaryTerms:
-        """[*B, T, D] to base [*B, T] and lags [*B, T, w], in float32 at least: what is drawn hangs on these sums."""
+    def forward(self, states: Tensor, offset: Tensor | None = None) -> BoundaryTerms:
+        """[*B, T, D] to base [*B, T] and lags [*B, T, w], in float32 at least: what is drawn hangs on these sums.
+
+        Args:
+            states: [*B, T, D].
+            offset: logits of target rates, with the first dimensions of ``states``; None is the configured one's.
+        """
         terms = self.projection(states)  # [*B, T, 1 + w]
         terms = terms.to(torch.promote_types(terms.dtype, torch.float32)) * self.scale
-        return BoundaryTerms(terms[..., 0] + self.offset, terms[..., 1:])
+        base = terms[..., 0]  # [*B, T]
+        if offset is None:
+            return BoundaryTerms(base + self.offset, terms[..., 1:])
+        return BoundaryTerms(base + offset.reshape(offset.shape + (1,) * (base.dim() - offset.dim())), terms[..., 1:])
 
 
 class ByteHead(nn.Module):

@@ -68,7 +68,8 @@ def observe(model: UNet, cache: UNetCache, byte_ids: Tensor, *, rows: Tensor | N
     check_pending(cache.pending[reading], expected=False)
     position = cache.position[reading]
     attend_at = cache.encoder.attention(reading, position, model.config.attention_cap)
-    embedded = model.embed(byte_ids[:, None], cache.bytes_before[reading]).squeeze(1)  # [n, D]
+    rates = None if cache.target_rate is None else cache.target_rate[reading]  # [n]
+    embedded = model.embed(byte_ids[:, None], cache.bytes_before[reading], rates).squeeze(1)  # [n, D]
     state = model.encoder(embedded, model.byte_angles(position), attend_at)  # [n, D]
     # Out of place: what was handed out before must not change.
     cache.encoder_state = cache.encoder_state.index_copy(0, reading, state.to(cache.encoder_state.dtype))
@@ -78,7 +79,7 @@ def observe(model: UNet, cache: UNetCache, byte_ids: Tensor, *, rows: Tensor | N
     cache.remember_bytes(byte_ids[:, None], reading)
     if model.token_pooling is not None:
         model.token_pooling.write(state, position, cache.segment_bytes, reading)
-    base, lags = model.boundary_terms(state)  # [n], [n, w]
+    base, lags = model.boundary_terms(state, target_rate=rates)  # [n], [n, w]
     logit = lagged_logit(base, lags, cache.recent[reading], cap=model.boundary_cap)
     return Observation(state, logit, model.early_logits(state))
 

@@ -59,6 +59,7 @@ def segment(
     greedy: bool = False,
     generator: torch.Generator | None = None,
     piece: int = PIECE,
+    target_rate: float | None = None,
 ) -> Segmentation:
     """Draw the boundaries of a text of any length, in time and memory that grow as its length.
 
@@ -68,6 +69,7 @@ def segment(
         greedy: draw a boundary where its probability exceeds one half, and use no random numbers.
         generator: source of the random numbers, which are those that one forward pass would draw.
         piece: bytes to encode at once.
+        target_rate: boundaries per byte to aim at, where the model has ``rate_embedding``; None is the configured.
 
     Returns:
         Boundaries and their probabilities.
@@ -81,7 +83,7 @@ def segment(
     byte_ids = text_to_ids(text)
     if not len(byte_ids):
         raise ValueError("text must have at least 1 byte, got an empty text")
-    terms = policy_terms(model, byte_ids, piece=piece)
+    terms = policy_terms(model, byte_ids, piece=piece, target_rate=target_rate)
     boundaries = sample_boundaries(*terms, generator=generator, cap=model.boundary_cap, greedy=greedy)  # [1, T]
     probabilities = boundary_logits(*terms, boundaries, cap=model.boundary_cap).sigmoid()
     probabilities[:, 0] = 1.0
@@ -89,34 +91,42 @@ def segment(
 
 
 @torch.no_grad()
-def policy_terms(model: UNet, byte_ids: Tensor, *, piece: int = PIECE) -> BoundaryTerms:
+def policy_terms(
+    model: UNet, byte_ids: Tensor, *, piece: int = PIECE, target_rate: float | None = None
+) -> BoundaryTerms:
     """What the policy makes of each byte of a long text.
 
     Args:
         model: the U-Net.
         byte_ids: [T] the bytes.
         piece: bytes to encode at once.
+        target_rate: as for :func:`segment`.
 
     Returns:
         base [1, T] and lags [1, T, w], equal (to rounding) to those of one pass over the whole text.
     """
-    parts = [model.boundary_terms(states) for states in encode_pieces(model, byte_ids, piece=piece)]
+    pieces = encode_pieces(model, byte_ids, piece=piece, target_rate=target_rate)
+    parts = [model.boundary_terms(states, target_rate=target_rate) for states in pieces]
     return BoundaryTerms(*(torch.cat(columns, dim=1) for columns in zip(*parts, strict=True)))
 
 
 @torch.no_grad()
-def encode_pieces(model: UNet, byte_ids: Tensor, *, piece: int = PIECE) -> Iterator[Tensor]:
+def encode_pieces(
+    model: UNet, byte_ids: Tensor, *, piece: int = PIECE, target_rate: float | None = None
+) -> Iterator[Tensor]:
     """Encoder states [1, <= piece, D] of a long text, piece by piece; those of one pass over it, to rounding.
 
     Args:
         model: the U-Net.
         byte_ids: [T] the bytes.
         piece: bytes to encode at once.
+        target_rate: as for :func:`segment`.
     """
     piece = check_count("piece", piece)
     # Bytes that a state can depend on before its own.
     reach = model.config.num_encoder_layers * (model.config.window - 1) + model.config.bytes_before
     for start in range(0, len(byte_ids), piece):
         before = min(reach, start)
-        states = model.encode(byte_ids[None, start - before : start + piece].to(model.embedding.weight.device))
+        read = byte_ids[None, start - before : start + piece].to(model.embedding.weight.device)
+        states = model.encode(read, target_rate=target_rate)
         yield states[:, before:]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,7 @@ from rltok_rl.models.mixing import Mixing, give_back, policy_smoothing, pool_tok
 from rltok_rl.models.ngrams import NgramEmbedding
 from rltok_rl.models.pooling import Layout, token_layout
 from rltok_rl.models.pretrained import Pretrained
+from rltok_rl.models.rates import RateEmbedding, TargetRate, rate_logits, row_rates
 from rltok_rl.models.rotary import Rotary, rotary
 from rltok_rl.models.second_level import SecondDecisions, SecondLevel, run_tokens
 from rltok_rl.sampling import sample_boundaries
@@ -85,6 +86,7 @@ class UNet(Pretrained, nn.Module):
         self.ngrams = NgramEmbedding(config) if config.ngram_sizes else None
         self.token_pooling = SegmentPooling(config) if config.pooling == "attention" else None
         self.token_reading = TokenReading(config) if config.upsampling == "attention" else None
+        self.rate_embedding = RateEmbedding(config) if config.rate_embedding else None
         self.reset_parameters()
 
     @torch.no_grad()
@@ -101,6 +103,8 @@ class UNet(Pretrained, nn.Module):
         if self.second_level is not None and self.second_level.routing is not None:
             self.second_level.routing.reset_parameters()
         nn.init.normal_(self.embedding.weight, std=self.config.width**-0.5)  # unit size after sqrt(D)
+        if self.rate_embedding is not None:
+            nn.init.zeros_(self.rate_embedding.weight)
         for table in self.ngrams.parameters() if self.ngrams is not None else ():
             nn.init.normal_(table, std=self.config.width**-0.5)
         nn.init.normal_(self.final_head.projection.weight, std=0.02)  # first predictions close to uniform
@@ -108,15 +112,22 @@ class UNet(Pretrained, nn.Module):
 
     # The stages, in the order of the forward pass. Segmenters and the environment put their own work between them.
 
-    def encode(self, byte_ids: Tensor, *, cache: UNetCache | None = None) -> Tensor:
+    # With ``rate_embedding`` they take the target rate of the rows, one or [B]; None is the cache's, or the configured.
+
+    def encode(
+        self, byte_ids: Tensor, *, cache: UNetCache | None = None, target_rate: TargetRate | None = None
+    ) -> Tensor:
         """Byte states X (Eq. 1): [B, T] to [B, T, D]."""
         if cache is not None:
             cache.remember_bytes(byte_ids)
-        return self._run_bytes(self.encoder, self.embed(byte_ids), cache.encoder if cache else None)
+        rates = row_rates(self.config, _rates_of(target_rate, cache), byte_ids)
+        return self._run_bytes(self.encoder, self.embed(byte_ids, None, rates), cache.encoder if cache else None)
 
-    def boundary_terms(self, encoder_states: Tensor) -> BoundaryTerms:
+    def boundary_terms(self, encoder_states: Tensor, *, target_rate: TargetRate | None = None) -> BoundaryTerms:
         """What the policy makes of each byte (Eq. 21): [B, T, D] to base [B, T] and lags [B, T, w]."""
-        return self.boundary_head(self.encoder_norm(encoder_states))
+        rates = row_rates(self.config, target_rate, encoder_states[..., 0])
+        offset = None if rates is None else rate_logits(rates)
+        return self.boundary_head(self.encoder_norm(encoder_states), offset)
 
     def early_logits(self, encoder_states: Tensor) -> Tensor:
         """Next-byte logits that never saw a boundary (Eq. 14): [B, T, D] to [B, T, 256]."""
@@ -130,6 +141,7 @@ class UNet(Pretrained, nn.Module):
         layout: Layout = "padded",
         cache: UNetCache | None = None,
         mixing: Mixing | None = None,
+        target_rate: TargetRate | None = None,
     ) -> Tensor:
         """Pool, run the token layers, give tokens back to bytes, run the byte decoder (Eq. 3 to 6).
 
@@ -139,11 +151,13 @@ class UNet(Pretrained, nn.Module):
             layout: how ragged rows of tokens are laid out; results are equal.
             cache: an empty cache, to be left as if the window had been read byte by byte; needs padded tokens.
             mixing: what goes into tokens and comes of them, where that is not the model's own way.
+            target_rate: that of the rows, read where ``smoothing`` asks the policy.
 
         Returns:
             [B, T, D] decoder states.
         """
-        return self.decode_levels(encoder_states, boundaries, layout=layout, cache=cache, mixing=mixing).states
+        options: dict[str, Any] = {"layout": layout, "cache": cache, "mixing": mixing, "target_rate": target_rate}
+        return self.decode_levels(encoder_states, boundaries, **options).states
 
     def decode_levels(
         self,
@@ -153,10 +167,13 @@ class UNet(Pretrained, nn.Module):
         layout: Layout = "padded",
         cache: UNetCache | None = None,
         mixing: Mixing | None = None,
+        target_rate: TargetRate | None = None,
     ) -> Decoded:
         """As :meth:`decode`; beside the states, what the second level decided."""
         check_boundaries(boundaries, encoder_states.shape[:2])
-        mixing = self.own_mixing(encoder_states, boundaries.bool()) if mixing is None else mixing
+        if mixing is None:
+            rates = _rates_of(target_rate, cache)
+            mixing = self.own_mixing(encoder_states, boundaries.bool(), target_rate=rates)
         where = token_layout(boundaries.bool(), layout)
         pooling, reading = self._between(cache)
         tokens_in = pool_tokens(encoder_states, where, mixing, pooling)  # [B, S, D] or [N, D]
@@ -169,17 +186,25 @@ class UNet(Pretrained, nn.Module):
             cache.finish_window(encoder_states, updates, where, open_first=mixing.first_token is not None)
         return Decoded(self._run_bytes(self.decoder, mixed, cache.decoder if cache else None), second)
 
-    def own_mixing(self, encoder_states: Tensor, boundaries: Tensor, cache: UNetCache | None = None) -> Mixing:
+    def own_mixing(
+        self,
+        encoder_states: Tensor,
+        boundaries: Tensor,
+        cache: UNetCache | None = None,
+        *,
+        target_rate: TargetRate | None = None,
+    ) -> Mixing:
         """The model's own way from bytes to tokens and back: with ``smoothing``, by its policy's probabilities.
 
         Args:
             encoder_states: [B, T, D], X, of whole texts; [B, D] of a byte in each.
             boundaries: [B, T] bool; [B].
             cache: where single bytes stand; None for whole texts.
+            target_rate: that of the rows.
         """
         if self.config.smoothing == "none":
             return Mixing()
-        terms = self.boundary_terms(encoder_states)
+        terms = self.boundary_terms(encoder_states, target_rate=_rates_of(target_rate, cache))
         if cache is not None:
             logits, forced = lagged_logit(*terms, cache.recent, cap=self.boundary_cap), cache.position == 0
         else:
@@ -201,6 +226,7 @@ class UNet(Pretrained, nn.Module):
         greedy: bool = False,
         layout: Layout = "padded",
         cache: UNetCache | None = None,
+        target_rate: TargetRate | None = None,
     ) -> UNetOutput:
         """Run the whole model on a window of bytes.
 
@@ -212,6 +238,8 @@ class UNet(Pretrained, nn.Module):
             greedy: with ``boundaries=None``, draw a boundary where its probability exceeds one half.
             layout: ``"padded"`` or ``"packed"`` tokens.
             cache: filled while at it, see :func:`rltok_rl.models.incremental.prefill`.
+            target_rate: boundaries per byte to aim at, of all rows or [B] of each, where the model has
+                ``rate_embedding``; None is the configured rate. With a cache the rates are the cache's.
 
         Returns:
             States, logits and boundaries of every position.
@@ -219,6 +247,8 @@ class UNet(Pretrained, nn.Module):
         check_byte_ids(byte_ids, self.config.num_ids)
         if cache is not None:
             check_empty_cache(self, cache, byte_ids.shape)
+            if target_rate is not None:
+                raise ValueError("target_rate must be left out where a cache is given: new_cache takes it")
         if boundaries is not None:
             if greedy or uniforms is not None or generator is not None:
                 raise ValueError(
@@ -226,13 +256,14 @@ class UNet(Pretrained, nn.Module):
                 )
             check_boundaries(boundaries, byte_ids.shape)
             boundaries = boundaries.bool()
-        states = self.encode(byte_ids, cache=cache)
-        terms = self.boundary_terms(states)
+        rates = row_rates(self.config, _rates_of(target_rate, cache), byte_ids)
+        states = self.encode(byte_ids, cache=cache, target_rate=rates)
+        terms = self.boundary_terms(states, target_rate=rates)
         if boundaries is None:
             boundaries = sample_boundaries(
                 *terms, uniforms=uniforms, generator=generator, cap=self.boundary_cap, greedy=greedy
             )
-        decoded = self.decode_levels(states, boundaries, layout=layout, cache=cache)
+        decoded = self.decode_levels(states, boundaries, layout=layout, cache=cache, target_rate=rates)
         return UNetOutput(
             boundaries=boundaries,
             boundary_logits=boundary_logits(*terms, boundaries, cap=self.boundary_cap),
@@ -244,27 +275,34 @@ class UNet(Pretrained, nn.Module):
             second=decoded.second,
         )
 
-    def new_cache(self, num_rows: int) -> UNetCache:
-        """A cache for ``num_rows`` texts that fits this model: its sizes, dtype and device."""
+    def new_cache(self, num_rows: int, *, target_rate: TargetRate | None = None) -> UNetCache:
+        """A cache for ``num_rows`` texts that fits this model: its sizes, dtype and device, and the rows' rates."""
         weight = self.embedding.weight
-        return UNetCache.empty(self.config, num_rows, device=weight.device, dtype=weight.dtype)
+        cache = UNetCache.empty(self.config, num_rows, device=weight.device, dtype=weight.dtype)
+        if target_rate is not None:
+            cache.set_rates(row_rates(self.config, target_rate, cache.position))
+        return cache
 
     @property
     def boundary_cap(self) -> float | None:
         """The soft cap of boundary logits, None outside training."""
         return self.boundary_head.cap
 
-    def embed(self, byte_ids: Tensor, before: Tensor | None = None) -> Tensor:
+    def embed(self, byte_ids: Tensor, before: Tensor | None = None, rates: Tensor | None = None) -> Tensor:
         """Byte embeddings at unit size, with those of the n-grams that end there: [*B, T] to [*B, T, D].
 
         Args:
             byte_ids: [*B, T] the bytes.
             before: [*B, n - 1] the bytes before them, where n-grams are as long; None is the beginning of a text.
+            rates: [B] target rates of the rows, where the model is told them.
         """
         embedded = self.embedding(byte_ids.long())
         if self.ngrams is not None:
             embedded = self.ngrams(embedded, byte_ids, before)
-        return embedded * self.config.width**0.5
+        embedded = embedded * self.config.width**0.5
+        if self.rate_embedding is not None and rates is not None:
+            embedded = embedded + self.rate_embedding(rates)[:, None]
+        return embedded
 
     def byte_angles(self, positions: Tensor) -> Rotary:
         """Rotary angles of byte positions: [*L] to [*L, 1, head_size / 2]."""
@@ -289,6 +327,10 @@ class UNet(Pretrained, nn.Module):
         attend = partial(sliding_window_attention, window=self.config.window, cap=self.config.attention_cap)
         attend_at = cache.recording(attend) if cache else lambda _: attend
         return layers(x, self.byte_angles(torch.arange(x.shape[1], device=x.device)), attend_at)
+
+
+def _rates_of(target_rate: TargetRate | None, cache: UNetCache | None) -> TargetRate | None:
+    return cache.target_rate if target_rate is None and cache is not None else target_rate
 
 
 def parameter_counts(model: UNet) -> dict[str, int]:

@@ -91,8 +91,10 @@ class LocalFlips(ReturnEstimator):
         drawn = action.bool() | forced
         probs = logits.sigmoid()
         where, chance = self._choose((probs * (1 - probs)).masked_fill(forced, 0.0))  # [B, n, blocks] each
+        told = rollout.get("target_rate", None)  # [B, T, 1], one per row: rows are whole texts
+        rates = None if told is None else told[:, 0, 0]
         flipped, found = self._run_flipped(
-            states, drawn, probs, forced, where.masked_fill(chance == 0, -1), rollout["next", "byte"]
+            states, drawn, probs, forced, where.masked_fill(chance == 0, -1), rollout["next", "byte"], rates
         )
         gained = read(rollout, under_next("final_log_prob")) - self.price * drawn
         lost = gained.unsqueeze(1) - (found - self.price * flipped)  # [B, n, T]
@@ -134,7 +136,14 @@ class LocalFlips(ReturnEstimator):
         return torch.cat(gathered)
 
     def _run_flipped(
-        self, states: Tensor, drawn: Tensor, probs: Tensor, forced: Tensor, where: Tensor, revealed: Tensor
+        self,
+        states: Tensor,
+        drawn: Tensor,
+        probs: Tensor,
+        forced: Tensor,
+        where: Tensor,
+        revealed: Tensor,
+        rates: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """Boundaries and log-likelihoods [B, n, T] of the rows with flips; ``where`` is -1 in blocks without one."""
         count = self.num_flips
@@ -153,7 +162,7 @@ class LocalFlips(ReturnEstimator):
         target = where.flatten(0, 1) % (drawn.shape[1] + 1)  # [B n, blocks]
         other = F.pad(repeated((~drawn).long()), (0, 1)).gather(1, target)
         fixed = F.pad(fixed, (0, 1)).scatter(1, target, other)[:, :-1]
-        base, lags = self.model.boundary_terms(states)
+        base, lags = self.model.boundary_terms(states, target_rate=rates)
         flipped = sample_boundaries(
             repeated(base),
             repeated(lags),
@@ -162,7 +171,8 @@ class LocalFlips(ReturnEstimator):
             forced=fixed,
             force_first=False,
         )
-        decoded = self.model.decode(repeated(states), flipped)
+        of_rows = None if rates is None else repeated(rates)
+        decoded = self.model.decode(repeated(states), flipped, target_rate=of_rows)
         found = byte_log_prob(self.model.final_logits(decoded), repeated(revealed))
         return flipped.unflatten(0, (-1, count)), found.unflatten(0, (-1, count))
 

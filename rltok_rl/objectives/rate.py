@@ -34,6 +34,9 @@ class RateLoss(StepLoss):
     Writes ``loss_rate``, and the figures ``rate`` (boundaries per free decision), ``mean_prob``, and ``push``, the
     coefficient or price of a control that remembers.
 
+    Where the rollout has targets of its own (``target_rate``, of models with ``rate_embedding``), each step's target is
+    that one, and ``target`` is not read; only ``"logit_pressure"`` can follow several.
+
     Args:
         target: boundaries per byte, in (0, 1).
         control: a key of :data:`~rltok_rl.functional.rate.RATE_CONTROLS`, ``"pi"`` or ``"price"``.
@@ -54,6 +57,7 @@ class RateLoss(StepLoss):
         logits: NestedKey = "logits"
         action: NestedKey = "action"
         forced: NestedKey = "forced"
+        target_rate: NestedKey = "target_rate"
 
     default_keys = _AcceptedKeys
     tensor_keys: _AcceptedKeys
@@ -104,9 +108,17 @@ class RateLoss(StepLoss):
         mask = free
         if self.ends == "released":
             logits, boundaries, mask = self._with_ends(tensordict, logits, boundaries)
+        target: Any = self.target_rate
+        if tensordict.get(keys.target_rate, None) is not None:
+            target = read(tensordict, keys.target_rate)
+            if self.control != "logit_pressure":
+                raise ValueError(
+                    f"control must be 'logit_pressure' where each text has a target rate of its own, got "
+                    f"{self.control!r}; a rollout without 'target_rate' has one target for all"
+                )
         if self.control in RATE_CONTROLS:
             control = RATE_CONTROLS[self.control]
-            loss = control(logits, boundaries, self.target_rate, mask=mask, process_group=self.process_group)
+            loss = control(logits, boundaries, target, mask=mask, process_group=self.process_group)
         else:
             loss = self._remembering(logits, mask)
         return TensorDict({"loss_rate": loss, **figures, "push": self.push.clone()})

@@ -9,7 +9,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from rltok_rl.agents import LearnedBoundaryActor
 
-from rltok_rl.objectives import BoundaryClipPPOLoss, EntropyBonus, JointLoss
+from rltok_rl.objectives import BoundaryClipPPOLoss, EntropyBonus, JointLoss, RateLoss
 
 from .conftest import make_model, make_rollout
 
@@ -32,8 +32,12 @@ def gradients(rows: slice, group) -> dict[str, torch.Tensor]:
     stored = rollout.detach()
     shift = 0.3 * torch.randn(6, 12, generator=torch.Generator().manual_seed(4))
     stored["action_log_prob"] = stored["action_log_prob"] + shift[rows]
+    # Targets of several texts: one that both processes know, and of each one that the other does not.
+    rates = torch.tensor([0.2, 0.2, 0.5, 0.5, 0.2, 0.1])
+    rated = rollout.clone().set("target_rate", rates[rows, None, None].expand(-1, 12, 1).clone())
+    alone = JointLoss({"rate": RateLoss(0.3, process_group=group)})
     found: dict[str, torch.Tensor] = {}
-    for name, loss, given in (("joint", joint, rollout), ("ppo", ppo, stored)):
+    for name, loss, given in (("joint", joint, rollout), ("rates", alone, rated), ("ppo", ppo, stored)):
         out = loss(given)
         total = sum(value for key, value in out.items() if key.startswith("loss_"))
         grads = torch.autograd.grad(total, list(model.parameters()), materialize_grads=True, retain_graph=True)

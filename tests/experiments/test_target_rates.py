@@ -1,0 +1,86 @@
+"""One model at several target rates, from the configuration and in the commands."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from rltok_rl.experiments import evaluate, generate, segment
+from rltok_rl.experiments.build import make_trainer
+
+from rltok_rl import UNet, preset
+
+from .configured import QUICK, configured
+
+TOLD = "model.overrides.rate_embedding=true"
+RATES = "actor.rates=[0.1,0.4]"
+TEXT = "to be or not to be, that is the question. " * 5
+
+
+@pytest.mark.parametrize("more", [[], ["compute.micro_batches=2"], ["loss=ppo", "loss.policy_epochs=2"]])
+def test_a_training_reads_texts_at_their_own_rates(more):
+    """Also in micro-batches and in further epochs, which encode stored windows again."""
+    trainer, _ = make_trainer(configured(*QUICK, TOLD, RATES, *more))
+    assert trainer.env.target_rates == (0.1, 0.4) and trainer.alarms.target_rate is None
+    before = trainer.model.rate_embedding.weight.clone()
+    for _ in range(2):
+        figures = trainer.update()
+        assert all(torch.isfinite(torch.tensor(value)) for value in figures.values())
+    assert (trainer.model.rate_embedding.weight != before).any()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([RATES], r"target_rates must be None where the model has one rate .*got \(0.1, 0.4\)"),
+        ([TOLD, "actor.rates=[0.4,0.1]"], r"target_rates must be \(low, high\) with 0 < low <= high < 1"),
+        ([TOLD, "actor.rates=[0.1]"], r"actor.rates must be \[low, high\] .*got \[0.1\]"),
+        ([TOLD, RATES, "actor=random"], "actor.rates belongs to 'learned', got .* with 'random'"),
+        ([TOLD, RATES, "segmenter=whitespace"], "actor.rates belongs to the learned policy, got .*'whitespace'"),
+        ([TOLD, RATES, "rate.control=ratio"], "rate.control must be 'logit_pressure' with actor.rates, got 'ratio'"),
+    ],
+)
+def test_what_cannot_follow_rates_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        make_trainer(configured(*QUICK, *options))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> str:
+    torch.manual_seed(0)
+    model = UNet(preset("tiny", rate_embedding=True))
+    return str(model.save_pretrained(tmp_path_factory.mktemp("models") / "told"))
+
+
+@pytest.fixture
+def file(tmp_path) -> str:
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT)
+    return str(path)
+
+
+def test_commands_draw_boundaries_at_a_rate(folder, file, capsys):
+    """A fresh model keeps to what it is asked, in three commands."""
+    for rate in ("0.05", "0.7"):
+        segment.main([folder, file, "--rate", rate, "--colour", "never"])
+        evaluate.main([folder, file, "--rate", rate, "--json"])
+        generate.main([folder, TEXT, "--rate", rate, "--bytes", "200", "--show-boundaries", "--seed", "3"])
+        shown = capsys.readouterr().out
+        lines, rest = shown.split("\n", 1)
+        figures, end = json.JSONDecoder().raw_decode(rest)
+        assert figures["target_rate"] == float(rate)
+        drawn = (lines.count("|") / len(TEXT), figures["rate"], rest[end:].count("|") / (len(TEXT) + 200))
+        assert drawn == pytest.approx([float(rate)] * 3, abs=0.1)
+
+
+@pytest.mark.parametrize("command", [segment, evaluate, generate])
+def test_wrong_rates_are_refused(folder, file, command, capsys, tmp_path):
+    plain = str(UNet(preset("tiny")).save_pretrained(tmp_path / "plain"))
+    for model, rate, message in (
+        (folder, "1.5", "argument --rate: target_rate must lie strictly between 0 and 1, got 1.5"),
+        (plain, "0.3", "argument --rate: target_rate must be left out where the model has one rate"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            command.main([model, file, "--rate", rate])
+        assert ended.value.code == 2 and message in capsys.readouterr().err

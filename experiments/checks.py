@@ -90,7 +90,8 @@ def check_policy(arguments: Sequence[str]) -> None:
         ValueError: actor=uniform belongs to a policy that is learned, got segmenter=hnet
     """
     given = [argument.lstrip("+~").partition("=")[::2] for argument in arguments if "=" in argument]
-    drawing, heeded = _drawing(given, "segmenter"), _OF_ALL
+    heeded: tuple[str, ...] = _OF_ALL
+    drawing = _drawing(given, "segmenter")
     if drawing is None:
         drawing, heeded = _drawing(given, "actor"), (*_OF_ALL, *_OF_RULES)
     if drawing is None:

@@ -66,7 +66,7 @@ def write_page(folder: Path, command: str | None = None) -> Path | None:
     if command is None:
         command = json.loads((folder / TABLE).read_text())["command"] if (folder / TABLE).exists() else ""
     shown = [{k: v for k, v in row.items() if k not in ("counts", "nats")} for row in rows]
-    content = {"command": without_folders(command), "machine": machine("cpu"), "systems": shown}
+    content: dict[str, Any] = {"command": without_folders(command), "machine": machine("cpu"), "systems": shown}
     _replace(folder / TABLE, json.dumps(content, indent=1) + "\n")
     draw_loss_against_flops({name: (run.history, run.held_out) for name, run in done.items()}, folder / FIGURE)
     _replace(folder / PAGE, page(rows, done, folder, content["command"]))

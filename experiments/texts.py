@@ -64,7 +64,7 @@ def read_texts(data: DataConfig, *, seed: int = 0) -> Texts:
         _refuse_options(data)
         memory = TextSource(BUILT_IN[data.source]())
         source: DocumentSource = memory
-        sha256 = hashlib.sha256(memory.bytes.numpy()).hexdigest()
+        sha256 = hashlib.sha256(memory.bytes.numpy().tobytes()).hexdigest()
         dropped = ""
     else:
         source = cache = _cached(data)

@@ -266,7 +266,7 @@ class ByteBoundaryEnv(EnvBase):
         if self.observe_entropy:
             observation["early_entropy"] = prediction_entropy(seen["early_logits"])[:, None]
         if cache.target_rate is not None:
-            observation["target_rate"] = cache.target_rate[:, None]
+            observation["target_rate"] = cache.target_rate[:, None].clone()  # those handed out share nothing
         return {name: values.reshape((*self.batch_size, *values.shape[1:])) for name, values in observation.items()}
 
     @torch.no_grad()

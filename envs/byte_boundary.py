@@ -291,7 +291,7 @@ class ByteBoundaryEnv(EnvBase):
         if "second_probability" in seen:
             observation["second_probability"] = seen["second_probability"][:, None]
         if cache.target_rate is not None:
-            observation["target_rate"] = cache.target_rate[:, None]
+            observation["target_rate"] = cache.target_rate[:, None].clone()  # those handed out share nothing
         return {name: values.reshape((*self.batch_size, *values.shape[1:])) for name, values in observation.items()}
 
     @torch.no_grad()

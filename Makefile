@@ -7,6 +7,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 SOURCES := rltok_rl envs agents experiments tests
+# Test files go to as many processes as there are cores, at most four; what one file prepares stays in one process.
+SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check bench estimator-study rate-study learn soak gpu-test gpu-bench format clean
@@ -18,7 +20,7 @@ demo: $(VENV)/.ready-fast ## train boundary policies in minutes, show what they 
 	$(BIN)/python -m rltok_rl.experiments.demo
 
 test: $(VENV)/.ready-test ## run all tests, doctests included
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
 
 check: $(VENV)/.ready-dev ## lint, formatting, types, doctests, import directions
 	$(BIN)/ruff check $(SOURCES)
@@ -42,7 +44,7 @@ rate-study: $(VENV)/.ready-bench ## how each rate control holds its target: tabl
 	$(BIN)/python -m rltok_rl.experiments.studies.rate_control --out experiments/results/rate-control
 
 learn: $(VENV)/.ready-bench ## whether policies find the best boundaries of languages that know theirs: table and figure
-	$(BIN)/python -m rltok_rl.experiments.studies.learn out=experiments/results/learn
+	$(BIN)/python -m rltok_rl.experiments.studies.learn other_seeds=1 out=experiments/results/learn
 
 soak: $(VENV)/.ready-fast ## kill a training a hundred times, and compare it with one that was left alone
 	$(BIN)/python -m rltok_rl.experiments.soak --kills 100

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,13 @@ import torch
 _MISSING = [name for name in ("tensordict", "torchrl", "gymnasium") if importlib.util.find_spec(name) is None]
 _NEED_THEM = {"agents", "data", "diagnostics", "envs", "experiments", "laws", "objectives", "training"}
 _NEED_THEM |= {"test_doctests.py", "test_packaging.py", "test_tutorials.py"}
+
+
+# Tests that run side by side share the cores, and so do the processes that they start.
+if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
+    _THREADS = max(1, (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
+    os.environ.setdefault("OMP_NUM_THREADS", str(_THREADS))
+    torch.set_num_threads(_THREADS)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -96,9 +96,9 @@ def page(found: dict[str, Any], runs: list[str], *, machine: str) -> str:
     written = english["continuation"]
     parts = [
         "# The demo",
-        f"{clock(found['seconds'])} on {machine}. Two parts; in each, two models of "
-        f"{english['parameters']:,} parameters from the same weights read the same bytes: "
-        f"{sizes['recall']['total_bytes']:,} of the language, {sizes['english']['total_bytes']:,} of English.",
+        f"{clock(found['seconds'])} on {machine}. Two parts; in each, two models from the same weights read the same "
+        f"bytes: {recall['parameters']:,} parameters and {sizes['recall']['total_bytes']:,} bytes of the language, "
+        f"{english['parameters']:,} parameters and {sizes['english']['total_bytes']:,} bytes of English.",
         "![Share of what tokens can earn, bits per byte, and text with its boundaries](demo.png)",
         "## Found\n\n" + markdown(["on held-out text", "learned", "evenly spaced"], rows),
         f"In the language a boundary right after a value is drawn with probability {places['after_value']:.3f}, "

@@ -51,6 +51,8 @@ def test_every_part_leaves_what_it_says(quick):
 def test_what_is_said_was_measured(quick):
     ran, folder = quick
     found = json.loads((folder / "demo.json").read_text())
+    for part in ("recall", "english"):
+        assert f"{found[f'{part}_findings']['parameters']:,} parameters" in (folder / "report.md").read_text()
     for name in ("learned", "uniform"):
         # The last look of the training itself, by another way to the same model.
         for part, key in (("recall", "share"), ("english", "bits_per_byte")):

@@ -26,6 +26,7 @@ from rltok_rl.training.distributed import Processes, Refused
 from rltok_rl.training.files import claim_folder
 from rltok_rl.training.progress import MetricsTable
 
+from ..layout import ROOT
 from ..training.test_loggers import Recording
 from .configured import QUICK, configured
 
@@ -55,6 +56,9 @@ def test_the_command_runs(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "100%" in done.stderr and str(tmp_path / "run" / "report.md") in done.stdout
+    left = {path.name for path in (tmp_path / "run").iterdir()}
+    told = {name for name in left if f"`{name}" in (ROOT / "docs" / "runs.md").read_text()}
+    assert left == told, "docs/runs.md has a row for every file of a run"
 
 
 def metrics(folder: Path) -> str:

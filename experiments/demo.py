@@ -16,6 +16,7 @@ import json
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,6 @@ RECALL = Part(
         "data.num_rows=16",
         "model.overrides.target_rate=0.15",
         "++model.overrides.boundary_scale=0.125",
-        "rate.coefficient=0.05",
     ),
     least_bytes=1_228_800,
     most_bytes=1_740_800,
@@ -69,11 +69,11 @@ ENGLISH = Part(
         "data.held_out=0.05",
         "data.num_rows=16",
         "data.num_steps=128",
-        "rate.coefficient=0.06",
     ),
     least_bytes=409_600,
     most_bytes=4_096_000,
     share=1.0,
+    policy=("rate.coefficient=0.06",),
 )
 _QUICK = ("data.num_rows=4", "data.num_steps=64", "snapshots.num_bytes=80")
 
@@ -144,7 +144,7 @@ class Demo:
         """The part as it is trained."""
         if not self.quick:
             return part
-        return Part(part.name, (*part.overrides, *_QUICK), 1024, 1024, part.share)
+        return replace(part, overrides=(*part.overrides, *_QUICK), least_bytes=1024, most_bytes=1024)
 
     def decided(self, part: Part) -> dict[str, Any]:
         """How much to train on: noted the first time, and kept."""

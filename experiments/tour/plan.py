@@ -32,6 +32,8 @@ class Part:
     """More than these change little."""
     share: float
     """Of the time that is left when it begins."""
+    policy: tuple[str, ...] = ()
+    """What is asked of the learned policy besides; even spacing has none."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def overrides_of(part: Part, actor: Actor, *, total_bytes: int, out: Path, threa
     warm_up = total_bytes // 14
     return [
         *part.overrides,
-        *actor.overrides,
+        *(actor.overrides or part.policy),
         f"optim.total_bytes={total_bytes}",
         f"optim.warm_up_bytes={warm_up}",
         f"compute.threads={threads}",

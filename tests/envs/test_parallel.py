@@ -271,7 +271,7 @@ def test_texts_of_one_length_are_read_together(model, monkeypatch):
     source = TextSource([LONG, *(LONG[i : i + 9] for i in range(400))], short_documents="whole")
     env = ByteBoundaryEnv(model, source, num_steps=60, batch_size=(8,), seed=3)
     read, encode = [], model.encode
-    monkeypatch.setattr(model, "encode", lambda ids: read.append(ids.shape) or encode(ids))
+    monkeypatch.setattr(model, "encode", lambda ids, **options: read.append(ids.shape) or encode(ids, **options))
     parallel = env.parallel_rollout(max_steps=120, actions=(torch.rand(8, 120) < 0.3).long())
     assert len(read) > 1
     places = sum(rows * (length - 1) for rows, length in read)

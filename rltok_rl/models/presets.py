@@ -1,4 +1,4 @@
-"""The paper's models by name, and two small ones for a CPU.
+"""The paper's models by name, and three small ones for a CPU.
 
 ``paper-*`` are the columns of Table 2; ``released-*`` are further sizes of the authors' released configurations.
 The number in a name counts what a model holds: the embedding (256 bytes and 64 special ids), all layers, both
@@ -45,6 +45,14 @@ PRESETS: dict[str, dict[str, Any]] = {
         "num_encoder_layers": 2,
         "num_token_layers": 4,
         "num_decoder_layers": 2,
+    },
+    "pocket": {  # of the model that comes with the package
+        "width": 192,
+        "num_heads": 3,
+        "num_encoder_layers": 1,
+        "num_token_layers": 3,
+        "num_decoder_layers": 2,
+        "window": 16,
     },
     "tiny": {
         "width": 64,

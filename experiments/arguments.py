@@ -13,8 +13,11 @@ import torch
 from rltok_rl.agents.segmenters import Segmenter, load_segmenter
 
 from rltok_rl.models import UNet
-from rltok_rl.models.pretrained import model_folder
+from rltok_rl.models.pretrained import PACKAGED, model_folder
 from rltok_rl.models.rates import row_rates
+
+DEFAULT = "pocket"
+"""The model of commands that are not told of another."""
 
 
 def whole_number(minimum: int) -> Callable[[str], int]:
@@ -40,9 +43,22 @@ def whole_number(minimum: int) -> Callable[[str], int]:
     return parse
 
 
+_MODELS = f"folder of save_pretrained, folder of a run, hub id, or {', '.join(PACKAGED)}, which comes with the package"
+
+
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Declare the model and where it runs."""
-    parser.add_argument("model", metavar="MODEL", help="folder of save_pretrained, folder of a run, or hub id")
+    parser.add_argument("model", metavar="MODEL", help=_MODELS)
+    _add_device(parser)
+
+
+def add_model_option(parser: argparse.ArgumentParser) -> None:
+    """Declare the model of commands that are about a text: where none is named, one comes with the package."""
+    parser.add_argument("--model", metavar="MODEL", default=DEFAULT, help=f"{_MODELS} (default: {DEFAULT})")
+    _add_device(parser)
+
+
+def _add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="cpu", help="where to run it: cpu (default), cuda, cuda:1, mps")
 
 

@@ -1,7 +1,7 @@
 r"""Write on from a prompt, byte by byte.
 
-    rltok generate runs/mine "It is a truth" --bytes 400 --temperature 0.8
-    rltok generate runs/mine "It is a truth" --show-boundaries
+    rltok generate "It is a truth" --bytes 400 --temperature 0.8
+    rltok generate "It is a truth" --show-boundaries --model runs/mine
 
 Text is written as soon as its characters are complete. What is no UTF-8, and control characters other than newline, are
 written as \xNN, so that no terminal is upset; --raw writes the bytes as they are.
@@ -18,7 +18,7 @@ import torch
 from rltok_rl.agents.segmenters import write_on
 from rltok_rl.experiments.arguments import (
     add_drawing,
-    add_model,
+    add_model_option,
     add_rate,
     check_rate,
     command,
@@ -50,8 +50,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="rltok generate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    add_model(parser)
     parser.add_argument("prompt", metavar="PROMPT", help="what to write on from, at least one byte; - is stdin")
+    add_model_option(parser)
     parser.add_argument("--bytes", type=whole_number(0), default=200, help="how many to write (default: 200)")
     parser.add_argument("--temperature", type=float, default=1.0, help="0 takes the likeliest byte (default: 1)")
     parser.add_argument("--top-k", type=int, help="only the k likeliest bytes")

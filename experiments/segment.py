@@ -1,9 +1,9 @@
 """Show where a model ends its tokens.
 
-    rltok segment runs/mine notes.txt
-    echo "to be or not to be" | rltok segment runs/mine --greedy
-    rltok segment runs/mine notes.txt --rate 0.3
-    rltok segment runs/mine notes.txt --format json | head
+    rltok segment "to be or not to be"
+    rltok segment --file notes.txt --model runs/mine
+    echo "to be or not to be" | rltok segment --model runs/mine --greedy
+    rltok segment --file notes.txt --format json | head
 
 As text, a | follows each boundary, coloured by how likely it was. As json, each line is a token: start and end in
 bytes, its text (null where it is no UTF-8 by itself), its bytes in hex, whether a boundary ends it, and the probability
@@ -14,15 +14,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 from rltok_rl.agents.segmenters import segment_text
 from rltok_rl.experiments.arguments import (
     add_drawing,
-    add_model,
+    add_model_option,
     add_rate,
     check_rate,
     command,
@@ -65,20 +67,34 @@ def token_records(drawn: Segmentation) -> Iterator[dict[str, Any]]:
         }
 
 
+def given_text(parser: argparse.ArgumentParser, options: argparse.Namespace) -> bytes:
+    """The text that was written out, or what the file or standard input holds."""
+    if options.text is not None and options.file is not None:
+        parser.error("argument --file: not allowed with TEXT")
+    if options.file is not None or options.text in (None, "-"):
+        return read_bytes(parser, options.file or "-")
+    if not options.text:
+        parser.error("argument TEXT: must have at least 1 byte, got none")
+    if Path(options.text).is_file():
+        print(f"reading {options.text!r} as it stands; --file reads what is in it", file=sys.stderr)
+    return os.fsencode(options.text)
+
+
 @command
 def main(arguments: list[str] | None = None) -> int:
     """Command line."""
     parser = argparse.ArgumentParser(
         prog="rltok segment", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    add_model(parser)
-    parser.add_argument("file", metavar="FILE", nargs="?", default="-", help="text to read; - (default) is stdin")
+    parser.add_argument("text", metavar="TEXT", nargs="?", help="what to read; - (default) is standard input")
+    parser.add_argument("--file", help="read this file instead")
+    add_model_option(parser)
     add_drawing(parser)
     add_rate(parser)
     parser.add_argument("--format", choices=("text", "json"), default="text", help="what to write (default: text)")
     parser.add_argument("--colour", choices=("auto", "always", "never"), default="auto", help="of text")
     options = parser.parse_args(arguments)
-    text = read_bytes(parser, options.file)
+    text = given_text(parser, options)
     model = load_model(parser, options)
     generator = torch.Generator(options.device).manual_seed(options.seed)
     segmenter = find_segmenter(parser, options, model)

@@ -220,7 +220,7 @@ def main() -> None:
         check_policy(sys.argv[1:])
         check_folder(sys.argv[1:])
     except (ValueError, OSError) as error:
-        sys.exit(str(error) if main_speaks() else 1)
+        _end(str(error))
     sys.argv[1:] = allow_new(sys.argv[1:])
     if main_speaks():
         configured()

@@ -103,7 +103,7 @@ def summary(screen: Screen, folder: Path, found: dict[str, Any], paths: Sequence
     rltok = _rltok()
     for command, what in (
         (f"{rltok} eval {run}", "bits per byte, and where boundaries lie"),
-        (f"{rltok} generate {run} 'The '", "write with it"),
+        (f"{rltok} generate 'The ' --model {run}", "write with it"),
         (f"{rltok} train experiment=lexicon", "words without spaces between them"),
         (f"{rltok} train experiment=recall estimator=return", "the same with another estimator"),
     ):

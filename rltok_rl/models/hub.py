@@ -15,7 +15,7 @@ from huggingface_hub import PyTorchModelHubMixin, hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, HFValidationError
 
 from rltok_rl.models.config import UNetConfig
-from rltok_rl.models.pretrained import model_folder
+from rltok_rl.models.pretrained import SOURCES, model_folder
 from rltok_rl.models.weights import read_weights, write_weights
 from rltok_rl.version import __version__
 
@@ -46,7 +46,8 @@ print(out.boundaries, out.boundary_logits.sigmoid())  # [1, T] where tokens end,
 print(generate(model, "It is ", max_bytes=100).texts)
 ```
 
-Or from a shell: `rltok segment`, `rltok generate` and `rltok eval`, each followed by the folder or the id.
+Or from a shell: `rltok segment TEXT --model MODEL`, `rltok generate TEXT --model MODEL` and `rltok eval MODEL TEXT`,
+where MODEL is the folder or the id.
 
 `config.json` holds the fields of `UNetConfig`, `model.safetensors` the weights.
 """
@@ -152,6 +153,6 @@ def load(model_class: type, source: str | Path, *, device: torch.device, **where
             raise
         first = str(error).strip().splitlines()
         raise FileNotFoundError(
-            f"source must be a folder of save_pretrained, a run's folder or a hub id (user/name), got {str(source)!r}: "
-            f"there is no such folder, and the hub gave nothing ({type(error).__name__}: {first[0] if first else ''})"
+            f"source must be {SOURCES}, got {str(source)!r}: there is no such folder, "
+            f"and the hub gave nothing ({type(error).__name__}: {first[0] if first else ''})"
         ) from error

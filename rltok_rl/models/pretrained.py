@@ -13,6 +13,11 @@ import torch
 
 _Model = TypeVar("_Model", bound="Pretrained")
 
+PACKAGED = {"pocket": Path(__file__).parents[1] / "assets" / "pocket"}
+"""Models that come with the package: their names, and where they are."""
+
+SOURCES = f"a folder of save_pretrained, a run's folder, a hub id (user/name) or one of {[*PACKAGED]}"
+
 
 class Pretrained:
     """What a U-Net inherits to be saved and loaded.
@@ -96,8 +101,9 @@ class Pretrained:
         No random numbers are drawn, and nothing is loaded that does not fit.
 
         Args:
-            source: a folder of :meth:`save_pretrained`, the folder of a training run (its ``model`` is taken), or the
-                id of a repository of the hub. A folder needs no network.
+            source: a folder of :meth:`save_pretrained`, the folder of a training run (its ``model`` is taken), the
+                id of a repository of the hub, or the name of a model that comes with the package (:data:`PACKAGED`),
+                where there is no folder of that name. A folder needs no network.
             device: where to put the weights.
             revision: branch, tag or commit of the repository.
             cache_dir: where files of the hub are kept.
@@ -135,13 +141,12 @@ def model_folder(source: str | Path) -> Path | None:
             f"source must be a folder or a hub id, got the file {path}; its folder is {path.parent}"
         )
     if not path.is_dir():
+        if str(source) in PACKAGED:
+            return PACKAGED[str(source)]
         # A hub id is "user/name". What begins in a folder that is there was meant to be one: the hub is not bothered.
         if len(path.parts) == 2 and not Path(path.parts[0]).is_dir():
             return None
-        raise FileNotFoundError(
-            f"source must be a folder of save_pretrained, a run's folder or a hub id (user/name), got {str(source)!r}: "
-            f"there is no such folder"
-        )
+        raise FileNotFoundError(f"source must be {SOURCES}, got {str(source)!r}: there is no such folder")
     for folder in (path, path / "model"):
         if (folder / "config.json").is_file():
             return folder

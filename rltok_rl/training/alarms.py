@@ -75,7 +75,7 @@ class Alarms:
                     "high",
                     rate > high,
                     f"nearly every byte has a boundary (rate {rate:.3f}): raise the rate loss's coefficient, "
-                    f"or hold the rate by control='hinge' or 'price'",
+                    f"or hold it with another rate control (rate=hinge, rate=price)",
                 )
             )
         if entropy is not None:

@@ -61,6 +61,11 @@ def refused(command, arguments, capsys) -> str:
     return capsys.readouterr().err
 
 
+def named(command, folder, file) -> list:
+    """A model and a text as the command wants them."""
+    return [folder, file] if command is evaluate else [file, "--model", folder]
+
+
 # segment
 
 
@@ -69,7 +74,8 @@ def test_segment_shows_the_boundaries_of_the_model(model, folder, file, capsys):
     probabilities = out.boundary_logits.sigmoid()[0].tolist()
     probabilities[0] = 1.0
     for colour in (False, True):
-        assert segment.main([folder, file, "--seed", "4", "--colour", "always" if colour else "never"]) == 0
+        options = ["--model", folder, "--seed", "4", "--colour", "always" if colour else "never"]
+        assert segment.main(["--file", file, *options]) == 0
         expected = boundary_text(TEXT.encode(), out.boundaries[0].tolist(), probabilities, colour=colour)
         assert capsys.readouterr().out == expected + "\n"
 
@@ -77,7 +83,7 @@ def test_segment_shows_the_boundaries_of_the_model(model, folder, file, capsys):
 def test_segment_reads_standard_input_and_draws_greedily(model, folder, stdin, capsys):
     out = model(text_to_ids(TEXT)[None], greedy=True)
     expected = boundary_text(TEXT.encode(), out.boundaries[0].tolist(), colour=False)
-    for arguments in ([folder, "--greedy"], [folder, "-", "--greedy"]):
+    for arguments in (["--model", folder, "--greedy"], ["-", "--model", folder, "--greedy"]):
         stdin(TEXT.encode())
         assert segment.main(arguments) == 0
         assert capsys.readouterr().out == expected + "\n"
@@ -86,7 +92,7 @@ def test_segment_reads_standard_input_and_draws_greedily(model, folder, stdin, c
 def test_segment_writes_tokens_as_json_lines(model, folder, tmp_path, capsys):
     content = TEXT.encode() + b"\xff\x00" + TEXT.encode()
     (tmp_path / "bytes").write_bytes(content)
-    assert segment.main([folder, str(tmp_path / "bytes"), "--format", "json"]) == 0
+    assert segment.main(["--file", str(tmp_path / "bytes"), "--model", folder, "--format", "json"]) == 0
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert b"".join(bytes.fromhex(r["hex"]) for r in records) == content
     assert [r["start"] for r in records] == [0, *(r["end"] for r in records[:-1])]
@@ -105,11 +111,11 @@ def test_segment_writes_tokens_as_json_lines(model, folder, tmp_path, capsys):
 def test_colours_are_for_terminals(folder, file, capsys, monkeypatch):
     for name, value, coloured in (("FORCE_COLOR", "1", True), ("NO_COLOR", "1", False)):  # both: the second wins
         monkeypatch.setenv(name, value)
-        segment.main([folder, file])
+        segment.main(["--file", file, "--model", folder])
         assert ("\x1b[" in capsys.readouterr().out) is coloured
     monkeypatch.delenv("FORCE_COLOR")
     monkeypatch.delenv("NO_COLOR")
-    segment.main([folder, file])
+    segment.main(["--file", file, "--model", folder])
     assert "\x1b[" not in capsys.readouterr().out
 
 
@@ -121,7 +127,7 @@ def written(model: UNet, prompt: bytes, **options) -> bytes:
 
 
 def test_generate_writes_what_stream_gives(model, folder, capsysbinary):
-    assert generate.main([folder, "To be é", "--bytes", "60", "--seed", "3", "--top-k", "30"]) == 0
+    assert generate.main(["To be é", "--model", folder, "--bytes", "60", "--seed", "3", "--top-k", "30"]) == 0
     prompt = "To be é".encode()
     content = prompt + written(model, prompt, max_bytes=60, top_k=30, seed=3)
     shown = boundary_text(content, [0] * len(content), colour=False)
@@ -129,7 +135,7 @@ def test_generate_writes_what_stream_gives(model, folder, capsysbinary):
 
 
 def test_generate_writes_bytes_as_they_are(model, folder, capsysbinary):
-    assert generate.main([folder, "To be", "--bytes", "50", "--raw", "--temperature", "2"]) == 0
+    assert generate.main(["To be", "--model", folder, "--bytes", "50", "--raw", "--temperature", "2"]) == 0
     content = written(model, b"To be", max_bytes=50, temperature=2.0)
     assert capsysbinary.readouterr().out == content
     with pytest.raises(UnicodeDecodeError):  # so that the claim is not empty
@@ -139,7 +145,8 @@ def test_generate_writes_bytes_as_they_are(model, folder, capsysbinary):
 @pytest.mark.parametrize("how", [[], ["--greedy"]])
 def test_generate_shows_the_boundaries_that_it_drew(model, folder, how, capsys):
     prompt = b"To be, or not to be"
-    assert generate.main([folder, prompt.decode(), "--bytes", "40", "--top-p", "0.9", "--show-boundaries", *how]) == 0
+    options = ["--model", folder, "--bytes", "40", "--top-p", "0.9", "--show-boundaries"]
+    assert generate.main([prompt.decode(), *options, *how]) == 0
     mode = "greedy" if how else "sample"
     steps = list(stream(model, prompt, max_bytes=40, top_p=0.9, boundaries=mode, generator=seeded()))
     given = model(torch.tensor(list(prompt))[None], greedy=bool(how), generator=None if how else seeded()).boundaries
@@ -157,14 +164,14 @@ def test_generate_streams(folder, monkeypatch):
             seen.append(self.getvalue())
 
     monkeypatch.setattr(sys, "stdout", Out())
-    generate.main([folder, "ab", "--bytes", "5"])
+    generate.main(["ab", "--model", folder, "--bytes", "5"])
     assert seen[0] == "ab" and len({len(s) for s in seen}) >= 5
 
 
 def test_generate_takes_any_bytes_as_a_prompt(folder, stdin, capsys):
     stdin(b"\xff a")
-    assert generate.main([folder, "-", "--bytes", "0"]) == 0
-    assert generate.main([folder, os.fsdecode(b"\xff a"), "--bytes", "0"]) == 0
+    assert generate.main(["-", "--model", folder, "--bytes", "0"]) == 0
+    assert generate.main([os.fsdecode(b"\xff a"), "--model", folder, "--bytes", "0"]) == 0
     assert capsys.readouterr().out == "\\xff a\n" * 2
 
 
@@ -234,9 +241,9 @@ def test_models_that_cannot_be_had_are_refused(command, tmp_path, file, capsys, 
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     (tmp_path / "empty").mkdir()
-    said = refused(command, [tmp_path / "empty", file], capsys)
+    said = refused(command, named(command, tmp_path / "empty", file), capsys)
     assert "argument MODEL: " in said and "must hold config.json" in said
-    said = refused(command, [tmp_path / "none", file], capsys)
+    said = refused(command, named(command, tmp_path / "none", file), capsys)
     assert "there is no such folder" in said and "Traceback" not in said
 
 
@@ -258,20 +265,21 @@ def test_models_that_cannot_be_had_are_refused(command, tmp_path, file, capsys, 
     ],
 )
 def test_wrong_options_are_named(command, options, message, folder, file, capsys):
-    assert message in refused(command, [folder, file, *options], capsys)
+    assert message in refused(command, [*named(command, folder, file), *options], capsys)
 
 
 def test_text_that_is_not_there_is_named(folder, tmp_path, stdin, capsys):
     (tmp_path / "empty").touch()
     (tmp_path / "one").write_bytes(b"a")
-    assert "empty must hold at least 1 byte, got 0" in refused(segment, [folder, tmp_path / "empty"], capsys)
+    assert "empty must hold at least 1 byte, got 0" in refused(segment, ["--file", tmp_path / "empty"], capsys)
     assert "one must hold at least 2 bytes, got 1" in refused(evaluate, [folder, tmp_path / "one"], capsys)
-    assert "none cannot be read: No such file or directory" in refused(segment, [folder, tmp_path / "none"], capsys)
-    assert f"{tmp_path} cannot be read: Is a directory" in refused(segment, [folder, tmp_path], capsys)
-    assert "prompts must not be empty" in refused(generate, [folder, ""], capsys)
+    assert "none cannot be read: No such file or directory" in refused(segment, ["--file", tmp_path / "none"], capsys)
+    assert f"{tmp_path} cannot be read: Is a directory" in refused(segment, ["--file", tmp_path], capsys)
+    assert "prompts must not be empty" in refused(generate, ["", "--model", folder], capsys)
     for command, arguments in ((segment, []), (generate, ["-"])):
         stdin(b"")
-        assert "standard input must hold at least 1 byte, got 0" in refused(command, [folder, *arguments], capsys)
+        said = refused(command, ["--model", folder, *arguments], capsys)
+        assert "standard input must hold at least 1 byte, got 0" in said
     assert "arguments are required: DATA" in refused(evaluate, [folder], capsys)
 
 
@@ -279,7 +287,8 @@ def test_the_command_line_ends_quietly_where_its_reader_does(folder, tmp_path):
     """``rltok segment ... | head -1``: no traceback, and what was asked for arrived."""
     path = tmp_path / "long"
     path.write_bytes(local_prose(60_000))
-    command = [sys.executable, "-W", "ignore", "-m", "rltok_rl.experiments.segment", folder, path, "--format", "json"]
+    command = [sys.executable, "-W", "ignore", "-m", "rltok_rl.experiments.segment", "--model", folder]
+    command += ["--file", str(path), "--format", "json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stderr is not None
         first = json.loads(process.stdout.readline())

@@ -274,11 +274,11 @@ def test_a_run_keeps_its_segmenter_and_commands_use_it(finished, capsys, tmp_pat
     expected = summarise(read_text(model, TEXT, context=32, segmenter=segmenter))
     assert told["bits_per_byte"] == expected["bits_per_byte"] and told["segmenter"] == "GumbelSegmenter"
     assert told["bits_per_byte"] != summarise(read_text(model, TEXT, context=32))["bits_per_byte"]
-    assert segment.main([str(finished), str(file), "--format", "json"]) == 0
+    assert segment.main(["--file", str(file), "--model", str(finished), "--format", "json"]) == 0
     tokens = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     drawn = read_window(model, segmenter, text_to_ids(TEXT)[None])
     assert [t["end"] - 1 for t in tokens if t["ended"]] == drawn.segments.boundaries[0].nonzero().flatten().tolist()
-    assert generate.main([str(finished), "It is", "--bytes", "5", "--temperature", "0"]) == 0
+    assert generate.main(["It is", "--model", str(finished), "--bytes", "5", "--temperature", "0"]) == 0
     written = capsys.readouterr().out
     best = read_window(model, segmenter, text_to_ids(b"It is")[None]).final_logits[0, -1].argmax()
     assert written.startswith("It is") and written[5:].startswith(chr(int(best))) | (int(best) > 126 or int(best) < 32)

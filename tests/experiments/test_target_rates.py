@@ -63,9 +63,9 @@ def file(tmp_path) -> str:
 def test_commands_draw_boundaries_at_a_rate(folder, file, capsys):
     """A fresh model keeps to what it is asked, in three commands."""
     for rate in ("0.05", "0.7"):
-        segment.main([folder, file, "--rate", rate, "--colour", "never"])
+        segment.main(["--file", file, "--model", folder, "--rate", rate, "--colour", "never"])
         evaluate.main([folder, file, "--rate", rate, "--json"])
-        generate.main([folder, TEXT, "--rate", rate, "--bytes", "200", "--show-boundaries", "--seed", "3"])
+        generate.main([TEXT, "--model", folder, "--rate", rate, "--bytes", "200", "--show-boundaries", "--seed", "3"])
         shown = capsys.readouterr().out
         lines, rest = shown.split("\n", 1)
         figures, end = json.JSONDecoder().raw_decode(rest)

@@ -37,7 +37,16 @@ from rltok_rl.experiments.arguments import (
 from rltok_rl.experiments.evaluate_table import table
 
 from rltok_rl.data import DocumentSource
-from rltok_rl.evaluation import Reading, read_samples, read_streamed, read_text, summarise, summarise_samples
+from rltok_rl.evaluation import (
+    Reading,
+    particle_nats,
+    read_samples,
+    read_streamed,
+    read_text,
+    summarise,
+    summarise_samples,
+    window_losses,
+)
 from rltok_rl.functional.likelihood import bits_per_byte
 from rltok_rl.functional.text import ids_to_bytes
 from rltok_rl.training.progress import Progress
@@ -145,6 +154,11 @@ def main(arguments: list[str] | None = None) -> int:
     else:
         samples = read_samples(model, given, samples=options.samples, read=read, **how)
         reading, found = samples.first, {"samples": summarise_samples(samples)}
+    if options.particles is not None:
+        again = {**how, "generator": torch.Generator().manual_seed(options.seed), "progress": Watch()}
+        where = {"context": context, "stride": stride, "most": options.windows}
+        nats = particle_nats(model, given, particles=options.particles, **where, **again)
+        found["particles"] = {"count": options.particles, **window_losses(reading, nats)}
     aimed_at = model.config.target_rate if options.rate is None else options.rate
     figures = {
         "text": name,
@@ -178,6 +192,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--streamed", action="store_true", help=help_)
     help_ = "draw boundaries so often; tell the cost by one draw, by all together, and thresholded"
     parser.add_argument("--samples", type=whole_number(1), metavar="K", help=help_)
+    help_ = "one more figure, a tighter bound: K readings side by side, of which likely ones branch; slow"
+    parser.add_argument("--particles", type=whole_number(1), metavar="K", help=help_)
     add_drawing(parser)
     add_rate(parser)
     parser.add_argument("--json", action="store_true", help="write all figures as one JSON object")
@@ -186,18 +202,21 @@ def _parser() -> argparse.ArgumentParser:
 
 def _check_windows(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Refuse options that others make meaningless."""
-    for name in ("context", "stride", "windows"):
+    for name in ("context", "stride", "windows", "particles"):
         if options.streamed and getattr(options, name) is not None:
             parser.error(f"argument --{name}: not allowed with argument --streamed")
     if options.samples is not None and options.greedy:
         parser.error("argument --samples: not allowed with argument --greedy (it comes with a thresholded reading)")
+    if options.particles is not None and options.greedy:
+        parser.error("argument --particles: not allowed with argument --greedy")
 
 
 def _check_segmenter(parser: argparse.ArgumentParser, options: argparse.Namespace, segmenter: Segmenter | None) -> None:
     if segmenter is None:
         return
-    if options.samples is not None and not segmenter.draws_at_random:
-        parser.error(f"argument --samples: {type(segmenter).__name__} draws nothing at random")
+    for name in ("samples", "particles"):
+        if getattr(options, name) is not None and not segmenter.draws_at_random:
+            parser.error(f"argument --{name}: {type(segmenter).__name__} draws nothing at random")
     if options.streamed and segmenter.looks_ahead:
         parser.error(f"argument --streamed: {type(segmenter).__name__} looks at bytes to come")
 

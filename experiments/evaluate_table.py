@@ -11,8 +11,8 @@ def table(figures: dict[str, Any]) -> str:
     """The figures for people.
 
     Args:
-        figures: those of :func:`rltok_rl.evaluation.summarise` (and ``summarise_samples``), with ``text``, ``context``,
-            ``stride``, ``target_rate``, ``bytes_per_second``.
+        figures: those of :func:`rltok_rl.evaluation.summarise`, with ``text``, ``context``, ``stride``,
+            ``target_rate``, ``bytes_per_second``, and ``samples`` and ``particles`` where they were asked for.
     """
     lines = [
         f"text               {figures['text']}",
@@ -53,6 +53,8 @@ def _losses(figures: dict[str, Any]) -> list[str]:
     if samples is not None:
         together = {f"{samples['count']:,} samples": samples["k_samples"]} if samples["count"] > 1 else {}
         rows = {"one sample": samples["one_sample"], **together, "thresholded": samples["thresholded"]}
+    if figures.get("particles"):
+        rows[f"{figures['particles']['count']:,} particles"] = figures["particles"]
     rows["early exit"] = {name.removeprefix("early_"): value for name, value in figures.items() if "early_" in name}
     lines = [f"{'bits per byte':<19}{beside}"]
     for name, row in rows.items():

@@ -9,8 +9,9 @@ from rltok_rl.evaluation.bits import (
     document_standard_error,
     loss_figures,
 )
+from rltok_rl.evaluation.particles import particle_nats
 from rltok_rl.evaluation.reading import Reading, document_nats, read_text, summarise
-from rltok_rl.evaluation.samples import Samples, marginal_nats, read_samples, summarise_samples
+from rltok_rl.evaluation.samples import Samples, marginal_nats, read_samples, summarise_samples, window_losses
 from rltok_rl.evaluation.streaming import read_streamed
 from rltok_rl.evaluation.windows import cut_windows
 from rltok_rl.evaluation.words import EDGES, EdgeShare, word_edge_share, word_edges
@@ -28,11 +29,13 @@ __all__ = [
     "document_standard_error",
     "loss_figures",
     "marginal_nats",
+    "particle_nats",
     "read_samples",
     "read_streamed",
     "read_text",
     "summarise",
     "summarise_samples",
+    "window_losses",
     "word_edge_share",
     "word_edges",
 ]

@@ -137,29 +137,35 @@ def summarise_samples(samples: Samples) -> dict[str, Any]:
         each with the figures of :func:`~rltok_rl.evaluation.loss_figures`, the first and the last with their ``rate``;
         ``corpus_spread``, the standard deviation of the corpus' bits per byte from draw to draw (None for one).
     """
-    reading, sizes = samples.first, _sizes(samples.first)
-    begins = sizes.cumsum(0) - sizes
-    number = torch.zeros_like(sizes) if reading.document is None else reading.document[begins]
-    _, place = number.unique(return_inverse=True)
-
-    def by_document(values: Tensor) -> Tensor:
-        return torch.zeros(int(place.max()) + 1, dtype=values.dtype).index_add(0, place, values)
-
-    counts = by_document(sizes)
-    each = [corpus_bits_per_byte(sizes, nats) for nats in samples.nats.unbind(1)]
+    reading = samples.first
+    each = [corpus_bits_per_byte(_sizes(reading), nats) for nats in samples.nats.unbind(1)]
     thresholded = None
     if samples.thresholded is not None:
-        thresholded = {**loss_figures(counts, by_document(samples.thresholded)), "rate": samples.thresholded_rate}
+        thresholded = {**window_losses(reading, samples.thresholded), "rate": samples.thresholded_rate}
     return {
         "count": len(each),
         "one_sample": {
-            **loss_figures(counts, by_document(samples.nats[:, 0])),
+            **window_losses(reading, samples.nats[:, 0]),
             "rate": float(reading.boundaries.double().mean()),
         },
-        "k_samples": loss_figures(counts, by_document(marginal_nats(samples.nats))),
+        "k_samples": window_losses(reading, marginal_nats(samples.nats)),
         "thresholded": thresholded,
         "corpus_spread": float(torch.tensor(each, dtype=torch.float64).std()) if len(each) > 1 else None,
     }
+
+
+def window_losses(reading: Reading, nats: Tensor) -> dict[str, float | None]:
+    """The figures of :func:`~rltok_rl.evaluation.loss_figures` where costs are known by window alone.
+
+    Args:
+        reading: of the same windows.
+        nats: [W] what each cost.
+    """
+    sizes = _sizes(reading)
+    number = torch.zeros_like(sizes) if reading.document is None else reading.document[sizes.cumsum(0) - sizes]
+    _, place = number.unique(return_inverse=True)
+    empty = torch.zeros(int(place.max()) + 1)
+    return loss_figures(empty.long().index_add(0, place, sizes), empty.double().index_add(0, place, nats))
 
 
 def _sizes(reading: Reading) -> Tensor:

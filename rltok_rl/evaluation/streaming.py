@@ -9,12 +9,12 @@ Shapes: B rows, T bytes of the longest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from rltok_rl.agents.segmenters import Segmenter, read_byte, start_reading
+from rltok_rl.agents.segmenters import Reader, Segmenter, read_byte, start_reading
 from rltok_rl.evaluation.reading import Progress, Reading, check_probabilities, check_rate, draw_uniforms
 from rltok_rl.evaluation.windows import Windows, join_texts
 from rltok_rl.functional.likelihood import byte_log_prob
@@ -25,9 +25,6 @@ from rltok_rl.sampling import draw_boundary
 ROW_BYTES = 1 << 18
 """Bytes of texts that are read side by side, as many rows as the longest leaves room for."""
 _TELL = 256  # steps between two words on how far it is
-
-Step = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor, Tensor]]
-"""Bytes [B] and random numbers [B] to final and early logits [B, 256] and boundaries [B]."""
 
 
 @torch.no_grad()
@@ -76,14 +73,14 @@ def read_streamed(
     forced[into] = True
     device, done, cost = model.embedding.weight.device, 0, 0.0
     for rows in _side_by_side(sizes):
-        step = _stepper(model, segmenter, len(rows), greedy, target_rate)
+        stepper = Stepper(model, segmenter, len(rows), greedy=greedy, target_rate=target_rate)
         left = sizes[rows]
         for t in range(int(left.max())):
             here = t < left
             number = into[rows] + torch.minimum(torch.tensor(t), left - 1)  # [B]; a text at its end reads on in place
             drawn = None if uniforms is None else uniforms[number].to(device)
             place = at[number]
-            final_logits, early_logits, found = step(byte_ids[place].to(device), drawn)
+            final_logits, early_logits, found = stepper.step(byte_ids[place].to(device), drawn)
             following, number = byte_ids[place + 1].to(device), number[here]
             final[number] = -byte_log_prob(final_logits, following).double().cpu()[here]
             early[number] = -byte_log_prob(early_logits, following).double().cpu()[here]
@@ -95,25 +92,52 @@ def read_streamed(
     return Reading(byte_ids, at, final, early, boundaries, forced, len(sizes), document, sizes)
 
 
-def _stepper(model: UNet, segmenter: Segmenter | None, num_rows: int, greedy: bool, target_rate: float | None) -> Step:
-    """What reads the next byte of every row."""
-    if segmenter is None:
-        cache = model.new_cache(num_rows, target_rate=target_rate)
+class Stepper:
+    """Reads texts side by side, a byte of each at a time, and predicts the next; rows can branch.
 
-        def own(byte_ids: Tensor, uniforms: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    Args:
+        model: the U-Net.
+        segmenter: draws the boundaries; None is the model's own policy.
+        num_rows: B.
+        greedy: draw a boundary where its probability exceeds one half.
+        target_rate: that of the policy.
+    """
+
+    def __init__(
+        self,
+        model: UNet,
+        segmenter: Segmenter | None,
+        num_rows: int,
+        *,
+        greedy: bool = False,
+        target_rate: float | None = None,
+    ) -> None:
+        self.model, self.segmenter, self.greedy = model, segmenter, greedy
+        if segmenter is None:
+            self.reader = Reader(model.new_cache(num_rows, target_rate=target_rate), {})
+        else:
+            self.reader = start_reading(model, segmenter, num_rows)
+
+    def step(self, byte_ids: Tensor, uniforms: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Bytes [B] and random numbers [B] to final and early logits [B, 256] and boundaries [B]."""
+        model, cache = self.model, self.reader.cache
+        if self.segmenter is None:
             observed = observe(model, cache, byte_ids)
             drawn = draw_boundary(observed.boundary_logit, uniforms) | (cache.position == 0)
             return decide(model, cache, drawn).final_logits, observed.early_logits, drawn
-
-        return own
-    reader, given = start_reading(model, segmenter, num_rows), segmenter
-
-    def segmented(byte_ids: Tensor, uniforms: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        read = read_byte(model, given, reader, byte_ids, uniforms=uniforms)
-        check_probabilities(given, read.segments.logits, greedy)
+        read = read_byte(model, self.segmenter, self.reader, byte_ids, uniforms=uniforms)
+        check_probabilities(self.segmenter, read.segments.logits, self.greedy)
         return read.prediction.final_logits, read.observation.early_logits, read.segments.boundaries
 
-    return segmented
+    def take(self, rows: Tensor) -> None:
+        """Go on from some rows [n], in the order given; a row that is named several times branches."""
+        strange = [name for name, kept in self.reader.state.items() if not isinstance(kept, Tensor)]
+        if strange:
+            raise TypeError(
+                f"segmenter must keep tensors to branch, got {type(self.segmenter).__name__} with {strange}"
+            )
+        state = {name: kept.index_select(0, rows) for name, kept in self.reader.state.items()}
+        self.reader = Reader(self.reader.cache.take(rows), state)
 
 
 def _side_by_side(sizes: Tensor) -> Iterator[Tensor]:

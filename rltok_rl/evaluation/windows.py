@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from rltok_rl.functional.numbers import check_count
-from rltok_rl.functional.text import text_to_ids
+from rltok_rl.functional.text import text_to_bytes
 
 
 @dataclass(frozen=True)
@@ -129,13 +129,11 @@ def join_texts(text: str | bytes | Sequence[str | bytes]) -> tuple[Tensor, list[
     texts = [text] if isinstance(text, (str, bytes)) else text
     if not len(texts):
         raise ValueError("text must hold at least one text, got none")
-    ids, places, start = [], [], 0
-    for number, given in enumerate(texts):
-        one = text_to_ids(given)
+    raw, places, start = [text_to_bytes(one) for one in texts], [], 0
+    for number, one in enumerate(raw):
         if len(one) < 2:
-            which = f" in text {number}" if len(texts) > 1 else ""
+            which = f" in text {number}" if len(raw) > 1 else ""
             raise ValueError(f"text must have at least 2 bytes (one to read, one to predict), got {len(one)}{which}")
-        ids += [one, torch.zeros(1, dtype=torch.int64)]
         places.append((start, start + len(one)))
         start += len(one) + 1
-    return torch.cat(ids[:-1]), places
+    return torch.frombuffer(bytearray(b"\0".join(raw)), dtype=torch.uint8).long(), places

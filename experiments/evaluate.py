@@ -6,7 +6,7 @@
 Bits per byte of the whole model and of the early exit, each byte but the first predicted once; boundaries per byte; and
 where boundaries lie: at the last letter of a word, at the space after it, at the first letter of a word, beside the
 share that as many boundaries would have there by chance. The model of a run is measured on the text that the run held
-out, unless another is given.
+out, unless another is given. docs/evaluation.md says what the figures are.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import json
 import math
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +34,27 @@ from rltok_rl.experiments.arguments import (
     read_bytes,
     whole_number,
 )
+from rltok_rl.experiments.evaluate_table import table
 
 from rltok_rl.data import DocumentSource
-from rltok_rl.evaluation import read_text, summarise
+from rltok_rl.evaluation import (
+    Reading,
+    particle_nats,
+    read_samples,
+    read_streamed,
+    read_text,
+    summarise,
+    summarise_samples,
+    window_losses,
+)
+from rltok_rl.functional.likelihood import bits_per_byte
 from rltok_rl.functional.text import ids_to_bytes
+from rltok_rl.training.progress import Progress
 
 CONTEXT = 256
+_PATIENCE = 2.0  # seconds before a word on how far it is
 _FRESH = 1 << 16  # bytes of a language that never ends
 _BUILT_IN = ("python-code", "python-docs")
-_NAMES = {"last_letter": "last letter", "space": "space after", "first_letter": "first letter", "any": "any of these"}
 
 
 def run_config(model: str) -> Any:
@@ -78,58 +92,25 @@ def find_texts(parser: argparse.ArgumentParser, options: argparse.Namespace, run
 
 
 def beginning(texts: list[bytes], num_bytes: int | None) -> list[bytes]:
-    """Texts up to a number of bytes in all; the last one is cut, and left out where it would be a single byte.
+    """Texts up to a number of bytes in all, without those of a single byte or none; the last one is cut.
 
     Args:
-        texts: at least one of 2 bytes.
+        texts: in order.
         num_bytes: at least 2; None for all.
 
     Example:
-        >>> beginning([b"to be", b"or not", b"to be"], 8)
+        >>> beginning([b"to be", b"", b"or not", b"to be"], 8)
         [b'to be', b'or ']
     """
     taken: list[bytes] = []
     left = sum(map(len, texts)) if num_bytes is None else num_bytes
     for text in texts:
-        if min(left, len(text)) < 2:
+        if left < 2:
             break
-        taken.append(text[:left])
-        left -= len(taken[-1])
+        if len(text) > 1:
+            taken.append(text[:left])
+            left -= len(taken[-1])
     return taken
-
-
-def table(figures: dict[str, Any]) -> str:
-    """The figures for people.
-
-    Args:
-        figures: those of :func:`rltok_rl.evaluation.summarise`, with ``text``, ``context``, ``target_rate``,
-            ``bytes_per_second``.
-    """
-    lines = [
-        f"text               {figures['text']}",
-        f"bytes predicted    {figures['bytes']:,} in {figures['windows']:,} windows of {figures['context']:,}"
-        f" ({figures['bytes_per_second']:,.0f} bytes/s)",
-        f"bits per byte      {figures['bits_per_byte']:.4f}{_error(figures)}",
-        f"  early exit       {figures['early_bits_per_byte']:.4f}",
-        f"tokens             {figures['tokens']:,}, of {figures['bytes_per_token']:.2f} bytes on average",
-        f"rate               {figures['rate']:.4f} boundaries per byte (target {_target(figures['target_rate'])})",
-        *([f"boundaries         {figures['segmenter']}"] if figures.get("segmenter") else []),
-        "",
-        f"{'boundaries at':<18}{'share':>8}{'chance':>9}{'ratio':>8}{'places taken':>15}",
-    ]
-    for name, edge in figures["word_edges"].items():
-        beside = f"{edge['chance']:>9.3f}{edge['lift']:>8.2f}{edge['covered']:>15.3f}"
-        lines.append(f"  {_NAMES[name]:<16}{edge['share']:>8.3f}{beside}")
-    return "\n".join(lines)
-
-
-def _error(figures: dict[str, Any]) -> str:
-    error = figures.get("standard_error")
-    return "" if error is None else f" ± {error:.4f}, standard error over {figures['documents']:,} documents"
-
-
-def _target(rate: float | None) -> str:
-    return "none" if rate is None else f"{rate:g}"
 
 
 def described(segmenter: Segmenter) -> str:
@@ -141,6 +122,59 @@ def described(segmenter: Segmenter) -> str:
 @command
 def main(arguments: list[str] | None = None) -> int:
     """Command line."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    run = run_config(options.model)
+    _check_windows(parser, options)
+    context = options.context or (run.data.num_steps if run is not None else CONTEXT)
+    stride = context if options.stride is None else options.stride
+    if stride > context:
+        parser.error(f"argument --stride: must be at most the context, {context}, got {stride}")
+    model = load_model(parser, options)
+    segmenter = find_segmenter(parser, options, model)
+    check_rate(parser, options, model, segmenter)
+    _check_segmenter(parser, options, segmenter)
+    name, texts = find_texts(parser, options, run)
+    given = beginning(texts, options.bytes)
+    if not given:
+        parser.error(f"{name} must hold a document of at least 2 bytes, got {len(texts):,} shorter ones")
+    watch = Watch()
+    read: Callable[..., Reading] = read_streamed
+    if not options.streamed:
+        read = partial(read_text, context=context, stride=stride, most=options.windows)
+    how: dict[str, Any] = {
+        "generator": torch.Generator().manual_seed(options.seed),
+        "segmenter": segmenter,
+        "target_rate": options.rate,
+        "progress": watch,
+    }
+    found: dict[str, Any] = {}
+    if options.samples is None:
+        reading = read(model, given, greedy=options.greedy, **how)
+    else:
+        samples = read_samples(model, given, samples=options.samples, read=read, **how)
+        reading, found = samples.first, {"samples": summarise_samples(samples)}
+    if options.particles is not None:
+        again = {**how, "generator": torch.Generator().manual_seed(options.seed), "progress": Watch()}
+        where = {"context": context, "stride": stride, "most": options.windows}
+        nats = particle_nats(model, given, particles=options.particles, **where, **again)
+        found["particles"] = {"count": options.particles, **window_losses(reading, nats)}
+    aimed_at = model.config.target_rate if options.rate is None else options.rate
+    figures = {
+        "text": name,
+        "context": None if options.streamed else context,
+        "stride": None if options.streamed else stride,
+        **summarise(reading),
+        **found,
+        "target_rate": aimed_at if segmenter is None else segmenter.target_rate,
+        **({} if segmenter is None else {"segmenter": described(segmenter), "oracle": segmenter.looks_ahead}),
+        "bytes_per_second": watch.bytes_per_second,
+    }
+    print(json.dumps(without_nan(figures), indent=1) if options.json else table(figures))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rltok eval", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -152,40 +186,64 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--context", type=whole_number(1), help=f"bytes of a window (default: as the run was trained, or {CONTEXT})"
     )
+    help_ = "bytes from one window to the next; fewer than --context leave more before each (default: --context)"
+    parser.add_argument("--stride", type=whole_number(1), help=help_)
+    help_ = "no windows: whole documents byte by byte, each byte after all before it; slow"
+    parser.add_argument("--streamed", action="store_true", help=help_)
+    help_ = "draw boundaries so often; tell the cost by one draw, by all together, and thresholded"
+    parser.add_argument("--samples", type=whole_number(1), metavar="K", help=help_)
+    help_ = "one more figure, a tighter bound: K readings side by side, of which likely ones branch; slow"
+    parser.add_argument("--particles", type=whole_number(1), metavar="K", help=help_)
     add_drawing(parser)
     add_rate(parser)
     parser.add_argument("--json", action="store_true", help="write all figures as one JSON object")
-    options = parser.parse_args(arguments)
-    run = run_config(options.model)
-    context = options.context or (run.data.num_steps if run is not None else CONTEXT)
-    name, texts = find_texts(parser, options, run)
-    model = load_model(parser, options)
-    segmenter = find_segmenter(parser, options, model)
-    check_rate(parser, options, model, segmenter)
-    generator = torch.Generator().manual_seed(options.seed)
-    start = time.perf_counter()
-    reading = read_text(
-        model,
-        beginning(texts, options.bytes),
-        context=context,
-        most=options.windows,
-        greedy=options.greedy,
-        generator=generator,
-        segmenter=segmenter,
-        target_rate=options.rate,
-    )
-    aimed_at = model.config.target_rate if options.rate is None else options.rate
-    seconds = time.perf_counter() - start
-    figures = {
-        "text": name,
-        "context": context,
-        **summarise(reading),
-        "target_rate": aimed_at if segmenter is None else segmenter.target_rate,
-        **({} if segmenter is None else {"segmenter": described(segmenter), "oracle": segmenter.looks_ahead}),
-        "bytes_per_second": len(reading.at) / seconds,
-    }
-    print(json.dumps(without_nan(figures), indent=1) if options.json else table(figures))
-    return 0
+    return parser
+
+
+def _check_windows(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Refuse options that others make meaningless."""
+    for name in ("context", "stride", "windows", "particles"):
+        if options.streamed and getattr(options, name) is not None:
+            parser.error(f"argument --{name}: not allowed with argument --streamed")
+    if options.samples is not None and options.greedy:
+        parser.error("argument --samples: not allowed with argument --greedy (it comes with a thresholded reading)")
+    if options.particles is not None and options.greedy:
+        parser.error("argument --particles: not allowed with argument --greedy")
+
+
+def _check_segmenter(parser: argparse.ArgumentParser, options: argparse.Namespace, segmenter: Segmenter | None) -> None:
+    if segmenter is None:
+        return
+    for name in ("samples", "particles"):
+        if getattr(options, name) is not None and not segmenter.draws_at_random:
+            parser.error(f"argument --{name}: {type(segmenter).__name__} draws nothing at random")
+    if options.streamed and segmenter.looks_ahead:
+        parser.error(f"argument --streamed: {type(segmenter).__name__} looks at bytes to come")
+
+
+class Watch:
+    """Times a reading, and says on standard error how far it is where it takes long."""
+
+    def __init__(self) -> None:
+        self.start, self.done = time.perf_counter(), 0
+        self._shown: Progress | None = None
+
+    def __call__(self, done: int, total: int, nats: float) -> None:
+        """Take note of bytes that have been predicted, of how many, and what they cost."""
+        self.done = done
+        if time.perf_counter() - self.start < _PATIENCE:
+            return
+        if self._shown is None:
+            if done == total:
+                return  # a word on what is over already helps nobody
+            self._shown = Progress(total)
+            self._shown.start = self.start
+        self._shown.show({"bits_per_byte": float(bits_per_byte(nats, done))}, done)
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Bytes predicted so far, of all readings."""
+        return self.done / (time.perf_counter() - self.start)
 
 
 def without_nan(value: Any) -> Any:

@@ -51,6 +51,34 @@ def next_byte_log_prob(logits: Tensor, byte_ids: Tensor) -> Tensor:
     return byte_log_prob(logits[..., :-1, :], byte_ids[..., 1:])
 
 
+def log_mean_exp(log_values: Tensor, dim: int = -1) -> Tensor:
+    """The logarithm of a mean, from logarithms, without leaving their range.
+
+        log (1/k) sum_j exp(v_j) = logsumexp_j v_j - log k
+
+    Where exp(v_j) are k unbiased estimates of a likelihood p, so is their mean, and its logarithm is a lower bound of
+    log p in expectation: it rises with k, towards log p.
+
+    Args:
+        log_values: [*L] with k >= 1 entries along ``dim``.
+        dim: the dimension that the mean is over.
+
+    Returns:
+        [*L] without ``dim``.
+
+    Example:
+        >>> log_mean_exp(torch.tensor([0.25, 0.75]).log()).exp()
+        tensor(0.5000)
+        >>> log_mean_exp(torch.tensor([-2000.0, -2000.0]))
+        tensor(-2000.)
+
+    Reference: https://arxiv.org/abs/1509.00519
+    """
+    if not log_values.shape[dim]:
+        raise ValueError(f"log_values must have at least one entry along dim {dim}, got {[*log_values.shape]}")
+    return log_values.logsumexp(dim) - math.log(log_values.shape[dim])
+
+
 def bits_per_byte(nats: Tensor | float, num_bytes: int) -> Tensor | float:
     """Turn a summed negative log-likelihood in nats into bits per byte.
 

@@ -23,15 +23,6 @@ def generator() -> torch.Generator:
     return torch.Generator().manual_seed(5)
 
 
-@pytest.mark.parametrize("context", [1, 2, 3, 10, 11, 100])
-@pytest.mark.parametrize("num_bytes", [2, 3, 11, 12, 13, 60])
-def test_windows_predict_every_byte_but_the_first_once(num_bytes, context):
-    windows = cut_windows(num_bytes, context)
-    predicted = [n for start, end in windows for n in range(start + 1, end)]
-    assert predicted == list(range(1, num_bytes))
-    assert all(2 <= end - start <= context + 1 for start, end in windows)
-
-
 @pytest.mark.parametrize(
     ("most", "starts"), [(3, [0, 30, 60]), (1, [0]), (10, [*range(0, 100, 10)]), (99, [*range(0, 100, 10)])]
 )
@@ -68,13 +59,43 @@ def test_batches_change_nothing(model, monkeypatch):
     torch.testing.assert_close(many.final_nats, few.final_nats, atol=1e-5, rtol=0)
 
 
+def test_chunks_change_nothing(model, monkeypatch):
+    """Random numbers are drawn and windows sorted by length a part at a time: 10 MB need no more than that."""
+    texts = [TEXT, "ab", TEXT[:45]]
+    whole = read_text(model, texts, context=16, stride=5, generator=generator())
+    for size in (1, 40, 333):
+        monkeypatch.setattr(reading, "CHUNK_BYTES", size)
+        parts = read_text(model, texts, context=16, stride=5, generator=generator())
+        assert torch.equal(whole.boundaries, parts.boundaries) and torch.equal(whole.forced, parts.forced)
+        torch.testing.assert_close(whole.final_nats, parts.final_nats, atol=1e-5, rtol=0)
+
+
+def test_progress_counts_every_byte_once(model, monkeypatch):
+    monkeypatch.setattr(reading, "BATCH_BYTES", 64)
+    told: list[tuple[int, int, float]] = []
+    read = read_text(model, TEXT, context=16, stride=4, progress=lambda *figures: told.append(figures))
+    assert [done for done, *_ in told] == sorted(done for done, *_ in told) and len(told) > 5
+    assert {total for _, total, _ in told} == {len(read.at)} == {told[-1][0]}
+    assert told[-1][2] == pytest.approx(float(read.final_nats.sum()))
+
+
+def test_bytes_that_are_no_utf8_are_bytes(model):
+    """As many are counted as the text has, and a character costs what its bytes do."""
+    broken = b"caf\xc3\xa9 \xff\xfe\x00 \xe2\x82"  # the last character is cut off
+    read = read_text(model, broken, context=8, greedy=True)
+    assert read.byte_ids.tolist() == list(broken) and summarise(read)["bytes"] == len(broken) - 1
+    same = read_text(model, ["café", b"caf\xc3\xa9"], context=8, greedy=True)
+    assert same.final_nats[:4].tolist() == same.final_nats[4:].tolist() and summarise(same)["bytes"] == 8
+
+
 def test_an_indifferent_model_pays_eight_bits_for_each_byte(model):
     for head in (model.final_head, model.early_head):
         torch.nn.init.zeros_(head.projection.weight)
     for size, context in ((2, 5), (7, 3), (len(TEXT), 16)):
         figures = summarise(read_text(model, TEXT[:size], context=context, generator=generator()))
         assert figures["bytes"] == len(TEXT[:size].encode()) - 1
-        assert figures["bits_per_byte"] == pytest.approx(8.0) and figures["early_bits_per_byte"] == pytest.approx(8.0)
+        for name in ("corpus", "document", "early_corpus", "early_document"):
+            assert figures[f"{name}_bits_per_byte"] == pytest.approx(8.0)
 
 
 def test_figures_by_hand():
@@ -90,7 +111,9 @@ def test_figures_by_hand():
         num_windows=2,
     )
     figures = summarise(made)
-    assert figures["bits_per_byte"] == pytest.approx(3.5) and figures["early_bits_per_byte"] == pytest.approx(7.0)
+    assert figures["corpus_bits_per_byte"] == pytest.approx(3.5) == figures["document_bits_per_byte"]
+    assert figures["early_corpus_bits_per_byte"] == pytest.approx(7.0)
+    assert figures["corpus_standard_error"] is None and figures["document_standard_error"] is None
     assert (figures["tokens"], figures["rate"], figures["bytes_per_token"]) == (4, pytest.approx(2 / 3), 1.5)
     # Decisions after h, e, c, a; the last byte is never read. Boundaries after e (a last letter) and a (nothing).
     edges = figures["word_edges"]

@@ -183,7 +183,8 @@ def test_eval_writes_the_figures_of_the_reading(model, folder, file, capsys):
     figures = json.loads(capsys.readouterr().out)
     expected = summarise(read_text(model, TEXT, context=16, generator=seeded()))
     assert figures.pop("bytes_per_second") > 0
-    assert (figures.pop("text"), figures.pop("context"), figures.pop("target_rate")) == (file, 16, 0.3)
+    assert (figures.pop("text"), figures.pop("context"), figures.pop("stride")) == (file, 16, 16)
+    assert figures.pop("target_rate") == 0.3
     assert figures == json.loads(json.dumps(evaluate.without_nan(expected)))
     assert figures["bytes"] == len(TEXT.encode()) - 1
 
@@ -197,7 +198,7 @@ def test_eval_shows_a_table(folder, file, capsys):
         "rate ",
         "(target 0.3)",
         "last letter",
-        "in 1 windows of 256",
+        "in 1 window of 256",
     ):
         assert expected in shown
 
@@ -208,7 +209,7 @@ def test_eval_reads_a_part(model, folder, file, capsys):
     figures = json.loads(capsys.readouterr().out)
     reading = read_text(model, TEXT.encode()[:30], context=5, most=2, generator=seeded(9))
     assert (figures["bytes"], figures["windows"]) == (10, 2)
-    assert figures["bits_per_byte"] == summarise(reading)["bits_per_byte"]
+    assert figures["corpus_bits_per_byte"] == summarise(reading)["corpus_bits_per_byte"]
 
 
 def test_eval_measures_a_run_on_what_it_held_out(model, tmp_path, capsys):
@@ -223,7 +224,7 @@ def test_eval_measures_a_run_on_what_it_held_out(model, tmp_path, capsys):
     expected = summarise(read_text(model, local_prose(20_000)[18_000:], context=128, generator=seeded()))
     assert figures["text"] == f"held out of {tmp_path / 'text.txt'}"
     assert (figures["bytes"], figures["context"]) == (1999, 128)
-    assert figures["bits_per_byte"] == expected["bits_per_byte"]
+    assert figures["corpus_bits_per_byte"] == expected["corpus_bits_per_byte"]
     (tmp_path / "text.txt").unlink()
     assert "cannot be read again" in refused(evaluate, [tmp_path], capsys)
 

@@ -18,7 +18,7 @@ import pytest
 from omegaconf import OmegaConf
 from rltok_rl.experiments import compare, report, train
 from rltok_rl.experiments.compare import EVALUATION, done
-from rltok_rl.experiments.compare_page import best, page, paired, system_figures, write_page
+from rltok_rl.experiments.compare_page import best, page, paired, read_evaluation, system_figures, write_page
 from rltok_rl.experiments.run_folder import read_run
 from rltok_rl.experiments.systems import budget, system_config
 
@@ -80,6 +80,25 @@ def test_all_spend_the_same_and_are_judged_on_the_same_documents(compared):
     assert rows["bpe"]["bytes"] < rows["uniform"]["bytes"]  # more tokens, fewer bytes
     page = (compared / "compare.md").read_text()
     assert "| bpe * |" in page and "looks at bytes to come" in page and (compared / "compare.png").stat().st_size > 9000
+
+
+def test_figures_are_named_by_their_mean_and_older_names_are_read(compared, tmp_path):
+    """Judged before there were two means, a system has the corpus' figures under plain names."""
+    judged = json.loads((compared / "uniform" / EVALUATION).read_text())
+    row = {row["system"]: row for row in json.loads((compared / "compare.json").read_text())["systems"]}["uniform"]
+    assert judged["corpus_bits_per_byte"] == row["bits_per_byte"] != judged["document_bits_per_byte"]
+    before = {
+        name.removeprefix("early_corpus_").removeprefix("corpus_"): value
+        for name, value in judged.items()
+        if "document_" not in name and "early_corpus_s" not in name
+    }
+    before["early_bits_per_byte"] = judged["early_corpus_bits_per_byte"]
+    before["bits_per_byte"] = judged["corpus_bits_per_byte"]
+    assert not any("corpus" in name for name in before)
+    (tmp_path / EVALUATION).write_text(json.dumps(before))
+    again = read_evaluation(tmp_path / EVALUATION)
+    for name in ("corpus_bits_per_byte", "corpus_standard_error", "early_corpus_bits_per_byte"):
+        assert again[name] == judged[name]
 
 
 def test_what_is_done_is_not_trained_again(compared, monkeypatch, capsys):

@@ -28,7 +28,7 @@ from rltok_rl.experiments.segmenting import TOKENIZERS, aimed_rate, segmenter_op
 from rltok_rl.experiments.texts import read_texts
 
 from rltok_rl.data import TextSource
-from rltok_rl.evaluation import document_nats, read_text, standard_error, summarise
+from rltok_rl.evaluation import corpus_standard_error, document_nats, read_text, summarise
 from rltok_rl.functional.text import text_to_ids
 from rltok_rl.models import UNet, preset
 from rltok_rl.models.flops import matrix_parameters
@@ -272,8 +272,8 @@ def test_a_run_keeps_its_segmenter_and_commands_use_it(finished, capsys, tmp_pat
     assert evaluate.main([str(finished), str(file), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     expected = summarise(read_text(model, TEXT, context=32, segmenter=segmenter))
-    assert told["bits_per_byte"] == expected["bits_per_byte"] and told["segmenter"] == "GumbelSegmenter"
-    assert told["bits_per_byte"] != summarise(read_text(model, TEXT, context=32))["bits_per_byte"]
+    assert told["corpus_bits_per_byte"] == expected["corpus_bits_per_byte"] and told["segmenter"] == "GumbelSegmenter"
+    assert told["corpus_bits_per_byte"] != summarise(read_text(model, TEXT, context=32))["corpus_bits_per_byte"]
     assert segment.main(["--file", str(file), "--model", str(finished), "--format", "json"]) == 0
     tokens = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     drawn = read_window(model, segmenter, text_to_ids(TEXT)[None])
@@ -325,7 +325,7 @@ def test_the_standard_error_over_documents_is_that_of_a_ratio():
     counts, nats = torch.tensor([10, 30, 20]), torch.tensor([20.0, 45.0, 50.0], dtype=torch.float64)
     mean = 115 / 60
     spread = sum((n - mean * c) ** 2 for c, n in ((10, 20), (30, 45), (20, 50))) * 3 / 2
-    assert standard_error(counts, nats) == pytest.approx(spread**0.5 / 60 / 0.6931472, rel=1e-6)
+    assert corpus_standard_error(counts, nats) == pytest.approx(spread**0.5 / 60 / 0.6931472, rel=1e-6)
     reading = read_text(UNet(preset("tiny")).eval(), [TEXT, TEXT[:50], TEXT[:20]], context=16)
     found, costs = document_nats(reading)
     assert found.tolist() == [len(TEXT) - 1, 49, 19] and float(costs.sum()) == pytest.approx(

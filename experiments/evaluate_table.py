@@ -1,0 +1,79 @@
+"""The table of ``rltok eval``: its figures for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_NAMES = {"last_letter": "last letter", "space": "space after", "first_letter": "first letter", "any": "any of these"}
+
+
+def table(figures: dict[str, Any]) -> str:
+    """The figures for people.
+
+    Args:
+        figures: those of :func:`rltok_rl.evaluation.summarise`, with ``text``, ``context``, ``stride``,
+            ``target_rate``, ``bytes_per_second``, and ``samples`` and ``particles`` where they were asked for.
+    """
+    lines = [
+        f"text               {figures['text']}",
+        f"bytes predicted    {figures['bytes']:,} {_windows(figures)} ({figures['bytes_per_second']:,.0f} bytes/s)",
+        *_losses(figures),
+        f"tokens             {figures['tokens']:,}, of {figures['bytes_per_token']:.2f} bytes on average",
+        f"rate               {figures['rate']:.4f} boundaries per byte (target {_target(figures['target_rate'])})",
+        *([f"boundaries         {figures['segmenter']}"] if figures.get("segmenter") else []),
+        "",
+        f"{'boundaries at':<18}{'share':>8}{'chance':>9}{'ratio':>8}{'places taken':>15}",
+    ]
+    for name, edge in figures["word_edges"].items():
+        beside = f"{edge['chance']:>9.3f}{edge['lift']:>8.2f}{edge['covered']:>15.3f}"
+        lines.append(f"  {_NAMES[name]:<16}{edge['share']:>8.3f}{beside}")
+    return "\n".join(lines)
+
+
+def _windows(figures: dict[str, Any]) -> str:
+    """What a byte was predicted from."""
+    if figures["context"] is None:
+        return "byte by byte, each after all before it"
+    count = figures["windows"]
+    windows = f"in {count:,} window{'' if count == 1 else 's'} of {figures['context']:,}"
+    apart = figures["context"] - figures["stride"]
+    return windows + (f", {figures['stride']:,} apart" if apart else "")
+
+
+def _losses(figures: dict[str, Any]) -> list[str]:
+    """Bits per byte, a line for each way to draw boundaries, and the early exit's."""
+    many = figures["documents"] > 1
+    beside = (
+        f"{'of the corpus':<19}mean of {figures['documents']:,} documents"
+        if many
+        else "of one document, so without a standard error"
+    )
+    samples = figures.get("samples")
+    rows = {"whole model": figures}
+    if samples is not None:
+        together = {f"{samples['count']:,} samples": samples["k_samples"]} if samples["count"] > 1 else {}
+        rows = {"one sample": samples["one_sample"], **together, "thresholded": samples["thresholded"]}
+    if figures.get("particles"):
+        rows[f"{figures['particles']['count']:,} particles"] = figures["particles"]
+    rows["early exit"] = {name.removeprefix("early_"): value for name, value in figures.items() if "early_" in name}
+    lines = [f"{'bits per byte':<19}{beside}"]
+    for name, row in rows.items():
+        if row is None:
+            lines.append(f"  {name:<17}none: boundaries have no probability")
+            continue
+        shown = [_with_error(row, kind) for kind in (("corpus", "document") if many else ("corpus",))]
+        rate = f"   at {row['rate']:.4f} boundaries per byte" if name == "thresholded" else ""
+        lines.append(f"  {name:<17}" + "".join(f"{one:<19}" for one in shown).rstrip() + rate)
+    if samples is not None and samples["corpus_spread"] is not None:
+        spread = f"{samples['corpus_spread']:.4f}, standard deviation of one sample from draw to draw"
+        lines.append(f"  {'spread':<17}{spread}")
+    return lines
+
+
+def _with_error(row: dict[str, Any], kind: str) -> str:
+    loss, error = row[f"{kind}_bits_per_byte"], row[f"{kind}_standard_error"]
+    return f"{loss:.4f}" + ("" if error is None else f" ± {error:.4f}")
+
+
+def _target(rate: float | None) -> str:
+    return "none" if rate is None else f"{rate:g}"

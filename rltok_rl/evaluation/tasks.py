@@ -131,6 +131,8 @@ def read_task(name: str, folder: str | Path | None = None, *, limit: int | None 
     source, load = _hub(name, task) if folder is None else _local(name, task, Path(folder))
     try:
         rows = list(itertools.islice(load(), limit))
+    except StopIteration:  # what datasets raises for an empty file of JSON
+        rows = []
     except (OSError, ValueError) as error:
         if folder is None:
             hint = f"; a folder of local files (--data FOLDER) has to hold {_expected(name, task)}"

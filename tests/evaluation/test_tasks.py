@@ -58,7 +58,7 @@ ROWS = {
         },
     ],
     "lambada_openai": [
-        {"text": "in my palm is a clear stone, and inside it is a small\nivory statue"},
+        {"text": "in my palm is a clear stone, inside it a small\nivory statue"},
         {"text": "word"},
     ],
 }
@@ -70,7 +70,7 @@ EXPECTED = {
     "hellaswag": [
         Example(
             b"Roof shingle removal: A man is sitting on a roof. He then",  # capitalised: the rest becomes small
-            (b" is using wrap.", b"  starts pulling.", b" rips.  a level.".replace(b".  ", b". "), b" sits."),
+            (b" is using wrap.", b"  starts pulling.", b" rips. a level.", b" sits."),
             3,
         ),
         Example(b"Cars: How to drive. Start.", (b" a", b" b", b" c", b" d"), 0),
@@ -80,7 +80,7 @@ EXPECTED = {
         Example(b"Question: What is hot?\nAnswer:", (b" ice", b" fire", b" snow", b" rain"), 1),
     ],
     "lambada_openai": [
-        Example(b"in my palm is a clear stone, and inside it is a small\nivory", (b" statue",), 0),
+        Example(b"in my palm is a clear stone, inside it a small\nivory", (b" statue",), 0),
         Example(b"", (b" word",), 0),
     ],
 }
@@ -124,14 +124,11 @@ def test_a_copy_of_the_repository_is_read_with_its_configuration_and_split(tmp_p
         folder = tmp_path / "arc_easy" / configuration
         folder.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.Table.from_pylist(rows), folder / f"{split}-00000-of-00001.parquet")
-    lines = [
-        f"- config_name: {c}\n  data_files:\n  - split: train\n    path: {c}/train-*\n  - split: test\n    path: {c}/test-*"
-        for c in ("ARC-Challenge", "ARC-Easy")
+    told = [
+        {"config_name": name, "data_files": [{"split": split, "path": f"{name}/{split}-*"} for split in splits]}
+        for name, splits in (("ARC-Challenge", ["test"]), ("ARC-Easy", ["train", "test"]))
     ]
-    (tmp_path / "arc_easy" / "README.md").write_text("\n".join(["---", "configs:", *lines, "---", ""]))
-    (tmp_path / "arc_easy" / "ARC-Challenge" / "train-0.parquet").write_bytes(
-        (tmp_path / "arc_easy" / "ARC-Easy" / "train-00000-of-00001.parquet").read_bytes()
-    )
+    (tmp_path / "arc_easy" / "README.md").write_text(f"---\nconfigs: {json.dumps(told)}\n---\n")
     assert read_task("arc_easy", tmp_path) == EXPECTED["arc_easy"]
 
 
@@ -167,9 +164,7 @@ def test_what_cannot_be_read_is_named(tmp_path):
         read_task("piqa", tmp_path, limit=0)
     with pytest.raises(FileNotFoundError, match="folder must be one that is there, got"):
         read_task("piqa", tmp_path / "nowhere")
-    with pytest.raises(
-        FileNotFoundError, match="folder must hold one of piqa.parquet, piqa.jsonl, piqa.json .*baber/piqa"
-    ):
+    with pytest.raises(FileNotFoundError, match="folder must hold one of piqa.parquet, .*baber/piqa"):
         read_task("piqa", tmp_path)
     (tmp_path / "piqa.jsonl").write_bytes(b'{"goal": "\xff"}\n')
     with pytest.raises(OSError, match="piqa cannot be read from .*piqa.jsonl"):
@@ -204,10 +199,12 @@ def test_a_wrong_row_is_told_with_its_place(name, change, message):
 
 def test_wrong_columns_name_those_there(tmp_path):
     write_lines(tmp_path / "piqa.jsonl", [{"goal": "a", "sol1": "b", "label": 0}])
-    with pytest.raises(
-        ValueError, match=r"row 0 of .*piqa.jsonl must have the columns .*'sol2'.*, got \['goal', 'sol1'"
-    ):
+    with pytest.raises(ValueError, match=r"row 0 of .*piqa.jsonl must have the columns .*'sol2'.*, got \['goal',"):
         read_task("piqa", tmp_path)
-    write_lines(tmp_path / "lambada_openai.jsonl", [])
-    with pytest.raises((ValueError, OSError), match="lambada_openai"):
-        read_task("lambada_openai", tmp_path)
+    for path in (tmp_path / "lambada_openai.jsonl", tmp_path / "lambada_openai.parquet"):
+        if path.suffix == ".jsonl":
+            write_lines(path, [])
+        else:
+            pq.write_table(pa.table({"text": pa.array([], pa.string())}), path)
+        with pytest.raises(ValueError, match=f"lambada_openai must have at least one example, got none in {path}"):
+            read_task("lambada_openai", tmp_path)

@@ -90,7 +90,7 @@ class RltokLM(LM):  # type: ignore[misc]
         self.greedy, self.seed, self.rate = greedy, check_count("seed", seed, minimum=0), rate
         self.samples = check_count("samples", samples)
         self.batch_rows = max_batch_size
-        if batch_size not in (None, "auto"):
+        if batch_size is not None and not str(batch_size).startswith("auto"):
             self.batch_rows = check_count("batch_size", int(batch_size) if isinstance(batch_size, str) else batch_size)
 
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:

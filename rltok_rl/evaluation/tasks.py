@@ -129,16 +129,16 @@ def read_task(name: str, folder: str | Path | None = None, *, limit: int | None 
     limit = None if limit is None else check_count("limit", limit)
     task = TASKS[name]
     source, load = _hub(name, task) if folder is None else _local(name, task, Path(folder))
+    from datasets.exceptions import DatasetsError  # seconds to import
+
     try:
         rows = list(itertools.islice(load(), limit))
     except StopIteration:  # what datasets raises for an empty file of JSON
         rows = []
-    except (OSError, ValueError) as error:
-        if folder is None:
-            hint = f"; a folder of local files (--data FOLDER) has to hold {_expected(name, task)}"
-        else:
-            hint = ""
-        raise OSError(f"{name} cannot be read from {source}: {str(error).splitlines()[0]}{hint}") from error
+    except (OSError, ValueError, DatasetsError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        hint = f"; a folder of local files (--data FOLDER) must hold {_expected(name, task)}" if folder is None else ""
+        raise OSError(f"{name} cannot be read from {source}: {reason}{hint}") from error
     if not rows:
         raise ValueError(f"{name} must have at least one example, got none in {source}")
     return [_example(task, row, f"row {number} of {source}") for number, row in enumerate(rows)]
@@ -146,7 +146,7 @@ def read_task(name: str, folder: str | Path | None = None, *, limit: int | None 
 
 def _hub(name: str, task: Task) -> tuple[str, Callable[[], Iterable[Row]]]:
     def load() -> Iterable[Row]:
-        from datasets import load_dataset  # seconds to import
+        from datasets import load_dataset
 
         return load_dataset(task.path, task.configuration, split=task.split)
 

@@ -89,7 +89,8 @@ def test_an_indifferent_model_pays_eight_bits_and_guesses():
     model = UNet(preset("tiny")).eval()
     torch.nn.init.zeros_(model.final_head.projection.weight)
     figures = choice_figures(EXAMPLES, score_examples(model, EXAMPLES))
-    assert figures["bits_per_byte"] == pytest.approx(8.0) and figures["bits_per_byte_error"] == pytest.approx(0.0, abs=1e-6)
+    assert figures["bits_per_byte"] == pytest.approx(8.0)
+    assert figures["bits_per_byte_error"] == pytest.approx(0.0, abs=1e-6)
     assert figures["accuracy"] == pytest.approx(2 / 3)  # the shortest choice, wherever there is one
 
 

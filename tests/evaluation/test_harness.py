@@ -78,7 +78,7 @@ def results(folder):
             model_args=f"pretrained={folder / 'model'},context={CONTEXT},greedy=True",
             tasks=list(TASKS),
             task_manager=TaskManager(include_path=str(folder / "tasks"), include_defaults=False),
-            bootstrap_iters=0,
+            bootstrap_iters=1,
             batch_size=2,
             device="cpu",
         )

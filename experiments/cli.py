@@ -14,6 +14,8 @@ COMMANDS = {
     "segment": ("rltok_rl.experiments.segment", "show where a model ends its tokens"),
     "generate": ("rltok_rl.experiments.generate", "write on from a prompt, byte by byte"),
     "eval": ("rltok_rl.experiments.evaluate", "measure a model on text that it was not trained on"),
+    "tasks": ("rltok_rl.experiments.tasks", "PIQA, HellaSwag, ARC-Easy and LAMBADA in bits per byte"),
+    "lm-eval": ("rltok_rl.experiments.harness", "run EleutherAI's lm-evaluation-harness with a model"),
     "report": ("rltok_rl.experiments.report", "write the report of a run, or compare several"),
     "demo": (
         "rltok_rl.experiments.demo",

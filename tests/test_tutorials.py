@@ -9,7 +9,12 @@ import torch
 
 from .layout import ROOT
 
-PAGES = [ROOT / "README.md", ROOT / "docs" / "objectives.md", *sorted((ROOT / "docs" / "tutorials").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "docs" / "evaluation-tasks.md",
+    ROOT / "docs" / "objectives.md",
+    *sorted((ROOT / "docs" / "tutorials").glob("*.md")),
+]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

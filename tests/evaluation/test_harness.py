@@ -1,0 +1,324 @@
+"""The real lm-evaluation-harness on tasks of its own format, from local files, beside this library's own figures."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import sys
+
+import pytest
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import CachingLM
+from lm_eval.api.registry import get_model
+from lm_eval.tasks import TaskManager
+from rltok_rl.agents.segmenters import make_segmenter, save_segmenter, write_on
+from rltok_rl.experiments import harness as command
+
+from rltok_rl.evaluation import harness, read_text
+from rltok_rl.evaluation.choices import choice_figures, score_examples
+from rltok_rl.evaluation.continuations import continuation_log_likelihood
+from rltok_rl.evaluation.harness import RltokLM
+from rltok_rl.evaluation.tasks import read_task
+from rltok_rl.models import UNet, preset
+from rltok_rl.models.generation import generate
+
+QUESTIONS = [
+    {"goal": "Open a jar", "sol1": "Twist the lid.", "sol2": "Twist it, é.", "label": 1},
+    {"goal": "Boil water", "sol1": "In a pot.", "sol2": "In a sock.", "label": 0},
+    {"goal": "Find a word that is long enough to be cut", "sol1": "Look.", "sol2": "Listen to it.", "label": 0},
+    {"goal": "Sit", "sol1": "Down.", "sol2": "Up.", "label": 1},
+    {"goal": "Go", "sol1": "North, and then home.", "sol2": "South.", "label": 0},
+]
+TEXTS = ["The cat sat on the mat.", "It is a truth universally acknowledged, " * 3 + "é", "a"]
+CONTEXT = 40
+COMMON = "dataset_path: json\ndataset_kwargs:\n  data_files:\n    test: {file}\ntest_split: test\n"
+TASKS = {
+    "local_choices": 'output_type: multiple_choice\ndoc_to_text: "Question: {{goal}}\\nAnswer:"\n'
+    'doc_to_choice: "{{[sol1, sol2]}}"\ndoc_to_target: label\nmetric_list:\n  - metric: acc\n',
+    "local_rolling": 'output_type: loglikelihood_rolling\ndoc_to_text: ""\ndoc_to_target: "{{text}}"\n'
+    "metric_list:\n  - metric: bits_per_byte\n",
+    "local_writing": 'output_type: generate_until\ndoc_to_text: "{{text}}"\ndoc_to_target: "{{text}}"\n'
+    'generation_kwargs:\n  until: ["e", "\\n"]\n  max_gen_toks: 12\nmetric_list:\n  - metric: exact_match\n',
+}
+
+
+@pytest.fixture(scope="module")
+def model() -> UNet:
+    torch.manual_seed(0)
+    return UNet(preset("tiny", boundary_scale=1.0, target_rate=0.3)).eval()
+
+
+@pytest.fixture(scope="module")
+def folder(model, tmp_path_factory):
+    """A model, three tasks, and the files that they read."""
+    root = tmp_path_factory.mktemp("harness")
+    model.save_pretrained(root / "model")
+    for name, rows in (("piqa", QUESTIONS), ("texts", [{"text": text} for text in TEXTS])):
+        (root / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (root / "tasks").mkdir()
+    for name, text in TASKS.items():
+        file = root / ("piqa.jsonl" if name == "local_choices" else "texts.jsonl")
+        (root / "tasks" / f"{name}.yaml").write_text(f"task: {name}\n{COMMON.format(file=file)}{text}")
+    return root
+
+
+@pytest.fixture(scope="module")
+def results(folder):
+    """All three tasks, by the name that the model is registered under and the arguments of a command line."""
+    with pytest.MonkeyPatch.context() as patched:
+        import datasets
+        import lm_eval.evaluator
+
+        patched.setattr(datasets.config, "HF_DATASETS_CACHE", str(folder / "datasets"))
+        patched.setattr(lm_eval.evaluator, "add_env_info", lambda results: None)  # asks pip what is installed
+        return lm_eval.simple_evaluate(
+            model="rltok",
+            model_args=f"pretrained={folder / 'model'},context={CONTEXT},greedy=True",
+            tasks=list(TASKS),
+            task_manager=TaskManager(include_path=str(folder / "tasks"), include_defaults=False),
+            bootstrap_iters=1,
+            batch_size=2,
+            device="cpu",
+        )
+
+
+def request(kind: str, *arguments) -> Instance:
+    return Instance(request_type=kind, doc={}, arguments=arguments, idx=0)
+
+
+def scores(lm: RltokLM, pairs) -> list[tuple[float, bool]]:
+    return lm.loglikelihood([request("loglikelihood", *pair) for pair in pairs], disable_tqdm=True)
+
+
+PAIRS = [("The cat", " sat"), ("", "no context"), ("Where is é? " * 5, " here"), ("a", " b"), ("The cat", " é")]
+
+
+# the harness's figures are this library's
+
+
+def test_choices_are_scored_as_here(model, folder, results):
+    examples = read_task("piqa", folder)
+    own = score_examples(model, examples, context_bytes=CONTEXT, greedy=True)
+    figures = choice_figures(examples, own)
+    assert results["results"]["local_choices"]["acc,none"] == pytest.approx(figures["accuracy"])
+    assert results["results"]["local_choices"]["acc_stderr,none"] == pytest.approx(figures["accuracy_error"])
+    assert 0 < figures["accuracy"] < 1 and figures["cut"]
+    told = sorted(results["samples"]["local_choices"], key=lambda sample: sample["doc_id"])
+    theirs = torch.tensor([float(answer[0][0]) for sample in told for answer in sample["resps"]], dtype=torch.float64)
+    torch.testing.assert_close(theirs, own.log_likelihood, atol=1e-5, rtol=0)
+
+
+def test_rolling_bits_are_those_of_reading_and_eight_for_each_first_byte(model, results):
+    told = results["samples"]["local_rolling"]
+    whole = 0.0
+    for sample in told:
+        text = sample["doc"]["text"]
+        found = float(sample["resps"][0][0])
+        whole += found
+        if 1 < len(text.encode()) <= CONTEXT + 1:  # one window, the same here and there
+            nats = float(read_text(model, text, context=CONTEXT, greedy=True).final_nats.sum())
+            assert found == pytest.approx(-nats - math.log(256), abs=1e-4)
+        own = continuation_log_likelihood(model, [""], [text], context_bytes=CONTEXT, greedy=True)
+        assert found == pytest.approx(float(own.log_likelihood), abs=1e-5)
+    bits = -whole / math.log(2) / sum(len(text.encode()) for text in TEXTS)
+    assert results["results"]["local_rolling"]["bits_per_byte,none"] == pytest.approx(bits)
+
+
+def test_writing_is_that_of_generate_up_to_a_stop(model, results):
+    stopped = 0
+    for sample in results["samples"]["local_writing"]:
+        prompt = sample["doc"]["text"].encode()[-(CONTEXT - 12) :]
+        text = generate(model, prompt, max_bytes=12, temperature=0, boundaries="greedy").texts[0]
+        expected = text.replace(b"\n", b"e").split(b"e")[0]
+        stopped += expected != text
+        assert sample["resps"][0][0] == expected.decode("utf-8", errors="replace")
+    assert len(results["samples"]["local_writing"]) == len(TEXTS)
+
+
+# single requests
+
+
+@pytest.mark.parametrize("how", [{}, {"samples": 3, "seed": 5}, {"greedy": True}, {"context": 20}])
+def test_answers_do_not_depend_on_what_else_is_asked(model, how, monkeypatch):
+    together = scores(RltokLM(model, **how), PAIRS)
+    monkeypatch.setattr(harness, "CHUNK", 2)
+    backwards = scores(RltokLM(model, batch_size=1, **how), PAIRS[::-1])[::-1]
+    names = {"context": "context_bytes"}
+    own = continuation_log_likelihood(model, *zip(*PAIRS, strict=True), **{names.get(k, k): v for k, v in how.items()})
+    for one, other, mine in zip(together, backwards, own.log_likelihood.tolist(), strict=True):
+        assert one[0] == pytest.approx(other[0], abs=1e-5) == pytest.approx(mine, abs=1e-5)
+        assert isinstance(one[0], float) and isinstance(one[1], bool)
+    assert [greedy for _, greedy in together] == own.likeliest.tolist() == [greedy for _, greedy in backwards]
+
+
+def test_what_the_model_would_write_is_greedy(model):
+    lm = RltokLM(model, greedy=True)
+    (written,) = lm.write(["The cat"], {"max_gen_toks": 1})
+    assert scores(lm, [("The cat", written), ("The cat", "\x01")])[0][1] == (written != "\ufffd")
+    byte = generate(model, "The cat", max_bytes=1, temperature=0, boundaries="greedy").texts[0]
+    assert continuation_log_likelihood(model, ["The cat"], [byte], greedy=True).likeliest.item()
+
+
+def test_answers_are_kept_as_they_come(model, tmp_path, monkeypatch):
+    """A run that is killed has what it had answered; one that goes on asks the model for the rest alone."""
+    monkeypatch.setattr(harness, "CHUNK", 2)
+    lm = RltokLM(model, samples=2)
+    whole = scores(lm, PAIRS)
+    cached = CachingLM(lm, str(tmp_path / "answers.db"))
+    asked: list[int] = []
+    score = lm._score
+
+    def fail_at_last(pairs):
+        asked.append(len(pairs))
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return score(pairs)
+
+    monkeypatch.setattr(lm, "_score", fail_at_last)
+    requests = [request("loglikelihood", *pair) for pair in PAIRS]
+    with pytest.raises(KeyboardInterrupt):
+        cached.loglikelihood(requests)
+    assert asked == [2, 2, 1]
+    again = cached.loglikelihood(requests)
+    assert asked == [2, 2, 1, 1]
+    for (one, greedy), (other, also) in zip(again, whole, strict=True):
+        assert one == pytest.approx(other, abs=1e-5) and greedy is also
+    assert cached.loglikelihood(requests) == again and asked == [2, 2, 1, 1]
+    cached.dbdict.close()
+
+
+def test_no_text_is_certain_and_empty_continuations_are_refused(model):
+    lm = RltokLM(model)
+    found = lm.loglikelihood_rolling([request("loglikelihood_rolling", text) for text in ("", "x", "")], True)
+    assert found == [0.0, pytest.approx(-math.log(256)), 0.0]
+    with pytest.raises(ValueError, match="continuations must have at least 1 byte each, got an empty one"):
+        scores(lm, [("a", "")])
+
+
+# writing
+
+
+def test_texts_are_written_alike_together_and_alone(model):
+    lm = RltokLM(model, greedy=True)
+    options = {"until": ["zz"], "max_gen_toks": 9}
+    contexts = ["The cat", "a", "Some longer context, é"]
+    together = lm.write(contexts, options)
+    assert together == [lm.write([context], options)[0] for context in contexts]
+    asked = [request("generate_until", context, options) for context in contexts]
+    asked.append(request("generate_until", "The cat", {**options, "max_gen_toks": 3}))
+    assert lm.generate_until(asked, disable_tqdm=True) == [*together, *lm.write(["The cat"], {"max_gen_toks": 3})]
+
+
+def test_stops_end_a_text_where_they_first_appear(model):
+    lm = RltokLM(model, greedy=True)
+    text = generate(model, "The cat", max_bytes=12, temperature=0, boundaries="greedy").texts[0]
+    letters = [n for n, byte in enumerate(text) if byte < 128]
+    if not letters:
+        pytest.fail("the model writes no letter: choose another seed")
+    at = text.index(text[letters[-1]])  # where this letter first appears
+    stop = chr(text[letters[-1]])
+    for until in (stop, [stop], ["never", stop], [stop, ""]):
+        written = lm.write(["The cat"], {"until": until, "max_gen_toks": 12})
+        assert written == [text[:at].decode("utf-8", errors="replace")]
+    assert lm.write(["The cat"], {"max_gen_toks": 0}) == [""]
+
+
+def test_temperature_draws_and_repeats(model):
+    hot = {"max_gen_toks": 12, "temperature": 1.0}
+    first, second, other = (RltokLM(model, seed=seed).write(["The cat"], hot) for seed in (1, 1, 2))
+    assert first == second != other
+    cold = RltokLM(model, greedy=True).write(["The cat"], {"max_gen_toks": 12})
+    assert RltokLM(model, greedy=True).write(["The cat"], {**hot, "do_sample": False}) == cold != first
+
+
+def test_a_segmenter_writes_and_scores(model):
+    segmenter = make_segmenter("uniform", model, rate=0.5).eval()
+    lm = RltokLM(model, segmenter=segmenter)
+    steps = write_on(model, segmenter, "The cat", max_bytes=6, temperature=0)
+    text = bytes(int(step.byte_ids) for step in steps if bool(step.new))
+    assert lm.write(["The cat", "a"], {"max_gen_toks": 6})[0] == text.decode("utf-8", errors="replace")
+    own = continuation_log_likelihood(model, ["The cat"], [" sat"], segmenter=segmenter)
+    assert scores(lm, PAIRS)[0][0] == pytest.approx(float(own.log_likelihood), abs=1e-5)
+
+
+def test_what_cannot_be_written_is_refused(model):
+    lm = RltokLM(model)
+    with pytest.raises(ValueError, match=r"options of generation must be of \['do_sample', .*, got \['num_beams'\]"):
+        lm.write(["a"], {"num_beams": 3})
+    with pytest.raises(ValueError, match="max_gen_toks must be an integer of at least 0, got -1"):
+        lm.write(["a"], {"max_gen_toks": -1})
+    with pytest.raises(ValueError, match="context must have at least 1 byte to write on from, got an empty one"):
+        lm.write([""], {})
+    with pytest.raises(ValueError, match="temperature must be above 0 where do_sample is true, got 0"):
+        lm.write(["a"], {"do_sample": True})
+
+
+# models
+
+
+def test_the_name_is_registered():
+    assert get_model("rltok") is RltokLM
+
+
+def test_a_run_is_read_as_it_was_trained(model, tmp_path):
+    model.save_pretrained(tmp_path / "model")
+    assert RltokLM(str(tmp_path)).context is None
+    (tmp_path / "config.yaml").write_text("data:\n  num_steps: 24\nactor:\n  name: learned\n")
+    lm = RltokLM.create_from_arg_string(f"pretrained={tmp_path},samples=2", {"batch_size": "auto", "device": None})
+    assert (lm.context, lm.samples, lm.segmenter, lm.batch_rows) == (24, 2, None, None)
+    assert RltokLM(str(tmp_path), context=12).context == 12
+    (tmp_path / "config.yaml").write_text("data:\n  num_steps: 24\nactor:\n  name: uniform\n")
+    with pytest.raises(ValueError, match="pretrained needs the segmenter of actor=uniform beside its model, got none"):
+        RltokLM(str(tmp_path))
+    segmenter = make_segmenter("uniform", model, rate=0.5)
+    save_segmenter(tmp_path / "model", segmenter, model, name="uniform", options={"rate": 0.5})
+    found = RltokLM(str(tmp_path)).segmenter
+    assert found is not None and found.target_rate == 0.5
+
+
+def test_wrong_arguments_are_refused(model, folder):
+    for wrong, message in (
+        ({"context": 1}, "context must be an integer of at least 2, got 1"),
+        ({"samples": 0}, "samples must be an integer of at least 1, got 0"),
+        ({"batch_size": 0}, "batch_size must be an integer of at least 1, got 0"),
+        ({"seed": -1}, "seed must be an integer of at least 0, got -1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            RltokLM(model, **wrong)
+    with pytest.raises(ValueError, match="segmenter must be left out where pretrained is a name"):
+        RltokLM(str(folder / "model"), segmenter=make_segmenter("uniform", model))
+    with pytest.raises(FileNotFoundError, match="no such folder"):
+        RltokLM(str(folder / "nowhere"))
+
+
+# the command
+
+
+def test_the_command_names_the_model(monkeypatch):
+    import lm_eval.__main__
+
+    seen: list[list[str]] = []
+    monkeypatch.setattr(lm_eval.__main__, "cli_evaluate", lambda: seen.append(sys.argv[1:]))
+    for given in (["--tasks", "piqa"], ["run", "--tasks", "piqa"], ["--model", "dummy"], ["ls", "tasks"]):
+        monkeypatch.setattr(sys, "argv", ["rltok lm-eval", *given])
+        assert command.main() == 0
+    model = ["--model", "rltok"]
+    assert seen == [
+        ["--tasks", "piqa", *model],
+        ["run", "--tasks", "piqa", *model],
+        ["--model", "dummy"],
+        ["ls", "tasks"],
+    ]
+
+
+def test_without_the_package_it_is_named(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    monkeypatch.setitem(sys.modules, "lm_eval.api.model", None)
+    monkeypatch.delitem(sys.modules, "rltok_rl.evaluation.harness")
+    spec = importlib.util.find_spec("rltok_rl.evaluation.harness")
+    with pytest.raises(ImportError, match=r"pip install 'rltok_rl\[harness\]'"):
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    assert command.main() == 2
+    assert "rltok lm-eval: the adapter needs lm-evaluation-harness" in capsys.readouterr().err

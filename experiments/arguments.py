@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from rltok_rl.agents.segmenters import Segmenter, load_segmenter
@@ -40,9 +41,13 @@ def whole_number(minimum: int) -> Callable[[str], int]:
     return parse
 
 
-def add_model(parser: argparse.ArgumentParser) -> None:
-    """Declare the model and where it runs."""
-    parser.add_argument("model", metavar="MODEL", help="folder of save_pretrained, folder of a run, or hub id")
+def add_model(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
+    """Declare the model, or models, and where it runs."""
+    what: dict[str, Any] = {"metavar": "MODEL", "help": "folder of save_pretrained, folder of a run, or hub id"}
+    if several:
+        parser.add_argument("models", nargs="+", **what)
+    else:
+        parser.add_argument("model", **what)
     parser.add_argument("--device", default="cpu", help="where to run it: cpu (default), cuda, cuda:1, mps")
 
 

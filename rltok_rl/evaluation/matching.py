@@ -153,7 +153,7 @@ def ratio(part: float, whole: float) -> float:
 
 def _places(boundaries: Tensor, gap: int) -> list[int]:
     """Places of all boundaries, rows one after the other and further apart than ``gap``."""
-    rows = boundaries.bool().reshape(-1, boundaries.shape[-1])
+    rows = boundaries.bool()[None].flatten(0, -2)  # [B, T]
     row, at = rows.nonzero(as_tuple=True)
     return (row * (rows.shape[1] + gap) + at).tolist()
 

@@ -58,7 +58,7 @@ def token_lengths(boundaries: Tensor, counted: Tensor | None = None) -> Tensor:
     """
     if counted is not None and counted.shape != boundaries.shape:
         raise ValueError(f"counted must have the shape of boundaries, {[*boundaries.shape]}, got {[*counted.shape]}")
-    rows = boundaries.bool().reshape(-1, boundaries.shape[-1])
+    rows = boundaries.bool()[None].flatten(0, -2)  # [B, T]
     row, at = rows.nonzero(as_tuple=True)
     before = torch.cat((at.new_full((1,), -1), at[:-1]))[: len(at)]
     new_row = torch.cat((row.new_full((1,), -1), row[:-1]))[: len(row)] != row

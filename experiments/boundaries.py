@@ -28,19 +28,11 @@ from rltok_rl.experiments.arguments import (
     command,
     find_segmenter,
     load_model,
-    read_bytes,
     whole_number,
 )
 from rltok_rl.experiments.boundary_tables import matrices, page
 from rltok_rl.experiments.evaluate import beginning, find_texts, run_config, without_nan
-from rltok_rl.experiments.references import (
-    PIECES,
-    REFERENCES,
-    make_reference,
-    saved_tokenizer,
-    segment_by_rule,
-    trained_tokenizer,
-)
+from rltok_rl.experiments.references import REFERENCES, find_references, find_tokenizers, segment_by_rule
 
 from rltok_rl.evaluation.agreement import agreement_matrix, boundary_correlation, cohen_kappa, jaccard
 from rltok_rl.evaluation.boundaries import DrawnTexts, boundary_figures, join_texts
@@ -113,11 +105,9 @@ def one_model(options: argparse.Namespace, name: str) -> argparse.Namespace:
 
 def find_drawers(parser: argparse.ArgumentParser, options: argparse.Namespace) -> dict[str, Drawer]:
     """Models by the names that they were given."""
-    twice = sorted({name for name in options.models if options.models.count(name) > 1})
-    if twice:
-        parser.error(
-            f"argument MODEL: every model must be named once, got {twice[0]} {options.models.count(twice[0])}x"
-        )
+    for name in options.models:
+        if (times := options.models.count(name)) > 1:
+            parser.error(f"argument MODEL: every model must be named once, got {name} {times} times")
     found = {}
     for name in options.models:
         one = one_model(options, name)
@@ -143,27 +133,6 @@ def find_run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> tu
         for name in [name for name in options.models if known.get(name) != known[first]]:
             print(f"note: {name} was not held off the text that {first} held out", file=sys.stderr)
     return first, runs[first]
-
-
-def find_references(
-    parser: argparse.ArgumentParser, options: argparse.Namespace, model: UNet, run: Any, rate: float
-) -> dict[str, Drawer]:
-    """What ``--against`` names; tokenizers and rules that aim at a rate aim at that of the first model."""
-    text = None if options.train_on is None else read_bytes(parser, options.train_on, least=2)
-    found = {}
-    for name in dict.fromkeys(options.against):
-        tokenizer = None
-        try:
-            if name in PIECES and options.tokenizer is not None:
-                tokenizer = saved_tokenizer(name, options.tokenizer)
-            elif name in PIECES:
-                if run is None and text is None:
-                    parser.error(f"--against {name} wants --tokenizer or --train-on where no model is a run")
-                tokenizer = trained_tokenizer(name, model, run=run, text=text, rate=rate, vocabulary=options.vocabulary)
-        except (OSError, ValueError, ImportError) as error:
-            parser.error(f"--against {name}: {error}")
-        found[name] = Drawer(None, make_reference(name, model, rate=rate, tokenizer=tokenizer), options)
-    return found
 
 
 def compare(
@@ -216,12 +185,12 @@ def main(arguments: list[str] | None = None) -> int:
     source, run = find_run(parser, options)
     named, texts = find_texts(parser, one_model(options, source), run)
     texts = beginning(texts, options.bytes)
-    drawers = find_drawers(parser, options)
+    drawers, tokenizers = find_drawers(parser, options), find_tokenizers(parser, options, run)
     generator = torch.Generator(options.device).manual_seed(options.seed)
-    rules = torch.Generator().manual_seed(options.seed)
+    on_cpu = torch.Generator().manual_seed(options.seed)  # of rules
 
     def drawn_by(drawer: Drawer) -> DrawnTexts:
-        numbers = rules if drawer.model is None else generator
+        numbers = on_cpu if drawer.model is None else generator
         return join_texts([drawer.draw(text, numbers) for text in texts], gap=1 + options.tolerance)
 
     drawn = {name: drawn_by(drawer) for name, drawer in drawers.items()}
@@ -230,7 +199,8 @@ def main(arguments: list[str] | None = None) -> int:
     model = drawers[first].model
     assert model is not None
     rate = max(own[first]["rate"], 1 / own[first]["bytes"])
-    references = find_references(parser, options, model, run, rate)
+    rules = find_references(parser, options, model, tokenizers, rate)
+    references = {name: Drawer(None, rule, options) for name, rule in rules.items()}
     beside = {name: drawn_by(drawer) for name, drawer in references.items()}
     shifts = list(SHIFTS) if options.shift is None else list(dict.fromkeys(options.shift))
     for name, one in drawn.items():

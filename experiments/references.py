@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from rltok_rl.agents.segmenters import Segmenter, TokenizerSplit, make_segmenter
 from rltok_rl.agents.segmenters.saved import SPLITS, TOKENIZER, read_tokenizer
+from rltok_rl.experiments.arguments import read_bytes
 
 from rltok_rl.functional.text import text_to_ids
 from rltok_rl.models import Segmentation, UNet
@@ -109,3 +113,50 @@ def trained_tokenizer(
     config: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrainConfig), run))
     config = replace(config, segmenter=SegmenterConfig(name=name, options=aim))
     return train_tokenizer(config, model, read_texts(config.data))
+
+
+Train = Callable[..., TokenizerSplit]
+"""``(model, rate=...)`` to a tokenizer."""
+
+
+def find_tokenizers(parser: argparse.ArgumentParser, options: argparse.Namespace, run: Any) -> dict[str, Train]:
+    """How the tokenizers of ``--against`` come about; what is missing for them is said before anything is drawn."""
+    names = [name for name in dict.fromkeys(options.against) if name in PIECES]
+    given = [key for key in ("tokenizer", "train_on", "vocabulary") if getattr(options, key) is not None]
+    if given and not names:
+        parser.error(f"argument --{given[0].replace('_', '-')}: belongs to {' and '.join(PIECES)} in --against")
+    if "tokenizer" in given:
+        if len(given) > 1:
+            what = f"argument --{given[1].replace('_', '-')}"
+            parser.error(f"{what}: belongs to tokenizers that are trained, not --tokenizer")
+        try:
+            return {name: partial(_as_it_is, saved_tokenizer(name, options.tokenizer)) for name in names}
+        except (OSError, ValueError, ImportError) as error:
+            parser.error(f"argument --tokenizer: {error}")
+    if names and run is None and options.train_on is None:
+        parser.error(f"--against {names[0]} wants --tokenizer or --train-on where no model is a run")
+    text = None if options.train_on is None else read_bytes(parser, options.train_on, least=2)
+    common: dict[str, Any] = {"run": run, "text": text, "vocabulary": options.vocabulary}
+    return {name: partial(trained_tokenizer, name, **common) for name in names}
+
+
+def find_references(
+    parser: argparse.ArgumentParser,
+    options: argparse.Namespace,
+    model: UNet,
+    tokenizers: dict[str, Train],
+    rate: float,
+) -> dict[str, Segmenter]:
+    """What ``--against`` names; tokenizers and rules that aim at a rate aim at this one."""
+    found = {}
+    for name in dict.fromkeys(options.against):
+        try:
+            tokenizer = tokenizers[name](model, rate=rate) if name in tokenizers else None
+            found[name] = make_reference(name, model, rate=rate, tokenizer=tokenizer)
+        except (OSError, ValueError, ImportError) as error:
+            parser.error(f"--against {name}: {error}")
+    return found
+
+
+def _as_it_is(split: TokenizerSplit, model: UNet, *, rate: float) -> TokenizerSplit:
+    return split

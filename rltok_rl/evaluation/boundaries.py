@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -105,5 +104,4 @@ def boundary_figures(drawn: DrawnTexts) -> dict[str, Any]:
 
 
 def _plain(one: EdgeShare) -> dict[str, float]:
-    """The figures of a place; a lift without boundaries is not 0 but unknown."""
-    return {**asdict(one), "lift": math.nan if math.isnan(one.share) else one.lift}
+    return {**asdict(one), "lift": one.lift}

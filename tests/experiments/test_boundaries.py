@@ -69,7 +69,7 @@ def test_a_page_can_be_read(folders, file, capsys):
     lines = capsys.readouterr().out.splitlines()
     found = figures_of([folders[0], "--text", file, "--tolerance", "1"], capsys)["models"][folders[0]]
     by_start = {line.split()[0]: line for line in lines if line.strip()}
-    assert lines[0].split() == ["model", folders[0]] and max(map(len, lines[1:])) <= 110
+    assert lines[0].split() == ["model", folders[0]] and max(map(len, lines[2:])) <= 100
     assert f"{found['rate']:.4f} per byte" in by_start["boundaries"]
     space = found["white_space"]
     assert by_start["white"].split()[2:] == [f"{space[key]:.{n}f}" for key, n in PLACES]
@@ -179,6 +179,15 @@ def test_what_cannot_be_compared_is_refused(folders, file, tmp_path, capsys):
         ([one, "--text", tmp_path / "nowhere"], "nowhere cannot be read"),
         ([one, "--text", file, "--against", "hnet"], "invalid choice: 'hnet'"),
         ([one, "--text", file, "--against", "bpe"], "--against bpe wants --tokenizer or --train-on"),
+        (
+            [one, "--text", file, "--vocabulary", "300"],
+            "argument --vocabulary: belongs to bpe and unigram in --against",
+        ),
+        ([one, "--text", file, "--against", "bpe", "--train-on", tmp_path / "no"], "no cannot be read"),
+        (
+            [one, "--text", file, "--against", "bpe", "--tokenizer", tmp_path, "--vocabulary", "300"],
+            "argument --vocabulary: belongs to tokenizers that are trained, not --tokenizer",
+        ),
         ([tmp_path, "--text", file], "must hold config.json"),
         ([one, "--text", file, "--rate", "0.3"], "argument --rate"),
         ([one, "--text", file, "--tolerance", "-1"], "must be an integer of at least 0"),

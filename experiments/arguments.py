@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from rltok_rl.agents.segmenters import Segmenter, load_segmenter
@@ -46,9 +47,13 @@ def whole_number(minimum: int) -> Callable[[str], int]:
 _MODELS = f"folder of save_pretrained, folder of a run, hub id, or {', '.join(PACKAGED)}, which comes with the package"
 
 
-def add_model(parser: argparse.ArgumentParser) -> None:
-    """Declare the model and where it runs."""
-    parser.add_argument("model", metavar="MODEL", help=_MODELS)
+def add_model(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
+    """Declare the model, or models, and where it runs."""
+    what: dict[str, Any] = {"metavar": "MODEL", "help": _MODELS}
+    if several:
+        parser.add_argument("models", nargs="+", **what)
+    else:
+        parser.add_argument("model", **what)
     _add_device(parser)
 
 

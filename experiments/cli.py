@@ -16,6 +16,7 @@ COMMANDS = {
     "eval": ("rltok_rl.experiments.evaluate", "measure a model on text that it was not trained on"),
     "tasks": ("rltok_rl.experiments.tasks", "PIQA, HellaSwag, ARC-Easy and LAMBADA in bits per byte"),
     "lm-eval": ("rltok_rl.experiments.harness", "run EleutherAI's lm-evaluation-harness with a model"),
+    "boundaries": ("rltok_rl.experiments.boundaries", "where boundaries lie, and how far models agree about them"),
     "report": ("rltok_rl.experiments.report", "write the report of a run, or compare several"),
     "demo": (
         "rltok_rl.experiments.demo",

@@ -39,16 +39,35 @@ def train_tokenizer(config: TrainConfig, model: UNet, texts: Texts) -> Tokenizer
     length = config.data.num_steps + 1
     count = max(1, int(options.get("num_bytes", 2_000_000)) // length)
     windows = training_windows(texts.train, count, length, seed=config.seed)
+    name = config.segmenter.name
+    vocabulary, rate = options.get("vocabulary"), options.get("rate")
+    if name == "unigram" and rate is not None:
+        vocabulary = None
+    elif vocabulary is None and rate is None:
+        vocabulary, rate = (5000, None) if name == "unigram" else (None, model.config.target_rate)
+    return train_on(name, windows, length=length, vocabulary=vocabulary, rate=rate)
+
+
+def train_on(
+    name: str, windows: Sequence[bytes], *, length: int, vocabulary: int | None = None, rate: float | None = None
+) -> TokenizerSplit:
+    """The tokenizer of a text, of a vocabulary or (without one) at a rate.
+
+    Args:
+        name: ``bpe`` or ``unigram``.
+        windows: of the text, to train on.
+        length: bytes of a window; rates are measured on the first 200 kB.
+        vocabulary: number of pieces.
+        rate: pieces per byte.
+    """
     known = [window.decode("utf-8", errors="replace") for window in windows]
     measured = windows[: max(1, _SAMPLE_BYTES // length)]
-    if config.segmenter.name == "unigram":
-        if "rate" in options:
-            return unigram_at_rate(known, measured, float(options["rate"]))
-        return train_unigram(known, vocabulary=int(options.get("vocabulary", 5000)))
-    if "vocabulary" in options:
-        return train_bpe(known, vocabulary=int(options["vocabulary"]))
-    rate = float(options.get("rate", model.config.target_rate))
-    return at_rate(train_bpe(known, vocabulary=MOST_PIECES), measured, rate)
+    if vocabulary is not None:
+        return (train_unigram if name == "unigram" else train_bpe)(known, vocabulary=int(vocabulary))
+    assert rate is not None
+    if name == "unigram":
+        return unigram_at_rate(known, measured, float(rate))
+    return at_rate(train_bpe(known, vocabulary=MOST_PIECES), measured, float(rate))
 
 
 def training_windows(source: WindowSource, count: int, length: int, *, seed: int) -> list[bytes]:

@@ -47,6 +47,7 @@ NOTED = (
     "grad_norm",
     "lr",
     "flops",
+    "padded_flops",
 )
 
 
@@ -134,7 +135,8 @@ class Recorder:
         """
         trainer = self.trainer
         if trainer.processes.main:
-            noted = {name: figures.get(name, math.nan) for name in NOTED}  # some have no policy
+            columns = self.table.columns or NOTED  # a run of an older version goes on with the columns that it has
+            noted = {name: figures.get(name, math.nan) for name in NOTED if name in columns}  # some have no policy
             self.table.add(trainer.updates, trainer.bytes_done, noted)
             self.logging.add("train", noted, update=trainer.updates)
             for text in trainer.warnings:

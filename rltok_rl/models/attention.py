@@ -14,9 +14,9 @@ from torch import Tensor
 from rltok_rl.functional.policy import soft_cap
 
 # A block shorter than this spends its time in launching rather than in multiplying.
-_SMALLEST_BLOCK = 32
+SMALLEST_BLOCK = 32
 # Rows of the score matrix held at once by the capped path, which no fused kernel serves.
-_CAPPED_CHUNK = 256
+CAPPED_CHUNK = 256
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, cap: float | None) -> Tensor:
@@ -52,8 +52,8 @@ def causal_attention(query: Tensor, key: Tensor, value: Tensor, *, cap: float | 
         return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(-3, -2)
     length, positions = q.shape[-2], torch.arange(q.shape[-2], device=q.device)
     chunks = []
-    for start in range(0, length, _CAPPED_CHUNK):  # the upper triangle beyond a chunk's end is never computed
-        end = min(start + _CAPPED_CHUNK, length)
+    for start in range(0, length, CAPPED_CHUNK):  # the upper triangle beyond a chunk's end is never computed
+        end = min(start + CAPPED_CHUNK, length)
         mask = positions[:end] <= positions[start:end, None]  # [chunk, end]
         chunks.append(attend(q[..., start:end, :], k[..., :end, :], v[..., :end, :], mask, cap))
     return torch.cat(chunks, dim=-2).transpose(-3, -2) if chunks else query
@@ -82,7 +82,7 @@ def sliding_window_attention(
     batch, length, heads, channels = query.shape
     if length <= window:
         return causal_attention(query, key, value, cap=cap)
-    block = max(window, _SMALLEST_BLOCK)
+    block = max(window, SMALLEST_BLOCK)
     num_blocks = -(-length // block)
     pad = num_blocks * block - length
 

@@ -134,7 +134,7 @@ class Trainer:
         return max(self.bytes_done, round(self.bytes_done / self.way))
 
     def update(self) -> dict[str, float]:
-        """One update; returns the losses and figures of its batch, ``lr``, ``grad_norm`` and all ``flops`` so far."""
+        """One update; returns losses and figures of its batch, ``lr``, ``grad_norm``, and FLOPs so far."""
         options = self.options
         scale = cosine_schedule(
             self.scheduled_bytes + self.bytes_per_update,  # the first update already learns
@@ -182,7 +182,7 @@ class Trainer:
         self.tried_flops_done += self._costs.tried(self.bytes_per_update, rate, second)
         if self.segmenter is not None:
             calibrate_on(self.segmenter, self.model, self._read, self.updates, last=self.done, processes=self.processes)
-        return figures | {"flops": self.flops_done}
+        return figures | {"flops": self.flops_done, "padded_flops": self.padded_flops_done}
 
     @property
     def warming(self) -> bool:

@@ -96,8 +96,9 @@ def loss_figures(counts: Tensor, nats: Tensor, prefix: str = "") -> dict[str, fl
         prefix: what the names begin with.
 
     Example:
-        >>> loss_figures(torch.tensor([4]), torch.tensor([8 * math.log(2)]), "early_")["early_corpus_bits_per_byte"]
-        2.0
+        >>> figures = loss_figures(torch.tensor([4]), torch.tensor([8 * math.log(2)]), "early_")
+        >>> round(figures["early_corpus_bits_per_byte"], 4), figures["early_corpus_standard_error"]
+        (2.0, None)
     """
     return {
         f"{prefix}corpus_bits_per_byte": corpus_bits_per_byte(counts, nats),

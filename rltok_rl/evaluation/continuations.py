@@ -141,7 +141,7 @@ def continuation_log_likelihood(
         >>> scores.log_likelihood.shape, scores.num_bytes
         (torch.Size([1]), tensor([4]))
     """
-    _check_drawing(samples, greedy, segmenter, target_rate)
+    check_drawing(samples, greedy, segmenter, target_rate)
     if batch_rows is not None:
         check_count("batch_rows", batch_rows)
     given = _as_bytes("contexts", contexts, 0), _as_bytes("continuations", continuations, 1)
@@ -265,7 +265,8 @@ def _as_bytes(name: str, texts: Sequence[str | bytes], least: int) -> list[bytes
     return found
 
 
-def _check_drawing(samples: int, greedy: bool, segmenter: Segmenter | None, target_rate: float | None) -> None:
+def check_drawing(samples: int, greedy: bool, segmenter: Segmenter | None, target_rate: float | None) -> None:
+    """Refuse ways to draw boundaries that do not go together; arguments as for :func:`continuation_log_likelihood`."""
     at_random = not greedy if segmenter is None else segmenter.draws_at_random
     if check_count("samples", samples) > 1 and not at_random:
         how = "greedy boundaries" if segmenter is None else type(segmenter).__name__

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from rltok_rl.agents.segmenters import Segmenter, load_segmenter, write_on
-from rltok_rl.evaluation.continuations import continuation_log_likelihood, continuation_seed
+from rltok_rl.evaluation.continuations import check_drawing, continuation_log_likelihood, continuation_seed
 from rltok_rl.functional.numbers import check_count
 from rltok_rl.models import UNet
 from rltok_rl.models.generation import GeneratedByte, stream
@@ -47,7 +47,7 @@ class RltokLM(LM):  # type: ignore[misc]
         pretrained: folder of save_pretrained, folder of a run, hub id, or a model.
         segmenter: draws the boundaries of a model that is given as such; beside one in a folder it is found.
         context: bytes to read at most; None is what a run was trained on, and all for other models.
-        samples: how often boundaries are drawn.
+        samples: how often boundaries are drawn to score a text; one that is written has its own.
         greedy: draw a boundary where its probability exceeds one half.
         seed: of all random numbers.
         rate: boundaries per byte to aim at, where the model has ``rate_embedding``.
@@ -89,6 +89,7 @@ class RltokLM(LM):  # type: ignore[misc]
         self.context = None if context is None else check_count("context", context, minimum=2)
         self.greedy, self.seed, self.rate = greedy, check_count("seed", seed, minimum=0), rate
         self.samples = check_count("samples", samples)
+        check_drawing(samples, greedy, self.segmenter, rate)
         self.batch_rows = max_batch_size
         if batch_size is not None and not str(batch_size).startswith("auto"):
             self.batch_rows = check_count("batch_size", int(batch_size) if isinstance(batch_size, str) else batch_size)

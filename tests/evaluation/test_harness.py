@@ -287,6 +287,8 @@ def test_wrong_arguments_are_refused(model, folder):
     ):
         with pytest.raises(ValueError, match=message):
             RltokLM(model, **wrong)
+    with pytest.raises(ValueError, match="target_rate belongs to the model's own policy, got it with ActorSegmenter"):
+        RltokLM(model, rate=0.2, segmenter=make_segmenter("uniform", model))
     with pytest.raises(ValueError, match="segmenter must be left out where pretrained is a name"):
         RltokLM(str(folder / "model"), segmenter=make_segmenter("uniform", model))
     with pytest.raises(FileNotFoundError, match="no such folder"):

@@ -72,7 +72,7 @@ def matrices(figures: dict[str, Any]) -> str:
         )
     lines += ["bytes: per token; entropy: bits per byte; space: boundaries at white space, beside chance, places taken"]
     for key, title in MEASURES.items():
-        near = f" with a tolerance of {figures['tolerance']} bytes" if key == "f1" and figures["tolerance"] else ""
+        near = f" with a tolerance of {_bytes(figures['tolerance'])}" if key == "f1" and figures["tolerance"] else ""
         lines += ["", title + near, " " * (width + 4) + "".join(f"{place:>8}" for place in range(1, len(names) + 1))]
         for place, (name, row) in enumerate(zip(names, agreement[key], strict=True), 1):
             lines.append(f"{place:>2}  {name:<{width}}" + "".join(f"{number(value, 3):>8}" for value in row))
@@ -138,12 +138,16 @@ def _histogram(counts: list[int]) -> list[str]:
 
 
 def _against(against: dict[str, list[dict[str, float]]], tolerance: int) -> list[str]:
-    near = f", partners at most {tolerance} bytes apart" if tolerance else ""
-    lines = [f"{f'against{near}':<24}{'shift':>6}{'precision':>11}{'recall':>8}{'F1':>8}{'by chance':>11}"]
-    if near:
-        lines = [f"against (partners at most {tolerance} bytes apart)", f"{'':<24}{lines[0][-44:]}"]
+    head = f"{'shift':>6}{'precision':>11}{'recall':>8}{'F1':>8}{'by chance':>11}"
+    lines = [f"{'against':<24}{head}"]
+    if tolerance:
+        lines = [f"against (partners at most {_bytes(tolerance)} apart)", f"{'':<24}{head}"]
     for name, rows in against.items():
         for row in rows:
             cells = [number(row[key], 3) for key in ("precision", "recall", "f1", "chance_f1")]
             lines.append(f"  {name:<22}{row['shift']:>6.0f}{cells[0]:>11}{cells[1]:>8}{cells[2]:>8}{cells[3]:>11}")
     return [*lines, "  shift: bytes that the reference is moved by; -1 ends a token at the last byte of a bpe piece"]
+
+
+def _bytes(count: int) -> str:
+    return "1 byte" if count == 1 else f"{count} bytes"

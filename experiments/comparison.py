@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rltok_rl.experiments.loss_curves import FILE as LOSS_CURVES
-from rltok_rl.experiments.loss_curves import write_loss_curves
+from rltok_rl.experiments.loss_curves import FILE, write_loss_curves
 from rltok_rl.experiments.markdown import markdown, number, with_unit
 from rltok_rl.experiments.run_folder import RunFolder, flat, read_run
 
@@ -17,7 +16,7 @@ _NOT_COMPARED = ("out", "resume", "checkpoint_every", "logger", "snapshots")
 
 
 def write_comparison(folders: list[Path], out: Path) -> Path:
-    """Write ``report.md``, ``comparison.png`` and the curves' figures of several runs: what differs, what came of it.
+    """Write ``report.md`` and ``comparison.png`` of several runs: what differs, and what came of it.
 
     Args:
         folders: of the runs.
@@ -39,16 +38,15 @@ def write_comparison(folders: list[Path], out: Path) -> Path:
         found = {name: (run.history, run.held_out) for name, run in zip(names, runs, strict=True)}
         targets = {name: run.target_rate for name, run in zip(names, runs, strict=True)}
         draw_comparison(found, out / "comparison.png", target_rates=targets)
-        write_loss_curves(dict(zip(names, runs, strict=True)), out / LOSS_CURVES)
         parts.append(
             "![Bits per byte against bytes and FLOPs, boundaries per byte against bytes](comparison.png)\n\n"
-            "Lines are training, dots are held-out text. One run per line: a difference may be that of seeds. Figures, "
-            f"with FLOPs on tokens and with padding, are in [{LOSS_CURVES}]({LOSS_CURVES})."
+            "Lines are training, dots are held-out text. One run per line: a difference may be that of seeds."
         )
     if not differing:
         parts.append("All runs have one configuration.")
     page = out / "report.md"
     page.write_text("\n\n".join(parts) + "\n")
+    write_loss_curves(dict(zip(names, runs, strict=True)), out / FILE)
     return page
 
 

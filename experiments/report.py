@@ -126,6 +126,8 @@ def _results(run: RunFolder) -> str:
         rows.append(("share of what tokens can earn, held out", digits(share)))
     if rate:
         rows.append(("bytes per token, held out", f"{1 / rate:.2f}"))
+    if (padded := look.get("padded_flops")) is not None:
+        rows.append(("FLOPs, padding of tokens included", with_unit(padded, "FLOPs")))
     memory = (run.summary or {}).get("peak_memory")
     rows.append(("peak memory", with_unit(memory, "B")))
     return markdown(["figure", "value"], [list(row) for row in rows])

@@ -10,6 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 from rltok_rl.experiments import report, train
 from rltok_rl.experiments.loss_curves import COLUMNS, FILE, loss_curves
+from rltok_rl.experiments.markdown import with_unit
 from rltok_rl.experiments.run_folder import read_run
 
 from rltok_rl.training.progress import MetricsTable
@@ -42,11 +43,13 @@ def older(run, tmp_path) -> Path:
 
 
 def test_every_update_and_every_look_is_a_line(run, older, tmp_path):
+    page = (run / "report.md").read_text()
     report.write_comparison([run, older], tmp_path / "both")
     lines = list(csv.DictReader((tmp_path / "both" / FILE).read_text().splitlines()))
-    assert tuple(lines[0]) == COLUMNS and FILE in (tmp_path / "both" / "report.md").read_text()
+    assert tuple(lines[0]) == COLUMNS
     looks = [json.loads(line) for line in (run / "samples.jsonl").read_text().splitlines()]
     summary = json.loads((run / "summary.json").read_text())
+    assert f"| FLOPs, padding of tokens included | {with_unit(summary['padded_flops'], 'FLOPs')} |" in page
     mine = [line for line in lines if line["run"] == "whole"]
     trained = [line for line in mine if line["text"] == "training"]
     held = [line for line in mine if line["text"] == "held out"]

@@ -14,6 +14,7 @@ COMMANDS = {
     "segment": ("rltok_rl.experiments.segment", "show where a model ends its tokens"),
     "generate": ("rltok_rl.experiments.generate", "write on from a prompt, byte by byte"),
     "eval": ("rltok_rl.experiments.evaluate", "measure a model on text that it was not trained on"),
+    "view": ("rltok_rl.experiments.view", "make a page to look around in: a text, its boundaries, what each was worth"),
     "report": ("rltok_rl.experiments.report", "write the report of a run, or compare several"),
     "demo": (
         "rltok_rl.experiments.demo",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import select
 import shutil
-import subprocess
+import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,15 @@ def find_browser() -> str | None:
     return next((found for name in NAMES if (found := shutil.which(name))), None)
 
 
+def _pipe() -> tuple[int, int]:
+    """Both ends of a pipe, by numbers that nothing else wants."""
+    ends = os.pipe()
+    moved = tuple(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 16) for end in ends)
+    for end in ends:
+        os.close(end)
+    return moved
+
+
 class Browser:
     """One browser with one page.
 
@@ -44,16 +55,13 @@ class Browser:
     def __init__(self, profile: Path) -> None:
         found = find_browser()
         assert found is not None
-        to_read, self._out = os.pipe()
-        self._in, to_write = os.pipe()
+        to_read, self._out = _pipe()
+        self._in, to_write = _pipe()
         # The protocol is read from descriptor 3 and written to descriptor 4.
-        command = ["sh", "-c", f'exec "$0" "$@" 3<&{to_read} 4>&{to_write}', found, *FLAGS]
-        self._process = subprocess.Popen(
-            [*command, f"--user-data-dir={profile}", "about:blank"],
-            pass_fds=(to_read, to_write),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        actions = [(os.POSIX_SPAWN_DUP2, to_read, 3), (os.POSIX_SPAWN_DUP2, to_write, 4)]
+        actions += [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
+        command = [found, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
+        self._process = os.posix_spawn(found, command, os.environ, file_actions=actions)
         os.close(to_read)
         os.close(to_write)
         self._number, self._held = 0, b""
@@ -161,14 +169,12 @@ class Browser:
     def close(self) -> None:
         """End the browser."""
         self._session = None
-        try:
+        with suppress(AssertionError, OSError):
             self.send("Browser.close")
-        except (AssertionError, OSError):
-            self._process.terminate()
-        try:
-            self._process.wait(5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        until = time.monotonic() + 5
+        while os.waitpid(self._process, os.WNOHANG)[0] == 0:
+            if time.monotonic() > until:
+                os.kill(self._process, signal.SIGKILL)
+            time.sleep(0.02)
         os.close(self._in)
         os.close(self._out)

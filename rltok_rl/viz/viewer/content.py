@@ -1,6 +1,6 @@
 """What a page shows: texts, who cut them, and each byte's figures at one time or several.
 
-A text of N bytes has N figures of each kind. What byte t cost, ``early_bits`` and ``final_bits``, is of the byte itself;
+A text of N bytes has N figures of each kind. What byte t cost, ``early_bits`` and ``final_bits``, is of that byte;
 ``probability``, ``score``, ``reward``, ``return`` and ``advantage`` are of the decision after it.
 """
 

@@ -52,7 +52,7 @@ def viewer_page(texts: Sequence[TextView], *, title: str = "Token boundaries") -
     parts = {
         "policy": _POLICY.format(script=_checksum(script), style=_checksum(style)),
         "generator": GENERATOR,
-        "title": html.escape(f"{texts[0].name} - {title}"),
+        "title": html.escape(_one_line(f"{texts[0].name} - {title}")),
         "style": style,
         "content": script_json(content),
         "script": script,
@@ -89,6 +89,11 @@ def is_viewer_page(path: Path) -> bool:
     """
     with path.open("rb") as file:
         return GENERATOR.encode() in file.read(4096)
+
+
+def _one_line(name: str) -> str:
+    """Without control characters, some of which HTML forbids."""
+    return "".join(character if character.isprintable() else " " for character in name)
 
 
 def _checksum(content: str) -> str:

@@ -38,6 +38,7 @@ from rltok_rl.experiments.viewing import detail_look, how_made, sample_views, se
 from rltok_rl.evaluation.detail import COMPARING, ESTIMATORS, read_detail
 from rltok_rl.functional.rewards import REWARDS
 from rltok_rl.models import UNet
+from rltok_rl.models.pretrained import model_folder
 from rltok_rl.training.files import replace_text
 from rltok_rl.viz.viewer import Segmented, TextView, is_viewer_page, viewer_page
 
@@ -61,8 +62,10 @@ def split_arguments(parser: argparse.ArgumentParser, options: argparse.Namespace
 
 
 def find_run(path: str) -> RunFolder | None:
-    """The run whose folder, or checkpoint, this is; None where it is no run."""
+    """The run whose folder, or checkpoint, this is; None where it is no run, and an error where it is nothing."""
     folder = Path(path)
+    if not folder.exists():
+        model_folder(path)  # raises what is wrong with it, if it can be no id of the hub either
     folder = folder.resolve().parent.parent if is_checkpoint(folder) else folder
     return read_run(folder) if (folder / "config.yaml").is_file() else None
 

@@ -17,6 +17,7 @@ COMMANDS = {
     "tasks": ("rltok_rl.experiments.tasks", "PIQA, HellaSwag, ARC-Easy and LAMBADA in bits per byte"),
     "lm-eval": ("rltok_rl.experiments.harness", "run EleutherAI's lm-evaluation-harness with a model"),
     "boundaries": ("rltok_rl.experiments.boundaries", "where boundaries lie, and how far models agree about them"),
+    "view": ("rltok_rl.experiments.view", "make a page to look around in: a text, its boundaries, what each was worth"),
     "report": ("rltok_rl.experiments.report", "write the report of a run, or compare several"),
     "demo": (
         "rltok_rl.experiments.demo",

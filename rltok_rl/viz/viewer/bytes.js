@@ -1,0 +1,84 @@
+// Packed numbers, and characters made of bytes.
+
+const MISSING = 65535;
+
+function unpackBytes(held) {
+  const raw = atob(held);
+  const bytes = new Uint8Array(raw.length);
+  for (let i = 0; i < raw.length; i++) bytes[i] = raw.charCodeAt(i);
+  return bytes;
+}
+
+function unpackBits(held, size) {
+  const flags = new Uint8Array(size);
+  if (held === null) return flags;
+  const bytes = unpackBytes(held);
+  for (let i = 0; i < size; i++) flags[i] = (bytes[i >> 3] >> (i & 7)) & 1;
+  return flags;
+}
+
+function unpackNumbers(held) {
+  const bytes = unpackBytes(held.data);
+  const values = new Float32Array(bytes.length / 2);
+  const step = (held.high - held.low) / (MISSING - 1);
+  for (let i = 0; i < values.length; i++) {
+    const code = bytes[2 * i] | (bytes[2 * i + 1] << 8);
+    values[i] = code === MISSING ? NaN : held.low + step * code;
+  }
+  return values;
+}
+
+// How many bytes the character at i has, or 0 where these are no UTF-8.
+function characterLength(bytes, i) {
+  const first = bytes[i];
+  if (first < 0x80) return 1;
+  const length = first >= 0xc2 && first <= 0xdf ? 2 : (first & 0xf0) === 0xe0 ? 3 : first >= 0xf0 && first <= 0xf4 ? 4 : 0;
+  if (length === 0 || i + length > bytes.length) return 0;
+  // The second byte is narrower where a shorter spelling, a surrogate or more than U+10FFFF would come of it.
+  const low = first === 0xe0 ? 0xa0 : first === 0xf0 ? 0x90 : 0x80;
+  const high = first === 0xed ? 0x9f : first === 0xf4 ? 0x8f : 0xbf;
+  if (bytes[i + 1] < low || bytes[i + 1] > high) return 0;
+  for (let k = 2; k < length; k++) if ((bytes[i + k] & 0xc0) !== 0x80) return 0;
+  return length;
+}
+
+// Where each character begins, and one place beyond the last; a byte that is no UTF-8 is a character of its own.
+function characterStarts(bytes) {
+  const starts = new Uint32Array(bytes.length + 1);
+  let count = 0;
+  for (let i = 0; i < bytes.length; i += characterLength(bytes, i) || 1) starts[count++] = i;
+  starts[count] = bytes.length;
+  return starts.slice(0, count + 1);
+}
+
+const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+const UNSEEN = /^[\p{C}\p{Z}]$/u; // controls, marks of direction, what is not assigned, spaces but the plain one
+const hex = (byte) => byte.toString(16).padStart(2, "0");
+
+// The character itself, or null where it cannot be seen or is none.
+function character(bytes, start, end) {
+  if (end - start === 1) return bytes[start] >= 0x20 && bytes[start] < 0x7f ? String.fromCharCode(bytes[start]) : null;
+  const one = decoder.decode(bytes.subarray(start, end));
+  return UNSEEN.test(one) ? null : one;
+}
+
+const escaped = (bytes, start, end) => Array.from(bytes.subarray(start, end), (byte) => "\\x" + hex(byte)).join("");
+const isLayout = (byte) => byte === 10 || byte === 9; // a new line and a tab do what they say
+
+// What stands in the text for a character.
+function shownCharacter(bytes, start, end) {
+  if (end - start === 1 && isLayout(bytes[start])) return String.fromCharCode(bytes[start]);
+  return character(bytes, start, end) ?? escaped(bytes, start, end);
+}
+
+// The character that a byte is part of.
+function characterAt(starts, position) {
+  let low = 0;
+  let high = starts.length - 2;
+  while (low < high) {
+    const middle = (low + high + 1) >> 1;
+    if (starts[middle] <= position) low = middle;
+    else high = middle - 1;
+  }
+  return low;
+}

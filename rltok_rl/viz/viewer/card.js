@@ -1,0 +1,127 @@
+// What is known of one byte, or of the bytes of one character.
+
+const element = (tag, words, name) => {
+  const made = document.createElement(tag);
+  if (words !== undefined) made.textContent = words;
+  if (name) made.className = name;
+  return made;
+};
+const number = (value, digits = 3) => (value === undefined || Number.isNaN(value) ? "–" : value.toFixed(digits).replace("-", "−"));
+const signed = (value, digits = 3) => (value > 0 ? "+" : "") + number(value, digits);
+const probability = (p) => (p === undefined || Number.isNaN(p) ? "–" : p > 0 && p < 0.0005 ? "< 0.001" : number(p));
+
+// The last byte of a text is predicted, and not read: no decision follows it.
+function drawnWord(seen, i) {
+  if (i >= seen.decided) return "not asked";
+  return seen.boundaries[i] ? (seen.forced[i] ? "forced" : "yes") : "no";
+}
+
+const ROWS = [
+  ["part", "This byte", (i) => `0x${hex(text().bytes[i])}`],
+  ["early_bits", "early exit, bits", number],
+  ["final_bits", "whole model, bits", number],
+  ["gained", "bits gained", signed],
+  ["part", "A boundary after it", (i) => drawnWord(look(), i)],
+  ["probability", "probability", probability],
+  ["score", "score", number],
+  ["reward", "reward, nats", signed],
+  ["return", "return, nats", signed],
+  ["advantage", "advantage, nats", signed],
+];
+
+const GLYPHS = { 9: "⇥", 10: "↵", 32: "␣" };
+function named(one, start, end) {
+  const seen = character(one.bytes, start, end);
+  if (end - start === 1 && GLYPHS[one.bytes[start]]) return GLYPHS[one.bytes[start]];
+  return seen ?? escaped(one.bytes, start, end);
+}
+
+function codePoint(one, start, end) {
+  if (characterLength(one.bytes, start) !== end - start) return "no UTF-8";
+  return "U+" + decoder.decode(one.bytes.subarray(start, end)).codePointAt(0).toString(16).toUpperCase().padStart(4, "0");
+}
+
+// First byte of the token that a byte is in, and one beyond its last.
+function tokenAround(seen, at, size) {
+  let start = at;
+  let end = at;
+  while (start > 0 && !seen.boundaries[start - 1]) start--;
+  while (end < size - 1 && !seen.boundaries[end]) end++;
+  return [start, end + 1];
+}
+
+function fillCard(at) {
+  const one = text();
+  const seen = look();
+  const c = characterAt(one.starts, at);
+  const [start, end] = [one.starts[c], one.starts[c + 1]];
+  const card = $("card");
+  const head = element("div", undefined, "glyph");
+  const words = element("span");
+  const several = end - start > 1;
+  words.append(element("strong", several ? `bytes ${start.toLocaleString("en")} to ${(end - 1).toLocaleString("en")}` : `byte ${start.toLocaleString("en")}`));
+  words.append(`of ${one.size.toLocaleString("en")} · ${codePoint(one, start, end)}`);
+  head.append(element("b", named(one, start, end)), words);
+  const table = element("table");
+  for (const [name, label, show] of ROWS) {
+    if (name !== "part" && !seen.names.has(name)) continue;
+    const row = element("tr", undefined, name === "part" ? "part" : "");
+    row.append(element("th", label));
+    for (let i = start; i < end; i++) {
+      const shown = name === "part" ? show(i) : show(seen.numbers[name][i]);
+      const names = (several && i === at && label === "This byte" ? "now " : "") + (shown === "yes" ? "yes" : "");
+      row.append(element("td", shown, names));
+    }
+    table.append(row);
+  }
+  const [first, last] = tokenAround(seen, at, one.size);
+  const token = element("p", `token ${seen.tokens[at].toLocaleString("en")}, ${last - first} byte${last - first === 1 ? "" : "s"} `, "token");
+  token.append(element("code", tokenText(one, first, last)));
+  card.replaceChildren(head, table, token);
+}
+
+function tokenText(one, first, last) {
+  const shown = [];
+  const stop = Math.min(last, first + 60);
+  for (let i = first; i < stop; ) {
+    const length = characterLength(one.bytes, i) || 1;
+    if (i + length > last) {
+      shown.push(escaped(one.bytes, i, last)); // a boundary splits the character
+      break;
+    }
+    shown.push(isLayout(one.bytes[i]) ? GLYPHS[one.bytes[i]] : shownCharacter(one.bytes, i, i + length));
+    i += length;
+  }
+  return shown.join("").replaceAll(" ", "␣") + (stop < last ? " …" : "");
+}
+
+function showCard() {
+  const card = $("card");
+  const at = position();
+  if (at === null) {
+    card.hidden = true;
+    return;
+  }
+  fillCard(at);
+  card.hidden = false;
+  const span = spanOf(characterAt(text().starts, at));
+  const lines = span.getClientRects();
+  const box = lines[lines.length - 1] ?? span.getBoundingClientRect();
+  const below = box.bottom + 10;
+  const top = below + card.offsetHeight < innerHeight ? below : Math.max(8, box.top - 10 - card.offsetHeight);
+  const left = Math.min(Math.max(8, box.left - 20), innerWidth - card.offsetWidth - 8);
+  card.style.transform = `translate(${Math.round(left)}px, ${Math.round(top)}px)`;
+}
+
+// A line for those who listen.
+function say(at) {
+  const one = text();
+  const seen = look();
+  const c = characterAt(one.starts, at);
+  const { probability: p, reward, final_bits: bits } = seen.numbers;
+  const parts = [`byte ${at}`, named(one, one.starts[c], one.starts[c + 1]), `boundary ${drawnWord(seen, at)}`];
+  if (p && !Number.isNaN(p[at])) parts.push(`probability ${probability(p[at])}`);
+  if (bits && !Number.isNaN(bits[at])) parts.push(`${number(bits[at], 2)} bits`);
+  if (reward && !Number.isNaN(reward[at])) parts.push(`reward ${number(reward[at], 2)}`);
+  $("said").textContent = parts.join(", ");
+}

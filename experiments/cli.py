@@ -15,6 +15,7 @@ COMMANDS = {
     "generate": ("rltok_rl.experiments.generate", "write on from a prompt, byte by byte"),
     "eval": ("rltok_rl.experiments.evaluate", "measure a model on text that it was not trained on"),
     "report": ("rltok_rl.experiments.report", "write the report of a run, or compare several"),
+    "leaderboard": ("rltok_rl.experiments.leaderboard", "write the page of all committed results"),
     "demo": (
         "rltok_rl.experiments.demo",
         "a first look: train boundary policies for a few minutes, see what they learned",

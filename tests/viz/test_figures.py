@@ -6,9 +6,10 @@ import math
 
 import pytest
 
-from rltok_rl.viz import look, over_time
+from rltok_rl.viz import look
 from rltok_rl.viz.comparison import draw_comparison
 from rltok_rl.viz.curves import draw_curves, draw_loss_flops
+from rltok_rl.viz.glyphs import one_glyph
 from rltok_rl.viz.over_time import Snapshot, draw_over_time, visible_part
 
 HISTORY = {
@@ -130,9 +131,7 @@ def test_every_text_can_be_drawn(tmp_path):
     """Characters that the font lacks, escapes and line breaks: warnings are errors here."""
     text = "日本\n\t🙂 x".encode() + b"\xff"
     draw_over_time([snapshot(text)], tmp_path / "time.png")
-    assert (
-        over_time._glyph("\n") == "\u23ce" and over_time._glyph("\\xff") == "\u00b7" and over_time._glyph("日") == "□"
-    )
+    assert [one_glyph(one) for one in ("\n", "\\xff", "日")] == ["\u23ce", "\u00b7", "□"]
 
 
 def test_snapshots_of_several_texts_are_refused(tmp_path):

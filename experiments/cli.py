@@ -19,6 +19,7 @@ COMMANDS = {
     "boundaries": ("rltok_rl.experiments.boundaries", "where boundaries lie, and how far models agree about them"),
     "view": ("rltok_rl.experiments.view", "make a page to look around in: a text, its boundaries, what each was worth"),
     "report": ("rltok_rl.experiments.report", "write the report of a run, or compare several"),
+    "leaderboard": ("rltok_rl.experiments.leaderboard", "write the page of all committed results"),
     "demo": (
         "rltok_rl.experiments.demo",
         "a first look: train boundary policies for a few minutes, see what they learned",

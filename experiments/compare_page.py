@@ -6,11 +6,14 @@ import json
 import math
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from rltok_rl.experiments.bench.harness import machine
+from rltok_rl.experiments.comparable import within_one_error
+from rltok_rl.experiments.comparison import draw_last_texts
 from rltok_rl.experiments.markdown import markdown, with_unit
 from rltok_rl.experiments.run_folder import RunFolder, read_run
 
@@ -19,7 +22,7 @@ from rltok_rl.training.progress import clock
 from rltok_rl.training.record import without_folders
 from rltok_rl.viz.comparison import draw_loss_against_flops
 
-PAGE, TABLE, FIGURE, EVALUATION = "compare.md", "compare.json", "compare.png", "evaluation.json"
+PAGE, TABLE, FIGURE, TEXTS, EVALUATION = "compare.md", "compare.json", "compare.png", "texts.png", "evaluation.json"
 # Figures of the corpus in evaluation.json, and as the table has them, which knows no others.
 _CORPUS = {
     "corpus_bits_per_byte": "bits_per_byte",
@@ -53,12 +56,13 @@ def is_comparison(folder: Path) -> bool:
     return not (folder / "config.yaml").is_file() and bool(_systems(folder))
 
 
-def write_page(folder: Path, command: str | None = None) -> Path | None:
-    """Write ``compare.md``, ``compare.json`` and ``compare.png`` of all systems that are done.
+def write_page(folder: Path, command: str | None = None, *, formats: Sequence[str] = ("png",)) -> Path | None:
+    """Write ``compare.md``, ``compare.json``, ``compare.png`` and ``texts.png`` of all systems that are done.
 
     Args:
         folder: of the comparison.
-        command: how it was started; None keeps what the page says.
+        command: how it was started; None keeps what the page says, of the machine as well.
+        formats: of the figures; the page shows the PNG, which is among them always.
 
     Returns:
         The page; None where no system is done.
@@ -69,12 +73,15 @@ def write_page(folder: Path, command: str | None = None) -> Path | None:
         return None
     for row in rows:
         row["difference"], row["difference_error"] = paired(row, rows[0])
-    if command is None:
-        command = json.loads((folder / TABLE).read_text())["command"] if (folder / TABLE).exists() else ""
+    before = json.loads((folder / TABLE).read_text()) if command is None and (folder / TABLE).exists() else {}
+    command, where = before.get("command", command or ""), before.get("machine") or machine("cpu")
     shown = [{k: v for k, v in row.items() if k not in ("counts", "nats")} for row in rows]
-    content: dict[str, Any] = {"command": without_folders(command), "machine": machine("cpu"), "systems": shown}
+    content: dict[str, Any] = {"command": without_folders(command), "machine": where, "systems": shown}
     _replace(folder / TABLE, json.dumps(content, indent=1) + "\n")
-    draw_loss_against_flops({name: (run.history, run.held_out) for name, run in done.items()}, folder / FIGURE)
+    trained = {name: (run.history, run.held_out) for name, run in done.items()}
+    for suffix in formats:
+        draw_loss_against_flops(trained, (folder / FIGURE).with_suffix(f".{suffix}"))
+    draw_last_texts(done, folder, formats)
     _replace(folder / PAGE, page(rows, done, folder, content["command"]))
     return folder / PAGE
 
@@ -138,11 +145,8 @@ def best(rows: list[dict[str, Any]]) -> set[str]:
         rows: of all systems.
     """
     real = [row for row in rows if not row["oracle"]]
-    if not real:
-        return set()
-    least = min(real, key=lambda row: row["bits_per_byte"])
-    reach = least["bits_per_byte"] + (least["standard_error"] or 0.0)
-    return {row["system"] for row in real if row["bits_per_byte"] <= reach}
+    strong = within_one_error([(row["bits_per_byte"], row["standard_error"]) for row in real])
+    return {real[number]["system"] for number in strong}
 
 
 def page(rows: list[dict[str, Any]], done: dict[str, RunFolder], folder: Path, command: str) -> str:
@@ -192,7 +196,9 @@ def page(rows: list[dict[str, Any]], done: dict[str, RunFolder], folder: Path, c
         *([f"Not done yet: {', '.join(under_way)}."] if under_way else []),
         "\n".join(f"- {note}" for note in notes),
         f"![Bits per byte against FLOPs]({FIGURE})",
-        "Lines are training, dots are held-out text.",
+        "On the left lines are training and dots held-out text; on the right the end, on the held-out text of looks on "
+        "the way, which is less than that of the table.",
+        f"![The same held-out text as every system cuts it]({TEXTS})",
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -2,6 +2,7 @@
 
     rltok report runs/mine
     rltok report runs/paper runs/siblings --out runs/comparison
+    rltok report runs/mine --also pdf
 
 Pages and figures are written anew each time, so that an unfinished run can be looked at as well.
 """
@@ -10,28 +11,32 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from rltok_rl.experiments.compare_page import is_comparison, write_page
-from rltok_rl.experiments.comparison import digits, figures_of, shown, write_comparison
+from rltok_rl.experiments.comparison import digits, figures_of, marked_text, shown, write_comparison
 from rltok_rl.experiments.markdown import fenced, markdown, with_unit
 from rltok_rl.experiments.run_folder import RunFolder, read_run
 
 from rltok_rl.training.snapshots import sample_parts
 from rltok_rl.viz import boundary_text
 from rltok_rl.viz.curves import draw_curves, draw_loss_flops
+from rltok_rl.viz.look import FORMATS
+from rltok_rl.viz.marked_text import draw_texts
 from rltok_rl.viz.over_time import Snapshot, draw_over_time
 
 
-def write_report(folder: Path) -> Path:
+def write_report(folder: Path, *, formats: Sequence[str] = ("png",)) -> Path:
     """Write ``report.md`` and ``figures/`` of a run.
 
     Args:
         folder: of the run, finished or not.
+        formats: of the figures; the page shows the PNG, which is among them always.
     """
     run = read_run(folder)
-    figures = draw_figures(run)
+    figures = draw_figures(run, formats=formats)
     parts = [
         f"# {run.name}",
         _standing(run),
@@ -48,24 +53,33 @@ def write_report(folder: Path) -> Path:
     return page
 
 
-def draw_figures(run: RunFolder) -> list[Path]:
+def draw_figures(run: RunFolder, *, formats: Sequence[str] = ("png",)) -> list[str]:
     """Draw what the run has figures for.
 
     Args:
         run: as far as it came.
+        formats: of the files.
+
+    Returns:
+        Names of the figures, without the suffix.
     """
     out = run.path / "figures"
     out.mkdir(exist_ok=True)
-    made = []
+    draw: dict[str, Callable[[Path], Path]] = {}
     if run.history:
-        options: Any = {"held_out": run.held_out}
-        made.append(draw_curves(run.history, out / "curves.png", target_rate=run.target_rate, **options))
+        held = run.held_out
+        draw["curves"] = lambda path: draw_curves(run.history, path, target_rate=run.target_rate, held_out=held)
         if "flops" in run.history:
-            made.append(draw_loss_flops(run.history, out / "loss-flops.png", **options))
+            draw["loss-flops"] = lambda path: draw_loss_flops(run.history, path, held_out=held)
     if run.looks:
         looks, headings = [_snapshot(look) for look in run.looks], ("bits/byte", "rate")
-        made.append(draw_over_time(looks, out / "boundaries.png", headings=headings))
-    return made
+        draw["boundaries"] = lambda path: draw_over_time(looks, path, headings=headings)
+        last = marked_text(f"trained on {with_unit(run.looks[-1]['bytes'], 'B')}", run)
+        draw["text"] = lambda path: draw_texts([last], path)
+    for name, one in draw.items():
+        for suffix in formats:
+            one(out / f"{name}.{suffix}")
+    return list(draw)
 
 
 def _standing(run: RunFolder) -> str:
@@ -134,14 +148,15 @@ def _results(run: RunFolder) -> str:
 
 
 _CAPTIONS = {
-    "curves.png": "Loss, rate, entropy, advantage spread, gradient norm and learning rate against bytes",
-    "loss-flops.png": "Loss against FLOPs",
-    "boundaries.png": "The same text with its boundaries as training goes on",
+    "curves": "Loss, rate, entropy, advantage spread, gradient norm and learning rate against bytes",
+    "loss-flops": "Loss against FLOPs",
+    "boundaries": "The same text with its boundaries as training goes on",
+    "text": "Held-out text coloured by the probability of a boundary",
 }
 
 
-def _embedded(figures: list[Path]) -> list[str]:
-    return [f"![{_CAPTIONS[path.name]}](figures/{path.name})" for path in figures]
+def _embedded(figures: list[str]) -> list[str]:
+    return [f"![{_CAPTIONS[name]}](figures/{name}.png)" for name in figures]
 
 
 def _sample(run: RunFolder) -> str:
@@ -212,15 +227,19 @@ def main(arguments: list[str] | None = None) -> int:
         "runs", nargs="+", type=Path, metavar="RUN", help="folder of a run, finished or not, or of a comparison"
     )
     parser.add_argument("--out", type=Path, help="folder of the comparison, with several runs")
+    also = [one for one in FORMATS if one != "png"]
+    parser.add_argument("--also", nargs="+", choices=also, default=[], help="write figures in these formats, too")
     options = parser.parse_args(arguments)
+    formats = ("png", *dict.fromkeys(options.also))
     if (len(options.runs) > 1) != (options.out is not None):
         parser.error("argument --out: names the folder of a comparison; give it with several runs, and only then")
     try:
         for folder in options.runs:
-            print(write_page(folder) if folder.is_dir() and is_comparison(folder) else write_report(folder))
+            of_systems = folder.is_dir() and is_comparison(folder)
+            print(write_page(folder, formats=formats) if of_systems else write_report(folder, formats=formats))
         if options.out is not None:
-            print(write_comparison(options.runs, options.out))
-    except FileNotFoundError as error:
+            print(write_comparison(options.runs, options.out, formats=formats))
+    except (FileNotFoundError, ValueError) as error:
         print(f"rltok report: {error}", file=sys.stderr)
         return 2
     return 0

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from rltok_rl.training.lines import read_lines
 from rltok_rl.training.progress import read_table
@@ -92,16 +94,30 @@ def read_run(path: Path) -> RunFolder:
     """
     if not (path / "config.yaml").is_file():
         raise FileNotFoundError(f"{path} is not the folder of a run: it must hold config.yaml")
-    config: Any = OmegaConf.to_container(OmegaConf.load(path / "config.yaml"))
+    name = "config.yaml"
+    try:
+        config: Any = OmegaConf.to_container(OmegaConf.load(path / name))
+        if not isinstance(config, dict):
+            raise TypeError(f"it must hold options by name, got {type(config).__name__}")
+        name = "model.json"
+        model = _json(path / name) or {}
+        name = "environment.json"
+        starts = read_starts(path / name)
+        name = "metrics.csv"
+        history = read_table(path / name)
+        name = "summary.json"
+        summary = _json(path / name)
+    except (ValueError, TypeError, KeyError, YAMLError, OmegaConfBaseException) as error:
+        raise ValueError(f"{path / name} cannot be read: {error}") from None
     return RunFolder(
         path=path,
         config=config,
-        model=_json(path / "model.json") or {},
-        starts=read_starts(path / "environment.json"),
-        history=read_table(path / "metrics.csv"),
+        model=model,
+        starts=starts,
+        history=history,
         looks=read_lines(path / "samples.jsonl"),
         alarms=read_lines(path / "alarms.log"),
-        summary=_json(path / "summary.json"),
+        summary=summary,
     )
 
 

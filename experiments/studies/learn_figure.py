@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from rltok_rl.viz.look import ALERT, INK, OURS, PALE, plain_figures
+from rltok_rl.viz.look import ALERT, INK, OURS, PALE, SERIES, plain_figures
 
 NAMES = {
     "learned": "learned, local flips",
@@ -20,8 +20,8 @@ NAMES = {
 _COLOURS = {
     "learned": OURS,
     "paper": ALERT,
-    "no_early_exit": "#e08e0b",
-    "uniform": "#3b5ba5",
+    "no_early_exit": SERIES[1],
+    "uniform": SERIES[2],
     "random": PALE,
 }
 _TITLES = {
@@ -120,7 +120,7 @@ def _draw_texts(axes: Any, courses: Sequence[dict[str, Any]]) -> None:
         axes.text(len(text) + 0.8, -0.12, "share", va="center", fontsize=7.5, color="#5c6770")
         axes.set(xlim=(-6, len(text) + 5.5), ylim=(max(len(courses), 4) + 0.05, -0.4))
     axes.set_title(
-        "a fresh text: darker is a likelier boundary of the learned policy, red the best boundaries",
+        "a fresh text: darker is a likelier boundary of the learned policy, orange the best boundaries",
         fontsize=8.5,
         x=0.085,
     )

@@ -10,11 +10,13 @@ import matplotlib
 from rltok_rl.experiments.markdown import markdown, number
 from rltok_rl.experiments.studies.candidates import MEANING
 
+from rltok_rl.viz.look import ALERT, INK, OURS, PALE
+from rltok_rl.viz.series import look_of
+
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
-INK, PALE, OURS, PAPER = "#1b1b1b", "#9aa5b1", "#0b7a75", "#d1495b"
-FAMILY = {"raw": PALE, "batch": PALE, "early": PALE, "paper": PAPER}
+FAMILY = {"raw": PALE, "batch": PALE, "early": PALE, "paper": ALERT}
 
 
 def colour(name: str) -> str:
@@ -151,7 +153,7 @@ def _draw_signal(report: dict[str, Any], path: Path) -> Path:
     axes.set_xscale("log")
     axes.set_xlim(left=floor * 0.8, right=max(values) * 2.5)
     axes.set_xlabel("signal to noise of the policy gradient that the cost of a plain update buys")
-    title = f"gamma = {report['options']['gamma']}; black: one standard error; red: the paper's; grey: its ablations"
+    title = f"gamma = {report['options']['gamma']}; black: one standard error; orange: the paper's; grey: its ablations"
     axes.set_title(title, fontsize=9, loc="left")
     axes.margins(y=0.01)
     figure.savefig(path)
@@ -163,13 +165,13 @@ def _draw_gamma(report: dict[str, Any], path: Path) -> Path:
     figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.2), layout="constrained")
     names = list(dict.fromkeys(r["name"].split("@")[0] for r in report["real"]["sweep"]))
     gammas = report["options"]["gammas"]
-    palette = [OURS, "#e08e0b", "#3b5ba5", INK]
     for place, name in enumerate(names):
         rows = [next(r for r in report["real"]["sweep"] if r["name"] == f"{name}@{g}") for g in gammas]
+        shown = look_of(len(names) - 1 - place)  # the paper is first, and orange as elsewhere
         look = {
-            "color": PAPER if name == "paper" else palette[place % 4],
-            "marker": "o",
-            "ms": 3,
+            "color": shown.colour,
+            "marker": shown.marker,
+            "ms": 3.5,
             "elinewidth": 0.8,
             "label": name,
         }

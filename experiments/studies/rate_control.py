@@ -30,6 +30,7 @@ from rltok_rl.functional.rate import RATE_CONTROLS
 from rltok_rl.objectives import BoundaryReinforceLoss, JointLoss, RateLoss
 from rltok_rl.objectives.rate import CONTROLLERS
 from rltok_rl.sampling import sample_boundaries
+from rltok_rl.viz.look import SERIES
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt  # noqa: E402
@@ -178,7 +179,7 @@ def draw(runs: Sequence[Run], path: Path) -> None:
     """The course of every rate, a panel per control, with and without pull."""
     controls = list(dict.fromkeys(run.control for run in runs))
     pulls = sorted({run.pull for run in runs})
-    colours = dict(zip(TARGETS, ("#0b7a75", "#d1495b", "#3b5ba5"), strict=True))
+    colours = dict(zip(TARGETS, (SERIES[0], SERIES[3], SERIES[2]), strict=True))
     plt.rcParams.update({"font.size": 8, "axes.spines.top": False, "axes.spines.right": False, "figure.dpi": 150})
     figure, panels = plt.subplots(
         len(pulls),

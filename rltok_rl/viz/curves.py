@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rltok_rl.viz.look import ALERT, OURS, PALE, dots, fit, line, plain_figures, plain_numbers
-
-History = Mapping[str, Sequence[float]]
+from rltok_rl.viz.look import ALERT, OURS, PALE, dots, fit, line, plain_figures, plain_numbers, save_figure
+from rltok_rl.viz.series import History, held_out_points, known
 
 # Title, lines, what was held out, kind of axis.
 _PANELS: tuple[tuple[str, tuple[str, ...], str | None, str], ...] = (
@@ -30,13 +29,13 @@ def draw_curves(
 
     Args:
         history: one list per figure, all of one length; ``bytes`` is what they are drawn against.
-        path: the PNG to write.
+        path: the file to write.
         target_rate: drawn as a line beside the rate.
         held_out: as ``history``, of looks at held-out text; drawn as dots.
     """
     _check(history)
     held_out = held_out or {}
-    panels = [(title, [k for k in keys if _known(history, k)], held, kind) for title, keys, held, kind in _PANELS]
+    panels = [(title, [k for k in keys if known(history, k)], held, kind) for title, keys, held, kind in _PANELS]
     panels = [panel for panel in panels if panel[1]]
     with plain_figures() as plt:
         columns = min(3, len(panels))
@@ -62,9 +61,7 @@ def draw_curves(
             axes.set_xlim(left=0)
         for axes in grid[-1]:
             axes.set_xlabel("MB of text")
-        figure.savefig(path)
-        plt.close(figure)
-    return path
+        return save_figure(figure, path)
 
 
 def draw_loss_flops(history: History, path: Path, *, held_out: History | None = None) -> Path:
@@ -72,7 +69,7 @@ def draw_loss_flops(history: History, path: Path, *, held_out: History | None = 
 
     Args:
         history: one list per figure; ``flops`` is what they are drawn against.
-        path: the PNG to write.
+        path: the file to write.
         held_out: as ``history``, of looks at held-out text; drawn as dots.
     """
     _check(history)
@@ -81,17 +78,14 @@ def draw_loss_flops(history: History, path: Path, *, held_out: History | None = 
         for key in ("early_bits_per_byte", "bits_per_byte"):
             if key in history:
                 line(axes, history["flops"], history[key], colour=_COLOURS.get(key, OURS), label=_LABELS[key])
-        if held_out and held_out.get("flops"):
-            spent = [n for n, flops in enumerate(held_out["flops"]) if flops > 0]  # zero has no logarithm
-            x, y = ([held_out[key][n] for n in spent] for key in ("flops", "held_out_bits_per_byte"))
+        x, y = held_out_points(held_out or {}, "flops")
+        if x:
             dots(axes, x, y, label="held out")
         axes.set(xlabel="FLOPs of forward and backward passes", xscale="log", yscale="log")
         axes.set_title("bits per byte")
         plain_numbers(axes.yaxis)
         axes.legend(fontsize=7)
-        figure.savefig(path)
-        plt.close(figure)
-    return path
+        return save_figure(figure, path)
 
 
 def _set_range(axes: Any, kind: str, values: list[Sequence[float]]) -> None:
@@ -102,11 +96,6 @@ def _set_range(axes: Any, kind: str, values: list[Sequence[float]]) -> None:
     elif any(v > 0 for one in values for v in one):
         axes.set_yscale("log")
         plain_numbers(axes.yaxis)
-
-
-def _known(history: History, key: str) -> bool:
-    """Whether a figure was ever there; what a rule draws has no entropy, say."""
-    return any(value == value for value in history.get(key, ()))
 
 
 def _check(history: History) -> None:

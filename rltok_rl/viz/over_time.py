@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rltok_rl.viz.look import ALERT, INK, PALE, plain_figures
+from rltok_rl.viz.glyphs import one_glyph
+from rltok_rl.viz.look import ALERT, INK, PALE, plain_figures, save_figure, shades
 from rltok_rl.viz.terminal import characters
 
 _CELL = 0.078, 0.25  # inches of a character and of a line
@@ -47,9 +48,7 @@ def draw_over_time(
         raise ValueError(f"snapshots must be of one text, got {len(texts)}")
     shown = visible_part(snapshots[0].text, columns)
     with plain_figures() as plt:
-        from matplotlib.colors import LinearSegmentedColormap
-
-        shades = LinearSegmentedColormap.from_list("boundary", ["#ffffff", "#57ada5", "#075e5a"])
+        colours = shades()
         width, height = _CELL[0] * len(shown), _CELL[1] * len(snapshots)
         total = (_LEFT + width + _NOTE * max(1, len(headings)) + 0.1, height + 0.8)
         figure = plt.figure(figsize=total)
@@ -58,7 +57,7 @@ def draw_over_time(
         axes.set_axis_off()
         step = _NOTE / _CELL[0]
         for place, snapshot in enumerate(snapshots):
-            _draw_line(axes, snapshot, shown, place, shades)
+            _draw_line(axes, snapshot, shown, place, colours)
             axes.text(-1.0, place + 0.5, snapshot.label, ha="right", va="center", fontsize=7.5)
             for number, note in enumerate(snapshot.notes, 1):
                 axes.text(len(shown) + number * step, place + 0.5, note, ha="right", va="center", fontsize=7.5)
@@ -68,10 +67,8 @@ def draw_over_time(
             axes.text(x=len(shown) + number * step, s=heading, **above)
         title = "The same held-out text as training goes on"
         axes.text(0, -0.3, title, ha="left", va="bottom", fontsize=9)
-        _draw_key(figure, total, shades)
-        figure.savefig(path)
-        plt.close(figure)
-    return path
+        _draw_key(figure, total, colours)
+        return save_figure(figure, path)
 
 
 def visible_part(text: bytes, columns: int) -> list[tuple[int, int, str]]:
@@ -97,14 +94,14 @@ def visible_part(text: bytes, columns: int) -> list[tuple[int, int, str]]:
     return every[:columns]
 
 
-def _draw_line(axes: Any, snapshot: Snapshot, shown: list[tuple[int, int, str]], place: int, shades: Any) -> None:
+def _draw_line(axes: Any, snapshot: Snapshot, shown: list[tuple[int, int, str]], place: int, colours: Any) -> None:
     values = [snapshot.probabilities[end - 1] for _, end, _ in shown]
     top, bottom = place + 0.06, place + 0.94
     extent = (0, len(shown), bottom, top)
-    axes.imshow([values], cmap=shades, vmin=0, vmax=1, extent=extent, aspect="auto", interpolation="nearest")
+    axes.imshow([values], cmap=colours, vmin=0, vmax=1, extent=extent, aspect="auto", interpolation="nearest")
     for column, (start, end, character) in enumerate(shown):
         ink = "white" if values[column] > 0.6 else INK
-        glyph = _glyph(character)
+        glyph = one_glyph(character)
         # Line breaks are there, but not what is read.
         colour = ink if glyph == character else "white" if ink == "white" else "#7d8894"
         if glyph.strip():
@@ -115,22 +112,10 @@ def _draw_line(axes: Any, snapshot: Snapshot, shown: list[tuple[int, int, str]],
     axes.set_xlim(0, len(shown))
 
 
-def _glyph(character: str) -> str:
-    """What a font of one width can show for a character."""
-    from matplotlib.font_manager import FontProperties, findfont, get_font
-
-    if character == "\n":
-        return "\u23ce"
-    if len(character) > 1:  # an escape
-        return "\u00b7"
-    known = get_font(findfont(FontProperties(family="monospace"))).get_char_index(ord(character))
-    return character if known else "\u25a1"
-
-
-def _draw_key(figure: Any, total: tuple[float, float], shades: Any) -> None:
+def _draw_key(figure: Any, total: tuple[float, float], colours: Any) -> None:
     """What colours and bars mean, below the text."""
     key = figure.add_axes((_LEFT / total[0], 0.17 / total[1], 1.1 / total[0], 0.11 / total[1]))
-    key.imshow([[n / 255 for n in range(256)]], cmap=shades, aspect="auto", extent=(0, 1, 0, 1))
+    key.imshow([[n / 255 for n in range(256)]], cmap=colours, aspect="auto", extent=(0, 1, 0, 1))
     key.set(xticks=[], yticks=[])
     for spine in key.spines.values():
         spine.set(visible=True, color=PALE, linewidth=0.5)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from rltok_rl.viz.glyphs import one_glyph
 from rltok_rl.viz.terminal import characters
 
 _COLUMNS = 64
@@ -48,10 +50,8 @@ def boundary_picture(
         shade = colormaps["cividis"](0.25 + 0.75 * values[end - 1])
         axes.add_patch(Rectangle((column, line), 1, 1, facecolor=shade, edgecolor="none"))
         ink = "black" if values[end - 1] > 0.35 else "white"
-        character = "\u23ce" if character == "\n" else character if len(character) == 1 else "\u00b7"
-        axes.text(
-            column + 0.5, line + 0.55, character, ha="center", va="center", color=ink, fontsize=9, family="monospace"
-        )
+        style: Any = {"ha": "center", "va": "center", "color": ink, "fontsize": 9, "family": "monospace"}
+        axes.text(column + 0.5, line + 0.55, one_glyph(character), **style)
         if any(boundaries[start:end]):
             axes.plot([column + 1, column + 1], [line, line + 1], color="black", linewidth=1.6)
     canvas = FigureCanvasAgg(figure)

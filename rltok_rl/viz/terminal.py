@@ -37,15 +37,9 @@ def boundary_text(
         >>> boundary_text(b"to be", [1, 0, 1, 0, 0], colour=False)
         't|o |be'
     """
-    if len(boundaries) != len(text):
-        raise ValueError(f"boundaries must have one entry per byte of text, {len(text)}, got {len(boundaries)}")
     if probabilities is None:
         probabilities = [float(b) for b in boundaries]
-    elif len(probabilities) != len(text):
-        raise ValueError(f"probabilities must have one entry per byte of text, {len(text)}, got {len(probabilities)}")
-    outside = [p for p in probabilities if not 0.0 <= p <= 1.0]
-    if outside:
-        raise ValueError(f"probabilities must lie in [0, 1], got {outside[0]}")
+    check_marks(text, boundaries, probabilities)
     pieces = []
     for start, end, shown in characters(text):
         level = min(int(probabilities[end - 1] * len(_RAMP)), len(_RAMP) - 1) if colour else None
@@ -53,6 +47,23 @@ def boundary_text(
     # One escape per run of a colour, not per character: long texts scroll several times faster.
     runs = ((level, "".join(p for _, p in run)) for level, run in groupby(pieces, key=lambda piece: piece[0]))
     return "".join(run if level is None else f"\x1b[38;5;{_RAMP[level]}m{run}{_RESET}" for level, run in runs)
+
+
+def check_marks(text: bytes, boundaries: Sequence[bool] | None, probabilities: Sequence[float]) -> None:
+    """Refuse decisions and probabilities that are not one per byte, and probabilities that are none.
+
+    Args:
+        text: T bytes.
+        boundaries: T decisions, or None.
+        probabilities: T numbers in [0, 1].
+    """
+    if boundaries is not None and len(boundaries) != len(text):
+        raise ValueError(f"boundaries must have one entry per byte of text, {len(text)}, got {len(boundaries)}")
+    if len(probabilities) != len(text):
+        raise ValueError(f"probabilities must have one entry per byte of text, {len(text)}, got {len(probabilities)}")
+    outside = [p for p in probabilities if not 0.0 <= p <= 1.0]
+    if outside:
+        raise ValueError(f"probabilities must lie in [0, 1], got {outside[0]}")
 
 
 def characters(text: bytes) -> list[tuple[int, int, str]]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rltok_rl.experiments import build, report, train
+from rltok_rl.experiments import build, comparison, report, train
 from rltok_rl.experiments.run_folder import read_run
 
 from ..test_project_text import machine_paths
@@ -22,6 +23,7 @@ FILES = {
     "figures/boundaries.png",
     "figures/curves.png",
     "figures/loss-flops.png",
+    "figures/text.png",
     "metrics.csv",
     "model.json",
     "report.md",
@@ -97,7 +99,7 @@ def test_a_report_says_what_was_trained_and_what_came_of_it(finished):
     assert [text for text in [*wanted, "rltok train out="] if text not in page] == []
     for name in re.findall(r"\]\(([^)]+)\)", page):
         assert (finished / name).is_file(), name
-    assert page.count("](figures/") == 3
+    assert page.count("](figures/") == 4
     assert not machine_paths((finished / "environment.json").read_text() + page)
 
 
@@ -138,6 +140,104 @@ def test_a_comparison_shows_what_differs_and_only_that(finished, copied, tmp_pat
     assert (tmp_path / "both" / "comparison.png").stat().st_size > 10_000
     same = report.write_comparison([finished, finished], tmp_path / "same").read_text()
     assert "All runs have one configuration." in same
+    for page_of in ("both", "same"):
+        shown = re.findall(r"\]\(([^)]+)\)", (tmp_path / page_of / "report.md").read_text())
+        assert shown == ["comparison.png", "loss-flops.png", "texts.png"]
+        assert all((tmp_path / page_of / name).stat().st_size > 5_000 for name in shown)
+
+
+def edit(folder: Path, name: str, *changes: tuple[str, str]) -> None:
+    text = (folder / name).read_text()
+    for pattern, replacement in changes:
+        assert re.search(pattern, text), pattern
+        text = re.sub(pattern, replacement, text)
+    (folder / name).write_text(text)
+
+
+def rows_of(page: str) -> dict[str, list[str]]:
+    cells = [[cell.strip() for cell in row.split("|")[1:-1]] for row in page.splitlines() if row.startswith("| ")]
+    return {row[0]: row for row in cells}
+
+
+@pytest.fixture
+def bare(finished, tmp_path) -> Callable[[str], Path]:
+    """Runs of which there are figures, and no pictures to draw."""
+
+    def copy(name: str) -> Path:
+        (tmp_path / name).mkdir()
+        for one in ("config.yaml", "samples.jsonl", "model.json"):
+            shutil.copy(finished / one, tmp_path / name / one)
+        return tmp_path / name
+
+    return copy
+
+
+def test_the_best_is_bold_with_all_within_one_standard_error_of_it(bare, tmp_path, monkeypatch):
+    monkeypatch.setattr(comparison, "draw_texts", lambda texts, path: path)
+    folders = []
+    for name, loss in (("near", 2.009), ("best", 2.0), ("far", 2.011), ("oracle", 1.5)):
+        folders.append(bare(name))
+        lines = [json.loads(line) for line in (folders[-1] / "samples.jsonl").read_text().splitlines()]
+        lines[-1] |= {"held_out_bits_per_byte": loss, "held_out_standard_error": 0.01}
+        (folders[-1] / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    edit(folders[-1], "config.yaml", (r"(segmenter:\n  name: )learned", r"\1bpe"))
+    page = report.write_comparison(folders, tmp_path / "all").read_text()
+    rows = rows_of(page)
+    bold = {name for name, row in rows.items() if any(cell.startswith("**") for cell in row)}
+    assert bold == {"near", "best"} and "oracle *" in rows
+    assert "**2.009 ± 0.010** at 1.02 kB" in rows["near"]
+    assert "An asterisk marks boundaries that depend on bytes to come" in page
+
+
+def test_runs_on_different_texts_are_not_compared(bare, tmp_path, monkeypatch):
+    monkeypatch.setattr(comparison, "draw_texts", lambda *_: pytest.fail("one picture of two texts"))
+    one, other, third = (bare(name) for name in ("one", "other", "third"))
+    edit(other, "config.yaml", (r"source: python-docs", "source: python-code"))
+    edit(third, "samples.jsonl", (r'"text": "\w', '"text": "#'))  # other files under the same name
+    page = report.write_comparison([one, other, third], tmp_path / "all").read_text()
+    assert "**Not all runs can be compared**: these were held to different texts: one; other; third." in page
+    assert page.count("## Text ") == 3 and "## Text 2: `python-code`" in page
+    assert sum(any(c.startswith("**") for c in row) for row in rows_of(page).values()) == 3  # each best of its own
+
+
+def test_different_vocabularies_are_named_and_compared_by_the_byte(bare, tmp_path, monkeypatch):
+    monkeypatch.setattr(comparison, "draw_texts", lambda texts, path: path)
+    one, other = bare("one"), bare("other")
+    edit(other, "model.json", (r'"num_special": 0', '"num_special": 64'))
+    page = report.write_comparison([one, other], tmp_path / "all").read_text()
+    assert "Vocabularies differ (256 bytes; 256 bytes and 64 special ids)" in page and "Not all runs" not in page
+
+
+def test_figures_come_in_other_formats_as_well(bare, capsys):
+    folder = bare("mine")
+    lines = (folder / "samples.jsonl").read_text().splitlines()
+    (folder / "samples.jsonl").write_text(lines[-1] + "\n")
+    assert report.main([str(folder), "--also", "pdf", "svg"]) == 0
+    first = {path.name: path.read_bytes() for path in (folder / "figures").iterdir()}
+    assert set(first) == {f"{name}.{suffix}" for name in ("boundaries", "text") for suffix in ("png", "pdf", "svg")}
+    assert first["text.pdf"].startswith(b"%PDF") and b"<svg" in first["text.svg"]
+    assert report.main([str(folder), "--also", "pdf", "svg"]) == 0
+    assert {path.name: path.read_bytes() for path in (folder / "figures").iterdir()} == first  # to the last byte
+    with pytest.raises(SystemExit):
+        report.main([str(folder), "--also", "gif"])
+    assert "invalid choice: 'gif'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("config.yaml", "- a\n- b\n", "config.yaml cannot be read: it must hold options by name, got list"),
+        ("config.yaml", "a: [", "config.yaml cannot be read: "),
+        ("metrics.csv", "update,bytes\n1,many\n", "metrics.csv cannot be read: could not convert"),
+        ("summary.json", "{", "summary.json cannot be read: "),
+        ("environment.json", "{", "environment.json cannot be read: "),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(bare, name, content, told, capsys):
+    folder = bare("mine")
+    (folder / name).write_text(content)
+    assert report.main([str(folder)]) == 2
+    assert f"rltok report: {folder}/{told}" in capsys.readouterr().err
 
 
 def test_the_command_refuses_what_it_cannot_do(finished, tmp_path, capsys):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from rltok_rl.viz import look, over_time
-from rltok_rl.viz.comparison import draw_comparison
+from rltok_rl.viz import look
+from rltok_rl.viz.comparison import draw_comparison, draw_loss_against_flops
 from rltok_rl.viz.curves import draw_curves, draw_loss_flops
+from rltok_rl.viz.glyphs import one_glyph
 from rltok_rl.viz.over_time import Snapshot, draw_over_time, visible_part
 
 HISTORY = {
@@ -89,14 +91,50 @@ def test_loss_over_flops_leaves_out_what_has_no_logarithm(tmp_path, drawn):
 def test_a_comparison_has_a_colour_per_run(tmp_path, drawn):
     runs = {"a": (HISTORY, HELD_OUT), "b": (HISTORY, {}), "empty": ({}, {})}
     draw_comparison(runs, tmp_path / "both.png", target_rates={"a": 0.2, "b": 0.2})
-    by_bytes, by_flops, rate = drawn["both.png"].axes
-    assert {name for name in lines(by_bytes) if not name.startswith("_")} == {"a", "b"}
-    assert len({one.get_color() for one in by_flops.lines}) == 2
+    loss, rate, entropy = drawn["both.png"].axes
+    assert [text.get_text() for text in drawn["both.png"].legends[0].get_texts()] == ["a", "b"]
+    assert len({one.get_color() for one in loss.lines}) == 2
+    assert [[2.0, 40.0], [4.0, 2.0]] in [[list(x) for x in one.get_data()] for one in loss.lines]
     assert any(list(one.get_ydata()) == [0.2, 0.2] for one in rate.lines)
-    with pytest.raises(ValueError, match="runs must hold one with at least one update, got none"):
-        draw_comparison({"empty": ({}, {})}, tmp_path / "none.png")
-    with pytest.raises(ValueError, match="runs must be at most 6, so that colours tell them apart, got 7"):
-        draw_comparison({str(n): (HISTORY, {}) for n in range(7)}, tmp_path / "many.png")
+    assert entropy.get_title(loc="left").startswith("policy entropy")
+    ruled = {"a": ({**HISTORY, "entropy": [math.nan] * 49}, HELD_OUT)}
+    draw_comparison(ruled, tmp_path / "rule.png")
+    assert len(drawn["rule.png"].axes) == 2  # a rule has no entropy
+    for draw in (draw_comparison, draw_loss_against_flops):
+        with pytest.raises(ValueError, match="runs must hold one with at least one update"):
+            draw({"empty": ({}, {})}, tmp_path / "none.png")
+        with pytest.raises(ValueError, match="runs must be at most 21, so that they can be told apart, got 22"):
+            draw({str(n): (HISTORY, {}) for n in range(22)}, tmp_path / "many.png")
+
+
+def test_the_end_of_loss_against_flops_is_drawn_large_with_names_that_do_not_overlap(tmp_path, drawn):
+    """Nine runs that end within a hundredth of a bit of each other."""
+    runs = {}
+    for n in range(9):
+        losses = [8.0, 4.0, 2.0 + 0.001 * n]
+        runs[f"system {n}"] = (HISTORY, {**HELD_OUT, "held_out_bits_per_byte": losses})
+    path = draw_loss_against_flops(runs, tmp_path / "flops.png")
+    figure = drawn["flops.png"]
+    whole, end = figure.axes
+    assert end.get_xlim()[0] == pytest.approx(40e12 / 5) and end.get_ylim()[1] < 2.1 < whole.get_ylim()[1]
+    assert [2e12, 40e12] in [
+        list(one.get_xdata()) for one in end.lines
+    ]  # the look before the first update is not in it
+    FigureCanvasAgg(figure).draw()  # a closed figure has lost its canvas
+    boxes = [text.get_window_extent() for text in end.texts]
+    assert [text.get_text() for text in end.texts][:2] == ["system 0  2.000", "system 1  2.001"]
+    assert not any(a.overlaps(b) for n, a in enumerate(boxes) for b in boxes[:n])
+    assert all(0 <= b.x0 and b.x1 <= figure.bbox.x1 and 0 <= b.y0 and b.y1 <= figure.bbox.y1 for b in boxes)
+    size = [int.from_bytes(path.read_bytes()[start : start + 4], "big") for start in (16, 20)]  # as a PNG begins
+    assert size == [round(x * 150) for x in figure.get_size_inches()]
+
+
+def test_without_looks_the_end_is_that_of_training(tmp_path, drawn):
+    draw_loss_against_flops({"a": (HISTORY, {}), "b": (HISTORY, HELD_OUT)}, tmp_path / "flops.png")
+    whole, end = drawn["flops.png"].axes
+    assert len(end.lines[0].get_xdata()) == 49 and end.get_title(loc="left") == "the end"
+    one = {key: values[:1] for key, values in HISTORY.items()}
+    draw_loss_against_flops({"a": (one, {})}, tmp_path / "one.png")  # a single update
 
 
 def snapshot(text: bytes, label: str = "1 MB", every: int = 3) -> Snapshot:
@@ -130,9 +168,7 @@ def test_every_text_can_be_drawn(tmp_path):
     """Characters that the font lacks, escapes and line breaks: warnings are errors here."""
     text = "日本\n\t🙂 x".encode() + b"\xff"
     draw_over_time([snapshot(text)], tmp_path / "time.png")
-    assert (
-        over_time._glyph("\n") == "\u23ce" and over_time._glyph("\\xff") == "\u00b7" and over_time._glyph("日") == "□"
-    )
+    assert [one_glyph(one) for one in ("\n", "\\xff", "日")] == ["\u23ce", "\u00b7", "□"]
 
 
 def test_snapshots_of_several_texts_are_refused(tmp_path):

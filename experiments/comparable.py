@@ -1,0 +1,94 @@
+"""Which runs can be compared with each other, and which of them are best."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rltok_rl.experiments.run_folder import RunFolder
+from rltok_rl.experiments.segmenting import TOKENIZERS
+
+_TEXT = ("source", "options", "column", "min_bytes", "max_bytes", "limit", "short_documents", "held_out")
+"""Options that say which text is held out."""
+_WINDOWS = ("data.num_rows", "data.num_steps", "snapshots.batches")
+"""Options that say which windows of it are looked at; their seed is that of no run."""
+
+
+def same_text(one: RunFolder, other: RunFolder) -> bool:
+    """Whether two runs were looked at on the same held-out windows.
+
+    Args:
+        one: a run.
+        other: another one.
+    """
+    if held_out_text(one) != held_out_text(other):
+        return False
+    if one.option("snapshots.num_bytes") != other.option("snapshots.num_bytes") or not (one.looks and other.looks):
+        return True
+    # Names of folders say little: the same one may hold other files elsewhere. Some segmenters leave the last byte out.
+    first, second = (run.looks[0]["text"] for run in (one, other))
+    return first.startswith(second) or second.startswith(first)
+
+
+def held_out_text(run: RunFolder) -> tuple[Any, ...]:
+    """What decides which text is held out of a run, and which windows of it are looked at.
+
+    Args:
+        run: a run.
+    """
+    data = run.option("data") or {}
+    return (*((name, data.get(name) or None) for name in _TEXT), *((name, run.option(name)) for name in _WINDOWS))
+
+
+def comparable(runs: Sequence[RunFolder]) -> list[list[int]]:
+    """Numbers of runs, those on the same held-out text together.
+
+    Args:
+        runs: any.
+    """
+    groups: list[list[int]] = []
+    for number, run in enumerate(runs):
+        mine = next((group for group in groups if same_text(runs[group[0]], run)), None)
+        if mine is None:
+            groups.append([number])
+        else:
+            mine.append(number)
+    return groups
+
+
+def within_one_error(losses: Sequence[tuple[float | None, float | None]]) -> set[int]:
+    """Numbers of the losses that are at most one standard error above the lowest.
+
+    Args:
+        losses: each with its standard error; None where there is none.
+
+    Example:
+        >>> sorted(within_one_error([(2.20, 0.02), (2.18, 0.02), (2.21, 0.05), (None, None)]))
+        [0, 1]
+    """
+    known = {number: (loss, error) for number, (loss, error) in enumerate(losses) if loss is not None}
+    if not known:
+        return set()
+    lowest, error = min(known.values(), key=lambda one: one[0])
+    return {number for number, (loss, _) in known.items() if loss <= lowest + (error or 0.0)}
+
+
+def looks_ahead(run: RunFolder) -> bool:
+    """Whether the boundaries of a run depend on bytes to come, so that its losses are not those of a model.
+
+    Args:
+        run: a run.
+    """
+    return run.option("segmenter.name") in TOKENIZERS
+
+
+def vocabulary(run: RunFolder) -> str:
+    """What a run reads and cuts its text into, as far as that is a matter of choice.
+
+    Args:
+        run: a run.
+    """
+    special = run.model.get("num_special") or 0
+    name, size = run.option("segmenter.name"), run.option("segmenter.options.vocabulary")
+    pieces = f", cut by {name}" + (f" of {size:,} pieces" if size else "") if looks_ahead(run) else ""
+    return f"256 bytes{f' and {special} special ids' if special else ''}{pieces}"

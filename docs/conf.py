@@ -14,7 +14,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))  # rltok_docs
 
 from rltok_docs import entries, inventories  # noqa: E402 - imports need the path
-from rltok_docs.docstrings import mark_equations  # noqa: E402
+from rltok_docs.docstrings import ready  # noqa: E402
 
 from rltok_rl import __version__  # noqa: E402
 
@@ -73,7 +73,7 @@ _START = '<!doctype html><meta charset="utf-8"><title>rltok_rl</title><meta http
 
 
 def _ready_docstring(app: Any, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
-    lines[:] = mark_equations(lines)
+    lines[:] = ready(lines)
 
 
 def _give_title(app: Any, docname: str, source: list[str]) -> None:

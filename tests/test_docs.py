@@ -92,6 +92,7 @@ def in_contents() -> set[Path]:
         for block in re.findall(r"^```\{toctree\}\n(.*?)^```", page.read_text(), flags=re.S | re.M):
             for line in filter(None, (line.strip() for line in block.splitlines())):
                 if not line.startswith(":"):
+                    line = re.sub(r"^.*<(.+)>$", r"\1", line)  # Title <page>
                     base = ROOT if line.startswith("/") else page.parent
                     wanted = (base / line.lstrip("/")).resolve()
                     found |= {other for other in PAGES if fnmatch(str(other.with_suffix("")), str(wanted))}

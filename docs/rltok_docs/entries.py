@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from rltok_docs.docstrings import equations
+from rltok_docs.docstrings import equations, mark_shapes, ready
 from rltok_docs.names import PACKAGES, Name, public_names, reference_modules
 
 LONGEST_VALUE = 60  # of a constant that is shown
@@ -95,7 +95,7 @@ def _entry(one: Name) -> str:
     if one.kind == "data":
         shown = repr(one.value)
         value = f"   :value: {shown}\n" if len(shown) <= LONGEST_VALUE and " at 0x" not in shown else ""
-        doc = "\n".join(f"   {line}".rstrip() for line in one.doc.splitlines())
+        doc = "\n".join(f"   {line}".rstrip() for line in ready(one.doc.splitlines()))
         return f".. py:data:: {one.entry}\n{value}\n{doc}\n\n"
     members = "   :members:\n   :show-inheritance:\n" if one.kind in ("class", "exception") else ""
     return f".. auto{one.kind}:: {one.entry}\n{members}\n"
@@ -138,4 +138,4 @@ def _doc(module: str) -> str:
 
 def _first_sentence(doc: str) -> str:
     """The first paragraph of a docstring, on one line; the house style has one sentence there."""
-    return " ".join(doc.split("\n\n")[0].split()).rstrip(":")
+    return mark_shapes([" ".join(doc.split("\n\n")[0].split()).rstrip(":")])[0] if doc else ""

@@ -61,6 +61,7 @@ html_static_path = ["_static"]
 html_css_files = ["rltok.css"]
 html_show_sphinx = False
 html_copy_source = False
+html_show_sourcelink = False
 html_theme_options: dict[str, Any] = {"navigation_with_keys": True}
 pygments_style = "friendly"
 pygments_dark_style = "native"

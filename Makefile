@@ -6,12 +6,12 @@ GPU_PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
-SOURCES := rltok_rl envs agents experiments tests
+SOURCES := rltok_rl envs agents experiments tests docs
 # Test files go to as many processes as there are cores, at most four; what one file prepares stays in one process.
 SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench estimator-study rate-study learn soak gpu-test gpu-bench format clean
+.PHONY: help demo test check docs bench estimator-study rate-study learn soak gpu-test gpu-bench format clean
 
 help: ## show what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -30,6 +30,10 @@ check: $(VENV)/.ready-dev ## lint, formatting, types, doctests, import direction
 	@ln -s $(CURDIR)/rltok_rl/* $(CURDIR)/envs $(CURDIR)/agents $(CURDIR)/experiments $(VENV)/typecheck/rltok_rl/
 	MYPYPATH=$(VENV)/typecheck $(BIN)/mypy -p rltok_rl
 	$(BIN)/python -m pytest -q tests/test_doctests.py tests/test_import_direction.py
+
+docs: $(VENV)/.ready-docs ## build the documentation, to be read from docs/_build/html/index.html
+	$(BIN)/python docs/rltok_docs/options.py
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html -c docs -d docs/_build/doctrees . docs/_build/html
 
 bench: $(VENV)/.ready-bench ## time the fast paths against their references, as ratios
 	$(BIN)/python -m rltok_rl.experiments.bench
@@ -64,7 +68,7 @@ format: $(VENV)/.ready-dev ## format the sources
 	$(BIN)/ruff format $(SOURCES)
 
 clean: ## remove the environment and all caches
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache docs/_build docs/reference/api
 	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One stamp per set of extras, written last: an interrupted installation leaves none and is taken up again.

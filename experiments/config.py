@@ -88,6 +88,7 @@ class EstimatorConfig:
     name: str = MISSING
     """``discounted_return``, ``control_variate``, ``local_flips``, or ``critic_advantage`` (with ``loss=ppo``)."""
     gamma: float = 0.99
+    """Discount in [0, 1] of rewards that come later."""
     reward: str = "early_exit"
     """A key of ``rltok_rl.functional.rewards.REWARDS``."""
     price: float = 0.0
@@ -113,6 +114,7 @@ class RateConfig:
     """Rate control."""
 
     control: str = MISSING
+    """A key of ``rltok_rl.functional.rate.RATE_CONTROLS``, or one that remembers: ``pi``, ``price``."""
     coefficient: float = 0.01
     """0 leaves the rate alone."""
     options: dict[str, Any] = field(default_factory=dict)
@@ -136,8 +138,11 @@ class LossConfig:
     average: str = "free"
     """Over ``free`` decisions, ``all``, or ``released`` as in the authors' code (``reinforce``, ``importance``)."""
     language_model: float = 1.0
+    """Weight of the next-byte loss."""
     policy: float = 0.01
+    """Weight of the policy's loss."""
     early_exit: float = 0.1
+    """Weight of the early exit's next-byte loss."""
     entropy: float = 0.0
     """Weight of an entropy bonus; 0 leaves it out."""
     critic: float = 0.5
@@ -160,7 +165,9 @@ class OptimConfig:
     lr_floor: float = 0.1
     """Share of the learning rate that is left at the end of the cosine."""
     beta1: float = 0.9
+    """How much of the mean gradient an update keeps."""
     beta2: float = 0.95
+    """How much of the mean square gradient an update keeps."""
     weight_decay: float = 0.1
     """Of weight matrices."""
     clip_norm: float = 1.0
@@ -172,6 +179,7 @@ class ComputeConfig:
     """Where and how."""
 
     device: str = "cpu"
+    """As torch names it: ``cpu``, ``cuda``, ``cuda:1``."""
     strategy: str = "none"
     """With several processes: ``ddp`` (the model whole in each) or ``fsdp`` (in pieces). ``none`` is one process."""
     precision: str = "float32"
@@ -244,6 +252,7 @@ class TrainConfig:
     snapshots: SnapshotConfig = field(default_factory=SnapshotConfig)
     compare: CompareConfig = field(default_factory=CompareConfig)
     seed: int = 0
+    """Of weights, texts and boundaries."""
     out: str = "runs/train"
     """Folder of the run."""
     resume: bool = False

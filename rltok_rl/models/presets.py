@@ -63,6 +63,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "window": 16,
     },
 }
+"""Sizes by name: the paper's, those of its released code, and small ones."""
 
 
 def preset(name: str, **overrides: Any) -> UNetConfig:

@@ -1,0 +1,220 @@
+"""The page of all options of a training, from the schemas that check them and the files that set them.
+
+``python docs/rltok_docs/options.py`` writes docs/reference/configuration.md.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import is_dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, get_args, get_type_hints
+
+from omegaconf import OmegaConf
+from rltok_rl.agents.segmenters import SEGMENTERS
+from rltok_rl.experiments import build, config, texts
+from rltok_rl.experiments.names import CONF, choices
+from rltok_rl.experiments.systems import system_names
+
+from rltok_rl.data import CORPORA
+from rltok_rl.functional.rate import RATE_CONTROLS
+from rltok_rl.functional.rewards import REWARDS
+from rltok_rl.models import PRESETS, UNetConfig
+from rltok_rl.objectives import rate, reinforce
+from rltok_rl.training import loggers, options, sharding, snapshots
+
+PAGE = Path(__file__).resolve().parent.parent / "reference" / "configuration.md"
+
+ALLOWED: dict[str, list[str]] = {
+    "model.preset": [*PRESETS],
+    "data.source": [*texts.BUILT_IN, *texts.LANGUAGES, *CORPORA, "PATH"],
+    "data.order": [*texts.ORDERS],
+    "data.short_documents": ["error", "whole"],
+    "actor.name": [*build.ACTORS],
+    "segmenter.name": [*SEGMENTERS],
+    "estimator.name": [*build.ESTIMATORS],
+    "estimator.reward": [*REWARDS],
+    "baseline.name": [*build.BASELINES],
+    "rate.control": [*RATE_CONTROLS, *rate.CONTROLLERS],
+    "loss.objective": [*build.OBJECTIVES],
+    "loss.average": [*get_args(get_type_hints(reinforce.BoundaryReinforceLoss.__init__)["average"])],
+    "compute.precision": [*options.PRECISIONS],
+    "compute.strategy": [*sharding.STRATEGIES],
+    "logger.name": [*loggers.logger_names()],
+    "snapshots.spacing": [*snapshots.SPACINGS],
+    "compare.systems": system_names(),
+}
+"""Words that an option takes, from where they are checked."""
+
+HEAD = """\
+# Options of a training
+
+<!-- Written by docs/rltok_docs/options.py from experiments/config.py and experiments/conf; edit those. -->
+
+All options of `rltok train`, by group, with their defaults and the words that they take. `GROUP=CHOICE` sets a whole
+group (`rate=hinge`), `GROUP.OPTION=VALUE` one option (`rate.coefficient=0.03`); `null` is none. What is left out is
+that of `{defaults}`; where the choice has the default, each file of the group sets it. What the groups are for is told
+in [training](../training.md).
+"""
+
+
+class Option(NamedTuple):
+    """An option of a schema."""
+
+    name: str
+    kind: str
+    default: str
+    said: str
+
+
+def page() -> str:
+    """The whole page."""
+    schemas = {**config.GROUPS, "snapshots": config.SnapshotConfig, "compare": config.CompareConfig}
+    parts = [HEAD.format(defaults=" ".join(_defaults()))]
+    for group, schema in schemas.items():
+        parts.append(f"## `{group}`\n\n{_doc(schema)}\n\n{_table(group, schema)}")
+        if group in config.GROUPS:
+            parts.append(_choices(group))
+    loose = [one for one in _options(config.TrainConfig) if not is_dataclass(_kinds(config.TrainConfig)[one.name])]
+    parts.append("## Of no group\n\n" + _rows("", loose))
+    parts.append("## `experiment`\n\nSets options of several groups at once: `experiment=books`.\n\n" + _experiments())
+    parts.append(
+        "## `model.overrides`\n\nFields of `UNetConfig`, any of which can be replaced: `model.overrides.window=8`. "
+        "More on some of them in [options of the model](../model-options.md) and [two levels](../two-levels.md).\n\n"
+        + _rows("", list(_options(UNetConfig)))
+    )
+    return "\n".join(parts)
+
+
+def _table(group: str, schema: Any) -> str:
+    return _rows(f"{group}.", list(_options(schema)))
+
+
+def _rows(prefix: str, found: list[Option]) -> str:
+    text = "| option | type | default | what it does |\n|---|---|---|---|\n"
+    for one in found:
+        said = re.sub(r"\.\s+# (.*)$", r" (\1).", " ".join(one.said.split())).replace("``", "`").replace("|", "\\|")
+        words = _words(prefix + one.name, one.kind, said)
+        kind = one.kind.replace("|", "\\|")
+        text += f"| `{prefix}{one.name}` | `{kind}` | {one.default} | {(said + words).strip()} |\n"
+    return text
+
+
+def _words(name: str, kind: str, said: str) -> str:
+    """The words that an option takes, unless it has named them all."""
+    allowed = [f"`{word}`" for word in ALLOWED.get(name, [])]
+    if all(word in said for word in allowed):
+        return ""
+    return f" {'Any' if kind.startswith('list') else 'One'} of {', '.join(allowed)}."
+
+
+def _options(schema: Any) -> Iterator[Option]:
+    """The fields of a dataclass, each with the string that follows it."""
+    tree = ast.parse(inspect.getsource(schema)).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    for one, after in zip(tree.body, [*tree.body[1:], None], strict=True):
+        if not isinstance(one, ast.AnnAssign) or not isinstance(one.target, ast.Name):
+            continue
+        said = ""
+        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            said = inspect.cleandoc(str(after.value.value))
+        yield Option(one.target.id, _kind(one.annotation), _default(one.value), said)
+
+
+def _kind(annotation: ast.expr) -> str:
+    return ast.unparse(annotation).replace("'", '"').replace("Literal", "one of ")
+
+
+def _default(value: ast.expr | None) -> str:
+    if value is None or (isinstance(value, ast.Name) and value.id == "MISSING"):
+        return "the choice has it"
+    text = ast.unparse(value)
+    plain = {"None": "`null`", "True": "`true`", "False": "`false`"}
+    empty = {"field(default_factory=dict)": "none", "field(default_factory=list)": "none"}
+    return {**plain, **empty}.get(text, f"`{text.strip(chr(39))}`")
+
+
+def _choices(group: str) -> str:
+    text = f"| `{group}=` | what | sets |\n|---|---|---|\n"
+    for choice in choices(group):
+        path = CONF / group / f"{choice}.yaml"
+        text += f"| `{choice}` | {_comment(path)} | {_sets(path)} |\n"
+    return text
+
+
+def _experiments() -> str:
+    text = "| `experiment=` | what | sets |\n|---|---|---|\n"
+    for choice in choices("experiment"):
+        path = CONF / "experiment" / f"{choice}.yaml"
+        text += f"| `{choice}` | {_comment(path)} | {_sets(path)} |\n"
+    return text
+
+
+def _sets(path: Path) -> str:
+    """What a file sets, as it would be typed."""
+    held: Any = OmegaConf.to_container(OmegaConf.load(path))
+    words = [f"`{word}`" for word in _based_on(held.pop("defaults", []))]
+    held.pop("hydra", None)
+    return ", ".join([*words, *(f"`{name}={value}`" for name, value in _flat(held))]) or "nothing"
+
+
+def _based_on(defaults: list[Any]) -> Iterator[str]:
+    for one in defaults:
+        if isinstance(one, dict):
+            yield from (f"{key.removeprefix('override ').lstrip('/')}={value}" for key, value in one.items())
+        elif one not in ("schema", "_self_"):
+            yield f"experiment={one}"
+
+
+def _flat(held: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in held.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", _word(value)
+
+
+def _word(value: Any) -> str:
+    """A value as it is typed."""
+    if isinstance(value, list):
+        return f"[{','.join(_word(one) for one in value)}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_word(one)}" for key, one in value.items()) + "}"
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return f"{value:_}" if isinstance(value, int) and value > 9999 else str(value)
+
+
+def _comment(path: Path) -> str:
+    """The comment that a file begins with, Hydra's own lines left out."""
+    lines = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        if not line.startswith("# @"):
+            lines.append(line.removeprefix("#").strip())
+    return " ".join(lines).replace("|", "\\|")
+
+
+def _defaults() -> Iterator[str]:
+    held: Any = OmegaConf.to_container(OmegaConf.load(CONF / "train.yaml"))
+    for one in held["defaults"]:
+        if isinstance(one, dict):
+            yield from (f"{key}={value}" for key, value in one.items() if key in config.GROUPS and value)
+
+
+def _doc(schema: Any) -> str:
+    return inspect.cleandoc(schema.__doc__ or "")
+
+
+def _kinds(schema: Any) -> dict[str, Any]:
+    return get_type_hints(schema)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
+    print(PAGE, file=sys.stderr)

@@ -226,12 +226,13 @@ class Watch:
 
     def __init__(self) -> None:
         self.start, self.done = time.perf_counter(), 0
+        self.seconds = 0.0  # from the start to the last word on it
         self._shown: Progress | None = None
 
     def __call__(self, done: int, total: int, nats: float) -> None:
         """Take note of bytes that have been predicted, of how many, and what they cost."""
-        self.done = done
-        if time.perf_counter() - self.start < _PATIENCE:
+        self.done, self.seconds = done, time.perf_counter() - self.start
+        if self.seconds < _PATIENCE:
             return
         if self._shown is None:
             if done == total:
@@ -243,7 +244,7 @@ class Watch:
     @property
     def bytes_per_second(self) -> float:
         """Bytes predicted so far, of all readings."""
-        return self.done / (time.perf_counter() - self.start)
+        return self.done / self.seconds
 
 
 def without_nan(value: Any) -> Any:

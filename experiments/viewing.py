@@ -75,30 +75,38 @@ def detail_look(detail: Detail, label: str) -> Look:
     )
 
 
-def sample_looks(run: RunFolder) -> tuple[bytes, list[Look]] | None:
-    """The text that a run looked at again and again, and what it saw; None where it never did.
+def sample_text(run: RunFolder) -> bytes | None:
+    """The text that a run looked at again and again, as it was last; None where it never did.
 
     Args:
         run: its folder.
     """
-    if not run.looks:
-        return None
-    text = sample_parts(run.looks[0])[0]
-    looks = []
+    return sample_parts(run.looks[-1])[0] if run.looks else None
+
+
+def sample_looks(run: RunFolder, text: bytes) -> list[Look]:
+    """What a run saw in its text.
+
+    Args:
+        run: its folder.
+        text: its :func:`sample_text`, or the beginning of it.
+    """
+    looks, size = [], len(text)
     for line in run.looks:
         read, boundaries, probabilities = sample_parts(line)
-        if read != text:  # a run whose text changed under it; what came before is of another text
-            text, looks = read, []
+        if read[:size] != text:  # the run's text changed under it
+            continue
+        boundaries, probabilities = boundaries[:size], probabilities[:size]
         tokens = sum(boundaries)
-        figures = {"rate": tokens / len(text), "bytes_per_token": len(text) / tokens, "tokens": tokens}
+        figures = {"rate": tokens / size, "bytes_per_token": size / tokens, "tokens": tokens}
         for name in ("bits_per_byte", "early_bits_per_byte"):
             if f"held_out_{name}" in line:
                 figures[name] = line[f"held_out_{name}"]
         rule = all(p in (0.0, 1.0) for p in probabilities)
         numbers = {} if rule else {"probability": [float("nan"), *probabilities[1:]]}
-        forced = [True] + [False] * (len(text) - 1)
+        forced = [True] + [False] * (size - 1)
         looks.append(Look(look_label(line), boundaries, forced, None, numbers, figures))
-    return text, looks
+    return looks
 
 
 def look_label(line: dict[str, Any]) -> str:
@@ -122,20 +130,35 @@ def look_label(line: dict[str, Any]) -> str:
 def sample_views(runs: Sequence[tuple[str, RunFolder]]) -> list[TextView]:
     """The texts that runs looked at; runs that looked at the same one are shown side by side.
 
+    A rule is looked at in one byte less than a policy: what both have is shown.
+
     Args:
         runs: names and folders.
     """
-    found: dict[bytes, list[Segmented]] = {}
+    groups: list[list[tuple[str, RunFolder, bytes]]] = []
     for name, run in runs:
-        seen = sample_looks(run)
-        if seen is not None:
-            found.setdefault(seen[0], []).append(Segmented(name, seen[1]))
+        text = sample_text(run)
+        if text is None:
+            continue
+        alike = next((group for group in groups if _begin_alike(group[0][2], text)), None)
+        if alike is None:
+            groups.append([(name, run, text)])
+        else:
+            alike.append((name, run, text))
     about = "Bits per byte are those of all held-out text at that time; rates are of the text below."
     views = []
-    for text, segmenters in found.items():
-        whose = "" if len(found) == 1 else f" of {', '.join(one.name for one in segmenters)}"
-        views.append(TextView(f"held-out sample{whose}", text, segmenters, about))
+    for group in groups:
+        shared = min((text for _, _, text in group), key=len)
+        segmenters = [Segmented(name, sample_looks(run, shared)) for name, run, _ in group]
+        whose = "" if len(groups) == 1 else f" of {', '.join(name for name, _, _ in group)}"
+        views.append(TextView(f"held-out sample{whose}", shared, segmenters, about))
     return views
+
+
+def _begin_alike(one: bytes, other: bytes) -> bool:
+    """Whether texts are the same, but for a byte at the end."""
+    size = min(len(one), len(other))
+    return one[:size] == other[:size] and max(len(one), len(other)) <= size + 1
 
 
 def how_made(

@@ -150,8 +150,14 @@ def test_runs_that_looked_at_one_text_share_it(run, tmp_path):
     lines = (third / "samples.jsonl").read_text().splitlines()
     changed = [json.dumps({**json.loads(line), "text": "x" * 100, "boundaries": "10" * 50}) for line in lines]
     (third / "samples.jsonl").write_text("\n".join(changed) + "\n")
+    lines = [json.loads(line) for line in (other / "samples.jsonl").read_text().splitlines()]
+    cut = [{**line, **{name: line[name][:-1] for name in ("text", "boundaries", "probabilities")}} for line in lines]
+    (other / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in cut))  # as of a rule
     views = sample_views([(path.name, read_run(path)) for path in (run, other, third)])
     assert [[one.name for one in text.segmenters] for text in views] == [["mine", "other"], ["third"]]
+    assert [len(text.text) for text in views] == [99, 100]
+    first, second = (one.looks[-1] for one in views[0].segmenters)
+    assert list(first.boundaries) == list(second.boundaries) and first.figures == second.figures
     assert [text.name for text in views] == ["held-out sample of mine, other", "held-out sample of third"]
 
 

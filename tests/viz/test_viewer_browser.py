@@ -216,6 +216,25 @@ def test_keys_switch_colours_segmenters_times_and_texts(opened):
     assert chosen(browser, "segmenter") == "learned 1"
 
 
+def test_switching_stays_at_the_same_time_of_training(opened):
+    """By its name where another has it, else as far along; and the table tells each one's figures of that time."""
+    named = [Segmented("a", [look(f"update {n}", n, SIZE, everything=False) for n in range(5)])]
+    named.append(Segmented("b", [look(f"update {n}", n, SIZE, everything=False) for n in (1, 2, 4)]))
+    named.append(Segmented("c", [look(f"update {n}", n, SIZE, everything=False) for n in (0, 7, 9)]))
+    browser = opened(TextView("plain", PLAIN.encode(), named))
+    step = "document.getElementById('step').textContent"
+    told = "[...document.querySelectorAll('tbody tr')].map(row => row.cells[1].textContent)"
+    assert browser.run(told) == ["6.000", "6.000", "11.000"]  # each at its end
+    for _ in range(2):
+        browser.press(",")
+    assert browser.run(step) == "update 2"
+    assert browser.run(told) == ["4.000", "4.000", "9.000"]
+    browser.press("2")
+    assert browser.run(step) == "update 2"
+    browser.press("3")
+    assert browser.run(step) == "update 7"
+
+
 def test_light_and_dark(opened):
     browser = opened(plain_view())
     background = "getComputedStyle(document.body).backgroundColor"

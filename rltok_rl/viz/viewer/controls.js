@@ -32,11 +32,12 @@ function fillFigures() {
   $("about").textContent = [segmenter().about, text().about].filter(Boolean).join(" ");
 }
 
-// The look of another segmenter that is of the time being shown, its last where there is none.
+// The look of another segmenter that is of the time being shown; where none has its name, the one as far along.
 function lookLike(who) {
-  const label = text().segmenters[state.segmenter].looks[state.look].label;
-  const found = who.looks.findIndex((seen) => seen.label === label);
-  return found < 0 ? who.looks.length - 1 : found;
+  const { looks } = segmenter();
+  const found = who.looks.findIndex((seen) => seen.label === looks[state.look].label);
+  const share = looks.length > 1 ? state.look / (looks.length - 1) : 1;
+  return found < 0 ? Math.round(share * (who.looks.length - 1)) : found;
 }
 
 function fillSteps() {

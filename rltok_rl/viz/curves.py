@@ -38,7 +38,7 @@ def draw_curves(
     panels = [(title, [k for k in keys if known(history, k)], held, kind) for title, keys, held, kind in _PANELS]
     panels = [panel for panel in panels if panel[1]]
     with plain_figures() as plt:
-        columns = min(3, len(panels))
+        columns = 2 if len(panels) == 4 else min(3, len(panels))
         rows = -(-len(panels) // columns)
         size = (3.1 * columns, 2.1 * rows + 0.2)
         figure, grid = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False, sharex=True)
@@ -59,8 +59,9 @@ def draw_curves(
                 axes.legend(fontsize=7)
             axes.set_title(title)
             axes.set_xlim(left=0)
-        for axes in grid[-1]:
+        for axes in grid.flat[: len(panels)][-columns:]:  # the lowest of each column
             axes.set_xlabel("MB of text")
+            axes.tick_params(labelbottom=True)
         return save_figure(figure, path)
 
 

@@ -97,7 +97,7 @@ def _draw_block(axes: Any, one: MarkedText, lines: list[list[Cell]], top: float,
                 bars.append([(column * _CELL, y + 0.01), (column * _CELL, y + _LINE - 0.01)])
         _write_line(axes, one, line, y + _LINE / 2)
     # Edges in the colours of the faces: neighbours would otherwise show a seam.
-    axes.add_collection(PatchCollection(patches, facecolors=faces, edgecolors=faces, linewidths=0.3))
+    axes.add_collection(PatchCollection(patches, facecolors=faces, edgecolors=faces, linewidths=0.3, label="text"))
     axes.add_collection(LineCollection(bars, colors=ALERT, linewidths=1.3, capstyle="butt"))
 
 

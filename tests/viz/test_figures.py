@@ -72,6 +72,10 @@ def test_curves_are_drawn_of_what_there_is(tmp_path, drawn):
     draw_curves(few, tmp_path / "few.png")
     shown = [axes.get_title(loc="left") for axes in drawn["few.png"].axes if axes.axison]
     assert shown == ["bits per byte", "advantage spread, nats"]
+    five = {key: values for key, values in HISTORY.items() if key != "entropy"}
+    draw_curves(five, tmp_path / "five.png")
+    labelled = [axes.get_xlabel() != "" for axes in drawn["five.png"].axes]
+    assert labelled == [False, False, True, True, True, False]  # the lowest of each column
     with pytest.raises(ValueError, match="history must hold at least one update, got none"):
         draw_curves({"bytes": []}, tmp_path / "none.png")
     with pytest.raises(ValueError, match="history must hold at least one update, got none"):

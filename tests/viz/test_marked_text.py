@@ -98,7 +98,9 @@ def test_several_segmenters_stand_under_each_other(tmp_path, drawn):
     titles = {text.get_text(): text for text in axes.texts if text.get_text() in ("learned", "$a rule$", "2.1 bits")}
     assert len(titles) == 3
     boxes = [text.get_window_extent() for text in titles.values()]
-    cover = [c.get_window_extent() for c in axes.collections]
+    faces = [one for one in axes.collections if one.get_label() == "text"]
+    assert len(faces) == 2
+    cover = [path.get_extents(axes.transData) for one in faces for path in one.get_paths()]
     assert not any(box.overlaps(other) for box in boxes for other in cover)
     assert titles["learned"].get_position()[1] < titles["$a rule$"].get_position()[1]
     frame = axes.figure.bbox

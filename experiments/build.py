@@ -166,24 +166,16 @@ def make_model(config: TrainConfig, device: torch.device) -> UNet:
     return UNet(preset(config.model.preset, **model_overrides(config))).to(device)
 
 
-def make_trainer(
-    config: TrainConfig, processes: Processes | None = None, texts: Texts | None = None
-) -> tuple[Trainer, Texts]:
-    """The trainer that a configuration describes, and its texts.
+def loop_options(config: TrainConfig) -> LoopOptions:
+    """What the loop does, learning-rate factors of stages apart.
 
     Args:
         config: of the training.
-        processes: that train together; None is this one alone.
-        texts: what to train on and what to hold out; None reads what the configuration names.
     """
-    processes = Processes(device=torch.device(config.compute.device)) if processes is None else processes
-    data, optim, compute = config.data, config.optim, config.compute
-    num_rows = processes.share(data.num_rows, name="data.num_rows")
-    check_segmenter_options(config)
-    repeated = rows_per_text(config, processes.world_size)
+    optim, compute = config.optim, config.compute
     # What stands in for an experiment's policy leaves that policy's options idle.
     by_rewards = learned(config) and config.actor.name == "learned"
-    options = LoopOptions(
+    return LoopOptions(
         total_bytes=optim.total_bytes,
         total_flops=optim.total_flops,
         lr=optim.lr,
@@ -197,6 +189,24 @@ def make_trainer(
         policy_epochs=config.loss.policy_epochs if by_rewards else 1,
         warm_start_bytes=config.actor.warm_start_bytes if by_rewards else 0,
     )
+
+
+def make_trainer(
+    config: TrainConfig, processes: Processes | None = None, texts: Texts | None = None
+) -> tuple[Trainer, Texts]:
+    """The trainer that a configuration describes, and its texts.
+
+    Args:
+        config: of the training.
+        processes: that train together; None is this one alone.
+        texts: what to train on and what to hold out; None reads what the configuration names.
+    """
+    processes = Processes(device=torch.device(config.compute.device)) if processes is None else processes
+    data, compute = config.data, config.compute
+    num_rows = processes.share(data.num_rows, name="data.num_rows")
+    check_segmenter_options(config)
+    repeated = rows_per_text(config, processes.world_size)
+    options = loop_options(config)
     if texts is None:
         texts = read_texts(data, seed=config.seed) if processes.main else None
         processes.any(False)  # the main process writes the cache, the others read it

@@ -25,8 +25,8 @@ from rltok_rl.experiments.checks import check_options
 from rltok_rl.experiments.compare_page import write_page
 from rltok_rl.experiments.config import TrainConfig
 from rltok_rl.experiments.evaluate import without_nan
-from rltok_rl.experiments.segmenting import aimed_rate, check_segmenter_options, rows_per_text
-from rltok_rl.experiments.systems import budget, system_config, system_names
+from rltok_rl.experiments.segmenting import aimed_rate, rows_per_text
+from rltok_rl.experiments.systems import budget, check_system, system_config, system_names
 from rltok_rl.experiments.texts import Texts, read_texts
 
 from rltok_rl.data import DocumentSource
@@ -52,13 +52,15 @@ def run(config: TrainConfig, command: str) -> Path | None:
         The page; None where no system is done.
     """
     systems = config.compare.systems
+    if not systems:
+        raise ValueError("compare.systems must name at least one system, got none")
     if len(set(systems)) < len(systems):
         raise ValueError(f"compare.systems must name each system once, got {list(systems)}")
     _check_common(config)
     configs = {system: system_config(config, system) for system in systems}  # refuses words that do not exist
-    for one in configs.values():
+    for system, one in configs.items():
         check_options(one)
-        check_segmenter_options(one)
+        check_system(one, system)
     read_texts(config.data, seed=config.seed)  # writes the cache, once for all
     out = Path(config.out)
     out.mkdir(parents=True, exist_ok=True)

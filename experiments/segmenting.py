@@ -87,8 +87,10 @@ def rows_per_text(config: TrainConfig, world_size: int = 1) -> int:
 
 
 def segmenter_options(config: TrainConfig) -> dict[str, Any]:
-    """Options that the segmenter itself is made with, plain values."""
+    """Options that the segmenter itself is made with, plain values; ``random`` is exact in every window."""
     options = dict(config.segmenter.options)
+    if config.segmenter.name == "random":
+        options.setdefault("block", config.data.num_steps)
     return {k: v for k, v in options.items() if config.segmenter.name not in TOKENIZERS or k not in TRAINED_WITH}
 
 

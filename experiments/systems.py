@@ -8,9 +8,17 @@ from typing import Any
 
 import torch
 from omegaconf import OmegaConf
+from rltok_rl.agents.segmenters import make_segmenter
+from rltok_rl.experiments.build import loop_options, make_loss
 from rltok_rl.experiments.config import ActorConfig, BaselineConfig, CompareConfig, SegmenterConfig, TrainConfig
 from rltok_rl.experiments.names import CONF, choices, nearest
-from rltok_rl.experiments.segmenting import model_overrides
+from rltok_rl.experiments.segmenting import (
+    TOKENIZERS,
+    check_segmenter_options,
+    learned,
+    model_overrides,
+    segmenter_options,
+)
 
 from rltok_rl.models import UNet, preset
 from rltok_rl.models.flops import update_flops
@@ -68,10 +76,35 @@ def budget(config: TrainConfig) -> float:
     """
     if config.compare.flops is not None:
         return float(config.compare.flops)
-    made = preset(config.model.preset, **model_overrides(config))
+    model = _without_numbers(config)
+    num_bytes = config.optim.total_bytes
+    return update_flops(model, num_bytes, num_bytes * model.config.target_rate)
+
+
+def check_system(config: TrainConfig, system: str) -> None:
+    """Refuse what the training of a system would refuse as it begins, which may be hours after that of the first.
+
+    Args:
+        config: of its training.
+        system: its word.
+    """
+    try:
+        check_segmenter_options(config)
+        loop_options(config)
+        model, segmenter = _without_numbers(config), None
+        with torch.device("meta"):
+            if not learned(config):
+                whole = {"tokenizer": lambda text: [len(text)]} if config.segmenter.name in TOKENIZERS else {}
+                segmenter = make_segmenter(config.segmenter.name, model, **segmenter_options(config), **whole)
+            make_loss(config, model, segmenter=segmenter)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"system {system!r} cannot be trained: {error}") from error
+
+
+def _without_numbers(config: TrainConfig) -> UNet:
+    """The model of a training, all shapes and no weights."""
     with torch.device("meta"):
-        model = UNet(made)
-    return update_flops(model, config.optim.total_bytes, config.optim.total_bytes * made.target_rate)
+        return UNet(preset(config.model.preset, **model_overrides(config)))
 
 
 def _segmenter(config: TrainConfig, word: str, system: str) -> SegmenterConfig:

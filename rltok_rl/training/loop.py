@@ -158,9 +158,9 @@ class Trainer:
             keep_in=batch,
             predict_only=self.warming and not self._weighs,
         )
-        drawn, most, *above = torch.stack(rates).mean(0)
+        drawn, tokens, most, *above = torch.stack(rates).mean(0)
         found.setdefault("rate", drawn)
-        found["padded_rate"] = most
+        found["tokens"], found["padded_rate"] = tokens, most
         if above:
             found.setdefault("second_rate", above[0])
             found["padded_second_rate"] = above[1]
@@ -173,7 +173,7 @@ class Trainer:
         figures["lr"] = options.lr * scale
         self.updates += 1
         self.bytes_done += self.bytes_per_update
-        rate, padded = figures.get("rate", math.nan), figures["padded_rate"]
+        rate, padded = figures.pop("tokens"), figures["padded_rate"]  # the policy's rate leaves forced ones out
         second = figures.get("second_rate", 0.0)
         self.flops_done += self._costs.update(self.bytes_per_update, rate, second)
         self.padded_flops_done += self._costs.update(
@@ -268,9 +268,9 @@ class Trainer:
 
 
 def _rates_of(rollout: TensorDictBase) -> Tensor:
-    """Boundaries per byte, those of the row with most; the same per token with a second level: [2] or [4]."""
+    """Boundaries decided and tokens, per byte, and the tokens of the row with most; two more of a second level."""
     drawn = (rollout["action"].bool() | rollout["forced"]).float().mean(-1)  # [B]
-    rates = [rollout["action"].float().mean(), drawn.max()]
+    rates = [rollout["action"].float().mean(), drawn.mean(), drawn.max()]
     if ("next", "second_boundary") in rollout.keys(include_nested=True):
         second = rollout["next", "second_boundary"].float().mean(-1)  # [B]
         rates += [second.mean() / drawn.mean(), second.max() / drawn.max()]

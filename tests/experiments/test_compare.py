@@ -20,8 +20,10 @@ from rltok_rl.experiments import compare, report, train
 from rltok_rl.experiments.compare import EVALUATION, done
 from rltok_rl.experiments.compare_page import best, page, paired, read_evaluation, system_figures, write_page
 from rltok_rl.experiments.run_folder import read_run
-from rltok_rl.experiments.systems import budget, system_config
+from rltok_rl.experiments.systems import budget, check_system, system_config, system_names
 
+from rltok_rl.models import UNet, preset
+from rltok_rl.models.flops import update_flops
 from rltok_rl.training.files import claim_folder
 from rltok_rl.training.progress import MetricsTable
 
@@ -222,11 +224,17 @@ def wait(until: Callable[[], bool], *, seconds: float = 60.0) -> None:
             [],
             r"compare.systems must be among \['bernoulli', 'bpe', .* got 'unifrom'; did you mean 'uniform'",
         ),
+        ("", [], "compare.systems must name at least one system, got none"),
         ("uniform,uniform", [], r"compare.systems must name each system once, got \['uniform', 'uniform'\]"),
         ("uniform", ["segmenter=hnet"], "actor and segmenter must be left out of a comparison, .* segmenter='hnet'"),
         ("uniform", ["actor=random"], "actor and segmenter must be left out of a comparison, .* actor='random'"),
         ("gumbel", ["compare.options.gumbel.hiden=3"], r"options of 'gumbel' must be among .* got \['hiden'\]"),
         ("gumbel", ["compare.options.gumbal.hidden=3"], r"compare.options must be by system, .* got \['gumbal'\]"),
+        ("uniform,gumbel", ["compare.options.gumbel.variant=no"], "system 'gumbel' cannot be trained: variant must be"),
+        ("uniform,unigram", ["compare.options.unigram.predictor=no"], "system 'unigram' .*: predictor must be one of"),
+        ("uniform,hnet-2stage", ["model.overrides.num_token_layers=1"], "system 'hnet-2stage' .*num_token_layers=2 at"),
+        ("uniform,learned", ["estimator.options.num_flips=0"], "system 'learned' cannot be trained: num_flips must be"),
+        ("uniform", ["optim.warm_up_bytes=2_000"], r"warm_up_bytes must lie in \[0, total_bytes=1280\), got 2000"),
         ("uniform,grouped", ["data.num_rows=6"], "data.num_rows must be a multiple of segmenter.options.group_size, 4"),
         ("uniform", ["data.source=none"], "data.source must be one of .*, a file or a folder, got 'none'"),
         ("uniform", ["compare.flops=0"], "compare.flops must be positive, got 0"),
@@ -256,6 +264,16 @@ def test_what_a_row_aims_at_is_said_as_it_is(compared):
     assert "in the budget" not in page(rows, folders, compared, "")
 
 
+def test_the_budget_is_what_the_bytes_cost_at_the_models_rate(tmp_path):
+    config = small(tmp_path, "uniform")
+    config.model.overrides["target_rate"] = 0.35
+    model = UNet(preset(config.model.preset, **config.model.overrides))
+    assert budget(config) == pytest.approx(update_flops(model, 1_280, 448))
+    assert system_config(config, "uniform").optim.total_flops == budget(config)
+    config.compare.flops = 7e9
+    assert budget(config) == 7e9
+
+
 def test_the_papers_estimator_is_a_system_of_its_own(tmp_path):
     config = system_config(small(tmp_path, "learned"), "learned-paper")
     assert (config.estimator.name, config.estimator.gamma, config.estimator.options) == ("discounted_return", 0.99, {})
@@ -280,3 +298,11 @@ def test_differences_are_paired_and_the_best_are_within_its_error():
 
 def test_a_folder_without_systems_has_no_page(tmp_path):
     assert write_page(tmp_path) is None
+
+
+@pytest.mark.parametrize("system", system_names())
+def test_what_can_be_trained_is_not_refused(system, tmp_path):
+    """Every word, in a model whose tokens have a layer before and after a second level."""
+    config = small(tmp_path, "uniform")
+    config.model.overrides["num_token_layers"] = 2
+    check_system(system_config(config, system), system)

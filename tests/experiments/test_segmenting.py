@@ -87,7 +87,7 @@ def test_the_learned_policy_is_what_it_was():
         figures = trainer.update()
     expected = {
         "bits_per_byte": 7.289722,
-        "flops": 273889213.5,
+        "flops": 281296896.0,  # of the tokens at first bytes, too
         "grad_norm": 2.487803,
         "loss": 5.569107,
         "rate": 0.193548,
@@ -163,6 +163,16 @@ def test_two_stages_have_three_learning_rates_and_two_ratio_losses():
     ):
         per_byte = sum(parts.values()) + 3 * width**2 + rate * (tokens + many * above)
         assert spent == pytest.approx(6 * 128 * per_byte)
+
+
+@pytest.mark.parametrize(("block", "counts"), [(None, {7}), (16, {8})])
+def test_random_boundaries_of_a_training_are_as_many_in_every_window(block, counts):
+    """ceil(0.2 * 32) in each window, or twice ceil(0.2 * 16)."""
+    given = [] if block is None else [f"segmenter.options.block={block}"]
+    config = configured(*TINY, "segmenter=random", "model.overrides.target_rate=0.2", *given)
+    trainer, _ = make_trainer(config)
+    rollouts = [trainer.env.parallel_rollout(trainer.actor) for _ in range(3)]
+    assert {int(n) for rollout in rollouts for n in rollout["action"].sum(1)} == counts
 
 
 @pytest.mark.parametrize(
@@ -319,6 +329,15 @@ def test_bpe_is_trained_on_the_training_text_alone():
     split = trainer.segmenter.split
     held = next(texts.held_out.documents())[:4000]
     assert trainer.segmenter.looks_ahead and 0.15 < len(split(held)) / len(held) < 0.4
+
+
+def test_no_tokenizer_has_seen_held_out_text():
+    """Words of the training side have pieces, and those of the other side have none."""
+    config = configured(*TINY, "segmenter=bpe", "segmenter.options.vocabulary=270")
+    seen, unseen = (TextSource(f"{one} " * 200) for one in ("abc bca", "xyz zyx"))
+    texts = replace(read_texts(config.data), train=seen, held_out=unseen, language=None)
+    split = make_trainer(config, texts=texts)[0].segmenter.split
+    assert len(split(b"abc abc abc")) < 9 and len(split(b"xyz xyz xyz")) >= 9
 
 
 def test_the_standard_error_over_documents_is_that_of_a_ratio():

@@ -15,6 +15,7 @@ from rltok_rl.models import UNet, UNetConfig, preset
 from rltok_rl.models.config import _SECOND
 from rltok_rl.models.incremental import decide, observe, prefill, step
 from rltok_rl.models.mixing import give_back
+from rltok_rl.models.pooling import token_layout
 
 from .test_unet import assert_causal
 from .textbook import textbook_forward
@@ -298,6 +299,22 @@ def test_routing_starts_as_the_cosine_of_neighbours(text):
     for projection in (router.query, router.key):
         assert torch.equal(projection.weight, torch.eye(64))
     assert not router.residual.weight.any() and not router.residual.bias.any()
+
+
+@torch.no_grad()
+def test_half_a_probability_draws_no_boundary():
+    """A token at right angles to the one before, in a window and in a step."""
+    model = UNet(preset("tiny", second_level="routing", num_token_layers=2))
+    states = torch.eye(64)[:2]  # [S = 2, D]
+    where = token_layout(torch.ones(1, 2, dtype=torch.bool))
+    _, window = model.second_level(states[None], where, model.byte_angles)
+    assert window.probabilities.tolist() == [[1.0, 0.5]] and window.boundaries.tolist() == [[True, False]]
+    cache = model.new_cache(1)
+    for s, drawn in enumerate((True, False)):
+        angles = model.byte_angles(torch.tensor([s]))
+        _, step = model.second_level.step(cache, torch.tensor([0]), states[s : s + 1], angles)
+        cache.tokens.count += 1
+        assert step.boundaries.tolist() == [drawn] and step.probabilities.tolist() == [1.0 if drawn else 0.5]
 
 
 def test_a_second_level_learns(text):

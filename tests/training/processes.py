@@ -40,12 +40,14 @@ def make(
     short: bool = False,
     seed: int = 0,
     clip_norm: float = 0.05,
+    rates: tuple[float, float] | None = None,
     **modes: int,
 ) -> Trainer:
     """A small trainer; of the whole batch, or of the rows of one process. ``modes`` are those of PPO."""
     processes = Processes() if processes is None else processes
     seed_everything(seed)
-    model = UNet(preset("tiny", width=16, window=6, num_lags=2, target_rate=0.3))  # 3 rows: uneven pieces
+    fields: dict[str, Any] = {"window": 6, "num_lags": 2, "target_rate": 0.3}  # 3 rows: uneven pieces
+    model = UNet(preset("tiny", width=16, **fields, rate_embedding=rates is not None))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
@@ -53,7 +55,7 @@ def make(
     source = TextSource([PROSE[i : i + 9 + i % 7] for i in range(60)], short_documents="whole") if short else None
     source = RepeatedSource(source or TextSource(PROSE), 2 if estimator == "group_centred" else 1)
     rows = processes.share(ROWS)
-    env = ByteBoundaryEnv(model, source, num_steps=STEPS, batch_size=(rows,), seed=seed)
+    env = ByteBoundaryEnv(model, source, num_steps=STEPS, batch_size=(rows,), target_rates=rates, seed=seed)
     extra: dict[str, Any] = {"running_mean": {"num_steps": STEPS}, "group_centred": {"group_size": 2}}.get(
         estimator, {}
     )

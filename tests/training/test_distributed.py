@@ -24,6 +24,10 @@ CASES = {
     "control variate": {"estimator": "control_variate"},
     "texts that end": {"short": True},
     "epochs": {"policy_epochs": 3, "warm_start_bytes": ROWS * STEPS},
+    "one rate, told": {"rates": (0.2, 0.2)},  # one mean over the texts of all processes
+    "rates of texts that end": {"rates": (0.1, 0.6), "short": True},
+    "rates, flips": {"rates": (0.1, 0.6), "estimator": "local_flips"},
+    "rates, micro-batches, epochs": {"rates": (0.1, 0.6), "micro_batches": 2, "policy_epochs": 2},
     "a critic": {"estimator": "critic_advantage", "policy_epochs": 2, "micro_batches": 2},
 }
 STRATEGIES = ["ddp", "fsdp"]

@@ -1,4 +1,4 @@
-"""Two processes train with a segmenter as one does, where its losses are means over rows or groups of rows."""
+"""Two processes train as one does: with segmenters whose losses are means over rows or groups, with rates of texts."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ CASES = {
     "gumbel": ["segmenter.options.hidden=16"],
     "grouped": ["segmenter.options.group_size=2"],
     "entropy-threshold": [],
+    "learned": ["model.overrides.rate_embedding=true", "actor.rates=[0.1,0.6]"],
 }
 # The threshold of several processes is the mean of what each of them finds, not that of all rows. Scores of pieces that
 # are trained twice differ in their last digits.
@@ -40,7 +41,7 @@ def trained(word: str, processes: Processes, strategy: str) -> dict:
     trainer, _ = make_trainer(config, processes)
     figures: list[dict[str, float]] = []
     trainer.run(figures.append)
-    return {"figures": figures, "model": trainer.model.state_dict(), "own": trainer.state_dict()["segmenter"]}
+    return {"figures": figures, "model": trainer.model.state_dict(), "own": trainer.state_dict()["segmenter"] or {}}
 
 
 def train_all(processes: Processes, folder: Path) -> None:

@@ -39,7 +39,8 @@ def test_updates_train_the_router_and_count_tokens_of_tokens(micro_batches):
     spent = 0.0
     for figures in found:
         assert figures["loss_second_level"] > 0 and 0 < figures["second_rate"] < 1
-        per_byte = sum(parts.values()) + figures["rate"] * (per_token + second * figures["second_rate"])
+        tokens = (1 + 23 * figures["rate"]) / 24  # the first byte's, and those of the rate
+        per_byte = sum(parts.values()) + tokens * (per_token + second * figures["second_rate"])
         spent += 6 * micro_batches * 4 * 24 * per_byte
         assert figures["flops"] == pytest.approx(spent, rel=1e-6)
 

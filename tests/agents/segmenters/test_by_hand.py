@@ -132,12 +132,16 @@ def test_entropy_rules_on_eight_numbers():
     assert places(EntropyThreshold(Given(NATS), target_rate=0.2, threshold=1.4)) == [0, 1, 5, 6, 7]  # not at it
     monotonic = EntropyThreshold(Given(NATS), target_rate=0.2, threshold=0.6, rule="monotonic")
     assert places(monotonic) == [0, 1, 3, 5]
+    monotonic.threshold.fill_(0.5)  # not at it
+    assert places(monotonic) == [0, 1, 3, 5]
     assert places(EntropySpike(Given(NATS), lags=1)) == [0, 1, 3, 5, 6]
     assert places(EntropySpike(Given(NATS), lags=2)) == [0, 1, 5, 6]
     assert places(EntropySpike(Given(NATS), lags=4)) == [0, 1, 5, 6]
     # High and risen are 1, 3, 5, 6; 1 follows the first start and 6 follows 5.
     assert places(EntropyCombined(Given(NATS), target_rate=0.2)) == [0, 3, 5]
     assert places(EntropyCombined(Given(NATS), target_rate=0.2, threshold_add=0.6, threshold=1.9)) == [0, 5]
+    assert places(EntropyCombined(Given(NATS), target_rate=0.2, threshold_add=0.5, threshold=3.2)) == [0]  # not at it
+    assert places(EntropyCombined(Given(NATS), target_rate=0.2, threshold_add=0.4, threshold=3.2)) == [0, 6]
 
 
 def test_patches_start_where_blt_starts_them():

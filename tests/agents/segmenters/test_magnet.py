@@ -41,6 +41,19 @@ def test_each_byte_is_read_by_the_predictor_of_its_script():
     assert (slope == 0).all()
 
 
+def test_a_step_knows_characters_of_four_bytes():
+    """A Gothic letter after a Latin one is of no script that is named, once its fourth byte has been read."""
+    torch.manual_seed(0)
+    segmenter = MagnetSegmenter(8, other_rate=0.3, hidden=4).double()
+    byte_ids = text_to_ids("a\U00010348.")[None]
+    assert scripts_of(byte_ids)[0].tolist() == [1, 1, 1, 1, 0, 0]
+    states = torch.randn(1, 6, 8, dtype=torch.float64)
+    whole, state = segmenter(states, byte_ids), segmenter.start(1)
+    for t in range(6):
+        said, state = segmenter.step(states[:, t], byte_ids[:, t], state)
+        torch.testing.assert_close(said.logits, whole.logits[:, t], rtol=0, atol=1e-14)
+
+
 def test_the_loss_is_the_binomial_of_every_script():
     torch.manual_seed(0)
     segmenter = MagnetSegmenter(8, other_rate=0.3, hidden=4).double()

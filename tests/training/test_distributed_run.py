@@ -1,4 +1,4 @@
-"""The command under torchrun: one folder, the figures of one process, and a process that is killed."""
+"""The command in several processes: one folder, the figures of one process, and one that is killed under torchrun."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import csv
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import wait
 from pathlib import Path
 
 import pytest
@@ -19,31 +21,25 @@ from rltok_rl.experiments import train
 from rltok_rl.training.checkpoint import list_checkpoints
 from rltok_rl.training.distributed import fresh_store, init_processes
 
-from ..experiments.test_train import configured
+from ..experiments.configured import configured
+from ..forked import Forked
 
-UPDATES = 40
+UPDATES = 24
 OPTIONS = [
     f"optim.total_bytes={UPDATES * 4 * 32}",
     "optim.warm_up_bytes=0",
     "data.num_rows=4",
     "data.num_steps=32",
     "data.source=python-docs",
-    "checkpoint_every=4",
+    "checkpoint_every=2",
+    "snapshots.batches=2",
     "compute.threads=1",
 ]
 
 
-def launch(folder: Path, *options: str, restarts: int = 1) -> subprocess.Popen:
+def launch(folder: Path, *options: str) -> subprocess.Popen:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [
-        *torchrun,
-        "--max-restarts",
-        str(restarts),
-        "-m",
-        "rltok_rl.experiments.train",
-        *OPTIONS,
-        f"out={folder}",
-    ]
+    command = [*torchrun, "--max-restarts", "1", "-m", "rltok_rl.experiments.train", *OPTIONS, f"out={folder}"]
     # A session of its own, so that nothing outlives the test.
     return subprocess.Popen(
         [*command, *options],
@@ -66,6 +62,32 @@ def finish(process: subprocess.Popen) -> tuple[str, str]:
     return out, err
 
 
+def two_processes(folder: Path, *options: str, together: bool = False) -> tuple[list[int], str, str]:
+    """How both ended, and what they said; they know of each other as under torchrun.
+
+    Args:
+        folder: of the run.
+        options: beside those of all tests here.
+        together: with the first that ends, the other is ended, at once and without mercy.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        told = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    folder.parent.mkdir(exist_ok=True)
+    said = [folder.with_suffix(end) for end in (".out", ".err")]
+    given = [*OPTIONS, f"out={folder}", "compute.strategy=ddp", *options]
+    both = [
+        Forked("rltok_rl.experiments.train", given, out=said[0], err=said[1], environment={**told, **of})
+        for of in ({"RANK": rank, "LOCAL_RANK": rank} for rank in "01")
+    ]
+    if together:
+        wait([process.process.sentinel for process in both], timeout=150)
+        for process in both:
+            process.send_signal(signal.SIGKILL)
+    ended = [process.wait(timeout=150) for process in both]
+    return ended, *(path.read_text() for path in said)
+
+
 def rows(folder: Path) -> list[dict[str, float]]:
     with (folder / "metrics.csv").open() as file:
         return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
@@ -74,14 +96,16 @@ def rows(folder: Path) -> list[dict[str, float]]:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory) -> tuple[Path, str, str]:
     folder = tmp_path_factory.mktemp("run") / "ddp"
-    return folder, *finish(launch(folder, "compute.strategy=ddp"))
+    ended, out, err = two_processes(folder)
+    assert ended == [0, 0], err[-3000:]
+    return folder, out, err
 
 
 def test_two_processes_write_the_folder_of_one(undisturbed, tmp_path):
     folder, out, err = undisturbed
     assert out.count("held_out_bits_per_byte") == 1 and err.count("100%") == 1
     summary = json.loads((folder / "summary.json").read_text())
-    assert summary["processes"] == 2 and summary["command"].startswith("torchrun --nproc-per-node 2 -m rltok_rl")
+    assert summary["processes"] == 2
     alone = train.run(configured(*OPTIONS, f"out={tmp_path}/one"), "")
     assert summary["held_out_bits_per_byte"] == pytest.approx(alone["held_out_bits_per_byte"], rel=1e-3)
     files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if "hydra" not in path.parts}
@@ -98,7 +122,7 @@ def rank_of(pid: int) -> str | None:
 
 
 def test_one_that_is_killed_is_started_again_with_all(undisturbed, tmp_path):
-    """SIGKILL of one process mid-way: all go on from the last checkpoint, to the same figures bit for bit."""
+    """SIGKILL mid-way, under torchrun: all go on from the last checkpoint, to the same figures bit for bit."""
     folder = tmp_path / "killed"
     process = launch(folder, "compute.strategy=ddp", "resume=true")
     try:
@@ -110,30 +134,25 @@ def test_one_that_is_killed_is_started_again_with_all(undisturbed, tmp_path):
     except BaseException:
         os.killpg(process.pid, signal.SIGKILL)
         raise
-    _, err = finish(process)
+    out, err = finish(process)
+    assert out.count("held_out_bits_per_byte") == 1 and err.count("100%") == 1
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["processes"] == 2 and summary["command"].startswith("torchrun --nproc-per-node 2 -m rltok_rl")
     assert "resuming" in err and "after update" in err
     assert (folder / "metrics.csv").read_text() == (undisturbed[0] / "metrics.csv").read_text()
 
 
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ("optim.lrr=1", "there is no option 'optim.lrr'; did you mean 'optim.lr'?"),
-        ("data.source=none.txt", "rltok train: data.source must be one of"),  # found out by the main process alone
-    ],
-)
-def test_what_cannot_be_trained_is_said_in_one_line_by_one_process(option, message, tmp_path):
-    process = launch(tmp_path / "run", "compute.strategy=ddp", option, restarts=0)
-    try:
-        _, err = process.communicate(timeout=150)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-    assert process.returncode == 1
-    # What remains is torchrun's own: a table of exit codes.
-    said = [line for line in err.splitlines() if line.startswith(("rltok train:", "there is", "process "))]
-    assert len(said) == 1 and said[0].startswith(message)
-    assert not any(f"/{package}/" in err for package in ("rltok_rl", "experiments", "envs"))  # no tracebacks of ours
+def test_an_option_that_all_refuse_is_named_by_one(tmp_path):
+    ended, out, err = two_processes(tmp_path / "run", "optim.lrr=1")
+    assert ended == [1, 1] and not out
+    assert err == "there is no option 'optim.lrr'; did you mean 'optim.lr'?\n"
+
+
+def test_what_one_process_finds_out_is_said_before_the_launcher_ends_all(tmp_path):
+    """Texts are read by the main process alone; the other waits until that has spoken."""
+    ended, out, err = two_processes(tmp_path / "run", "data.source=none.txt", together=True)
+    assert 1 in ended and set(ended) <= {1, -signal.SIGKILL} and not out
+    assert len(err.splitlines()) == 1 and err.startswith("rltok train: data.source must be one of")
 
 
 def test_a_part_of_an_environment_is_refused(monkeypatch):

@@ -7,8 +7,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 SOURCES := rltok_rl envs agents experiments tests
-# Test files go to as many processes as there are cores, at most four; what one file prepares stays in one process.
-SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist loadfile
+# Tests go to as many processes as there are cores, at most four: long runs of them, so that what a file prepares is made
+# once, and whoever has nothing left takes some of another's, so that none waits for one long file at the end.
+SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check bench estimator-study rate-study learn soak gpu-test gpu-bench format clean

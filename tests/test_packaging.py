@@ -65,9 +65,11 @@ def test_wheel_works_in_a_clean_environment(wheel, tmp_path):
     """Installed where neither the checkout nor an editable installation can be seen, and used from another folder."""
     home, elsewhere = tmp_path / "venv", tmp_path / "elsewhere"
     elsewhere.mkdir()
-    run([sys.executable, "-m", "venv", home])
+    run([sys.executable, "-m", "venv", "--without-pip", home])
     python = home / "bin" / "python"
-    run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-index", wheel])
+    # The pip of here installs there, and leaves what is installed here alone.
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--ignore-installed"]
+    run([*install, "--no-deps", "--no-index", "--prefix", home, wheel])
     site = Path(run([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]).strip())
     # torch and its like come from here. A path in a .pth file is searched, but the .pth files inside it, the hook of an
     # editable installation among them, are not read.
@@ -89,11 +91,11 @@ def test_checkout_works_without_installation(tmp_path):
     assert Path(files["rltok_rl.experiments.demo"]) == ROOT / "experiments" / "demo.py"
 
 
-@pytest.mark.parametrize("name", ["rltok_rl.tests", "rltok_rl.docs", "rltok_rl.rltok_rl"])
-def test_checkout_shows_no_more_than_a_wheel(tmp_path, name):
+def test_checkout_shows_no_more_than_a_wheel(tmp_path):
     environment = {**_environment(), "PYTHONPATH": str(ROOT)}
-    code = f"import importlib.util, rltok_rl; print(importlib.util.find_spec({name!r}))"
-    assert run([sys.executable, "-c", code], cwd=tmp_path, env=environment).strip() == "None"
+    code = "import importlib.util, rltok_rl, sys; print(*(importlib.util.find_spec(name) for name in sys.argv[1:]))"
+    names = ["rltok_rl.tests", "rltok_rl.docs", "rltok_rl.rltok_rl"]
+    assert run([sys.executable, "-c", code, *names], cwd=tmp_path, env=environment).split() == ["None"] * 3
 
 
 def test_every_folder_with_modules_is_a_package():

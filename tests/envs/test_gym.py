@@ -14,6 +14,7 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 from rltok_rl.envs import ByteBoundaryGym, ByteBoundaryVectorEnv
 from rltok_rl.envs.gym_common import build_env
+from rltok_rl.envs.registration import ENVIRONMENTS
 from tensordict import TensorDict
 from torchrl.envs import GymEnv, GymWrapper
 from torchrl.envs.utils import check_env_specs
@@ -59,17 +60,20 @@ def test_stable_baselines_checker_passes_without_a_warning():
         check(gymnasium.make(ID, num_steps=16).unwrapped)
 
 
-def test_the_module_form_of_the_id_needs_no_import():
-    code = f"import gymnasium; print(gymnasium.make('rltok_rl:{ID}', num_steps=8).reset(seed=0)[1]['num_tokens'])"
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
-    assert done.stdout.strip() == "0", done.stderr
+def test_the_module_form_of_an_id_needs_no_import():
+    code = "import gymnasium, sys\nfor name in sys.argv[1:]:\n"
+    code += "    print(gymnasium.make(f'rltok_rl:{name}', num_steps=8).reset(seed=0)[1]['num_tokens'])"
+    command = [sys.executable, "-W", "ignore", "-c", code, *ENVIRONMENTS]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert ID in ENVIRONMENTS and done.stdout.split() == ["0"] * len(ENVIRONMENTS), done.stderr
 
 
 def test_registration_loads_nothing():
-    """``import rltok_rl`` must not pay for torchrl; the environment is loaded when one is made."""
-    code = "import sys, rltok_rl; print('torchrl' in sys.modules, 'matplotlib' in sys.modules)"
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
-    assert done.stdout.split() == ["False", "False"], done.stderr
+    """``import rltok_rl`` must not pay for torchrl, which is loaded when an environment is made, nor for the hub."""
+    code = "import sys, rltok_rl.models, rltok_rl; print(*(name in sys.modules for name in sys.argv[1:]))"
+    command = [sys.executable, "-W", "ignore", "-c", code, "torchrl", "matplotlib", "huggingface_hub"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout.split() == ["False"] * 3, done.stderr
 
 
 def test_same_seed_gives_bit_equal_episodes():

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
 import pytest
 import torch
+import torch.multiprocessing as mp
 from rltok_rl.agents import LearnedBoundaryActor, RandomActor
 from rltok_rl.envs import ByteBoundaryEnv
 from torchrl.collectors import MultiSyncCollector
 
 from rltok_rl.functional.text import ids_to_bytes
 from rltok_rl.models import SharedModel, UNet, preset
+
+from ..forked import CONTEXT
+
+
+@pytest.fixture(autouse=True)
+def _begin_quickly() -> Iterator[None]:
+    """Workers take their environments as they do by default, pickled, but need not import everything first."""
+    before = mp.get_start_method(allow_none=True)
+    mp.set_start_method(CONTEXT.get_start_method(), force=True)
+    yield
+    mp.set_start_method(before, force=True)
 
 
 def make_env(seed: int) -> ByteBoundaryEnv:

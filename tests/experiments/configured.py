@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+from functools import cache
+
 from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
-from rltok_rl.experiments.config import TrainConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig, OmegaConf
+from rltok_rl.experiments.config import GROUPS, TrainConfig
 from rltok_rl.experiments.names import CONF, allow_new
 
 QUICK = [
@@ -17,9 +21,27 @@ QUICK = [
 """Four updates of a small model."""
 
 
-def configured(*overrides: str) -> TrainConfig:
+def composed(*overrides: str) -> TrainConfig:
     """What Hydra makes of these options."""
     with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
         made = OmegaConf.to_object(compose("train", allow_new(overrides)))
+    assert isinstance(made, TrainConfig)
+    return made
+
+
+@cache
+def _files(chosen: tuple[str, ...]) -> DictConfig:
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
+        return compose("train", list(chosen))
+
+
+def configured(*overrides: str) -> TrainConfig:
+    """The same, in a tenth of the time: Hydra reads the files that are chosen once, single options go over a copy."""
+    chosen = tuple(one for one in overrides if one.partition("=")[0] in (*GROUPS, "experiment"))
+    config = copy.deepcopy(_files(chosen))
+    single = [one for one in allow_new(overrides) if one not in chosen]
+    for one in OverridesParser.create().parse_overrides(single):
+        OmegaConf.update(config, one.key_or_group, one.value(), force_add=one.is_add() or one.is_force_add())
+    made = OmegaConf.to_object(config)
     assert isinstance(made, TrainConfig)
     return made

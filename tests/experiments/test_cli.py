@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 from rltok_rl.experiments.cli import COMMANDS, main
+
+from ..forked import run_forked
 
 
 def test_without_a_command_it_says_what_there_is(capsys):
@@ -27,7 +26,5 @@ def test_an_unknown_command_is_named(capsys):
 
 @pytest.mark.parametrize("name", ["train", "rate-control"])
 def test_every_command_explains_itself(name):
-    done = subprocess.run(
-        [sys.executable, "-m", "rltok_rl.experiments.cli", name, "--help"], capture_output=True, text=True, timeout=120
-    )
+    done = run_forked("rltok_rl.experiments.cli", name, "--help")
     assert done.returncode == 0 and len(done.stdout) > 200, done.stderr[-500:]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,7 +26,7 @@ from rltok_rl.models.flops import update_flops
 from rltok_rl.training.files import claim_folder
 from rltok_rl.training.progress import MetricsTable
 
-from ..layout import ROOT
+from ..forked import CONTEXT
 from .configured import configured
 
 QUICK = [
@@ -161,7 +160,8 @@ def test_another_process_is_left_its_system(tmp_path, capsys):
     assert "is under way in another process" in capsys.readouterr().err
 
 
-def test_a_system_in_a_process_of_its_own_makes_the_same(compared, tmp_path):
+def test_a_system_in_a_process_of_its_own_makes_the_same(compared, tmp_path, monkeypatch):
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: CONTEXT)  # where everything is imported already
     config = small(tmp_path / "out", "uniform")
     config.compare.apart = True
     compare.run(config, "the command")
@@ -180,30 +180,27 @@ def test_what_a_process_cannot_train_is_told_to_the_one_that_started_it(tmp_path
     assert isinstance(answers[0], ValueError) and "variant must be one of" in str(answers[0])
 
 
-TRAIN_ALL = """
-import multiprocessing, sys
-from rltok_rl.experiments import compare
-from tests.experiments.configured import configured
-fork = multiprocessing.get_context("fork")  # everything is imported already
-multiprocessing.get_context = lambda method: fork
-compare.run(configured(*sys.argv[1:]), "")
-"""
+def train_all(options: list[str]) -> None:
+    fork = multiprocessing.get_context("fork")  # everything is imported already
+    multiprocessing.get_context = lambda method: fork
+    compare.run(configured(*options), "")
 
 
 def test_killed_without_warning_a_comparison_leaves_no_process_behind(tmp_path):
     """SIGKILL while a system is trained: its process ends too, and leaves the folder free."""
     out = tmp_path / "out"
     options = [*QUICK, "compare.systems=[uniform]", "compare.apart=true", "compare.flops=1e15", f"out={out}"]
-    parent = subprocess.Popen([sys.executable, "-c", TRAIN_ALL, *options], cwd=ROOT, stderr=subprocess.DEVNULL)
+    parent = CONTEXT.Process(target=train_all, args=(options,))
+    parent.start()
     try:
         metrics = out / "uniform" / "metrics.csv"
-        wait(lambda: (metrics.exists() and metrics.read_text().count("\n") > 2) or parent.poll() is not None)
+        wait(lambda: (metrics.exists() and metrics.read_text().count("\n") > 2) or not parent.is_alive())
         child = int(Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text())
         with pytest.raises(BlockingIOError), claim_folder(out / "uniform"):
             pass
     finally:
         parent.kill()
-        parent.wait()
+        parent.join()
     wait(lambda: not Path(f"/proc/{child}").exists() or "\nState:\tZ" in Path(f"/proc/{child}/status").read_text())
     with claim_folder(out / "uniform"):
         pass

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -22,8 +19,8 @@ from rltok_rl.data import DocumentSource, OrderedSource, local_prose
 from rltok_rl.objectives import BoundaryClipPPOLoss, LocalFlips
 from rltok_rl.training import LoopOptions
 
-from ..layout import ROOT
-from .configured import QUICK, configured
+from ..forked import run_forked
+from .configured import QUICK, composed, configured
 
 FILES = sorted(p.relative_to(CONF).with_suffix("").as_posix() for p in CONF.rglob("*/*.yaml"))
 #: What a file needs beside itself.
@@ -39,7 +36,9 @@ COMPANY = {
 def test_every_file_makes_a_trainer(file):
     """Composed, built and run for an update; the paper's sizes and data sets are composed alone."""
     group, name = file.split("/")
-    config = configured(f"{group}={name}", *COMPANY.get(file, []), *QUICK, "compute.device=cpu")
+    config = configured(
+        f"{group}={name}", *COMPANY.get(file, []), *QUICK, "compute.device=cpu", "compute.compile=false"
+    )
     config.actor.warm_start_bytes = min(config.actor.warm_start_bytes, 128)
     config.data.options = {}
     if "paper-" in config.model.preset:
@@ -57,6 +56,18 @@ def test_every_source_is_trained_on(source):
     trainer, texts = make_trainer(configured(*QUICK[:-1], f"data={source}", "data.num_steps=32"))
     assert (texts.language is not None) == (source in ("recall", "lexicon"))
     assert trainer.update()["bits_per_byte"] > 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [*QUICK, "actor=uniform", "+model.overrides.second_level=null"],
+        ["estimator=flips", "baseline=none", "+baseline.options.a=1", "compare.systems=[bpe,learned]"],
+        ["experiment=recall", "segmenter=gumbel", "segmenter.options.hidden=32", "optim=paper", "optim.lr=0.5"],
+    ],
+)
+def test_options_of_these_tests_are_put_together_as_hydra_does(options):
+    assert configured(*options) == composed(*options)
 
 
 def test_groups_are_the_schemas():
@@ -306,7 +317,8 @@ def test_a_rule_can_stand_in_for_any_experiments_policy(name):
     """What an experiment says about the policy lies idle then; what matters is heeded, and may be asked for."""
     given = [f"experiment={name}", "actor=uniform", "loss=released", "loss.early_exit=0.3", "actor.rate=0.5", *QUICK]
     check_policy(given)
-    config = configured(*given, "compute.device=cpu", "model=tiny", "data.min_bytes=2", "compute.micro_batches=1")
+    one = ["compute.device=cpu", "compute.compile=false", "compute.micro_batches=1"]
+    config = configured(*given, *one, "model=tiny", "data.min_bytes=2")
     config.data.options, config.model.overrides = {}, {}
     trainer, _ = make_trainer(config)
     figures = trainer.update()
@@ -317,7 +329,7 @@ def test_a_rule_can_stand_in_for_any_experiments_policy(name):
 @pytest.mark.parametrize("file", FILES)
 def test_no_file_has_options_that_are_ignored(file):
     group, name = file.split("/")
-    needed = ("data/files", "data/books", "experiment/books", "experiment/compare")
+    needed = ("data/files", "data/books", "experiment/books", "experiment/compare", "experiment/pocket")
     source = ["data.source=books"] if file in needed else []
     check_options(configured(f"{group}={name}", *COMPANY.get(file, []), *source, "compute.device=cpu"))
 
@@ -363,7 +375,7 @@ def test_text_that_cannot_be_read_is_refused(tmp_path, monkeypatch):
 
 def test_keys_that_do_not_exist_are_refused_with_the_nearest():
     with pytest.raises(ConfigCompositionException, match="lrr"):
-        configured("optim.lrr=1")
+        composed("optim.lrr=1")
     for argument, message in [
         ("optim.lrr=1", "there is no option 'optim.lrr'; did you mean 'optim.lr'"),
         ("lr=1", "there is no option 'lr'; did you mean 'optim.lr'"),
@@ -391,7 +403,5 @@ def test_keys_that_do_not_exist_are_refused_with_the_nearest():
     ],
 )
 def test_the_command_says_what_is_wrong_in_one_line(options, message, tmp_path):
-    command = [sys.executable, "-W", "ignore", "-m", "rltok_rl.experiments.train", *options]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, env=environ)
+    done = run_forked("rltok_rl.experiments.train", *options, cwd=tmp_path)
     assert done.returncode == 1 and done.stderr.strip() == f"rltok train: {message}"

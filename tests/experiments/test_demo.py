@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
-import os
 import re
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from rltok_rl.experiments import demo
-from rltok_rl.experiments.tour import ending, findings
+from rltok_rl.experiments.tour import ending, findings, race
 from rltok_rl.experiments.tour.plan import ACTORS, Memory, Part, bytes_that_fit, folder_for, overrides_of
 from rltok_rl.experiments.tour.race import Race, TrainingFailed
 from rltok_rl.experiments.tour.screen import Screen
@@ -21,20 +25,40 @@ from rltok_rl.experiments.tour.screen import Screen
 from rltok_rl.training.lines import read_lines
 from rltok_rl.training.progress import read_table
 
-from ..layout import ROOT
+from ..forked import Forked
 from ..test_project_text import machine_paths
 
 SMALL = ("data.num_rows=2", "data.num_steps=32", "snapshots.count=1", "snapshots.batches=1", "snapshots.num_bytes=64")
 
 
+class Training(Forked):
+    """A training as the race starts it, with everything imported."""
+
+    def __init__(self, command, *, stdout, env, **_):
+        python, *_, module = command[: command.index("-m") + 2]
+        assert python == sys.executable and stdout.name.endswith("log.txt")
+        super().__init__(module, command[command.index("-m") + 2 :], err=Path(stdout.name), environment=env, quiet=True)
+
+    def terminate(self):
+        self.send_signal(signal.SIGTERM)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _begin_quickly() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(race, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": Training}))
+        yield
+
+
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory) -> tuple[subprocess.CompletedProcess[str], Path]:
     """From a folder that is no checkout."""
-    elsewhere = tmp_path_factory.mktemp("elsewhere")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "ignore", "-m", "rltok_rl.experiments.demo", "--quick", "--out", "it's here"]
-    ran = subprocess.run(command, cwd=elsewhere, env=environment, capture_output=True, text=True)
-    return ran, elsewhere / "it's here"
+    elsewhere, shown, threads = tmp_path_factory.mktemp("elsewhere"), io.StringIO(), torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(shown):
+        patch.chdir(elsewhere)
+        ended = demo.main(["--quick", "--out", "it's here"])
+    torch.set_num_threads(threads)
+    return subprocess.CompletedProcess([], ended, shown.getvalue(), ""), elsewhere / "it's here"
 
 
 def test_every_part_leaves_what_it_says(quick):

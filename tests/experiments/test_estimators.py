@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -19,6 +17,8 @@ from rltok_rl.data import TextSource, local_prose
 from rltok_rl.diagnostics.drawing import TextRollouts
 from rltok_rl.functional.returns import discounted_return
 from rltok_rl.models import UNet
+
+from ..forked import run_forked
 
 QUICK = {
     "num_batches": 3,
@@ -136,9 +136,8 @@ def test_a_toy_model_is_trained_once_and_kept(tmp_path, capsys):
 def test_the_command_writes_tables_and_figures(tmp_path):
     options = [f"{k}={json.dumps(v).replace(' ', '')}" for k, v in QUICK.items()]
     names = "estimators=[paper,siblings_4,critic,flips]"
-    command = [sys.executable, "-m", "rltok_rl.experiments.studies.estimators", names, "updates=2", "threads=1"]
-    command += [*options, f"out={tmp_path}/out", f"toy={tmp_path}/toy.safetensors"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    options += [names, "updates=2", "threads=1", f"out={tmp_path}/out", f"toy={tmp_path}/toy.safetensors"]
+    done = run_forked("rltok_rl.experiments.studies.estimators", *options, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     report = json.loads((tmp_path / "out" / "estimators.json").read_text(), parse_constant=pytest.fail)  # no NaN
     assert {row["name"] for row in report["real"]["table"]} == {"paper", "siblings_4", "critic", "flips"}
@@ -170,6 +169,5 @@ def test_figures_are_written_with_their_errors():
 
 
 def test_an_option_that_does_not_exist_is_named(tmp_path):
-    command = [sys.executable, "-m", "rltok_rl.experiments.studies.estimators", "nun_rows=8", f"out={tmp_path}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = run_forked("rltok_rl.experiments.studies.estimators", "nun_rows=8", f"out={tmp_path}")
     assert done.returncode != 0 and "nun_rows" in done.stderr

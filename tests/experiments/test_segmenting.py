@@ -46,7 +46,7 @@ TEXT = b"It is a truth universally acknowledged, that a single man in possession
 
 def few(word: str) -> list[str]:
     """Options that make a segmenter quick to train: small predictors, small vocabularies of little text; few layers."""
-    if configured(f"segmenter={word}").segmenter.name in TOKENIZERS:
+    if configured(*SMALL, f"segmenter={word}").segmenter.name in TOKENIZERS:
         return ["segmenter.options.vocabulary=300", "segmenter.options.num_bytes=20000"]
     if word == "hnet-2stage":
         return ["model.overrides.num_token_layers=2"]  # one before the second level, one after it
@@ -58,7 +58,7 @@ def test_every_segmenter_has_a_word():
     """One that is new in the library is one of the configuration's too, and every word is explained."""
     pages = [(ROOT / "docs" / page).read_text() for page in ("segmenters.md", "training.md")]
     assert all(f"`{word}`" in page for word in choices("segmenter") for page in pages)
-    assert {configured(f"segmenter={word}").segmenter.name for word in choices("segmenter")} == set(SEGMENTERS)
+    assert {configured(*SMALL, f"segmenter={word}").segmenter.name for word in choices("segmenter")} == set(SEGMENTERS)
 
 
 @pytest.mark.parametrize("word", WORDS)
@@ -264,6 +264,14 @@ def test_a_folder_without_a_segmenter_has_none_and_a_broken_one_is_named(tmp_pat
         load_segmenter(folder, model)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _no_reports():
+    """Drawing a run's page takes longer than these trainings."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train, "write_report", lambda out: out / "report.md")
+        yield
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """A run with gumbel boundaries."""
@@ -294,9 +302,8 @@ def test_a_run_keeps_its_segmenter_and_commands_use_it(finished, capsys, tmp_pat
     assert written.startswith("It is") and written[5:].startswith(chr(int(best))) | (int(best) > 126 or int(best) < 32)
 
 
-def test_actors_of_runs_are_used_by_the_commands_too(tmp_path, capsys, monkeypatch):
+def test_actors_of_runs_are_used_by_the_commands_too(tmp_path, capsys):
     """A run with evenly spaced boundaries is evaluated with them, not with the policy that it did not train."""
-    monkeypatch.setattr(train, "write_report", lambda out: out)  # drawing takes longer than training
     short = ["model.overrides.width=16", "optim.total_bytes=128", "snapshots.batches=1", "snapshots.count=1"]
     train.run(configured(*QUICK, "actor=uniform", *short, f"out={tmp_path}/run"), "")
     capsys.readouterr()

@@ -26,9 +26,16 @@ from rltok_rl.training.distributed import Processes, Refused
 from rltok_rl.training.files import claim_folder
 from rltok_rl.training.progress import MetricsTable
 
+from ..forked import Forked
 from ..layout import ROOT
 from ..training.test_loggers import Recording
 from .configured import QUICK, configured
+
+
+@pytest.fixture(autouse=True)
+def _no_reports(monkeypatch):
+    """Drawing a run's page takes longer than these trainings; the command draws it, in a process of its own."""
+    monkeypatch.setattr(train, "write_report", lambda out: out / "report.md")
 
 
 def test_a_run_writes_its_folder_and_is_not_overwritten(tmp_path, capsys):
@@ -43,7 +50,7 @@ def test_a_run_writes_its_folder_and_is_not_overwritten(tmp_path, capsys):
     trained = UNet.from_pretrained(out)
     _, state = load_checkpoint(out / "checkpoints")
     assert all(torch.equal(weight, state["model"][name]) for name, weight in trained.state_dict().items())
-    assert (out / "figures" / "curves.png").stat().st_size > 10_000 and "|" in (out / "sample.txt").read_text()
+    assert "|" in (out / "sample.txt").read_text()
     again = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrainConfig), OmegaConf.load(out / "config.yaml")))
     assert again == config
     assert "held_out_bits_per_byte" in capsys.readouterr().out
@@ -56,6 +63,7 @@ def test_the_command_runs(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "100%" in done.stderr and str(tmp_path / "run" / "report.md") in done.stdout
+    assert (tmp_path / "run" / "figures" / "curves.png").stat().st_size > 10_000
     left = {path.name for path in (tmp_path / "run").iterdir()}
     told = {name for name in left if f"`{name}" in (ROOT / "docs" / "runs.md").read_text()}
     assert left == told, "docs/runs.md has a row for every file of a run"
@@ -74,16 +82,23 @@ def updates(folder: Path) -> int:
     return len((folder / "metrics.csv").read_text().splitlines()) - 1
 
 
-LONGER = [*QUICK, "optim.total_bytes=5_120", "checkpoint_every=3", "compute.threads=1", "resume=true"]
+LONGER = [*QUICK, "optim.total_bytes=1_280", "checkpoint_every=3", "compute.threads=1", "resume=true"]
 
 
-def test_killed_without_warning_and_resumed_is_uninterrupted(tmp_path):
-    """SIGKILL at ten random moments, resumed each time: the figures of all 240 updates to the last bit."""
-    assert soak.kill_often(tmp_path / "killed", kills=10, updates=240, dice=random.Random(1)) == 10
-    with soak.start(tmp_path / "whole", 240) as process:
+def start(folder: Path, updates: int) -> Forked:
+    """As :func:`soak.start`, with everything imported: most of its kills would come while modules load."""
+    options = [*soak.OPTIONS, f"optim.total_bytes={updates * 128}", f"out={folder}"]
+    return Forked("rltok_rl.experiments.train", options, err=folder.parent / f"{folder.name}.log")
+
+
+def test_killed_without_warning_and_resumed_is_uninterrupted(tmp_path, monkeypatch):
+    """SIGKILL at ten random moments, resumed each time: the figures of all 120 updates to the last bit."""
+    monkeypatch.setattr(soak, "start", start)
+    assert soak.kill_often(tmp_path / "killed", kills=10, updates=120, dice=random.Random(1)) == 10
+    with soak.start(tmp_path / "whole", 120) as process:
         assert process.wait(timeout=200) == 0
     assert metrics(tmp_path / "killed") == metrics(tmp_path / "whole")
-    assert updates(tmp_path / "whole") == 240
+    assert updates(tmp_path / "whole") == 120
 
 
 def test_asked_to_stop_it_saves_and_goes_on_later(tmp_path, monkeypatch):
@@ -102,7 +117,7 @@ def test_asked_to_stop_it_saves_and_goes_on_later(tmp_path, monkeypatch):
     monkeypatch.setattr(MetricsTable, "add", add_and_stop)
     assert train.run(config, "") == {"updates": 5, "bytes": 5 * 128}
     monkeypatch.setattr(MetricsTable, "add", add)
-    assert train.run(config, "")["updates"] == 40
+    assert train.run(config, "")["updates"] == 10
     whole = configured(*LONGER, f"out={tmp_path}/whole")
     train.run(whole, "")
     assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
@@ -190,7 +205,7 @@ def test_a_logger_hears_every_update_once_over_a_resumption(tmp_path, monkeypatc
     made = []
     monkeypatch.setattr(loggers, "_MAKERS", dict(loggers._MAKERS))
     loggers.register_logger("recording", lambda target, **options: made.append(Recording(target)) or made[-1])
-    options = [*LONGER, "optim.total_bytes=1280", f"out={tmp_path}/run", "logger.name=recording"]
+    options = [*LONGER, f"out={tmp_path}/run", "logger.name=recording"]
     add = MetricsTable.add
 
     def add_and_fail(self, update, *rest):
@@ -229,7 +244,7 @@ def test_alarms_are_heard(tmp_path, monkeypatch, capsys):
     """Once each, with the update and what to try; over a resumption as without one."""
     make = build.Alarms
     monkeypatch.setattr(build, "Alarms", lambda **options: make(**options, patience=4, least_entropy=9.0))
-    options = [*LONGER, "optim.total_bytes=1280"]
+    options = [*LONGER]
     train.run(configured(*options, f"out={tmp_path}/whole"), "")
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning:")]
     assert len(said) == 1 and said[0].startswith("warning: update 4: the policy has stopped exploring")
@@ -259,7 +274,7 @@ def test_alarms_count_batches_not_epochs(tmp_path, monkeypatch, capsys):
 
 
 def test_where_each_start_ran_is_kept(tmp_path, monkeypatch):
-    config = configured(*LONGER, "optim.total_bytes=1280", f"out={tmp_path}/run")
+    config = configured(*LONGER, f"out={tmp_path}/run")
     monkeypatch.setattr(build.Trainer, "done", property(lambda self: self.updates >= 6))
     train.run(config, "one")
     monkeypatch.undo()

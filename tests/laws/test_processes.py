@@ -23,6 +23,8 @@ from rltok_rl.functional.reduction import loss_mean, masked_mean
 from rltok_rl.objectives import RateLoss
 from rltok_rl.objectives.rate import CONTROLLERS
 
+from ..forked import CONTEXT
+
 ROWS, STEPS = 6, 9
 
 
@@ -87,7 +89,7 @@ def work(rank: int, folder: str) -> None:
 
 
 def test_two_processes_are_one(tmp_path: Path):
-    mp.spawn(work, args=(str(tmp_path),), nprocs=2)
+    mp.start_processes(work, (str(tmp_path),), 2, start_method=CONTEXT.get_start_method())
     halves = [torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1)]
     returns, mask = data()
     expected = everything(returns, mask, None)

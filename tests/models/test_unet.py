@@ -64,14 +64,9 @@ def assert_causal(model: UNet, byte_ids: Tensor, boundaries: Tensor, layout: str
         layout,
     )
     for name, original in outputs(model, byte_ids, boundaries, layout).items():
-        for t in range(length):
-            torch.testing.assert_close(
-                changed[name][t, : t + 1],
-                original[0, : t + 1],
-                rtol=0,
-                atol=1e-5,
-                msg=lambda m, name=name, t=t: f"{name} up to position {t} sees what comes after it: {m}",
-            )
+        apart = (changed[name] - original).abs().reshape(length, length, -1).amax(-1)  # [T, T]
+        wrong = (~(apart <= 1e-5) & ~after).any(1).nonzero().flatten().tolist()
+        assert not wrong, f"{name} up to position {wrong[0]} sees what comes after it, by {apart[~after].max()}"
 
 
 @every_option

@@ -11,6 +11,7 @@ from rltok_rl.agents import LearnedBoundaryActor
 
 from rltok_rl.objectives import BoundaryClipPPOLoss, EntropyBonus, JointLoss, RateLoss
 
+from ..forked import CONTEXT
 from .conftest import make_model, make_rollout
 
 
@@ -54,7 +55,7 @@ def work(rank: int, folder: str) -> None:
 
 
 def test_two_processes_are_one(tmp_path: Path):
-    mp.spawn(work, args=(str(tmp_path),), nprocs=2)
+    mp.start_processes(work, (str(tmp_path),), 2, start_method=CONTEXT.get_start_method())
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
     for name, value in gradients(slice(None), None).items():
         if " figure " in name:  # the same everywhere

@@ -23,6 +23,8 @@ from rltok_rl.training import LoopOptions, Trainer
 from rltok_rl.training.distributed import Processes
 from rltok_rl.training.randomness import seed_everything
 
+from ..forked import CONTEXT
+
 PROSE = (
     "all happy families are alike; every unhappy family is unhappy in its own way. everything was in confusion. " * 20
 )
@@ -99,7 +101,8 @@ def spawn(
         silence: seconds that one waits for another; it fails then, instead of waiting for ever.
         limit: seconds for all of it, in case that one waits for something else.
     """
-    meeting = mp.spawn(_meet, args=(work, str(folder), count, silence, limit), nprocs=count, join=False)
+    given = (work, str(folder), count, silence, limit)
+    meeting = mp.start_processes(_meet, given, count, join=False, start_method=CONTEXT.get_start_method())
     end = time.monotonic() + limit + 10
     while not meeting.join(timeout=1.0):
         if time.monotonic() > end:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
+from multiprocessing.connection import Connection
+from pathlib import Path
 
 import pytest
 import torch
 
 from rltok_rl.training.checkpoint import CheckpointError, list_checkpoints, load_checkpoint, same, save_checkpoint
 from rltok_rl.training.signals import StopRequest
+
+from ..forked import CONTEXT
 
 
 def varied():
@@ -112,28 +115,27 @@ def test_other_misuse_is_refused(tmp_path):
         save_checkpoint(tmp_path / "file", 1, {})
 
 
-WRITER = """
-import sys, torch
-from pathlib import Path
-from rltok_rl.training.checkpoint import save_checkpoint
-for update in range(1, 10**6):
-    save_checkpoint(Path(sys.argv[1]), update, {"x": torch.full((20_000,), float(update)), "update": update})
-    print(update, flush=True)
-"""
+def write_on(folder: Path, reports: Connection) -> None:
+    for update in range(1, 10**6):
+        save_checkpoint(folder, update, {"x": torch.full((20_000,), float(update)), "update": update})
+        reports.send(update)
 
 
 def test_killed_at_any_moment_the_newest_is_whole(tmp_path):
     """Ten kills without warning: what is there can be read, and is at least as new as what was reported."""
     dice = random.Random(0)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     for _ in range(10):
-        command = [sys.executable, "-c", WRITER, str(tmp_path)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as writer:
-            assert writer.stdout is not None
-            reported = int(writer.stdout.readline())  # it is writing
-            time.sleep(0.05 * dice.random())
-            writer.send_signal(signal.SIGKILL)
-            reported = max([reported, *(int(line) for line in writer.stdout.read().split())])
+        reports, theirs = CONTEXT.Pipe(duplex=False)
+        writer = CONTEXT.Process(target=write_on, args=(tmp_path, theirs))
+        writer.start()
+        theirs.close()
+        reported = reports.recv()  # it is writing
+        time.sleep(0.05 * dice.random())
+        writer.kill()
+        writer.join()
+        with reports, contextlib.suppress(EOFError):
+            while True:
+                reported = reports.recv()
         update, state = load_checkpoint(tmp_path)
         assert update >= reported and state["update"] == update and (state["x"] == update).all()
 

@@ -51,7 +51,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "num_heads": 3,
         "num_encoder_layers": 1,
         "num_token_layers": 3,
-        "num_decoder_layers": 2,
+        "num_decoder_layers": 1,
         "window": 16,
     },
     "tiny": {

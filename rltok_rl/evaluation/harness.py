@@ -36,7 +36,7 @@ _GENERATION = {"until", "max_gen_toks", "do_sample", "temperature", "top_k", "to
 
 
 @register_model("rltok")
-class RltokLM(LM):  # type: ignore[misc]
+class RltokLM(LM):
     """A U-Net as the harness wants it.
 
     ``loglikelihood`` and ``loglikelihood_rolling`` are

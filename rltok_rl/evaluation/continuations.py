@@ -159,8 +159,8 @@ def continuation_log_likelihood(
         progress(0, total)
     padded = segmenter is None or not segmenter.looks_ahead  # who looks ahead would look at padding
     for batch in _batches(windows, samples, batch_rows, padded):
-        scored = _score(model, batch, samples, greedy, segmenter, target_rate)
-        for window, (all_draws, one_draw, best) in zip(batch, scored, strict=True):
+        found = _score(model, batch, samples, greedy, segmenter, target_rate)
+        for window, (all_draws, one_draw, best) in zip(batch, found, strict=True):
             together[window.number] += all_draws
             alone[window.number] += one_draw
             likeliest[window.number] &= best

@@ -36,7 +36,7 @@ _GENERATION = {"until", "max_gen_toks", "do_sample", "temperature", "top_k", "to
 
 
 @register_model("rltok")
-class RltokLM(LM):  # type: ignore[misc]
+class RltokLM(LM):
     """A U-Net as the harness wants it.
 
     ``loglikelihood`` and ``loglikelihood_rolling`` are
@@ -51,7 +51,7 @@ class RltokLM(LM):  # type: ignore[misc]
         greedy: draw a boundary where its probability exceeds one half.
         seed: of all random numbers.
         rate: boundaries per byte to aim at, where the model has ``rate_embedding``.
-        device: where to run a model that is loaded.
+        device: where to run a model that is loaded; the CPU where it names CUDA and there is none.
         batch_size: requests of a forward pass at most; ``"auto"`` goes by their bytes, and writes 16 texts at once.
         max_batch_size: the same for ``"auto"``.
 
@@ -83,7 +83,9 @@ class RltokLM(LM):  # type: ignore[misc]
         elif segmenter is not None:
             raise ValueError("segmenter must be left out where pretrained is a name: it is found beside the model")
         else:
-            self.model, self.segmenter, trained = _load(str(pretrained), device or "cpu")
+            # The harness's command line names cuda:0 where it was told nothing, also where there is none.
+            absent = device is None or (str(device).startswith("cuda") and not torch.cuda.is_available())
+            self.model, self.segmenter, trained = _load(str(pretrained), "cpu" if absent else str(device))
             context = trained if context is None else context
         self._device = self.model.embedding.weight.device
         self.context = None if context is None else check_count("context", context, minimum=2)

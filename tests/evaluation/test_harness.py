@@ -269,6 +269,8 @@ def test_a_run_is_read_as_it_was_trained(model, tmp_path):
     lm = RltokLM.create_from_arg_string(f"pretrained={tmp_path},samples=2", {"batch_size": "auto", "device": None})
     assert (lm.context, lm.samples, lm.segmenter, lm.batch_rows) == (24, 2, None, None)
     assert RltokLM(str(tmp_path), context=12).context == 12
+    there = "cuda" if torch.cuda.is_available() else "cpu"  # the command line asks for cuda:0 unless it is told
+    assert RltokLM(str(tmp_path), device="cuda:0").device.type == there
     (tmp_path / "config.yaml").write_text("data:\n  num_steps: 24\nactor:\n  name: uniform\n")
     with pytest.raises(ValueError, match="pretrained needs the segmenter of actor=uniform beside its model, got none"):
         RltokLM(str(tmp_path))

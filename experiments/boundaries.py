@@ -161,16 +161,16 @@ def agree(pairs: dict[str, tuple[DrawnTexts, DrawnTexts]], tolerance: int) -> di
         pairs: two draws of each.
         tolerance: of F1.
     """
-    first, again = ([pair[place] for pair in pairs.values()] for place in (0, 1))
-    counted = first[0].counted
-    strings = [[one.boundaries for one in side] for side in (first, again)]
-    probabilities = [[one.probabilities for one in side] for side in (first, again)]
+    one, other = ([pair[place] for pair in pairs.values()] for place in (0, 1))
+    counted = one[0].counted
+    strings, again = [x.boundaries for x in one], [x.boundaries for x in other]
+    likely, likely_again = [x.probabilities for x in one], [x.probabilities for x in other]
     return {
         "names": list(pairs),
-        "kappa": agreement_matrix(*strings, lambda a, b: cohen_kappa(a, b, counted)),
-        "f1": agreement_matrix(*strings, lambda a, b: boundary_match(a, b, counted, tolerance=tolerance).f1),
-        "jaccard": agreement_matrix(*strings, lambda a, b: jaccard(a, b, counted)),
-        "correlation": agreement_matrix(*probabilities, lambda a, b: boundary_correlation(a, b, counted)),
+        "kappa": agreement_matrix(strings, again, lambda a, b: cohen_kappa(a, b, counted)),
+        "f1": agreement_matrix(strings, again, lambda a, b: boundary_match(a, b, counted, tolerance=tolerance).f1),
+        "jaccard": agreement_matrix(strings, again, lambda a, b: jaccard(a, b, counted)),
+        "correlation": agreement_matrix(likely, likely_again, lambda a, b: boundary_correlation(a, b, counted)),
     }
 
 

@@ -76,7 +76,7 @@ def matrices(figures: dict[str, Any]) -> str:
         lines += ["", title + near, " " * (width + 4) + "".join(f"{place:>8}" for place in range(1, len(names) + 1))]
         for place, (name, row) in enumerate(zip(names, agreement[key], strict=True), 1):
             lines.append(f"{place:>2}  {name:<{width}}" + "".join(f"{number(value, 3):>8}" for value in row))
-    lines += ["", "On the diagonal: two draws of one policy, which no two policies can be expected to surpass."]
+    lines += ["", "On the diagonal: two draws of one policy, which is how far two equal policies would agree."]
     return "\n".join(line.rstrip() for line in lines)
 
 

@@ -95,8 +95,8 @@ def agreement_matrix(
 
         m_ij = (f(x_i, y_j) + f(y_i, x_j)) / 2,     x and y two draws of each
 
-    The diagonal is what two draws of one policy have in common: no two policies can be expected to agree better. Off
-    it the two draws are averaged; a string that is not random is its own second draw.
+    The diagonal is what two draws of one policy have in common, and what two policies that are the same would come to.
+    Off it the two draws are averaged; a string that is not random is its own second draw.
 
     Args:
         strings: M of [*B, T] on one text.

@@ -9,7 +9,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
+from yaml import YAMLError  # type: ignore[import-untyped]
 
 from rltok_rl.training.lines import read_lines
 from rltok_rl.training.progress import read_table

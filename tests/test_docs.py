@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import re
 import sys
 from fnmatch import fnmatch
@@ -68,6 +69,11 @@ def test_every_page_of_names_is_in_the_contents():
     below = {name for _, text in entries.pages() for name in re.findall(r"<(rltok_rl\.\S+)>$", text, flags=re.M)}
     missing = {name for name, _ in entries.pages()} - {*listed, *below}
     assert not missing, f"add to docs/reference/index.md: {sorted(missing)}"
+
+
+def test_examples_of_the_marks():
+    results = doctest.testmod(docstrings)
+    assert results.attempted >= 4 and not results.failed
 
 
 def test_equations_are_told_from_arguments():

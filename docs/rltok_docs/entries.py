@@ -41,7 +41,7 @@ def pages() -> Iterator[tuple[str, str]]:
         if package not in modules:
             yield package, _heading(package) + _module(package) + _contents(below)
             continue
-        yield package, page(package) + (_contents(below) if below else "")
+        yield package, page(package) + (_title("Modules", "-") + _contents(below) if below else "")
     yield from ((module, page(module)) for module in modules if module not in PACKAGES)
     yield "equations", equation_page()
 

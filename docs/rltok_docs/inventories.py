@@ -6,6 +6,7 @@ libraries are code, and not links.
 
 from __future__ import annotations
 
+import http.client
 import os
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -37,7 +38,7 @@ def reachable(sites: dict[str, str], folder: Path, *, seconds: float = 5.0) -> d
         try:
             with urllib.request.urlopen(f"{sites[name]}objects.inv", timeout=seconds) as answer:
                 found = answer.read()
-        except (OSError, ValueError):
+        except (OSError, ValueError, http.client.HTTPException):
             found = b""
         if found.startswith(_SIGN):  # a portal may answer with a page of its own
             part = kept.with_suffix(f".{os.getpid()}")

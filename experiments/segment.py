@@ -17,7 +17,6 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -75,7 +74,7 @@ def given_text(parser: argparse.ArgumentParser, options: argparse.Namespace) -> 
         return read_bytes(parser, options.file or "-")
     if not options.text:
         parser.error("argument TEXT: must have at least 1 byte, got none")
-    if Path(options.text).is_file():
+    if os.path.isfile(options.text):  # false, too, for texts that are too long to name a file
         print(f"reading {options.text!r} as it stands; --file reads what is in it", file=sys.stderr)
     return os.fsencode(options.text)
 

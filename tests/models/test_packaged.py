@@ -31,8 +31,8 @@ def test_it_is_small(model):
 
 def test_it_has_learned_english(model):
     figures = summarise(read_text(model, TEXT, context=512, generator=torch.Generator().manual_seed(0)))
-    assert figures["bits_per_byte"] < 2.2  # 8 without training; about 4.5 for the frequencies of letters
-    assert figures["bits_per_byte"] < figures["early_bits_per_byte"] - 0.2  # tokens are worth something
+    assert figures["corpus_bits_per_byte"] < 2.2  # 8 without training; about 4.5 for the frequencies of letters
+    assert figures["corpus_bits_per_byte"] < figures["early_corpus_bits_per_byte"] - 0.2  # tokens are worth something
     assert figures["word_edges"]["space"]["covered"] > 0.9 and abs(figures["rate"] - 0.2) < 0.05
 
 

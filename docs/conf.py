@@ -43,7 +43,6 @@ default_role = "py:obj"
 add_module_names = False
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
-autodoc_preserve_defaults = True
 maximum_signature_line_length = 90
 python_use_unqualified_type_names = True
 napoleon_numpy_docstring = False

@@ -96,7 +96,8 @@ def _entry(one: Name) -> str:
         shown = repr(one.value)
         value = f"   :value: {shown}\n" if len(shown) <= LONGEST_VALUE and " at 0x" not in shown else ""
         doc = "\n".join(f"   {line}".rstrip() for line in ready(one.doc.splitlines()))
-        return f".. py:data:: {one.entry}\n{value}\n{doc}\n\n"
+        module, _, name = one.entry.rpartition(".")
+        return f".. py:data:: {name}\n   :module: {module}\n{value}\n{doc}\n\n"
     members = "   :members:\n   :show-inheritance:\n" if one.kind in ("class", "exception") else ""
     return f".. auto{one.kind}:: {one.entry}\n{members}\n"
 

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from rltok_rl.agents.segmenters import Segmenter, read_window
-from rltok_rl.evaluation.reading import BATCH_BYTES, cut_windows
+from rltok_rl.evaluation.reading import BATCH_BYTES
+from rltok_rl.evaluation.windows import cut_windows
 from rltok_rl.functional.baselines import BASELINES
 from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.functional.numbers import check_count

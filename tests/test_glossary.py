@@ -121,7 +121,7 @@ def test_figures_of_evaluations_are_told():
     torch.manual_seed(0)
     found = summarise(read_text(UNet(preset("tiny")), [text], context=32))
     keys = {*found, *found["word_edges"], *found["word_edges"]["any"]} - {"last_letter", "space", "first_letter", "any"}
-    assert "standard_error" in keys
+    assert "corpus_standard_error" in keys
     assert not keys - told(), f"docs/glossary.md does not tell {sorted(keys - told())}"
 
 

@@ -29,6 +29,7 @@ PACKAGES = (
     "rltok_rl.evaluation",
     "rltok_rl.diagnostics",
     "rltok_rl.viz",
+    "rltok_rl.viz.viewer",
     "rltok_rl",
 )
 """Packages in the order of the reference. A name that several of them export has its entry with the first."""

@@ -160,8 +160,7 @@ def test_another_process_is_left_its_system(tmp_path, capsys):
     assert "is under way in another process" in capsys.readouterr().err
 
 
-def test_a_system_in_a_process_of_its_own_makes_the_same(compared, tmp_path, monkeypatch):
-    monkeypatch.setattr(multiprocessing, "get_context", lambda method: CONTEXT)  # where everything is imported already
+def test_a_system_in_a_process_of_its_own_makes_the_same(compared, tmp_path):
     config = small(tmp_path / "out", "uniform")
     config.compare.apart = True
     compare.run(config, "the command")

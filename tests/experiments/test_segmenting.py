@@ -23,7 +23,7 @@ from rltok_rl.agents.segmenters import (
 from rltok_rl.experiments import evaluate, generate, segment, train
 from rltok_rl.experiments.build import make_model, make_trainer
 from rltok_rl.experiments.names import choices
-from rltok_rl.experiments.pieces import at_rate, unigram_at_rate
+from rltok_rl.experiments.pieces import _nearest, at_rate, unigram_at_rate
 from rltok_rl.experiments.segmenting import TOKENIZERS, aimed_rate, segmenter_options
 from rltok_rl.experiments.texts import read_texts
 
@@ -336,6 +336,17 @@ def test_bpe_is_trained_on_the_training_text_alone():
     split = trainer.segmenter.split
     held = next(texts.held_out.documents())[:4000]
     assert trainer.segmenter.looks_ahead and 0.15 < len(split(held)) / len(held) < 0.4
+
+
+@pytest.mark.parametrize("rate", [0.9, 0.45, 0.3, 0.21, 0.14, 0.01])
+def test_the_nearest_vocabulary_is_taken_and_not_the_last_that_was_tried(rate):
+    def make(number):  # one piece per number + 1 bytes
+        return lambda window: window[:: number + 1]
+
+    windows = [bytes(5040)]
+    distances = [abs(len(make(number)(windows[0])) / 5040 - rate) for number in range(1, 9)]
+    taken = _nearest(make, 0, 8, windows, rate)
+    assert abs(len(taken(windows[0])) / 5040 - rate) == min(distances)
 
 
 def test_no_tokenizer_has_seen_held_out_text():

@@ -82,5 +82,5 @@ def test_wrong_rates_are_refused(folder, file, command, capsys, tmp_path):
         (plain, "0.3", "argument --rate: target_rate must be left out where the model has one rate"),
     ):
         with pytest.raises(SystemExit) as ended:
-            command.main([model, file, "--rate", rate])
+            command.main([*([model, file] if command is evaluate else [TEXT, "--model", model]), "--rate", rate])
         assert ended.value.code == 2 and message in capsys.readouterr().err

@@ -101,12 +101,16 @@ def trained(tmp_path_factory) -> Path:
     return folder
 
 
+PADDED = ("padded_rate", "padded_flops")
+
+
 def assert_close(found: list[dict[str, float]], expected: list[dict[str, float]]) -> None:
     assert len(found) == len(expected)
     for one, two in zip(found, expected, strict=True):
         # Rows of tokens are as long as the longest of their process: more processes pad no more.
-        assert one["padded_rate"] == pytest.approx(two["padded_rate"]) or one["padded_rate"] < two["padded_rate"]
-        several, alone = ({k: v for k, v in figures.items() if k != "padded_rate"} for figures in (one, two))
+        for name in PADDED:
+            assert one[name] == pytest.approx(two[name]) or one[name] < two[name], name
+        several, alone = ({k: v for k, v in figures.items() if k not in PADDED} for figures in (one, two))
         assert several == pytest.approx(alone, rel=1e-5, abs=1e-5)
 
 

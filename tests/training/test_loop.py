@@ -8,6 +8,7 @@ import math
 import pytest
 import torch
 from rltok_rl.envs import ByteBoundaryEnv
+from tensordict import TensorDict
 
 from rltok_rl.data import RepeatedSource, TextSource, local_prose
 from rltok_rl.models import UNet, preset
@@ -15,6 +16,7 @@ from rltok_rl.models.flops import matrix_parameters
 from rltok_rl.objectives import JointLoss
 from rltok_rl.training import LoopOptions, Trainer
 from rltok_rl.training.alarms import Alarms, TrainingFailed
+from rltok_rl.training.loop import _rates_of
 from rltok_rl.training.options import make_optimizer
 from rltok_rl.training.schedule import cosine_schedule
 
@@ -94,6 +96,14 @@ def test_the_schedule_by_hand(done):
         way = min(1.0, (done - 10) / 90)
         expected = 0.2 + 0.8 * (0.5 + 0.5 * math.cos(math.pi * way))
     assert cosine_schedule(done, 100, warm_up=10, floor=0.2) == pytest.approx(expected)
+
+
+def test_padding_is_counted_by_the_longest_row():
+    """Four of eight bytes end tokens, three of them in one row: padded to its length, six would."""
+    action = torch.tensor([[False, True, True, False], [False, False, False, False]])
+    forced = torch.tensor([[True, False, False, False], [True, False, False, False]])
+    rollout = TensorDict({"action": action, "forced": forced}, batch_size=[2, 4])
+    assert _rates_of(rollout).tolist() == [2 / 8, 4 / 8, 3 / 4]
 
 
 def test_flops_follow_the_rate():

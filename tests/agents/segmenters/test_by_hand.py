@@ -259,3 +259,15 @@ def test_the_weakened_variant_adds_bytes_as_they_are():
     assert {name.split(".")[0] for name, _ in faithful.named_parameters()} == {
         "query", "key", "byte_norm", "token_norm", "residual"
     }  # fmt: skip
+
+
+@torch.no_grad()
+def test_a_predictor_of_its_own_learns_from_every_next_byte():
+    torch.manual_seed(0)
+    model = UNet(preset("tiny")).double()
+    predictor = make_segmenter("entropy-threshold", model, rate=0.2, predictor="own").predictor.double()
+    ids = text_to_ids("to be or not")[None]
+    logits = predictor.model(ids)[0]
+    costs = [-float(logits[t].log_softmax(-1)[ids[0, t + 1]]) for t in range(11)]
+    assert float(predictor.loss(ids)) == pytest.approx(sum(costs) / 11, rel=1e-9)
+    assert predictor.loss(ids[:, :1]) is None

@@ -122,6 +122,14 @@ def find_segmenter(parser: argparse.ArgumentParser, options: argparse.Namespace,
     return segmenter
 
 
+def load_with_segmenter(parser: argparse.ArgumentParser, options: argparse.Namespace) -> tuple[UNet, Segmenter | None]:
+    """The model that was named and who draws its boundaries, by the options that say how; None is its own policy."""
+    model = load_model(parser, options)
+    segmenter = find_segmenter(parser, options, model)
+    check_rate(parser, options, model, segmenter)
+    return model, segmenter
+
+
 def _rule_of_run(folder: Path, model: UNet) -> Segmenter | None:
     """The rule of a run whose version did not write it beside the model; None where a policy was learned."""
     path = folder.parent / "config.yaml"

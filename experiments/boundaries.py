@@ -24,10 +24,8 @@ from rltok_rl.experiments.arguments import (
     add_drawing,
     add_model,
     add_rate,
-    check_rate,
     command,
-    find_segmenter,
-    load_model,
+    load_with_segmenter,
     whole_number,
 )
 from rltok_rl.experiments.boundary_tables import matrices, page
@@ -110,11 +108,7 @@ def find_drawers(parser: argparse.ArgumentParser, options: argparse.Namespace) -
             parser.error(f"argument MODEL: every model must be named once, got {name} {times} times")
     found = {}
     for name in options.models:
-        one = one_model(options, name)
-        model = load_model(parser, one)
-        segmenter = find_segmenter(parser, one, model)
-        check_rate(parser, one, model, segmenter)
-        found[name] = Drawer(model, segmenter, options)
+        found[name] = Drawer(*load_with_segmenter(parser, one_model(options, name)), options)
     return found
 
 
@@ -213,25 +207,10 @@ def main(arguments: list[str] | None = None) -> int:
             pairs[name] = (mine, drawn_by(drawer) if drawer.at_random else mine)
         figures["agreement"] = agree(pairs, options.tolerance)
     if options.json:
-        print(json.dumps(plain(figures), indent=1))
+        print(json.dumps(without_nan(figures), indent=1))
     else:
         print(matrices(figures) if several else page(figures))
     return 0
-
-
-def plain(value: Any) -> Any:
-    """The same with None for what is not a number, in lists too.
-
-    Args:
-        value: nested dicts and lists of plain values.
-
-    Example:
-        >>> plain({"a": [[1.0, float("nan")]]})
-        {'a': [[1.0, None]]}
-    """
-    if isinstance(value, dict):
-        return {name: plain(inner) for name, inner in value.items()}
-    return [plain(inner) for inner in value] if isinstance(value, list) else without_nan(value)
 
 
 if __name__ == "__main__":

@@ -27,10 +27,8 @@ from rltok_rl.experiments.arguments import (
     add_drawing,
     add_model,
     add_rate,
-    check_rate,
     command,
-    find_segmenter,
-    load_model,
+    load_with_segmenter,
     read_bytes,
     whole_number,
 )
@@ -130,9 +128,7 @@ def main(arguments: list[str] | None = None) -> int:
     stride = context if options.stride is None else options.stride
     if stride > context:
         parser.error(f"argument --stride: must be at most the context, {context}, got {stride}")
-    model = load_model(parser, options)
-    segmenter = find_segmenter(parser, options, model)
-    check_rate(parser, options, model, segmenter)
+    model, segmenter = load_with_segmenter(parser, options)
     _check_segmenter(parser, options, segmenter)
     name, texts = find_texts(parser, options, run)
     given = beginning(texts, options.bytes)
@@ -251,14 +247,16 @@ def without_nan(value: Any) -> Any:
     """The same with None for what is not a number, which JSON has no word for.
 
     Args:
-        value: nested dicts of plain values.
+        value: nested dicts and lists of plain values.
 
     Example:
-        >>> without_nan({"a": {"b": math.nan}, "c": 1})
-        {'a': {'b': None}, 'c': 1}
+        >>> without_nan({"a": {"b": [[1.0, math.nan]]}, "c": 1})
+        {'a': {'b': [[1.0, None]]}, 'c': 1}
     """
     if isinstance(value, dict):
         return {name: without_nan(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [without_nan(inner) for inner in value]
     return None if isinstance(value, float) and math.isnan(value) else value
 
 

@@ -20,10 +20,8 @@ from rltok_rl.experiments.arguments import (
     add_drawing,
     add_model_option,
     add_rate,
-    check_rate,
     command,
-    find_segmenter,
-    load_model,
+    load_with_segmenter,
     read_bytes,
     whole_number,
 )
@@ -64,9 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.raw and options.show_boundaries:
         parser.error("argument --show-boundaries: not allowed with argument --raw")
     prompt = read_bytes(parser, "-") if options.prompt == "-" else os.fsencode(options.prompt)
-    model = load_model(parser, options)
-    segmenter = find_segmenter(parser, options, model)
-    check_rate(parser, options, model, segmenter)
+    model, segmenter = load_with_segmenter(parser, options)
     try:
         how: Any = {
             "max_bytes": options.bytes,

@@ -25,10 +25,8 @@ from rltok_rl.experiments.arguments import (
     add_drawing,
     add_model_option,
     add_rate,
-    check_rate,
     command,
-    find_segmenter,
-    load_model,
+    load_with_segmenter,
     read_bytes,
     use_colour,
 )
@@ -94,10 +92,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--colour", choices=("auto", "always", "never"), default="auto", help="of text")
     options = parser.parse_args(arguments)
     text = given_text(parser, options)
-    model = load_model(parser, options)
+    model, segmenter = load_with_segmenter(parser, options)
     generator = torch.Generator(options.device).manual_seed(options.seed)
-    segmenter = find_segmenter(parser, options, model)
-    check_rate(parser, options, model, segmenter)
     if segmenter is None:
         drawn = segment(model, text, greedy=options.greedy, generator=generator, target_rate=options.rate)
     else:

@@ -20,10 +20,8 @@ from rltok_rl.experiments.arguments import (
     add_drawing,
     add_model,
     add_rate,
-    check_rate,
     command,
-    find_segmenter,
-    load_model,
+    load_with_segmenter,
     whole_number,
 )
 from rltok_rl.experiments.evaluate import CONTEXT, described, run_config
@@ -118,9 +116,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("argument --samples: not allowed with argument --greedy")
     run = run_config(options.model)
     context = options.context or (run.data.num_steps if run is not None else CONTEXT)
-    model = load_model(parser, options)
-    segmenter = find_segmenter(parser, options, model)
-    check_rate(parser, options, model, segmenter)
+    model, segmenter = load_with_segmenter(parser, options)
     if options.samples > 1 and segmenter is not None and not segmenter.draws_at_random:
         parser.error(f"argument --samples: belongs to random boundaries, got {type(segmenter).__name__}")
     examples = read_tasks(parser, options)

@@ -26,8 +26,7 @@ from rltok_rl.experiments.arguments import (
     add_rate,
     check_rate,
     command,
-    find_segmenter,
-    load_model,
+    load_with_segmenter,
     read_bytes,
     whole_number,
 )
@@ -122,10 +121,9 @@ def load_all(
                 model, segmenter = load_checkpointed(Path(path), torch.device(options.device))
             except (OSError, ValueError, RuntimeError, ImportError) as error:
                 parser.error(f"argument MODEL: {error}")
+            check_rate(parser, one, model, segmenter)
         else:
-            model = load_model(parser, one)
-            segmenter = find_segmenter(parser, one, model)
-        check_rate(parser, one, model, segmenter)
+            model, segmenter = load_with_segmenter(parser, one)
         found.append((model, segmenter))
     return found
 

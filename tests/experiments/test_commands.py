@@ -14,7 +14,7 @@ import torch
 from omegaconf import OmegaConf
 from rltok_rl.experiments import cli, evaluate, generate, segment
 
-from rltok_rl import UNet, preset, stream, text_to_ids
+from rltok_rl import UNet, stream, text_to_ids
 from rltok_rl.data import local_prose
 from rltok_rl.evaluation import read_text, summarise
 from rltok_rl.viz import boundary_text
@@ -22,17 +22,6 @@ from rltok_rl.viz import boundary_text
 from .configured import configured
 
 TEXT = "To be, or not to be,\nthat is the question: é €"
-
-
-@pytest.fixture(scope="module")
-def model() -> UNet:
-    torch.manual_seed(0)
-    return UNet(preset("tiny", boundary_scale=1.0, target_rate=0.3)).eval()
-
-
-@pytest.fixture(scope="module")
-def folder(model, tmp_path_factory) -> str:
-    return str(model.save_pretrained(tmp_path_factory.mktemp("models") / "tiny"))
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from rltok_rl.agents.segmenters import make_segmenter, save_segmenter
 from rltok_rl.experiments import evaluate
 from rltok_rl.experiments.evaluate_table import table
 
-from rltok_rl import UNet, preset
 from rltok_rl.evaluation import (
     particle_nats,
     read_samples,
@@ -23,17 +22,6 @@ from rltok_rl.evaluation import (
 )
 
 TEXT = "To be, or not to be,\nthat is the question: é €" * 3
-
-
-@pytest.fixture(scope="module")
-def model() -> UNet:
-    torch.manual_seed(0)
-    return UNet(preset("tiny", boundary_scale=1.0, target_rate=0.3)).eval()
-
-
-@pytest.fixture(scope="module")
-def folder(model, tmp_path_factory) -> str:
-    return str(model.save_pretrained(tmp_path_factory.mktemp("models") / "tiny"))
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from rltok_rl.experiments.segmenting import (
 from rltok_rl.experiments.texts import Texts, read_texts
 
 from rltok_rl.data import RepeatedSource
-from rltok_rl.models import UNet, preset
+from rltok_rl.models import UNet, begin_with, preset
 from rltok_rl.objectives import (
     SECOND_LEVEL_WEIGHT,
     BoundaryClipPPOLoss,
@@ -156,14 +156,18 @@ def _policy_loss(config: TrainConfig, model: UNet, process_group: Any) -> Any:
 
 
 def make_model(config: TrainConfig, device: torch.device) -> UNet:
-    """The U-Net, its weights drawn with the configuration's seed.
+    """The U-Net, its weights drawn with the configuration's seed, or those of a trained model.
 
     Args:
         config: of the training.
         device: where it computes.
     """
     seed_everything(config.seed)
-    return UNet(preset(config.model.preset, **model_overrides(config))).to(device)
+    overrides = model_overrides(config)
+    model = UNet(preset(config.model.preset, **overrides))
+    if config.model.weights is not None:
+        begin_with(model, config.model.weights, replaced=overrides)
+    return model.to(device)
 
 
 def loop_options(config: TrainConfig) -> LoopOptions:

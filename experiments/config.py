@@ -17,6 +17,9 @@ class ModelConfig:
     """A key of ``rltok_rl.models.PRESETS``."""
     overrides: dict[str, Any] = field(default_factory=dict)
     """Fields of ``UNetConfig`` to replace."""
+    weights: str | None = None
+    """A trained model to begin with: a folder of ``save_pretrained``, a run's folder, a hub id, or ``pocket``. Its
+    configuration must be this one, apart from what ``overrides`` replaces. Null draws fresh weights."""
 
 
 @dataclass

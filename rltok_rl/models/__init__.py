@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rltok_rl.models.config import UNetConfig
 from rltok_rl.models.presets import PRESETS, preset
+from rltok_rl.models.pretrained import begin_with
 from rltok_rl.models.segmentation import Segmentation, segment
 from rltok_rl.models.shared import SharedModel
 from rltok_rl.models.unet import UNet, UNetOutput, parameter_counts
@@ -15,6 +16,7 @@ __all__ = [
     "UNet",
     "UNetConfig",
     "UNetOutput",
+    "begin_with",
     "parameter_counts",
     "preset",
     "segment",

@@ -6,6 +6,7 @@ half a second, several times what this package takes, so that it is left until s
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -157,3 +158,33 @@ def model_folder(source: str | Path) -> Path | None:
         f"{path} must hold config.json (as save_pretrained writes it) or model/config.json (a run), "
         f"got {shown}{unfinished}"
     )
+
+
+def begin_with(model: torch.nn.Module, source: str | Path, *, replaced: Collection[str] = ()) -> None:
+    """Replace a U-Net's weights by those of a trained one, to train it on.
+
+    Args:
+        model: the U-Net; keeps its dtypes and its device.
+        source: as for :meth:`Pretrained.from_pretrained`.
+        replaced: fields of the configuration that may differ; what they decide is then read in another way than it was
+            trained in.
+
+    Example:
+        >>> from rltok_rl.models import UNet, preset
+        >>> begin_with(UNet(preset("tiny")), "pocket")
+        Traceback (most recent call last):
+        ValueError: weights of 'pocket' are of another configuration (width: 192 there, 64 here; num_heads: 6 there, ...
+    """
+    trained = type(model).from_pretrained(source)  # type: ignore[attr-defined] # a U-Net
+    mine, theirs = model.config.to_dict(), trained.config.to_dict()  # type: ignore[attr-defined, operator, union-attr]
+    differing = [name for name in mine if mine[name] != theirs[name]]
+    unasked = [name for name in differing if name not in replaced]
+    if unasked:
+        shown = "; ".join(f"{name}: {theirs[name]} there, {mine[name]} here" for name in unasked)
+        raise ValueError(f"weights of {str(source)!r} are of another configuration ({shown})")
+    try:
+        model.load_state_dict(trained.state_dict())
+    except RuntimeError:
+        raise ValueError(
+            f"weights of {str(source)!r} do not fit another {' or '.join(differing)}: their shapes depend on it"
+        ) from None

@@ -29,7 +29,8 @@ from rltok_rl.experiments.arguments import (
     whole_number,
 )
 from rltok_rl.experiments.boundary_tables import matrices, page
-from rltok_rl.experiments.evaluate import beginning, find_texts, run_config, without_nan
+from rltok_rl.experiments.evaluate_table import without_nan
+from rltok_rl.experiments.given_texts import add_column, find_texts, run_config
 from rltok_rl.experiments.references import REFERENCES, find_references, find_tokenizers, segment_by_rule
 
 from rltok_rl.evaluation.agreement import agreement_matrix, boundary_correlation, cohen_kappa, jaccard
@@ -68,6 +69,7 @@ def declare() -> argparse.ArgumentParser:
     pieces.add_argument("--tokenizer", type=Path, help="take a tokenizer.json, or that of a run, instead")
     pieces.add_argument("--train-on", metavar="FILE", help="train on this text instead")
     pieces.add_argument("--vocabulary", type=whole_number(257), help="pieces (default: as many as give the same rate)")
+    add_column(parser)
     add_drawing(parser)
     add_rate(parser)
     parser.add_argument("--json", action="store_true", help="write all figures as one JSON object")
@@ -178,7 +180,6 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("argument --shift: belongs to one model beside references, got several models")
     source, run = find_run(parser, options)
     named, texts = find_texts(parser, one_model(options, source), run)
-    texts = beginning(texts, options.bytes)
     drawers, tokenizers = find_drawers(parser, options), find_tokenizers(parser, options, run)
     generator = torch.Generator(options.device).manual_seed(options.seed)
     on_cpu = torch.Generator().manual_seed(options.seed)  # of rules

@@ -24,7 +24,7 @@ from rltok_rl.experiments.bench.harness import keep_memory
 from rltok_rl.experiments.checks import check_options
 from rltok_rl.experiments.compare_page import write_page
 from rltok_rl.experiments.config import TrainConfig
-from rltok_rl.experiments.evaluate import without_nan
+from rltok_rl.experiments.evaluate_table import without_nan
 from rltok_rl.experiments.segmenting import aimed_rate, rows_per_text
 from rltok_rl.experiments.systems import budget, check_system, system_config, system_names
 from rltok_rl.experiments.texts import Texts, read_texts

@@ -13,12 +13,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,12 +26,12 @@ from rltok_rl.experiments.arguments import (
     add_rate,
     command,
     load_with_segmenter,
-    read_bytes,
     whole_number,
 )
-from rltok_rl.experiments.evaluate_table import table
+from rltok_rl.experiments.evaluate_table import table, without_nan
+from rltok_rl.experiments.given_texts import DATA_HELP, add_column, find_texts, run_config
+from rltok_rl.experiments.watch import Watch
 
-from rltok_rl.data import DocumentSource
 from rltok_rl.evaluation import (
     Reading,
     particle_nats,
@@ -45,70 +42,8 @@ from rltok_rl.evaluation import (
     summarise_samples,
     window_losses,
 )
-from rltok_rl.functional.likelihood import bits_per_byte
-from rltok_rl.functional.text import ids_to_bytes
-from rltok_rl.training.progress import Progress
 
 CONTEXT = 256
-_PATIENCE = 2.0  # seconds before a word on how far it is
-_FRESH = 1 << 16  # bytes of a language that never ends
-_BUILT_IN = ("python-code", "python-docs")
-
-
-def run_config(model: str) -> Any:
-    """The configuration of the run whose folder this is; None where it is no run."""
-    path = Path(model) / "config.yaml"
-    if not path.is_file():
-        return None
-    from omegaconf import OmegaConf
-
-    return OmegaConf.load(path)
-
-
-def find_texts(parser: argparse.ArgumentParser, options: argparse.Namespace, run: Any) -> tuple[str, list[bytes]]:
-    """What to measure on: its name and its documents."""
-    if options.data is None and run is None:
-        parser.error(f"the following arguments are required: DATA ({options.model} is not the folder of a run)")
-    if options.data is not None and options.data not in _BUILT_IN:
-        return options.data, [read_bytes(parser, options.data, least=2)]
-    from omegaconf import OmegaConf
-    from rltok_rl.experiments.config import TrainConfig  # what it needs takes seconds to import
-    from rltok_rl.experiments.texts import BUILT_IN, read_texts
-
-    if options.data is not None:
-        return options.data, [BUILT_IN[options.data]()]
-    try:
-        config: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrainConfig), run))
-        data, texts = config.data, read_texts(config.data)
-    except (OSError, ValueError) as error:
-        parser.error(f"the text of {options.model} cannot be read again: {error}; name another as DATA")
-    held = texts.held_out
-    if isinstance(held, DocumentSource):
-        return f"held out of {data.source}", list(held.documents())
-    fresh = held.draw(1, options.bytes or _FRESH, torch.Generator().manual_seed(options.seed))
-    return f"fresh {data.source}", [ids_to_bytes(fresh.byte_ids[0])]
-
-
-def beginning(texts: list[bytes], num_bytes: int | None) -> list[bytes]:
-    """Texts up to a number of bytes in all, without those of a single byte or none; the last one is cut.
-
-    Args:
-        texts: in order.
-        num_bytes: at least 2; None for all.
-
-    Example:
-        >>> beginning([b"to be", b"", b"or not", b"to be"], 8)
-        [b'to be', b'or ']
-    """
-    taken: list[bytes] = []
-    left = sum(map(len, texts)) if num_bytes is None else num_bytes
-    for text in texts:
-        if left < 2:
-            break
-        if len(text) > 1:
-            taken.append(text[:left])
-            left -= len(taken[-1])
-    return taken
 
 
 def described(segmenter: Segmenter) -> str:
@@ -130,10 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"argument --stride: must be at most the context, {context}, got {stride}")
     model, segmenter = load_with_segmenter(parser, options)
     _check_segmenter(parser, options, segmenter)
-    name, texts = find_texts(parser, options, run)
-    given = beginning(texts, options.bytes)
-    if not given:
-        parser.error(f"{name} must hold a document of at least 2 bytes, got {len(texts):,} shorter ones")
+    name, given = find_texts(parser, options, run)
     watch = Watch()
     read: Callable[..., Reading] = read_streamed
     if not options.streamed:
@@ -175,8 +107,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="rltok eval", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_model(parser)
-    help_ = f"file, - for stdin, or one of {', '.join(_BUILT_IN)}; a run's own held-out text may be left out"
+    help_ = f"{DATA_HELP}; a run's own held-out text may be left out"
     parser.add_argument("data", metavar="DATA", nargs="?", help=help_)
+    add_column(parser)
     parser.add_argument("--bytes", type=whole_number(2), help="read so many at most, from the start (default: all)")
     parser.add_argument("--windows", type=whole_number(1), help="so many at most, evenly spread (default: all)")
     parser.add_argument(
@@ -215,49 +148,6 @@ def _check_segmenter(parser: argparse.ArgumentParser, options: argparse.Namespac
             parser.error(f"argument --{name}: {type(segmenter).__name__} draws nothing at random")
     if options.streamed and segmenter.looks_ahead:
         parser.error(f"argument --streamed: {type(segmenter).__name__} looks at bytes to come")
-
-
-class Watch:
-    """Times a reading, and says on standard error how far it is where it takes long."""
-
-    def __init__(self) -> None:
-        self.start, self.done = time.perf_counter(), 0
-        self.seconds = 0.0  # from the start to the last word on it
-        self._shown: Progress | None = None
-
-    def __call__(self, done: int, total: int, nats: float) -> None:
-        """Take note of bytes that have been predicted, of how many, and what they cost."""
-        self.done, self.seconds = done, time.perf_counter() - self.start
-        if self.seconds < _PATIENCE:
-            return
-        if self._shown is None:
-            if done == total:
-                return  # a word on what is over already helps nobody
-            self._shown = Progress(total)
-            self._shown.start = self.start
-        self._shown.show({"bits_per_byte": float(bits_per_byte(nats, done))}, done)
-
-    @property
-    def bytes_per_second(self) -> float:
-        """Bytes predicted so far, of all readings."""
-        return self.done / self.seconds
-
-
-def without_nan(value: Any) -> Any:
-    """The same with None for what is not a number, which JSON has no word for.
-
-    Args:
-        value: nested dicts and lists of plain values.
-
-    Example:
-        >>> without_nan({"a": {"b": [[1.0, math.nan]]}, "c": 1})
-        {'a': {'b': [[1.0, None]]}, 'c': 1}
-    """
-    if isinstance(value, dict):
-        return {name: without_nan(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [without_nan(inner) for inner in value]
-    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 if __name__ == "__main__":

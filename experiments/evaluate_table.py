@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 _NAMES = {"last_letter": "last letter", "space": "space after", "first_letter": "first letter", "any": "any of these"}
@@ -77,3 +78,20 @@ def _with_error(row: dict[str, Any], kind: str) -> str:
 
 def _target(rate: float | None) -> str:
     return "none" if rate is None else f"{rate:g}"
+
+
+def without_nan(value: Any) -> Any:
+    """The same with None for what is not a number, which JSON has no word for.
+
+    Args:
+        value: nested dicts and lists of plain values.
+
+    Example:
+        >>> without_nan({"a": {"b": [[1.0, math.nan]]}, "c": 1})
+        {'a': {'b': [[1.0, None]]}, 'c': 1}
+    """
+    if isinstance(value, dict):
+        return {name: without_nan(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [without_nan(inner) for inner in value]
+    return None if isinstance(value, float) and math.isnan(value) else value

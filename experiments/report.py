@@ -104,6 +104,7 @@ def _trained(run: RunFolder) -> str:
     parameters = run.model.get("parameters")
     lines = [
         ["model", f"`{option('model.preset')}`{_options(option('model.overrides'))}"],
+        *([["begun with", f"the weights of `{weights}`"]] if (weights := option("model.weights")) else []),
         ["parameters", f"{parameters:,}" if parameters else "-"],
         [
             "data",

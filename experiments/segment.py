@@ -30,9 +30,10 @@ from rltok_rl.experiments.arguments import (
     read_bytes,
     use_colour,
 )
+from rltok_rl.experiments.watch import Watch
 
 from rltok_rl.models import Segmentation, segment
-from rltok_rl.viz import boundary_text
+from rltok_rl.viz import boundary_pieces
 
 
 def token_records(drawn: Segmentation) -> Iterator[dict[str, Any]]:
@@ -48,7 +49,6 @@ def token_records(drawn: Segmentation) -> Iterator[dict[str, Any]]:
         {'start': 0, 'end': 1, 'token': None, 'hex': 'c3', 'ended': True, 'probabilities': [1.0]}
         {'start': 1, 'end': 2, 'token': None, 'hex': 'a9', 'ended': False, 'probabilities': [0.25]}
     """
-    probabilities = drawn.probabilities.tolist()
     for token in drawn.tokens():
         try:
             shown = token.content.decode("utf-8")
@@ -60,7 +60,7 @@ def token_records(drawn: Segmentation) -> Iterator[dict[str, Any]]:
             "token": shown,
             "hex": token.content.hex(),
             "ended": token.ended,
-            "probabilities": [round(p, 6) for p in probabilities[token.start : token.end]],
+            "probabilities": [round(p, 6) for p in drawn.probabilities[token.start : token.end].tolist()],
         }
 
 
@@ -94,16 +94,18 @@ def main(arguments: list[str] | None = None) -> int:
     text = given_text(parser, options)
     model, segmenter = load_with_segmenter(parser, options)
     generator = torch.Generator(options.device).manual_seed(options.seed)
+    how: dict[str, Any] = {"generator": generator, "progress": Watch()}
     if segmenter is None:
-        drawn = segment(model, text, greedy=options.greedy, generator=generator, target_rate=options.rate)
+        drawn = segment(model, text, greedy=options.greedy, target_rate=options.rate, **how)
     else:
-        drawn = segment_text(model, segmenter, text, generator=generator)
+        drawn = segment_text(model, segmenter, text, **how)
     if options.format == "json":
         for record in token_records(drawn):
             print(json.dumps(record, ensure_ascii=False))
         return 0
-    colour = use_colour(options.colour)
-    print(boundary_text(text, drawn.boundaries.tolist(), drawn.probabilities.tolist(), colour=colour))
+    for piece in boundary_pieces(text, drawn.boundaries, drawn.probabilities, colour=use_colour(options.colour)):
+        print(piece, end="")
+    print()
     return 0
 
 

@@ -24,7 +24,8 @@ from rltok_rl.experiments.arguments import (
     load_with_segmenter,
     whole_number,
 )
-from rltok_rl.experiments.evaluate import CONTEXT, described, run_config
+from rltok_rl.experiments.evaluate import CONTEXT, described
+from rltok_rl.experiments.given_texts import run_config
 
 from rltok_rl.evaluation.choices import Example, choice_figures, score_examples
 from rltok_rl.evaluation.tasks import TASKS, read_task

@@ -27,10 +27,10 @@ from rltok_rl.experiments.arguments import (
     check_rate,
     command,
     load_with_segmenter,
-    read_bytes,
     whole_number,
 )
 from rltok_rl.experiments.checkpointed import is_checkpoint, load_checkpointed
+from rltok_rl.experiments.given_texts import BUILT_IN_NAMES, beginning, find_texts, read_given, run_config
 from rltok_rl.experiments.run_folder import RunFolder, read_run
 from rltok_rl.experiments.viewing import detail_look, how_made, sample_views, seeded, short_names
 
@@ -45,14 +45,13 @@ CONTEXT, GAMMA = 256, 0.99
 MOST = 1_000_000
 """Bytes from which on a text is shown only if its length was asked for."""
 HELD_OUT = "held-out"
-_BUILT_IN = ("python-code", "python-docs")
 
 
 def split_arguments(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Tell the text from the models: it is last, and a file, ``-`` or a name; sets ``models`` and ``data``."""
     given = options.models
     options.data = None
-    if given[-1] in ("-", HELD_OUT, *_BUILT_IN) or Path(given[-1]).is_file():
+    if given[-1] in ("-", HELD_OUT, *BUILT_IN_NAMES) or Path(given[-1]).is_file():
         *options.models, options.data = given
     if not options.models:
         parser.error(f"the following arguments are required: MODEL ({given[-1]} is a text)")
@@ -79,13 +78,13 @@ def find_text(
         return None
     elif options.data == HELD_OUT:
         name, text = _held_out(parser, options, runs)
-    elif options.data in _BUILT_IN:
+    elif options.data in BUILT_IN_NAMES:
         from rltok_rl.experiments.texts import BUILT_IN
 
         name, text = options.data, BUILT_IN[options.data]()
     else:
         name = "standard input" if options.data == "-" else Path(options.data).name
-        text = read_bytes(parser, options.data, least=2)
+        text = b"".join(beginning(read_given(parser, options.data), options.bytes))
     if len(text) < 2:
         parser.error(f"argument --text: must have at least 2 bytes (one to read, one to predict), got {len(text)}")
     if options.bytes is None and len(text) > MOST:
@@ -99,12 +98,10 @@ def find_text(
 def _held_out(
     parser: argparse.ArgumentParser, options: argparse.Namespace, runs: list[RunFolder | None]
 ) -> tuple[str, bytes]:
-    from rltok_rl.experiments.evaluate import find_texts, run_config
-
     number = next((n for n, run in enumerate(runs) if run is not None), None)
     if number is None:
         parser.error(f"{HELD_OUT}: none of {options.models} is the folder of a run, which has held out a text")
-    asked = argparse.Namespace(**{**vars(options), "model": str(runs[number].path), "data": None})  # type: ignore[union-attr]
+    asked = argparse.Namespace(**{**vars(options), "model": str(runs[number].path), "data": None, "column": None})  # type: ignore[union-attr]
     name, documents = find_texts(parser, asked, run_config(asked.model))
     return name, b"".join(documents)
 
@@ -211,7 +208,7 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     help_ = "folder of save_pretrained, of a run or of a checkpoint, or hub id; several are shown on the same text"
-    help_ += f". TEXT is a file, - for stdin, {HELD_OUT} (of the first run), or one of {', '.join(_BUILT_IN)}"
+    help_ += f". TEXT is a file, - for stdin, {HELD_OUT} (of the first run), or one of {', '.join(BUILT_IN_NAMES)}"
     parser.add_argument("models", metavar="MODEL", nargs="+", help=help_)
     parser.add_argument("--text", metavar="STRING", help="the text itself")
     parser.add_argument("--out", type=Path, default=Path("boundaries.html"), help="the page (default: %(default)s)")

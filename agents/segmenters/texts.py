@@ -16,15 +16,20 @@ from torch import Tensor
 from rltok_rl.functional.decoding import sample_bytes
 from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.functional.numbers import check_count
-from rltok_rl.functional.text import text_to_ids
+from rltok_rl.functional.text import ids_to_bytes, text_to_ids
 from rltok_rl.models.generation import GeneratedByte
-from rltok_rl.models.segmentation import Segmentation, encode_pieces
+from rltok_rl.models.segmentation import Segmentation, Told, encode_pieces
 from rltok_rl.models.unet import UNet
 
 
 @torch.no_grad()
 def segment_text(
-    model: UNet, segmenter: Segmenter, text: str | bytes, *, generator: torch.Generator | None = None
+    model: UNet,
+    segmenter: Segmenter,
+    text: str | bytes,
+    *,
+    generator: torch.Generator | None = None,
+    progress: Told | None = None,
 ) -> Segmentation:
     """Draw the boundaries of a text of any length; probabilities are 0 or 1 where the segmenter has none.
 
@@ -33,16 +38,17 @@ def segment_text(
         segmenter: who draws the boundaries.
         text: at least one byte.
         generator: source of the random numbers.
+        progress: told how many bytes have been encoded, and of how many.
     """
     byte_ids = text_to_ids(text)
     if not len(byte_ids):
         raise ValueError("text must have at least 1 byte, got an empty text")
-    states = torch.cat(list(encode_pieces(model, byte_ids)), 1)  # [1, T, D]
+    states = torch.cat(list(encode_pieces(model, byte_ids, progress=progress)), 1)  # [1, T, D]
     segments = segmenter(states, byte_ids[None].to(states.device), generator=generator)
     known = segments.boundaries if segments.logits is None else segments.logits.sigmoid()
     probabilities = known[0].float().cpu()
     probabilities[0] = 1.0
-    return Segmentation(bytes(byte_ids.tolist()), segments.boundaries[0].cpu(), probabilities)
+    return Segmentation(ids_to_bytes(byte_ids), segments.boundaries[0].cpu(), probabilities)
 
 
 def write_on(

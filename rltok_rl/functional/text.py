@@ -15,7 +15,8 @@ def text_to_ids(text: str | bytes) -> Tensor:
         >>> text_to_ids("aé")
         tensor([ 97, 195, 169])
     """
-    return torch.tensor(list(text_to_bytes(text)), dtype=torch.int64)
+    content = bytearray(text_to_bytes(text))  # a copy, which torch may write to
+    return torch.frombuffer(content, dtype=torch.uint8).long() if content else torch.empty(0, dtype=torch.int64)
 
 
 def text_to_bytes(text: str | bytes) -> bytes:
@@ -39,8 +40,8 @@ def ids_to_bytes(byte_ids: Tensor | Iterable[int]) -> bytes:
         >>> ids_to_bytes(torch.tensor([104, 105]))
         b'hi'
     """
-    values = byte_ids.tolist() if isinstance(byte_ids, Tensor) else list(byte_ids)
-    wrong = [v for v in values if not 0 <= v < 256]
-    if wrong:
-        raise ValueError(f"byte_ids must lie in 0..255 to be turned into bytes, got {wrong[0]}")
-    return bytes(values)
+    ids = byte_ids if isinstance(byte_ids, Tensor) else torch.tensor(list(byte_ids), dtype=torch.int64)
+    wrong = ids[(ids < 0) | (ids > 255)]
+    if len(wrong):
+        raise ValueError(f"byte_ids must lie in 0..255 to be turned into bytes, got {wrong[0].item()}")
+    return ids.to("cpu", torch.uint8).numpy().tobytes()

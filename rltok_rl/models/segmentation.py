@@ -6,7 +6,7 @@ with as many bytes before it as the encoder can look back to, and its boundaries
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -14,13 +14,15 @@ from torch import Tensor
 
 from rltok_rl.functional.numbers import check_count
 from rltok_rl.functional.policy import boundary_logits
-from rltok_rl.functional.text import text_to_ids
+from rltok_rl.functional.text import ids_to_bytes, text_to_ids
 from rltok_rl.models.heads import BoundaryTerms
 from rltok_rl.models.unet import UNet
 from rltok_rl.sampling import sample_boundaries
 
-PIECE = 16_384
+PIECE = 4_096
 """Bytes that are encoded at once."""
+Told = Callable[[int, int], None]
+"""Told how many bytes have been encoded, and of how many."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ def segment(
     generator: torch.Generator | None = None,
     piece: int = PIECE,
     target_rate: float | None = None,
+    progress: Told | None = None,
 ) -> Segmentation:
     """Draw the boundaries of a text of any length, in time and memory that grow as its length.
 
@@ -70,6 +73,7 @@ def segment(
         generator: source of the random numbers, which are those that one forward pass would draw.
         piece: bytes to encode at once.
         target_rate: boundaries per byte to aim at, where the model has ``rate_embedding``; None is the configured.
+        progress: told after each piece how many bytes have been encoded, and of how many.
 
     Returns:
         Boundaries and their probabilities.
@@ -83,16 +87,21 @@ def segment(
     byte_ids = text_to_ids(text)
     if not len(byte_ids):
         raise ValueError("text must have at least 1 byte, got an empty text")
-    terms = policy_terms(model, byte_ids, piece=piece, target_rate=target_rate)
+    terms = policy_terms(model, byte_ids, piece=piece, target_rate=target_rate, progress=progress)
     boundaries = sample_boundaries(*terms, generator=generator, cap=model.boundary_cap, greedy=greedy)  # [1, T]
     probabilities = boundary_logits(*terms, boundaries, cap=model.boundary_cap).sigmoid()
     probabilities[:, 0] = 1.0
-    return Segmentation(bytes(byte_ids.tolist()), boundaries[0].cpu(), probabilities[0].float().cpu())
+    return Segmentation(ids_to_bytes(byte_ids), boundaries[0].cpu(), probabilities[0].float().cpu())
 
 
 @torch.no_grad()
 def policy_terms(
-    model: UNet, byte_ids: Tensor, *, piece: int = PIECE, target_rate: float | None = None
+    model: UNet,
+    byte_ids: Tensor,
+    *,
+    piece: int = PIECE,
+    target_rate: float | None = None,
+    progress: Told | None = None,
 ) -> BoundaryTerms:
     """What the policy makes of each byte of a long text.
 
@@ -101,18 +110,24 @@ def policy_terms(
         byte_ids: [T] the bytes.
         piece: bytes to encode at once.
         target_rate: as for :func:`segment`.
+        progress: as for :func:`segment`.
 
     Returns:
         base [1, T] and lags [1, T, w], equal (to rounding) to those of one pass over the whole text.
     """
-    pieces = encode_pieces(model, byte_ids, piece=piece, target_rate=target_rate)
+    pieces = encode_pieces(model, byte_ids, piece=piece, target_rate=target_rate, progress=progress)
     parts = [model.boundary_terms(states, target_rate=target_rate) for states in pieces]
     return BoundaryTerms(*(torch.cat(columns, dim=1) for columns in zip(*parts, strict=True)))
 
 
 @torch.no_grad()
 def encode_pieces(
-    model: UNet, byte_ids: Tensor, *, piece: int = PIECE, target_rate: float | None = None
+    model: UNet,
+    byte_ids: Tensor,
+    *,
+    piece: int = PIECE,
+    target_rate: float | None = None,
+    progress: Told | None = None,
 ) -> Iterator[Tensor]:
     """Encoder states [1, <= piece, D] of a long text, piece by piece; those of one pass over it, to rounding.
 
@@ -121,6 +136,7 @@ def encode_pieces(
         byte_ids: [T] the bytes.
         piece: bytes to encode at once.
         target_rate: as for :func:`segment`.
+        progress: as for :func:`segment`.
     """
     piece = check_count("piece", piece)
     # Bytes that a state can depend on before its own.
@@ -130,3 +146,5 @@ def encode_pieces(
         read = byte_ids[None, start - before : start + piece].to(model.embedding.weight.device)
         states = model.encode(read, target_rate=target_rate)
         yield states[:, before:]
+        if progress is not None:
+            progress(min(start + piece, len(byte_ids)), len(byte_ids))

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from rltok_rl.viz.picture import boundary_picture
-from rltok_rl.viz.terminal import boundary_text
+from rltok_rl.viz.terminal import boundary_pieces, boundary_text
 
-__all__ = ["boundary_picture", "boundary_text"]
+__all__ = ["boundary_picture", "boundary_pieces", "boundary_text"]

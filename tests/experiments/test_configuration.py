@@ -29,6 +29,7 @@ COMPANY = {
     "estimator/flips": ["baseline=none"],
     "estimator/near_flips": ["baseline=none"],
     "actor/warm_start": ["loss=importance"],
+    "experiment/pocket_on": ["model.weights=pocket"],
 }
 
 
@@ -319,7 +320,7 @@ def test_a_rule_can_stand_in_for_any_experiments_policy(name):
     check_policy(given)
     one = ["compute.device=cpu", "compute.compile=false", "compute.micro_batches=1"]
     config = configured(*given, *one, "model=tiny", "data.min_bytes=2")
-    config.data.options, config.model.overrides = {}, {}
+    config.data.options, config.model.overrides, config.model.weights = {}, {}, None
     trainer, _ = make_trainer(config)
     figures = trainer.update()
     assert set(trainer.loss.terms) == {"language_model", "early_exit"} and figures["rate"] == 0.5
@@ -329,7 +330,14 @@ def test_a_rule_can_stand_in_for_any_experiments_policy(name):
 @pytest.mark.parametrize("file", FILES)
 def test_no_file_has_options_that_are_ignored(file):
     group, name = file.split("/")
-    needed = ("data/files", "data/books", "experiment/books", "experiment/compare", "experiment/pocket")
+    needed = (
+        "data/files",
+        "data/books",
+        "experiment/books",
+        "experiment/compare",
+        "experiment/pocket",
+        "experiment/pocket_on",
+    )
     source = ["data.source=books"] if file in needed else []
     check_options(configured(f"{group}={name}", *COMPANY.get(file, []), *source, "compute.device=cpu"))
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from rltok_rl.agents.segmenters import make_segmenter, save_segmenter
-from rltok_rl.experiments import evaluate
+from rltok_rl.experiments import evaluate, given_texts, watch
 from rltok_rl.experiments.evaluate_table import table
 
 from rltok_rl.evaluation import (
@@ -99,7 +101,7 @@ def test_texts_are_streamed(model, folder, file, capsys):
 
 def test_many_documents_have_two_means_with_errors(model, folder, capsys, monkeypatch):
     texts = [TEXT.encode(), b"x", b"", TEXT.encode()[:30], b"\xff\xfe\x00"]  # a byte alone cannot be measured
-    monkeypatch.setattr(evaluate, "find_texts", lambda *_: ("three", texts))
+    monkeypatch.setattr(given_texts, "_texts", lambda *_: ("three", texts))
     figures = told([folder, "--context", 32], capsys)
     reading = read_text(model, [texts[0], texts[3], texts[4]], context=32, generator=seeded())
     expected = summarise(reading)
@@ -111,8 +113,8 @@ def test_many_documents_have_two_means_with_errors(model, folder, capsys, monkey
     assert "of the corpus      mean of 3 documents" in shown
     for kind in ("corpus", "document"):
         assert f"{expected[f'{kind}_bits_per_byte']:.4f} ± {expected[f'{kind}_standard_error']:.4f}" in shown
-    monkeypatch.setattr(evaluate, "find_texts", lambda *_: ("three", texts[1:3]))
-    assert "three must hold a document of at least 2 bytes, got 2 shorter ones" in refused([folder], capsys)
+    monkeypatch.setattr(given_texts, "_texts", lambda *_: ("three", texts[1:3]))
+    assert "three must hold a document of at least 2 bytes, got none" in refused([folder], capsys)
 
 
 def test_bytes_that_are_no_utf8_are_measured(folder, tmp_path, capsys):
@@ -123,7 +125,7 @@ def test_bytes_that_are_no_utf8_are_measured(folder, tmp_path, capsys):
 def test_what_takes_long_tells_how_far_it_is(folder, file, capsys, monkeypatch):
     evaluate.main([folder, file])
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(evaluate, "_PATIENCE", 0.0)
+    monkeypatch.setattr(watch, "_PATIENCE", 0.0)
     monkeypatch.setattr("rltok_rl.evaluation.reading.BATCH_BYTES", 32)
     evaluate.main([folder, file, "--context", "32", "--samples", "3"])
     lines = capsys.readouterr().err.splitlines()
@@ -175,3 +177,33 @@ def test_options_that_a_segmenter_cannot_follow_are_named(model, file, tmp_path,
     assert figures["samples"]["thresholded"] is None and figures["samples"]["count"] == 2
     evaluate.main([str(folder), file, "--samples", "2"])
     assert "thresholded      none: boundaries have no probability" in capsys.readouterr().out
+
+
+def test_rows_of_tables_are_documents(model, folder, tmp_path, capsys):
+    rows = ["to be or not to be", "x", "that is the question é"]
+    lines = tmp_path / "rows.jsonl"
+    lines.write_text("".join(json.dumps({"words": row}) + "\n" for row in rows))
+    assert "argument DATA: column must be one of ['words']" in refused([folder, lines], capsys)
+    figures = told([folder, lines, "--column", "words", "--context", 16], capsys)
+    texts = [rows[0].encode(), rows[2].encode()]  # a byte alone cannot be measured
+    expected = summarise(read_text(model, texts, context=16, generator=seeded()))
+    assert figures["documents"] == 2 and figures["corpus_bits_per_byte"] == expected["corpus_bits_per_byte"]
+    assert (
+        told([folder, tmp_path, "--column", "words", "--context", 16], capsys)
+        | {
+            "text": figures["text"],
+            "bytes_per_second": figures["bytes_per_second"],
+        }
+        == figures
+    )  # a folder of documents
+    table_ = pa.table({"text": rows})
+    pq.write_table(table_, tmp_path / "rows.parquet")
+    found = told([folder, tmp_path / "rows.parquet", "--bytes", 20, "--context", 16], capsys)
+    assert found["documents"] == 2 and found["bytes"] == 17 + 1  # all of the first, two bytes of the third
+
+
+def test_a_column_of_what_has_none_is_refused(folder, file, tmp_path, capsys):
+    assert "argument --column: belongs to tables, got" in refused([folder, file, "--column", "text"], capsys)
+    assert "got python-docs" in refused([folder, "python-docs", "--column", "text"], capsys)
+    (tmp_path / "broken.jsonl").write_text('{"text": "to be"}\nno JSON\n')
+    assert "one JSON object per line" in refused([folder, tmp_path / "broken.jsonl"], capsys)

@@ -19,7 +19,7 @@ from rltok_rl.experiments.config import TrainConfig
 from safetensors import SafetensorError
 
 from rltok_rl.data import local_prose
-from rltok_rl.models import UNet
+from rltok_rl.models import UNet, preset
 from rltok_rl.training import loggers
 from rltok_rl.training.checkpoint import load_checkpoint
 from rltok_rl.training.distributed import Processes, Refused
@@ -67,6 +67,53 @@ def test_the_command_runs(tmp_path):
     left = {path.name for path in (tmp_path / "run").iterdir()}
     told = {name for name in left if f"`{name}" in (ROOT / "docs" / "runs.md").read_text()}
     assert left == told, "docs/runs.md has a row for every file of a run"
+
+
+SAME = ("model=tiny", "+model.overrides.boundary_scale=1.0", "+model.overrides.target_rate=0.3")
+"""The model of these tests, as options."""
+
+
+def test_a_training_begins_with_the_weights_that_it_is_given(tmp_path):
+    torch.manual_seed(5)
+    model = UNet(preset("tiny", boundary_scale=1.0, target_rate=0.3))
+    folder = str(model.save_pretrained(tmp_path / "trained"))
+
+    def first_loss(out: str, weights: str | None) -> float:
+        config = configured(*QUICK, *SAME, f"out={tmp_path}/{out}")
+        config.model.weights = weights
+        trainer, _ = make_trainer(config)
+        if weights == folder:
+            assert all(torch.equal(one, trainer.model.state_dict()[name]) for name, one in model.state_dict().items())
+        assert trainer.model.training
+        train.run(config, "the command")
+        return float(table(tmp_path / out)[0]["bits_per_byte"])
+
+    given, fresh = first_loss("given", folder), first_loss("fresh", None)
+    assert given != fresh
+    later = first_loss("on", str(tmp_path / "given"))  # the folder of a run is a model, too
+    assert later < given - 0.05
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["model=tiny"], r"of another configuration \(target_rate: 0.3 there, 0.2 here; boundary_scale: 1.0 there"),
+        (["model=tiny", SAME[1]], r"of another configuration \(target_rate: 0.3 there, 0.2 here\)"),
+        ([*SAME, "+model.overrides.width=32"], "do not fit another width: their shapes depend on it"),
+        (["model=small"], "of another configuration .width: 64 there"),
+    ],
+)
+def test_weights_of_another_model_are_refused(folder, options, message):
+    with pytest.raises(ValueError, match=message):
+        make_trainer(configured(*QUICK, *options, f"model.weights={folder}"))
+    with pytest.raises(FileNotFoundError, match="source must be a folder of save_pretrained"):
+        make_trainer(configured(*QUICK, "model.weights=no/such/folder"))
+
+
+def test_what_is_replaced_may_differ_from_the_weights(folder):
+    options = ("model=tiny", "+model.overrides.boundary_scale=0.5", "+model.overrides.target_rate=0.1")
+    trainer, _ = make_trainer(configured(*QUICK, *options, f"model.weights={folder}"))
+    assert trainer.model.config.target_rate == 0.1
 
 
 def metrics(folder: Path) -> str:

@@ -58,3 +58,9 @@ def test_nothing_cannot_be_segmented(build):
     with pytest.raises(ValueError, match="piece must be an integer of at least 1, got 0"):
         segment(build(), "a", piece=0)
     assert segment(build(), "a").boundaries.tolist() == [True]
+
+
+def test_progress_is_told_after_every_piece(build):
+    told = []
+    segment(build(), "to be or not to be", piece=5, progress=lambda *now: told.append(now))
+    assert told == [(5, 18), (10, 18), (15, 18), (18, 18)]

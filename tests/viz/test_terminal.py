@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import re
 
 import pytest
+import torch
 
-from rltok_rl.viz import boundary_text
+from rltok_rl.viz import boundary_pieces, boundary_text
+from rltok_rl.viz.terminal import characters
 
 
 def test_marks_follow_their_bytes():
@@ -37,3 +40,56 @@ def test_lengths_must_agree():
         boundary_text(b"abc", [1, 0])
     with pytest.raises(ValueError, match="probabilities must have one entry per byte of text, 3, got 1"):
         boundary_text(b"abc", [1, 0, 0], [0.5])
+
+
+def split_slowly(text):
+    """One character after another, by trying how many bytes make one."""
+    start = 0
+    while start < len(text):
+        for size in range(1, 5):
+            try:
+                character = text[start : start + size].decode("utf-8")
+            except UnicodeDecodeError:
+                continue
+            break
+        else:
+            size, character = 1, None
+        content = text[start : start + size]
+        plain = character is not None and (character.isprintable() or character == "\n")
+        yield start, start + size, character if plain else "".join(f"\\x{byte:02x}" for byte in content)
+        start += size
+
+
+def some_bytes(dice, most):
+    alphabet = "aé€😀\n\x1b\u200b".encode() + b"\xff\xc0\xed\xa0\xf4\x90"  # whole and broken characters, surrogates
+    return bytes(dice.choice(alphabet) for _ in range(dice.randrange(1, most)))
+
+
+def test_characters_are_those_of_trying_every_length():
+    dice = random.Random(0)
+    for text in [*(some_bytes(dice, 12) for _ in range(2000)), "né ⏎ 😀€\t\xad".encode(), b""]:
+        assert characters(text) == list(split_slowly(text))
+
+
+def test_pieces_are_the_whole_text_and_never_cut_a_character():
+    dice = random.Random(1)
+    for _ in range(1000):
+        text = some_bytes(dice, 20)
+        boundaries = torch.tensor([dice.random() < 0.4 for _ in text])
+        probabilities = torch.tensor([dice.random() for _ in text])
+        piece = dice.randrange(1, 6)
+        shown = list(boundary_pieces(text, boundaries, probabilities, piece=piece, colour=False))
+        assert "".join(shown) == boundary_text(text, boundaries.tolist(), colour=False), (text, piece)
+        assert len(shown) >= len(text) / (piece + 3)
+        coloured = boundary_pieces(text, boundaries, probabilities, piece=piece, mark="·")
+        whole = boundary_text(text, boundaries.tolist(), probabilities.tolist(), mark="·")
+        each = [one_by_one(form) for form in ("".join(coloured), whole)]
+        assert each[0] == each[1], (text, piece)
+    with pytest.raises(ValueError, match="one entry per byte of text, 3, got 2 and 3"):
+        list(boundary_pieces(b"abc", torch.zeros(2), torch.zeros(3)))
+
+
+def one_by_one(shown):
+    """Every character with its colour."""
+    runs = re.findall(r"\x1b\[38;5;(\d+)m(.*?)\x1b\[0m", shown, flags=re.DOTALL)
+    return [(colour, character) for colour, run in runs for character in run]

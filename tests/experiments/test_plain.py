@@ -1,0 +1,51 @@
+"""The step that ours is measured against does the same work: equal boundaries, losses and gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from rltok_rl.agents import LearnedBoundaryActor
+from rltok_rl.envs import ByteBoundaryEnv
+from rltok_rl.experiments.bench.plain import PlainUNet, plain_loss
+
+from rltok_rl.data import local_prose
+from rltok_rl.models import UNet, preset
+from rltok_rl.objectives import JointLoss
+
+pytest.importorskip("transformers", reason="needs the test extra (transformers)")
+
+
+@pytest.mark.parametrize("cap", [None, 50.0])
+def test_the_plain_step_is_ours(cap):
+    torch.manual_seed(0)
+    config = preset("tiny", attention_cap=cap, boundary_scale=1.0, num_token_layers=2, target_rate=0.3)
+    model, plain = UNet(config).train(), PlainUNet(config).train()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.15)
+    plain.copy_weights(model)
+    env = ByteBoundaryEnv(model, local_prose(), num_steps=100, batch_size=(3,), seed=0)
+    uniforms = torch.rand(3, 100)
+    rollout = env.parallel_rollout(LearnedBoundaryActor(model), uniforms=uniforms)
+    byte_ids = torch.cat((rollout["byte"], rollout["next", "byte"][:, -1:]), 1)
+    out = plain(byte_ids, uniforms)
+    assert torch.equal(out.boundaries[:, 1:], rollout["action"].bool()[:, 1:])
+    assert 20 < out.boundaries.sum() < 250
+    torch.testing.assert_close(out.final, rollout["next", "final_log_prob"].squeeze(-1), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(out.early, rollout["next", "early_log_prob"].squeeze(-1), rtol=1e-4, atol=1e-4)
+
+    joint = JointLoss.paper(target_rate=0.3)
+    total, theirs = joint.total(joint(rollout)), plain_loss(out, target_rate=0.3)
+    torch.testing.assert_close(theirs, total, rtol=1e-5, atol=1e-5)
+    total.backward(), theirs.backward()
+    pairs = [
+        (model.embedding.weight, plain.embedding.weight),
+        (model.boundary_head.projection.weight, plain.boundary.weight),
+        (model.early_head.projection.weight, plain.early_head.weight),
+        (model.encoder[0].attention.out.weight, plain.encoder[0].self_attn.o_proj.weight),
+        (model.token_layers[1].mlp.down.weight, plain.tokens[1].mlp.down_proj.weight),
+        (model.decoder[0].mlp_norm.weight, plain.decoder[0].pre_feedforward_layernorm.weight),
+    ]
+    for ours, other in pairs:
+        assert ours.grad is not None and other.grad is not None
+        torch.testing.assert_close(other.grad, ours.grad, rtol=1e-3, atol=1e-5)
+        assert ours.grad.abs().max() > 1e-4

@@ -41,13 +41,13 @@ bench: $(VENV)/.ready-bench ## time the fast paths against their references, as 
 # A machine with a GPU has a torch that fits it: use that one, as it is. Elsewhere the tests say that they are skipped.
 HAS_GPU = $(GPU_PYTHON) -c 'import pytest, torch; assert torch.cuda.is_available()' 2> /dev/null
 
-estimator-study: $(VENV)/.ready-bench ## what each advantage estimator does to the gradient: tables and figures
+estimator-study: $(VENV)/.ready-fast ## what each advantage estimator does to the gradient: tables and figures
 	$(BIN)/python -m rltok_rl.experiments.studies.estimators out=experiments/results/estimators
 
-rate-study: $(VENV)/.ready-bench ## how each rate control holds its target: table and figure
+rate-study: $(VENV)/.ready-fast ## how each rate control holds its target: table and figure
 	$(BIN)/python -m rltok_rl.experiments.studies.rate_control --out experiments/results/rate-control
 
-learn: $(VENV)/.ready-bench ## whether policies find the best boundaries of languages that know theirs: table and figure
+learn: $(VENV)/.ready-fast ## whether policies find the best boundaries of languages that know theirs: table and figure
 	$(BIN)/python -m rltok_rl.experiments.studies.learn other_seeds=1 out=experiments/results/learn
 
 soak: $(VENV)/.ready-fast ## kill a training a hundred times, and compare it with one that was left alone

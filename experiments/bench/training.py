@@ -1,0 +1,243 @@
+"""A whole training step against the one that is usually written, in time and in memory; and what its parts cost.
+
+Both sides may choose how they run: of the precisions, and with or without compiled layers, the faster is taken, each
+for itself. What is compared is then the best of each.
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from rltok_rl.envs import ByteBoundaryEnv
+from rltok_rl.experiments.bench.harness import Row, compare, compare_seconds, keep_memory
+from rltok_rl.experiments.bench.plain import PlainUNet, plain_loss
+from torch import nn
+
+from rltok_rl.data import TextSource, local_prose
+from rltok_rl.functional.policy import boundary_logits
+from rltok_rl.models import UNet, preset
+from rltok_rl.objectives import JointLoss
+from rltok_rl.sampling import sample_boundaries
+from rltok_rl.training import LoopOptions, Trainer
+from rltok_rl.training.compiling import compile_layers
+
+PRESET, NUM_BYTES, NUM_ROWS = "released-18m", 4096, 2
+"""Of the comparison: a released size, and the paper's windows."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a side runs its step."""
+
+    precision: str
+    compiled: bool
+
+    def __str__(self) -> str:
+        """As notes have it."""
+        return f"{self.precision}{', compiled' if self.compiled else ''}"
+
+
+def ways(device: str) -> list[Way]:
+    """What each side may choose from."""
+    return [Way(precision, compiled) for precision in ("float32", "bfloat16") for compiled in (False, True)]
+
+
+def our_trainer(way: Way, device: str, *, num_bytes: int = NUM_BYTES, num_rows: int = NUM_ROWS) -> Trainer:
+    """A trainer of ours, at the beginning of a training."""
+    torch.manual_seed(0)
+    model = UNet(preset(PRESET)).to(device)
+    env = ByteBoundaryEnv(model, local_prose(), num_steps=num_bytes, batch_size=(num_rows,), seed=0)
+    loss = JointLoss.paper(target_rate=model.config.target_rate).to(device)
+    trainer = Trainer(model, env, loss, LoopOptions(total_bytes=10**12, precision=way.precision))
+    if way.compiled:
+        compile_layers(model)
+    return trainer
+
+
+def plain_step(way: Way, device: str, *, num_bytes: int = NUM_BYTES, num_rows: int = NUM_ROWS) -> Callable[[], object]:
+    """One update as it is usually written."""
+    torch.manual_seed(0)
+    config = preset(PRESET)
+    model = PlainUNet(config).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, betas=(0.9, 0.95), weight_decay=0.1)
+    if way.compiled:
+        for layers in (model.encoder, model.tokens, model.decoder):
+            for layer in layers:
+                layer.compile(dynamic=True)
+    text, generator = TextSource(local_prose()), torch.Generator().manual_seed(0)
+
+    def step() -> None:
+        byte_ids = text.draw(num_rows, num_bytes + 1, generator).byte_ids.to(device)
+        uniforms = torch.rand(num_rows, num_bytes, device=device)
+        with torch.autocast(device, torch.bfloat16, enabled=way.precision == "bfloat16"):
+            out = model(byte_ids, uniforms)
+        optimizer.zero_grad(set_to_none=True)
+        plain_loss(out, target_rate=config.target_rate).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    return step
+
+
+def fastest(make: Callable[[Way], Callable[[], object]], device: str) -> tuple[Way, Callable[[], object]]:
+    """The way that takes the least time for a step, after two that warm up; and the step."""
+    best: tuple[float, Way, Callable[[], object]] | None = None
+    for way in ways(device):
+        step = make(way)
+        step(), step()
+        seconds = _seconds(step)
+        print(f"  training: {make.__name__} {way}: {seconds:.2f} s", file=sys.stderr, flush=True)
+        if best is None or seconds < best[0]:
+            best = (seconds, way, step)
+    assert best is not None
+    return best[1], best[2]
+
+
+def step_row(device: str) -> tuple[Row, Way, Way]:
+    """Ours against the plain one, each as fast as it can be."""
+
+    def ours(way: Way) -> Callable[[], object]:
+        return our_trainer(way, device).update
+
+    def plain(way: Way) -> Callable[[], object]:
+        return plain_step(way, device)
+
+    (our_way, our_step), (their_way, their_step) = fastest(ours, device), fastest(plain, device)
+    row = compare(
+        "training",
+        f"step / plain step, {PRESET}, T={NUM_BYTES}, B={NUM_ROWS}",
+        our_step,
+        their_step,
+        pairs=5,
+        goal=4.0 if device == "cpu" else 2.0,
+        note=f"ours in {our_way}; plain in {their_way}",
+    )
+    return row, our_way, their_way
+
+
+def machinery_row(device: str) -> Row:
+    """Drawing, scoring, returns, policy and rate losses, forward and backward, against the whole step."""
+    way = Way("float32", compiled=False)
+    trainer = our_trainer(way, device)
+    loss = trainer.loss
+    rollout = trainer.env.parallel_rollout(trainer.policy).detach()
+    with torch.no_grad():
+        states = trainer.model.encode(rollout["byte"])
+        terms = [part.detach().requires_grad_() for part in trainer.model.boundary_terms(states)]
+    own = [name for name in loss.terms if name in ("policy", "rate")]
+
+    def machinery() -> None:
+        boundaries = sample_boundaries(terms[0].detach(), terms[1].detach(), cap=6.0)
+        logits = boundary_logits(*terms, boundaries, cap=6.0)
+        rollout["logits"] = logits[..., None].reshape(rollout["logits"].shape)
+        scores = trainer.policy.get_dist(rollout)
+        rollout["action_log_prob"] = scores.log_prob(rollout["action"])
+        rollout["entropy"] = scores.entropy()
+        total = sum(loss.terms[name](rollout)[f"loss_{name}"] for name in own)
+        total.backward()  # type: ignore[union-attr]
+
+    return compare(
+        "training",
+        f"drawing, scoring, returns, rate / step, {PRESET}",
+        machinery,
+        trainer.update,
+        pairs=3,
+        repeat=5,
+        goal=50.0 if device == "cpu" else 100.0,
+        note="goal: at most 2 % of a step on a CPU, 1 % on a GPU",
+    )
+
+
+def growth_row(device: str) -> Row:
+    """Byte layers, forward and backward, at twice the length: 1x is linear, the goal allows 2.1 times the time."""
+    model = UNet(preset(PRESET)).to(device)
+
+    def seconds(num_bytes: int) -> float:
+        byte_ids = torch.randint(256, (1, num_bytes), device=device)
+
+        def work() -> None:
+            states = model.encode(byte_ids)
+            model._run_bytes(model.decoder, states, None).sum().backward()
+
+        return _seconds(work)
+
+    return compare_seconds(
+        "training",
+        "T=8192 / 2 x T=4096, byte layers forward and backward",
+        lambda: seconds(8192),
+        lambda: 2 * seconds(4096),
+        pairs=5,
+        goal=2 / 2.1,
+        note="goal: at most 2.1 times the time",
+    )
+
+
+def memory_row(our_way: Way, their_way: Way) -> Row:
+    """Peak memory of three steps in processes of their own, beyond what is there before the first."""
+    ours, theirs = (_peak(side, way) for side, way in (("ours", our_way), ("plain", their_way)))
+    ratio = theirs / ours
+    return Row(
+        section="training",
+        name=f"peak memory of a step, {PRESET}, T={NUM_BYTES}, B={NUM_ROWS}",
+        ours_ms=float("nan"),
+        reference_ms=float("nan"),
+        ratio=ratio,
+        low=ratio,
+        high=ratio,
+        goal=2.0,
+        note=f"{ours / 1e9:.2f} GB against {theirs / 1e9:.2f} GB",
+    )
+
+
+def _peak(side: str, way: Way) -> float:
+    """Bytes that a process of its own needs for three steps."""
+    code = f"from rltok_rl.experiments.bench import training as t; t.tell_peak({side!r}, {way!r})".replace(
+        "Way(", "t.Way("
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return float(done.stdout.split()[-1])
+
+
+def tell_peak(side: str, way: Way) -> None:
+    """Print how far three steps raise this process's peak memory, in bytes (CPU only).
+
+    Args:
+        side: ``ours`` or ``plain``.
+        way: how to run.
+    """
+    keep_memory()
+    step = our_trainer(way, "cpu").update if side == "ours" else plain_step(way, "cpu")
+    before = _resident()
+    for _ in range(3):
+        step()
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before)
+
+
+def _resident() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+def _seconds(function: Callable[[], object]) -> float:
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    function()
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def rows(device: str) -> list[Row]:
+    """Time of a step, its memory, its machinery, and how byte layers grow."""
+    timed, our_way, their_way = step_row(device)
+    out = [timed, machinery_row(device), growth_row(device)]
+    if device == "cpu" and sys.platform == "linux":
+        out.append(memory_row(our_way, their_way))
+    return out

@@ -11,7 +11,7 @@ SOURCES := rltok_rl envs agents experiments tests docs
 SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check docs bench estimator-study rate-study learn soak gpu-test gpu-bench format clean
+.PHONY: help demo test test-oldest test-newest check docs bench estimator-study rate-study learn soak gpu-test gpu-bench format clean
 
 help: ## show what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -21,6 +21,20 @@ demo: $(VENV)/.ready-fast ## train boundary policies in minutes, show what they 
 
 test: $(VENV)/.ready-test ## run all tests, doctests included
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
+
+# The two ends of the ranges in pyproject.toml, each in an environment of its own. torch is a build that this machine can
+# have: name another one, `make test-oldest OLDEST_TORCH=2.7.0`.
+PINNED_TORCH := $(shell sed -n 's/^torch==//p' constraints-cpu.txt)
+OLDEST_TORCH ?= $(PINNED_TORCH)
+NEWEST_TORCH ?= $(PINNED_TORCH)
+# What reads torch, torchrl, tensordict and gymnasium; clients with packages of their own are left to `make test`.
+QUICK_TESTS := tests/functional tests/sampling tests/laws tests/agents tests/envs tests/objectives -k "not stable_baselines and not sb3"
+
+test-oldest: $(VENV)-oldest/.ready ## run the quick tests on the oldest versions that are supported
+	$(VENV)-oldest/bin/python -m pytest $(SIDE_BY_SIDE) $(QUICK_TESTS)
+
+test-newest: $(VENV)-newest/.ready ## run the quick tests on the newest versions that are supported
+	$(VENV)-newest/bin/python -m pytest $(SIDE_BY_SIDE) $(QUICK_TESTS)
 
 check: $(VENV)/.ready-dev ## lint, formatting, types, doctests, import directions
 	$(BIN)/ruff check $(SOURCES)
@@ -68,8 +82,20 @@ format: $(VENV)/.ready-dev ## format the sources
 	$(BIN)/ruff format $(SOURCES)
 
 clean: ## remove the environment and all caches
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache docs/_build docs/reference/api
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache docs/_build docs/reference/api
 	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)-oldest/.ready: pyproject.toml constraints-oldest.txt
+	$(PYTHON) -m venv $(VENV)-oldest
+	$(VENV)-oldest/bin/python -m pip install --quiet -c constraints-oldest.txt torch==$(OLDEST_TORCH)
+	$(VENV)-oldest/bin/python -m pip install --quiet -c constraints-oldest.txt -e '.[fast,bpe]' pytest pytest-xdist
+	@touch $@
+
+$(VENV)-newest/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-newest
+	$(VENV)-newest/bin/python -m pip install --quiet torch==$(NEWEST_TORCH)
+	$(VENV)-newest/bin/python -m pip install --quiet --upgrade --upgrade-strategy eager -e '.[fast,bpe]' pytest pytest-xdist torch==$(NEWEST_TORCH)
+	@touch $@
 
 # One stamp per set of extras, written last: an interrupted installation leaves none and is taken up again.
 $(VENV)/.ready-%: $(VENV)/.created

@@ -14,6 +14,7 @@ import torch
 _MISSING = [name for name in ("tensordict", "torchrl", "gymnasium") if importlib.util.find_spec(name) is None]
 _NEED_THEM = {"agents", "data", "diagnostics", "envs", "experiments", "laws", "objectives", "training"}
 _NEED_THEM |= {"test_doctests.py", "test_packaging.py", "test_tutorials.py", "test_docs.py", "test_glossary.py"}
+_NEED_THEM |= {"test_clients.py", "test_habits.py"}
 
 
 # Tests that run side by side share the cores, and so do the processes that they start.

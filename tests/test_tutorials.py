@@ -1,4 +1,4 @@
-"""Every tutorial runs from top to bottom, and so do the examples in the README and on the page of objectives."""
+"""Every tutorial runs from top to bottom, and so do the examples in the README and on other pages."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from .layout import ROOT
 
 PAGES = [
     ROOT / "README.md",
+    ROOT / "docs" / "clients.md",
     ROOT / "docs" / "evaluation-tasks.md",
     ROOT / "docs" / "objectives.md",
     *sorted((ROOT / "docs" / "tutorials").glob("*.md")),

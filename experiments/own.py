@@ -45,7 +45,11 @@ def own_estimator(config: TrainConfig, model: UNet, process_group: Any = None) -
         raise ValueError(f"{name} must take process_group to be trained with in several processes")
     if "model" in inspect.signature(make).parameters:
         given["model"] = model
-    made = make(**{**given, **config.estimator.options})
+    options = config.estimator.options
+    try:
+        made = make(**{**given, **options})
+    except TypeError as error:
+        raise TypeError(f"{name} must take {[*given]} and estimator.options {[*options]}: {error}") from error
     if not isinstance(made, ValueEstimatorBase):
         raise TypeError(
             f"estimator.name must name what makes a torchrl.objectives.value.ValueEstimatorBase (ReturnEstimator is "

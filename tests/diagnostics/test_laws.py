@@ -95,7 +95,9 @@ def test_expected_gradients_are_means_over_what_is_drawn():
 
     torch.testing.assert_close(expected_gradient(model, "to be", twice), 2 * right)
     several = ["to be", "or no"]
-    torch.testing.assert_close(expected_gradient(model, several, plain, num_rows=1), exact_head_gradient(model, several))
+    torch.testing.assert_close(
+        expected_gradient(model, several, plain, num_rows=1), exact_head_gradient(model, several)
+    )
     message = f"at most {MOST_BATCHES} batches, got 64 boundary strings in 3 rows, 262144"
     with pytest.raises(ValueError, match=message):
         expected_gradient(model, "to be, o", plain, num_rows=3)

@@ -1,39 +1,46 @@
 """A command of ``rltok`` as a tutorial shows it, with four small updates where it trains, and without a page per run.
 
-``python -m tests.brief train --multirun ...``: the rest of the line is read, checked and done as it stands there.
+``python -m tests.brief train --multirun ...``: the rest of the line is read and checked as it stands there.
 """
 
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 BRIEF = {
-    "optim.total_bytes": 512,
-    "optim.warm_up_bytes": 0,
-    "data.num_rows": 8,
-    "data.num_steps": 16,
-    "snapshots.count": 1,
-    "snapshots.batches": 1,
-    "snapshots.num_bytes": 64,
-    "compute.threads": 1,
+    "optim": {"total_bytes": 512, "warm_up_bytes": 0},
+    "data": {"num_rows": 8, "num_steps": 16},
+    "snapshots": {"count": 1, "batches": 1, "num_bytes": 64},
+    "compute": {"threads": 1},
 }
 """What is replaced of a training."""
 
 
-def shortened(arguments: list[str]) -> list[str]:
-    """The same command with :data:`BRIEF` instead of what it says of these options.
+def shorten(config: Any) -> None:
+    """Replace what makes a training long, once all has been checked that is typed.
 
     Args:
-        arguments: behind ``rltok``.
+        config: a :class:`~rltok_rl.experiments.config.TrainConfig`.
     """
-    if arguments[0] != "train":
-        return arguments
-    kept = [one for one in arguments if one.partition("=")[0] not in BRIEF]
-    return [*kept, *(f"{name}={value}" for name, value in BRIEF.items())]
+    from rltok_rl.experiments.build import loop_options
+
+    loop_options(config)
+    for group, options in BRIEF.items():
+        for name, value in options.items():
+            setattr(getattr(config, group), name, value)
 
 
 if __name__ == "__main__":
     from rltok_rl.experiments import cli, train
 
+    whole = train.run
+
+    def run(config: Any, *arguments: Any) -> Any:
+        """Train briefly."""
+        shorten(config)
+        return whole(config, *arguments)
+
+    train.run = run
     train.write_report = lambda out: out / "report.md"  # drawn by `rltok report`, at a price of its own
-    sys.exit(cli.main(shortened(sys.argv[1:])))
+    sys.exit(cli.main())

@@ -19,8 +19,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from rltok_rl.experiments.config import OptimConfig, TrainConfig
 
-from .brief import shortened
+from .brief import shorten
 from .forked import run_forked
 from .layout import ROOT
 
@@ -97,11 +98,14 @@ def test_what_a_page_shows_is_compared():
     assert not same("[1, 2]", "1") and not same("a ... c", "a b d")
 
 
-def test_trainings_are_shortened_and_nothing_else():
-    line = ["train", "--multirun", "baseline=none,siblings", "optim.total_bytes=1_000_000", "out=runs/a"]
-    short = shortened(line)
-    assert short[:4] == [*line[:3], line[4]] and "optim.total_bytes=512" in short
-    assert shortened(["report", "runs/a"]) == ["report", "runs/a"]
+def test_trainings_are_shortened_and_checked_as_they_stand_there():
+    config = TrainConfig()
+    config.optim = OptimConfig(total_bytes=1_000_000, warm_up_bytes=100_000)
+    shorten(config)
+    assert (config.optim.total_bytes, config.optim.warm_up_bytes, config.data.num_rows) == (512, 0, 8)
+    config.optim = OptimConfig(total_bytes=400_000, warm_up_bytes=400_000)
+    with pytest.raises(ValueError, match="warm_up_bytes must lie in"):
+        shorten(config)
 
 
 def test_a_page_that_lies_is_found(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""A command of ``rltok`` as a tutorial shows it, with four small updates where it trains, and without a page per run.
+"""A command of ``rltok`` as a tutorial shows it, with four small updates where it trains, and without a page for each of several runs.
 
 ``python -m tests.brief train --multirun ...``: the rest of the line is read and checked as it stands there.
 """
@@ -32,7 +32,7 @@ def shorten(config: Any) -> None:
 
 
 if __name__ == "__main__":
-    from rltok_rl.experiments import cli, train
+    from rltok_rl.experiments import cli, report, train
 
     whole = train.run
 
@@ -43,4 +43,6 @@ if __name__ == "__main__":
 
     train.run = run
     train.write_report = lambda out: out / "report.md"  # drawn by `rltok report`, at a price of its own
+    if "--out" in sys.argv:  # a comparison of several runs, of which it would draw the pages too
+        report.write_report = lambda folder, **_: folder / "report.md"
     sys.exit(cli.main())

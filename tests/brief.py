@@ -1,4 +1,4 @@
-"""A command of ``rltok`` as a tutorial shows it, with four small updates where it trains, and without a page for each of several runs.
+"""A command of ``rltok`` as a tutorial shows it, with four small updates where it trains, and few pages drawn.
 
 ``python -m tests.brief train --multirun ...``: the rest of the line is read and checked as it stands there.
 """

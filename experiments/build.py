@@ -10,6 +10,7 @@ from rltok_rl.agents import BoundaryCritic, RandomActor, RolloutPolicy, UniformA
 from rltok_rl.agents.segmenters import Segmenter, SegmenterActor
 from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.experiments.config import TrainConfig
+from rltok_rl.experiments.own import configured_baseline, own_estimator
 from rltok_rl.experiments.segmenting import (
     build_segmenter,
     check_segmenter_options,
@@ -21,6 +22,7 @@ from rltok_rl.experiments.segmenting import (
 from rltok_rl.experiments.texts import Texts, read_texts
 
 from rltok_rl.data import RepeatedSource
+from rltok_rl.functional.imports import is_import_path
 from rltok_rl.models import UNet, begin_with, preset
 from rltok_rl.objectives import (
     SECOND_LEVEL_WEIGHT,
@@ -78,10 +80,12 @@ def make_advantages(config: TrainConfig, model: UNet, process_group: Any = None)
         process_group: processes that train together.
     """
     estimator, baseline = config.estimator, config.baseline
-    _check("estimator.name", estimator.name, ESTIMATORS)
-    _check("baseline.name", baseline.name, BASELINES)
+    _check("estimator.name", estimator.name, ESTIMATORS, own=True)
+    _check("baseline.name", baseline.name, BASELINES, own=True)
     if baseline.name == "group_centred" and baseline.rows_per_text < 2:
         raise ValueError(f"baseline.rows_per_text must be at least 2 for 'group_centred', got {baseline.rows_per_text}")
+    if is_import_path(estimator.name):
+        return own_estimator(config, model, process_group)
     options: dict[str, Any] = {"gamma": estimator.gamma, "process_group": process_group, **estimator.options}
     if estimator.name == "local_flips":
         if baseline.name != "none":
@@ -100,6 +104,8 @@ def make_advantages(config: TrainConfig, model: UNet, process_group: Any = None)
                 f"got {config.loss.objective!r}"
             )
         options = {"lmbda": 0.95, "value_network": BoundaryCritic(model.config), **options}
+    if is_import_path(baseline.name):
+        return make_estimator(estimator.name, baseline=configured_baseline(config), **options)
     return make_estimator(estimator.name, baseline=baseline.name, **options, **baseline.options)
 
 
@@ -249,6 +255,7 @@ def _rates(config: TrainConfig) -> tuple[float, ...]:
     return tuple(rates)
 
 
-def _check(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name} must be one of {list(allowed)}, got {value!r}")
+def _check(name: str, value: str, allowed: tuple[str, ...], *, own: bool = False) -> None:
+    if value not in allowed and not (own and is_import_path(value)):
+        also = ", or module:Name of your own" if own else ""
+        raise ValueError(f"{name} must be one of {list(allowed)}{also}, got {value!r}")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rltok_rl.agents.segmenters import SEGMENTERS, Segmenter, make_segmenter
+from rltok_rl.agents.segmenters import Segmenter, make_segmenter
 from rltok_rl.agents.segmenters.saved import load_own_state, read_tokenizer
 from rltok_rl.experiments.run_folder import read_run
 
@@ -51,8 +51,6 @@ def _segmenter(config: dict[str, Any], model: UNet, state: dict[str, Any] | None
             return None
         return actor_segmenter(actor["name"], actor.get("rate"), model)[0].eval()
     name, options = config["segmenter"]["name"], dict(config["segmenter"].get("options") or {})
-    if name not in SEGMENTERS:
-        raise ValueError(f"segmenter.name of the run must be one of {sorted(SEGMENTERS)}, got {name!r}")
     if name in TOKENIZERS:
         from rltok_rl.experiments.pieces import TRAINED_WITH
 

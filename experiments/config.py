@@ -74,7 +74,8 @@ class SegmenterConfig:
     """Who draws the boundaries, where it is not the policy that is learned by rewards."""
 
     name: str = "learned"
-    """A key of ``rltok_rl.agents.segmenters.SEGMENTERS``; ``learned`` leaves it to ``actor``."""
+    """A key of ``rltok_rl.agents.segmenters.SEGMENTERS``, of which ``learned`` leaves it to ``actor``, or
+    ``module:Class``, one of your own."""
     options: dict[str, Any] = field(default_factory=dict)
     """Of the segmenter; ``num_lags`` of ``learned``; ``vocabulary``, ``num_bytes`` and ``rate`` of tokenizers that are
     trained at the start of a run."""
@@ -89,7 +90,8 @@ class EstimatorConfig:
     """What decisions are judged by."""
 
     name: str = MISSING
-    """``discounted_return``, ``control_variate``, ``local_flips``, or ``critic_advantage`` (with ``loss=ppo``)."""
+    """``discounted_return``, ``control_variate``, ``local_flips``, ``critic_advantage`` (with ``loss=ppo``), or
+    ``module:Class``, one of your own."""
     gamma: float = 0.99
     """Discount in [0, 1] of rewards that come later."""
     reward: str = "early_exit"
@@ -105,7 +107,8 @@ class BaselineConfig:
     """What returns are compared with."""
 
     name: str = "none"
-    """``none``, ``batch_centred``, ``leave_one_out``, ``z_normalised``, ``group_centred``, ``running_mean``."""
+    """``none``, ``batch_centred``, ``leave_one_out``, ``z_normalised``, ``group_centred``, ``running_mean``, or
+    ``module:function``, one of your own."""
     rows_per_text: int = 1
     """Rows that read one text; ``group_centred`` compares them."""
     options: dict[str, Any] = field(default_factory=dict)

@@ -13,6 +13,7 @@ from rltok_rl.agents.segmenters import (
     WordSplit,
     make_segmenter,
     save_segmenter,
+    segmenter_maker,
 )
 from rltok_rl.agents.segmenters.hnet import HNetSegmenter
 from rltok_rl.agents.segmenters.saved import read_tokenizer
@@ -51,12 +52,11 @@ def check_segmenter_options(config: TrainConfig) -> None:
         config: of the training.
     """
     name, given = config.segmenter.name, config.segmenter.options
-    if name not in SEGMENTERS:
-        raise ValueError(f"segmenter.name must be one of {sorted(SEGMENTERS)}, got {name!r}")
+    make = segmenter_maker(name, argument="segmenter.name")
     if learned(config):
         allowed = ["num_lags"]
     else:
-        allowed = [one for one in inspect.signature(SEGMENTERS[name]).parameters if one not in ("model", "tokenizer")]
+        allowed = [one for one in inspect.signature(make).parameters if one not in ("model", "tokenizer")]
         allowed += TRAINED_WITH if name in TOKENIZERS else ()
     unknown = sorted(set(given) - set(allowed))
     if unknown:

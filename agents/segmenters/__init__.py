@@ -21,7 +21,7 @@ from rltok_rl.agents.segmenters.reading import (
     segments_mixing,
     start_reading,
 )
-from rltok_rl.agents.segmenters.registry import SEGMENTERS, make_segmenter
+from rltok_rl.agents.segmenters.registry import SEGMENTERS, make_segmenter, segmenter_maker
 from rltok_rl.agents.segmenters.saved import load_own_state, load_segmenter, own_parameters, own_state, save_segmenter
 from rltok_rl.agents.segmenters.stages import split_stages, stage_groups
 from rltok_rl.agents.segmenters.texts import segment_text, write_on
@@ -65,6 +65,7 @@ __all__ = [
     "read_window",
     "save_segmenter",
     "segment_text",
+    "segmenter_maker",
     "segments_mixing",
     "split_stages",
     "stage_groups",

@@ -20,6 +20,7 @@ from rltok_rl.agents.segmenters.magnet import MagnetSegmenter
 from rltok_rl.agents.segmenters.predictors import EarlyExit, OwnModel, Predictor
 from rltok_rl.agents.segmenters.unigram import TrainedPieces, UnigramSegmenter
 
+from rltok_rl.functional.imports import import_path, is_import_path
 from rltok_rl.models.byte_model import ByteModel
 from rltok_rl.models.unet import UNet
 
@@ -30,7 +31,7 @@ def make_segmenter(name: str, model: UNet, **options: Any) -> Segmenter:
     """The segmenter of a name, with the model's dtype and on its device.
 
     Args:
-        name: a key of :data:`SEGMENTERS`.
+        name: a key of :data:`SEGMENTERS`, or ``module:Class`` of your own, made as ``Class(model, **options)``.
         model: the U-Net that it segments for.
         **options: of the segmenter; see its entry.
 
@@ -39,16 +40,38 @@ def make_segmenter(name: str, model: UNet, **options: Any) -> Segmenter:
         >>> make_segmenter("uniform", UNet(preset("tiny")), rate=0.25).target_rate
         0.25
     """
-    if name not in SEGMENTERS:
-        raise ValueError(f"name must be one of {sorted(SEGMENTERS)}, got {name!r}")
-    make = SEGMENTERS[name]
+    make = segmenter_maker(name)
     allowed = list(inspect.signature(make).parameters)[1:]
     unknown = sorted(set(options) - set(allowed))
     if unknown:
         raise ValueError(f"options of segmenter {name!r} must be among {allowed}, got {unknown}")
     weight = model.embedding.weight
+    made = make(model, **options)
+    if not isinstance(made, Segmenter):
+        raise TypeError(f"name must be of a segmenter, got {name!r}, which makes a {type(made).__name__}")
     # Parts shared with the model have its dtype and device already, so that it is not moved by this.
-    return make(model, **options).to(device=weight.device, dtype=weight.dtype)
+    return made.to(device=weight.device, dtype=weight.dtype)
+
+
+def segmenter_maker(name: str, *, argument: str = "name") -> Callable[..., Segmenter]:
+    """What makes the segmenters of a name: ``(model, **options) -> Segmenter``.
+
+    Args:
+        name: a key of :data:`SEGMENTERS`, or ``module:Class`` of your own.
+        argument: what messages call the name.
+
+    Example:
+        >>> list(inspect.signature(segmenter_maker("stride")).parameters)
+        ['model', 'stride']
+    """
+    if name in SEGMENTERS:
+        return SEGMENTERS[name]
+    if not is_import_path(name):
+        raise ValueError(f"{argument} must be one of {sorted(SEGMENTERS)}, or module:Name of your own, got {name!r}")
+    make = import_path(argument, name)
+    if not callable(make) or next(iter(inspect.signature(make).parameters), None) != "model":
+        raise TypeError(f"{argument} must name what takes (model, **options) and makes a segmenter, got {name!r}")
+    return make
 
 
 def _rate(model: UNet, rate: float | None) -> float:

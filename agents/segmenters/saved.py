@@ -102,7 +102,7 @@ def save_segmenter(
         folder: of the model.
         segmenter: of the model.
         model: the U-Net.
-        name: its word, a key of :data:`~rltok_rl.agents.segmenters.SEGMENTERS`.
+        name: its word, a key of :data:`~rltok_rl.agents.segmenters.SEGMENTERS`, or ``module:Class``.
         options: that it was made with, plain values.
     """
     state = own_state(segmenter, model)

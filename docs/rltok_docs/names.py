@@ -36,6 +36,7 @@ PACKAGES = (
 ALSO = (
     "rltok_rl.models.generation",
     "rltok_rl.objectives.segmented",
+    "rltok_rl.objectives.view",
     "rltok_rl.training.loggers",
     "rltok_rl.training.snapshots",
 )

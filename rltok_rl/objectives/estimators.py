@@ -32,6 +32,9 @@ class ReturnEstimator(ValueEstimatorBase):
 
     Registered in TorchRL as ``"discounted_return"``, ``"batch_centred"``, ``"leave_one_out"`` and ``"z_normalised"``.
 
+    An estimator of one's own replaces ``_returns(view)``, from a :class:`~rltok_rl.objectives.view.View` of the rollout
+    to returns [*B, T], or ``_advantages(returns, view)``, from those to advantages [*B, T].
+
     Args:
         gamma: discount in [0, 1].
         baseline: a key of :data:`~rltok_rl.functional.baselines.BASELINES`, or a function of their signature.

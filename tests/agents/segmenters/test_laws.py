@@ -20,9 +20,14 @@ from rltok_rl.agents.segmenters import (
     start_reading,
 )
 from rltok_rl.agents.segmenters.bpe import split_rows
-from torch import Tensor
 
 import rltok_rl.models.mixing
+from rltok_rl.diagnostics.segmenter_laws import (
+    assert_no_gradient_from_later,
+    assert_prefixes_agree,
+    fixed_uniforms,
+    read_streamed,
+)
 from rltok_rl.functional.boundary_rules import spacebyte
 from rltok_rl.models import UNet
 
@@ -36,55 +41,6 @@ STRANGE = {
     "random": torch.randint(256, (1, 12), generator=torch.Generator().manual_seed(3)).repeat(2, 1),
     "characters": torch.tensor(list("日本語とひらがな".encode()))[None, :12].repeat(2, 1),
 }
-
-
-def uniforms_for(byte_ids: Tensor) -> Tensor:
-    return torch.rand(byte_ids.shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
-
-
-def streamed(model: UNet, segmenter: Segmenter, byte_ids: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-    """Boundaries [B, T] and next-byte logits [B, T, 256], one byte after the other."""
-    reader = start_reading(model, segmenter, len(byte_ids))
-    read = [
-        read_byte(model, segmenter, reader, byte_ids[:, t], uniforms=uniforms[:, t]) for t in range(byte_ids.shape[1])
-    ]
-    return torch.stack([r.segments.boundaries for r in read], 1), torch.stack(
-        [r.prediction.final_logits for r in read], 1
-    )
-
-
-def assert_prefixes_agree(model: UNet, segmenter: Segmenter, byte_ids: Tensor) -> None:
-    """f(x_<i) = f(x)_<i for every i, and for every other ending."""
-    uniforms = uniforms_for(byte_ids)
-    whole = read_window(model, segmenter, byte_ids, uniforms=uniforms)
-    for end in range(1, byte_ids.shape[1]):
-        other = torch.cat((byte_ids[:, :end], byte_ids[:, end:].flip(1)), 1)
-        for given in (byte_ids[:, :end], other):
-            part = read_window(model, segmenter, given, uniforms=uniforms[:, : given.shape[1]])
-            same = torch.equal(part.segments.boundaries[:, :end], whole.segments.boundaries[:, :end])
-            assert same, f"boundaries before byte {end} depend on what comes after it"
-            apart = (part.final_logits[:, :end] - whole.final_logits[:, :end]).abs().max()
-            assert apart < 1e-9, f"predictions before byte {end} depend on what comes after it"
-
-
-def assert_no_gradient_from_later(model: UNet, segmenter: Segmenter, byte_ids: Tensor) -> None:
-    """The prediction after byte t has no gradient with respect to the embedding of any later byte."""
-    held: list[Tensor] = []
-
-    def hold(_module: object, _given: object, embedded: Tensor) -> Tensor:
-        held.append(embedded.detach().requires_grad_())
-        return held[-1]
-
-    handle = model.embedding.register_forward_hook(hold)
-    try:
-        out = read_window(model, segmenter, byte_ids, uniforms=uniforms_for(byte_ids))
-    finally:
-        handle.remove()
-    direction = torch.randn(256, dtype=torch.float64)
-    for t in range(byte_ids.shape[1]):
-        (slope,) = torch.autograd.grad((out.final_logits[:, t] @ direction).sum(), held[0], retain_graph=True)
-        assert slope[:, : t + 1].abs().max() > 0
-        assert slope[:, t + 1 :].abs().sum() == 0, f"the prediction after byte {t} has a gradient from later bytes"
 
 
 @each_causal
@@ -105,10 +61,10 @@ def test_no_gradient_comes_from_later_bytes(case):
 def test_streaming_is_the_whole_window(case, length, layout):
     model, segmenter = build(case)
     byte_ids = texts(3, length)
-    uniforms = uniforms_for(byte_ids)
+    uniforms = fixed_uniforms(byte_ids)
     with torch.no_grad():
         whole = read_window(model, segmenter, byte_ids, uniforms=uniforms, layout=layout)
-    boundaries, logits = streamed(model, segmenter, byte_ids, uniforms)
+    boundaries, logits = read_streamed(model, segmenter, byte_ids, uniforms)
     assert torch.equal(boundaries, whole.segments.boundaries)
     torch.testing.assert_close(logits, whole.final_logits, rtol=0, atol=1e-9)
     assert boundaries.dtype == torch.bool and bool(boundaries[:, 0].all())
@@ -120,7 +76,7 @@ def test_strange_texts(case, kind):
     """All-equal bytes, bytes that are no text, characters of three bytes: numbers, and streaming still agrees."""
     model, segmenter = build(case)
     byte_ids = STRANGE[kind]
-    uniforms = uniforms_for(byte_ids)
+    uniforms = fixed_uniforms(byte_ids)
     whole = read_window(model, segmenter, byte_ids, uniforms=uniforms)
     own = segmenter.losses(whole.segments, byte_ids, whole.final_logits)
     assert set(own) <= set(segmenter.coefficients)
@@ -128,14 +84,14 @@ def test_strange_texts(case, kind):
     for name, parameter in [*model.named_parameters(), *segmenter.named_parameters()]:
         assert parameter.grad is None or parameter.grad.isfinite().all(), name
     if not segmenter.looks_ahead:
-        assert torch.equal(streamed(model, segmenter, byte_ids, uniforms)[0], whole.segments.boundaries)
+        assert torch.equal(read_streamed(model, segmenter, byte_ids, uniforms)[0], whole.segments.boundaries)
 
 
 @each
 def test_rows_do_not_see_each_other(case):
     model, segmenter = build(case)
     byte_ids = texts(3, 12)
-    uniforms = uniforms_for(byte_ids)
+    uniforms = fixed_uniforms(byte_ids)
     with torch.no_grad():
         together = read_window(model, segmenter, byte_ids, uniforms=uniforms)
         for row in range(3):
@@ -298,7 +254,7 @@ def test_exact_counts(name, options, expected):
     """There are k = ceil(r n) in each block of n bytes, in every row, whatever the weights and the random numbers."""
     model, segmenter = build(Case(name, options))
     byte_ids = texts(6, 96)
-    for uniforms in (uniforms_for(byte_ids), torch.zeros(6, 96), torch.full((6, 96), 1 - 2**-24)):
+    for uniforms in (fixed_uniforms(byte_ids), torch.zeros(6, 96), torch.full((6, 96), 1 - 2**-24)):
         counts = segmenter(model.encode(byte_ids), byte_ids, uniforms=uniforms).boundaries.sum(1)
         assert counts.tolist() == [expected] * 6
 

@@ -1,0 +1,196 @@
+"""Laws that every advantage estimator should obey, to be run on one's own: ``broken_laws(MyEstimator)``.
+
+What makes the estimator is called as ``make(gamma=...)``. Rollouts are of a small model in float64, with everything
+that an environment writes; what remembers is judged in evaluation mode, save where the law is about its memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+from torchrl.objectives.value import ValueEstimatorBase
+
+from rltok_rl.diagnostics.enumeration import enumerate_rollouts
+from rltok_rl.diagnostics.expected import exact_head_gradient, expected_gradient
+from rltok_rl.models.presets import preset
+from rltok_rl.models.unet import UNet
+
+Make = Callable[..., ValueEstimatorBase]
+
+TEXT = "to be,"
+"""What the rollouts of the laws read: five decisions, the first of them forced."""
+NUM_STEPS = len(TEXT) - 1
+"""T, decisions of a row; for estimators that want to know."""
+_ROWS, _GAMMA = 4, 0.9
+
+
+def broken_laws(make: Make) -> dict[str, str]:
+    """What an estimator does not hold to, by the law; an empty dictionary where it holds to all of :data:`LAWS`.
+
+    Args:
+        make: called as ``make(gamma=...)``: a class, or a function with the other options in it.
+
+    Example:
+        >>> from functools import partial
+        >>> from rltok_rl.objectives import make_estimator
+        >>> broken_laws(partial(make_estimator, "leave_one_out"))
+        {}
+        >>> sorted(broken_laws(partial(make_estimator, "z_normalised")))
+        ['ends', 'exact', 'past']
+    """
+    broken = {}
+    for name, law in LAWS.items():
+        try:
+            law(make)
+        except AssertionError as error:
+            broken[name] = str(error)
+    return broken
+
+
+def writes(make: Make) -> None:
+    """It writes ``advantage`` and ``value_target`` [*B, T, 1], numbers all, and changes nothing else."""
+    rollout = _rollout()
+    before = rollout.clone()
+    found = _judge(make, rollout)
+    for key in ("advantage", "value_target"):
+        _require(key in found, f"{key!r} is not written")
+        shape, wanted = [*found[key].shape], [*rollout.shape, 1]
+        _require(shape == wanted, f"{key!r} must have shape {wanted}, got {shape}")
+        _require(bool(found[key].isfinite().all()), f"{key!r} holds what is no number")
+    changed = [str(key) for key in before.keys(True, True) if not torch.equal(found[key], before[key])]
+    _require(not changed, f"entries of the rollout are changed: {changed}")
+
+
+def repeats(make: Make) -> None:
+    """Judged twice, a rollout has the same advantages."""
+    estimator = make(gamma=_GAMMA).eval()
+    first, second = (estimator(_rollout())["advantage"] for _ in range(2))
+    _require(torch.equal(first, second), "the same rollout, judged twice, has other advantages")
+
+
+def carries_no_gradient(make: Make) -> None:
+    """Advantages are constants: nothing is learned through them."""
+    rollout = _rollout()
+    for key in (("next", "reward"), "logits", "action_log_prob", ("next", "final_log_prob")):
+        rollout[key] = rollout[key].detach().requires_grad_()
+    _require(not _judge(make, rollout)["advantage"].requires_grad, "advantages carry a gradient")
+
+
+def past(make: Make) -> None:
+    """What a row was paid before a decision says nothing about the decision."""
+    rollout, at = _rollout(), 3
+    paid = rollout.clone()
+    paid["next", "reward"][1, :at] += 7.0
+    one, other = (_judge(make, x)["advantage"][1, at:] for x in (rollout, paid))
+    _require_close(one, other, f"rewards before decision {at} change its advantage, or later ones, of the same row")
+
+
+def ends(make: Make) -> None:
+    """What is paid after the end of an episode says nothing about the decisions before it."""
+    rollout, at = _rollout(), 2
+    for key in ("done", "terminated"):
+        rollout["next", key][:, at] = True
+    paid = rollout.clone()
+    paid["next", "reward"][1, at + 1 :] += 7.0
+    one, other = (_judge(make, x)["advantage"][1, : at + 1] for x in (rollout, paid))
+    _require_close(one, other, f"rewards after an episode's end at {at} change advantages before it")
+
+
+def mask(make: Make) -> None:
+    """Steps that are no real ones have advantage 0, and what stands there does not matter, not even NaN."""
+    rollout = _rollout()
+    real = torch.ones(rollout.shape, dtype=torch.bool)
+    real[1, 3:] = real[3, 2:] = False
+    rollout["collector", "mask"] = real
+    filled = rollout.clone()
+    filled["next", "reward"][~real] = float("nan")
+    filled["action"][~real] = 1 - filled["action"][~real]
+    one, other = (_judge(make, x)["advantage"].squeeze(-1) for x in (rollout, filled))
+    _require(bool(other.isfinite().all()), "rewards that are no numbers, where ('collector', 'mask') is False, get out")
+    _require_close(one, other, "what stands where ('collector', 'mask') is False changes advantages")
+    _require(not bool(other[~real].any()), "advantages must be 0 where ('collector', 'mask') is False")
+
+
+def memory(make: Make) -> None:
+    """What it remembers is in its state: one that is loaded goes on as one that was never interrupted."""
+    going, fresh = make(gamma=_GAMMA), make(gamma=_GAMMA)
+    for _ in range(2):
+        going(_rollout())
+    fresh.load_state_dict(going.state_dict())
+    one, other = (estimator(_rollout(scale=2.0))["advantage"] for estimator in (going, fresh))
+    _require(torch.equal(one, other), "with the state of another it judges otherwise: its state_dict lacks something")
+
+
+def exact(make: Make) -> None:
+    """At gamma = 1 its expected gradient is the exact one: all batches of two rows, enumerated."""
+    right = _exact()
+    found = expected_gradient(_model(), TEXT, make(gamma=1.0).eval())
+    cosine, length = torch.cosine_similarity(found, right, dim=0), found.norm() / right.norm()
+    off = (found - right).norm() / right.norm()
+    _require(
+        bool(off < 1e-6),
+        f"at gamma = 1 the expected gradient is off by {off:.1%} of the exact one (cosine {cosine:.3f}, length "
+        f"{length:.3f})",
+    )
+
+
+LAWS: dict[str, Callable[[Make], None]] = {
+    "writes": writes,
+    "repeats": repeats,
+    "carries_no_gradient": carries_no_gradient,
+    "past": past,
+    "ends": ends,
+    "mask": mask,
+    "memory": memory,
+    "exact": exact,
+}
+"""The laws by name; each takes what makes an estimator, and raises an AssertionError where it is broken."""
+
+
+@cache
+def _model() -> UNet:
+    """Weights that make logits, rewards and lags differ widely, as a trained model's do."""
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        model = UNet(preset("tiny", width=16, window=4, num_lags=2, target_rate=0.4)).double()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.3 * torch.randn_like(parameter))
+            model.boundary_head.projection.weight.mul_(8.0)
+    return model.requires_grad_(False)
+
+
+@cache
+def _exact() -> Tensor:
+    return exact_head_gradient(_model(), TEXT)
+
+
+@cache
+def _strings() -> TensorDictBase:
+    with torch.no_grad():
+        return enumerate_rollouts(_model(), TEXT, reward="early_exit")[0]
+
+
+def _rollout(scale: float = 1.0) -> TensorDictBase:
+    """A fresh rollout [4, 5] of one text, its rows cut in different places."""
+    rollout = _strings()[torch.tensor([5, 9, 2, 14])].clone()
+    rollout.names = [None, "time"]
+    rollout["next", "reward"] = scale * rollout["next", "reward"]
+    return rollout
+
+
+def _judge(make: Make, rollout: TensorDictBase) -> TensorDictBase:
+    return make(gamma=_GAMMA).eval()(rollout.clone())
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise AssertionError(message)
+
+
+def _require_close(one: Tensor, other: Tensor, message: str) -> None:
+    _require(torch.allclose(one, other, rtol=1e-9, atol=1e-9), message)

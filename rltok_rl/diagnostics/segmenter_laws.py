@@ -1,0 +1,168 @@
+"""Laws that every segmenter obeys, to be run on one's own: ``broken_segmenter_laws(MySegmenter)``.
+
+A causal model can only use boundaries that it knows in time, and draws the same ones byte by byte as in whole windows.
+What makes the segmenter is called as ``make(model)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from rltok_rl.agents.segmenters import Segmenter, read_byte, read_window, start_reading
+from rltok_rl.models.presets import preset
+from rltok_rl.models.unet import UNet
+
+TEXT = "Größe: 3 m, not 12 cm. 日本語 and naïve cafés; to be, or not to be?\n\tThe quick brown fox jumps."
+"""What the laws read: letters of several scripts, digits, white space."""
+
+
+def broken_segmenter_laws(make: Callable[[UNet], Segmenter]) -> dict[str, str]:
+    """What a segmenter does not hold to, by the law; an empty dictionary where it holds to all.
+
+    Args:
+        make: called with a small U-Net in float64: a class, or a function with the options in it.
+
+    Example:
+        >>> from rltok_rl.agents.segmenters import make_segmenter
+        >>> broken_segmenter_laws(lambda model: make_segmenter("spacebyte", model))
+        {}
+    """
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        model = UNet(preset("tiny", width=16, window=6, num_lags=3)).double()
+        segmenter = make(model).double()
+    broken = {}
+    for name, law in SEGMENTER_LAWS.items():
+        if segmenter.looks_ahead and name in _CAUSAL:
+            continue
+        try:
+            law(model, segmenter, example_texts(2, 16))
+        except AssertionError as error:
+            broken[name] = str(error)
+    return broken
+
+
+def assert_prefixes_agree(model: UNet, segmenter: Segmenter, byte_ids: Tensor) -> None:
+    """f(x_<i) = f(x)_<i for every i, and for every other ending."""
+    uniforms = fixed_uniforms(byte_ids)
+    with torch.no_grad():
+        whole = read_window(model, segmenter, byte_ids, uniforms=uniforms)
+        for end in range(1, byte_ids.shape[1]):
+            other = torch.cat((byte_ids[:, :end], byte_ids[:, end:].flip(1)), 1)
+            for given in (byte_ids[:, :end], other):
+                part = read_window(model, segmenter, given, uniforms=uniforms[:, : given.shape[1]])
+                same = torch.equal(part.segments.boundaries[:, :end], whole.segments.boundaries[:, :end])
+                _require(same, f"boundaries before byte {end} depend on what comes after it")
+                apart = (part.final_logits[:, :end] - whole.final_logits[:, :end]).abs().max()
+                _require(bool(apart < 1e-9), f"predictions before byte {end} depend on what comes after it")
+
+
+def assert_no_gradient_from_later(model: UNet, segmenter: Segmenter, byte_ids: Tensor) -> None:
+    """The prediction after byte t has no gradient with respect to the embedding of any later byte."""
+    held: list[Tensor] = []
+
+    def hold(_module: object, _given: object, embedded: Tensor) -> Tensor:
+        held.append(embedded.detach().requires_grad_())
+        return held[-1]
+
+    handle = model.embedding.register_forward_hook(hold)
+    try:
+        out = read_window(model, segmenter, byte_ids, uniforms=fixed_uniforms(byte_ids))
+    finally:
+        handle.remove()
+    direction = torch.linspace(-1, 1, 256, dtype=torch.float64).sin()
+    for t in range(byte_ids.shape[1]):
+        (slope,) = torch.autograd.grad((out.final_logits[:, t] @ direction).sum(), held[0], retain_graph=True)
+        _require(bool(slope[:, : t + 1].abs().max() > 0), f"the prediction after byte {t} depends on no byte")
+        later = bool(slope[:, t + 1 :].abs().sum() == 0)
+        _require(later, f"the prediction after byte {t} has a gradient from later bytes")
+
+
+def assert_steps_are_the_window(model: UNet, segmenter: Segmenter, byte_ids: Tensor) -> None:
+    """One byte after the other, boundaries and predictions are those of the whole window."""
+    uniforms = fixed_uniforms(byte_ids)
+    with torch.no_grad():
+        whole = read_window(model, segmenter, byte_ids, uniforms=uniforms)
+    boundaries, logits = read_streamed(model, segmenter, byte_ids, uniforms)
+    differ = (boundaries != whole.segments.boundaries).nonzero()
+    _require(not len(differ), f"step and window differ, first at [row, byte] {differ[:1].tolist()}")
+    _require(bool((logits - whole.final_logits).abs().max() < 1e-9), "predictions of steps and of the window differ")
+    _require(bool(boundaries[:, 0].all()), "the first byte must have a boundary")
+
+
+def assert_rows_are_apart(model: UNet, segmenter: Segmenter, byte_ids: Tensor) -> None:
+    """A row is cut as it would be alone."""
+    uniforms = fixed_uniforms(byte_ids)
+    with torch.no_grad():
+        together = read_window(model, segmenter, byte_ids, uniforms=uniforms)
+        for row in range(len(byte_ids)):
+            here = slice(row, row + 1)
+            alone = read_window(model, segmenter, byte_ids[here], uniforms=uniforms[here])
+            same = torch.equal(alone.segments.boundaries, together.segments.boundaries[here])
+            _require(same, f"boundaries of row {row} depend on other rows")
+            apart = (alone.final_logits - together.final_logits[here]).abs().max()
+            _require(bool(apart < 1e-9), f"predictions of row {row} depend on other rows")
+
+
+SEGMENTER_LAWS: dict[str, Callable[[UNet, Segmenter, Tensor], None]] = {
+    "prefixes": assert_prefixes_agree,
+    "gradients": assert_no_gradient_from_later,
+    "steps": assert_steps_are_the_window,
+    "rows": assert_rows_are_apart,
+}
+"""The laws by name; each takes a model, its segmenter and bytes [B, T], and raises an AssertionError where broken."""
+_CAUSAL = ("prefixes", "steps")
+"""What a segmenter that says that it looks ahead does not promise."""
+
+
+def example_texts(num_rows: int, length: int, text: str = TEXT) -> Tensor:
+    """Different places of one text.
+
+    Args:
+        num_rows: B.
+        length: T.
+        text: repeated as often as it takes.
+
+    Returns:
+        [B, T] int64 bytes.
+    """
+    ids = torch.tensor(list((text * (1 + (length + 40 * num_rows) // 100)).encode()))
+    return torch.stack([ids[37 * row :][:length] for row in range(num_rows)])
+
+
+def fixed_uniforms(byte_ids: Tensor) -> Tensor:
+    """Random numbers in [0, 1) for bytes [B, T], the same every time.
+
+    Args:
+        byte_ids: [B, T].
+    """
+    return torch.rand(byte_ids.shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+
+
+def read_streamed(model: UNet, segmenter: Segmenter, byte_ids: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+    """Read one byte after the other.
+
+    Args:
+        model: the U-Net.
+        segmenter: draws its boundaries.
+        byte_ids: [B, T].
+        uniforms: [B, T] to draw with.
+
+    Returns:
+        Boundaries [B, T] and next-byte logits [B, T, 256].
+    """
+    reader = start_reading(model, segmenter, len(byte_ids))
+    read = [
+        read_byte(model, segmenter, reader, byte_ids[:, t], uniforms=uniforms[:, t]) for t in range(byte_ids.shape[1])
+    ]
+    return torch.stack([r.segments.boundaries for r in read], 1), torch.stack(
+        [r.prediction.final_logits for r in read], 1
+    )
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise AssertionError(message)

@@ -1,0 +1,58 @@
+"""Things of a user's own, named by where they lie: ``module:Name``."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+from typing import Any
+
+
+def is_import_path(name: str) -> bool:
+    """Whether a name says where something lies, and is none of this library's words.
+
+    Args:
+        name: of anything.
+
+    Example:
+        >>> is_import_path("my_package.judging:Mine"), is_import_path("leave_one_out")
+        (True, False)
+    """
+    return ":" in name
+
+
+def import_path(argument: str, name: str) -> Any:
+    """What lies at ``module:Name``; modules are found as ``python -m`` finds them, in the working folder too.
+
+    Args:
+        argument: what messages call it.
+        name: a module, a colon, and a name in the module.
+
+    Example:
+        >>> import_path("baseline.name", "rltok_rl.functional.baselines:leave_one_out").__name__
+        'leave_one_out'
+    """
+    module, _, attribute = name.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), *attribute.split("."))):
+        raise ValueError(f"{argument} must be a word, or module:Name as Python imports it, got {name!r}")
+    here = os.getcwd()
+    if "" not in sys.path and here not in sys.path:
+        sys.path.insert(0, here)
+    importlib.invalidate_caches()  # the file may be newer than the last look at its folder
+    try:
+        found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # the module is there, and what it imports is not
+        raise ImportError(
+            f"{argument} must name a module that is installed or lies in the working folder, got {name!r}: "
+            f"there is no {error.name!r}"
+        ) from None
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            near = difflib.get_close_matches(part, [one for one in vars(found) if not one.startswith("_")], n=1)
+            meant = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"{argument} must name something in the module, got {name!r}: no {part!r} there{meant}")
+        found = getattr(found, part)
+    return found

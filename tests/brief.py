@@ -1,0 +1,48 @@
+"""A command of ``rltok`` as a tutorial shows it, with four small updates where it trains, and few pages drawn.
+
+``python -m tests.brief train --multirun ...``: the rest of the line is read and checked as it stands there.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+BRIEF = {
+    "optim": {"total_bytes": 512, "warm_up_bytes": 0},
+    "data": {"num_rows": 8, "num_steps": 16},
+    "snapshots": {"count": 1, "batches": 1, "num_bytes": 64},
+    "compute": {"threads": 1},
+}
+"""What is replaced of a training."""
+
+
+def shorten(config: Any) -> None:
+    """Replace what makes a training long, once all has been checked that is typed.
+
+    Args:
+        config: a :class:`~rltok_rl.experiments.config.TrainConfig`.
+    """
+    from rltok_rl.experiments.build import loop_options
+
+    loop_options(config)
+    for group, options in BRIEF.items():
+        for name, value in options.items():
+            setattr(getattr(config, group), name, value)
+
+
+if __name__ == "__main__":
+    from rltok_rl.experiments import cli, report, train
+
+    whole = train.run
+
+    def run(config: Any, *arguments: Any) -> Any:
+        """Train briefly."""
+        shorten(config)
+        return whole(config, *arguments)
+
+    train.run = run
+    train.write_report = lambda out: out / "report.md"  # drawn by `rltok report`, at a price of its own
+    if "--out" in sys.argv:  # a comparison of several runs, of which it would draw the pages too
+        report.write_report = lambda folder, **_: folder / "report.md"
+    sys.exit(cli.main())

@@ -1,0 +1,157 @@
+"""Laws that users run on what they write: what is in the library holds to them, and each finds what it is for."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from rltok_rl.agents.segmenters import Segmenter, Segments, SpaceByte
+from torch import Tensor
+
+from rltok_rl.diagnostics.exact import exact_gradient
+from rltok_rl.diagnostics.expected import MOST_BATCHES, exact_head_gradient, expected_gradient
+from rltok_rl.diagnostics.laws import LAWS, NUM_STEPS, broken_laws
+from rltok_rl.diagnostics.segmenter_laws import SEGMENTER_LAWS, broken_segmenter_laws
+from rltok_rl.functional.boundary_rules import spacelike
+from rltok_rl.functional.returns import discounted_return
+from rltok_rl.objectives import ReturnEstimator, make_estimator
+
+from .conftest import opinionated
+
+OPTIONS = {"group_centred": {"group_size": 2}, "running_mean": {"num_steps": NUM_STEPS}}
+BIASED = {"batch_centred": {"exact"}, "z_normalised": {"past", "ends", "exact"}}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["discounted_return", "batch_centred", "leave_one_out", "z_normalised", "group_centred", "running_mean"],
+)
+def test_estimators_of_the_library_break_what_they_are_said_to_break(name):
+    found = broken_laws(partial(make_estimator, name, **OPTIONS.get(name, {})))
+    assert set(found) == BIASED.get(name, set())
+    if name == "batch_centred":
+        assert "(cosine 1.000, length 0.500)" in found["exact"]  # (B - 1) / B of it, with two rows
+
+
+class Planted(ReturnEstimator):
+    """A mistake of each kind, by the law that finds it."""
+
+    mistake = ""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.seen = 0.0
+
+    def _returns(self, view):
+        rewards, done = view.read(("next", "reward")), view.find(("next", "done"))
+        if self.mistake == "mask":
+            return discounted_return(rewards.nan_to_num(5.0), self.gamma, done=done)
+        if self.mistake == "past":
+            return discounted_return(rewards, self.gamma, done=done, mask=view.mask) + rewards.cumsum(-1)
+        if self.mistake == "ends":
+            return discounted_return(rewards, self.gamma, mask=view.mask)
+        found = discounted_return(rewards, self.gamma, done=done, mask=view.mask)
+        if self.mistake == "exact":
+            return found * (1 + view.read("action"))
+        if self.mistake == "repeats":
+            return found + torch.rand(())
+        return found
+
+    def _advantages(self, returns, view):
+        if self.mistake == "memory":
+            returns = returns - self.seen
+            self.seen = float(returns.mean()) if self.training else self.seen
+        if self.mistake == "writes":
+            view.rollout["next", "reward"] = view.rollout["next", "reward"] - 1
+        return returns
+
+    def forward(self, tensordict, **options):
+        out = super().forward(tensordict, **options)
+        if self.mistake == "carries_no_gradient":
+            out["advantage"] = out["advantage"] + tensordict["next", "reward"]
+        return out
+
+
+@pytest.mark.parametrize("law", list(LAWS))
+def test_each_law_finds_a_planted_mistake(law):
+    planted = type("Planted", (Planted,), {"mistake": law})
+    with pytest.raises(AssertionError):
+        LAWS[law](planted)
+    LAWS[law](Planted)
+
+
+def test_expected_gradients_are_means_over_what_is_drawn():
+    """All batches weighted: of the plain return that is the exact gradient, of twice it twice."""
+    model = opinionated().double()
+    right = exact_head_gradient(model, "to be")
+    assert torch.equal(right, exact_gradient(model, "to be").policy["boundary_head.projection.weight"].flatten())
+    plain = make_estimator("discounted_return", gamma=1.0)
+    for rows in (1, 2, 3):
+        torch.testing.assert_close(expected_gradient(model, "to be", plain, num_rows=rows), right)
+
+    def twice(rollout):
+        return plain(rollout).update({"advantage": 2 * rollout["advantage"]})
+
+    torch.testing.assert_close(expected_gradient(model, "to be", twice), 2 * right)
+    several = ["to be", "or no"]
+    torch.testing.assert_close(
+        expected_gradient(model, several, plain, num_rows=1), exact_head_gradient(model, several)
+    )
+    message = f"at most {MOST_BATCHES} batches, got 64 boundary strings in 3 rows, 262144"
+    with pytest.raises(ValueError, match=message):
+        expected_gradient(model, "to be, o", plain, num_rows=3)
+
+
+class Early(SpaceByte):
+    """A boundary before a space, which only the byte after it shows."""
+
+    def __init__(self, model):
+        super().__init__()
+
+    def _window(self, states, byte_ids, uniforms):
+        return Segments(torch.nn.functional.pad(spacelike(byte_ids)[:, 1:], (0, 1)))
+
+
+class Counting(Segmenter):
+    """Every third byte of a window; steps count from one more, or rows one after the other."""
+
+    def __init__(self, model, together=False):
+        super().__init__()
+        self.together = together
+
+    def _window(self, states: Tensor, byte_ids: Tensor, uniforms: Tensor | None) -> Segments:
+        place = torch.arange(byte_ids.numel()).view(byte_ids.shape)
+        return Segments((place if self.together else place % byte_ids.shape[1]) % 3 == 0)
+
+    def _step(self, states, byte_ids, state, uniforms):
+        return Segments((state["position"] + 1) % 3 == 0), {}
+
+
+class Leaking(Segmenter):
+    """Boundaries that are known in time, and tokens weighted by what comes later."""
+
+    def __init__(self, model):
+        super().__init__()
+
+    def _window(self, states, byte_ids, uniforms):
+        from rltok_rl.models.mixing import Mixing
+
+        later = states.sum((1, 2))[:, None].expand_as(byte_ids)
+        return Segments(spacelike(byte_ids), mixing=Mixing(receive=1 + later - later.detach()))
+
+    def _step(self, states, byte_ids, state, uniforms):
+        return Segments(spacelike(byte_ids)), {}
+
+
+@pytest.mark.parametrize(
+    ("make", "law"),
+    [(Early, "prefixes"), (Leaking, "gradients"), (Counting, "steps"), (partial(Counting, together=True), "rows")],
+    ids=list(SEGMENTER_LAWS),
+)
+def test_laws_of_segmenters_find_planted_mistakes(make, law):
+    assert law in broken_segmenter_laws(make)
+
+
+def test_what_says_that_it_looks_ahead_need_not_be_streamed():
+    assert "prefixes" not in broken_segmenter_laws(type("Oracle", (Early,), {"looks_ahead": True}))

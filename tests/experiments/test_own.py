@@ -1,0 +1,176 @@
+"""What users wrote, named in a configuration by where it lies: estimators, baselines, segmenters."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+
+import pytest
+import torch
+from rltok_rl.agents.segmenters import load_segmenter, make_segmenter, save_segmenter
+from rltok_rl.experiments.build import make_advantages, make_model, make_trainer
+from rltok_rl.experiments.segmenting import check_segmenter_options
+
+from rltok_rl.functional.baselines import leave_one_out, no_baseline
+from rltok_rl.functional.imports import import_path
+from rltok_rl.objectives import ReturnEstimator
+
+from .configured import QUICK, configured
+
+MODULE = """
+import torch
+from rltok_rl.agents.segmenters import Segmenter, Segments
+from rltok_rl.objectives import ReturnEstimator
+
+class Doubled(ReturnEstimator):
+    def __init__(self, *, gamma, times=2.0, model=None, **options):
+        super().__init__(gamma=gamma, **options)
+        self.times, self.num_lags = times, None if model is None else model.config.num_lags
+
+    def _returns(self, view):
+        return self.times * super()._returns(view)
+
+class Bare(ReturnEstimator):
+    def __init__(self, *, gamma):
+        super().__init__(gamma=gamma)
+
+class Undiscounted(ReturnEstimator):
+    def __init__(self):
+        super().__init__(gamma=1.0)
+
+def half(returns, *, mask=None, process_group=None, share=0.5):
+    return returns * share
+
+def careless(returns):
+    return returns
+
+def no_estimator(gamma):
+    return "leave_one_out"
+
+class Every(Segmenter):
+    def __init__(self, model, every=3):
+        super().__init__()
+        self.every = every
+
+    def _window(self, states, byte_ids, uniforms):
+        return Segments(torch.arange(byte_ids.shape[1]).expand_as(byte_ids) % self.every == 0)
+
+    def _step(self, states, byte_ids, state, uniforms):
+        return Segments(state["position"] % self.every == 0), {}
+
+constant = 1
+
+def no_segmenter(model):
+    return "spacebyte"
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch) -> str:
+    """A module in the working folder, which is not on the path yet."""
+    (tmp_path / "own_things.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if one])
+    yield "own_things"
+    sys.modules.pop("own_things", None)
+
+
+def advantages(*options: str):
+    config = configured(*QUICK, *options)
+    return make_advantages(config, make_model(config, torch.device("cpu")))
+
+
+def test_an_estimator_is_found_and_given_what_it_takes(own):
+    options = [f"estimator.name={own}:Doubled", "estimator.gamma=0.7", "estimator.options.times=3"]
+    made = advantages(*options)
+    kind = importlib.import_module(own).Doubled
+    assert type(made) is kind and made.gamma == 0.7 and made.times == 3 and made.baseline is leave_one_out
+    assert made.num_lags == 8, "the model is handed on where it is asked for"
+    assert advantages(*options, "baseline=none").baseline is no_baseline
+    siblings = advantages(*options, "baseline=siblings").baseline
+    returns = torch.tensor([[1.0], [3.0]])
+    assert siblings(returns, mask=None, process_group=None).tolist() == [[-2.0], [2.0]]
+
+
+def test_a_training_with_an_estimator_of_ones_own_is_that_with_ours(own):
+    """Twice the advantages at half the weight are the same updates, to the last bit."""
+    ours = make_trainer(configured(*QUICK, "loss.policy=0.02"))[0]
+    theirs = make_trainer(configured(*QUICK, f"estimator.name={own}:Doubled", "loss.policy=0.01"))[0]
+    for trainer in (ours, theirs):
+        for _ in range(2):
+            trainer.update()
+    states = [trainer.model.state_dict() for trainer in (ours, theirs)]
+    assert all(torch.equal(weight, states[1][name]) for name, weight in states[0].items())
+
+
+def test_a_baseline_is_found_and_has_its_options(own):
+    made = advantages(f"baseline.name={own}:half", "baseline.options.share=0.25")
+    assert type(made) is ReturnEstimator
+    assert made.baseline(torch.tensor([[8.0]])).item() == 2.0
+    both = advantages(f"baseline.name={own}:half", f"estimator.name={own}:Doubled")
+    assert both.baseline(torch.tensor([[8.0]])).item() == 4.0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["estimator.name=nowhere:Mine"], "a module that is installed or lies in the working folder, got 'nowhere:M"),
+        (["estimator.name=OWN:Double"], "no 'Double' there; did you mean 'Doubled'"),
+        (["estimator.name='own things:Mine'"], "must be a word, or module:Name as Python imports it"),
+        (["estimator.name=OWN:constant"], "must name a class of estimators"),
+        (["estimator.name=OWN:Undiscounted"], "must take gamma, which estimator.gamma is"),
+        (["estimator.name=OWN:Bare"], "baseline must be 'none' with 'own_things:Bare', which takes no baseline"),
+        (["estimator.name=OWN:no_estimator", "baseline=none"], "which makes a str"),
+        (["estimator.name=OWN:Doubled", "estimator.options.span=3"], "unexpected keyword argument 'span'"),
+        (["estimator.name=OWN:Doubled", "baseline=running_mean"], "'running_mean' is an estimator of its own"),
+        (["baseline.name=OWN:careless"], r"must take \(returns, \*, mask, process_group\) and its options"),
+        (["baseline.name=OWN:half", "baseline.options.part=1"], "got an unexpected keyword argument 'part'"),
+        (["baseline.name=OWN:constant"], "baseline.name must name a function"),
+        (["estimator.name=td"], "estimator.name must be one of .* or module:Name of your own, got 'td'"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(own, options, message):
+    with pytest.raises((ValueError, TypeError, ImportError), match=message):
+        advantages(*(one.replace("OWN", own) for one in options))
+
+
+def test_a_module_that_fails_on_its_own_says_so_itself(own, tmp_path):
+    (tmp_path / "fails_on_its_own.py").write_text("import nothing_of_that_name")
+    with pytest.raises(ModuleNotFoundError, match="^No module named 'nothing_of_that_name'"):
+        import_path("estimator.name", "fails_on_its_own:Mine")
+
+
+def test_several_processes_want_an_estimator_that_knows_of_them(own):
+    config = configured(*QUICK, f"estimator.name={own}:Bare", "baseline=none")
+    model = make_model(config, torch.device("cpu"))
+    assert make_advantages(config, model).gamma == config.estimator.gamma
+    with pytest.raises(ValueError, match="must take process_group to be trained with in several processes"):
+        make_advantages(config, model, process_group=object())
+
+
+def test_a_segmenter_trains_is_saved_and_draws_the_same(own, tmp_path):
+    config = configured(*QUICK, f"segmenter.name={own}:Every", "segmenter.options.every=4")
+    check_segmenter_options(config)
+    trainer, _ = make_trainer(config)
+    assert trainer.update()["rate"] == 0.25 and type(trainer.segmenter).__name__ == "Every"
+    save_segmenter(tmp_path / "m", trainer.segmenter, trainer.model, name=f"{own}:Every", options={"every": 4})
+    loaded = load_segmenter(tmp_path / "m", trainer.model)
+    states, byte_ids = torch.zeros(1, 9, 64), torch.zeros(1, 9, dtype=torch.int64)
+    assert loaded(states, byte_ids).boundaries.int().tolist() == [[1, 0, 0, 0, 1, 0, 0, 0, 1]]
+
+
+def test_segmenters_that_do_not_fit_are_refused_by_name(own):
+    refused = {
+        f"{own}:Ever": "no 'Ever' there; did you mean 'Every'",
+        f"{own}:half": "must name what takes (model, **options) and makes a segmenter",
+        f"{own}:no_segmenter": "name must be of a segmenter, got 'own_things:no_segmenter', which makes a str",
+        "bytes": "or module:Name of your own, got 'bytes'",
+    }
+    model = make_model(configured(*QUICK), torch.device("cpu"))
+    for name, message in refused.items():
+        with pytest.raises((ValueError, TypeError), match=re.escape(message)):
+            make_segmenter(name, model)
+    config = configured(*QUICK, f"segmenter.name={own}:Every", "segmenter.options.stride=4")
+    with pytest.raises(ValueError, match=r"segmenter.options of 'own_things:Every' must be among \['every'\], got"):
+        check_segmenter_options(config)

@@ -159,6 +159,39 @@ def test_a_character_has_the_colour_of_its_last_byte_and_bars_where_boundaries_a
     )
 
 
+CONTRAST = """(() => {
+  const pixel = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+  const luminance = (...layers) => {
+    for (const colour of layers) { pixel.fillStyle = colour; pixel.fillRect(0, 0, 1, 1); }
+    const [r, g, b] = [...pixel.getImageData(0, 0, 1, 1).data].map(x => x / 255)
+      .map(x => x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const paper = getComputedStyle(document.body).backgroundColor;
+  return [...document.querySelectorAll("#text span")].map(span => {
+    const behind = luminance(paper, getComputedStyle(span).backgroundColor);
+    const sign = getComputedStyle(span, span.classList.contains("sign") ? "::before" : null);
+    const ink = luminance(paper, sign.color);
+    return sign.opacity * (Math.max(ink, behind) + 0.05) / (Math.min(ink, behind) + 0.05);
+  });
+})()"""
+
+
+def test_escapes_and_signs_can_be_read_on_every_colour(opened):
+    """Pale letters on paper would be lost on a full colour: 4.5 to 1, as the browser mixes it, in both themes."""
+    text = b"\xff\n\ta" * 60
+    shares = np.linspace(0, 1, len(text))
+    numbers = {"probability": shares, "reward": 2 * shares - 1, "final_bits": shares}
+    view = TextView("colours", text, [Segmented("a", [Look("now", np.arange(len(text)) % 5 == 0, (), None, numbers)])])
+    browser = opened(view)
+    for theme in ("light", "dark"):
+        browser.prefer(theme)
+        for key in "ptrb":
+            browser.press(key)
+            found = browser.run(CONTRAST)
+            assert len(found) == len(text) and min(found) >= 4.5, (theme, key, min(found))
+
+
 def test_keys_move_by_bytes_and_by_boundaries(opened):
     browser = opened(plain_view())
     browser.run("document.getElementById('text').focus()")

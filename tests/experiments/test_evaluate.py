@@ -120,6 +120,14 @@ def test_bytes_that_are_no_utf8_are_measured(folder, tmp_path, capsys):
     assert told([folder, tmp_path / "bytes"], capsys)["bytes"] == 10
 
 
+def test_what_has_no_figure_has_a_dash(folder, tmp_path, capsys):
+    (tmp_path / "dots").write_bytes(b"...... !!!")
+    assert told([folder, tmp_path / "dots"], capsys)["word_edges"]["any"]["covered"] is None
+    evaluate.main([folder, str(tmp_path / "dots")])
+    shown = capsys.readouterr().out
+    assert "nan" not in shown and [line.split()[-1] for line in shown.splitlines()[-4:]] == ["-"] * 4
+
+
 def test_what_takes_long_tells_how_far_it_is(folder, file, capsys, monkeypatch):
     evaluate.main([folder, file])
     assert capsys.readouterr().err == ""

@@ -86,9 +86,12 @@ def test_a_page_holds_the_figures_of_a_reading(models, file, tmp_path, capsys):
     detail = read_detail(model, TEXT, context=16, gamma=0.5, generator=torch.Generator().manual_seed(4))
     assert set(look["numbers"]) == NUMBERS
     for name, expected in (
+        ("probability", detail.probabilities),
+        ("early_bits", detail.early_bits),
+        ("final_bits", detail.final_bits),
+        ("reward", detail.rewards),
         ("return", detail.returns),
         ("advantage", detail.advantages),
-        ("final_bits", detail.final_bits),
     ):
         np.testing.assert_allclose(unpack_numbers(look["numbers"][name]), expected.numpy(), atol=1e-3, err_msg=name)
     figures = summarise(read_text(model, TEXT, context=16, generator=torch.Generator().manual_seed(4)))

@@ -143,6 +143,8 @@ def test_a_run_without_a_model_is_told_from_a_folder_that_is_none(tmp_path, file
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml").write_text("data:\n  num_steps: 32\n")
     assert "is a run without a model yet; it is written when the run ends" in refused([tmp_path / "run", file], capsys)
+    (tmp_path / "run" / "summary.json").write_text("{}")  # as results are kept
+    assert f"{tmp_path / 'run'} is a run whose model was left out" in refused([tmp_path / "run", file], capsys)
 
 
 def test_a_model_of_other_ids_is_refused(model, file, tmp_path, capsys):

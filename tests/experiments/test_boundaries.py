@@ -111,6 +111,9 @@ def test_greedy_models_are_their_own_second_draw(folders, file, capsys):
     assert found["kappa"][0][0] == found["correlation"][1][1] == 1.0
     expected = cohen_kappa(drawn[0].boundaries, drawn[1].boundaries, drawn[0].counted)
     assert found["kappa"][0][1] == pytest.approx(expected)
+    near = figures_of([*folders[:2], "--text", file, "--greedy", "--tolerance", "2"], capsys)["agreement"]
+    given = (drawn[0].boundaries, drawn[1].boundaries, drawn[0].counted)
+    assert near["f1"][0][1] == pytest.approx(boundary_match(*given, tolerance=2).f1) != found["f1"][0][1]
 
 
 def test_a_run_brings_its_text_and_the_text_of_its_tokenizer(tmp_path, folders, capsys):

@@ -76,6 +76,13 @@ def test_looks_are_taken_before_during_and_after(finished):
     assert marked.count("|") - lines[-1]["text"].count("|") == lines[-1]["boundaries"].count("1")
 
 
+def test_a_picture_of_a_run_is_of_its_last_look(finished):
+    run = read_run(finished)
+    shown, last = comparison.marked_text("mine", run), run.looks[-1]
+    assert list(shown.probabilities) == list(last["probabilities"]) != list(run.looks[0]["probabilities"])
+    assert shown.note.startswith(f"{last['held_out_bits_per_byte']:.3f} bits per byte, ")
+
+
 def test_alarms_reach_the_log_and_the_report(finished):
     lines = [json.loads(line) for line in (finished / "alarms.log").read_text().splitlines()]
     assert lines[0]["update"] == 2 and "the policy has stopped exploring" in lines[0]["warning"]
@@ -87,6 +94,8 @@ def test_a_report_says_what_was_trained_and_what_came_of_it(finished):
     assert "Finished: 8 updates, 1.02 kB of 1.02 kB." in page
     assert f"{summary['held_out_bits_per_byte']:.3f} ± {summary['held_out_standard_error']:.3f}" in page
     assert f"{summary['held_out_rate']:.3f} (0.2)" in page
+    worth = f"{summary['held_out_early_bits_per_byte'] - summary['held_out_bits_per_byte']:.3f}"
+    assert f"| what tokens are worth (early exit less whole model) | {worth} |" in page and worth.strip("-") != "0.000"
     assert f"{json.loads((finished / 'model.json').read_text())['parameters']:,}" in page
     wanted = [
         "`tiny`",

@@ -103,7 +103,9 @@ def load_model(parser: argparse.ArgumentParser, options: argparse.Namespace) -> 
         parser.error(f"argument --device: {options.device!r} cannot be used: {str(error).splitlines()[0]}")
     run = Path(options.model)
     if (run / "config.yaml").is_file() and not any((run / at / "config.json").is_file() for at in ("", "model")):
-        parser.error(f"argument MODEL: {options.model} is a run without a model yet; it is written when the run ends")
+        ended = (run / "summary.json").is_file()
+        why = "whose model was left out" if ended else "without a model yet; it is written when the run ends"
+        parser.error(f"argument MODEL: {options.model} is a run {why}")
     try:
         return UNet.from_pretrained(options.model, device=device)
     except (OSError, ValueError, TypeError) as error:

@@ -181,12 +181,14 @@ def main(arguments: list[str] | None = None) -> int:
     source, run = find_run(parser, options)
     named, texts = find_texts(parser, one_model(options, source), run)
     drawers, tokenizers = find_drawers(parser, options), find_tokenizers(parser, options, run)
+    shifts = list(SHIFTS) if options.shift is None else list(dict.fromkeys(options.shift))
+    gap = 1 + options.tolerance + max(map(abs, shifts))  # so that no boundary is moved or paired into another text
     generator = torch.Generator(options.device).manual_seed(options.seed)
     on_cpu = torch.Generator().manual_seed(options.seed)  # of rules
 
     def drawn_by(drawer: Drawer) -> DrawnTexts:
         numbers = on_cpu if drawer.model is None else generator
-        return join_texts([drawer.draw(text, numbers) for text in texts], gap=1 + options.tolerance)
+        return join_texts([drawer.draw(text, numbers) for text in texts], gap=gap)
 
     drawn = {name: drawn_by(drawer) for name, drawer in drawers.items()}
     own = {name: boundary_figures(one) for name, one in drawn.items()}
@@ -197,7 +199,6 @@ def main(arguments: list[str] | None = None) -> int:
     rules = find_references(parser, options, model, tokenizers, rate)
     references = {name: Drawer(None, rule, options) for name, rule in rules.items()}
     beside = {name: drawn_by(drawer) for name, drawer in references.items()}
-    shifts = list(SHIFTS) if options.shift is None else list(dict.fromkeys(options.shift))
     for name, one in drawn.items():
         own[name]["against"] = compare(one, beside, shifts=[0] if several else shifts, tolerance=options.tolerance)
     figures: dict[str, Any] = {"text": named, "tolerance": options.tolerance, "models": own}

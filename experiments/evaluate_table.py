@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-_NAMES = {"last_letter": "last letter", "space": "space after", "first_letter": "first letter", "any": "any of these"}
+from rltok_rl.experiments.boundary_tables import EDGES, number
 
 
 def table(figures: dict[str, Any]) -> str:
@@ -26,8 +26,8 @@ def table(figures: dict[str, Any]) -> str:
         f"{'boundaries at':<18}{'share':>8}{'chance':>9}{'ratio':>8}{'places taken':>15}",
     ]
     for name, edge in figures["word_edges"].items():
-        beside = f"{edge['chance']:>9.3f}{edge['lift']:>8.2f}{edge['covered']:>15.3f}"
-        lines.append(f"  {_NAMES[name]:<16}{edge['share']:>8.3f}{beside}")
+        beside = f"{edge['chance']:>9.3f}{number(edge['lift'], 2):>8}{number(edge['covered'], 3):>15}"
+        lines.append(f"  {EDGES[name]:<16}{number(edge['share'], 3):>8}{beside}")
     return "\n".join(lines)
 
 

@@ -193,7 +193,7 @@ def main(arguments: list[str] | None = None) -> int:
         text = page(options.results, options.out.parent)
         options.out.parent.mkdir(parents=True, exist_ok=True)
         replace_text(options.out, text)
-    except (FileNotFoundError, ValueError) as error:
+    except (OSError, ValueError) as error:
         print(f"rltok leaderboard: {error}", file=sys.stderr)
         return 2
     print(options.out)

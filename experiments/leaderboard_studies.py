@@ -7,6 +7,7 @@ import math
 import os
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
 from rltok_rl.experiments.comparable import within_one_error
 from rltok_rl.experiments.comparison import with_error
@@ -61,21 +62,26 @@ def estimators(path: Path, beside: Path) -> str:
         beside: folder of the page, for links.
     """
     found = json.loads(path.read_text())
-    rows = sorted(found["real"]["table"], key=lambda row: -row["per_cost"])
+    # What is less than two standard errors from nothing has no place among the others, and stands at the end.
+    rows = sorted(found["real"]["table"], key=lambda row: (_lost(row), -row["per_cost"]))
     strong = within_one_error([(-row["per_cost"], row["error"] / row["cost"]) for row in rows])
     body = []
     for n, row in enumerate(rows):
-        lost = row["ratio"] < 2 * row["error"]
         value = f"{number(row['per_cost'])} ± {number(row['error'] / row['cost'], 2)}"
-        shown = "lost in noise" if lost else f"**{value}**" if n in strong else value
+        shown = "lost in noise" if _lost(row) else f"**{value}**" if n in strong else value
         body.append([f"`{row['name']}`", MEANING.get(row["name"], ""), shown, number(row["cost"])])
     header = ["estimator", "", "signal to noise at equal cost", "cost of an update"]
     parts = [
         f"## Estimators of the policy gradient, gamma {found['options']['gamma']:g}\n\n`{found['command']}`",
         _more(path.with_name("estimators.md"), beside),
         markdown(header, body),
+        "Lost in noise: less than two standard errors from nothing.",
     ]
     return "\n\n".join(parts)
+
+
+def _lost(row: dict[str, Any]) -> bool:
+    return bool(row["ratio"] < 2 * row["error"])
 
 
 def _more(path: Path, beside: Path) -> str:

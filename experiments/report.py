@@ -240,7 +240,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(write_page(folder, formats=formats) if of_systems else write_report(folder, formats=formats))
         if options.out is not None:
             print(write_comparison(options.runs, options.out, formats=formats))
-    except (FileNotFoundError, ValueError) as error:
+    except (OSError, ValueError) as error:
         print(f"rltok report: {error}", file=sys.stderr)
         return 2
     return 0

@@ -15,6 +15,9 @@ from rltok_rl.training.lines import read_lines
 from rltok_rl.training.progress import read_table
 from rltok_rl.training.record import read_starts
 
+BY_TEXT = ("spacebyte", "whitespace")
+"""Segmenters that aim at no rate."""
+
 
 @dataclass(frozen=True)
 class RunFolder:
@@ -48,8 +51,9 @@ class RunFolder:
 
     @property
     def target_rate(self) -> float | None:
-        """Boundaries per byte that were aimed at."""
-        return self.model.get("target_rate")
+        """Boundaries per byte that were aimed at; None where the text alone decides."""
+        by_text = self.option("segmenter.name") in BY_TEXT  # older versions noted what the model had in its place
+        return None if by_text else self.model.get("target_rate")
 
     @property
     def bytes_done(self) -> int:

@@ -48,7 +48,7 @@ class Shown:
         """Bytes that have been read, of how many."""
         if self.bar is None:
             self.bar = Progress(total)
-            self.bar.say(f"{self.name}: {self.examples:,} examples")
+            self.bar.say(f"{self.name}: {self.examples:,} example{'' if self.examples == 1 else 's'}")
             self.bar.shown = time.perf_counter()  # nothing is known yet
         else:
             self.bar.show({}, done)
@@ -149,7 +149,8 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"\nboundaries: {how['boundaries']}, draws: {options.samples}, bytes read at most: {context:,}")
     for name, figures in found.items():
         if figures["cut"]:
-            print(f"{name}: the contexts of {figures['cut']:,} examples were cut; --context reads more")
+            cut = f"{figures['cut']:,} of {figures['examples']:,} examples"
+            print(f"{name}: contexts of {cut} were cut; --context reads more")
     return 0
 
 

@@ -37,7 +37,7 @@ def join_texts(drawn: Sequence[Segmentation], *, gap: int = 1) -> DrawnTexts:
 
     Args:
         drawn: texts with their boundaries; one has 2 bytes at least.
-        gap: bytes between texts: more than boundaries of one text may lie from their partners
+        gap: bytes between texts: more than boundaries of one text may be moved and lie from their partners
             (:func:`~rltok_rl.evaluation.matching.boundary_match`).
 
     Example:

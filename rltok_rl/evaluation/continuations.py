@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from rltok_rl.agents.segmenters import Segmenter, read_window
+from rltok_rl.evaluation.reading import check_rate
 from rltok_rl.functional.numbers import check_count
 from rltok_rl.models import UNet
 
@@ -271,9 +272,6 @@ def check_drawing(samples: int, greedy: bool, segmenter: Segmenter | None, targe
     if check_count("samples", samples) > 1 and not at_random:
         how = "greedy boundaries" if segmenter is None else type(segmenter).__name__
         raise ValueError(f"samples must be 1 where nothing is drawn at random, got {samples} with {how}")
-    if segmenter is None:
-        return
-    if greedy and segmenter.draws_at_random:
+    if greedy and segmenter is not None and segmenter.draws_at_random:
         raise ValueError(f"greedy belongs to the model's own policy, got it with {type(segmenter).__name__}")
-    if target_rate is not None:
-        raise ValueError(f"target_rate belongs to the model's own policy, got it with {type(segmenter).__name__}")
+    check_rate(segmenter, target_rate)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from rltok_rl.agents.segmenters import Segmenter, read_window
-from rltok_rl.evaluation.reading import BATCH_BYTES
+from rltok_rl.evaluation.reading import BATCH_BYTES, check_rate
 from rltok_rl.evaluation.windows import cut_windows
 from rltok_rl.functional.baselines import BASELINES
 from rltok_rl.functional.likelihood import byte_log_prob
@@ -122,8 +122,7 @@ def read_detail(
     at_random = segmenter is None or segmenter.draws_at_random
     if greedy and segmenter is not None and at_random:
         raise ValueError(f"greedy belongs to the model's own policy, got it with {type(segmenter).__name__}")
-    if target_rate is not None and segmenter is not None:
-        raise ValueError(f"target_rate belongs to the model's own policy, got it with {type(segmenter).__name__}")
+    check_rate(segmenter, target_rate)
     rows = check_count("draws", draws, minimum=2) if at_random and estimator in COMPARING else 1
     byte_ids = text_to_ids(text)  # [N]
     windows = cut_windows(len(byte_ids), context)

@@ -141,5 +141,9 @@ def test_what_is_refused(model):
         read_detail(model, TEXT, **options, draws=1)
     with pytest.raises(ValueError, match=r"gamma must lie in \[0, 1\], got 2"):
         read_detail(model, TEXT, context=16, gamma=2)
+    for name, given in (("spacebyte", {"target_rate": 0.2}), ("bernoulli", {"greedy": True})):
+        (option,) = given
+        with pytest.raises(ValueError, match=f"{option} belongs to the model's own policy, got it with"):
+            read_detail(model, TEXT, **options, **given, segmenter=make_segmenter(name, model))
     with pytest.raises(ValueError, match="num_bytes must be .*2, got 1"):
         read_detail(model, "a", **options)

@@ -11,6 +11,7 @@ from rltok_rl.agents.segmenters import make_segmenter
 
 from rltok_rl.evaluation import marginal_nats, particle_nats, particles, read_samples
 from rltok_rl.evaluation.particles import effective_number, systematic_resampling
+from rltok_rl.evaluation.windows import Windows
 from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.functional.text import text_to_ids
 from rltok_rl.models import UNet, preset
@@ -88,6 +89,67 @@ def test_batches_and_chunks_change_nothing(model, monkeypatch):
     torch.testing.assert_close(
         particle_nats(model, TEXTS[1:], generator=generator(), **options), whole, atol=1e-4, rtol=0
     )
+
+
+class Remembering:
+    """In a stepper's place: what it predicts depends on all boundaries of a row, in a way that is quick to tell."""
+
+    def __init__(self, num_rows: int) -> None:
+        self.model = UNet(preset("tiny"))  # for its device alone
+        self.drawn: list[tuple[int, ...]] = [()] * num_rows
+
+    @staticmethod
+    def chance(drawn: tuple[int, ...]) -> float:
+        """Of a boundary after these."""
+        return 0.25 + 0.5 * (sum(drawn) % 2)
+
+    @staticmethod
+    def log_probs(drawn: tuple[int, ...]) -> torch.Tensor:
+        """[256] of the next byte, after these."""
+        seed = sum(a << place for place, a in enumerate(drawn)) + 1000 * len(drawn)
+        return (3 * torch.randn(256, generator=generator(seed))).log_softmax(-1)
+
+    def step(self, byte_ids, uniforms):
+        chances = [self.chance(drawn) for drawn in self.drawn]
+        found = [u < chance for u, chance in zip(uniforms.tolist(), chances, strict=True)]
+        self.drawn = [(*drawn, int(a)) for drawn, a in zip(self.drawn, found, strict=True)]
+        return torch.stack([self.log_probs(drawn) for drawn in self.drawn]), None, None
+
+    def take(self, rows):
+        self.drawn = [self.drawn[row] for row in rows.tolist()]
+
+
+@pytest.mark.parametrize("every", [2, 3])
+def test_a_filter_is_its_definition(monkeypatch, every):
+    """One window at a time, particle by particle, in the words of the docstring."""
+    monkeypatch.setattr(particles, "EVERY", every)
+    text = torch.randint(256, (40,), generator=generator())
+    windows = Windows(torch.tensor([0, 11, 20]), torch.tensor([1, 15, 21]), torch.tensor([13, 24, 33]))  # 12 bytes each
+    count, length = 4, 12
+    uniforms = torch.rand(3, length * count + (length - 1) // every, generator=generator(1))
+    found = particles._filter(Remembering(3 * count), text, windows, uniforms, count)
+    branched = kept = 0
+    for window, (start, first) in enumerate(zip(windows.start.tolist(), windows.first.tolist(), strict=True)):
+        numbers = uniforms[window].tolist()
+        drawn: list[tuple[int, ...]] = [()] * count
+        weights, cost = [1.0] * count, 0.0
+        for t in range(length):
+            for j in range(count):
+                drawn[j] = (*drawn[j], int(numbers[t * count + j] < Remembering.chance(drawn[j])))
+                if start + t + 1 >= first:
+                    weights[j] *= math.exp(Remembering.log_probs(drawn[j])[text[start + t + 1]])
+            if (t + 1) % every or t + 1 == length:
+                continue
+            if sum(weights) ** 2 / sum(w * w for w in weights) >= count / 2:
+                kept += 1
+                continue
+            branched += 1
+            cost -= math.log(sum(weights) / count)
+            marks = [(numbers[length * count + t // every] + k) / count * sum(weights) for k in range(count)]
+            drawn = [drawn[next(j for j in range(count) if sum(weights[: j + 1]) > mark)] for mark in marks]
+            weights = [1.0] * count
+        assert found[window].item() == pytest.approx(cost - math.log(sum(weights) / count), rel=1e-5)
+    assert branched > 3 and kept > 1
 
 
 def test_particles_bound_more_tightly_than_draws_apart(model):

@@ -64,6 +64,15 @@ def test_figures_are_those_of_the_functions(folders, file, capsys):
     assert len(against["spacebyte"]) == 3 and "agreement" not in found
 
 
+@pytest.mark.parametrize("shift", [-4, 4])
+def test_references_are_not_moved_into_another_text(folders, capsys, monkeypatch, shift):
+    """Four bytes away from each space lies nothing of its own text, but something of the other one."""
+    monkeypatch.setattr(boundaries, "find_texts", lambda *_: ("two", [b"abc d", b"a bcd"]))
+    found = figures_of([folders[0], "--text", "two", "--against", "whitespace", "--shift", shift], capsys)
+    ((row,),) = found["models"][folders[0]]["against"].values()
+    assert row["recall"] is None  # no boundary of the reference is left
+
+
 def test_a_page_can_be_read(folders, file, capsys):
     assert boundaries.main([folders[0], "--text", file, "--tolerance", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -102,6 +111,9 @@ def test_greedy_models_are_their_own_second_draw(folders, file, capsys):
     assert found["kappa"][0][0] == found["correlation"][1][1] == 1.0
     expected = cohen_kappa(drawn[0].boundaries, drawn[1].boundaries, drawn[0].counted)
     assert found["kappa"][0][1] == pytest.approx(expected)
+    near = figures_of([*folders[:2], "--text", file, "--greedy", "--tolerance", "2"], capsys)["agreement"]
+    given = (drawn[0].boundaries, drawn[1].boundaries, drawn[0].counted)
+    assert near["f1"][0][1] == pytest.approx(boundary_match(*given, tolerance=2).f1) != found["f1"][0][1]
 
 
 def test_a_run_brings_its_text_and_the_text_of_its_tokenizer(tmp_path, folders, capsys):

@@ -122,6 +122,14 @@ def test_bytes_that_are_no_utf8_are_measured(folder, tmp_path, capsys):
     assert told([folder, tmp_path / "bytes"], capsys)["bytes"] == 10
 
 
+def test_what_has_no_figure_has_a_dash(folder, tmp_path, capsys):
+    (tmp_path / "dots").write_bytes(b"...... !!!")
+    assert told([folder, tmp_path / "dots"], capsys)["word_edges"]["any"]["covered"] is None
+    evaluate.main([folder, str(tmp_path / "dots")])
+    shown = capsys.readouterr().out
+    assert "nan" not in shown and [line.split()[-1] for line in shown.splitlines()[-4:]] == ["-"] * 4
+
+
 def test_what_takes_long_tells_how_far_it_is(folder, file, capsys, monkeypatch):
     evaluate.main([folder, file])
     assert capsys.readouterr().err == ""
@@ -137,6 +145,8 @@ def test_a_run_without_a_model_is_told_from_a_folder_that_is_none(tmp_path, file
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml").write_text("data:\n  num_steps: 32\n")
     assert "is a run without a model yet; it is written when the run ends" in refused([tmp_path / "run", file], capsys)
+    (tmp_path / "run" / "summary.json").write_text("{}")  # as results are kept
+    assert f"{tmp_path / 'run'} is a run whose model was left out" in refused([tmp_path / "run", file], capsys)
 
 
 def test_a_model_of_other_ids_is_refused(model, file, tmp_path, capsys):

@@ -105,6 +105,9 @@ def test_the_command_writes_the_same_bytes_again(tmp_path, capsys):
     assert b"[learned](../results/learned/report.md)" in first
     assert leaderboard.main(["--results", str(tmp_path / "nothing")]) == 2
     assert "--results must be a folder of results, got " in capsys.readouterr().err
+    (tmp_path / "file").touch()  # where a folder would have to be
+    assert leaderboard.main([*arguments[:2], "--out", str(tmp_path / "file" / "page.md")]) == 2
+    assert "rltok leaderboard: " in capsys.readouterr().err
     (tmp_path / "results" / "learned" / "summary.json").write_text("{")
     assert leaderboard.main(arguments) == 2
     assert "summary.json cannot be read" in capsys.readouterr().err
@@ -116,3 +119,7 @@ def test_studies_have_a_table(tmp_path, name):
     shutil.copy(RESULTS / name / f"{name}.json", tmp_path / name / f"{name}.json")
     ((_, rows),) = sections(leaderboard.page(tmp_path, tmp_path)).items()
     assert len(rows) >= 10 and sum("**" in cell for row in rows for cell in row) >= 1
+    if name == "estimators":
+        told = [row[2].strip("*").partition(" ")[0] for row in rows]
+        known = [float(value) for value in told if value != "lost"]
+        assert known == sorted(known, reverse=True) and set(told[len(known) :]) == {"lost"}

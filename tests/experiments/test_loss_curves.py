@@ -59,6 +59,7 @@ def test_every_update_and_every_look_is_a_line(run, older, tmp_path):
         assert float(last["padded_flops"]) > float(last["flops"]) and int(last["bytes"]) == 512
     assert float(held[-1]["bits_per_byte"]) == summary["held_out_bits_per_byte"]
     assert trained[0]["standard_error"] == "" and held[0]["flops"] == "0.0"
+    assert [float(line["standard_error"]) for line in held] == [look["held_out_standard_error"] for look in looks]
     old = [line for line in lines if line["run"] == "older"]
     assert len(old) == 4 and {line["padded_flops"] for line in old} == {""}
     assert [line["flops"] for line in old] == [line["flops"] for line in trained]

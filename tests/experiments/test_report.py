@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from rltok_rl.experiments import build, comparison, report, train
+from rltok_rl.experiments.comparable import within_one_error
 from rltok_rl.experiments.run_folder import read_run
 
 from ..test_project_text import machine_paths
@@ -75,6 +76,13 @@ def test_looks_are_taken_before_during_and_after(finished):
     assert marked.count("|") - lines[-1]["text"].count("|") == lines[-1]["boundaries"].count("1")
 
 
+def test_a_picture_of_a_run_is_of_its_last_look(finished):
+    run = read_run(finished)
+    shown, last = comparison.marked_text("mine", run), run.looks[-1]
+    assert list(shown.probabilities) == list(last["probabilities"]) != list(run.looks[0]["probabilities"])
+    assert shown.note.startswith(f"{last['held_out_bits_per_byte']:.3f} bits per byte, ")
+
+
 def test_alarms_reach_the_log_and_the_report(finished):
     lines = [json.loads(line) for line in (finished / "alarms.log").read_text().splitlines()]
     assert lines[0]["update"] == 2 and "the policy has stopped exploring" in lines[0]["warning"]
@@ -86,6 +94,8 @@ def test_a_report_says_what_was_trained_and_what_came_of_it(finished):
     assert "Finished: 8 updates, 1.02 kB of 1.02 kB." in page
     assert f"{summary['held_out_bits_per_byte']:.3f} ± {summary['held_out_standard_error']:.3f}" in page
     assert f"{summary['held_out_rate']:.3f} (0.2)" in page
+    worth = f"{summary['held_out_early_bits_per_byte'] - summary['held_out_bits_per_byte']:.3f}"
+    assert f"| what tokens are worth (early exit less whole model) | {worth} |" in page and worth.strip("-") != "0.000"
     assert f"{json.loads((finished / 'model.json').read_text())['parameters']:,}" in page
     wanted = [
         "`tiny`",
@@ -189,6 +199,22 @@ def test_the_best_is_bold_with_all_within_one_standard_error_of_it(bare, tmp_pat
     assert "An asterisk marks boundaries that depend on bytes to come" in page
 
 
+def test_without_an_error_the_best_alone_is_bold():
+    assert within_one_error([(2.1, 0.5), (2.0, None), (2.0, 0.1), (None, None)]) == {1, 2}
+    by_the_error_of_the_best = [(2.25, 0.0), (2.0, 0.25), (2.5, 9.0)]
+    assert within_one_error(by_the_error_of_the_best) == {0, 1}
+    assert within_one_error([(None, None)]) == within_one_error([]) == set()
+
+
+def test_what_the_text_alone_decides_has_no_target(bare):
+    """Also in runs of versions that noted the model's own rate for it."""
+    folder = bare("mine")
+    assert read_run(folder).target_rate == 0.2
+    edit(folder, "config.yaml", (r"(segmenter:\n  name: )learned", r"\1spacebyte"))
+    assert read_run(folder).target_rate is None
+    assert re.search(r"\| rate \(target\) \| [0-9.]+ \(-\) \|", report.write_report(folder).read_text())
+
+
 def test_runs_on_different_texts_are_not_compared(bare, tmp_path, monkeypatch):
     monkeypatch.setattr(comparison, "draw_texts", lambda *_: pytest.fail("one picture of two texts"))
     one, other, third = (bare(name) for name in ("one", "other", "third"))
@@ -247,5 +273,8 @@ def test_the_command_refuses_what_it_cannot_do(finished, tmp_path, capsys):
         with pytest.raises(SystemExit):
             report.main(arguments)
         assert "give it with several runs, and only then" in capsys.readouterr().err
+    (tmp_path / "file").touch()  # where a folder would have to be
+    assert report.main([str(finished), str(finished), "--out", str(tmp_path / "file")]) == 2
+    assert "rltok report: " in capsys.readouterr().err
     both = [str(finished), str(finished), "--out", str(tmp_path / "both")]
     assert report.main(both) == 0 and (tmp_path / "both" / "report.md").is_file()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import torch
-from rltok_rl.experiments import evaluate, generate, segment
+from rltok_rl.experiments import boundaries, evaluate, generate, segment, tasks, view
 from rltok_rl.experiments.build import make_trainer
 
 from rltok_rl import UNet, preset
+from rltok_rl.evaluation.choices import choice_figures, score_examples
+from rltok_rl.evaluation.tasks import read_task
 
 from .configured import QUICK, configured
 
@@ -72,6 +75,26 @@ def test_commands_draw_boundaries_at_a_rate(folder, file, capsys):
         assert figures["target_rate"] == float(rate)
         drawn = (lines.count("|") / len(TEXT), figures["rate"], rest[end:].count("|") / (len(TEXT) + 200))
         assert drawn == pytest.approx([float(rate)] * 3, abs=0.1)
+
+
+def test_commands_that_judge_a_model_judge_it_at_a_rate(folder, file, tmp_path, capsys):
+    """Where boundaries lie, what a page shows, and what an answer costs."""
+    model, rate = UNet.from_pretrained(folder), 0.7
+    (tmp_path / "piqa.jsonl").write_text(json.dumps({"goal": TEXT, "sol1": "Be.", "sol2": "Be not.", "label": 0}))
+    page = tmp_path / "page.html"
+    boundaries.main([folder, "--text", file, "--rate", str(rate), "--json"])
+    found = json.loads(capsys.readouterr().out)["models"][folder]
+    assert found["rate"] == pytest.approx(rate, abs=0.1)
+    assert view.main([folder, file, "--rate", str(rate), "--out", str(page)]) == 0
+    (drawn,) = re.findall(r'"figures":\{[^}]*"rate":([0-9.]+)', page.read_text())
+    assert float(drawn) == pytest.approx(rate, abs=0.1)
+    capsys.readouterr()
+    tasks.main([folder, "piqa", "--data", str(tmp_path), "--rate", str(rate), "--json"])
+    bits = json.loads(capsys.readouterr().out)["tasks"]["piqa"]["bits_per_byte"]
+    scores = score_examples(model, read_task("piqa", tmp_path), context_bytes=256, target_rate=rate)
+    assert bits == choice_figures(read_task("piqa", tmp_path), scores)["bits_per_byte"]
+    other = score_examples(model, read_task("piqa", tmp_path), context_bytes=256)
+    assert not torch.equal(scores.log_likelihood, other.log_likelihood)
 
 
 @pytest.mark.parametrize("command", [segment, evaluate, generate])

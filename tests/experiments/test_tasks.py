@@ -68,7 +68,7 @@ def test_the_table_has_errors_and_says_what_was_cut(folder, capsys):
     assert piqa.startswith("piqa") and piqa.count("±") == 4 and piqa.endswith("0.500")
     assert lambada.split()[:2] == ["lambada_openai", "2"] and lambada.count("±") == 2 and lambada.endswith("-")
     assert "boundaries: greedy, draws: 1, bytes read at most: 20" in rest
-    assert "piqa: the contexts of 3 examples were cut; --context reads more" in rest
+    assert "piqa: contexts of 3 of 3 examples were cut; --context reads more" in rest
     assert "piqa: 3 examples" in shown.err and "100%" in shown.err and "left" in shown.err
 
 

@@ -75,7 +75,8 @@ def refused(capsys, *arguments) -> str:
 
 def test_a_page_holds_the_figures_of_a_reading(models, file, tmp_path, capsys):
     content = shown(
-        models / "learned", file, "--seed", 4, "--context", 16, "--gamma", 0.5, out=tmp_path / "a/page.html"
+        *(models / "learned", file, "--seed", 4, "--context", 16, "--gamma", 0.5, "--draws", 3),
+        out=tmp_path / "a/page.html",
     )
     assert re.match(r".*page.html: 0\.0\d MB, 1 text, .* s; open it in any browser", capsys.readouterr().out)
     (text,) = content["texts"]
@@ -83,12 +84,15 @@ def test_a_page_holds_the_figures_of_a_reading(models, file, tmp_path, capsys):
     (learned,) = text["segmenters"]
     (look,) = learned["looks"]
     model = UNet.from_pretrained(models / "learned")
-    detail = read_detail(model, TEXT, context=16, gamma=0.5, generator=torch.Generator().manual_seed(4))
+    detail = read_detail(model, TEXT, context=16, gamma=0.5, draws=3, generator=torch.Generator().manual_seed(4))
     assert set(look["numbers"]) == NUMBERS
     for name, expected in (
+        ("probability", detail.probabilities),
+        ("early_bits", detail.early_bits),
+        ("final_bits", detail.final_bits),
+        ("reward", detail.rewards),
         ("return", detail.returns),
         ("advantage", detail.advantages),
-        ("final_bits", detail.final_bits),
     ):
         np.testing.assert_allclose(unpack_numbers(look["numbers"][name]), expected.numpy(), atol=1e-3, err_msg=name)
     figures = summarise(read_text(model, TEXT, context=16, generator=torch.Generator().manual_seed(4)))
@@ -96,7 +100,7 @@ def test_a_page_holds_the_figures_of_a_reading(models, file, tmp_path, capsys):
     assert look["figures"] == {name: pytest.approx(of_one_text[name]) for name in look["figures"]}
     assert learned["about"] == (
         "The learned policy draws boundaries (seed 4) in windows of 16 bytes. Reward: early_exit; return: gamma 0.5; "
-        "advantage: leave_one_out over 4 draws."
+        "advantage: leave_one_out over 3 draws."
     )
 
 
@@ -169,6 +173,14 @@ def test_checkpoints_are_models_too(run, file, tmp_path):
     halfway, last, saved = (one["looks"][0] for one in content["texts"][0]["segmenters"])
     assert last == saved and halfway["numbers"] != saved["numbers"]
     assert [one["name"] for one in content["texts"][0]["segmenters"]] == [path.name for path in (*checkpoints, run)]
+
+
+def test_all_models_read_in_the_shortest_windows_of_any(run, file, tmp_path):
+    other = Path(shutil.copytree(run, tmp_path / "other"))
+    config = other / "config.yaml"
+    config.write_text(config.read_text().replace("num_steps: 32", "num_steps: 24"))
+    content = shown(run, other, file, "--draws", 2, out=tmp_path / "page.html")
+    assert all("in windows of 24 bytes" in one["about"] for one in content["texts"][0]["segmenters"])
 
 
 def test_a_checkpoint_brings_its_segmenter(tmp_path):

@@ -12,6 +12,7 @@ from rltok_rl.viz.comparison import draw_comparison, draw_loss_against_flops
 from rltok_rl.viz.curves import draw_curves, draw_loss_flops
 from rltok_rl.viz.glyphs import one_glyph
 from rltok_rl.viz.over_time import Snapshot, draw_over_time, visible_part
+from rltok_rl.viz.series import look_of
 
 HISTORY = {
     "bytes": [1e6 * n for n in range(1, 50)],
@@ -101,6 +102,10 @@ def test_a_comparison_has_a_colour_per_run(tmp_path, drawn):
     assert [[2.0, 40.0], [4.0, 2.0]] in [[list(x) for x in one.get_data()] for one in loss.lines]
     assert any(list(one.get_ydata()) == [0.2, 0.2] for one in rate.lines)
     assert entropy.get_title(loc="left").startswith("policy entropy")
+    draw_comparison(runs, tmp_path / "apart.png", target_rates={"a": 0.2, "b": 0.3})
+    dashed = [one for one in drawn["apart.png"].axes[1].lines if list(one.get_xdata()) == [0, 1]]
+    colours = [look_of(number).colour for number in range(2)]
+    assert [(one.get_ydata()[0], one.get_color()) for one in dashed] == list(zip([0.2, 0.3], colours, strict=True))
     ruled = {"a": ({**HISTORY, "entropy": [math.nan] * 49}, HELD_OUT)}
     draw_comparison(ruled, tmp_path / "rule.png")
     assert len(drawn["rule.png"].axes) == 2  # a rule has no entropy

@@ -128,3 +128,8 @@ def test_what_cannot_be_drawn_is_refused(tmp_path):
 def test_the_picture_of_an_environment_can_hold_every_text():
     """Characters that the font lacks warned."""
     assert boundary_picture("日本🙂".encode(), [False] * 10).shape[2] == 3
+
+
+def test_a_character_in_the_picture_of_an_environment_has_the_colour_of_its_last_byte():
+    one, same, other = (boundary_picture("é".encode(), [False] * 2, p) for p in ([1.0, 0.0], [0.0, 0.0], [0.0, 1.0]))
+    assert (one == same).all() and (one != other).any()

@@ -50,10 +50,10 @@ def browser(tmp_path_factory):
 def opened(browser, tmp_path):
     """Open a page of these texts, in a window of usual size."""
 
-    def open_(*views: TextView, width: int = 1000, mobile: bool = False) -> Browser:
+    def open_(*views: TextView, width: int = 1000, height: int = 800, mobile: bool = False) -> Browser:
         path = tmp_path / "page.html"
         path.write_text(viewer_page(views, title="<b>Boundaries</b>"), encoding="utf-8")
-        browser.size(width, 800, mobile=mobile)
+        browser.size(width, height, mobile=mobile)
         browser.prefer("light")
         browser.open(path)
         return browser
@@ -159,6 +159,55 @@ def test_a_character_has_the_colour_of_its_last_byte_and_bars_where_boundaries_a
     )
 
 
+def test_tokens_are_counted_and_coloured_in_turn(opened):
+    """The byte that a boundary is drawn after is the last of its token."""
+    browser = opened(plain_view())
+    browser.press("t")
+    classes = browser.run("[...document.querySelectorAll('#text span')].map(s => s.className.trim().split(/ +/))")
+    boundaries = PLAIN_LOOK.boundaries
+    for number, ((_, end, shown), found) in enumerate(zip(characters(PLAIN.encode()), classes, strict=True)):
+        token = int(boundaries[: end - 1].sum())
+        assert ("odd" in found, "even" in found) == (token % 2 == 1, token % 2 == 0), shown
+        browser.point(*place(browser, number))
+        told = browser.run("document.querySelector('#card .token').textContent")
+        assert told.startswith(f"token {token}, "), shown
+        if boundaries[end - 1]:
+            assert told.endswith(PLAIN[number].replace(" ", "␣").replace("\n", "↵")), shown
+
+
+CONTRAST = """(() => {
+  const pixel = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+  const luminance = (...layers) => {
+    for (const colour of layers) { pixel.fillStyle = colour; pixel.fillRect(0, 0, 1, 1); }
+    const [r, g, b] = [...pixel.getImageData(0, 0, 1, 1).data].map(x => x / 255)
+      .map(x => x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const paper = getComputedStyle(document.body).backgroundColor;
+  return [...document.querySelectorAll("#text span")].map(span => {
+    const behind = luminance(paper, getComputedStyle(span).backgroundColor);
+    const sign = getComputedStyle(span, span.classList.contains("sign") ? "::before" : null);
+    const ink = luminance(paper, sign.color);
+    return sign.opacity * (Math.max(ink, behind) + 0.05) / (Math.min(ink, behind) + 0.05);
+  });
+})()"""
+
+
+def test_escapes_and_signs_can_be_read_on_every_colour(opened):
+    """Pale letters on paper would be lost on a full colour: 4.5 to 1, as the browser mixes it, in both themes."""
+    text = b"\xff\n\ta" * 60
+    shares = np.linspace(0, 1, len(text))
+    numbers = {"probability": shares, "reward": 2 * shares - 1, "final_bits": shares}
+    view = TextView("colours", text, [Segmented("a", [Look("now", np.arange(len(text)) % 5 == 0, (), None, numbers)])])
+    browser = opened(view)
+    for theme in ("light", "dark"):
+        browser.prefer(theme)
+        for key in "ptrb":
+            browser.press(key)
+            found = browser.run(CONTRAST)
+            assert len(found) == len(text) and min(found) >= 4.5, (theme, key, min(found))
+
+
 def test_keys_move_by_bytes_and_by_boundaries(opened):
     browser = opened(plain_view())
     browser.run("document.getElementById('text').focus()")
@@ -258,6 +307,20 @@ def test_a_phone_shows_everything_and_touch_brings_the_card(opened):
     sheet = box(browser, "#card")
     assert sheet["left"] >= 0 and sheet["right"] <= 360
     assert place(browser, 60)[1] < sheet["top"]  # what was touched is still to be seen
+
+
+@pytest.mark.parametrize("height", [800, 600])
+def test_the_card_leaves_its_character_to_be_seen(opened, height):
+    """Below it, above it or, where the window is too low for either, beside it; always inside the window."""
+    view = TextView("a line", b"x" * 70, [Segmented("a", [look("now", 0, 70)])])
+    browser = opened(view, height=height)
+    for number in (0, 35, 69):
+        at = place(browser, number)
+        browser.point(*at)
+        sheet = box(browser, "#card")
+        assert sheet["left"] >= 0 and sheet["right"] <= 1000 and sheet["top"] >= 0 and sheet["bottom"] <= height
+        inside = sheet["left"] < at[0] < sheet["right"] and sheet["top"] < at[1] < sheet["bottom"]
+        assert not inside, (number, at, sheet)
 
 
 def test_a_long_text_has_few_elements_and_jumps_to_its_end(opened):

@@ -107,9 +107,14 @@ function showCard() {
   const span = spanOf(characterAt(text().starts, at));
   const lines = span.getClientRects();
   const box = lines[lines.length - 1] ?? span.getBoundingClientRect();
-  const below = box.bottom + 10;
-  const top = below + card.offsetHeight < innerHeight ? below : Math.max(8, box.top - 10 - card.offsetHeight);
-  const left = Math.min(Math.max(8, box.left - 20), innerWidth - card.offsetWidth - 8);
+  const [below, above] = [box.bottom + 10, box.top - 10 - card.offsetHeight];
+  let top = below + card.offsetHeight < innerHeight ? below : above;
+  let left = Math.min(Math.max(8, box.left - 20), innerWidth - card.offsetWidth - 8);
+  if (top < 8) { // a low window: beside the character, where there is room
+    top = Math.max(8, innerHeight - card.offsetHeight - 8);
+    const [right, before] = [box.right + 12, box.left - 12 - card.offsetWidth];
+    left = right + card.offsetWidth < innerWidth ? right : Math.max(8, before);
+  }
   card.style.transform = `translate(${Math.round(left)}px, ${Math.round(top)}px)`;
 }
 

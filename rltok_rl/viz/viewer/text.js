@@ -90,11 +90,11 @@ function colour(value, kind, low, high) {
 const sheet = document.styleSheets[0];
 for (const [letter, name] of [["s", "seq"], ["u", "pos"], ["d", "neg"]]) {
   for (let level = 1; level <= LEVELS; level++) {
-    sheet.insertRule(`.${letter}${level} { background: color-mix(in srgb, var(--${name}) ${Math.round((100 * level) / LEVELS)}%, transparent); }`, sheet.cssRules.length);
+    sheet.insertRule(`.${letter}${level} { background: color-mix(in srgb, var(--${name}) ${Math.round((100 * level) / LEVELS)}%, transparent); --sign: var(--ink); }`, sheet.cssRules.length);
   }
 }
-sheet.insertRule(".odd { background: var(--odd); }", sheet.cssRules.length);
-sheet.insertRule(".even { background: var(--even); }", sheet.cssRules.length);
+sheet.insertRule(".odd { background: var(--odd); --sign: var(--ink); }", sheet.cssRules.length);
+sheet.insertRule(".even { background: var(--even); --sign: var(--ink); }", sheet.cssRules.length);
 
 let pieces = []; // {node, first, last, spans}
 let near = null;

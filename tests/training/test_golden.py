@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from rltok_rl.envs import ByteBoundaryEnv
 
 from rltok_rl.data import TextSource
-from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.models import UNet, preset
 from rltok_rl.objectives import JointLoss, LocalFlips
 from rltok_rl.training import LoopOptions, Trainer

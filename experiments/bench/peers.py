@@ -72,7 +72,7 @@ def blt(device: str) -> tuple[nn.Module, Callable[[Tensor], Tensor]]:
         "num_hidden_layers": config.num_token_layers,
         "head_dim": config.head_size,
     }
-    model = BltForCausalLM(
+    model: Any = BltForCausalLM(
         BltConfig(
             vocab_size=260,
             max_position_embeddings=NUM_BYTES,
@@ -85,7 +85,8 @@ def blt(device: str) -> tuple[nn.Module, Callable[[Tensor], Tensor]]:
             decoder_config=dict(local),
             global_config=tokens,
         )
-    ).to(device)
+    )
+    model.to(device)
     every = round(1 / RATE)
     lengths = torch.full((NUM_ROWS, NUM_BYTES // every), every, device=device)
     lengths[:, -1] += NUM_BYTES - lengths[0].sum()

@@ -120,7 +120,8 @@ class PlainUNet(nn.Module):
     def copy_weights(self, model: UNet) -> None:
         """Take the weights of a U-Net of the same configuration."""
         self.embedding.weight.copy_(model.embedding.weight)
-        for mine, theirs in zip(self._stacks(), (model.encoder, model.token_layers, model.decoder), strict=True):
+        stacks: Any = (model.encoder, model.token_layers, model.decoder)
+        for mine, theirs in zip((self.encoder, self.tokens, self.decoder), stacks, strict=True):
             for layer, one in zip(mine, theirs, strict=True):
                 attention, mlp = layer.self_attn, layer.mlp
                 split = one.attention.query_key_value.weight.chunk(3)
@@ -137,9 +138,6 @@ class PlainUNet(nn.Module):
         self.boundary.weight.copy_(model.boundary_head.projection.weight)
         self.early_head.weight.copy_(model.early_head.projection.weight)
         self.final_head.weight.copy_(model.final_head.projection.weight)
-
-    def _stacks(self) -> tuple[Any, Any, Any]:
-        return self.encoder, self.tokens, self.decoder
 
 
 def plain_loss(out: PlainOutput, *, target_rate: float, gamma: float = 0.99) -> Tensor:
@@ -169,6 +167,7 @@ def plain_loss(out: PlainOutput, *, target_rate: float, gamma: float = 0.99) -> 
 def _gemma(config: UNetConfig, mlp_ratio: int) -> Any:
     from transformers.models.gemma2.modeling_gemma2 import Gemma2Config
 
+    options: dict[str, Any] = {"attn_implementation": "eager" if config.attention_cap else "sdpa"}  # as for Gemma 2
     return Gemma2Config(
         hidden_size=config.width,
         intermediate_size=mlp_ratio * config.width,
@@ -180,11 +179,11 @@ def _gemma(config: UNetConfig, mlp_ratio: int) -> Any:
         num_hidden_layers=1,
         layer_types=["full_attention"],  # the mask says who sees whom
         rms_norm_eps=config.norm_eps,
-        attn_implementation="eager" if config.attention_cap else "sdpa",  # as transformers chooses for Gemma 2
+        **options,
     )
 
 
-def _layers(config: UNetConfig, count: int, mlp_ratio: int) -> nn.ModuleList:
+def _layers(config: UNetConfig, count: int, mlp_ratio: int) -> Any:
     from transformers.models.gemma2.modeling_gemma2 import Gemma2DecoderLayer
 
     return nn.ModuleList(Gemma2DecoderLayer(_gemma(config, mlp_ratio), 0) for _ in range(count))

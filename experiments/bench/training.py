@@ -125,22 +125,21 @@ def machinery_row(device: str) -> Row:
     """Drawing, scoring, returns, policy and rate losses, forward and backward, against the whole step."""
     way = Way("float32", compiled=False)
     trainer = our_trainer(way, device)
-    loss = trainer.loss
+    loss, cap = trainer.loss, trainer.model.boundary_cap
     rollout = trainer.env.parallel_rollout(trainer.policy).detach()
     with torch.no_grad():
         states = trainer.model.encode(rollout["byte"])
-        terms = [part.detach().requires_grad_() for part in trainer.model.boundary_terms(states)]
+        base, lags = (part.detach().requires_grad_() for part in trainer.model.boundary_terms(states))
     own = [name for name in loss.terms if name in ("policy", "rate")]
 
     def machinery() -> None:
-        boundaries = sample_boundaries(terms[0].detach(), terms[1].detach(), cap=6.0)
-        logits = boundary_logits(*terms, boundaries, cap=6.0)
+        boundaries = sample_boundaries(base.detach(), lags.detach(), cap=cap)
+        logits = boundary_logits(base, lags, boundaries, cap=cap)
         rollout["logits"] = logits[..., None].reshape(rollout["logits"].shape)
         scores = trainer.policy.get_dist(rollout)
         rollout["action_log_prob"] = scores.log_prob(rollout["action"])
         rollout["entropy"] = scores.entropy()
-        total = sum(loss.terms[name](rollout)[f"loss_{name}"] for name in own)
-        total.backward()  # type: ignore[union-attr]
+        torch.stack([loss.terms[name](rollout)[f"loss_{name}"] for name in own]).sum().backward()
 
     return compare(
         "training",

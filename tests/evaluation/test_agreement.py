@@ -69,5 +69,7 @@ def test_a_matrix_has_two_draws_of_each_on_its_diagonal():
     found = agreement_matrix(first, again, jaccard)
     assert found[0][0] == pytest.approx(1 / 3) and found[1][1] == 1.0
     assert found[0][1] == found[1][0] == pytest.approx((1 / 2 + 1 / 2) / 2)
+    other = [torch.tensor([1, 1, 1, 0]), torch.tensor([0, 0, 0, 1])]
+    assert agreement_matrix(first, other, jaccard)[0][1] == pytest.approx((0 + 1 / 3) / 2)  # both ways to pair draws
     with pytest.raises(ValueError, match="strings and again must be as many, got 2 and 1"):
         agreement_matrix(first, again[:1], jaccard)

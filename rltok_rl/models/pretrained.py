@@ -176,7 +176,7 @@ def begin_with(model: torch.nn.Module, source: str | Path, *, replaced: Collecti
         ValueError: weights of 'pocket' are of another configuration (width: 192 there, 64 here; num_heads: 6 there, ...
     """
     trained = type(model).from_pretrained(source)  # type: ignore[attr-defined] # a U-Net
-    mine, theirs = model.config.to_dict(), trained.config.to_dict()  # type: ignore[attr-defined, operator, union-attr]
+    mine, theirs = model.config.to_dict(), trained.config.to_dict()  # type: ignore[operator, union-attr]
     differing = [name for name in mine if mine[name] != theirs[name]]
     unasked = [name for name in differing if name not in replaced]
     if unasked:

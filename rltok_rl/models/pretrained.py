@@ -171,9 +171,9 @@ def begin_with(model: torch.nn.Module, source: str | Path, *, replaced: Collecti
 
     Example:
         >>> from rltok_rl.models import UNet, preset
-        >>> begin_with(UNet(preset("tiny")), "pocket")
+        >>> begin_with(UNet(preset("pocket", num_lags=1)), "pocket")
         Traceback (most recent call last):
-        ValueError: weights of 'pocket' are of another configuration (width: 192 there, 64 here; num_heads: 6 there, ...
+        ValueError: weights of 'pocket' are of another configuration (num_lags: 8 there, 1 here)
     """
     trained = type(model).from_pretrained(source)  # type: ignore[attr-defined] # a U-Net
     mine, theirs = model.config.to_dict(), trained.config.to_dict()  # type: ignore[operator, union-attr]

@@ -7,15 +7,16 @@ for itself. What is compared is then the best of each.
 from __future__ import annotations
 
 import resource
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from rltok_rl.envs import ByteBoundaryEnv
-from rltok_rl.experiments.bench.harness import Row, compare, compare_seconds, keep_memory
+from rltok_rl.experiments.bench.harness import Row, compare, compare_seconds, keep_memory, quartiles, ratio_text
 from rltok_rl.experiments.bench.plain import PlainUNet, plain_loss
 from torch import nn
 
@@ -29,6 +30,8 @@ from rltok_rl.training.compiling import compile_layers
 
 PRESET, NUM_BYTES, NUM_ROWS = "released-18m", 4096, 2
 """Of the comparison: a released size, and the paper's windows."""
+SIDES = ("ours", "plain")
+PAIRS = 3
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,15 @@ class Way:
 
 
 def ways(device: str) -> list[Way]:
-    """What each side may choose from."""
+    """What each side may choose from.
+
+    Compiled layers are left to GPUs: with capped attention the layers of this size are compiled anew for minutes until
+    torch gives up, and run no faster afterwards (``docs/performance.md``). Processors without bfloat16 products are
+    many times slower in them, and asked for float32 alone.
+    """
+    if device == "cpu":
+        narrow = ("bfloat16",) if torch.ops.mkldnn._is_mkldnn_bf16_supported() else ()
+        return [Way(precision, compiled=False) for precision in ("float32", *narrow)]
     return [Way(precision, compiled) for precision in ("float32", "bfloat16") for compiled in (False, True)]
 
 
@@ -85,40 +96,80 @@ def plain_step(way: Way, device: str, *, num_bytes: int = NUM_BYTES, num_rows: i
     return step
 
 
-def fastest(make: Callable[[Way], Callable[[], object]], device: str) -> tuple[Way, Callable[[], object]]:
-    """The way that takes the least time for a step, after two that warm up; and the step."""
-    best: tuple[float, Way, Callable[[], object]] | None = None
-    for way in ways(device):
-        step = make(way)
-        step(), step()
-        seconds = _seconds(step)
-        print(f"  training: {make.__name__} {way}: {seconds:.2f} s", file=sys.stderr, flush=True)
-        if best is None or seconds < best[0]:
-            best = (seconds, way, step)
-    assert best is not None
-    return best[1], best[2]
+def step_rows(device: str) -> list[Row]:
+    """Ours against the plain one, each as fast as it can be: time, and peak memory on a CPU.
+
+    Paired runs: ours, plain, ours, plain, each in a process of its own, because the two together want more memory than
+    small machines have.
+    """
+    ours, plain = (fastest(side, device) for side in SIDES)
+    ours_taken, plain_taken = [], []
+    for _ in range(PAIRS):
+        ours_taken.append(run_alone("ours", ours, device))
+        plain_taken.append(run_alone("plain", plain, device))
+    size = f"{PRESET}, T={NUM_BYTES}, B={NUM_ROWS}"
+    note = f"ours in {ours}; plain in {plain}; a process each"
+    goal = 4.0 if device == "cpu" else 2.0
+    times = [[taken[0] for taken in side] for side in (ours_taken, plain_taken)]
+    out = [_row(f"step / plain step, {size}", *times, goal=goal, note=note)]
+    if device == "cpu" and sys.platform == "linux":
+        peaks = [[taken[1] for taken in side] for side in (ours_taken, plain_taken)]
+        told = f"{statistics.median(peaks[0]) / 1e9:.2f} GB against {statistics.median(peaks[1]) / 1e9:.2f} GB"
+        row = _row(f"peak memory of a step, {size}", *peaks, goal=2.0, note=told)
+        out.append(replace(row, ours_ms=float("nan"), reference_ms=float("nan")))
+    return out
 
 
-def step_row(device: str) -> tuple[Row, Way, Way]:
-    """Ours against the plain one, each as fast as it can be."""
+def fastest(side: str, device: str) -> Way:
+    """The way that takes a side the least time."""
+    several = ways(device)
+    return several[0] if len(several) == 1 else min(several, key=lambda way: run_alone(side, way, device)[0])
 
-    def ours(way: Way) -> Callable[[], object]:
-        return our_trainer(way, device).update
 
-    def plain(way: Way) -> Callable[[], object]:
-        return plain_step(way, device)
-
-    (our_way, our_step), (their_way, their_step) = fastest(ours, device), fastest(plain, device)
-    row = compare(
-        "training",
-        f"step / plain step, {PRESET}, T={NUM_BYTES}, B={NUM_ROWS}",
-        our_step,
-        their_step,
-        pairs=5,
-        goal=4.0 if device == "cpu" else 2.0,
-        note=f"ours in {our_way}; plain in {their_way}",
+def _row(name: str, ours: Sequence[float], theirs: Sequence[float], *, goal: float, note: str) -> Row:
+    low, median, high = quartiles([b / a for a, b in zip(ours, theirs, strict=True)])
+    row = Row(
+        section="training",
+        name=name,
+        ours_ms=1e3 * statistics.median(ours),
+        reference_ms=1e3 * statistics.median(theirs),
+        ratio=median,
+        low=low,
+        high=high,
+        goal=goal,
+        note=note,
     )
-    return row, our_way, their_way
+    print(f"  training: {name}: {ratio_text(row)}", file=sys.stderr, flush=True)
+    return row
+
+
+def run_alone(side: str, way: Way, device: str) -> tuple[float, float]:
+    """Seconds of a step and bytes of memory that steps need, of a process of its own.
+
+    Args:
+        side: ``ours`` or ``plain``.
+        way: how to run.
+        device: where.
+    """
+    said = f"{side!r}, training.Way({way.precision!r}, {way.compiled}), {device!r}"
+    code = f"from rltok_rl.experiments.bench import training; training.tell_step({said})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"{side} in {way} ended with {done.returncode} (-9: out of memory): {done.stderr[-500:]}")
+    seconds, peak = map(float, done.stdout.split()[-2:])
+    print(f"  training: {side} in {way}: {seconds:.2f} s", file=sys.stderr, flush=True)
+    return seconds, peak
+
+
+def tell_step(side: str, way: Way, device: str) -> None:
+    """Print the seconds of a step once it is warm, and how far steps raise this process's peak memory, in bytes."""
+    keep_memory()
+    step = our_trainer(way, device).update if side == "ours" else plain_step(way, device)
+    before = _resident()
+    for _ in range(3 if way.compiled else 1):
+        step()
+    seconds = statistics.median(_seconds(step) for _ in range(3 if side == "ours" else 1))
+    print(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before)
 
 
 def machinery_row(device: str) -> Row:
@@ -177,47 +228,6 @@ def growth_row(device: str) -> Row:
     )
 
 
-def memory_row(our_way: Way, their_way: Way) -> Row:
-    """Peak memory of three steps in processes of their own, beyond what is there before the first."""
-    ours, theirs = (_peak(side, way) for side, way in (("ours", our_way), ("plain", their_way)))
-    ratio = theirs / ours
-    return Row(
-        section="training",
-        name=f"peak memory of a step, {PRESET}, T={NUM_BYTES}, B={NUM_ROWS}",
-        ours_ms=float("nan"),
-        reference_ms=float("nan"),
-        ratio=ratio,
-        low=ratio,
-        high=ratio,
-        goal=2.0,
-        note=f"{ours / 1e9:.2f} GB against {theirs / 1e9:.2f} GB",
-    )
-
-
-def _peak(side: str, way: Way) -> float:
-    """Bytes that a process of its own needs for three steps."""
-    code = f"from rltok_rl.experiments.bench import training as t; t.tell_peak({side!r}, {way!r})".replace(
-        "Way(", "t.Way("
-    )
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    return float(done.stdout.split()[-1])
-
-
-def tell_peak(side: str, way: Way) -> None:
-    """Print how far three steps raise this process's peak memory, in bytes (CPU only).
-
-    Args:
-        side: ``ours`` or ``plain``.
-        way: how to run.
-    """
-    keep_memory()
-    step = our_trainer(way, "cpu").update if side == "ours" else plain_step(way, "cpu")
-    before = _resident()
-    for _ in range(3):
-        step()
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before)
-
-
 def _resident() -> int:
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * resource.getpagesize()
@@ -235,8 +245,4 @@ def _seconds(function: Callable[[], object]) -> float:
 
 def rows(device: str) -> list[Row]:
     """Time of a step, its memory, its machinery, and how byte layers grow."""
-    timed, our_way, their_way = step_row(device)
-    out = [timed, machinery_row(device), growth_row(device)]
-    if device == "cpu" and sys.platform == "linux":
-        out.append(memory_row(our_way, their_way))
-    return out
+    return [*step_rows(device), machinery_row(device), growth_row(device)]

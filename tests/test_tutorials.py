@@ -30,6 +30,7 @@ PAGES = [
     ROOT / "docs" / "clients.md",
     ROOT / "docs" / "evaluation-tasks.md",
     ROOT / "docs" / "objectives.md",
+    ROOT / "docs" / "scaling.md",
     *sorted((ROOT / "docs" / "tutorials").glob("*.md")),
 ]
 KINDS = ("python", "sh", "output")

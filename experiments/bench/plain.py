@@ -52,7 +52,7 @@ class PlainUNet(nn.Module):
         self.encoder = _layers(config, config.num_encoder_layers, config.byte_mlp_ratio)
         self.tokens = _layers(config, config.num_token_layers, config.token_mlp_ratio)
         self.decoder = _layers(config, config.num_decoder_layers, config.byte_mlp_ratio)
-        self.angles = Gemma2RotaryEmbedding(_gemma(config, config.byte_mlp_ratio))
+        self.angles = Gemma2RotaryEmbedding(gemma_config(config, config.byte_mlp_ratio))
         self.encoder_norm, self.decoder_norm = _norm(config), _norm(config)
         self.boundary = nn.Linear(config.width, 1 + config.num_lags, bias=False)
         self.early_head = nn.Linear(config.width, 256, bias=False)
@@ -164,7 +164,8 @@ def plain_loss(out: PlainOutput, *, target_rate: float, gamma: float = 0.99) -> 
     )
 
 
-def _gemma(config: UNetConfig, mlp_ratio: int) -> Any:
+def gemma_config(config: UNetConfig, mlp_ratio: int) -> Any:
+    """The configuration of a Gemma-2 layer of these sizes; its mask says who sees whom."""
     from transformers.models.gemma2.modeling_gemma2 import Gemma2Config
 
     options: dict[str, Any] = {"attn_implementation": "eager" if config.attention_cap else "sdpa"}  # as for Gemma 2
@@ -177,7 +178,7 @@ def _gemma(config: UNetConfig, mlp_ratio: int) -> Any:
         query_pre_attn_scalar=config.head_size,
         attn_logit_softcapping=config.attention_cap,
         num_hidden_layers=1,
-        layer_types=["full_attention"],  # the mask says who sees whom
+        layer_types=["full_attention"],
         rms_norm_eps=config.norm_eps,
         **options,
     )
@@ -186,7 +187,7 @@ def _gemma(config: UNetConfig, mlp_ratio: int) -> Any:
 def _layers(config: UNetConfig, count: int, mlp_ratio: int) -> Any:
     from transformers.models.gemma2.modeling_gemma2 import Gemma2DecoderLayer
 
-    return nn.ModuleList(Gemma2DecoderLayer(_gemma(config, mlp_ratio), 0) for _ in range(count))
+    return nn.ModuleList(Gemma2DecoderLayer(gemma_config(config, mlp_ratio), 0) for _ in range(count))
 
 
 def _norm(config: UNetConfig) -> Any:

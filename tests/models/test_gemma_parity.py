@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import torch
+from rltok_rl.experiments.bench.plain import gemma_config
 
 from rltok_rl.models import preset
 from rltok_rl.models.attention import causal_attention, sliding_window_attention
@@ -15,24 +16,11 @@ from rltok_rl.models.rotary import rotary
 transformers = pytest.importorskip("transformers", reason="needs the test extra (transformers)")
 
 
-def gemma_layer(config, *, window: int | None, mlp_ratio: int):
+def gemma_layer(config, mlp_ratio: int):
     """A Gemma-2 decoder layer of the same sizes, and the inputs it wants beside the states."""
-    from transformers.models.gemma2.modeling_gemma2 import Gemma2Config, Gemma2DecoderLayer, Gemma2RotaryEmbedding
+    from transformers.models.gemma2.modeling_gemma2 import Gemma2DecoderLayer, Gemma2RotaryEmbedding
 
-    theirs = Gemma2Config(
-        hidden_size=config.width,
-        intermediate_size=mlp_ratio * config.width,
-        num_attention_heads=config.num_heads,
-        num_key_value_heads=config.num_heads,
-        head_dim=config.head_size,
-        query_pre_attn_scalar=config.head_size,
-        attn_logit_softcapping=config.attention_cap,
-        sliding_window=window,
-        num_hidden_layers=1,
-        layer_types=["sliding_attention" if window else "full_attention"],
-        rms_norm_eps=config.norm_eps,
-        attn_implementation="eager",
-    )
+    theirs = gemma_config(config, mlp_ratio)
     return Gemma2DecoderLayer(theirs, 0).eval(), Gemma2RotaryEmbedding(theirs)
 
 
@@ -62,7 +50,7 @@ def copy_weights(ours: TransformerLayer, theirs) -> None:
 def test_layer_equals_gemma2(window, mlp_ratio, cap):
     torch.manual_seed(0)
     config = preset("tiny", attention_cap=cap)
-    theirs, angles = gemma_layer(config, window=window, mlp_ratio=mlp_ratio)
+    theirs, angles = gemma_layer(config, mlp_ratio)
     ours = TransformerLayer(config, mlp_ratio)
     for parameter in theirs.parameters():
         torch.nn.init.normal_(parameter, std=0.15)

@@ -6,8 +6,14 @@ import pytest
 import torch
 from rltok_rl.agents.segmenters import read_window
 
+from rltok_rl.diagnostics.segmenter_laws import (
+    assert_no_gradient_from_later,
+    assert_prefixes_agree,
+    fixed_uniforms,
+    read_streamed,
+)
+
 from .definition import CAUSAL, build, each_causal, texts
-from .test_laws import assert_no_gradient_from_later, assert_prefixes_agree, streamed, uniforms_for
 
 OPTIONS = {
     "pooling": "attention",
@@ -23,8 +29,8 @@ OPTIONS = {
 def test_streaming_is_the_whole_window(case):
     model, segmenter = build(case, **OPTIONS)
     byte_ids = texts(3, 19)
-    uniforms = uniforms_for(byte_ids)
-    boundaries, logits = streamed(model, segmenter, byte_ids, uniforms)
+    uniforms = fixed_uniforms(byte_ids)
+    boundaries, logits = read_streamed(model, segmenter, byte_ids, uniforms)
     for layout in ("padded", "packed"):
         with torch.no_grad():
             whole = read_window(model, segmenter, byte_ids, uniforms=uniforms, layout=layout)
@@ -51,5 +57,7 @@ def test_probabilities_are_the_segmenters_own():
             model, segmenter = build(CAUSAL[name], smoothing=smoothing)
             byte_ids = texts(2, 19)
             with torch.no_grad():
-                predicted.append(read_window(model, segmenter, byte_ids, uniforms=uniforms_for(byte_ids)).final_logits)
+                predicted.append(
+                    read_window(model, segmenter, byte_ids, uniforms=fixed_uniforms(byte_ids)).final_logits
+                )
         assert torch.equal(*predicted) != changes, name

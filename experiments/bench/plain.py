@@ -152,7 +152,8 @@ def plain_loss(out: PlainOutput, *, target_rate: float, gamma: float = 0.99) -> 
     done = torch.zeros_like(rewards, dtype=torch.bool)
     done[:, -1] = True
     returns = reward2go(rewards[..., None], done[..., None], gamma)[..., 0]  # [B, T]
-    advantages = (returns - returns.mean(0))[:, 1:]  # the first boundary is no choice
+    baseline = returns.mean(0) if len(returns) > 1 else 0.0  # a row alone has none to be compared with
+    advantages = (returns - baseline)[:, 1:]  # the first boundary is no choice
     logits, boundaries = out.boundary_logits[:, 1:], out.boundaries[:, 1:].float()
     policy = F.binary_cross_entropy_with_logits(logits, boundaries, reduction="none")
     pressure = (logits.sigmoid().mean() - target_rate).detach()

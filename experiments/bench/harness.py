@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import json
+import math
 import platform
 import statistics
 import sys
@@ -18,6 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from rltok_rl.experiments.evaluate_table import without_nan
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of malloc.h
 
@@ -29,6 +31,7 @@ class Row:
     section: str
     name: str
     ours_ms: float
+    """NaN where something else than time is compared."""
     reference_ms: float
     ratio: float
     """Reference time over our time: how many times faster we are."""
@@ -156,13 +159,17 @@ def ratio_text(row: Row) -> str:
 def table(rows: Sequence[Row]) -> str:
     """A Markdown table, aligned so that it reads in a terminal as well."""
     header = ("section", "comparison", "ours, ms", "reference, ms", "ratio [quartiles]", "note")
-    body = [(r.section, r.name, f"{r.ours_ms:.3g}", f"{r.reference_ms:.3g}", ratio_text(r), r.note) for r in rows]
+    body = [(r.section, r.name, _told(r.ours_ms), _told(r.reference_ms), ratio_text(r), r.note) for r in rows]
     widths = [max(len(line[i]) for line in (header, *body)) for i in range(len(header))]
 
     def line(cells: Sequence[str]) -> str:
         return "| " + " | ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) + " |"
 
     return "\n".join([line(header), line(["-" * width for width in widths]), *map(line, body)])
+
+
+def _told(milliseconds: float) -> str:
+    return "-" if math.isnan(milliseconds) else f"{milliseconds:.3g}"
 
 
 def machine(device: str) -> str:
@@ -182,5 +189,5 @@ def write(rows: Sequence[Row], folder: Path, *, command: str, device: str) -> No
     folder.mkdir(parents=True, exist_ok=True)
     about = f"`{command}`\n\n{machine(device)}\n\n"
     (folder / "bench.md").write_text(about + table(rows) + "\n")
-    content = {"command": command, "machine": machine(device), "rows": [asdict(row) for row in rows]}
+    content = {"command": command, "machine": machine(device), "rows": [without_nan(asdict(row)) for row in rows]}
     (folder / "bench.json").write_text(json.dumps(content, indent=1) + "\n")

@@ -46,16 +46,13 @@ def find_texts(parser: argparse.ArgumentParser, options: argparse.Namespace, run
         run: configuration of the model's run; None where it is of no run.
     """
     name, texts = _texts(parser, options, run)
-    try:
-        given = beginning(texts, options.bytes)
-    except (OSError, ValueError, TypeError) as error:
-        parser.error(f"argument DATA: {error}")
+    given = _taken(parser, texts, options.bytes)
     if not given:
         parser.error(f"{name} must hold a document of at least 2 bytes, got none")
     return name, given
 
 
-def read_given(parser: argparse.ArgumentParser, name: str, column: str | None = None) -> Iterable[bytes]:
+def _documents(parser: argparse.ArgumentParser, name: str, column: str | None = None) -> Iterable[bytes]:
     """The documents of a table or a folder; any other file is a single one, of any bytes.
 
     Args:
@@ -74,12 +71,31 @@ def read_given(parser: argparse.ArgumentParser, name: str, column: str | None = 
     return [read_bytes(parser, name, least=2)]
 
 
+def read_given(parser: argparse.ArgumentParser, name: str, num_bytes: int | None) -> list[bytes]:
+    """The documents of a file, up to a number of bytes in all; what cannot be read ends the command.
+
+    Args:
+        parser: of the command.
+        name: of a file; ``-`` is standard input.
+        num_bytes: at least 2; None for all.
+    """
+    return _taken(parser, _documents(parser, name), num_bytes)
+
+
+def _taken(parser: argparse.ArgumentParser, texts: Iterable[bytes], num_bytes: int | None) -> list[bytes]:
+    """The beginning of texts that are read as they are taken."""
+    try:
+        return beginning(texts, num_bytes)
+    except (OSError, ValueError, TypeError) as error:
+        parser.error(f"argument DATA: {error}")
+
+
 def _texts(parser: argparse.ArgumentParser, options: argparse.Namespace, run: Any) -> tuple[str, Iterable[bytes]]:
     data = options.data
     if data is None and run is None:
         parser.error(f"the following arguments are required: DATA ({options.model} is not the folder of a run)")
     if data is not None and data not in BUILT_IN_NAMES:
-        return data, read_given(parser, data, options.column)
+        return data, _documents(parser, data, options.column)
     if options.column is not None:
         parser.error(f"argument --column: belongs to tables, got {'no DATA' if data is None else data}")
     from omegaconf import OmegaConf

@@ -30,7 +30,7 @@ from rltok_rl.experiments.arguments import (
     whole_number,
 )
 from rltok_rl.experiments.checkpointed import is_checkpoint, load_checkpointed
-from rltok_rl.experiments.given_texts import BUILT_IN_NAMES, beginning, find_texts, read_given, run_config
+from rltok_rl.experiments.given_texts import BUILT_IN_NAMES, find_texts, read_given, run_config
 from rltok_rl.experiments.run_folder import RunFolder, read_run
 from rltok_rl.experiments.viewing import detail_look, how_made, sample_views, seeded, short_names
 
@@ -84,7 +84,7 @@ def find_text(
         name, text = options.data, BUILT_IN[options.data]()
     else:
         name = "standard input" if options.data == "-" else Path(options.data).name
-        text = b"".join(beginning(read_given(parser, options.data), options.bytes))
+        text = b"".join(read_given(parser, options.data, options.bytes))
     if len(text) < 2:
         parser.error(f"argument --text: must have at least 2 bytes (one to read, one to predict), got {len(text)}")
     if options.bytes is None and len(text) > MOST:

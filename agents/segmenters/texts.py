@@ -16,7 +16,7 @@ from torch import Tensor
 from rltok_rl.functional.decoding import sample_bytes
 from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.functional.numbers import check_count
-from rltok_rl.functional.text import ids_to_bytes, text_to_ids
+from rltok_rl.functional.text import text_to_bytes, text_to_ids
 from rltok_rl.models.generation import GeneratedByte
 from rltok_rl.models.segmentation import Segmentation, Told, encode_pieces
 from rltok_rl.models.unet import UNet
@@ -48,7 +48,7 @@ def segment_text(
     known = segments.boundaries if segments.logits is None else segments.logits.sigmoid()
     probabilities = known[0].float().cpu()
     probabilities[0] = 1.0
-    return Segmentation(ids_to_bytes(byte_ids), segments.boundaries[0].cpu(), probabilities)
+    return Segmentation(text_to_bytes(text), segments.boundaries[0].cpu(), probabilities)
 
 
 def write_on(

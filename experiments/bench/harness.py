@@ -74,8 +74,8 @@ def compare(
     return compare_seconds(
         section,
         name,
-        lambda: _seconds(ours, repeat),
-        lambda: _seconds(reference, 1),
+        lambda: seconds(ours, repeat),
+        lambda: seconds(reference),
         pairs=pairs,
         goal=goal,
         note=note,
@@ -95,13 +95,27 @@ def compare_seconds(
     """As :func:`compare`, for functions that say themselves how many seconds their work takes."""
     ours(), reference()  # caches, compilers and memory pools warm up
     times = [(ours(), reference()) for _ in range(pairs)]
-    ratios = [theirs / mine for mine, theirs in times]
-    low, median, high = quartiles(ratios)
+    return row_of_pairs(section, name, times, goal=goal, note=note)
+
+
+def row_of_pairs(
+    section: str, name: str, pairs: Sequence[tuple[float, float]], *, goal: float | None = None, note: str = ""
+) -> Row:
+    """The row of pairs that have been measured, said on standard error at once.
+
+    Args:
+        section: where the row belongs.
+        name: what is compared.
+        pairs: seconds of ours and of the reference, or another measure of both.
+        goal: the ratio to reach.
+        note: anything that a reader of the row should know.
+    """
+    low, median, high = quartiles([theirs / mine for mine, theirs in pairs])
     row = Row(
         section=section,
         name=name,
-        ours_ms=1e3 * statistics.median(mine for mine, _ in times),
-        reference_ms=1e3 * statistics.median(theirs for _, theirs in times),
+        ours_ms=1e3 * statistics.median(mine for mine, _ in pairs),
+        reference_ms=1e3 * statistics.median(theirs for _, theirs in pairs),
         ratio=median,
         low=low,
         high=high,
@@ -133,7 +147,8 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
     return low, median, high
 
 
-def _seconds(function: Callable[[], object], repeat: int) -> float:
+def seconds(function: Callable[[], object], repeat: int = 1) -> float:
+    """Seconds of a call, of the device's work too: the mean of ``repeat`` calls."""
     _synchronise()
     start = time.perf_counter()
     for _ in range(repeat):

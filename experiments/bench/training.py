@@ -10,13 +10,12 @@ import resource
 import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from rltok_rl.envs import ByteBoundaryEnv
-from rltok_rl.experiments.bench.harness import Row, compare, compare_seconds, keep_memory, quartiles, ratio_text
+from rltok_rl.experiments.bench.harness import Row, compare, compare_seconds, keep_memory, row_of_pairs, seconds
 from rltok_rl.experiments.bench.plain import PlainUNet, plain_loss
 from torch import nn
 
@@ -111,12 +110,14 @@ def step_rows(device: str) -> list[Row]:
     size = f"{PRESET}, T={NUM_BYTES}, B={NUM_ROWS}"
     note = f"ours in {ours}; plain in {plain}; a process each"
     goal = 4.0 if device == "cpu" else 2.0
-    times = [[taken[0] for taken in side] for side in (ours_taken, plain_taken)]
-    out = [_row(f"step / plain step, {size}", *times, goal=goal, note=note)]
+    times, peaks = (
+        [(mine[place], theirs[place]) for mine, theirs in zip(ours_taken, plain_taken, strict=True)] for place in (0, 1)
+    )
+    out = [row_of_pairs("training", f"step / plain step, {size}", times, goal=goal, note=note)]
     if device == "cpu" and sys.platform == "linux":
-        peaks = [[taken[1] for taken in side] for side in (ours_taken, plain_taken)]
-        told = f"{statistics.median(peaks[0]) / 1e9:.2f} GB against {statistics.median(peaks[1]) / 1e9:.2f} GB"
-        row = _row(f"peak memory of a step, {size}", *peaks, goal=2.0, note=told)
+        mine, theirs = (statistics.median(side) / 1e9 for side in zip(*peaks, strict=True))
+        told = f"{mine:.2f} GB against {theirs:.2f} GB"
+        row = row_of_pairs("training", f"peak memory of a step, {size}", peaks, goal=2.0, note=told)
         out.append(replace(row, ours_ms=float("nan"), reference_ms=float("nan")))
     return out
 
@@ -125,23 +126,6 @@ def fastest(side: str, device: str) -> Way:
     """The way that takes a side the least time."""
     several = ways(device)
     return several[0] if len(several) == 1 else min(several, key=lambda way: run_alone(side, way, device)[0])
-
-
-def _row(name: str, ours: Sequence[float], theirs: Sequence[float], *, goal: float, note: str) -> Row:
-    low, median, high = quartiles([b / a for a, b in zip(ours, theirs, strict=True)])
-    row = Row(
-        section="training",
-        name=name,
-        ours_ms=1e3 * statistics.median(ours),
-        reference_ms=1e3 * statistics.median(theirs),
-        ratio=median,
-        low=low,
-        high=high,
-        goal=goal,
-        note=note,
-    )
-    print(f"  training: {name}: {ratio_text(row)}", file=sys.stderr, flush=True)
-    return row
 
 
 def run_alone(side: str, way: Way, device: str) -> tuple[float, float]:
@@ -157,9 +141,9 @@ def run_alone(side: str, way: Way, device: str) -> tuple[float, float]:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     if done.returncode != 0:
         raise RuntimeError(f"{side} in {way} ended with {done.returncode} (-9: out of memory): {done.stderr[-500:]}")
-    seconds, peak = map(float, done.stdout.split()[-2:])
-    print(f"  training: {side} in {way}: {seconds:.2f} s", file=sys.stderr, flush=True)
-    return seconds, peak
+    took, peak = map(float, done.stdout.split()[-2:])
+    print(f"  training: {side} in {way}: {took:.2f} s", file=sys.stderr, flush=True)
+    return took, peak
 
 
 def tell_step(side: str, way: Way, device: str) -> None:
@@ -169,8 +153,8 @@ def tell_step(side: str, way: Way, device: str) -> None:
     before = _resident()
     for _ in range(3 if way.compiled else 1):
         step()
-    seconds = statistics.median(_seconds(step) for _ in range(3 if side == "ours" else 1))
-    print(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before)
+    took = statistics.median(seconds(step) for _ in range(3 if side == "ours" else 1))
+    print(took, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before)
 
 
 def machinery_row(device: str) -> Row:
@@ -209,20 +193,20 @@ def growth_row(device: str) -> Row:
     """Byte layers, forward and backward, at twice the length: 1x is linear, the goal allows 2.1 times the time."""
     model = UNet(preset(PRESET)).to(device)
 
-    def seconds(num_bytes: int) -> float:
+    def taken(num_bytes: int) -> float:
         byte_ids = torch.randint(256, (1, num_bytes), device=device)
 
         def work() -> None:
             states = model.encode(byte_ids)
             model._run_bytes(model.decoder, states, None).sum().backward()
 
-        return _seconds(work)
+        return seconds(work)
 
     return compare_seconds(
         "training",
         "T=8192 / 2 x T=4096, byte layers forward and backward",
-        lambda: seconds(8192),
-        lambda: 2 * seconds(4096),
+        lambda: taken(8192),
+        lambda: 2 * taken(4096),
         pairs=5,
         goal=2 / 2.1,
         note="goal: at most 2.1 times the time",
@@ -232,16 +216,6 @@ def growth_row(device: str) -> Row:
 def _resident() -> int:
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * resource.getpagesize()
-
-
-def _seconds(function: Callable[[], object]) -> float:
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    function()
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
 
 
 def rows(device: str) -> list[Row]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 
 import torch
@@ -40,8 +41,11 @@ def ids_to_bytes(byte_ids: Tensor | Iterable[int]) -> bytes:
         >>> ids_to_bytes(torch.tensor([104, 105]))
         b'hi'
     """
-    ids = byte_ids if isinstance(byte_ids, Tensor) else torch.tensor(list(byte_ids), dtype=torch.int64)
-    wrong = ids[(ids < 0) | (ids > 255)]
+    if not isinstance(byte_ids, Tensor):
+        byte_ids = torch.tensor(list(map(operator.index, byte_ids)), dtype=torch.int64)
+    if byte_ids.dim() != 1 or byte_ids.is_floating_point():
+        raise TypeError(f"byte_ids must be integers of shape [T], got {byte_ids.dtype} of {[*byte_ids.shape]}")
+    wrong = byte_ids[(byte_ids < 0) | (byte_ids > 255)]
     if len(wrong):
         raise ValueError(f"byte_ids must lie in 0..255 to be turned into bytes, got {wrong[0].item()}")
-    return ids.to("cpu", torch.uint8).numpy().tobytes()
+    return byte_ids.to("cpu", torch.uint8).numpy().tobytes()

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rltok_rl.functional.numbers import check_count
 from rltok_rl.functional.policy import boundary_logits
-from rltok_rl.functional.text import ids_to_bytes, text_to_ids
+from rltok_rl.functional.text import text_to_bytes, text_to_ids
 from rltok_rl.models.heads import BoundaryTerms
 from rltok_rl.models.unet import UNet
 from rltok_rl.sampling import sample_boundaries
@@ -91,7 +91,7 @@ def segment(
     boundaries = sample_boundaries(*terms, generator=generator, cap=model.boundary_cap, greedy=greedy)  # [1, T]
     probabilities = boundary_logits(*terms, boundaries, cap=model.boundary_cap).sigmoid()
     probabilities[:, 0] = 1.0
-    return Segmentation(ids_to_bytes(byte_ids), boundaries[0].cpu(), probabilities[0].float().cpu())
+    return Segmentation(text_to_bytes(text), boundaries[0].cpu(), probabilities[0].float().cpu())
 
 
 @torch.no_grad()

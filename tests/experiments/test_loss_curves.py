@@ -13,9 +13,8 @@ from rltok_rl.experiments.loss_curves import COLUMNS, FILE, loss_curves
 from rltok_rl.experiments.markdown import with_unit
 from rltok_rl.experiments.run_folder import read_run
 
-from rltok_rl.training.progress import MetricsTable
-
 from .configured import QUICK, configured
+from .killed import killed_at
 
 SMALL = [*QUICK, "snapshots.num_bytes=64", "compute.threads=1"]
 
@@ -70,19 +69,10 @@ def test_runs_without_figures_have_no_lines(run, tmp_path):
     assert loss_curves({"nothing": read_run(tmp_path)}) == []
 
 
-def test_a_run_of_an_older_version_goes_on_with_the_columns_that_it_has(run, tmp_path, monkeypatch):
+def test_a_run_of_an_older_version_goes_on_with_the_columns_that_it_has(run, tmp_path):
     config = configured(*SMALL, "checkpoint_every=2", "resume=true", f"out={tmp_path}/run")
-    add = MetricsTable.add
-
-    def add_and_fail(self, update, *rest):
-        add(self, update, *rest)
-        if update == 3:
-            raise KeyError("killed")
-
-    monkeypatch.setattr(MetricsTable, "add", add_and_fail)
-    with pytest.raises(KeyError, match="killed"):
+    with killed_at(3):
         train.run(config, "")
-    monkeypatch.setattr(MetricsTable, "add", add)
     table = tmp_path / "run" / "metrics.csv"
     table.write_text(without_the_last_column(table.read_text()))
     train.run(config, "")

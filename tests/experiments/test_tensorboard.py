@@ -8,13 +8,11 @@ import math
 from pathlib import Path
 
 import numpy as np
-import pytest
 from rltok_rl.experiments import train
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from rltok_rl.training.progress import MetricsTable
-
 from .configured import QUICK, configured
+from .killed import killed_at
 
 OPTIONS = [*QUICK, "optim.total_bytes=1_280", "checkpoint_every=3", "compute.threads=1", "resume=true"]
 OPTIONS.append("logger=tensorboard")
@@ -49,19 +47,11 @@ def written(folder: Path) -> dict[str, dict[int, float]]:
 
 
 def test_every_figure_is_read_back(tmp_path, monkeypatch):
-    out, add = tmp_path / "run", MetricsTable.add
+    out = tmp_path / "run"
     monkeypatch.setattr(train, "write_report", lambda out: out / "report.md")  # slow, and not what is read here
-
-    def add_and_fail(self, update, *rest):
-        add(self, update, *rest)
-        if update == 5:
-            raise KeyError("killed")
-
-    monkeypatch.setattr(MetricsTable, "add", add_and_fail)
-    with pytest.raises(KeyError, match="killed"):
+    with killed_at(5):
         train.run(configured(*OPTIONS, f"out={out}"), "")
     assert max(events(out)["train/loss"]) == 4, "updates 4 and 5 come again after the checkpoint of update 3"
-    monkeypatch.setattr(MetricsTable, "add", add)
     train.run(configured(*OPTIONS, f"out={out}"), "")
     found, expected = events(out), written(out)
     assert set(found) == set(expected) and {"train/loss", "train/rate", "held_out/bits_per_byte"} <= set(found)

@@ -30,6 +30,7 @@ from ..forked import Forked
 from ..layout import ROOT
 from ..training.test_loggers import Recording
 from .configured import QUICK, configured
+from .killed import killed_at
 
 
 @pytest.fixture(autouse=True)
@@ -253,17 +254,8 @@ def test_a_logger_hears_every_update_once_over_a_resumption(tmp_path, monkeypatc
     monkeypatch.setattr(loggers, "_MAKERS", dict(loggers._MAKERS))
     loggers.register_logger("recording", lambda target, **options: made.append(Recording(target)) or made[-1])
     options = [*LONGER, f"out={tmp_path}/run", "logger.name=recording"]
-    add = MetricsTable.add
-
-    def add_and_fail(self, update, *rest):
-        add(self, update, *rest)
-        if update == 5:
-            raise KeyError("killed")
-
-    monkeypatch.setattr(MetricsTable, "add", add_and_fail)
-    with pytest.raises(KeyError, match="killed"):
+    with killed_at(5):
         train.run(configured(*options), "")
-    monkeypatch.setattr(MetricsTable, "add", add)
     train.run(configured(*options), "")
     first, second = made
     assert (first.target.resume_after, second.target.resume_after) == (None, 3) and first.closed and second.closed

@@ -197,6 +197,8 @@ def test_what_is_refused(models, run, file, tmp_path, capsys):
     learned, out = models / "learned", tmp_path / "page.html"
     assert "required: MODEL" in refused(capsys, file)
     assert "required: TEXT" in refused(capsys, learned)
+    (tmp_path / "broken.jsonl").write_text('{"text": "to be"}\nno JSON\n')
+    assert "one JSON object per line" in refused(capsys, learned, tmp_path / "broken.jsonl")
     assert "not allowed with a TEXT" in refused(capsys, learned, file, "--text", "to be")
     assert "got 1" in refused(capsys, learned, "--text", "a")
     (tmp_path / "empty").touch()

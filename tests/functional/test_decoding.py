@@ -59,3 +59,9 @@ def test_text_survives_a_round_trip():
         text_to_ids(3)
     with pytest.raises(ValueError, match=r"byte_ids must lie in 0\.\.255.*got 256"):
         ids_to_bytes([65, 256])
+
+
+@pytest.mark.parametrize("wrong", [[104.5], torch.tensor([104.0]), torch.tensor([[104, 105]]), torch.tensor(104)])
+def test_what_are_no_ids_of_one_text_are_refused(wrong):
+    with pytest.raises(TypeError, match="integer"):
+        ids_to_bytes(wrong)

@@ -27,6 +27,7 @@ from .layout import ROOT
 
 PAGES = [
     ROOT / "README.md",
+    ROOT / "docs/features.md",
     ROOT / "docs" / "clients.md",
     ROOT / "docs" / "evaluation-tasks.md",
     ROOT / "docs" / "objectives.md",

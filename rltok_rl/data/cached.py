@@ -47,9 +47,9 @@ class CachedSource(DocumentSource):
     def _open(self) -> None:
         self._bytes = np.asarray(np.memmap(self.folder / BYTES, dtype=np.uint8, mode="r"))  # [all bytes]
 
-    def gather(self, index: Tensor) -> Tensor:
-        """Bytes at positions of the whole text, int64 of the index' shape."""
-        return torch.from_numpy(self._bytes[index.numpy()].astype(np.int64))
+    def cut(self, start: int, stop: int) -> np.ndarray:
+        """Bytes of the whole text from one position up to another, [stop - start] uint8, not to be written to."""
+        return self._bytes[start:stop]
 
     def keys(self) -> Tensor | None:
         """The hashes of the documents that the cache was written with, [documents]; None if it was cut anew."""

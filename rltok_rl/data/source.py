@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Literal, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -47,8 +48,8 @@ class DocumentSource(WindowSource):
         self._good_length: int | None = None
 
     @abstractmethod
-    def gather(self, index: Tensor) -> Tensor:
-        """Bytes at positions of the whole text, int64 of the index' shape."""
+    def cut(self, start: int, stop: int) -> np.ndarray:
+        """Bytes of the whole text from one position up to another, [stop - start] uint8, not to be written to."""
 
     @property
     def num_documents(self) -> int:
@@ -64,8 +65,8 @@ class DocumentSource(WindowSource):
         """One document as a whole."""
         if not 0 <= number < self.num_documents:
             raise IndexError(f"number must lie in 0..{self.num_documents - 1}, got {number}")
-        index = int(self.starts[number]) + torch.arange(int(self.lengths[number]))
-        return bytes(self.gather(index).to(torch.uint8).numpy())
+        start = int(self.starts[number])
+        return self.cut(start, start + int(self.lengths[number])).tobytes()
 
     def documents(self) -> Iterator[bytes]:
         """All documents, one after the other."""
@@ -99,12 +100,12 @@ class DocumentSource(WindowSource):
     def read(self, places: Places, length: int) -> Windows:
         """Read windows; one that its document has fewer bytes for is shorter."""
         lengths, ends = self.measure(places, length)
-        columns = torch.arange(length)
-        inside = columns < lengths[:, None]
-        start = self.starts[places.document] + places.offset
-        # Past the end of a window its first byte is read instead, because something has to be, and then made 0.
-        byte_ids = self.gather(start[:, None] + columns * inside) * inside
-        return Windows(byte_ids, lengths, ends)
+        starts = self.starts[places.document] + places.offset
+        # Row by row: a slice copies a window at once, where an index would be asked for each of its bytes.
+        rows = np.zeros((len(lengths), length), dtype=np.uint8)
+        for row, start, size in zip(rows, starts.tolist(), lengths.tolist(), strict=True):
+            row[:size] = self.cut(start, start + size)
+        return Windows(torch.from_numpy(rows).long(), lengths, ends)
 
     def measure(self, places: Places, length: int) -> tuple[Tensor, Tensor]:
         """Bytes of windows, and whether each ends with its document, [n] both; no text is read."""
@@ -158,6 +159,6 @@ class TextSource(DocumentSource):
         #: [all bytes] uint8, all documents, one after the other
         self.bytes = torch.frombuffer(bytearray(b"".join(texts)), dtype=torch.uint8)
 
-    def gather(self, index: Tensor) -> Tensor:
-        """Bytes at positions of the whole text, int64 of the index' shape."""
-        return self.bytes[index].long()
+    def cut(self, start: int, stop: int) -> np.ndarray:
+        """Bytes of the whole text from one position up to another, [stop - start] uint8, not to be written to."""
+        return self.bytes[start:stop].numpy()

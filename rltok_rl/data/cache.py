@@ -52,6 +52,8 @@ def write_cache(
     """
     if isinstance(documents, (str, bytes)):
         raise TypeError("documents must be several texts, got one; put it in a list")
+    if not isinstance(folder, (str, os.PathLike)):
+        raise TypeError(f"folder must be a path, got {type(folder).__name__}; documents come first, their folder second")
     folder, given = Path(folder), _plain(settings or {})
     present = _find(folder)
     if present is not None and given and present.settings:

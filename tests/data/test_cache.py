@@ -168,6 +168,8 @@ def test_a_failure_leaves_nothing(tmp_path):
             write_cache(documents, tmp_path / "cache")
     with pytest.raises(TypeError, match="documents must be several texts, got one"):
         write_cache("abc", tmp_path / "cache")
+    with pytest.raises(TypeError, match="folder must be a path, got list; documents come first"):
+        write_cache(tmp_path / "cache", ["ab"])
     with pytest.raises(TypeError, match="settings must be numbers, texts, lists and dicts"):
         write_cache(["abc"], tmp_path / "cache", settings={"what": object()})
     assert not list(tmp_path.iterdir())

@@ -104,7 +104,11 @@ def load_model(parser: argparse.ArgumentParser, options: argparse.Namespace) -> 
     run = Path(options.model)
     if (run / "config.yaml").is_file() and not any((run / at / "config.json").is_file() for at in ("", "model")):
         ended = (run / "summary.json").is_file()
-        why = "whose model was left out" if ended else "without a model yet; it is written when the run ends"
+        why = (
+            "whose model was left out"
+            if ended
+            else "without a model yet; it is written when the run ends or is asked to stop"
+        )
         parser.error(f"argument MODEL: {options.model} is a run {why}")
     try:
         return UNet.from_pretrained(options.model, device=device)

@@ -51,6 +51,11 @@ def check_options(config: TrainConfig) -> None:
             value = getattr(value, part)
         if value < least:
             raise ValueError(f"{name} must be at least {least}, got {value}")
+    if config.optim.total_bytes <= config.optim.warm_up_bytes:
+        raise ValueError(
+            f"optim.warm_up_bytes must be less than optim.total_bytes={config.optim.total_bytes}, got "
+            f"{config.optim.warm_up_bytes}; set both, a tenth of it for instance"
+        )
     data, loss = config.data, config.loss
     endless = data.source in LANGUAGES
     if endless or data.source in BUILT_IN:

@@ -189,7 +189,7 @@ def _check_common(config: TrainConfig) -> None:
 
 
 def _check_same(config: TrainConfig) -> None:
-    from rltok_rl.experiments.train import check_same_run
+    from rltok_rl.experiments.resuming import check_same_run
 
     check_same_run(config, Path(config.out) / "config.yaml")
 

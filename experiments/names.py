@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import tempfile
 from collections.abc import Sequence
@@ -101,6 +102,18 @@ def check_folder(arguments: Sequence[str]) -> None:
             pass
     except OSError as error:
         raise OSError(f"out must be a folder that can be written, got {given[-1]!r}: {error.strerror}") from None
+    finally:
+        leave_nothing(Path(given[-1]))
+
+
+def leave_nothing(folder: Path) -> None:
+    """Remove the folder of a run that was refused, if it is empty.
+
+    Args:
+        folder: there or not.
+    """
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def _free(known: dict[str, type]) -> list[str]:

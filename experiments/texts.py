@@ -21,7 +21,7 @@ from rltok_rl.data import (
     prepare_cache,
     split_documents,
 )
-from rltok_rl.data.files import PLAIN, kind, list_files
+from rltok_rl.data.files import PLAIN, kind, list_files, passed_over
 from rltok_rl.data.languages import Language, Lexicon, Recall
 from rltok_rl.data.prepare import fingerprint
 from rltok_rl.data.windows import WindowSource
@@ -41,7 +41,7 @@ class Texts:
     language: Language | None
     """The language with a known answer that both are of."""
     described: str
-    """One line on what there is, and what was dropped."""
+    """What there is, in a line, and below it what was left out."""
     sha256: str | None
     """Of the documents, before they are split; None for a language, which its options say all about."""
 
@@ -69,10 +69,18 @@ def read_texts(data: DataConfig, *, seed: int = 0) -> Texts:
     else:
         source = cache = _cached(data)
         sha256 = hashlib.sha256(json.dumps(cache.index.sha256, sort_keys=True).encode()).hexdigest()
-        dropped = f"; {FilterReport(**(cache.index.report or {}))}"
-    parts = split_documents(source, data.held_out)
-    for side in (parts.train, parts.held_out):
-        side.check_length(data.num_steps + 1)
+        dropped = _dropped(data, cache)
+    try:
+        parts = split_documents(source, data.held_out)
+    except ValueError as error:
+        raise ValueError(f"data.source={data.source!r} cannot be split: data.{error}") from None
+    for side, what in ((parts.train, "the text to train on"), (parts.held_out, "the held-out text")):
+        try:
+            side.check_length(data.num_steps + 1)
+        except ValueError as error:
+            told = str(error).replace("short_documents='whole'", "data.short_documents=whole")
+            asked = f"data.num_steps={data.num_steps} is too much for {what}"
+            raise ValueError(f"{asked} ({parts}; data.held_out={data.held_out}): {told}") from None
     train: WindowSource = parts.train
     if data.order == "epochs":
         train = OrderedSource(parts.train, length=data.num_steps + 1, seed=seed)
@@ -111,6 +119,19 @@ def _cached(data: DataConfig) -> CachedSource:
         raise OSError(
             f"data.cache must be a folder that can be written, got {str(folder)!r}: {error.strerror}"
         ) from None
+
+
+def _dropped(data: DataConfig, cache: CachedSource) -> str:
+    """What was left out of the documents, a line each, and where the rest lies."""
+    report = FilterReport(**(cache.index.report or {}))
+    lines = [f"{report}"]
+    if report.dropped:
+        lines[0] += "; data.min_bytes=2 keeps all"
+    left = [] if data.source in CORPORA else passed_over(data.source)
+    if left:
+        endings = ", ".join(sorted({path.suffix or path.name for path in left})[:8])
+        lines.append(f"passed over {len(left):,} of other kinds ({endings})")
+    return "".join(f"\n  {line}" for line in [*lines, f"cached in {cache.folder}"])
 
 
 def _check_source(source: str) -> None:

@@ -17,6 +17,7 @@ import contextlib
 import io
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
@@ -28,14 +29,15 @@ from rltok_rl.experiments.bench.harness import keep_memory, machine
 from rltok_rl.experiments.build import make_trainer
 from rltok_rl.experiments.checks import check_options, check_policy, read_device
 from rltok_rl.experiments.config import TrainConfig
-from rltok_rl.experiments.names import allow_new, check_folder, check_overrides
-from rltok_rl.experiments.recording import TRAINED_ON, Recorder
+from rltok_rl.experiments.names import allow_new, check_folder, check_overrides, leave_nothing
+from rltok_rl.experiments.recording import Recorder
 from rltok_rl.experiments.report import write_report
+from rltok_rl.experiments.resuming import last_state
 from rltok_rl.experiments.segmenting import keep_segmenter
 from rltok_rl.experiments.texts import Texts
 
 from rltok_rl.training import Trainer, TrainingFailed
-from rltok_rl.training.checkpoint import CheckpointError, list_checkpoints, load_checkpoint
+from rltok_rl.training.checkpoint import CheckpointError
 from rltok_rl.training.distributed import Processes, Refused, init_processes, main_speaks
 from rltok_rl.training.files import claim_folder, replace_text
 from rltok_rl.training.loggers import check_logger
@@ -44,45 +46,6 @@ from rltok_rl.training.sharding import whole_model
 from rltok_rl.training.signals import StopRequest
 from rltok_rl.training.snapshots import sample_parts
 from rltok_rl.viz import boundary_text
-
-
-def check_same_run(config: TrainConfig, path: Path) -> None:
-    """Refuse to go on with a run under another configuration; processes may be more or fewer."""
-    mine = OmegaConf.to_container(OmegaConf.structured(config))
-    # Over the schema: an option that came after a run was begun is there as it is by default.
-    theirs = OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(TrainConfig), OmegaConf.load(path)))
-    assert isinstance(mine, dict) and isinstance(theirs, dict)
-    for compute in (mine["compute"], theirs["compute"]):
-        compute.pop("strategy", None)
-    free = ("out", "resume", "checkpoint_every", "logger")
-    differing = [key for key in mine if key not in free and mine[key] != theirs.get(key)]
-    if differing:
-        shown = ", ".join(f"{key!s}: {theirs.get(key)!r} there, {mine[key]!r} here" for key in differing)
-        raise ValueError(f"{path} is of a run with another configuration ({shown}); choose another folder")
-
-
-def check_same_texts(config: TrainConfig, state: dict[str, Any], texts: Texts) -> None:
-    """Refuse to go on with a run on texts that have changed under their name."""
-    there = state.get(TRAINED_ON)
-    if there is not None and there != texts.sha256:
-        raise ValueError(
-            f"{config.out} was trained on other texts than data.source={config.data.source!r} has now (sha256 {there} "
-            f"there, {texts.sha256} here); give it those texts, or choose another folder"
-        )
-
-
-def last_state(config: TrainConfig, texts: Texts) -> tuple[bool, dict[str, Any] | None]:
-    """Whether a folder's run is to be gone on with, and the state of its newest checkpoint."""
-    out = Path(config.out)
-    if not (config.resume and (out / "config.yaml").exists()):
-        return False, None
-    check_same_run(config, out / "config.yaml")
-    checkpoints = out / "checkpoints"
-    if not list_checkpoints(checkpoints):
-        return True, None
-    state = load_checkpoint(checkpoints)[1]
-    check_same_texts(config, state, texts)
-    return True, state
 
 
 def run(config: TrainConfig, command: str, processes: Processes | None = None) -> dict[str, Any]:
@@ -109,7 +72,9 @@ def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts) ->
         print(f"{config.data.source}: {texts.described}", file=sys.stderr)
     recorder = Recorder(config, trainer, texts, resuming=resuming, command=command)
 
-    with StopRequest() as stop, recorder:
+    if processes.main and config.compute.compile:
+        print("compiling layers: the first updates take minutes, and the time left is told too long", file=sys.stderr)
+    with StopRequest(say=processes.main) as stop, recorder:
 
         def after_update(figures: dict[str, float]) -> bool:
             recorder.after_update(figures)
@@ -123,12 +88,13 @@ def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts) ->
     reached = {"updates": trainer.updates, "bytes": trainer.bytes_done}
     if not processes.main:
         return reached
+    model.save_pretrained(out / "model")
+    keep_segmenter(config, trainer, out / "model")
     if not trainer.done:
         asked = stop.name or "another process was asked to stop"
         print(f"\n{asked}: saved after update {trainer.updates}; go on with resume=true", file=sys.stderr)
-        return reached
-    model.save_pretrained(out / "model")
-    keep_segmenter(config, trainer, out / "model")
+        return {**reached, "stopped": stop.signal or signal.SIGTERM}
+    print("trained; looking at held-out text, drawing figures", file=sys.stderr)
     look = recorder.last_look(model)
     summary = {
         "command": without_folders(command),
@@ -159,6 +125,7 @@ def configured(config: Any) -> None:
     """Train what Hydra has put together."""
     missing = OmegaConf.missing_keys(config)
     if missing:
+        leave_nothing(Path(config.out))
         _end(f"{min(missing)} must be given")
     made = OmegaConf.to_object(config)
     assert isinstance(made, TrainConfig)
@@ -184,14 +151,19 @@ def configured(config: Any) -> None:
 
 def _run_or_refuse(config: TrainConfig, command: str, processes: Processes) -> None:
     """Train; errors that say what is wrong with what was asked for are that and no more."""
+    if config.resume and processes.main and not (Path(config.out) / "config.yaml").exists():
+        print(f"nothing to go on with in {config.out}: a new run", file=sys.stderr)
     try:
-        run(config, command, processes)
+        done = run(config, command, processes)
     except (ValueError, TypeError, OSError, ImportError, CheckpointError, TrainingFailed) as error:
         if "HYDRA_FULL_ERROR" in os.environ:
             raise
         # The system names the file that it cannot open, and not the one that it cannot write into.
         nameless = isinstance(error, OSError) and error.errno is not None and error.filename is None
+        leave_nothing(Path(config.out))
         raise Refused(f"rltok train: {error}{f', writing to {config.out}' if nameless else ''}") from None
+    if "stopped" in done and processes.group is None:  # torchrun would take a status for a process that died
+        sys.exit(128 + done["stopped"])
 
 
 def _end(message: str) -> NoReturn:

@@ -53,7 +53,7 @@ def write_cache(
     if isinstance(documents, (str, bytes)):
         raise TypeError("documents must be several texts, got one; put it in a list")
     if not isinstance(folder, (str, os.PathLike)):
-        raise TypeError(f"folder must be a path, got {type(folder).__name__}; documents come first, their folder second")
+        raise TypeError(f"folder must be a path, got {type(folder).__name__}; documents come first")
     folder, given = Path(folder), _plain(settings or {})
     present = _find(folder)
     if present is not None and given and present.settings:
@@ -166,6 +166,7 @@ class _Progress:
             return
         self.shown = now
         speed = size / max(now - self.start, 1e-9)
-        line = f"{documents:,} documents, {size / 1e6:,.1f} MB, {speed / 1e6:.1f} MB/s"
+        many, much = "s" * (documents != 1), f"{size / 1e6:,.1f} MB" if size >= 1e5 else f"{size:,} bytes"
+        line = f"{documents:,} document{many}, {much}, {speed / 1e6:.1f} MB/s"
         self.stream.write(f"\r{line}\x1b[K" + ("\n" if last else "") if self.terminal else line + "\n")
         self.stream.flush()

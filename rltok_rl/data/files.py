@@ -60,16 +60,31 @@ def list_files(path: str | Path) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise FileNotFoundError(f"path must be a file or a folder, got {str(path)!r}, which is neither")
-    visible = (p for p in path.rglob("*") if not any(part.startswith(".") for part in p.relative_to(path).parts))
-    files = sorted(p for p in visible if p.is_file() and kind(p))
+    files = sorted(p for p in _visible(path) if kind(p))
     if not files:
         raise FileNotFoundError(f"path must be a folder with files of the kinds {list(READABLE)}, got {str(path)!r}")
     return files
 
 
+def passed_over(path: str | Path) -> list[Path]:
+    """The files under a folder, hidden ones aside, that :func:`list_files` does not list because of their endings.
+
+    Args:
+        path: a file or a folder.
+    """
+    return sorted(p for p in _visible(Path(path)) if not kind(p)) if Path(path).is_dir() else []
+
+
+def _visible(folder: Path) -> Iterator[Path]:
+    """All files in a folder and those in it, but for hidden ones."""
+    inside = (p for p in folder.rglob("*") if not any(part.startswith(".") for part in p.relative_to(folder).parts))
+    return (p for p in inside if p.is_file())
+
+
 def kind(path: Path) -> str | None:
-    """The ending that a file is read by, None if it cannot be read."""
-    return next((ending for ending in sorted(READABLE, key=len, reverse=True) if path.name.endswith(ending)), None)
+    """The ending that a file is read by, in small letters; None if it cannot be read."""
+    name = path.name.lower()
+    return next((ending for ending in sorted(READABLE, key=len, reverse=True) if name.endswith(ending)), None)
 
 
 def pick_column(column: str | None, there: list[str], where: str) -> str:
@@ -119,7 +134,10 @@ def _checked(text: bytes, where: str, begin: int = 0) -> bytes:
     try:
         text.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"text must be UTF-8, got {error.reason} at byte {begin + error.start} of {where}") from None
+        raise ValueError(
+            f"text must be UTF-8, got {error.reason} at byte {begin + error.start} of {where}; "
+            f"`iconv -f latin1 -t utf8` rewrites Latin-1"
+        ) from None
     return text
 
 
@@ -141,7 +159,7 @@ def _read_lines(path: Path, column: str | None) -> Iterator[bytes]:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    if not path.name.endswith(".gz"):
+    if not path.name.lower().endswith(".gz"):
         with path.open("rb") as file:
             yield from file
         return

@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from rltok_rl.models.presets import PRESETS
+
 _Model = TypeVar("_Model", bound="Pretrained")
 
 PACKAGED = {"pocket": Path(__file__).parents[1] / "assets" / "pocket"}
@@ -181,7 +183,9 @@ def begin_with(model: torch.nn.Module, source: str | Path, *, replaced: Collecti
     unasked = [name for name in differing if name not in replaced]
     if unasked:
         shown = "; ".join(f"{name}: {theirs[name]} there, {mine[name]} here" for name in unasked)
-        raise ValueError(f"weights of {str(source)!r} are of another configuration ({shown})")
+        fits = [name for name, sizes in PRESETS.items() if all(theirs[key] == sizes[key] for key in sizes)]
+        hint = f"; its sizes are those of the preset {fits[0]!r}" if fits and "width" in unasked else ""
+        raise ValueError(f"weights of {str(source)!r} are of another configuration ({shown}){hint}")
     try:
         model.load_state_dict(trained.state_dict())
     except RuntimeError:

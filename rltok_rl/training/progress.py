@@ -70,7 +70,7 @@ def describe(
     speed = (done - before) / seconds if seconds > 0 else 0.0
     left = clock(max(0, total - done) / speed if speed else 0.0)  # the last update may go beyond
     drawn = f"\u2595{bar(done / total, width)}\u258f " if width else ""
-    share = f"{done / total:>4.0%}" if width else f"{done / total:.0%}"
+    share = f"{min(1.0, done / total):.0%}".rjust(4 if width else 0)
     rate = f"{speed / 1e3:.0f} kB/s" if speed >= 1e3 else f"{speed:.0f} B/s"
     return f"{share} {drawn}{', '.join([*parts, rate, f'{left} left'])}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from types import FrameType, TracebackType
 
@@ -13,10 +14,14 @@ class StopRequest:
             trainer.run(lambda figures: bool(stop))
 
     Outside the block signals mean what they meant before.
+
+    Args:
+        say: whether to write a line that the wish was heard: what is under way may take a while.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, say: bool = False) -> None:
         self.signal: int | None = None
+        self._say = say
         self._before: dict[int, object] = {}
 
     def __bool__(self) -> bool:
@@ -40,6 +45,9 @@ class StopRequest:
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.signal = number
         self._restore()  # the next one does what it always does
+        if self._say:
+            # Past the buffers of Python, which the signal may have found half written.
+            os.write(2, f"\n{self.name}: stopping when this update is done and saved; again ends at once\n".encode())
 
     def _restore(self) -> None:
         while self._before:

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rltok_rl.data import read_documents
+from rltok_rl.data.files import passed_over
 
 TEXTS = ["to be", "or nöt", "", "to be, that is"]
 
@@ -66,6 +67,9 @@ def test_a_folder_is_read_in_order(tmp_path):
     (tmp_path / "b" / "empty.txt").touch()
     write(tmp_path / "b" / "y.jsonl", ["one", "two"])
     assert list(read_documents(tmp_path)) == [b"first", b"", b"one", b"two", b"z = 1\r\n", b"last"]
+    assert passed_over(tmp_path) == [tmp_path / "d.bin"] and passed_over(tmp_path / "a.txt") == []
+    (tmp_path / "c.md").rename(tmp_path / "C.MD")
+    assert b"last" in list(read_documents(tmp_path))
 
 
 def test_nothing_to_read(tmp_path):
@@ -83,7 +87,7 @@ def test_nothing_to_read(tmp_path):
 
 def test_bytes_that_are_not_utf8_are_named(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"caf\xe9 au lait")
-    with pytest.raises(ValueError, match=r"text must be UTF-8, got .* at byte 3 of .*a\.txt"):
+    with pytest.raises(ValueError, match=r"text must be UTF-8, got .* at byte 3 of .*a\.txt; `iconv "):
         list(read_documents(tmp_path / "a.txt"))
     for name, pack in (("a.jsonl", bytes), ("a.jsonl.gz", gzip.compress)):
         (tmp_path / name).write_bytes(pack(b'{"text": "ab"}\n{"text": "\xff"}\n'))

@@ -335,6 +335,7 @@ def test_no_file_has_options_that_are_ignored(file):
         "data/books",
         "experiment/books",
         "experiment/compare",
+        "experiment/own-text",
         "experiment/pocket",
         "experiment/pocket_on",
     )
@@ -348,11 +349,30 @@ def test_files_are_cached_filtered_and_counted(tmp_path, monkeypatch):
     (tmp_path / "some.jsonl").write_text("\n".join(lines))
     options = [*QUICK[:-1], "data=files", "data.source=some.jsonl", "data.min_bytes=100", "data.order=epochs"]
     trainer, texts = make_trainer(configured(*options, "data.num_steps=32", "data.held_out=0.2"))
-    assert "36 documents" in texts.described or "kept 36" in texts.described
+    assert "kept 36 of 40 documents" in texts.described and "data.min_bytes=2 keeps all" in texts.described
+    assert "\n  cached in caches/some-" in texts.described and "passed over" not in texts.described
     assert len(list((tmp_path / "caches").iterdir())) == 1
     trainer.update()
     make_trainer(configured(*options, "data.num_steps=32", "data.held_out=0.2", "data.min_bytes=200"))
     assert len(list((tmp_path / "caches").iterdir())) == 2  # another way of filtering is another cache
+
+
+def test_the_packaged_model_reads_documents_of_any_length(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    text = local_prose(30_000)
+    for number in range(30):
+        (tmp_path / "mine" / f"{number}.txt").write_bytes(text[1000 * number : 1000 * number + 40 * (number + 1)])
+    (tmp_path / "mine" / "table.csv").write_text("a,b")
+    trainer, texts = make_trainer(configured("experiment=own-text", "data.source=mine", "data.num_rows=2"))
+    assert "kept 30 of 30" in texts.described and "passed over 1 of other kinds (.csv)" in texts.described
+    assert trainer.update()["bits_per_byte"] < 4.0  # it has learned to read before
+    with pytest.raises(ValueError, match="data.num_steps=512 is too much for the text .*; data.short_documents=whole"):
+        make_trainer(configured("experiment=own-text", "data.source=mine", "data.short_documents=error"))
+    (tmp_path / "one.txt").write_bytes(text[:2000])
+    short = ["data.short_documents=error", "data.num_steps=256"]
+    with pytest.raises(ValueError, match="too much for the held-out text .1 document .1,800 bytes. to train on"):
+        make_trainer(configured("experiment=own-text", "data.source=one.txt", *short))
 
 
 def test_text_that_cannot_be_read_is_refused(tmp_path, monkeypatch):
@@ -407,7 +427,11 @@ def test_keys_that_do_not_exist_are_refused_with_the_nearest():
         (["out=/dev/null/run"], "out must be a folder that can be written, got '/dev/null/run': Not a directory"),
         (["data=files"], "data.source must be given"),
         (["compute.device=meta:x"], "compute.device 'meta:x' cannot be used: Invalid device string: 'meta:x'"),
-        (["optim.total_bytes=9"], "warm_up_bytes must lie in [0, total_bytes=9), got 400000"),
+        (
+            ["optim.total_bytes=9"],
+            "optim.warm_up_bytes must be less than optim.total_bytes=9, got 400000; "
+            "set both, a tenth of it for instance",
+        ),
     ],
 )
 def test_the_command_says_what_is_wrong_in_one_line(options, message, tmp_path):

@@ -26,7 +26,7 @@ from rltok_rl.training.distributed import Processes, Refused
 from rltok_rl.training.files import claim_folder
 from rltok_rl.training.progress import MetricsTable
 
-from ..forked import Forked
+from ..forked import Forked, run_forked
 from ..layout import ROOT
 from ..training.test_loggers import Recording
 from .configured import QUICK, configured
@@ -55,7 +55,7 @@ def test_a_run_writes_its_folder_and_is_not_overwritten(tmp_path, capsys):
     again = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrainConfig), OmegaConf.load(out / "config.yaml")))
     assert again == config
     assert "held_out_bits_per_byte" in capsys.readouterr().out
-    with pytest.raises(FileExistsError, match="holds another run; resume it, or choose another folder"):
+    with pytest.raises(FileExistsError, match="holds a run, which is finished; choose another folder"):
         train.run(config, "the command")
 
 
@@ -149,7 +149,7 @@ def test_killed_without_warning_and_resumed_is_uninterrupted(tmp_path, monkeypat
     assert updates(tmp_path / "whole") == 120
 
 
-def test_asked_to_stop_it_saves_and_goes_on_later(tmp_path, monkeypatch):
+def test_asked_to_stop_it_saves_and_goes_on_later(tmp_path, monkeypatch, capfd):
     """SIGTERM after the fifth update, as a scheduler sends it."""
     import os
     import signal
@@ -163,12 +163,29 @@ def test_asked_to_stop_it_saves_and_goes_on_later(tmp_path, monkeypatch):
             os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(MetricsTable, "add", add_and_stop)
-    assert train.run(config, "") == {"updates": 5, "bytes": 5 * 128}
+    assert train.run(config, "") == {"updates": 5, "bytes": 5 * 128, "stopped": signal.SIGTERM}
+    said = capfd.readouterr().err
+    assert "SIGTERM: stopping when this update is done and saved; again ends at once" in said
+    assert UNet.from_pretrained(tmp_path / "run").config.width == 64  # the model so far can be looked at
     monkeypatch.setattr(MetricsTable, "add", add)
     assert train.run(config, "")["updates"] == 10
     whole = configured(*LONGER, f"out={tmp_path}/whole")
     train.run(whole, "")
     assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
+
+
+def test_one_that_was_stopped_ends_with_the_status_of_its_signal(tmp_path, monkeypatch):
+    """So that `rltok train && rltok eval` does not go on, nor a multirun to its next job."""
+    config = configured(*QUICK, f"out={tmp_path}/run")
+    monkeypatch.setattr(train, "run", lambda *_: {"updates": 1, "bytes": 1, "stopped": 2})
+    with pytest.raises(SystemExit) as ended:
+        train._run_or_refuse(config, "", Processes())
+    assert ended.value.code == 130
+
+
+def test_what_is_refused_leaves_no_folder(tmp_path):
+    done = run_forked("rltok_rl.experiments.train", *QUICK, "loss.objective=none", "out=runs/a", cwd=tmp_path)
+    assert done.returncode == 1 and "rltok train: " in done.stderr and not (tmp_path / "runs" / "a").exists()
 
 
 @pytest.mark.parametrize("where", ["rltok_rl.training.progress.csv.DictWriter", "rltok_rl.models.weights.save_file"])
@@ -211,13 +228,25 @@ def test_another_configuration_is_not_resumed(tmp_path):
     before = metrics(tmp_path / "run")
     for option, said in [
         ("seed=7", "seed: 0 there, 7 here"),
-        ("model.overrides.window=9", "model: .*'window': 8,.* there, .*'window': 9,.* here"),
-        ("compute.micro_batches=2", "compute: .*'micro_batches': 1.* there"),
-        ("snapshots.count=3", "snapshots: .* there"),
+        ("model.overrides.window=9", "model.overrides.window: 8 there, 9 here"),
+        ("compute.micro_batches=2", "compute.micro_batches: 1 there, 2 here"),
+        ("snapshots.count=3", "snapshots.count: . there, 3 here"),
+        ("optim.lr=1e-4", r"optim.lr: .* here\); choose another folder, or train its model on .*model.weights=.*run"),
     ]:
-        with pytest.raises(ValueError, match=f"run with another configuration .{said}.*; choose another folder"):
+        with pytest.raises(ValueError, match=f"is of a run with another configuration .{said}"):
             train.run(configured(*QUICK, f"out={tmp_path}/run", "resume=true", option), "")
+    faster = ["compute.threads=2", "compute.compile=false", "compute.device=cpu"]
+    assert train.run(configured(*QUICK, f"out={tmp_path}/run", "resume=true", *faster), "")["updates"] == 4
     assert metrics(tmp_path / "run") == before
+
+
+def test_a_folder_that_holds_a_run_says_how_that_one_stands(tmp_path):
+    train.run(configured(*QUICK, f"out={tmp_path}/run"), "")
+    with pytest.raises(FileExistsError, match="out=.*run holds a run, which is finished; choose another folder"):
+        train.run(configured(*QUICK, f"out={tmp_path}/run"), "")
+    (tmp_path / "run" / "summary.json").unlink()
+    with pytest.raises(FileExistsError, match="which was stopped: resume=true goes on with it"):
+        train.run(configured(*QUICK, f"out={tmp_path}/run"), "")
 
 
 def test_texts_that_changed_under_their_name_are_not_gone_on_with(tmp_path, monkeypatch):

@@ -60,9 +60,12 @@ def main(arguments: list[str] | None = None) -> int:
     if name not in COMMANDS:
         print(f"rltok: {name!r} is not a command; allowed are {[*COMMANDS, 'info']}\n\n{usage()}", file=sys.stderr)
         return 2
-    module = importlib.import_module(COMMANDS[name][0])
-    sys.argv = [f"rltok {name}", *rest]  # Hydra and argparse read their options here
-    return module.main() or 0
+    try:
+        module = importlib.import_module(COMMANDS[name][0])
+        sys.argv = [f"rltok {name}", *rest]  # Hydra and argparse read their options here
+        return module.main() or 0
+    except KeyboardInterrupt:  # where nothing is to be saved
+        return 130
 
 
 if __name__ == "__main__":

@@ -65,6 +65,9 @@ def _losses(figures: dict[str, Any]) -> list[str]:
         shown = [_with_error(row, kind) for kind in (("corpus", "document") if many else ("corpus",))]
         rate = f"   at {row['rate']:.4f} boundaries per byte" if name == "thresholded" else ""
         lines.append(f"  {name:<17}" + "".join(f"{one:<19}" for one in shown).rstrip() + rate)
+    least = min(row["corpus_bits_per_byte"] for row in rows.values() if row is not None)
+    if least > 8:
+        lines.append("  more than the 8 bits of an even guess: the model was trained on other text than this")
     if samples is not None and samples["corpus_spread"] is not None:
         spread = f"{samples['corpus_spread']:.4f}, standard deviation of one sample from draw to draw"
         lines.append(f"  {'spread':<17}{spread}")

@@ -28,3 +28,11 @@ def test_an_unknown_command_is_named(capsys):
 def test_every_command_explains_itself(name):
     done = run_forked("rltok_rl.experiments.cli", name, "--help")
     assert done.returncode == 0 and len(done.stdout) > 200, done.stderr[-500:]
+
+
+def test_ctrl_c_where_nothing_is_saved_ends_in_its_status(monkeypatch):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("importlib.import_module", interrupted)
+    assert main(["segment", "some text"]) == 130

@@ -71,7 +71,8 @@ class TokenLayout:
 def _product_dtype(x: Tensor) -> torch.dtype:
     """What a matrix product of ``x`` comes out as."""
     kind = x.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+    narrowed = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    return torch.get_autocast_dtype(kind) if narrowed and x.dtype.is_floating_point else x.dtype
 
 
 def token_layout(boundaries: Tensor, layout: Layout = "padded") -> TokenLayout:

@@ -188,7 +188,7 @@ def _why_not_varlen(device: torch.device, dtype: torch.dtype, head_size: int, ca
     """What keeps the kernel from serving this; nothing is ``""``."""
     if varlen_kernel() is None:
         return f"needs torch.nn.attention.varlen, which torch {torch.__version__} has not"
-    if device.type != "cuda":
+    if device.type not in ("cuda", "meta"):  # meta tensors have shapes alone, which suffice to look for waits
         return f"needs a CUDA device, got {device.type}"
     if dtype not in (torch.float16, torch.bfloat16):
         return f"needs float16 or bfloat16, got {dtype}"

@@ -21,8 +21,9 @@ import torch
 from torch import Tensor
 
 SMALLEST_BUCKET = 16
+"""Tokens of a bucket at least."""
 BUCKETS = 64
-"""A bucket is at most this part of a total."""
+"""Buckets of a total at least, where they are no smaller than that."""
 
 
 def bucketed(total: int) -> int:
@@ -67,7 +68,8 @@ class Packing:
     second: float | None = None
     """With ``tokens``: tokens of tokens per token that there is room for; None is room for any."""
     attention: Literal["auto", "varlen", "flex", "padded", "rows"] = "auto"
-    """A key of :data:`rltok_rl.models.varlen.METHODS`; ``"auto"`` takes the fastest that the device has."""
+    """How attention is computed, a method of ``rltok_rl.models.varlen``; ``"auto"`` takes the fastest that the device
+    has."""
 
     def __post_init__(self) -> None:
         """Refuse what gives no room, by name."""

@@ -104,7 +104,9 @@ def packed_attention(
         ends, longest = sequence_ends(rows)
         return partial(varlen_attention, ends=ends, longest=longest)
     if method == "flex":
-        return partial(flex_rows_attention, block_mask=row_block_mask(rows), cap=cap)
+        # Compilers for any shape take numbers for variables, of which scores may have none; words are constants.
+        said = None if cap is None else repr(float(cap))
+        return partial(flex_rows_attention, block_mask=row_block_mask(rows), said_cap=said)
     if method == "padded":
         width = rows.longest
         slots = torch.where(rows.real, rows.row * width + rows.number, len(rows.num_tokens) * width)
@@ -243,7 +245,7 @@ def _compiled_flex_attention() -> Callable[..., Tensor]:
 
 
 def flex_rows_attention(
-    query: Tensor, key: Tensor, value: Tensor, *, block_mask: Any, cap: float | None = None
+    query: Tensor, key: Tensor, value: Tensor, *, block_mask: Any, said_cap: str | None = None
 ) -> Tensor:
     """Causal attention inside rows, by flex attention; compiled but on a CPU, which has no gradients for it.
 
@@ -252,12 +254,14 @@ def flex_rows_attention(
         key: [N, H, C].
         value: [N, H, C].
         block_mask: of :func:`row_block_mask`.
-        cap: soft cap of the scores.
+        said_cap: soft cap of the scores, in digits.
     """
     if query.device.type == "cpu" or torch.compiler.is_compiling():
         from torch.nn.attention.flex_attention import flex_attention as flex
     else:
         flex = _compiled_flex_attention()
+
+    cap = None if said_cap is None else float(said_cap)
 
     def capped(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return cap * torch.tanh(score / cap)

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.attention.flex_attention as torch_flex
 from torch import Tensor
+from torch._dynamo.backends.debugging import aot_eager
 
 from rltok_rl.models import varlen
 from rltok_rl.models.varlen import METHODS, PackedRows, fastest_method, packed_attention, row_block_mask, sequence_ends
@@ -76,6 +77,34 @@ def test_flex_rows_are_seen_alone_with_their_gradients(spare, cap, monkeypatch):
     monkeypatch.setattr(torch_flex, "_validate_device", lambda *tensors: None, raising=False)
     for lengths in LENGTHS:
         assert_rows_alone("flex", lengths, spare, cap)
+
+
+def test_flex_rows_are_compiled_for_any_shape(monkeypatch):
+    """Inside a compiled layer, as torch traces it without its kernels: one program for several batches, cap and all."""
+    monkeypatch.setattr(torch_flex, "_validate_device", lambda *tensors: None, raising=False)
+    programs = []
+
+    def counting(graph, inputs):
+        programs.append(graph)
+        return aot_eager(graph, inputs)
+
+    layer = torch.nn.Linear(32, 96, dtype=torch.float64)
+
+    def attended(x: Tensor, attend: varlen.Attention) -> Tensor:
+        return attend(*layer(x).unflatten(-1, (3, 2, 16)).unbind(-3))
+
+    compiled = torch.compile(attended, dynamic=True, backend=counting, fullgraph=True)
+    for lengths in ([40, 1, 129, 60], [300, 20], [3, 400, 9]):
+        x, given = torch.randn(sum(lengths) + 5, 32, dtype=torch.float64), {"dtype": torch.float64, "head_size": 16}
+        found = []
+        for method, run in (("flex", compiled), ("rows", attended)):
+            layer.zero_grad()
+            out = run(x, packed_attention(rows_of(lengths, 5), cap=5.0, **given, method=method))[: sum(lengths)]
+            out.square().sum().backward()
+            found.append((out.detach(), layer.weight.grad.clone()))
+        for mine, theirs in zip(*found, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-10)
+    assert len(programs) == 1
 
 
 def dense(mask) -> tuple[Tensor, Tensor]:

@@ -47,13 +47,14 @@ from rltok_rl.viz import boundary_text
 
 
 def check_same_run(config: TrainConfig, path: Path) -> None:
-    """Refuse to go on with a run under another configuration; processes may be more or fewer."""
+    """Refuse to go on with a run under another configuration; processes may be more, tokens may have other room."""
     mine = OmegaConf.to_container(OmegaConf.structured(config))
     # Over the schema: an option that came after a run was begun is there as it is by default.
     theirs = OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(TrainConfig), OmegaConf.load(path)))
     assert isinstance(mine, dict) and isinstance(theirs, dict)
     for compute in (mine["compute"], theirs["compute"]):
-        compute.pop("strategy", None)
+        for name in ("strategy", "tokens", "token_room"):
+            compute.pop(name, None)
     free = ("out", "resume", "checkpoint_every", "logger")
     differing = [key for key in mine if key not in free and mine[key] != theirs.get(key)]
     if differing:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from rltok_rl.agents import RandomActor
 from rltok_rl.experiments.build import make_trainer
 from rltok_rl.experiments.layouts import make_layout
 from rltok_rl.experiments.names import choices
+from rltok_rl.experiments.train import check_same_run
 
 from rltok_rl.models.packing import Packing
 
@@ -100,6 +102,15 @@ def test_too_many_tokens_end_a_training():
     trainer.actor = RandomActor(0.9)
     with pytest.raises(ValueError, match=r"compute.token_room.*128 places .* room for 64"):
         trainer.update()
+
+
+def test_a_run_goes_on_with_another_room(tmp_path):
+    path = tmp_path / "config.yaml"
+    OmegaConf.save(OmegaConf.structured(configured(*SMALL, "compute.tokens=packed", "compute.token_room=0.5")), path)
+    check_same_run(configured(*SMALL, "compute.tokens=packed", "compute.token_room=1.0"), path)
+    check_same_run(configured(*SMALL), path)
+    with pytest.raises(ValueError, match="of a run with another configuration"):
+        check_same_run(configured(*SMALL, "compute.micro_batches=2"), path)
 
 
 def test_what_cannot_be_is_refused_by_name():

@@ -147,9 +147,9 @@ def varlen_kernel() -> Callable[..., Any] | None:
     except ImportError:
         return None
     # The word for causal changed with windows: ``is_causal`` first, ``window_size`` later.
-    if "window_size" in inspect.signature(varlen_attn).parameters:
-        return partial(varlen_attn, window_size=(-1, 0))
-    return partial(varlen_attn, is_causal=True)
+    windows = "window_size" in inspect.signature(varlen_attn).parameters
+    causal: dict[str, Any] = {"window_size": (-1, 0)} if windows else {"is_causal": True}
+    return partial(varlen_attn, **causal)
 
 
 def sequence_ends(rows: PackedRows) -> tuple[Tensor, int]:
@@ -256,18 +256,17 @@ def flex_rows_attention(
         block_mask: of :func:`row_block_mask`.
         said_cap: soft cap of the scores, in digits.
     """
-    if query.device.type == "cpu" or torch.compiler.is_compiling():
-        from torch.nn.attention.flex_attention import flex_attention as flex
-    else:
-        flex = _compiled_flex_attention()
+    from torch.nn.attention.flex_attention import flex_attention
 
-    cap = None if said_cap is None else float(said_cap)
+    eager = query.device.type == "cpu" or torch.compiler.is_compiling()
+    flex: Callable[..., Tensor] = flex_attention if eager else _compiled_flex_attention()
+    cap = 0.0 if said_cap is None else float(said_cap)
 
     def capped(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return cap * torch.tanh(score / cap)
 
     q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (query, key, value))  # [1, H, N, C]
-    out = flex(q, k, v, score_mod=None if cap is None else capped, block_mask=block_mask)
+    out = flex(q, k, v, score_mod=None if said_cap is None else capped, block_mask=block_mask)
     return out.squeeze(0).transpose(0, 1)
 
 

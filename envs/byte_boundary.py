@@ -21,6 +21,7 @@ from rltok_rl.functional.numbers import check_count
 from rltok_rl.functional.rewards import REWARDS, charge_boundaries, prediction_entropy
 from rltok_rl.models.cache import UNetCache
 from rltok_rl.models.incremental import decide, observe
+from rltok_rl.models.packing import Layout, as_packing
 from rltok_rl.models.second_level import SecondDecisions
 from rltok_rl.models.unet import UNet
 
@@ -80,6 +81,8 @@ class ByteBoundaryEnv(EnvBase):
         observe_entropy: add ``early_entropy`` to the observation.
         target_rates: (low, high) of the rates that are drawn for texts, where the model has ``rate_embedding``; None is
             the model's configured rate for all.
+        layout: how :meth:`parallel_rollout` lays tokens out, ``"padded"``, ``"packed"``, or a
+            :class:`~rltok_rl.models.packing.Packing`; results are equal.
         seed: of the text drawn; None takes one from torch's global generator. Actions have generators of their own.
 
     ### Two speeds
@@ -103,6 +106,7 @@ class ByteBoundaryEnv(EnvBase):
         price: float = 0.0,
         observe_entropy: bool = False,
         target_rates: tuple[float, float] | None = None,
+        layout: Layout = "padded",
         seed: int | None = None,
     ) -> None:
         if not isinstance(model, UNet):
@@ -117,12 +121,13 @@ class ByteBoundaryEnv(EnvBase):
             raise ValueError(f"reward must be one of {list(REWARDS)}, got {reward!r}")
         if target_rates is not None:
             target_rates = _check_rates(model, target_rates)
+        as_packing(layout)
         super().__init__(device=model.embedding.weight.device, batch_size=torch.Size(batch_size))
         self.source = source if isinstance(source, WindowSource) else TextSource(source)
         self.source.check_length(num_steps + 1)
         self.__dict__["model"] = model  # not a sub-module: the environment uses the model, it does not own it
         self.num_steps, self.reward_name, self.price = num_steps, reward, price
-        self.observe_entropy, self.target_rates = observe_entropy, target_rates
+        self.observe_entropy, self.target_rates, self.layout = observe_entropy, target_rates, layout
         self._rng = torch.Generator()
         self._memory: UNetCache | None = None
         self._make_specs()

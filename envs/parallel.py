@@ -127,7 +127,8 @@ def _read(
         chosen |= _score(actor, {**before, "recent": recent[:, :-1]}, actions)
 
     mixing = None if segments is None else segments_mixing(env.model, segments, before["forced"])
-    decoded = env.model.decode_levels(states[:, :-1], boundaries, mixing=mixing, target_rate=plan.target_rate)
+    options: dict[str, Any] = {"layout": env.layout, "mixing": mixing, "target_rate": plan.target_rate}
+    decoded = env.model.decode_levels(states[:, :-1], boundaries, **options)
     final_logits = env.model.final_logits(decoded.states)  # [n, L, 256]
     final = byte_log_prob(final_logits, plan.byte_ids[:, 1:]).float()
     if segments is not None:

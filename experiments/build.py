@@ -10,6 +10,7 @@ from rltok_rl.agents import BoundaryCritic, RandomActor, RolloutPolicy, UniformA
 from rltok_rl.agents.segmenters import Segmenter, SegmenterActor
 from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.experiments.config import TrainConfig
+from rltok_rl.experiments.layouts import make_layout
 from rltok_rl.experiments.own import configured_baseline, own_estimator
 from rltok_rl.experiments.segmenting import (
     build_segmenter,
@@ -90,7 +91,7 @@ def make_advantages(config: TrainConfig, model: UNet, process_group: Any = None)
     if estimator.name == "local_flips":
         if baseline.name != "none":
             raise ValueError(f"baseline must be 'none' with 'local_flips', which needs none, got {baseline.name!r}")
-        return LocalFlips(model, price=estimator.price, **options)
+        return LocalFlips(model, price=estimator.price, layout=make_layout(config, model), **options)
     if baseline.name in _OF_THEIR_OWN:
         if estimator.name != "discounted_return":
             raise ValueError(f"baseline {baseline.name!r} is for 'discounted_return', got {estimator.name!r}")
@@ -228,6 +229,7 @@ def make_trainer(
     judged: dict[str, Any] = {"reward": config.estimator.reward, "price": config.estimator.price}
     if config.actor.rates is not None:
         judged["target_rates"] = _rates(config)
+    judged["layout"] = make_layout(config, model, segmenter)
     env = ByteBoundaryEnv(model, source, num_steps=data.num_steps, batch_size=(num_rows,), seed=config.seed, **judged)
     loss = make_loss(config, model, processes.group, segmenter).to(processes.device)
     actor = make_actor(config, model) if segmenter is None else SegmenterActor(segmenter)

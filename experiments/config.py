@@ -192,6 +192,12 @@ class ComputeConfig:
     """Of matrix products: ``float32`` or ``bfloat16``."""
     compile: bool = False
     """Compile the byte and token layers (``torch.compile``)."""
+    tokens: str = "padded"
+    """How rows of tokens are laid out: ``padded`` to the longest, or ``packed`` one after the other, which leaves at
+    most 1/64 of them empty from 1,024 tokens on. Trainings are equal to rounding; evaluation pads."""
+    token_room: float | None = None
+    """With packed tokens: how many more tokens than the target rate has there is room for, 0.25 for a quarter more. A
+    batch with more tokens ends the training; a device is never waited for to count them. Null counts them."""
     micro_batches: int = 1
     """Rollouts per update; batch means and rates are those of all of them."""
     threads: int = 0

@@ -23,6 +23,8 @@ FREE = (
     "compute.strategy",
     "compute.compile",
     "compute.threads",
+    "compute.tokens",
+    "compute.token_room",
 )
 """Options that a run may be gone on with differently."""
 

@@ -35,6 +35,7 @@ PACKAGES = (
 """Packages in the order of the reference. A name that several of them export has its entry with the first."""
 ALSO = (
     "rltok_rl.models.generation",
+    "rltok_rl.models.packing",
     "rltok_rl.objectives.segmented",
     "rltok_rl.objectives.view",
     "rltok_rl.training.loggers",

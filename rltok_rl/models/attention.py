@@ -1,8 +1,8 @@
-"""Causal attention in the three shapes the U-Net needs: a sliding window, padded rows, packed rows.
+"""Causal attention in two of the shapes the U-Net needs: a sliding window, and rows of one length.
 
-Shapes: B rows, T bytes, S tokens of the longest row, N tokens of all rows, H heads, C channels of a head. Queries,
-keys and values come as [..., length, H, C], rotated already; results have the same shape. Scores are scaled by
-``C^(-1/2)`` and, where ``cap`` is given, soft-capped as in Gemma 2.
+Shapes: B rows, T bytes, S tokens of the longest row, H heads, C channels of a head. Queries, keys and values come as
+[..., length, H, C], rotated already; results have the same shape. Scores are scaled by ``C^(-1/2)`` and, where ``cap``
+is given, soft-capped as in Gemma 2. Packed rows are :mod:`rltok_rl.models.varlen`'s.
 """
 
 from __future__ import annotations
@@ -110,31 +110,3 @@ def _block_mask(num_blocks: int, block: int, window: int, device: torch.device) 
     exists = torch.ones(num_blocks, 1, 2 * block, dtype=torch.bool, device=device)
     exists[0, :, :block] = False
     return band & exists
-
-
-def packed_causal_attention(
-    query: Tensor, key: Tensor, value: Tensor, *, slots: Tensor, num_rows: int, width: int, cap: float | None = None
-) -> Tensor:
-    """Causal attention inside each row of a packed sequence; rows never see each other.
-
-    Only the attention itself is padded; projections and MLPs, the larger part, run on real tokens alone.
-
-    Args:
-        query: [N, H, C], the rows one after the other.
-        key: [N, H, C].
-        value: [N, H, C].
-        slots: [N] flat index ``row * width + place`` of each token in the padded layout.
-        num_rows: B.
-        width: S, tokens of the longest row.
-        cap: soft cap of the scores.
-
-    Returns:
-        [N, H, C].
-    """
-
-    def padded(x: Tensor) -> Tensor:
-        out = x.new_zeros(num_rows * width, *x.shape[1:]).index_copy(0, slots, x)
-        return out.view(num_rows, width, *x.shape[1:])
-
-    out = causal_attention(padded(query), padded(key), padded(value), cap=cap)  # [B, S, H, C]
-    return out.flatten(0, 1).index_select(0, slots)

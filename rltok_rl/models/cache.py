@@ -136,7 +136,7 @@ class TokenCache:
 
     def recording(self, attend: Attend, layout: TokenLayout) -> Callable[[int], Attend]:
         """Attention over the padded tokens [B, S, H, C] of a window that starts at position 0; all are remembered."""
-        if layout.slots is not None:
+        if layout.rows is not None:
             raise ValueError("layout must be 'padded' where a cache is filled, got 'packed'")
         self.make_room(layout.width)
 

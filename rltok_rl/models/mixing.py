@@ -164,4 +164,4 @@ def give_back(
 def _first_tokens(layout: TokenLayout) -> Tensor:
     """Which tokens are the first of their row, bool of the layout's shape."""
     first = torch.zeros(layout.byte_index.shape[0], dtype=torch.bool, device=layout.byte_index.device)
-    return first.index_fill(0, layout.token_index[:, :1].flatten(), True).view(layout.shape)
+    return first.index_fill(0, layout.first, True).view(layout.shape)

@@ -6,12 +6,12 @@ token at t: it is pooled from bytes up to t, keeps position t, and serves byte t
     i(t) = sum_{k <= t} a_k - 1                                                                          (Eq. 8, 9)
 
 Rows have different numbers of tokens. They are laid out either *padded*, [B, S, D], or *packed*, [N, D] with the rows
-one after the other. Everything but attention treats both as one flat list of tokens.
+one after the other and, where shapes repeat, empty places behind them. Everything but attention treats both as one flat
+list of tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -19,9 +19,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rltok_rl.models.attention import causal_attention, packed_causal_attention
-
-Layout = Literal["padded", "packed"]
+from rltok_rl.models.attention import causal_attention
+from rltok_rl.models.packing import Layout, Packing, as_packing
+from rltok_rl.models.varlen import Attention, PackedRows, packed_attention
 
 
 @dataclass(frozen=True)
@@ -37,21 +37,42 @@ class TokenLayout:
     positions: Tensor
     """[*shape] byte position of each token; 0 in padding."""
     byte_index: Tensor
-    """[B * S] or [N] flat index ``row * T + position`` of each token's boundary byte; the row's byte 0 in padding."""
+    """[B * S] or [N] flat index ``row * T + position`` of each token's boundary byte; in padding a row's byte 0."""
     token_index: Tensor
     """[B, T] flat index of the token that serves each byte, i(t)."""
-    slots: Tensor | None
-    """[N] flat padded index of each packed token; None when padded."""
-    width: int
-    """S."""
+    first: Tensor
+    """[B] flat index of each row's first token; [0] where there are no bytes."""
+    rows: PackedRows | None = None
+    """Where the rows lie; None when padded."""
+    packing: Packing | None = None
+    """How they are packed; None when padded."""
 
-    def attention(self, cap: float | None) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-        """The causal attention that fits this layout."""
-        if self.slots is None:
+    @property
+    def width(self) -> int:
+        """S; of packed tokens on an accelerator, the host waits for it."""
+        return self.shape[1] if self.rows is None else self.rows.longest
+
+    def attention(self, cap: float | None, like: Tensor | None = None, num_heads: int = 1) -> Attention:
+        """The causal attention that fits this layout.
+
+        Args:
+            cap: soft cap of the scores.
+            like: [*shape, D] the tokens that it is for, where they are packed: kernels differ by dtype and heads.
+            num_heads: H.
+        """
+        if self.rows is None or self.packing is None:
             return partial(causal_attention, cap=cap)
-        return partial(
-            packed_causal_attention, slots=self.slots, num_rows=self.boundaries.shape[0], width=self.width, cap=cap
-        )
+        if like is None:
+            raise ValueError("like must be the tokens that attention is for where they are packed, got None")
+        dtype, head_size, method = _product_dtype(like), like.shape[-1] // num_heads, self.packing.attention
+        return packed_attention(self.rows, cap=cap, dtype=dtype, head_size=head_size, method=method)
+
+
+def _product_dtype(x: Tensor) -> torch.dtype:
+    """What a matrix product of ``x`` comes out as."""
+    kind = x.device.type
+    narrowed = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    return torch.get_autocast_dtype(kind) if narrowed and x.dtype.is_floating_point else x.dtype
 
 
 def token_layout(boundaries: Tensor, layout: Layout = "padded") -> TokenLayout:
@@ -59,44 +80,118 @@ def token_layout(boundaries: Tensor, layout: Layout = "padded") -> TokenLayout:
 
     Args:
         boundaries: [B, T] bool, True in the first column.
-        layout: ``"padded"`` or ``"packed"``.
+        layout: ``"padded"``, ``"packed"``, or a :class:`~rltok_rl.models.packing.Packing`.
 
     Returns:
-        The layout. Its shape depends on the boundaries, so that on an accelerator the host waits for them here.
+        The layout. Its shape depends on the boundaries, so that on an accelerator the host waits for them here, once;
+        it does not with a ``Packing`` that says how many tokens there is room for.
     """
-    if layout not in ("padded", "packed"):
-        raise ValueError(f"layout must be one of ['padded', 'packed'], got {layout!r}")
+    packing = as_packing(layout)
     num_rows, length = boundaries.shape
+    row_ids = torch.arange(num_rows, device=boundaries.device)
+    if packing is not None:
+        served = boundaries.flatten().cumsum(0).view(num_rows, length) - 1  # [B, T] all rows in one count
+        first = served[:, :1].flatten()  # [B]
+        ends = served[:, -1:].flatten() + 1
+        num_tokens = ends - first if length else boundaries.new_zeros(num_rows, dtype=torch.int64)
+        return _packed(boundaries, num_tokens, served, first, packing, most=length)
     token_of_byte = boundaries.cumsum(1) - 1  # [B, T], i(t)
     num_tokens = token_of_byte[:, -1] + 1 if length else boundaries.new_zeros(num_rows, dtype=torch.int64)  # [B]
-    rows, columns = boundaries.nonzero(as_tuple=True)  # [N] each, row after row
     width = int(num_tokens.max()) if num_rows else 0
-    slots = rows * width + token_of_byte[rows, columns]  # [N]
-    byte_index = rows * length + columns  # [N]
-    row_ids = torch.arange(num_rows, device=boundaries.device)
-    if layout == "packed":
-        starts = num_tokens.cumsum(0) - num_tokens  # [B]
-        return TokenLayout(
-            (len(rows),),
-            boundaries,
-            num_tokens,
-            columns,
-            byte_index,
-            token_of_byte + starts[:, None],
-            slots,
-            width,
-        )
-    positions = columns.new_zeros(num_rows * width).index_copy(0, slots, columns).view(num_rows, width)
+    token_index = token_of_byte + row_ids[:, None] * width
+    starts = (row_ids[:, None] * length).expand(num_rows, width).flatten()  # [B * S] a row's byte 0
+    byte_index = _boundary_bytes(boundaries, token_index, starts)
     return TokenLayout(
         (num_rows, width),
         boundaries,
         num_tokens,
-        positions,
-        (positions + row_ids[:, None] * length).flatten(),
-        token_of_byte + row_ids[:, None] * width,
-        None,
-        width,
+        (byte_index - starts).view(num_rows, width),
+        byte_index,
+        token_index,
+        token_index[:, :1].flatten(),
     )
+
+
+def layout_above(drawn: Tensor, where: TokenLayout) -> TokenLayout:
+    """Lay the tokens of tokens out, in the way of the tokens.
+
+    Args:
+        drawn: [B, S] bool, or [1, N] of packed tokens, True where a token closes a token of tokens: in padding nowhere,
+            at the first token of a row always.
+        where: where the tokens sit.
+
+    Returns:
+        A layout whose bytes are the tokens; of packed tokens, one row [1, N] holds all rows.
+    """
+    if where.rows is None or where.packing is None:
+        return token_layout(drawn)
+    served = drawn.cumsum(1) - 1  # [1, N]
+    first, last = (served[0].index_select(0, where.first + n) for n in (0, where.num_tokens - 1))  # [B]
+    return _packed(drawn, last - first + 1, served, first, where.packing.above, most=where.rows.most)
+
+
+def _packed(
+    boundaries: Tensor, num_tokens: Tensor, served: Tensor, first: Tensor, packing: Packing, *, most: int
+) -> TokenLayout:
+    """The layout of packed tokens: no more is read of the boundaries than how much room they want, if that is asked.
+
+    Args:
+        boundaries: [B, T], or [1, N] for all rows.
+        num_tokens: [B].
+        served: of the shape of the boundaries, which token serves each place.
+        first: [B] each row's first token.
+        packing: how much room they get.
+        most: no row has more tokens.
+    """
+    room = packing.room_for(boundaries.numel(), len(num_tokens))
+    if room is None:
+        total, most = torch.stack((num_tokens.sum(), num_tokens.max())).tolist() if len(num_tokens) else (0, 0)
+        room = packing.rounded(total)
+    else:
+        check_room(num_tokens.sum(), room, boundaries.numel())
+    empty = torch.zeros(room, dtype=torch.int64, device=boundaries.device)
+    byte_index = _boundary_bytes(boundaries, served, empty)
+    return TokenLayout(
+        (room,),
+        boundaries,
+        num_tokens,
+        byte_index % max(boundaries.shape[1], 1),
+        byte_index,
+        served.clamp(max=max(room - 1, 0)),
+        first,
+        PackedRows(num_tokens, room, most),
+        packing,
+    )
+
+
+def _boundary_bytes(boundaries: Tensor, served: Tensor, empty: Tensor) -> Tensor:
+    """Flat index [M] of the byte that closes each of M tokens; that of ``empty`` [M] where there is none.
+
+    Args:
+        boundaries: [B, T].
+        served: [B, T] which of the tokens serves each byte.
+        empty: [M].
+    """
+    count = len(empty)
+    # All but boundaries go into a place that is cut off again.
+    slots = torch.where(boundaries, served, count).clamp(max=count).flatten()
+    places = torch.arange(boundaries.numel(), device=boundaries.device)
+    return torch.cat((empty, empty.new_zeros(1))).scatter(0, slots, places)[:count]
+
+
+def check_room(total: Tensor, room: int, num_places: int) -> None:
+    """Require that there are no more tokens than room; an accelerator is asked without waiting for it.
+
+    Args:
+        total: number of tokens.
+        room: N.
+        num_places: bytes, or tokens, that they were made of.
+    """
+    message = "more tokens were drawn than there is room for (compute.token_room, Packing.tokens)"
+    if total.device.type != "cpu":
+        torch._assert_async(total <= room, message)
+    elif int(total) > room:
+        raise ValueError(f"{message}: {int(total)} of {num_places} places closed one, room for {room}")
 
 
 def downsample(

@@ -24,7 +24,7 @@ from rltok_rl.models.cache import UNetCache
 from rltok_rl.models.config import UNetConfig
 from rltok_rl.models.layers import Attend, LayerStack
 from rltok_rl.models.mixing import Mixing, give_back, pool_tokens, token_updates
-from rltok_rl.models.pooling import TokenLayout, token_layout
+from rltok_rl.models.pooling import TokenLayout, layout_above
 from rltok_rl.models.rotary import Rotary
 from rltok_rl.models.routing import Routing
 
@@ -51,7 +51,7 @@ class SecondLevel(nn.Module):
 
     def __init__(self, config: UNetConfig) -> None:
         super().__init__()
-        self.stride, self.cap = config.second_stride, config.attention_cap
+        self.stride, self.cap, self.num_heads = config.second_stride, config.attention_cap, config.num_heads
         self.routing = Routing(config) if config.second_level == "routing" else None
         self.layers = LayerStack(config, config.num_second_layers, config.token_mlp_ratio)
 
@@ -70,28 +70,29 @@ class SecondLevel(nn.Module):
             angles: rotary angles of byte positions.
             cache: an empty one, to be left as if the tokens had come one by one.
         """
-        if not where.width:  # no byte, no token
+        if not where.boundaries.numel():  # no byte, no token
             probs = None if self.routing is None else torch.zeros_like(where.boundaries, dtype=torch.float32)
             return states, SecondDecisions(where.boundaries, probs)
-        rows = _TokenRows.of(where)
-        padded = rows.spread(states)  # [B, S, D]
-        probs = None if self.routing is None else self.routing.probabilities(padded)  # [B, S]
-        if probs is None:
-            drawn = (torch.arange(where.width, device=states.device) % self.stride == 0) & rows.real
-        else:
-            drawn = (probs > 0.5) & rows.real
+        # Packed rows are one long row, which begins anew at every first token: [1, N] stands for [B, S] here.
+        rows = states if where.rows is None else states[None]
+        number, real = _numbers(where)  # [B, S]
+        probs = None if self.routing is None else self.routing.probabilities(rows)  # [B, S]
+        if probs is not None and where.rows is not None:
+            probs = probs.masked_fill(number == 0, 1.0)
+        drawn = (number % self.stride == 0 if probs is None else probs > 0.5) & real
         mixing = Mixing() if self.routing is None or probs is None else self.routing.mixing(probs, drawn)
-        above = token_layout(drawn, "padded" if where.slots is None else "packed")
-        attend = above.attention(self.cap)
+        above = layout_above(drawn, where)
+        tokens_in = pool_tokens(rows, above, mixing)
+        attend = above.attention(self.cap, tokens_in, self.num_heads)
         attend_at = cache.second.tokens.recording(attend, above) if cache and cache.second else lambda _: attend
-        tokens_in = pool_tokens(padded, above, mixing)
-        tokens_out = self.layers(tokens_in, angles(rows.positions_at(above)), attend_at)
+        positions = where.positions.flatten().index_select(0, above.byte_index).view(above.shape)
+        tokens_out = self.layers(tokens_in, angles(positions), attend_at)
         updates = token_updates(tokens_in, tokens_out, above, mixing)
-        mixed = give_back(padded, updates, above, mixing)  # [B, S, D]
+        mixed = give_back(rows, updates, above, mixing)
         if cache and cache.second:
-            last = padded[torch.arange(len(padded), device=padded.device), where.num_tokens - 1]  # [B, D]
+            last = states[torch.arange(len(states), device=states.device), where.num_tokens - 1]  # [B, D]
             cache.second.finish_window(self.query(last), updates, above)
-        return rows.gather(mixed), rows.at_bytes(drawn, probs)
+        return mixed.view_as(states), _at_bytes(where, drawn, probs)
 
     def query(self, states: Tensor) -> Tensor:
         """What the next token will be compared with: [n, D] to [n, D]; nothing for ``stride``."""
@@ -209,40 +210,17 @@ def spread_decisions(
     return SecondDecisions(boundaries, probs)
 
 
-@dataclass(frozen=True)
-class _TokenRows:
-    """Tokens row by row, [B, S], whichever way they are laid out. Padding holds copies of a row's first token."""
+def _numbers(where: TokenLayout) -> tuple[Tensor, Tensor]:
+    """The number of each token in its row, and whether it is one: [B, S], or [1, N] of packed tokens."""
+    if where.rows is not None:
+        return where.rows.number[None], where.rows.real[None]
+    number = torch.arange(where.width, device=where.positions.device).expand(where.shape)
+    return number, number < where.num_tokens[:, None]
 
-    where: TokenLayout
-    index: Tensor  # [B, S] flat index of each token among those laid out
-    real: Tensor  # [B, S] bool
 
-    @classmethod
-    def of(cls, where: TokenLayout) -> _TokenRows:
-        place = torch.arange(where.width, device=where.num_tokens.device)  # [S]
-        real = place < where.num_tokens[:, None]  # [B, S]
-        first = where.token_index[:, :1]  # [B, 1] a row's first byte is served by its first token
-        return cls(where, first + torch.where(real, place, 0), real)
-
-    def spread(self, states: Tensor) -> Tensor:
-        """[B, S, D] or [N, D] to [B, S, D]."""
-        if self.where.slots is None:
-            return states
-        return states.index_select(0, self.index.flatten()).view(*self.index.shape, -1)
-
-    def gather(self, states: Tensor) -> Tensor:
-        """[B, S, D] to [B, S, D] or [N, D]."""
-        return states if self.where.slots is None else states.flatten(0, 1).index_select(0, self.where.slots)
-
-    def positions_at(self, above: TokenLayout) -> Tensor:
-        """Byte positions of tokens of tokens, of the shape of their layout."""
-        positions = self.where.positions.flatten().index_select(0, self.index.flatten())  # [B * S]
-        return positions.index_select(0, above.byte_index).view(above.shape)
-
-    def at_bytes(self, drawn: Tensor, probs: Tensor | None) -> SecondDecisions:
-        """Decisions [B, S] about tokens, at the bytes that close them, [B, T]."""
-        closes = self.where.boundaries
-        number = closes.cumsum(1) - 1  # [B, T]
-        if probs is not None:
-            probs = torch.where(closes, probs.gather(1, number), 0.0)
-        return SecondDecisions(closes & drawn.gather(1, number), probs)
+def _at_bytes(where: TokenLayout, drawn: Tensor, probs: Tensor | None) -> SecondDecisions:
+    """Decisions about tokens, [B, S] or [1, N], at the bytes that close them, [B, T]."""
+    closes, serving = where.boundaries, where.token_index.flatten()
+    if probs is not None:
+        probs = torch.where(closes, probs.flatten().index_select(0, serving).view_as(closes), 0.0)
+    return SecondDecisions(closes & drawn.flatten().index_select(0, serving).view_as(closes), probs)

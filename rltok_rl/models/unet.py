@@ -24,7 +24,8 @@ from rltok_rl.models.heads import BoundaryHead, BoundaryTerms, ByteHead
 from rltok_rl.models.layers import LayerStack, RMSNorm
 from rltok_rl.models.mixing import Mixing, give_back, policy_smoothing, pool_tokens, token_updates
 from rltok_rl.models.ngrams import NgramEmbedding
-from rltok_rl.models.pooling import Layout, token_layout
+from rltok_rl.models.packing import Layout
+from rltok_rl.models.pooling import token_layout
 from rltok_rl.models.pretrained import Pretrained
 from rltok_rl.models.rates import RateEmbedding, TargetRate, rate_logits, row_rates
 from rltok_rl.models.rotary import Rotary, rotary
@@ -177,7 +178,7 @@ class UNet(Pretrained, nn.Module):
         where = token_layout(boundaries.bool(), layout)
         pooling, reading = self._between(cache)
         tokens_in = pool_tokens(encoder_states, where, mixing, pooling)  # [B, S, D] or [N, D]
-        attend = where.attention(self.config.attention_cap)
+        attend = where.attention(self.config.attention_cap, tokens_in, self.config.num_heads)
         attend_at = cache.tokens.recording(attend, where) if cache else lambda _: attend
         tokens_out, second = run_tokens(self, tokens_in, where, attend_at, cache)
         updates = token_updates(tokens_in, tokens_out, where, mixing, self.config.upsampling)
@@ -236,7 +237,7 @@ class UNet(Pretrained, nn.Module):
             uniforms: [B, T] in [0, 1), the random numbers to draw with.
             generator: source of the random numbers otherwise.
             greedy: with ``boundaries=None``, draw a boundary where its probability exceeds one half.
-            layout: ``"padded"`` or ``"packed"`` tokens.
+            layout: ``"padded"`` or ``"packed"`` tokens, or a :class:`~rltok_rl.models.packing.Packing`.
             cache: filled while at it, see :func:`rltok_rl.models.incremental.prefill`.
             target_rate: boundaries per byte to aim at, of all rows or [B] of each, where the model has
                 ``rate_embedding``; None is the configured rate. With a cache the rates are the cache's.

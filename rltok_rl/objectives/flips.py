@@ -15,6 +15,7 @@ from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.functional.numbers import check_count
 from rltok_rl.functional.returns import discounted_return
 from rltok_rl.models.flops import forward_flops
+from rltok_rl.models.packing import Layout, as_packing
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives.base import read, under_next
 from rltok_rl.objectives.estimators import ReturnEstimator
@@ -45,6 +46,7 @@ class LocalFlips(ReturnEstimator):
         num_flips: n, rows tried per row of the rollout.
         span: bytes per block, and bytes that a decision is judged by.
         price: nats per boundary that the rewards were charged.
+        layout: of the tokens of the rows that are tried, as for :class:`~rltok_rl.models.packing.Packing`.
         generator: source of the random numbers; with several processes, of equal seed in all.
         **options: of :class:`~rltok_rl.objectives.estimators.ReturnEstimator`; processes of a ``process_group`` with as
             many rows each flip what one process with all rows would flip.
@@ -58,13 +60,15 @@ class LocalFlips(ReturnEstimator):
         num_flips: int = 3,
         span: int = 16,
         price: float = 0.0,
+        layout: Layout = "padded",
         generator: torch.Generator | None = None,
         **options: Any,
     ) -> None:
         super().__init__(gamma=gamma, **options)
+        as_packing(layout)
         self.num_flips, self.span = check_count("num_flips", num_flips), check_count("span", span)
         self.__dict__["model"] = model  # asked, not owned
-        self.price, self.generator = price, generator
+        self.price, self.layout, self.generator = price, layout, generator
 
     @property
     def in_keys(self) -> list[NestedKey]:
@@ -172,7 +176,7 @@ class LocalFlips(ReturnEstimator):
             force_first=False,
         )
         of_rows = None if rates is None else repeated(rates)
-        decoded = self.model.decode(repeated(states), flipped, target_rate=of_rows)
+        decoded = self.model.decode(repeated(states), flipped, layout=self.layout, target_rate=of_rows)
         found = byte_log_prob(self.model.final_logits(decoded), repeated(revealed))
         return flipped.unflatten(0, (-1, count)), found.unflatten(0, (-1, count))
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from rltok_rl.agents import LearnedBoundaryActor, RandomActor
 from rltok_rl.agents.segmenters import SegmenterActor, load_own_state, own_state
 from rltok_rl.envs import ByteBoundaryEnv
+from rltok_rl.models.packing import Layout, Packing, as_packing
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives import BoundaryClipPPOLoss, JointLoss
 from rltok_rl.training.alarms import Alarms
@@ -193,7 +194,7 @@ class Trainer:
         """A rollout with gradients; its rate is noted."""
         actor = self.warm_actor if self.warming else self.actor
         rollout = self.env.parallel_rollout(actor, generator=self.generator, part=self.processes.part)
-        rates.append(_rates_of(rollout))
+        rates.append(_rates_of(rollout, self.env.layout))
         self._read = rollout["byte"]
         if self.warming and self._weighs:  # the policy learns from decisions that were not its own
             scores = self.policy.get_dist(rollout)
@@ -267,14 +268,26 @@ class Trainer:
             load_own_state(self.segmenter, self.model, state["segmenter"])
 
 
-def _rates_of(rollout: TensorDictBase) -> Tensor:
-    """Boundaries decided and tokens, per byte, and the tokens of the row with most; two more of a second level."""
+def _rates_of(rollout: TensorDictBase, layout: Layout = "padded") -> Tensor:
+    """Boundaries decided and tokens, per byte, and tokens with their padding; two more of a second level, per token."""
+    length, packing = rollout.shape[-1], as_packing(layout)
     drawn = (rollout["action"].bool() | rollout["forced"]).float().mean(-1)  # [B]
-    rates = [rollout["action"].float().mean(), drawn.mean(), drawn.max()]
+    room = None if packing is None else packing.room_for(length * len(drawn), len(drawn))
+    padded = _with_padding(drawn, length, packing, length * len(drawn))
+    rates = [rollout["action"].float().mean(), drawn.mean(), padded]
     if ("next", "second_boundary") in rollout.keys(include_nested=True):
         second = rollout["next", "second_boundary"].float().mean(-1)  # [B]
-        rates += [second.mean() / drawn.mean(), second.max() / drawn.max()]
+        above = None if packing is None else packing.above
+        rates += [second.mean() / drawn.mean(), _with_padding(second, length, above, room or 0) / padded]
     return torch.stack(rates)
+
+
+def _with_padding(rates: Tensor, length: int, packing: Packing | None, num_below: int) -> Tensor:
+    """Tokens per byte that are computed on, of rows with ``rates`` [B], made of ``num_below`` bytes or tokens."""
+    if packing is None:
+        return rates.max()
+    total = (rates.double().sum() * length).round().long()
+    return (packing.places(total, num_below, len(rates)) / (length * len(rates))).float()
 
 
 def _weighs_decisions(loss: JointLoss) -> bool:

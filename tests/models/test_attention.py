@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rltok_rl.models.attention import causal_attention, packed_causal_attention, sliding_window_attention
+from rltok_rl.models.attention import causal_attention, sliding_window_attention
 
 
 def dense_reference(query: Tensor, key: Tensor, value: Tensor, window: int, cap: float | None) -> Tensor:
@@ -60,17 +60,6 @@ def test_causal_attention_is_a_window_of_everything(length, cap):
     query, key, value = heads(length)
     out = causal_attention(query, key, value, cap=cap)
     torch.testing.assert_close(out, dense_reference(query, key, value, length + 1, cap), rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("cap", [None, 5.0])
-def test_packed_rows_do_not_see_each_other(cap):
-    lengths, width = [3, 1, 7], 7
-    rows = [heads(n, num_rows=1, seed=n) for n in lengths]
-    packed = [torch.cat([row[i][0] for row in rows]) for i in range(3)]
-    slots = torch.cat([torch.arange(n) + row * width for row, n in enumerate(lengths)])
-    out = packed_causal_attention(*packed, slots=slots, num_rows=3, width=width, cap=cap)
-    alone = torch.cat([causal_attention(*row, cap=cap)[0] for row in rows])
-    torch.testing.assert_close(out, alone, rtol=0, atol=1e-5)
 
 
 class Sizes(TorchDispatchMode):

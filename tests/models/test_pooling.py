@@ -85,5 +85,5 @@ def test_gradient_flows_to_the_pooled_bytes_alone(pooling):
 
 
 def test_unknown_layout_is_refused():
-    with pytest.raises(ValueError, match=r"layout must be one of \['padded', 'packed'\], got 'ragged'"):
+    with pytest.raises(ValueError, match=r"layout must be one of \['padded', 'packed'\] or a Packing, got 'ragged'"):
         token_layout(torch.ones(1, 2).bool(), "ragged")

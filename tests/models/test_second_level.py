@@ -272,7 +272,7 @@ def test_off_is_as_it_was(build, text, boundaries_of):
     out = plain(byte_ids, boundaries)
     assert out.second is None and plain.new_cache(2).second is None
     below = plain.encode(byte_ids)
-    where = second_level.token_layout(boundaries)
+    where = token_layout(boundaries)
     tokens = second_level.pool_tokens(below, where, second_level.Mixing())
     attend = where.attention(None)
     after = plain.token_layers(tokens, plain.byte_angles(where.positions), lambda _: attend)

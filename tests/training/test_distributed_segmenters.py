@@ -30,23 +30,29 @@ CASES = {
     "grouped": ["segmenter.options.group_size=2"],
     "entropy-threshold": [],
     "learned": ["model.overrides.rate_embedding=true", "actor.rates=[0.1,0.6]"],
+    "learned, packed": ["compute.tokens=packed"],
+    "learned, room": ["compute.tokens=packed", "compute.token_room=1.0"],
 }
+IN_PIECES = ("learned, packed",)
 # The threshold of several processes is the mean of what each of them finds, not that of all rows. Scores of pieces that
 # are trained twice differ in their last digits.
 NOT_OF_ONE = ("entropy-threshold", "unigram-trained")
 
 
 def trained(word: str, processes: Processes, strategy: str) -> dict:
-    config = configured(*SMALL, f"segmenter={word}", *CASES[word], f"compute.strategy={strategy}")
+    options = [f"segmenter={word.partition(',')[0]}", *CASES[word], f"compute.strategy={strategy}"]
+    config = configured(*SMALL, *options)
     trainer, _ = make_trainer(config, processes)
     figures: list[dict[str, float]] = []
     trainer.run(figures.append)
-    return {"figures": figures, "model": trainer.model.state_dict(), "own": trainer.state_dict()["segmenter"] or {}}
+    state = trainer.state_dict()
+    return {"figures": figures, "model": state["model"], "own": state["segmenter"] or {}}
 
 
 def train_all(processes: Processes, folder: Path) -> None:
     for word in CASES:
-        torch.save(trained(word, processes, "ddp"), folder / f"{word} {processes.rank}.pt")
+        strategy = "fsdp" if word in IN_PIECES else "ddp"
+        torch.save(trained(word, processes, strategy), folder / f"{word} {processes.rank}.pt")
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +74,8 @@ def test_two_processes_are_one(together, word):
     for one, two in zip(alone["figures"], first["figures"], strict=True):
         # Rows of tokens are as long as the longest of their process: two pad no more than one.
         for name in ("padded_rate", "padded_flops"):
-            assert two.pop(name) <= one.pop(name) * (1 + 1e-6)
+            more = two.pop(name) / one.pop(name)
+            assert more <= 1 + 1e-6 or "compute.tokens=packed" in CASES[word]  # two round up more often
         assert two == pytest.approx(one, rel=1e-4, abs=1e-5)
     for part in ("model", "own"):
         assert alone[part].keys() == first[part].keys()

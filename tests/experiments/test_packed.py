@@ -1,0 +1,141 @@
+"""Trainings with packed tokens are those with padded ones, whoever draws the boundaries."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from rltok_rl.agents import RandomActor
+from rltok_rl.experiments.build import make_trainer
+from rltok_rl.experiments.layouts import make_layout
+from rltok_rl.experiments.names import choices
+from rltok_rl.experiments.train import check_same_run
+
+from rltok_rl.models.packing import Packing
+
+from .configured import QUICK, configured
+
+SMALL = [*QUICK, "model.overrides.width=16", "model.overrides.target_rate=0.3", "optim.total_bytes=256"]  # 2 updates
+HIDDEN, PIECES = "segmenter.options.hidden=16", ["segmenter.options.vocabulary=280", "segmenter.options.num_bytes=5000"]
+MORE = {
+    "bpe": PIECES,
+    "unigram": PIECES,
+    "unigram-trained": [*PIECES, HIDDEN],
+    "entropy-spike-released": [HIDDEN],
+    "gumbel": [HIDDEN],
+    "gumbel-baseline": [HIDDEN],
+    "gumbel-round": [HIDDEN],
+    "magnet": [HIDDEN],
+    "grouped": ["segmenter.options.group_size=2"],
+}
+SYSTEMS = {word: [f"segmenter={word}", *MORE.get(word, [])] for word in choices("segmenter")}
+LEVEL = ["model.overrides.num_token_layers=2", "model.overrides.second_level=routing"]
+STRIDE = [*LEVEL[:1], "model.overrides.second_level=stride"]
+TRAININGS = {
+    "second level, stride": STRIDE,
+    "second level, routing": LEVEL,
+    "micro-batches": ["compute.micro_batches=2"],
+    "local flips": ["estimator=flips", "baseline=none"],
+    "ppo": ["loss=ppo", "loss.policy_epochs=2"],
+    "warm start": ["actor.warm_start_bytes=128"],
+    "short documents": ["data=recall", "data.num_steps=400"],
+    "rates": ["model.overrides.rate_embedding=true", "actor.rates=[0.1,0.4]", "rate=logit_pressure"],
+    "capped": ["model.overrides.attention_cap=5.0", "model.overrides.pooling=mean"],
+}
+PADDING = ("padded_rate", "padded_flops", "padded_second_rate")
+
+
+def trained(*options: str) -> tuple[list[dict[str, float]], dict[str, torch.Tensor]]:
+    """Figures of all updates, and the gradients of the first."""
+    trainer, _ = make_trainer(configured(*SMALL, *options))
+    figures: list[dict[str, float]] = []
+    gradients: dict[str, torch.Tensor] = {}
+
+    def note(found: dict[str, float]) -> None:
+        figures.append(found)
+        if not gradients:
+            gradients.update({n: p.grad.clone() for n, p in trainer.trained.named_parameters() if p.grad is not None})
+
+    trainer.run(note)
+    assert isinstance(trainer.env.layout, Packing) == ("compute.tokens=packed" in options)
+    return figures, gradients
+
+
+@pytest.mark.parametrize("name", [*SYSTEMS, *TRAININGS])
+def test_losses_and_gradients_are_equal(name):
+    options = {**SYSTEMS, **TRAININGS}[name]
+    padded, gradients = trained(*options)
+    packed, found = trained(*options, "compute.tokens=packed")
+    assert len(padded) == len(packed) >= 1
+    for one, two in zip(padded, packed, strict=True):
+        shared = {k: v for k, v in one.items() if k not in PADDING}
+        assert {k: two[k] for k in shared} == pytest.approx(shared, rel=1e-4, abs=1e-5)
+    assert gradients.keys() == found.keys() and gradients
+    for key, gradient in gradients.items():
+        torch.testing.assert_close(found[key], gradient, rtol=1e-3, atol=1e-5, msg=lambda m, k=key: f"{k}: {m}")
+
+
+@pytest.mark.parametrize("name", ["hnet", "learned", "second level, stride", "second level, routing", "local flips"])
+def test_room_that_is_set_aside_changes_nothing(name):
+    options = {**SYSTEMS, **TRAININGS}[name]
+    padded, gradients = trained(*options)
+    roomy, found = trained(*options, "compute.tokens=packed", "compute.token_room=2.0")
+    for one, two in zip(padded, roomy, strict=True):
+        assert two["padded_rate"] == roomy[0]["padded_rate"] > one["padded_rate"]  # the same in every batch
+        shared = {k: v for k, v in one.items() if k not in PADDING}
+        assert {k: two[k] for k in shared} == pytest.approx(shared, rel=1e-4, abs=1e-5)
+    for key, gradient in gradients.items():
+        torch.testing.assert_close(found[key], gradient, rtol=1e-3, atol=1e-5, msg=lambda m, k=key: f"{k}: {m}")
+
+
+def test_what_is_computed_is_told():
+    """``padded_rate`` is the room that tokens had, per byte: 4 rows of 32 bytes."""
+    figures, _ = trained("actor=uniform", "actor.rate=0.25", "compute.tokens=packed")
+    assert figures[0]["padded_rate"] == pytest.approx(32 / 128)  # 32 tokens, two buckets of 16
+    figures, _ = trained("actor=uniform", "actor.rate=0.25", "compute.tokens=packed", "compute.token_room=0.5")
+    assert figures[0]["padded_rate"] == pytest.approx(64 / 128)  # 48 and one for each row, in buckets of 16
+
+
+def test_too_many_tokens_end_a_training():
+    trainer, _ = make_trainer(configured(*SMALL, "compute.tokens=packed", "compute.token_room=0.5"))
+    trainer.update()
+    trainer.actor = RandomActor(0.9)
+    with pytest.raises(ValueError, match=r"compute.token_room.*128 places .* room for 64"):
+        trainer.update()
+
+
+def test_a_run_goes_on_with_another_room(tmp_path):
+    path = tmp_path / "config.yaml"
+    OmegaConf.save(OmegaConf.structured(configured(*SMALL, "compute.tokens=packed", "compute.token_room=0.5")), path)
+    check_same_run(configured(*SMALL, "compute.tokens=packed", "compute.token_room=1.0"), path)
+    check_same_run(configured(*SMALL), path)
+    with pytest.raises(ValueError, match="of a run with another configuration"):
+        check_same_run(configured(*SMALL, "compute.micro_batches=2"), path)
+
+
+def test_what_cannot_be_is_refused_by_name():
+    for options, why in (
+        (["compute.tokens=ragged"], r"compute.tokens must be one of \['padded', 'packed'\], got 'ragged'"),
+        (["compute.token_room=0.5"], "compute.token_room belongs to compute.tokens='packed', got 0.5"),
+        (["compute.tokens=packed", "compute.token_room=-1"], "compute.token_room must be positive, got -1"),
+        (["compute.tokens=packed", "compute.token_room=1", "segmenter=spacebyte"], "null with 'spacebyte', which aims"),
+        (["compute.tokens=packed", "compute.token_room=1", "actor=whitespace"], "null with 'whitespace', which aims"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            make_trainer(configured(*SMALL, *options))
+
+
+def test_rooms_go_by_the_rate_that_is_aimed_at():
+    room = ["compute.tokens=packed", "compute.token_room=0.25"]
+    for options, rate in (
+        ([], 0.3),
+        (["actor=random", "actor.rate=0.1"], 0.1),
+        (["actor=uniform"], 0.3),
+        (["model.overrides.rate_embedding=true", "actor.rates=[0.1,0.4]"], 0.4),
+    ):
+        config = configured(*SMALL, *room, *options)
+        trainer, _ = make_trainer(config)
+        assert trainer.env.layout == Packing(tokens=1.25 * rate)
+    config = configured(*SMALL, *room, *STRIDE)
+    trainer, _ = make_trainer(config)
+    assert trainer.env.layout == make_layout(config, trainer.model) == Packing(tokens=0.375, second=1.25 * (1 / 3))

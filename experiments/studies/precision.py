@@ -5,8 +5,8 @@
 One small model on one text, from the same seeds, three ways: in float32; in bfloat16; and in float32 with a learning
 rate that differs in its eighth digit. The third is a yardstick: boundaries are drawn, so that trainings part sooner or
 later whatever moved them first, and what rounding does anyway cannot be held against bfloat16. The second yardstick is
-how far seeds lie apart. Ways of one seed read the same windows at every update: losses can be compared update by update.
-Boundaries cannot, nor can the policy's signal that hangs on them; their figures are compared on average.
+how far seeds lie apart. Ways of one seed read the same windows at every update: losses can be compared update by
+update. Boundaries cannot, nor can the policy's signal that hangs on them; their figures are compared on average.
 
 Every training is a run (``rltok train``) with a folder in ``runs``: the same command goes on where it was stopped.
 """
@@ -37,8 +37,6 @@ WAYS: dict[str, tuple[str, ...]] = {
 """What sets the three ways apart."""
 MODEL = (
     "model=tiny",
-    "model.overrides.width=96",
-    "model.overrides.num_heads=3",
     "model.overrides.num_token_layers=2",
     "model.overrides.attention_cap=50.0",  # as the paper's sizes: scores are capped in the narrow type as well
     "estimator=return",

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from rltok_rl.experiments.bench.harness import keep_memory, machine, table, write
 
-SECTIONS = ("sampler", "attention", "decoding", "environment", "estimators", "training", "peers")
+SECTIONS = ("sampler", "attention", "decoding", "environment", "estimators", "training", "processes", "peers")
 """Modules beside this one with ``rows(device)``, loaded when they run: each needs its own packages only."""
 
 

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rltok_rl.models.compiled import FEW, compiled, compiled_scores, varies
 from rltok_rl.models.config import UNetConfig
 from rltok_rl.models.rotary import Rotary, rotate
 
@@ -48,7 +49,7 @@ class GeGLU(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Project to heads, turn by position, attend as told, project back."""
+    """Project to heads and turn them by position; whoever attends is told elsewhere; project back."""
 
     def __init__(self, width: int, num_heads: int) -> None:
         super().__init__()
@@ -56,12 +57,11 @@ class SelfAttention(nn.Module):
         self.query_key_value = nn.Linear(width, 3 * width, bias=False)
         self.out = nn.Linear(width, width, bias=False)
 
-    def forward(self, x: Tensor, angles: Rotary, attend: Attend) -> Tensor:
-        """[*L, D] to [*L, D]."""
+    def heads(self, x: Tensor, angles: Rotary) -> tuple[Tensor, Tensor, Tensor]:
+        """[*L, D] to queries, keys and values, [*L, H, C] each."""
         heads = self.query_key_value(x).unflatten(-1, (3, self.num_heads, -1))  # [*L, 3, H, C]
         query, key, value = heads.unbind(-3)
-        out = attend(rotate(query, angles), rotate(key, angles), value)  # [*L, H, C]
-        return self.out(out.flatten(-2))
+        return rotate(query, angles), rotate(key, angles), value
 
 
 class TransformerLayer(nn.Module):
@@ -76,10 +76,28 @@ class TransformerLayer(nn.Module):
         self.mlp_norm = RMSNorm(width, eps)
         self.mlp = GeGLU(width, mlp_ratio * width)
         self.mlp_out_norm = RMSNorm(width, eps)
+        self.backend: str | None = None
+        """That what stands before and after attention is compiled with (``compile_layers``); None runs it as it is."""
 
     def forward(self, x: Tensor, angles: Rotary, attend: Attend) -> Tensor:
         """[*L, D] to [*L, D]."""
-        x = x + self.attention_out_norm(self.attention(self.attention_norm(x), angles, attend))
+        if self.backend is None or x.shape[:-1].numel() < FEW:
+            return self.finish(x, attend(*self.heads(x, angles)).flatten(-2))
+        rows = varies(x.flatten(0, -2).contiguous())  # [L, D]: bytes and tokens, padded or packed, are one program's
+        turned = Rotary(*(varies(part.expand(*x.shape[:-1], 1, -1).flatten(0, -3)) for part in angles))  # [L, 1, C / 2]
+        heads = compiled(TransformerLayer.heads, self.backend)(self, rows, turned)
+        with compiled_scores(self.backend):
+            attended = attend(*(one.unflatten(0, x.shape[:-1]) for one in heads))  # [*L, H, C]
+        attended = varies(attended.flatten(-2).flatten(0, -2).contiguous())  # [L, D]
+        return compiled(TransformerLayer.finish, self.backend)(self, rows, attended).view(x.shape)
+
+    def heads(self, x: Tensor, angles: Rotary) -> tuple[Tensor, Tensor, Tensor]:
+        """What is done before attention: [*L, D] to queries, keys and values, [*L, H, C] each."""
+        return self.attention.heads(self.attention_norm(x), angles)
+
+    def finish(self, x: Tensor, attended: Tensor) -> Tensor:
+        """What is done after attention: [*L, D] and heads side by side, [*L, D], to [*L, D]."""
+        x = x + self.attention_out_norm(self.attention.out(attended))
         return x + self.mlp_out_norm(self.mlp(self.mlp_norm(x)))
 
 

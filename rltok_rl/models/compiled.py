@@ -34,18 +34,28 @@ def compiled(function: Callable[..., Any], backend: str) -> Callable[..., Any]:
 
 
 def varies(x: Tensor, *dims: int) -> Tensor:
-    """A tensor whose sizes in ``dims`` are another in every batch: programs are made for any from the first call on.
+    """A tensor, marked as one whose sizes in ``dims`` are another in every batch: one program is made for all of them.
 
     Args:
-        x: any tensor; a view of it is marked, and not the tensor itself.
-        dims: counted from the end or the beginning; none is the first. Those that ``x`` has not, and those of size 1,
+        x: any tensor, not a view of another.
+        dims: counted from the beginning or the end; none is the first. Those that ``x`` has not, and those of size 1,
             are passed over.
     """
-    x = x.view_as(x)
     for dim in dims or (0,):
         if -x.dim() <= dim < x.dim() and x.shape[dim] > 1:
             torch._dynamo.maybe_mark_dynamic(x, dim % x.dim())
     return x
+
+
+def in_rows(x: Tensor, *last: int) -> Tensor:
+    """[*L, ...] as [L, *last] in memory of its own: of a view, programs would also depend on what it is a view of.
+
+    Args:
+        x: any tensor.
+        last: sizes of the dimensions behind the first.
+    """
+    rows = x.reshape(-1, *last)
+    return rows.clone() if rows._is_view() else rows
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rltok_rl.models.compiled import FEW, compiled, compiled_scores, varies
+from rltok_rl.models.compiled import FEW, compiled, compiled_scores, in_rows, varies
 from rltok_rl.models.config import UNetConfig
 from rltok_rl.models.rotary import Rotary, rotate
 
@@ -81,15 +81,12 @@ class TransformerLayer(nn.Module):
 
     def forward(self, x: Tensor, angles: Rotary, attend: Attend) -> Tensor:
         """[*L, D] to [*L, D]."""
-        if self.backend is None or x.shape[:-1].numel() < FEW:
+        if self.backend is None or x.dim() != 2 or len(x) < FEW:
             return self.finish(x, attend(*self.heads(x, angles)).flatten(-2))
-        rows = varies(x.flatten(0, -2).contiguous())  # [L, D]: bytes and tokens, padded or packed, are one program's
-        turned = Rotary(*(varies(part.expand(*x.shape[:-1], 1, -1).flatten(0, -3)) for part in angles))  # [L, 1, C / 2]
-        heads = compiled(TransformerLayer.heads, self.backend)(self, rows, turned)
+        heads = compiled(TransformerLayer.heads, self.backend)(self, varies(x), angles)
         with compiled_scores(self.backend):
-            attended = attend(*(one.unflatten(0, x.shape[:-1]) for one in heads))  # [*L, H, C]
-        attended = varies(attended.flatten(-2).flatten(0, -2).contiguous())  # [L, D]
-        return compiled(TransformerLayer.finish, self.backend)(self, rows, attended).view(x.shape)
+            attended = attend(*heads)  # [*L, H, C]
+        return compiled(TransformerLayer.finish, self.backend)(self, x, varies(in_rows(attended, x.shape[-1])))
 
     def heads(self, x: Tensor, angles: Rotary) -> tuple[Tensor, Tensor, Tensor]:
         """What is done before attention: [*L, D] to queries, keys and values, [*L, H, C] each."""
@@ -111,6 +108,21 @@ class LayerStack(nn.ModuleList):
         self, x: Tensor, angles: Rotary, attend_at: Callable[[int], Attend], *, only: range | None = None
     ) -> Tensor:
         """Run all layers or ``only`` some; ``attend_at(i)`` is layer i's attention (a cache has a memory per layer)."""
+        shape = x.shape
+        if len(self) and self[0].backend is not None and shape[:-1].numel() >= FEW:
+            # Compiled layers take rows [L, D]: what is flat is one program's, whatever it was before.
+            x, attend_at = in_rows(x, shape[-1]), _in_shape(attend_at, shape[:-1])
+            angles = Rotary(*(varies(in_rows(part.expand(*shape[:-1], 1, -1), 1, part.shape[-1])) for part in angles))
         for i in range(len(self)) if only is None else only:
             x = self[i](x, angles, attend_at(i))
-        return x
+        return x if x.shape == shape else x.view(shape)
+
+
+def _in_shape(attend_at: Callable[[int], Attend], shape: torch.Size) -> Callable[[int], Attend]:
+    """Attention for heads [L, H, C] that sees them as [*shape, H, C]."""
+
+    def at(layer: int) -> Attend:
+        attend = attend_at(layer)
+        return lambda *heads: attend(*(one.unflatten(0, shape) for one in heads))
+
+    return at

@@ -12,6 +12,8 @@ from torch._dynamo.utils import counters
 from rltok_rl.models import UNet, layers, preset
 from rltok_rl.training.compiling import compile_layers
 
+# Of torch: its tracer looks at tensors that are not leaves.
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 ROWS, BYTES = 2, 600
 RATES = (0.2, 0.9, 0.5, 0.02, 0.7)  # up to three chunks of capped attention; tokens of few positions as well
 
@@ -73,9 +75,8 @@ def test_lengths_are_marked(monkeypatch):
     assert programs() > 3
 
 
-@pytest.mark.parametrize("cap", [None, 50.0])
-def test_gradients_are_those_of_layers_that_are_not_compiled(cap):
-    model, compiled = twins(cap, "aot_eager")  # traced backward passes, without a compiler
+def test_gradients_are_those_of_layers_that_are_not_compiled():
+    model, compiled = twins(50.0, "aot_eager")  # traced backward passes, without a compiler
     for one in (model, compiled):
         step(one, 1, "padded")
     for (name, mine), theirs in zip(compiled.named_parameters(), model.parameters(), strict=True):

@@ -15,7 +15,7 @@ from rltok_rl.training.traffic import CountTraffic, Traffic, update_traffic
 from .processes import STEPS, make, spawn
 
 STRATEGIES = ("ddp", "fsdp")
-BESIDES = 200
+BESIDES = 400
 """Bytes of figures, rates and means that are one number each."""
 
 

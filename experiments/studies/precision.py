@@ -196,7 +196,7 @@ def table(narrow: Sequence[Parity], nudged: Sequence[Parity]) -> str:
         "float32",
         "bfloat16 minus float32",
         "of each seed",
-        "lr nudged minus float32",
+        "nudged minus float32",
         "two seeds differ",
     ]
     lines = [

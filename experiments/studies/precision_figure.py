@@ -35,10 +35,10 @@ def draw_precision(courses: dict[str, dict[str, list[list[float]]]], path: Path)
             for way, colour in (("nudged", OURS), ("bfloat16", ALERT)):
                 _draw_apart(axes, list(zip(courses[way][name], usual, strict=True)), colour, f"{way} - float32")
             axes.axhline(0.0, color=INK, lw=0.5)
-            axes.set_title(f"{title}: differences, means of {SMOOTH} updates")
+            axes.set_title(f"{title}: differences")
+            axes.set_xlabel(f"updates, means of {SMOOTH}")
         panels[0].legend()
-        for axes in (costs, *panels):
-            axes.set_xlabel("updates")
+        costs.set_xlabel("updates")
         figure.savefig(path)
         plt.close(figure)
     return path

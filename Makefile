@@ -11,7 +11,7 @@ SOURCES := rltok_rl envs agents experiments tests docs
 SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-oldest test-newest check docs bench estimator-study rate-study learn soak gpu-test gpu-bench format clean
+.PHONY: help demo test test-oldest test-newest check docs bench estimator-study rate-study precision-study learn soak gpu-test gpu-bench format clean
 
 help: ## show what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -60,6 +60,10 @@ estimator-study: $(VENV)/.ready-fast ## what each advantage estimator does to th
 
 rate-study: $(VENV)/.ready-fast ## how each rate control holds its target: table and figure
 	$(BIN)/python -m rltok_rl.experiments.studies.rate_control --out experiments/results/rate-control
+
+BOOKS ?= books
+precision-study: $(VENV)/.ready-fast ## whether bfloat16 trains to what float32 does, on documents in BOOKS: table and figure
+	$(BIN)/python -m rltok_rl.experiments.studies.precision source=$(BOOKS) out=experiments/results/precision
 
 learn: $(VENV)/.ready-fast ## whether policies find the best boundaries of languages that know theirs: table and figure
 	$(BIN)/python -m rltok_rl.experiments.studies.learn other_seeds=1 out=experiments/results/learn

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rltok_rl.functional.policy import soft_cap
+from rltok_rl.models.compiled import compiled, scores_backend, varies
 
 # A block shorter than this spends its time in launching rather than in multiplying.
 SMALLEST_BLOCK = 32
@@ -19,18 +20,39 @@ SMALLEST_BLOCK = 32
 CAPPED_CHUNK = 256
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, cap: float | None) -> Tensor:
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, cap: float | None, *, varying: tuple[int, ...] = ()
+) -> Tensor:
     """Softmax attention over [.., H, length, C]; ``mask`` is True where a query may look.
 
-    Without a cap the fused kernel of torch runs. A cap needs the scores themselves.
+    Without a cap the fused kernel of torch runs. A cap needs the scores themselves. ``varying`` are the dimensions of
+    the scores, counted from the end, that have another size in every batch.
     """
     if cap is None:
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-    scores = soft_cap(query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5, cap)
+    scores, scale = query @ key.transpose(-1, -2), query.shape[-1] ** -0.5
+    backend = scores_backend()
+    if backend is None or mask is None or min(scores.shape[-2:]) < 2:  # one query or key alone: another program
+        return capped_softmax(scores, mask, scale, cap, value.dtype) @ value
+    scores, mask = varies(scores, *varying), varies(mask, *varying)
+    return compiled(capped_softmax, backend)(scores, mask, scale, cap, value.dtype) @ value
+
+
+def capped_softmax(scores: Tensor, mask: Tensor | None, scale: float, cap: float, dtype: torch.dtype) -> Tensor:
+    """Weights of keys from what products with queries gave, ``softmax(cap * tanh(scale * scores / cap))``.
+
+    Args:
+        scores: [.., queries, keys].
+        mask: True where a query may look; None is everywhere.
+        scale: of the scores.
+        cap: soft cap of the scaled scores.
+        dtype: of the weights; the softmax is taken in float32 at least.
+    """
+    scores = soft_cap(scores * scale, cap)
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))
     wide = torch.promote_types(scores.dtype, torch.float32)
-    return scores.softmax(-1, dtype=wide).to(value.dtype) @ value
+    return scores.softmax(-1, dtype=wide).to(dtype)
 
 
 def causal_attention(query: Tensor, key: Tensor, value: Tensor, *, cap: float | None = None) -> Tensor:
@@ -55,7 +77,7 @@ def causal_attention(query: Tensor, key: Tensor, value: Tensor, *, cap: float | 
     for start in range(0, length, CAPPED_CHUNK):  # the upper triangle beyond a chunk's end is never computed
         end = min(start + CAPPED_CHUNK, length)
         mask = positions[:end] <= positions[start:end, None]  # [chunk, end]
-        chunks.append(attend(q[..., start:end, :], k[..., :end, :], v[..., :end, :], mask, cap))
+        chunks.append(attend(q[..., start:end, :], k[..., :end, :], v[..., :end, :], mask, cap, varying=(-2, -1)))
     return torch.cat(chunks, dim=-2).transpose(-3, -2) if chunks else query
 
 
@@ -97,7 +119,7 @@ def sliding_window_attention(
 
     q = blocked(query)
     mask = _block_mask(num_blocks, block, window, query.device)  # [num_blocks, block, 2 * block]
-    out = attend(q, with_previous(key), with_previous(value), mask, cap)
+    out = attend(q, with_previous(key), with_previous(value), mask, cap, varying=(-3,))
     out = out.reshape(batch, heads, num_blocks * block, channels)[:, :, :length]
     return out.transpose(1, 2)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -47,12 +48,19 @@ class BoundaryHead(nn.Module):
             states: [*B, T, D].
             offset: logits of target rates, with the first dimensions of ``states``; None is the configured one's.
         """
-        terms = self.projection(states)  # [*B, T, 1 + w]
+        with _own_precision(states.device):  # a handful of products per byte, which all boundaries hang on
+            terms = self.projection(states)  # [*B, T, 1 + w]
         terms = terms.to(torch.promote_types(terms.dtype, torch.float32)) * self.scale
         base = terms[..., 0]  # [*B, T]
         if offset is None:
             return BoundaryTerms(base + self.offset, terms[..., 1:])
         return BoundaryTerms(base + offset.reshape(offset.shape + (1,) * (base.dim() - offset.dim())), terms[..., 1:])
+
+
+def _own_precision(device: torch.device) -> AbstractContextManager[object]:
+    """Products in the dtype of their factors, under autocast as well."""
+    available = torch.amp.is_autocast_available(device.type)  # not on the meta device, where FLOPs are counted
+    return torch.autocast(device.type, enabled=False) if available else nullcontext()
 
 
 class ByteHead(nn.Module):

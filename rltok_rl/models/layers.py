@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rltok_rl.models.compiled import FEW, compiled, compiled_scores, in_rows, varies
 from rltok_rl.models.config import UNetConfig
 from rltok_rl.models.rotary import Rotary, rotate
 
@@ -48,7 +49,7 @@ class GeGLU(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Project to heads, turn by position, attend as told, project back."""
+    """Project to heads and turn them by position; whoever attends is told elsewhere; project back."""
 
     def __init__(self, width: int, num_heads: int) -> None:
         super().__init__()
@@ -56,12 +57,11 @@ class SelfAttention(nn.Module):
         self.query_key_value = nn.Linear(width, 3 * width, bias=False)
         self.out = nn.Linear(width, width, bias=False)
 
-    def forward(self, x: Tensor, angles: Rotary, attend: Attend) -> Tensor:
-        """[*L, D] to [*L, D]."""
+    def heads(self, x: Tensor, angles: Rotary) -> tuple[Tensor, Tensor, Tensor]:
+        """[*L, D] to queries, keys and values, [*L, H, C] each."""
         heads = self.query_key_value(x).unflatten(-1, (3, self.num_heads, -1))  # [*L, 3, H, C]
         query, key, value = heads.unbind(-3)
-        out = attend(rotate(query, angles), rotate(key, angles), value)  # [*L, H, C]
-        return self.out(out.flatten(-2))
+        return rotate(query, angles), rotate(key, angles), value
 
 
 class TransformerLayer(nn.Module):
@@ -76,10 +76,25 @@ class TransformerLayer(nn.Module):
         self.mlp_norm = RMSNorm(width, eps)
         self.mlp = GeGLU(width, mlp_ratio * width)
         self.mlp_out_norm = RMSNorm(width, eps)
+        self.backend: str | None = None
+        """That what stands before and after attention is compiled with (``compile_layers``); None runs it as it is."""
 
     def forward(self, x: Tensor, angles: Rotary, attend: Attend) -> Tensor:
         """[*L, D] to [*L, D]."""
-        x = x + self.attention_out_norm(self.attention(self.attention_norm(x), angles, attend))
+        if self.backend is None or x.dim() != 2 or len(x) < FEW:
+            return self.finish(x, attend(*self.heads(x, angles)).flatten(-2))
+        heads = compiled(TransformerLayer.heads, self.backend)(self, varies(x), angles)
+        with compiled_scores(self.backend):
+            attended = attend(*heads)  # [*L, H, C]
+        return compiled(TransformerLayer.finish, self.backend)(self, x, varies(in_rows(attended, x.shape[-1])))
+
+    def heads(self, x: Tensor, angles: Rotary) -> tuple[Tensor, Tensor, Tensor]:
+        """What is done before attention: [*L, D] to queries, keys and values, [*L, H, C] each."""
+        return self.attention.heads(self.attention_norm(x), angles)
+
+    def finish(self, x: Tensor, attended: Tensor) -> Tensor:
+        """What is done after attention: [*L, D] and heads side by side, [*L, D], to [*L, D]."""
+        x = x + self.attention_out_norm(self.attention.out(attended))
         return x + self.mlp_out_norm(self.mlp(self.mlp_norm(x)))
 
 
@@ -93,6 +108,21 @@ class LayerStack(nn.ModuleList):
         self, x: Tensor, angles: Rotary, attend_at: Callable[[int], Attend], *, only: range | None = None
     ) -> Tensor:
         """Run all layers or ``only`` some; ``attend_at(i)`` is layer i's attention (a cache has a memory per layer)."""
+        shape = x.shape
+        if len(self) and self[0].backend is not None and shape[:-1].numel() >= FEW:
+            # Compiled layers take rows [L, D]: what is flat is one program's, whatever it was before.
+            x, attend_at = in_rows(x, shape[-1]), _in_shape(attend_at, shape[:-1])
+            angles = Rotary(*(varies(in_rows(part.expand(*shape[:-1], 1, -1), 1, part.shape[-1])) for part in angles))
         for i in range(len(self)) if only is None else only:
             x = self[i](x, angles, attend_at(i))
-        return x
+        return x if x.shape == shape else x.view(shape)
+
+
+def _in_shape(attend_at: Callable[[int], Attend], shape: torch.Size) -> Callable[[int], Attend]:
+    """Attention for heads [L, H, C] that sees them as [*shape, H, C]."""
+
+    def at(layer: int) -> Attend:
+        attend = attend_at(layer)
+        return lambda *heads: attend(*(one.unflatten(0, shape) for one in heads))
+
+    return at

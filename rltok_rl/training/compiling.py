@@ -6,15 +6,17 @@ from rltok_rl.models.layers import TransformerLayer
 from rltok_rl.models.unet import UNet
 
 
-def compile_layers(model: UNet) -> None:
-    """Compile every layer in place; names of parameters, and so checkpoints, stay what they are.
+def compile_layers(model: UNet, *, backend: str = "inductor") -> None:
+    """Compile what stands around attention in every layer; names of parameters, and so checkpoints, stay what they are.
 
-    Layers are compiled one by one, because between them the sampler draws boundaries, whose number is another in every
-    batch: token layers are compiled for any number of tokens.
+    Three programs serve all layers, for any number of positions: what stands before attention, and what stands after it
+    in byte layers and in token layers, whose MLPs differ in size. Where scores are capped there are two more, for
+    windows of bytes and for tokens. They are made when they are first called; passes without gradients have their own.
 
     Args:
         model: the U-Net.
+        backend: as ``torch.compile`` names it.
     """
     for layer in model.modules():
         if isinstance(layer, TransformerLayer):
-            layer.compile(dynamic=True)
+            layer.backend = backend

@@ -18,13 +18,14 @@ from rltok_rl.models.packing import Layout, Packing, as_packing
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives import BoundaryClipPPOLoss, JointLoss
 from rltok_rl.training.alarms import Alarms
+from rltok_rl.training.averaging import EarlyAverages
 from rltok_rl.training.distributed import Processes
 from rltok_rl.training.gradients import joint_gradients, policy_gradients
 from rltok_rl.training.options import PRECISIONS, LoopOptions, make_optimizer
 from rltok_rl.training.randomness import as_state, random_states, set_random_states
 from rltok_rl.training.schedule import cosine_schedule
 from rltok_rl.training.segmenting import calibrate_on
-from rltok_rl.training.sharding import average_gradients, load_whole, prepare_model, whole
+from rltok_rl.training.sharding import load_whole, prepare_model, whole
 from rltok_rl.training.spending import Costs
 
 _MOVED = ("ESS", "kl_approx", "clip_fraction")  # how far further epochs have moved the policy
@@ -96,6 +97,7 @@ class Trainer:
                 f"have become (BoundaryClipPPOLoss, or BoundaryReinforceLoss with off_policy=True, and RolloutPolicy)"
             )
         self.alarms = Alarms() if alarms is None else alarms
+        self._averages = EarlyAverages(self.trained, self.processes.group)
         self.optimizer = make_optimizer(self.trained, options, model=model)
         self.generator = torch.Generator(model.embedding.weight.device).manual_seed(seed)
         self.updates = self.bytes_done = 0
@@ -150,15 +152,16 @@ class Trainer:
         precision = PRECISIONS[options.precision]
         batch: list[TensorDictBase] | None = [] if options.policy_epochs > 1 else None
         rates: list[Tensor] = []  # of every micro-batch, see _rates_of
-        found = joint_gradients(
-            self.model,
-            lambda: self._draw(rates),
-            self.loss,
-            micro_batches=options.micro_batches,
-            precision=precision,
-            keep_in=batch,
-            predict_only=self.warming and not self._weighs,
-        )
+        with self._averages.last_pass(options.micro_batches == 1):  # several add up to gradients that are final late
+            found = joint_gradients(
+                self.model,
+                lambda: self._draw(rates),
+                self.loss,
+                micro_batches=options.micro_batches,
+                precision=precision,
+                keep_in=batch,
+                predict_only=self.warming and not self._weighs,
+            )
         drawn, tokens, most, *above = torch.stack(rates).mean(0)
         found.setdefault("rate", drawn)
         found["tokens"], found["padded_rate"] = tokens, most
@@ -203,7 +206,7 @@ class Trainer:
 
     def _step(self, found: dict[str, Tensor], *, again: bool = False) -> dict[str, float]:
         """Clip, look at the figures, step; the figures are those of all processes. Alarms count a batch once."""
-        average_gradients(self.trained, self.processes.group)
+        self._averages.finish()
         norm = whole(nn.utils.clip_grad_norm_(self.trained.parameters(), self.options.clip_norm))
         # Losses average to those of the whole batch; figures are its own already.
         figures = self.processes.mean({name: float(value) for name, value in found.items()})

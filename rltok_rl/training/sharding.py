@@ -4,14 +4,14 @@ Shapes: W processes; a parameter [N, ...] is cut along its first dimension.
 
 A rollout calls parts of the model (``encode``, ``early_logits``, ``decode``, ``final_logits``), between which the
 sampler and the environment work; ``forward`` is not called. ``DistributedDataParallel`` prepares its reductions in
-``forward``, and would miss all of it. What it does for gradients is therefore done openly here, after the backward
-pass. FSDP2 gathers parameters where a module is called, and can be told which methods are calls
-(``register_fsdp_forward_method``); it averages gradients in the backward pass.
+``forward``, and would miss all of it. What it does for gradients is therefore done openly, after the backward pass here
+and beside it in :mod:`~rltok_rl.training.averaging`. FSDP2 gathers parameters where a module is called, and can be told
+which methods are calls (``register_fsdp_forward_method``); it averages gradients in the backward pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -82,29 +82,46 @@ def _own(module: nn.Module) -> list[nn.Module]:
 
 
 @torch.no_grad()
-def average_gradients(model: nn.Module, group: ProcessGroup | None) -> None:
+def average_gradients(parameters: Iterable[Tensor], group: ProcessGroup | None) -> None:
     """Average the gradients of whole parameters over processes; those of pieces are averages already.
 
     Args:
-        model: after its backward pass; the same parameters have a gradient in all processes.
+        parameters: after their backward pass; the same have a gradient in all processes.
         group: the processes; None does nothing.
     """
     if group is None:
         return
-    gradients = [p.grad for p in model.parameters() if p.grad is not None and not isinstance(p, DTensor)]
+    gradients = [p.grad for p in parameters if p.grad is not None and not isinstance(p, DTensor)]
     under_way = []
-    for bucket in _buckets(gradients):
+    for bucket in buckets(gradients):
         flat = torch.cat([gradient.flatten() for gradient in bucket])  # [n]
         under_way.append((bucket, flat, dist.all_reduce(flat, group=group, async_op=True)))
     for bucket, flat, work in under_way:
-        work.wait()
-        parts = flat.div_(group.size()).split([gradient.numel() for gradient in bucket])
-        for gradient, part in zip(bucket, parts, strict=True):
-            gradient.copy_(part.view_as(gradient))
+        write_average(bucket, flat, work, group)
 
 
-def _buckets(tensors: list[Tensor]) -> Iterator[list[Tensor]]:
-    """Tensors in their order, as many together as fit, of one dtype each."""
+@torch.no_grad()
+def write_average(bucket: Sequence[Tensor], total: Tensor, work: dist.Work, group: ProcessGroup) -> None:
+    """Wait for a sum over processes, and write the average into the gradients that it was made of.
+
+    Args:
+        bucket: the gradients.
+        total: [n] their sums, flat, once they are there.
+        work: on them.
+        group: the processes.
+    """
+    work.wait()
+    parts = total.div_(group.size()).split([gradient.numel() for gradient in bucket])
+    for gradient, part in zip(bucket, parts, strict=True):
+        gradient.copy_(part.view_as(gradient))
+
+
+def buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Tensors in their order, as many together as fit, of one dtype each.
+
+    Args:
+        tensors: gradients.
+    """
     bucket: list[Tensor] = []
     for tensor in tensors:
         size = sum(x.nbytes for x in bucket)

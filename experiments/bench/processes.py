@@ -1,0 +1,140 @@
+"""Two processes against one: seconds of an update, peak memory of a process, and bytes that it sends.
+
+Paired runs, a group of processes each: one alone with all rows; two that train apart, with half of the rows each and no
+word between them; two under ``ddp``; two under ``fsdp``. Each process has one thread. What two apart gain is what a
+second core is worth here (two threads of one core are worth little); what ``ddp`` takes longer than they do is talking.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import socket
+import statistics
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+
+import torch
+from rltok_rl.envs import ByteBoundaryEnv
+from rltok_rl.experiments.bench.harness import Row, keep_memory, row_of_pairs, seconds
+
+from rltok_rl.data import local_prose
+from rltok_rl.models import UNet, preset
+from rltok_rl.objectives import JointLoss
+from rltok_rl.training import LoopOptions, Trainer
+from rltok_rl.training.distributed import Processes, init_processes
+from rltok_rl.training.traffic import CountTraffic, Traffic, update_traffic
+
+PRESET, NUM_ROWS, NUM_STEPS = "small", 8, 512
+ROUNDS, UPDATES = 3, 3
+ARRANGEMENTS = {"none": 1, "apart": 2, "ddp": 2, "fsdp": 2}
+"""How many processes each has."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a process says of its updates."""
+
+    seconds: float
+    """Median of an update."""
+    memory: float
+    """Bytes by which building and training raised its peak memory."""
+    traffic: dict[str, float]
+    """Fields of the :class:`~rltok_rl.training.traffic.Traffic` of an update."""
+
+
+def make_trainer(processes: Processes, strategy: str, num_rows: int) -> Trainer:
+    """A trainer with the paper's loss.
+
+    Args:
+        processes: that train together.
+        strategy: of training in several.
+        num_rows: of this process.
+    """
+    torch.manual_seed(0)
+    model = UNet(preset(PRESET))
+    env = ByteBoundaryEnv(model, local_prose(), num_steps=NUM_STEPS, batch_size=(num_rows,), seed=0)
+    loss = JointLoss.paper(target_rate=model.config.target_rate, process_group=processes.group)
+    return Trainer(model, env, loss, LoopOptions(total_bytes=10**12), processes=processes, strategy=strategy)
+
+
+def tell(arrangement: str) -> None:
+    """Train a few updates in this process, and print what it has to say.
+
+    Args:
+        arrangement: a key of ``ARRANGEMENTS``.
+    """
+    torch.set_num_threads(1)
+    keep_memory()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    together = arrangement in ("ddp", "fsdp")
+    with init_processes("cpu") if together else Processes() as processes:
+        trainer = make_trainer(processes, arrangement if together else "none", NUM_ROWS // ARRANGEMENTS[arrangement])
+        trainer.model.train()
+        trainer.update()
+        took = statistics.median(seconds(trainer.update) for _ in range(UPDATES))
+        peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+        with CountTraffic() as count:
+            trainer.update()
+        if processes.main:
+            print(json.dumps(asdict(Told(took, peak, asdict(count.traffic)))))
+
+
+def run(arrangement: str) -> Told:
+    """What the main process of an arrangement says.
+
+    Args:
+        arrangement: a key of ``ARRANGEMENTS``.
+    """
+    world_size = ARRANGEMENTS[arrangement]
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    code = f"from rltok_rl.experiments.bench import processes; processes.tell({arrangement!r})"
+    started = []
+    for rank in range(world_size):
+        numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "MASTER_PORT": port}
+        environment = {**os.environ, **{name: str(value) for name, value in numbers.items()}}
+        environment |= {"MASTER_ADDR": "localhost", "OMP_NUM_THREADS": "1"}
+        command, pipe = [sys.executable, "-c", code], subprocess.PIPE
+        started.append(subprocess.Popen(command, env=environment, text=True, stdout=pipe, stderr=pipe))
+    said = [process.communicate() for process in started]
+    for process, (_, error) in zip(started, said, strict=True):
+        if process.returncode != 0:
+            raise RuntimeError(f"a process of {arrangement!r} ended with {process.returncode}: {error[-500:]}")
+    return Told(**json.loads(said[0][0].splitlines()[-1]))
+
+
+def rows(device: str) -> list[Row]:
+    """Time of two that do not talk, of ``ddp`` and of ``fsdp``, against one; what they send, and their memory."""
+    if device != "cpu" or not torch.distributed.is_available():
+        return []  # several GPUs are another machine
+    taken: dict[str, list[Told]] = {name: [] for name in ARRANGEMENTS}
+    for _ in range(ROUNDS):
+        for name in ARRANGEMENTS:
+            taken[name].append(run(name))
+    size = f"{PRESET}, B={NUM_ROWS}, T={NUM_STEPS}"
+    with torch.device("meta"):
+        model = UNet(preset(PRESET))
+
+    def times(ours: str, theirs: str) -> list[tuple[float, float]]:
+        return [(a.seconds, b.seconds) for a, b in zip(taken[ours], taken[theirs], strict=True)]
+
+    def memory(name: str) -> float:
+        return statistics.median(one.memory for one in taken[name]) / 1e6
+
+    alone = f"one process {memory('none'):.0f} MB"
+    note = f"what a second core is worth here; peak memory of each {memory('apart'):.0f} MB, of {alone}"
+    out = [row_of_pairs("processes", f"two apart / one process, {size}", times("apart", "none"), note=note)]
+    for name in ("ddp", "fsdp"):
+        counted = Traffic(**taken[name][-1].traffic).sent(2) / 1e6
+        planned = update_traffic(model, NUM_STEPS, strategy=name).sent(2) / 1e6
+        talking = statistics.median(1 - apart / ours for ours, apart in times(name, "apart"))
+        note = (
+            f"{talking:.0%} of it more than two apart need; sends {counted:.2f} MB an update (calculated {planned:.2f})"
+            f"; peak memory of each {memory(name):.0f} MB"
+        )
+        out.append(row_of_pairs("processes", f"two, {name} / one process, {size}", times(name, "none"), note=note))
+    return out

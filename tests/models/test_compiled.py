@@ -1,0 +1,98 @@
+"""Compiled layers: what they compute, and how few programs they are for inputs of any length."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+from rltok_rl.models import UNet, layers, preset
+from rltok_rl.training.compiling import compile_layers
+
+# Of torch: its tracer looks at tensors that are not leaves.
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+ROWS, BYTES = 2, 600
+RATES = (0.2, 0.9, 0.5, 0.02, 0.7)  # up to three chunks of capped attention; tokens of few positions as well
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled() -> Iterator[None]:
+    torch._dynamo.reset()
+    counters.clear()
+    yield
+    torch._dynamo.reset()
+
+
+def twins(cap: float | None, backend: str = "eager") -> tuple[UNet, UNet]:
+    """A model, and the same with compiled layers."""
+    torch.manual_seed(0)
+    model = UNet(preset("tiny", width=16, attention_cap=cap, num_encoder_layers=2, num_token_layers=2)).train()
+    compiled = copy.deepcopy(model)
+    compile_layers(compiled, backend=backend)
+    return model, compiled
+
+
+def batch(number: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(number)
+    byte_ids = torch.randint(256, (ROWS, BYTES), generator=generator)
+    boundaries = torch.rand(ROWS, BYTES, generator=generator) < RATES[number]
+    boundaries[:, 0] = True
+    return byte_ids, boundaries
+
+
+def programs() -> int:
+    return counters["stats"]["unique_graphs"]
+
+
+def step(model: UNet, number: int, layout: str) -> torch.Tensor:
+    out = model(*batch(number), layout=layout)
+    (out.final_logits.mean() + out.early_logits.mean()).backward()
+    return out.final_logits.detach()
+
+
+@pytest.mark.parametrize(("cap", "expected"), [(None, 3), (50.0, 5)])
+def test_few_programs_serve_all_lengths_and_layouts(cap, expected):
+    """None is made after the first two updates; results are those of layers that are not compiled."""
+    model, compiled = twins(cap)
+    made = []
+    for number in range(len(RATES)):
+        for layout in ("padded", "packed"):
+            torch.testing.assert_close(step(compiled, number, layout), step(model, number, layout), rtol=0, atol=1e-6)
+        made.append(programs())
+    assert made[-1] == made[1] == expected
+    assert not counters["graph_break"]
+
+
+def test_lengths_are_marked(monkeypatch):
+    """Without the marks other lengths are other programs, of which torch makes some more general later."""
+    monkeypatch.setattr(layers, "varies", lambda x, *_: x)
+    _, compiled = twins(None)
+    for number in range(2):
+        step(compiled, number, "padded")
+    assert programs() > 3
+
+
+def test_gradients_are_those_of_layers_that_are_not_compiled():
+    model, compiled = twins(50.0, "aot_eager")  # traced backward passes, without a compiler
+    for one in (model, compiled):
+        step(one, 1, "padded")
+    for (name, mine), theirs in zip(compiled.named_parameters(), model.parameters(), strict=True):
+        assert (mine.grad is None) == (theirs.grad is None), name
+        if mine.grad is not None:
+            torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-4, atol=1e-7, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_a_copy_computes_with_weights_of_its_own():
+    _, compiled = twins(None)
+    other = copy.deepcopy(compiled)
+    with torch.no_grad():
+        for weight in other.parameters():
+            weight.mul_(1.5)
+    byte_ids, boundaries = batch(0)
+    before = compiled(byte_ids, boundaries).final_logits
+    assert not torch.equal(other(byte_ids, boundaries).final_logits, before)
+    assert torch.equal(compiled(byte_ids, boundaries).final_logits, before)
+    assert list(compiled.state_dict()) == list(twins(None)[0].state_dict())

@@ -53,7 +53,8 @@ def check_same_run(config: TrainConfig, path: Path) -> None:
     theirs = OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(TrainConfig), OmegaConf.load(path)))
     assert isinstance(mine, dict) and isinstance(theirs, dict)
     for compute in (mine["compute"], theirs["compute"]):
-        compute.pop("strategy", None)
+        for one in ("strategy", "figures_every"):
+            compute.pop(one, None)
     free = ("out", "resume", "checkpoint_every", "logger")
     differing = [key for key in mine if key not in free and mine[key] != theirs.get(key)]
     if differing:
@@ -113,12 +114,18 @@ def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts) ->
 
         def after_update(figures: dict[str, float]) -> bool:
             recorder.after_update(figures)
+            if trainer.told is not None and trainer.told.update < trainer.updates:
+                return False  # others are told of next
             stopping = processes.any(bool(stop))  # the signal may not have reached all yet
             if stopping or trainer.done or trainer.updates % config.checkpoint_every == 0:
                 recorder.save()
             return stopping
 
-        trainer.run(after_update)
+        def wanted() -> bool:
+            asked = processes.group is None and bool(stop)  # several processes agree on it where figures are told
+            return asked or recorder.wanted or trainer.updates % config.checkpoint_every == 0
+
+        trainer.run(after_update, tell_when=wanted)
     model = whole_model(trainer.model)
     reached = {"updates": trainer.updates, "bytes": trainer.bytes_done}
     if not processes.main:

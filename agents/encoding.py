@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from rltok_rl.agents.bernoulli import BernoulliActor, Terms
 from tensordict import TensorDictBase
 from torch import Tensor
@@ -21,11 +22,12 @@ class EncodingBoundaryActor(BernoulliActor):
 
     Args:
         model: the U-Net.
+        whole_rows: every row is one text. The host of an accelerator has to wait for the number of texts otherwise.
     """
 
-    def __init__(self, model: UNet) -> None:
+    def __init__(self, model: UNet, *, whole_rows: bool = False) -> None:
         reads = ["target_rate"] if model.config.rate_embedding else []
-        super().__init__(_EncodingTerms(model), in_keys=["byte", "position", *reads])
+        super().__init__(_EncodingTerms(model, whole_rows), in_keys=["byte", "position", *reads])
 
     def forward(self, tensordict: TensorDictBase, **options: object) -> TensorDictBase:
         """Draw the boundaries of whole windows; only in recurrent mode, a single byte cannot be encoded."""
@@ -38,9 +40,9 @@ class EncodingBoundaryActor(BernoulliActor):
 
 
 class _EncodingTerms(Terms):
-    def __init__(self, model: UNet) -> None:
+    def __init__(self, model: UNet, whole_rows: bool) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.whole_rows = model, whole_rows
 
     @property
     def cap(self) -> float | None:
@@ -59,25 +61,41 @@ class _EncodingTerms(Terms):
                 f"{[*position.shape]}"
             )
         place = position.squeeze(-1).reshape(-1, byte_ids.shape[-1])  # [n, T]
+        _check_places(place, self.whole_rows)
+        if self.whole_rows:
+            told = None if rates is None else rates.reshape(place.shape)[:, 0]  # [n]
+            states = self.model.encode(byte_ids.reshape(place.shape), target_rate=told)  # [n, T, D]
+            return self.model.boundary_terms(states.view(*byte_ids.shape, -1), target_rate=rates)
         starts = place == 0
-        if not bool(starts[:, 0].all()):
-            row = int((~starts[:, 0]).nonzero()[0])
-            raise ValueError(
-                f"windows must begin with the first byte of a text, got position {int(place[row, 0])} in row {row}; "
-                f"LearnedBoundaryActor scores steps from anywhere by their stored encoder_state"
-            )
-        follows = starts[:, 1:] | (place[:, 1:] == place[:, :-1] + 1)
-        if not bool(follows.all()):
-            row, step = (int(i) for i in (~follows).nonzero()[0])
-            raise ValueError(
-                f"windows must hold every byte of a text in order, got position {int(place[row, step + 1])} after "
-                f"{int(place[row, step])} in row {row}"
-            )
         text = starts.flatten().long().cumsum(0).view_as(place) - 1  # [n, T] which text each byte belongs to
-        texts = byte_ids.new_zeros(int(text[-1, -1]) + 1, int(place.max()) + 1)  # [texts, L]
+        num_texts, longest = (torch.stack((text[-1, -1], place.max())) + 1).tolist()
+        texts = byte_ids.new_zeros(num_texts, longest)  # [texts, L]
         texts[text, place] = byte_ids.reshape(place.shape)
         of_texts = None  # [texts]
         if rates is not None:
             of_texts = rates.new_empty(len(texts)).index_copy(0, text[starts], rates.reshape(place.shape)[starts])
         states = self.model.encode(texts, target_rate=of_texts)[text, place]  # [n, T, D]
         return self.model.boundary_terms(states.view(*byte_ids.shape, -1), target_rate=rates)
+
+
+def _check_places(place: Tensor, whole_rows: bool) -> None:
+    """Require windows [n, T] that hold whole texts; values are looked at on the CPU only."""
+    begins = place[:, 0] == 0
+    follows = place[:, 1:] == place[:, :-1] + 1
+    if not whole_rows:
+        follows = follows | (place[:, 1:] == 0)
+    if place.device.type != "cpu":
+        torch._assert_async(begins.all() & follows.all())
+        return
+    if not bool(begins.all()):
+        row = int((~begins).nonzero()[0])
+        raise ValueError(
+            f"windows must begin with the first byte of a text, got position {int(place[row, 0])} in row {row}; "
+            f"LearnedBoundaryActor scores steps from anywhere by their stored encoder_state"
+        )
+    if not bool(follows.all()):
+        row, step = (int(i) for i in (~follows).nonzero()[0])
+        raise ValueError(
+            f"windows must hold every byte of {'one' if whole_rows else 'a'} text in order, got position "
+            f"{int(place[row, step + 1])} after {int(place[row, step])} in row {row}"
+        )

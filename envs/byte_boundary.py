@@ -83,6 +83,8 @@ class ByteBoundaryEnv(EnvBase):
             the model's configured rate for all.
         layout: how :meth:`parallel_rollout` lays tokens out, ``"padded"``, ``"packed"``, or a
             :class:`~rltok_rl.models.packing.Packing`; results are equal.
+        likelihood_chunk: positions whose next-byte logits a parallel rollout holds at a time, for less memory; None
+            holds all. Where something else reads them all (an entropy, a segmenter's losses) they are held.
         seed: of the text drawn; None takes one from torch's global generator. Actions have generators of their own.
 
     ### Two speeds
@@ -107,6 +109,7 @@ class ByteBoundaryEnv(EnvBase):
         observe_entropy: bool = False,
         target_rates: tuple[float, float] | None = None,
         layout: Layout = "padded",
+        likelihood_chunk: int | None = None,
         seed: int | None = None,
     ) -> None:
         if not isinstance(model, UNet):
@@ -122,12 +125,17 @@ class ByteBoundaryEnv(EnvBase):
         if target_rates is not None:
             target_rates = _check_rates(model, target_rates)
         as_packing(layout)
+        if likelihood_chunk is not None:
+            likelihood_chunk = check_count("likelihood_chunk", likelihood_chunk)
         super().__init__(device=model.embedding.weight.device, batch_size=torch.Size(batch_size))
         self.source = source if isinstance(source, WindowSource) else TextSource(source)
         self.source.check_length(num_steps + 1)
         self.__dict__["model"] = model  # not a sub-module: the environment uses the model, it does not own it
         self.num_steps, self.reward_name, self.price = num_steps, reward, price
         self.observe_entropy, self.target_rates, self.layout = observe_entropy, target_rates, layout
+        self.likelihood_chunk = likelihood_chunk
+        self.whole_rows = False
+        """Whether every row of the last parallel rollout is one text."""
         self._rng = torch.Generator()
         self._memory: UNetCache | None = None
         self._make_specs()
@@ -144,11 +152,17 @@ class ByteBoundaryEnv(EnvBase):
         def real(*shape: int) -> Unbounded:
             return Unbounded(shape=(*batch, *shape), dtype=torch.float32, device=self.device)
 
+        def one_of(number: int, dtype: torch.dtype, *shape: int) -> Categorical:
+            return Categorical(number, shape=(*batch, *shape), dtype=dtype, device=self.device)
+
+        def between(low: int, high: int, dtype: torch.dtype, *shape: int) -> Bounded:
+            return Bounded(low, high, shape=(*batch, *shape), dtype=dtype, device=self.device)
+
         observation = {
-            "byte": Categorical(config.num_ids, shape=batch, dtype=torch.int64),
-            "recent": Bounded(0, 1, shape=(*batch, config.num_lags), dtype=torch.int8),
-            "position": Bounded(0, self.num_steps, shape=(*batch, 1), dtype=torch.int64),
-            "forced": Categorical(2, shape=batch, dtype=torch.bool),
+            "byte": one_of(config.num_ids, torch.int64),
+            "recent": between(0, 1, torch.int8, config.num_lags),
+            "position": between(0, self.num_steps, torch.int64, 1),
+            "forced": one_of(2, torch.bool),
             "encoder_state": real(config.width),
             "final_log_prob": real(1),
             "early_log_prob": real(1),
@@ -156,17 +170,15 @@ class ByteBoundaryEnv(EnvBase):
         if self.observe_entropy:
             observation["early_entropy"] = real(1)
         if config.second_level is not None:
-            observation["second_boundary"] = Categorical(2, shape=batch, dtype=torch.bool)
+            observation["second_boundary"] = one_of(2, torch.bool)
         if config.second_level == "routing":
             observation["second_probability"] = real(1)
         if config.rate_embedding:
-            observation["target_rate"] = Bounded(0, 1, shape=(*batch, 1), dtype=torch.float32)
+            observation["target_rate"] = between(0, 1, torch.float32, 1)
         self.observation_spec = Composite(observation, shape=batch, device=self.device)
-        self.action_spec = Categorical(2, shape=batch, dtype=torch.int64, device=self.device)
+        self.action_spec = one_of(2, torch.int64)
         self.reward_spec = real(1)
-        flags = {
-            name: Categorical(2, shape=(*batch, 1), dtype=torch.bool) for name in ("done", "terminated", "truncated")
-        }
+        flags = {name: one_of(2, torch.bool, 1) for name in ("done", "terminated", "truncated")}
         self.full_done_spec = Composite(flags, shape=batch, device=self.device)
 
     def _set_seed(self, seed: int | None) -> None:
@@ -328,11 +340,20 @@ class ByteBoundaryEnv(EnvBase):
         shaped = {name: values.reshape((*self.batch_size, 1)) for name, values in flags.items()}
         return TensorDict({**self._observation(), **shaped}, self.batch_size, device=self.device)
 
-    def reward_of(self, final: Tensor, early: Tensor, early_logits: Tensor, boundaries: Tensor) -> Tensor:
+    def reward_of(self, final: Tensor, early: Tensor, early_logits: Tensor | None, boundaries: Tensor) -> Tensor:
         """Rewards [*L] of decisions from what they led to; ``early_logits`` [*L, 256] are read only if needed."""
-        entropy = prediction_entropy(early_logits) if self.reward_name == "entropy_relative" else early
+        if self.reward_name == "entropy_relative":
+            assert early_logits is not None
+            entropy = prediction_entropy(early_logits)
+        else:
+            entropy = early
         reward = REWARDS[self.reward_name](final.detach(), early.detach(), entropy.detach())
         return charge_boundaries(reward, boundaries, self.price)
+
+    @property
+    def reads_predictions(self) -> bool:
+        """Whether rewards or observations read the early exit's whole predictions."""
+        return self.observe_entropy or self.reward_name == "entropy_relative"
 
     def check_device(self) -> None:
         """Refuse to run a model that was moved away."""

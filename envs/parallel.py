@@ -73,6 +73,7 @@ def parallel_rollout(
     _check_options(env, actor, actions, uniforms, generator, exclude)
     plan = plan_texts(env, steps, text, stop_at_end=break_when_any_done, part=part)
     env.forget()
+    env.whole_rows = plan.aligned
     if actions is not None:
         given = actions.reshape(env.num_rows, -1).long()[:, : plan.num_steps]
     elif getattr(actor, "draws_at_random", True):
@@ -82,11 +83,12 @@ def parallel_rollout(
     # What a segmenter makes of a text may depend on how long it is: nothing of it is padded.
     groups = plan.groups(equal=isinstance(actor, SegmenterActor))
     parts = []
-    for group in groups:
+    for group in (group.to(env.device) for group in groups):
         here = None if given is None else group.to_texts(given)
         drawn = {"actions": here} if actions is not None else {"uniforms": here}
         parts.append(_read(env, group, actor, **drawn))
-    index = where_steps_lie(groups, env.num_rows)
+    lie = where_steps_lie(groups, env.num_rows)
+    index = None if lie is None else lie.to(env.device, non_blocking=True)
     shape = (*env.batch_size, plan.num_steps)
     names = [*(None for _ in env.batch_size), "time"]
 
@@ -108,8 +110,13 @@ def _read(
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """One forward pass over texts; what is known before and after each step, [n, L, ...]."""
     states = env.model.encode(plan.byte_ids, target_rate=plan.target_rate)  # [n, L + 1, D]
-    early_logits = env.model.early_logits(states[:, :-1])  # [n, L, 256], position t predicts byte t + 1
-    early = byte_log_prob(early_logits, plan.byte_ids[:, 1:]).float()
+    following, chunk = plan.byte_ids[:, 1:], env.likelihood_chunk
+    early_logits = None  # [n, L, 256], position t predicts byte t + 1
+    if env.reads_predictions:
+        early_logits = env.model.early_logits(states[:, :-1])
+        early = byte_log_prob(early_logits, following).float()
+    else:
+        early = env.model.early_log_prob(states[:, :-1], following, chunk=chunk).float()
     observation = _observation(env, plan, states, early, early_logits)  # [n, L + 1, ...]
     before = {name: values[:, :-1] for name, values in observation.items()}
     segments = None
@@ -129,9 +136,11 @@ def _read(
     mixing = None if segments is None else segments_mixing(env.model, segments, before["forced"])
     options: dict[str, Any] = {"layout": env.layout, "mixing": mixing, "target_rate": plan.target_rate}
     decoded = env.model.decode_levels(states[:, :-1], boundaries, **options)
-    final_logits = env.model.final_logits(decoded.states)  # [n, L, 256]
-    final = byte_log_prob(final_logits, plan.byte_ids[:, 1:]).float()
-    if segments is not None:
+    if segments is None:
+        final = env.model.final_log_prob(decoded.states, following, chunk=chunk).float()
+    else:
+        final_logits = env.model.final_logits(decoded.states)  # [n, L, 256]
+        final = byte_log_prob(final_logits, following).float()
         chosen |= actor.losses(segments, plan.byte_ids[:, :-1], final_logits)
     observation["final_log_prob"] = F.pad(final, (1, 0)).unsqueeze(-1)  # nothing predicts the first byte
     if decoded.second is not None:  # known once a token is closed, hence one place later
@@ -145,9 +154,9 @@ def _read(
     column = {name: values.unsqueeze(-1) for name, values in flags.items()}
     root = {name: values[:, :-1] for name, values in observation.items()} | chosen
     root |= {name: torch.zeros_like(values) for name, values in column.items()}
-    following = {name: values[:, 1:] for name, values in observation.items()} | column
-    following["reward"] = reward.unsqueeze(-1)
-    return root, following
+    after = {name: values[:, 1:] for name, values in observation.items()} | column
+    after["reward"] = reward.unsqueeze(-1)
+    return root, after
 
 
 def _check_options(
@@ -235,7 +244,7 @@ def _score(actor: Any, given: dict[str, Tensor], action: Tensor) -> dict[str, Te
 
 
 def _observation(
-    env: ByteBoundaryEnv, plan: Plan, states: Tensor, early: Tensor, early_logits: Tensor
+    env: ByteBoundaryEnv, plan: Plan, states: Tensor, early: Tensor, early_logits: Tensor | None
 ) -> dict[str, Tensor]:
     """What of the observations at all L + 1 positions of each text depends on no boundary."""
     num_texts, length = plan.byte_ids.shape
@@ -250,6 +259,7 @@ def _observation(
     if plan.target_rate is not None:
         observation["target_rate"] = plan.target_rate[:, None, None].expand(-1, length, 1)
     if env.observe_entropy:
+        assert early_logits is not None
         after = env.model.early_logits(states[:, -1:])
         observation["early_entropy"] = prediction_entropy(torch.cat((early_logits, after), 1)).unsqueeze(-1)
     return observation

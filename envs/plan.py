@@ -37,12 +37,8 @@ class Plan:
     start: Tensor  # [n] step of the rollout at which it begins
     num_steps: int  # T
     num_groups: int  # how often the model is run at most
+    aligned: bool  # whether each row of the rollout is one text
     target_rate: Tensor | None = None  # [n] where the model is told the rate of each text
-
-    @property
-    def aligned(self) -> bool:
-        """Whether each row of the rollout is one text."""
-        return bool((self.start == 0).all())
 
     @property
     def longest(self) -> int:
@@ -68,7 +64,19 @@ class Plan:
         if self.target_rate is not None:
             picked["target_rate"] = self.target_rate[texts]
         longest = int(picked["steps"].max())
-        return replace(self, byte_ids=self.byte_ids[texts, : longest + 1], num_groups=1, **picked)
+        aligned = bool((picked["start"] == 0).all())
+        return replace(self, byte_ids=self.byte_ids[texts, : longest + 1], num_groups=1, aligned=aligned, **picked)
+
+    def to(self, device: torch.device) -> Plan:
+        """The plan with its tensors on a device; the host does not wait for it.
+
+        Plans are made on the CPU, where looking at numbers is free. Memory that is not pinned has been read when a copy
+        that does not block returns, so that it may be written over.
+        """
+        names = ("byte_ids", "steps", "ends", "cut", "row", "start", "target_rate")
+        given = {name: getattr(self, name) for name in names}
+        moved = {name: None if x is None else x.to(device, non_blocking=True) for name, x in given.items()}
+        return replace(self, **moved)
 
     def to_texts(self, values: Tensor) -> Tensor:
         """[B, T] to [n, L]; past the end of a text, anything."""
@@ -107,6 +115,9 @@ def plan_texts(
         texts: first texts of the rows; None draws them.
         stop_at_end: end the rollout when any row's episode ends, instead of starting the row anew.
         part: (r, W): draw for W times as many rows, and read those of the r-th W-th of them.
+
+    Returns:
+        The plan, on the CPU.
     """
     index, count = part
     num_rows = env.num_rows * count
@@ -151,15 +162,16 @@ def plan_texts(
         own.append(env.source.read(Places.cat(picked)[mine[mine >= before] - before], window).byte_ids)
     told = [rate for rate in rates if rate is not None]
     return Plan(
-        byte_ids=torch.cat(own)[:, : int(steps[mine].max()) + 1].to(env.device),
-        steps=steps[mine].to(env.device),
-        ends=torch.cat(ends)[mine].to(env.device),
-        cut=(steps == length - 1)[mine].to(env.device),
-        row=(row - index * env.num_rows)[mine].to(env.device),
-        start=start[mine].to(env.device),
+        byte_ids=torch.cat(own)[:, : int(steps[mine].max()) + 1],
+        steps=steps[mine],
+        ends=torch.cat(ends)[mine],
+        cut=(steps == length - 1)[mine],
+        row=(row - index * env.num_rows)[mine],
+        start=start[mine],
         num_steps=num_steps,
         num_groups=num_groups,
-        target_rate=torch.cat(told)[mine].to(env.device) if told else None,
+        aligned=bool((start[mine] == 0).all()),
+        target_rate=torch.cat(told)[mine] if told else None,
     )
 
 
@@ -167,7 +179,7 @@ def where_steps_lie(groups: list[Plan], num_rows: int) -> Tensor | None:
     """Where each step of a rollout lies among the places of its texts.
 
     Args:
-        groups: the texts, group by group; each has n x L places.
+        groups: the texts, group by group, on the CPU; each has n x L places.
         num_rows: B.
 
     Returns:

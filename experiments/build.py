@@ -43,11 +43,14 @@ from rltok_rl.training import Alarms, LoopOptions, Trainer
 from rltok_rl.training.compiling import compile_layers
 from rltok_rl.training.distributed import Processes
 from rltok_rl.training.randomness import seed_everything
+from rltok_rl.training.recomputing import RECOMPUTE, recompute_layers
 
 ACTORS = ("learned", "random", "uniform", "whitespace")
 OBJECTIVES = ("reinforce", "importance", "ppo")
 ESTIMATORS = ("discounted_return", "control_variate", "critic_advantage", "local_flips")
 BASELINES = ("none", "batch_centred", "leave_one_out", "z_normalised", "group_centred", "running_mean")
+FIGURES_EVERY = 16
+"""Updates whose figures are fetched together on accelerators."""
 _OF_THEIR_OWN = ("group_centred", "running_mean")  # baselines that come as estimators, over discounted returns alone
 
 
@@ -197,9 +200,17 @@ def loop_options(config: TrainConfig) -> LoopOptions:
         clip_norm=optim.clip_norm,
         micro_batches=compute.micro_batches,
         precision=compute.precision,
+        figures_every=_figures_every(config),
         policy_epochs=config.loss.policy_epochs if by_rewards else 1,
         warm_start_bytes=config.actor.warm_start_bytes if by_rewards else 0,
     )
+
+
+def _figures_every(config: TrainConfig) -> int:
+    every = config.compute.figures_every
+    if every is not None:
+        return every
+    return 1 if torch.device(config.compute.device).type == "cpu" else FIGURES_EVERY
 
 
 def make_trainer(
@@ -216,6 +227,7 @@ def make_trainer(
     data, compute = config.data, config.compute
     num_rows = processes.share(data.num_rows, name="data.num_rows")
     check_segmenter_options(config)
+    _check("compute.recompute", compute.recompute, RECOMPUTE)
     repeated = rows_per_text(config, processes.world_size)
     options = loop_options(config)
     if texts is None:
@@ -227,6 +239,7 @@ def make_trainer(
     options = replace(options, stage_factors=stage_factors(config, segmenter))
     source = texts.train if repeated == 1 else RepeatedSource(texts.train, repeated)
     judged: dict[str, Any] = {"reward": config.estimator.reward, "price": config.estimator.price}
+    judged["likelihood_chunk"] = compute.likelihood_chunk
     if config.actor.rates is not None:
         judged["target_rates"] = _rates(config)
     judged["layout"] = make_layout(config, model, segmenter)
@@ -240,6 +253,7 @@ def make_trainer(
     trainer = Trainer(model, env, loss, options, actor=actor, alarms=alarms, seed=config.seed, **many)
     if compute.compile:
         compile_layers(model)
+    recompute_layers(model, compute.recompute)
     return trainer, texts
 
 

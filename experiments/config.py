@@ -198,10 +198,19 @@ class ComputeConfig:
     token_room: float | None = None
     """With packed tokens: how many more tokens than the target rate has there is room for, 0.25 for a quarter more. A
     batch with more tokens ends the training; a device is never waited for to count them. Null counts them."""
+    recompute: str = "none"
+    """What the backward pass computes again instead of keeping it: ``none``, or ``layers``, whose insides are most of
+    an update's memory. Results are the same."""
+    likelihood_chunk: int | None = None
+    """Bytes whose predictions over all 256 values are held at a time, for less memory; the rest is computed again in
+    the backward pass. null holds all. Segmenters and rewards that read whole predictions hold them all the same."""
     micro_batches: int = 1
     """Rollouts per update; batch means and rates are those of all of them."""
     threads: int = 0
     """Threads of torch on the CPU; 0 leaves it to torch."""
+    figures_every: int | None = None
+    """Updates whose figures are fetched from the device, and written, together: the host of an accelerator waits for it
+    that often. null is 1 on the CPU and 16 elsewhere. Looks and checkpoints fetch what there is."""
 
 
 @dataclass

@@ -8,7 +8,8 @@
     alarms.log         a line per alarm
     checkpoints/       what resuming needs
 
-All of it is on disk before the next update begins, and is cut back to the checkpoint that a run resumes from.
+All of it is on disk before the next update begins, on accelerators some updates later (``compute.figures_every``), and
+before a checkpoint in any case. It is cut back to the checkpoint that a run resumes from.
 """
 
 from __future__ import annotations
@@ -133,19 +134,25 @@ class Recorder:
         Args:
             figures: of the update.
         """
-        trainer = self.trainer
+        trainer, told = self.trainer, self.trainer.told
+        assert told is not None
         if trainer.processes.main:
             columns = self.table.columns or NOTED  # a run of an older version goes on with the columns that it has
             noted = {name: figures.get(name, math.nan) for name in NOTED if name in columns}  # some have no policy
-            self.table.add(trainer.updates, trainer.bytes_done, noted)
-            self.logging.add("train", noted, update=trainer.updates)
-            for text in trainer.warnings:
-                self.alarms.add(trainer.updates, warning=text)
-                self.progress.say(f"warning: update {trainer.updates}: {text}")
+            self.table.add(told.update, told.bytes_done, noted)
+            self.logging.add("train", noted, update=told.update)
+            for text in told.warnings:
+                self.alarms.add(told.update, warning=text)
+                self.progress.say(f"warning: update {told.update}: {text}")
             self.progress.total = trainer.expected_bytes
-            self.progress.show(figures, trainer.bytes_done)
-        if self._look_due() or trainer.done:
+            self.progress.show(figures, told.bytes_done)
+        if told.update == trainer.updates and (self._look_due() or trainer.done):
             self.look()
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the update that was just made has to be told of at once: a look is due, which is of this state."""
+        return self.trainer.updates in self.due
 
     def _look_due(self) -> bool:
         """Whether a look is due after this update; where FLOPs end a training, when as many of them are spent."""

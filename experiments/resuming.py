@@ -25,6 +25,9 @@ FREE = (
     "compute.threads",
     "compute.tokens",
     "compute.token_room",
+    "compute.figures_every",
+    "compute.recompute",
+    "compute.likelihood_chunk",
 )
 """Options that a run may be gone on with differently."""
 

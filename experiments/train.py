@@ -78,12 +78,18 @@ def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts) ->
 
         def after_update(figures: dict[str, float]) -> bool:
             recorder.after_update(figures)
+            if trainer.told is not None and trainer.told.update < trainer.updates:
+                return False  # others are told of next
             stopping = processes.any(bool(stop))  # the signal may not have reached all yet
             if stopping or trainer.done or trainer.updates % config.checkpoint_every == 0:
                 recorder.save()
             return stopping
 
-        trainer.run(after_update)
+        def wanted() -> bool:
+            asked = processes.group is None and bool(stop)  # several processes agree on it where figures are told
+            return asked or recorder.wanted or trainer.updates % config.checkpoint_every == 0
+
+        trainer.run(after_update, tell_when=wanted)
     model = whole_model(trainer.model)
     reached = {"updates": trainer.updates, "bytes": trainer.bytes_done}
     if not processes.main:

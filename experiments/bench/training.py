@@ -150,7 +150,7 @@ def tell_step(side: str, way: Way, device: str) -> None:
     """Print the seconds of a step once it is warm, and how far steps raise this process's peak memory, in bytes."""
     keep_memory()
     step = our_trainer(way, device).update if side == "ours" else plain_step(way, device)
-    before = _resident()
+    before = resident()
     for _ in range(3 if way.compiled else 1):
         step()
     took = statistics.median(seconds(step) for _ in range(3 if side == "ours" else 1))
@@ -213,7 +213,8 @@ def growth_row(device: str) -> Row:
     )
 
 
-def _resident() -> int:
+def resident() -> int:
+    """Bytes of memory that this process has now."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * resource.getpagesize()
 

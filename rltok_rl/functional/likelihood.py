@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 
 def byte_log_prob(logits: Tensor, targets: Tensor) -> Tensor:
@@ -36,6 +38,44 @@ def byte_log_prob(logits: Tensor, targets: Tensor) -> Tensor:
     taken = logits.gather(-1, targets.long().unsqueeze(-1)).squeeze(-1)
     dtype = torch.promote_types(logits.dtype, torch.float32)
     return taken.to(dtype) - logits.to(dtype).logsumexp(-1)
+
+
+def byte_log_prob_in_parts(head: Callable[[Tensor], Tensor], states: Tensor, targets: Tensor, chunk: int) -> Tensor:
+    """Log-likelihood of given bytes from states, with the predictions of a few positions held at a time.
+
+        log p(y_t) = z_{t, y_t} - log sum_v exp z_{t, v},      z_t = head(s_t)
+
+    A part keeps its states alone for the backward pass, which computes its logits z again: [chunk, V] of them exist at
+    a time, forward and backward, instead of [*B, T, V]. Each value is computed as :func:`byte_log_prob` does.
+
+    Args:
+        head: [n, D] states to [n, V] logits, position by position.
+        states: [*B, T, D] states s_t.
+        targets: [*B, T] the bytes y_t.
+        chunk: positions of a part.
+
+    Returns:
+        [*B, T] log-likelihoods in nats, at least in float32.
+
+    Example:
+        >>> states, targets = torch.zeros(2, 3, 4), torch.zeros(2, 3, dtype=torch.int64)
+        >>> byte_log_prob_in_parts(lambda x: x, states, targets, 2).exp()[0]
+        tensor([0.2500, 0.2500, 0.2500])
+    """
+    if chunk < 1:
+        raise ValueError(f"chunk must be at least 1, got {chunk}")
+
+    def part(some: Tensor, wanted: Tensor) -> Tensor:
+        return byte_log_prob(head(some), wanted)
+
+    # Split, whose backward pass puts the parts together once; slices would each make a tensor of the whole.
+    parts = zip(states.reshape(-1, states.shape[-1]).split(chunk), targets.reshape(-1).split(chunk), strict=True)
+    again = torch.is_grad_enabled()
+    found = [
+        checkpoint(part, *both, use_reentrant=False, preserve_rng_state=False) if again else part(*both)
+        for both in parts
+    ]
+    return torch.cat(found).view(targets.shape)
 
 
 def next_byte_log_prob(logits: Tensor, byte_ids: Tensor) -> Tensor:

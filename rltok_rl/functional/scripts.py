@@ -52,8 +52,8 @@ def script_told(byte_ids: Tensor) -> Tensor:
     """
     starts, names = _table()
     point = _code_points(byte_ids)
-    place = torch.bucketize(point.clamp(min=0), starts.to(point.device), right=True) - 1
-    return torch.where(point < 0, _NONE, names.to(point.device)[place])
+    place = torch.bucketize(point.clamp(min=0), starts.to(point.device, non_blocking=True), right=True) - 1
+    return torch.where(point < 0, _NONE, names.to(point.device, non_blocking=True)[place])
 
 
 def running_script(told: Tensor, before: Tensor | None = None) -> Tensor:

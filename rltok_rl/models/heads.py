@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from rltok_rl.functional.likelihood import byte_log_prob, byte_log_prob_in_parts
 from rltok_rl.functional.policy import soft_cap
 from rltok_rl.models.config import NUM_BYTES, UNetConfig
 
@@ -71,7 +72,20 @@ class ByteHead(nn.Module):
         self.cap = config.final_cap
         self.projection = nn.Linear(config.width, NUM_BYTES, bias=False)
 
-    def forward(self, states: Tensor) -> Tensor:
-        """[*B, T, D] to [*B, T, 256]."""
+    def forward(self, states: Tensor, targets: Tensor | None = None, *, chunk: int | None = None) -> Tensor:
+        """[*B, T, D] to logits [*B, T, 256], or to the log-likelihoods [*B, T] of given bytes, in float32 at least.
+
+        Args:
+            states: [*B, T, D].
+            targets: [*B, T] bytes whose log-likelihoods are wanted instead of the logits.
+            chunk: positions whose logits are held at a time then; None holds all.
+        """
+        if targets is None:
+            return self._logits(states)
+        if chunk is None:
+            return byte_log_prob(self._logits(states), targets)
+        return byte_log_prob_in_parts(self._logits, states, targets, chunk)
+
+    def _logits(self, states: Tensor) -> Tensor:
         logits = self.projection(states)
         return logits if self.cap is None else soft_cap(logits, self.cap)

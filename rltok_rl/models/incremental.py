@@ -70,7 +70,7 @@ def observe(model: UNet, cache: UNetCache, byte_ids: Tensor, *, rows: Tensor | N
     attend_at = cache.encoder.attention(reading, position, model.config.attention_cap)
     rates = None if cache.target_rate is None else cache.target_rate[reading]  # [n]
     embedded = model.embed(byte_ids[:, None], cache.bytes_before[reading], rates).squeeze(1)  # [n, D]
-    state = model.encoder(embedded, model.byte_angles(position), attend_at)  # [n, D]
+    state = model.encoder(embedded, model.byte_angles(position), attend_at, remembers=True)  # [n, D]
     # Out of place: what was handed out before must not change.
     cache.encoder_state = cache.encoder_state.index_copy(0, reading, state.to(cache.encoder_state.dtype))
     cache.segment_sum = cache.segment_sum.index_add(0, reading, state.to(cache.segment_sum.dtype))
@@ -114,7 +114,8 @@ def decide(model: UNet, cache: UNetCache, boundaries: Tensor, *, mixing: Mixing 
         received = model.token_reading.step(state, cache.position, cache.num_tokens, cache.last_tokens, everyone)
     received = received if mixing.receive is None else received * mixing.receive.to(state.dtype)[:, None]
     own = state if mixing.residual is None else mixing.residual(state)
-    decoded = model.decoder(own + received, model.byte_angles(cache.position), attend_at)  # [B, D]
+    angles = model.byte_angles(cache.position)
+    decoded = model.decoder(own + received, angles, attend_at, remembers=True)  # [B, D]
     cache.recent = torch.cat((boundaries[:, None], cache.recent), dim=1)[:, : config.num_lags]
     cache.position = cache.position + 1
     cache.pending = torch.zeros_like(cache.pending)

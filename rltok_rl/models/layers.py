@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from rltok_rl.models.compiled import FEW, compiled, compiled_scores, in_rows, varies
 from rltok_rl.models.config import UNetConfig
@@ -99,22 +100,46 @@ class TransformerLayer(nn.Module):
 
 
 class LayerStack(nn.ModuleList):
-    """Layers of one kind, run in order."""
+    """Layers of one kind, run in order.
+
+    With ``recompute``, a layer keeps its input alone for the backward pass, and is run again there: memory of one layer
+    instead of all, for a second forward pass. Nothing in a layer is random, so that the second is the first.
+    """
+
+    recompute = False
 
     def __init__(self, config: UNetConfig, num_layers: int, mlp_ratio: int) -> None:
         super().__init__(TransformerLayer(config, mlp_ratio) for _ in range(num_layers))
 
     def forward(
-        self, x: Tensor, angles: Rotary, attend_at: Callable[[int], Attend], *, only: range | None = None
+        self,
+        x: Tensor,
+        angles: Rotary,
+        attend_at: Callable[[int], Attend],
+        *,
+        only: range | None = None,
+        remembers: bool = False,
     ) -> Tensor:
-        """Run all layers or ``only`` some; ``attend_at(i)`` is layer i's attention (a cache has a memory per layer)."""
+        """Run all layers or ``only`` some; ``attend_at(i)`` is layer i's attention (a cache has a memory per layer).
+
+        Args:
+            x: [*L, D].
+            angles: of the positions.
+            attend_at: layer number to attention.
+            only: numbers of the layers to run.
+            remembers: whether attention writes into a cache, and must not be run again.
+        """
         shape = x.shape
         if len(self) and self[0].backend is not None and shape[:-1].numel() >= FEW:
             # Compiled layers take rows [L, D]: what is flat is one program's, whatever it was before.
             x, attend_at = in_rows(x, shape[-1]), _in_shape(attend_at, shape[:-1])
             angles = Rotary(*(varies(in_rows(part.expand(*shape[:-1], 1, -1), 1, part.shape[-1])) for part in angles))
+        again = self.recompute and torch.is_grad_enabled() and not remembers
         for i in range(len(self)) if only is None else only:
-            x = self[i](x, angles, attend_at(i))
+            if again:
+                x = checkpoint(self[i], x, angles, attend_at(i), use_reentrant=False, preserve_rng_state=False)
+            else:
+                x = self[i](x, angles, attend_at(i))
         return x if x.shape == shape else x.view(shape)
 
 

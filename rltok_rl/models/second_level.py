@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -86,7 +87,7 @@ class SecondLevel(nn.Module):
         attend = above.attention(self.cap, tokens_in, self.num_heads)
         attend_at = cache.second.tokens.recording(attend, above) if cache and cache.second else lambda _: attend
         positions = where.positions.flatten().index_select(0, above.byte_index).view(above.shape)
-        tokens_out = self.layers(tokens_in, angles(positions), attend_at)
+        tokens_out = self.layers(tokens_in, angles(positions), attend_at, remembers=cache is not None)
         updates = token_updates(tokens_in, tokens_out, above, mixing)
         mixed = give_back(rows, updates, above, mixing)
         if cache and cache.second:
@@ -129,7 +130,8 @@ class SecondLevel(nn.Module):
         chosen = rows[drawn]
         if len(chosen):
             attend_at = memory.tokens.attention(chosen, self.cap)
-            update = self.layers(x[drawn], Rotary(angles.cos[drawn], angles.sin[drawn]), attend_at)
+            turned = Rotary(angles.cos[drawn], angles.sin[drawn])
+            update = self.layers(x[drawn], turned, attend_at, remembers=True)
             if routing is not None and probs is not None:
                 share = smoothing_shares(probs)[drawn, None]  # before a row's first its update is 0
                 update = share * routing.update_norm(update) + (1 - share) * memory.update[chosen]
@@ -156,12 +158,13 @@ def run_tokens(
         Tokens after the token layers, and the decisions of the second level, where there is one.
     """
     layers, angles = model.token_layers, model.byte_angles(where.positions)
+    run = partial(layers, angles=angles, attend_at=attend_at, remembers=cache is not None)
     if model.second_level is None:
-        return layers(tokens, angles, attend_at), None
+        return run(tokens), None
     lower = model.config.lower_layers
-    states = layers(tokens, angles, attend_at, only=range(lower))
+    states = run(tokens, only=range(lower))
     states, decisions = model.second_level(states, where, model.byte_angles, cache)
-    return layers(states, angles, attend_at, only=range(lower, len(layers))), decisions
+    return run(states, only=range(lower, len(layers))), decisions
 
 
 def run_new_tokens(
@@ -177,12 +180,13 @@ def run_new_tokens(
         attend_at: attention of each token layer.
     """
     layers, angles = model.token_layers, model.byte_angles(cache.position[rows])
+    run = partial(layers, angles=angles, attend_at=attend_at, remembers=True)
     if model.second_level is None:
-        return layers(tokens, angles, attend_at), None
+        return run(tokens), None
     lower = model.config.lower_layers
-    states = layers(tokens, angles, attend_at, only=range(lower))
+    states = run(tokens, only=range(lower))
     states, decisions = model.second_level.step(cache, rows, states, angles)
-    return layers(states, angles, attend_at, only=range(lower, len(layers))), decisions
+    return run(states, only=range(lower, len(layers))), decisions
 
 
 def spread_decisions(

@@ -134,6 +134,16 @@ class UNet(Pretrained, nn.Module):
         """Next-byte logits that never saw a boundary (Eq. 14): [B, T, D] to [B, T, 256]."""
         return self.early_head(self.encoder_norm(encoder_states))
 
+    def early_log_prob(self, encoder_states: Tensor, targets: Tensor, *, chunk: int | None = None) -> Tensor:
+        """Log-likelihoods of given bytes under the early exit: [B, T, D] and [B, T] to [B, T].
+
+        Args:
+            encoder_states: [B, T, D], X.
+            targets: [B, T] the bytes that come next.
+            chunk: positions whose logits are held at a time; None holds all.
+        """
+        return self.early_head(self.encoder_norm(encoder_states), targets, chunk=chunk)
+
     def decode(
         self,
         encoder_states: Tensor,
@@ -216,6 +226,10 @@ class UNet(Pretrained, nn.Module):
     def final_logits(self, decoder_states: Tensor) -> Tensor:
         """Next-byte logits of the whole model: [B, T, D] to [B, T, 256]."""
         return self.final_head(self.decoder_norm(decoder_states))
+
+    def final_log_prob(self, decoder_states: Tensor, targets: Tensor, *, chunk: int | None = None) -> Tensor:
+        """Log-likelihoods of given bytes under the whole model; arguments as for :meth:`early_log_prob`."""
+        return self.final_head(self.decoder_norm(decoder_states), targets, chunk=chunk)
 
     def forward(
         self,
@@ -327,7 +341,8 @@ class UNet(Pretrained, nn.Module):
         """Byte layers over a whole window: [B, T, D] to [B, T, D]."""
         attend = partial(sliding_window_attention, window=self.config.window, cap=self.config.attention_cap)
         attend_at = cache.recording(attend) if cache else lambda _: attend
-        return layers(x, self.byte_angles(torch.arange(x.shape[1], device=x.device)), attend_at)
+        angles = self.byte_angles(torch.arange(x.shape[1], device=x.device))
+        return layers(x, angles, attend_at, remembers=cache is not None)
 
 
 def _rates_of(target_rate: TargetRate | None, cache: UNetCache | None) -> TargetRate | None:

@@ -101,10 +101,20 @@ class Processes:
         """
         if self.group is None:
             return dict(figures)
-        # float64 holds the sum of a few equal float32 numbers exactly, so that a W-th of it is the number again.
         values = torch.tensor(list(figures.values()), dtype=torch.float64, device=self.device)
+        return dict(zip(figures, self.average(values).tolist(), strict=True))
+
+    def average(self, values: torch.Tensor) -> torch.Tensor:
+        """Numbers averaged over processes, on the device and without waiting for it; those given are written over.
+
+        Args:
+            values: [n] float64, which holds the sum of a few equal float32 numbers exactly, so that a W-th of it is
+                the number again.
+        """
+        if self.group is None:
+            return values
         dist.all_reduce(values, group=self.group)
-        return dict(zip(figures, (values / self.world_size).tolist(), strict=True))
+        return values / self.world_size
 
     def broadcast(self, value: Any) -> Any:
         """The main process's value, in all; tensors come on the CPU.

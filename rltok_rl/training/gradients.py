@@ -38,6 +38,7 @@ def joint_gradients(
     precision: torch.dtype | None = None,
     keep_in: list[TensorDictBase] | None = None,
     predict_only: bool = False,
+    whole_rows: Callable[[], bool] = lambda: False,
 ) -> dict[str, Tensor]:
     """Add the gradients of one batch to ``model``'s parameters.
 
@@ -51,6 +52,7 @@ def joint_gradients(
         precision: dtype of matrix products under autocast; None leaves the model's own.
         keep_in: gets the micro-batches, without gradient and with their advantages, for further epochs over them.
         predict_only: train with the next-byte losses, and the second level's, alone.
+        whole_rows: asked once all rollouts are drawn, whether each of their rows is one text.
 
     Returns:
         Losses and figures of the whole batch, without gradient, ``loss`` being the total.
@@ -87,7 +89,7 @@ def joint_gradients(
         if keep_in is not None:
             kept = list(_with_advantages(cat(kept, 0), loss).split(len(kept[0]), 0))
             keep_in.extend(kept)
-        figures |= policy_gradients(model, kept, loss, precision=precision, own=own)
+        figures |= policy_gradients(model, kept, loss, precision=precision, own=own, whole_rows=whole_rows())
     figures["loss"] = torch.stack([value for key, value in figures.items() if key.startswith("loss_")]).sum()
     return figures
 
@@ -99,6 +101,7 @@ def policy_gradients(
     *,
     precision: torch.dtype | None = None,
     own: bool = False,
+    whole_rows: bool = False,
 ) -> dict[str, Tensor]:
     """Add the gradients of all terms that see the model through boundary logits, for a stored batch.
 
@@ -111,11 +114,12 @@ def policy_gradients(
         precision: as for :func:`joint_gradients`.
         own: whether the policy, as it is, drew the boundaries and wrote their ``logits``. Otherwise it scores them
             again, and ``action_log_prob`` stays that of the policy that drew them.
+        whole_rows: whether each row is one text, which spares the host of an accelerator a wait.
 
     Returns:
         Losses and figures of the batch, without gradient.
     """
-    actor = EncodingBoundaryActor(model)
+    actor = EncodingBoundaryActor(model, whole_rows=whole_rows)
     batch = cat(list(parts), 0)
 
     def scored(rows: TensorDictBase) -> Tensor:

@@ -20,6 +20,7 @@ from rltok_rl.objectives import BoundaryClipPPOLoss, JointLoss
 from rltok_rl.training.alarms import Alarms
 from rltok_rl.training.averaging import EarlyAverages
 from rltok_rl.training.distributed import Processes
+from rltok_rl.training.figures import Pending, Told, broken, fetch
 from rltok_rl.training.gradients import joint_gradients, policy_gradients
 from rltok_rl.training.options import PRECISIONS, LoopOptions, make_optimizer
 from rltok_rl.training.randomness import as_state, random_states, set_random_states
@@ -102,8 +103,11 @@ class Trainer:
         self.generator = torch.Generator(model.embedding.weight.device).manual_seed(seed)
         self.updates = self.bytes_done = 0
         self.flops_done = self.padded_flops_done = self.tried_flops_done = 0.0
-        self.warnings: list[str] = []
-        """What the alarms said of the last update."""
+        self.told: Told | None = None
+        """The update that was told of last; with ``figures_every`` there may be others since."""
+        self._pending: list[Pending] = []
+        self._to_tell: list[Told] = []
+        self._broken: Tensor | None = None  # 1 once a loss or a gradient was no number
 
     @property
     def bytes_per_update(self) -> int:
@@ -138,6 +142,11 @@ class Trainer:
 
     def update(self) -> dict[str, float]:
         """One update; returns losses and figures of its batch, ``lr``, ``grad_norm``, and FLOPs so far."""
+        self.advance()
+        return self.tell()[-1].figures
+
+    def advance(self) -> None:
+        """One update, whose figures stay where they were computed until :meth:`tell` asks for them."""
         options = self.options
         scale = cosine_schedule(
             self.scheduled_bytes + self.bytes_per_update,  # the first update already learns
@@ -147,11 +156,12 @@ class Trainer:
         )
         for group in self.optimizer.param_groups:
             group["lr"] = options.lr * scale * group.get("lr_factor", 1.0)
-        self.warnings = []
+        made = Pending(self.updates + 1, self.bytes_done + self.bytes_per_update, options.lr * scale)
         self.optimizer.zero_grad(set_to_none=True)
         precision = PRECISIONS[options.precision]
         batch: list[TensorDictBase] | None = [] if options.policy_epochs > 1 else None
         rates: list[Tensor] = []  # of every micro-batch, see _rates_of
+        self._whole_rows = True
         with self._averages.last_pass(options.micro_batches == 1):  # several add up to gradients that are final late
             found = joint_gradients(
                 self.model,
@@ -161,6 +171,7 @@ class Trainer:
                 precision=precision,
                 keep_in=batch,
                 predict_only=self.warming and not self._weighs,
+                whole_rows=lambda: self._whole_rows,
             )
         drawn, tokens, most, *above = torch.stack(rates).mean(0)
         found.setdefault("rate", drawn)
@@ -168,25 +179,53 @@ class Trainer:
         if above:
             found.setdefault("second_rate", above[0])
             found["padded_second_rate"] = above[1]
-        figures = self._step(found)
+        self._step(found, made)
         for _ in range(options.policy_epochs - 1):
             assert batch is not None
             self.optimizer.zero_grad(set_to_none=True)
-            again = self._step(policy_gradients(self.model, batch, self.loss, precision=precision), again=True)
-            figures |= {name: again[name] for name in _MOVED if name in again}
-        figures["lr"] = options.lr * scale
-        self.updates += 1
-        self.bytes_done += self.bytes_per_update
-        rate, padded = figures.pop("tokens"), figures["padded_rate"]  # the policy's rate leaves forced ones out
-        second = figures.get("second_rate", 0.0)
-        self.flops_done += self._costs.update(self.bytes_per_update, rate, second)
-        self.padded_flops_done += self._costs.update(
-            self.bytes_per_update, padded, figures.get("padded_second_rate", 0.0)
-        )
-        self.tried_flops_done += self._costs.tried(self.bytes_per_update, rate, second)
+            stored: dict[str, Any] = {"precision": precision, "whole_rows": self._whole_rows}
+            self._step(policy_gradients(self.model, batch, self.loss, **stored), made)
+        self.updates, self.bytes_done = made.update, made.bytes_done
+        self._pending.append(made)
+        if options.total_flops is not None:
+            self._take_in()  # where the schedule stands hangs on what was drawn
         if self.segmenter is not None:
             calibrate_on(self.segmenter, self.model, self._read, self.updates, last=self.done, processes=self.processes)
-        return figures | {"flops": self.flops_done, "padded_flops": self.padded_flops_done}
+
+    def tell(self) -> list[Told]:
+        """Updates that were not told of yet, in their order: figures, averaged over processes, and warnings.
+
+        All processes have to ask. The host waits for the device here, once for all of them.
+        """
+        self._take_in()
+        told, self._to_tell = self._to_tell, []
+        return told
+
+    def _take_in(self) -> None:
+        """Fetch what is pending; FLOPs and alarms follow, update by update."""
+        pending, self._pending = self._pending, []
+        for made, steps in zip(pending, fetch(pending, self.processes), strict=True):
+            figures, warnings = steps[0], self.alarms.check(steps[0], made.update)
+            for again in steps[1:]:  # alarms count a batch once
+                watched = {name: again[name] for name in ("loss", "grad_norm") if name in again}
+                warnings += self.alarms.check(watched, made.update)
+                figures |= {name: again[name] for name in _MOVED if name in again}
+            figures["lr"] = made.lr
+            rate, padded = figures.pop("tokens"), figures["padded_rate"]  # the policy's rate leaves forced ones out
+            second = figures.get("second_rate", 0.0)
+            self.flops_done += self._costs.update(self.bytes_per_update, rate, second)
+            self.padded_flops_done += self._costs.update(
+                self.bytes_per_update, padded, figures.get("padded_second_rate", 0.0)
+            )
+            self.tried_flops_done += self._costs.tried(self.bytes_per_update, rate, second)
+            figures |= {"flops": self.flops_done, "padded_flops": self.padded_flops_done}
+            self.told = Told(made.update, made.bytes_done, figures, warnings)
+            self._to_tell.append(self.told)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the alarms said of the update that was told of last."""
+        return [] if self.told is None else self.told.warnings
 
     @property
     def warming(self) -> bool:
@@ -197,6 +236,7 @@ class Trainer:
         """A rollout with gradients; its rate is noted."""
         actor = self.warm_actor if self.warming else self.actor
         rollout = self.env.parallel_rollout(actor, generator=self.generator, part=self.processes.part)
+        self._whole_rows = self._whole_rows and self.env.whole_rows
         rates.append(_rates_of(rollout, self.env.layout))
         self._read = rollout["byte"]
         if self.warming and self._weighs:  # the policy learns from decisions that were not its own
@@ -204,38 +244,62 @@ class Trainer:
             rollout["logits"], rollout["entropy"] = scores.logits, scores.entropy()
         return rollout
 
-    def _step(self, found: dict[str, Tensor], *, again: bool = False) -> dict[str, float]:
-        """Clip, look at the figures, step; the figures are those of all processes. Alarms count a batch once."""
+    def _step(self, found: dict[str, Tensor], made: Pending) -> None:
+        """Clip and step, unless something is no number; figures are noted.
+
+        The host does not look at them: a gradient that is no number reaches neither weights nor moments, in this step
+        and all further ones, because the optimizer is told on the device. What is told of the update ends the training.
+        """
         self._averages.finish()
         norm = whole(nn.utils.clip_grad_norm_(self.trained.parameters(), self.options.clip_norm))
-        # Losses average to those of the whole batch; figures are its own already.
-        figures = self.processes.mean({name: float(value) for name, value in found.items()})
-        figures["grad_norm"] = float(norm)
-        # Before a broken gradient reaches the weights.
-        watched = {k: v for k, v in figures.items() if k in ("loss", "grad_norm")} if again else figures
-        self.warnings += self.alarms.check(watched, self.updates + 1)
+        # Losses average to those of the whole batch; figures are its own already, and the norm is everybody's.
+        figures = {**found, "grad_norm": norm}
+        made.add(figures)
+        self._broken = broken(figures, self._broken)
+        self.optimizer.found_inf = self._broken  # type: ignore[attr-defined]
         self.optimizer.step()
-        return figures
 
-    def run(self, after_update: Callable[[dict[str, float]], bool | None] | None = None) -> None:
+    def run(
+        self,
+        after_update: Callable[[dict[str, float]], bool | None] | None = None,
+        *,
+        tell_when: Callable[[], bool] | None = None,
+    ) -> None:
         """Train until all bytes are done, or until ``after_update`` returns True.
 
         Args:
-            after_update: called with the figures of every update.
+            after_update: called with the figures of every update, in their order: after each, or, with the option
+                ``figures_every``, of several at a time. ``trainer.told`` says which update it is.
+            tell_when: asked after every update whether to tell at once, because something else is due; the same in all
+                processes.
         """
         self.model.train()
         if self.segmenter is not None:
             self.segmenter.train()
+        every = 1 if self.options.total_flops is not None else self.options.figures_every
         while not self.done:
-            figures = self.update()
-            if after_update is not None and after_update(figures):
+            self.advance()
+            due = self.updates % every == 0 or self.done or (tell_when is not None and tell_when())
+            if due and self._tell_to(after_update):
                 return
+
+    def _tell_to(self, listener: Callable[[dict[str, float]], bool | None] | None) -> bool:
+        """Call a listener with all that was not told yet; whether it asks to stop."""
+        try:
+            self._take_in()
+        finally:  # a training that failed tells what came before
+            told, self._to_tell = self._to_tell, []
+            stop = False
+            for self.told in told:
+                stop = bool(listener is not None and listener(self.told.figures)) or stop
+        return stop
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next update depends on; all processes have to ask.
 
         They get the same, if their random numbers were seeded alike (``seed_everything``).
         """
+        self._take_in()  # FLOPs and alarms are part of it
         return {
             "model": whole(self.model.state_dict()),
             "optimizer": whole(self.optimizer.state_dict()),
@@ -263,6 +327,7 @@ class Trainer:
         self.generator.set_state(as_state(state["boundaries"]))
         set_random_states(state["random"], self.model.embedding.weight.device)
         self.alarms.load_state_dict(state["alarms"])
+        self._pending, self._to_tell, self._broken, self.told = [], [], None, None
         self.updates, self.bytes_done = int(state["updates"]), int(state["bytes_done"])
         self.flops_done = float(state["flops_done"])
         beside = state.get("flops_beside", {})  # not in checkpoints of older versions

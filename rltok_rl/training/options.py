@@ -48,10 +48,13 @@ class LoopOptions:
     the layers on tokens of tokens (:func:`~rltok_rl.agents.segmenters.split_stages`)."""
     warm_start_bytes: int = 0
     """Bytes to begin with whose boundaries are drawn at random, at the target rate."""
+    figures_every: int = 1
+    """Updates whose figures are told together: an accelerator waits for the host once in so many updates. Where
+    ``total_flops`` is given they are fetched after each all the same, because the schedule goes by them."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run, by name."""
-        for name in ("total_bytes", "micro_batches", "policy_epochs"):
+        for name in ("total_bytes", "micro_batches", "policy_epochs", "figures_every"):
             check_count(name, getattr(self, name))
         check_count("warm_start_bytes", self.warm_start_bytes, minimum=0)
         for name in ("lr", "clip_norm", "total_flops"):

@@ -30,7 +30,7 @@ STRATEGIES = ("none", "ddp", "fsdp")
 """``none`` is one process; ``ddp`` and ``fsdp`` with one process are the same as none."""
 BUCKET_BYTES = 32 << 20
 """Gradients are reduced in pieces of about this size: few enough calls, and little memory beside the gradients."""
-_CALLED = ("encode", "early_logits", "decode", "decode_levels", "final_logits")
+_CALLED = ("encode", "early_logits", "early_log_prob", "decode", "decode_levels", "final_logits", "final_log_prob")
 
 
 def prepare_model(model: UNet, strategy: str, processes: Processes) -> None:

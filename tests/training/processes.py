@@ -22,6 +22,7 @@ from rltok_rl.objectives import BoundaryClipPPOLoss, EntropyBonus, JointLoss, Lo
 from rltok_rl.training import LoopOptions, Trainer
 from rltok_rl.training.distributed import Processes
 from rltok_rl.training.randomness import seed_everything
+from rltok_rl.training.recomputing import recompute_layers
 
 from ..forked import CONTEXT
 
@@ -43,7 +44,10 @@ def make(
     seed: int = 0,
     clip_norm: float = 0.05,
     rates: tuple[float, float] | None = None,
-    **modes: int,
+    recompute: str = "none",
+    chunk: int | None = None,
+    figures_every: int = 1,
+    **modes: Any,
 ) -> Trainer:
     """A small trainer; of the whole batch, or of the rows of one process. ``modes`` are those of PPO."""
     processes = Processes() if processes is None else processes
@@ -57,7 +61,9 @@ def make(
     source = TextSource([PROSE[i : i + 9 + i % 7] for i in range(60)], short_documents="whole") if short else None
     source = RepeatedSource(source or TextSource(PROSE), 2 if estimator == "group_centred" else 1)
     rows = processes.share(ROWS)
-    env = ByteBoundaryEnv(model, source, num_steps=STEPS, batch_size=(rows,), target_rates=rates, seed=seed)
+    env = ByteBoundaryEnv(
+        model, source, num_steps=STEPS, batch_size=(rows,), target_rates=rates, likelihood_chunk=chunk, seed=seed
+    )
     extra: dict[str, Any] = {"running_mean": {"num_steps": STEPS}, "group_centred": {"group_size": 2}}.get(
         estimator, {}
     )
@@ -78,8 +84,11 @@ def make(
         terms["policy"] = clipped.make_value_estimator("critic_advantage" if critic is not None else judge, **how)
     loss = JointLoss(terms, {"policy": 0.5, "bonus": 0.1})
     total = updates * micro_batches * ROWS * STEPS
-    options = LoopOptions(total_bytes=total, micro_batches=micro_batches, clip_norm=clip_norm, **modes)
-    return Trainer(model, env, loss, options, seed=seed, processes=processes, strategy=strategy)
+    given: dict[str, Any] = {"micro_batches": micro_batches, "figures_every": figures_every, **modes}
+    options = LoopOptions(total_bytes=total, clip_norm=clip_norm, **given)
+    trainer = Trainer(model, env, loss, options, seed=seed, processes=processes, strategy=strategy)
+    recompute_layers(model, recompute)
+    return trainer
 
 
 def figures(trainer: Trainer, updates: int | None = None) -> list[dict[str, float]]:

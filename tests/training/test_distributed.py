@@ -28,6 +28,7 @@ CASES = {
     "rates of texts that end": {"rates": (0.1, 0.6), "short": True},
     "rates, flips": {"rates": (0.1, 0.6), "estimator": "local_flips"},
     "rates, micro-batches, epochs": {"rates": (0.1, 0.6), "micro_batches": 2, "policy_epochs": 2},
+    "less memory, late figures": {"recompute": "layers", "chunk": 7, "figures_every": 3, "micro_batches": 2},
     "a critic": {"estimator": "critic_advantage", "policy_epochs": 2, "micro_batches": 2},
 }
 STRATEGIES = ["ddp", "fsdp"]

@@ -21,6 +21,7 @@ MORE = {
     "bpe": PIECES,
     "unigram": PIECES,
     "unigram-trained": [*PIECES, HIDDEN],
+    "entropy-spike-released": [HIDDEN],
     "gumbel": [HIDDEN],
     "gumbel-baseline": [HIDDEN],
     "magnet": [HIDDEN],

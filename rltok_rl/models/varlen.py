@@ -259,7 +259,7 @@ def flex_rows_attention(
     from torch.nn.attention.flex_attention import flex_attention
 
     eager = query.device.type == "cpu" or torch.compiler.is_compiling()
-    flex: Callable[..., Tensor] = flex_attention if eager else _compiled_flex_attention()
+    flex: Any = flex_attention if eager else _compiled_flex_attention()
     cap = 0.0 if said_cap is None else float(said_cap)
 
     def capped(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:

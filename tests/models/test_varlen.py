@@ -66,8 +66,7 @@ def test_rows_are_seen_alone_with_their_gradients(method, spare, cap):
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-@pytest.mark.parametrize("cap", [None, 5.0])
-@pytest.mark.parametrize("spare", ROOMS)
+@pytest.mark.parametrize(("spare", "cap"), [(0, 5.0), (150, None)])
 def test_flex_rows_are_seen_alone_with_their_gradients(spare, cap, monkeypatch):
     """As torch defines flex attention, uncompiled: the row mask and the capped scores are ours, the kernel is not.
 

@@ -1,9 +1,10 @@
 """What a step takes in memory and time where less is kept: layers that run again, predictions held in parts.
 
     python -m rltok_rl.experiments.bench.memory released-18m 1 4096
-    python -m rltok_rl.experiments.bench.memory pocket 8 512
+    python -m rltok_rl.experiments.bench.memory pocket 8 512 3
 
-Every way runs in a process of its own, all of them in turn and again, so that a machine that slows down slows all.
+Every way runs in a process of its own, all of them in turn, so often as the last number says, so that a machine that
+slows down slows all.
 """
 
 from __future__ import annotations
@@ -54,12 +55,12 @@ def measure(name: str, num_rows: int, num_bytes: int, way: str) -> tuple[float, 
 
 def main(arguments: list[str]) -> None:
     """Print a table of all ways, or, with the name of one, its two figures."""
-    name, num_rows, num_bytes, *way = arguments
-    if way:
-        print(json.dumps(measure(name, int(num_rows), int(num_bytes), way[0])))
+    name, num_rows, num_bytes, *more = arguments
+    if more and more[0] in WAYS:
+        print(json.dumps(measure(name, int(num_rows), int(num_bytes), more[0])))
         return
     found: dict[str, list[tuple[float, float]]] = {one: [] for one in WAYS}
-    for _ in range(2):
+    for _ in range(int(more[0]) if more else 1):
         for one, taken in found.items():
             command = [sys.executable, "-m", __spec__.name, name, num_rows, num_bytes, one]
             done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -98,17 +98,17 @@ class PretendedTensor(Tensor):
         return made
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> torch.device:  # type: ignore[override]
         """Where it says that it is; torch itself is told of no device, for want of one."""
         return PRETENDED
 
     @property
-    def is_cuda(self) -> bool:
+    def is_cuda(self) -> bool:  # type: ignore[override]
         """As ``device`` has it."""
         return True
 
     @property
-    def is_meta(self) -> bool:
+    def is_meta(self) -> bool:  # type: ignore[override]
         """As ``device`` has it."""
         return False
 
@@ -127,7 +127,9 @@ class PretendedTensor(Tensor):
         return f"PretendedTensor({self.held!r})"
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         raise RuntimeError(f"{func} was asked of a tensor of host_waits() outside its block")
 
 

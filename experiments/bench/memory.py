@@ -1,9 +1,10 @@
 """What a step takes in memory and time where less is kept: layers that run again, predictions held in parts.
 
     python -m rltok_rl.experiments.bench.memory released-18m 1 4096
-    python -m rltok_rl.experiments.bench.memory pocket 8 512
+    python -m rltok_rl.experiments.bench.memory pocket 8 512 3
 
-Every way runs in a process of its own, all of them in turn and again, so that a machine that slows down slows all.
+Every way runs in a process of its own, all of them in turn, so often as the last number says, so that a machine that
+slows down slows all.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ import resource
 import statistics
 import subprocess
 import sys
+import time
 
 import torch
 from rltok_rl.envs import ByteBoundaryEnv
-from rltok_rl.experiments.bench.harness import keep_memory, seconds
+from rltok_rl.experiments.bench.harness import keep_memory
 from rltok_rl.experiments.bench.training import resident
 
 from rltok_rl.data import local_prose
@@ -35,7 +37,7 @@ WAYS: dict[str, tuple[str, int | None]] = {
 
 
 def measure(name: str, num_rows: int, num_bytes: int, way: str) -> tuple[float, float]:
-    """Seconds of an update, median of two, and how far updates raise this process's memory, in bytes."""
+    """CPU seconds of an update, median of two, and how far updates raise this process's memory, in bytes."""
     keep_memory()
     again, chunk = WAYS[way]
     torch.manual_seed(0)
@@ -48,24 +50,28 @@ def measure(name: str, num_rows: int, num_bytes: int, way: str) -> tuple[float, 
     recompute_layers(model, again)
     before = resident()
     trainer.update()
-    took = statistics.median(seconds(trainer.update) for _ in range(2))
-    return took, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+    taken = []
+    for _ in range(2):
+        start = time.process_time()
+        trainer.update()
+        taken.append(time.process_time() - start)
+    return statistics.median(taken), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
 
 
 def main(arguments: list[str]) -> None:
     """Print a table of all ways, or, with the name of one, its two figures."""
-    name, num_rows, num_bytes, *way = arguments
-    if way:
-        print(json.dumps(measure(name, int(num_rows), int(num_bytes), way[0])))
+    name, num_rows, num_bytes, *more = arguments
+    if more and more[0] in WAYS:
+        print(json.dumps(measure(name, int(num_rows), int(num_bytes), more[0])))
         return
     found: dict[str, list[tuple[float, float]]] = {one: [] for one in WAYS}
-    for _ in range(2):
+    for _ in range(int(more[0]) if more else 1):
         for one, taken in found.items():
             command = [sys.executable, "-m", __spec__.name, name, num_rows, num_bytes, one]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             print(one, done.stdout.splitlines()[-1], file=sys.stderr, flush=True)
             taken.append(tuple(json.loads(done.stdout.splitlines()[-1])))
-    print(f"| {name}, B = {num_rows}, T = {num_bytes} | s a step | against all | GB | against all |")
+    print(f"| {name}, B = {num_rows}, T = {num_bytes} | CPU s a step | against all | GB | against all |")
     print("|---|---|---|---|---|")
     times, peaks = ([statistics.median(one[i] for one in found[way]) for way in WAYS] for i in (0, 1))
     for one, took, peak in zip(WAYS, times, peaks, strict=True):

@@ -205,12 +205,15 @@ def take_course(
             after_look(looks[-1], trainer.updates / total)
         start = time.process_time()
 
+    def look_due() -> bool:
+        return trainer.updates in due
+
     def after_update(_: dict[str, float]) -> None:
-        if trainer.updates in due:
+        if look_due() and trainer.told is not None and trainer.told.update == trainer.updates:
             look()
 
     look()
-    trainer.run(after_update)
+    trainer.run(after_update, tell_when=look_due)
     return {
         "updates": trainer.updates,
         "bytes": trainer.bytes_done,

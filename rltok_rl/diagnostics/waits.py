@@ -98,17 +98,17 @@ class PretendedTensor(Tensor):
         return made
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> torch.device:  # type: ignore[override]
         """Where it says that it is; torch itself is told of no device, for want of one."""
         return PRETENDED
 
     @property
-    def is_cuda(self) -> bool:
+    def is_cuda(self) -> bool:  # type: ignore[override]
         """As ``device`` has it."""
         return True
 
     @property
-    def is_meta(self) -> bool:
+    def is_meta(self) -> bool:  # type: ignore[override]
         """As ``device`` has it."""
         return False
 
@@ -127,7 +127,9 @@ class PretendedTensor(Tensor):
         return f"PretendedTensor({self.held!r})"
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         raise RuntimeError(f"{func} was asked of a tensor of host_waits() outside its block")
 
 
@@ -148,7 +150,7 @@ class _Pretending(TorchDispatchMode):
         if not given and not there:
             with unset_fake_temporarily():
                 return func(*args, **kwargs)
-        self._look(name, func, args, kwargs, there=there, from_there=bool(given))
+        self._look(name, args, kwargs, there=there)
         if name == "_fused_sdp_choice":
             return int(torch.nn.attention.SDPBackend.MATH.value)
         if asked is not None:
@@ -171,13 +173,15 @@ class _Pretending(TorchDispatchMode):
             return args[0]
         return _mapped(dressed, out)
 
-    def _look(self, name: str, func: Any, args: Any, kwargs: Any, *, there: bool, from_there: bool) -> None:
+    def _look(self, name: str, args: Any, kwargs: Any, *, there: bool) -> None:
         """Note an operation that a host would wait in."""
         if name in _VALUES:
             self._note(name)
         elif name == "repeat_interleave" and kwargs.get("output_size") is None:
             self._note(name)
         elif name in _MASKED and any(isinstance(x, Tensor) and x.dtype in (torch.bool, torch.uint8) for x in args[1]):
+            if name != "index" and args[2].numel() == 1 and not any(args[3:]):
+                return  # one value for all is filled in without counting
             self._note(f"{name} with a mask")
         elif name == "_to_copy":
             source = isinstance(args[0], PretendedTensor)
@@ -199,7 +203,7 @@ class _Pretending(TorchDispatchMode):
             self.waits.found.append(Wait(operation, "", 0, ""))
             return
         code = frame.f_code
-        self.waits.found.append(Wait(operation, code.co_filename, frame.f_lineno, code.co_qualname))
+        self.waits.found.append(Wait(operation, code.co_filename, frame.f_lineno, code.co_name))
 
 
 def _mapped(change: Callable[[Tensor], Tensor], values: Any) -> Any:

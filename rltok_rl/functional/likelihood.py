@@ -75,7 +75,7 @@ def byte_log_prob_in_parts(head: Callable[[Tensor], Tensor], states: Tensor, tar
         checkpoint(part, *both, use_reentrant=False, preserve_rng_state=False) if again else part(*both)
         for both in parts
     ]
-    return torch.cat(found).view(targets.shape)
+    return torch.cat(found).view(targets.shape).clone()  # a tensor of its own, as FSDP wants of what a module returns
 
 
 def next_byte_log_prob(logits: Tensor, byte_ids: Tensor) -> Tensor:

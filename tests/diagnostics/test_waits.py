@@ -35,8 +35,8 @@ SYSTEMS: dict[str, tuple[list[str], set[str]]] = {
     "gumbel": (["segmenter=gumbel"], LAYOUT),
     "entropy-threshold": (["segmenter=entropy-threshold"], LAYOUT),
     # Those that wait, and why.
-    "random": (["segmenter=random"], {*LAYOUT, "ExactRandom._window"}),  # drawn on the host
-    "magnet": (["segmenter=magnet"], {*LAYOUT, "MagnetSegmenter._logits"}),  # gathers the bytes of each script
+    "random": (["segmenter=random"], {*LAYOUT, "_window"}),  # drawn on the host
+    "magnet": (["segmenter=magnet"], {*LAYOUT, "_logits"}),  # gathers the bytes of each script
 }
 """Options, and the functions of ours that may wait in an update."""
 
@@ -88,6 +88,7 @@ WAITING = {
     "list": lambda x: x.tolist(),
     "nonzero": lambda x: x.nonzero(),
     "a mask": lambda x: x[x > 1],
+    "values under a mask": lambda x: x.clone().__setitem__(x > 1, x[2:]),
     "masked_select": lambda x: x.masked_select(x > 1),
     "unique": lambda x: x.unique(),
     "repeats": lambda x: x.repeat_interleave(x.long()),
@@ -104,6 +105,7 @@ GOING_ON = {
     "where": lambda x: torch.where(x > 1, x, 0.0),
     "masked_fill": lambda x: x.masked_fill(x > 1, float("-inf")),
     "a column": lambda x: x.clone()[..., :1].fill_(2.0),
+    "one value under a mask": lambda x: x.clone().__setitem__(x > 1, 0.0),
     "an index of the device": lambda x: x[x.long()],
     "repeats of one number": lambda x: x.repeat_interleave(3),
     "an assertion": lambda x: torch._assert_async((x >= 0).all()),

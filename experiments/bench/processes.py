@@ -28,7 +28,7 @@ from rltok_rl.training.distributed import Processes, init_processes
 from rltok_rl.training.traffic import CountTraffic, Traffic, update_traffic
 
 PRESET, NUM_ROWS, NUM_STEPS = "small", 8, 512
-ROUNDS, UPDATES = 3, 3
+ROUNDS, UPDATES = 3, 2
 ARRANGEMENTS = {"none": 1, "apart": 2, "ddp": 2, "fsdp": 2}
 """How many processes each has."""
 
@@ -104,7 +104,9 @@ def run(arrangement: str) -> Told:
     for process, (_, error) in zip(started, said, strict=True):
         if process.returncode != 0:
             raise RuntimeError(f"a process of {arrangement!r} ended with {process.returncode}: {error[-500:]}")
-    return Told(**json.loads(said[0][0].splitlines()[-1]))
+    told = Told(**json.loads(said[0][0].splitlines()[-1]))
+    print(f"  processes: {arrangement}: {told.seconds:.2f} s, {told.memory / 1e6:.0f} MB", file=sys.stderr, flush=True)
+    return told
 
 
 def rows(device: str) -> list[Row]:

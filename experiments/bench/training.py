@@ -48,9 +48,9 @@ class Way:
 def ways(device: str) -> list[Way]:
     """What each side may choose from.
 
-    Compiled layers are left to GPUs: with capped attention the layers of this size are compiled anew for minutes until
-    torch gives up, and run no faster afterwards (``docs/performance.md``). Processors without bfloat16 products are
-    many times slower in them, and asked for float32 alone.
+    Compiled layers are left to GPUs: on a CPU they gain a tenth and cost minutes (``docs/performance.md``), and have a
+    section of their own. Processors without bfloat16 products are many times slower in them, and asked for float32
+    alone.
     """
     if device == "cpu":
         narrow = ("bfloat16",) if torch.ops.mkldnn._is_mkldnn_bf16_supported() else ()

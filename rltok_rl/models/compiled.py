@@ -24,13 +24,13 @@ _SCORES: ContextVar[str | None] = ContextVar("_SCORES", default=None)
 
 @lru_cache
 def compiled(function: Callable[..., Any], backend: str) -> Callable[..., Any]:
-    """A function compiled in one piece, when it is first called; a break in its graph is an error.
+    """A function compiled when it is first called; models whose programs are more than torch keeps run it as it is.
 
     Args:
         function: of tensors and modules, the same for all models.
         backend: as ``torch.compile`` names it.
     """
-    return torch.compile(function, backend=backend, fullgraph=True)
+    return torch.compile(function, backend=backend)
 
 
 def varies(x: Tensor, *dims: int) -> Tensor:

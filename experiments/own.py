@@ -112,7 +112,7 @@ def _remembering(name: str, kind: type, options: dict[str, Any]) -> nn.Module:
         unknown = next((option for option in options if option not in allowed), "")
         raise TypeError(
             f"baseline {name!r} must be made with baseline.options {[*options]}, of {allowed}"
-            f"{did_you_mean(unknown, allowed) if unknown else ''}: {error}"
+            f"{did_you_mean(unknown, allowed) if unknown else ''} ({error})"
         ) from error
     _check_signature(name, made.forward, {})
     return made

@@ -35,7 +35,8 @@ def as_baseline(baseline: str | Baseline | type[nn.Module]) -> Baseline:
                 f"{did_you_mean(baseline, BASELINES, WORDS)}"
             )
         return BASELINES[baseline]
-    made = baseline.func if isinstance(baseline, partial) else baseline
+    given: Any = baseline
+    made = given.func if isinstance(given, partial) else given
     if isinstance(made, type):
         if not issubclass(made, nn.Module):
             raise TypeError(
@@ -43,16 +44,16 @@ def as_baseline(baseline: str | Baseline | type[nn.Module]) -> Baseline:
                 f"got {made.__name__}"
             )
         try:
-            return baseline()
+            return given()
         except TypeError as error:
             raise TypeError(
                 f"baseline {made.__name__} must be made without arguments, or given made: {error}"
             ) from error
-    if isinstance(made, nn.Module) and made is not baseline:
+    if isinstance(made, nn.Module) and made is not given:
         raise TypeError("baseline must be a module itself, not a partial of one, whose memory no checkpoint would have")
-    if not callable(baseline):
-        raise TypeError(f"baseline must be a name, a function or a module, got {baseline!r}")
-    return baseline
+    if not callable(given):
+        raise TypeError(f"baseline must be a name, a function or a module, got {given!r}")
+    return given
 
 
 def name_of(function: Any) -> str:

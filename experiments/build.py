@@ -23,7 +23,8 @@ from rltok_rl.experiments.segmenting import (
 from rltok_rl.experiments.texts import Texts, read_texts
 
 from rltok_rl.data import RepeatedSource
-from rltok_rl.functional.imports import is_import_path
+from rltok_rl.functional.baselines import WORDS
+from rltok_rl.functional.imports import did_you_mean, is_import_path
 from rltok_rl.models import UNet, begin_with, preset
 from rltok_rl.objectives import (
     SECOND_LEVEL_WEIGHT,
@@ -274,4 +275,5 @@ def _rates(config: TrainConfig) -> tuple[float, ...]:
 def _check(name: str, value: str, allowed: tuple[str, ...], *, own: bool = False) -> None:
     if value not in allowed and not (own and is_import_path(value)):
         also = ", or module:Name of your own" if own else ""
-        raise ValueError(f"{name} must be one of {list(allowed)}{also}, got {value!r}")
+        meant = did_you_mean(value, allowed, WORDS)
+        raise ValueError(f"{name} must be one of {list(allowed)}{also}, got {value!r}{meant}")

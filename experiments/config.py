@@ -107,8 +107,9 @@ class BaselineConfig:
     """What returns are compared with."""
 
     name: str = "none"
-    """``none``, ``batch_centred``, ``leave_one_out``, ``z_normalised``, ``group_centred``, ``running_mean``, or
-    ``module:function``, one of your own."""
+    """``none``, ``batch_centred`` (``baseline=batch_mean``), ``leave_one_out``, ``z_normalised``
+    (``baseline=normalised``), ``group_centred`` (``baseline=siblings``), ``running_mean``, or one of your own:
+    ``module:function``, or ``module:Class`` with a memory."""
     rows_per_text: int = 1
     """Rows that read one text; ``group_centred`` compares them."""
     options: dict[str, Any] = field(default_factory=dict)

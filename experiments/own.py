@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any
 
 from rltok_rl.experiments.config import TrainConfig
-from torch import Tensor
+from torch import Tensor, nn
 from torchrl.objectives.value import ValueEstimatorBase
 
 from rltok_rl.functional.baselines import BASELINES, group_centred
-from rltok_rl.functional.imports import import_path, is_import_path
+from rltok_rl.functional.imports import did_you_mean, import_path, is_import_path
 from rltok_rl.models import UNet
 
 
@@ -49,6 +49,13 @@ def own_estimator(config: TrainConfig, model: UNet, process_group: Any = None) -
     try:
         made = make(**{**given, **options})
     except TypeError as error:
+        allowed = sorted(_named(make) - set(given))
+        unknown = [option for option in options if option not in allowed]
+        if unknown and allowed:
+            raise TypeError(
+                f"estimator.options of {name!r} must be among {allowed}, got {unknown[0]!r}"
+                f"{did_you_mean(unknown[0], allowed)} ({error})"
+            ) from error
         raise TypeError(f"{name} must take {[*given]} and estimator.options {[*options]}: {error}") from error
     if not isinstance(made, ValueEstimatorBase):
         raise TypeError(
@@ -61,6 +68,8 @@ def own_estimator(config: TrainConfig, model: UNet, process_group: Any = None) -
 def configured_baseline(config: TrainConfig) -> Callable[..., Tensor]:
     """The function that a configuration's baseline is, with its options: one of this library, or one's own.
 
+    Of a class one is made here, with the options: each run has a memory of its own, in its checkpoints.
+
     Args:
         config: of the training.
     """
@@ -68,8 +77,14 @@ def configured_baseline(config: TrainConfig) -> Callable[..., Tensor]:
     options: dict[str, Any] = dict(baseline.options)
     if is_import_path(baseline.name):
         function = import_path("baseline.name", baseline.name)
-        if not callable(function):
-            raise TypeError(f"baseline.name must name a function, got {baseline.name!r}")
+        if isinstance(function, type):
+            return _remembering(baseline.name, function, options)
+        if not (inspect.isroutine(function) or isinstance(function, partial)):
+            shared = ", which the runs of one process would share: name its class" if callable(function) else ""
+            raise TypeError(
+                f"baseline.name must name a function, or a class of torch.nn.Module, got {baseline.name!r}, a "
+                f"{type(function).__name__}{shared}"
+            )
     elif baseline.name == "group_centred":
         function, options = group_centred, {"group_size": baseline.rows_per_text, **options}
     elif baseline.name in BASELINES:
@@ -79,13 +94,51 @@ def configured_baseline(config: TrainConfig) -> Callable[..., Tensor]:
             f"baseline {baseline.name!r} is an estimator of its own, for 'discounted_return', "
             f"got {config.estimator.name!r}"
         )
+    _check_signature(baseline.name, function, options)
+    return partial(function, **options) if options else function
+
+
+def _remembering(name: str, kind: type, options: dict[str, Any]) -> nn.Module:
+    """A baseline with memory, new."""
+    if not issubclass(kind, nn.Module):
+        raise TypeError(
+            f"baseline.name must name a function, or a class of torch.nn.Module, whose memory checkpoints keep, "
+            f"got the class {name!r}"
+        )
+    try:
+        made = kind(**options)
+    except TypeError as error:
+        allowed = sorted(_named(kind))
+        unknown = next((option for option in options if option not in allowed), "")
+        raise TypeError(
+            f"baseline {name!r} must be made with baseline.options {[*options]}, of {allowed}"
+            f"{did_you_mean(unknown, allowed) if unknown else ''} ({error})"
+        ) from error
+    _check_signature(name, made.forward, {})
+    return made
+
+
+def _check_signature(name: str, function: Callable[..., Any], options: dict[str, Any]) -> None:
     try:
         inspect.signature(function).bind("returns", mask=None, process_group=None, **options)
     except TypeError as error:
         raise TypeError(
-            f"baseline {baseline.name!r} must take (returns, *, mask, process_group) and its options: {error}"
+            f"baseline {name!r} must take (returns, *, mask, process_group) and its options: {error}"
         ) from None
-    return partial(function, **options) if options else function
+
+
+def _named(make: Callable[..., Any]) -> set[str]:
+    """Arguments that a function names, or a class and those classes that it hands the rest on to."""
+    found: set[str] = set()
+    makers = [make]
+    if isinstance(make, type):
+        makers = [vars(kind)["__init__"] for kind in inspect.getmro(make) if "__init__" in vars(kind)]
+    for one in makers:
+        parameters = [p for p in inspect.signature(one).parameters.values() if p.name != "self"]
+        found |= {p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            break
+    return found
 
 
 def _taken(make: Callable[..., Any]) -> Callable[[str], bool]:

@@ -15,6 +15,7 @@ from torch import Tensor
 from rltok_rl.diagnostics.enumeration import Texts, enumerate_rollouts
 from rltok_rl.diagnostics.exact import exact_gradient
 from rltok_rl.diagnostics.gradients import policy_gradient
+from rltok_rl.diagnostics.memory import as_it_stands
 from rltok_rl.functional.numbers import check_count
 from rltok_rl.models.unet import UNet
 
@@ -41,7 +42,9 @@ def expected_gradient(
         model: the U-Net; a model in float64 leaves no rounding worth a word.
         texts: M texts of T + 1 bytes, whose mean is taken; of each (2^(T - 1))^R batches are judged, at most
             :data:`MOST_BATCHES`.
-        estimator: writes ``advantage`` into a rollout [R, T].
+        estimator: writes ``advantage`` into a rollout [R, T]. One that remembers judges every batch with the memory
+            it comes with, and keeps that (:func:`~rltok_rl.diagnostics.memory.as_it_stands`). Judge it in training
+            mode: what it makes of its own batch while it learns does not show in any other.
         num_rows: R, rows that are compared with each other.
         reward: a key of :data:`~rltok_rl.functional.rewards.REWARDS`.
 
@@ -57,11 +60,12 @@ def expected_gradient(
             f"{num_rows} rows, {num_strings**num_rows}"
         )
     strings = torch.tensor(list(product(range(num_strings), repeat=num_rows)))  # [C, R]
+    judge = as_it_stands(estimator, model)
     found = []
     for one in rollouts.unbind(0):
         batches = one[strings]  # [C, R, T]
         batches.names = [None, None, "time"]
-        judged = [estimator(batch.copy())["advantage"].squeeze(-1).detach() for batch in batches.unbind(0)]
+        judged = [judge(batch.copy())["advantage"].squeeze(-1).detach() for batch in batches.unbind(0)]
         weights = batches["log_weight"][..., 0].sum(-1).exp()  # [C]
         found.append(weights @ policy_gradient(model, batches, torch.stack(judged)))
     return torch.stack(found).mean(0)

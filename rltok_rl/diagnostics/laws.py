@@ -1,11 +1,13 @@
 """Laws that every advantage estimator should obey, to be run on one's own: ``broken_laws(MyEstimator)``.
 
 What makes the estimator is called as ``make(gamma=...)``. Rollouts are of a small model in float64, with everything
-that an environment writes; what remembers is judged in evaluation mode, save where the law is about its memory.
+that an environment writes. Estimators are judged as a training has them: in training mode, after some other batches, so
+that what remembers has something to remember.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from functools import cache
 
@@ -16,6 +18,7 @@ from torchrl.objectives.value import ValueEstimatorBase
 
 from rltok_rl.diagnostics.enumeration import enumerate_rollouts
 from rltok_rl.diagnostics.expected import exact_head_gradient, expected_gradient
+from rltok_rl.diagnostics.memory import remembers
 from rltok_rl.models.presets import preset
 from rltok_rl.models.unet import UNet
 
@@ -24,20 +27,25 @@ Make = Callable[..., ValueEstimatorBase]
 TEXT = "to be,"
 """What the rollouts of the laws read: five decisions, the first of them forced."""
 NUM_STEPS = len(TEXT) - 1
-"""T, decisions of a row; for estimators that want to know."""
-_ROWS, _GAMMA = 4, 0.9
+"""T, decisions of a row; for estimators that want to know (``num_steps``)."""
+_GAMMA = 0.9
+_SEEN = (1.0, 2.0, 0.5)  # scales of the rewards of the batches that come before
 
 
 def broken_laws(make: Make) -> dict[str, str]:
     """What an estimator does not hold to, by the law; an empty dictionary where it holds to all of :data:`LAWS`.
 
     Args:
-        make: called as ``make(gamma=...)``: a class, or a function with the other options in it.
+        make: called as ``make(gamma=...)``: a class, or a function with the other options in it. A baseline goes in by
+            ``partial(ReturnEstimator, baseline=MyBaseline)``. Windows have :data:`NUM_STEPS` = 5 steps, and an option
+            that takes more of them to show is given smaller: ``partial(MyEstimator, period=2)``.
 
     Example:
         >>> from functools import partial
         >>> from rltok_rl.objectives import make_estimator
         >>> broken_laws(partial(make_estimator, "leave_one_out"))
+        {}
+        >>> broken_laws(partial(make_estimator, "running_mean", num_steps=NUM_STEPS))
         {}
         >>> sorted(broken_laws(partial(make_estimator, "z_normalised")))
         ['ends', 'exact', 'past']
@@ -66,8 +74,8 @@ def writes(make: Make) -> None:
 
 
 def repeats(make: Make) -> None:
-    """Judged twice, a rollout has the same advantages."""
-    estimator = make(gamma=_GAMMA).eval()
+    """Judged twice in evaluation mode, a rollout has the same advantages."""
+    estimator = _warmed(make).eval()
     first, second = (estimator(_rollout())["advantage"] for _ in range(2))
     _require(torch.equal(first, second), "the same rollout, judged twice, has other advantages")
 
@@ -101,7 +109,7 @@ def ends(make: Make) -> None:
 
 
 def mask(make: Make) -> None:
-    """Steps that are no real ones have advantage 0, and what stands there does not matter, not even NaN."""
+    """Steps that are no real ones have advantage 0, and what stands there matters to no batch, not even NaN."""
     rollout = _rollout()
     real = torch.ones(rollout.shape, dtype=torch.bool)
     real[1, 3:] = real[3, 2:] = False
@@ -109,33 +117,41 @@ def mask(make: Make) -> None:
     filled = rollout.clone()
     filled["next", "reward"][~real] = float("nan")
     filled["action"][~real] = 1 - filled["action"][~real]
-    one, other = (_judge(make, x)["advantage"].squeeze(-1) for x in (rollout, filled))
+    estimators = _warmed(make), _warmed(make)
+    one, other = (f(x)["advantage"].squeeze(-1) for f, x in zip(estimators, (rollout, filled), strict=True))
     _require(bool(other.isfinite().all()), "rewards that are no numbers, where ('collector', 'mask') is False, get out")
     _require_close(one, other, "what stands where ('collector', 'mask') is False changes advantages")
     _require(not bool(other[~real].any()), "advantages must be 0 where ('collector', 'mask') is False")
+    one, other = (estimator(_rollout())["advantage"] for estimator in estimators)
+    _require(torch.equal(one, other), "what stands where ('collector', 'mask') is False is remembered")
 
 
 def memory(make: Make) -> None:
     """What it remembers is in its state: one that is loaded goes on as one that was never interrupted."""
-    going, fresh = make(gamma=_GAMMA), make(gamma=_GAMMA)
-    for _ in range(2):
-        going(_rollout())
+    going, fresh = _warmed(make), _made(make)
     fresh.load_state_dict(going.state_dict())
-    one, other = (estimator(_rollout(scale=2.0))["advantage"] for estimator in (going, fresh))
-    _require(torch.equal(one, other), "with the state of another it judges otherwise: its state_dict lacks something")
+    for scale in (2.0, 3.0):
+        one, other = (estimator(_rollout(scale))["advantage"] for estimator in (going, fresh))
+        _require(
+            torch.equal(one, other), "with the state of another it judges otherwise: its state_dict lacks something"
+        )
 
 
 def exact(make: Make) -> None:
     """At gamma = 1 its expected gradient is the exact one: all batches of two rows, enumerated."""
     right = _exact()
-    found = expected_gradient(_model(), TEXT, make(gamma=1.0).eval())
-    cosine, length = torch.cosine_similarity(found, right, dim=0), found.norm() / right.norm()
-    off = (found - right).norm() / right.norm()
-    _require(
-        bool(off < 1e-6),
-        f"at gamma = 1 the expected gradient is off by {off:.1%} of the exact one (cosine {cosine:.3f}, length "
-        f"{length:.3f})",
-    )
+    judged = {"": _warmed(make, 1.0)}
+    if remembers(judged[""]):  # as the first batch, and as one of many
+        judged = {" of a first batch": _made(make, 1.0), f" after {len(_SEEN)} other batches": judged[""]}
+    for when, made in judged.items():
+        found = expected_gradient(_model(), TEXT, made)
+        cosine, length = torch.cosine_similarity(found, right, dim=0), found.norm() / right.norm()
+        off = (found - right).norm() / right.norm()
+        _require(
+            bool(off < 1e-6),
+            f"at gamma = 1 the expected gradient{when} is off by {off:.1%} of the exact one (cosine {cosine:.3f}, "
+            f"length {length:.3f})",
+        )
 
 
 LAWS: dict[str, Callable[[Make], None]] = {
@@ -183,8 +199,33 @@ def _rollout(scale: float = 1.0) -> TensorDictBase:
     return rollout
 
 
+def _made(make: Make, gamma: float = _GAMMA) -> ValueEstimatorBase:
+    """A copy of what is made, in training mode: of a baseline that several share, each law gets one as it was given."""
+    how = f"make must make an estimator when it is called as make(gamma={gamma})"
+    if isinstance(make, ValueEstimatorBase) or not callable(make):
+        raise TypeError(f"{how}: a class, or a function with the other options in it, got {make!r}")
+    try:
+        made = make(gamma=gamma)
+    except TypeError as error:
+        raise TypeError(
+            f"{how}, by functools.partial with its other options (num_steps={NUM_STEPS}: windows of the laws have "
+            f"{NUM_STEPS} steps), or partial(ReturnEstimator, baseline=...) of a baseline: {error}"
+        ) from error
+    if not isinstance(made, ValueEstimatorBase):
+        raise TypeError(f"{how}, got {make!r}, which makes a {type(made).__name__}")
+    return copy.deepcopy(made).train()
+
+
+def _warmed(make: Make, gamma: float = _GAMMA) -> ValueEstimatorBase:
+    """The same, after some batches."""
+    estimator = _made(make, gamma)
+    for scale in _SEEN:
+        estimator(_rollout(scale))
+    return estimator
+
+
 def _judge(make: Make, rollout: TensorDictBase) -> TensorDictBase:
-    return make(gamma=_GAMMA).eval()(rollout.clone())
+    return _warmed(make)(rollout.clone())
 
 
 def _require(holds: bool, message: str) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from rltok_rl.diagnostics.comparison import Comparison, compare
 from rltok_rl.diagnostics.gradients import Signal, policy_gradient, signal_to_noise
+from rltok_rl.diagnostics.memory import remembers
 from rltok_rl.functional.rewards import REWARDS
 from rltok_rl.models.flops import forward_flops, update_flops
 from rltok_rl.models.unet import UNet
@@ -114,7 +115,7 @@ def collect_gradients(
         draw: makes rollouts.
         candidates: what to measure.
         num_batches: K.
-        warm_up: batches beforehand, for candidates that learn.
+        warm_up: batches beforehand, for candidates that learn or whose estimator remembers.
         progress: called with batches done and batches in all.
     """
     names = [one.name for one in candidates]
@@ -126,7 +127,7 @@ def collect_gradients(
         for rows in groups:
             members = [one for one in candidates if one.rows_per_text == rows]
             if number < warm_up:
-                members = [one for one in members if one.learn is not None]
+                members = [one for one in members if one.learn is not None or remembers(one.estimator)]
             if not members:
                 continue
             rollout = draw(rows)
@@ -163,7 +164,7 @@ def estimator_report(
         num_steps: T.
         rate: boundaries per byte, which token layers are charged by.
         reference: the exact gradient [P], or one that was measured on other batches.
-        warm_up: batches beforehand, for candidates that learn.
+        warm_up: batches beforehand, for candidates that learn or whose estimator remembers.
         progress: called with batches done and batches in all.
     """
     gradients = collect_gradients(model, draw, candidates, num_batches, warm_up=warm_up, progress=progress)

@@ -222,7 +222,7 @@ def running_mean(
     if not 0.0 <= decay <= 1.0:
         raise ValueError(f"decay must lie in [0, 1], got {decay}")
     if state.total.shape != returns.shape[-1:]:
-        raise ValueError(f"state must hold {returns.shape[-1]} positions, got {[*state.total.shape]}")
+        raise ValueError(f"state must hold the {returns.shape[-1]} positions of returns, got {[*state.total.shape]}")
     _check_returns(returns, mask)
     known = state.total / state.count.clamp(min=torch.finfo(state.count.dtype).tiny)
     advantages = zero_masked(returns - known, mask).to(returns.dtype)
@@ -259,6 +259,7 @@ def _centre(
 
 __all__ = [
     "BASELINES",
+    "WORDS",
     "RunningMean",
     "batch_centred",
     "control_variate",
@@ -276,3 +277,6 @@ BASELINES: dict[str, Callable[..., Tensor]] = {
     "z_normalised": z_normalised,
 }
 """Baselines by name that need nothing beside the returns: ``(returns, *, mask, process_group) -> advantages``."""
+
+WORDS = {"batch_mean": "batch_centred", "normalised": "z_normalised", "siblings": "group_centred"}
+"""Words of the command line (``baseline=siblings``) that have another name here."""

@@ -6,6 +6,7 @@ import difflib
 import importlib
 import os
 import sys
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -51,8 +52,25 @@ def import_path(argument: str, name: str) -> Any:
         ) from None
     for part in attribute.split("."):
         if not hasattr(found, part):
-            near = difflib.get_close_matches(part, [one for one in vars(found) if not one.startswith("_")], n=1)
-            meant = f"; did you mean {near[0]!r}?" if near else ""
+            meant = did_you_mean(part, [one for one in vars(found) if not one.startswith("_")])
             raise ValueError(f"{argument} must name something in the module, got {name!r}: no {part!r} there{meant}")
         found = getattr(found, part)
     return found
+
+
+def did_you_mean(name: str, allowed: Iterable[str], words: Mapping[str, str] | None = None) -> str:
+    """The end of a message that names what may have been meant; empty where nothing is near.
+
+    Args:
+        name: that does not exist.
+        allowed: names that do.
+        words: other words for names, by the word.
+
+    Example:
+        >>> did_you_mean("runing_mean", ["leave_one_out", "running_mean"])
+        "; did you mean 'running_mean'?"
+    """
+    names = list(allowed)
+    named = (words or {}).get(name)
+    near = [named] if named in names else difflib.get_close_matches(name, names, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""

@@ -80,7 +80,7 @@ class CriticAdvantage(ReturnEstimator):
             time_dim: dimension of time, of this call.
         """
         view, advantages, target = self._estimate(tensordict, params, target_params, time_dim)
-        tensordict.set(self.tensor_keys.advantage, view.to_rollout(self._advantages(advantages, view)))
+        tensordict.set(self.tensor_keys.advantage, view.to_rollout(self._beyond_baseline(advantages, view)))
         tensordict.set(self.tensor_keys.value_target, view.to_rollout(target))
         return tensordict
 

@@ -6,7 +6,7 @@ Each reads rewards from a rollout, calls one function of :mod:`rltok_rl.function
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -14,14 +14,16 @@ import torch
 from tensordict import TensorDictBase
 from tensordict.nn import dispatch
 from tensordict.utils import NestedKey
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torchrl.objectives.utils import get_value_estimator_entry, register_value_estimator
 from torchrl.objectives.value import ValueEstimatorBase
 
 from rltok_rl.functional import baselines
+from rltok_rl.functional.imports import did_you_mean
 from rltok_rl.functional.returns import check_gamma, discounted_return
 from rltok_rl.objectives.base import under_next
+from rltok_rl.objectives.baseline import Baseline, as_baseline, check_advantages, name_of
 from rltok_rl.objectives.view import MaskKey, View
 
 
@@ -33,11 +35,15 @@ class ReturnEstimator(ValueEstimatorBase):
     Registered in TorchRL as ``"discounted_return"``, ``"batch_centred"``, ``"leave_one_out"`` and ``"z_normalised"``.
 
     An estimator of one's own replaces ``_returns(view)``, from a :class:`~rltok_rl.objectives.view.View` of the rollout
-    to returns [*B, T], or ``_advantages(returns, view)``, from those to advantages [*B, T].
+    to returns [*B, T], or ``_advantages(returns, view)``, from those to advantages [*B, T]. The latter takes the
+    place of the baseline, and none may be given beside it; one that asks for the baseline too, through
+    ``super()._advantages(returns, view)``, says so by ``uses_baseline = True`` in the class.
 
     Args:
         gamma: discount in [0, 1].
-        baseline: a key of :data:`~rltok_rl.functional.baselines.BASELINES`, or a function of their signature.
+        baseline: a key of :data:`~rltok_rl.functional.baselines.BASELINES`; a function of their signature,
+            ``(returns, *, mask, process_group) -> advantages``, all [*B, T]; or a :class:`torch.nn.Module` of that
+            signature, whose buffers are part of the estimator's state. A class of such is made here.
         value_network: a critic; its value is taken from the return before the baseline if ``subtract_value``.
         subtract_value: see there. Reads ``state_value`` from the rollout where it is, and asks the critic otherwise.
         mask_key: bool entry that tells which steps are real; ``"auto"`` takes ``("collector", "mask")`` if it is there.
@@ -54,11 +60,14 @@ class ReturnEstimator(ValueEstimatorBase):
                 [ 4.,  2.]])
     """
 
+    uses_baseline = False
+    """Whether an ``_advantages`` of one's own asks for the baseline; that of this class does."""
+
     def __init__(
         self,
         *,
         gamma: float,
-        baseline: str | Callable[..., Tensor] = "none",
+        baseline: str | Baseline | type[nn.Module] = "none",
         value_network: Any = None,
         subtract_value: bool = False,
         mask_key: MaskKey = "auto",
@@ -68,10 +77,14 @@ class ReturnEstimator(ValueEstimatorBase):
         device: torch.device | None = None,
     ) -> None:
         super().__init__(value_network=value_network, differentiable=differentiable, device=device)
-        if isinstance(baseline, str) and baseline not in baselines.BASELINES:
-            raise ValueError(f"baseline must be one of {list(baselines.BASELINES)} or a function, got {baseline!r}")
         self.gamma = gamma
-        self.baseline = baselines.BASELINES[baseline] if isinstance(baseline, str) else baseline
+        self.baseline = as_baseline(baseline)
+        if self.baseline is not baselines.no_baseline and self._judges_alone:
+            raise ValueError(
+                f"baseline must be 'none' with {type(self).__name__}, whose own _advantages takes its place, "
+                f"got {name_of(self.baseline)!r} (baseline=none on the command line; uses_baseline = True in the class "
+                f"where it asks for one)"
+            )
         self.subtract_value, self.mask_key, self.process_group = subtract_value, mask_key, process_group
         self.time_dim = time_dim
 
@@ -129,7 +142,7 @@ class ReturnEstimator(ValueEstimatorBase):
             judged = returns
             if self.subtract_value:
                 judged = returns - view.read_value(self.tensor_keys.value, self.value_network, params)
-            advantages = self._advantages(judged, view)
+            advantages = self._beyond_baseline(judged, view)
         tensordict.set(self.tensor_keys.advantage, view.to_rollout(advantages))
         tensordict.set(self.tensor_keys.value_target, view.to_rollout(returns))
         return tensordict
@@ -155,6 +168,17 @@ class ReturnEstimator(ValueEstimatorBase):
             done=view.find(under_next(keys.done)),
             mask=view.mask,
         )
+
+    @property
+    def _judges_alone(self) -> bool:
+        """Whether a subclass makes advantages without the baseline."""
+        return type(self)._advantages is not ReturnEstimator._advantages and not self.uses_baseline
+
+    def _beyond_baseline(self, returns: Tensor, view: View) -> Tensor:
+        """Advantages [*B, T], with that shape."""
+        own = type(self)._advantages is not ReturnEstimator._advantages
+        maker = f"{type(self).__name__}._advantages" if own else f"baseline {name_of(self.baseline)}"
+        return check_advantages(self._advantages(returns, view), returns, maker)
 
     def _advantages(self, returns: Tensor, view: View) -> Tensor:
         """[*B, T] to [*B, T]; what subclasses replace."""
@@ -206,6 +230,8 @@ class RunningMeanReturn(ReturnEstimator):
             self.register_buffer(name, value)
 
     def _advantages(self, returns: Tensor, view: View) -> Tensor:
+        if len(self.total) != returns.shape[-1]:
+            raise ValueError(f"num_steps must be the {returns.shape[-1]} steps of the rollout, got {len(self.total)}")
         state = baselines.RunningMean(self.total, self.count)
         advantages, state = baselines.running_mean(
             returns, state, decay=self.decay, mask=view.mask, process_group=self.process_group
@@ -280,15 +306,21 @@ def make_estimator(name: str, **options: Any) -> ValueEstimatorBase:
         >>> make_estimator("batch_centred", gamma=0.9).gamma
         0.9
     """
-    check_estimator_name(name)
+    check_estimator_name(name, options)
     entry = get_value_estimator_entry(name)
     return entry.cls(**{**entry.default_kwargs, **options})
 
 
-def check_estimator_name(name: str) -> None:
-    """Require one of :data:`ESTIMATORS`."""
+def check_estimator_name(name: str, options: Mapping[str, Any]) -> None:
+    """Require one of :data:`ESTIMATORS`, and no other baseline beside one that is named for its own."""
     if name not in ESTIMATORS:
-        raise ValueError(f"name must be one of {list(ESTIMATORS)}, got {name!r}")
+        meant = did_you_mean(str(name), ESTIMATORS, baselines.WORDS)
+        raise ValueError(f"name must be one of {list(ESTIMATORS)}, got {name!r}{meant}")
+    if name in baselines.BASELINES and options.get("baseline", name) != name:
+        raise ValueError(
+            f"baseline must not be given with {name!r}, which is named for its own, got {options['baseline']!r}; "
+            f"'discounted_return' takes any"
+        )
 
 
 ESTIMATORS = (

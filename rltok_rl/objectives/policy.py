@@ -30,7 +30,7 @@ def as_estimator(
     One that is made here spans the loss's processes, and takes actor and critic from the loss where it wants them.
     """
     if isinstance(estimator, str):
-        check_estimator_name(estimator)
+        check_estimator_name(estimator, options)
         return build_value_estimator(loss, estimator, **{"process_group": process_group, **options})
     if isinstance(estimator, type):
         return estimator(**options)

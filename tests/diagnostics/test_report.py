@@ -11,7 +11,7 @@ from tensordict import TensorDict
 from rltok_rl.data import RepeatedSource, TextSource
 from rltok_rl.diagnostics.drawing import EnumeratedRollouts, TextRollouts
 from rltok_rl.diagnostics.exact import exact_gradient
-from rltok_rl.diagnostics.gradients import signal_to_noise
+from rltok_rl.diagnostics.gradients import policy_gradient, signal_to_noise
 from rltok_rl.diagnostics.report import Candidate, collect_gradients, estimator_report
 from rltok_rl.models.flops import forward_flops, matrix_parameters, update_flops
 from rltok_rl.objectives import make_estimator
@@ -205,6 +205,32 @@ def test_what_learns_judges_before_it_learns():
     following = {"final_log_prob": torch.zeros(2, 3, 1), "early_log_prob": torch.zeros(2, 3, 1)}
     one.advantages(TensorDict({"next": TensorDict(following, [2, 3])}, [2, 3]))
     assert seen == ["judged", "learned"]
+
+
+def test_what_remembers_is_warmed_up(enumerated):
+    """It used to begin cold where it had no ``learn``: by hand, and without a word of it."""
+    model, _ = enumerated
+    made = make_estimator("running_mean", gamma=1.0, num_steps=7)
+    plain = make_estimator("leave_one_out", gamma=1.0)
+    drawn = []
+
+    def draw(rows):
+        drawn.append(rows)
+        return EnumeratedRollouts(model, TEXTS, num_rows=8, seed=len(drawn))(rows)
+
+    members = [
+        Candidate("mean", made),
+        Candidate("plain", plain, rows_per_text=2),
+        Candidate("function", turned, rows_per_text=4),
+    ]
+    found = collect_gradients(model, draw, members, 1, warm_up=3)
+    assert drawn == [1, 4] * 3 + [1, 2, 4]  # and what has no memory is spared
+    again = make_estimator("running_mean", gamma=1.0, num_steps=7)
+    for number, _ in enumerate(rows for rows in drawn if rows == 1):
+        rollout = EnumeratedRollouts(model, TEXTS, num_rows=8, seed=[1, 3, 5, 7][number])(1)
+        advantages = Candidate("mean", again).advantages(rollout)
+    torch.testing.assert_close(found["mean"][0], policy_gradient(model, rollout, advantages))
+    torch.testing.assert_close(made.total, again.total)
 
 
 def test_a_reward_that_needs_the_entropy_is_not_given_something_else():

@@ -16,6 +16,7 @@ from rltok_rl.experiments.config import GROUPS
 from rltok_rl.experiments.names import CONF, check_overrides, choices
 
 from rltok_rl.data import DocumentSource, OrderedSource, local_prose
+from rltok_rl.functional.baselines import WORDS
 from rltok_rl.objectives import BoundaryClipPPOLoss, LocalFlips
 from rltok_rl.training import LoopOptions
 
@@ -25,6 +26,7 @@ from .configured import QUICK, composed, configured
 FILES = sorted(p.relative_to(CONF).with_suffix("").as_posix() for p in CONF.rglob("*/*.yaml"))
 #: What a file needs beside itself.
 COMPANY = {
+    "estimator/control_variate": ["baseline=none"],
     "estimator/critic": ["loss=ppo"],
     "estimator/flips": ["baseline=none"],
     "estimator/near_flips": ["baseline=none"],
@@ -152,6 +154,8 @@ def test_options_reach_what_they_name():
         "siblings",
     }
     assert len(BASELINES) == len(choices("baseline"))
+    named = {word: configured(f"baseline={word}").baseline.name for word in choices("baseline")}
+    assert {word: name for word, name in named.items() if word != name} == WORDS
 
 
 def test_how_it_is_optimised_reaches_the_loop():
@@ -212,6 +216,9 @@ def test_an_order_is_one_of_the_texts_to_train_on_with_the_runs_seed():
     [
         (["estimator.name=td"], "estimator.name must be one of"),
         (["baseline.name=mean"], "baseline.name must be one of"),
+        (["baseline.name=leave_one"], "got 'leave_one'; did you mean 'leave_one_out'"),
+        (["baseline.name=siblings"], "got 'siblings'; did you mean 'group_centred'"),
+        (["estimator=control_variate"], "baseline must be 'none' with ControlVariateReturn, .* got 'leave_one_out'"),
         (["actor.name=greedy"], "actor.name must be one of"),
         (["loss.objective=trpo"], "loss.objective must be one of"),
         (["estimator=flips"], "baseline must be 'none' with 'local_flips'"),

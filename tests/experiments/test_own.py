@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import re
 import sys
@@ -59,6 +60,40 @@ class Every(Segmenter):
     def _step(self, states, byte_ids, state, uniforms):
         return Segments(state["position"] % self.every == 0), {}
 
+class Remembering(torch.nn.Module):
+    def __init__(self, decay=0.9):
+        super().__init__()
+        self.decay = decay
+        self.register_buffer("mean", torch.zeros((), dtype=torch.float64))
+
+    def forward(self, returns, *, mask, process_group):
+        advantages = returns - self.mean.to(returns)
+        if self.training:
+            self.mean.lerp_(returns.double().mean(), 1 - self.decay)
+        return advantages
+
+class Deaf(torch.nn.Module):
+    def forward(self, returns):
+        return returns
+
+class Alone(ReturnEstimator):
+    def __init__(self, *, decay=0.9, **options):
+        super().__init__(**options)
+
+    def _advantages(self, returns, view):
+        return returns
+
+class Both(Alone):
+    uses_baseline = True
+
+    def _advantages(self, returns, view):
+        return 2 * ReturnEstimator._advantages(self, returns, view)
+
+class Plain:
+    def __call__(self, returns, *, mask, process_group):
+        return returns
+
+made = Remembering()
 constant = 1
 
 def no_segmenter(model):
@@ -122,17 +157,41 @@ def test_a_baseline_is_found_and_has_its_options(own):
         (["estimator.name=OWN:Undiscounted"], "must take gamma, which estimator.gamma is"),
         (["estimator.name=OWN:Bare"], "baseline must be 'none' with 'own_things:Bare', which takes no baseline"),
         (["estimator.name=OWN:no_estimator", "baseline=none"], "which makes a str"),
-        (["estimator.name=OWN:Doubled", "estimator.options.span=3"], "unexpected keyword argument 'span'"),
+        (
+            ["estimator.name=OWN:Doubled", "estimator.options.span=3"],
+            r"of 'own_things:Doubled' must be among \['device",
+        ),
+        (["estimator.name=OWN:Both", "estimator.options.decai=3"], "got 'decai'; did you mean 'decay'"),
+        (["estimator.name=OWN:Alone"], "baseline must be 'none' with Alone, whose own _advantages takes its place"),
         (["estimator.name=OWN:Doubled", "baseline=running_mean"], "'running_mean' is an estimator of its own"),
         (["baseline.name=OWN:careless"], r"must take \(returns, \*, mask, process_group\) and its options"),
         (["baseline.name=OWN:half", "baseline.options.part=1"], "got an unexpected keyword argument 'part'"),
-        (["baseline.name=OWN:constant"], "baseline.name must name a function"),
+        (["baseline.name=OWN:constant"], "baseline.name must name a function, .* got 'own_things:constant', a int$"),
+        (["baseline.name=OWN:made"], "a Remembering, which the runs of one process would share: name its class"),
+        (["baseline.name=OWN:Plain"], "a class of torch.nn.Module, whose memory checkpoints keep, got the class"),
+        (["baseline.name=OWN:Deaf"], r"must take \(returns, \*, mask, process_group\) and its options"),
+        (["baseline.name=OWN:Remembering", "baseline.options.decai=1"], r"of \['decay'\]; did you mean 'decay'"),
         (["estimator.name=td"], "estimator.name must be one of .* or module:Name of your own, got 'td'"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(own, options, message):
     with pytest.raises((ValueError, TypeError, ImportError), match=message):
         advantages(*(one.replace("OWN", own) for one in options))
+
+
+def test_a_baseline_with_memory_is_new_for_every_run_and_resumes_where_it_was(own):
+    options = [f"baseline.name={own}:Remembering", "baseline.options.decay=0.5"]
+    judged = [advantages(*options), advantages(*options, f"estimator.name={own}:Both")]
+    assert [one.baseline.decay for one in judged] == [0.5, 0.5] and judged[0].baseline is not judged[1].baseline
+    going, fresh = (make_trainer(configured(*QUICK, *options))[0] for _ in range(2))
+    going.update()
+    fresh.load_state_dict(copy.deepcopy(going.state_dict()))
+    means = []
+    for trainer in (going, fresh):
+        assert trainer.update() is not None
+        means.append(trainer.loss.terms["policy"]._value_estimator.baseline.mean)
+    assert torch.equal(*means) and means[0] != 0 and means[0] is not means[1]
+    assert all(torch.equal(x, y) for x, y in zip(going.model.parameters(), fresh.model.parameters(), strict=True))
 
 
 def test_a_module_that_fails_on_its_own_says_so_itself(own, tmp_path):

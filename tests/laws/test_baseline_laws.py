@@ -293,7 +293,7 @@ def test_other_bad_input_is_refused():
         control_variate(draw(6, 3), draw(6, 2, 1))
     with pytest.raises(ValueError, match="ridge must be at least 0, got -1"):
         control_variate(draw(6, 3), draw(6, 3, 1), ridge=-1)
-    with pytest.raises(ValueError, match="state must hold 3 positions, got"):
+    with pytest.raises(ValueError, match="state must hold the 3 positions of returns, got"):
         running_mean(draw(6, 3), RunningMean.empty(4))
     with pytest.raises(ValueError, match=r"decay must lie in \[0, 1\], got 2"):
         running_mean(draw(6, 3), RunningMean.empty(3), decay=2)

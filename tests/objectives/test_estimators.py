@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from rltok_rl.agents import BoundaryCritic, LearnedBoundaryActor
@@ -10,7 +12,15 @@ from torchrl.modules import ValueOperator
 from torchrl.objectives.value import GAE, ValueEstimatorBase
 
 from rltok_rl.functional import baselines, policy_gradient, returns
-from rltok_rl.objectives import ESTIMATORS, ReturnEstimator, ZeroCritic, make_estimator
+from rltok_rl.objectives import (
+    ESTIMATORS,
+    BoundaryReinforceLoss,
+    CriticAdvantage,
+    JointLoss,
+    ReturnEstimator,
+    ZeroCritic,
+    make_estimator,
+)
 
 from .conftest import make_rollout
 
@@ -215,7 +225,115 @@ def test_vtrace_is_on_policy_on_the_rollouts_own_policy(model):
     torch.testing.assert_close(out["value_target"], plain["value_target"], rtol=1e-4, atol=1e-4)
 
 
+class Seen(torch.nn.Module):
+    """A baseline with memory: the mean of all returns before this batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("total", torch.zeros(2, dtype=torch.float64))
+
+    def forward(self, returns, *, mask, process_group):
+        advantages = returns - (self.total[0] / self.total[1].clamp(min=1)).to(returns)
+        if self.training:
+            self.total += torch.stack((returns.sum().double(), torch.tensor(float(returns.numel())))).double()
+        return advantages
+
+
+def test_a_module_is_a_baseline_whose_memory_is_part_of_the_state():
+    given, td = Seen(), draw_rollout()
+    made = ReturnEstimator(gamma=0.9, baseline=given)
+    assert made.baseline is given and "baseline.total" in made.state_dict()
+    first = made(td.clone())["value_target"]
+    other = ReturnEstimator(gamma=0.9, baseline=Seen)  # a class is made anew
+    assert not other.baseline.total.any()
+    other.load_state_dict(made.state_dict())
+    one, same = (estimator.eval()(td.clone())["advantage"] for estimator in (made, other))
+    assert torch.equal(one, same)
+    torch.testing.assert_close(one, first - first.mean())
+    assert torch.equal(made(td.clone())["advantage"], one), "it learns in training mode alone"
+
+
+def test_advantages_must_have_the_shape_of_returns():
+    """A baseline that was returned in their place used to end in an IndexError, far from here."""
+
+    def mean(returns, *, mask, process_group):
+        return returns.mean(0)
+
+    class Own(ReturnEstimator):
+        def _advantages(self, returns, view):
+            return returns, view
+
+    class Critic(CriticAdvantage):
+        def _advantages(self, returns, view):
+            return returns[0]
+
+    td = draw_rollout()
+    shape = r"\[4, 12\], what is left of the returns, one for one, got"
+    with pytest.raises(ValueError, match=rf"baseline mean must return advantages {shape} \[12\]"):
+        ReturnEstimator(gamma=0.9, baseline=mean)(td)
+    with pytest.raises(ValueError, match=rf"baseline mean must return advantages {shape} \[12\]"):
+        make_estimator("critic_advantage", gamma=0.9, lmbda=1.0, baseline=mean)(td)
+    with pytest.raises(ValueError, match=rf"Own._advantages must return advantages {shape} tuple"):
+        Own(gamma=0.9)(td)
+    with pytest.raises(ValueError, match=rf"Critic._advantages must return advantages {shape} \[12\]"):
+        Critic(gamma=0.9, lmbda=1.0)(td)
+
+
+def test_a_baseline_that_would_be_ignored_is_refused():
+    """It used to stand in the configuration of a run that never asked it."""
+
+    class Alone(ReturnEstimator):
+        def _advantages(self, returns, view):
+            return returns
+
+    class Both(Alone):
+        uses_baseline = True
+
+        def _advantages(self, returns, view):
+            return 2 * ReturnEstimator._advantages(self, returns, view)
+
+    with pytest.raises(ValueError, match="baseline must be 'none' with Alone, .* got 'leave_one_out'"):
+        Alone(gamma=0.9, baseline="leave_one_out")
+    td = draw_rollout()
+    assert torch.equal(
+        Alone(gamma=0.9, baseline="none")(td.clone())["advantage"], by_hand("discounted_return", td)[1][..., None]
+    )
+    plain = ReturnEstimator(gamma=0.9, baseline="leave_one_out")(td.clone())["advantage"]
+    assert torch.equal(Both(gamma=0.9, baseline="leave_one_out")(td.clone())["advantage"], 2 * plain)
+    for name, options in {
+        "group_centred": {"group_size": 2},
+        "running_mean": {"num_steps": 12},
+        "control_variate": {},
+    }.items():
+        with pytest.raises(ValueError, match="baseline must be 'none' with .*, got 'Seen'"):
+            make_estimator(name, gamma=0.9, baseline=Seen(), **options)
+    makers = [
+        make_estimator,
+        BoundaryReinforceLoss,
+        lambda name, **options: JointLoss.paper(target_rate=0.2, estimator=name, **options),
+    ]
+    for make in makers:
+        with pytest.raises(
+            ValueError, match="baseline must not be given with 'leave_one_out', .*'discounted_return' takes"
+        ):
+            make("leave_one_out", gamma=0.9, baseline=Seen())
+    assert make_estimator("discounted_return", gamma=0.9, baseline=Seen()) is not None
+
+
 def test_bad_requests_are_refused():
+    for wrong, message in {
+        "leave_one": "got 'leave_one'; did you mean 'leave_one_out'",
+        3: "baseline must be a name, a function or a module, got 3",
+        dict: "baseline must be a torch.nn.Module where it is a class, .* got dict",
+        partial(Seen, decay=1): "baseline Seen must be made without arguments, or given made: .*'decay'",
+        partial(Seen(), decay=1): "baseline must be a module itself, not a partial of one",
+    }.items():
+        with pytest.raises((ValueError, TypeError), match=message):
+            ReturnEstimator(gamma=0.9, baseline=wrong)
+    with pytest.raises(ValueError, match="got 'runing_mean'; did you mean 'running_mean'"):
+        make_estimator("runing_mean")
+    with pytest.raises(ValueError, match="num_steps must be the 12 steps of the rollout, got 8"):
+        make_estimator("running_mean", gamma=0.9, num_steps=8)(draw_rollout())
     with pytest.raises(ValueError, match=r"baseline must be one of .* got 'mean'"):
         ReturnEstimator(gamma=0.9, baseline="mean")
     with pytest.raises(ValueError, match=r"gamma must lie in \[0, 1\], got 1.1"):

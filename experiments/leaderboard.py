@@ -19,7 +19,7 @@ from typing import Any
 
 from rltok_rl.experiments.comparable import looks_ahead, same_text, within_one_error
 from rltok_rl.experiments.compare_page import EVALUATION, paired, system_figures
-from rltok_rl.experiments.comparison import with_error
+from rltok_rl.experiments.comparison_table import with_error
 from rltok_rl.experiments.leaderboard_studies import estimators, languages, link
 from rltok_rl.experiments.markdown import markdown, with_unit
 from rltok_rl.experiments.run_folder import RunFolder, read_run

@@ -10,7 +10,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from rltok_rl.experiments.comparable import within_one_error
-from rltok_rl.experiments.comparison import with_error
+from rltok_rl.experiments.comparison_table import with_error
 from rltok_rl.experiments.markdown import markdown, number, with_unit
 from rltok_rl.experiments.studies.candidates import MEANING
 from rltok_rl.experiments.studies.learn_figure import NAMES

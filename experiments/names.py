@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import shlex
 import tempfile
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
@@ -85,6 +86,26 @@ def allow_new(arguments: Sequence[str]) -> list[str]:
     """
     free = tuple(f"{name}." for name in _free(option_names()))
     return [f"++{one}" if one.startswith(free) and "=" in one else one for one in arguments]
+
+
+def typed(arguments: Sequence[str], num_processes: int | None = None) -> str:
+    """A command line as it was typed, and can be pasted.
+
+    Args:
+        arguments: ``sys.argv``, with what :func:`allow_new` has made of it.
+        num_processes: that ``torchrun`` started; None without it.
+
+    Example:
+        >>> print(typed(["rltok train", "++segmenter.options.hidden=32", "out=runs/${seed}"]))
+        rltok train segmenter.options.hidden=32 'out=runs/${seed}'
+    """
+    command, *words = arguments
+    start = command if command == "rltok train" else "python -m rltok_rl.experiments.train"
+    if num_processes is not None:
+        start = f"torchrun --nproc-per-node {num_processes} -m rltok_rl.experiments.train"
+    plain = [one.removeprefix("++") for one in words]
+    words = [short if allow_new([short]) == [one] else one for short, one in zip(plain, words, strict=True)]
+    return " ".join([start, *map(shlex.quote, words)])
 
 
 def check_folder(arguments: Sequence[str]) -> None:

@@ -4,7 +4,8 @@
     rltok report runs/paper runs/siblings --out runs/comparison
     rltok report runs/mine --also pdf
 
-Pages and figures are written anew each time, so that an unfinished run can be looked at as well.
+Pages and figures are written anew each time, so that an unfinished run can be looked at as well. With ``--out``
+finished runs keep the pages that they have.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from rltok_rl.experiments.compare_page import is_comparison, write_page
-from rltok_rl.experiments.comparison import digits, figures_of, marked_text, shown, write_comparison
+from rltok_rl.experiments.comparison import marked_text, write_comparison
+from rltok_rl.experiments.comparison_table import shown
 from rltok_rl.experiments.markdown import fenced, markdown, with_unit
+from rltok_rl.experiments.report_results import not_done, results
 from rltok_rl.experiments.run_folder import RunFolder, read_run
 
 from rltok_rl.training.snapshots import sample_parts
@@ -41,12 +44,12 @@ def write_report(folder: Path, *, formats: Sequence[str] = ("png",)) -> Path:
         f"# {run.name}",
         _standing(run),
         f"## What was trained\n\n{_trained(run)}",
-        f"## Results\n\n{_results(run)}",
+        f"## Results\n\n{results(run)}",
         *(["## Figures\n\n" + "\n\n".join(_embedded(figures))] if figures else []),
         *([f"## Sample\n\n{_sample(run)}"] if run.looks else []),
         f"## Alarms\n\n{_alarms(run)}",
         f"## Where it ran\n\n{_where(run)}",
-        "## What was not done\n\n" + "\n".join(f"- {text}" for text in _not_done(run)),
+        "## What was not done\n\n" + "\n".join(f"- {text}" for text in not_done(run)),
     ]
     page = folder / "report.md"
     page.write_text("\n\n".join(parts) + "\n")
@@ -125,27 +128,8 @@ def _trained(run: RunFolder) -> str:
             given = {key: value for key in keys if (value := option(f"{group}.{key}")) is not None}
             lines.append([title, f"`{name}`{_options(given)}{_options(option(f'{group}.options'))}"])
     lines += [["optimizer", f"AdamW, learning rate {option('optim.lr')}"], ["seed", str(option("seed"))]]
-    command = run.starts[-1]["command"] if run.starts else (run.summary or {}).get("command", "")
+    command = run.starts[0]["command"] if run.starts else (run.summary or {}).get("command", "")
     return markdown(["option", "value"], lines) + (f"\n\n{fenced(command)}" if command else "")
-
-
-def _results(run: RunFolder) -> str:
-    look = run.looks[-1] if run.looks else {}
-    loss, early = look.get("held_out_bits_per_byte"), look.get("held_out_early_bits_per_byte")
-    rate = look.get("held_out_rate")
-    rows = list(figures_of(run).items())
-    rows.insert(2, ("bits per byte, training", digits(run.last("bits_per_byte"))))
-    if loss is not None and early is not None:
-        rows.insert(2, ("what tokens are worth (early exit less whole model)", f"{early - loss:.3f}"))
-    if (share := look.get("held_out_share")) is not None:
-        rows.append(("share of what tokens can earn, held out", digits(share)))
-    if rate:
-        rows.append(("bytes per token, held out", f"{1 / rate:.2f}"))
-    if (padded := look.get("padded_flops")) is not None:
-        rows.append(("FLOPs, padding of tokens included", with_unit(padded, "FLOPs")))
-    memory = (run.summary or {}).get("peak_memory")
-    rows.append(("peak memory", with_unit(memory, "B")))
-    return markdown(["figure", "value"], [list(row) for row in rows])
 
 
 _CAPTIONS = {
@@ -156,8 +140,20 @@ _CAPTIONS = {
 }
 
 
+_BELOW = {
+    "curves": "Lines are training, dots looks at held-out text. That is other text, easier or harder than what is "
+    "trained on, and its boundaries are drawn without the cap that training has on their logits: dots compare with "
+    "dots.",
+    "loss-flops": "The distance between the early exit and the whole model is what tokens are worth at so many FLOPs.",
+}
+"""What has to be known to read a figure."""
+
+
 def _embedded(figures: list[str]) -> list[str]:
-    return [f"![{_CAPTIONS[name]}](figures/{name}.png)" for name in figures]
+    found = []
+    for name in figures:
+        found += [f"![{_CAPTIONS[name]}](figures/{name}.png)", *([_BELOW[name]] if name in _BELOW else [])]
+    return found
 
 
 def _sample(run: RunFolder) -> str:
@@ -188,29 +184,6 @@ def _where(run: RunFolder) -> str:
     return markdown(header, rows) + "\n\nAll versions are in [environment.json](environment.json)."
 
 
-def _not_done(run: RunFolder) -> list[str]:
-    found = []
-    if run.summary is None:
-        found.append("The run is unfinished: go on with `resume=true`.")
-    found.append(f"One seed ({run.option('seed')}): nothing here tells how much another would differ.")
-    if run.looks and (batches := run.option("snapshots.batches")):
-        count = batches * run.option("data.num_rows") * run.option("data.num_steps")
-        found.append(
-            f"Held-out figures are means over {count:,} predicted bytes, windows drawn with replacement, boundaries "
-            "drawn from the policy; no other text and no task was tried."
-        )
-    if run.history:
-        found.append(
-            "FLOPs count matrix products of forward and backward passes, not attention scores, nor what an "
-            "estimator tries besides, nor further epochs of the policy."
-        )
-    if any((start.get("git") or {}).get("dirty") for start in run.starts):
-        found.append("Files differed from the revision: the code that ran is not all in it.")
-    elif run.starts and any(start.get("git") is None for start in run.starts):
-        found.append("The package was not run from a checkout: only its version is known.")
-    return found
-
-
 def _snapshot(look: dict[str, Any]) -> Snapshot:
     text, boundaries, probabilities = sample_parts(look)
     notes = (f"{look['held_out_bits_per_byte']:.2f}", f"{look['held_out_rate']:.3f}")
@@ -221,25 +194,41 @@ def _options(options: dict[str, Any] | None) -> str:
     return "".join(f", {key} {shown(value)}" for key, value in (options or {}).items())
 
 
+def _has_page(folder: Path) -> bool:
+    """Whether a run is finished, and has its page."""
+    return all((folder / name).is_file() for name in ("config.yaml", "summary.json", "report.md"))
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Command line."""
     parser = argparse.ArgumentParser(prog="rltok report", description=__doc__.partition("\n")[0])
     parser.add_argument(
         "runs", nargs="+", type=Path, metavar="RUN", help="folder of a run, finished or not, or of a comparison"
     )
-    parser.add_argument("--out", type=Path, help="folder of the comparison, with several runs")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="folder of the comparison, with several runs; pages of finished runs are left as they are, unless --also",
+    )
+    parser.add_argument(
+        "--each", action="store_true", help="in a comparison, have runs apart that differ in nothing but their seed"
+    )
     also = [one for one in FORMATS if one != "png"]
     parser.add_argument("--also", nargs="+", choices=also, default=[], help="write figures in these formats, too")
     options = parser.parse_args(arguments)
     formats = ("png", *dict.fromkeys(options.also))
+    if options.each and options.out is None:
+        parser.error("argument --each: is of a comparison; give it with several runs and --out")
     if (len(options.runs) > 1) != (options.out is not None):
         parser.error("argument --out: names the folder of a comparison; give it with several runs, and only then")
     try:
         for folder in options.runs:
-            of_systems = folder.is_dir() and is_comparison(folder)
-            print(write_page(folder, formats=formats) if of_systems else write_report(folder, formats=formats))
+            if folder.is_dir() and is_comparison(folder):
+                print(write_page(folder, formats=formats), flush=True)
+            elif options.out is None or options.also or not _has_page(folder):
+                print(write_report(folder, formats=formats), flush=True)
         if options.out is not None:
-            print(write_comparison(options.runs, options.out, formats=formats))
+            print(write_comparison(options.runs, options.out, formats=formats, each=options.each), flush=True)
     except (OSError, ValueError) as error:
         print(f"rltok report: {error}", file=sys.stderr)
         return 2

@@ -29,7 +29,8 @@ from rltok_rl.experiments.bench.harness import keep_memory, machine
 from rltok_rl.experiments.build import make_trainer
 from rltok_rl.experiments.checks import check_options, check_policy, read_device
 from rltok_rl.experiments.config import TrainConfig
-from rltok_rl.experiments.names import allow_new, check_folder, check_overrides, leave_nothing
+from rltok_rl.experiments.finished import left_as_it_is
+from rltok_rl.experiments.names import allow_new, check_folder, check_overrides, leave_nothing, typed
 from rltok_rl.experiments.recording import Recorder
 from rltok_rl.experiments.report import write_report
 from rltok_rl.experiments.resuming import last_state
@@ -41,7 +42,7 @@ from rltok_rl.training.checkpoint import CheckpointError
 from rltok_rl.training.distributed import Processes, Refused, init_processes, main_speaks
 from rltok_rl.training.files import claim_folder, replace_text
 from rltok_rl.training.loggers import check_logger
-from rltok_rl.training.record import bytes_per_second, peak_memory, without_folders
+from rltok_rl.training.record import bytes_per_second, peak_memory
 from rltok_rl.training.sharding import whole_model
 from rltok_rl.training.signals import StopRequest
 from rltok_rl.training.snapshots import sample_parts
@@ -70,6 +71,11 @@ def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts) ->
         print(f"resuming {out} after update {trainer.updates}", file=sys.stderr)
     if processes.main:
         print(f"{config.data.source}: {texts.described}", file=sys.stderr)
+    if state is not None and trainer.done:
+        model = whole_model(trainer.model)
+        kept = left_as_it_is(config, trainer, model) if processes.main else None
+        if (kept := processes.broadcast(kept)) is not None:
+            return kept
     recorder = Recorder(config, trainer, texts, resuming=resuming, command=command)
 
     if processes.main and config.compute.compile:
@@ -103,7 +109,7 @@ def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts) ->
     print("trained; looking at held-out text, drawing figures", file=sys.stderr)
     look = recorder.last_look(model)
     summary = {
-        "command": without_folders(command),
+        "command": recorder.starts.entries[0]["command"],
         "machine": machine(processes.device.type),
         "processes": processes.world_size,
         **reached,
@@ -147,10 +153,9 @@ def configured(config: Any) -> None:
         if made.compare.systems:
             _compare(made)
             return
-        launcher = f"torchrun --nproc-per-node {processes.world_size}" if processes.group else "python"
         try:
             with processes:
-                _run_or_refuse(made, " ".join([launcher, "-m rltok_rl.experiments.train", *sys.argv[1:]]), processes)
+                _run_or_refuse(made, typed(sys.argv, processes.world_size if processes.group else None), processes)
         except Refused as error:
             sys.exit(str(error))
 
@@ -184,7 +189,7 @@ def _compare(config: TrainConfig) -> None:
     if not main_speaks() or int(os.environ.get("WORLD_SIZE", "1")) > 1:
         sys.exit("rltok train: compare.systems are trained by one process each, got several (torchrun)")
     try:
-        compare.run(config, " ".join(["rltok train", *sys.argv[1:]]))
+        compare.run(config, typed(sys.argv))
     except (ValueError, TypeError, OSError, ImportError, RuntimeError) as error:
         if "HYDRA_FULL_ERROR" in os.environ:
             raise

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rltok_rl.viz.look import ALERT, OURS, PALE, dots, fit, line, plain_figures, plain_numbers, save_figure
-from rltok_rl.viz.series import History, held_out_points, known
+from rltok_rl.viz.comparison import large_numbers
+from rltok_rl.viz.look import ALERT, INK, OURS, PALE, dots, fit, line, plain_figures, plain_numbers, save_figure
+from rltok_rl.viz.series import History, held_out_points, known, label_ends
 
 # Title, lines, what was held out, kind of axis.
 _PANELS: tuple[tuple[str, tuple[str, ...], str | None, str], ...] = (
@@ -20,6 +21,7 @@ _PANELS: tuple[tuple[str, tuple[str, ...], str | None, str], ...] = (
 )
 _LABELS = {"bits_per_byte": "whole model", "early_bits_per_byte": "early exit"}
 _COLOURS = {"early_bits_per_byte": PALE}
+_EARLY = "held_out_early_bits_per_byte"
 
 
 def draw_curves(
@@ -35,6 +37,7 @@ def draw_curves(
     """
     _check(history)
     held_out = held_out or {}
+    looks = [x / 1e6 for x in held_out.get("bytes", ())]
     panels = [(title, [k for k in keys if known(history, k)], held, kind) for title, keys, held, kind in _PANELS]
     panels = [panel for panel in panels if panel[1]]
     with plain_figures() as plt:
@@ -50,11 +53,16 @@ def draw_curves(
             for key in keys:
                 label = _LABELS.get(key, "training") if several else None
                 line(axes, bytes_done, history[key], colour=_COLOURS.get(key, OURS), label=label, noisy=key != "lr")
+            points = []
+            if kind == "loss" and _EARLY in held_out:
+                points.append(held_out[_EARLY])
+                dots(axes, looks, held_out[_EARLY], colour=PALE, label="early exit, held out")
             if held is not None and held in held_out:
-                dots(axes, [x / 1e6 for x in held_out["bytes"]], held_out[held], label="held out")
+                points.append(held_out[held])
+                dots(axes, looks, held_out[held], label="held out")
             if keys == ["rate"] and target_rate is not None:
                 axes.axhline(target_rate, color=ALERT, lw=0.9, ls=(0, (4, 3)), label="target")
-            _set_range(axes, kind, [history[key] for key in keys])
+            _set_range(axes, kind, [history[key] for key in keys], points)
             if axes.get_legend_handles_labels()[0]:
                 axes.legend(fontsize=7)
             axes.set_title(title)
@@ -66,34 +74,47 @@ def draw_curves(
 
 
 def draw_loss_flops(history: History, path: Path, *, held_out: History | None = None) -> Path:
-    """Draw the losses against the FLOPs spent, both on logarithmic axes.
+    """Draw the losses against the FLOPs spent, both on logarithmic axes, and what they came to at their ends.
+
+    The distance of the two is what tokens are worth at that many FLOPs; on logarithmic axes a power law is a straight
+    line.
 
     Args:
         history: one list per figure; ``flops`` is what they are drawn against.
         path: the file to write.
-        held_out: as ``history``, of looks at held-out text; drawn as dots.
+        held_out: as ``history``, of looks at held-out text; drawn as dots, joined.
     """
     _check(history)
+    size, place = (5.9, 3.2), (0.08, 0.16, 0.6, 0.74)
     with plain_figures() as plt:
-        figure, axes = plt.subplots(figsize=(4.4, 3.0), layout="constrained")
+        figure = plt.figure(figsize=size)
+        axes = figure.add_axes(place)
+        ends = []
         for key in ("early_bits_per_byte", "bits_per_byte"):
-            if key in history:
-                line(axes, history["flops"], history[key], colour=_COLOURS.get(key, OURS), label=_LABELS[key])
-        x, y = held_out_points(held_out or {}, "flops")
-        if x:
-            dots(axes, x, y, label="held out")
+            if key not in history:
+                continue
+            colour = _COLOURS.get(key, OURS)
+            line(axes, history["flops"], history[key], colour=colour, label=f"{_LABELS[key]}, training")
+            x, y = held_out_points(held_out or {}, "flops", f"held_out_{key}")
+            if x:
+                ink, name = (INK, "held out") if key == "bits_per_byte" else (PALE, "early exit, held out")
+                axes.plot(x, y, "o-", color=ink, lw=0.7, ms=3, mfc="white", mew=1, label=name, zorder=3)
+                ends.append((x[-1], y[-1], f"{name}  {y[-1]:.3f}", ink))
         axes.set(xlabel="FLOPs of forward and backward passes", xscale="log", yscale="log")
         axes.set_title("bits per byte")
+        large_numbers(axes.xaxis)
         plain_numbers(axes.yaxis)
         axes.legend(fontsize=7)
+        label_ends(axes, ends)
         return save_figure(figure, path)
 
 
-def _set_range(axes: Any, kind: str, values: list[Sequence[float]]) -> None:
+def _set_range(axes: Any, kind: str, values: list[Sequence[float]], points: Sequence[Sequence[float]]) -> None:
     if kind == "loss":
-        fit(axes, values)
+        fit(axes, values, points=points)
     elif kind == "from 0":
-        axes.set_ylim(bottom=0)
+        highest = max((v for one in (*values, *points) for v in one if v == v), default=0.0)
+        axes.set_ylim(0, max(1.08 * highest, axes.get_ylim()[1]) if highest > 0 else None)
     elif any(v > 0 for one in values for v in one):
         axes.set_yscale("log")
         plain_numbers(axes.yaxis)

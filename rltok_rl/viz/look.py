@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -118,6 +119,7 @@ def line(
     label: str | None = None,
     noisy: bool = True,
     dashes: Any = "-",
+    width: float = 1.4,
 ) -> None:
     """A figure of every update, faint, and its running mean over a twenty-fifth of the training.
 
@@ -129,11 +131,12 @@ def line(
         label: for the legend.
         noisy: False draws the figure alone.
         dashes: of the mean, as matplotlib's ``linestyle``.
+        width: of the mean, in points.
     """
     window = max(1, len(x) // 25) if noisy else 1
     if window > 1:
         axes.plot(x, y, color=colour, alpha=0.18, lw=0.6)
-    axes.plot(x, smooth(y, window), color=colour, lw=1.4, ls=dashes, label=label, solid_joinstyle="round")
+    axes.plot(x, smooth(y, window), color=colour, lw=width, ls=dashes, label=label, solid_joinstyle="round")
 
 
 def dots(
@@ -144,6 +147,7 @@ def dots(
     colour: str = INK,
     label: str | None = None,
     marker: str = "o",
+    size: float = 3.0,
 ) -> None:
     """Figures of looks at held-out text.
 
@@ -154,8 +158,9 @@ def dots(
         colour: of the dots.
         label: for the legend.
         marker: their shape.
+        size: of each, in points.
     """
-    axes.plot(x, y, marker, color=colour, ms=3, mfc="white", mew=1, label=label, zorder=3)
+    axes.plot(x, y, marker, color=colour, ms=size, mfc="white", mew=1, label=label, zorder=3)
 
 
 def plain_numbers(axis: Any) -> None:
@@ -167,20 +172,35 @@ def plain_numbers(axis: Any) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     low, high = axis.get_view_interval()
-    narrow = 0 < high < 30 * low
-    axis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 4, 5, 6, 8) if narrow else (1,)))
+    subs: Any = (1, 1.5, 2, 3, 4, 5, 6, 8) if high < 30 * low else (1, 2, 5) if high < 1000 * low else (1,)
+    axis.set_major_locator(LogLocator(subs=subs))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
 
 
-def fit(axes: Any, values: Sequence[Sequence[float]], *, share: float = 0.05) -> None:
-    """Let the first updates of a loss, which are far above the rest, leave the picture at its top.
+def fit(
+    axes: Any, values: Sequence[Sequence[float]], *, share: float = 0.05, points: Sequence[Sequence[float]] = ()
+) -> None:
+    """Let an axis hold all values; where a loss begins so high that the rest would be flat, that leaves the top.
+
+    A line that leaves the picture is said to, with the height that it comes from.
 
     Args:
         axes: to draw on.
         values: of the lines that are drawn.
         share: of the updates that may be above.
+        points: heights of dots; how far down the axis reaches is theirs to say as well.
     """
-    kept = [v for one in values for v in one[int(share * len(one)) :] if v == v]
-    if kept and (spread := max(kept) - min(kept)) > 0:
-        axes.set_ylim(min(kept) - 0.05 * spread, max(kept) + 0.05 * spread)
+    lines, dots_too = ([[v for v in one if v == v] for one in some] for some in (values, points))
+    every = [v for one in (*lines, *dots_too) for v in one]
+    kept = [v for one in lines for v in one[math.ceil(share * len(one)) :]] or every
+    if not every or max(every) == min(every):
+        return
+    low, high, top = min(every), max(every), max(kept)
+    if high - low > 2 * (top - low) > 0:
+        axes.text(
+            0.05, 0.99, f"\u2191 from {high:.1f}", transform=axes.transAxes, va="top", fontsize=7, color="#5c6770"
+        )
+        high = top
+    margin = 0.05 * (high - low)
+    axes.set_ylim(low - margin, high + margin)

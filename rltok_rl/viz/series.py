@@ -106,7 +106,8 @@ def spread_apart(places: Sequence[float], gap: float) -> list[float]:
 def label_ends(axes: Any, ends: Sequence[tuple[float, float, str, str]], *, size: float = 7.5) -> None:
     """Write what lines are right of their ends, spread so that no two names overlap.
 
-    Axes have to be where they will be drawn, and their limits set.
+    Axes have to be where they will be drawn, and their limits set. Of a line that ends outside them the name is listed,
+    without a reach to its end.
 
     Args:
         axes: to draw on.
@@ -116,13 +117,15 @@ def label_ends(axes: Any, ends: Sequence[tuple[float, float, str, str]], *, size
     box = axes.get_window_extent()
     gap = 1.3 * size * axes.figure.dpi / 72
     points = axes.transData.transform([(x, y) for x, y, _, _ in ends]) if ends else np.zeros((0, 2))
-    heights = spread_apart([float(y) for y in points[:, 1]], gap)
+    heights = spread_apart([min(max(float(y), box.y0), box.y1) for y in points[:, 1]], gap)
     heights = [y - max(0.0, max(heights) - box.y1) for y in heights]
     for (_, _, text, colour), point, height in zip(ends, points, heights, strict=True):
         start = axes.transAxes.inverted().transform((point[0], point[1]))
         place = (1.05, (height - box.y0) / box.height)
+        inside = 0 <= start[0] <= 1 and -0.01 <= start[1] <= 1.01
         reach: Any = {"color": colour, "lw": 0.6, "clip_on": False, "transform": axes.transAxes}
-        axes.plot([start[0] + 0.012, place[0] - 0.012], [start[1], place[1]], **reach)
+        if inside:
+            axes.plot([start[0] + 0.012, place[0] - 0.012], [start[1], place[1]], **reach)
         axes.text(*place, text, color=_ink(colour), fontsize=size, va="center", transform=axes.transAxes)
 
 

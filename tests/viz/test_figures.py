@@ -33,22 +33,6 @@ HELD_OUT = {
 }
 
 
-@pytest.fixture
-def drawn(monkeypatch):
-    """Figures as they are when they are written, by file name."""
-    from matplotlib.figure import Figure
-
-    kept = {}
-    save = Figure.savefig
-
-    def savefig(figure, path, *rest, **options):
-        kept[path.name] = figure
-        return save(figure, path, *rest, **options)
-
-    monkeypatch.setattr(Figure, "savefig", savefig)
-    return kept
-
-
 def lines(axes):
     return {one.get_label(): [list(x) for x in one.get_data()] for one in axes.lines}
 
@@ -66,6 +50,36 @@ def test_curves_hold_training_and_held_out_text(tmp_path, drawn):
     assert rate["target"][1] == [0.15, 0.15] and rate["held out"][1] == [0.5, 0.3, 0.2]
     assert panels["boundaries per byte"].get_ylim()[0] == 0
     assert lines(panels["learning rate"])
+    # Nothing at the very top, where it would be cut.
+    assert panels["boundaries per byte"].get_ylim()[1] >= 1.05 * 0.5
+    assert panels["policy entropy, nats per decision"].get_ylim()[1] >= 1.05 * 0.5
+
+
+def test_the_early_exit_is_held_out_as_well(tmp_path, drawn):
+    looks = {**HELD_OUT, "held_out_early_bits_per_byte": [8.0, 4.5, 2.5]}
+    draw_curves(HISTORY, tmp_path / "curves.png", held_out=looks)
+    assert lines(drawn["curves.png"].axes[0])["early exit, held out"] == [[0.0, 2.0, 40.0], [8.0, 4.5, 2.5]]
+    draw_loss_flops(HISTORY, tmp_path / "flops.png", held_out=looks)
+    (axes,) = drawn["flops.png"].axes
+    assert lines(axes)["early exit, held out"] == [[2e12, 40e12], [4.5, 2.5]]
+    assert [text.get_text() for text in axes.texts] == ["early exit, held out  2.500", "held out  2.000"]
+
+
+def fitted(lines, points=()):
+    """Limits of an axis, and what is written into it."""
+    with look.plain_figures() as plt:
+        figure, axes = plt.subplots()
+        look.fit(axes, lines, points=points)
+        plt.close(figure)
+        return axes.get_ylim(), [text.get_text() for text in axes.texts]
+
+
+def test_what_leaves_a_picture_is_said_to():
+    (low, high), written = fitted([[3.0, 2.9, 2.5, 2.0]])
+    assert low < 2.0 and high > 3.0 and written == []  # all of it can be shown
+    steep = [8.0] + [2.0 + 1.0 / n for n in range(1, 40)]
+    (low, high), written = fitted([steep], points=[[8.0, 1.8]])
+    assert low < 1.8 and high < 4.0 and written == ["\u2191 from 8.0"]
 
 
 def test_curves_are_drawn_of_what_there_is(tmp_path, drawn):
@@ -90,25 +104,32 @@ def test_loss_over_flops_leaves_out_what_has_no_logarithm(tmp_path, drawn):
     (axes,) = drawn["flops.png"].axes
     found = lines(axes)
     assert found["held out"] == [[2e12, 40e12], [4.0, 2.0]]
-    assert found["whole model"][0] == HISTORY["flops"]
+    assert found["whole model, training"][0] == HISTORY["flops"]
 
 
 def test_a_comparison_has_a_colour_per_run(tmp_path, drawn):
     runs = {"a": (HISTORY, HELD_OUT), "b": (HISTORY, {}), "empty": ({}, {})}
     draw_comparison(runs, tmp_path / "both.png", target_rates={"a": 0.2, "b": 0.2})
-    loss, rate, entropy = drawn["both.png"].axes
+    loss, rate, entropy, spread = drawn["both.png"].axes
     assert [text.get_text() for text in drawn["both.png"].legends[0].get_texts()] == ["a", "b"]
     assert len({one.get_color() for one in loss.lines}) == 2
     assert [[2.0, 40.0], [4.0, 2.0]] in [[list(x) for x in one.get_data()] for one in loss.lines]
     assert any(list(one.get_ydata()) == [0.2, 0.2] for one in rate.lines)
     assert entropy.get_title(loc="left").startswith("policy entropy")
+    assert spread.get_title(loc="left") == "advantage spread, nats" and spread.get_yscale() == "log"
+    broad = {one.get_label(): one.get_linewidth() for one in loss.lines if one.get_label() in runs}
+    assert broad["a"] > broad["b"]  # the same line twice: both are seen
+    close = {"a": ({**HISTORY, "entropy": [0.50, 0.52] + [0.51] * 47}, {})}
+    draw_comparison(close, tmp_path / "close.png")
+    low, high = drawn["close.png"].axes[2].get_ylim()
+    assert 0.45 < low < 0.5 and 0.52 < high < 0.55
     draw_comparison(runs, tmp_path / "apart.png", target_rates={"a": 0.2, "b": 0.3})
     dashed = [one for one in drawn["apart.png"].axes[1].lines if list(one.get_xdata()) == [0, 1]]
     colours = [look_of(number).colour for number in range(2)]
     assert [(one.get_ydata()[0], one.get_color()) for one in dashed] == list(zip([0.2, 0.3], colours, strict=True))
     ruled = {"a": ({**HISTORY, "entropy": [math.nan] * 49}, HELD_OUT)}
     draw_comparison(ruled, tmp_path / "rule.png")
-    assert len(drawn["rule.png"].axes) == 2  # a rule has no entropy
+    assert len(drawn["rule.png"].axes) == 3  # a rule has no entropy
     for draw in (draw_comparison, draw_loss_against_flops):
         with pytest.raises(ValueError, match="runs must hold one with at least one update"):
             draw({"empty": ({}, {})}, tmp_path / "none.png")
@@ -141,9 +162,22 @@ def test_the_end_of_loss_against_flops_is_drawn_large_with_names_that_do_not_ove
 def test_without_looks_the_end_is_that_of_training(tmp_path, drawn):
     draw_loss_against_flops({"a": (HISTORY, {}), "b": (HISTORY, HELD_OUT)}, tmp_path / "flops.png")
     whole, end = drawn["flops.png"].axes
-    assert len(end.lines[0].get_xdata()) == 49 and end.get_title(loc="left") == "the end"
+    assert len(end.lines[0].get_xdata()) == 49
+    assert end.get_title(loc="left") == "the end, from 1/5 of the budget on"
     one = {key: values[:1] for key, values in HISTORY.items()}
     draw_loss_against_flops({"a": (one, {})}, tmp_path / "one.png")  # a single update
+
+
+def test_a_run_that_stopped_early_leaves_the_end_large(tmp_path, drawn):
+    """Of its figures the last one is listed, and where that was."""
+    early = {key: values[:2] for key, values in HELD_OUT.items()}
+    runs = {"a": (HISTORY, HELD_OUT), "stopped": ({k: v[:3] for k, v in HISTORY.items()}, early)}
+    draw_loss_against_flops(runs, tmp_path / "flops.png")
+    whole, end = drawn["flops.png"].axes
+    assert end.get_xlim()[0] == pytest.approx(40e12 / 5) and end.get_ylim()[1] < 2.1
+    assert [text.get_text() for text in end.texts] == ["a  2.000", "stopped  4.000 at 2 T"]
+    reaches = [one for one in end.lines if not one.get_clip_on()]
+    assert len(reaches) == 1  # from the end that is in the picture
 
 
 def snapshot(text: bytes, label: str = "1 MB", every: int = 3) -> Snapshot:

@@ -1,0 +1,51 @@
+"""A finished run that is asked to go on: it has nothing to do, and its figures stay as they are."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from rltok_rl.experiments.config import TrainConfig
+from rltok_rl.experiments.report import write_report
+from rltok_rl.experiments.segmenting import keep_segmenter
+
+from rltok_rl.models import UNet
+from rltok_rl.training import Trainer
+from rltok_rl.training.lines import read_lines
+from rltok_rl.training.snapshots import sample_parts
+from rltok_rl.viz import boundary_text
+
+
+def left_as_it_is(config: TrainConfig, trainer: Trainer, model: UNet) -> dict[str, Any] | None:
+    """Leave a finished run as it is, write what is missing of its end, and say so.
+
+    Its memory, speed and time are those of the training, which a process that only reads its checkpoint has none of.
+
+    Args:
+        config: of the run.
+        trainer: with the state of the run's last checkpoint, which is that of its end.
+        model: in one piece.
+
+    Returns:
+        The run's summary; None where there is none, or no last look to take its figures from: then its end is to be
+        written anew.
+    """
+    out = Path(config.out)
+    looks = read_lines(out / "samples.jsonl")
+    if not (out / "summary.json").is_file() or not looks or looks[-1]["update"] != trainer.updates:
+        return None
+    missing = [name for name in ("model", "sample.txt", "report.md") if not (out / name).exists()]
+    if "model" in missing:
+        model.save_pretrained(out / "model")
+        keep_segmenter(config, trainer, out / "model")
+    if "sample.txt" in missing:
+        text, boundaries, _ = sample_parts(looks[-1])
+        (out / "sample.txt").write_text(boundary_text(text, boundaries, colour=False) + "\n")
+    if "report.md" in missing:
+        write_report(out)
+    wrote = f"wrote {', '.join(missing)}, which it lacked" if missing else "nothing to do"
+    print(f"{out} is finished, after update {trainer.updates}: {wrote}", file=sys.stderr)
+    summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
+    return summary

@@ -72,7 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
             "generator": torch.Generator(options.device).manual_seed(options.seed),
         }
         if segmenter is None:
-            how |= {"boundaries": "greedy" if options.greedy else "sample", "target_rate": options.rate}
+            how |= {"greedy": options.greedy, "target_rate": options.rate}
             steps = stream(model, prompt, **how)
         else:
             steps = write_on(model, segmenter, prompt, **how)

@@ -188,7 +188,7 @@ class RltokLM(LM):
                 prompts,
                 max_bytes=most,
                 generator=generator,
-                boundaries="greedy" if self.greedy else "sample",
+                greedy=self.greedy,
                 target_rate=self.rate,
                 **how,
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -54,10 +55,11 @@ def generate(
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
-    boundaries: BoundaryMode = "sample",
+    greedy: bool = False,
     generator: torch.Generator | None = None,
     stop: bytes | None = None,
     target_rate: TargetRate | None = None,
+    boundaries: BoundaryMode | None = None,
 ) -> Generation:
     """Continue prompts byte by byte; :func:`stream` does the same and hands out each byte as it is written.
 
@@ -68,11 +70,13 @@ def generate(
         temperature: 1 samples the model's distribution, 0 takes the likeliest byte.
         top_k: keep only the k likeliest bytes.
         top_p: keep only the likeliest bytes that together hold this much probability.
-        boundaries: ``"sample"`` draws boundaries from the policy, ``"greedy"`` where they are likelier than not.
+        greedy: draw a boundary where its probability exceeds one half, and use no random numbers for it; bytes are as
+            ``temperature`` says.
         generator: source of all random numbers.
         stop: a row ends once it has written this; the stop itself is kept.
         target_rate: boundaries per byte to aim at, of all rows or [B] of each, where the model has
             ``rate_embedding``; None is the configured rate.
+        boundaries: what ``greedy`` was called: ``"greedy"`` is True, ``"sample"`` False. Warns, and goes in 0.2.
 
     Returns:
         New bytes, boundaries and log-likelihoods per row.
@@ -84,6 +88,7 @@ def generate(
         5
     """
     _check_stop(stop)
+    greedy = _greedy(greedy, boundaries)
     rows = _as_rows(prompts)
     steps = stream(
         model,
@@ -92,7 +97,7 @@ def generate(
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
-        boundaries=boundaries,
+        greedy=greedy,
         generator=generator,
         target_rate=target_rate,
     )
@@ -121,9 +126,10 @@ def stream(
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
-    boundaries: BoundaryMode = "sample",
+    greedy: bool = False,
     generator: torch.Generator | None = None,
     target_rate: TargetRate | None = None,
+    boundaries: BoundaryMode | None = None,
 ) -> Iterator[GeneratedByte]:
     """Continue prompts and hand out every byte with its boundary, one by one; arguments as for :func:`generate`.
 
@@ -132,12 +138,11 @@ def stream(
     """
     rows = [text_to_ids(prompt) for prompt in _as_rows(prompts)]
     max_bytes = check_count("max_bytes", max_bytes, minimum=0)
-    if boundaries not in ("sample", "greedy"):
-        raise ValueError(f"boundaries must be one of ['sample', 'greedy'], got {boundaries!r}")
+    greedy = _greedy(greedy, boundaries)
     draw = partial(sample_bytes, temperature=temperature, top_k=top_k, top_p=top_p)
     draw(torch.zeros(1, 256))  # refuse wrong options now, not at the first byte
     cache = model.new_cache(len(rows), target_rate=target_rate)
-    return _stream(model, cache, rows, max_bytes, draw, boundaries == "greedy", generator)
+    return _stream(model, cache, rows, max_bytes, draw, greedy, generator)
 
 
 @torch.no_grad()
@@ -187,6 +192,18 @@ def _as_rows(prompts: Prompts) -> list[str | bytes]:
 def _check_stop(stop: bytes | None) -> None:
     if stop is not None and (not isinstance(stop, bytes) or not stop):
         raise ValueError(f"stop must be a non-empty bytes object or None, got {stop!r}")
+
+
+def _greedy(greedy: bool, boundaries: BoundaryMode | None) -> bool:
+    """Whether likelier decisions are taken, by the name of today or of before."""
+    if boundaries is None:
+        return greedy
+    if boundaries not in ("sample", "greedy"):
+        raise ValueError(f"boundaries must be one of ['sample', 'greedy'], got {boundaries!r}")
+    if greedy and boundaries == "sample":
+        raise ValueError("boundaries is the former name of greedy, got boundaries='sample' and greedy=True")
+    warnings.warn(f"boundaries={boundaries!r} is greedy={boundaries == 'greedy'} now", DeprecationWarning, stacklevel=3)
+    return boundaries == "greedy"
 
 
 def _finished(text: bytearray, max_bytes: int, stop: bytes | None) -> bool:

@@ -130,7 +130,7 @@ def test_writing_is_that_of_generate_up_to_a_stop(model, results):
     stopped = 0
     for sample in results["samples"]["local_writing"]:
         prompt = sample["doc"]["text"].encode()[-(CONTEXT - 12) :]
-        text = generate(model, prompt, max_bytes=12, temperature=0, boundaries="greedy").texts[0]
+        text = generate(model, prompt, max_bytes=12, temperature=0, greedy=True).texts[0]
         expected = text.replace(b"\n", b"e").split(b"e")[0]
         stopped += expected != text
         assert sample["resps"][0][0] == expected.decode("utf-8", errors="replace")
@@ -161,7 +161,7 @@ def test_what_the_model_would_write_is_greedy(model):
     assert len(pairs) > 5 and all(greedy for _, greedy in scores(lm, pairs))
     others = [(context, chr(ord(letter) ^ 1)) for context, letter in pairs]
     assert not any(greedy for _, greedy in scores(lm, others))
-    byte = generate(model, "The cat", max_bytes=1, temperature=0, boundaries="greedy").texts[0]
+    byte = generate(model, "The cat", max_bytes=1, temperature=0, greedy=True).texts[0]
     assert continuation_log_likelihood(model, ["The cat"], [byte], greedy=True).likeliest.item()
 
 
@@ -217,7 +217,7 @@ def test_texts_are_written_alike_together_and_alone(model):
 
 def test_stops_end_a_text_where_they_first_appear(model):
     lm = RltokLM(model, greedy=True)
-    text = generate(model, "The cat", max_bytes=12, temperature=0, boundaries="greedy").texts[0]
+    text = generate(model, "The cat", max_bytes=12, temperature=0, greedy=True).texts[0]
     letters = [n for n, byte in enumerate(text) if byte < 128]
     if not letters:
         pytest.fail("the model writes no letter: choose another seed")

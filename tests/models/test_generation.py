@@ -22,7 +22,7 @@ def sharpen(model):
 def test_greedy_generation_equals_a_loop_of_full_forwards(build):
     model = sharpen(build())
     prompt = b"The quick brown"
-    written = generate(model, prompt, max_bytes=60, temperature=0.0, boundaries="greedy")
+    written = generate(model, prompt, max_bytes=60, temperature=0.0, greedy=True)
     text = list(prompt)
     for _ in range(60):
         out = model(torch.tensor([text]), greedy=True)
@@ -39,7 +39,7 @@ def test_greedy_generation_equals_a_loop_of_full_forwards(build):
 def test_prompts_of_different_lengths_are_written_on_as_if_alone(build):
     model = sharpen(build())
     prompts = ["a", "some longer text that wraps the window", b"\xff\x00mid"]
-    options = {"max_bytes": 25, "temperature": 0.0, "boundaries": "greedy"}
+    options = {"max_bytes": 25, "temperature": 0.0, "greedy": True}
     together = generate(model, prompts, **options)
     for row, prompt in enumerate(prompts):
         alone = generate(model, prompt, **options)
@@ -69,7 +69,7 @@ def test_same_seed_same_text(build):
 def test_sampling_options_reach_the_draw(build):
     """What leaves one byte to choose from writes the greedy text; heat writes another one."""
     model = sharpen(build())
-    base = {"max_bytes": 30, "boundaries": "greedy"}
+    base = {"max_bytes": 30, "greedy": True}
 
     def text(**options) -> bytes:
         return generate(model, "x", generator=torch.Generator().manual_seed(0), **base, **options).texts[0]
@@ -91,9 +91,9 @@ def test_boundary_rate_of_sampled_text_is_the_policy_rate(build):
 
 def test_stop_ends_each_row_by_itself(build):
     model = sharpen(build())
-    free = generate(model, ["ab", "cd"], max_bytes=30, temperature=0.0, boundaries="greedy").texts
+    free = generate(model, ["ab", "cd"], max_bytes=30, temperature=0.0, greedy=True).texts
     stop = free[0][4:6]
-    stopped = generate(model, ["ab", "cd"], max_bytes=30, temperature=0.0, boundaries="greedy", stop=stop)
+    stopped = generate(model, ["ab", "cd"], max_bytes=30, temperature=0.0, greedy=True, stop=stop)
     for text, full in zip(stopped.texts, free, strict=True):
         end = full.find(stop)
         assert text == (full if end < 0 else full[: end + len(stop)])
@@ -130,3 +130,16 @@ def test_nothing_to_write(build):
 def test_wrong_arguments_are_refused_before_any_byte(build, prompts, options, error, message):
     with pytest.raises(error, match=message):
         generate(build(), prompts, **{"max_bytes": 3, **options})
+
+
+def test_the_former_name_of_greedy_warns_and_means_the_same(build):
+    model = build()
+    now = generate(model, "ab", max_bytes=8, temperature=0.0, greedy=True)
+    with pytest.warns(DeprecationWarning, match="boundaries='greedy' is greedy=True now") as told:
+        before = generate(model, "ab", max_bytes=8, temperature=0.0, boundaries="greedy")
+    assert told[0].filename == __file__
+    assert before.texts == now.texts and torch.equal(before.boundaries[0], now.boundaries[0])
+    with pytest.warns(DeprecationWarning, match="boundaries='sample' is greedy=False now"):
+        stream(model, "ab", max_bytes=8, boundaries="sample")
+    with pytest.raises(ValueError, match="former name of greedy, got boundaries='sample' and greedy=True"):
+        generate(model, "ab", max_bytes=8, boundaries="sample", greedy=True)

@@ -9,7 +9,7 @@ from rltok_rl.agents import RandomActor
 from rltok_rl.experiments.build import make_trainer
 from rltok_rl.experiments.layouts import make_layout
 from rltok_rl.experiments.names import choices
-from rltok_rl.experiments.train import check_same_run
+from rltok_rl.experiments.resuming import check_same_run
 
 from rltok_rl.models.packing import Packing
 

@@ -13,7 +13,7 @@ equally often: where a model lies in pieces, a forward pass is something that al
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -75,7 +75,9 @@ class Plan:
         """
         names = ("byte_ids", "steps", "ends", "cut", "row", "start", "target_rate")
         given = {name: getattr(self, name) for name in names}
-        moved = {name: None if x is None else x.to(device, non_blocking=True) for name, x in given.items()}
+        moved: dict[str, Any] = {
+            name: None if x is None else x.to(device, non_blocking=True) for name, x in given.items()
+        }
         return replace(self, **moved)
 
     def to_texts(self, values: Tensor) -> Tensor:

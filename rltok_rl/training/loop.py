@@ -203,7 +203,7 @@ class Trainer:
         for made, steps in zip(pending, fetch(pending, self.processes), strict=True):
             figures, warnings = steps[0], self.alarms.check(steps[0], made.update)
             for again in steps[1:]:  # alarms count a batch once
-                watched = {name: again[name] for name in ("loss", "grad_norm") if name in again}
+                watched: dict[str, float] = {name: again[name] for name in ("loss", "grad_norm") if name in again}
                 warnings += self.alarms.check(watched, made.update)
                 figures |= {name: again[name] for name in _MOVED if name in again}
             figures["lr"] = made.lr

@@ -74,10 +74,10 @@ class Plan:
         that does not block returns, so that it may be written over.
         """
         names = ("byte_ids", "steps", "ends", "cut", "row", "start", "target_rate")
-        moved: dict[str, Any] = {}
-        for name in names:
-            value = getattr(self, name)
-            moved[name] = None if value is None else value.to(device, non_blocking=True)
+        given = {name: getattr(self, name) for name in names}
+        moved: dict[str, Any] = {
+            name: None if x is None else x.to(device, non_blocking=True) for name, x in given.items()
+        }
         return replace(self, **moved)
 
     def to_texts(self, values: Tensor) -> Tensor:

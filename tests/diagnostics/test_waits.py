@@ -70,6 +70,20 @@ def test_an_update_waits_for_nothing_but_its_tokens(name):
         assert len(seen.found) == 1 and seen.found[0].operation == "copy to cpu", seen.table()
 
 
+@pytest.mark.parametrize("options", [[], ["compute.micro_batches=2"], ["loss=ppo", "loss.policy_epochs=3"]])
+def test_with_room_for_tokens_an_update_waits_for_nothing(options, monkeypatch):
+    """Kernels for packed rows are a GPU's; values stand in for what they make, which are as long."""
+    monkeypatch.setattr("rltok_rl.models.pooling.packed_attention", lambda *_, **__: lambda q, k, v: v + 0 * (q + k))
+    texts()
+    with host_waits() as seen:
+        trainer = trainer_on(seen.device, ["compute.tokens=packed", "compute.token_room=3.0", *options])
+        trainer.advance()
+        seen.clear()
+        trainer.advance()
+        assert not seen.found, seen.table()
+        assert len(trainer.tell()) == 2
+
+
 def test_a_training_on_the_device_is_one_on_the_cpu():
     """What is pretended is the device alone: figures are those of the CPU, to the rounding of other kernels."""
     with host_waits() as seen:

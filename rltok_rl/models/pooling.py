@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 
 from rltok_rl.models.attention import causal_attention
+from rltok_rl.models.packed_rows import PackedRows
 from rltok_rl.models.packing import Layout, Packing, as_packing
-from rltok_rl.models.varlen import Attention, PackedRows, packed_attention
+from rltok_rl.models.varlen import Attention, packed_attention
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import importlib.util
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -23,58 +22,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rltok_rl.models.attention import causal_attention
+from rltok_rl.models.flex_rows import flex_rows_attention, row_block_mask
+from rltok_rl.models.packed_rows import PackedRows
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 METHODS = ("varlen", "flex", "padded", "rows")
 """Ways to compute it, all with one result."""
-FLEX_BLOCK = 128
-"""Places of a block of flex attention."""
-
-
-@dataclass(frozen=True)
-class PackedRows:
-    """Where the rows of a packed sequence lie."""
-
-    num_tokens: Tensor
-    """[B] int64, at least 1."""
-    room: int
-    """N."""
-    most: int
-    """No row is longer, as far as the host knows."""
-
-    @property
-    def starts(self) -> Tensor:
-        """[B] place of each row's first token."""
-        return self.num_tokens.cumsum(0) - self.num_tokens
-
-    @property
-    def real(self) -> Tensor:
-        """[N] bool, places that hold a token."""
-        return self._places < self.num_tokens.sum()
-
-    @property
-    def row(self) -> Tensor:
-        """[N] the row of each token; the last one's behind it."""
-        return (torch.searchsorted(self.starts, self._places, right=True) - 1).clamp(min=0)
-
-    @property
-    def begin(self) -> Tensor:
-        """[N] place of the first token of each token's row; of places that hold none, their own."""
-        return torch.where(self.real, self.starts.index_select(0, self.row), self._places)
-
-    @property
-    def number(self) -> Tensor:
-        """[N] how many tokens of its row come before each; 0 in places that hold none."""
-        return self._places - self.begin
-
-    @property
-    def longest(self) -> int:
-        """S; an accelerator makes the host wait."""
-        return int(self.num_tokens.max()) if len(self.num_tokens) else 0
-
-    @property
-    def _places(self) -> Tensor:
-        return torch.arange(self.room, device=self.num_tokens.device)
 
 
 def packed_attention(
@@ -199,75 +152,6 @@ def _why_not_varlen(device: torch.device, dtype: torch.dtype, head_size: int, ca
     if head_size % 8 or head_size > 256:
         return f"needs heads of at most 256 channels, a multiple of 8, got {head_size}"
     return ""
-
-
-# Flex attention.
-
-
-def row_block_mask(rows: PackedRows, block: int = FLEX_BLOCK) -> Any:
-    """Which blocks of keys a block of queries sees, and in them which keys: at most O((N / block)^2) is made.
-
-    A query at place n sees the keys u with begin(n) <= u <= n. Begins never decrease, so that a block of queries a..b
-    sees the blocks from that of begin(a) to its own, and those between begin(b) and its own without a mask.
-
-    Args:
-        rows: where they lie.
-        block: places of a block.
-    """
-    from torch.nn.attention.flex_attention import BlockMask
-
-    begin = F.pad(rows.begin, (0, -rows.room % block), value=rows.room)  # [n block]
-    first, last = (begin.view(-1, block)[:, place] for place in (0, -1))  # [n] of the blocks' queries
-    here = torch.arange(len(first), device=begin.device)  # [n]
-    seen = (here >= first[:, None] // block) & (here <= here[:, None])  # [n, n] blocks with a key that is seen
-    whole = (here * block >= last[:, None]) & (here < here[:, None])  # without one that is not
-    begin = begin.to(torch.int32)
-
-    def visible(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return (key <= query) & (key >= begin[query])
-
-    some, full = _in_order(seen & ~whole), _in_order(seen & whole)
-    room = (rows.room, rows.room)
-    return BlockMask.from_kv_blocks(*some, *full, BLOCK_SIZE=block, mask_mod=visible, seq_lengths=room)
-
-
-def _in_order(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """Blocks that are True in each row of [n, n]: how many [1, 1, n], and which, first [1, 1, n, n]."""
-    which = blocks.to(torch.int32).argsort(dim=-1, descending=True, stable=True)
-    return blocks.sum(-1).to(torch.int32)[None, None], which.to(torch.int32)[None, None]
-
-
-@cache
-def _compiled_flex_attention() -> Callable[..., Tensor]:
-    from torch.nn.attention.flex_attention import flex_attention
-
-    return torch.compile(flex_attention)
-
-
-def flex_rows_attention(
-    query: Tensor, key: Tensor, value: Tensor, *, block_mask: Any, said_cap: str | None = None
-) -> Tensor:
-    """Causal attention inside rows, by flex attention; compiled but on a CPU, which has no gradients for it.
-
-    Args:
-        query: [N, H, C].
-        key: [N, H, C].
-        value: [N, H, C].
-        block_mask: of :func:`row_block_mask`.
-        said_cap: soft cap of the scores, in digits.
-    """
-    from torch.nn.attention.flex_attention import flex_attention
-
-    eager = query.device.type == "cpu" or torch.compiler.is_compiling()
-    flex: Any = flex_attention if eager else _compiled_flex_attention()
-    cap = 0.0 if said_cap is None else float(said_cap)
-
-    def capped(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return cap * torch.tanh(score / cap)
-
-    q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (query, key, value))  # [1, H, N, C]
-    out = flex(q, k, v, score_mod=None if said_cap is None else capped, block_mask=block_mask)
-    return out.squeeze(0).transpose(0, 1)
 
 
 # What runs anywhere.

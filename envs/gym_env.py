@@ -35,7 +35,7 @@ class ByteBoundaryGym(gymnasium.Env):
     | ``byte`` | ``Discrete(256)`` | the current byte |
     | ``recent`` | ``MultiBinary(w)`` | the last w boundaries, newest first |
     | ``position`` | ``Box(0, num_steps, (1,), int64)`` | bytes since the text began |
-    | ``encoder_state`` | ``Box(-inf, inf, (D,), float32)`` | what the encoder makes of the bytes |
+    | ``encoder_state`` | ``Box(-1e6, 1e6, (D,), float32)`` | what the encoder makes of the bytes |
     | ``early_entropy`` | ``Box(0, ln 256, (1,), float32)`` | nats about the next byte; on request |
 
     ### Rewards

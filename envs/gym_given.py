@@ -195,13 +195,14 @@ def check_options(options: Mapping[str, Any], *named: str) -> None:
     Example:
         >>> check_options({"max_episode_steps": 4}, "num_steps")
         Traceback (most recent call last):
-        TypeError: options must be of ['num_steps', 'reward', 'price', 'observe_entropy', 'target_rates', 'seed',
-        'overrides', 'short_documents'], got 'max_episode_steps'; did you mean 'num_steps'?
+        TypeError: got an unexpected keyword argument 'max_episode_steps', did you mean 'num_steps'? Allowed are
+        ['num_steps', 'reward', 'price', 'observe_entropy', 'target_rates', 'seed', 'overrides', 'short_documents']
     """
     allowed = [*named, *OPTIONS]
     for name in options:
         if name not in allowed:
             near = difflib.get_close_matches(name, allowed, n=1)
             meant = _MEANT.get(name) or (near[0] if near else None)
-            hint = f"; did you mean {meant!r}?" if meant in allowed else ""
-            raise TypeError(f"options must be of {allowed}, got {name!r}{hint}")
+            hint = f", did you mean {meant!r}? Allowed" if meant in allowed else "; allowed"
+            # In Python's own words, which torchrl's GymEnv waits for: it tries frameskip= on every environment.
+            raise TypeError(f"got an unexpected keyword argument {name!r}{hint} are {allowed}")

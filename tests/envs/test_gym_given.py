@@ -155,14 +155,14 @@ def test_short_documents_are_drawn_as_they_are_where_that_is_asked_for():
 @pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
 def test_options_that_no_environment_takes(make):
     """They were a TypeError of a class that the user had not named."""
-    with pytest.raises(TypeError, match=r"options must be of \[.*'num_steps'.*\], got 'nsteps'; did you mean 'num_ste"):
+    with pytest.raises(TypeError, match=r"argument 'nsteps', did you mean 'num_steps'\? .*'short_documents'"):
         make(ID, nsteps=8)
-    with pytest.raises(TypeError, match="got 'foo'(?!;)"):
+    with pytest.raises(TypeError, match=r"argument 'foo'; allowed are \['"):
         make(ID, foo=8)
 
 
 def test_batches_say_what_max_episode_steps_is_called():
-    with pytest.raises(TypeError, match="got 'max_episode_steps'; did you mean 'num_steps'"):
+    with pytest.raises(TypeError, match="'max_episode_steps', did you mean 'num_steps'"):
         gymnasium.make_vec(ID, num_envs=4, max_episode_steps=4)
     assert gymnasium.make(ID, max_episode_steps=4).spec.max_episode_steps == 4  # gymnasium's own wrapper
 

@@ -107,7 +107,7 @@ def test_stable_baselines_has_the_languages_too(name):
 
 
 def test_misuse():
-    with pytest.raises(TypeError, match=r"options must be of \['model', 'language',.*got 'text'"):
+    with pytest.raises(TypeError, match=r"argument 'text'; allowed are \['model', 'language',"):
         gymnasium.make(IDS[0], text="to be")
     with pytest.raises(TypeError, match="language must be a Recall, got Lexicon"):
         RecallGym(language=Lexicon())

@@ -3,48 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import torch
 from gymnasium import spaces
 from rltok_rl.envs.byte_boundary import ByteBoundaryEnv
+from rltok_rl.envs.gym_given import refuse_names
 from tensordict import TensorDictBase
 
-from rltok_rl.data import WindowSource, local_prose
-from rltok_rl.data.source import Documents
-from rltok_rl.models import UNet, preset
-
 # States have no bound that a proof would give, but normalised layers add to them one unit each. Gymnasium's checker
-# asks for finite limits, and these are not meant to be met.
+# warns of infinite limits, and these are not meant to be met.
 _LARGE = 1e6
-
-
-def build_env(
-    model: str | UNet,
-    text: Documents | WindowSource | None,
-    batch_size: tuple[int, ...],
-    *,
-    overrides: Mapping[str, Any] | None = None,
-    **options: Any,
-) -> ByteBoundaryEnv:
-    """A TorchRL environment from what a gymnasium user gives.
-
-    Args:
-        model: a preset's name (with weights that are always the same), or a U-Net.
-        text: documents to draw windows from, or a source of them; None is prose that every Python brings along.
-        batch_size: ``()`` or ``(n,)``.
-        overrides: fields of the preset to replace.
-        **options: passed on to :class:`~rltok_rl.envs.ByteBoundaryEnv`.
-    """
-    if isinstance(model, str):
-        with torch.random.fork_rng(devices=[]):  # two environments of one name are one environment
-            torch.manual_seed(0)
-            model = UNet(preset(model, **(overrides or {}))).eval()
-    elif overrides:
-        raise ValueError(f"overrides are for a model given by name, got {dict(overrides)} and a U-Net")
-    return ByteBoundaryEnv(model, local_prose() if text is None else text, batch_size=batch_size, **options)
 
 
 def observation_space(env: ByteBoundaryEnv) -> spaces.Dict:
@@ -88,4 +57,6 @@ def known_options(options: dict[str, Any] | None, *names: str) -> dict[str, Any]
     unknown = sorted(set(options or {}) - set(names))
     if unknown:
         raise ValueError(f"options may hold {list(names)}, got {unknown}")
+    if (options or {}).get("text") is not None:
+        refuse_names(options["text"])
     return dict(options or {})

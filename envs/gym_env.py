@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
-from rltok_rl.envs.gym_common import Told, build_env, known_options, observation_space
+from rltok_rl.envs.gym_common import Told, known_options, observation_space
+from rltok_rl.envs.gym_given import Model, Texts, build_env, check_options
 from tensordict import TensorDict, TensorDictBase
 
-from rltok_rl.data import WindowSource
-from rltok_rl.data.source import Documents
-from rltok_rl.models import UNet
 from rltok_rl.viz.picture import boundary_picture
 from rltok_rl.viz.terminal import boundary_text
 
@@ -55,11 +54,16 @@ class ByteBoundaryGym(gymnasium.Env):
 
     ### Arguments
     Args:
-        model: a preset's name (``"tiny"``, ``"small"``, ...), or a U-Net.
-        text: documents; None is prose that every Python brings along.
+        model: what ``UNet.from_pretrained`` takes (a folder, a run, a hub id, ``"pocket"``), which is trained; the name
+            of another preset (``"tiny"``, ``"small"``, ...) or a ``UNetConfig``, which are untrained; or a U-Net.
+        text: documents; a ``Path``, or several, whose documents are read; a source; None is prose that every Python
+            brings along.
         num_steps: decisions per episode.
-        render_mode: ``"ansi"`` for text with a ``|`` at each boundary, ``"rgb_array"`` for a picture of it.
-        **options: ``reward``, ``price``, ``observe_entropy``; ``overrides``, fields of the preset to replace.
+        render_mode: ``"ansi"`` for text with a ``|`` at each boundary, ``"rgb_array"`` for a picture of it, coloured by
+            rewards.
+        **options: ``reward``, ``price``, ``observe_entropy`` and ``target_rates`` of
+            :class:`~rltok_rl.envs.ByteBoundaryEnv`; ``short_documents`` of :class:`~rltok_rl.data.TextSource`;
+            ``overrides``, fields to replace of a preset that is given by name.
 
     ```python
     import gymnasium
@@ -71,15 +75,17 @@ class ByteBoundaryGym(gymnasium.Env):
     """
 
     metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}
+    _named: ClassVar = ("model", "text", "num_steps", "render_mode")
 
     def __init__(
         self,
-        model: str | UNet = "tiny",
-        text: Documents | WindowSource | None = None,
+        model: Model = "tiny",
+        text: Texts = None,
         num_steps: int = 256,
         render_mode: str | None = None,
         **options: Any,
     ) -> None:
+        check_options(options, *self._named)
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise ValueError(f"render_mode must be one of {self.metadata['render_modes']} or None, got {render_mode!r}")
         self.env = build_env(model, text, (), num_steps=num_steps, **options)
@@ -88,7 +94,9 @@ class ByteBoundaryGym(gymnasium.Env):
         self._names = list(self.observation_space.spaces)
         self.action_space = spaces.Discrete(2)
         self._told = Told(1)
-        self._text, self._boundaries = bytearray(), []  # type: bytearray, list[bool]
+        self._text = bytearray()
+        self._boundaries: list[bool] = []
+        self._rewards: list[float] = []
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict, dict]:
         """Start a text; ``options={"text": ...}`` says which."""
@@ -97,7 +105,7 @@ class ByteBoundaryGym(gymnasium.Env):
             self.env.set_seed(seed)
         seen = self.env.reset(**known_options(options, "text"))
         self._told.restart(np.array([True]))
-        self._text, self._boundaries = bytearray([int(seen["byte"])]), []
+        self._text, self._boundaries, self._rewards = bytearray([int(seen["byte"])]), [], []
         return self._observation(seen), self._info(seen)
 
     def step(self, action):
@@ -110,8 +118,9 @@ class ByteBoundaryGym(gymnasium.Env):
         self._boundaries.append(drawn)
         self._told.step(np.array([drawn]), after)
         self._text.append(int(after["byte"]))
+        self._rewards.append(float(after["reward"]))
         flags = (bool(after["terminated"]), bool(after["truncated"]))
-        return self._observation(after), float(after["reward"]), *flags, self._info(after)
+        return self._observation(after), self._rewards[-1], *flags, self._info(after)
 
     def render(self):
         """The text so far, with its boundaries."""
@@ -123,7 +132,20 @@ class ByteBoundaryGym(gymnasium.Env):
         boundaries = [*self._boundaries, False]  # the current byte is not decided yet
         if self.render_mode == "ansi":
             return boundary_text(bytes(self._text), boundaries, colour=False)
-        return boundary_picture(bytes(self._text), boundaries, least_characters=self.env.num_steps + 1)
+        rewards = [math.nan, *self._rewards]  # of the decision before each byte: how well that byte was predicted
+        return boundary_picture(
+            bytes(self._text), boundaries, rewards=rewards, title=self._title(), least_characters=self.env.num_steps + 1
+        )
+
+    def _title(self) -> str:
+        told, predicted = self._told, len(self._rewards)
+        if not predicted:
+            return "no byte has been predicted yet"
+        bits, early = told.bits[0] / predicted, told.early_bits[0] / predicted
+        return (
+            f"{int(told.num_tokens[0])} tokens in {predicted} bytes, return {sum(self._rewards):.2f}, "
+            f"{bits:.2f} bits per byte (early exit {early:.2f})"
+        )
 
     def _observation(self, seen: TensorDictBase) -> dict[str, Any]:
         arrays = {name: seen.get(name).numpy(force=True) for name in self._names}

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from gymnasium.vector import AutoresetMode
 from rltok_rl.envs.gym_env import ByteBoundaryGym
+from rltok_rl.envs.gym_given import Model, check_options, is_preset, read_model
 from rltok_rl.envs.gym_vector import ByteBoundaryVectorEnv
 
 from rltok_rl.data.languages import Language, Lexicon, Recall, visible_bytes
-from rltok_rl.models import UNet, preset
+from rltok_rl.models import UNet
 
 LanguageOptions = Mapping[str, Any] | Language | None
 
@@ -19,57 +20,69 @@ LanguageOptions = Mapping[str, Any] | Language | None
 _OVERRIDES: dict[str, Any] = {"window": 4}
 
 
-def make_language(kind: type[Language], given: LanguageOptions, model: str | UNet) -> Language:
+def make_language(kind: type[Language], given: LanguageOptions, model: UNet) -> Language:
     """A language of a kind whose floor sees what the model's early exit sees.
 
     Args:
         kind: the class.
         given: a language of that class, or options to make one.
-        model: a preset's name, or a U-Net.
+        model: the U-Net.
     """
     if isinstance(given, Language):
         if not isinstance(given, kind):
             raise TypeError(f"language must be a {kind.__name__}, got {type(given).__name__}")
         return given
-    config = preset(model, **_OVERRIDES) if isinstance(model, str) else model.config
+    config = model.config
     return kind(**{"window": visible_bytes(config.window, config.num_encoder_layers), **(given or {})})
+
+
+def make_model(model: Model, options: dict[str, Any]) -> UNet:
+    """The model of a language: layers of a preset that is given by name see four bytes, unless options say otherwise.
+
+    Args:
+        model: as for :class:`~rltok_rl.envs.ByteBoundaryGym`.
+        options: of the environment; ``overrides`` is taken out.
+    """
+    overrides = options.pop("overrides", None)
+    return read_model(model, {**_OVERRIDES, **(overrides or {})} if is_preset(model) else overrides)
 
 
 class _LanguageGym(ByteBoundaryGym):
     kind: type[Language]
+    _named: ClassVar = ("model", "language", "num_steps", "render_mode")
 
     def __init__(
         self,
-        model: str | UNet = "tiny",
+        model: Model = "tiny",
         language: LanguageOptions = None,
         num_steps: int = 128,
         render_mode: str | None = None,
         **options: Any,
     ) -> None:
-        self.language = make_language(self.kind, language, model)
-        super().__init__(model, self.language, num_steps, render_mode, **_with_overrides(model, options))
+        check_options(options, *self._named)
+        made = make_model(model, options)
+        self.language = make_language(self.kind, language, made)
+        super().__init__(made, self.language, num_steps, render_mode, **options)
 
 
 class _LanguageVectorEnv(ByteBoundaryVectorEnv):
     kind: type[Language]
+    _named: ClassVar = ("num_envs", "model", "language", "num_steps", "autoreset_mode")
 
     def __init__(
         self,
         num_envs: int = 1,
-        model: str | UNet = "tiny",
+        model: Model = "tiny",
         language: LanguageOptions = None,
         num_steps: int = 128,
-        autoreset_mode: AutoresetMode | str = AutoresetMode.DISABLED,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         render_mode: str | None = None,
         **options: Any,
     ) -> None:
-        self.language = make_language(self.kind, language, model)
-        more = _with_overrides(model, options)
-        super().__init__(num_envs, model, self.language, num_steps, autoreset_mode, render_mode, **more)
-
-
-def _with_overrides(model: str | UNet, options: dict[str, Any]) -> dict[str, Any]:
-    return {"overrides": _OVERRIDES, **options} if isinstance(model, str) else options
+        check_options(options, *self._named)
+        made = make_model(model, options)
+        self.language = make_language(self.kind, language, made)
+        super().__init__(num_envs, made, self.language, num_steps, autoreset_mode, render_mode, **options)
 
 
 class RecallGym(_LanguageGym):
@@ -98,7 +111,8 @@ class RecallGym(_LanguageGym):
 
     ### Arguments
     Args:
-        model: a preset's name, whose layers are made to see 4 bytes, or a U-Net.
+        model: as for :class:`ByteBoundaryGym`, a run of ``experiment=recall`` for example; the layers of a preset that
+            is given by name are made to see 4 bytes.
         language: a language, or a dict of options of :class:`~rltok_rl.data.languages.Recall`.
         num_steps: decisions per episode.
         render_mode: as for :class:`ByteBoundaryGym`.

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
-from rltok_rl.envs.gym_common import Told, build_env, known_options, observation_space
+from rltok_rl.envs.gym_common import Told, known_options, observation_space
+from rltok_rl.envs.gym_given import Model, Texts, build_env, check_options
 from tensordict import TensorDict, TensorDictBase
 
-from rltok_rl.data import WindowSource
-from rltok_rl.data.source import Documents
 from rltok_rl.functional.numbers import check_count
-from rltok_rl.models import UNet
 
 
 class ByteBoundaryVectorEnv(VectorEnv):
@@ -26,32 +24,36 @@ class ByteBoundaryVectorEnv(VectorEnv):
         model: as for :class:`ByteBoundaryGym`.
         text: as for :class:`ByteBoundaryGym`.
         num_steps: as for :class:`ByteBoundaryGym`.
-        autoreset_mode: ``DISABLED`` (ended texts are reset with ``options={"reset_mask": ...}``: the mode to prefer, no
-            transition is ever made of two texts) or ``SAME_STEP`` (they are reset at once; their last observation is
-            ``info["final_obs"]``).
+        autoreset_mode: when texts that ended start anew. ``NEXT_STEP``, gymnasium's default: in the next call of
+            ``step``, which ignores their actions and pays them 0; these transitions lie between two texts, and are not
+            to be learned from. ``SAME_STEP``: at once; their last observation is ``info["final_obs"]``. ``DISABLED``:
+            by ``reset(options={"reset_mask": ...})``; what :class:`torchrl.envs.GymWrapper` prefers.
         **options: as for :class:`ByteBoundaryGym`.
     """
 
-    metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.DISABLED}
+    metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}
+    _named: ClassVar = ("num_envs", "model", "text", "num_steps", "autoreset_mode")
 
     def __init__(
         self,
         num_envs: int = 1,
-        model: str | UNet = "tiny",
-        text: Documents | WindowSource | None = None,
+        model: Model = "tiny",
+        text: Texts = None,
         num_steps: int = 256,
-        autoreset_mode: AutoresetMode | str = AutoresetMode.DISABLED,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         render_mode: str | None = None,
         **options: Any,
     ) -> None:
+        check_options(options, *self._named)
         num_envs = check_count("num_envs", num_envs)
         if render_mode is not None:
             raise ValueError(
                 f"render_mode must be None for many texts at once, got {render_mode!r}; render a single one"
             )
+        modes = [mode.value for mode in AutoresetMode]
+        if not isinstance(autoreset_mode, AutoresetMode) and autoreset_mode not in modes:
+            raise ValueError(f"autoreset_mode must be one of {modes}, got {autoreset_mode!r}")
         self.autoreset_mode = AutoresetMode(autoreset_mode)
-        if self.autoreset_mode == AutoresetMode.NEXT_STEP:
-            raise ValueError("autoreset_mode must be Disabled or SameStep, got NextStep")
         self.metadata = {**self.metadata, "autoreset_mode": self.autoreset_mode}
         self.num_envs, self.render_mode = num_envs, render_mode
         self.env = build_env(model, text, (num_envs,), num_steps=num_steps, **options)
@@ -61,16 +63,19 @@ class ByteBoundaryVectorEnv(VectorEnv):
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._told = Told(num_envs)
-        self._first = np.ones(num_envs, dtype=bool)
+        self._first, self._over = np.ones(num_envs, dtype=bool), np.zeros(num_envs, dtype=bool)
         self._latest: TensorDictBase = TensorDict(batch_size=(num_envs,), device=self.env.device)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict, dict]:
         """Start all texts, or those of ``options={"reset_mask": bool[n]}``."""
-        if isinstance(seed, list):
-            raise TypeError("seed must be one integer: all texts come from one source of random numbers")
-        super().reset(seed=seed)
+        if seed is not None and not isinstance(seed, (int, np.integer)):
+            raise TypeError(
+                f"seed must be one integer, got {seed!r}: all texts come from one source of random numbers "
+                f"(make_vec with vectorization_mode='sync' has one per text, and takes many times as long)"
+            )
+        super().reset(seed=None if seed is None else int(seed))
         if seed is not None:
-            self.env.set_seed(seed)
+            self.env.set_seed(int(seed))
         given = known_options(options, "text", "reset_mask")
         mask = given.pop("reset_mask", None)
         rows = np.ones(self.num_envs, dtype=bool) if mask is None else np.asarray(mask, dtype=bool)
@@ -84,15 +89,20 @@ class ByteBoundaryVectorEnv(VectorEnv):
         actions = np.asarray(actions)
         if actions.shape != (self.num_envs,) or not np.isin(actions, (0, 1)).all():
             raise ValueError(f"actions must be 0 or 1, of shape [{self.num_envs}], got {actions!r}")
-        chosen = torch.as_tensor(actions.astype(np.int64), device=self.env.device)
-        given = TensorDict({"action": chosen}, (self.num_envs,), device=self.env.device)
-        after = self.env.step(given)["next"]
-        self._latest = after.exclude("reward")
-        self._told.step((actions == 1) | self._first, after)
-        self._first[:] = False
-        reward = after["reward"].reshape(-1).double().numpy(force=True)
-        terminated, truncated = (after[name].reshape(-1).numpy(force=True) for name in ("terminated", "truncated"))
+        waiting = self._waiting()
+        if waiting.all():  # all texts begin anew
+            after, reward = self._restart(waiting), np.zeros(self.num_envs)
+            over = np.zeros(self.num_envs, dtype=bool)
+            return self._observation(after), reward, over, over.copy(), self._info(after)
+        if waiting.any():
+            # All rows step together. Those that wait are given a text that nobody sees, and read it for one step.
+            self._restart(waiting, text="  ")
+        after, reward, terminated, truncated = self._decide(actions)
+        if waiting.any():
+            after = self._restart(waiting)
+            reward[waiting], terminated[waiting], truncated[waiting] = 0.0, False, False
         over = terminated | truncated
+        self._over = over.copy()  # a later reset writes into it
         observation, info = self._observation(after), self._info(after)
         if self.autoreset_mode == AutoresetMode.SAME_STEP and over.any():
             final = {
@@ -105,12 +115,34 @@ class ByteBoundaryVectorEnv(VectorEnv):
             observation, info = self._observation(seen), {**self._info(seen), **final}
         return observation, reward, terminated, truncated, info
 
+    def _waiting(self) -> np.ndarray:
+        """[n] bool, rows that ended in the last step and begin anew in this one."""
+        if self.autoreset_mode == AutoresetMode.DISABLED and self._over.any():
+            raise RuntimeError(
+                f"step was called after the end of the episode in rows {self._over.nonzero()[0].tolist()}; call "
+                f"reset(options={{'reset_mask': terminated | truncated}}) first, or make the environment with "
+                f"autoreset_mode='SameStep' or 'NextStep'"
+            )
+        return self._over.copy()
+
+    def _decide(self, actions: np.ndarray) -> tuple[TensorDictBase, np.ndarray, np.ndarray, np.ndarray]:
+        """Take the decisions of all rows: what is seen then, rewards, terminated and truncated, [n] each."""
+        chosen = torch.as_tensor(actions.astype(np.int64), device=self.env.device)
+        given = TensorDict({"action": chosen}, (self.num_envs,), device=self.env.device)
+        after = self.env.step(given)["next"]
+        self._latest = after.exclude("reward")
+        self._told.step((actions == 1) | self._first, after)
+        self._first[:] = False
+        reward = after["reward"].reshape(-1).double().numpy(force=True)
+        terminated, truncated = (after[n].reshape(-1).numpy(force=True).copy() for n in ("terminated", "truncated"))
+        return after, reward, terminated, truncated
+
     def _restart(self, rows: np.ndarray, **options: Any) -> TensorDictBase:
-        self._told.restart(rows)
-        self._first[rows] = True
         # TorchRL takes the rows that go on from the tensordict it is given, so that it must have been given one.
         mask = torch.as_tensor(rows, device=self.env.device)[:, None]
         self._latest = self.env.reset(self._latest.set("_reset", mask), **options)
+        self._told.restart(rows)
+        self._first[rows], self._over[rows] = True, False
         return self._latest
 
     def _observation(self, seen: TensorDictBase) -> dict[str, np.ndarray]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
+import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 from rltok_rl.envs.gym_common import known_options
 from rltok_rl.envs.gym_vector import ByteBoundaryVectorEnv
+from rltok_rl.envs.registration import BYTE_BOUNDARY, ENVIRONMENTS
 from stable_baselines3.common.vec_env import VecEnv
 
 
@@ -17,11 +19,20 @@ class SB3VecEnv(VecEnv):
 
     Args:
         num_envs: texts that are read at the same time.
-        **options: as for :class:`~rltok_rl.envs.ByteBoundaryVectorEnv`.
+        env_id: which of the environments: ``"rltok_rl/Recall-v0"`` and ``"rltok_rl/Lexicon-v0"`` are there too.
+        **options: as for :class:`~rltok_rl.envs.ByteBoundaryVectorEnv`, without ``autoreset_mode``, or as for
+            :class:`~rltok_rl.envs.RecallVectorEnv`.
     """
 
-    def __init__(self, num_envs: int, **options: Any) -> None:
-        self.vector = ByteBoundaryVectorEnv(num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **options)
+    def __init__(self, num_envs: int, env_id: str = BYTE_BOUNDARY, **options: Any) -> None:
+        if isinstance(num_envs, str):
+            raise TypeError(f"num_envs must be an integer, got {num_envs!r}; an id is given as env_id={num_envs!r}")
+        if env_id not in ENVIRONMENTS:
+            raise ValueError(f"env_id must be one of {[*ENVIRONMENTS]}, got {env_id!r}")
+        if "autoreset_mode" in options:
+            raise ValueError(f"autoreset_mode is SameStep for Stable-Baselines3, got {options['autoreset_mode']!r}")
+        made = gymnasium.make_vec(env_id, num_envs=num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **options)
+        self.vector = cast(ByteBoundaryVectorEnv, made.unwrapped)
         self.render_mode = None
         super().__init__(num_envs, self.vector.single_observation_space, self.vector.single_action_space)
         self._actions: np.ndarray | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 
@@ -26,6 +27,8 @@ def given_windows(texts: Documents, num_rows: int, length: int) -> Windows:
         >>> given_windows(["abc", "a longer text"], 2, 6).ends
         tensor([ True, False])
     """
+    if isinstance(texts, Path):
+        raise TypeError(f"text must be one text or one per row that starts, got {texts!r}; read_text() reads it")
     rows: Sequence[str | bytes] = [texts] * num_rows if isinstance(texts, (str, bytes)) else list(texts)
     if len(rows) != num_rows:
         raise ValueError(f"text must be one text or one per row that starts, {num_rows}, got {len(rows)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -129,7 +130,7 @@ class DocumentSource(WindowSource):
             f"documents must have at least the {length} bytes of a window, got {int(self.lengths[number])} in "
             f"document {number}{', the longest' if everyone else ''} "
             f"({len(short)} of {self.num_documents} are too short); "
-            f"short_documents='whole' draws them as they are, and drops nothing"
+            f"short_documents='whole' (of the source, or of gymnasium.make) draws them as they are, and drops nothing"
         )
 
 
@@ -153,6 +154,8 @@ class TextSource(DocumentSource):
     def __init__(self, documents: Documents, *, short_documents: Short = "error") -> None:
         if isinstance(documents, (str, bytes)):
             documents = [documents]
+        if isinstance(documents, Path):
+            raise TypeError(f"documents must be texts, got {documents!r}; read_documents(path) reads files and folders")
         texts = [text_to_bytes(document) for document in documents]
         lengths = torch.tensor([len(text) for text in texts], dtype=torch.int64)
         super().__init__(lengths.cumsum(0) - lengths, lengths, short_documents=short_documents)

@@ -73,10 +73,45 @@ def test_options_reach_the_language():
     assert RecallGym(overrides={"window": 6}, language={"window": 6}).env.model.config.window == 6
 
 
+def test_overrides_come_on_top_of_the_layers_that_see_four_bytes():
+    env = RecallGym(overrides={"width": 32})
+    assert (env.env.model.config.width, env.env.model.config.window, env.language.window) == (32, 4, 4)
+
+
+def test_a_folder_is_a_trained_model_whose_language_it_sees(tmp_path):
+    trained = UNet(preset("tiny", window=3, width=32))
+    trained.save_pretrained(tmp_path / "run")
+    env = RecallVectorEnv(2, model=tmp_path / "run", num_steps=8)
+    assert env.language.window == 3
+    assert all(torch.equal(*pair) for pair in zip(env.env.model.parameters(), trained.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_stable_baselines_has_the_languages_too(name):
+    from rltok_rl.envs import SB3VecEnv
+
+    env, single = SB3VecEnv(2, env_id=name, num_steps=6), gymnasium.make_vec(name, num_envs=2, num_steps=6)
+    env.seed(3)
+    observation = env.reset()
+    assert type(env.vector) is type(single.unwrapped)
+    assert observation["byte"].tolist() == single.reset(seed=3)[0]["byte"].tolist()
+    for _ in range(6):
+        done, infos = env.step(np.array([1, 0]))[2:]
+    assert done.all() and [info["num_tokens"] for info in infos] == [6, 1]
+    with pytest.raises(TypeError, match="num_envs must be an integer, .* given as env_id='rltok_rl/Recall-v0'"):
+        SB3VecEnv("rltok_rl/Recall-v0")
+    with pytest.raises(ValueError, match="env_id must be one of .*'rltok_rl/Recall-v0'.*, got 'CartPole-v1'"):
+        SB3VecEnv(2, env_id="CartPole-v1")
+    with pytest.raises(ValueError, match="autoreset_mode is SameStep for Stable-Baselines3, got 'NextStep'"):
+        SB3VecEnv(2, autoreset_mode="NextStep")
+
+
 def test_misuse():
+    with pytest.raises(TypeError, match=r"argument 'text'; allowed are \['model', 'language',"):
+        gymnasium.make(IDS[0], text="to be")
     with pytest.raises(TypeError, match="language must be a Recall, got Lexicon"):
         RecallGym(language=Lexicon())
-    with pytest.raises(ValueError, match="overrides are for a model given by name, got {'window': 6} and a U-Net"):
+    with pytest.raises(ValueError, match="overrides are for an untrained preset .*, got {'window': 6} and a UNet"):
         RecallGym(model=UNet(preset("tiny")), overrides={"window": 6})
     with pytest.raises(TypeError, match="unexpected keyword argument 'valeus'"):
         RecallGym(language={"valeus": "01"})

@@ -21,8 +21,9 @@ def results(run: RunFolder) -> str:
     loss, early = look.get("held_out_bits_per_byte"), look.get("held_out_early_bits_per_byte")
     rate = look.get("held_out_rate")
     rows = list(figures_of(run).items())
-    if look.get("held_out_standard_error") is not None:
-        rows[0] = (rows[0][0], f"{rows[0][1]} over batches")
+    if (error := look.get("held_out_standard_error")) is not None:
+        sure = f"± {error:.3f}"
+        rows[0] = (rows[0][0], rows[0][1].replace(sure, f"{sure} over batches"))
     rows.insert(2, ("bits per byte, training", digits(run.last("bits_per_byte"))))
     if loss is not None and early is not None:
         rows.insert(2, ("what tokens are worth (early exit less whole model)", f"{early - loss:.3f}"))

@@ -69,7 +69,8 @@ def write_comparison(folders: list[Path], out: Path, *, formats: Sequence[str] =
     parts += _figures(by_name, together, out, formats, one_text=len(texts) == 1)
     if seeds:
         apart_too = [Group(name_of[id(run)], (run,)) for group in groups for run in group.runs]
-        parts.append("## Each run\n\n" + _table(apart_too, differing, options_of, seeds=False, bold=False))
+        parts.append("## Each run\n\nErrors are over batches of held-out windows.")
+        parts.append(_table(apart_too, differing, options_of, seeds=False, bold=False))
     page = out / "report.md"
     page.write_text("\n\n".join(parts) + "\n")
     write_loss_curves(by_name, out / FILE)

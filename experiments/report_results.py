@@ -21,6 +21,9 @@ def results(run: RunFolder) -> str:
     loss, early = look.get("held_out_bits_per_byte"), look.get("held_out_early_bits_per_byte")
     rate = look.get("held_out_rate")
     rows = list(figures_of(run).items())
+    if (error := look.get("held_out_standard_error")) is not None:
+        sure = f"± {error:.3f}"
+        rows[0] = (rows[0][0], rows[0][1].replace(sure, f"{sure} over batches"))
     rows.insert(2, ("bits per byte, training", digits(run.last("bits_per_byte"))))
     if loss is not None and early is not None:
         rows.insert(2, ("what tokens are worth (early exit less whole model)", f"{early - loss:.3f}"))
@@ -44,8 +47,8 @@ def _how_to_take_them(run: RunFolder) -> list[str]:
     if run.looks and run.looks[-1].get("held_out_standard_error") is not None:
         batches = run.option("snapshots.batches")
         found.append(
-            f"± is the standard error over {batches} batches of windows of one held-out text: how well that text was "
-            "measured. Other documents differ by more: `rltok eval` has the error over documents."
+            f"± is the standard error over {batches} batches of windows of the same held-out text: how well that was "
+            "measured. The error over documents, which `rltok eval` tells, is as a rule larger."
         )
     if tokens_do_not_help([values_of(run)]):
         found.append(NO_HELP)
@@ -54,7 +57,7 @@ def _how_to_take_them(run: RunFolder) -> list[str]:
         if abs(held - trained) > _APART:
             found.append(
                 f"The weights that the run began with gave {held:.3f} bits per byte on held-out text and {trained:.3f} "
-                "on the first batch of training: so far apart were the texts before anything was learned."
+                "on the first batch of training: so far apart were they before anything was learned."
             )
     return found
 

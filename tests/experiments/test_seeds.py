@@ -182,7 +182,7 @@ def test_tokens_that_do_not_help_are_told(made, tmp_path):
 def test_a_report_says_what_its_error_is_over_and_where_the_run_began(made):
     found = report.results(read_run(made("mine", loss=2.0)))
     rows = dict(row.strip("| ").split(" | ") for row in found.splitlines() if row.startswith("| "))
-    assert rows["bits per byte, held out"] == "2.000 ± 0.010"
+    assert rows["bits per byte, held out"] == "2.000 ± 0.010 over batches"
     assert rows["bits per byte, held out, before the first update"] == "8.000"
     assert rows["advantage spread, nats"] == "0.200"
     assert re.search(r"± is the standard error over \d+ batches of windows", found) and "`rltok eval`" in found

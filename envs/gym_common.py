@@ -57,6 +57,6 @@ def known_options(options: dict[str, Any] | None, *names: str) -> dict[str, Any]
     unknown = sorted(set(options or {}) - set(names))
     if unknown:
         raise ValueError(f"options may hold {list(names)}, got {unknown}")
-    if (options or {}).get("text") is not None:
-        refuse_names(options["text"])
-    return dict(options or {})
+    given = dict(options or {})
+    refuse_names(given.get("text"))
+    return given

@@ -145,9 +145,10 @@ def read_texts(text: Documents | Path | Sequence[str | bytes | Path]) -> Documen
     refuse_names(text)
     if isinstance(text, (str, bytes)):
         return text
-    given = [text] if isinstance(text, Path) else list(text)
-    if not any(isinstance(one, Path) for one in given):
-        return given
+    given: list[str | bytes | Path] = [text] if isinstance(text, Path) else list(text)
+    texts = [one for one in given if not isinstance(one, Path)]
+    if len(texts) == len(given):
+        return texts
     kept = LengthFilter(_read(given), min_bytes=2, max_bytes=None)
     documents = list(kept)
     if kept.report.dropped:

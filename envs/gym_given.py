@@ -197,7 +197,8 @@ def check_options(options: Mapping[str, Any], *named: str) -> None:
         >>> check_options({"max_episode_steps": 4}, "num_steps")
         Traceback (most recent call last):
         TypeError: got an unexpected keyword argument 'max_episode_steps', did you mean 'num_steps'? Allowed are
-        ['num_steps', 'reward', 'price', 'observe_entropy', 'target_rates', 'seed', 'overrides', 'short_documents']
+        ['num_steps', 'reward', 'price', 'observe_entropy', 'target_rates', 'layout', 'likelihood_chunk', 'seed',
+        'overrides', 'short_documents']
     """
     allowed = [*named, *OPTIONS]
     for name in options:

@@ -34,12 +34,23 @@ PACKAGES = (
 )
 """Packages in the order of the reference. A name that several of them export has its entry with the first."""
 ALSO = (
+    "rltok_rl.models.flop_meter",
+    "rltok_rl.models.flops",
     "rltok_rl.models.generation",
     "rltok_rl.models.packing",
     "rltok_rl.objectives.segmented",
     "rltok_rl.objectives.view",
+    "rltok_rl.training.distributed",
     "rltok_rl.training.loggers",
     "rltok_rl.training.snapshots",
+    "rltok_rl.training.traffic",
+    "rltok_rl.evaluation.choices",
+    "rltok_rl.evaluation.continuations",
+    "rltok_rl.evaluation.detail",
+    "rltok_rl.evaluation.harness",
+    "rltok_rl.diagnostics.waits",
+    "rltok_rl.viz.comparison",
+    "rltok_rl.viz.marked_text",
 )
 """Modules that pages send readers to, though their packages export none of their names."""
 

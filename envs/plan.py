@@ -37,7 +37,7 @@ class Plan:
     start: Tensor  # [n] step of the rollout at which it begins
     num_steps: int  # T
     num_groups: int  # how often the model is run at most
-    aligned: bool  # whether each row of the rollout is one text
+    aligned: bool  # whether each row of the rollout is one text, and texts are in the order of rows
     target_rate: Tensor | None = None  # [n] where the model is told the rate of each text
 
     @property
@@ -64,7 +64,9 @@ class Plan:
         if self.target_rate is not None:
             picked["target_rate"] = self.target_rate[texts]
         longest = int(picked["steps"].max())
-        aligned = bool((picked["start"] == 0).all())
+        # Groups are in the order of lengths, which need not be that of rows.
+        in_order = torch.equal(picked["row"], torch.arange(len(texts)))
+        aligned = in_order and bool((picked["start"] == 0).all())
         return replace(self, byte_ids=self.byte_ids[texts, : longest + 1], num_groups=1, aligned=aligned, **picked)
 
     def to(self, device: torch.device) -> Plan:

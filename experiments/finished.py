@@ -13,6 +13,7 @@ from rltok_rl.experiments.segmenting import keep_segmenter
 
 from rltok_rl.models import UNet
 from rltok_rl.training import Trainer
+from rltok_rl.training.files import replace_text
 from rltok_rl.training.lines import read_lines
 from rltok_rl.training.snapshots import sample_parts
 from rltok_rl.viz import boundary_text
@@ -42,7 +43,7 @@ def left_as_it_is(config: TrainConfig, trainer: Trainer, model: UNet) -> dict[st
         keep_segmenter(config, trainer, out / "model")
     if "sample.txt" in missing:
         text, boundaries, _ = sample_parts(looks[-1])
-        (out / "sample.txt").write_text(boundary_text(text, boundaries, colour=False) + "\n")
+        replace_text(out / "sample.txt", boundary_text(text, boundaries, colour=False) + "\n")
     if "report.md" in missing:
         write_report(out)
     wrote = f"wrote {', '.join(missing)}, which it lacked" if missing else "nothing to do"

@@ -18,8 +18,8 @@ FREE = (
     "resume",
     "checkpoint_every",
     "logger.",
-    # How fast the same figures are made. To the last bit they are the same where these are, too.
-    "compute.device",
+    # How fast the same figures are made, and in which memory. To the last bit they are the same where these are, too;
+    # `padded_flops` then adds up what was laid out in several ways.
     "compute.strategy",
     "compute.compile",
     "compute.threads",
@@ -56,7 +56,9 @@ def check_same_run(config: TrainConfig, path: Path) -> None:
 def _options(config: Any) -> dict[str, Any]:
     held = OmegaConf.to_container(config)
     assert isinstance(held, dict)
-    return flat(held)  # type: ignore[arg-type]
+    options = flat(held)  # type: ignore[arg-type]
+    # Another device of a kind will do. One of another kind has random numbers of its own.
+    return {**options, "compute.device": str(options["compute.device"]).split(":")[0]}
 
 
 def check_same_texts(config: TrainConfig, state: dict[str, Any], texts: Texts) -> None:

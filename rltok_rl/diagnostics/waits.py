@@ -181,7 +181,7 @@ class _Pretending(TorchDispatchMode):
             self._note(name)
         elif name in _MASKED and any(isinstance(x, Tensor) and x.dtype in (torch.bool, torch.uint8) for x in args[1]):
             if name != "index" and args[2].numel() == 1 and not any(args[3:]):
-                return  # one value for all is filled in without counting
+                return  # a number is filled in uncounted; a tensor of one element is not, and looks the same
             self._note(f"{name} with a mask")
         elif name == "_to_copy":
             source = isinstance(args[0], PretendedTensor)

@@ -45,11 +45,13 @@ class Pending:
         """Note the figures of an optimizer step.
 
         Args:
-            figures: tensors without dimension, of one device.
+            figures: tensors of one element each.
         """
         self.names.append(list(figures))
         # Float64 holds what is narrower as it is, so that nothing is lost on the way.
-        self.values.append(torch.stack([value.detach().double() for value in figures.values()]))
+        wide = [value.detach().double().reshape(()) for value in figures.values()]
+        device = next((value.device for value in wide if value.device.type != "cpu"), torch.device("cpu"))
+        self.values.append(torch.stack([value.to(device, non_blocking=True) for value in wide]))
 
 
 def fetch(pending: Sequence[Pending], processes: Processes) -> list[list[dict[str, float]]]:
@@ -73,6 +75,8 @@ def broken(figures: Mapping[str, Tensor], before: Tensor | None) -> Tensor:
         figures: of the step.
         before: what this said of the step before; None of the first.
     """
-    watched = torch.stack([figures[name].detach().float() for name in ("loss", "grad_norm") if name in figures])
+    watched = torch.stack(
+        [figures[name].detach().float().reshape(()) for name in ("loss", "grad_norm") if name in figures]
+    )
     wrong = (~watched.isfinite()).any().float()
     return wrong if before is None else torch.maximum(before, wrong)

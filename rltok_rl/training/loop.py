@@ -17,7 +17,7 @@ from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.models.packing import Layout, Packing, as_packing
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives import BoundaryClipPPOLoss, JointLoss
-from rltok_rl.training.alarms import Alarms
+from rltok_rl.training.alarms import Alarms, TrainingFailed
 from rltok_rl.training.averaging import EarlyAverages
 from rltok_rl.training.distributed import Processes
 from rltok_rl.training.figures import Pending, Told, broken, fetch
@@ -86,6 +86,7 @@ class Trainer:
         self._costs = Costs.of(model, loss, self.segmenter)
         prepare_model(model, strategy, self.processes)
         self.model, self.env, self.loss, self.options = model, env, loss, options
+        loss.to(model.embedding.weight.device)  # what a loss remembers, and its own parameters
         self.policy = LearnedBoundaryActor(model)
         self.actor = self.policy if actor is None else actor
         self.warm_actor = RandomActor(model.config.target_rate)
@@ -108,6 +109,7 @@ class Trainer:
         self._pending: list[Pending] = []
         self._to_tell: list[Told] = []
         self._broken: Tensor | None = None  # 1 once a loss or a gradient was no number
+        self._failed: TrainingFailed | None = None  # since then weights stay as they are, which nobody should miss
 
     @property
     def bytes_per_update(self) -> int:
@@ -147,6 +149,8 @@ class Trainer:
 
     def advance(self) -> None:
         """One update, whose figures stay where they were computed until :meth:`tell` asks for them."""
+        if self._failed is not None:
+            raise self._failed
         options = self.options
         scale = cosine_schedule(
             self.scheduled_bytes + self.bytes_per_update,  # the first update already learns
@@ -203,12 +207,14 @@ class Trainer:
 
     def _take_in(self) -> None:
         """Fetch what is pending; FLOPs and alarms follow, update by update."""
+        if self._failed is not None:  # the state is that of updates which were not made
+            raise self._failed
         pending, self._pending = self._pending, []
         for made, steps in zip(pending, fetch(pending, self.processes), strict=True):
-            figures, warnings = steps[0], self.alarms.check(steps[0], made.update)
+            figures, warnings = steps[0], self._look(steps[0], made.update)
             for again in steps[1:]:  # alarms count a batch once
                 watched: dict[str, float] = {name: again[name] for name in ("loss", "grad_norm") if name in again}
-                warnings += self.alarms.check(watched, made.update)
+                warnings += self._look(watched, made.update)
                 figures |= {name: again[name] for name in _MOVED if name in again}
             figures["lr"] = made.lr
             rate, padded = figures.pop("tokens"), figures["padded_rate"]  # the policy's rate leaves forced ones out
@@ -221,6 +227,14 @@ class Trainer:
             figures |= {"flops": self.flops_done, "padded_flops": self.padded_flops_done}
             self.told = Told(made.update, made.bytes_done, figures, warnings)
             self._to_tell.append(self.told)
+
+    def _look(self, figures: dict[str, float], update: int) -> list[str]:
+        """What the alarms say; a training that failed has failed for good."""
+        try:
+            return self.alarms.check(figures, update)
+        except TrainingFailed as error:
+            self._failed = error
+            raise
 
     @property
     def warnings(self) -> list[str]:
@@ -269,7 +283,8 @@ class Trainer:
 
         Args:
             after_update: called with the figures of every update, in their order: after each, or, with the option
-                ``figures_every``, of several at a time. ``trainer.told`` says which update it is.
+                ``figures_every``, of several at a time. ``trainer.told`` says which update it is; where it returns
+                True, updates that are done by then stay done.
             tell_when: asked after every update whether to tell at once, because something else is due; the same in all
                 processes.
         """
@@ -278,7 +293,12 @@ class Trainer:
             self.segmenter.train()
         every = 1 if self.options.total_flops is not None else self.options.figures_every
         while not self.done:
-            self.advance()
+            try:
+                self.advance()
+            except Exception:
+                if self.processes.group is None and self._failed is None:  # others would wait for an answer
+                    self._tell_to(after_update)  # what led there is not lost
+                raise
             due = self.updates % every == 0 or self.done or (tell_when is not None and tell_when())
             if due and self._tell_to(after_update):
                 return
@@ -327,7 +347,7 @@ class Trainer:
         self.generator.set_state(as_state(state["boundaries"]))
         set_random_states(state["random"], self.model.embedding.weight.device)
         self.alarms.load_state_dict(state["alarms"])
-        self._pending, self._to_tell, self._broken, self.told = [], [], None, None
+        self._pending, self._to_tell, self._broken, self.told, self._failed = [], [], None, None, None
         self.updates, self.bytes_done = int(state["updates"]), int(state["bytes_done"])
         self.flops_done = float(state["flops_done"])
         beside = state.get("flops_beside", {})  # not in checkpoints of older versions

@@ -47,7 +47,9 @@ class StopRequest:
         self._restore()  # the next one does what it always does
         if self._say:
             # Past the buffers of Python, which the signal may have found half written.
-            os.write(2, f"\n{self.name}: stopping when this update is done and saved; again ends at once\n".encode())
+            os.write(
+                2, f"\n{self.name}: stopping when what is under way is done and saved; again ends at once\n".encode()
+            )
 
     def _restore(self) -> None:
         while self._before:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
 from hydra.errors import ConfigCompositionException
+from omegaconf import MissingMandatoryValue
 from rltok_rl.agents import RandomActor, UniformActor, WhitespaceActor
 from rltok_rl.experiments import train
 from rltok_rl.experiments.build import BASELINES, make_advantages, make_trainer
@@ -21,6 +23,7 @@ from rltok_rl.objectives import BoundaryClipPPOLoss, LocalFlips
 from rltok_rl.training import LoopOptions
 
 from ..forked import run_forked
+from ..layout import ROOT
 from .configured import QUICK, composed, configured
 
 FILES = sorted(p.relative_to(CONF).with_suffix("").as_posix() for p in CONF.rglob("*/*.yaml"))
@@ -444,3 +447,27 @@ def test_keys_that_do_not_exist_are_refused_with_the_nearest():
 def test_the_command_says_what_is_wrong_in_one_line(options, message, tmp_path):
     done = run_forked("rltok_rl.experiments.train", *options, cwd=tmp_path)
     assert done.returncode == 1 and done.stderr.strip() == f"rltok train: {message}"
+
+
+def commands_of(page: str) -> list[str]:
+    """Trainings that a page says to type, in tables and lines of their own."""
+    text = (ROOT / page).read_text().replace("\\\n", " ")
+    found = re.findall(r"`rltok train ([^`\n]+)`", text) + re.findall(r"^    rltok train ([^#\n]+)", text, flags=re.M)
+    return [one.strip() for one in found if "..." not in one and "[^" not in one]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/claims.md", "docs/training.md", "docs/tutorials/data.md"])
+def test_commands_on_pages_can_be_typed(page):
+    """Composed and checked, not trained; of a grid its first run."""
+    commands = commands_of(page)
+    assert len(commands) >= 1
+    for command in commands:
+        given = [one for one in shlex.split(command) if not one.startswith(("-", "hydra"))]
+        if "--multirun" in command:
+            given = [one if "[" in one else one.split(",")[0] for one in given]
+        check_overrides(given)
+        check_policy(given)
+        try:
+            configured(*given)
+        except MissingMandatoryValue as missing:
+            raise AssertionError(f"{page}: `rltok train {command}` lacks {missing.full_key}") from None

@@ -6,6 +6,7 @@ import csv
 import json
 import random
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from omegaconf import OmegaConf
 from rltok_rl.experiments import build, soak, train
 from rltok_rl.experiments.build import make_trainer
 from rltok_rl.experiments.config import TrainConfig
+from rltok_rl.experiments.resuming import check_same_run
 from safetensors import SafetensorError
 
 from rltok_rl.data import local_prose
@@ -165,7 +167,7 @@ def test_asked_to_stop_it_saves_and_goes_on_later(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(MetricsTable, "add", add_and_stop)
     assert train.run(config, "") == {"updates": 5, "bytes": 5 * 128, "stopped": signal.SIGTERM}
     said = capfd.readouterr().err
-    assert "SIGTERM: stopping when this update is done and saved; again ends at once" in said
+    assert "SIGTERM: stopping when what is under way is done and saved; again ends at once" in said
     assert UNet.from_pretrained(tmp_path / "run").config.width == 64  # the model so far can be looked at
     monkeypatch.setattr(MetricsTable, "add", add)
     assert train.run(config, "")["updates"] == 10
@@ -235,9 +237,40 @@ def test_another_configuration_is_not_resumed(tmp_path):
     ]:
         with pytest.raises(ValueError, match=f"is of a run with another configuration .{said}"):
             train.run(configured(*QUICK, f"out={tmp_path}/run", "resume=true", option), "")
-    faster = ["compute.threads=2", "compute.compile=false", "compute.device=cpu"]
-    assert train.run(configured(*QUICK, f"out={tmp_path}/run", "resume=true", *faster), "")["updates"] == 4
     assert metrics(tmp_path / "run") == before
+    other = configured(*QUICK, f"out={tmp_path}/run", "resume=true")
+    other.compute.device = "cuda:1"
+    with pytest.raises(ValueError, match="compute.device: 'cpu' there, 'cuda' here"):
+        check_same_run(other, tmp_path / "run" / "config.yaml")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["compute.recompute=layers", "compute.threads=2"],
+        ["compute.likelihood_chunk=7"],
+        ["compute.tokens=packed"],
+        ["compute.tokens=packed", "compute.token_room=3.0"],
+    ],
+    ids="/".join,
+)
+def test_a_run_goes_on_with_other_options_of_speed_and_memory(tmp_path, options):
+    threads = torch.get_num_threads()
+    whole, config = (
+        configured(*LONGER, f"out={tmp_path}/whole"),
+        configured(*LONGER[:-2], *LONGER[-1:], *options, f"out={tmp_path}/run"),
+    )
+    train.run(whole, "")
+    shutil.copytree(tmp_path / "whole", tmp_path / "run", ignore=lambda *_: ["summary.json", "report.md", "model"])
+    newest = max((tmp_path / "run" / "checkpoints").glob("update-*"))
+    shutil.rmtree(newest)  # as one that was killed after the checkpoint before
+    try:
+        assert train.run(config, "")["updates"] == 10
+    finally:
+        torch.set_num_threads(threads)
+    for name in ("loss", "bits_per_byte", "rate", "grad_norm"):
+        mine, other = ([row[name] for row in table(tmp_path / run)] for run in ("run", "whole"))
+        assert [float(x) for x in mine] == pytest.approx([float(x) for x in other], rel=1e-3, abs=1e-5)
 
 
 def test_a_folder_that_holds_a_run_says_how_that_one_stands(tmp_path):

@@ -64,6 +64,9 @@ def test_a_gradient_that_is_no_number_ends_the_training_where_it_was(every):
     with pytest.raises(TrainingFailed, match="grad_norm is nan at update 3"):
         trainer.run(told.append)
     assert len(told) == 2 and trainer.updates == (4 if every > 1 else 3)
+    for going_on in (trainer.advance, trainer.tell, trainer.state_dict):  # a state would be one of updates not made
+        with pytest.raises(TrainingFailed, match="grad_norm is nan at update 3"):
+            going_on()
     for p, q in zip(trainer.model.parameters(), reference.model.parameters(), strict=True):
         assert torch.equal(p, q)
     for p, q in zip(
@@ -72,6 +75,22 @@ def test_a_gradient_that_is_no_number_ends_the_training_where_it_was(every):
         strict=True,
     ):
         assert all(torch.equal(p[name], q[name]) for name in q)
+
+
+def test_what_led_to_an_error_is_told(monkeypatch):
+    trainer, told = make(updates=8, figures_every=4), []
+    drawn, rollout = [], trainer.env.parallel_rollout
+
+    def third_fails(*given, **options):
+        drawn.append(1)
+        if len(drawn) == 3:
+            raise ValueError("no room")
+        return rollout(*given, **options)
+
+    monkeypatch.setattr(trainer.env, "parallel_rollout", third_fails)
+    with pytest.raises(ValueError, match="no room"):
+        trainer.run(told.append)
+    assert len(told) == 2
 
 
 def test_a_run_leaves_the_same_folder_and_loses_nothing_when_it_is_killed(tmp_path, monkeypatch):

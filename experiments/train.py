@@ -105,7 +105,7 @@ def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts) ->
     if not trainer.done:
         asked = stop.name or "another process was asked to stop"
         print(f"\n{asked}: saved after update {trainer.updates}; go on with resume=true", file=sys.stderr)
-        return {**reached, "stopped": stop.signal or signal.SIGTERM}
+        return dict(reached, stopped=stop.signal or signal.SIGTERM)
     print("trained; looking at held-out text, drawing figures", file=sys.stderr)
     look = recorder.last_look(model)
     summary = {

@@ -48,7 +48,6 @@ ALSO = (
     "rltok_rl.evaluation.continuations",
     "rltok_rl.evaluation.detail",
     "rltok_rl.evaluation.harness",
-    "rltok_rl.diagnostics.waits",
     "rltok_rl.viz.comparison",
     "rltok_rl.viz.marked_text",
 )

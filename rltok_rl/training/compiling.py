@@ -10,8 +10,9 @@ def compile_layers(model: UNet, *, backend: str = "inductor") -> None:
     """Compile what stands around attention in every layer; names of parameters, and so checkpoints, stay what they are.
 
     Three programs serve all layers, for any number of positions: what stands before attention, and what stands after it
-    in byte layers and in token layers, whose MLPs differ in size. Where scores are capped there are two more, for
-    windows of bytes and for tokens. They are made when they are first called; passes without gradients have their own.
+    in byte layers and in token layers, whose MLPs differ in size. Where scores are capped there are three more, for
+    windows of bytes, padded and packed tokens. They are made when they are first called; passes without gradients have
+    their own.
 
     Args:
         model: the U-Net.

@@ -136,8 +136,7 @@ def test_generate_shows_the_boundaries_that_it_drew(model, folder, how, capsys):
     prompt = b"To be, or not to be"
     options = ["--model", folder, "--bytes", "40", "--top-p", "0.9", "--show-boundaries"]
     assert generate.main([prompt.decode(), *options, *how]) == 0
-    mode = "greedy" if how else "sample"
-    steps = list(stream(model, prompt, max_bytes=40, top_p=0.9, boundaries=mode, generator=seeded()))
+    steps = list(stream(model, prompt, max_bytes=40, top_p=0.9, greedy=bool(how), generator=seeded()))
     given = model(torch.tensor(list(prompt))[None], greedy=bool(how), generator=None if how else seeded()).boundaries
     content = prompt + bytes(int(s.byte_ids) for s in steps)
     marks = given[0].tolist() + [bool(s.boundaries) for s in steps]

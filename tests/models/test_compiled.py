@@ -53,7 +53,7 @@ def step(model: UNet, number: int, layout: str) -> torch.Tensor:
     return out.final_logits.detach()
 
 
-@pytest.mark.parametrize(("cap", "expected"), [(None, 3), (50.0, 5)])
+@pytest.mark.parametrize(("cap", "expected"), [(None, 3), (50.0, 6)])
 def test_few_programs_serve_all_lengths_and_layouts(cap, expected):
     """None is made after the first two updates; results are those of layers that are not compiled."""
     model, compiled = twins(cap)

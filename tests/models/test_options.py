@@ -361,7 +361,7 @@ def test_bytes_read_as_many_tokens_as_they_are_told(build, text):
     """Without layers below and above, only the tokens read reach a byte: those of the last k boundaries."""
     model = build(upsampling="attention", tokens_read=3, num_encoder_layers=0, num_decoder_layers=0)
     monkey = model.token_layers
-    monkey.forward = lambda x, *given: x  # tokens as they come in
+    monkey.forward = lambda x, *given, **options: x  # tokens as they come in
     byte_ids, boundaries = text(1, 30), random_boundaries(1, 30)
     boundaries[:, 26:] = False
     last = boundaries[0].nonzero().flatten()[-3:].tolist()
@@ -388,7 +388,7 @@ def test_attention_costs_what_the_bytes_cost(build, text):
     counts = []
     for length in (400, 800):
         model = build(pooling="attention", upsampling="attention", num_encoder_layers=0, num_decoder_layers=0)
-        model.token_layers.forward = lambda x, *given: x  # whose attention is not linear
+        model.token_layers.forward = lambda x, *given, **options: x  # whose attention is not linear
         with Count() as count:
             model(text(1, length), random_boundaries(1, length))
         counts.append(count.elements)

@@ -177,7 +177,7 @@ def test_long_texts_are_segmented_at_a_rate(told, text):
 def test_texts_are_written_at_the_rate_of_their_row(told):
     """Greedy bytes: rows of two rates write what each writes alone."""
     model = told()
-    how = {"max_bytes": 30, "temperature": 0.0, "boundaries": "greedy"}
+    how = {"max_bytes": 30, "temperature": 0.0, "greedy": True}
     together = generate(model, ["once upon", "once upon"], target_rate=torch.tensor([0.05, 0.9]), **how)
     for row, rate in enumerate((0.05, 0.9)):
         alone = generate(model, "once upon", target_rate=rate, **how)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.experiments.build import make_trainer
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rltok_rl.functional.likelihood import byte_log_prob, byte_log_prob_in_parts
@@ -105,27 +105,17 @@ def test_a_cache_is_written_once():
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # the compiler looks at it
-def test_compiled_layers_run_again_too(monkeypatch):
-    compiled = []
-    monkeypatch.setattr(nn.Module, "compile", lambda self, **given: compiled.append(self))
+def test_compiled_layers_run_again_too():
     trainer, _ = make_trainer(configured(*QUICK, "model=tiny", "compute.recompute=layers", "compute.compile=true"))
-    assert compiled and trainer.model.encoder.recompute and trainer.model.token_layers.recompute
-    monkeypatch.undo()
+    assert trainer.model.encoder[0].backend == "inductor"
+    assert trainer.model.encoder.recompute and trainer.model.token_layers.recompute
     torch.manual_seed(0)
     model = UNet(preset("tiny", width=16))
     kept = gradients(model)
-    compile_layers_eagerly(model)
+    compile_layers(model, backend="eager")  # without code being generated: what matters is that calls are caught
     recompute_layers(model)
     for one, other in zip(kept, gradients(model), strict=True):
         assert one is None or torch.equal(one, other)
-
-
-def compile_layers_eagerly(model: UNet) -> None:
-    """As :func:`compile_layers`, without code being generated: what matters is that calls are caught."""
-    compiled = nn.Module.compile
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(nn.Module, "compile", lambda self, **given: compiled(self, backend="eager", **given))
-        compile_layers(model)
 
 
 def test_what_is_not_known_is_refused():

@@ -9,6 +9,8 @@ import torch
 
 from rltok_rl.functional.rate import RATE_CONTROLS, hinge_loss, logit_pressure, ratio_loss, straight_through
 
+from ..layout import ONE_GRAPH
+
 every = pytest.mark.parametrize("name", list(RATE_CONTROLS))
 
 
@@ -69,6 +71,7 @@ def test_large_logits_are_numbers(name):
         assert slope(name, logits, boundaries, 0.2).isfinite().all()
 
 
+@ONE_GRAPH
 @every
 def test_compiles_in_one_graph(name):
     logits, boundaries = at_rate(0.5, shape=(4, 50))

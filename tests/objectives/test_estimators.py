@@ -22,6 +22,7 @@ from rltok_rl.objectives import (
     make_estimator,
 )
 
+from ..layout import ONE_GRAPH
 from .conftest import make_rollout
 
 SHAPE = (4, 12)
@@ -150,6 +151,7 @@ def test_gradients_reach_rewards_on_request_alone(name):
         assert make(name, differentiable=differentiable)(td)["advantage"].requires_grad is differentiable
 
 
+@ONE_GRAPH
 @pytest.mark.parametrize("name", [n for n in ESTIMATORS if n not in ("control_variate", "vtrace_return")])
 def test_compiles_in_one_graph(name):
     td = draw_rollout().select(("next", "reward"), ("next", "done"), "state_value", ("next", "state_value"))

@@ -21,6 +21,7 @@ from rltok_rl.objectives import (
     ZeroCritic,
 )
 
+from ..layout import ONE_GRAPH
 from .conftest import TEXT, make_model, make_rollout
 
 LOSSES = {
@@ -197,6 +198,7 @@ def test_unknown_keys_are_refused(name, model):
         LOSSES[name](model).set_keys(not_a_key="x")
 
 
+@ONE_GRAPH
 @every
 def test_compiles_in_one_graph(name, model, rollout):
     given = rollout.detach()

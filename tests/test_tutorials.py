@@ -21,6 +21,8 @@ import pytest
 import torch
 from rltok_rl.experiments.config import OptimConfig, TrainConfig
 
+from rltok_rl.training import loggers
+
 from .brief import shorten
 from .forked import run_forked
 from .layout import ROOT
@@ -48,6 +50,7 @@ KINDS = ("python", "sh", "output")
 def test_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(loggers, "_MAKERS", dict(loggers._MAKERS))  # what a page registers is the page's
     torch.manual_seed(0)
     before, space, said, spoken = set(sys.modules), {"__name__": page.stem}, "", 0
     blocks = re.findall(r"^```(\w+)\n(.*?)^```", page.read_text(), flags=re.S | re.M)

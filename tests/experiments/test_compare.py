@@ -200,9 +200,18 @@ def test_killed_without_warning_a_comparison_leaves_no_process_behind(tmp_path):
     finally:
         parent.kill()
         parent.join()
-    wait(lambda: not Path(f"/proc/{child}").exists() or "\nState:\tZ" in Path(f"/proc/{child}/status").read_text())
+    wait(lambda: ended(child))
     with claim_folder(out / "uniform"):
         pass
+
+
+def ended(process: int) -> bool:
+    """Whether nothing of it runs: one whose first thread has ended holds its files until the last has."""
+    about = Path(f"/proc/{process}")
+    try:
+        return "\nState:\tZ" in (about / "status").read_text() and len([*(about / "task").iterdir()]) == 1
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 def wait(until: Callable[[], bool], *, seconds: float = 60.0) -> None:

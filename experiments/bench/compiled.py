@@ -17,13 +17,10 @@ import tempfile
 from typing import Any
 
 import torch
-from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.experiments.bench.harness import Row, keep_memory, row_of_pairs, seconds
+from rltok_rl.experiments.bench.trainers import fresh_model, paper_trainer
 
-from rltok_rl.data import local_prose
-from rltok_rl.models import UNet, preset
-from rltok_rl.objectives import JointLoss
-from rltok_rl.training import LoopOptions, Trainer
+from rltok_rl.training import Trainer
 from rltok_rl.training.compiling import compile_layers
 
 PRESETS = {"pocket": (8, 512), "small": (4, 1024), "released-18m": (1, 4096)}
@@ -32,22 +29,14 @@ PAIRS = 5
 
 
 def make_trainer(name: str, device: str) -> Trainer:
-    """A trainer with the paper's loss.
+    """A trainer of a preset with fresh weights.
 
     Args:
         name: of a preset.
         device: where.
     """
-    num_rows, num_steps = PRESETS[name]
-    torch.manual_seed(0)
-    model = UNet(preset(name)).to(device)
-    env = ByteBoundaryEnv(model, local_prose(), num_steps=num_steps, batch_size=(num_rows,), seed=0)
-    estimator = "batch_centred" if num_rows > 1 else "discounted_return"
-    loss = JointLoss.paper(target_rate=model.config.target_rate, estimator=estimator).to(device)
     precision = "float32" if device == "cpu" else "bfloat16"
-    trainer = Trainer(model, env, loss, LoopOptions(total_bytes=10**12, precision=precision))
-    model.train()
-    return trainer
+    return paper_trainer(fresh_model(name, device), *PRESETS[name], precision=precision)
 
 
 def tell(name: str, device: str, pairs: int) -> None:

@@ -16,15 +16,10 @@ import subprocess
 import sys
 import time
 
-import torch
-from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.experiments.bench.harness import keep_memory
+from rltok_rl.experiments.bench.trainers import fresh_model, paper_trainer
 from rltok_rl.experiments.bench.training import resident
 
-from rltok_rl.data import local_prose
-from rltok_rl.models import UNet, preset
-from rltok_rl.objectives import JointLoss
-from rltok_rl.training import LoopOptions, Trainer
 from rltok_rl.training.recomputing import recompute_layers
 
 WAYS: dict[str, tuple[str, int | None]] = {
@@ -40,13 +35,8 @@ def measure(name: str, num_rows: int, num_bytes: int, way: str) -> tuple[float, 
     """CPU seconds of an update, median of two, and how far updates raise this process's memory, in bytes."""
     keep_memory()
     again, chunk = WAYS[way]
-    torch.manual_seed(0)
-    model = UNet(preset(name))
-    given = {"num_steps": num_bytes, "batch_size": (num_rows,), "likelihood_chunk": chunk, "seed": 0}
-    env = ByteBoundaryEnv(model, local_prose(), **given)
-    estimator = "batch_centred" if num_rows > 1 else "discounted_return"
-    loss = JointLoss.paper(target_rate=model.config.target_rate, estimator=estimator)
-    trainer = Trainer(model, env, loss, LoopOptions(total_bytes=10**12))
+    model = fresh_model(name)
+    trainer = paper_trainer(model, num_rows, num_bytes, likelihood_chunk=chunk)
     recompute_layers(model, again)
     before = resident()
     trainer.update()

@@ -8,18 +8,17 @@ from functools import partial
 from statistics import fmean
 
 import torch
-from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.experiments.bench.harness import Row, compare, row_of_pairs
+from rltok_rl.experiments.bench.trainers import fresh_model, paper_trainer
 from torch import Tensor
 
 from rltok_rl.data import TextSource, local_prose
-from rltok_rl.models import UNet, preset
+from rltok_rl.models import UNet
 from rltok_rl.models.packing import Layout, Packing
 from rltok_rl.models.pooling import token_layout
 from rltok_rl.models.varlen import fastest_method, packed_attention
-from rltok_rl.objectives import JointLoss
 from rltok_rl.sampling import sample_boundaries
-from rltok_rl.training import LoopOptions, Trainer
+from rltok_rl.training import Trainer
 
 NUM_BYTES, BATCHES = 4096, 5
 STEPS = {
@@ -31,8 +30,8 @@ STEPS = {
 
 def made(name: str, device: str) -> UNet:
     """A model as it is when it trains: ``pocket`` with its weights, a preset with fresh ones."""
-    torch.manual_seed(0)
-    return (UNet.from_pretrained(name) if name == "pocket" else UNet(preset(name))).to(device).train()
+    torch.manual_seed(0)  # boundaries are drawn with torch's own random numbers
+    return UNet.from_pretrained(name).to(device).train() if name == "pocket" else fresh_model(name, device)
 
 
 @torch.no_grad()
@@ -60,11 +59,8 @@ def padding_row(num_rows: int, device: str) -> Row:
 
 def trainer_of(name: str, num_rows: int, layout: Layout, device: str) -> Trainer:
     """A trainer whose tokens are laid out in one way."""
-    model = made(name, device)
-    env = ByteBoundaryEnv(model, local_prose(), num_steps=NUM_BYTES, batch_size=(num_rows,), layout=layout, seed=0)
-    loss = JointLoss.paper(target_rate=model.config.target_rate).to(device)
     precision = "bfloat16" if device == "cuda" else "float32"
-    return Trainer(model, env, loss, LoopOptions(total_bytes=10**12, precision=precision))
+    return paper_trainer(made(name, device), num_rows, NUM_BYTES, precision=precision, layout=layout)
 
 
 def step_row(name: str, num_rows: int, device: str, packing: Packing, note: str = "") -> Row:

@@ -17,13 +17,10 @@ import sys
 from dataclasses import asdict, dataclass
 
 import torch
-from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.experiments.bench.harness import Row, keep_memory, row_of_pairs, seconds
+from rltok_rl.experiments.bench.trainers import fresh_model, paper_trainer
 
-from rltok_rl.data import local_prose
 from rltok_rl.models import UNet, preset
-from rltok_rl.objectives import JointLoss
-from rltok_rl.training import LoopOptions, Trainer
 from rltok_rl.training.distributed import Processes, init_processes
 from rltok_rl.training.traffic import CountTraffic, Traffic, update_traffic
 
@@ -45,21 +42,6 @@ class Told:
     """Fields of the :class:`~rltok_rl.training.traffic.Traffic` of an update."""
 
 
-def make_trainer(processes: Processes, strategy: str, num_rows: int) -> Trainer:
-    """A trainer with the paper's loss.
-
-    Args:
-        processes: that train together.
-        strategy: of training in several.
-        num_rows: of this process.
-    """
-    torch.manual_seed(0)
-    model = UNet(preset(PRESET))
-    env = ByteBoundaryEnv(model, local_prose(), num_steps=NUM_STEPS, batch_size=(num_rows,), seed=0)
-    loss = JointLoss.paper(target_rate=model.config.target_rate, process_group=processes.group)
-    return Trainer(model, env, loss, LoopOptions(total_bytes=10**12), processes=processes, strategy=strategy)
-
-
 def tell(arrangement: str) -> None:
     """Train a few updates in this process, and print what it has to say.
 
@@ -71,8 +53,8 @@ def tell(arrangement: str) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     together = arrangement in ("ddp", "fsdp")
     with init_processes("cpu") if together else Processes() as processes:
-        trainer = make_trainer(processes, arrangement if together else "none", NUM_ROWS // ARRANGEMENTS[arrangement])
-        trainer.model.train()
+        num_rows, strategy = NUM_ROWS // ARRANGEMENTS[arrangement], arrangement if together else "none"
+        trainer = paper_trainer(fresh_model(PRESET), num_rows, NUM_STEPS, processes=processes, strategy=strategy)
         trainer.update()
         took = statistics.median(seconds(trainer.update) for _ in range(UPDATES))
         peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024

@@ -14,17 +14,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
-from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.experiments.bench.harness import Row, compare, compare_seconds, keep_memory, row_of_pairs, seconds
 from rltok_rl.experiments.bench.plain import PlainUNet, plain_loss
+from rltok_rl.experiments.bench.trainers import fresh_model, paper_trainer
 from torch import nn
 
 from rltok_rl.data import TextSource, local_prose
 from rltok_rl.functional.policy import boundary_logits
 from rltok_rl.models import UNet, preset
-from rltok_rl.objectives import JointLoss
 from rltok_rl.sampling import sample_boundaries
-from rltok_rl.training import LoopOptions, Trainer
+from rltok_rl.training import Trainer
 from rltok_rl.training.compiling import compile_layers
 
 PRESET, NUM_BYTES, NUM_ROWS = "released-18m", 4096, 1
@@ -60,12 +59,8 @@ def ways(device: str) -> list[Way]:
 
 def our_trainer(way: Way, device: str, *, num_bytes: int = NUM_BYTES, num_rows: int = NUM_ROWS) -> Trainer:
     """A trainer of ours, at the beginning of a training."""
-    torch.manual_seed(0)
-    model = UNet(preset(PRESET)).to(device)
-    env = ByteBoundaryEnv(model, local_prose(), num_steps=num_bytes, batch_size=(num_rows,), seed=0)
-    estimator = "batch_centred" if num_rows > 1 else "discounted_return"
-    loss = JointLoss.paper(target_rate=model.config.target_rate, estimator=estimator).to(device)
-    trainer = Trainer(model, env, loss, LoopOptions(total_bytes=10**12, precision=way.precision))
+    model = fresh_model(PRESET, device)
+    trainer = paper_trainer(model, num_rows, num_bytes, precision=way.precision)
     if way.compiled:
         compile_layers(model)
     return trainer

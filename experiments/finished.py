@@ -1,4 +1,4 @@
-"""A finished run that is asked to go on: it has nothing to do, and its figures stay as they are."""
+"""The end of a run: what it leaves besides figures, and a finished one that is asked to go on: it has nothing to do."""
 
 from __future__ import annotations
 
@@ -17,6 +17,30 @@ from rltok_rl.training.files import replace_text
 from rltok_rl.training.lines import read_lines
 from rltok_rl.training.snapshots import sample_parts
 from rltok_rl.viz import boundary_text
+
+
+def write_model(config: TrainConfig, trainer: Trainer, model: UNet) -> None:
+    """Write the model of a run as it is now, and the segmenter that it is of no use without.
+
+    Args:
+        config: of the run.
+        trainer: of the run.
+        model: in one piece.
+    """
+    folder = Path(config.out) / "model"
+    model.save_pretrained(folder)
+    keep_segmenter(config, trainer, folder)
+
+
+def write_sample(out: Path, look: dict[str, Any]) -> None:
+    """Write the sample of a look with its boundaries.
+
+    Args:
+        out: folder of the run.
+        look: at held-out text.
+    """
+    text, boundaries, _ = sample_parts(look)
+    replace_text(out / "sample.txt", boundary_text(text, boundaries, colour=False) + "\n")
 
 
 def left_as_it_is(config: TrainConfig, trainer: Trainer, model: UNet) -> dict[str, Any] | None:
@@ -39,11 +63,9 @@ def left_as_it_is(config: TrainConfig, trainer: Trainer, model: UNet) -> dict[st
         return None
     missing = [name for name in ("model", "sample.txt", "report.md") if not (out / name).exists()]
     if "model" in missing:
-        model.save_pretrained(out / "model")
-        keep_segmenter(config, trainer, out / "model")
+        write_model(config, trainer, model)
     if "sample.txt" in missing:
-        text, boundaries, _ = sample_parts(looks[-1])
-        replace_text(out / "sample.txt", boundary_text(text, boundaries, colour=False) + "\n")
+        write_sample(out, looks[-1])
     if "report.md" in missing:
         write_report(out)
     wrote = f"wrote {', '.join(missing)}, which it lacked" if missing else "nothing to do"

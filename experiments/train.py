@@ -29,12 +29,11 @@ from rltok_rl.experiments.bench.harness import keep_memory, machine
 from rltok_rl.experiments.build import make_trainer
 from rltok_rl.experiments.checks import check_options, check_policy, read_device
 from rltok_rl.experiments.config import TrainConfig
-from rltok_rl.experiments.finished import left_as_it_is
+from rltok_rl.experiments.finished import left_as_it_is, write_model, write_sample
 from rltok_rl.experiments.names import allow_new, check_folder, check_overrides, leave_nothing, typed
 from rltok_rl.experiments.recording import Recorder
 from rltok_rl.experiments.report import write_report
 from rltok_rl.experiments.resuming import last_state
-from rltok_rl.experiments.segmenting import keep_segmenter
 from rltok_rl.experiments.texts import Texts
 
 from rltok_rl.training import Trainer, TrainingFailed
@@ -100,8 +99,7 @@ def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts) ->
     reached = {"updates": trainer.updates, "bytes": trainer.bytes_done}
     if not processes.main:
         return reached
-    model.save_pretrained(out / "model")
-    keep_segmenter(config, trainer, out / "model")
+    write_model(config, trainer, model)
     if not trainer.done:
         asked = stop.name or "another process was asked to stop"
         print(f"\n{asked}: saved after update {trainer.updates}; go on with resume=true", file=sys.stderr)
@@ -123,7 +121,7 @@ def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts) ->
     }
     replace_text(out / "summary.json", json.dumps(summary, indent=1) + "\n")
     text, boundaries, probabilities = sample_parts(look)
-    (out / "sample.txt").write_text(boundary_text(text, boundaries, colour=False) + "\n")
+    write_sample(out, look)
     report = write_report(out)
     print(boundary_text(text, boundaries, probabilities, colour=sys.stdout.isatty()))
     print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in summary.items()}, indent=1))

@@ -25,6 +25,7 @@ from rltok_rl.experiments.checks import check_options
 from rltok_rl.experiments.compare_page import write_page
 from rltok_rl.experiments.config import TrainConfig
 from rltok_rl.experiments.evaluate_table import without_nan
+from rltok_rl.experiments.resuming import check_same_run
 from rltok_rl.experiments.segmenting import aimed_rate, rows_per_text
 from rltok_rl.experiments.systems import budget, check_system, system_config, system_names
 from rltok_rl.experiments.texts import Texts, read_texts
@@ -69,7 +70,7 @@ def run(config: TrainConfig, command: str) -> Path | None:
     for place, (system, one) in enumerate(configs.items()):
         label = f"{place + 1}/{len(systems)} {system}"
         if done(Path(one.out)):
-            _check_same(one)
+            check_same_run(one, Path(one.out) / "config.yaml")
             print(f"{label}: is trained", file=sys.stderr)
             continue
         left = len([c for c in list(configs.values())[place:] if not done(Path(c.out))])
@@ -186,12 +187,6 @@ def _check_common(config: TrainConfig) -> None:
     unknown = sorted(set(config.compare.options) - set(system_names()))
     if unknown:
         raise ValueError(f"compare.options must be by system, among {system_names()}, got {unknown}")
-
-
-def _check_same(config: TrainConfig) -> None:
-    from rltok_rl.experiments.resuming import check_same_run
-
-    check_same_run(config, Path(config.out) / "config.yaml")
 
 
 def _train(config: TrainConfig, command: str, windows: int, *, apart: bool) -> bool:

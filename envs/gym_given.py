@@ -15,6 +15,7 @@ from rltok_rl.envs.byte_boundary import ByteBoundaryEnv
 
 from rltok_rl.data import LengthFilter, TextSource, WindowSource, local_prose, read_documents
 from rltok_rl.data.source import Documents, Short
+from rltok_rl.functional.imports import did_you_mean
 from rltok_rl.models import PRESETS, UNet, UNetConfig, preset
 from rltok_rl.models.pretrained import PACKAGED, SOURCES
 
@@ -99,8 +100,7 @@ def read_model(model: Model, overrides: Mapping[str, Any] | None = None) -> UNet
     if not isinstance(model, (str, Path)):
         raise TypeError(f"model must be a name, a folder, a UNetConfig or a UNet, got {type(model).__name__}")
     if len(Path(model).parts) < 2 and str(model) not in PACKAGED and not Path(model).exists():
-        near = difflib.get_close_matches(str(model), [*UNTRAINED, *PACKAGED], n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(str(model), [*UNTRAINED, *PACKAGED])
         raise ValueError(
             f"model must be {SOURCES}, an untrained preset of {[*UNTRAINED]}, a UNetConfig or a UNet, "
             f"got {str(model)!r}{hint}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import shlex
 import tempfile
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from typing import Any, get_type_hints
 
 from rltok_rl.experiments.config import GROUPS, TrainConfig
 
+from rltok_rl.functional.imports import did_you_mean
 from rltok_rl.models import UNetConfig
 
 CONF = Path(__file__).resolve().parent / "conf"
@@ -149,7 +149,8 @@ def nearest(name: str, allowed: Sequence[str]) -> str:
         name: that does not exist.
         allowed: names that do.
     """
-    near = difflib.get_close_matches(name, allowed, n=1)
-    if not near:  # a last part that is right, in the wrong place: lr for optim.lr
-        near = [full for full in allowed if full.rpartition(".")[2] == name.rpartition(".")[2]][:1]
-    return f"; did you mean {near[0]!r}?" if near else ""
+    if found := did_you_mean(name, allowed):
+        return found
+    # A last part that is right, in the wrong place: lr for optim.lr.
+    misplaced = [full for full in allowed if full.rpartition(".")[2] == name.rpartition(".")[2]]
+    return f"; did you mean {misplaced[0]!r}?" if misplaced else ""

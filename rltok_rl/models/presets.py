@@ -8,9 +8,9 @@ layer.
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
+from rltok_rl.functional.imports import did_you_mean
 from rltok_rl.models.config import UNetConfig
 
 # Gemma 2's soft caps, and the 64 special ids of the byte tokenizer that the authors used (vocabulary 320).
@@ -81,7 +81,5 @@ def preset(name: str, **overrides: Any) -> UNetConfig:
         1
     """
     if name not in PRESETS:
-        near = difflib.get_close_matches(name, PRESETS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"unknown preset {name!r}; allowed are {sorted(PRESETS)}{hint}")
+        raise ValueError(f"unknown preset {name!r}; allowed are {sorted(PRESETS)}{did_you_mean(name, PRESETS)}")
     return UNetConfig.from_dict({**PRESETS[name], **overrides})

@@ -9,7 +9,7 @@ import torch
 from rltok_rl.agents import BoundaryCritic, RandomActor, RolloutPolicy, UniformActor, WhitespaceActor
 from rltok_rl.agents.segmenters import Segmenter, SegmenterActor
 from rltok_rl.envs import ByteBoundaryEnv
-from rltok_rl.experiments.config import TrainConfig
+from rltok_rl.experiments.config import OptimConfig, TrainConfig
 from rltok_rl.experiments.layouts import make_layout
 from rltok_rl.experiments.own import configured_baseline, own_estimator
 from rltok_rl.experiments.segmenting import (
@@ -181,6 +181,28 @@ def make_model(config: TrainConfig, device: torch.device) -> UNet:
     return model.to(device)
 
 
+def warm_up_bytes(optim: OptimConfig) -> int:
+    """Return the bytes of linear warm-up: ``optim.warm_up_bytes``, or the share ``optim.warm_up`` of the run.
+
+    Args:
+        optim: options of the optimiser.
+
+    Example:
+        >>> warm_up_bytes(OptimConfig(total_bytes=20_000, warm_up=0.05))
+        1000
+    """
+    if not 0 <= optim.warm_up < 1:
+        raise ValueError(f"optim.warm_up must lie in [0, 1), a share of the run, got {optim.warm_up}")
+    if optim.warm_up_bytes is None:
+        return round(optim.warm_up * optim.total_bytes)
+    if not 0 <= optim.warm_up_bytes < optim.total_bytes:
+        raise ValueError(
+            f"optim.warm_up_bytes must lie in [0, optim.total_bytes={optim.total_bytes}), got {optim.warm_up_bytes}; "
+            f"lower it, or use a share of the run: optim.warm_up_bytes=null optim.warm_up=0.05"
+        )
+    return optim.warm_up_bytes
+
+
 def loop_options(config: TrainConfig) -> LoopOptions:
     """What the loop does, learning-rate factors of stages apart.
 
@@ -194,7 +216,7 @@ def loop_options(config: TrainConfig) -> LoopOptions:
         total_bytes=optim.total_bytes,
         total_flops=optim.total_flops,
         lr=optim.lr,
-        warm_up_bytes=optim.warm_up_bytes,
+        warm_up_bytes=warm_up_bytes(optim),
         lr_floor=optim.lr_floor,
         betas=(optim.beta1, optim.beta2),
         weight_decay=optim.weight_decay,

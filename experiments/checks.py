@@ -23,7 +23,7 @@ _COUNTS = {
     "checkpoint_every": 1,
 }
 """Options that count something, and the least they can be."""
-_OF_FILES = ("column", "min_bytes", "max_bytes", "limit", "cache", "short_documents")
+_OF_FILES = ("column", "min_bytes", "max_bytes", "limit", "cache", "short_documents", "split_by")
 _OF_OBJECTIVES = {
     "clip_low": ("ppo",),
     "clip_high": ("ppo",),
@@ -51,11 +51,6 @@ def check_options(config: TrainConfig) -> None:
             value = getattr(value, part)
         if value < least:
             raise ValueError(f"{name} must be at least {least}, got {value}")
-    if config.optim.total_bytes <= config.optim.warm_up_bytes:
-        raise ValueError(
-            f"optim.warm_up_bytes must be less than optim.total_bytes={config.optim.total_bytes}, got "
-            f"{config.optim.warm_up_bytes}; set both, a tenth of it for instance"
-        )
     data, loss = config.data, config.loss
     endless = data.source in LANGUAGES
     if endless or data.source in BUILT_IN:

@@ -8,7 +8,7 @@ from typing import Any
 from rltok_rl.experiments.run_folder import RunFolder
 from rltok_rl.experiments.segmenting import TOKENIZERS
 
-_TEXT = ("source", "options", "column", "min_bytes", "max_bytes", "limit", "short_documents", "held_out")
+_TEXT = ("source", "options", "column", "split_by", "min_bytes", "max_bytes", "limit", "short_documents", "held_out")
 """Options that say which text is held out."""
 _WINDOWS = ("data.num_rows", "data.num_steps", "snapshots.batches")
 """Options that say which windows of it are looked at; their seed is that of no run."""

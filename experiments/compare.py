@@ -31,7 +31,7 @@ from rltok_rl.experiments.systems import budget, check_system, system_config, sy
 from rltok_rl.experiments.texts import Texts, read_texts
 
 from rltok_rl.data import DocumentSource
-from rltok_rl.evaluation import document_nats, read_text, summarise
+from rltok_rl.evaluation import document_nats, group_documents, read_text, summarise
 from rltok_rl.functional.text import ids_to_bytes
 from rltok_rl.models import UNet
 from rltok_rl.training.files import claim_folder, replace_text
@@ -136,21 +136,24 @@ def judge(config: TrainConfig, windows: int) -> dict[str, Any]:
     folder = Path(config.out) / "model"
     model = UNet.from_pretrained(folder)
     segmenter = load_segmenter(folder, model)
-    texts = held_out_texts(read_texts(config.data, seed=config.seed), windows, config.data.num_steps + 1)
+    texts = read_texts(config.data, seed=config.seed)
     reading = read_text(
         model,
-        texts,
+        held_out_texts(texts, windows, config.data.num_steps + 1),
         context=config.data.num_steps,
         most=windows,
         generator=torch.Generator().manual_seed(_SEED),
         segmenter=segmenter,
     )
+    if texts.held_out_groups is not None:
+        reading = group_documents(reading, texts.held_out_groups)
     counts, nats = document_nats(reading)
     return {
         **without_nan(summarise(reading)),
         "target_rate": aimed_rate(config, model, segmenter),
         "target_rates": segmenter.by_script if isinstance(segmenter, MagnetSegmenter) else None,
         "rows_per_text": rows_per_text(config),
+        "split_by": None if texts.held_out_groups is None else config.data.split_by,
         "oracle": segmenter is not None and segmenter.looks_ahead,
         "counts": counts.tolist(),
         "nats": nats.tolist(),

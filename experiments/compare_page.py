@@ -271,7 +271,7 @@ def _under_way(folder: Path) -> list[str]:
     for path in sorted(folder.iterdir()):
         if (path / "config.yaml").is_file() and not (path / EVALUATION).is_file():
             run = read_run(path)
-            share = (run.last_value("flops") or 0.0) / (run.option("optim.total_flops") or math.inf)
+            share = (run.last_value("total_flops") or 0.0) / (run.option("optim.total_flops") or math.inf)
             found.append(f"{path.name} ({share:.0%})")
     return found
 

@@ -33,6 +33,9 @@ class DataConfig:
     """Of a language, or of ``datasets.load_dataset`` for a corpus."""
     column: str | None = None
     """Column of local tables; null takes ``text``, or else ``content``."""
+    split_by: str | None = None
+    """Column of local tables that names a group of documents, such as a book; ``held_out`` then holds out whole groups.
+    Null holds out single documents."""
     min_bytes: int = 2
     """Shorter documents are dropped, and counted."""
     max_bytes: int | None = None
@@ -50,7 +53,7 @@ class DataConfig:
     num_steps: int = 256
     """Decisions per row; a window has one byte more."""
     held_out: float = 0.05
-    """Share of the documents, or of the end of a single text, that is never trained on."""
+    """Share of the documents or groups, or of the end of a single text, that is never trained on."""
 
 
 @dataclass
@@ -163,12 +166,14 @@ class OptimConfig:
     total_bytes: int = MISSING
     """Bytes to train on in all."""
     total_flops: float | None = None
-    """End once so many FLOPs are spent instead; the schedule then goes by the FLOPs, as if ``total_bytes`` were the
-    bytes that they suffice for."""
+    """End once so many FLOPs are spent instead, an estimator's trials included; the schedule then goes by the FLOPs, as
+    if ``total_bytes`` were the bytes that they suffice for."""
     lr: float = 2e-3
     """Peak learning rate of AdamW."""
-    warm_up_bytes: int = 0
-    """Bytes of linear warm-up."""
+    warm_up: float = 0.0
+    """Share of the run in which the learning rate rises linearly to its peak."""
+    warm_up_bytes: int | None = None
+    """The same in bytes, in place of ``warm_up``; null leaves it to that."""
     lr_floor: float = 0.1
     """Share of the learning rate that is left at the end of the cosine."""
     beta1: float = 0.9
@@ -247,7 +252,7 @@ class CompareConfig:
     systems: list[str] = field(default_factory=list)
     """Words of ``segmenter``, or ``learned-paper``; none is a training of its own."""
     flops: float | None = None
-    """FLOPs that each may spend; null is what ``optim.total_bytes`` cost at the model's target rate."""
+    """FLOPs that each may spend, trials included; null is what ``optim.total_bytes`` cost at the target rate."""
     options: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Further options of segmenters, by system."""
     windows: int = 4096

@@ -49,6 +49,7 @@ NOTED = (
     "lr",
     "flops",
     "padded_flops",
+    "total_flops",
 )
 
 
@@ -169,7 +170,11 @@ class Recorder:
         if not trainer.processes.main:
             return
         found = self.snapshots.take(model)
-        spent = {"flops": trainer.flops_done, "padded_flops": trainer.padded_flops_done}
+        spent = {
+            "flops": trainer.flops_done,
+            "padded_flops": trainer.padded_flops_done,
+            "total_flops": trainer.total_flops_done,
+        }
         self.samples.add(trainer.updates, bytes=trainer.bytes_done, **spent, **found)
         figures = {k.removeprefix("held_out_"): v for k, v in found.items() if k.startswith("held_out_")}
         self.logging.add("held_out", figures, update=trainer.updates)

@@ -113,16 +113,31 @@ def read_run(path: Path) -> RunFolder:
         summary = _json(path / name)
     except (ValueError, TypeError, KeyError, YAMLError, OmegaConfBaseException) as error:
         raise ValueError(f"{path / name} cannot be read: {error}") from None
+    looks = read_lines(path / "samples.jsonl")
+    _add_total_flops(history, looks, summary)
     return RunFolder(
         path=path,
         config=config,
         model=model,
         starts=starts,
         history=history,
-        looks=read_lines(path / "samples.jsonl"),
+        looks=looks,
         alarms=read_lines(path / "alarms.log"),
         summary=summary,
     )
+
+
+def _add_total_flops(
+    history: dict[str, list[float]], looks: list[dict[str, Any]], summary: dict[str, Any] | None
+) -> None:
+    """Add ``total_flops`` where a run did not record it: trials grow with the FLOPs of the updates."""
+    tried, flops = ((summary or {}).get(name) or 0.0 for name in ("tried_flops", "flops"))
+    scale = 1.0 + (tried / flops if flops else 0.0)
+    if "flops" in history and "total_flops" not in history:
+        history["total_flops"] = [scale * value for value in history["flops"]]
+    for look in looks:
+        if "flops" in look and "total_flops" not in look:
+            look["total_flops"] = scale * look["flops"]
 
 
 def flat(options: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -6,8 +6,10 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rltok_rl.experiments.config import DataConfig
+from torch import Tensor
 
 from rltok_rl.data import (
     CORPORA,
@@ -24,6 +26,7 @@ from rltok_rl.data import (
 from rltok_rl.data.files import PLAIN, kind, list_files, passed_over
 from rltok_rl.data.languages import Language, Lexicon, Recall
 from rltok_rl.data.prepare import fingerprint
+from rltok_rl.data.split import document_keys
 from rltok_rl.data.windows import WindowSource
 
 BUILT_IN = {"python-code": local_code, "python-docs": local_prose}
@@ -44,6 +47,8 @@ class Texts:
     """What there is, in a line, and below it what was left out."""
     sha256: str | None
     """Of the documents, before they are split; None for a language, which its options say all about."""
+    held_out_groups: Tensor | None = None
+    """[documents] group of each held-out document; None if single documents are held out."""
 
 
 def read_texts(data: DataConfig, *, seed: int = 0) -> Texts:
@@ -84,7 +89,8 @@ def read_texts(data: DataConfig, *, seed: int = 0) -> Texts:
     train: WindowSource = parts.train
     if data.order == "epochs":
         train = OrderedSource(parts.train, length=data.num_steps + 1, seed=seed)
-    return Texts(train, parts.held_out, None, f"{parts}{dropped}", sha256)
+    groups = document_keys(parts.held_out) if parts.by == "group" else None
+    return Texts(train, parts.held_out, None, f"{parts}{dropped}", sha256, groups)
 
 
 def _cached(data: DataConfig) -> CachedSource:
@@ -93,8 +99,11 @@ def _cached(data: DataConfig) -> CachedSource:
     corpus = data.source in CORPORA
     if not corpus:
         _refuse_options(data)
-        if data.column is not None and all(kind(file) in PLAIN for file in list_files(data.source)):
+        plain = all(kind(file) in PLAIN for file in list_files(data.source))
+        if data.column is not None and plain:
             raise ValueError(f"data.column belongs to tables, got {data.column!r} with plain text, {data.source!r}")
+    # Plain files have no columns: each is a group of its own, as without split_by.
+    split_by = data.split_by if corpus or not plain else None
     sha256 = None if corpus else fingerprint(Path(data.source))
     folder = Path(data.cache or _cache_folder(data, sha256))
     try:
@@ -102,6 +111,7 @@ def _cached(data: DataConfig) -> CachedSource:
             data.source if corpus else Path(data.source),
             folder,
             column=data.column,
+            split_by=split_by,
             min_bytes=data.min_bytes,
             max_bytes=data.max_bytes,
             limit=data.limit,
@@ -148,5 +158,7 @@ def _refuse_options(data: DataConfig) -> None:
 def _cache_folder(data: DataConfig, sha256: str | None) -> Path:
     """A folder of its own for each source, what it holds, and each way of filtering it."""
     options = sorted(data.options.items())
-    made_from = (data.source, sha256, data.column, data.min_bytes, data.max_bytes, data.limit, options)
+    made_from: tuple[Any, ...] = (data.source, sha256, data.column, data.min_bytes, data.max_bytes, data.limit, options)
+    if data.split_by is not None:
+        made_from += (data.split_by,)
     return Path("caches") / f"{Path(data.source).stem}-{hashlib.sha256(repr(made_from).encode()).hexdigest()[:8]}"

@@ -114,6 +114,7 @@ def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts) ->
         "flops": trainer.flops_done,
         "padded_flops": trainer.padded_flops_done,
         "tried_flops": trainer.tried_flops_done,
+        "total_flops": trainer.total_flops_done,
         "bytes_per_second": bytes_per_second(recorder.starts.entries),
         "threads": torch.get_num_threads(),
         **peak_memory(processes.device),

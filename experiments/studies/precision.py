@@ -129,7 +129,7 @@ def training(study: Study, way: str, seed: int) -> list[str]:
         f"data.num_rows={ROWS}",
         f"data.num_steps={STEPS}",
         f"optim.total_bytes={num_bytes}",
-        f"optim.warm_up_bytes={num_bytes // 10}",
+        "optim.warm_up=0.1",
         "compute.threads=1",
         "checkpoint_every=20",
         "snapshots.count=2",

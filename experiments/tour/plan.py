@@ -79,12 +79,11 @@ def overrides_of(part: Part, actor: Actor, *, total_bytes: int, out: Path, threa
         >>> overrides_of(part, ACTORS[1], total_bytes=5000, out=Path("runs/a"))[:3]
         ['experiment=recall', 'actor=uniform', 'optim.total_bytes=5000']
     """
-    warm_up = total_bytes // 14
     return [
         *part.overrides,
         *(actor.overrides or part.policy),
         f"optim.total_bytes={total_bytes}",
-        f"optim.warm_up_bytes={warm_up}",
+        "optim.warm_up=0.0714286",
         f"compute.threads={threads}",
         *LOOKS,
         f"out='{_quoted(out)}'",

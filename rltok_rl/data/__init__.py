@@ -5,7 +5,7 @@ from __future__ import annotations
 from rltok_rl.data.cache import write_cache
 from rltok_rl.data.cached import CachedSource
 from rltok_rl.data.corpora import CORPORA, Corpus, stream_corpus
-from rltok_rl.data.files import read_documents
+from rltok_rl.data.files import GroupedDocument, read_documents, read_grouped_documents
 from rltok_rl.data.filters import FilterReport, LengthFilter
 from rltok_rl.data.index import CacheError, CacheIndex
 from rltok_rl.data.local import local_code, local_prose
@@ -25,6 +25,7 @@ __all__ = [
     "Corpus",
     "DocumentSource",
     "FilterReport",
+    "GroupedDocument",
     "LengthFilter",
     "OrderedSource",
     "Places",
@@ -38,6 +39,7 @@ __all__ = [
     "local_prose",
     "prepare_cache",
     "read_documents",
+    "read_grouped_documents",
     "split_documents",
     "stream_corpus",
     "write_cache",

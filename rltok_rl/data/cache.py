@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rltok_rl.data.disk import flush
+from rltok_rl.data.files import GroupedDocument
 from rltok_rl.data.filters import LengthFilter
 from rltok_rl.data.index import BYTES, FORMAT, INDEX, KEYS, OFFSETS, CacheIndex, document_key, read_index
 from rltok_rl.functional.text import text_to_bytes
 
 
 def write_cache(
-    documents: Iterable[str | bytes],
+    documents: Iterable[str | bytes | GroupedDocument],
     folder: str | Path,
     *,
     settings: Mapping[str, Any] | None = None,
@@ -37,8 +38,8 @@ def write_cache(
     is read; with others it is refused; without settings the documents are read and must be the same.
 
     Args:
-        documents: texts or UTF-8 bytes, of at least 2 bytes each. The report of a
-            :class:`~rltok_rl.data.LengthFilter` is kept in the index.
+        documents: texts or UTF-8 bytes, of at least 2 bytes each. A :class:`~rltok_rl.data.GroupedDocument` is held
+            out together with its group. The report of a :class:`~rltok_rl.data.LengthFilter` is kept in the index.
         folder: of the cache.
         settings: all that the documents depend on, numbers and texts by name.
         progress: whether to say now and then how far it has come.
@@ -83,7 +84,10 @@ def write_cache(
 
 
 def _write(
-    documents: Iterable[str | bytes], folder: Path, settings: dict[str, Any], progress: _Progress | None
+    documents: Iterable[str | bytes | GroupedDocument],
+    folder: Path,
+    settings: dict[str, Any],
+    progress: _Progress | None,
 ) -> CacheIndex:
     number = size = 0
     sums = {name: hashlib.sha256() for name in (BYTES, OFFSETS, KEYS)}
@@ -96,7 +100,7 @@ def _write(
     try:
         put(OFFSETS, _int64(0))
         for document in documents:
-            text = text_to_bytes(document)
+            text = text_to_bytes(document.text if isinstance(document, GroupedDocument) else document)
             if len(text) < 2:
                 raise ValueError(
                     f"documents must have at least 2 bytes each (one to read, one to predict), got {len(text)} in "
@@ -105,7 +109,7 @@ def _write(
             number, size = number + 1, size + len(text)
             put(BYTES, text)
             put(OFFSETS, _int64(size))
-            put(KEYS, _int64(document_key(text)))
+            put(KEYS, _int64(document_key(document.group if isinstance(document, GroupedDocument) else text)))
             if progress is not None:
                 progress.show(number, size)
         for file in files.values():

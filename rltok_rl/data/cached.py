@@ -51,12 +51,21 @@ class CachedSource(DocumentSource):
         """Bytes of the whole text from one position up to another, [stop - start] uint8, not to be written to."""
         return self._bytes[start:stop]
 
+    @property
+    def split_by(self) -> str | None:
+        """The column whose groups are held out as a whole; None if single documents are."""
+        made_from = self.index.settings.get("source")
+        return made_from.get("split_by") if isinstance(made_from, dict) else None
+
     def keys(self) -> Tensor | None:
-        """The hashes of the documents that the cache was written with, [documents]; None if it was cut anew."""
+        """Hashes of the documents, or of their groups, [documents]; None if documents were cut anew."""
         keys = np.fromfile(self.folder / KEYS, dtype="<i8").astype(np.int64)
-        starts = np.fromfile(self.folder / OFFSETS, dtype="<i8")
-        same = len(keys) == self.num_documents and np.array_equal(starts[:-1], self.starts.numpy())
-        return torch.from_numpy(keys) if same and np.array_equal(np.diff(starts), self.lengths.numpy()) else None
+        offsets = np.fromfile(self.folder / OFFSETS, dtype="<i8")
+        # A split keeps some of the documents: look each one up by its start.
+        place = np.searchsorted(offsets[:-1], self.starts.numpy(), side="right") - 1
+        whole = np.array_equal(offsets[place], self.starts.numpy())
+        whole = whole and np.array_equal(np.diff(offsets)[place], self.lengths.numpy())
+        return torch.from_numpy(keys[place]) if whole else None
 
     def verify(self) -> None:
         """Read all files and raise :class:`~rltok_rl.data.CacheError` if one is not what was written."""

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 COLUMNS = ("text", "content")
 """Columns that are tried, in this order, where none is named."""
@@ -16,6 +16,13 @@ PLAIN = (".txt", ".md", ".py")
 LINES = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
 TABLES = (".parquet",)
 READABLE = (*PLAIN, *LINES, *TABLES)
+
+
+class GroupedDocument(NamedTuple):
+    """A document and the group that it is held out with."""
+
+    text: bytes
+    group: bytes
 
 
 def read_documents(path: str | Path, column: str | None = None) -> Iterator[bytes]:
@@ -41,10 +48,36 @@ def read_documents(path: str | Path, column: str | None = None) -> Iterator[byte
         [b'to be', b'or not']
         >>> folder.cleanup()
     """
+    return (document for document, _ in _read(_list_readable(path), column, None))
+
+
+def read_grouped_documents(path: str | Path, split_by: str, column: str | None = None) -> Iterator[GroupedDocument]:
+    r"""Read documents as :func:`read_documents` does, each with its value in a second column.
+
+    Chapters of one book are no independent texts: :func:`~rltok_rl.data.split_documents` holds out whole groups.
+
+    Args:
+        path: a file or a folder.
+        split_by: column of tables that names the group. A plain file is a group of its own.
+        column: where tables have their text; None takes ``text``, or else ``content``.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> rows = '{"book": "Hamlet", "text": "to be"}\n{"book": "Hamlet", "text": "or not"}\n'
+        >>> _ = Path(folder.name, "a.jsonl").write_text(rows)
+        >>> [(document.text, document.group) for document in read_grouped_documents(folder.name, "book")]
+        [(b'to be', b'Hamlet'), (b'or not', b'Hamlet')]
+        >>> folder.cleanup()
+    """
+    return (GroupedDocument(*pair) for pair in _read(_list_readable(path), column, split_by))
+
+
+def _list_readable(path: str | Path) -> list[Path]:
     files = list_files(path)
     if files == [Path(path)] and kind(files[0]) in PLAIN and not files[0].stat().st_size:
         raise ValueError(f"path must hold text, got the empty file {str(path)!r}")
-    return _read(files, column)
+    return files
 
 
 def list_files(path: str | Path) -> list[Path]:
@@ -88,7 +121,7 @@ def kind(path: Path) -> str | None:
 
 
 def pick_column(column: str | None, there: list[str], where: str) -> str:
-    """The column to read.
+    """Choose the column that holds the text.
 
     Args:
         column: the one that was asked for, or None.
@@ -101,6 +134,19 @@ def pick_column(column: str | None, there: list[str], where: str) -> str:
         asked = f"column {column!r}" if column is not None else f"no column named, and none of {list(COLUMNS)}"
         raise ValueError(f"column must be one of {there} in {where}, got {asked}")
     return found[0]
+
+
+def _check_split_by(split_by: str | None, there: list[str], where: str) -> None:
+    if split_by is not None and split_by not in there:
+        raise ValueError(
+            f"split_by must be one of {there} in {where}, or null to hold out single documents, got {split_by!r}"
+        )
+
+
+def _encode_group(value: Any, where: str) -> bytes:
+    if not isinstance(value, (str, int)):
+        raise TypeError(f"split_by must name a column of texts or integers, got {type(value).__name__} in {where}")
+    return encode_value(str(value), where)
 
 
 def encode_value(value: Any, where: str) -> bytes:
@@ -118,15 +164,17 @@ def encode_value(value: Any, where: str) -> bytes:
         raise ValueError(f"text must be UTF-8, got {error.reason} at character {error.start} of {where}") from None
 
 
-def _read(files: list[Path], column: str | None) -> Iterator[bytes]:
+def _read(files: list[Path], column: str | None, split_by: str | None) -> Iterator[tuple[bytes, bytes]]:
+    """Documents and their groups; without ``split_by`` the groups are empty."""
     for path in files:
         ending = kind(path)
         if ending in PLAIN:
-            yield _checked(path.read_bytes(), str(path))
+            text = _checked(path.read_bytes(), str(path))
+            yield text, text if split_by else b""
         elif ending in LINES:
-            yield from _read_lines(path, column)
+            yield from _read_lines(path, column, split_by)
         else:
-            yield from _read_table(path, column)
+            yield from _read_table(path, column, split_by)
 
 
 def _checked(text: bytes, where: str, begin: int = 0) -> bytes:
@@ -141,7 +189,7 @@ def _checked(text: bytes, where: str, begin: int = 0) -> bytes:
     return text
 
 
-def _read_lines(path: Path, column: str | None) -> Iterator[bytes]:
+def _read_lines(path: Path, column: str | None, split_by: str | None) -> Iterator[tuple[bytes, bytes]]:
     begin = 0
     for number, line in enumerate(_lines(path), 1):
         where = f"line {number} of {path}"
@@ -155,7 +203,9 @@ def _read_lines(path: Path, column: str | None) -> Iterator[bytes]:
             raise ValueError(f"path must hold one JSON object per line, got {error} in {where}") from None
         if not isinstance(row, dict):
             raise ValueError(f"path must hold one JSON object per line, got a {type(row).__name__} in {where}")
-        yield encode_value(row[pick_column(column, list(row), where)], where)
+        text = encode_value(row[pick_column(column, list(row), where)], where)
+        _check_split_by(split_by, list(row), where)
+        yield text, b"" if split_by is None else _encode_group(row[split_by], where)
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -170,7 +220,7 @@ def _lines(path: Path) -> Iterator[bytes]:
         raise ValueError(f"path must be a whole gzip file, got {str(path)!r}: {error}") from None
 
 
-def _read_table(path: Path, column: str | None) -> Iterator[bytes]:
+def _read_table(path: Path, column: str | None, split_by: str | None) -> Iterator[tuple[bytes, bytes]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -184,12 +234,15 @@ def _read_table(path: Path, column: str | None) -> Iterator[bytes]:
         held = schema.field(name).type
         if not (pa.types.is_string(held) or pa.types.is_large_string(held)):
             raise TypeError(f"column must hold texts, got {held} in column {name!r} of {path}")
+        _check_split_by(split_by, schema.names, str(path))
         number = 0
-        for batch in table.iter_batches(256, columns=[name]):
+        for batch in table.iter_batches(256, columns=[name] if split_by in (None, name) else [name, split_by]):
             # As bytes: Parquet promises UTF-8 and nobody checks it.
-            for value in batch.column(0).cast(pa.large_binary()).to_pylist():
+            texts = batch.column(name).cast(pa.large_binary()).to_pylist()
+            groups = [None] * len(texts) if split_by is None else batch.column(split_by).to_pylist()
+            for value, group in zip(texts, groups, strict=True):
                 where = f"row {number} of {path}"
                 if value is None:
                     raise TypeError(f"column must hold texts, got None in {where}")
-                yield _checked(value, where)
+                yield _checked(value, where), b"" if split_by is None else _encode_group(group, where)
                 number += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 
+from rltok_rl.data.files import GroupedDocument
 from rltok_rl.functional.text import text_to_bytes
 
 
@@ -49,7 +50,7 @@ class LengthFilter:
     is of no matter to bytes.
 
     Args:
-        documents: texts or UTF-8 bytes.
+        documents: texts or UTF-8 bytes; a :class:`~rltok_rl.data.GroupedDocument` keeps its group.
         min_bytes: shorter documents are dropped.
         max_bytes: longer ones are cut to this; None leaves them whole.
 
@@ -63,7 +64,7 @@ class LengthFilter:
     """
 
     def __init__(
-        self, documents: Iterable[str | bytes], *, min_bytes: int = 4096, max_bytes: int | None = 4096
+        self, documents: Iterable[str | bytes | GroupedDocument], *, min_bytes: int = 4096, max_bytes: int | None = 4096
     ) -> None:
         if min_bytes < 2:
             raise ValueError(f"min_bytes must be at least 2 (one byte to read, one to predict), got {min_bytes}")
@@ -75,10 +76,11 @@ class LengthFilter:
         #: of the last iteration, and as far as that has come
         self.report = FilterReport(min_bytes, max_bytes)
 
-    def __iter__(self) -> Iterator[bytes]:
+    def __iter__(self) -> Iterator[bytes | GroupedDocument]:
         self.report = report = FilterReport(self.min_bytes, self.max_bytes)
         for document in self.documents:
-            text = text_to_bytes(document)
+            group = document.group if isinstance(document, GroupedDocument) else None
+            text = text_to_bytes(document.text if isinstance(document, GroupedDocument) else document)
             size = len(text)
             if size < self.min_bytes:
                 report.dropped += 1
@@ -90,4 +92,4 @@ class LengthFilter:
                 report.cut_bytes += size - self.max_bytes
             report.kept += 1
             report.kept_bytes += len(text)
-            yield text
+            yield text if group is None else GroupedDocument(text, group)

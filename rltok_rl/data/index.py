@@ -3,8 +3,8 @@
     <folder>/bytes.bin, offsets.bin, keys.bin, index.json
 
 ``bytes.bin`` has all documents one after the other; ``offsets.bin`` where each begins and the last one ends;
-``keys.bin`` a hash of each document, for splits (both int64, little-endian); ``index.json`` counts, checksums, and what
-the cache was made from.
+``keys.bin`` a hash of each document or of its group, for splits (both int64, little-endian); ``index.json`` counts,
+checksums, and what the cache was made from.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from rltok_rl.data.cache import write_cache
 from rltok_rl.data.cached import CachedSource
 from rltok_rl.data.corpora import CORPORA, stream_corpus
 from rltok_rl.data.disk import add_file
-from rltok_rl.data.files import list_files, read_documents
+from rltok_rl.data.files import list_files, read_documents, read_grouped_documents
 from rltok_rl.data.filters import LengthFilter
 from rltok_rl.data.source import Short
 
@@ -21,6 +21,7 @@ def prepare_cache(
     folder: str | Path,
     *,
     column: str | None = None,
+    split_by: str | None = None,
     min_bytes: int = 4096,
     max_bytes: int | None = 4096,
     limit: int | None = None,
@@ -38,6 +39,8 @@ def prepare_cache(
         source: a key of :data:`~rltok_rl.data.CORPORA`, or the path of a file or a folder.
         folder: of the cache.
         column: of local tables; see :func:`~rltok_rl.data.read_documents`. A corpus has its own.
+        split_by: column of local tables whose value names the group that a document is held out with, a book's title
+            for instance; None holds out single documents.
         min_bytes: shorter documents are dropped.
         max_bytes: longer ones are cut to this; None leaves them whole.
         limit: documents to look at, from the start; None for all.
@@ -58,16 +61,21 @@ def prepare_cache(
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1 or None, got {limit}")
     if isinstance(source, str) and source in CORPORA:
-        if column is not None:
-            raise ValueError(f"column must be None for the corpus {source!r}, got {column!r}")
+        for name, value in (("column", column), ("split_by", split_by)):
+            if value is not None:
+                raise ValueError(f"{name} must be None for the corpus {source!r}, got {value!r}")
         documents, made_from = stream_corpus(source, **options), {**vars(CORPORA[source]), **options}
     else:
         if options:
             raise ValueError(f"options must be empty for local files, got {sorted(options)}")
         if not Path(source).exists():
             raise FileNotFoundError(f"source must be one of {list(CORPORA)}, a file or a folder, got {str(source)!r}")
-        documents = read_documents(source, column)
         made_from = {"sha256": sha256 or fingerprint(Path(source)), "column": column}
+        if split_by is None:
+            documents = read_documents(source, column)
+        else:
+            documents = read_grouped_documents(source, split_by, column)
+            made_from["split_by"] = split_by
     settings = {"source": made_from, "min_bytes": min_bytes, "max_bytes": max_bytes, "limit": limit}
     kept = LengthFilter(itertools.islice(documents, limit), min_bytes=min_bytes, max_bytes=max_bytes)
     write_cache(kept, folder, settings=settings, progress=progress)

@@ -22,28 +22,36 @@ class Split(Generic[Source]):
 
     train: Source
     held_out: Source
-    by: Literal["document", "tail"]
-    """``"document"``: by a hash of each document; ``"tail"``: the end of a single text is held out."""
+    by: Literal["document", "group", "tail"]
+    """``"document"``: by a hash of each document; ``"group"``: by a hash of each document's group; ``"tail"``: the end
+    of a single text is held out."""
 
     def __str__(self) -> str:
-        how = "by a hash of each document" if self.by == "document" else "one text, its end held out"
-        parts = (
-            f"{source.num_documents:,} document{'s' * (source.num_documents != 1)} ({source.num_bytes:,} bytes) {what}"
-            for source, what in ((self.train, "to train on"), (self.held_out, "held out"))
-        )
-        return f"{', '.join(parts)}; {how}"
+        how = {
+            "document": "by a hash of each document",
+            "group": f"by a hash of {getattr(self.train, 'split_by', None)!r}",
+            "tail": "one text, its end held out",
+        }
+        sides = ((self.train, "to train on"), (self.held_out, "held out"))
+        parts = (f"{self._count(source)} ({source.num_bytes:,} bytes) {what}" for source, what in sides)
+        return f"{', '.join(parts)}; {how[self.by]}"
+
+    def _count(self, source: Source) -> str:
+        text = _plural(source.num_documents, "document")
+        return f"{text} in {_plural(len(document_keys(source).unique()), 'group')}" if self.by == "group" else text
 
 
 def split_documents(source: Source, held_out: float) -> Split[Source]:
     """Hold out a share of the documents.
 
     Several documents are split by a hash of their bytes: a document is on the same side whatever documents surround it,
-    and equal documents are on one side. (Documents that are nearly equal may not be.) A single text is cut in two, and
-    its end is held out. Nothing is copied.
+    and equal documents are on one side. (Documents that are nearly equal may not be.) A cache with groups
+    (``split_by``) is split by a hash of each group, so that no group is on both sides; ``held_out`` is then a share of
+    the groups. A single text is cut in two, and its end is held out. Nothing is copied.
 
     Args:
         source: the documents.
-        held_out: share of documents, or of the bytes of a single text; strictly between 0 and 1.
+        held_out: share of documents or groups, or of the bytes of a single text; strictly between 0 and 1.
 
     Example:
         >>> from rltok_rl.data import TextSource
@@ -55,20 +63,27 @@ def split_documents(source: Source, held_out: float) -> Split[Source]:
     if source.num_documents == 1:
         return _split_text(source, held_out)
     # The hash as a number in [0, 1): a document is held out if it lies below the share.
-    place = document_keys(source).double() / 2.0**64 + 0.5  # [documents]
+    keys = document_keys(source)
+    place = keys.double() / 2.0**64 + 0.5  # [documents]
     out = place < held_out
+    split_by = source.split_by if isinstance(source, CachedSource) else None
     for side, what in ((out, "held out"), (~out, "to train on")):
         if not bool(side.any()):
-            raise ValueError(
-                f"held_out={held_out} leaves none of {source.num_documents} documents {what}; {_remedy(place)}"
-            )
+            remedy = _remedy(place, split_by)
+            raise ValueError(f"held_out={held_out} leaves none of {source.num_documents} documents {what}; {remedy}")
     train, held = (source.with_documents(source.starts[side], source.lengths[side]) for side in (~out, out))
-    return Split(train, held, by="document")
+    return Split(train, held, by="group" if split_by else "document")
 
 
-def _remedy(place: Tensor) -> str:
+def _plural(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def _remedy(place: Tensor, split_by: str | None = None) -> str:
     """Which shares would leave documents on both sides, in as few digits as tell them."""
     least, most = float(place.min()), float(place.max())
+    if least == most and split_by:
+        return f"{split_by!r} is the same in all of them: give several groups, or split_by=null"
     if least == most:
         return "they are all equal: give one of them, whose end is held out then, or others"
     digits = 2
@@ -81,7 +96,7 @@ def _remedy(place: Tensor) -> str:
 
 
 def document_keys(source: DocumentSource) -> Tensor:
-    """A hash of each document, [documents] int64; a cache has them on disk.
+    """Hash each document, or its group, [documents] int64; a cache has the hashes on disk.
 
     Args:
         source: the documents.

@@ -15,7 +15,7 @@ from rltok_rl.evaluation.characters import inside_characters, split_character_sh
 from rltok_rl.evaluation.matching import BoundaryMatch, boundary_match, count_pairs, move_boundaries
 from rltok_rl.evaluation.particles import particle_nats
 from rltok_rl.evaluation.positions import position_from_end, position_from_start, word_position_share
-from rltok_rl.evaluation.reading import Reading, document_nats, read_text, summarise
+from rltok_rl.evaluation.reading import Reading, document_nats, group_documents, read_text, summarise
 from rltok_rl.evaluation.samples import Samples, marginal_nats, read_samples, summarise_samples, window_losses
 from rltok_rl.evaluation.streaming import read_streamed
 from rltok_rl.evaluation.tokens import TokenLengths, policy_entropy, summarise_lengths, token_lengths
@@ -50,6 +50,7 @@ __all__ = [
     "document_bits_per_byte",
     "document_nats",
     "document_standard_error",
+    "group_documents",
     "inside_characters",
     "jaccard",
     "join_texts",

@@ -6,7 +6,7 @@ How windows lie, and what a stride is, says :mod:`rltok_rl.evaluation.windows`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -191,6 +191,27 @@ def summarise(reading: Reading) -> dict[str, Any]:
             for name, edge in edges.items()
         },
     }
+
+
+def group_documents(reading: Reading, groups: Tensor) -> Reading:
+    """Count the documents of a group as one, so that per-document figures and standard errors are over groups.
+
+    Chapters of one book are no independent samples: an error over chapters is too small.
+
+    Args:
+        reading: of several texts.
+        groups: [texts] group of each text, any integers.
+
+    Example:
+        >>> from rltok_rl.models import preset
+        >>> reading = read_text(UNet(preset("tiny")), ["to be", "or not", "to be"], context=8)
+        >>> summarise(group_documents(reading, torch.tensor([0, 0, 1])))["documents"]
+        2
+    """
+    document = torch.zeros_like(reading.at) if reading.document is None else reading.document
+    if len(groups) <= int(document.max()):
+        raise ValueError(f"groups must have one entry per text, got {len(groups)} for {int(document.max()) + 1} texts")
+    return replace(reading, document=groups.unique(return_inverse=True)[1][document])
 
 
 def document_nats(reading: Reading, nats: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -122,10 +121,15 @@ class Trainer:
         return self.way >= 1.0
 
     @property
+    def total_flops_done(self) -> float:
+        """FLOPs of all updates, the estimator's trials included."""
+        return self.flops_done + self.tried_flops_done
+
+    @property
     def way(self) -> float:
-        """How much of the training is done: of the FLOPs, where a number of them is given, and else of the bytes."""
+        """Share of the training that is done: of ``total_flops`` if that is given, else of ``total_bytes``."""
         if self.options.total_flops is not None:
-            return self.flops_done / self.options.total_flops
+            return self.total_flops_done / self.options.total_flops
         return self.bytes_done / self.options.total_bytes
 
     @property
@@ -224,7 +228,11 @@ class Trainer:
                 self.bytes_per_update, padded, figures.get("padded_second_rate", 0.0)
             )
             self.tried_flops_done += self._costs.tried(self.bytes_per_update, rate, second)
-            figures |= {"flops": self.flops_done, "padded_flops": self.padded_flops_done}
+            figures |= {
+                "flops": self.flops_done,
+                "padded_flops": self.padded_flops_done,
+                "total_flops": self.total_flops_done,
+            }
             self.told = Told(made.update, made.bytes_done, figures, warnings)
             self._to_tell.append(self.told)
 
@@ -350,8 +358,7 @@ class Trainer:
         self._pending, self._to_tell, self._broken, self.told, self._failed = [], [], None, None, None
         self.updates, self.bytes_done = int(state["updates"]), int(state["bytes_done"])
         self.flops_done = float(state["flops_done"])
-        beside = state.get("flops_beside", {})  # not in checkpoints of older versions
-        self.padded_flops_done, self.tried_flops_done = (float(beside.get(k, math.nan)) for k in ("padded", "tried"))
+        self.padded_flops_done, self.tried_flops_done = (float(state["flops_beside"][k]) for k in ("padded", "tried"))
         if self.segmenter is not None:
             load_own_state(self.segmenter, self.model, state["segmenter"])
 

@@ -23,8 +23,8 @@ class LoopOptions:
     total_bytes: int
     """Bytes to train on in all."""
     total_flops: float | None = None
-    """End once so many FLOPs are spent instead, those of attempts and of padding apart; the schedule then goes by the
-    FLOPs, as if ``total_bytes`` were the bytes that they suffice for."""
+    """End once so many FLOPs are spent instead, an estimator's trials included and padding not; the schedule then goes
+    by the FLOPs, as if ``total_bytes`` were the bytes that they suffice for."""
     lr: float = 2e-3
     """Peak learning rate of AdamW."""
     warm_up_bytes: int = 0

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rltok_rl.data import read_documents
+from rltok_rl.data import LengthFilter, prepare_cache, read_documents, read_grouped_documents
 from rltok_rl.data.files import passed_over
 
 TEXTS = ["to be", "or nöt", "", "to be, that is"]
@@ -136,3 +136,32 @@ def test_columns_that_hold_no_texts(tmp_path):
     pq.write_table(pa.table({"text": ["a", None]}), tmp_path / "a.parquet")
     with pytest.raises(TypeError, match=r"column must hold texts, got None in row 1 of .*a\.parquet"):
         list(read_documents(tmp_path))
+
+
+def test_groups_come_from_a_column(tmp_path):
+    rows = [{"book": book, "part": part, "text": f"{book} {part}"} for book in ("Emma", "Émile") for part in (1, 2)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pq.write_table(pa.table({name: [row[name] for row in rows] for name in rows[0]}), tmp_path / "b.parquet")
+    for name in ("a.jsonl", "b.parquet"):
+        pairs = list(read_grouped_documents(tmp_path / name, "book"))
+        assert pairs == [(row["text"].encode(), row["book"].encode()) for row in rows]
+        assert [group for _, group in read_grouped_documents(tmp_path / name, "part")] == [b"1", b"2"] * 2
+        assert list(LengthFilter(read_grouped_documents(tmp_path / name, "book"), min_bytes=2, max_bytes=4))[0] == (
+            b"Emma"[:4],
+            b"Emma",
+        )
+        with pytest.raises(ValueError, match="split_by must be one of .*'book', 'part', 'text'.*got 'author'"):
+            list(read_grouped_documents(tmp_path / name, "author"))
+    (tmp_path / "c.txt").write_text("alone")
+    assert list(read_grouped_documents(tmp_path / "c.txt", "book")) == [(b"alone", b"alone")]
+    cache = prepare_cache(tmp_path / "b.parquet", tmp_path / "cache", split_by="book", min_bytes=2)
+    keys = cache.keys().tolist()
+    assert keys[0] == keys[1] != keys[2] == keys[3]
+    with pytest.raises(FileExistsError, match="split_by"):
+        prepare_cache(tmp_path / "b.parquet", tmp_path / "cache", min_bytes=2)
+
+
+def test_a_group_without_a_value_is_named(tmp_path):
+    pq.write_table(pa.table({"book": ["Emma", None], "text": ["a b", "c d"]}), tmp_path / "a.parquet")
+    with pytest.raises(TypeError, match="split_by must name a column of texts or integers, got NoneType in row 1"):
+        list(read_grouped_documents(tmp_path / "a.parquet", "book"))

@@ -7,7 +7,7 @@ import re
 import pytest
 import torch
 
-from rltok_rl.data import CachedSource, TextSource, local_prose, split_documents, write_cache
+from rltok_rl.data import CachedSource, GroupedDocument, TextSource, local_prose, split_documents, write_cache
 from rltok_rl.data.split import document_keys
 
 TEXTS = [f"document {n} of them" for n in range(2000)]
@@ -58,8 +58,9 @@ def test_a_cache_is_split_like_memory(tmp_path):
     for one, two in ((split.train, memory.train), (split.held_out, memory.held_out)):
         a, b = (source.draw(40, 12, torch.Generator().manual_seed(0)).byte_ids for source in (one, two))
         assert torch.equal(a, b)
-    # A part of a cache has no hashes on disk, and is hashed anew.
-    assert split.train.keys() is None
+    # A part of a cache looks its hashes up on disk; documents that are cut anew have none there.
+    assert torch.equal(split.train.keys(), document_keys(memory.train))
+    assert split.train.with_documents(split.train.starts, split.train.lengths - 1).keys() is None
     again, fresh = split_documents(split.train, 0.5), split_documents(memory.train, 0.5)
     assert list(again.held_out.documents()) == list(fresh.held_out.documents())
 
@@ -116,3 +117,26 @@ def test_few_documents_are_split_by_the_share_that_the_refusal_names(count):
                     split = split_documents(source, named)
                     assert split.train.num_documents + split.held_out.num_documents == count
     assert refused > 20
+
+
+GROUPED = [GroupedDocument(f"chapter {n} of book {n % 17}".encode(), f"book {n % 17}".encode()) for n in range(200)]
+
+
+def test_no_group_is_on_both_sides(tmp_path):
+    write_cache(GROUPED, tmp_path / "cache", settings={"source": {"split_by": "book"}})
+    split = split_documents(CachedSource(tmp_path / "cache"), 0.3)
+    sides = [{d.decode().partition(" of ")[2] for d in side.documents()} for side in (split.train, split.held_out)]
+    assert sides[0] and sides[1] and not sides[0] & sides[1] and len(sides[0] | sides[1]) == 17
+    assert split.train.num_documents + split.held_out.num_documents == 200
+    # The planted bug: a split by single documents shares most groups.
+    single = split_documents(TextSource([document.text for document in GROUPED]), 0.3)
+    leaked = [{d.decode().partition(" of ")[2] for d in side.documents()} for side in (single.train, single.held_out)]
+    assert leaked[0] & leaked[1]
+    assert f"{len(sides[1])} groups" in str(split) and "by a hash of 'book'" in str(split)
+
+
+def test_one_group_cannot_be_split(tmp_path):
+    same = [GroupedDocument(f"chapter {n}".encode(), b"the only book") for n in range(4)]
+    write_cache(same, tmp_path / "cache", settings={"source": {"split_by": "book"}})
+    with pytest.raises(ValueError, match="'book' is the same in all of them: give several groups, or split_by=null"):
+        split_documents(CachedSource(tmp_path / "cache"), 0.3)

@@ -1,10 +1,11 @@
-"""Which runs can be compared with each other, and which of them are best."""
+"""Which runs can be compared with each other, and what each learned by."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from rltok_rl.experiments.markdown import with_unit
 from rltok_rl.experiments.run_folder import RunFolder
 from rltok_rl.experiments.segmenting import TOKENIZERS
 
@@ -56,23 +57,6 @@ def comparable(runs: Sequence[RunFolder]) -> list[list[int]]:
     return groups
 
 
-def within_one_error(losses: Sequence[tuple[float | None, float | None]]) -> set[int]:
-    """Numbers of the losses that are at most one standard error above the lowest.
-
-    Args:
-        losses: each with its standard error; None where there is none.
-
-    Example:
-        >>> sorted(within_one_error([(2.20, 0.02), (2.18, 0.02), (2.21, 0.05), (None, None)]))
-        [0, 1]
-    """
-    known = {number: (loss, error) for number, (loss, error) in enumerate(losses) if loss is not None}
-    if not known:
-        return set()
-    lowest, error = min(known.values(), key=lambda one: one[0])
-    return {number for number, (loss, _) in known.items() if loss <= lowest + (error or 0.0)}
-
-
 def looks_ahead(run: RunFolder) -> bool:
     """Whether the boundaries of a run depend on bytes to come, so that its losses are not those of a model.
 
@@ -92,3 +76,34 @@ def vocabulary(run: RunFolder) -> str:
     name, size = run.option("segmenter.name"), run.option("segmenter.options.vocabulary")
     pieces = f", cut by {name}" + (f" of {size:,} pieces" if size else "") if looks_ahead(run) else ""
     return f"256 bytes{f' and {special} special ids' if special else ''}{pieces}"
+
+
+def estimator_of(run: RunFolder) -> str:
+    """Return estimator, gamma and baseline of a learned policy; a dash if a rule or a segmenter draws boundaries.
+
+    Args:
+        run: a run.
+    """
+    if (run.option("segmenter.name") or "learned") != "learned" or run.option("actor.name") != "learned":
+        return "-"
+    baseline = run.option("baseline.name")
+    return f"`{run.option('estimator.name')}`, gamma {run.option('estimator.gamma'):g}" + (
+        f", `{baseline}`" if baseline not in (None, "none") else ""
+    )
+
+
+def total_flops(figures: dict[str, Any]) -> str:
+    """Return total FLOPs as tables show them, with the share that an estimator spent on trials.
+
+    Args:
+        figures: ``flops`` and ``tried_flops``, which is None in runs that did not record it.
+
+    Example:
+        >>> total_flops({"flops": 10e12, "tried_flops": 4e12}), total_flops({"flops": 10e12, "tried_flops": 0.0})
+        ('14.0 TFLOPs (29 % trials)', '10.0 TFLOPs')
+    """
+    tried = figures["tried_flops"]
+    shown = with_unit(figures["flops"] + (tried or 0.0), "FLOPs")
+    if tried is None:
+        return f"{shown} + trials not recorded"
+    return f"{shown} ({tried / (figures['flops'] + tried):.0%} trials)".replace("%", " %") if tried else shown

@@ -1,4 +1,4 @@
-"""The page of a comparison, written anew from the folders of its systems: one table, one figure."""
+"""Page of a comparison, generated from the folders of its systems: one table, one figure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from rltok_rl.experiments.bench.harness import machine
-from rltok_rl.experiments.comparable import within_one_error
+from rltok_rl.experiments.comparable import estimator_of, total_flops
 from rltok_rl.experiments.comparison import draw_last_texts
 from rltok_rl.experiments.markdown import markdown, with_unit
+from rltok_rl.experiments.paired import paired_over_documents, tied_with_best
 from rltok_rl.experiments.run_folder import RunFolder, read_run
 
-from rltok_rl.evaluation import corpus_bits_per_byte, corpus_standard_error
 from rltok_rl.training.progress import clock
 from rltok_rl.training.record import without_folders
 from rltok_rl.viz.comparison import draw_loss_against_flops
@@ -32,12 +31,12 @@ _CORPUS = {
 _FIRST = ("learned", "learned-paper", "learned-w1", "learned-w0")
 HEADER = (
     "system",
+    "estimator",
+    "total FLOPs",
     "bits per byte",
-    "less the first",
+    "minus the first",
     "boundaries per byte (target)",
-    "FLOPs",
     "with padding",
-    "tried besides",
     "parameters",
     "bytes",
     "time",
@@ -53,7 +52,7 @@ def is_comparison(folder: Path) -> bool:
     Args:
         folder: to look at.
     """
-    return not (folder / "config.yaml").is_file() and bool(_systems(folder))
+    return not (folder / "config.yaml").is_file() and bool(judged_systems(folder))
 
 
 def write_page(folder: Path, command: str | None = None, *, formats: Sequence[str] = ("png",)) -> Path | None:
@@ -67,12 +66,13 @@ def write_page(folder: Path, command: str | None = None, *, formats: Sequence[st
     Returns:
         The page; None where no system is done.
     """
-    done = {name: read_run(folder / name) for name in _systems(folder)}
+    done = {name: read_run(folder / name) for name in judged_systems(folder)}
     rows = [system_figures(name, run) for name, run in done.items()]
     if not rows:
         return None
     for row in rows:
-        row["difference"], row["difference_error"] = paired(row, rows[0])
+        found = None if row is rows[0] else paired_over_documents(row, rows[0])
+        row["difference"], row["difference_error"] = (None, None) if found is None else (found.mean, found.error)
     before = json.loads((folder / TABLE).read_text()) if command is None and (folder / TABLE).exists() else {}
     command, where = before.get("command", command or ""), before.get("machine") or machine("cpu")
     shown = [{k: v for k, v in row.items() if k not in ("counts", "nats")} for row in rows]
@@ -97,11 +97,13 @@ def system_figures(name: str, run: RunFolder) -> dict[str, Any]:
     summary, edge = run.summary or {}, judged["word_edges"].get("space", {})
     return {
         "system": name,
+        "estimator": estimator_of(run),
         **{shown: judged[name] for name, shown in _CORPUS.items()},
         "rate": judged["rate"],
         **{key: judged[key] for key in ("target_rate", "oracle", "documents", "windows", "counts", "nats")},
         "target_rates": judged.get("target_rates"),
         "rows_per_text": judged.get("rows_per_text", 1),
+        "split_by": judged.get("split_by"),
         "predicted": judged["bytes"],
         **{key: summary.get(key) for key in ("flops", "padded_flops", "tried_flops", "bytes", "peak_memory")},
         "seconds": sum(start["seconds"] for start in run.starts),
@@ -124,29 +126,17 @@ def read_evaluation(path: Path) -> dict[str, Any]:
     return {**{name: judged[was] for name, was in _CORPUS.items() if was in judged}, **judged}
 
 
-def paired(row: dict[str, Any], first: dict[str, Any]) -> tuple[float | None, float | None]:
-    """Bits per byte less those of another system on the same documents, and the standard error of the difference.
-
-    Args:
-        row: of a system.
-        first: of the other.
-    """
-    if row is first or row["counts"] != first["counts"]:
-        return None, None
-    counts = torch.tensor(row["counts"])
-    apart = torch.tensor(row["nats"], dtype=torch.float64) - torch.tensor(first["nats"], dtype=torch.float64)
-    return corpus_bits_per_byte(counts, apart), corpus_standard_error(counts, apart)
-
-
 def best(rows: list[dict[str, Any]]) -> set[str]:
-    """Systems within one standard error of the best one; oracles are not among them.
+    """Return the systems that a paired test over documents cannot tell from the best one, oracles left out.
 
     Args:
         rows: of all systems.
     """
     real = [row for row in rows if not row["oracle"]]
-    strong = within_one_error([(row["bits_per_byte"], row["standard_error"]) for row in real])
-    return {real[number]["system"] for number in strong}
+    losses = [row["bits_per_byte"] for row in real]
+    first = real[losses.index(min(losses))] if real else None
+    tied = tied_with_best(losses, [None if first is None else paired_over_documents(row, first) for row in real])
+    return {real[number]["system"] for number in tied}
 
 
 def page(rows: list[dict[str, Any]], done: dict[str, RunFolder], folder: Path, command: str) -> str:
@@ -164,19 +154,13 @@ def page(rows: list[dict[str, Any]], done: dict[str, RunFolder], folder: Path, c
     first, run = rows[0], done[rows[0]["system"]]
     notes = [
         *_on_losses(rows),
-        "Boundaries per byte are those of held-out text, the target is that of training; “none” where the text "
-        "alone, or a vocabulary, decides.",
-        "FLOPs are matrix products of forward and backward passes (attention scores apart). They are the budget: a "
-        "system ends with the update that reaches it. “With padding” counts rows of tokens as long as the longest of "
-        "their batch.",
-        "Time is that of training, looks and checkpoints included, on cores that may have been shared.",
+        "Boundaries per byte are those of held-out text, the target is that of training; “none” if the text alone, or "
+        "a vocabulary, decides.",
+        "Total FLOPs are matrix products of forward and backward passes (attention scores left out), and of the "
+        "forward passes in which an estimator tries other boundaries. “With padding” leaves trials out and counts "
+        "rows of tokens as long as the longest of their batch.",
+        "Time is that of training, evaluations and checkpoints included, on cores that may have been shared.",
     ]
-    if any(row["tried_flops"] for row in rows):
-        notes.append(
-            "“Tried besides” is what an estimator runs, forward alone, to judge decisions (other boundaries tried on "
-            "the same text). It is not in the budget, but comes on top of it: a system that tries has run so much more "
-            "than the others."
-        )
     notes += _notes_on(rows)
     if oracles:
         notes.append(
@@ -184,41 +168,56 @@ def page(rows: list[dict[str, Any]], done: dict[str, RunFolder], folder: Path, c
             "bits per byte are not those of a model, and never in bold."
         )
     seeds = sorted({row["seed"] for row in rows})
-    notes.append(f"One seed ({', '.join(map(str, seeds))}): nothing here tells how much another would differ.")
+    notes.append(f"One seed ({', '.join(map(str, seeds))}): the errors do not cover how far another would differ.")
     under_way = _under_way(folder)
     replaced = ", ".join(f"{name} {value}" for name, value in (run.option("model.overrides") or {}).items())
     data = f"`{run.option('data.source')}`, {run.option('data.num_rows')} rows of {run.option('data.num_steps')} bytes"
     parts = [
-        "# Systems at equal FLOPs",
+        f"# {_title(rows)}",
         *([f"    {command}"] if command else []),
         f"{data}; model `{run.option('model.preset')}` with {replaced or 'nothing replaced'}.",
-        table.replace("less the first", f"less {first['system']}", 1),
+        table.replace("minus the first", f"minus {first['system']}", 1),
         *([f"Not done yet: {', '.join(under_way)}."] if under_way else []),
         "\n".join(f"- {note}" for note in notes),
-        f"![Bits per byte against FLOPs]({FIGURE})",
-        "On the left lines are training and dots held-out text; on the right the end, on the held-out text of looks on "
-        "the way, which is less than that of the table.",
+        f"![Bits per byte against total FLOPs]({FIGURE})",
+        "Left: training (lines) and held-out text (dots). Right: the end, on the held-out windows of the evaluations "
+        "during training, which are fewer than those of the table.",
         f"![The same held-out text as every system cuts it]({TEXTS})",
     ]
     return "\n\n".join(parts) + "\n"
 
 
+def _title(rows: list[dict[str, Any]]) -> str:
+    """The heading, which says whose trials come on top of equal budgets."""
+    spent = {row["system"]: row["flops"] + (row["tried_flops"] or 0.0) for row in rows}
+    least = min(spent.values())
+    over = [
+        f"{row['system']} with {with_unit(row['tried_flops'], 'FLOPs')} of trials on top ({row['estimator']})"
+        for row in rows
+        if row["tried_flops"] and spent[row["system"]] > 1.02 * least
+    ]
+    equal = "in total" if max(spent.values()) <= 1.02 * least else "of training"
+    return f"Systems at {with_unit(least, 'FLOPs')} {equal}{''.join(f', {one}' for one in over)}"
+
+
 def _on_losses(rows: list[dict[str, Any]]) -> list[str]:
-    """What bits per byte are of, and how sure they are."""
+    """What bits per byte are averages of, and how sure they are."""
     first, alone = rows[0], rows[0]["standard_error"] is None
-    number = f"{first['documents']:,} document{'' if first['documents'] == 1 else 's'}"
+    unit = first["split_by"] or "document"
+    number = f"{first['documents']:,} {unit}{'' if first['documents'] == 1 else 's'}"
     sure = (
-        "From one document no standard error can be told; in bold is the best."
+        "One document gives no standard error, and nothing is bold."
         if alone
-        else "The standard error is that over documents; in bold is what lies within one of the best."
+        else f"The standard error is that over {unit}s. Bold: not distinguishable from the best by a paired test "
+        f"(95 %, over {unit}s)."
     )
     notes = [
         f"Bits per byte are those of the corpus, all bits over all bytes: {first['predicted']:,} held-out bytes in "
         f"{number}, the same for all. {sure}"
     ]
     if rows[1:]:
-        paired_too = "" if alone else ", with its standard error over documents, paired"
-        notes.append(f"“Less {first['system']}” is the difference on the same documents{paired_too}.")
+        paired_too = "" if alone else f", with its standard error over {unit}s, paired"
+        notes.append(f"“Minus {first['system']}” is the difference on the same {unit}s{paired_too}.")
     return notes
 
 
@@ -245,11 +244,12 @@ def _line(row: dict[str, Any], strong: set[str]) -> list[str]:
     target = "none" if row["target_rate"] is None else f"{row['target_rate']:g}"
     return [
         f"{row['system']}{' *' if row['oracle'] else ''}",
+        row["estimator"],
+        total_flops(row),
         f"**{loss}**" if row["system"] in strong else loss,
         "-" if apart is None else f"{apart:+.3f}" + ("" if apart_error is None else f" ± {apart_error:.3f}"),
         f"{row['rate']:.3f} ({'by script' if row['target_rates'] else target})",
-        *(with_unit(row[key], "FLOPs") for key in ("flops", "padded_flops")),
-        with_unit(row["tried_flops"], "FLOPs") if row["tried_flops"] else "-",
+        with_unit(row["padded_flops"], "FLOPs"),
         f"{row['parameters']:,}",
         with_unit(row["bytes"], "B"),
         clock(row["seconds"]),
@@ -258,8 +258,12 @@ def _line(row: dict[str, Any], strong: set[str]) -> list[str]:
     ]
 
 
-def _systems(folder: Path) -> list[str]:
-    """Systems that are trained and judged, the learned ones first."""
+def judged_systems(folder: Path) -> list[str]:
+    """Return the systems that are trained and evaluated, learned ones first.
+
+    Args:
+        folder: of the comparison.
+    """
     needed = ("config.yaml", "summary.json", EVALUATION)
     found = sorted(p.name for p in folder.iterdir() if all((p / name).is_file() for name in needed))
     return [name for name in _FIRST if name in found] + [name for name in found if name not in _FIRST]

@@ -109,7 +109,7 @@ def _figures(
 ) -> list[str]:
     """Draw what there are figures for, and show them."""
     trained = {name: (run.history, run.held_out) for name, run in runs.items() if run.history}
-    spent = {name: found for name, found in trained.items() if "flops" in found[0]}
+    spent = {name: found for name, found in trained.items() if "total_flops" in found[0]}
     targets = {name: run.target_rate for name, run in runs.items()}
     parts = []
     for suffix in formats:
@@ -121,7 +121,7 @@ def _figures(
         title = "Bits per byte, boundaries per byte, policy entropy and advantage spread against bytes"
         parts.append(f"![{title}](comparison.png)\n\n{_DOTS}{_SEEDS if groups else ''}")
     if spent:
-        parts.append("![Bits per byte against FLOPs](loss-flops.png)")
+        parts.append("![Bits per byte against total FLOPs](loss-flops.png)")
     if one_text and draw_last_texts(runs, out, formats):
         parts.append("![The same held-out text as every run cuts it](texts.png)")
     return parts

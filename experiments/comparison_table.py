@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
-from rltok_rl.experiments.comparable import looks_ahead, vocabulary, within_one_error
+from rltok_rl.experiments.comparable import looks_ahead, vocabulary
 from rltok_rl.experiments.markdown import number, with_unit
+from rltok_rl.experiments.paired import paired_over_seeds, tied_with_best
 from rltok_rl.experiments.run_folder import RunFolder
 from rltok_rl.experiments.seeds import Figure, Group, over_seeds, values_of
 
@@ -17,7 +19,7 @@ FIGURES = (
     "entropy, nats",
     "advantage spread, nats",
     "bytes",
-    "FLOPs",
+    "total FLOPs",
     "speed",
 )
 
@@ -74,24 +76,26 @@ def figures_over_seeds(group: Group) -> dict[str, str]:
 
 
 def best_groups(groups: Sequence[Group]) -> set[int]:
-    """Numbers of the groups within one standard error of the best: over seeds where there are several, or over batches.
+    """Return the numbers of the groups that a paired test over seeds cannot tell from the best.
 
-    What looks ahead is not among them, nor is what is not finished beside something that is.
+    Oracles are left out, and unfinished groups if any group is finished. Without two seeds in common with the best
+    there is no test, and nothing is bold.
 
     Args:
         groups: on the same held-out text.
     """
     any_finished = any(group.finished for group in groups)
-    losses: list[tuple[float | None, float | None]] = []
+    losses: list[dict[Any, float]] = []
     for group in groups:
-        figure = over_seeds(group)["loss"]
-        if figure is None or looks_ahead(group.runs[0]) or (any_finished and not group.finished):
-            losses.append((None, None))
-        elif figure.error is None:
-            losses.append((figure.mean, group.counted[0].looks[-1].get("held_out_standard_error")))
-        else:
-            losses.append((figure.mean, figure.error))
-    return within_one_error(losses)
+        left_out = looks_ahead(group.runs[0]) or (any_finished and not group.finished)
+        by_seed = {run.option("seed"): values_of(run)["loss"] for run in group.counted}
+        known = {seed: loss for seed, loss in by_seed.items() if loss is not None}
+        losses.append({} if left_out or len(known) < len(by_seed) else known)
+    means = [fmean(by_seed.values()) if by_seed else None for by_seed in losses]
+    if not any(losses):
+        return set()
+    best = losses[min((n for n, mean in enumerate(means) if mean is not None), key=lambda n: means[n] or 0.0)]
+    return tied_with_best(means, [paired_over_seeds(by_seed, best) for by_seed in losses])
 
 
 def comparison_notes(tables: Sequence[Sequence[Group]], differing: Sequence[str]) -> list[str]:
@@ -106,11 +110,11 @@ def comparison_notes(tables: Sequence[Sequence[Group]], differing: Sequence[str]
     notes = []
     if any(len(group.counted) > 1 for group in groups):
         notes.append(
-            "Lines of several seeds have means ± the standard deviation over seeds. In bold: within one standard error "
-            "of the best on the same held-out text, over seeds (the deviation / √n) where there are several."
+            "Lines of several seeds have means ± the standard deviation over seeds. Bold: not distinguishable from the "
+            "best on the same held-out text by a paired test over seeds (95 %)."
         )
     else:
-        notes.append("In bold: within one standard error of the best on the same held-out text.")
+        notes.append("Nothing is bold: a paired test over seeds needs several seeds of each run.")
     alone = [group.name for group in groups if len(group.counted) == 1]
     if alone:
         notes.append(
@@ -128,7 +132,7 @@ def comparison_notes(tables: Sequence[Sequence[Group]], differing: Sequence[str]
     if helpless:
         notes.append(f"{NO_HELP} So it is with {', '.join(helpless)}.")
     for table in tables:
-        spent = [run.last_value("flops") or 0.0 for group in table for run in group.counted]
+        spent = [run.last_value("total_flops") or 0.0 for group in table for run in group.counted]
         if max(spent) > 1.05 * min(spent):
             low, high = (with_unit(value, "FLOPs") for value in (min(spent), max(spent)))
             notes.append(f"Budgets differ, from {low} to {high}: who spent more may be ahead for that alone.")

@@ -9,7 +9,6 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from rltok_rl.experiments.comparable import within_one_error
 from rltok_rl.experiments.comparison_table import with_error
 from rltok_rl.experiments.markdown import markdown, number, with_unit
 from rltok_rl.experiments.studies.candidates import MEANING
@@ -36,17 +35,16 @@ def languages(path: Path, beside: Path) -> str:
             error = mine[0]["final"]["standard_error"] if single else stdev(shares) / math.sqrt(len(mine))
             rows.append((fmean(shares), error, system, mine))
         rows.sort(key=lambda row: -row[0])
-        strong = within_one_error([(1 - share, error) for share, error, _, _ in rows])
         body = [
             [
                 NAMES[system],
                 str(len(mine)),
-                f"**{with_error(share, error)}**" if n in strong else with_error(share, error),
+                with_error(share, error),
                 f"{fmean(one['final']['rate'] for one in mine):.3f}",
                 with_unit(fmean(one["flops"] for one in mine), "FLOPs"),
                 with_unit(mine[0]["bytes"], "B"),
             ]
-            for n, (share, error, system, mine) in enumerate(rows)
+            for share, error, system, mine in rows
         ]
         header = ["system", "seeds", "share of the optimal return", "boundaries per byte", "FLOPs", "bytes"]
         parts.append(f"`{language}`:\n\n{markdown(header, body)}")
@@ -64,11 +62,10 @@ def estimators(path: Path, beside: Path) -> str:
     found = json.loads(path.read_text())
     # What is less than two standard errors from nothing has no place among the others, and stands at the end.
     rows = sorted(found["real"]["table"], key=lambda row: (_lost(row), -row["per_cost"]))
-    strong = within_one_error([(-row["per_cost"], row["error"] / row["cost"]) for row in rows])
     body = []
-    for n, row in enumerate(rows):
+    for row in rows:
         value = f"{number(row['per_cost'])} ± {number(row['error'] / row['cost'], 2)}"
-        shown = "lost in noise" if _lost(row) else f"**{value}**" if n in strong else value
+        shown = "lost in noise" if _lost(row) else value
         body.append([f"`{row['name']}`", MEANING.get(row["name"], ""), shown, number(row["cost"])])
     header = ["estimator", "", "signal to noise at equal cost", "cost of an update"]
     parts = [

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rltok_rl.experiments.compare_page import is_comparison, write_page
+from rltok_rl.experiments.compare_seeds import seed_folders, write_seeds_page
 from rltok_rl.experiments.comparison import marked_text, write_comparison
 from rltok_rl.experiments.comparison_table import shown
 from rltok_rl.experiments.markdown import fenced, markdown, with_unit
@@ -203,7 +204,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Command line."""
     parser = argparse.ArgumentParser(prog="rltok report", description=__doc__.partition("\n")[0])
     parser.add_argument(
-        "runs", nargs="+", type=Path, metavar="RUN", help="folder of a run, finished or not, or of a comparison"
+        "runs",
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help="folder of a run, finished or not, of a comparison, or of several comparisons",
     )
     parser.add_argument(
         "--out",
@@ -225,6 +230,8 @@ def main(arguments: list[str] | None = None) -> int:
         for folder in options.runs:
             if folder.is_dir() and is_comparison(folder):
                 print(write_page(folder, formats=formats), flush=True)
+            elif folder.is_dir() and seed_folders(folder):
+                print(write_seeds_page(folder, formats=formats), flush=True)
             elif options.out is None or options.also or not _has_page(folder):
                 print(write_report(folder, formats=formats), flush=True)
         if options.out is not None:

@@ -23,6 +23,9 @@ if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", str(_THREADS))
     torch.set_num_threads(_THREADS)
 
+if not _MISSING:
+    from . import fixed_text  # noqa: F401 - before any test module reads text
+
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out what cannot be imported on a machine that has torch alone."""

@@ -22,7 +22,7 @@ _LOADED = ["pytest", "numba", "hydra", "torch.distributed", "torch._dynamo", "to
 _LOADED += [f"rltok_rl.experiments.{name}" for name in ("build", "checks", "recording", "report")]
 #: For what takes a context of multiprocessing, or the name of one, ``forkserver``.
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(_LOADED)
+CONTEXT.set_forkserver_preload([*_LOADED, "tests.fixed_text"])
 
 
 class Forked:

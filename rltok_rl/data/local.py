@@ -5,6 +5,9 @@ from __future__ import annotations
 import sysconfig
 from pathlib import Path
 
+STANDARD_LIBRARY = Path(sysconfig.get_paths()["stdlib"])
+"""Folder of the sources that :func:`local_code` reads."""
+
 
 def local_prose(num_bytes: int | None = None) -> bytes:
     """English prose that every Python brings along: the language reference behind ``help()``.
@@ -40,10 +43,9 @@ def local_code(num_bytes: int | None = None) -> bytes:
         >>> len(local_code(100))
         100
     """
-    root = Path(sysconfig.get_paths()["stdlib"])
     parts, size = [], 0
-    for path in sorted(root.rglob("*.py")):
-        inside = path.relative_to(root).parts
+    for path in sorted(STANDARD_LIBRARY.rglob("*.py")):
+        inside = path.relative_to(STANDARD_LIBRARY).parts
         if any(part in ("site-packages", "dist-packages") or part.startswith("test") for part in inside):
             continue
         parts.append(path.read_bytes())

@@ -8,7 +8,7 @@ from typing import Any
 
 from rltok_rl.viz.look import PALE, fit, plain_figures, plain_numbers, save_figure, smooth
 from rltok_rl.viz.seeds import MeanLine, dot_seeds, draw_seeds, mean_line, seed_groups, widths
-from rltok_rl.viz.series import History, held_out_points, known, label_ends, look_of
+from rltok_rl.viz.series import History, held_out_points, known, label_ends, look_of, spent
 
 Runs = Mapping[str, tuple[History, History]]
 Groups = Mapping[str, Sequence[str]]
@@ -91,11 +91,12 @@ def draw_loss_against_flops(runs: Runs, path: Path, *, groups: Groups | None = N
     the mean and the standard deviation.
 
     Args:
-        runs: history of training and of looks at held-out text, by name; both with ``flops``.
+        runs: history of training and of evaluations on held-out text, by name; both with ``total_flops``, or
+            ``flops`` if they did not record trials.
         path: the file to write.
         groups: names of runs that differ in their seed alone, by what to call them; others stand alone.
     """
-    drawn = {name: found for name, found in runs.items() if found[0].get("flops")}
+    drawn = {name: found for name, found in runs.items() if found[0].get(spent(found[0]))}
     if not drawn:
         raise ValueError("runs must hold one with at least one update and its FLOPs, got none")
     members = {name: [drawn[one] for one in ones] for name, ones in seed_groups(drawn, groups).items()}
@@ -115,8 +116,11 @@ def draw_loss_against_flops(runs: Runs, path: Path, *, groups: Groups | None = N
         end = figure.add_axes((3.85 / width, place[0], 2.9 / width, place[1]))
         shown: list[float] = []
         for look, thick, (name, found) in zip(looks, broad, members.items(), strict=True):
-            draw_seeds(whole, [(history["flops"], history["bits_per_byte"]) for history, _ in found], look, width=thick)
-            dot_seeds(whole, [held_out_points(held, "flops") for _, held in found], look, size=3 * thick / 1.4)
+            draw_seeds(
+                whole, [(history[spent(history)], history["bits_per_byte"]) for history, _ in found], look, width=thick
+            )
+            at = [held_out_points(held, spent(held)) for _, held in found]
+            dot_seeds(whole, at, look, size=3 * thick / 1.4)
             mean = ends[name]
             style: Any = {"marker": look.marker, "ms": 4 * thick / 1.4} if len(mean.x) < 100 else {}
             end.plot(mean.x, mean.y, color=look.colour, ls=look.dashes, lw=thick, clip_on=True, **style)
@@ -126,7 +130,7 @@ def draw_loss_against_flops(runs: Runs, path: Path, *, groups: Groups | None = N
             shown += [y + sign * d for y, d in held for sign in (-1, 1)]
         whole.set(xscale="log", yscale="log", title="bits per byte: training, dots are held-out text")
         plain_numbers(whole.yaxis)
-        on_held_out = all(held_out_points(held, "flops")[0] for _, held in drawn.values())
+        on_held_out = all(held_out_points(held, spent(held))[0] for _, held in drawn.values())
         part = "" if start is None else f", from 1/{_PART:.0f} of the budget on"
         end.set(xscale="log", title=f"the end{part}{': held-out text' if on_held_out else ''}")
         if start is not None:
@@ -135,17 +139,17 @@ def draw_loss_against_flops(runs: Runs, path: Path, *, groups: Groups | None = N
             end.set_ylim(min(shown) - 0.06 * spread, max(shown) + 0.06 * spread)
         for axes in (whole, end):
             large_numbers(axes.xaxis)
-            axes.set_xlabel("FLOPs of forward and backward passes")
+            axes.set_xlabel("total FLOPs, trials included")
         label_ends(end, [(*one, look.colour) for one, look in zip(named, looks, strict=True)])
         return save_figure(figure, path)
 
 
 def _end(found: Sequence[tuple[History, History]]) -> MeanLine:
     """What is drawn large of runs: held-out text, else training, smoothed."""
-    at = [held_out_points(held_out, "flops") for _, held_out in found]
+    at = [held_out_points(held_out, spent(held_out)) for _, held_out in found]
     if any(x for x, _ in at):
         return mean_line(at, share=1.0)
-    every = [(history["flops"], history["bits_per_byte"]) for history, _ in found]
+    every = [(history[spent(history)], history["bits_per_byte"]) for history, _ in found]
     return mean_line([(x, smooth(y, max(1, len(x) // 25))) for x, y in every])
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from rltok_rl.viz.comparison import large_numbers
 from rltok_rl.viz.look import ALERT, INK, OURS, PALE, dots, fit, line, plain_figures, plain_numbers, save_figure
-from rltok_rl.viz.series import History, held_out_points, known, label_ends
+from rltok_rl.viz.series import History, held_out_points, known, label_ends, spent
 
 # Title, lines, what was held out, kind of axis.
 _PANELS: tuple[tuple[str, tuple[str, ...], str | None, str], ...] = (
@@ -80,7 +80,7 @@ def draw_loss_flops(history: History, path: Path, *, held_out: History | None = 
     line.
 
     Args:
-        history: one list per figure; ``flops`` is what they are drawn against.
+        history: one list per figure; drawn against ``total_flops``, or ``flops`` if trials were not recorded.
         path: the file to write.
         held_out: as ``history``, of looks at held-out text; drawn as dots, joined.
     """
@@ -94,13 +94,13 @@ def draw_loss_flops(history: History, path: Path, *, held_out: History | None = 
             if key not in history:
                 continue
             colour = _COLOURS.get(key, OURS)
-            line(axes, history["flops"], history[key], colour=colour, label=f"{_LABELS[key]}, training")
-            x, y = held_out_points(held_out or {}, "flops", f"held_out_{key}")
+            line(axes, history[spent(history)], history[key], colour=colour, label=f"{_LABELS[key]}, training")
+            x, y = held_out_points(held_out or {}, spent(held_out or {}), f"held_out_{key}")
             if x:
                 ink, name = (INK, "held out") if key == "bits_per_byte" else (PALE, "early exit, held out")
                 axes.plot(x, y, "o-", color=ink, lw=0.7, ms=3, mfc="white", mew=1, label=name, zorder=3)
                 ends.append((x[-1], y[-1], f"{name}  {y[-1]:.3f}", ink))
-        axes.set(xlabel="FLOPs of forward and backward passes", xscale="log", yscale="log")
+        axes.set(xlabel="total FLOPs, trials included", xscale="log", yscale="log")
         axes.set_title("bits per byte")
         large_numbers(axes.xaxis)
         plain_numbers(axes.yaxis)

@@ -52,6 +52,15 @@ def known(history: History, key: str) -> bool:
     return any(value == value for value in history.get(key, ()))
 
 
+def spent(history: History) -> str:
+    """Return the name of the FLOPs to draw against: those that include an estimator's trials, if they were recorded.
+
+    Args:
+        history: a list per metric.
+    """
+    return "total_flops" if "total_flops" in history else "flops"
+
+
 def held_out_points(
     held_out: History, against: str, key: str = "held_out_bits_per_byte", *, scale: float = 1.0
 ) -> tuple[list[float], list[float]]:

@@ -1,12 +1,25 @@
-"""Text that every Python brings along."""
+"""Text that every Python brings along; other tests read a fixed text in its place."""
 
 from __future__ import annotations
 
-import pydoc_data.topics
+import importlib.util
+import pydoc_data
+import sysconfig
+from pathlib import Path
 
 import pytest
 
-from rltok_rl.data import local_code, local_prose
+from rltok_rl.data import local, local_code, local_prose
+
+
+@pytest.fixture(autouse=True)
+def _of_this_python(monkeypatch):
+    """Read the documentation and the sources of the Python that runs the tests."""
+    spec = importlib.util.spec_from_file_location("topics", Path(pydoc_data.__path__[0], "topics.py"))
+    topics = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(topics)
+    monkeypatch.setattr(pydoc_data.topics, "topics", topics.topics)
+    monkeypatch.setattr(local, "STANDARD_LIBRARY", Path(sysconfig.get_paths()["stdlib"]))
 
 
 def test_prose_has_no_underlines_of_headings(monkeypatch):

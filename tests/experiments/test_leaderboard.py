@@ -82,18 +82,20 @@ def test_rows_share_text_and_budget(tmp_path):
 
 def test_the_best_is_bold_and_what_looks_ahead_never(tmp_path):
     results = tmp_path / "results"
-    for name, loss in (("near", 2.014), ("best", 2.0), ("far", 2.03), ("oracle", 1.0)):
+    for name, loss in (("near", 2.0001), ("best", 2.0), ("far", 2.03), ("oracle", 1.0)):
         folder = copy_run("compare/uniform", results / name)
         judged = json.loads((folder / "evaluation.json").read_text())
         nats = [n * loss / judged["bits_per_byte"] for n in judged["nats"]]
+        if name == "near":  # documents differ in both directions from those of the best
+            nats = [n * (1.02 if place % 2 else 0.98) for place, n in enumerate(nats)]
         ahead = name == "oracle"
         rewrite(folder / "evaluation.json", bits_per_byte=loss, standard_error=0.015, nats=nats, oracle=ahead)
     page = leaderboard.page(results, tmp_path)
     (rows,) = sections(page).values()
     assert [re.findall(r"\[(\w+)\]", row[0])[0] for row in rows] == ["oracle", "best", "near", "far"]
-    assert [row[2].startswith("**") for row in rows] == [False, True, True, False]
+    assert [row[3].startswith("**") for row in rows] == [False, True, True, False]
     assert rows[0][0].endswith(" *") and "An asterisk marks an oracle" in page
-    assert rows[1][3] == "-" and rows[3][3].startswith("0.030 ± ")  # paired with the best
+    assert rows[1][4] == "-" and rows[3][4].startswith("0.030 ± ")  # paired with the best
 
 
 def test_the_command_writes_the_same_bytes_again(tmp_path, capsys):
@@ -118,7 +120,7 @@ def test_studies_have_a_table(tmp_path, name):
     (tmp_path / name).mkdir()
     shutil.copy(RESULTS / name / f"{name}.json", tmp_path / name / f"{name}.json")
     ((_, rows),) = sections(leaderboard.page(tmp_path, tmp_path)).items()
-    assert len(rows) >= 10 and sum("**" in cell for row in rows for cell in row) >= 1
+    assert len(rows) >= 10 and not any("**" in cell for row in rows for cell in row)  # nothing there is paired
     if name == "estimators":
         told = [row[2].strip("*").partition(" ")[0] for row in rows]
         known = [float(value) for value in told if value != "lost"]

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from rltok_rl.experiments import build, comparison, report, train
-from rltok_rl.experiments.comparable import within_one_error
 from rltok_rl.experiments.run_folder import read_run
 
 from ..test_project_text import machine_paths
@@ -182,28 +181,33 @@ def bare(finished, tmp_path) -> Callable[[str], Path]:
     return copy
 
 
-def test_the_best_is_bold_with_all_within_one_standard_error_of_it(bare, tmp_path, monkeypatch):
+def test_bold_is_what_a_paired_test_over_seeds_cannot_tell_from_the_best(bare, tmp_path, monkeypatch):
     monkeypatch.setattr(comparison, "draw_texts", lambda texts, path: path)
     folders = []
-    for name, loss in (("near", 2.009), ("best", 2.0), ("far", 2.011), ("oracle", 1.5)):
-        folders.append(bare(name))
-        lines = [json.loads(line) for line in (folders[-1] / "samples.jsonl").read_text().splitlines()]
-        lines[-1] |= {"held_out_bits_per_byte": loss, "held_out_standard_error": 0.01}
-        (folders[-1] / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    edit(folders[-1], "config.yaml", (r"(segmenter:\n  name: )learned", r"\1bpe"))
+    losses = {  # seeds differ by far more than systems: unpaired errors could tell nothing apart
+        "near": (2.009, 3.0, 4.012),
+        "best": (2.0, 3.002, 4.0),
+        "far": (2.1, 3.1, 4.102),
+        "oracle": (1.5, 2.5, 3.5),
+    }
+    for number, (name, values) in enumerate(losses.items()):
+        for seed, loss in enumerate(values):
+            folder = bare(f"{name}-{seed}")
+            lines = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
+            lines[-1] |= {"held_out_bits_per_byte": loss, "held_out_standard_error": 0.01}
+            (folder / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+            edit(folder, "config.yaml", (r"\nseed: \d+", f"\nseed: {seed}"), (r"gamma: [0-9.]+", f"gamma: 0.{number}"))
+            if name == "oracle":
+                edit(folder, "config.yaml", (r"(segmenter:\n  name: )learned", r"\1bpe"))
+            folders.append(folder)
     page = report.write_comparison(folders, tmp_path / "all").read_text()
     rows = rows_of(page)
     bold = {name for name, row in rows.items() if any(cell.startswith("**") for cell in row)}
     assert bold == {"near", "best"} and "oracle *" in rows
-    assert "**2.009 ± 0.010 at 1.02 kB**" in rows["near"]
+    assert "by a paired test over seeds (95 %)" in page
     assert "An asterisk marks boundaries that depend on bytes to come" in page
-
-
-def test_without_an_error_the_best_alone_is_bold():
-    assert within_one_error([(2.1, 0.5), (2.0, None), (2.0, 0.1), (None, None)]) == {1, 2}
-    by_the_error_of_the_best = [(2.25, 0.0), (2.0, 0.25), (2.5, 9.0)]
-    assert within_one_error(by_the_error_of_the_best) == {0, 1}
-    assert within_one_error([(None, None)]) == within_one_error([]) == set()
+    single = report.write_comparison([folder for folder in folders if folder.name.endswith("-0")], tmp_path / "one")
+    assert "**" not in single.read_text().split("Nothing is bold")[0]
 
 
 def test_what_the_text_alone_decides_has_no_target(bare):

@@ -37,15 +37,15 @@ def assert_same(ours: dict[str, Tensor], full, rows=slice(None), start: int = 0)
 @every_option
 @torch.no_grad()
 def test_stepping_equals_the_full_forward(build, text, options):
-    """500 bytes, 8 rows with boundary rates from 0 to 1: windows wrap around and token room doubles on the way."""
-    model, byte_ids = build(**options), text(8, 500)
+    """150 bytes, 8 rows with boundary rates from 0 to 1: windows (16) wrap around and token room (64) doubles."""
+    model, byte_ids = build(**options), text(8, 150)
     rates = torch.linspace(0, 1, 8)[:, None]
-    boundaries = torch.rand(8, 500, generator=torch.Generator().manual_seed(4)) < rates
+    boundaries = torch.rand(8, 150, generator=torch.Generator().manual_seed(4)) < rates
     boundaries[:, 0] = True
     cache = UNetCache.empty(model.config, 8)
     assert_same(stepped(model, cache, byte_ids, boundaries), model(byte_ids, boundaries))
     assert torch.equal(cache.num_tokens, boundaries.sum(1))
-    assert cache.position.tolist() == [500] * 8
+    assert cache.position.tolist() == [150] * 8
 
 
 @torch.no_grad()
@@ -56,10 +56,10 @@ def test_stepping_equals_the_full_forward_in_training_mode(build, text, boundari
 
 
 @every_option
-@pytest.mark.parametrize("prompt", [1, 15, 16, 17, 150])
+@pytest.mark.parametrize("prompt", [1, 16, 60])
 @torch.no_grad()
 def test_prefill_leaves_what_stepping_leaves(build, text, boundaries_of, options, prompt):
-    model, byte_ids, boundaries = build(**options), text(3, 200), boundaries_of(3, 200)
+    model, byte_ids, boundaries = build(**options), text(3, 80), boundaries_of(3, 80)
     cache = UNetCache.empty(model.config, 3)
     full = model(byte_ids, boundaries)
     read = prefill(model, cache, byte_ids[:, :prompt], boundaries[:, :prompt])

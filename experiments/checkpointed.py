@@ -37,7 +37,10 @@ def load_checkpointed(path: Path, device: torch.device, *, trust_code: bool = Fa
     """
     run = read_run(path.resolve().parent.parent)
     known = {field.name for field in fields(UNetConfig)}
-    model = UNet(UNetConfig.from_dict({name: value for name, value in run.model.items() if name in known}))
+    sizes = {name: value for name, value in run.model.items() if name in known}
+    if sizes.get("target_rate") is None:  # the segmenter aims at no rate, so the run records none
+        sizes.pop("target_rate", None)
+    model = UNet(UNetConfig.from_dict(sizes))
     state: dict[str, Any] = load_checkpoint(path)[1]
     model.load_state_dict(state["model"])
     model = model.to(device).eval()

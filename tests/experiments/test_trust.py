@@ -213,7 +213,8 @@ def test_a_configuration_does_not_execute_the_code_of_a_corpus(working, capsys):
     Path("run/model/segmenter.json").unlink()
     corpus = {"source": "codeparrot", "options": {"trust_remote_code": True}}
     change("run", {"segmenter": {"name": "learned", "options": {}}, "data": corpus})
-    assert "data.options.trust_remote_code must be left out" in refused(evaluate, ["run"], capsys)
+    error = refused(evaluate, ["run"], capsys)
+    assert "cannot be read again: data.options.trust_remote_code must be left out" in error
 
 
 def test_python_objects_in_a_configuration_are_refused(working, capsys):

@@ -330,6 +330,15 @@ def test_configurations_are_read_in_one_place():
         "rltok_rl.experiments.checks",  # of the package
         "rltok_rl.experiments.systems",  # of the package
     }
+    # Whoever adds a caller here: estimators, baselines and segmenters of such a configuration must not be made.
+    assert used("read_config_file") == {
+        "rltok_rl.evaluation.harness",
+        "rltok_rl.experiments.arguments",
+        "rltok_rl.experiments.given_texts",
+        "rltok_rl.experiments.resuming",
+        "rltok_rl.experiments.run_folder",
+        "rltok_rl.experiments.tour.findings",
+    }
 
 
 def test_nothing_is_unpickled():

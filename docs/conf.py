@@ -24,7 +24,14 @@ project_copyright = author
 version = release = __version__
 
 root_doc = "docs/index"
-include_patterns = ["docs/**", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "experiments/results/**.md"]
+include_patterns = [
+    "docs/**",
+    "README.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "CHANGELOG.md",
+    "experiments/results/**.md",
+]
 exclude_patterns = ["docs/_build", "docs/rltok_docs", ".*", "**/__pycache__"]
 extensions = [
     "myst_parser",

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from rltok_rl.agents.segmenters import Segmenter, load_segmenter
 
+from rltok_rl.functional.saved_config import read_config_file
 from rltok_rl.models import UNet
 from rltok_rl.models.pretrained import PACKAGED, model_folder
 from rltok_rl.models.rates import row_rates
@@ -65,6 +66,13 @@ def add_model_option(parser: argparse.ArgumentParser) -> None:
 
 def _add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="cpu", help="where to run it: cpu (default), cuda, cuda:1, mps")
+    add_trust(parser)
+
+
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """Declare whether custom code that a model's files name may be executed."""
+    text = "import and execute the custom segmenter, module:Class, that the files of MODEL name (default: refuse)"
+    parser.add_argument("--trust-code", action="store_true", help=text)
 
 
 def add_drawing(parser: argparse.ArgumentParser) -> None:
@@ -117,10 +125,12 @@ def load_model(parser: argparse.ArgumentParser, options: argparse.Namespace) -> 
 
 
 def find_segmenter(parser: argparse.ArgumentParser, options: argparse.Namespace, model: UNet) -> Segmenter | None:
-    """Who draws the boundaries of the model that was named; None is its own policy, as of all models of the hub."""
+    """Load the segmenter of the named model; None is its own policy, as of all models of the hub."""
     try:
         folder = model_folder(options.model)
-        segmenter = None if folder is None else load_segmenter(folder, model) or _rule_of_run(folder, model)
+        segmenter = None
+        if folder is not None:
+            segmenter = load_segmenter(folder, model, options.trust_code) or _rule_of_run(folder, model)
     except (OSError, ValueError, ImportError) as error:
         parser.error(f"argument MODEL: {error}")
     if segmenter is not None and segmenter.draws_at_random and options.greedy:
@@ -137,18 +147,23 @@ def load_with_segmenter(parser: argparse.ArgumentParser, options: argparse.Names
 
 
 def _rule_of_run(folder: Path, model: UNet) -> Segmenter | None:
-    """The rule of a run whose version did not write it beside the model; None where a policy was learned."""
+    """Return the rule of a run whose version did not write it beside the model; None if a policy was learned."""
     path = folder.parent / "config.yaml"
     if folder.name != "model" or not path.is_file():
         return None
-    from omegaconf import OmegaConf
-
-    actor = OmegaConf.select(OmegaConf.load(path), "actor") or {"name": "learned"}
+    config = read_config_file(path)
+    name = (config.get("segmenter") or {}).get("name", "learned")
+    if name != "learned":
+        raise ValueError(f"{folder} must hold segmenter.json, because {path} names the segmenter {name!r}")
+    actor = config.get("actor") or {"name": "learned"}
     if actor["name"] == "learned":
         return None
     from rltok_rl.experiments.segmenting import actor_segmenter  # what it needs takes seconds to import
 
-    return actor_segmenter(actor["name"], actor.get("rate"), model)[0].eval()
+    try:
+        return actor_segmenter(actor["name"], actor.get("rate"), model)[0].eval()
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def read_bytes(parser: argparse.ArgumentParser, name: str, *, least: int = 1) -> bytes:

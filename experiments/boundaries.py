@@ -116,7 +116,7 @@ def find_drawers(parser: argparse.ArgumentParser, options: argparse.Namespace) -
 
 def find_run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> tuple[str, Any]:
     """The first model that is a run, and its configuration; others that may have seen its text are named."""
-    runs = {name: run for name in options.models if (run := run_config(name)) is not None}
+    runs = {name: run for name in options.models if (run := run_config(parser, name)) is not None}
     if not runs:
         if options.text is None:
             parser.error(

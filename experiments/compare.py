@@ -135,7 +135,7 @@ def judge(config: TrainConfig, windows: int) -> dict[str, Any]:
         torch.set_num_threads(config.compute.threads)
     folder = Path(config.out) / "model"
     model = UNet.from_pretrained(folder)
-    segmenter = load_segmenter(folder, model)
+    segmenter = load_segmenter(folder, model)  # systems are the library's own: custom code is refused
     texts = read_texts(config.data, seed=config.seed)
     reading = read_text(
         model,

@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Command line."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    run = run_config(options.model)
+    run = run_config(parser, options.model)
     _check_windows(parser, options)
     context = options.context or (run.data.num_steps if run is not None else CONTEXT)
     stride = context if options.stride is None else options.stride

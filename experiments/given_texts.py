@@ -12,6 +12,7 @@ from rltok_rl.experiments.arguments import read_bytes
 
 from rltok_rl.data import DocumentSource, read_documents
 from rltok_rl.data.files import LINES, TABLES, kind
+from rltok_rl.functional.saved_config import read_config_file
 from rltok_rl.functional.text import ids_to_bytes
 
 BUILT_IN_NAMES = ("python-code", "python-docs")
@@ -27,14 +28,30 @@ def add_column(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--column", help="where tables have their text (default: text, or else content)")
 
 
-def run_config(model: str) -> Any:
-    """The configuration of the run whose folder this is; None where it is no run."""
+def run_config(parser: argparse.ArgumentParser, model: str) -> Any:
+    """Read the configuration of a run's folder; None if it is no run. An unreadable one ends the command."""
     path = Path(model) / "config.yaml"
     if not path.is_file():
         return None
-    from omegaconf import OmegaConf
+    try:
+        return read_config_file(path)
+    except ValueError as error:
+        parser.error(f"argument MODEL: {error}")
 
-    return OmegaConf.load(path)
+
+def complete_config(run: Any) -> Any:
+    """Return a run's configuration as a ``TrainConfig``, with defaults for options that it does not have.
+
+    Args:
+        run: from :func:`run_config`.
+    """
+    from omegaconf import OmegaConf
+    from rltok_rl.experiments.config import TrainConfig  # what it needs takes seconds to import
+
+    config: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrainConfig), run))
+    if config.data.options.get("trust_remote_code"):
+        raise ValueError("data.options.trust_remote_code must be left out, because it executes code of the corpus")
+    return config
 
 
 def find_texts(parser: argparse.ArgumentParser, options: argparse.Namespace, run: Any) -> tuple[str, list[bytes]]:
@@ -98,15 +115,13 @@ def _texts(parser: argparse.ArgumentParser, options: argparse.Namespace, run: An
         return data, _documents(parser, data, options.column)
     if options.column is not None:
         parser.error(f"argument --column: belongs to tables, got {'no DATA' if data is None else data}")
-    from omegaconf import OmegaConf
-    from rltok_rl.experiments.config import TrainConfig  # what it needs takes seconds to import
-    from rltok_rl.experiments.texts import BUILT_IN, read_texts
+    from rltok_rl.experiments.texts import BUILT_IN, read_texts  # what it needs takes seconds to import
 
     if data is not None:
         return data, [BUILT_IN[data]()]
     try:
-        config: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrainConfig), run))
-        there, texts = config.data, read_texts(config.data)
+        there = complete_config(run).data
+        texts = read_texts(there)
     except (OSError, ValueError) as error:
         parser.error(f"the text of {options.model} cannot be read again: {error}; name another as DATA")
     held = texts.held_out

@@ -13,6 +13,7 @@ import torch
 from rltok_rl.agents.segmenters import Segmenter, TokenizerSplit, make_segmenter
 from rltok_rl.agents.segmenters.saved import SPLITS, TOKENIZER, read_tokenizer
 from rltok_rl.experiments.arguments import read_bytes
+from rltok_rl.experiments.given_texts import complete_config
 
 from rltok_rl.functional.text import text_to_ids
 from rltok_rl.models import Segmentation, UNet
@@ -106,12 +107,10 @@ def trained_tokenizer(
         length = min(_WINDOW, len(text))
         windows = [text[start : start + length] for start in range(0, len(text), length)]
         return train_on(name, windows, length=length, **aim)
-    from omegaconf import OmegaConf
-    from rltok_rl.experiments.config import SegmenterConfig, TrainConfig
+    from rltok_rl.experiments.config import SegmenterConfig
     from rltok_rl.experiments.texts import read_texts
 
-    config: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrainConfig), run))
-    config = replace(config, segmenter=SegmenterConfig(name=name, options=aim))
+    config = replace(complete_config(run), segmenter=SegmenterConfig(name=name, options=aim))
     return train_tokenizer(config, model, read_texts(config.data))
 
 

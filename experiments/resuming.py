@@ -11,6 +11,7 @@ from rltok_rl.experiments.recording import TRAINED_ON
 from rltok_rl.experiments.run_folder import flat
 from rltok_rl.experiments.texts import Texts
 
+from rltok_rl.functional.saved_config import read_config_file
 from rltok_rl.training.checkpoint import list_checkpoints, load_checkpoint
 
 FREE = (
@@ -41,7 +42,7 @@ def check_same_run(config: TrainConfig, path: Path) -> None:
     """
     mine = _options(OmegaConf.structured(config))
     # Over the schema: an option that came after a run was begun is there as it is by default.
-    theirs = _options(OmegaConf.merge(OmegaConf.structured(TrainConfig), OmegaConf.load(path)))
+    theirs = _options(OmegaConf.merge(OmegaConf.structured(TrainConfig), read_config_file(path)))
     names = [name for name in {**mine, **theirs} if not name.startswith(FREE)]
     differing = [name for name in names if mine.get(name) != theirs.get(name)]
     if not differing:

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError  # type: ignore[import-untyped]
 
+from rltok_rl.functional.saved_config import read_config_file
 from rltok_rl.training.lines import read_lines
 from rltok_rl.training.progress import read_table
 from rltok_rl.training.record import read_starts
@@ -98,12 +97,9 @@ def read_run(path: Path) -> RunFolder:
     """
     if not (path / "config.yaml").is_file():
         raise FileNotFoundError(f"{path} is not the folder of a run: it must hold config.yaml")
-    name = "config.yaml"
+    config: Any = OmegaConf.to_container(read_config_file(path / "config.yaml"))
+    name = "model.json"
     try:
-        config: Any = OmegaConf.to_container(OmegaConf.load(path / name))
-        if not isinstance(config, dict):
-            raise TypeError(f"it must hold options by name, got {type(config).__name__}")
-        name = "model.json"
         model = _json(path / name) or {}
         name = "environment.json"
         starts = read_starts(path / name)
@@ -111,7 +107,7 @@ def read_run(path: Path) -> RunFolder:
         history = read_table(path / name)
         name = "summary.json"
         summary = _json(path / name)
-    except (ValueError, TypeError, KeyError, YAMLError, OmegaConfBaseException) as error:
+    except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{path / name} cannot be read: {error}") from None
     looks = read_lines(path / "samples.jsonl")
     _add_total_flops(history, looks, summary)

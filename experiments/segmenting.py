@@ -29,6 +29,9 @@ from rltok_rl.training.distributed import Processes
 TOKENIZERS = {"bpe": TokenizerSplit, "unigram": WordSplit}
 """Segmenters whose tokenizer is trained at the start of a run, and what its pieces are read as."""
 
+RULES = {"random": "bernoulli", "uniform": "uniform", "whitespace": "whitespace"}
+"""Actors that draw by a rule, and the segmenters that draw the same."""
+
 
 def learned(config: TrainConfig) -> bool:
     """Whether the model's own policy, or an actor in its place, draws the boundaries."""
@@ -153,14 +156,18 @@ def keep_segmenter(config: TrainConfig, trainer: Trainer, folder: Path) -> None:
 
 
 def actor_segmenter(name: str, rate: float | None, model: UNet) -> tuple[Segmenter, str, dict[str, Any]]:
-    """The segmenter that draws what an actor of a configuration draws, its word and its options.
+    """Return the segmenter that draws the boundaries of an actor, its name and its options.
+
+    Actors are never custom code, so a file cannot name any here.
 
     Args:
         name: ``random``, ``uniform`` or ``whitespace``.
         rate: of the configuration.
         model: the U-Net.
     """
-    word = {"random": "bernoulli"}.get(name, name)
+    if name not in RULES:
+        raise ValueError(f"actor.name must be one of {[*RULES]} or 'learned', got {name!r}")
+    word = RULES[name]
     options = {} if name == "whitespace" else {"rate": model.config.target_rate if rate is None else rate}
     return make_segmenter(word, model, **options), word, options
 

@@ -115,7 +115,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.greedy and options.samples > 1:
         parser.error("argument --samples: not allowed with argument --greedy")
-    run = run_config(options.model)
+    run = run_config(parser, options.model)
     context = options.context or (run.data.num_steps if run is not None else CONTEXT)
     model, segmenter = load_with_segmenter(parser, options)
     if options.samples > 1 and segmenter is not None and not segmenter.draws_at_random:

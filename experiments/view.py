@@ -24,6 +24,7 @@ from rltok_rl.agents.segmenters import Segmenter
 from rltok_rl.experiments.arguments import (
     add_drawing,
     add_rate,
+    add_trust,
     check_rate,
     command,
     load_with_segmenter,
@@ -102,7 +103,7 @@ def _held_out(
     if number is None:
         parser.error(f"{HELD_OUT}: none of {options.models} is the folder of a run, which has held out a text")
     asked = argparse.Namespace(**{**vars(options), "model": str(runs[number].path), "data": None, "column": None})  # type: ignore[union-attr]
-    name, documents = find_texts(parser, asked, run_config(asked.model))
+    name, documents = find_texts(parser, asked, run_config(parser, asked.model))
     return name, b"".join(documents)
 
 
@@ -115,7 +116,9 @@ def load_all(
         one = argparse.Namespace(**{**vars(options), "model": path})
         if is_checkpoint(Path(path)):
             try:
-                model, segmenter = load_checkpointed(Path(path), torch.device(options.device))
+                model, segmenter = load_checkpointed(
+                    Path(path), torch.device(options.device), trust_code=options.trust_code
+                )
             except (OSError, ValueError, RuntimeError, ImportError) as error:
                 parser.error(f"argument MODEL: {error}")
             check_rate(parser, one, model, segmenter)
@@ -224,6 +227,7 @@ def build_parser() -> argparse.ArgumentParser:
     help_ = f"passes that {' and '.join(COMPARING)} compare, the shown one included (default: %(default)s)"
     parser.add_argument("--draws", type=whole_number(2), default=4, help=help_)
     parser.add_argument("--device", default="cpu", help="where to run models: cpu (default), cuda, cuda:1, mps")
+    add_trust(parser)
     add_drawing(parser)
     add_rate(parser)
     return parser

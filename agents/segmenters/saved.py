@@ -21,6 +21,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from rltok_rl.functional.imports import check_trust
+
 WORD, WEIGHTS, TOKENIZER = "segmenter.json", "segmenter.safetensors", "tokenizer.json"
 FORMAT = 1
 """Raised when what older versions wrote can no longer be read as it is."""
@@ -122,12 +124,36 @@ def save_segmenter(
     (folder / WORD).write_text(json.dumps(content, indent=1) + "\n")
 
 
-def load_segmenter(folder: Path, model: Any) -> Segmenter | None:
-    """The segmenter that lies beside a model, in evaluation mode; None where the model draws its boundaries itself.
+def rebuild_segmenter(
+    path: Path, name: str, options: Mapping[str, Any], model: Any, state: Mapping[str, Any], *, trust_code: bool
+) -> Segmenter:
+    """Make the segmenter that a file names and load its state, in evaluation mode.
+
+    All segmenters whose names are read from files are made here, after
+    :func:`~rltok_rl.functional.imports.check_trust`.
+
+    Args:
+        path: the file.
+        name: a key of :data:`~rltok_rl.agents.segmenters.SEGMENTERS`, or ``module:Class``.
+        options: arguments of the segmenter.
+        model: the U-Net.
+        state: from :func:`own_state`.
+        trust_code: whether custom code, ``module:Class``, may be imported.
+    """
+    check_trust(path, name, trust_code)
+    segmenter = make_segmenter(name, model, **options)
+    load_own_state(segmenter, model, state)
+    return segmenter.eval()
+
+
+def load_segmenter(folder: Path, model: Any, trust_code: bool = False) -> Segmenter | None:
+    """Load the segmenter beside a model, in evaluation mode; None if the model draws its boundaries itself.
 
     Args:
         folder: of the model.
         model: the U-Net that was loaded from it.
+        trust_code: whether to import and execute custom code, ``module:Class``, if ``segmenter.json`` names it. The
+            default raises an error instead.
     """
     path = folder / WORD
     if not path.is_file():
@@ -141,6 +167,7 @@ def load_segmenter(folder: Path, model: Any) -> Segmenter | None:
         ) from None
     if number != FORMAT:
         raise ValueError(f"{path} must be of format {FORMAT}, got {number!r}")
+    check_trust(path, name, trust_code)
     state: dict[str, Any] = {}
     if (folder / WEIGHTS).is_file():
         try:
@@ -155,6 +182,4 @@ def load_segmenter(folder: Path, model: Any) -> Segmenter | None:
             raise ValueError(f"split in {path} must be one of {sorted(SPLITS)}, got {split!r}")
         text = (folder / TOKENIZER).read_text(encoding="utf-8")
         state["tokenizer"], options["tokenizer"] = text, read_tokenizer(text, SPLITS[split])
-    segmenter = make_segmenter(name, model, **options)
-    load_own_state(segmenter, model, state)
-    return segmenter.eval()
+    return rebuild_segmenter(path, name, options, model, state, trust_code=trust_code)

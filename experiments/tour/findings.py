@@ -13,6 +13,7 @@ from rltok_rl.experiments.texts import Texts, read_texts
 
 from rltok_rl.data.languages import Recall
 from rltok_rl.evaluation import read_text, word_edge_share
+from rltok_rl.functional.saved_config import read_config_file
 from rltok_rl.functional.text import ids_to_bytes
 from rltok_rl.models import UNet, segment
 from rltok_rl.models.generation import generate
@@ -33,7 +34,7 @@ def read_config(folder: Path) -> TrainConfig:
         folder: of the run.
     """
     made = OmegaConf.to_object(
-        OmegaConf.merge(OmegaConf.structured(TrainConfig), OmegaConf.load(folder / "config.yaml"))
+        OmegaConf.merge(OmegaConf.structured(TrainConfig), read_config_file(folder / "config.yaml"))
     )
     assert isinstance(made, TrainConfig)
     return made

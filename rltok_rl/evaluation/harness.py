@@ -17,6 +17,7 @@ import torch
 from rltok_rl.agents.segmenters import Segmenter, load_segmenter, write_on
 from rltok_rl.evaluation.continuations import check_drawing, continuation_log_likelihood, continuation_seed
 from rltok_rl.functional.numbers import check_count
+from rltok_rl.functional.saved_config import read_config_file
 from rltok_rl.models import UNet
 from rltok_rl.models.generation import GeneratedByte, stream
 from rltok_rl.models.pretrained import model_folder
@@ -54,6 +55,8 @@ class RltokLM(LM):
         device: where to run a model that is loaded; the CPU where it names CUDA and there is none.
         batch_size: requests of a forward pass at most; ``"auto"`` goes by their bytes, and writes 16 texts at once.
         max_batch_size: the same for ``"auto"``.
+        trust_code: whether to import and execute a custom segmenter, ``module:Class``, that the files of ``pretrained``
+            name. The default raises an error instead.
 
     Example:
         >>> from rltok_rl.models import preset
@@ -76,6 +79,7 @@ class RltokLM(LM):
         device: str | None = None,
         batch_size: int | str | None = "auto",
         max_batch_size: int | None = None,
+        trust_code: bool = False,
     ) -> None:
         super().__init__()
         if isinstance(pretrained, UNet):
@@ -85,7 +89,8 @@ class RltokLM(LM):
         else:
             # The harness's command line names cuda:0 where it was told nothing, also where there is none.
             absent = device is None or (str(device).startswith("cuda") and not torch.cuda.is_available())
-            self.model, self.segmenter, trained = _load(str(pretrained), "cpu" if absent else str(device))
+            where = "cpu" if absent else str(device)
+            self.model, self.segmenter, trained = _load(str(pretrained), where, trust_code)
             context = trained if context is None else context
         self._device = self.model.embedding.weight.device
         self.context = None if context is None else check_count("context", context, minimum=2)
@@ -244,22 +249,21 @@ class RltokLM(LM):
         return answers
 
 
-def _load(source: str, device: str) -> tuple[UNet, Segmenter | None, int | None]:
+def _load(source: str, device: str, trust_code: bool) -> tuple[UNet, Segmenter | None, int | None]:
     """A model, who draws its boundaries (None is its own policy), and bytes of the windows that it was trained on."""
     model = UNet.from_pretrained(source, device=device)
     folder = model_folder(source)
     if folder is None:
         return model, None, None
-    segmenter, run = load_segmenter(folder, model), folder.parent / "config.yaml"
+    segmenter, run = load_segmenter(folder, model, trust_code), folder.parent / "config.yaml"
     if folder.name != "model" or not run.is_file():
         return model, segmenter, None
-    from omegaconf import OmegaConf
-
-    config = OmegaConf.load(run)
-    actor = OmegaConf.select(config, "actor.name") or "learned"
-    if segmenter is None and actor != "learned":  # written by versions that kept no segmenter for it
-        raise ValueError(f"pretrained needs the segmenter of actor={actor} beside its model, got none in {folder}")
-    return model, segmenter, OmegaConf.select(config, "data.num_steps")
+    config = read_config_file(run)
+    for group in ("segmenter", "actor"):
+        name = (config.get(group) or {}).get("name", "learned")
+        if segmenter is None and name != "learned":  # of an actor: older versions saved none
+            raise ValueError(f"pretrained needs the segmenter of {group}={name} beside its model, got none in {folder}")
+    return model, segmenter, (config.get("data") or {}).get("num_steps")
 
 
 def _total_length(request: tuple[Any, ...]) -> int:

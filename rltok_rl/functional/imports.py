@@ -1,4 +1,4 @@
-"""Things of a user's own, named by where they lie: ``module:Name``."""
+"""Import user-defined objects by path, ``module:Name``, and refuse paths that come from untrusted files."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 
@@ -21,6 +22,31 @@ def is_import_path(name: str) -> bool:
         (True, False)
     """
     return ":" in name
+
+
+def check_trust(path: str | Path, name: str, trust_code: bool) -> None:
+    """Raise an error if a file names custom code and the user does not trust it.
+
+    Files come from anywhere, and importing a module executes it. A name on a command line is the user's choice and
+    needs no check.
+
+    Args:
+        path: the file.
+        name: a name that was read from it.
+        trust_code: whether the user trusts the code.
+
+    Example:
+        >>> check_trust("mymodel/segmenter.json", "spacebyte", False)
+        >>> check_trust("mymodel/segmenter.json", "evil:Evil", False)
+        Traceback (most recent call last):
+        ValueError: mymodel/segmenter.json names custom code, 'evil:Evil', which would be executed; pass --trust-code \
+(in Python, trust_code=True) if you trust it
+    """
+    if is_import_path(name) and not trust_code:
+        raise ValueError(
+            f"{path} names custom code, {name!r}, which would be executed; pass --trust-code (in Python, "
+            f"trust_code=True) if you trust it"
+        )
 
 
 def import_path(argument: str, name: str) -> Any:

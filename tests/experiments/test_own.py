@@ -214,7 +214,9 @@ def test_a_segmenter_trains_is_saved_and_draws_the_same(own, tmp_path):
     trainer, _ = make_trainer(config)
     assert trainer.update()["rate"] == 0.25 and type(trainer.segmenter).__name__ == "Every"
     save_segmenter(tmp_path / "m", trainer.segmenter, trainer.model, name=f"{own}:Every", options={"every": 4})
-    loaded = load_segmenter(tmp_path / "m", trainer.model)
+    with pytest.raises(ValueError, match="segmenter.json names custom code, 'own_things:Every', which would be"):
+        load_segmenter(tmp_path / "m", trainer.model)
+    loaded = load_segmenter(tmp_path / "m", trainer.model, trust_code=True)
     states, byte_ids = torch.zeros(1, 9, 64), torch.zeros(1, 9, dtype=torch.int64)
     assert loaded(states, byte_ids).boundaries.int().tolist() == [[1, 0, 0, 0, 1, 0, 0, 0, 1]]
 

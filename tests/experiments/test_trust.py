@@ -1,0 +1,358 @@
+"""Custom code that files name is executed only if the user trusts it."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shutil
+import sys
+from functools import cache
+from pathlib import Path
+
+import gymnasium
+import pytest
+import torch
+from omegaconf import OmegaConf
+from rltok_rl.agents.segmenters import load_segmenter
+from rltok_rl.experiments import (
+    boundaries,
+    compare,
+    evaluate,
+    generate,
+    harness,
+    report,
+    segment,
+    segmenting,
+    tasks,
+    train,
+    view,
+)
+from rltok_rl.experiments.checkpointed import load_checkpointed
+from rltok_rl.experiments.resuming import check_same_run
+from rltok_rl.experiments.run_folder import read_run
+
+from rltok_rl import UNet
+from rltok_rl.evaluation.harness import RltokLM
+from rltok_rl.functional.imports import check_trust
+from rltok_rl.functional.saved_config import read_config_file
+
+from ..layout import modules
+from .configured import QUICK, configured
+
+NAME = "foreign_code:Every"
+# A segmenter that works, in a module that leaves a file behind as soon as it is executed.
+MODULE = """
+from pathlib import Path
+
+import torch
+from rltok_rl.agents.segmenters import Segmenter, Segments
+
+(Path(__file__).parent / "executed").touch()
+
+class Every(Segmenter):
+    def __init__(self, model, every=3, rate=None):
+        super().__init__()
+        self.every = every
+
+    def _window(self, states, byte_ids, uniforms):
+        return Segments(torch.arange(byte_ids.shape[1]).expand_as(byte_ids) % self.every == 0)
+
+    def _step(self, states, byte_ids, state, uniforms):
+        return Segments(state["position"] % self.every == 0), {}
+"""
+TRAINING = [
+    *QUICK,
+    "optim.total_bytes=256",
+    "checkpoint_every=1",
+    "snapshots.batches=1",
+    "snapshots.count=1",
+    "model.overrides.width=16",
+    f"segmenter.name={NAME}",
+    "segmenter.options.every=4",
+    "compute.threads=1",
+]
+"""What a user types; the name of the custom segmenter is part of it."""
+COMMANDS = {
+    "segment": lambda model: (segment, ["abcdefghi", "--model", model]),
+    "generate": lambda model: (generate, ["to be", "--model", model, "--bytes", "2"]),
+    "eval": lambda model: (evaluate, [model, "text.txt"]),
+    "boundaries": lambda model: (boundaries, [model, "--text", "text.txt"]),
+    "view": lambda model: (view, [model, "text.txt", "--out", "page.html"]),
+    "tasks": lambda model: (tasks, [model, "lambada_openai", "--data", "."]),
+}
+
+
+def forget() -> None:
+    """Unload the module, so that the next import executes it again."""
+    sys.modules.pop("foreign_code", None)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """A working folder with a module, and a run that was trained with its segmenter."""
+    folder = tmp_path_factory.mktemp("working")
+    (folder / "foreign_code.py").write_text(MODULE)
+    (folder / "text.txt").write_text("To be, or not to be, that is the question.")
+    (folder / "lambada_openai.jsonl").write_text(json.dumps({"text": "to be or not to be"}) + "\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "path", [*sys.path])
+        patch.setattr(train, "write_report", lambda out: out / "report.md")
+        train.run(configured(*TRAINING, "out=run"), "rltok train")
+    forget()
+    return folder
+
+
+@pytest.fixture
+def working(made, tmp_path, monkeypatch) -> Path:
+    """A copy to work in: the working folder holds the module, which has not been executed."""
+    folder = Path(shutil.copytree(made, tmp_path / "working"))
+    (folder / "executed").unlink()
+    (folder / "caches").mkdir(exist_ok=True)
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(train, "write_report", lambda out: out / "report.md")
+    forget()
+    yield folder
+    forget()
+
+
+def executed() -> bool:
+    return Path("executed").exists()
+
+
+def change(path: str, options: dict) -> None:
+    """Replace options in a run's ``config.yaml``."""
+    config = OmegaConf.merge(OmegaConf.load(f"{path}/config.yaml"), options)
+    Path(path, "config.yaml").write_text(OmegaConf.to_yaml(config))
+
+
+def refused(command, arguments, capsys) -> str:
+    with pytest.raises(SystemExit) as ended:
+        command.main(arguments)
+    assert ended.value.code == 2 and not executed() and "foreign_code" not in sys.modules
+    return capsys.readouterr().err
+
+
+def message(path: str) -> str:
+    return f"{path} names custom code, 'foreign_code:Every', which would be executed; pass --trust-code"
+
+
+# Commands
+
+
+@pytest.mark.parametrize("model", ["run", "run/model"])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_segmenter_file_with_custom_code_needs_trust(working, name, model, capsys):
+    command, arguments = COMMANDS[name](model)
+    assert message("run/model/segmenter.json") in refused(command, arguments, capsys)
+    assert command.main([*arguments, "--trust-code"]) == 0 and executed()
+
+
+@pytest.mark.parametrize(("command", "arguments"), [(evaluate, ["run"]), (boundaries, ["run"])])
+def test_a_run_on_its_own_text_needs_trust(working, command, arguments, capsys):
+    assert message("run/model/segmenter.json") in refused(command, arguments, capsys)
+
+
+def test_trusted_code_draws_the_boundaries(working, capsys):
+    assert segment.main(["abcdefghi", "--model", "run", "--format", "json", "--trust-code"]) == 0
+    tokens = [json.loads(line)["token"] for line in capsys.readouterr().out.splitlines()]
+    assert tokens == ["a", "bcde", "fghi"]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_actor_of_a_configuration_is_never_custom_code(working, name, capsys):
+    """Older runs have no segmenter.json for an actor: it is read from config.yaml."""
+    Path("run/model/segmenter.json").unlink()
+    change("run", {"segmenter": {"name": "learned", "options": {}}, "actor": {"name": NAME}})
+    command, arguments = COMMANDS[name]("run")
+    for trust in ([], ["--trust-code"]):
+        error = refused(command, [*arguments, *trust], capsys)
+        assert "run/config.yaml: actor.name must be one of ['random', 'uniform', 'whitespace'] or 'learned'" in error
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_configuration_with_custom_code_needs_its_segmenter_file(working, name, capsys):
+    Path("run/model/segmenter.json").unlink()
+    command, arguments = COMMANDS[name]("run")
+    error = refused(command, arguments, capsys)
+    assert "run/model must hold segmenter.json, because run/config.yaml names the segmenter 'foreign_code:Ev" in error
+
+
+def test_the_segmenter_of_a_checkpoint_needs_trust(working, capsys):
+    """Its name stands in the run's config.yaml."""
+    checkpoint = "run/checkpoints/update-00000002"
+    command, arguments = COMMANDS["view"](checkpoint)
+    assert message(f"{working / 'run'}/config.yaml") in refused(command, arguments, capsys)
+    with pytest.raises(ValueError, match="trust_code=True"):
+        load_checkpointed(Path(checkpoint), torch.device("cpu"))
+    assert not executed()
+    assert command.main([*arguments, "--trust-code"]) == 0 and executed()
+    assert load_checkpointed(Path(checkpoint), torch.device("cpu"), trust_code=True)[1].every == 4
+
+
+def test_an_actor_is_made_by_name_alone(working):
+    with pytest.raises(ValueError, match="actor.name must be one of"):
+        segmenting.actor_segmenter(NAME, None, UNet.from_pretrained("run"))
+    assert not executed()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_configuration_does_not_read_the_environment(working, name, monkeypatch, capsys):
+    monkeypatch.setenv("A_SECRET", "xyzzy")
+    Path("run/model/segmenter.json").unlink()
+    changed = {"segmenter": {"name": "learned", "options": {}}, "data": {"source": "${oc.env:A_SECRET}"}}
+    change("run", changed)
+    command, arguments = COMMANDS[name]("run")
+    error = refused(command, arguments, capsys)
+    assert "config.yaml must hold plain values, got the interpolation '${oc.env:A_SECRET}' in data.source" in error
+    assert "xyzzy" not in error
+
+
+def test_a_configuration_does_not_execute_the_code_of_a_corpus(working, capsys):
+    Path("run/model/segmenter.json").unlink()
+    corpus = {"source": "codeparrot", "options": {"trust_remote_code": True}}
+    change("run", {"segmenter": {"name": "learned", "options": {}}, "data": corpus})
+    error = refused(evaluate, ["run"], capsys)
+    assert "cannot be read again: data.options.trust_remote_code must be left out" in error
+
+
+def test_python_objects_in_a_configuration_are_refused(working, capsys):
+    Path("run/model/segmenter.json").unlink()
+    with Path("run/config.yaml").open("a") as file:
+        file.write("extra: !!python/object/apply:os.mkdir ['executed']\n")
+    assert "run/config.yaml cannot be read" in refused(evaluate, ["run"], capsys)
+
+
+# Python
+
+
+def test_loading_in_python_needs_trust(working):
+    folder = Path("run/model")
+    model = UNet.from_pretrained("run")
+    with pytest.raises(ValueError, match=r"segmenter\.json names custom code, 'foreign_code:Every', which would"):
+        load_segmenter(folder, model)
+    with pytest.raises(ValueError, match=r"segmenter\.json names custom code"):
+        RltokLM("run")
+    assert not executed()
+    assert load_segmenter(folder, model, trust_code=True).every == 4
+    assert RltokLM("run", trust_code=True).segmenter.every == 4
+
+
+def test_names_of_the_library_need_no_trust():
+    check_trust("segmenter.json", "spacebyte", False)
+    check_trust("segmenter.json", NAME, True)
+
+
+def test_the_harness_is_given_the_trust(monkeypatch):
+    import lm_eval.__main__
+
+    seen: list[list[str]] = []
+    monkeypatch.setattr(lm_eval.__main__, "cli_evaluate", lambda: seen.append(sys.argv[1:]))
+    for given in (
+        ["--model_args", "pretrained=run", "--trust-code"],
+        ["--trust-code", "--model_args=pretrained=run"],
+        ["-a", '{"pretrained": "run"}', "--trust-code"],
+        ["--trust-code"],
+    ):
+        monkeypatch.setattr(sys, "argv", ["rltok lm-eval", *given])
+        assert harness.main() == 0
+    assert [arguments[:-2] for arguments in seen] == [
+        ["--model_args", "pretrained=run,trust_code=True"],
+        ["--model_args=pretrained=run,trust_code=True"],
+        ["-a", '{"pretrained": "run", "trust_code": true}'],
+        ["--model", "rltok"],
+    ]
+
+
+# Runs
+
+
+def test_reading_a_run_executes_nothing(working):
+    """A report, the check before resuming, weights to start from, an environment."""
+    check_same_run(configured(*TRAINING, "out=run"), Path("run/config.yaml"))
+    assert read_run(Path("run")).option("segmenter.name") == NAME
+    UNet.from_pretrained("run")
+    gymnasium.make("rltok_rl/ByteBoundary-v0", model="run", text="to be", num_steps=4).reset(seed=0)
+    assert report.main(["run"]) == 0
+    assert not executed()
+
+
+def test_names_on_the_command_line_need_no_trust_and_resume(working):
+    Path("run/summary.json").unlink()
+    shutil.rmtree("run/checkpoints/update-00000002")
+    done = train.run(configured(*TRAINING, "out=run", "resume=true"), "rltok train")
+    assert done["updates"] == 2 and executed()
+
+
+def test_a_comparison_refuses_custom_code_in_its_folder(working):
+    """Its systems are those of the library."""
+    with pytest.raises(ValueError, match=r"segmenter\.json names custom code"):
+        compare.judge(configured(*QUICK, "segmenter=uniform", "model.overrides.width=16", "out=run"), 2)
+    assert not executed()
+
+
+# The rule
+
+
+@cache
+def calls() -> list[tuple[str, str]]:
+    """All calls of the library: the module, and what is called as it is written."""
+    found = []
+    for module, path in modules():
+        nodes = ast.walk(ast.parse(path.read_text()))
+        found += [(module, ast.unparse(node.func)) for node in nodes if isinstance(node, ast.Call)]
+    return found
+
+
+def used(name: str) -> set[str]:
+    """Modules that call a function."""
+    return {module for module, called in calls() if f".{called}".endswith(f".{name}")}
+
+
+def test_names_from_files_pass_one_check():
+    """Whoever adds a caller here: a name from a file goes through ``rebuild_segmenter``, not through these."""
+    segmenters = "rltok_rl.agents.segmenters"
+    experiments = "rltok_rl.experiments"
+    assert used("import_path") == {f"{segmenters}.registry", f"{experiments}.own"}
+    assert used("segmenter_maker") == {f"{segmenters}.registry", f"{experiments}.segmenting"}
+    assert used("make_segmenter") == {
+        f"{segmenters}.saved",  # after the check
+        f"{experiments}.references",  # rules, by name
+        f"{experiments}.segmenting",  # of a configuration that was typed; of actors, by name
+        f"{experiments}.systems",  # of the package's own configurations
+    }
+
+
+def test_configurations_are_read_in_one_place():
+    assert used("OmegaConf.load") == {
+        "rltok_rl.functional.saved_config",
+        "rltok_rl.experiments.checks",  # of the package
+        "rltok_rl.experiments.systems",  # of the package
+    }
+    # Whoever adds a caller here: estimators, baselines and segmenters of such a configuration must not be made.
+    assert used("read_config_file") == {
+        "rltok_rl.evaluation.harness",
+        "rltok_rl.experiments.arguments",
+        "rltok_rl.experiments.given_texts",
+        "rltok_rl.experiments.resuming",
+        "rltok_rl.experiments.run_folder",
+        "rltok_rl.experiments.tour.findings",
+    }
+
+
+def test_nothing_is_unpickled():
+    for name in ("torch.load", "pickle.load", "pickle.loads", "yaml.load", "yaml.unsafe_load", "joblib.load"):
+        assert used(name) == set(), name
+    for _, path in modules():
+        assert "allow_pickle" not in path.read_text(), path
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [("- a\n", "must hold options by name, got list"), ("a: [\n", "cannot be read"), ("a: ${b}\nb: 1\n", "in a;")],
+)
+def test_a_configuration_that_cannot_be_used_is_named(tmp_path, content, error):
+    (tmp_path / "config.yaml").write_text(content)
+    with pytest.raises(ValueError, match=error):
+        read_config_file(tmp_path / "config.yaml")

@@ -1,21 +1,24 @@
 """A fixed text for tests: every Python version ships other documentation and other sources.
 
-Importing this module replaces, for the whole process, what ``local_prose`` and ``local_code`` read: ``text/prose.txt``
-is the beginning of Pride and Prejudice (public domain), ``text/code`` an old state of some of this library's functions.
+Importing this module replaces what ``local_prose`` and ``local_code`` read: ``text/prose.txt`` is the beginning of
+Pride and Prejudice (public domain), ``text/code`` an old state of some of this library's functions. Python processes
+that are started from here find the prose as well, through ``PYTHONPATH``.
 """
 
 from __future__ import annotations
 
-import pydoc_data
+import os
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import rltok_rl.data.local
 
 TEXT = Path(__file__).resolve().parent / "text"
+SHADOWS = str(TEXT / "python")
 
-topics = ModuleType("pydoc_data.topics")
-topics.topics = {"execmodel": (TEXT / "prose.txt").read_text()}  # type: ignore[attr-defined]
-pydoc_data.topics = sys.modules["pydoc_data.topics"] = topics  # type: ignore[attr-defined]
+if SHADOWS not in sys.path:
+    sys.path.insert(0, SHADOWS)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (SHADOWS, os.environ.get("PYTHONPATH"))))
+for name in ("pydoc_data.topics", "pydoc_data"):
+    sys.modules.pop(name, None)
 rltok_rl.data.local.STANDARD_LIBRARY = TEXT / "code"

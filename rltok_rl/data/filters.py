@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from rltok_rl.data.files import GroupedDocument
 from rltok_rl.functional.text import text_to_bytes
@@ -76,7 +77,7 @@ class LengthFilter:
         #: of the last iteration, and as far as that has come
         self.report = FilterReport(min_bytes, max_bytes)
 
-    def __iter__(self) -> Iterator[bytes | GroupedDocument]:
+    def __iter__(self) -> Iterator[Any]:
         self.report = report = FilterReport(self.min_bytes, self.max_bytes)
         for document in self.documents:
             group = document.group if isinstance(document, GroupedDocument) else None

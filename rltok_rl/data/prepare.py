@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from rltok_rl.data.cache import write_cache
 from rltok_rl.data.cached import CachedSource
 from rltok_rl.data.corpora import CORPORA, stream_corpus
 from rltok_rl.data.disk import add_file
-from rltok_rl.data.files import list_files, read_documents, read_grouped_documents
+from rltok_rl.data.files import GroupedDocument, list_files, read_documents, read_grouped_documents
 from rltok_rl.data.filters import LengthFilter
 from rltok_rl.data.source import Short
 
@@ -60,6 +61,8 @@ def prepare_cache(
     """
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1 or None, got {limit}")
+    documents: Iterable[bytes | GroupedDocument]
+    made_from: dict[str, Any]
     if isinstance(source, str) and source in CORPORA:
         for name, value in (("column", column), ("split_by", split_by)):
             if value is not None:
@@ -75,7 +78,7 @@ def prepare_cache(
             documents = read_documents(source, column)
         else:
             documents = read_grouped_documents(source, split_by, column)
-            made_from["split_by"] = split_by
+            made_from |= {"split_by": split_by}
     settings = {"source": made_from, "min_bytes": min_bytes, "max_bytes": max_bytes, "limit": limit}
     kept = LengthFilter(itertools.islice(documents, limit), min_bytes=min_bytes, max_bytes=max_bytes)
     write_cache(kept, folder, settings=settings, progress=progress)

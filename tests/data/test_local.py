@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import pydoc_data
+import pydoc_data.topics
 import sysconfig
 from pathlib import Path
 
@@ -15,11 +15,12 @@ from rltok_rl.data import local, local_code, local_prose
 @pytest.fixture(autouse=True)
 def _of_this_python(monkeypatch):
     """Read the documentation and the sources of the Python that runs the tests."""
-    spec = importlib.util.spec_from_file_location("topics", Path(pydoc_data.__path__[0], "topics.py"))
+    library = Path(sysconfig.get_paths()["stdlib"])
+    spec = importlib.util.spec_from_file_location("topics", library / "pydoc_data" / "topics.py")
     topics = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(topics)
     monkeypatch.setattr(pydoc_data.topics, "topics", topics.topics)
-    monkeypatch.setattr(local, "STANDARD_LIBRARY", Path(sysconfig.get_paths()["stdlib"]))
+    monkeypatch.setattr(local, "STANDARD_LIBRARY", library)
 
 
 def test_prose_has_no_underlines_of_headings(monkeypatch):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 import multiprocessing
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -17,7 +17,7 @@ import pytest
 from omegaconf import OmegaConf
 from rltok_rl.experiments import compare, report, train
 from rltok_rl.experiments.compare import EVALUATION, done
-from rltok_rl.experiments.compare_page import best, page, paired, read_evaluation, system_figures, write_page
+from rltok_rl.experiments.compare_page import best, page, read_evaluation, system_figures, write_page
 from rltok_rl.experiments.run_folder import read_run
 from rltok_rl.experiments.systems import budget, check_system, system_config, system_names
 
@@ -74,10 +74,11 @@ def test_all_spend_the_same_and_are_judged_on_the_same_documents(compared):
     assert list(rows) == ["learned", "bpe", "uniform"] and content["command"] == "the command"
     allowed = budget(small(compared, "uniform"))
     for row in rows.values():
-        cost = row["flops"] / row["updates"]
-        assert allowed <= row["flops"] < allowed + 1.2 * cost and row["padded_flops"] >= row["flops"]
+        total = row["flops"] + row["tried_flops"]  # what the estimator tries is part of the budget
+        assert allowed <= total < allowed + 1.2 * total / row["updates"] and row["padded_flops"] >= row["flops"]
         assert row["predicted"] == 20 * 64 and 4 < row["bits_per_byte"] < 8.5
     assert rows["learned"]["tried_flops"] > 0 and rows["uniform"]["tried_flops"] == 0
+    assert rows["learned"]["bytes"] < rows["uniform"]["bytes"]  # trials leave less for training
     assert rows["bpe"]["bytes"] < rows["uniform"]["bytes"]  # more tokens, fewer bytes
     page = (compared / "compare.md").read_text()
     assert "| bpe * |" in page and "looks at bytes to come" in page and (compared / "compare.png").stat().st_size > 9000
@@ -87,7 +88,9 @@ def test_figures_are_named_by_their_mean_and_older_names_are_read(compared, tmp_
     """Judged before there were two means, a system has the corpus' figures under plain names."""
     judged = json.loads((compared / "uniform" / EVALUATION).read_text())
     row = {row["system"]: row for row in json.loads((compared / "compare.json").read_text())["systems"]}["uniform"]
-    assert judged["corpus_bits_per_byte"] == row["bits_per_byte"] != judged["document_bits_per_byte"]
+    assert judged["corpus_bits_per_byte"] == row["bits_per_byte"]
+    # Of the single held-out document here both means are equal up to rounding: the names have to tell them apart.
+    judged |= {name: -1.0 for name in judged if "document_" in name}
     before = {
         name.removeprefix("early_corpus_").removeprefix("corpus_"): value
         for name, value in judged.items()
@@ -242,7 +245,7 @@ def wait(until: Callable[[], bool], *, seconds: float = 60.0) -> None:
         (
             "uniform",
             ["optim.warm_up_bytes=2_000"],
-            "optim.warm_up_bytes must be less than .*=1280, got 2000",
+            r"optim.warm_up_bytes must lie in \[0, optim.total_bytes=1280\), got 2000",
         ),
         ("uniform,grouped", ["data.num_rows=6"], "data.num_rows must be a multiple of segmenter.options.group_size, 4"),
         ("uniform", ["data.source=none"], "data.source must be one of .*, a file or a folder, got 'none'"),
@@ -262,15 +265,19 @@ def test_what_a_row_aims_at_is_said_as_it_is(compared):
     folders = {name: read_run(compared / name) for name in ("learned", "uniform")}
     rows = [system_figures(name, run) for name, run in folders.items()]
     for row in rows:
-        row["difference"], row["difference_error"] = paired(row, rows[0])
+        row["difference"], row["difference_error"] = None, None
     plain = page(rows, folders, compared, "")
-    assert "not in the budget" in plain and "by script" not in plain and "side by side" not in plain
+    assert "% trials)" in plain and "by script" not in plain and "side by side" not in plain
+    rows[0] |= {"tried_flops": 2 * rows[0]["flops"]}
+    above = page(rows, folders, compared, "").partition("\n")[0]
+    assert " of training, learned with " in above and above.endswith("of trials on top (`local_flips`, gamma 0.9)")
     rows[1] |= {"target_rate": None, "target_rates": {"latin": 0.2, "other": 0.25}, "rows_per_text": 4}
     told = page(rows, folders, compared, "")
     assert "(by script)" in told and "uniform aims at a rate by script: latin 0.2, other 0.25." in told
     assert "uniform reads every text in 4 rows side by side" in told
-    rows[0]["tried_flops"] = 0
-    assert "in the budget" not in page(rows, folders, compared, "")
+    rows[0] |= {"tried_flops": 0, "flops": rows[1]["flops"]}
+    assert re.match(r"# Systems at [0-9.]+ MFLOPs in total\n", page(rows, folders, compared, ""))
+    assert "% trials)" not in page(rows, folders, compared, "")
 
 
 def test_the_budget_is_what_the_bytes_cost_at_the_models_rate(tmp_path):
@@ -291,18 +298,22 @@ def test_the_papers_estimator_is_a_system_of_its_own(tmp_path):
     assert plain.estimator.name == "local_flips" and plain.optim.total_flops == config.optim.total_flops
 
 
-def test_differences_are_paired_and_the_best_are_within_its_error():
-    one = {"system": "a", "counts": [100, 300], "nats": [150.0, 420.0], "oracle": False}
-    two = {"system": "b", "counts": [100, 300], "nats": [160.0, 450.0], "oracle": False}
-    apart, error = paired(two, one)
-    assert apart == pytest.approx(40 / 400 / math.log(2)) and error == pytest.approx(0.0, abs=1e-9)
-    assert paired(one, one) == (None, None)
-    for row, loss in ((one, 2.0), (two, 2.05)):
-        row |= {"bits_per_byte": loss, "standard_error": 0.06}
-    oracle = {**one, "system": "c", "bits_per_byte": 1.0, "oracle": True}
-    assert best([one, two, oracle]) == {"a", "b"}
-    one["standard_error"] = 0.01
-    assert best([one, two, oracle]) == {"a"}
+def test_bold_is_what_a_paired_test_cannot_tell_from_the_best():
+    """Documents differ by far more than systems do, so that unpaired errors would tell nothing apart."""
+    counts, nats = [100, 300, 200, 100], [150.0, 820.0, 150.0, 300.0]
+    jitter = [3.0, -3.0, 3.0, -3.0]
+    rows = [
+        {"system": "best", "nats": nats, "bits_per_byte": 2.0, "oracle": False},
+        {"system": "near", "nats": [n + j for n, j in zip(nats, jitter, strict=True)], "bits_per_byte": 2.001},
+        {
+            "system": "far",
+            "nats": [1.02 * n + j / 10 for n, j in zip(nats, jitter, strict=True)],
+            "bits_per_byte": 2.04,
+        },
+        {"system": "oracle", "nats": nats, "bits_per_byte": 1.0, "oracle": True},
+    ]
+    rows = [{"counts": counts, "standard_error": 0.3, "oracle": False, **row} for row in rows]
+    assert best(rows) == {"best", "near"}
 
 
 def test_a_folder_without_systems_has_no_page(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import rltok_rl
 from rltok_rl.models.incremental import prefill
 from rltok_rl.models.segmentation import policy_terms, segment
 
@@ -64,3 +65,29 @@ def test_progress_is_told_after_every_piece(build):
     told = []
     segment(build(), "to be or not to be", piece=5, progress=lambda *now: told.append(now))
     assert told == [(5, 18), (10, 18), (15, 18), (18, 18)]
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+def test_texts_are_cut_into_tokens_one_or_several(build, greedy):
+    model, texts = build(boundary_scale=2.0, target_rate=0.4).eval(), ["to be or not to be, é", b"\xff\x00 bytes"]
+    one, several = (torch.Generator().manual_seed(3) for _ in range(2))
+    each = [rltok_rl.segment(model, text, greedy=greedy, generator=one) for text in texts]
+    assert rltok_rl.segment(model, texts, greedy=greedy, generator=several) == each
+    assert [b"".join(tokens) for tokens in each] == ["to be or not to be, é".encode(), b"\xff\x00 bytes"]
+    drawn = segment(model, texts[0], greedy=greedy, generator=torch.Generator().manual_seed(3))
+    assert each[0] == [token.content for token in drawn.tokens()]
+    assert rltok_rl.segment(model, []) == []
+
+
+@pytest.mark.parametrize(
+    ("texts", "error", "message"),
+    [
+        ("", ValueError, "texts must not be empty, got an empty text at 0"),
+        (["a", b""], ValueError, "texts must not be empty, got an empty text at 1"),
+        (["a", 3], TypeError, "texts must be str or bytes, or a list of them, got int at 1"),
+        (3, TypeError, "texts must be str or bytes, or a list of them, got int"),
+    ],
+)
+def test_texts_that_cannot_be_cut_are_named(build, texts, error, message):
+    with pytest.raises(error, match=message):
+        rltok_rl.segment(build(), texts)

@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 import hydra
 import torch
 from omegaconf import OmegaConf
+from rltok_rl.experiments import option_help
 from rltok_rl.experiments.bench.harness import keep_memory, machine
 from rltok_rl.experiments.build import make_trainer
 from rltok_rl.experiments.checks import check_options, check_policy, read_device
@@ -209,6 +210,9 @@ def _compare(config: TrainConfig) -> None:
 
 def main() -> None:
     """Command line."""
+    if any(one in ("-h", "--help") for one in sys.argv[1:]):
+        print(option_help.train())
+        return
     try:
         sys.argv[1:] = check_overrides(sys.argv[1:])
         check_sweeps(sys.argv[1:])

@@ -40,7 +40,7 @@ from rltok_rl.experiments.names import (
     typed,
 )
 from rltok_rl.experiments.overrides import check_sweeps, one_line_errors, option_words
-from rltok_rl.experiments.recording import Recorder
+from rltok_rl.experiments.recording import Recorder, result_line
 from rltok_rl.experiments.report import write_report
 from rltok_rl.experiments.resuming import last_state
 from rltok_rl.experiments.texts import Texts
@@ -53,8 +53,6 @@ from rltok_rl.training.loggers import check_logger
 from rltok_rl.training.record import bytes_per_second, peak_memory
 from rltok_rl.training.sharding import whole_model
 from rltok_rl.training.signals import StopRequest
-from rltok_rl.training.snapshots import sample_parts
-from rltok_rl.viz import boundary_text
 
 
 def run(config: TrainConfig, command: str, processes: Processes | None = None) -> dict[str, Any]:
@@ -130,13 +128,10 @@ def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts) ->
         **{name: look[name] for name in look if name.startswith("held_out_")},
     }
     replace_text(out / "summary.json", json.dumps(summary, indent=1) + "\n")
-    text, boundaries, probabilities = sample_parts(look)
     write_sample(out, look)
     report = write_report(out)
-    print(boundary_text(text, boundaries, probabilities, colour=sys.stdout.isatty()))
-    print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in summary.items()}, indent=1))
-    for path in (report, out / "metrics.csv", out / "sample.txt", out / "model"):
-        print(path)
+    print(result_line(recorder.first_look(), look))
+    print(f"report: {report}")
     return summary
 
 

@@ -168,6 +168,5 @@ def test_learning_has_to_show(learned, uniform, expected):
 def test_too_little_time_is_refused(seconds, capsys):
     with pytest.raises(SystemExit):
         demo.main(["--seconds", seconds])
-    assert (
-        f"argument --seconds: must be a number of at least {LEAST_SECONDS}, got {seconds!r}" in capsys.readouterr().err
-    )
+    message = f"argument --seconds: must be a number of at least {LEAST_SECONDS}, got {seconds!r}"
+    assert message in capsys.readouterr().err

@@ -26,6 +26,7 @@ from rltok_rl.training import loggers
 from rltok_rl.training.checkpoint import load_checkpoint
 from rltok_rl.training.distributed import Processes, Refused
 from rltok_rl.training.files import claim_folder
+from rltok_rl.training.lines import read_lines
 from rltok_rl.training.progress import MetricsTable
 
 from ..forked import Forked, run_forked

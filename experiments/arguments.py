@@ -1,4 +1,4 @@
-"""What the commands share: models, texts and colours as they are named on a command line."""
+"""Load what the commands share: models, texts and colours as named on a command line."""
 
 from __future__ import annotations
 
@@ -8,98 +8,52 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from rltok_rl.agents.segmenters import Segmenter, load_segmenter
 
 from rltok_rl.functional.saved_config import read_config_file
 from rltok_rl.models import UNet
-from rltok_rl.models.pretrained import PACKAGED, model_folder
+from rltok_rl.models.pretrained import model_folder
 from rltok_rl.models.rates import row_rates
-
-DEFAULT = "pocket"
-"""The model of commands that are not told of another."""
-
-
-def whole_number(minimum: int) -> Callable[[str], int]:
-    """A type for argparse: integers of at least ``minimum``.
-
-    Args:
-        minimum: the least that is allowed.
-
-    Example:
-        >>> whole_number(1)("20")
-        20
-    """
-
-    def parse(text: str) -> int:
-        try:
-            number = int(text.replace("_", ""))
-        except ValueError:
-            number = minimum - 1
-        if number < minimum:
-            raise argparse.ArgumentTypeError(f"must be an integer of at least {minimum}, got {text!r}")
-        return number
-
-    return parse
-
-
-_MODELS = f"folder of save_pretrained, folder of a run, hub id, or {', '.join(PACKAGED)}, which comes with the package"
-
-
-def add_model(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
-    """Declare the model, or models, and where it runs."""
-    what: dict[str, Any] = {"metavar": "MODEL", "help": _MODELS}
-    if several:
-        parser.add_argument("models", nargs="+", **what)
-    else:
-        parser.add_argument("model", **what)
-    _add_device(parser)
-
-
-def add_model_option(parser: argparse.ArgumentParser) -> None:
-    """Declare the model of commands that are about a text: where none is named, one comes with the package."""
-    parser.add_argument("--model", metavar="MODEL", default=DEFAULT, help=f"{_MODELS} (default: {DEFAULT})")
-    _add_device(parser)
-
-
-def _add_device(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", default="cpu", help="where to run it: cpu (default), cuda, cuda:1, mps")
-    add_trust(parser)
-
-
-def add_trust(parser: argparse.ArgumentParser) -> None:
-    """Declare whether custom code that a model's files name may be executed."""
-    text = "import and execute the custom segmenter, module:Class, that the files of MODEL name (default: refuse)"
-    parser.add_argument("--trust-code", action="store_true", help=text)
-
-
-def add_drawing(parser: argparse.ArgumentParser) -> None:
-    """Declare how boundaries are drawn."""
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument("--seed", type=whole_number(0), default=0, help="of all random numbers (default: 0)")
-    how.add_argument("--greedy", action="store_true", help="a boundary where its probability exceeds one half")
-
-
-def add_rate(parser: argparse.ArgumentParser) -> None:
-    """Declare the target rate."""
-    text = "boundaries per byte to aim at, of models with rate_embedding (default: the configured rate)"
-    parser.add_argument("--rate", type=float, help=text)
 
 
 def check_rate(
     parser: argparse.ArgumentParser, options: argparse.Namespace, model: UNet, segmenter: Segmenter | None
 ) -> None:
-    """End the command where the rate is none, or nobody would follow it."""
+    """End the command if a rate is given and nothing would follow it."""
     if options.rate is None:
         return
     if segmenter is not None:
         parser.error(f"argument --rate: belongs to learned policies, got {type(segmenter).__name__}")
+    if not model.config.rate_embedding:
+        parser.error(
+            f"argument --rate: needs a model with rate_embedding, got one of a single rate, {model.config.target_rate}"
+        )
     try:
         row_rates(model.config, options.rate, torch.zeros(1))
     except ValueError as error:
-        parser.error(f"argument --rate: {error}")
+        parser.error(f"argument --rate: {without_subject(error, 'target_rate')}")
+
+
+def model_argument(options: argparse.Namespace) -> str:
+    """The model as the command's help calls it: ``MODEL``, or ``--model`` where that is an option."""
+    return getattr(options, "model_argument", "MODEL")
+
+
+def without_subject(error: Exception, *names: str) -> str:
+    """Drop the name of a Python parameter from the start of a message, where the option is named already.
+
+    Args:
+        error: whose message it is.
+        names: of parameters.
+
+    Example:
+        >>> without_subject(ValueError("source must be a folder, got 'x'"), "source", "path")
+        "must be a folder, got 'x'"
+    """
+    text = str(error)
+    return next((text[len(name) + 1 :] for name in names if text.startswith(f"{name} must ")), text)
 
 
 def load_model(parser: argparse.ArgumentParser, options: argparse.Namespace) -> UNet:
@@ -117,11 +71,11 @@ def load_model(parser: argparse.ArgumentParser, options: argparse.Namespace) -> 
             if ended
             else "without a model yet; it is written when the run ends or is asked to stop"
         )
-        parser.error(f"argument MODEL: {options.model} is a run {why}")
+        parser.error(f"argument {model_argument(options)}: {options.model} is a run {why}")
     try:
         return UNet.from_pretrained(options.model, device=device)
     except (OSError, ValueError, TypeError) as error:
-        parser.error(f"argument MODEL: {error}")
+        parser.error(f"argument {model_argument(options)}: {without_subject(error, 'source')}")
 
 
 def find_segmenter(parser: argparse.ArgumentParser, options: argparse.Namespace, model: UNet) -> Segmenter | None:
@@ -132,7 +86,7 @@ def find_segmenter(parser: argparse.ArgumentParser, options: argparse.Namespace,
         if folder is not None:
             segmenter = load_segmenter(folder, model, options.trust_code) or _rule_of_run(folder, model)
     except (OSError, ValueError, ImportError) as error:
-        parser.error(f"argument MODEL: {error}")
+        parser.error(f"argument {model_argument(options)}: {without_subject(error, 'source')}")
     if segmenter is not None and segmenter.draws_at_random and options.greedy:
         parser.error(f"argument --greedy: belongs to learned policies, got {type(segmenter).__name__}")
     return segmenter

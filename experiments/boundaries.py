@@ -15,23 +15,19 @@ import argparse
 import json
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
 from rltok_rl.agents.segmenters import Segmenter, segment_text
+from rltok_rl.experiments import parsers
 from rltok_rl.experiments.arguments import (
-    add_drawing,
-    add_model,
-    add_rate,
     command,
     load_with_segmenter,
-    whole_number,
 )
 from rltok_rl.experiments.boundary_tables import matrices, page
 from rltok_rl.experiments.evaluate_table import without_nan
-from rltok_rl.experiments.given_texts import add_column, find_texts, run_config
-from rltok_rl.experiments.references import REFERENCES, find_references, find_tokenizers, segment_by_rule
+from rltok_rl.experiments.given_texts import find_texts, run_config
+from rltok_rl.experiments.references import find_references, find_tokenizers, segment_by_rule
 
 from rltok_rl.evaluation.agreement import agreement_matrix, boundary_correlation, cohen_kappa, jaccard
 from rltok_rl.evaluation.boundaries import DrawnTexts, boundary_figures, join_texts
@@ -41,39 +37,6 @@ from rltok_rl.models import Segmentation, UNet, segment
 SHIFTS = (-1, 0, 1)
 _SAME_TEXT = ("source", "column", "options", "held_out", "min_bytes", "max_bytes", "limit", "short_documents")
 """Options of ``data`` that decide what a run holds out."""
-
-
-def declare() -> argparse.ArgumentParser:
-    """What the command takes."""
-    parser = argparse.ArgumentParser(
-        prog="rltok boundaries", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_model(parser, several=True)
-    parser.add_argument(
-        "--text", metavar="DATA", help="file, - for stdin, python-docs or python-code (default: what a run held out)"
-    )
-    parser.add_argument("--bytes", type=whole_number(2), help="read so many at most, from the start (default: all)")
-    parser.add_argument(
-        "--against",
-        nargs="+",
-        metavar="NAME",
-        default=["spacebyte"],
-        choices=REFERENCES,
-        help=f"rules and tokenizers to compare with: {', '.join(REFERENCES)} (default: spacebyte)",
-    )
-    parser.add_argument("--shift", type=int, nargs="+", help="bytes to move a reference by (default: -1 0 1)")
-    parser.add_argument(
-        "--tolerance", type=whole_number(0), default=0, help="bytes that partners may lie apart (default: 0)"
-    )
-    pieces = parser.add_argument_group("bpe and unigram", "trained on what the first run was trained on, at its rate")
-    pieces.add_argument("--tokenizer", type=Path, help="take a tokenizer.json, or that of a run, instead")
-    pieces.add_argument("--train-on", metavar="FILE", help="train on this text instead")
-    pieces.add_argument("--vocabulary", type=whole_number(257), help="pieces (default: as many as give the same rate)")
-    add_column(parser)
-    add_drawing(parser)
-    add_rate(parser)
-    parser.add_argument("--json", action="store_true", help="write all figures as one JSON object")
-    return parser
 
 
 class Drawer:
@@ -173,7 +136,7 @@ def agree(pairs: dict[str, tuple[DrawnTexts, DrawnTexts]], tolerance: int) -> di
 @command
 def main(arguments: list[str] | None = None) -> int:
     """Command line."""
-    parser = declare()
+    parser = parsers.boundaries()
     options = parser.parse_args(arguments)
     several = len(options.models) > 1
     if several and options.shift is not None:

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 from rltok_rl.experiments.config import DataConfig, LossConfig, TrainConfig
-from rltok_rl.experiments.names import CONF
+from rltok_rl.experiments.names import CONF, check_out
+from rltok_rl.experiments.overrides import Override, parse_overrides
 from rltok_rl.experiments.texts import BUILT_IN, LANGUAGES
 
 _COUNTS = {
@@ -51,6 +52,7 @@ def check_options(config: TrainConfig) -> None:
             value = getattr(value, part)
         if value < least:
             raise ValueError(f"{name} must be at least {least}, got {value}")
+    check_out(config.out)
     data, loss = config.data, config.loss
     endless = data.source in LANGUAGES
     if endless or data.source in BUILT_IN:
@@ -89,30 +91,30 @@ def check_policy(arguments: Sequence[str]) -> None:
         Traceback (most recent call last):
         ValueError: actor=uniform belongs to a policy that is learned, got segmenter=hnet
     """
-    given = [argument.lstrip("+~").partition("=")[::2] for argument in arguments if "=" in argument]
+    given = [one for one in parse_overrides(arguments) if one.values]
     heeded: tuple[str, ...] = _OF_ALL
     drawing = _drawing(given, "segmenter")
     if drawing is None:
         drawing, heeded = _drawing(given, "actor"), (*_OF_ALL, *_OF_RULES)
     if drawing is None:
         return
-    for name, value in given:
-        group, dot, _ = name.partition(".")
-        of_actor = name in ("actor", "actor.name") and (drawing.startswith("actor") or value == "learned")
-        if group not in _OF_LEARNED or name in heeded or of_actor:
+    for one in given:
+        group, dot, _ = one.name.partition(".")
+        of_actor = one.name in ("actor", "actor.name") and (drawing.startswith("actor") or one.value == "learned")
+        if group not in _OF_LEARNED or one.name in heeded or of_actor:
             continue
-        if dot or not _sets_any(group, value, heeded):
-            raise ValueError(f"{name}={value} belongs to a policy that is learned, got {drawing}")
+        if dot or not _sets_any(group, str(one.value), heeded):
+            raise ValueError(f"{one.name}={one.text} belongs to a policy that is learned, got {drawing}")
 
 
-def _drawing(given: Sequence[tuple[str, str]], group: str) -> str | None:
-    """Who of a group was asked to draw the boundaries instead of a policy; None where nobody was, or in a sweep."""
-    asked = [(name, value) for name, value in given if name in (group, f"{group}.name")]
-    if not asked:
+def _drawing(given: Sequence[Override], group: str) -> str | None:
+    """The override that selects a drawer other than the learned policy; None if there is none, or in a sweep."""
+    asked = [one for one in given if one.name in (group, f"{group}.name")]
+    if not asked or asked[-1].sweep:
         return None
-    name, value = asked[-1]
-    by_policy = value.split("-")[0] == "learned" or value == "warm_start" or any(sign in value for sign in ",$")
-    return None if by_policy else f"{name}={value}"
+    value = str(asked[-1].value)
+    by_policy = value.split("-")[0] == "learned" or value == "warm_start" or "$" in value
+    return None if by_policy else f"{asked[-1].name}={value}"
 
 
 def _sets_any(group: str, choice: str, names: Sequence[str]) -> bool:

@@ -1,38 +1,43 @@
-"""The command ``rltok``: one word for each thing that can be run."""
+"""The command ``rltok``. Help, versions and mistyped commands are answered without importing torch."""
 
 from __future__ import annotations
 
 import importlib
-import platform
 import sys
-from importlib.metadata import version
 
+from rltok_rl.experiments import option_help
+from rltok_rl.experiments.parsers import PARSERS
+
+from rltok_rl.functional.imports import did_you_mean
 from rltok_rl.version import __version__
 
 COMMANDS = {
     "train": ("rltok_rl.experiments.train", "train a boundary policy and its language model (Hydra options)"),
     "segment": ("rltok_rl.experiments.segment", "show where a model ends its tokens"),
-    "generate": ("rltok_rl.experiments.generate", "write on from a prompt, byte by byte"),
+    "generate": ("rltok_rl.experiments.generate", "continue a prompt, byte by byte"),
     "eval": ("rltok_rl.experiments.evaluate", "measure a model on text that it was not trained on"),
     "tasks": ("rltok_rl.experiments.tasks", "PIQA, HellaSwag, ARC-Easy and LAMBADA in bits per byte"),
     "lm-eval": ("rltok_rl.experiments.harness", "run EleutherAI's lm-evaluation-harness with a model"),
     "boundaries": ("rltok_rl.experiments.boundaries", "where boundaries lie, and how far models agree about them"),
-    "view": ("rltok_rl.experiments.view", "make a page to look around in: a text, its boundaries, what each was worth"),
+    "view": ("rltok_rl.experiments.view", "write an HTML page of a text, its boundaries and what each was worth"),
     "report": ("rltok_rl.experiments.report", "write the report of a run, or compare several"),
     "leaderboard": ("rltok_rl.experiments.leaderboard", "write the page of all committed results"),
     "demo": (
         "rltok_rl.experiments.demo",
-        "a first look: train boundary policies for a few minutes, see what they learned",
+        "train boundary policies for a few minutes and see what they learned",
     ),
     "bench": ("rltok_rl.experiments.bench.__main__", "time the fast paths against their references"),
-    "estimators": ("rltok_rl.experiments.studies.estimators", "what advantage estimators do to the gradient"),
-    "rate-control": ("rltok_rl.experiments.studies.rate_control", "how rate controls hold their target"),
+    "estimators": ("rltok_rl.experiments.studies.estimators", "measure what advantage estimators do to the gradient"),
+    "rate-control": ("rltok_rl.experiments.studies.rate_control", "measure how rate controls hold their target"),
 }
 _PACKAGES = ("torch", "torchrl", "tensordict", "gymnasium", "datasets", "hydra-core")
 
 
 def info() -> str:
-    """Versions, and what torch sees of this machine."""
+    """Return versions, and the devices that torch finds."""
+    import platform
+    from importlib.metadata import version
+
     import torch
 
     lines = [f"{'rltok_rl':<12} {__version__}", *(f"{name:<12} {version(name)}" for name in _PACKAGES)]
@@ -42,30 +47,54 @@ def info() -> str:
 
 
 def usage() -> str:
-    """What can be run."""
+    """Return the list of commands."""
     lines = [f"  {name:<14}{text}" for name, (_, text) in COMMANDS.items()]
-    return "\n".join(["usage: rltok COMMAND [options]", "", *lines, f"  {'info':<14}versions and devices"])
+    lines.append(f"  {'info':<14}print versions and devices")
+    end = "rltok COMMAND --help lists the options of a command; rltok --version prints the version."
+    return "\n".join(["usage: rltok COMMAND [options]", "", *lines, "", end])
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; its options follow its name."""
     given = sys.argv[1:] if arguments is None else arguments
+    if given[:1] == ["help"] and len(given) > 1:
+        given = [given[1], "--help"]
     if not given or given[0] in ("-h", "--help", "help"):
         print(usage())
         return 0
     name, *rest = given
+    if name in ("-V", "--version"):
+        print(f"rltok {__version__}")
+        return 0
+    if name != "info" and name not in COMMANDS:
+        meant = did_you_mean(name, [*COMMANDS, "info"]) or f"; commands are {', '.join([*COMMANDS, 'info'])}"
+        print(f"rltok: {name!r} is not a command{meant}", file=sys.stderr)
+        return 2
     if name == "info":
         print(info())
         return 0
-    if name not in COMMANDS:
-        print(f"rltok: {name!r} is not a command; allowed are {[*COMMANDS, 'info']}\n\n{usage()}", file=sys.stderr)
-        return 2
+    if asks_for_help(name, rest):
+        print(option_help.PAGES[name]())
+        return 0
+    if name in PARSERS:
+        PARSERS[name]().parse_args(rest)  # help, or what is wrong with the options, before anything is imported
     try:
         module = importlib.import_module(COMMANDS[name][0])
         sys.argv = [f"rltok {name}", *rest]  # Hydra and argparse read their options here
         return module.main() or 0
     except KeyboardInterrupt:  # where nothing is to be saved
         return 130
+
+
+def asks_for_help(name: str, arguments: list[str]) -> bool:
+    """Whether to print a help page of ours; argparse and the harness's sub-commands have their own.
+
+    Args:
+        name: of the command.
+        arguments: that follow it.
+    """
+    flags = arguments[:1] if name == "lm-eval" else arguments
+    return name in option_help.PAGES and any(one in ("-h", "--help") for one in flags)
 
 
 if __name__ == "__main__":

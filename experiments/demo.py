@@ -10,7 +10,6 @@ a finished demo lies already, the next one gets a folder of its own. The exit st
 
 from __future__ import annotations
 
-import argparse
 import functools
 import json
 import os
@@ -20,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rltok_rl.experiments import parsers
 from rltok_rl.experiments.arguments import command, use_colour
 from rltok_rl.experiments.report import write_report
 from rltok_rl.experiments.tour import ending, findings, pages, record
@@ -39,7 +39,6 @@ from rltok_rl.experiments.tour.screen import Screen
 from rltok_rl.training.record import environment
 from rltok_rl.training.signals import StopRequest
 
-SECONDS, LEAST_SECONDS = 270, 60
 _LATE = 1.2  # of the budget: trainings have to stop then, whatever they have reached
 _FIRST = 0.7  # of that time: the first part has to stop then
 _REPORTING = 12.0  # seconds for findings and pictures, at the end
@@ -209,15 +208,8 @@ def _machine() -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Command line; 0 if the learned boundaries earned more than evenly spaced ones."""
     started = time.perf_counter() - min(30.0, time.process_time())  # importing took time as well
-    parser = argparse.ArgumentParser(
-        prog="rltok demo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seconds", type=float, default=SECONDS, help=f"for all of it (default: {SECONDS})")
-    parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder to write to (default: runs/demo)")
-    parser.add_argument("--quick", action="store_true", help="a few updates: shows that all works, and learns nothing")
+    parser = parsers.demo()
     options = parser.parse_args(arguments)
-    if not options.seconds >= LEAST_SECONDS:
-        parser.error(f"argument --seconds: must be at least {LEAST_SECONDS}, got {options.seconds:g}")
     screen = Screen(colour=use_colour("auto"))
     folder = folder_for(options.out)
     with StopRequest() as stop:

@@ -20,16 +20,14 @@ from typing import Any
 
 import torch
 from rltok_rl.agents.segmenters import Segmenter
+from rltok_rl.experiments import parsers
 from rltok_rl.experiments.arguments import (
-    add_drawing,
-    add_model,
-    add_rate,
     command,
     load_with_segmenter,
-    whole_number,
 )
 from rltok_rl.experiments.evaluate_table import table, without_nan
-from rltok_rl.experiments.given_texts import DATA_HELP, add_column, find_texts, run_config
+from rltok_rl.experiments.given_texts import find_texts, run_config
+from rltok_rl.experiments.parsers import CONTEXT
 from rltok_rl.experiments.watch import Watch
 
 from rltok_rl.evaluation import (
@@ -43,8 +41,6 @@ from rltok_rl.evaluation import (
     window_losses,
 )
 
-CONTEXT = 256
-
 
 def described(segmenter: Segmenter) -> str:
     """What draws the boundaries, and whether it knows bytes to come."""
@@ -55,7 +51,7 @@ def described(segmenter: Segmenter) -> str:
 @command
 def main(arguments: list[str] | None = None) -> int:
     """Command line."""
-    parser = _parser()
+    parser = parsers.evaluate()
     options = parser.parse_args(arguments)
     run = run_config(parser, options.model)
     _check_windows(parser, options)
@@ -100,33 +96,6 @@ def main(arguments: list[str] | None = None) -> int:
     }
     print(json.dumps(without_nan(figures), indent=1) if options.json else table(figures))
     return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="rltok eval", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_model(parser)
-    help_ = f"{DATA_HELP}; a run's own held-out text may be left out"
-    parser.add_argument("data", metavar="DATA", nargs="?", help=help_)
-    add_column(parser)
-    parser.add_argument("--bytes", type=whole_number(2), help="read so many at most, from the start (default: all)")
-    parser.add_argument("--windows", type=whole_number(1), help="so many at most, evenly spread (default: all)")
-    parser.add_argument(
-        "--context", type=whole_number(1), help=f"bytes of a window (default: as the run was trained, or {CONTEXT})"
-    )
-    help_ = "bytes from one window to the next; fewer than --context leave more before each (default: --context)"
-    parser.add_argument("--stride", type=whole_number(1), help=help_)
-    help_ = "no windows: whole documents byte by byte, each byte after all before it; slow"
-    parser.add_argument("--streamed", action="store_true", help=help_)
-    help_ = "draw boundaries so often; tell the cost by one draw, by all together, and thresholded"
-    parser.add_argument("--samples", type=whole_number(1), metavar="K", help=help_)
-    help_ = "one more figure, a tighter bound: K readings side by side, of which likely ones branch; slow"
-    parser.add_argument("--particles", type=whole_number(1), metavar="K", help=help_)
-    add_drawing(parser)
-    add_rate(parser)
-    parser.add_argument("--json", action="store_true", help="write all figures as one JSON object")
-    return parser
 
 
 def _check_windows(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:

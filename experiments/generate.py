@@ -16,14 +16,11 @@ from typing import Any
 
 import torch
 from rltok_rl.agents.segmenters import write_on
+from rltok_rl.experiments import parsers
 from rltok_rl.experiments.arguments import (
-    add_drawing,
-    add_model_option,
-    add_rate,
     command,
     load_with_segmenter,
     read_bytes,
-    whole_number,
 )
 
 from rltok_rl.functional.text import text_to_ids
@@ -45,22 +42,12 @@ def prompt_boundaries(model: UNet, prompt: bytes, options: argparse.Namespace) -
 @command
 def main(arguments: list[str] | None = None) -> int:
     """Command line."""
-    parser = argparse.ArgumentParser(
-        prog="rltok generate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("prompt", metavar="PROMPT", help="what to write on from, at least one byte; - is stdin")
-    add_model_option(parser)
-    parser.add_argument("--bytes", type=whole_number(0), default=200, help="how many to write (default: 200)")
-    parser.add_argument("--temperature", type=float, default=1.0, help="0 takes the likeliest byte (default: 1)")
-    parser.add_argument("--top-k", type=int, help="only the k likeliest bytes")
-    parser.add_argument("--top-p", type=float, help="only the likeliest bytes that together have this probability")
-    add_drawing(parser)
-    add_rate(parser)
-    parser.add_argument("--show-boundaries", action="store_true", help="write a | after each boundary")
-    parser.add_argument("--raw", action="store_true", help="write new bytes as they are, without the prompt")
+    parser = parsers.generate()
     options = parser.parse_args(arguments)
     if options.raw and options.show_boundaries:
         parser.error("argument --show-boundaries: not allowed with argument --raw")
+    if not options.prompt:
+        parser.error("argument PROMPT: must have at least 1 byte, got none")
     prompt = read_bytes(parser, "-") if options.prompt == "-" else os.fsencode(options.prompt)
     model, segmenter = load_with_segmenter(parser, options)
     try:

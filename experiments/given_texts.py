@@ -5,27 +5,18 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
-from rltok_rl.experiments.arguments import read_bytes
+from rltok_rl.experiments.arguments import read_bytes, without_subject
+from rltok_rl.experiments.parsers import BUILT_IN
 
 from rltok_rl.data import DocumentSource, read_documents
 from rltok_rl.data.files import LINES, TABLES, kind
 from rltok_rl.functional.saved_config import read_config_file
 from rltok_rl.functional.text import ids_to_bytes
 
-BUILT_IN_NAMES = ("python-code", "python-docs")
-DATA_HELP = (
-    f"file, folder of documents, - for stdin, or one of {', '.join(BUILT_IN_NAMES)}; of Parquet and JSON lines every "
-    f"row is a document, any other file is one as it stands"
-)
 _FRESH = 1 << 16  # bytes of a language that never ends
-
-
-def add_column(parser: argparse.ArgumentParser) -> None:
-    """Declare where tables have their text."""
-    parser.add_argument("--column", help="where tables have their text (default: text, or else content)")
 
 
 def run_config(parser: argparse.ArgumentParser, model: str) -> Any:
@@ -82,7 +73,7 @@ def _documents(parser: argparse.ArgumentParser, name: str, column: str | None = 
         try:
             return read_documents(path, column)
         except (OSError, ValueError) as error:
-            parser.error(f"argument DATA: {error}")
+            _cannot_read(parser, error)
     if column is not None:
         parser.error(f"argument --column: belongs to tables, got {name}")
     return [read_bytes(parser, name, least=2)]
@@ -104,21 +95,29 @@ def _taken(parser: argparse.ArgumentParser, texts: Iterable[bytes], num_bytes: i
     try:
         return beginning(texts, num_bytes)
     except (OSError, ValueError, TypeError) as error:
-        parser.error(f"argument DATA: {error}")
+        _cannot_read(parser, error)
+
+
+def _cannot_read(parser: argparse.ArgumentParser, error: Exception) -> NoReturn:
+    """End the command because of its text, or of the column of its table."""
+    if str(error).startswith("column must "):
+        parser.error(f"argument --column: {without_subject(error, 'column')}")
+    parser.error(f"argument {parser.get_default('data_argument') or 'DATA'}: {without_subject(error, 'path')}")
 
 
 def _texts(parser: argparse.ArgumentParser, options: argparse.Namespace, run: Any) -> tuple[str, Iterable[bytes]]:
     data = options.data
     if data is None and run is None:
         parser.error(f"the following arguments are required: DATA ({options.model} is not the folder of a run)")
-    if data is not None and data not in BUILT_IN_NAMES:
+    if data is not None and data not in BUILT_IN:
         return data, _documents(parser, data, options.column)
     if options.column is not None:
         parser.error(f"argument --column: belongs to tables, got {'no DATA' if data is None else data}")
-    from rltok_rl.experiments.texts import BUILT_IN, read_texts  # what it needs takes seconds to import
+    from rltok_rl.experiments.texts import BUILT_IN as READERS  # what it needs takes seconds to import
+    from rltok_rl.experiments.texts import read_texts
 
     if data is not None:
-        return data, [BUILT_IN[data]()]
+        return data, [READERS[data]()]
     try:
         there = complete_config(run).data
         texts = read_texts(there)

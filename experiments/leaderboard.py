@@ -9,7 +9,6 @@ text, the same budget. A test holds the page to the results.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
@@ -17,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rltok_rl.experiments import parsers
 from rltok_rl.experiments.comparable import estimator_of, looks_ahead, same_text, total_flops
 from rltok_rl.experiments.compare_page import EVALUATION, system_figures
 from rltok_rl.experiments.comparison_table import with_error
@@ -176,9 +176,7 @@ def _commands(runs: Sequence[RunFolder]) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Command line."""
-    parser = argparse.ArgumentParser(prog="rltok leaderboard", description=__doc__.partition("\n")[0])
-    parser.add_argument("--results", type=Path, default=Path("experiments/results"), help="folder of results")
-    parser.add_argument("--out", type=Path, default=Path("docs/leaderboard.md"), help="the page to write")
+    parser = parsers.leaderboard()
     options = parser.parse_args(arguments)
     try:
         if not options.results.is_dir():

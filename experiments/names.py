@@ -1,4 +1,4 @@
-"""Options on a command line that do not exist, named before Hydra sees them, with what may have been meant."""
+"""Reject unknown command-line options and suggest the closest name; check the folder of a run."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from rltok_rl.experiments.config import GROUPS, TrainConfig
+from rltok_rl.experiments.overrides import Override, convert_values, parse_overrides
+from rltok_rl.experiments.schema import CONF, choices
 
 from rltok_rl.functional.imports import did_you_mean
 from rltok_rl.models import UNetConfig
+from rltok_rl.training.files import CLAIM
 
-CONF = Path(__file__).resolve().parent / "conf"
+__all__ = ["CONF", "allow_new", "check_folder", "check_out", "check_overrides", "choices", "leave_nothing"]
+__all__ += ["missing_folders", "nearest", "option_names", "typed"]
 
 
 def option_names(schema: Any = TrainConfig, prefix: str = "") -> dict[str, type]:
@@ -38,44 +42,45 @@ def option_names(schema: Any = TrainConfig, prefix: str = "") -> dict[str, type]
     return found
 
 
-def choices(group: str) -> list[str]:
-    """The files of a group.
-
-    Args:
-        group: its folder.
-    """
-    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
-
-
-def check_overrides(arguments: Sequence[str]) -> None:
-    """Refuse an option or a choice that does not exist, and say which one is nearest.
+def check_overrides(arguments: Sequence[str], schema: Any = TrainConfig) -> list[str]:
+    """Refuse options and choices that do not exist and values of the wrong type; suggest the closest name.
 
     Args:
         arguments: ``name=value`` as Hydra takes them; flags and options of Hydra itself are left to it.
+        schema: a dataclass of options.
+
+    Returns:
+        The arguments, with whole numbers such as ``1e6`` written as an int where the option is one.
     """
-    known = option_names()
-    groups = [*GROUPS, "experiment"]
-    for argument in arguments:
-        name, equals, value = argument.partition("=")
-        name = name.lstrip("+~")
-        if not equals or name.startswith(("-", "hydra")):
-            continue
-        if name in groups:
-            allowed = choices(name)
-            for one in value.split(","):
-                if one not in (*allowed, "null", ""):
-                    raise ValueError(f"{name} must be one of {allowed}, got {one!r}{nearest(one, allowed)}")
-        elif name.startswith("model.overrides."):
-            sizes = [one.name for one in fields(UNetConfig)]
-            field = name.removeprefix("model.overrides.")
+    known = option_names(schema)
+    groups = [*GROUPS, "experiment"] if schema is TrainConfig else []
+    sizes = get_type_hints(UNetConfig)
+    overrides = parse_overrides(arguments, [*known, *groups])
+    for one in overrides:
+        if one.name in groups:
+            _check_choice(one)
+        elif one.name.startswith("model.overrides."):
+            field = one.name.removeprefix("model.overrides.")
             if field not in sizes:
-                raise ValueError(f"model.overrides holds fields of UNetConfig, got {field!r}{nearest(field, sizes)}")
-        elif name not in known and not any(name.startswith(f"{free}.") for free in _free(known)):
-            raise ValueError(f"there is no option {name!r}{nearest(name, [*known, *groups])}")
+                raise ValueError(f"model.overrides holds fields of UNetConfig, got {field!r}{nearest(field, [*sizes])}")
+        elif one.name not in known and not any(one.name.startswith(f"{free}.") for free in _free(known)):
+            raise ValueError(f"there is no option {one.name!r}{nearest(one.name, [*known, *groups])}")
+    plain = {f"model.overrides.{name}": kind for name, kind in sizes.items() if kind in (int, float, bool)}
+    replaced = convert_values(overrides, {**known, **plain})
+    return [replaced.get(argument, argument) for argument in arguments]
+
+
+def _check_choice(override: Override) -> None:
+    allowed = choices(override.name)
+    for value in override.values:
+        words = value if isinstance(value, list) else [value]
+        for word in words:
+            if word not in (*allowed, None, ""):
+                raise ValueError(f"{override.name} must be one of {allowed}, got {word!r}{nearest(str(word), allowed)}")
 
 
 def allow_new(arguments: Sequence[str]) -> list[str]:
-    """Arguments with ``++`` before options that hold whatever names are understood: Hydra takes new ones there, too.
+    """Put ``++`` before options that accept any names, so that Hydra takes new ones.
 
     Args:
         arguments: as for :func:`check_overrides`.
@@ -109,41 +114,69 @@ def typed(arguments: Sequence[str], num_processes: int | None = None) -> str:
 
 
 def check_folder(arguments: Sequence[str]) -> None:
-    """Refuse a folder of a run that cannot be written, before Hydra tries to.
+    """Refuse a folder of a run that cannot be written, before Hydra composes anything.
 
     Args:
         arguments: of the command line.
     """
-    given = [argument.partition("=")[2] for argument in arguments if argument.startswith("out=")]
-    if not given or "$" in given[-1] or any(flag in arguments for flag in ("-m", "--multirun")):
+    given = [one for one in parse_overrides(arguments) if one.name == "out" and one.values]
+    if not given or given[-1].sweep:
         return
+    out = str(given[-1].value)
+    check_out(out)
+    if "$" in out or any(flag in arguments for flag in ("-m", "--multirun")):
+        return
+    folder = Path(out)
+    absent = missing_folders(folder)
     try:
-        Path(given[-1]).mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=given[-1]):
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise OSError(f"out must be a folder that can be written, got {given[-1]!r}: {error.strerror}") from None
+        raise OSError(f"out must be a folder that can be written, got {out!r}: {error.strerror}") from None
     finally:
-        leave_nothing(Path(given[-1]))
+        leave_nothing(absent)
 
 
-def leave_nothing(folder: Path) -> None:
-    """Remove the folder of a run that was refused, if it is empty.
+def check_out(out: str) -> None:
+    """Refuse an empty name of a folder: the run would be scattered over the working folder.
 
     Args:
-        folder: there or not.
+        out: the option.
     """
-    with contextlib.suppress(OSError):
-        folder.rmdir()
+    if not out.strip():
+        raise ValueError("out must be a folder, got an empty name; write out=runs/NAME, or out=. for this folder")
+
+
+def missing_folders(folder: Path) -> list[Path]:
+    """List the folder and its parents that do not exist, the deepest first.
+
+    Args:
+        folder: of a run.
+    """
+    return [one for one in (folder, *folder.parents) if not one.exists()]
+
+
+def leave_nothing(folders: Sequence[Path]) -> None:
+    """Remove the folders that a refused command has made, unless they hold files.
+
+    Args:
+        folders: of :func:`missing_folders`, before the command made them.
+    """
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            if [path.name for path in folder.iterdir()] == [CLAIM]:
+                (folder / CLAIM).unlink()
+            folder.rmdir()
 
 
 def _free(known: dict[str, type]) -> list[str]:
-    """Options that hold whatever names the things they are of understand."""
+    """Options that accept any names."""
     return [name for name in known if name.endswith((".options", ".overrides"))]
 
 
 def nearest(name: str, allowed: Sequence[str]) -> str:
-    """The end of a message that names what may have been meant; empty where nothing is near.
+    """Return "; did you mean 'x'?", or "" if no name is close.
 
     Args:
         name: that does not exist.

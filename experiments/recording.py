@@ -57,6 +57,27 @@ TRAINED_ON = "trained_on"
 """Where a checkpoint says which texts it was trained on."""
 
 
+def result_line(first: dict[str, Any] | None, last: dict[str, Any]) -> str:
+    """Describe the result of a run in one line.
+
+    Args:
+        first: the evaluation before the first update, if there is one.
+        last: the evaluation after the last update.
+
+    Example:
+        >>> last = {"held_out_bits_per_byte": 2.184, "held_out_early_bits_per_byte": 2.7, "held_out_rate": 0.203}
+        >>> result_line({"held_out_bits_per_byte": 8.031}, last)
+        'held-out text: 8.03 -> 2.18 bits per byte (early exit 2.70), 0.203 boundaries per byte'
+    """
+    name = "held_out_bits_per_byte"
+    before = f"{first[name]:.2f} -> " if first is not None and name in first else ""
+    share = f", {last['held_out_share']:.2f} of what tokens can earn" if "held_out_share" in last else ""
+    early = last.get("held_out_early_bits_per_byte")
+    shown = "" if early is None else f" (early exit {early:.2f})"
+    rate = f"{last['held_out_rate']:.3f} boundaries per byte"
+    return f"held-out text: {before}{last[name]:.2f} bits per byte{shown}, {rate}{share}"
+
+
 class Recorder:
     """Writes down a training; of several processes the main one does, the others take part in what all have to.
 
@@ -186,6 +207,11 @@ class Recorder:
         if trainer.processes.main:
             save_checkpoint(self.out / "checkpoints", trainer.updates, {**state, TRAINED_ON: self.texts.sha256})
             self.starts.reach(trainer.updates, trainer.bytes_done, self.progress.seconds)
+
+    def first_look(self) -> dict[str, Any] | None:
+        """The evaluation before the first update; None if the run has no record of it."""
+        lines = self.samples.read()
+        return lines[0] if lines and lines[0]["update"] == 0 else None
 
     def last_look(self, model: UNet) -> dict[str, Any]:
         """What the look after the last update saw.

@@ -10,12 +10,12 @@ finished runs keep the pages that they have.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from rltok_rl.experiments import parsers
 from rltok_rl.experiments.compare_page import is_comparison, write_page
 from rltok_rl.experiments.compare_seeds import seed_folders, write_seeds_page
 from rltok_rl.experiments.comparison import marked_text, write_comparison
@@ -27,7 +27,6 @@ from rltok_rl.experiments.run_folder import RunFolder, read_run
 from rltok_rl.training.snapshots import sample_parts
 from rltok_rl.viz import boundary_text
 from rltok_rl.viz.curves import draw_curves, draw_loss_flops
-from rltok_rl.viz.look import FORMATS
 from rltok_rl.viz.marked_text import draw_texts
 from rltok_rl.viz.over_time import Snapshot, draw_over_time
 
@@ -202,28 +201,11 @@ def _has_page(folder: Path) -> bool:
 
 def main(arguments: list[str] | None = None) -> int:
     """Command line."""
-    parser = argparse.ArgumentParser(prog="rltok report", description=__doc__.partition("\n")[0])
-    parser.add_argument(
-        "runs",
-        nargs="+",
-        type=Path,
-        metavar="RUN",
-        help="folder of a run, finished or not, of a comparison, or of several comparisons",
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        help="folder of the comparison, with several runs; pages of finished runs are left as they are, unless --also",
-    )
-    parser.add_argument(
-        "--each", action="store_true", help="in a comparison, have runs apart that differ in nothing but their seed"
-    )
-    also = [one for one in FORMATS if one != "png"]
-    parser.add_argument("--also", nargs="+", choices=also, default=[], help="write figures in these formats, too")
+    parser = parsers.report()
     options = parser.parse_args(arguments)
     formats = ("png", *dict.fromkeys(options.also))
     if options.each and options.out is None:
-        parser.error("argument --each: is of a comparison; give it with several runs and --out")
+        parser.error("argument --each: belongs to a comparison; give it with several runs and --out")
     if (len(options.runs) > 1) != (options.out is not None):
         parser.error("argument --out: names the folder of a comparison; give it with several runs, and only then")
     try:

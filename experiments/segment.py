@@ -21,10 +21,8 @@ from typing import Any
 
 import torch
 from rltok_rl.agents.segmenters import segment_text
+from rltok_rl.experiments import parsers
 from rltok_rl.experiments.arguments import (
-    add_drawing,
-    add_model_option,
-    add_rate,
     command,
     load_with_segmenter,
     read_bytes,
@@ -80,16 +78,7 @@ def given_text(parser: argparse.ArgumentParser, options: argparse.Namespace) -> 
 @command
 def main(arguments: list[str] | None = None) -> int:
     """Command line."""
-    parser = argparse.ArgumentParser(
-        prog="rltok segment", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("text", metavar="TEXT", nargs="?", help="what to read; - (default) is standard input")
-    parser.add_argument("--file", help="read this file instead")
-    add_model_option(parser)
-    add_drawing(parser)
-    add_rate(parser)
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="what to write (default: text)")
-    parser.add_argument("--colour", choices=("auto", "always", "never"), default="auto", help="of text")
+    parser = parsers.segment()
     options = parser.parse_args(arguments)
     text = given_text(parser, options)
     model, segmenter = load_with_segmenter(parser, options)

@@ -16,19 +16,18 @@ import sys
 import time
 from typing import Any
 
+from rltok_rl.experiments import parsers
 from rltok_rl.experiments.arguments import (
-    add_drawing,
-    add_model,
-    add_rate,
     command,
     load_with_segmenter,
-    whole_number,
+    without_subject,
 )
-from rltok_rl.experiments.evaluate import CONTEXT, described
+from rltok_rl.experiments.evaluate import described
 from rltok_rl.experiments.given_texts import run_config
+from rltok_rl.experiments.parsers import CONTEXT
 
 from rltok_rl.evaluation.choices import Example, choice_figures, score_examples
-from rltok_rl.evaluation.tasks import TASKS, read_task
+from rltok_rl.evaluation.tasks import read_task
 from rltok_rl.training.progress import Progress
 
 
@@ -59,7 +58,8 @@ def read_tasks(parser: argparse.ArgumentParser, options: argparse.Namespace) -> 
     try:
         return {name: read_task(name, options.data, limit=options.limit) for name in dict.fromkeys(options.tasks)}
     except (OSError, ValueError) as error:
-        parser.error(str(error))
+        about = "argument --data: " if str(error).startswith("folder must ") else ""
+        parser.error(about + without_subject(error, "folder"))
 
 
 def table(tasks: dict[str, dict[str, Any]]) -> str:
@@ -96,22 +96,7 @@ def _with_error(figures: dict[str, Any], name: str) -> str:
 @command
 def main(arguments: list[str] | None = None) -> int:
     """Command line."""
-    parser = argparse.ArgumentParser(
-        prog="rltok tasks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_model(parser)
-    parser.add_argument("tasks", metavar="TASK", nargs="+", choices=list(TASKS), help=f"of {', '.join(TASKS)}")
-    parser.add_argument("--data", metavar="FOLDER", help="folder of local files (default: the Hugging Face hub)")
-    parser.add_argument("--limit", type=whole_number(1), help="the first so many examples of each (default: all)")
-    parser.add_argument(
-        "--context", type=whole_number(1), help=f"bytes read at most (default: as the run was trained, or {CONTEXT})"
-    )
-    parser.add_argument(
-        "--samples", type=whole_number(1), default=1, help="how often boundaries are drawn (default: 1)"
-    )
-    add_drawing(parser)
-    add_rate(parser)
-    parser.add_argument("--json", action="store_true", help="write all figures as one JSON object")
+    parser = parsers.tasks()
     options = parser.parse_args(arguments)
     if options.greedy and options.samples > 1:
         parser.error("argument --samples: not allowed with argument --greedy")

@@ -14,7 +14,6 @@ Options are those of :class:`~rltok_rl.experiments.config.TrainConfig`; groups (
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import signal
@@ -25,13 +24,23 @@ from typing import Any, NoReturn
 import hydra
 import torch
 from omegaconf import OmegaConf
+from rltok_rl.experiments import option_help
 from rltok_rl.experiments.bench.harness import keep_memory, machine
 from rltok_rl.experiments.build import make_trainer
 from rltok_rl.experiments.checks import check_options, check_policy, read_device
 from rltok_rl.experiments.config import TrainConfig
 from rltok_rl.experiments.finished import left_as_it_is, write_model, write_sample
-from rltok_rl.experiments.names import allow_new, check_folder, check_overrides, leave_nothing, typed
-from rltok_rl.experiments.recording import Recorder
+from rltok_rl.experiments.names import (
+    allow_new,
+    check_folder,
+    check_overrides,
+    leave_nothing,
+    missing_folders,
+    option_names,
+    typed,
+)
+from rltok_rl.experiments.overrides import check_sweeps, one_line_errors, option_words
+from rltok_rl.experiments.recording import Recorder, result_line
 from rltok_rl.experiments.report import write_report
 from rltok_rl.experiments.resuming import last_state
 from rltok_rl.experiments.texts import Texts
@@ -44,8 +53,6 @@ from rltok_rl.training.loggers import check_logger
 from rltok_rl.training.record import bytes_per_second, peak_memory
 from rltok_rl.training.sharding import whole_model
 from rltok_rl.training.signals import StopRequest
-from rltok_rl.training.snapshots import sample_parts
-from rltok_rl.viz import boundary_text
 
 
 def run(config: TrainConfig, command: str, processes: Processes | None = None) -> dict[str, Any]:
@@ -121,13 +128,10 @@ def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts) ->
         **{name: look[name] for name in look if name.startswith("held_out_")},
     }
     replace_text(out / "summary.json", json.dumps(summary, indent=1) + "\n")
-    text, boundaries, probabilities = sample_parts(look)
     write_sample(out, look)
     report = write_report(out)
-    print(boundary_text(text, boundaries, probabilities, colour=sys.stdout.isatty()))
-    print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in summary.items()}, indent=1))
-    for path in (report, out / "metrics.csv", out / "sample.txt", out / "model"):
-        print(path)
+    print(result_line(recorder.first_look(), look))
+    print(f"report: {report}")
     return summary
 
 
@@ -136,7 +140,6 @@ def configured(config: Any) -> None:
     """Train what Hydra has put together."""
     missing = OmegaConf.missing_keys(config)
     if missing:
-        leave_nothing(Path(config.out))
         _end(f"{min(missing)} must be given")
     made = OmegaConf.to_object(config)
     assert isinstance(made, TrainConfig)
@@ -163,6 +166,7 @@ def _run_or_refuse(config: TrainConfig, command: str, processes: Processes) -> N
     """Train; errors that say what is wrong with what was asked for are that and no more."""
     if config.resume and processes.main and not (Path(config.out) / "config.yaml").exists():
         print(f"nothing to go on with in {config.out}: a new run", file=sys.stderr)
+    absent = missing_folders(Path(config.out))
     try:
         done = run(config, command, processes)
     except (ValueError, TypeError, OSError, ImportError, CheckpointError, TrainingFailed) as error:
@@ -170,8 +174,10 @@ def _run_or_refuse(config: TrainConfig, command: str, processes: Processes) -> N
             raise
         # The system names the file that it cannot open, and not the one that it cannot write into.
         nameless = isinstance(error, OSError) and error.errno is not None and error.filename is None
-        leave_nothing(Path(config.out))
-        raise Refused(f"rltok train: {error}{f', writing to {config.out}' if nameless else ''}") from None
+        if processes.main:
+            leave_nothing(absent)
+        message = option_words(str(error), option_names())
+        raise Refused(f"rltok train: {message}{f', writing to {config.out}' if nameless else ''}") from None
     if "stopped" in done and processes.group is None:  # torchrun would take a status for a process that died
         sys.exit(128 + done["stopped"])
 
@@ -187,29 +193,32 @@ def _compare(config: TrainConfig) -> None:
 
     if not main_speaks() or int(os.environ.get("WORLD_SIZE", "1")) > 1:
         sys.exit("rltok train: compare.systems are trained by one process each, got several (torchrun)")
+    absent = missing_folders(Path(config.out))
     try:
         compare.run(config, typed(sys.argv))
     except (ValueError, TypeError, OSError, ImportError, RuntimeError) as error:
         if "HYDRA_FULL_ERROR" in os.environ:
             raise
-        sys.exit(f"rltok train: {error}")
+        leave_nothing(absent)
+        sys.exit(f"rltok train: {option_words(str(error), option_names())}")
 
 
 def main() -> None:
     """Command line."""
+    if any(one in ("-h", "--help") for one in sys.argv[1:]):
+        print(option_help.train())
+        return
     try:
-        check_overrides(sys.argv[1:])
+        sys.argv[1:] = check_overrides(sys.argv[1:])
+        check_sweeps(sys.argv[1:])
         check_policy(sys.argv[1:])
         check_folder(sys.argv[1:])
     except (ValueError, OSError) as error:
         _end(str(error))
     sys.argv[1:] = allow_new(sys.argv[1:])
-    if main_speaks():
-        configured()
-        return
-    # Options are the same in all processes: the main one notes them, and says what is wrong with them.
-    sys.argv += ["hydra.output_subdir=null", "hydra/job_logging=disabled"]
-    with contextlib.redirect_stderr(io.StringIO()):
+    if not main_speaks():  # options are the same in all processes: the main one prints them, and errors
+        sys.argv += ["hydra.output_subdir=null", "hydra/job_logging=disabled"]
+    with one_line_errors("rltok train", speak=main_speaks()):
         configured()
 
 

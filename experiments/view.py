@@ -12,7 +12,6 @@ argument is the text if it is a file, -, or the name of a text; else a run's own
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import sys
 import time
@@ -21,38 +20,31 @@ from typing import Any
 
 import torch
 from rltok_rl.agents.segmenters import Segmenter
+from rltok_rl.experiments import parsers
 from rltok_rl.experiments.arguments import (
-    add_drawing,
-    add_rate,
-    add_trust,
     check_rate,
     command,
     load_with_segmenter,
-    whole_number,
+    without_subject,
 )
 from rltok_rl.experiments.checkpointed import is_checkpoint, load_checkpointed
-from rltok_rl.experiments.given_texts import BUILT_IN_NAMES, find_texts, read_given, run_config
+from rltok_rl.experiments.given_texts import find_texts, read_given, run_config
+from rltok_rl.experiments.parsers import BUILT_IN, CONTEXT, GAMMA, HELD_OUT, MOST
 from rltok_rl.experiments.run_folder import RunFolder, read_run
 from rltok_rl.experiments.viewing import detail_look, how_made, sample_views, seeded, short_names
 
-from rltok_rl.evaluation.detail import COMPARING, ESTIMATORS, read_detail
-from rltok_rl.functional.rewards import REWARDS
+from rltok_rl.evaluation.detail import read_detail
 from rltok_rl.models import UNet
 from rltok_rl.models.pretrained import model_folder
 from rltok_rl.training.files import replace_text
 from rltok_rl.viz.viewer import Segmented, TextView, is_viewer_page, viewer_page
-
-CONTEXT, GAMMA = 256, 0.99
-MOST = 1_000_000
-"""Bytes from which on a text is shown only if its length was asked for."""
-HELD_OUT = "held-out"
 
 
 def split_arguments(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Tell the text from the models: it is last, and a file, ``-`` or a name; sets ``models`` and ``data``."""
     given = options.models
     options.data = None
-    if given[-1] in ("-", HELD_OUT, *BUILT_IN_NAMES) or Path(given[-1]).is_file():
+    if given[-1] in ("-", HELD_OUT, *BUILT_IN) or Path(given[-1]).is_file():
         *options.models, options.data = given
     if not options.models:
         parser.error(f"the following arguments are required: MODEL ({given[-1]} is a text)")
@@ -79,10 +71,10 @@ def find_text(
         return None
     elif options.data == HELD_OUT:
         name, text = _held_out(parser, options, runs)
-    elif options.data in BUILT_IN_NAMES:
-        from rltok_rl.experiments.texts import BUILT_IN
+    elif options.data in BUILT_IN:
+        from rltok_rl.experiments.texts import BUILT_IN as READERS
 
-        name, text = options.data, BUILT_IN[options.data]()
+        name, text = options.data, READERS[options.data]()
     else:
         name = "standard input" if options.data == "-" else Path(options.data).name
         text = b"".join(read_given(parser, options.data, options.bytes))
@@ -174,17 +166,6 @@ def _chosen(given: Any, run: RunFolder | None, option: str, otherwise: Any) -> A
     return otherwise if trained is None else trained
 
 
-def share(text: str) -> float:
-    """A type for argparse: numbers in [0, 1]."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0.0 <= number <= 1.0:
-        raise argparse.ArgumentTypeError(f"must be a number in [0, 1], got {text!r}")
-    return number
-
-
 def write_page(parser: argparse.ArgumentParser, out: Path, page: str) -> None:
     """Write the page; a file that is no such page is left alone."""
     try:
@@ -202,41 +183,10 @@ def check_out(parser: argparse.ArgumentParser, out: Path) -> None:
         parser.error(f"argument --out: {out} is there and no page of this command; name another, or remove it")
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The options of the command."""
-    parser = argparse.ArgumentParser(
-        prog="rltok view",
-        usage="%(prog)s MODEL [MODEL ...] [TEXT] [options]",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    help_ = "folder of save_pretrained, of a run or of a checkpoint, or hub id; several are shown on the same text"
-    help_ += f". TEXT is a file, - for stdin, {HELD_OUT} (of the first run), or one of {', '.join(BUILT_IN_NAMES)}"
-    parser.add_argument("models", metavar="MODEL", nargs="+", help=help_)
-    parser.add_argument("--text", metavar="STRING", help="the text itself")
-    parser.add_argument("--out", type=Path, default=Path("boundaries.html"), help="the page (default: %(default)s)")
-    help_ = f"show so many at most, from the start (default: all, of texts of up to {MOST:,})"
-    parser.add_argument("--bytes", type=whole_number(2), help=help_)
-    help_ = f"bytes of a window (default: the shortest that the runs were trained with, or {CONTEXT})"
-    parser.add_argument("--context", type=whole_number(1), help=help_)
-    parser.add_argument("--gamma", type=share, help=f"discount of returns (default: the run's, or {GAMMA})")
-    help_ = "default: the run's, its price per boundary included, or early_exit"
-    parser.add_argument("--reward", choices=list(REWARDS), help=help_)
-    help_ = "what advantages are made by (default: %(default)s)"
-    parser.add_argument("--estimator", choices=list(ESTIMATORS), default="leave_one_out", help=help_)
-    help_ = f"passes that {' and '.join(COMPARING)} compare, the shown one included (default: %(default)s)"
-    parser.add_argument("--draws", type=whole_number(2), default=4, help=help_)
-    parser.add_argument("--device", default="cpu", help="where to run models: cpu (default), cuda, cuda:1, mps")
-    add_trust(parser)
-    add_drawing(parser)
-    add_rate(parser)
-    return parser
-
-
 @command
 def main(arguments: list[str] | None = None) -> int:
     """Command line."""
-    parser = build_parser()
+    parser = parsers.view()
     options = parser.parse_args(arguments)
     start = time.perf_counter()
     split_arguments(parser, options)
@@ -244,7 +194,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         runs = [find_run(path) for path in options.models]
     except (OSError, ValueError) as error:
-        parser.error(f"argument MODEL: {error}")
+        parser.error(f"argument MODEL: {without_subject(error, 'source')}")
     given = find_text(parser, options, runs)
     named = zip(short_names(options.models), runs, options.models, strict=True)
     views = sample_views(

@@ -1,14 +1,19 @@
 """Token boundaries as a reinforcement-learning environment.
 
 A byte-level language model draws its own token boundaries; a policy gradient teaches it where. The names below are
-enough to build a model, run it and write with it; everything else lives in the sub-packages.
+enough to build a model, run it and write with it; everything else lives in the sub-packages. Names are loaded when they
+are first used, so that importing this package does not import torch.
 """
 
 from __future__ import annotations
 
+import importlib
 import sys
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rltok_rl.version import __version__
 
 _CHECKOUT = Path(__file__).resolve().parent.parent
 
@@ -30,14 +35,37 @@ class _Neighbours:
 if (_CHECKOUT / "pyproject.toml").is_file() and (_CHECKOUT / "envs" / "__init__.py").is_file():
     sys.meta_path.insert(0, _Neighbours)  # first: an editable installation of another checkout must not mix in
 
-from rltok_rl.envs.registration import register as _register  # noqa: E402 - imports need the path
-from rltok_rl.functional.text import ids_to_bytes, text_to_ids  # noqa: E402 - imports need the path
-from rltok_rl.models import PRESETS, UNet, UNetConfig, UNetOutput, parameter_counts, preset  # noqa: E402
-from rltok_rl.models.generation import generate, stream  # noqa: E402
-from rltok_rl.sampling import sample_boundaries  # noqa: E402
-from rltok_rl.version import __version__  # noqa: E402
+from rltok_rl.envs.registration import register_on_import as _register_on_import  # noqa: E402 - needs the path
 
-_register()
+_register_on_import()
+
+if TYPE_CHECKING:
+    from rltok_rl.functional.text import ids_to_bytes, text_to_ids
+    from rltok_rl.models import PRESETS, UNet, UNetConfig, UNetOutput, parameter_counts, preset, segment
+    from rltok_rl.models.generation import generate, stream
+    from rltok_rl.sampling import sample_boundaries
+else:
+    _HOMES = {
+        "functional.text": ("ids_to_bytes", "text_to_ids"),
+        "models": ("PRESETS", "UNet", "UNetConfig", "UNetOutput", "parameter_counts", "preset", "segment"),
+        "models.generation": ("generate", "stream"),
+        "sampling": ("sample_boundaries",),
+    }
+    _HOME = {name: home for home, names in _HOMES.items() for name in names}
+    _PACKAGES = frozenset(
+        {"agents", "data", "diagnostics", "envs", "evaluation", "functional", "models"}
+        | {"objectives", "sampling", "training", "viz"}
+    )
+
+    def __getattr__(name: str) -> object:
+        if name in _PACKAGES:
+            return importlib.import_module(f"{__name__}.{name}")
+        if name not in _HOME:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+        globals()[name] = found  # the next use finds it at once
+        return found
+
 
 __all__ = [
     "PRESETS",
@@ -50,6 +78,11 @@ __all__ = [
     "parameter_counts",
     "preset",
     "sample_boundaries",
+    "segment",
     "stream",
     "text_to_ids",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

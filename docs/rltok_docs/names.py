@@ -171,13 +171,21 @@ def _counts(module: ModuleType, name: str) -> bool:
 
 def _homes(module: ModuleType) -> Iterator[tuple[str, str]]:
     """Names of a module, and the modules that define them, as its source says."""
-    for node in _tree(module.__name__).body:
+    for node in _statements(_tree(module.__name__)):
         if isinstance(node, ast.ImportFrom) and node.module:
             yield from ((alias.asname or alias.name, node.module) for alias in node.names)
         elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             yield node.name, module.__name__
         else:
             yield from ((name, module.__name__) for name in _assigned(node))
+
+
+def _statements(tree: ast.Module) -> Iterator[ast.stmt]:
+    """The statements of a module, those under ``if TYPE_CHECKING:`` included."""
+    for node in tree.body:
+        yield node
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            yield from node.body
 
 
 def _assigned(node: ast.stmt) -> list[str]:

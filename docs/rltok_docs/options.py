@@ -5,19 +5,18 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
 import sys
 from collections.abc import Iterator
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from omegaconf import OmegaConf
 from rltok_rl.agents.segmenters import SEGMENTERS
 from rltok_rl.experiments import build, config, texts
-from rltok_rl.experiments.names import CONF, choices
+from rltok_rl.experiments.schema import CONF, REQUIRED, Option, choices, comment, schemas
 from rltok_rl.experiments.systems import system_names
 
 from rltok_rl.data import CORPORA
@@ -62,15 +61,6 @@ in [training](../training.md).
 """
 
 
-class Option(NamedTuple):
-    """An option of a schema."""
-
-    name: str
-    kind: str
-    default: str
-    said: str
-
-
 def page() -> str:
     """The whole page."""
     schemas = {**config.GROUPS, "snapshots": config.SnapshotConfig, "compare": config.CompareConfig}
@@ -97,10 +87,12 @@ def _table(group: str, schema: Any) -> str:
 def _rows(prefix: str, found: list[Option]) -> str:
     text = "| option | type | default | what it does |\n|---|---|---|---|\n"
     for one in found:
-        said = re.sub(r"\.\s+# (.*)$", r" (\1).", " ".join(one.said.split())).replace("``", "`").replace("|", "\\|")
+        said = (
+            re.sub(r"\.\s+# (.*)$", r" (\1).", " ".join(one.description.split())).replace("``", "`").replace("|", "\\|")
+        )
         words = _words(prefix + one.name, one.kind, said)
         kind = one.kind.replace("|", "\\|")
-        text += f"| `{prefix}{one.name}` | `{kind}` | {one.default} | {(said + words).strip()} |\n"
+        text += f"| `{prefix}{one.name}` | `{kind}` | {_default(one)} | {(said + words).strip()} |\n"
     return text
 
 
@@ -112,30 +104,14 @@ def _words(name: str, kind: str, said: str) -> str:
     return f" {'Any' if kind.startswith('list') else 'One'} of {', '.join(allowed)}."
 
 
-def _options(schema: Any) -> Iterator[Option]:
-    """The fields of a dataclass, each with the string that follows it."""
-    tree = ast.parse(inspect.getsource(schema)).body[0]
-    assert isinstance(tree, ast.ClassDef)
-    for one, after in zip(tree.body, [*tree.body[1:], None], strict=True):
-        if not isinstance(one, ast.AnnAssign) or not isinstance(one.target, ast.Name):
-            continue
-        said = ""
-        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
-            said = inspect.cleandoc(str(after.value.value))
-        yield Option(one.target.id, _kind(one.annotation), _default(one.value), said)
+def _options(schema: Any) -> tuple[Option, ...]:
+    """The fields of a dataclass."""
+    return schemas(Path(inspect.getfile(schema)))[schema.__name__].options
 
 
-def _kind(annotation: ast.expr) -> str:
-    return ast.unparse(annotation).replace("'", '"').replace("Literal", "one of ")
-
-
-def _default(value: ast.expr | None) -> str:
-    if value is None or (isinstance(value, ast.Name) and value.id == "MISSING"):
-        return "the choice has it"
-    text = ast.unparse(value)
-    plain = {"None": "`null`", "True": "`true`", "False": "`false`"}
-    empty = {"field(default_factory=dict)": "none", "field(default_factory=list)": "none"}
-    return {**plain, **empty}.get(text, f"`{text.strip(chr(39))}`")
+def _default(option: Option) -> str:
+    plain = {REQUIRED: "the choice has it", "{}": "none", "[]": "none"}
+    return plain.get(option.default, f"`{option.default}`")
 
 
 def _choices(group: str) -> str:
@@ -190,14 +166,7 @@ def _word(value: Any) -> str:
 
 
 def _comment(path: Path) -> str:
-    """The comment that a file begins with, Hydra's own lines left out."""
-    lines = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if not line.startswith("#"):
-            break
-        if not line.startswith("# @"):
-            lines.append(line.removeprefix("#").strip())
-    return " ".join(lines).replace("|", "\\|")
+    return comment(path).replace("|", "\\|")
 
 
 def _defaults() -> Iterator[str]:

@@ -2,42 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import sys
 import time
-from pathlib import Path
 
 import torch
+from rltok_rl.experiments import parsers
 from rltok_rl.experiments.bench.harness import keep_memory, machine, table, write
-
-SECTIONS = (
-    "sampler",
-    "attention",
-    "decoding",
-    "environment",
-    "estimators",
-    "training",
-    "packing",
-    "processes",
-    "peers",
-)
-"""Modules beside this one with ``rows(device)``, loaded when they run: each needs its own packages only."""
-NAMED_ONLY = ("compiled",)
-"""More of them, that take minutes and run when they are named."""
-_HELP = f"which to run, of {', '.join(SECTIONS)}; default all; by name alone {', '.join(NAMED_ONLY)}"
+from rltok_rl.experiments.parsers import NAMED_ONLY, SECTIONS
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the named sections, or all; 1 if a goal was missed."""
-    parser = argparse.ArgumentParser(prog="python -m rltok_rl.experiments.bench", description=__doc__)
-    parser.add_argument("sections", nargs="*", metavar="section", help=_HELP)
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"], help="where to run")
-    parser.add_argument("--out", type=Path, help="a folder to write bench.md and bench.json to")
+    parser = parsers.bench()
     options = parser.parse_args(arguments)
     unknown = [name for name in options.sections if name not in SECTIONS + NAMED_ONLY]
     if unknown:
-        parser.error(f"argument section: allowed are {[*SECTIONS, *NAMED_ONLY]}, got {unknown}")
+        parser.error(f"argument section: must be among {[*SECTIONS, *NAMED_ONLY]}, got {unknown}")
     if options.device == "cuda" and not torch.cuda.is_available():
         print("no CUDA device: nothing to measure")
         return 0

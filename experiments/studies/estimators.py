@@ -8,6 +8,7 @@ trained first where there is none.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
@@ -20,7 +21,10 @@ import hydra
 import torch
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
+from rltok_rl.experiments import option_help
 from rltok_rl.experiments.bench.harness import machine
+from rltok_rl.experiments.names import check_folder, check_overrides
+from rltok_rl.experiments.overrides import check_sweeps, one_line_errors
 from rltok_rl.experiments.studies.candidates import make_candidate
 from rltok_rl.experiments.studies.options import Study, check
 from rltok_rl.experiments.studies.pages import draw_figures, write_page
@@ -35,7 +39,7 @@ from rltok_rl.diagnostics.truth import counterfactual_correlation, resampled_cor
 from rltok_rl.models.unet import UNet
 
 _SCHEMA = "estimators_schema"
-_HYDRA = {"run": {"dir": "${out}"}, "output_subdir": None}  # the results hold all options, and no folder of the machine
+_HYDRA = {"run": {"dir": "."}, "output_subdir": None}  # the results hold all options, and no folder of the machine
 ConfigStore.instance().store(name=_SCHEMA, node=Study)
 ConfigStore.instance().store(
     name="estimators", node={"defaults": [_SCHEMA, "_self_", {"override hydra/job_logging": "none"}], "hydra": _HYDRA}
@@ -201,11 +205,31 @@ def run(study: Study, command: str) -> Path:
 
 
 @hydra.main(version_base="1.3", config_path=None, config_name="estimators")
-def main(config: Any) -> None:
-    """Command line."""
+def configured(config: Any) -> None:
+    """Run the study that Hydra has composed."""
     study = OmegaConf.to_object(config)
     assert isinstance(study, Study)
-    run(study, " ".join(["python -m rltok_rl.experiments.studies.estimators", *sys.argv[1:]]))
+    with contextlib.redirect_stderr(sys.__stderr__):
+        try:
+            check(study)
+        except ValueError as error:
+            sys.exit(f"rltok estimators: {error}")
+        run(study, " ".join(["python -m rltok_rl.experiments.studies.estimators", *sys.argv[1:]]))
+
+
+def main() -> None:
+    """Command line."""
+    if any(one in ("-h", "--help") for one in sys.argv[1:]):
+        print(option_help.estimators())
+        return
+    try:
+        sys.argv[1:] = check_overrides(sys.argv[1:], Study)
+        check_sweeps(sys.argv[1:])
+        check_folder(sys.argv[1:])
+    except (ValueError, OSError) as error:
+        sys.exit(f"rltok estimators: {error}")
+    with one_line_errors("rltok estimators"):
+        configured()
 
 
 if __name__ == "__main__":

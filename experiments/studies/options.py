@@ -21,6 +21,7 @@ class Study:
     sweep: list[str] = field(default_factory=lambda: ["paper", "critic_td", "siblings_4", "flips"])
     """Which to measure at every discount of ``gammas``."""
     gammas: list[float] = field(default_factory=lambda: [0.0, 0.5, 0.8, 0.9, 0.95, 0.99, 1.0])
+    """Discounts of the sweep."""
     num_batches: int = 150
     """Batches of real text that gradients are taken on."""
     warm_up: int = 60
@@ -28,11 +29,15 @@ class Study:
     reference_batches: int = 300
     """Batches of the reference gradient: gamma 1, four rows per text."""
     num_rows: int = 32
+    """Rows of a batch."""
     num_steps: int = 256
+    """Decisions per row."""
     exact_texts: int = 8
     """Short texts whose boundary strings are enumerated; 0 leaves the exact part out."""
     exact_bytes: int = 10
+    """Bytes of a short text."""
     exact_batches: int = 1000
+    """Batches of short texts that gradients are taken on."""
     samples: int = 1024
     """Rows per text that the resampled truth is made of; 0 leaves it out."""
     judged: int = 128
@@ -44,6 +49,7 @@ class Study:
     toy: str = "runs/toy.safetensors"
     """Where the toy model is kept."""
     seed: int = 0
+    """Of the toy model, texts and boundaries."""
     threads: int = 0
     """Threads of torch; 0 leaves it to torch."""
     out: str = "runs/estimators"

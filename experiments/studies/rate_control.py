@@ -9,7 +9,6 @@ rate than the target.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
@@ -21,6 +20,7 @@ from statistics import median
 
 import matplotlib
 import torch
+from rltok_rl.experiments import parsers
 from rltok_rl.experiments.bench.harness import machine
 from tensordict import TensorDict
 from torch import Tensor, nn
@@ -219,12 +219,8 @@ def draw(runs: Sequence[Run], path: Path) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Command line."""
-    parser = argparse.ArgumentParser(prog="python -m rltok_rl.experiments.studies.rate_control", description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("runs/rate-control"), help="folder of table and figure")
-    parser.add_argument("--updates", type=int, default=3000, help="updates per run, at least 200")
+    parser = parsers.rate_control()
     options = parser.parse_args(arguments)
-    if options.updates < 200:
-        parser.error(f"argument --updates: must be at least 200, got {options.updates}")
     grid = [(c, s, t, p) for c in (*RATE_CONTROLS, *CONTROLLERS) for p in PULLS for s in STARTS for t in TARGETS]
     start, runs = time.perf_counter(), []
     for number, (control, begin, target, pull) in enumerate(grid, 1):

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rltok_rl.experiments.tour.pages import coloured
 from rltok_rl.experiments.tour.screen import Screen
 
 from rltok_rl.training.progress import clock
@@ -96,8 +95,11 @@ def summary(screen: Screen, folder: Path, found: dict[str, Any], paths: Sequence
         screen.say(screen.paint("  It did not learn: its boundaries earned no more than evenly spaced ones.", "bad"))
         screen.tell("More time may do it, --seconds says how much. (--quick is too short for it, always.)", indent="  ")
     screen.say(f"\n{screen.paint('Look at', 'bold')}")
+    notes = {"demo.png": "curves, and texts with their boundaries", "report.md": "the results, and a continuation"}
     for path in paths:
         screen.say(f"  {path}")
+        if path.name in notes:
+            screen.say(f"      {screen.paint(notes[path.name], 'quiet')}")
     screen.say(f"\n{screen.paint('Go on', 'bold')}")
     run = folder / "english-learned"
     rltok = _rltok()
@@ -109,5 +111,4 @@ def summary(screen: Screen, folder: Path, found: dict[str, Any], paths: Sequence
     ):
         screen.say(f"  {command}")
         screen.say(f"      {screen.paint(what, 'quiet')}")
-    screen.say(f"\n{coloured(screen, english['after'] if learned else recall['after'])}")
     return 0 if learned else 1

@@ -10,7 +10,6 @@ from rltok_rl.experiments.tour.race import Standing
 from rltok_rl.experiments.tour.screen import Screen, left
 
 from rltok_rl.training.progress import clock
-from rltok_rl.viz import boundary_text
 
 _LOSS_SPAN = 1.5  # height of the little curve of bits per byte, in units of the lowest; above, it is drawn at its edge
 _EDGES = {"last_letter": "at the last letter of a word", "space": "at the space after a word"}
@@ -124,11 +123,7 @@ def result(screen: Screen, name: str, found: dict[str, Any]) -> None:
     screen.say()
     if found["ended"] == "late":
         screen.tell("The time was up before all bytes were read: what follows is as far as it came.")
-    for when, title in (("before", "before training"), ("after", "learned")):
-        screen.say(f"  {screen.paint(title, 'quiet')}")
-        screen.say(coloured(screen, found[when]))
     learned, uniform = found["learned"], found["uniform"]
-    screen.say()
     if name == "recall":
         places = found["places"]
         style = "good" if learned["share"] > uniform["share"] else "bad"
@@ -148,35 +143,3 @@ def result(screen: Screen, name: str, found: dict[str, Any]) -> None:
     for key, where in _EDGES.items():
         edge = found["edges"][key]
         screen.say(f"  Tokens that end {where:<31} {edge['share']:>6.1%}, by chance {edge['chance']:>6.1%}")
-    written = found["continuation"]
-    screen.say(f"\n  {screen.paint('it goes on writing, byte by byte', 'quiet')}")
-    screen.say(screen.paint(_indented(screen, written["prompt"] + "..."), "quiet"))
-    screen.say(coloured(screen, written))
-
-
-def coloured(screen: Screen, line: dict[str, Any]) -> str:
-    """Text with its boundaries, in lines as wide as the screen.
-
-    Args:
-        screen: to write on.
-        line: text, boundaries, and probabilities if there are any.
-    """
-    text, boundaries = line["text"].encode("latin-1"), [b == "1" for b in line["boundaries"]]
-    probabilities = line.get("probabilities") or [float(b) for b in boundaries]
-    text = text.replace(b"\n", b" ")
-    lines, start, used = [], 0, 0
-    for end in range(1, len(text) + 1):
-        used += 1 + boundaries[end - 1]
-        begins = end == len(text) or text[end] & 0xC0 != 0x80  # not inside a character
-        if begins and (used >= screen.width - 6 or end == len(text)):
-            part = slice(start, end)
-            lines.append(
-                "    " + boundary_text(text[part], boundaries[part], probabilities[part], colour=screen.colour)
-            )
-            start, used = end, 0
-    return "\n".join(lines)
-
-
-def _indented(screen: Screen, text: str) -> str:
-    shown = text.encode("latin-1").decode("utf-8", errors="replace").replace("\n", " ")
-    return f"    {shown[: screen.width - 4]}"

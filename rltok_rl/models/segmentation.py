@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from rltok_rl.sampling import sample_boundaries
 
 PIECE = 4_096
 """Bytes that are encoded at once."""
+Texts = list[str] | list[bytes] | list[str | bytes] | tuple[str | bytes, ...]
 Told = Callable[[int, int], None]
 """Told how many bytes have been encoded, and of how many."""
 
@@ -53,37 +55,87 @@ class Segmentation:
             yield Token(start, len(self.text), self.text[start:], ended=False)
 
 
-@torch.no_grad()
+@overload
 def segment(
     model: UNet,
     text: str | bytes,
+    *,
+    greedy: bool = ...,
+    generator: torch.Generator | None = ...,
+    piece: int = ...,
+    target_rate: float | None = ...,
+    progress: Told | None = ...,
+) -> Segmentation: ...
+@overload
+def segment(
+    model: UNet,
+    text: Texts,
+    *,
+    greedy: bool = ...,
+    generator: torch.Generator | None = ...,
+    piece: int = ...,
+    target_rate: float | None = ...,
+    progress: Told | None = ...,
+) -> list[Segmentation]: ...
+def segment(
+    model: UNet,
+    text: str | bytes | Texts,
     *,
     greedy: bool = False,
     generator: torch.Generator | None = None,
     piece: int = PIECE,
     target_rate: float | None = None,
     progress: Told | None = None,
-) -> Segmentation:
-    """Draw the boundaries of a text of any length, in time and memory that grow as its length.
+) -> Segmentation | list[Segmentation]:
+    """Draw the boundaries of texts of any length, in time and memory that grow linearly with it.
 
     Args:
         model: the U-Net, in the mode it should run in (``model.eval()`` lifts the soft cap of boundary logits).
-        text: at least one byte.
+        text: one text of at least one byte, or a list of such texts.
         greedy: draw a boundary where its probability exceeds one half, and use no random numbers.
-        generator: source of the random numbers, which are those that one forward pass would draw.
+        generator: source of the random numbers, which are those that one forward pass would draw; texts of a list draw
+            from it in order.
         piece: bytes to encode at once.
-        target_rate: boundaries per byte to aim at, where the model has ``rate_embedding``; None is the configured.
-        progress: told after each piece how many bytes have been encoded, and of how many.
+        target_rate: boundaries per byte to aim at, for models with ``rate_embedding``; None is the configured rate.
+        progress: called after each piece with the bytes encoded so far and the bytes of the text.
 
     Returns:
-        Boundaries and their probabilities.
+        Boundaries and their probabilities; a list of them for a list of texts.
 
     Example:
         >>> from rltok_rl.models import preset
-        >>> drawn = segment(UNet(preset("tiny")), "to be or not to be", generator=torch.Generator().manual_seed(0))
+        >>> model, generator = UNet(preset("tiny")), torch.Generator().manual_seed(0)
+        >>> drawn = segment(model, "to be or not to be", generator=generator)
         >>> b"".join(token.content for token in drawn.tokens())
         b'to be or not to be'
+        >>> [each.text for each in segment(model, ["to be", "or not"], generator=generator)]
+        [b'to be', b'or not']
     """
+    options: dict[str, Any] = {"greedy": greedy, "generator": generator, "piece": piece}
+    options |= {"target_rate": target_rate, "progress": progress}
+    if isinstance(text, (str, bytes)):
+        return _segment(model, text, **options)
+    if not isinstance(text, (list, tuple)):
+        raise TypeError(f"text must be str or bytes, or a list of them, got {type(text).__name__}")
+    for number, one in enumerate(text):
+        if not isinstance(one, (str, bytes)):
+            raise TypeError(f"text must be str or bytes, or a list of them, got {type(one).__name__} at {number}")
+        if not one:
+            raise ValueError(f"text must have at least 1 byte, got an empty text at {number}")
+    return [_segment(model, one, **options) for one in text]
+
+
+@torch.no_grad()
+def _segment(
+    model: UNet,
+    text: str | bytes,
+    *,
+    greedy: bool,
+    generator: torch.Generator | None,
+    piece: int,
+    target_rate: float | None,
+    progress: Told | None,
+) -> Segmentation:
     byte_ids = text_to_ids(text)
     if not len(byte_ids):
         raise ValueError("text must have at least 1 byte, got an empty text")

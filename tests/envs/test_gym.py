@@ -19,7 +19,7 @@ from tensordict import TensorDict
 from torchrl.envs import GymEnv, GymWrapper
 from torchrl.envs.utils import check_env_specs
 
-import rltok_rl  # noqa: F401 - registers the ids
+import rltok_rl  # registers the ids
 
 ID = "rltok_rl/ByteBoundary-v0"
 DOCUMENTS = ["a text that is long enough for a window", "another text, as long as it has to be"]
@@ -69,6 +69,30 @@ def test_the_module_form_of_an_id_needs_no_import():
     *counts, start_method = done.stdout.split()
     assert ID in ENVIRONMENTS and counts == ["0"] * len(ENVIRONMENTS), done.stderr
     assert start_method == "spawn", "docs/limits.md says that torchrl sets it"
+
+
+@pytest.mark.parametrize("order", [("rltok_rl", "gymnasium"), ("gymnasium", "rltok_rl")])
+def test_ids_are_registered_in_either_order_of_imports(order):
+    first, second = order
+    code = f"import sys, {first}; import {second}; import gymnasium\n"
+    code += "print(*(name in gymnasium.registry for name in sys.argv[1:]), 'torch' in sys.modules)\n"
+    code += "import importlib.resources; print(importlib.resources.files('gymnasium').is_dir())"
+    done = subprocess.run([sys.executable, "-c", code, *ENVIRONMENTS], capture_output=True, text=True)
+    assert done.stdout.split() == [*["True"] * len(ENVIRONMENTS), "False", "True"], done.stderr
+
+
+def test_importing_the_package_imports_neither_torch_nor_gymnasium():
+    code = "import sys, rltok_rl; rltok_rl.envs; print(*(name in sys.modules for name in ('torch', 'gymnasium')))\n"
+    code += "assert rltok_rl.UNet.__name__ == 'UNet' and 'torch' in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.split() == ["False", "False"], done.stderr
+
+
+def test_dir_lists_public_names_only():
+    assert dir(rltok_rl) == sorted(rltok_rl.__all__)
+    assert all(getattr(rltok_rl, name) is not None for name in rltok_rl.__all__)
+    with pytest.raises(AttributeError, match="module 'rltok_rl' has no attribute 'nosuch'"):
+        _ = rltok_rl.nosuch
 
 
 def test_registration_loads_nothing():

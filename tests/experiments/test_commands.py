@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -231,8 +231,10 @@ def test_models_that_cannot_be_had_are_refused(command, tmp_path, file, capsys, 
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     (tmp_path / "empty").mkdir()
     said = refused(command, named(command, tmp_path / "empty", file), capsys)
-    assert "argument MODEL: " in said and "must hold config.json" in said
+    option = "MODEL" if command is evaluate else "--model"
+    assert f"argument {option}: " in said and "must hold config.json" in said
     said = refused(command, named(command, tmp_path / "none", file), capsys)
+    assert f"argument {option}: must be a folder of save_pretrained" in said
     assert "there is no such folder" in said and "Traceback" not in said
 
 
@@ -244,9 +246,12 @@ def test_models_that_cannot_be_had_are_refused(command, tmp_path, file, capsys, 
         (segment, ["--seed", "1", "--greedy"], "not allowed with argument"),
         (segment, ["--seed", "-1"], "argument --seed: must be an integer of at least 0, got '-1'"),
         (generate, ["--bytes", "x"], "argument --bytes: must be an integer of at least 0, got 'x'"),
-        (generate, ["--temperature", "-1"], "temperature must be at least 0, got -1.0"),
-        (generate, ["--top-k", "0"], "top_k must be at least 1 or None, got 0"),
-        (generate, ["--top-p", "2"], "top_p must lie in (0, 1] or be None, got 2.0"),
+        (generate, ["--temperature", "-1"], "argument --temperature: must be a number of at least 0, got '-1'"),
+        (generate, ["--top-k", "0"], "argument --top-k: must be an integer of at least 1, got '0'"),
+        (generate, ["--top-p", "2"], "argument --top-p: must be a number in (0, 1], got '2'"),
+        (segment, ["--rate", "5"], "argument --rate: must be a number between 0 and 1, got '5'"),
+        (segment, ["--rate", "0.3"], "argument --rate: needs a model with rate_embedding, got one of a single rate"),
+        (evaluate, ["--column", "x"], "argument --column: belongs to tables"),
         (generate, ["--raw", "--show-boundaries"], "--show-boundaries: not allowed with argument --raw"),
         (evaluate, ["--bytes", "1"], "argument --bytes: must be an integer of at least 2, got '1'"),
         (evaluate, ["--context", "0"], "argument --context: must be an integer of at least 1, got '0'"),
@@ -264,7 +269,7 @@ def test_text_that_is_not_there_is_named(folder, tmp_path, stdin, capsys):
     assert "one must hold at least 2 bytes, got 1" in refused(evaluate, [folder, tmp_path / "one"], capsys)
     assert "none cannot be read: No such file or directory" in refused(segment, ["--file", tmp_path / "none"], capsys)
     assert f"{tmp_path} cannot be read: Is a directory" in refused(segment, ["--file", tmp_path], capsys)
-    assert "prompts must not be empty" in refused(generate, ["", "--model", folder], capsys)
+    assert "argument PROMPT: must have at least 1 byte, got none" in refused(generate, ["", "--model", folder], capsys)
     for command, arguments in ((segment, []), (generate, ["-"])):
         stdin(b"")
         said = refused(command, ["--model", folder, *arguments], capsys)
@@ -283,7 +288,8 @@ def test_the_command_line_ends_quietly_where_its_reader_does(folder, tmp_path):
         first = json.loads(process.stdout.readline())
         process.stdout.close()
         said = process.stderr.read()
-    assert first["start"] == 0 and said == b"" and process.returncode == 0
+    assert first["start"] == 0 and process.returncode == 0
+    assert b"Traceback" not in said and b"BrokenPipe" not in said  # a slow machine prints its progress there
 
 
 @pytest.mark.parametrize("name", ["segment", "generate", "eval"])
@@ -291,4 +297,4 @@ def test_commands_are_listed_and_explain_themselves(name, capsys):
     with pytest.raises(SystemExit) as ended:
         cli.main([name, "--help"])
     assert ended.value.code == 0 and f"usage: rltok {name}" in capsys.readouterr().out
-    assert Path(str(sys.modules[cli.COMMANDS[name][0]].__file__)).exists()
+    assert importlib.util.find_spec(cli.COMMANDS[name][0]) is not None

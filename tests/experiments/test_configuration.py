@@ -15,7 +15,7 @@ from rltok_rl.experiments import train
 from rltok_rl.experiments.build import BASELINES, make_advantages, make_trainer
 from rltok_rl.experiments.checks import check_options, check_policy
 from rltok_rl.experiments.config import GROUPS
-from rltok_rl.experiments.names import CONF, check_overrides, choices
+from rltok_rl.experiments.names import CONF, check_folder, check_overrides, choices
 
 from rltok_rl.data import DocumentSource, OrderedSource, local_prose
 from rltok_rl.functional.baselines import WORDS
@@ -436,9 +436,22 @@ def test_keys_that_do_not_exist_are_refused_with_the_nearest():
         (["actor=uniform", "rate=hinge"], "rate=hinge belongs to a policy that is learned, got actor=uniform"),
         (["out=/dev/null/run"], "out must be a folder that can be written, got '/dev/null/run': Not a directory"),
         (["data=files"], "data.source must be given"),
+        (["data.source=nosuch", "out=runs/deep/x"], None),
+        (["estimator.gamma=5"], "estimator.gamma must lie in [0, 1], got 5.0"),
+        (
+            ["seed=1,2"],
+            "seed must be one value without --multirun, got 1,2; add it for a run each, or write "
+            "seed=[1,2] for a list, seed='1,2' for text",
+        ),
+        (["--nosuch"], "unrecognized arguments: --nosuch"),
+        (
+            ["+seed=3"],
+            "Could not append to config. An item is already at 'seed'; Either remove + prefix: 'seed=3'; Or "
+            "add a second + to add or override 'seed': '++seed=3'",
+        ),
         (["compute.device=meta:x"], "compute.device 'meta:x' cannot be used: Invalid device string: 'meta:x'"),
         (
-            ["optim.total_bytes=9"],
+            ["optim.total_bytes=9", "optim.warm_up_bytes=400_000"],
             "optim.warm_up_bytes must be less than optim.total_bytes=9, got 400000; "
             "set both, a tenth of it for instance",
         ),
@@ -446,7 +459,63 @@ def test_keys_that_do_not_exist_are_refused_with_the_nearest():
 )
 def test_the_command_says_what_is_wrong_in_one_line(options, message, tmp_path):
     done = run_forked("rltok_rl.experiments.train", *options, cwd=tmp_path)
-    assert done.returncode == 1 and done.stderr.strip() == f"rltok train: {message}"
+    assert done.returncode == 1 and len(done.stderr.strip().splitlines()) == 1
+    assert message is None or done.stderr.strip() == f"rltok train: {message}"
+    assert list(tmp_path.iterdir()) == [], "a refused command leaves nothing behind"
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("estimator.gamma=abc", "estimator.gamma must be a float, got 'abc'"),
+        ("optim.total_bytes=1.5", "optim.total_bytes must be an int, got 1.5"),
+        ("data.limit=", "data.limit must be an int or null, got ''"),
+        ("seed=null", "seed must be an int, got null"),
+        ("resume=maybe", "resume must be true or false, got 'maybe'"),
+        ("out=null", "out must be a string, got null"),
+        ("compare.systems=bpe", "compare.systems must be a list of strings, got 'bpe'; write compare.systems=[bpe]"),
+        ("actor.rates=[a,b]", "actor.rates must be a list of floats or null, got [a,b]"),
+        ("data.options=3", "data.options must be a dict, got 3; write data.options.NAME=VALUE"),
+        ("model.overrides.window=abc", "model.overrides.window must be an int, got 'abc'"),
+        ("seed=1,x", "seed must be an int, got 'x'"),
+        ("seed", "options must be written name=value, got 'seed'; write seed=VALUE"),
+        ("optim. lr=3", "options must be written name=value without spaces around the name, got 'optim. lr=3'"),
+        ("out='runs/x", "out must end with the quote that it begins with, got 'runs/x"),
+        ("data.options={a:1", "data.options must end with '}', got '{a:1'; quote the whole option if it has spaces"),
+        (
+            "data.source=a(b.txt",
+            "data.source must be quoted if it has special characters, got 'a(b.txt'; write \"data.source='a(b.txt'\"",
+        ),
+    ],
+)
+def test_values_of_the_wrong_type_are_named(argument, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        check_overrides([argument])
+
+
+def test_whole_numbers_are_ints():
+    given = ["optim.total_bytes=1e6", "data.limit=2e2,null", "optim.lr=1e1", "model.overrides.width=6.4e1", "-m"]
+    expected = ["optim.total_bytes=1000000", "data.limit=200,null", "optim.lr=1e1", "model.overrides.width=64", "-m"]
+    assert check_overrides(given) == expected
+    assert check_overrides(["seed=${data.num_rows}", "--cfg", "job"]) == ["seed=${data.num_rows}", "--cfg", "job"]
+
+
+@pytest.mark.parametrize("name", ["it's here", "a,b", "plain"])
+def test_a_quoted_folder_leaves_no_stray_folder(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    check_folder(["out='" + name.replace("'", "\\'") + "/run'"])
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / name).mkdir()
+    check_folder([f'out="{name}/run"'])
+    assert list(tmp_path.iterdir()) == [tmp_path / name] and not list((tmp_path / name).iterdir())
+
+
+@pytest.mark.parametrize("out", ["out=", "out=''", "out=' '"])
+def test_an_empty_folder_is_refused(out):
+    with pytest.raises(ValueError, match="out must be a folder, got an empty name; write out=runs/NAME"):
+        check_folder([out])
+    with pytest.raises(ValueError, match="out must be a folder, got an empty name"):
+        check_options(configured(*QUICK, out))
 
 
 def commands_of(page: str) -> list[str]:

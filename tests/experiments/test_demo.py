@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from rltok_rl.experiments import demo
+from rltok_rl.experiments.parsers import LEAST_SECONDS
 from rltok_rl.experiments.tour import ending, findings, race
 from rltok_rl.experiments.tour.plan import ACTORS, Memory, Part, bytes_that_fit, folder_for, overrides_of
 from rltok_rl.experiments.tour.race import Race, TrainingFailed
@@ -65,7 +66,11 @@ def test_every_part_leaves_what_it_says(quick):
     ran, folder = quick
     assert ran.returncode in (0, 1), ran.stderr
     listed = ran.stdout.partition("Look at\n")[2].partition("\n\n")[0].split("\n")
+    listed = [path for path in listed if not path.startswith("      ")]
     assert len(listed) == 4 and all((folder.parent / path.strip()).is_file() for path in listed)
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name], "nothing beside the demo's folder"
+    found = json.loads((folder / "demo.json").read_text())
+    assert "|" not in ran.stdout and found["english_findings"]["after"]["text"][:20] not in ran.stdout
     assert (folder / "demo.png").read_bytes()[:4] == b"\x89PNG" and (folder / "demo.png").stat().st_size > 50_000
     assert not machine_paths((folder / "report.md").read_text() + ran.stdout)
     links = re.findall(r"\]\(([^)]+)\)", (folder / "report.md").read_text())
@@ -163,4 +168,5 @@ def test_learning_has_to_show(learned, uniform, expected):
 def test_too_little_time_is_refused(seconds, capsys):
     with pytest.raises(SystemExit):
         demo.main(["--seconds", seconds])
-    assert f"argument --seconds: must be at least {demo.LEAST_SECONDS}, got {seconds}" in capsys.readouterr().err
+    message = f"argument --seconds: must be a number of at least {LEAST_SECONDS}, got {seconds!r}"
+    assert message in capsys.readouterr().err

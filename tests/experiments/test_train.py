@@ -26,6 +26,7 @@ from rltok_rl.training import loggers
 from rltok_rl.training.checkpoint import load_checkpoint
 from rltok_rl.training.distributed import Processes, Refused
 from rltok_rl.training.files import claim_folder
+from rltok_rl.training.lines import read_lines
 from rltok_rl.training.progress import MetricsTable
 
 from ..forked import Forked, run_forked
@@ -56,7 +57,12 @@ def test_a_run_writes_its_folder_and_is_not_overwritten(tmp_path, capsys):
     assert "|" in (out / "sample.txt").read_text()
     again = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrainConfig), OmegaConf.load(out / "config.yaml")))
     assert again == config
-    assert "held_out_bits_per_byte" in capsys.readouterr().out
+    before = read_lines(out / "samples.jsonl")[0]["held_out_bits_per_byte"]
+    line, page = capsys.readouterr().out.splitlines()
+    assert line.startswith(
+        f"held-out text: {before:.2f} -> {summary['held_out_bits_per_byte']:.2f} bits per byte (early"
+    )
+    assert line.endswith(f"{summary['held_out_rate']:.3f} boundaries per byte") and page == f"report: {out}/report.md"
     with pytest.raises(FileExistsError, match="holds a run, which is finished; choose another folder"):
         train.run(config, "the command")
 
@@ -65,7 +71,7 @@ def test_the_command_runs(tmp_path):
     command = [sys.executable, "-m", "rltok_rl.experiments.train", *QUICK, f"out={tmp_path}/run", "compute.threads=1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert "100%" in done.stderr and str(tmp_path / "run" / "report.md") in done.stdout
+    assert "100%" in done.stderr and f"report: {tmp_path}/run/report.md" in done.stdout
     assert (tmp_path / "run" / "figures" / "curves.png").stat().st_size > 10_000
     left = {path.name for path in (tmp_path / "run").iterdir()}
     told = {name for name in left if f"`{name}" in (ROOT / "docs" / "runs.md").read_text()}

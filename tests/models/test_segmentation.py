@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import rltok_rl
 from rltok_rl.models.incremental import prefill
 from rltok_rl.models.segmentation import policy_terms, segment
 
@@ -64,3 +65,29 @@ def test_progress_is_told_after_every_piece(build):
     told = []
     segment(build(), "to be or not to be", piece=5, progress=lambda *now: told.append(now))
     assert told == [(5, 18), (10, 18), (15, 18), (18, 18)]
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+def test_a_list_of_texts_is_segmented_text_by_text(build, greedy):
+    model, texts = build(boundary_scale=2.0, target_rate=0.4).eval(), ["to be or not to be, é", b"\xff\x00 bytes"]
+    one, several = (torch.Generator().manual_seed(3) for _ in range(2))
+    each = [rltok_rl.segment(model, text, greedy=greedy, generator=one) for text in texts]
+    together = rltok_rl.segment(model, texts, greedy=greedy, generator=several)
+    assert [found.text for found in together] == ["to be or not to be, é".encode(), b"\xff\x00 bytes"]
+    for alone, found in zip(each, together, strict=True):
+        assert torch.equal(alone.boundaries, found.boundaries) and torch.equal(alone.probabilities, found.probabilities)
+    assert rltok_rl.segment(model, []) == [] and rltok_rl.segment is segment
+
+
+@pytest.mark.parametrize(
+    ("texts", "error", "message"),
+    [
+        ("", ValueError, "text must have at least 1 byte, got an empty text"),
+        (["a", b""], ValueError, "text must have at least 1 byte, got an empty text at 1"),
+        (["a", 3], TypeError, "text must be str or bytes, or a list of them, got int at 1"),
+        (3, TypeError, "text must be str or bytes, or a list of them, got int"),
+    ],
+)
+def test_texts_that_cannot_be_segmented_are_named(build, texts, error, message):
+    with pytest.raises(error, match=message):
+        rltok_rl.segment(build(), texts)

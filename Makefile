@@ -1,7 +1,7 @@
 # make demo and make test are all that a fresh machine needs: each builds its own environment in .venv first.
 
 PYTHON ?= python3
-# The interpreter of a GPU machine, with its own torch; nothing is installed into it.
+# The interpreter of a GPU machine, with its own torch; nothing is installed into it (.ci/gpu-environment).
 GPU_PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -52,9 +52,6 @@ docs: $(VENV)/.ready-docs ## build the documentation, to be read from docs/_buil
 bench: $(VENV)/.ready-bench ## time the fast paths against their references, as ratios
 	$(BIN)/python -m rltok_rl.experiments.bench
 
-# A machine with a GPU has a torch that fits it: use that one, as it is. Elsewhere the tests say that they are skipped.
-HAS_GPU = $(GPU_PYTHON) -c 'import pytest, torch; assert torch.cuda.is_available()' 2> /dev/null
-
 estimator-study: $(VENV)/.ready-fast ## what each advantage estimator does to the gradient: tables and figures
 	$(BIN)/python -m rltok_rl.experiments.studies.estimators out=experiments/results/estimators
 
@@ -71,22 +68,27 @@ learn: $(VENV)/.ready-fast ## whether policies find the best boundaries of langu
 soak: $(VENV)/.ready-fast ## kill a training a hundred times, and compare it with one that was left alone
 	$(BIN)/python -m rltok_rl.experiments.soak --kills 100
 
-gpu-test: ## run the GPU tests, with the torch of GPU_PYTHON where that sees a GPU
-	@if $(HAS_GPU); then PYTHONPATH=$(CURDIR) $(GPU_PYTHON) -m pytest -m gpu; \
-	elif nvidia-smi -L > /dev/null 2>&1; then \
-	echo "there is a GPU, and $(GPU_PYTHON) does not see it: name an interpreter that has pytest and a CUDA build of torch with GPU_PYTHON=..."; exit 1; \
+# A machine with a GPU has a torch that fits it: $(VENV)-gpu uses that one as it is, and adds what is missing.
+HAS_TORCH = $(GPU_PYTHON) -c 'import torch' 2> /dev/null
+HAS_GPU = $(GPU_PYTHON) -c 'import torch; assert torch.cuda.is_available()' 2> /dev/null
+UNSEEN_GPU = ! $(HAS_GPU) && nvidia-smi -L > /dev/null 2>&1
+NAME_ANOTHER = there is a GPU, and $(GPU_PYTHON) does not see it: name an interpreter that has a CUDA build of torch with GPU_PYTHON=...
+
+gpu-test: ## run the GPU tests, with the torch of GPU_PYTHON; without a GPU they are skipped
+	@if $(UNSEEN_GPU); then echo "$(NAME_ANOTHER)"; exit 1; \
+	elif $(HAS_TORCH); then .ci/gpu-environment $(GPU_PYTHON) $(VENV)-gpu -e '.[fast]' 'pytest>=8' && $(VENV)-gpu/bin/python -m pytest -m gpu; \
 	else $(MAKE) --no-print-directory $(VENV)/.ready-test && $(BIN)/python -m pytest -m gpu; fi
 
-gpu-bench: ## time the fast paths on the GPU with the torch of GPU_PYTHON
-	@if $(HAS_GPU); then PYTHONPATH=$(CURDIR) $(GPU_PYTHON) -m rltok_rl.experiments.bench --device cuda; \
+gpu-bench: ## time the fast paths on the GPU, with the torch of GPU_PYTHON
+	@if $(HAS_GPU); then .ci/gpu-environment $(GPU_PYTHON) $(VENV)-gpu-bench -e '.[bench]' && $(VENV)-gpu-bench/bin/python -m rltok_rl.experiments.bench --device cuda; \
 	else echo "$(GPU_PYTHON) sees no CUDA device: nothing to measure; name another interpreter with GPU_PYTHON=..."; fi
 
 format: $(VENV)/.ready-dev ## format the sources
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
-clean: ## remove the environment and all caches
-	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache docs/_build docs/reference/api
+clean: ## remove the environments and all caches
+	rm -rf $(VENV) $(addprefix $(VENV)-,oldest newest gpu gpu-bench docs check test) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache docs/_build docs/reference/api
 	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)-oldest/.ready: pyproject.toml constraints-oldest.txt

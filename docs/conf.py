@@ -13,7 +13,11 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))  # rltok_docs
 
-from rltok_docs import entries, inventories  # noqa: E402 - imports need the path
+from rltok_docs import stand_ins  # noqa: E402 - imports need the path
+
+stand_ins.install()  # before anything imports the library
+
+from rltok_docs import entries, inventories  # noqa: E402
 from rltok_docs.docstrings import ready  # noqa: E402
 
 from rltok_rl import __version__  # noqa: E402

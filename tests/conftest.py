@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 import torch
-
-# A GPU machine may have torch alone; `-m gpu` tests the models and the sampler there all the same. Any other run needs
-# everything, and fails where something is missing.
-_MISSING = [name for name in ("tensordict", "torchrl", "gymnasium") if importlib.util.find_spec(name) is None]
-_NEED_THEM = {"agents", "data", "diagnostics", "envs", "experiments", "laws", "objectives", "training"}
-_NEED_THEM |= {"test_doctests.py", "test_packaging.py", "test_tutorials.py", "test_docs.py", "test_glossary.py"}
-_NEED_THEM |= {"test_clients.py", "test_habits.py"}
-
 
 # Tests that run side by side share the cores, and so do the processes that they start.
 if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
@@ -23,21 +16,56 @@ if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", str(_THREADS))
     torch.set_num_threads(_THREADS)
 
-if not _MISSING:
-    from . import fixed_text  # noqa: F401 - before any test module reads text
-
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out what cannot be imported on a machine that has torch alone."""
-    left_out = _MISSING and config.option.markexpr == "gpu" and collection_path.name in _NEED_THEM
-    return True if left_out else None
-
-
-def pytest_report_header(config: pytest.Config) -> str | None:
-    """Say what is left out, and why."""
-    if not (_MISSING and config.option.markexpr == "gpu"):
+    """With ``-m gpu``, import only the files that have GPU tests."""
+    if config.option.markexpr != "gpu" or collection_path.suffix != ".py":
         return None
-    return f"{', '.join(_MISSING)} not installed: {', '.join(sorted(_NEED_THEM))} left out"
+    return None if "mark.gpu" in collection_path.read_text(encoding="utf-8") else True
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """With ``-m gpu``, skip files that need a package that is not installed: a GPU machine may have torch alone.
+
+    Any other run needs everything, and fails if something is missing.
+    """
+    if config.option.markexpr == "gpu":
+        config.pluginmanager.register(_SkipMissing())
+
+
+class _SkipMissing:
+    """A plugin, because pytest does not call the hooks of a conftest.py while it loads those of the folders below."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(
+        self, collector: pytest.Collector
+    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        report = yield
+        if report.outcome == "failed":
+            missing = _missing_package(report.call.excinfo.value)  # type: ignore[attr-defined]
+            if missing:
+                report.outcome = "skipped"
+                report.longrepr = (str(collector.path), 0, f"Skipped: {missing} is not installed")
+        return report
+
+
+def _missing_package(error: BaseException | None) -> str | None:
+    """Return the package that is not installed and so caused an error, or None if the error has another cause."""
+    while error is not None:
+        package = (
+            (getattr(error, "name", None) or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+        )
+        if package and package not in ("rltok_rl", "tests") and importlib.util.find_spec(package) is None:
+            return package
+        error = error.__cause__ or error.__context__
+    return None
+
+
+try:
+    from . import fixed_text  # noqa: F401 - before any test module reads text
+except ModuleNotFoundError as error:
+    if _missing_package(error) is None:
+        raise
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import doctest
+import json
 import re
+import subprocess
 import sys
 from fnmatch import fnmatch
 from pathlib import Path
@@ -71,6 +73,31 @@ def test_every_page_of_names_is_in_the_contents():
     below = {name for _, text in entries.pages() for name in re.findall(r"<(rltok_rl\.\S+)>$", text, flags=re.M)}
     missing = {name for name, _ in entries.pages()} - {*listed, *below}
     assert not missing, f"add to docs/reference/index.md: {sorted(missing)}"
+
+
+WITHOUT_EXTRAS = """
+import json, sys
+from pathlib import Path
+from tests import hiding
+hiding.hide({"lm_eval", "numba", "stable_baselines3", "tensorboard", "tokenizers", "transformers", "wandb"})
+sys.path.insert(0, "docs")
+from rltok_docs import stand_ins
+stand_ins.install()
+from rltok_docs import entries
+Path(sys.argv[1]).write_text(json.dumps(dict(entries.pages())))
+"""
+
+
+def test_the_reference_is_the_same_without_optional_packages(tmp_path):
+    """`make docs` installs the extra `docs` only; what this process has imported would hide a missing package."""
+    written = tmp_path / "pages.json"
+    command = [sys.executable, "-c", WITHOUT_EXTRAS, str(written)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    pages = json.loads(written.read_text())
+    assert ".. autoclass:: rltok_rl.evaluation.harness.RltokLM" in pages["rltok_rl.evaluation.harness"]
+    assert ".. autoclass:: rltok_rl.envs.SB3VecEnv" in pages["rltok_rl.envs"]
+    assert pages == dict(entries.pages())
 
 
 def test_examples_of_the_marks():

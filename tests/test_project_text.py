@@ -13,10 +13,12 @@ TEXTS = sorted(
     for folder in (*ROOTS, "tests", "docs")
     for path in (ROOT / folder).rglob("*")
     if path.suffix in {".py", ".md", ".yaml", ".csv", ".json", ".sh"}
-) + [
+)
+TEXTS += [
     ROOT / name
-    for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "Makefile", "pyproject.toml", ".ci/run")
+    for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "Makefile", "pyproject.toml")
 ]
+TEXTS += sorted((ROOT / ".ci").iterdir())
 # A home folder with somebody's name in it.
 MACHINE_PATH = re.compile(r"/(?:home|Users)/[a-z][\w.-]*/|/roo[t]/")  # spelt so that it does not match itself
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))

@@ -6,9 +6,6 @@ Only the bits travel from step to step; the terms of later positions can be fetc
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -27,37 +24,13 @@ def available() -> bool:
 
 def triton_loop(base: Tensor, lags: Tensor, thresholds: Tensor) -> Tensor:
     """[B, T], [B, T, w], [B, T] to [B, T] bool; compiled once per w and dtype."""
+    from rltok_rl.sampling.triton_kernel import OPTIONS, walk
+
     num_rows, length = base.shape
     drawn = torch.empty(base.shape, dtype=torch.int8, device=base.device)
     # Time first: the rows of one position lie side by side, so that a warp reads whole lines of memory.
     base, thresholds = base.t().contiguous(), thresholds.t().contiguous()  # [T, B]
     lags = lags.permute(1, 2, 0).contiguous()  # [T, w, B]
     grid = (-(-num_rows // _ROWS),)
-    _kernel()[grid](base, lags, thresholds, drawn, num_rows, length, NUM_LAGS=lags.shape[1], ROWS=_ROWS, num_warps=1)
+    walk[grid](base, lags, thresholds, drawn, num_rows, length, NUM_LAGS=lags.shape[1], ROWS=_ROWS, **OPTIONS)
     return drawn.bool()
-
-
-@cache
-def _kernel() -> Any:
-    import triton
-    import triton.language as tl
-
-    @triton.jit
-    def walk(base, lags, thresholds, drawn, num_rows, length, NUM_LAGS: tl.constexpr, ROWS: tl.constexpr):  # type: ignore[no-untyped-def]
-        # 64 bits, as every offset below is made of it: B T w may pass 2^31.
-        row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
-        exists = row < num_rows
-        recent = tl.zeros((ROWS,), dtype=tl.int32)  # bit j - 1 is the boundary j bytes ago
-        for t in range(length):
-            here_first = tl.cast(t, tl.int64) * num_rows
-            total = tl.load(base + here_first + row, mask=exists, other=0.0)
-            for k in tl.static_range(NUM_LAGS):
-                bit = NUM_LAGS - 1 - k  # oldest lag first, as everywhere
-                term = tl.load(lags + here_first * NUM_LAGS + bit * num_rows + row, mask=exists, other=0.0)
-                total += tl.where(((recent >> bit) & 1) == 1, term, 0.0)
-            threshold = tl.load(thresholds + here_first + row, mask=exists, other=0.0)
-            here = (total > threshold).to(tl.int32)
-            tl.store(drawn + row * length + t, here.to(tl.int8), mask=exists)
-            recent = ((recent << 1) | here) & ((1 << NUM_LAGS) - 1)
-
-    return walk

@@ -1,0 +1,66 @@
+"""`pytest -m gpu` collects on a machine that has torch, numpy and pytest alone."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from .layout import ROOT
+
+COLLECT = """
+import sys
+from tests import hiding
+hiding.hide(hiding.all_but(sys.argv[1:]) - {"rltok_rl"} if sys.argv[1:] else ())
+import pytest
+sys.exit(pytest.main(["-m", "gpu", "--collect-only", "-q", "-rs", "-p", "no:cacheprovider"]))
+"""
+TEST = re.compile(r"^tests/\S+\.py::.+$", flags=re.MULTILINE)
+NEED_MORE = ("tests/diagnostics/", "tests/envs/", "tests/objectives/", "tests/training/")
+
+
+def collect(*only: str) -> tuple[set[str], str]:
+    """GPU tests that a process finds in which no packages but these are installed, and its output; none is all."""
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", COLLECT, *only]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return set(TEST.findall(done.stdout)), done.stdout
+
+
+@pytest.fixture(scope="module")
+def everything() -> set[str]:
+    """GPU tests of an environment with all packages."""
+    found, output = collect()
+    assert "SKIPPED" not in output, "a file is left out although all packages are installed"
+    return found
+
+
+def test_every_file_with_gpu_tests_is_collected(everything):
+    files = {str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py") if marked(path.read_text())}
+    assert {test.partition("::")[0] for test in everything} == files
+    assert len(everything) > 100
+
+
+def test_collection_needs_torch_numpy_and_pytest_alone(everything):
+    """Tests of the model and the sampler are found; files that need more are skipped, and the output says so."""
+    found, output = collect("torch", "numpy", "pytest")
+    assert found == {test for test in everything if not test.startswith(NEED_MORE)}
+    assert len(found) > 100
+    for folder in NEED_MORE:
+        assert re.search(rf"^SKIPPED .*{folder}.*not installed$", output, flags=re.MULTILINE), output
+    assert "ERROR" not in output
+
+
+def test_collection_without_hydra_and_datasets(everything):
+    """TorchRL, tensordict and gymnasium add the tests that they are enough for."""
+    found, _ = collect("torch", "numpy", "pytest", "torchrl", "tensordict", "gymnasium")
+    assert {test for test in everything if test.startswith(("tests/envs/", "tests/objectives/"))} <= found
+
+
+def marked(source: str) -> bool:
+    """Whether a file marks tests by ``pytest.mark.gpu``."""
+    return re.search(r"^\s*(@|pytestmark = )pytest\.mark\.gpu$", source, flags=re.MULTILINE) is not None

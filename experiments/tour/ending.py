@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rltok_rl.experiments.markdown import with_unit
 from rltok_rl.experiments.tour.screen import Screen
 
 from rltok_rl.training.progress import clock
@@ -26,15 +27,32 @@ def stopped(screen: Screen, folder: Path, seconds: float) -> None:
     screen.say("The same command goes on from here.")
 
 
-def _in_english(english: dict[str, Any]) -> str:
-    """The difference in bits per byte, whichever way it went.
+def in_english(english: dict[str, Any]) -> str:
+    """Return the verdict on English: the paired difference with its interval, or why there is none.
+
+    Args:
+        english: findings of the part, with ``paired``.
 
     Example:
-        >>> _in_english({"learned": {"bits_per_byte": 1.9}, "uniform": {"bits_per_byte": 2.0}})
-        'In English learned boundaries save 0.100 bits per byte.'
+        >>> paired = {"difference": -0.05, "half_width": 0.01, "windows": 256, "equal_rates": True}
+        >>> paired |= {"rates": {"learned": 0.2, "uniform": 0.2}, "estimator": "`discounted_return`, gamma 0.9"}
+        >>> paired |= {"total_flops": {"learned": 1.4e12, "uniform": 1e12}}
+        >>> print(in_english({"paired": paired}))
+        English: -0.050 ± 0.010 bits per byte for learned boundaries (95 %, paired over 256 held-out windows, one seed),
+        with discounted_return, gamma 0.9 and 1.40 TFLOPs in total; evenly spaced ones spent 1.00 TFLOPs.
     """
-    saved = english["uniform"]["bits_per_byte"] - english["learned"]["bits_per_byte"]
-    return f"In English learned boundaries {'save' if saved > 0 else 'cost'} {abs(saved):.3f} bits per byte."
+    paired = english["paired"]
+    rates, flops = paired["rates"], paired["total_flops"]
+    estimator = paired["estimator"].replace("`", "")
+    spent = (
+        f"with {estimator} and {with_unit(flops['learned'], 'FLOPs')} in total; evenly spaced ones spent "
+        f"{with_unit(flops['uniform'], 'FLOPs')}."
+    )
+    if not paired["equal_rates"]:
+        differing = f"{rates['learned']:.3f} learned, {rates['uniform']:.3f} evenly spaced"
+        return f"English: no verdict, since the rates differ ({differing}); trained {spent}"
+    apart = f"{paired['difference']:+.3f} ± {paired['half_width']:.3f} bits per byte for learned boundaries"
+    return f"English: {apart} (95 %, paired over {paired['windows']} held-out windows, one seed), {spent}"
 
 
 def _rltok() -> str:
@@ -88,9 +106,10 @@ def summary(screen: Screen, folder: Path, found: dict[str, Any], paths: Sequence
         ours, evenly = (max(0.0, recall[name]["share"]) for name in ("learned", "uniform"))
         screen.tell(
             f"It learned: where rewards alone have placed the boundaries, tokens earn {ours:.0%} of what there is to "
-            f"earn; evenly spaced ones earn {evenly:.0%}. {_in_english(english)}",
+            f"earn; evenly spaced ones earn {evenly:.0%}.",
             indent="  ",
         )
+        screen.tell(in_english(english), indent="  ")
     else:
         screen.say(screen.paint("  It did not learn: its boundaries earned no more than evenly spaced ones.", "bad"))
         screen.tell("More time may do it, --seconds says how much. (--quick is too short for it, always.)", indent="  ")

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from omegaconf import OmegaConf
 from rltok_rl.experiments.build import make_actor, make_model
+from rltok_rl.experiments.comparable import estimator_of
 from rltok_rl.experiments.config import TrainConfig
+from rltok_rl.experiments.paired import paired_over_documents
+from rltok_rl.experiments.run_folder import read_run
+from rltok_rl.experiments.segmenting import actor_segmenter
 from rltok_rl.experiments.texts import Texts, read_texts
+from torch import Tensor
 
+from rltok_rl.data import DocumentSource
 from rltok_rl.data.languages import Recall
 from rltok_rl.evaluation import read_text, word_edge_share
 from rltok_rl.functional.saved_config import read_config_file
@@ -22,6 +29,8 @@ from rltok_rl.training.checkpoint import list_checkpoints, load_checkpoint
 from rltok_rl.training.lines import read_lines
 from rltok_rl.training.snapshots import Snapshots
 
+EQUAL_RATES = 0.05
+"""Rates that differ by at most this share count as equal: more tokens would explain a better prediction."""
 SHOWN_BYTES = 276
 """Of held-out text that is shown with its boundaries."""
 _SEED = 7  # of held-out texts, boundaries and continuations
@@ -73,6 +82,54 @@ def judge(folder: Path) -> dict[str, Any]:
         batches=config.snapshots.batches,
     )
     return {name.removeprefix("held_out_"): value for name, value in looks.figures(model).items()}
+
+
+def paired_windows(folders: Mapping[str, Path], *, num_windows: int = 256) -> dict[str, Any]:
+    """Compare the learned and the evenly spaced run on the same held-out windows.
+
+    Args:
+        folders: of both runs, by the names ``learned`` and ``uniform``.
+        num_windows: windows at most, evenly spread over the held-out text.
+
+    Returns:
+        ``difference`` (bits per byte, learned minus evenly spaced), ``half_width`` of its 95 % interval over windows,
+        ``windows``, ``rates`` by run, ``equal_rates``, ``estimator`` of the learned run and ``total_flops`` by run.
+    """
+    runs = {name: read_run(folder) for name, folder in folders.items()}
+    counts: dict[str, Tensor] = {}
+    nats: dict[str, Tensor] = {}
+    rates: dict[str, float] = {}
+    for name, folder in folders.items():
+        config, model = read_config(folder), read_model(folder)
+        actor = config.actor
+        segmenter = None if actor.name == "learned" else actor_segmenter(actor.name, actor.rate, model)[0]
+        held = read_texts(config.data, seed=config.seed).held_out
+        assert isinstance(held, DocumentSource)
+        reading = read_text(
+            model,
+            list(held.documents()),
+            context=config.data.num_steps,
+            most=num_windows,
+            generator=torch.Generator().manual_seed(_SEED),
+            segmenter=segmenter,
+        )
+        assert reading.window_sizes is not None
+        window = torch.repeat_interleave(torch.arange(reading.num_windows), reading.window_sizes)
+        counts[name] = reading.window_sizes
+        nats[name] = torch.zeros(reading.num_windows, dtype=torch.float64).index_add(0, window, reading.final_nats)
+        rates[name] = float(reading.boundaries.double().mean())
+    rows = {name: {"counts": counts[name].tolist(), "nats": nats[name].tolist()} for name in folders}
+    apart = paired_over_documents(rows["learned"], rows["uniform"])
+    assert apart is not None
+    return {
+        "difference": apart.mean,
+        "half_width": apart.half_width,
+        "windows": apart.pairs,
+        "rates": rates,
+        "equal_rates": abs(rates["learned"] - rates["uniform"]) <= EQUAL_RATES * rates["uniform"],
+        "estimator": estimator_of(runs["learned"]),
+        "total_flops": {name: run.last_value("total_flops") for name, run in runs.items()},
+    }
 
 
 def held_out_text(texts: Texts, num_bytes: int) -> bytes:

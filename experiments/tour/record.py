@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rltok_rl.experiments.markdown import fenced, markdown
+from rltok_rl.experiments.tour.ending import in_english
 from rltok_rl.experiments.tour.picture import Curve, Panel, Strip, draw_demo
 
 from rltok_rl.training.progress import clock
@@ -101,6 +102,7 @@ def page(found: dict[str, Any], runs: list[str], *, machine: str) -> str:
         f"{english['parameters']:,} parameters and {sizes['english']['total_bytes']:,} bytes of English.",
         "![Share of what tokens can earn, bits per byte, and text with its boundaries](demo.png)",
         "## Found\n\n" + markdown(["on held-out text", "learned", "evenly spaced"], rows),
+        in_english(english),
         f"In the language a boundary right after a value is drawn with probability {places['after_value']:.3f}, "
         f"any other with {places['elsewhere']:.3f}. Reading byte by byte and in one forward pass agree to "
         f"{max(recall['stepping_gap'], english['stepping_gap']):.1e} nats.",
@@ -108,7 +110,8 @@ def page(found: dict[str, Any], runs: list[str], *, machine: str) -> str:
         "## Held-out text\n\nA `|` after each boundary.\n\n" + fenced(_marked(english["after"])),
         "## A continuation\n\n" + fenced(f"{_plain(written['prompt'])} ... {_marked(written)}"),
         "## What this does not say\n\n"
-        "- One seed, and minutes of training: differences of a few thousandths of a bit may be chance.\n"
+        "- One seed, and minutes of training: the interval covers the choice of held-out windows, not other seeds.\n"
+        "- Both runs read equally many bytes; the learned one spent more FLOPs, on trials of its estimator.\n"
         + "".join(f"- The time was up before the part {name!r} was done.\n" for name in sizes if _late(found, name)),
         "## The trainings\n\n" + "\n".join(f"- [{run}]({run}/report.md)" for run in runs),
     ]

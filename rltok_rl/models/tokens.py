@@ -23,7 +23,7 @@ def segment(
 @overload
 def segment(
     model: UNet,
-    texts: Sequence[str | bytes],
+    texts: list[str] | list[bytes] | list[str | bytes] | tuple[str | bytes, ...],
     *,
     greedy: bool = ...,
     generator: torch.Generator | None = ...,
@@ -31,7 +31,7 @@ def segment(
 ) -> list[list[bytes]]: ...
 def segment(
     model: UNet,
-    texts: str | bytes | Sequence[str | bytes],
+    texts: str | bytes | list[str] | list[bytes] | list[str | bytes] | tuple[str | bytes, ...],
     *,
     greedy: bool = False,
     generator: torch.Generator | None = None,

@@ -16,19 +16,10 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-_TAKES_VALUE: tuple[str, ...] = (
-    "--cfg",
-    "-c",
-    "--package",
-    "-p",
-    "--config-path",
-    "-cp",
-    "--config-name",
-    "-cn",
-    "--config-dir",
-    "-cd",
+_TAKES_VALUE = frozenset(
+    ("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd")
+    + ("--info", "-i", "--experimental-rerun")
 )
-_TAKES_VALUE += ("--info", "-i", "--experimental-rerun")
 """Flags of Hydra that are followed by a word of their own."""
 _KINDS = {int: "an int", float: "a float", bool: "true or false", str: "a string"}
 _NOISE = ("Set the environment variable", "full_key:", "object_type=", "reference_type=", "See https://")

@@ -133,7 +133,7 @@ def find_tokenizers(parser: argparse.ArgumentParser, options: argparse.Namespace
         except (OSError, ValueError, ImportError) as error:
             parser.error(f"argument --tokenizer: {error}")
     if names and run is None and options.train_on is None:
-        parser.error(f"--against {names[0]} wants --tokenizer or --train-on where no model is a run")
+        parser.error(f"argument --against: {names[0]} needs --tokenizer or --train-on, since no model is a run")
     text = None if options.train_on is None else read_bytes(parser, options.train_on, least=2)
     common: dict[str, Any] = {"run": run, "text": text, "vocabulary": options.vocabulary}
     return {name: partial(trained_tokenizer, name, **common) for name in names}

@@ -156,7 +156,7 @@ def _hub(name: str, task: Task) -> tuple[str, Callable[[], Iterable[Row]]]:
 def _local(name: str, task: Task, folder: Path) -> tuple[str, Callable[[], Iterable[Row]]]:
     """What is read of a folder; streamed, so that no copy is kept."""
     if not folder.is_dir():
-        raise FileNotFoundError(f"folder must be one that is there, got {str(folder)!r}")
+        raise FileNotFoundError(f"folder must be an existing folder, got {str(folder)!r}")
     files = [folder / f"{name}{ending}" for ending in ENDINGS]
     there = [path for path in (*files, folder / name) if path.exists()]
     if not there:

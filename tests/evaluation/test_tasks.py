@@ -162,7 +162,7 @@ def test_what_cannot_be_read_is_named(tmp_path):
         read_task("mmlu")
     with pytest.raises(ValueError, match="limit must be an integer of at least 1, got 0"):
         read_task("piqa", tmp_path, limit=0)
-    with pytest.raises(FileNotFoundError, match="folder must be one that is there, got"):
+    with pytest.raises(FileNotFoundError, match="folder must be an existing folder, got"):
         read_task("piqa", tmp_path / "nowhere")
     with pytest.raises(FileNotFoundError, match="folder must hold one of piqa.parquet, .*baber/piqa"):
         read_task("piqa", tmp_path)

@@ -190,7 +190,7 @@ def test_what_cannot_be_compared_is_refused(folders, file, tmp_path, capsys):
         ([one, "--text", tmp_path / "empty"], "must hold at least 2 bytes, got 0"),
         ([one, "--text", tmp_path / "nowhere"], "nowhere cannot be read"),
         ([one, "--text", file, "--against", "hnet"], "invalid choice: 'hnet'"),
-        ([one, "--text", file, "--against", "bpe"], "--against bpe wants --tokenizer or --train-on"),
+        ([one, "--text", file, "--against", "bpe"], "argument --against: bpe needs --tokenizer or --train-on"),
         (
             [one, "--text", file, "--vocabulary", "300"],
             "argument --vocabulary: belongs to bpe and unigram in --against",

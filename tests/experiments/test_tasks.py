@@ -103,7 +103,7 @@ def test_what_is_wrong_is_said_in_a_line(folder, tmp_path, capsys):
     assert "--samples: not allowed with argument --greedy" in refused(
         [model, "piqa", "--greedy", "--samples", 2], capsys
     )
-    assert "folder must be one that is there" in refused([model, "piqa", "--data", tmp_path / "no"], capsys)
-    assert "folder must hold one of hellaswag.parquet" in refused([model, "hellaswag", "--data", folder], capsys)
+    assert "argument --data: must be an existing folder" in refused([model, "piqa", "--data", tmp_path / "no"], capsys)
+    assert "argument --data: must hold one of hellaswag" in refused([model, "hellaswag", "--data", folder], capsys)
     assert "argument --limit: must be an integer of at least 1" in refused([model, "piqa", "--limit", 0], capsys)
     assert "argument --rate" in refused([model, "piqa", "--data", folder, "--rate", 0.2], capsys)

@@ -45,20 +45,16 @@ def test_every_file_with_gpu_tests_is_collected(everything):
     assert len(everything) > 100
 
 
-def test_collection_needs_torch_numpy_and_pytest_alone(everything):
+@pytest.mark.parametrize("more", [(), ("torchrl", "tensordict", "gymnasium")], ids=["torch", "torchrl"])
+def test_collection_needs_torch_numpy_and_pytest_alone(everything, more):
     """Tests of the model and the sampler are found; files that need more are skipped, and the output says so."""
-    found, output = collect("torch", "numpy", "pytest")
-    assert found == {test for test in everything if not test.startswith(NEED_MORE)}
-    assert len(found) > 100
-    for folder in NEED_MORE:
-        assert re.search(rf"^SKIPPED .*{folder.rstrip('/')}.*not installed$", output, flags=re.MULTILINE), output
-    assert "ERROR" not in output
-
-
-def test_collection_without_hydra_and_datasets(everything):
-    """TorchRL, tensordict and gymnasium add the tests that they are enough for."""
-    found, _ = collect("torch", "numpy", "pytest", "torchrl", "tensordict", "gymnasium")
-    assert {test for test in everything if test.startswith(("tests/envs/", "tests/objectives/"))} <= found
+    found, output = collect("torch", "numpy", "pytest", *more)
+    missing = everything - found
+    assert found <= everything and len(found) > 100
+    assert all(test.startswith(NEED_MORE) for test in missing)
+    for folder in {test.split("/")[1] for test in missing}:
+        assert re.search(rf"^SKIPPED .*tests/{folder}\b.* is not installed$", output, flags=re.MULTILINE), output
+    assert more or missing == {test for test in everything if test.startswith(NEED_MORE)}
 
 
 def marked(source: str) -> bool:

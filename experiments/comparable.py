@@ -92,6 +92,16 @@ def estimator_of(run: RunFolder) -> str:
     )
 
 
+def trials_recorded(run: RunFolder) -> bool:
+    """Return whether a finished run's total FLOPs include its estimator's trials: early runs did not record them.
+
+    Args:
+        run: a run.
+    """
+    tries = run.option("estimator.name") == "local_flips" and estimator_of(run) != "-"
+    return run.summary is None or not tries or "tried_flops" in run.summary
+
+
 def total_flops(figures: dict[str, Any]) -> str:
     """Return total FLOPs as tables show them, with the share that an estimator spent on trials.
 

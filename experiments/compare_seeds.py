@@ -116,9 +116,11 @@ def _content(systems: Sequence[System], runs: Mapping[tuple[str, str], RunFolder
     first = next(iter(runs.values()))
     commands = {without_folders((run.summary or {}).get("command", "")) for run in runs.values()}
     machines = {(run.summary or {}).get("machine", "") for run in runs.values()}
+    revisions = {start["git"]["revision"] for run in runs.values() for start in run.starts if start.get("git")}
     return {
         "commands": sorted(commands),
         "machines": sorted(machines),
+        "revisions": sorted(revisions),
         "data": {
             name: first.option(f"data.{name}") for name in ("source", "split_by", "held_out", "num_rows", "num_steps")
         },
@@ -160,10 +162,9 @@ def seeds_page(content: Mapping[str, Any]) -> str:
     Args:
         content: of ``compare-seeds.json``.
     """
-    systems = [System(one["name"], {int(s): row for s, row in one["rows"].items()}) for one in content["systems"]]
+    systems = systems_of(content)
     rows = [row for one in systems for row in one.rows.values()]
-    reference = next((one for one in systems if one.name == _REFERENCE), systems[0])
-    unit = content["data"]["split_by"] or "document"
+    reference, unit = _reference(systems), content["data"]["split_by"] or "document"
     first = rows[0]
     spent = [row["flops"] + (row["tried_flops"] or 0.0) for row in rows]
     data = content["data"]
@@ -176,14 +177,14 @@ def seeds_page(content: Mapping[str, Any]) -> str:
         f"Differences to {reference.name} are paired, with their 95 % interval (Student's t): by seed (the same order "
         f"of the training text, the same initial weights), and by {unit}, averaged over seeds.",
         f"Total FLOPs include an estimator's trials; they differ by {percent(max(spent) / min(spent) - 1)} at most.",
-        f"Machine: {'; '.join(content['machines'])}.",
+        f"Machine: {'; '.join(content['machines'])}. Revision: {', '.join(one[:10] for one in content['revisions'])}.",
     ]
     parts = [
         f"# {with_unit(min(spent), 'FLOPs')} in total, {len(reference.rows)} seeds",
         "\n".join(f"    {command}" for command in content["commands"]),
         f"`{data['source']}`, {data['num_rows']} rows of {data['num_steps']} bytes; model "
         f"`{content['model']['preset']}` with {options or 'nothing replaced'}, {first['parameters']:,} parameters.",
-        _table(systems, reference, unit),
+        seeds_table(content),
         "\n".join(f"- {note}" for note in notes),
         *_pairs(systems, reference, unit),
         f"![Bits per byte against total FLOPs]({FIGURE})",
@@ -194,7 +195,27 @@ def seeds_page(content: Mapping[str, Any]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _table(systems: Sequence[System], reference: System, unit: str) -> str:
+def systems_of(content: Mapping[str, Any]) -> list[System]:
+    """Return the systems of ``compare-seeds.json``.
+
+    Args:
+        content: of the file.
+    """
+    return [System(one["name"], {int(s): row for s, row in one["rows"].items()}) for one in content["systems"]]
+
+
+def _reference(systems: Sequence[System]) -> System:
+    return next((one for one in systems if one.name == _REFERENCE), systems[0])
+
+
+def seeds_table(content: Mapping[str, Any]) -> str:
+    """Return the table of systems as Markdown.
+
+    Args:
+        content: of ``compare-seeds.json``.
+    """
+    systems, unit = systems_of(content), content["data"]["split_by"] or "document"
+    reference = _reference(systems)
     means = [fmean(one.losses.values()) for one in systems]
     real = [None if next(iter(one.rows.values()))["oracle"] else mean for one, mean in zip(systems, means, strict=True)]
     best = min((n for n, mean in enumerate(real) if mean is not None), key=lambda n: means[n])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from rltok_rl.experiments.comparable import looks_ahead, vocabulary
+from rltok_rl.experiments.comparable import looks_ahead, trials_recorded, vocabulary
 from rltok_rl.experiments.markdown import number, with_unit
 from rltok_rl.experiments.paired import paired_over_seeds, tied_with_best
 from rltok_rl.experiments.run_folder import RunFolder
@@ -42,7 +42,7 @@ def figures_of(run: RunFolder) -> dict[str, str]:
         number(value["entropy"]),
         number(value["advantage_spread"]),
         with_unit(value["bytes"], "B") + _unfinished(run),
-        with_unit(value["flops"], "FLOPs"),
+        with_unit(value["flops"], "FLOPs") + ("" if trials_recorded(run) else " + trials not recorded"),
         "-" if speed is None else with_unit(speed, "B/s"),
     )
     return dict(zip(FIGURES, values, strict=True))

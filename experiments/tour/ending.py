@@ -38,8 +38,9 @@ def in_english(english: dict[str, Any]) -> str:
         >>> paired |= {"rates": {"learned": 0.2, "uniform": 0.2}, "estimator": "`discounted_return`, gamma 0.9"}
         >>> paired |= {"total_flops": {"learned": 1.4e12, "uniform": 1e12}}
         >>> print(in_english({"paired": paired}))
-        English: -0.050 ± 0.010 bits per byte for learned boundaries (95 %, paired over 256 held-out windows, one seed),
-        with discounted_return, gamma 0.9 and 1.40 TFLOPs in total; evenly spaced ones spent 1.00 TFLOPs.
+        English: -0.050 ± 0.010 bits per byte for learned boundaries at equal rates (95 %, paired over 256 held-out
+        windows, one seed), with discounted_return, gamma 0.9 and 1.40 TFLOPs in total; evenly spaced ones spent 1.00
+        TFLOPs.
     """
     paired = english["paired"]
     rates, flops = paired["rates"], paired["total_flops"]
@@ -51,7 +52,9 @@ def in_english(english: dict[str, Any]) -> str:
     if not paired["equal_rates"]:
         differing = f"{rates['learned']:.3f} learned, {rates['uniform']:.3f} evenly spaced"
         return f"English: no verdict, since the rates differ ({differing}); trained {spent}"
-    apart = f"{paired['difference']:+.3f} ± {paired['half_width']:.3f} bits per byte for learned boundaries"
+    apart = (
+        f"{paired['difference']:+.3f} ± {paired['half_width']:.3f} bits per byte for learned boundaries at equal rates"
+    )
     return f"English: {apart} (95 %, paired over {paired['windows']} held-out windows, one seed), {spent}"
 
 

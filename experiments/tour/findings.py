@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from rltok_rl.experiments.paired import paired_over_documents
 from rltok_rl.experiments.run_folder import read_run
 from rltok_rl.experiments.segmenting import actor_segmenter
 from rltok_rl.experiments.texts import Texts, read_texts
-from torch import Tensor
 
 from rltok_rl.data import DocumentSource
 from rltok_rl.data.languages import Recall
@@ -29,7 +28,7 @@ from rltok_rl.training.checkpoint import list_checkpoints, load_checkpoint
 from rltok_rl.training.lines import read_lines
 from rltok_rl.training.snapshots import Snapshots
 
-EQUAL_RATES = 0.05
+EQUAL_RATES = 0.02
 """Rates that differ by at most this share count as equal: more tokens would explain a better prediction."""
 SHOWN_BYTES = 276
 """Of held-out text that is shown with its boundaries."""
@@ -85,7 +84,10 @@ def judge(folder: Path) -> dict[str, Any]:
 
 
 def paired_windows(folders: Mapping[str, Path], *, num_windows: int = 256) -> dict[str, Any]:
-    """Compare the learned and the evenly spaced run on the same held-out windows.
+    """Compare the learned and the evenly spaced run on the same held-out windows, at equal rates.
+
+    A policy that is not sure yet draws more boundaries on some texts than on others, and more tokens predict better. So
+    its boundary logits are shifted until it draws as many on this text as the evenly spaced run.
 
     Args:
         folders: of both runs, by the names ``learned`` and ``uniform``.
@@ -93,32 +95,37 @@ def paired_windows(folders: Mapping[str, Path], *, num_windows: int = 256) -> di
 
     Returns:
         ``difference`` (bits per byte, learned minus evenly spaced), ``half_width`` of its 95 % interval over windows,
-        ``windows``, ``rates`` by run, ``equal_rates``, ``estimator`` of the learned run and ``total_flops`` by run.
+        ``windows``, ``rates`` by run, ``equal_rates``, ``shift`` of the logits, ``estimator`` of the learned run and
+        ``total_flops`` by run.
     """
     runs = {name: read_run(folder) for name, folder in folders.items()}
-    counts: dict[str, Tensor] = {}
-    nats: dict[str, Tensor] = {}
+    rows: dict[str, dict[str, Any]] = {}
     rates: dict[str, float] = {}
-    for name, folder in folders.items():
-        config, model = read_config(folder), read_model(folder)
-        actor = config.actor
-        segmenter = None if actor.name == "learned" else actor_segmenter(actor.name, actor.rate, model)[0]
+    shift = 0.0
+    for name in ("uniform", "learned"):
+        config, model = read_config(folders[name]), read_model(folders[name])
+        segmenter = None
         held = read_texts(config.data, seed=config.seed).held_out
         assert isinstance(held, DocumentSource)
+        texts, length = list(held.documents()), config.data.num_steps
+        if name == "uniform":
+            segmenter, _, _ = actor_segmenter(config.actor.name, config.actor.rate, model)
+        else:
+            decided = (rates["uniform"] - 1 / length) / (1 - 1 / length)  # a window's first boundary is no decision
+            shift = shift_to_rate(model, texts, decided)
         reading = read_text(
             model,
-            list(held.documents()),
-            context=config.data.num_steps,
+            texts,
+            context=length,
             most=num_windows,
             generator=torch.Generator().manual_seed(_SEED),
             segmenter=segmenter,
         )
         assert reading.window_sizes is not None
         window = torch.repeat_interleave(torch.arange(reading.num_windows), reading.window_sizes)
-        counts[name] = reading.window_sizes
-        nats[name] = torch.zeros(reading.num_windows, dtype=torch.float64).index_add(0, window, reading.final_nats)
+        nats = torch.zeros(reading.num_windows, dtype=torch.float64).index_add(0, window, reading.final_nats)
+        rows[name] = {"counts": reading.window_sizes.tolist(), "nats": nats.tolist()}
         rates[name] = float(reading.boundaries.double().mean())
-    rows = {name: {"counts": counts[name].tolist(), "nats": nats[name].tolist()} for name in folders}
     apart = paired_over_documents(rows["learned"], rows["uniform"])
     assert apart is not None
     return {
@@ -127,9 +134,29 @@ def paired_windows(folders: Mapping[str, Path], *, num_windows: int = 256) -> di
         "windows": apart.pairs,
         "rates": rates,
         "equal_rates": abs(rates["learned"] - rates["uniform"]) <= EQUAL_RATES * rates["uniform"],
+        "shift": shift,
         "estimator": estimator_of(runs["learned"]),
         "total_flops": {name: run.last_value("total_flops") for name, run in runs.items()},
     }
+
+
+def shift_to_rate(model: UNet, texts: Sequence[bytes], rate: float, *, steps: int = 10) -> float:
+    """Shift the boundary logits of a model, in place, until it draws boundaries at a rate; return the shift.
+
+    Args:
+        model: in evaluation mode.
+        texts: that the rate is measured on.
+        rate: boundaries per byte.
+        steps: bisections of the interval from -2 to 2.
+    """
+    offset, low, high = model.boundary_head.offset, -2.0, 2.0
+    for _ in range(steps):
+        shift = (low + high) / 2
+        model.boundary_head.offset = offset + shift
+        drawn = [segment(model, text, generator=torch.Generator().manual_seed(_SEED)).boundaries for text in texts]
+        low, high = (low, shift) if float(torch.cat(drawn).double().mean()) > rate else (shift, high)
+    model.boundary_head.offset = offset + (low + high) / 2
+    return (low + high) / 2
 
 
 def held_out_text(texts: Texts, num_bytes: int) -> bytes:

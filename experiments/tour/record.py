@@ -111,6 +111,8 @@ def page(found: dict[str, Any], runs: list[str], *, machine: str) -> str:
         "## A continuation\n\n" + fenced(f"{_plain(written['prompt'])} ... {_marked(written)}"),
         "## What this does not say\n\n"
         "- One seed, and minutes of training: the interval covers the choice of held-out windows, not other seeds.\n"
+        f"- In the paired comparison the learned boundary logits are shifted by {english['paired']['shift']:+.2f}, so "
+        "that both runs draw equally many boundaries. The rates above are without it.\n"
         "- Both runs read equally many bytes; the learned one spent more FLOPs, on trials of its estimator.\n"
         + "".join(f"- The time was up before the part {name!r} was done.\n" for name in sizes if _late(found, name)),
         "## The trainings\n\n" + "\n".join(f"- [{run}]({run}/report.md)" for run in runs),

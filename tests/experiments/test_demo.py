@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 import re
 import signal
 import subprocess
@@ -16,7 +17,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from rltok_rl.agents.segmenters import load_segmenter
 from rltok_rl.experiments import demo
+from rltok_rl.experiments.markdown import with_unit
 from rltok_rl.experiments.parsers import LEAST_SECONDS
 from rltok_rl.experiments.tour import ending, findings, race
 from rltok_rl.experiments.tour.plan import ACTORS, Memory, Part, bytes_that_fit, folder_for, overrides_of
@@ -92,6 +95,39 @@ def test_what_is_said_was_measured(quick):
     assert ran.returncode == (0 if ending.learned_something(found) else 1)
     assert ("It learned" in ran.stdout) == (ran.returncode == 0)
     assert found["recall_findings"]["stepping_gap"] < 1e-4
+
+
+def test_the_verdict_is_the_paired_difference_at_equal_rates(quick):
+    """By another way: the evenly spaced run with the segmenter that it saved, the learned one with shifted logits."""
+    ran, folder = quick
+    found = json.loads((folder / "demo.json").read_text())["english_findings"]
+    paired = found["paired"]
+    assert ending.in_english(found) in " ".join(ran.stdout.split()) or ran.returncode
+    assert ending.in_english(found) in (folder / "report.md").read_text()
+    assert paired["equal_rates"] and paired["rates"]["learned"] == pytest.approx(paired["rates"]["uniform"], rel=0.02)
+    nats = {}
+    for name in ("learned", "uniform"):
+        run = folder / f"english-{name}"
+        config, model = findings.read_config(run), findings.read_model(run)
+        if name == "learned":
+            model.boundary_head.offset += paired["shift"]
+        texts = list(findings.read_texts(config.data, seed=config.seed).held_out.documents())
+        generator, segmenter = torch.Generator().manual_seed(7), load_segmenter(run / "model", model)
+        reading = findings.read_text(model, texts, context=64, most=256, generator=generator, segmenter=segmenter)
+        nats[name] = reading.final_nats
+        spent = read_table(run / "metrics.csv")["total_flops"][-1]
+        assert paired["total_flops"][name] == spent and with_unit(spent, "FLOPs") in ending.in_english(found)
+    apart = float((nats["learned"] - nats["uniform"]).mean()) / math.log(2)
+    assert paired["difference"] == pytest.approx(apart, abs=1e-9)
+    assert paired["total_flops"]["learned"] > paired["total_flops"]["uniform"], "trials count"
+
+
+def test_no_verdict_without_equal_rates(quick):
+    found = json.loads((quick[1] / "demo.json").read_text())["english_findings"]
+    found["paired"] |= {"equal_rates": False, "rates": {"learned": 0.229, "uniform": 0.203}}
+    said = ending.in_english(found)
+    assert said.startswith("English: no verdict, since the rates differ (0.229 learned, 0.203 evenly spaced)")
+    assert "bits per byte" not in said
 
 
 def test_both_of_a_pair_begin_alike_and_read_the_same(quick):

@@ -452,8 +452,8 @@ def test_keys_that_do_not_exist_are_refused_with_the_nearest():
         (["compute.device=meta:x"], "compute.device 'meta:x' cannot be used: Invalid device string: 'meta:x'"),
         (
             ["optim.total_bytes=9", "optim.warm_up_bytes=400_000"],
-            "optim.warm_up_bytes must be less than optim.total_bytes=9, got 400000; "
-            "set both, a tenth of it for instance",
+            "optim.warm_up_bytes must lie in [0, optim.total_bytes=9), got 400000; lower it, or use a share of "
+            "the run: optim.warm_up_bytes=null optim.warm_up=0.05",
         ),
     ],
 )

@@ -193,7 +193,7 @@ def test_rows_of_tables_are_documents(model, folder, tmp_path, capsys):
     rows = ["to be or not to be", "x", "that is the question é"]
     lines = tmp_path / "rows.jsonl"
     lines.write_text("".join(json.dumps({"words": row}) + "\n" for row in rows))
-    assert "argument DATA: column must be one of ['words']" in refused([folder, lines], capsys)
+    assert "argument --column: must be one of ['words']" in refused([folder, lines], capsys)
     figures = told([folder, lines, "--column", "words", "--context", 16], capsys)
     texts = [rows[0].encode(), rows[2].encode()]  # a byte alone cannot be measured
     expected = summarise(read_text(model, texts, context=16, generator=seeded()))

@@ -101,8 +101,8 @@ def test_commands_that_judge_a_model_judge_it_at_a_rate(folder, file, tmp_path, 
 def test_wrong_rates_are_refused(folder, file, command, capsys, tmp_path):
     plain = str(UNet(preset("tiny")).save_pretrained(tmp_path / "plain"))
     for model, rate, message in (
-        (folder, "1.5", "argument --rate: target_rate must lie strictly between 0 and 1, got 1.5"),
-        (plain, "0.3", "argument --rate: target_rate must be left out where the model has one rate"),
+        (folder, "1.5", "argument --rate: must be a number between 0 and 1, got '1.5'"),
+        (plain, "0.3", "argument --rate: needs a model with rate_embedding, got one of a single rate, 0."),
     ):
         with pytest.raises(SystemExit) as ended:
             command.main([*([model, file] if command is evaluate else [TEXT, "--model", model]), "--rate", rate])

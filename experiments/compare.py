@@ -1,4 +1,4 @@
-"""Train several systems with equal FLOPs on one text, and judge them on the same held-out documents.
+"""Train several systems with equal total FLOPs on one text, and judge them on the same held-out documents.
 
     rltok train experiment=compare data.source=books/ compare.systems=[learned,uniform,hnet]
 

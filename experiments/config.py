@@ -247,7 +247,7 @@ class SnapshotConfig:
 
 @dataclass
 class CompareConfig:
-    """Several systems, trained with equal FLOPs (``experiment=compare``)."""
+    """Several systems, trained with equal total FLOPs (``experiment=compare``)."""
 
     systems: list[str] = field(default_factory=list)
     """Words of ``segmenter``, or ``learned-paper``; none is a training of its own."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 
 from rltok_rl.experiments import option_help
@@ -56,6 +57,17 @@ def usage() -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; its options follow its name."""
+    try:
+        status = _run(arguments)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # `rltok train --help | head`
+        # Python flushes standard output at its end, and would complain then.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _run(arguments: list[str] | None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     if given[:1] == ["help"] and len(given) > 1:
         given = [given[1], "--help"]

@@ -108,6 +108,6 @@ def test_ctrl_c_where_nothing_is_saved_ends_in_its_status(monkeypatch):
 def test_help_ends_quietly_when_its_reader_has_left():
     """`rltok train --help | head -1`."""
     command = [sys.executable, "-m", "rltok_rl.experiments.cli", "train", "--help"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    process.stdout.close()
-    assert process.stderr.read() == b"" and process.wait() == 0
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b"" and process.wait() == 0

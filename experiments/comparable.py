@@ -102,6 +102,15 @@ def trials_recorded(run: RunFolder) -> bool:
     return run.summary is None or not tries or "tried_flops" in run.summary
 
 
+def tried_flops(run: RunFolder) -> float | None:
+    """Return the FLOPs of a run's trials: 0 without trials, None if they were not recorded.
+
+    Args:
+        run: finished.
+    """
+    return (run.summary or {}).get("tried_flops", 0.0) if trials_recorded(run) else None
+
+
 def total_flops(figures: dict[str, Any]) -> str:
     """Return total FLOPs as tables show them, with the share that an estimator spent on trials.
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rltok_rl.experiments.bench.harness import machine
-from rltok_rl.experiments.comparable import estimator_of, total_flops
+from rltok_rl.experiments.comparable import estimator_of, total_flops, tried_flops
 from rltok_rl.experiments.comparison import draw_last_texts
 from rltok_rl.experiments.markdown import markdown, with_unit
 from rltok_rl.experiments.paired import paired_over_documents, tied_with_best
@@ -105,7 +105,8 @@ def system_figures(name: str, run: RunFolder) -> dict[str, Any]:
         "rows_per_text": judged.get("rows_per_text", 1),
         "split_by": judged.get("split_by"),
         "predicted": judged["bytes"],
-        **{key: summary.get(key) for key in ("flops", "padded_flops", "tried_flops", "bytes", "peak_memory")},
+        **{key: summary.get(key) for key in ("flops", "padded_flops", "bytes", "peak_memory")},
+        "tried_flops": tried_flops(run),
         "seconds": sum(start["seconds"] for start in run.starts),
         "space_recall": edge.get("covered"),
         "space_precision": edge.get("share"),
@@ -133,6 +134,9 @@ def best(rows: list[dict[str, Any]]) -> set[str]:
         rows: of all systems.
     """
     real = [row for row in rows if not row["oracle"]]
+    spent = [row.get("flops", 0.0) + (row.get("tried_flops") or 0.0) for row in real]
+    if spent and max(spent) > 1.02 * min(spent):
+        return set()  # who spent more may be ahead for that alone
     losses = [row["bits_per_byte"] for row in real]
     first = real[losses.index(min(losses))] if real else None
     tied = tied_with_best(losses, [None if first is None else paired_over_documents(row, first) for row in real])
@@ -209,7 +213,7 @@ def _on_losses(rows: list[dict[str, Any]]) -> list[str]:
         "One document gives no standard error, and nothing is bold."
         if alone
         else f"The standard error is that over {unit}s. Bold: not distinguishable from the best by a paired test "
-        f"(95 %, over {unit}s)."
+        f"(95 %, over {unit}s), if total FLOPs differ by at most 2 %."
     )
     notes = [
         f"Bits per byte are those of the corpus, all bits over all bytes: {first['predicted']:,} held-out bytes in "

@@ -9,7 +9,7 @@ Every folder in the given one is a comparison of the same systems from another s
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
@@ -32,7 +32,7 @@ from rltok_rl.viz.comparison import draw_loss_against_flops
 
 PAGE, TABLE, FIGURE = "compare-seeds.md", "compare-seeds.json", "compare-seeds.png"
 SHARES = (0.1, 0.2, 0.3, 1.0)
-"""Shares of the budget at which the policy's entropy is shown (Figure 13 of the paper)."""
+"""Shares of a run's updates at which the policy's entropy is shown (Figure 13 of the paper)."""
 _REFERENCE = "uniform"
 HEADER = (
     "system",
@@ -61,12 +61,26 @@ class System:
         """Bits per byte by seed."""
         return {seed: row["bits_per_byte"] for seed, row in self.rows.items()}
 
-    @property
-    def mean_nats(self) -> dict[str, Any]:
-        """Counts and nats of each held-out document or group, averaged over seeds."""
-        rows = list(self.rows.values())
+    def mean_nats(self, seeds: Collection[int]) -> dict[str, Any]:
+        """Average the nats of each held-out document or group over seeds.
+
+        Args:
+            seeds: to average over, at least one.
+        """
+        rows = [self.rows[seed] for seed in seeds]
         nats = [fmean(values) for values in zip(*(row["nats"] for row in rows), strict=True)]
         return {"counts": rows[0]["counts"], "nats": nats}
+
+
+def paired_by_unit(one: System, other: System) -> Difference | None:
+    """Return the difference over documents or groups, averaged over the seeds that both systems have.
+
+    Args:
+        one: system.
+        other: that its bits per byte are compared with.
+    """
+    shared = [seed for seed in one.rows if seed in other.rows]
+    return paired_over_documents(one.mean_nats(shared), other.mean_nats(shared)) if shared else None
 
 
 def seed_folders(folder: Path) -> list[Path]:
@@ -100,7 +114,7 @@ def write_seeds_page(folder: Path, *, formats: Sequence[str] = ("png",)) -> Path
 
 
 def _systems(runs: Mapping[tuple[str, str], RunFolder]) -> list[System]:
-    """Systems with the same seeds, the reference last so that what is compared with it comes first."""
+    """Systems with the figures of their seeds, the reference last."""
     by_name: dict[str, dict[int, dict[str, Any]]] = {}
     for (name, _), run in runs.items():
         figures = system_figures(name, run)
@@ -108,7 +122,8 @@ def _systems(runs: Mapping[tuple[str, str], RunFolder]) -> list[System]:
         if figures["seed"] in seeds:
             raise ValueError(f"seed {figures['seed']} of {name!r} must be there once, got it twice, also in {run.path}")
         seeds[figures["seed"]] = figures
-    return [System(name, dict(sorted(rows.items()))) for name, rows in by_name.items()]
+    systems = [System(name, dict(sorted(rows.items()))) for name, rows in by_name.items()]
+    return sorted(systems, key=lambda one: one.name == _REFERENCE)
 
 
 def _content(systems: Sequence[System], runs: Mapping[tuple[str, str], RunFolder]) -> dict[str, Any]:
@@ -136,7 +151,7 @@ def _content(systems: Sequence[System], runs: Mapping[tuple[str, str], RunFolder
 
 
 def _entropy(runs: Mapping[tuple[str, str], RunFolder], row: Mapping[str, Any]) -> list[float] | None:
-    """Policy entropy at the shares of the budget, in nats per decision; None without a learned policy."""
+    """Policy entropy at the shares of the run, in nats per decision; None without a learned policy."""
     run = next(run for (name, _), run in runs.items() if name == row["system"] and run.option("seed") == row["seed"])
     return entropy_at_shares(run)
 
@@ -173,7 +188,7 @@ def seeds_page(content: Mapping[str, Any]) -> str:
         f"{first['predicted']:,} held-out bytes in {first['documents']:,} {unit}s, the same for all systems and seeds; "
         + (f"no {unit} is on both sides of the split." if data["split_by"] else "split by single documents."),
         "Bits per byte: mean ± standard deviation over seeds. Bold: not distinguishable from the best by a paired test "
-        "over seeds (95 %).",
+        "over seeds (95 %), if total FLOPs differ by at most 2 %.",
         f"Differences to {reference.name} are paired, with their 95 % interval (Student's t): by seed (the same order "
         f"of the training text, the same initial weights), and by {unit}, averaged over seeds.",
         f"Total FLOPs include an estimator's trials; they differ by {percent(max(spent) / min(spent) - 1)} at most.",
@@ -220,6 +235,8 @@ def seeds_table(content: Mapping[str, Any]) -> str:
     real = [None if next(iter(one.rows.values()))["oracle"] else mean for one, mean in zip(systems, means, strict=True)]
     best = min((n for n, mean in enumerate(real) if mean is not None), key=lambda n: means[n])
     bold = tied_with_best(real, [paired_over_seeds(one.losses, systems[best].losses) for one in systems])
+    spent = [row["flops"] + (row["tried_flops"] or 0.0) for one in systems for row in one.rows.values()]
+    bold = bold if max(spent) <= 1.02 * min(spent) else set()  # who spent more may be ahead for that alone
     body = []
     for number, (one, mean) in enumerate(zip(systems, means, strict=True)):
         rows = list(one.rows.values())
@@ -237,7 +254,7 @@ def seeds_table(content: Mapping[str, Any]) -> str:
                     if one is reference
                     else [
                         interval(paired_over_seeds(one.losses, reference.losses)),
-                        interval(paired_over_documents(one.mean_nats, reference.mean_nats)),
+                        interval(paired_by_unit(one, reference)),
                     ]
                 ),
                 f"{fmean(row['rate'] for row in rows):.3f} ({'none' if target is None else f'{target:g}'})",
@@ -281,11 +298,11 @@ def _pairs(systems: Sequence[System], reference: System, unit: str) -> list[str]
     for number, one in enumerate(others):
         for other in others[number + 1 :]:
             by_seed = paired_over_seeds(one.losses, other.losses)
-            by_unit = paired_over_documents(one.mean_nats, other.mean_nats)
+            by_unit = paired_by_unit(one, other)
             verdict = "can be told apart" if by_seed is not None and by_seed.significant else "cannot be told apart"
             lines.append(
                 f"- {one.name} minus {other.name}: {interval(by_seed)} over seeds, {interval(by_unit)} over {unit}s; "
-                f"with {len(one.rows)} seeds they {verdict}."
+                f"over seeds they {verdict}."
             )
     return ["\n".join(lines)] if lines else []
 

@@ -109,7 +109,7 @@ def _figures(
 ) -> list[str]:
     """Draw what there are figures for, and show them."""
     trained = {name: (run.history, run.held_out) for name, run in runs.items() if run.history}
-    spent = {name: found for name, found in trained.items() if "total_flops" in found[0]}
+    spent = {name: found for name, found in trained.items() if "flops" in found[0]}
     targets = {name: run.target_rate for name, run in runs.items()}
     parts = []
     for suffix in formats:

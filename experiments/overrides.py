@@ -150,7 +150,7 @@ def convert_values(overrides: Sequence[Override], kinds: Mapping[str, Any]) -> d
             _check(one, kind, value)
         if values != [*one.values] or any(type(a) is not type(b) for a, b in zip(values, one.values, strict=True)):
             start = one.argument.partition("=")[0]
-            replaced[one.argument] = f"{start}={','.join(str(value) for value in values)}"
+            replaced[one.argument] = f"{start}={','.join('null' if value is None else str(value) for value in values)}"
     return replaced
 
 

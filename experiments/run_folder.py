@@ -126,7 +126,9 @@ def read_run(path: Path) -> RunFolder:
 def _add_total_flops(
     history: dict[str, list[float]], looks: list[dict[str, Any]], summary: dict[str, Any] | None
 ) -> None:
-    """Add ``total_flops`` where a run did not record it: trials grow with the FLOPs of the updates."""
+    """Add ``total_flops`` where a run recorded trials in its summary alone: they grow with the FLOPs of the updates."""
+    if summary is not None and summary.get("tried_flops") is None:
+        return
     tried, flops = ((summary or {}).get(name) or 0.0 for name in ("tried_flops", "flops"))
     scale = 1.0 + (tried / flops if flops else 0.0)
     if "flops" in history and "total_flops" not in history:

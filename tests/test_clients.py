@@ -154,7 +154,7 @@ def test_ppo_runs_from_the_command_line(tmp_path, capsys, model):
     ppo = importlib.import_module("cleanrl_ppo")
     model.save_pretrained(tmp_path / "model")
     given = ["--model", tmp_path / "model", "--out", tmp_path / "run", "--num-envs", 4, "--episode-steps", 8]
-    given += ["--num-steps", 8, "--total-steps", 64, "--no-anneal-lr", "--price", 0.5, "--hidden", 8]
+    given += ["--num-steps", 8, "--total-steps", 64, "--no-anneal-lr", "--price", 8.0, "--hidden", 8]
     ppo.main([str(one) for one in given])
     with (tmp_path / "run" / "progress.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))

@@ -138,5 +138,8 @@ def test_no_page_with_code_is_left_out():
 def test_results_in_the_readme_are_a_table_of_commands():
     results = (ROOT / "README.md").read_text().split("## Results")[1].split("##")[0]
     head, _, *rows = re.findall(r"^\|.*\|$", results, flags=re.M)
-    assert head == "| what | came out | command |" and len(rows) >= 6
+    assert (
+        head == "| what | method, seeds | total FLOPs | result, and what its error is over | command |"
+        and len(rows) >= 6
+    )
     assert all(re.search(r"\| `[^|]*`[^|]*\|$", row) for row in rows)

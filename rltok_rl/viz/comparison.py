@@ -8,7 +8,7 @@ from typing import Any
 
 from rltok_rl.viz.look import PALE, fit, plain_figures, plain_numbers, save_figure, smooth
 from rltok_rl.viz.seeds import MeanLine, dot_seeds, draw_seeds, mean_line, seed_groups, widths
-from rltok_rl.viz.series import History, held_out_points, known, label_ends, look_of, spent
+from rltok_rl.viz.series import History, held_out_points, known, label_ends, look_of, spent, spent_label
 
 Runs = Mapping[str, tuple[History, History]]
 Groups = Mapping[str, Sequence[str]]
@@ -139,7 +139,7 @@ def draw_loss_against_flops(runs: Runs, path: Path, *, groups: Groups | None = N
             end.set_ylim(min(shown) - 0.06 * spread, max(shown) + 0.06 * spread)
         for axes in (whole, end):
             large_numbers(axes.xaxis)
-            axes.set_xlabel("total FLOPs, trials included")
+            axes.set_xlabel(spent_label([history for history, _ in drawn.values()]))
         label_ends(end, [(*one, look.colour) for one, look in zip(named, looks, strict=True)])
         return save_figure(figure, path)
 

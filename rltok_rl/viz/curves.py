@@ -8,7 +8,7 @@ from typing import Any
 
 from rltok_rl.viz.comparison import large_numbers
 from rltok_rl.viz.look import ALERT, INK, OURS, PALE, dots, fit, line, plain_figures, plain_numbers, save_figure
-from rltok_rl.viz.series import History, held_out_points, known, label_ends, spent
+from rltok_rl.viz.series import History, held_out_points, known, label_ends, spent, spent_label
 
 # Title, lines, what was held out, kind of axis.
 _PANELS: tuple[tuple[str, tuple[str, ...], str | None, str], ...] = (
@@ -100,7 +100,7 @@ def draw_loss_flops(history: History, path: Path, *, held_out: History | None = 
                 ink, name = (INK, "held out") if key == "bits_per_byte" else (PALE, "early exit, held out")
                 axes.plot(x, y, "o-", color=ink, lw=0.7, ms=3, mfc="white", mew=1, label=name, zorder=3)
                 ends.append((x[-1], y[-1], f"{name}  {y[-1]:.3f}", ink))
-        axes.set(xlabel="total FLOPs, trials included", xscale="log", yscale="log")
+        axes.set(xlabel=spent_label([history]), xscale="log", yscale="log")
         axes.set_title("bits per byte")
         large_numbers(axes.xaxis)
         plain_numbers(axes.yaxis)

@@ -61,6 +61,16 @@ def spent(history: History) -> str:
     return "total_flops" if "total_flops" in history else "flops"
 
 
+def spent_label(histories: Sequence[History]) -> str:
+    """Return the label of an axis of FLOPs.
+
+    Args:
+        histories: of the runs that are drawn.
+    """
+    recorded = all(spent(history) == "total_flops" for history in histories)
+    return "total FLOPs, trials included" if recorded else "FLOPs of forward and backward passes"
+
+
 def held_out_points(
     held_out: History, against: str, key: str = "held_out_bits_per_byte", *, scale: float = 1.0
 ) -> tuple[list[float], list[float]]:

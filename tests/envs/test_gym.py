@@ -207,11 +207,11 @@ def test_bits_are_counted():
 
 @pytest.mark.parametrize("batched", [False, True])
 def test_stable_baselines_learns(batched):
-    """That boundaries are dear: a nat each, where an untrained model gains nothing from them."""
+    """That boundaries are dear: each costs more nats than it can gain."""
     from rltok_rl.envs import SB3VecEnv
     from stable_baselines3 import PPO
 
-    dear = {"num_steps": 32, "price": 1.0}
+    dear = {"num_steps": 32, "price": 8.0}
     env = SB3VecEnv(8, **dear) if batched else gymnasium.make(ID, **dear)
     steps = 64 if batched else 256
     agent = PPO("MultiInputPolicy", env, n_steps=steps, batch_size=128, n_epochs=4, learning_rate=3e-3, seed=0)

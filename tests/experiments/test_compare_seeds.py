@@ -44,6 +44,8 @@ def folder(tmp_path) -> Path:
             evaluation = json.loads((run / "evaluation.json").read_text())
             nats = [n + move * math.log(2) * c for n, c in zip(base["nats"], base["counts"], strict=True)]
             loss = base["bits_per_byte"] + move
+            summary = json.loads((run / "summary.json").read_text())
+            (run / "summary.json").write_text(json.dumps({**summary, "tried_flops": 0.0}))
             (run / "evaluation.json").write_text(json.dumps({**evaluation, "nats": nats, "bits_per_byte": loss}))
     return tmp_path / "three"
 
@@ -63,8 +65,24 @@ def test_means_and_paired_differences_are_those_of_the_seeds(folder):
     assert learned[6] == "-0.050 [-0.050, -0.050]"  # every document was moved by the same amount
     assert cells(page, "spacebyte")[3].startswith("**") and not cells(page, "uniform")[3].startswith("**")
     assert "learned minus spacebyte: -0.002" in page and "they cannot be told apart" in page
-    assert learned[2] == "14.8 TFLOPs (29 % trials)"  # trials are part of the total
+    assert learned[2] == "10.5 TFLOPs"
     assert (folder / "compare-seeds.png").stat().st_size > 9000
+
+
+def test_nothing_is_bold_at_unequal_budgets(folder):
+    for seed in range(3):
+        path = folder / str(seed) / "learned" / "summary.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "tried_flops": 4.3e12}))
+    page = write_seeds_page(folder).read_text()
+    assert cells(page, "learned")[2] == "14.8 TFLOPs (29 % trials)"  # trials are part of the total
+    assert not any(cells(page, system)[3].startswith("**") for system in MOVED)
+
+
+def test_systems_of_fewer_seeds_are_paired_by_those_they_share(folder):
+    shutil.rmtree(folder / "1" / "spacebyte")
+    shutil.rmtree(folder / "2" / "spacebyte")
+    page = write_seeds_page(folder).read_text()
+    assert cells(page, "spacebyte")[5:7] == ["-0.045", "-0.045 [-0.045, -0.045]"]  # of seed 0 alone
 
 
 def test_the_page_is_made_again_from_its_json_alone(folder):

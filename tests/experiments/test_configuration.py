@@ -345,6 +345,7 @@ def test_no_file_has_options_that_are_ignored(file):
         "data/books",
         "experiment/books",
         "experiment/compare",
+        "experiment/compare-seeds",
         "experiment/own-text",
         "experiment/pocket",
         "experiment/pocket_on",

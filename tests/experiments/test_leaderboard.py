@@ -72,7 +72,7 @@ def test_rows_share_text_and_budget(tmp_path):
     headings = [line.removeprefix("## ") for line in found.splitlines() if line.startswith("## ")]
     assert sorted(headings) == [
         "`books`, 10.5 TFLOPs",
-        "`books`, 10.5 TFLOPs",
+        "`books`, 10.5 TFLOPs, learned with trials on top",
         "`books`, 12.0 MB of training text",
         "`books`, 20.0 TFLOPs",
         "`poems`, 10.5 TFLOPs",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from dataclasses import dataclass
@@ -120,6 +121,10 @@ def _cached(data: DataConfig) -> CachedSource:
             sha256=sha256,
             **data.options,
         )
+    except (ValueError, TypeError):
+        with contextlib.suppress(OSError):
+            folder.parent.rmdir()  # made for a cache that was refused
+        raise
     except OSError as error:
         if isinstance(error, FileExistsError) and error.errno is None:  # another cache, or something else
             raise FileExistsError(f"data.cache cannot be used for data.source={data.source!r}: {error}") from None

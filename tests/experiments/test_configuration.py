@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from rltok_rl.experiments.build import BASELINES, make_advantages, make_trainer
 from rltok_rl.experiments.checks import check_options, check_policy
 from rltok_rl.experiments.config import GROUPS
 from rltok_rl.experiments.names import CONF, check_folder, check_overrides, choices
+from rltok_rl.experiments.texts import read_texts
 
 from rltok_rl.data import DocumentSource, OrderedSource, local_prose
 from rltok_rl.functional.baselines import WORDS
@@ -541,3 +543,16 @@ def test_commands_on_pages_can_be_typed(page):
             configured(*given)
         except MissingMandatoryValue as missing:
             raise AssertionError(f"{page}: `rltok train {command}` lacks {missing.full_key}") from None
+
+
+def test_tables_without_a_book_are_split_by_document_or_refused_without_a_trace(tmp_path, monkeypatch):
+    """`experiment=own-text` takes any table; `data=books` names the column that it misses."""
+    monkeypatch.chdir(tmp_path)
+    rows = "".join('{"text": "' + f"document {number} " * 600 + '"}\n' for number in range(40))
+    Path("mine.jsonl").write_text(rows)
+    assert configured("experiment=own-text", "data.source=mine.jsonl").data.split_by is None
+    with pytest.raises(ValueError, match=r"split_by must be one of \['text'\] .*, or null .*, got 'book'"):
+        read_texts(configured("experiment=books", "data.source=mine.jsonl").data)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.jsonl"]
+    read = read_texts(configured("experiment=books", "data.source=mine.jsonl", "data.split_by=null").data)
+    assert read.held_out_groups is None and "40 documents" in read.described

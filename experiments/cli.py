@@ -83,11 +83,19 @@ def _run(arguments: list[str] | None) -> int:
         print(f"rltok: {name!r} is not a command{meant}", file=sys.stderr)
         return 2
     if name == "info":
-        print(info())
+        print("usage: rltok info\n\nPrint versions and devices." if {"-h", "--help"} & {*rest} else info())
         return 0
     if asks_for_help(name, rest):
         print(option_help.PAGES[name]())
         return 0
+    if name == "train":
+        from rltok_rl.experiments.names import check_overrides
+
+        try:
+            check_overrides(rest)
+        except ValueError as error:
+            print(f"rltok train: {error}", file=sys.stderr)
+            return 1
     if name in PARSERS:
         PARSERS[name]().parse_args(rest)  # help, or what is wrong with the options, before anything is imported
     try:

@@ -1,4 +1,7 @@
-"""Reject unknown command-line options and suggest the closest name; check the folder of a run."""
+"""Reject unknown command-line options and suggest the closest name; check the folder of a run.
+
+Nothing here imports torch before an option of the model's sizes is read, so that mistyped options are answered at once.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,9 @@ from rltok_rl.experiments.overrides import Override, convert_values, parse_overr
 from rltok_rl.experiments.schema import CONF, choices
 
 from rltok_rl.functional.imports import did_you_mean
-from rltok_rl.models import UNetConfig
-from rltok_rl.training.files import CLAIM
+
+CLAIM = ".lock"
+"""File that a claimed folder holds, ``rltok_rl.training.files.CLAIM``; tests compare them."""
 
 __all__ = ["CONF", "allow_new", "check_folder", "check_out", "check_overrides", "choices", "leave_nothing"]
 __all__ += ["missing_folders", "nearest", "option_names", "typed"]
@@ -54,8 +58,8 @@ def check_overrides(arguments: Sequence[str], schema: Any = TrainConfig) -> list
     """
     known = option_names(schema)
     groups = [*GROUPS, "experiment"] if schema is TrainConfig else []
-    sizes = get_type_hints(UNetConfig)
     overrides = parse_overrides(arguments, [*known, *groups])
+    sizes = _model_sizes() if any(one.name.startswith("model.overrides.") for one in overrides) else {}
     for one in overrides:
         if one.name in groups:
             _check_choice(one)
@@ -68,6 +72,12 @@ def check_overrides(arguments: Sequence[str], schema: Any = TrainConfig) -> list
     plain = {f"model.overrides.{name}": kind for name, kind in sizes.items() if kind in (int, float, bool)}
     replaced = convert_values(overrides, {**known, **plain})
     return [replaced.get(argument, argument) for argument in arguments]
+
+
+def _model_sizes() -> dict[str, type]:
+    from rltok_rl.models import UNetConfig  # needs torch
+
+    return get_type_hints(UNetConfig)
 
 
 def _check_choice(override: Override) -> None:

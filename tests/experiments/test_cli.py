@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from rltok_rl.experiments import option_help, parsers, schema
+from rltok_rl.experiments import names, option_help, parsers, schema
 from rltok_rl.experiments.cli import COMMANDS, main
 from rltok_rl.experiments.config import TrainConfig
 from rltok_rl.experiments.names import choices, option_names
@@ -16,24 +16,28 @@ from rltok_rl.experiments.texts import BUILT_IN
 from rltok_rl.evaluation import detail, tasks
 from rltok_rl.functional.rewards import REWARDS
 from rltok_rl.models.pretrained import PACKAGED
+from rltok_rl.training import files
 from rltok_rl.version import __version__
 from rltok_rl.viz.look import FORMATS
 
 QUICK = [["--help"], ["--version"], ["trian"], ["segment", "--nosuch"], ["generate", "a", "--temperature", "-1"]]
-QUICK += [[name, "--help"] for name in COMMANDS]
+QUICK += [[name, "--help"] for name in (*COMMANDS, "info")]
+MISTYPED = [["train", "optim.total_byte=3"], ["train", "model=tinny"], ["train", "estimator.gamma=abc"]]
 
 
 def test_help_versions_and_mistakes_import_no_torch():
     """One process answers them in turn; after each it has imported nothing heavy."""
     code = "import contextlib, sys\nfrom rltok_rl.experiments.cli import main\n"
-    code += f"for given in {QUICK!r}:\n"
+    code += f"for given in {QUICK + MISTYPED!r}:\n"
     code += "    with contextlib.suppress(SystemExit):\n        main(given)\n"
-    code += "    heavy = {'torch', 'gymnasium', 'hydra', 'omegaconf', 'numpy'} & set(sys.modules)\n"
+    code += "    heavy = {'torch', 'gymnasium', 'numpy'} & set(sys.modules)\n"
+    code += f"    heavy |= set() if given in {MISTYPED!r} else {{'hydra', 'omegaconf'}} & set(sys.modules)\n"
     code += "    assert not heavy, (given, heavy)\n"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-1000:]
     assert "did you mean 'train'?" in done.stderr and "unrecognized arguments: --nosuch" in done.stderr
     assert f"rltok {__version__}\n" in done.stdout
+    assert "did you mean 'optim.total_bytes'?" in done.stderr and "must be a float, got 'abc'" in done.stderr
     assert all(f"usage: rltok {name}" in done.stdout for name in COMMANDS)
 
 
@@ -111,3 +115,8 @@ def test_help_ends_quietly_when_its_reader_has_left():
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()
         assert process.stderr.read() == b"" and process.wait() == 0
+
+
+def test_names_know_the_file_of_a_claim():
+    """Spelt twice, because reading it from the library imports torch."""
+    assert names.CLAIM == files.CLAIM

@@ -1,7 +1,7 @@
 """A fixed text for tests: every Python version ships other documentation and other sources.
 
 Importing this module replaces what ``local_prose`` and ``local_code`` read: ``text/prose.txt`` is the beginning of
-Pride and Prejudice (public domain), ``text/code`` an old state of some of this library's functions. Python processes
+Pride and Prejudice (public domain), ``text/code`` a source file with more of it. Python processes
 that are started from here find the prose as well, through ``PYTHONPATH``.
 """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rltok_rl.experiments.markdown import with_unit
@@ -111,6 +111,29 @@ def tried_flops(run: RunFolder) -> float | None:
     return (run.summary or {}).get("tried_flops", 0.0) if trials_recorded(run) else None
 
 
+def spent_flops(figures: dict[str, Any]) -> float:
+    """Return total FLOPs, trials included if they were recorded.
+
+    Args:
+        figures: ``flops`` and ``tried_flops``.
+    """
+    return figures["flops"] + (figures["tried_flops"] or 0.0)
+
+
+def equal_budgets(spent: Iterable[float]) -> bool:
+    """Whether total FLOPs differ by at most 2 %: who spent more may be ahead for that alone, and is never bold.
+
+    Args:
+        spent: total FLOPs, at least one.
+
+    Example:
+        >>> equal_budgets([10.5e12, 10.6e12]), equal_budgets([10.5e12, 14.8e12])
+        (True, False)
+    """
+    values = list(spent)
+    return max(values) <= 1.02 * min(values)
+
+
 def total_flops(figures: dict[str, Any]) -> str:
     """Return total FLOPs as tables show them, with the share that an estimator spent on trials.
 
@@ -122,7 +145,8 @@ def total_flops(figures: dict[str, Any]) -> str:
         ('14.0 TFLOPs (29 % trials)', '10.0 TFLOPs')
     """
     tried = figures["tried_flops"]
-    shown = with_unit(figures["flops"] + (tried or 0.0), "FLOPs")
+    spent = spent_flops(figures)
+    shown = with_unit(spent, "FLOPs")
     if tried is None:
         return f"{shown} + trials not recorded"
-    return f"{shown} ({tried / (figures['flops'] + tried):.0%} trials)".replace("%", " %") if tried else shown
+    return f"{shown} ({tried / spent:.0%} trials)".replace("%", " %") if tried else shown

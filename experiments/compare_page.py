@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rltok_rl.experiments.bench.harness import machine
-from rltok_rl.experiments.comparable import estimator_of, total_flops, tried_flops
+from rltok_rl.experiments.comparable import equal_budgets, estimator_of, spent_flops, total_flops, tried_flops
 from rltok_rl.experiments.comparison import draw_last_texts
 from rltok_rl.experiments.markdown import markdown, with_unit
 from rltok_rl.experiments.paired import paired_over_documents, tied_with_best
@@ -134,12 +134,11 @@ def best(rows: list[dict[str, Any]]) -> set[str]:
         rows: of all systems.
     """
     real = [row for row in rows if not row["oracle"]]
-    spent = [row.get("flops", 0.0) + (row.get("tried_flops") or 0.0) for row in real]
-    if spent and max(spent) > 1.02 * min(spent):
-        return set()  # who spent more may be ahead for that alone
+    if not real or not equal_budgets(map(spent_flops, real)):
+        return set()
     losses = [row["bits_per_byte"] for row in real]
-    first = real[losses.index(min(losses))] if real else None
-    tied = tied_with_best(losses, [None if first is None else paired_over_documents(row, first) for row in real])
+    first = real[losses.index(min(losses))]
+    tied = tied_with_best(losses, [paired_over_documents(row, first) for row in real])
     return {real[number]["system"] for number in tied}
 
 
@@ -193,14 +192,13 @@ def page(rows: list[dict[str, Any]], done: dict[str, RunFolder], folder: Path, c
 
 def _title(rows: list[dict[str, Any]]) -> str:
     """The heading, which says whose trials come on top of equal budgets."""
-    spent = {row["system"]: row["flops"] + (row["tried_flops"] or 0.0) for row in rows}
-    least = min(spent.values())
+    least = min(map(spent_flops, rows))
     over = [
         f"{row['system']} with {with_unit(row['tried_flops'], 'FLOPs')} of trials on top ({row['estimator']})"
         for row in rows
-        if row["tried_flops"] and spent[row["system"]] > 1.02 * least
+        if row["tried_flops"] and not equal_budgets((least, spent_flops(row)))
     ]
-    equal = "in total" if max(spent.values()) <= 1.02 * least else "of training"
+    equal = "in total" if equal_budgets(map(spent_flops, rows)) else "of training"
     return f"Systems at {with_unit(least, 'FLOPs')} {equal}{''.join(f', {one}' for one in over)}"
 
 

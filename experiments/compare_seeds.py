@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from rltok_rl.experiments.comparable import total_flops
+from rltok_rl.experiments.comparable import equal_budgets, spent_flops, total_flops
 from rltok_rl.experiments.compare_page import is_comparison, judged_systems, system_figures
 from rltok_rl.experiments.markdown import markdown, with_unit
 from rltok_rl.experiments.paired import (
@@ -181,7 +181,7 @@ def seeds_page(content: Mapping[str, Any]) -> str:
     rows = [row for one in systems for row in one.rows.values()]
     reference, unit = _reference(systems), content["data"]["split_by"] or "document"
     first = rows[0]
-    spent = [row["flops"] + (row["tried_flops"] or 0.0) for row in rows]
+    spent = [spent_flops(row) for row in rows]
     data = content["data"]
     options = ", ".join(f"{name} {value}" for name, value in content["model"].items() if name != "preset")
     notes = [
@@ -235,8 +235,8 @@ def seeds_table(content: Mapping[str, Any]) -> str:
     real = [None if next(iter(one.rows.values()))["oracle"] else mean for one, mean in zip(systems, means, strict=True)]
     best = min((n for n, mean in enumerate(real) if mean is not None), key=lambda n: means[n])
     bold = tied_with_best(real, [paired_over_seeds(one.losses, systems[best].losses) for one in systems])
-    spent = [row["flops"] + (row["tried_flops"] or 0.0) for one in systems for row in one.rows.values()]
-    bold = bold if max(spent) <= 1.02 * min(spent) else set()  # who spent more may be ahead for that alone
+    if not equal_budgets(spent_flops(row) for one in systems for row in one.rows.values()):
+        bold = set()
     body = []
     for number, (one, mean) in enumerate(zip(systems, means, strict=True)):
         rows = list(one.rows.values())

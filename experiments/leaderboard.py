@@ -17,7 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from rltok_rl.experiments import parsers
-from rltok_rl.experiments.comparable import estimator_of, looks_ahead, same_text, total_flops, tried_flops
+from rltok_rl.experiments.comparable import (
+    equal_budgets,
+    estimator_of,
+    looks_ahead,
+    same_text,
+    spent_flops,
+    total_flops,
+    tried_flops,
+)
 from rltok_rl.experiments.compare_page import EVALUATION, system_figures
 from rltok_rl.experiments.compare_seeds import PAGE, TABLE, seeds_table
 from rltok_rl.experiments.comparison_table import with_error
@@ -141,8 +149,7 @@ def _group(runs: Sequence[RunFolder], beside: Path) -> str:
     strong = tied_with_best(
         [one["bits_per_byte"] for one in real], [paired_over_documents(one, real[0]) for one in real]
     )
-    spent = [_spent(run) for _, run in rows]
-    equal = max(spent) <= 1.02 * min(spent)
+    equal = equal_budgets(spent_flops(figures) for figures, _ in rows)
     bold = [id(real[n]) for n in strong] if equal else []
     body = [_line(figures, run, real[0] if real else figures, id(figures) in bold, beside) for figures, run in rows]
     first, run = rows[0]

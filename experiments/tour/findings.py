@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
 from rltok_rl.experiments.build import make_actor, make_model
 from rltok_rl.experiments.comparable import estimator_of
 from rltok_rl.experiments.config import TrainConfig
+from rltok_rl.experiments.given_texts import complete_config
 from rltok_rl.experiments.paired import paired_over_documents
 from rltok_rl.experiments.run_folder import read_run
 from rltok_rl.experiments.segmenting import actor_segmenter
@@ -41,11 +41,7 @@ def read_config(folder: Path) -> TrainConfig:
     Args:
         folder: of the run.
     """
-    made = OmegaConf.to_object(
-        OmegaConf.merge(OmegaConf.structured(TrainConfig), read_config_file(folder / "config.yaml"))
-    )
-    assert isinstance(made, TrainConfig)
-    return made
+    return complete_config(read_config_file(folder / "config.yaml"))
 
 
 def read_model(folder: Path) -> UNet:

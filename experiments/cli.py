@@ -89,10 +89,12 @@ def _run(arguments: list[str] | None) -> int:
         print(option_help.PAGES[name]())
         return 0
     if name == "train":
-        from rltok_rl.experiments.names import check_overrides
+        from rltok_rl.experiments.names import check_overrides, option_names
+        from rltok_rl.experiments.overrides import check_sweeps
 
         try:
             check_overrides(rest)
+            check_sweeps(rest, option_names())
         except ValueError as error:
             print(f"rltok train: {error}", file=sys.stderr)
             return 1

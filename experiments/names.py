@@ -13,6 +13,9 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import OmegaConf
 from rltok_rl.experiments.config import GROUPS, TrainConfig
 from rltok_rl.experiments.overrides import Override, convert_values, parse_overrides
 from rltok_rl.experiments.schema import CONF, choices
@@ -22,8 +25,8 @@ from rltok_rl.functional.imports import did_you_mean
 CLAIM = ".lock"
 """File that a claimed folder holds, ``rltok_rl.training.files.CLAIM``; tests compare them."""
 
-__all__ = ["CONF", "allow_new", "check_folder", "check_out", "check_overrides", "choices", "leave_nothing"]
-__all__ += ["missing_folders", "nearest", "option_names", "typed"]
+__all__ = ["CONF", "allow_new", "check_folder", "check_out", "check_overrides", "check_sweep_folder", "choices"]
+__all__ += ["leave_no_sweep", "leave_nothing", "missing_folders", "nearest", "option_names", "typed"]
 
 
 def option_names(schema: Any = TrainConfig, prefix: str = "") -> dict[str, type]:
@@ -178,6 +181,35 @@ def leave_nothing(folders: Sequence[Path]) -> None:
             if [path.name for path in folder.iterdir()] == [CLAIM]:
                 (folder / CLAIM).unlink()
             folder.rmdir()
+
+
+def check_sweep_folder(config: Any, arguments: Sequence[str]) -> None:
+    """Refuse a sweep whose runs would all write to one folder: the second would be refused after the first.
+
+    Args:
+        config: as Hydra composed it for one run of the sweep, not resolved.
+        arguments: of the command line.
+    """
+    hydra = HydraConfig.get()
+    swept = [one.name for one in parse_overrides(arguments) if one.sweep]
+    composed: Any = OmegaConf.to_container(config, resolve=False)
+    out = composed["out"]
+    if hydra.mode != RunMode.MULTIRUN or "out" in swept or "${" in out or not (swept or hydra.sweeper.get("params")):
+        return
+    values = [f"${{{name}}}" if name in option_names() else f"${{hydra:runtime.choices.{name}}}" for name in swept]
+    wanted = "-".join(values) or "${hydra:job.num}"
+    raise ValueError(f"out must be another folder for each run of --multirun, got {out}; write 'out={out}-{wanted}'")
+
+
+def leave_no_sweep() -> None:
+    """Remove what Hydra has written for a sweep whose first run is refused."""
+    hydra = HydraConfig.get() if HydraConfig.initialized() else None
+    if hydra is None or hydra.mode != RunMode.MULTIRUN or hydra.job.num != 0:
+        return
+    sweep = Path(hydra.sweep.dir)
+    parents = [] if sweep.is_absolute() else list(sweep.parents)[:-1]
+    (sweep / "multirun.yaml").unlink(missing_ok=True)
+    leave_nothing([sweep / hydra.sweep.subdir, sweep, *parents])
 
 
 def _free(known: dict[str, type]) -> list[str]:

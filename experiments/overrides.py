@@ -16,11 +16,18 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-_TAKES_VALUE = frozenset(
-    ("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd")
-    + ("--info", "-i", "--experimental-rerun")
+from rltok_rl.functional.imports import did_you_mean
+
+TAKES_VALUE = (
+    *("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd"),
+    *("--info", "-i", "--experimental-rerun"),
 )
 """Flags of Hydra that are followed by a word of their own."""
+STANDS_ALONE = (
+    *("--help", "-h", "--hydra-help", "--version", "--resolve", "--run", "-r", "--multirun", "-m"),
+    *("--shell-completion", "-sc"),
+)
+"""Flags of Hydra without one; a test compares both with Hydra's parser."""
 _KINDS = {int: "an int", float: "a float", bool: "true or false", str: "a string"}
 _NOISE = ("Set the environment variable", "full_key:", "object_type=", "reference_type=", "See https://")
 
@@ -53,7 +60,7 @@ def parse_overrides(arguments: Sequence[str], names: Sequence[str] = ()) -> list
 
     Args:
         arguments: of the command line; flags of Hydra and overrides of its own configuration are left out.
-        names: options and groups, to suggest one where ``=`` is missing.
+        names: options and groups, to suggest one where ``=`` is missing or dashes are too many.
 
     Example:
         >>> [(one.name, one.values) for one in parse_overrides(["out='my run'", "model=tiny,toy", "--multirun"])]
@@ -65,7 +72,9 @@ def parse_overrides(arguments: Sequence[str], names: Sequence[str] = ()) -> list
     parser, found = OverridesParser.create(), []
     for before, argument in zip(["", *arguments], arguments, strict=False):
         bare = argument.lstrip("+~")
-        if argument.startswith("-") or before in _TAKES_VALUE or bare.startswith(("hydra.", "hydra/")):
+        if argument.startswith("-") and before not in TAKES_VALUE:
+            _check_flag(argument, names)
+        if argument.startswith("-") or before in TAKES_VALUE or bare.startswith(("hydra.", "hydra/")):
             continue
         if "=" not in argument and not argument.startswith("~"):
             wanted = f"; write {bare}=VALUE" if bare in names else ""
@@ -82,6 +91,24 @@ def parse_overrides(arguments: Sequence[str], names: Sequence[str] = ()) -> list
             values = ()
         found.append(Override(argument, parsed.key_or_group, values, parsed.is_sweep_override()))
     return found
+
+
+def _check_flag(argument: str, names: Sequence[str]) -> None:
+    """Refuse what is no flag of Hydra, which takes long ones shortened and values of short ones attached."""
+    flags, typed = (*TAKES_VALUE, *STANDS_ALONE), argument.partition("=")[0]
+    if argument.startswith("--"):
+        known = len(typed) > 2 and any(flag.startswith(typed) for flag in flags)
+    else:
+        known = typed.startswith(tuple(flag for flag in flags if not flag.startswith("--")))
+    if known:
+        return
+    name = typed.lstrip("-").replace("-", "_")
+    ends = [one for one in names if one.rpartition(".")[2] == name]
+    if ends:
+        full = name if name in ends else ends[0]
+        value = argument.partition("=")[2] or "VALUE"
+        raise ValueError(f"options must be written name=value, got {argument!r}; write {full}={value}")
+    raise ValueError(f"there is no flag {typed!r}{did_you_mean(typed, flags) or '; --help lists options'}")
 
 
 def _plain(value: Any) -> Any:
@@ -102,24 +129,28 @@ def _unreadable(argument: str, said: str) -> str:
     return f'{name} must be quoted if it has special characters, got {value!r}; write "{name}={quoted}"'
 
 
-def check_sweeps(arguments: Sequence[str]) -> None:
+def check_sweeps(arguments: Sequence[str], kinds: Mapping[str, Any]) -> None:
     """Refuse several values for one option without ``--multirun``.
 
     Args:
         arguments: of the command line.
+        kinds: types by option.
 
     Example:
-        >>> check_sweeps(["seed=1,2"])  # doctest: +ELLIPSIS
+        >>> check_sweeps(["seed=1,2"], {"seed": int})
         Traceback (most recent call last):
-        ValueError: seed must be one value without --multirun, got 1,2; ...
+        ValueError: seed must be one value without --multirun, got 1,2; add --multirun for a run each
     """
     if any(one in ("-m", "--multirun") or one.startswith("hydra.mode=") for one in arguments):
         return
     for one in parse_overrides(arguments):
         if one.sweep:
+            kind = str(kinds.get(one.name))
+            other = f", or write {one.name}=[{one.text}] for a list" if kind.startswith("list[") else ""
+            if "str" in kind and not other:
+                other = f", or write \"{one.name}='{one.text}'\" for one text with commas"
             raise ValueError(
-                f"{one.name} must be one value without --multirun, got {one.text}; add it for a run each, or write "
-                f"{one.name}=[{one.text}] for a list, {one.name}='{one.text}' for text"
+                f"{one.name} must be one value without --multirun, got {one.text}; add --multirun for a run each{other}"
             )
 
 

@@ -34,6 +34,8 @@ from rltok_rl.experiments.names import (
     allow_new,
     check_folder,
     check_overrides,
+    check_sweep_folder,
+    leave_no_sweep,
     leave_nothing,
     missing_folders,
     option_names,
@@ -141,6 +143,10 @@ def configured(config: Any) -> None:
     missing = OmegaConf.missing_keys(config)
     if missing:
         _end(f"{min(missing)} must be given")
+    try:
+        check_sweep_folder(config, sys.argv[1:])
+    except ValueError as error:
+        _end(str(error))
     made = OmegaConf.to_object(config)
     assert isinstance(made, TrainConfig)
     with contextlib.redirect_stderr(sys.__stderr__):
@@ -176,6 +182,8 @@ def _run_or_refuse(config: TrainConfig, command: str, processes: Processes) -> N
         nameless = isinstance(error, OSError) and error.errno is not None and error.filename is None
         if processes.main:
             leave_nothing(absent)
+            if not isinstance(error, TrainingFailed):
+                leave_no_sweep()
         message = option_words(str(error), option_names())
         raise Refused(f"rltok train: {message}{f', writing to {config.out}' if nameless else ''}") from None
     if "stopped" in done and processes.group is None:  # torchrun would take a status for a process that died
@@ -184,6 +192,7 @@ def _run_or_refuse(config: TrainConfig, command: str, processes: Processes) -> N
 
 def _end(message: str) -> NoReturn:
     """End because of the options, which are the same in all processes: the main one says so."""
+    leave_no_sweep()
     sys.exit(f"rltok train: {message}" if main_speaks() else 1)
 
 
@@ -200,6 +209,7 @@ def _compare(config: TrainConfig) -> None:
         if "HYDRA_FULL_ERROR" in os.environ:
             raise
         leave_nothing(absent)
+        leave_no_sweep()
         sys.exit(f"rltok train: {option_words(str(error), option_names())}")
 
 
@@ -210,7 +220,7 @@ def main() -> None:
         return
     try:
         sys.argv[1:] = check_overrides(sys.argv[1:])
-        check_sweeps(sys.argv[1:])
+        check_sweeps(sys.argv[1:], option_names())
         check_policy(sys.argv[1:])
         check_folder(sys.argv[1:])
     except (ValueError, OSError) as error:

@@ -23,7 +23,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 from rltok_rl.experiments import option_help
 from rltok_rl.experiments.bench.harness import machine
-from rltok_rl.experiments.names import check_folder, check_overrides
+from rltok_rl.experiments.names import check_folder, check_overrides, option_names
 from rltok_rl.experiments.overrides import check_sweeps, one_line_errors
 from rltok_rl.experiments.studies.candidates import make_candidate
 from rltok_rl.experiments.studies.options import Study, check
@@ -224,7 +224,7 @@ def main() -> None:
         return
     try:
         sys.argv[1:] = check_overrides(sys.argv[1:], Study)
-        check_sweeps(sys.argv[1:])
+        check_sweeps(sys.argv[1:], option_names(Study))
         check_folder(sys.argv[1:])
     except (ValueError, OSError) as error:
         sys.exit(f"rltok estimators: {error}")

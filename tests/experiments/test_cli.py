@@ -23,6 +23,7 @@ from rltok_rl.viz.look import FORMATS
 QUICK = [["--help"], ["--version"], ["trian"], ["segment", "--nosuch"], ["generate", "a", "--temperature", "-1"]]
 QUICK += [[name, "--help"] for name in (*COMMANDS, "info")]
 MISTYPED = [["train", "optim.total_byte=3"], ["train", "model=tinny"], ["train", "estimator.gamma=abc"]]
+MISTYPED += [["train", "--hlep"], ["train", "seed=1,2"]]
 
 
 def test_help_versions_and_mistakes_import_no_torch():

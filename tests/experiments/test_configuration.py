@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
+from hydra._internal.utils import get_args_parser
 from hydra.errors import ConfigCompositionException
 from omegaconf import MissingMandatoryValue
 from rltok_rl.agents import RandomActor, UniformActor, WhitespaceActor
@@ -17,6 +18,7 @@ from rltok_rl.experiments.build import BASELINES, make_advantages, make_trainer
 from rltok_rl.experiments.checks import check_options, check_policy
 from rltok_rl.experiments.config import GROUPS
 from rltok_rl.experiments.names import CONF, check_folder, check_overrides, choices
+from rltok_rl.experiments.overrides import STANDS_ALONE, TAKES_VALUE
 from rltok_rl.experiments.texts import read_texts
 
 from rltok_rl.data import DocumentSource, OrderedSource, local_prose
@@ -427,6 +429,7 @@ def test_keys_that_do_not_exist_are_refused_with_the_nearest():
     ]:
         with pytest.raises(ValueError, match=message):
             check_overrides([argument])
+    check_overrides(["--multi", "--cfg=job", "-cjob", "-c", "job", "--info", "all"])
     check_overrides(
         ["--multirun", "hydra/launcher=joblib", "+rate.options.margin=1", "estimator=return,flips", "seed=1"]
     )
@@ -443,10 +446,18 @@ def test_keys_that_do_not_exist_are_refused_with_the_nearest():
         (["estimator.gamma=5"], "estimator.gamma must lie in [0, 1], got 5.0"),
         (
             ["seed=1,2"],
-            "seed must be one value without --multirun, got 1,2; add it for a run each, or write "
-            "seed=[1,2] for a list, seed='1,2' for text",
+            "seed must be one value without --multirun, got 1,2; add --multirun for a run each",
         ),
-        (["--nosuch"], "unrecognized arguments: --nosuch"),
+        (
+            ["compare.systems=[bpe],[uniform]"],
+            "compare.systems must be one value without --multirun, got [bpe],[uniform]; add --multirun for a run each, "
+            "or write compare.systems=[[bpe],[uniform]] for a list",
+        ),
+        (["--hlep"], "there is no flag '--hlep'; did you mean '--help'?"),
+        (["--nosuch"], "there is no flag '--nosuch'; --help lists options"),
+        (["--seed", "3"], "options must be written name=value, got '--seed'; write seed=VALUE"),
+        (["--model=tiny"], "options must be written name=value, got '--model=tiny'; write model=tiny"),
+        (["--lr=1"], "options must be written name=value, got '--lr=1'; write optim.lr=1"),
         (
             ["+seed=3"],
             "Could not append to config. An item is already at 'seed'; Either remove + prefix: 'seed=3'; Or "
@@ -465,6 +476,33 @@ def test_the_command_says_what_is_wrong_in_one_line(options, message, tmp_path):
     assert done.returncode == 1 and len(done.stderr.strip().splitlines()) == 1
     assert message is None or done.stderr.strip() == f"rltok train: {message}"
     assert list(tmp_path.iterdir()) == [], "a refused command leaves nothing behind"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["estimator.gamma=7,8", "out=runs/${estimator.gamma}"], "estimator.gamma must lie in [0, 1], got 7.0"),
+        (
+            ["seed=0,1", "baseline=none,siblings"],
+            "out must be another folder for each run of --multirun, got runs/train; write "
+            "'out=runs/train-${seed}-${hydra:runtime.choices.baseline}'",
+        ),
+        (
+            ["experiment=gamma-grid", "out=runs/x"],
+            "out must be another folder for each run of --multirun, got runs/x; write 'out=runs/x-${hydra:job.num}'",
+        ),
+    ],
+)
+def test_a_refused_sweep_leaves_nothing_behind(options, message, tmp_path):
+    done = run_forked("rltok_rl.experiments.train", "--multirun", *options, cwd=tmp_path)
+    assert done.returncode == 1 and done.stderr.strip() == f"rltok train: {message}"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_flags_are_those_of_hydra():
+    actions = [one for one in get_args_parser()._actions if one.option_strings]
+    assert {flag for one in actions if one.nargs != 0 for flag in one.option_strings} == {*TAKES_VALUE}
+    assert {flag for one in actions if one.nargs == 0 for flag in one.option_strings} == {*STANDS_ALONE}
 
 
 @pytest.mark.parametrize(

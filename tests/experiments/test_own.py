@@ -18,10 +18,11 @@ from rltok_rl.functional.imports import import_path
 from rltok_rl.objectives import ReturnEstimator
 
 from .configured import QUICK, configured
+from .custom import EVERY
 
-MODULE = """
-import torch
-from rltok_rl.agents.segmenters import Segmenter, Segments
+MODULE = (
+    EVERY
+    + """
 from rltok_rl.objectives import ReturnEstimator
 
 class Doubled(ReturnEstimator):
@@ -48,17 +49,6 @@ def careless(returns):
 
 def no_estimator(gamma):
     return "leave_one_out"
-
-class Every(Segmenter):
-    def __init__(self, model, every=3):
-        super().__init__()
-        self.every = every
-
-    def _window(self, states, byte_ids, uniforms):
-        return Segments(torch.arange(byte_ids.shape[1]).expand_as(byte_ids) % self.every == 0)
-
-    def _step(self, states, byte_ids, state, uniforms):
-        return Segments(state["position"] % self.every == 0), {}
 
 class Remembering(torch.nn.Module):
     def __init__(self, decay=0.9):
@@ -99,6 +89,7 @@ constant = 1
 def no_segmenter(model):
     return "spacebyte"
 """
+)
 
 
 @pytest.fixture
@@ -233,5 +224,5 @@ def test_segmenters_that_do_not_fit_are_refused_by_name(own):
         with pytest.raises((ValueError, TypeError), match=re.escape(message)):
             make_segmenter(name, model)
     config = configured(*QUICK, f"segmenter.name={own}:Every", "segmenter.options.stride=4")
-    with pytest.raises(ValueError, match=r"segmenter.options of 'own_things:Every' must be among \['every'\], got"):
+    with pytest.raises(ValueError, match=r"'own_things:Every' must be among \['every', 'rate'\], got"):
         check_segmenter_options(config)

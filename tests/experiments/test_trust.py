@@ -38,28 +38,15 @@ from rltok_rl.functional.saved_config import read_config_file
 
 from ..layout import modules
 from .configured import QUICK, configured
+from .custom import EVERY
 
 NAME = "foreign_code:Every"
 # A segmenter that works, in a module that leaves a file behind as soon as it is executed.
-MODULE = """
+MODULE = f"""
 from pathlib import Path
 
-import torch
-from rltok_rl.agents.segmenters import Segmenter, Segments
-
 (Path(__file__).parent / "executed").touch()
-
-class Every(Segmenter):
-    def __init__(self, model, every=3, rate=None):
-        super().__init__()
-        self.every = every
-
-    def _window(self, states, byte_ids, uniforms):
-        return Segments(torch.arange(byte_ids.shape[1]).expand_as(byte_ids) % self.every == 0)
-
-    def _step(self, states, byte_ids, state, uniforms):
-        return Segments(state["position"] % self.every == 0), {}
-"""
+{EVERY}"""
 TRAINING = [
     *QUICK,
     "optim.total_bytes=256",

@@ -34,13 +34,13 @@ def in_english(english: dict[str, Any]) -> str:
         english: findings of the part, with ``paired``.
 
     Example:
-        >>> paired = {"difference": -0.05, "half_width": 0.01, "windows": 256, "equal_rates": True}
+        >>> paired = {"difference": -0.05, "half_width": 0.01, "windows": 256, "equal_rates": True, "shift": -0.65}
         >>> paired |= {"rates": {"learned": 0.2, "uniform": 0.2}, "estimator": "`discounted_return`, gamma 0.9"}
         >>> paired |= {"total_flops": {"learned": 1.4e12, "uniform": 1e12}}
         >>> print(in_english({"paired": paired}))
-        English: -0.050 ± 0.010 bits per byte for learned boundaries at equal rates (95 %, paired over 256 held-out
-        windows, one seed), with discounted_return, gamma 0.9 and 1.40 TFLOPs in total; evenly spaced ones spent 1.00
-        TFLOPs.
+        English: -0.050 ± 0.010 bits per byte for learned boundaries at equal rates, boundary logits shifted by -0.65
+        (95 %, paired over 256 held-out windows, one seed), with discounted_return, gamma 0.9 and 1.40 TFLOPs in
+        total; evenly spaced ones spent 1.00 TFLOPs.
     """
     paired = english["paired"]
     rates, flops = paired["rates"], paired["total_flops"]
@@ -53,7 +53,8 @@ def in_english(english: dict[str, Any]) -> str:
         differing = f"{rates['learned']:.3f} learned, {rates['uniform']:.3f} evenly spaced"
         return f"English: no verdict, since the rates differ ({differing}); trained {spent}"
     apart = (
-        f"{paired['difference']:+.3f} ± {paired['half_width']:.3f} bits per byte for learned boundaries at equal rates"
+        f"{paired['difference']:+.3f} ± {paired['half_width']:.3f} bits per byte for learned boundaries at equal "
+        f"rates, boundary logits shifted by {paired['shift']:+.2f}"
     )
     return f"English: {apart} (95 %, paired over {paired['windows']} held-out windows, one seed), {spent}"
 
@@ -98,8 +99,8 @@ def summary(screen: Screen, folder: Path, found: dict[str, Any], paths: Sequence
     rows = [
         ("", "learned", "evenly spaced"),
         ("known answer: share of what tokens can earn", *(f"{recall[n]['share']:.3f}" for n in ("learned", "uniform"))),
-        ("English: bits per byte", *(f"{english[n]['bits_per_byte']:.3f}" for n in ("learned", "uniform"))),
-        ("English: tokens per byte", *(f"{english[n]['rate']:.3f}" for n in ("learned", "uniform"))),
+        ("English: bits per byte, unshifted", *(f"{english[n]['bits_per_byte']:.3f}" for n in ("learned", "uniform"))),
+        ("English: tokens per byte, unshifted", *(f"{english[n]['rate']:.3f}" for n in ("learned", "uniform"))),
     ]
     for label, one, two in rows:
         screen.say(f"  {label:<46}{screen.paint(f'{one:>10}', 'learned')}{two:>16}")

@@ -22,8 +22,10 @@ _COUNTS = {
     "snapshots.batches": 1,
     "snapshots.num_bytes": 2,
     "checkpoint_every": 1,
+    "seed": 0,
 }
 """Options that count something, and the least they can be."""
+_OF_SEVERAL_ROWS = ("leave_one_out", "batch_centred")
 _OF_FILES = ("column", "min_bytes", "max_bytes", "limit", "cache", "short_documents", "split_by")
 _OF_OBJECTIVES = {
     "clip_low": ("ppo",),
@@ -54,6 +56,12 @@ def check_options(config: TrainConfig) -> None:
             raise ValueError(f"{name} must be at least {least}, got {value}")
     check_out(config.out)
     data, loss = config.data, config.loss
+    judged_by_rows = config.estimator.name == "discounted_return" and config.baseline.name in _OF_SEVERAL_ROWS
+    if data.num_rows == 1 and judged_by_rows and config.actor.name == config.segmenter.name == "learned":
+        raise ValueError(
+            f"data.num_rows must be at least 2 with baseline={config.baseline.name}, which compares rows, got 1; "
+            f"write baseline=running_mean for one row"
+        )
     endless = data.source in LANGUAGES
     if endless or data.source in BUILT_IN:
         ignored = _changed(data, DataConfig, (*_OF_FILES, *(("held_out",) if endless else ())))

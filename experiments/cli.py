@@ -79,25 +79,22 @@ def _run(arguments: list[str] | None) -> int:
         print(f"rltok {__version__}")
         return 0
     if name != "info" and name not in COMMANDS:
-        meant = did_you_mean(name, [*COMMANDS, "info"]) or f"; commands are {', '.join([*COMMANDS, 'info'])}"
+        meant = (
+            did_you_mean(name, [*COMMANDS, "info", "--help", "--version"])
+            or f"; commands are {', '.join([*COMMANDS, 'info'])}"
+        )
         print(f"rltok: {name!r} is not a command{meant}", file=sys.stderr)
         return 2
     if name == "info":
-        print("usage: rltok info\n\nPrint versions and devices." if {"-h", "--help"} & {*rest} else info())
+        PARSERS[name]().parse_args(rest)
+        print(info())
         return 0
     if asks_for_help(name, rest):
         print(option_help.PAGES[name]())
         return 0
-    if name == "train":
-        from rltok_rl.experiments.names import check_overrides, option_names
-        from rltok_rl.experiments.overrides import check_sweeps
-
-        try:
-            check_overrides(rest)
-            check_sweeps(rest, option_names())
-        except ValueError as error:
-            print(f"rltok train: {error}", file=sys.stderr)
-            return 1
+    if name in ("train", "estimators") and (message := wrong_options(name, rest)):
+        print(f"rltok {name}: {message}", file=sys.stderr)
+        return 1
     if name in PARSERS:
         PARSERS[name]().parse_args(rest)  # help, or what is wrong with the options, before anything is imported
     try:
@@ -106,6 +103,28 @@ def _run(arguments: list[str] | None) -> int:
         return module.main() or 0
     except KeyboardInterrupt:  # where nothing is to be saved
         return 130
+
+
+def wrong_options(name: str, arguments: list[str]) -> str | None:
+    """Return what is wrong with the options of a Hydra command, as far as it can be said without torch.
+
+    Args:
+        name: of the command.
+        arguments: that follow it.
+    """
+    from rltok_rl.experiments.config import TrainConfig
+    from rltok_rl.experiments.names import check_folder, check_overrides, option_names
+    from rltok_rl.experiments.overrides import check_sweeps
+    from rltok_rl.experiments.studies.options import Study
+
+    schema = TrainConfig if name == "train" else Study
+    try:
+        check_overrides(arguments, schema)
+        check_sweeps(arguments, option_names(schema))
+        check_folder(arguments)
+    except (ValueError, OSError) as error:
+        return str(error)
+    return None
 
 
 def asks_for_help(name: str, arguments: list[str]) -> bool:

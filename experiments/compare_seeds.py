@@ -188,7 +188,7 @@ def seeds_page(content: Mapping[str, Any]) -> str:
         f"{first['predicted']:,} held-out bytes in {first['documents']:,} {unit}s, the same for all systems and seeds; "
         + (f"no {unit} is on both sides of the split." if data["split_by"] else "split by single documents."),
         "Bits per byte: mean ± standard deviation over seeds. Bold: not distinguishable from the best by a paired test "
-        "over seeds (95 %), if total FLOPs differ by at most 2 %.",
+        "over seeds (95 %), if total FLOPs differ by at most 2 %; systems with one seed are never bold.",
         f"Differences to {reference.name} are paired, with their 95 % interval (Student's t): by seed (the same order "
         f"of the training text, the same initial weights), and by {unit}, averaged over seeds.",
         f"Total FLOPs include an estimator's trials; they differ by {percent(max(spent) / min(spent) - 1)} at most.",
@@ -299,10 +299,13 @@ def _pairs(systems: Sequence[System], reference: System, unit: str) -> list[str]
         for other in others[number + 1 :]:
             by_seed = paired_over_seeds(one.losses, other.losses)
             by_unit = paired_by_unit(one, other)
-            verdict = "can be told apart" if by_seed is not None and by_seed.significant else "cannot be told apart"
+            if by_seed is None or by_seed.error is None:
+                verdict = "one seed or none in common, so without a test over seeds"
+            else:
+                verdict = f"over seeds they {'can' if by_seed.significant else 'cannot'} be told apart"
             lines.append(
                 f"- {one.name} minus {other.name}: {interval(by_seed)} over seeds, {interval(by_unit)} over {unit}s; "
-                f"over seeds they {verdict}."
+                f"{verdict}."
             )
     return ["\n".join(lines)] if lines else []
 

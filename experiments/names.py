@@ -6,6 +6,7 @@ Nothing here imports torch before an option of the model's sizes is read, so tha
 from __future__ import annotations
 
 import contextlib
+import re
 import shlex
 import tempfile
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 from rltok_rl.experiments.config import GROUPS, TrainConfig
-from rltok_rl.experiments.overrides import Override, convert_values, parse_overrides
+from rltok_rl.experiments.overrides import Override, convert_values, flag_of, parse_overrides
 from rltok_rl.experiments.schema import CONF, choices
 
 from rltok_rl.functional.imports import did_you_mean
@@ -137,7 +138,7 @@ def check_folder(arguments: Sequence[str]) -> None:
         return
     out = str(given[-1].value)
     check_out(out)
-    if "$" in out or any(flag in arguments for flag in ("-m", "--multirun")):
+    if "$" in out or any(flag_of(one) == "--multirun" for one in arguments):
         return
     folder = Path(out)
     absent = missing_folders(folder)
@@ -184,21 +185,43 @@ def leave_nothing(folders: Sequence[Path]) -> None:
 
 
 def check_sweep_folder(config: Any, arguments: Sequence[str]) -> None:
-    """Refuse a sweep whose runs would all write to one folder: the second would be refused after the first.
+    """Refuse a sweep whose runs would share a folder, before its first run: the second would be refused after it.
 
     Args:
         config: as Hydra composed it for one run of the sweep, not resolved.
         arguments: of the command line.
     """
     hydra = HydraConfig.get()
-    swept = [one.name for one in parse_overrides(arguments) if one.sweep]
+    if hydra.mode != RunMode.MULTIRUN:
+        return
+    in_file = [f"{name}={values}" for name, values in (hydra.sweeper.get("params") or {}).items()]
+    last = {one.name: one for one in parse_overrides([*in_file, *arguments])}
+    swept = [name for name, one in last.items() if one.sweep and len({*map(str, one.values)}) != 1]
     composed: Any = OmegaConf.to_container(config, resolve=False)
     out = composed["out"]
-    if hydra.mode != RunMode.MULTIRUN or "out" in swept or "${" in out or not (swept or hydra.sweeper.get("params")):
-        return
-    values = [f"${{{name}}}" if name in option_names() else f"${{hydra:runtime.choices.{name}}}" for name in swept]
-    wanted = "-".join(values) or "${hydra:job.num}"
-    raise ValueError(f"out must be another folder for each run of --multirun, got {out}; write 'out={out}-{wanted}'")
+    missing = [name for name in swept if not _varies_with(out, name)]
+    if missing and not {"out", "experiment"} & {*swept}:
+        wanted = "-".join(_reference_to(name) for name in missing)
+        raise ValueError(
+            f"out must name another folder for each {' and '.join(missing)} of --multirun, got {out}; write "
+            f"'out={out}-{wanted}'"
+        )
+
+
+def _varies_with(out: str, name: str) -> bool:
+    """Whether a folder's interpolations follow an option or group."""
+    for reference in re.findall(r"\$\{([^{}]+)\}", out):
+        if reference in (name, f"hydra:runtime.choices.{name}") or reference.startswith((f"{name}.", "hydra:job.")):
+            return True
+        if reference not in option_names() and not reference.startswith("hydra:"):
+            return True  # the user's own resolver
+    return False
+
+
+def _reference_to(name: str) -> str:
+    if name in GROUPS:
+        return f"${{hydra:runtime.choices.{name}}}"
+    return f"${{{name}}}" if name in option_names() else "${hydra:job.num}"
 
 
 def leave_no_sweep() -> None:

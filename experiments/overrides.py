@@ -18,15 +18,25 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rltok_rl.functional.imports import did_you_mean
 
-TAKES_VALUE = (
-    *("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd"),
-    *("--info", "-i", "--experimental-rerun"),
-)
-"""Flags of Hydra that are followed by a word of their own."""
-STANDS_ALONE = (
-    *("--help", "-h", "--hydra-help", "--version", "--resolve", "--run", "-r", "--multirun", "-m"),
-    *("--shell-completion", "-sc"),
-)
+TAKES_VALUE = {
+    "--cfg": "-c",
+    "--package": "-p",
+    "--info": "-i",
+    "--config-path": "-cp",
+    "--config-name": "-cn",
+    "--config-dir": "-cd",
+    "--experimental-rerun": None,
+}
+"""Flags of Hydra that are followed by a word of their own, and their short forms."""
+STANDS_ALONE = {
+    "--help": "-h",
+    "--run": "-r",
+    "--multirun": "-m",
+    "--shell-completion": "-sc",
+    "--hydra-help": None,
+    "--version": None,
+    "--resolve": None,
+}
 """Flags of Hydra without one; a test compares both with Hydra's parser."""
 _KINDS = {int: "an int", float: "a float", bool: "true or false", str: "a string"}
 _NOISE = ("Set the environment variable", "full_key:", "object_type=", "reference_type=", "See https://")
@@ -72,9 +82,10 @@ def parse_overrides(arguments: Sequence[str], names: Sequence[str] = ()) -> list
     parser, found = OverridesParser.create(), []
     for before, argument in zip(["", *arguments], arguments, strict=False):
         bare = argument.lstrip("+~")
-        if argument.startswith("-") and before not in TAKES_VALUE:
-            _check_flag(argument, names)
-        if argument.startswith("-") or before in TAKES_VALUE or bare.startswith(("hydra.", "hydra/")):
+        value_of_flag = flag_of(before) in TAKES_VALUE and before in (*TAKES_VALUE, *TAKES_VALUE.values())
+        if argument.startswith("-") and not value_of_flag and flag_of(argument) is None:
+            raise ValueError(_unknown_flag(argument, names))
+        if argument.startswith("-") or value_of_flag or bare.startswith(("hydra.", "hydra/")):
             continue
         if "=" not in argument and not argument.startswith("~"):
             wanted = f"; write {bare}=VALUE" if bare in names else ""
@@ -93,22 +104,33 @@ def parse_overrides(arguments: Sequence[str], names: Sequence[str] = ()) -> list
     return found
 
 
-def _check_flag(argument: str, names: Sequence[str]) -> None:
-    """Refuse what is no flag of Hydra, which takes long ones shortened and values of short ones attached."""
-    flags, typed = (*TAKES_VALUE, *STANDS_ALONE), argument.partition("=")[0]
-    if argument.startswith("--"):
-        known = len(typed) > 2 and any(flag.startswith(typed) for flag in flags)
-    else:
-        known = typed.startswith(tuple(flag for flag in flags if not flag.startswith("--")))
-    if known:
-        return
+def flag_of(argument: str) -> str | None:
+    """Return the flag of Hydra that an argument is, in its long form; None if it is none.
+
+    Args:
+        argument: as typed; Hydra takes shortened long flags, and short ones with their value attached.
+
+    Example:
+        >>> flag_of("--multi"), flag_of("-cjob"), flag_of("--cfg=job"), flag_of("-model=tiny"), flag_of("--seed")
+        ('--multirun', '--cfg', '--cfg', None, None)
+    """
+    flags, typed = {**TAKES_VALUE, **STANDS_ALONE}, argument.partition("=")[0]
+    exact = [full for full, short in flags.items() if typed in (full, short)]
+    begun = [full for full in flags if len(typed) > 2 and typed.startswith("--") and full.startswith(typed)]
+    attached = [full for full, short in TAKES_VALUE.items() if short and len(short) == 2 and typed.startswith(short)]
+    return next(iter((*exact, *begun, *attached)), None)
+
+
+def _unknown_flag(argument: str, names: Sequence[str]) -> str:
+    """Explain a word with dashes that is no flag: an option, or a mistyped flag."""
+    typed, _, value = argument.partition("=")
     name = typed.lstrip("-").replace("-", "_")
     ends = [one for one in names if one.rpartition(".")[2] == name]
-    if ends:
+    if name in ends or len(ends) == 1:
         full = name if name in ends else ends[0]
-        value = argument.partition("=")[2] or "VALUE"
-        raise ValueError(f"options must be written name=value, got {argument!r}; write {full}={value}")
-    raise ValueError(f"there is no flag {typed!r}{did_you_mean(typed, flags) or '; --help lists options'}")
+        return f"options must be written name=value, got {argument!r}; write {full}={value or 'VALUE'}"
+    meant = did_you_mean("--" + typed.lstrip("-"), [*TAKES_VALUE, *STANDS_ALONE])
+    return f"there is no flag {typed!r}{meant or '; --help lists options'}"
 
 
 def _plain(value: Any) -> Any:
@@ -141,14 +163,13 @@ def check_sweeps(arguments: Sequence[str], kinds: Mapping[str, Any]) -> None:
         Traceback (most recent call last):
         ValueError: seed must be one value without --multirun, got 1,2; add --multirun for a run each
     """
-    if any(one in ("-m", "--multirun") or one.startswith("hydra.mode=") for one in arguments):
+    if any(flag_of(one) == "--multirun" or one.startswith("hydra.mode=") for one in arguments):
         return
     for one in parse_overrides(arguments):
         if one.sweep:
             kind = str(kinds.get(one.name))
-            other = f", or write {one.name}=[{one.text}] for a list" if kind.startswith("list[") else ""
-            if "str" in kind and not other:
-                other = f", or write \"{one.name}='{one.text}'\" for one text with commas"
+            text = "str" in kind and not kind.startswith("list[")
+            other = f", or write \"{one.name}='{one.text}'\" for one text with commas" if text else ""
             raise ValueError(
                 f"{one.name} must be one value without --multirun, got {one.text}; add --multirun for a run each{other}"
             )

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rltok_rl.experiments.schema import HERE, module_doc
+
+from rltok_rl.functional.imports import did_you_mean
 
 # Names that the library defines beside torch; tests/experiments/test_cli.py compares them.
 PACKAGED = ("pocket",)
@@ -99,9 +103,32 @@ def number(described: str, allowed: Callable[[float], bool]) -> Callable[[str], 
     return parse
 
 
+def output_path(text: str) -> Path:
+    """Return the path of an output; an empty one would scatter files over the working folder.
+
+    Args:
+        text: as typed.
+    """
+    if not text.strip():
+        raise argparse.ArgumentTypeError(f"must be a path, got {text!r}")
+    return Path(text)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Names an unknown flag, with a suggestion, before it asks for arguments that are missing."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        flags = [flag for action in self._actions for flag in action.option_strings]
+        for word in itertools.takewhile(lambda one: one != "--", sys.argv[1:] if args is None else args):
+            typed = str(word).partition("=")[0]
+            if typed.startswith("--") and not any(flag.startswith(typed) for flag in flags):
+                self.error(f"unrecognized arguments: {typed}{did_you_mean(typed, flags)}")
+        return super().parse_known_args(args, namespace)
+
+
 def _make(command: str, module: str, **options: Any) -> argparse.ArgumentParser:
     """A parser whose description is the docstring of the command's module."""
-    return argparse.ArgumentParser(
+    return _Parser(
         prog=f"rltok {command}",
         description=module_doc(HERE / f"{module}.py"),
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -247,7 +274,9 @@ def view() -> argparse.ArgumentParser:
     parser.add_argument("models", metavar="MODEL", nargs="+", help=help_)
     parser.add_argument("--text", metavar="STRING", help="the text itself")
     parser.set_defaults(data_argument="TEXT")
-    parser.add_argument("--out", type=Path, default=Path("boundaries.html"), help="the page (default: %(default)s)")
+    parser.add_argument(
+        "--out", type=output_path, default=Path("boundaries.html"), help="the page (default: %(default)s)"
+    )
     help_ = f"show so many at most, from the start (default: all, of texts of up to {MOST:,})"
     parser.add_argument("--bytes", type=whole_number(2), help=help_)
     help_ = f"bytes of a window (default: the shortest that the runs were trained with, or {CONTEXT})"
@@ -271,7 +300,7 @@ def report() -> argparse.ArgumentParser:
     help_ = "folder of a run, finished or not, of a comparison, or of several comparisons"
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help=help_)
     help_ = "folder of the comparison, with several runs; pages of finished runs are left as they are, unless --also"
-    parser.add_argument("--out", type=Path, help=help_)
+    parser.add_argument("--out", type=output_path, help=help_)
     help_ = "in a comparison, list runs separately that differ in nothing but their seed"
     parser.add_argument("--each", action="store_true", help=help_)
     also = [one for one in FORMATS if one != "png"]
@@ -283,7 +312,7 @@ def leaderboard() -> argparse.ArgumentParser:
     """Make the parser of ``rltok leaderboard``."""
     parser = _make("leaderboard", "leaderboard")
     parser.add_argument("--results", type=Path, default=Path("experiments/results"), help="folder of results")
-    parser.add_argument("--out", type=Path, default=Path("docs/leaderboard.md"), help="the page to write")
+    parser.add_argument("--out", type=output_path, default=Path("docs/leaderboard.md"), help="the page to write")
     return parser
 
 
@@ -292,25 +321,40 @@ def demo() -> argparse.ArgumentParser:
     parser = _make("demo", "demo")
     enough = number(f"of at least {LEAST_SECONDS}", lambda value: LEAST_SECONDS <= value < math.inf)
     parser.add_argument("--seconds", type=enough, default=SECONDS, help=f"for all of it (default: {SECONDS})")
-    parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder to write to (default: runs/demo)")
+    parser.add_argument(
+        "--out", type=output_path, default=Path("runs/demo"), help="folder to write to (default: runs/demo)"
+    )
     parser.add_argument("--quick", action="store_true", help="a few updates: shows that all works, and learns nothing")
     return parser
+
+
+def _section(text: str) -> str:
+    allowed = (*SECTIONS, *NAMED_ONLY)
+    if text not in allowed:
+        meant = did_you_mean(text, allowed) or f"; choose from {', '.join(allowed)}"
+        raise argparse.ArgumentTypeError(f"must be a section, got {text!r}{meant}")
+    return text
+
+
+def info() -> argparse.ArgumentParser:
+    """Make the parser of ``rltok info``."""
+    return _Parser(prog="rltok info", description="Print versions and devices.")
 
 
 def bench() -> argparse.ArgumentParser:
     """Make the parser of ``rltok bench``."""
     parser = _make("bench", "bench/__init__")
     help_ = f"which to run, of {', '.join(SECTIONS)}; default all; by name alone {', '.join(NAMED_ONLY)}"
-    parser.add_argument("sections", nargs="*", metavar="section", help=help_)
+    parser.add_argument("sections", nargs="*", type=_section, metavar="section", help=help_)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"], help="where to run")
-    parser.add_argument("--out", type=Path, help="a folder to write bench.md and bench.json to")
+    parser.add_argument("--out", type=output_path, help="a folder to write bench.md and bench.json to")
     return parser
 
 
 def rate_control() -> argparse.ArgumentParser:
     """Make the parser of ``rltok rate-control``."""
     parser = _make("rate-control", "studies/rate_control")
-    parser.add_argument("--out", type=Path, default=Path("runs/rate-control"), help="folder of table and figure")
+    parser.add_argument("--out", type=output_path, default=Path("runs/rate-control"), help="folder of table and figure")
     help_ = "updates per run, at least 200 (default: 3000)"
     parser.add_argument("--updates", type=whole_number(200), default=3000, help=help_)
     return parser
@@ -328,5 +372,6 @@ PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
     "demo": demo,
     "bench": bench,
     "rate-control": rate_control,
+    "info": info,
 }
 """Parsers by command; those of ``train`` and ``estimators`` are Hydra's, that of ``lm-eval`` the harness's."""

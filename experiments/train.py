@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 import hydra
 import torch
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from rltok_rl.experiments import option_help
 from rltok_rl.experiments.bench.harness import keep_memory, machine
 from rltok_rl.experiments.build import make_trainer
@@ -41,7 +42,7 @@ from rltok_rl.experiments.names import (
     option_names,
     typed,
 )
-from rltok_rl.experiments.overrides import check_sweeps, one_line_errors, option_words
+from rltok_rl.experiments.overrides import check_sweeps, one_line, one_line_errors, option_words
 from rltok_rl.experiments.recording import Recorder, result_line
 from rltok_rl.experiments.report import write_report
 from rltok_rl.experiments.resuming import last_state
@@ -140,13 +141,13 @@ def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts) ->
 @hydra.main(version_base="1.3", config_path=str(Path(__file__).resolve().parent / "conf"), config_name="train")
 def configured(config: Any) -> None:
     """Train what Hydra has put together."""
-    missing = OmegaConf.missing_keys(config)
+    try:
+        missing = OmegaConf.missing_keys(config)
+        check_sweep_folder(config, sys.argv[1:])
+    except (ValueError, OmegaConfBaseException) as error:
+        _end(one_line(str(error)))
     if missing:
         _end(f"{min(missing)} must be given")
-    try:
-        check_sweep_folder(config, sys.argv[1:])
-    except ValueError as error:
-        _end(str(error))
     made = OmegaConf.to_object(config)
     assert isinstance(made, TrainConfig)
     with contextlib.redirect_stderr(sys.__stderr__):

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from rltok_rl.experiments.studies.candidates import CANDIDATES
 
-from rltok_rl.diagnostics.enumeration import MOST_BYTES
+def _all_estimators() -> list[str]:
+    from rltok_rl.experiments.studies.candidates import CANDIDATES  # needs torch, which mistyped options do not
+
+    return list(CANDIDATES)
 
 
 @dataclass
 class Study:
     """Options of the study."""
 
-    estimators: list[str] = field(default_factory=lambda: list(CANDIDATES))
+    estimators: list[str] = field(default_factory=_all_estimators)
     """Which to measure; keys of ``CANDIDATES``."""
     gamma: float = 0.99
     """Discount of the first table."""
@@ -58,6 +60,10 @@ class Study:
 
 def check(study: Study) -> None:
     """Refuse before anything is trained what would fail after it."""
+    from rltok_rl.experiments.studies.candidates import CANDIDATES
+
+    from rltok_rl.diagnostics.enumeration import MOST_BYTES
+
     for name in (*study.estimators, *study.sweep):
         if name not in CANDIDATES:
             raise ValueError(f"estimators must be among {list(CANDIDATES)}, got {name!r}")

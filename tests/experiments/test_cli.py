@@ -22,8 +22,10 @@ from rltok_rl.viz.look import FORMATS
 
 QUICK = [["--help"], ["--version"], ["trian"], ["segment", "--nosuch"], ["generate", "a", "--temperature", "-1"]]
 QUICK += [[name, "--help"] for name in (*COMMANDS, "info")]
+QUICK += [["bench", "trainning"], ["info", "--hlep"], ["demo", "--out", ""], ["--verison"]]
 MISTYPED = [["train", "optim.total_byte=3"], ["train", "model=tinny"], ["train", "estimator.gamma=abc"]]
-MISTYPED += [["train", "--hlep"], ["train", "seed=1,2"]]
+MISTYPED += [["train", "--hlep"], ["train", "seed=1,2"], ["train", "out="]]
+MISTYPED += [["estimators", "--hlep"], ["estimators", "gama=0.9"]]
 
 
 def test_help_versions_and_mistakes_import_no_torch():
@@ -37,6 +39,7 @@ def test_help_versions_and_mistakes_import_no_torch():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-1000:]
     assert "did you mean 'train'?" in done.stderr and "unrecognized arguments: --nosuch" in done.stderr
+    assert "got 'trainning'; did you mean 'training'?" in done.stderr and "must be a path, got ''" in done.stderr
     assert f"rltok {__version__}\n" in done.stdout
     assert "did you mean 'optim.total_bytes'?" in done.stderr and "must be a float, got 'abc'" in done.stderr
     assert all(f"usage: rltok {name}" in done.stdout for name in COMMANDS)
@@ -66,7 +69,7 @@ def test_names_in_the_parsers_are_those_of_the_library():
     assert parsers.REWARDS == tuple(REWARDS) and parsers.FORMATS == FORMATS and parsers.TASKS == tuple(tasks.TASKS)
     assert parsers.ESTIMATORS == tuple(detail.ESTIMATORS) and parsers.COMPARING == detail.COMPARING
     assert parsers.REFERENCES == REFERENCES
-    assert {*parsers.PARSERS, *option_help.PAGES} == set(COMMANDS)
+    assert {*parsers.PARSERS, *option_help.PAGES} == {*COMMANDS, "info"}
 
 
 @pytest.mark.parametrize(

@@ -448,16 +448,20 @@ def test_keys_that_do_not_exist_are_refused_with_the_nearest():
             ["seed=1,2"],
             "seed must be one value without --multirun, got 1,2; add --multirun for a run each",
         ),
-        (
-            ["compare.systems=[bpe],[uniform]"],
-            "compare.systems must be one value without --multirun, got [bpe],[uniform]; add --multirun for a run each, "
-            "or write compare.systems=[[bpe],[uniform]] for a list",
-        ),
         (["--hlep"], "there is no flag '--hlep'; did you mean '--help'?"),
         (["--nosuch"], "there is no flag '--nosuch'; --help lists options"),
         (["--seed", "3"], "options must be written name=value, got '--seed'; write seed=VALUE"),
         (["--model=tiny"], "options must be written name=value, got '--model=tiny'; write model=tiny"),
         (["--lr=1"], "options must be written name=value, got '--lr=1'; write optim.lr=1"),
+        (["-model=tiny"], "options must be written name=value, got '-model=tiny'; write model=tiny"),
+        (["-multirun", "seed=1,2"], "there is no flag '-multirun'; did you mean '--multirun'?"),
+        (["seed=-1"], "seed must be at least 0, got -1"),
+        (["out=runs/${seeed}"], "Interpolation key 'seeed' not found"),
+        (
+            ["data=recall", "data.num_rows=1"],
+            "data.num_rows must be at least 2 with baseline=leave_one_out, which compares rows, got 1; write "
+            "baseline=running_mean for one row",
+        ),
         (
             ["+seed=3"],
             "Could not append to config. An item is already at 'seed'; Either remove + prefix: 'seed=3'; Or "
@@ -484,13 +488,29 @@ def test_the_command_says_what_is_wrong_in_one_line(options, message, tmp_path):
         (["estimator.gamma=7,8", "out=runs/${estimator.gamma}"], "estimator.gamma must lie in [0, 1], got 7.0"),
         (
             ["seed=0,1", "baseline=none,siblings"],
-            "out must be another folder for each run of --multirun, got runs/train; write "
+            "out must name another folder for each seed and baseline of --multirun, got runs/train; write "
             "'out=runs/train-${seed}-${hydra:runtime.choices.baseline}'",
         ),
         (
-            ["experiment=gamma-grid", "out=runs/x"],
-            "out must be another folder for each run of --multirun, got runs/x; write 'out=runs/x-${hydra:job.num}'",
+            ["seed=0,1", "out=runs/${model.preset}"],
+            "out must name another folder for each seed of --multirun, got runs/${model.preset}; write "
+            "'out=runs/${model.preset}-${seed}'",
         ),
+        (
+            ["experiment=gamma-grid", "out=runs/x"],
+            "out must name another folder for each estimator.gamma of --multirun, got runs/x; write "
+            "'out=runs/x-${estimator.gamma}'",
+        ),
+        (
+            ["model.overrides.num_token_layers=1,2"],
+            "out must name another folder for each model.overrides.num_token_layers of --multirun, got runs/train; "
+            "write 'out=runs/train-${hydra:job.num}'",
+        ),
+        (
+            ["seed=range(2)"],
+            "out must name another folder for each seed of --multirun, got runs/train; write 'out=runs/train-${seed}'",
+        ),
+        (["out=runs/${seeed}"], "Interpolation key 'seeed' not found"),
     ],
 )
 def test_a_refused_sweep_leaves_nothing_behind(options, message, tmp_path):
@@ -499,10 +519,29 @@ def test_a_refused_sweep_leaves_nothing_behind(options, message, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["seed=0,1", "out=runs/${seed}"],
+        ["seed=0,1", "seed=3", "out=runs/x"],
+        ["model=tiny,toy", "out=runs/${model.preset}"],
+        ["seed=0,1", "model=tiny,toy", "out=runs/${hydra:job.num}"],
+        ["experiment=gamma-grid"],
+        ["out=runs/a,runs/b", "seed=0,1"],
+        ["seed=range(2)", "out=runs/${seed}"],
+    ],
+)
+def test_folders_that_follow_the_sweep_are_taken(options, tmp_path):
+    """They get as far as the text, which does not exist."""
+    done = run_forked("rltok_rl.experiments.train", "--multirun", *options, "data.source=nosuch", cwd=tmp_path)
+    assert done.stderr.strip().startswith("rltok train: data.source must be one of")
+
+
 def test_flags_are_those_of_hydra():
     actions = [one for one in get_args_parser()._actions if one.option_strings]
-    assert {flag for one in actions if one.nargs != 0 for flag in one.option_strings} == {*TAKES_VALUE}
-    assert {flag for one in actions if one.nargs == 0 for flag in one.option_strings} == {*STANDS_ALONE}
+    for flags, followed in ((TAKES_VALUE, True), (STANDS_ALONE, False)):
+        theirs = {flag for one in actions if (one.nargs != 0) == followed for flag in one.option_strings}
+        assert theirs == {flag for flag in (*flags, *flags.values()) if flag}
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def in_english(english: dict[str, Any]) -> str:
         >>> paired |= {"rates": {"learned": 0.2, "uniform": 0.2}, "estimator": "`discounted_return`, gamma 0.9"}
         >>> paired |= {"total_flops": {"learned": 1.4e12, "uniform": 1e12}}
         >>> print(in_english({"paired": paired}))
-        English: -0.050 ± 0.010 bits per byte for learned boundaries at equal rates, boundary logits shifted by -0.65
+        English: -0.050 ± 0.010 bits per byte for learned boundaries at equal rates, their logits shifted by -0.65
         (95 %, paired over 256 held-out windows, one seed), with discounted_return, gamma 0.9 and 1.40 TFLOPs in
         total; evenly spaced ones spent 1.00 TFLOPs.
     """
@@ -54,7 +54,7 @@ def in_english(english: dict[str, Any]) -> str:
         return f"English: no verdict, since the rates differ ({differing}); trained {spent}"
     apart = (
         f"{paired['difference']:+.3f} ± {paired['half_width']:.3f} bits per byte for learned boundaries at equal "
-        f"rates, boundary logits shifted by {paired['shift']:+.2f}"
+        f"rates, their logits shifted by {paired['shift']:+.2f}"
     )
     return f"English: {apart} (95 %, paired over {paired['windows']} held-out windows, one seed), {spent}"
 
@@ -99,8 +99,8 @@ def summary(screen: Screen, folder: Path, found: dict[str, Any], paths: Sequence
     rows = [
         ("", "learned", "evenly spaced"),
         ("known answer: share of what tokens can earn", *(f"{recall[n]['share']:.3f}" for n in ("learned", "uniform"))),
-        ("English: bits per byte, unshifted", *(f"{english[n]['bits_per_byte']:.3f}" for n in ("learned", "uniform"))),
-        ("English: tokens per byte, unshifted", *(f"{english[n]['rate']:.3f}" for n in ("learned", "uniform"))),
+        ("English as trained: bits per byte", *(f"{english[n]['bits_per_byte']:.3f}" for n in ("learned", "uniform"))),
+        ("English as trained: tokens per byte", *(f"{english[n]['rate']:.3f}" for n in ("learned", "uniform"))),
     ]
     for label, one, two in rows:
         screen.say(f"  {label:<46}{screen.paint(f'{one:>10}', 'learned')}{two:>16}")

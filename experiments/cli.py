@@ -113,15 +113,11 @@ def wrong_options(name: str, arguments: list[str]) -> str | None:
         arguments: that follow it.
     """
     from rltok_rl.experiments.config import TrainConfig
-    from rltok_rl.experiments.names import check_folder, check_overrides, option_names
-    from rltok_rl.experiments.overrides import check_sweeps
+    from rltok_rl.experiments.names import check_arguments
     from rltok_rl.experiments.studies.options import Study
 
-    schema = TrainConfig if name == "train" else Study
     try:
-        check_overrides(arguments, schema)
-        check_sweeps(arguments, option_names(schema))
-        check_folder(arguments)
+        check_arguments(arguments, TrainConfig if name == "train" else Study)
     except (ValueError, OSError) as error:
         return str(error)
     return None

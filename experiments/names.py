@@ -18,7 +18,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 from rltok_rl.experiments.config import GROUPS, TrainConfig
-from rltok_rl.experiments.overrides import Override, convert_values, flag_of, parse_overrides
+from rltok_rl.experiments.overrides import Override, check_sweeps, convert_values, flag_of, parse_overrides
 from rltok_rl.experiments.schema import CONF, choices
 
 from rltok_rl.functional.imports import did_you_mean
@@ -26,8 +26,8 @@ from rltok_rl.functional.imports import did_you_mean
 CLAIM = ".lock"
 """File that a claimed folder holds, ``rltok_rl.training.files.CLAIM``; tests compare them."""
 
-__all__ = ["CONF", "allow_new", "check_folder", "check_out", "check_overrides", "check_sweep_folder", "choices"]
-__all__ += ["leave_no_sweep", "leave_nothing", "missing_folders", "nearest", "option_names", "typed"]
+__all__ = ["CONF", "allow_new", "check_arguments", "check_folder", "check_out", "check_overrides", "check_sweep_folder"]
+__all__ += ["choices", "leave_no_sweep", "leave_nothing", "missing_folders", "nearest", "option_names", "typed"]
 
 
 def option_names(schema: Any = TrainConfig, prefix: str = "") -> dict[str, type]:
@@ -48,6 +48,22 @@ def option_names(schema: Any = TrainConfig, prefix: str = "") -> dict[str, type]
         kind = kinds[one.name]
         found |= option_names(kind, f"{prefix}{one.name}.") if is_dataclass(kind) else {f"{prefix}{one.name}": kind}
     return found
+
+
+def check_arguments(arguments: Sequence[str], schema: Any = TrainConfig) -> list[str]:
+    """Refuse a command line that cannot be run, before Hydra composes anything.
+
+    Args:
+        arguments: of the command line.
+        schema: a dataclass of options.
+
+    Returns:
+        The arguments as :func:`check_overrides` writes them.
+    """
+    checked = check_overrides(arguments, schema)
+    check_sweeps(checked, option_names(schema))
+    check_folder(checked)
+    return checked
 
 
 def check_overrides(arguments: Sequence[str], schema: Any = TrainConfig) -> list[str]:

@@ -33,8 +33,7 @@ from rltok_rl.experiments.config import TrainConfig
 from rltok_rl.experiments.finished import left_as_it_is, write_model, write_sample
 from rltok_rl.experiments.names import (
     allow_new,
-    check_folder,
-    check_overrides,
+    check_arguments,
     check_sweep_folder,
     leave_no_sweep,
     leave_nothing,
@@ -42,7 +41,7 @@ from rltok_rl.experiments.names import (
     option_names,
     typed,
 )
-from rltok_rl.experiments.overrides import check_sweeps, one_line, one_line_errors, option_words
+from rltok_rl.experiments.overrides import one_line, one_line_errors, option_words
 from rltok_rl.experiments.recording import Recorder, result_line
 from rltok_rl.experiments.report import write_report
 from rltok_rl.experiments.resuming import last_state
@@ -220,10 +219,8 @@ def main() -> None:
         print(option_help.train())
         return
     try:
-        sys.argv[1:] = check_overrides(sys.argv[1:])
-        check_sweeps(sys.argv[1:], option_names())
+        sys.argv[1:] = check_arguments(sys.argv[1:])
         check_policy(sys.argv[1:])
-        check_folder(sys.argv[1:])
     except (ValueError, OSError) as error:
         _end(str(error))
     sys.argv[1:] = allow_new(sys.argv[1:])

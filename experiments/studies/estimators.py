@@ -23,8 +23,8 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 from rltok_rl.experiments import option_help
 from rltok_rl.experiments.bench.harness import machine
-from rltok_rl.experiments.names import check_folder, check_overrides, option_names
-from rltok_rl.experiments.overrides import check_sweeps, one_line_errors
+from rltok_rl.experiments.names import check_arguments
+from rltok_rl.experiments.overrides import one_line_errors
 from rltok_rl.experiments.studies.candidates import make_candidate
 from rltok_rl.experiments.studies.options import Study, check
 from rltok_rl.experiments.studies.pages import draw_figures, write_page
@@ -223,9 +223,7 @@ def main() -> None:
         print(option_help.estimators())
         return
     try:
-        sys.argv[1:] = check_overrides(sys.argv[1:], Study)
-        check_sweeps(sys.argv[1:], option_names(Study))
-        check_folder(sys.argv[1:])
+        sys.argv[1:] = check_arguments(sys.argv[1:], Study)
     except (ValueError, OSError) as error:
         sys.exit(f"rltok estimators: {error}")
     with one_line_errors("rltok estimators"):

@@ -121,7 +121,8 @@ class _Parser(argparse.ArgumentParser):
         flags = [flag for action in self._actions for flag in action.option_strings]
         for word in itertools.takewhile(lambda one: one != "--", sys.argv[1:] if args is None else args):
             typed = str(word).partition("=")[0]
-            if typed.startswith("--") and not any(flag.startswith(typed) for flag in flags):
+            # argparse takes words with spaces as text
+            if typed.startswith("--") and " " not in word and not any(flag.startswith(typed) for flag in flags):
                 self.error(f"unrecognized arguments: {typed}{did_you_mean(typed, flags)}")
         return super().parse_known_args(args, namespace)
 

@@ -124,3 +124,8 @@ def test_help_ends_quietly_when_its_reader_has_left():
 def test_names_know_the_file_of_a_claim():
     """Spelt twice, because reading it from the library imports torch."""
     assert names.CLAIM == files.CLAIM
+
+
+def test_text_may_begin_with_dashes():
+    assert parsers.segment().parse_args(["--she said"]).text == "--she said"
+    assert parsers.segment().parse_args(["--", "--seed"]).text == "--seed"

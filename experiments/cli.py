@@ -79,10 +79,8 @@ def _run(arguments: list[str] | None) -> int:
         print(f"rltok {__version__}")
         return 0
     if name != "info" and name not in COMMANDS:
-        meant = (
-            did_you_mean(name, [*COMMANDS, "info", "--help", "--version"])
-            or f"; commands are {', '.join([*COMMANDS, 'info'])}"
-        )
+        commands = [*COMMANDS, "info"]
+        meant = did_you_mean(name, [*commands, "--help", "--version"]) or f"; commands are {', '.join(commands)}"
         print(f"rltok: {name!r} is not a command{meant}", file=sys.stderr)
         return 2
     if name == "info":

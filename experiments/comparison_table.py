@@ -132,9 +132,7 @@ def comparison_notes(tables: Sequence[Sequence[Group]], differing: Sequence[str]
     if helpless:
         notes.append(f"{NO_HELP} So it is with {', '.join(helpless)}.")
     for table in tables:
-        spent = [
-            run.last_value("total_flops") or run.last_value("flops") or 0.0 for group in table for run in group.counted
-        ]
+        spent = [run.last_flops or 0.0 for group in table for run in group.counted]
         if max(spent) > 1.05 * min(spent):
             low, high = (with_unit(value, "FLOPs") for value in (min(spent), max(spent)))
             notes.append(f"Budgets differ, from {low} to {high}: who spent more may be ahead for that alone.")

@@ -117,7 +117,7 @@ def _budget(run: RunFolder) -> tuple[Any, ...]:
 
 
 def _spent(run: RunFolder) -> float:
-    return float((run.summary or {}).get("flops") or 0.0) + (tried_flops(run) or 0.0)
+    return spent_flops({"flops": (run.summary or {}).get("flops") or 0.0, "tried_flops": tried_flops(run)})
 
 
 def _judged(run: RunFolder) -> dict[str, Any] | None:
@@ -157,19 +157,15 @@ def _group(runs: Sequence[RunFolder], beside: Path) -> str:
     first, run = rows[0]
     kind, amount = _budget(run)
     budget = with_unit(amount, "FLOPs" if kind == "FLOPs" else "B") + ("" if kind == "FLOPs" else " of training text")
-    on_top = "" if equal else f", {run_with_trials(rows)} with trials on top"
+    on_top = "" if equal else f", {_with_trials(rows)} with trials on top"
     parts = [f"## `{run.option('data.source')}`, {budget}{on_top}", _measured(first, run), markdown(list(HEADER), body)]
     if len(real) < len(rows):
         parts.append("An asterisk marks an oracle, which looks at bytes to come; never in bold.")
     return "\n\n".join([*parts, _commands(runs)])
 
 
-def run_with_trials(rows: Sequence[tuple[dict[str, Any], RunFolder]]) -> str:
-    """Return the names of the runs that spent FLOPs on trials.
-
-    Args:
-        rows: figures and runs of a table.
-    """
+def _with_trials(rows: Sequence[tuple[dict[str, Any], RunFolder]]) -> str:
+    """Names of the runs that spent FLOPs on trials."""
     return ", ".join(run.name for figures, run in rows if figures["tried_flops"] or figures["tried_flops"] is None)
 
 

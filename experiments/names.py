@@ -18,7 +18,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 from rltok_rl.experiments.config import GROUPS, TrainConfig
-from rltok_rl.experiments.overrides import Override, check_sweeps, convert_values, flag_of, parse_overrides
+from rltok_rl.experiments.overrides import Override, check_sweeps, convert_values, has_multirun, parse_overrides
 from rltok_rl.experiments.schema import CONF, choices
 
 from rltok_rl.functional.imports import did_you_mean
@@ -154,7 +154,7 @@ def check_folder(arguments: Sequence[str]) -> None:
         return
     out = str(given[-1].value)
     check_out(out)
-    if "$" in out or any(flag_of(one) == "--multirun" for one in arguments):
+    if "$" in out or has_multirun(arguments):
         return
     folder = Path(out)
     absent = missing_folders(folder)

@@ -82,7 +82,7 @@ def parse_overrides(arguments: Sequence[str], names: Sequence[str] = ()) -> list
     parser, found = OverridesParser.create(), []
     for before, argument in zip(["", *arguments], arguments, strict=False):
         bare = argument.lstrip("+~")
-        value_of_flag = flag_of(before) in TAKES_VALUE and before in (*TAKES_VALUE, *TAKES_VALUE.values())
+        value_of_flag = before in (*TAKES_VALUE, *TAKES_VALUE.values())
         if argument.startswith("-") and not value_of_flag and flag_of(argument) is None:
             raise ValueError(_unknown_flag(argument, names))
         if argument.startswith("-") or value_of_flag or bare.startswith(("hydra.", "hydra/")):
@@ -119,6 +119,15 @@ def flag_of(argument: str) -> str | None:
     begun = [full for full in flags if len(typed) > 2 and typed.startswith("--") and full.startswith(typed)]
     attached = [full for full, short in TAKES_VALUE.items() if short and len(short) == 2 and typed.startswith(short)]
     return next(iter((*exact, *begun, *attached)), None)
+
+
+def has_multirun(arguments: Sequence[str]) -> bool:
+    """Whether ``--multirun`` is among the arguments, in any of its forms.
+
+    Args:
+        arguments: of the command line.
+    """
+    return any(flag_of(one) == "--multirun" for one in arguments)
 
 
 def _unknown_flag(argument: str, names: Sequence[str]) -> str:
@@ -163,7 +172,7 @@ def check_sweeps(arguments: Sequence[str], kinds: Mapping[str, Any]) -> None:
         Traceback (most recent call last):
         ValueError: seed must be one value without --multirun, got 1,2; add --multirun for a run each
     """
-    if any(flag_of(one) == "--multirun" or one.startswith("hydra.mode=") for one in arguments):
+    if has_multirun(arguments) or any(one.startswith("hydra.mode=") for one in arguments):
         return
     for one in parse_overrides(arguments):
         if one.sweep:

@@ -13,6 +13,7 @@ from rltok_rl.functional.saved_config import read_config_file
 from rltok_rl.training.lines import read_lines
 from rltok_rl.training.progress import read_table
 from rltok_rl.training.record import read_starts
+from rltok_rl.viz.series import spent
 
 BY_TEXT = ("spacebyte", "whitespace")
 """Segmenters that aim at no rate."""
@@ -67,6 +68,11 @@ class RunFolder:
         """
         values = self.history.get(name)
         return values[-1] if values else None
+
+    @property
+    def last_flops(self) -> float | None:
+        """FLOPs after the last update: those that figures are drawn against."""
+        return self.last_value(spent(self.history))
 
     def last(self, name: str) -> float | None:
         """A figure of training: the mean of its last fortieth, since single updates are noise.

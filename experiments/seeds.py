@@ -116,7 +116,7 @@ def values_of(run: RunFolder) -> dict[str, float | None]:
         "entropy": run.last("entropy"),
         "advantage_spread": run.last("advantage_spread"),
         "bytes": run.bytes_done,
-        "flops": run.last_value("total_flops") or run.last_value("flops"),
+        "flops": run.last_flops,
         "speed": bytes_per_second(run.starts),
     }
 

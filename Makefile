@@ -66,7 +66,7 @@ learn: $(VENV)/.ready-fast ## whether policies find the best boundaries of langu
 	$(BIN)/python -m rltok_rl.experiments.studies.learn other_seeds=1 out=experiments/results/learn
 
 soak: $(VENV)/.ready-fast ## kill a training a hundred times, and compare it with one that was left alone
-	$(BIN)/python -m rltok_rl.experiments.soak --kills 100
+	$(BIN)/python -m rltok_rl.experiments.studies.soak --kills 100
 
 # A machine with a GPU has a torch that fits it: $(VENV)-gpu uses that one as it is, and adds what is missing.
 HAS_TORCH = $(GPU_PYTHON) -c 'import torch' 2> /dev/null

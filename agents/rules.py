@@ -6,7 +6,7 @@ import torch
 from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 
-from rltok_rl.functional.numbers import check_count
+from rltok_rl.utils import check_count
 
 
 class RuleActor(TensorDictModule):

@@ -17,13 +17,13 @@ from rltok_rl.data.given import given_windows
 from rltok_rl.data.source import TextSource
 from rltok_rl.data.windows import Places, Windows, WindowSource
 from rltok_rl.functional.likelihood import byte_log_prob
-from rltok_rl.functional.numbers import check_count
 from rltok_rl.functional.rewards import REWARDS, charge_boundaries, prediction_entropy
 from rltok_rl.models.cache import UNetCache
 from rltok_rl.models.incremental import decide, observe
-from rltok_rl.models.packing import Layout, as_packing
-from rltok_rl.models.second_level import SecondDecisions
+from rltok_rl.models.level import SecondDecisions
+from rltok_rl.models.tokens import Layout, as_packing
 from rltok_rl.models.unet import UNet
+from rltok_rl.utils import check_count
 
 Texts = str | bytes | Sequence[str | bytes]
 
@@ -82,7 +82,7 @@ class ByteBoundaryEnv(EnvBase):
         target_rates: (low, high) of the rates that are drawn for texts, where the model has ``rate_embedding``; None is
             the model's configured rate for all.
         layout: how :meth:`parallel_rollout` lays tokens out, ``"padded"``, ``"packed"``, or a
-            :class:`~rltok_rl.models.packing.Packing`; results are equal.
+            :class:`~rltok_rl.models.tokens.Packing`; results are equal.
         likelihood_chunk: positions whose next-byte logits a parallel rollout holds at a time, for less memory; None
             holds all. Where something else reads them all (an entropy, a segmenter's losses) they are held.
         seed: of the text drawn; None takes one from torch's global generator. Actions have generators of their own.

@@ -15,9 +15,9 @@ from rltok_rl.envs.byte_boundary import ByteBoundaryEnv
 
 from rltok_rl.data import LengthFilter, TextSource, WindowSource, local_prose, read_documents
 from rltok_rl.data.source import Documents, Short
-from rltok_rl.functional.imports import did_you_mean
 from rltok_rl.models import PRESETS, UNet, UNetConfig, preset
 from rltok_rl.models.pretrained import PACKAGED, SOURCES
+from rltok_rl.utils import did_you_mean
 
 Model = str | Path | UNetConfig | UNet
 Texts = Documents | Path | Sequence[str | bytes | Path] | WindowSource | None

@@ -13,7 +13,7 @@ from rltok_rl.envs.gym_common import Told, known_options, observation_space
 from rltok_rl.envs.gym_given import Model, Texts, build_env, check_options
 from tensordict import TensorDict, TensorDictBase
 
-from rltok_rl.functional.numbers import check_count
+from rltok_rl.utils import check_count
 
 
 class ByteBoundaryVectorEnv(VectorEnv):

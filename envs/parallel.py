@@ -18,9 +18,9 @@ from torch import Tensor
 from torchrl.modules import set_recurrent_mode
 
 from rltok_rl.functional.likelihood import byte_log_prob
-from rltok_rl.functional.numbers import check_count
 from rltok_rl.functional.policy import recent_boundaries
 from rltok_rl.functional.rewards import prediction_entropy
+from rltok_rl.utils import check_count
 
 if TYPE_CHECKING:
     from rltok_rl.envs.byte_boundary import ByteBoundaryEnv, Texts

@@ -6,23 +6,29 @@ import importlib
 import os
 import sys
 
-from rltok_rl.experiments import option_help
-from rltok_rl.experiments.parsers import PARSERS
+from rltok_rl.experiments.commands import help as option_help
+from rltok_rl.experiments.commands.parsers import PARSERS
 
-from rltok_rl.functional.imports import did_you_mean
+from rltok_rl.utils import did_you_mean
 from rltok_rl.version import __version__
 
 COMMANDS = {
     "train": ("rltok_rl.experiments.train", "train a boundary policy and its language model (Hydra options)"),
-    "segment": ("rltok_rl.experiments.segment", "show where a model ends its tokens"),
-    "generate": ("rltok_rl.experiments.generate", "continue a prompt, byte by byte"),
-    "eval": ("rltok_rl.experiments.evaluate", "measure a model on text that it was not trained on"),
-    "tasks": ("rltok_rl.experiments.tasks", "PIQA, HellaSwag, ARC-Easy and LAMBADA in bits per byte"),
-    "lm-eval": ("rltok_rl.experiments.harness", "run EleutherAI's lm-evaluation-harness with a model"),
-    "boundaries": ("rltok_rl.experiments.boundaries", "where boundaries lie, and how far models agree about them"),
-    "view": ("rltok_rl.experiments.view", "write an HTML page of a text, its boundaries and what each was worth"),
-    "report": ("rltok_rl.experiments.report", "write the report of a run, or compare several"),
-    "leaderboard": ("rltok_rl.experiments.leaderboard", "write the page of all committed results"),
+    "segment": ("rltok_rl.experiments.commands.segment", "show where a model ends its tokens"),
+    "generate": ("rltok_rl.experiments.commands.generate", "continue a prompt, byte by byte"),
+    "eval": ("rltok_rl.experiments.commands.evaluate", "measure a model on text that it was not trained on"),
+    "tasks": ("rltok_rl.experiments.commands.tasks", "PIQA, HellaSwag, ARC-Easy and LAMBADA in bits per byte"),
+    "lm-eval": ("rltok_rl.experiments.commands.lm_eval", "run EleutherAI's lm-evaluation-harness with a model"),
+    "boundaries": (
+        "rltok_rl.experiments.commands.boundaries",
+        "where boundaries lie, and how far models agree about them",
+    ),
+    "view": (
+        "rltok_rl.experiments.commands.view",
+        "write an HTML page of a text, its boundaries and what each was worth",
+    ),
+    "report": ("rltok_rl.experiments.commands.report", "write the report of a run, or compare several"),
+    "leaderboard": ("rltok_rl.experiments.commands.leaderboard", "write the page of all committed results"),
     "demo": (
         "rltok_rl.experiments.demo",
         "train boundary policies for a few minutes and see what they learned",
@@ -110,8 +116,8 @@ def wrong_options(name: str, arguments: list[str]) -> str | None:
         name: of the command.
         arguments: that follow it.
     """
+    from rltok_rl.experiments.commands.options import check_arguments
     from rltok_rl.experiments.config import TrainConfig
-    from rltok_rl.experiments.names import check_arguments
     from rltok_rl.experiments.studies.options import Study
 
     try:

@@ -313,3 +313,13 @@ def register() -> None:
 
 
 register()  # compositions need the schemas, whoever asks
+
+
+def check_out(out: str) -> None:
+    """Refuse an empty name of a folder: the run would be scattered over the working folder.
+
+    Args:
+        out: the option.
+    """
+    if not out.strip():
+        raise ValueError("out must be a folder, got an empty name; write out=runs/NAME, or out=. for this folder")

@@ -35,18 +35,20 @@ class _Neighbours:
 if (_CHECKOUT / "pyproject.toml").is_file() and (_CHECKOUT / "envs" / "__init__.py").is_file():
     sys.meta_path.insert(0, _Neighbours)  # first: an editable installation of another checkout must not mix in
 
+from rltok_rl import renamed as _renamed  # noqa: E402 - needs the path
 from rltok_rl.envs.registration import register_on_import as _register_on_import  # noqa: E402 - needs the path
 
 _register_on_import()
+_renamed.install()
 
 if TYPE_CHECKING:
-    from rltok_rl.functional.text import ids_to_bytes, text_to_ids
     from rltok_rl.models import PRESETS, UNet, UNetConfig, UNetOutput, parameter_counts, preset, segment
     from rltok_rl.models.generation import generate, stream
     from rltok_rl.sampling import sample_boundaries
+    from rltok_rl.text import ids_to_bytes, text_to_ids
 else:
     _HOMES = {
-        "functional.text": ("ids_to_bytes", "text_to_ids"),
+        "text": ("ids_to_bytes", "text_to_ids"),
         "models": ("PRESETS", "UNet", "UNetConfig", "UNetOutput", "parameter_counts", "preset", "segment"),
         "models.generation": ("generate", "stream"),
         "sampling": ("sample_boundaries",),

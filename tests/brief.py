@@ -23,7 +23,7 @@ def shorten(config: Any) -> None:
     Args:
         config: a :class:`~rltok_rl.experiments.config.TrainConfig`.
     """
-    from rltok_rl.experiments.build import loop_options
+    from rltok_rl.experiments.runs.build import loop_options
 
     loop_options(config)
     for group, options in BRIEF.items():
@@ -32,7 +32,8 @@ def shorten(config: Any) -> None:
 
 
 if __name__ == "__main__":
-    from rltok_rl.experiments import cli, report, train
+    from rltok_rl.experiments import cli, train
+    from rltok_rl.experiments.commands import report
 
     whole = train.run
 

@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT / "docs"))
 from rltok_docs import docstrings, entries, inventories, names  # noqa: E402 - needs the path
 from rltok_docs import options as option_page  # noqa: E402
 from rltok_rl.agents.segmenters import SEGMENTERS  # noqa: E402
-from rltok_rl.experiments import build  # noqa: E402
+from rltok_rl.experiments.runs import build  # noqa: E402
 
 DOCS = ROOT / "docs"
 PAGES = sorted(
@@ -95,7 +95,7 @@ def test_the_reference_is_the_same_without_optional_packages(tmp_path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     pages = json.loads(written.read_text())
-    assert ".. autoclass:: rltok_rl.evaluation.harness.RltokLM" in pages["rltok_rl.evaluation.harness"]
+    assert ".. autoclass:: rltok_rl.evaluation.lm_eval.RltokLM" in pages["rltok_rl.evaluation.lm_eval"]
     assert ".. autoclass:: rltok_rl.envs.SB3VecEnv" in pages["rltok_rl.envs"]
     assert pages == dict(entries.pages())
 

@@ -13,8 +13,9 @@ import pytest
 import torch
 from rltok_rl.agents.segmenters import Segmenter
 from rltok_rl.envs import ByteBoundaryEnv
-from rltok_rl.experiments import build, recording, train
 from rltok_rl.experiments.config import TrainConfig
+from rltok_rl.experiments.runs import build, run
+from rltok_rl.experiments.runs import record as recording
 
 from rltok_rl.data import TextSource, local_prose
 from rltok_rl.data.languages import Recall
@@ -109,7 +110,7 @@ def test_figures_of_looks_are_told():
 
 
 def test_figures_of_summaries_are_told():
-    found = dict_keys(train._train)
+    found = dict_keys(run._train)
     for path in (ROOT / "experiments" / "results").rglob("summary.json"):
         found |= set(json.loads(path.read_text()))
     assert {"tried_flops", "peak_memory"} <= found

@@ -11,6 +11,7 @@ from .layout import ROOT, ROOTS, modules
 
 # Lower layers first; packages on one line may not import each other either, save for themselves.
 LAYERS = [
+    {"utils", "text", "renamed"},
     {"functional"},
     {"sampling"},
     {"models", "data", "viz"},
@@ -20,6 +21,11 @@ LAYERS = [
     {"experiments"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
+ROOMS = [
+    *("config", "texts", "runs", "reports", "commands"),
+    *("bench", "studies", "demo", "compare", "soak", "train", "cli"),
+]
+"""Rooms of `experiments`, lower ones first."""
 # Modules of the package itself: the version, and the front page that re-exports from everywhere.
 FREE = {"rltok_rl", "rltok_rl.version"}
 
@@ -34,7 +40,7 @@ def imported(path: Path, name: str) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             source = ".".join([*base, *([node.module] if node.module else [])])
-            found |= {source} | {f"{source}.{alias.name}" for alias in node.names}
+            found |= {f"{source}.{alias.name}" for alias in node.names} | {source}
     return found
 
 
@@ -88,3 +94,54 @@ def test_a_planted_violation_is_found(tmp_path, place, code, message):
     (tmp_path / place).parent.mkdir(exist_ok=True)
     (tmp_path / place).write_text(code)
     assert any(message in line for line in violations(tmp_path))
+
+
+def circles(root: Path) -> list[list[str]]:
+    """Modules that import each other in a circle, type hints included: the strongly connected components."""
+    known = {name: path for name, path in modules(root)}
+    below = {name: [t for t in imported(path, name) if t in known and t != name] for name, path in known.items()}
+    number: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    path: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(name: str) -> None:
+        number[name] = lowest[name] = len(number)
+        path.append(name)
+        for target in below[name]:
+            if target not in number:
+                visit(target)
+            if target in path:
+                lowest[name] = min(lowest[name], lowest[target])
+        if lowest[name] == number[name]:
+            component = path[path.index(name) :]
+            del path[path.index(name) :]
+            if len(component) > 1:
+                found.append(sorted(component))
+
+    for name in below:
+        if name not in number:
+            visit(name)
+    return found
+
+
+def test_no_module_imports_itself_through_others():
+    assert circles(ROOT) == []
+
+
+def rooms_upward(root: Path) -> list[str]:
+    """Imports within `experiments` that point from a lower room to a higher one."""
+    rank = {name: place for place, name in enumerate(ROOMS)}
+    lines = []
+    for name, path in modules(root):
+        parts = name.split(".")
+        if parts[:2] == ["rltok_rl", "experiments"] and len(parts) > 2 and parts[2] in rank:
+            for target in sorted(imported(path, name)):
+                room = target.split(".")[2] if target.startswith("rltok_rl.experiments.") else parts[2]
+                if rank.get(room, 0) > rank[parts[2]]:
+                    lines.append(f"{name} imports {target}, whose room is above it")
+    return lines
+
+
+def test_rooms_of_experiments_import_downwards():
+    assert rooms_upward(ROOT) == []

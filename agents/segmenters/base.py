@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rltok_rl.functional.numbers import check_count
 from rltok_rl.models.mixing import Mixing
+from rltok_rl.utils import check_count
 
 State = dict[str, Any]
 """What a segmenter remembers between two bytes; ``position`` [B] is always there."""

@@ -13,8 +13,8 @@ import torch
 from rltok_rl.agents.segmenters.base import Segmenter, Segments
 from torch import Tensor
 
-from rltok_rl.functional.numbers import check_count
-from rltok_rl.functional.text import ids_to_bytes
+from rltok_rl.text import ids_to_bytes
+from rltok_rl.utils import check_count
 
 Split = Callable[[bytes], Sequence[int]]
 """A text to the lengths of its pieces in bytes, which add up to the text's."""

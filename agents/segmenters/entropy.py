@@ -16,8 +16,8 @@ from rltok_rl.agents.segmenters.predictors import Predictor
 from torch import Tensor
 
 from rltok_rl.functional.boundary_rules import entropy_rise, entropy_spikes, never_twice, threshold_for_rate
-from rltok_rl.functional.numbers import check_count
 from rltok_rl.models.unet import UNet
+from rltok_rl.utils import check_count
 
 DEFAULT_THRESHOLD = 1.335442066192627
 """BLT's, in nats, for its own entropy model."""

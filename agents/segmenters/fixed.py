@@ -10,9 +10,9 @@ from torch import Tensor
 from torchrl.modules import set_recurrent_mode
 
 from rltok_rl.functional.boundary_rules import select_exactly, select_next, spacebyte, spacelike
-from rltok_rl.functional.numbers import check_count
 from rltok_rl.models.mixing import Mixing
 from rltok_rl.sampling import draw_boundary
+from rltok_rl.utils import check_count
 
 
 class ActorSegmenter(Segmenter):

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from rltok_rl.functional.baselines import group_centred
 from rltok_rl.functional.budget import budget_offsets, draw_next, draw_within_budget, string_log_prob
 from rltok_rl.functional.likelihood import next_byte_log_prob
-from rltok_rl.functional.numbers import check_count
 from rltok_rl.functional.policy_gradient import score_function
+from rltok_rl.utils import check_count
 
 Advantage = Literal["centred", "leave_one_out", "normalised"]
 

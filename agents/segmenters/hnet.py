@@ -15,8 +15,7 @@ from rltok_rl.agents.segmenters.base import Segmenter, Segments, State
 from torch import Tensor, nn
 
 from rltok_rl.functional.rate import check_target, load_balance
-from rltok_rl.functional.routing import confidence, routing_probability, smoothing_shares
-from rltok_rl.functional.smoothing import Method
+from rltok_rl.functional.routing import Method, confidence, routing_probability, smoothing_shares
 from rltok_rl.models.layers import RMSNorm
 from rltok_rl.models.mixing import Mixing
 

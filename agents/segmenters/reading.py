@@ -14,9 +14,9 @@ from torch import Tensor
 from rltok_rl.models.cache import UNetCache
 from rltok_rl.models.checks import check_byte_ids
 from rltok_rl.models.incremental import Observation, Prediction, decide, observe
+from rltok_rl.models.level import SecondDecisions
 from rltok_rl.models.mixing import Mixing, policy_smoothing
-from rltok_rl.models.packing import Layout
-from rltok_rl.models.second_level import SecondDecisions
+from rltok_rl.models.tokens import Layout
 from rltok_rl.models.unet import UNet
 
 
@@ -48,7 +48,7 @@ def read_window(
         byte_ids: [B, T] the bytes, each row from the first byte of its text on.
         uniforms: [B, T] in [0, 1) to draw with.
         generator: source of the random numbers otherwise.
-        layout: ``"padded"`` or ``"packed"`` tokens, or a :class:`~rltok_rl.models.packing.Packing`.
+        layout: ``"padded"`` or ``"packed"`` tokens, or a :class:`~rltok_rl.models.tokens.Packing`.
 
     Example:
         >>> from rltok_rl.agents.segmenters import make_segmenter

@@ -20,9 +20,9 @@ from rltok_rl.agents.segmenters.magnet import MagnetSegmenter
 from rltok_rl.agents.segmenters.predictors import EarlyExit, OwnModel, Predictor
 from rltok_rl.agents.segmenters.unigram import TrainedPieces, UnigramSegmenter
 
-from rltok_rl.functional.imports import import_path, is_import_path
 from rltok_rl.models.byte_model import ByteModel
 from rltok_rl.models.unet import UNet
+from rltok_rl.utils import import_path, is_import_path
 
 PredictorName = Literal["early_exit", "own"]
 

@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from rltok_rl.functional.imports import check_trust
+from rltok_rl.utils import check_trust
 
 WORD, WEIGHTS, TOKENIZER = "segmenter.json", "segmenter.safetensors", "tokenizer.json"
 FORMAT = 1
@@ -130,7 +130,7 @@ def rebuild_segmenter(
     """Make the segmenter that a file names and load its state, in evaluation mode.
 
     All segmenters whose names are read from files are made here, after
-    :func:`~rltok_rl.functional.imports.check_trust`.
+    :func:`~rltok_rl.utils.check_trust`.
 
     Args:
         path: the file.

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from rltok_rl.functional.decoding import sample_bytes
 from rltok_rl.functional.likelihood import byte_log_prob
-from rltok_rl.functional.numbers import check_count
-from rltok_rl.functional.text import text_to_bytes, text_to_ids
 from rltok_rl.models.generation import GeneratedByte
 from rltok_rl.models.segmentation import Segmentation, Told, encode_pieces
 from rltok_rl.models.unet import UNet
+from rltok_rl.text import text_to_bytes, text_to_ids
+from rltok_rl.utils import check_count
 
 
 @torch.no_grad()

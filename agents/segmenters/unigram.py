@@ -13,7 +13,7 @@ from rltok_rl.agents.segmenters.bpe import BPESegmenter, Split, TokenizerSplit, 
 from rltok_rl.agents.segmenters.gumbel import Fidelity, Predicted, check_fidelity, decision_cost
 from torch import Tensor
 
-from rltok_rl.functional.numbers import check_count
+from rltok_rl.utils import check_count
 
 _SPACES = {chr(256 + ord(space)) for space in " \t\n\r\f\v"}  # as the byte-level alphabet writes them
 

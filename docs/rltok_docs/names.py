@@ -34,22 +34,22 @@ PACKAGES = (
 )
 """Packages in the order of the reference. A name that several of them export has its entry with the first."""
 ALSO = (
-    "rltok_rl.models.flop_meter",
+    "rltok_rl.experiments.bench.flop_meter",
     "rltok_rl.models.flops",
     "rltok_rl.models.generation",
-    "rltok_rl.models.packing",
+    "rltok_rl.models.tokens",
     "rltok_rl.objectives.segmented",
     "rltok_rl.objectives.view",
-    "rltok_rl.training.distributed",
+    "rltok_rl.training.parallel",
     "rltok_rl.training.loggers",
     "rltok_rl.training.snapshots",
     "rltok_rl.training.traffic",
-    "rltok_rl.evaluation.choices",
+    "rltok_rl.evaluation.tasks",
     "rltok_rl.evaluation.continuations",
     "rltok_rl.evaluation.detail",
-    "rltok_rl.evaluation.harness",
+    "rltok_rl.evaluation.lm_eval",
     "rltok_rl.viz.comparison",
-    "rltok_rl.viz.marked_text",
+    "rltok_rl.viz.text_figures",
 )
 """Modules that pages send readers to, though their packages export none of their names."""
 

@@ -15,16 +15,18 @@ from typing import Any, get_args, get_type_hints
 
 from omegaconf import OmegaConf
 from rltok_rl.agents.segmenters import SEGMENTERS
-from rltok_rl.experiments import build, config, texts
-from rltok_rl.experiments.schema import CONF, REQUIRED, Option, choices, comment, schemas
-from rltok_rl.experiments.systems import system_names
+from rltok_rl.experiments import config, texts
+from rltok_rl.experiments.commands.schema import CONF, REQUIRED, Option, choices, comment, schemas
+from rltok_rl.experiments.compare.systems import system_names
+from rltok_rl.experiments.runs import build
 
 from rltok_rl.data import CORPORA
 from rltok_rl.functional.rate import RATE_CONTROLS
 from rltok_rl.functional.rewards import REWARDS
 from rltok_rl.models import PRESETS, UNetConfig
 from rltok_rl.objectives import rate, reinforce
-from rltok_rl.training import options, sharding, snapshots
+from rltok_rl.training import options, snapshots
+from rltok_rl.training import parallel as sharding
 
 PAGE = Path(__file__).resolve().parent.parent / "reference" / "configuration.md"
 

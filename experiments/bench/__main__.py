@@ -7,9 +7,12 @@ import sys
 import time
 
 import torch
-from rltok_rl.experiments import parsers
-from rltok_rl.experiments.bench.harness import keep_memory, machine, table, write
-from rltok_rl.experiments.parsers import SECTIONS
+from rltok_rl.experiments.bench.harness import table, write
+from rltok_rl.experiments.commands import parsers
+from rltok_rl.experiments.commands.parsers import SECTIONS
+
+from rltok_rl.training.record import machine
+from rltok_rl.utils import keep_memory
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -6,11 +6,8 @@ median is what to quote, the quartiles say how steady it was.
 
 from __future__ import annotations
 
-import ctypes
-import ctypes.util
 import json
 import math
-import platform
 import statistics
 import sys
 import time
@@ -19,9 +16,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from rltok_rl.experiments.evaluate_table import without_nan
+from rltok_rl.experiments.reports.markdown import without_nan
 
-_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of malloc.h
+from rltok_rl.training.record import machine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,19 +123,6 @@ def row_of_pairs(
     return row
 
 
-def keep_memory() -> None:
-    """Ask the C library to keep freed memory instead of giving it back (glibc only).
-
-    By default every tensor beyond 32 MB is mapped anew and its pages cleared fault by fault, which on a CPU can
-    cost more than the arithmetic. Both sides of a comparison profit; what is compared is then the work.
-    """
-    if sys.platform == "linux" and (libc := ctypes.util.find_library("c")):
-        mallopt = getattr(ctypes.CDLL(libc), "mallopt", None)  # other C libraries have none
-        if mallopt is not None:
-            mallopt(_M_MMAP_MAX, 0)
-            mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
-
-
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
     """First quartile, median, third quartile."""
     if len(values) < 2:
@@ -185,18 +169,6 @@ def table(rows: Sequence[Row]) -> str:
 
 def _told(milliseconds: float) -> str:
     return "-" if math.isnan(milliseconds) else f"{milliseconds:.3g}"
-
-
-def machine(device: str) -> str:
-    """One line on what the figures were taken on."""
-    processor = platform.processor() or platform.machine()
-    for text in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
-        if text.startswith("model name"):
-            processor = text.partition(":")[2].strip()
-            break
-    gpu = f", {torch.cuda.get_device_name()}" if device == "cuda" else ""
-    versions = f"torch {torch.__version__}, Python {platform.python_version()}"
-    return f"{processor}, {torch.get_num_threads()} threads{gpu}; {versions}"
 
 
 def write(rows: Sequence[Row], folder: Path, *, command: str, device: str) -> None:

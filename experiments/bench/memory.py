@@ -16,11 +16,11 @@ import subprocess
 import sys
 import time
 
-from rltok_rl.experiments.bench.harness import keep_memory
 from rltok_rl.experiments.bench.trainers import fresh_model, paper_trainer
 from rltok_rl.experiments.bench.training import resident
 
-from rltok_rl.training.recomputing import recompute_layers
+from rltok_rl.training.compiling import recompute_layers
+from rltok_rl.utils import keep_memory
 
 WAYS: dict[str, tuple[str, int | None]] = {
     "all is kept": ("none", None),

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from rltok_rl.data import TextSource, local_prose
 from rltok_rl.models import UNet
-from rltok_rl.models.packing import Layout, Packing
-from rltok_rl.models.pooling import token_layout
+from rltok_rl.models.tokens import Layout, Packing, token_layout
 from rltok_rl.models.varlen import fastest_method, packed_attention
 from rltok_rl.sampling import sample_boundaries
 from rltok_rl.training import Trainer

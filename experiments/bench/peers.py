@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from rltok_rl.functional.policy import boundary_logits
 from rltok_rl.models import UNet, preset
-from rltok_rl.models.pooling import downsample, token_layout, upsample
+from rltok_rl.models.tokens import downsample, token_layout, upsample
 from rltok_rl.sampling import sample_boundaries
 
 RATE = 0.2

@@ -17,12 +17,13 @@ import sys
 from dataclasses import asdict, dataclass
 
 import torch
-from rltok_rl.experiments.bench.harness import Row, keep_memory, row_of_pairs, seconds
+from rltok_rl.experiments.bench.harness import Row, row_of_pairs, seconds
 from rltok_rl.experiments.bench.trainers import fresh_model, paper_trainer
 
 from rltok_rl.models import UNet, preset
-from rltok_rl.training.distributed import Processes, init_processes
+from rltok_rl.training.parallel import Processes, init_processes
 from rltok_rl.training.traffic import CountTraffic, Traffic, update_traffic
+from rltok_rl.utils import keep_memory
 
 PRESET, NUM_ROWS, NUM_STEPS = "small", 8, 512
 ROUNDS, UPDATES = 3, 2

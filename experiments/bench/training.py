@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
-from rltok_rl.experiments.bench.harness import Row, compare, compare_seconds, keep_memory, row_of_pairs, seconds
+from rltok_rl.experiments.bench.harness import Row, compare, compare_seconds, row_of_pairs, seconds
 from rltok_rl.experiments.bench.plain import PlainUNet, plain_loss
 from rltok_rl.experiments.bench.trainers import fresh_model, paper_trainer
 from torch import nn
@@ -25,6 +25,7 @@ from rltok_rl.models import UNet, preset
 from rltok_rl.sampling import sample_boundaries
 from rltok_rl.training import Trainer
 from rltok_rl.training.compiling import compile_layers
+from rltok_rl.utils import keep_memory
 
 PRESET, NUM_BYTES, NUM_ROWS = "released-18m", 4096, 1
 """Of the comparison: a released size, and the paper's windows; the plain step wants 24 GB for two rows."""

@@ -15,9 +15,9 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from rltok_rl.agents import LearnedBoundaryActor
 from rltok_rl.envs import ByteBoundaryEnv
-from rltok_rl.experiments.build import make_trainer
+from rltok_rl.experiments.commands.options import CONF, check_overrides
 from rltok_rl.experiments.config import TrainConfig
-from rltok_rl.experiments.names import CONF, check_overrides
+from rltok_rl.experiments.runs.build import make_trainer
 
 from rltok_rl.data.languages import Language
 from rltok_rl.models.unet import UNet

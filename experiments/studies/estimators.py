@@ -21,22 +21,21 @@ import hydra
 import torch
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
-from rltok_rl.experiments import option_help
-from rltok_rl.experiments.bench.harness import machine
-from rltok_rl.experiments.names import check_arguments
-from rltok_rl.experiments.overrides import one_line_errors
+from rltok_rl.experiments.commands import help as option_help
+from rltok_rl.experiments.commands.options import check_arguments
+from rltok_rl.experiments.commands.overrides import one_line_errors
 from rltok_rl.experiments.studies.candidates import make_candidate
 from rltok_rl.experiments.studies.options import Study, check
 from rltok_rl.experiments.studies.pages import draw_figures, write_page
 from rltok_rl.experiments.studies.toy import get_toy
 
 from rltok_rl.data import TextSource, local_code
-from rltok_rl.diagnostics.drawing import EnumeratedRollouts, TextRollouts
-from rltok_rl.diagnostics.exact import exact_gradient
-from rltok_rl.diagnostics.gradients import signal_to_noise
+from rltok_rl.diagnostics.exact import EnumeratedRollouts, TextRollouts, exact_gradient
+from rltok_rl.diagnostics.gradient_quality import signal_to_noise
 from rltok_rl.diagnostics.report import collect_gradients, estimator_report
 from rltok_rl.diagnostics.truth import counterfactual_correlation, resampled_correlation
 from rltok_rl.models.unet import UNet
+from rltok_rl.training.record import machine
 
 _SCHEMA = "estimators_schema"
 _HYDRA = {"run": {"dir": "."}, "output_subdir": None}  # the results hold all options, and no folder of the machine

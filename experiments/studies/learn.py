@@ -22,11 +22,13 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from rltok_rl.experiments.bench.harness import keep_memory, machine
-from rltok_rl.experiments.markdown import markdown, number
+from rltok_rl.experiments.reports.markdown import markdown, number
 from rltok_rl.experiments.studies.courses import SYSTEMS, course_config, fingerprint, take_course
 from rltok_rl.experiments.studies.learn_figure import NAMES, draw_learning
 from rltok_rl.experiments.texts import LANGUAGES
+
+from rltok_rl.training.record import machine
+from rltok_rl.utils import keep_memory
 
 GOAL, GOAL_SECONDS = 0.95, 180.0
 """Share of the optimal return that the learned policy has to reach, and CPU seconds that it has for it."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from rltok_rl.viz.look import ALERT, INK, OURS, PALE, SERIES, plain_figures
+from rltok_rl.viz.style import ALERT, INK, OURS, PALE, SERIES, plain_figures
 
 NAMES = {
     "learned": "learned, local flips",

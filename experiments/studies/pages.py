@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
-from rltok_rl.experiments.markdown import markdown, number
+from rltok_rl.experiments.reports.markdown import markdown, number
 from rltok_rl.experiments.studies.candidates import MEANING
 
-from rltok_rl.viz.look import ALERT, INK, OURS, PALE
 from rltok_rl.viz.series import look_of
+from rltok_rl.viz.style import ALERT, INK, OURS, PALE
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt

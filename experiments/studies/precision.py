@@ -23,10 +23,11 @@ from statistics import fmean, stdev
 
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from rltok_rl.experiments.bench.harness import machine
-from rltok_rl.experiments.markdown import markdown
-from rltok_rl.experiments.run_folder import RunFolder, read_run
+from rltok_rl.experiments.reports.markdown import markdown
+from rltok_rl.experiments.runs.folder import RunFolder, read_run
 from rltok_rl.experiments.studies.precision_figure import draw_precision
+
+from rltok_rl.training.record import machine
 
 LR = 4e-3
 WAYS: dict[str, tuple[str, ...]] = {

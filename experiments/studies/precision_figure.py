@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rltok_rl.viz.look import ALERT, INK, OURS, PALE, plain_figures
+from rltok_rl.viz.style import ALERT, INK, OURS, PALE, plain_figures
 
 SMOOTH = 10
 """Updates that a difference is averaged over."""

@@ -20,8 +20,7 @@ from statistics import median
 
 import matplotlib
 import torch
-from rltok_rl.experiments import parsers
-from rltok_rl.experiments.bench.harness import machine
+from rltok_rl.experiments.commands import parsers
 from tensordict import TensorDict
 from torch import Tensor, nn
 
@@ -30,7 +29,8 @@ from rltok_rl.functional.rate import RATE_CONTROLS
 from rltok_rl.objectives import BoundaryReinforceLoss, JointLoss, RateLoss
 from rltok_rl.objectives.rate import CONTROLLERS
 from rltok_rl.sampling import sample_boundaries
-from rltok_rl.viz.look import SERIES
+from rltok_rl.training.record import machine
+from rltok_rl.viz.style import SERIES
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt  # noqa: E402

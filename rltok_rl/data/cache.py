@@ -21,7 +21,7 @@ from rltok_rl.data.disk import flush
 from rltok_rl.data.files import GroupedDocument
 from rltok_rl.data.filters import LengthFilter
 from rltok_rl.data.index import BYTES, FORMAT, INDEX, KEYS, OFFSETS, CacheIndex, document_key, read_index
-from rltok_rl.functional.text import text_to_bytes
+from rltok_rl.text import text_to_bytes
 
 
 def write_cache(

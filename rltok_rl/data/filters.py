@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rltok_rl.data.files import GroupedDocument
-from rltok_rl.functional.text import text_to_bytes
+from rltok_rl.text import text_to_bytes
 
 
 @dataclass

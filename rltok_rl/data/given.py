@@ -9,7 +9,7 @@ import torch
 
 from rltok_rl.data.source import Documents
 from rltok_rl.data.windows import Windows
-from rltok_rl.functional.text import text_to_ids
+from rltok_rl.text import text_to_ids
 
 
 def given_windows(texts: Documents, num_rows: int, length: int) -> Windows:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rltok_rl.data.windows import Places, Windows, WindowSource
-from rltok_rl.functional.text import text_to_bytes
+from rltok_rl.text import text_to_bytes
 
 Documents = str | bytes | Sequence[str | bytes]
 Short = Literal["error", "whole"]

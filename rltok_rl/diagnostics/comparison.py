@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rltok_rl.diagnostics.gradients import Signal, jackknife_error
+from rltok_rl.diagnostics.gradient_quality import Signal, jackknife_error
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from torch import Tensor
 from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.functional.policy import boundary_entropy, boundary_log_prob, boundary_logits, recent_boundaries
 from rltok_rl.functional.rewards import REWARDS, charge_boundaries, prediction_entropy
-from rltok_rl.functional.text import text_to_ids
 from rltok_rl.models.checks import check_byte_ids
 from rltok_rl.models.unet import UNet
+from rltok_rl.text import text_to_ids
 
 MOST_BYTES = 16
 """Decisions of the longest text that is enumerated: 2^15 strings."""

@@ -1,26 +1,207 @@
-"""The exact gradient of the expected loss, by enumeration of all boundary strings.
-
-    L(theta) = E_{a ~ pi_theta} [ -(1/T) sum_t log p_theta(x_{t+1} | x_<=t, a_<=t) ]
-
-    dL/dtheta = sum_a L(a) dpi(a)/dtheta   +   sum_a pi(a) dL(a)/dtheta
-                 through the policy            through the language model
-
-The first half is what score-function estimators estimate; the second is ordinary backpropagation.
-"""
+"""Estimators that remember: which ones do, and how to judge many batches by one and the same memory."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import product
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from tensordict import TensorDictBase
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 
+from rltok_rl.agents import LearnedBoundaryActor
+from rltok_rl.data import RepeatedSource, WindowSource
 from rltok_rl.diagnostics.enumeration import Texts, enumerate_rollouts
+from rltok_rl.diagnostics.gradient_quality import policy_gradient
+from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.functional.policy import boundary_logits
 from rltok_rl.models.unet import UNet
+from rltok_rl.utils import check_count
+
+Estimate = Callable[[TensorDictBase], TensorDictBase]
+"""Writes ``advantage`` into a rollout: a value estimator, or a function."""
+
+
+def as_it_stands(estimator: Estimate, *shared: Any) -> Estimate:
+    """The estimator with the memory that it has now, whatever it judges; itself it is left alone.
+
+    Every rollout is judged by a fresh copy: buffers, and what is kept beside them, are those of this moment. Random
+    numbers run on, and models that it only asks are not copied. What a function keeps on the side cannot be seen, and
+    runs on too.
+
+    Args:
+        estimator: in the mode that it is to judge in; one that learns does so in training mode.
+        *shared: what the copies have in common.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> from rltok_rl.objectives import make_estimator
+        >>> going_on = make_estimator("running_mean", gamma=1.0, num_steps=1)
+        >>> standing = as_it_stands(going_on)
+        >>> rollout = TensorDict({"next": {"reward": torch.ones(1, 1, 1)}}, [1, 1])
+        >>> [judge(rollout.clone())["advantage"].item() for judge in (standing, standing, going_on, going_on)]
+        [1.0, 1.0, 1.0, 0.0]
+    """
+    kept = {id(one): one for one in (*shared, *_asked(estimator))}
+
+    def judge(rollout: TensorDictBase) -> TensorDictBase:
+        try:
+            copied = copy.deepcopy(estimator, dict(kept))
+        except (TypeError, RuntimeError) as error:
+            raise TypeError(
+                f"estimator must be one that can be copied, so that every batch is judged from the same memory, "
+                f"got {type(estimator).__name__}: {error}"
+            ) from error
+        return copied(rollout)
+
+    return judge
+
+
+def remembers(estimator: Estimate) -> bool:
+    """Whether an estimator may judge a batch by those before it: one with buffers, or a function, which does not tell.
+
+    Args:
+        estimator: of any kind.
+    """
+    if not isinstance(estimator, nn.Module):
+        return True
+    return any(module._buffers for module in estimator.modules())
+
+
+def _asked(estimator: Estimate) -> Iterator[Any]:
+    """What an estimator uses and does not own: generators, processes, models that are no part of its state."""
+    for module in estimator.modules() if isinstance(estimator, nn.Module) else ():
+        for value in vars(module).values():
+            if isinstance(value, (torch.Generator, ProcessGroup, nn.Module)):
+                yield value
+
+
+class TextRollouts:
+    """Fresh windows of text, each read by so many rows as asked, with boundaries from the model's policy.
+
+    Args:
+        model: the U-Net.
+        source: where windows come from.
+        num_rows: B.
+        num_steps: T.
+        seed: of texts and boundaries.
+    """
+
+    def __init__(self, model: UNet, source: WindowSource, *, num_rows: int, num_steps: int, seed: int) -> None:
+        self.model, self.source, self.num_rows, self.num_steps = model, source, num_rows, num_steps
+        self.seed, self.actor = seed, LearnedBoundaryActor(model)
+        self.generator = torch.Generator(model.embedding.weight.device).manual_seed(seed)
+        self._envs: dict[int, ByteBoundaryEnv] = {}
+
+    @torch.no_grad()
+    def __call__(self, rows_per_text: int) -> TensorDictBase:
+        """A rollout [B, T]."""
+        if rows_per_text not in self._envs:
+            self._envs[rows_per_text] = ByteBoundaryEnv(
+                self.model,
+                RepeatedSource(self.source, rows_per_text),
+                num_steps=self.num_steps,
+                batch_size=(self.num_rows,),
+                seed=self.seed + rows_per_text,
+                observe_entropy=True,
+            )
+        return self._envs[rows_per_text].parallel_rollout(self.actor, generator=self.generator)
+
+
+class EnumeratedRollouts:
+    """Rows drawn from the enumeration of a few short texts, in float64: whole reports for the price of one.
+
+    Args:
+        model: the U-Net, in float64.
+        texts: M texts of one length.
+        num_rows: B.
+        seed: of texts and boundaries.
+    """
+
+    def __init__(self, model: UNet, texts: Texts, *, num_rows: int, seed: int) -> None:
+        with torch.no_grad():
+            self.table = enumerate_rollouts(model, texts)  # [M, n, T]
+        self.weights = self.table["log_weight"][..., 0].exp()  # [M, n]
+        self.num_rows = num_rows
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def __call__(self, rows_per_text: int) -> TensorDictBase:
+        """A rollout [B, T]."""
+        if self.num_rows % rows_per_text:
+            raise ValueError(f"rows_per_text must divide the {self.num_rows} rows, got {rows_per_text}")
+        count = self.num_rows // rows_per_text
+        text = torch.randint(len(self.weights), (count,), generator=self.generator)
+        string = torch.multinomial(self.weights[text], rows_per_text, replacement=True, generator=self.generator)
+        found = self.table[text.repeat_interleave(rows_per_text), string.flatten()]
+        found.names = [None, "time"]
+        return found
+
+
+MOST_BATCHES = 4096
+"""Joint draws of all rows that are judged one by one."""
+
+
+@torch.no_grad()
+def expected_gradient(
+    model: UNet,
+    texts: Texts,
+    estimator: Callable[[TensorDictBase], TensorDictBase],
+    *,
+    num_rows: int = 2,
+    reward: str = "early_exit",
+) -> Tensor:
+    """Judge every batch of R rows that the policy could draw, and weigh the gradients by how likely each is.
+
+        E g = sum over strings s_1 .. s_R of pi(s_1) ... pi(s_R) g(s_1, .., s_R),
+
+    with ``g`` of :func:`~rltok_rl.diagnostics.gradient_quality.policy_gradient`.
+
+    Args:
+        model: the U-Net; a model in float64 leaves no rounding worth a word.
+        texts: M texts of T + 1 bytes, whose mean is taken; of each (2^(T - 1))^R batches are judged, at most
+            :data:`MOST_BATCHES`.
+        estimator: writes ``advantage`` into a rollout [R, T]. One that remembers judges every batch with the memory
+            it comes with, and keeps that (:func:`~rltok_rl.diagnostics.exact.as_it_stands`). Judge it in training
+            mode: what it makes of its own batch while it learns does not show in any other.
+        num_rows: R, rows that are compared with each other.
+        reward: a key of :data:`~rltok_rl.functional.rewards.REWARDS`.
+
+    Returns:
+        [P], to be held against :func:`exact_head_gradient`.
+    """
+    num_rows = check_count("num_rows", num_rows)
+    rollouts = enumerate_rollouts(model, texts, reward=reward)  # [M, n, T]
+    num_strings = rollouts.shape[1]
+    if num_strings**num_rows > MOST_BATCHES:
+        raise ValueError(
+            f"texts and num_rows must make at most {MOST_BATCHES} batches, got {num_strings} boundary strings in "
+            f"{num_rows} rows, {num_strings**num_rows}"
+        )
+    strings = torch.tensor(list(product(range(num_strings), repeat=num_rows)))  # [C, R]
+    judge = as_it_stands(estimator, model)
+    found = []
+    for one in rollouts.unbind(0):
+        batches = one[strings]  # [C, R, T]
+        batches.names = [None, None, "time"]
+        judged = [judge(batch.copy())["advantage"].squeeze(-1).detach() for batch in batches.unbind(0)]
+        weights = batches["log_weight"][..., 0].sum(-1).exp()  # [C]
+        found.append(weights @ policy_gradient(model, batches, torch.stack(judged)))
+    return torch.stack(found).mean(0)
+
+
+def exact_head_gradient(model: UNet, texts: Texts) -> Tensor:
+    """The exact gradient of the expected loss with respect to the weights of the boundary head, [P] in float64.
+
+    Args:
+        model: the U-Net.
+        texts: M texts of one length, whose mean loss it is the gradient of.
+    """
+    return exact_gradient(model, texts).policy["boundary_head.projection.weight"].flatten()
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ from torch import Tensor
 from torchrl.objectives.value import ValueEstimatorBase
 
 from rltok_rl.diagnostics.enumeration import enumerate_rollouts
-from rltok_rl.diagnostics.expected import exact_head_gradient, expected_gradient
-from rltok_rl.diagnostics.memory import remembers
+from rltok_rl.diagnostics.exact import exact_head_gradient, expected_gradient, remembers
 from rltok_rl.models.presets import preset
 from rltok_rl.models.unet import UNet
 

@@ -14,8 +14,8 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rltok_rl.diagnostics.comparison import Comparison, compare
-from rltok_rl.diagnostics.gradients import Signal, policy_gradient, signal_to_noise
-from rltok_rl.diagnostics.memory import remembers
+from rltok_rl.diagnostics.exact import remembers
+from rltok_rl.diagnostics.gradient_quality import Signal, policy_gradient, signal_to_noise
 from rltok_rl.functional.rewards import REWARDS
 from rltok_rl.models.flops import forward_flops, update_flops
 from rltok_rl.models.unet import UNet

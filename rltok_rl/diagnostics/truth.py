@@ -20,8 +20,8 @@ from rltok_rl.diagnostics.counterfactual import counterfactual_returns
 from rltok_rl.diagnostics.report import Candidate
 from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.functional.returns import discounted_return
-from rltok_rl.functional.text import ids_to_bytes
 from rltok_rl.models.unet import UNet
+from rltok_rl.text import ids_to_bytes
 
 Progress = Callable[[int, int], None]
 

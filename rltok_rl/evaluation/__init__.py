@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from rltok_rl.evaluation.agreement import agreement_matrix, boundary_correlation, cohen_kappa, jaccard
+from rltok_rl.evaluation.agreement import (
+    BoundaryMatch,
+    agreement_matrix,
+    boundary_correlation,
+    boundary_match,
+    cohen_kappa,
+    count_pairs,
+    jaccard,
+    move_boundaries,
+)
 from rltok_rl.evaluation.bits import (
     corpus_bits_per_byte,
     corpus_standard_error,
@@ -10,24 +19,38 @@ from rltok_rl.evaluation.bits import (
     document_standard_error,
     loss_figures,
 )
-from rltok_rl.evaluation.boundaries import DrawnTexts, boundary_figures, join_texts
-from rltok_rl.evaluation.characters import inside_characters, split_character_share
-from rltok_rl.evaluation.matching import BoundaryMatch, boundary_match, count_pairs, move_boundaries
-from rltok_rl.evaluation.particles import particle_nats
-from rltok_rl.evaluation.positions import position_from_end, position_from_start, word_position_share
-from rltok_rl.evaluation.reading import Reading, document_nats, group_documents, read_text, summarise
-from rltok_rl.evaluation.samples import Samples, marginal_nats, read_samples, summarise_samples, window_losses
+from rltok_rl.evaluation.boundaries import (
+    DrawnTexts,
+    TokenLengths,
+    boundary_figures,
+    join_texts,
+    policy_entropy,
+    summarise_lengths,
+    token_lengths,
+)
+from rltok_rl.evaluation.marginal import (
+    Samples,
+    marginal_nats,
+    particle_nats,
+    read_samples,
+    summarise_samples,
+    window_losses,
+)
+from rltok_rl.evaluation.reading import Reading, cut_windows, document_nats, group_documents, read_text, summarise
 from rltok_rl.evaluation.streaming import read_streamed
-from rltok_rl.evaluation.tokens import TokenLengths, policy_entropy, summarise_lengths, token_lengths
-from rltok_rl.evaluation.windows import cut_windows
 from rltok_rl.evaluation.words import (
     EDGES,
     EdgeShare,
+    inside_characters,
     place_share,
+    position_from_end,
+    position_from_start,
+    split_character_share,
     white_space,
     white_space_share,
     word_edge_share,
     word_edges,
+    word_position_share,
 )
 
 __all__ = [

@@ -26,8 +26,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from rltok_rl.agents.segmenters import Segmenter, read_window
 from rltok_rl.evaluation.reading import check_rate
-from rltok_rl.functional.numbers import check_count
 from rltok_rl.models import UNet
+from rltok_rl.utils import check_count
 
 BATCH_BYTES = 16_384
 """Bytes of a forward pass, unless one text alone has more; results do not depend on it beyond rounding."""

@@ -15,15 +15,14 @@ import torch
 from torch import Tensor
 
 from rltok_rl.agents.segmenters import Segmenter, read_window
-from rltok_rl.evaluation.reading import BATCH_BYTES, check_rate
-from rltok_rl.evaluation.windows import cut_windows
+from rltok_rl.evaluation.reading import BATCH_BYTES, check_rate, cut_windows
 from rltok_rl.functional.baselines import BASELINES
 from rltok_rl.functional.likelihood import byte_log_prob
-from rltok_rl.functional.numbers import check_count
 from rltok_rl.functional.returns import check_gamma, discounted_return
 from rltok_rl.functional.rewards import REWARDS, charge_boundaries, prediction_entropy
-from rltok_rl.functional.text import text_to_ids
 from rltok_rl.models import UNet
+from rltok_rl.text import text_to_ids
+from rltok_rl.utils import check_count
 
 ESTIMATORS = {"discounted_return": "none", **{name: name for name in BASELINES if name != "none"}}
 """What advantages may be made by: the name of the estimator, and of its baseline."""

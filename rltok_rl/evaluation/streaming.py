@@ -15,8 +15,15 @@ import torch
 from torch import Tensor
 
 from rltok_rl.agents.segmenters import Reader, Segmenter, read_byte, start_reading
-from rltok_rl.evaluation.reading import Progress, Reading, check_probabilities, check_rate, draw_uniforms
-from rltok_rl.evaluation.windows import Windows, join_texts
+from rltok_rl.evaluation.reading import (
+    Progress,
+    Reading,
+    Windows,
+    check_probabilities,
+    check_rate,
+    draw_uniforms,
+    join_texts,
+)
 from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.models import UNet
 from rltok_rl.models.incremental import decide, observe

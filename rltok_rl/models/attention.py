@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rltok_rl.functional.policy import soft_cap
-from rltok_rl.models.compiled import compiled, scores_backend, varies
+from rltok_rl.models.layers import compiled, scores_backend, varies
 
 # A block shorter than this spends its time in launching rather than in multiplying.
 SMALLEST_BLOCK = 32

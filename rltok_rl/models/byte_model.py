@@ -16,8 +16,7 @@ from rltok_rl.models.cache import WindowCache
 from rltok_rl.models.checks import check_byte_ids
 from rltok_rl.models.config import UNetConfig
 from rltok_rl.models.heads import ByteHead
-from rltok_rl.models.layers import LayerStack, RMSNorm
-from rltok_rl.models.rotary import rotary
+from rltok_rl.models.layers import LayerStack, RMSNorm, rotary
 
 
 class ByteModel(nn.Module):

@@ -17,13 +17,12 @@ from torch import Tensor
 from rltok_rl.models.attention import attend
 from rltok_rl.models.config import UNetConfig
 from rltok_rl.models.layers import Attend
-from rltok_rl.models.pooling import TokenLayout, open_bytes
-from rltok_rl.models.second_cache import SecondCache
+from rltok_rl.models.tokens import TokenLayout, open_bytes
 
 if TYPE_CHECKING:
-    from rltok_rl.models.unet import UNet
+    pass
 
-_FIRST_CAPACITY = 64
+FIRST_CAPACITY = 64
 
 
 @dataclass
@@ -217,7 +216,7 @@ class UNetCache:
             return WindowCache(zeros(*shape), zeros(*shape))
 
         def tokens(num_layers: int) -> TokenCache:
-            held = (num_layers, num_rows, _FIRST_CAPACITY, *heads)
+            held = (num_layers, num_rows, FIRST_CAPACITY, *heads)
             return TokenCache(zeros(*held), zeros(*held), zeros(num_rows, dtype=torch.int64))
 
         second = None
@@ -371,50 +370,31 @@ class UNetCache:
         return UNetCache(**values)
 
 
-def check_cache_fits(model: UNet, cache: UNetCache) -> None:
-    """Require a cache that was made for a model of these sizes, this dtype and this device."""
-    config, weight = model.config, model.embedding.weight
-    heads = (config.num_heads, config.head_size)
-    expected: dict[str, tuple[int, ...] | None] = {
-        "encoder": (config.num_encoder_layers, cache.num_rows, config.window, *heads),
-        "tokens": (config.num_token_layers, cache.num_rows, cache.tokens.keys.shape[2], *heads),
-        "decoder": (config.num_decoder_layers, cache.num_rows, config.window, *heads),
-        "segment_bytes": (int(config.pooling == "attention"), cache.num_rows, config.window, *heads),
-        "last_tokens": (int(config.upsampling == "attention"), cache.num_rows, config.tokens_read, *heads),
-    }
-    given: dict[str, tuple[int, ...] | None] = {name: tuple(getattr(cache, name).keys.shape) for name in expected}
-    expected["bytes_before"] = (cache.num_rows, config.bytes_before)
-    given["bytes_before"] = tuple(cache.bytes_before.shape)
-    if config.second_level is not None or cache.second is not None:
-        held_second = None if cache.second is None else tuple(cache.second.tokens.keys.shape)
-        room = held_second[2] if held_second else _FIRST_CAPACITY
-        needed = (config.num_second_layers, cache.num_rows, room, *heads)
-        expected["second"] = needed if config.second_level is not None else None
-        given["second"] = held_second
-    if config.rate_embedding or cache.target_rate is not None:
-        expected["target_rate"] = (cache.num_rows,) if config.rate_embedding else ()
-        given["target_rate"] = () if cache.target_rate is None else tuple(cache.target_rate.shape)
-    lags = cache.recent.shape[1]
-    if given != expected or lags != config.num_lags:
-        raise ValueError(
-            f"cache must be made for this model (model.new_cache does), got keys {given} and {lags} lags where "
-            f"{expected} and {config.num_lags} are needed"
-        )
-    held = cache.update
-    if held.dtype != weight.dtype or held.device != weight.device:
-        raise ValueError(
-            f"cache must have the model's dtype and device (model.new_cache does), {weight.dtype} on {weight.device}, "
-            f"got {held.dtype} on {held.device}"
-        )
+@dataclass
+class SecondCache:
+    """Keys and values of all tokens of tokens, and what the next token needs of those before it."""
 
+    tokens: TokenCache
+    query: Tensor  # [B, D] what routing compares the next token with
+    update: Tensor  # [B, D] what the current token of tokens adds to its tokens
 
-def check_empty_cache(model: UNet, cache: UNetCache, shape: torch.Size) -> None:
-    """Require a cache that fits the model and windows [B, T] and has read nothing."""
-    check_cache_fits(model, cache)
-    if shape[0] != cache.num_rows or shape[1] < 1:
-        raise ValueError(
-            f"byte_ids must hold one prompt of at least one byte per row of the cache, [{cache.num_rows}, T >= 1], "
-            f"got {list(shape)}"
-        )
-    if not cache.untouched:
-        raise ValueError("cache must be empty to be prefilled; reset it, or feed the bytes with step")
+    def finish_window(self, query: Tensor, updates: Tensor, layout: TokenLayout) -> None:
+        """Take over what a whole window leaves behind, beside the keys and values that were recorded.
+
+        Args:
+            query: [B, D] of each row's last token.
+            updates: [B, Q, D] what each token of tokens adds to its tokens.
+            layout: where tokens of tokens sit among the tokens; padding of a row belongs to its last one.
+        """
+        self.query = query.to(self.query.dtype)
+        self.update = updates.flatten(0, 1).index_select(0, layout.token_index[:, -1]).to(self.update.dtype)
+        self.tokens.count = layout.num_tokens.clone()
+
+    def reset(self, rows: Tensor) -> None:
+        """Forget some rows, [B] bool."""
+        for state in (self.query, self.update, self.tokens.count):
+            state[rows] = 0
+
+    def map(self, on_rows: Callable[[Tensor], Tensor], on_tokens: Callable[[TokenCache], TokenCache]) -> SecondCache:
+        """Apply functions to everything in it."""
+        return SecondCache(on_tokens(self.tokens), on_rows(self.query), on_rows(self.update))

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
-from rltok_rl.functional.numbers import check_count
+from rltok_rl.utils import check_count
 
 NUM_BYTES = 256
 _CAPS = ("attention_cap", "final_cap")

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from rltok_rl.functional.policy import soft_cap
 from rltok_rl.models.cache import WindowCache
 from rltok_rl.models.config import UNetConfig
-from rltok_rl.models.layers import RMSNorm
-from rltok_rl.models.pooling import TokenLayout, closing_token
-from rltok_rl.models.rotary import rotary, rotate
+from rltok_rl.models.layers import RMSNorm, rotary, rotate
+from rltok_rl.models.tokens import TokenLayout, closing_token
 
 
 class CrossAttention(nn.Module):

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from rltok_rl.functional.decoding import sample_bytes
 from rltok_rl.functional.likelihood import byte_log_prob
-from rltok_rl.functional.numbers import check_count
-from rltok_rl.functional.text import text_to_ids
 from rltok_rl.models.cache import UNetCache
+from rltok_rl.models.embeddings import TargetRate
 from rltok_rl.models.incremental import decide, observe, prefill
-from rltok_rl.models.rates import TargetRate
 from rltok_rl.models.unet import UNet
 from rltok_rl.sampling import draw_boundary
+from rltok_rl.text import text_to_ids
+from rltok_rl.utils import check_count
 
 Prompts = str | bytes | Sequence[str | bytes]
 BoundaryMode = Literal["sample", "greedy"]

@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 
 from rltok_rl.functional.policy import lagged_logit
-from rltok_rl.models.cache import UNetCache, check_cache_fits
+from rltok_rl.models.cache import UNetCache
 from rltok_rl.models.checks import check_boundaries, check_byte_ids, check_first_boundaries, check_pending
+from rltok_rl.models.level import SecondDecisions
 from rltok_rl.models.mixing import Mixing
-from rltok_rl.models.pooling import token_update
-from rltok_rl.models.second_level import SecondDecisions, run_new_tokens, spread_decisions
+from rltok_rl.models.tokens import token_update
+from rltok_rl.models.unet import check_cache_fits, run_new_tokens, spread_decisions
 
 if TYPE_CHECKING:
     from rltok_rl.models.unet import UNet, UNetOutput

@@ -1,21 +1,54 @@
-"""Gemma-2 style transformer layers, written once for bytes, tokens and single steps.
-
-A layer does not know how far it sees: attention is handed to it as a function of queries, keys and values, so the
-same weights run over whole windows, over ragged tokens, or against a cache.
-"""
+"""Rotary positions: queries and keys turn with their position, so that scores see only distances."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from rltok_rl.models.compiled import FEW, compiled, compiled_scores, in_rows, varies
 from rltok_rl.models.config import UNetConfig
-from rltok_rl.models.rotary import Rotary, rotate
+
+
+class Rotary(NamedTuple):
+    """Cosines and sines of every position's angles."""
+
+    cos: Tensor  # [*L, 1, head_size / 2], float32; the 1 stands for the heads
+    sin: Tensor  # [*L, 1, head_size / 2]
+
+
+def rotary(positions: Tensor, head_size: int, base: float) -> Rotary:
+    """Return the angles ``position * base^(-2i / head_size)`` as cosines and sines.
+
+    Tokens pass the position of their boundary byte, so that bytes and tokens share one clock.
+
+    Args:
+        positions: [*L] integer positions.
+        head_size: channels of one head, even.
+        base: base of the frequencies.
+    """
+    exponents = torch.arange(0, head_size, 2, device=positions.device, dtype=torch.float32) / head_size
+    angles = positions.to(torch.float32)[..., None, None] * base**-exponents  # [*L, 1, head_size / 2]
+    return Rotary(angles.cos(), angles.sin())
+
+
+def rotate(x: Tensor, angles: Rotary) -> Tensor:
+    """Turn channel i together with channel ``i + head_size / 2`` by the angle of its position.
+
+    Args:
+        x: [*L, H, head_size] queries or keys.
+        angles: the positions' cosines and sines.
+    """
+    first, second = x.chunk(2, dim=-1)
+    cos, sin = angles.cos.to(x.dtype), angles.sin.to(x.dtype)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(queries, keys, values), each [*L, H, C], to [*L, H, C]."""
@@ -151,3 +184,59 @@ def _in_shape(attend_at: Callable[[int], Attend], shape: torch.Size) -> Callable
         return lambda *heads: attend(*(one.unflatten(0, shape) for one in heads))
 
     return at
+
+
+FEW = 32
+"""Fewer positions than this run as they are: a compiled program does not pay, and one alone is another program."""
+_SCORES: ContextVar[str | None] = ContextVar("_SCORES", default=None)
+
+
+@lru_cache
+def compiled(function: Callable[..., Any], backend: str) -> Callable[..., Any]:
+    """A function compiled when it is first called; models whose programs are more than torch keeps run it as it is.
+
+    Args:
+        function: of tensors and modules, the same for all models.
+        backend: as ``torch.compile`` names it.
+    """
+    return torch.compile(function, backend=backend)
+
+
+def varies(x: Tensor, *dims: int) -> Tensor:
+    """A tensor, marked as one whose sizes in ``dims`` are another in every batch: one program is made for all of them.
+
+    Args:
+        x: any tensor, not a view of another.
+        dims: counted from the beginning or the end; none is the first. Those that ``x`` has not, and those of size 1,
+            are passed over.
+    """
+    for dim in dims or (0,):
+        if -x.dim() <= dim < x.dim() and x.shape[dim] > 1:
+            torch._dynamo.maybe_mark_dynamic(x, dim % x.dim())
+    return x
+
+
+def in_rows(x: Tensor, *last: int) -> Tensor:
+    """[*L, ...] as [L, *last] in memory of its own: of a view, programs would also depend on what it is a view of.
+
+    Args:
+        x: any tensor.
+        last: sizes of the dimensions behind the first.
+    """
+    rows = x.reshape(-1, *last)
+    return rows.clone() if rows._is_view() else rows
+
+
+@contextmanager
+def compiled_scores(backend: str) -> Iterator[None]:
+    """Within the block, capped attention turns scores into weights by a compiled function."""
+    before = _SCORES.set(backend)
+    try:
+        yield
+    finally:
+        _SCORES.reset(before)
+
+
+def scores_backend() -> str | None:
+    """What scores are compiled with here; None where they are not."""
+    return _SCORES.get()

@@ -15,8 +15,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rltok_rl.functional.smoothing import Method, smooth
-from rltok_rl.models.pooling import TokenLayout, downsample, token_update, upsample
+from rltok_rl.functional.routing import Method, smooth
+from rltok_rl.models.tokens import TokenLayout, downsample, token_update, upsample
 
 
 @dataclass(frozen=True)

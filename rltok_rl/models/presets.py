@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rltok_rl.functional.imports import did_you_mean
 from rltok_rl.models.config import UNetConfig
+from rltok_rl.utils import did_you_mean
 
 # Gemma 2's soft caps, and the 64 special ids of the byte tokenizer that the authors used (vocabulary 320).
 _PAPER: dict[str, Any] = {"num_special": 64, "attention_cap": 50.0, "final_cap": 30.0}

@@ -1,18 +1,246 @@
-"""Models in folders and on the Hugging Face hub: ``save_pretrained``, ``from_pretrained``, ``push_to_hub``.
-
-The work is that of huggingface_hub's ``PyTorchModelHubMixin``, through :mod:`rltok_rl.models.hub`. Importing it takes
-half a second, several times what this package takes, so that it is left until somebody saves or loads.
-"""
+"""Weights of a model as a safetensors file: each as it is, shared ones once, and nothing taken that does not fit."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import dataclasses
+import json
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from huggingface_hub import PyTorchModelHubMixin, hf_hub_download
+from huggingface_hub.errors import EntryNotFoundError, HFValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
 
+from rltok_rl.models.config import UNetConfig
 from rltok_rl.models.presets import PRESETS
+from rltok_rl.version import __version__
+
+
+def write_weights(model: nn.Module, path: Path) -> None:
+    """Write all weights; an interrupted write leaves what was there.
+
+    Args:
+        model: the model; weights that are one parameter in two places (tied) are written under the first name.
+        path: the file.
+    """
+    tied = _tied_names(model)
+    # Copies: what is written must be contiguous, and share memory with nothing.
+    tensors = {
+        name: weight.detach().to("cpu", copy=True).contiguous()
+        for name, weight in model.state_dict().items()
+        if name not in tied
+    }
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        save_file(tensors, partial, metadata={"format": "pt", "tied": json.dumps(tied)})
+        partial.replace(path)
+    except (SafetensorError, OSError) as error:  # a full disk, mostly: what could be written takes room
+        partial.unlink(missing_ok=True)
+        raise OSError(f"{path} could not be written: {error}") from error
+
+
+def read_weights(model: nn.Module, path: Path, device: torch.device) -> None:
+    """Take all weights from a file, in its dtypes; a parameter that was tied when it was written is tied again.
+
+    Args:
+        model: the model that was written, or one of its shape; it may lie on the meta device.
+        path: a file of :func:`write_weights`.
+        device: where to put them.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing; save_pretrained writes it beside config.json")
+    try:
+        with safe_open(path, framework="pt", device=str(device)) as file:
+            tied = json.loads((file.metadata() or {}).get("tied", "{}"))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
+    except (SafetensorError, ValueError) as error:
+        raise ValueError(f"{path} must be a whole safetensors file, got one that cannot be read: {error}") from error
+    check_fit(model.state_dict(), tensors, tied, path)
+    # Assigned, not copied: a copy would turn them into the dtype of the model.
+    model.load_state_dict({**tensors, **{name: tensors[first] for name, first in tied.items()}}, assign=True)
+    for name, first in tied.items():
+        place, _, leaf = name.rpartition(".")
+        setattr(model.get_submodule(place), leaf, model.get_parameter(first))
+
+
+def check_fit(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor], tied: Mapping[str, str], path: Path) -> None:
+    """Refuse weights that are not those of the model, naming the first that is not.
+
+    Args:
+        wanted: weights of the model by name.
+        given: weights of the file.
+        tied: names that stand for another one's weights.
+        path: the file, for the message.
+
+    Example:
+        >>> check_fit({"a": torch.ones(2)}, {"a": torch.ones(3)}, {}, Path("w"))
+        Traceback (most recent call last):
+        ValueError: w must hold the weights of its config.json, got a of shape [3] instead of [2] (1 of 1 do not fit)
+    """
+    wrong = []
+    for name, weight in wanted.items():
+        there = given.get(tied.get(name, name))
+        if there is None:
+            wrong.append(f"no {name}")
+        elif there.shape != weight.shape:
+            wrong.append(f"{name} of shape {[*there.shape]} instead of {[*weight.shape]}")
+        elif not there.dtype.is_floating_point:
+            wrong.append(f"{name} of dtype {there.dtype} instead of a floating-point one")
+    wrong += [f"{name}, which is not a weight of the model" for name in (*given, *tied) if name not in wanted]
+    if wrong:
+        count = f"{len(wrong)} of {len({*wanted, *given, *tied})} do not fit"
+        raise ValueError(f"{path} must hold the weights of its config.json, got {wrong[0]} ({count})")
+
+
+def _tied_names(model: nn.Module) -> dict[str, str]:
+    """Further names of parameters that have several, with the first."""
+    first: dict[int, str] = {}
+    named = model.named_parameters(remove_duplicate=False)
+    return {name: first[id(p)] for name, p in named if first.setdefault(id(p), name) != name}
+
+
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+FORMAT = 1
+"""Raised when what older versions wrote can no longer be read as it is."""
+_KIND = "rltok_rl-unet"
+
+CARD = """\
+---
+{{ card_data }}
+---
+
+# A byte-level language model that draws its own token boundaries
+
+A U-Net reads bytes, a policy decides after each of them whether a token ends there, tokens are thought about, and the
+next byte is predicted. Where boundaries go was learned with policy gradients, by the method of
+[You Can Learn Tokenization End-to-End with Reinforcement Learning](https://arxiv.org/abs/2602.13940).
+
+## Use
+
+```python
+from rltok_rl import UNet, generate, text_to_ids
+
+model = UNet.from_pretrained("{{ source | default("this folder, or its id on the hub", true) }}")  # ready to evaluate
+out = model(text_to_ids("It is a truth universally acknowledged, ")[None])
+print(out.boundaries, out.boundary_logits.sigmoid())  # [1, T] where tokens end, and how likely that was
+print(generate(model, "It is ", max_bytes=100).texts)
+```
+
+Or from a shell: `rltok segment TEXT --model MODEL`, `rltok generate TEXT --model MODEL` and `rltok eval MODEL TEXT`,
+where MODEL is the folder or the id.
+
+`config.json` holds the fields of `UNetConfig`, `model.safetensors` the weights.
+"""
+
+
+class HubModel(
+    PyTorchModelHubMixin,
+    library_name="rltok_rl",
+    pipeline_tag="text-generation",
+    tags=["byte-level", "tokenization", "reinforcement-learning"],
+    model_card_template=CARD,
+):
+    """A model as huggingface_hub sees it.
+
+    Args:
+        model: the U-Net.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        write_weights(self.model, save_directory / WEIGHTS)
+
+    @classmethod
+    def _from_pretrained(  # type: ignore[override] # its signature differs between versions of huggingface_hub
+        cls,
+        *,
+        model_id: str,
+        config: dict[str, Any] | None = None,
+        model_class: type,
+        device: torch.device,
+        **where: Any,
+    ) -> HubModel:
+        made = read_config(config, model_id)
+        kept = ("revision", "cache_dir", "force_download", "token", "local_files_only")
+        folder = Path(model_id)
+        if folder.is_dir():
+            path = folder / WEIGHTS
+        else:
+            path = Path(hf_hub_download(model_id, WEIGHTS, **{name: where[name] for name in kept}))
+        # Without memory first: weights that are replaced need not be drawn, and nobody's random numbers change.
+        with torch.device("meta"):
+            model = model_class(made)
+        read_weights(model, path, device)
+        return cls(model.eval())
+
+
+def saved_config(model: Any) -> dict[str, Any]:
+    """What ``config.json`` holds: the fields of the configuration, and who wrote them.
+
+    Args:
+        model: the U-Net.
+    """
+    return {"model_type": _KIND, "format": FORMAT, "rltok_rl_version": __version__, **model.config.to_dict()}
+
+
+def read_config(values: Any, source: str | Path) -> UNetConfig:
+    """The configuration that ``config.json`` holds.
+
+    Args:
+        values: what was read from it; None where there is none.
+        source: where, for messages.
+
+    Example:
+        >>> read_config({"model_type": "gpt2"}, "somewhere")
+        Traceback (most recent call last):
+        ValueError: config.json of somewhere must be of model_type 'rltok_rl-unet', got 'gpt2'
+    """
+    here = f"{CONFIG} of {source}"
+    if not isinstance(values, dict):
+        raise ValueError(f"{here} must hold an object with the fields of UNetConfig, got {values!r}")
+    fields = dict(values)
+    kind = fields.pop("model_type", None)
+    if kind != _KIND:
+        raise ValueError(f"{here} must be of model_type {_KIND!r}, got {kind!r}")
+    number, version = fields.pop("format", None), fields.pop("rltok_rl_version", "unknown")
+    written = f"(written by rltok_rl {version}; this is {__version__})"
+    if number != FORMAT:
+        raise ValueError(f"{here} must be of format {FORMAT}, got {number!r} {written}")
+    needed = [f.name for f in dataclasses.fields(UNetConfig) if f.default is dataclasses.MISSING]
+    missing = [name for name in needed if name not in fields]
+    if missing:
+        raise ValueError(f"{here} must hold {needed}, got none for {missing} {written}")
+    try:
+        return UNetConfig.from_dict(fields)
+    except (ValueError, TypeError) as error:
+        raise type(error)(f"{here} {written}: {error}") from error
+
+
+def load(model_class: type, source: str | Path, *, device: torch.device, **where: Any) -> Any:
+    """Find and load a model; arguments as for :meth:`rltok_rl.models.pretrained.Pretrained.from_pretrained`."""
+    folder = model_folder(source)
+    try:
+        if folder is not None:
+            read_config(json.loads((folder / CONFIG).read_text(encoding="utf-8")), folder)
+        place = str(folder or source)
+        return HubModel.from_pretrained(place, model_class=model_class, device=device, **where).model
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{CONFIG} of {folder or source} must be JSON, got text that is not: {error}") from None
+    except (OSError, EntryNotFoundError, HFValidationError) as error:
+        if folder is not None:
+            raise
+        first = str(error).strip().splitlines()
+        raise FileNotFoundError(
+            f"source must be {SOURCES}, got {str(source)!r}: there is no such folder, "
+            f"and the hub gave nothing ({type(error).__name__}: {first[0] if first else ''})"
+        ) from error
+
 
 _Model = TypeVar("_Model", bound="Pretrained")
 
@@ -46,8 +274,6 @@ class Pretrained:
         Returns:
             The folder.
         """
-        from rltok_rl.models.hub import HubModel, saved_config
-
         HubModel(self).save_pretrained(folder, config=saved_config(self))
         return Path(folder)
 
@@ -74,8 +300,6 @@ class Pretrained:
         Returns:
             The address of the commit.
         """
-        from rltok_rl.models.hub import HubModel, saved_config
-
         return HubModel(self).push_to_hub(
             repo_id,
             config=saved_config(self),
@@ -114,8 +338,6 @@ class Pretrained:
             local_files_only: take what has been downloaded before, and do not ask the hub.
             force_download: download again what has been downloaded before.
         """
-        from rltok_rl.models.hub import load
-
         return load(
             cls,
             source,

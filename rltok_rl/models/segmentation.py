@@ -13,12 +13,12 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-from rltok_rl.functional.numbers import check_count
 from rltok_rl.functional.policy import boundary_logits
-from rltok_rl.functional.text import text_to_bytes, text_to_ids
 from rltok_rl.models.heads import BoundaryTerms
 from rltok_rl.models.unet import UNet
 from rltok_rl.sampling import sample_boundaries
+from rltok_rl.text import text_to_bytes, text_to_ids
+from rltok_rl.utils import check_count
 
 PIECE = 4_096
 """Bytes that are encoded at once."""

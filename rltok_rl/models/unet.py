@@ -16,20 +16,17 @@ from torch import Tensor, nn
 
 from rltok_rl.functional.policy import boundary_logits, lagged_logit
 from rltok_rl.models.attention import sliding_window_attention
-from rltok_rl.models.cache import UNetCache, WindowCache, check_empty_cache
+from rltok_rl.models.cache import FIRST_CAPACITY, UNetCache, WindowCache
 from rltok_rl.models.checks import check_boundaries, check_byte_ids
 from rltok_rl.models.config import UNetConfig
 from rltok_rl.models.cross_attention import SegmentPooling, TokenReading
+from rltok_rl.models.embeddings import NgramEmbedding, RateEmbedding, TargetRate, rate_logits, row_rates
 from rltok_rl.models.heads import BoundaryHead, BoundaryTerms, ByteHead
-from rltok_rl.models.layers import LayerStack, RMSNorm
+from rltok_rl.models.layers import Attend, LayerStack, RMSNorm, Rotary, rotary
+from rltok_rl.models.level import SecondDecisions, SecondLevel
 from rltok_rl.models.mixing import Mixing, give_back, policy_smoothing, pool_tokens, token_updates
-from rltok_rl.models.ngrams import NgramEmbedding
-from rltok_rl.models.packing import Layout
-from rltok_rl.models.pooling import token_layout
 from rltok_rl.models.pretrained import Pretrained
-from rltok_rl.models.rates import RateEmbedding, TargetRate, rate_logits, row_rates
-from rltok_rl.models.rotary import Rotary, rotary
-from rltok_rl.models.second_level import SecondDecisions, SecondLevel, run_tokens
+from rltok_rl.models.tokens import Layout, TokenLayout, token_layout
 from rltok_rl.sampling import sample_boundaries
 
 
@@ -251,7 +248,7 @@ class UNet(Pretrained, nn.Module):
             uniforms: [B, T] in [0, 1), the random numbers to draw with.
             generator: source of the random numbers otherwise.
             greedy: with ``boundaries=None``, draw a boundary where its probability exceeds one half.
-            layout: ``"padded"`` or ``"packed"`` tokens, or a :class:`~rltok_rl.models.packing.Packing`.
+            layout: ``"padded"`` or ``"packed"`` tokens, or a :class:`~rltok_rl.models.tokens.Packing`.
             cache: filled while at it, see :func:`rltok_rl.models.incremental.prefill`.
             target_rate: boundaries per byte to aim at, of all rows or [B] of each, where the model has
                 ``rate_embedding``; None is the configured rate. With a cache the rates are the cache's.
@@ -359,3 +356,124 @@ def parameter_counts(model: UNet) -> dict[str, int]:
     """
     counts = {name: sum(p.numel() for p in part.parameters()) for name, part in model.named_children()}
     return {**counts, "total": sum(counts.values())}
+
+
+def run_tokens(
+    model: UNet, tokens: Tensor, where: TokenLayout, attend_at: Callable[[int], Attend], cache: UNetCache | None = None
+) -> tuple[Tensor, SecondDecisions | None]:
+    """All that happens between pooling and upsampling, of a window.
+
+    Args:
+        model: the U-Net.
+        tokens: [B, S, D] or [N, D].
+        where: where they sit.
+        attend_at: attention of each token layer.
+        cache: filled while at it.
+
+    Returns:
+        Tokens after the token layers, and the decisions of the second level, where there is one.
+    """
+    layers, angles = model.token_layers, model.byte_angles(where.positions)
+    run = partial(layers, angles=angles, attend_at=attend_at, remembers=cache is not None)
+    if model.second_level is None:
+        return run(tokens), None
+    lower = model.config.lower_layers
+    states = run(tokens, only=range(lower))
+    states, decisions = model.second_level(states, where, model.byte_angles, cache)
+    return run(states, only=range(lower, len(layers))), decisions
+
+
+def run_new_tokens(
+    model: UNet, cache: UNetCache, rows: Tensor, tokens: Tensor, attend_at: Callable[[int], Attend]
+) -> tuple[Tensor, SecondDecisions | None]:
+    """The same for one new token [n, D] in each of ``rows`` [n].
+
+    Args:
+        model: the U-Net.
+        cache: the memory; changed in place.
+        rows: [n] int64.
+        tokens: [n, D].
+        attend_at: attention of each token layer.
+    """
+    layers, angles = model.token_layers, model.byte_angles(cache.position[rows])
+    run = partial(layers, angles=angles, attend_at=attend_at, remembers=True)
+    if model.second_level is None:
+        return run(tokens), None
+    lower = model.config.lower_layers
+    states = run(tokens, only=range(lower))
+    states, decisions = model.second_level.step(cache, rows, states, angles)
+    return run(states, only=range(lower, len(layers))), decisions
+
+
+def check_cache_fits(model: UNet, cache: UNetCache) -> None:
+    """Require a cache that was made for a model of these sizes, this dtype and this device."""
+    config, weight = model.config, model.embedding.weight
+    heads = (config.num_heads, config.head_size)
+    expected: dict[str, tuple[int, ...] | None] = {
+        "encoder": (config.num_encoder_layers, cache.num_rows, config.window, *heads),
+        "tokens": (config.num_token_layers, cache.num_rows, cache.tokens.keys.shape[2], *heads),
+        "decoder": (config.num_decoder_layers, cache.num_rows, config.window, *heads),
+        "segment_bytes": (int(config.pooling == "attention"), cache.num_rows, config.window, *heads),
+        "last_tokens": (int(config.upsampling == "attention"), cache.num_rows, config.tokens_read, *heads),
+    }
+    given: dict[str, tuple[int, ...] | None] = {name: tuple(getattr(cache, name).keys.shape) for name in expected}
+    expected["bytes_before"] = (cache.num_rows, config.bytes_before)
+    given["bytes_before"] = tuple(cache.bytes_before.shape)
+    if config.second_level is not None or cache.second is not None:
+        held_second = None if cache.second is None else tuple(cache.second.tokens.keys.shape)
+        room = held_second[2] if held_second else FIRST_CAPACITY
+        needed = (config.num_second_layers, cache.num_rows, room, *heads)
+        expected["second"] = needed if config.second_level is not None else None
+        given["second"] = held_second
+    if config.rate_embedding or cache.target_rate is not None:
+        expected["target_rate"] = (cache.num_rows,) if config.rate_embedding else ()
+        given["target_rate"] = () if cache.target_rate is None else tuple(cache.target_rate.shape)
+    lags = cache.recent.shape[1]
+    if given != expected or lags != config.num_lags:
+        raise ValueError(
+            f"cache must be made for this model (model.new_cache does), got keys {given} and {lags} lags where "
+            f"{expected} and {config.num_lags} are needed"
+        )
+    held = cache.update
+    if held.dtype != weight.dtype or held.device != weight.device:
+        raise ValueError(
+            f"cache must have the model's dtype and device (model.new_cache does), {weight.dtype} on {weight.device}, "
+            f"got {held.dtype} on {held.device}"
+        )
+
+
+def check_empty_cache(model: UNet, cache: UNetCache, shape: torch.Size) -> None:
+    """Require a cache that fits the model and windows [B, T] and has read nothing."""
+    check_cache_fits(model, cache)
+    if shape[0] != cache.num_rows or shape[1] < 1:
+        raise ValueError(
+            f"byte_ids must hold one prompt of at least one byte per row of the cache, [{cache.num_rows}, T >= 1], "
+            f"got {list(shape)}"
+        )
+    if not cache.untouched:
+        raise ValueError("cache must be empty to be prefilled; reset it, or feed the bytes with step")
+
+
+def spread_decisions(
+    model: UNet, decisions: SecondDecisions | None, rows: Tensor, num_rows: int
+) -> SecondDecisions | None:
+    """Decisions about the new tokens of some rows, as those of a step of all rows: [n] to [B].
+
+    Args:
+        model: the U-Net.
+        decisions: of the rows; None where none closed a token.
+        rows: [n] int64.
+        num_rows: B.
+    """
+    if model.second_level is None:
+        return None
+    boundaries = torch.zeros(num_rows, dtype=torch.bool, device=rows.device)
+    probs = None
+    if model.second_level.routing is not None:
+        dtype = torch.promote_types(model.embedding.weight.dtype, torch.float32)
+        probs = torch.zeros(num_rows, dtype=dtype, device=rows.device)
+    if decisions is not None:
+        boundaries = boundaries.index_copy(0, rows, decisions.boundaries)
+        if probs is not None and decisions.probabilities is not None:
+            probs = probs.index_copy(0, rows, decisions.probabilities.to(probs.dtype))
+    return SecondDecisions(boundaries, probs)

@@ -17,7 +17,7 @@ from rltok_rl.objectives.language import EarlyExitLoss, LanguageModelLoss
 from rltok_rl.objectives.ppo import BoundaryClipPPOLoss
 from rltok_rl.objectives.rate import RateLoss
 from rltok_rl.objectives.reinforce import BoundaryReinforceLoss, EntropyBonus
-from rltok_rl.objectives.second_level import SECOND_LEVEL_WEIGHT, SecondLevelLoss
+from rltok_rl.objectives.segmented import SECOND_LEVEL_WEIGHT, SecondLevelLoss
 
 __all__ = [
     "ESTIMATORS",

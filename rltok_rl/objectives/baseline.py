@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from torch import Tensor, nn
 
 from rltok_rl.functional.baselines import BASELINES, WORDS
-from rltok_rl.functional.imports import did_you_mean
+from rltok_rl.utils import did_you_mean
 
 Baseline: TypeAlias = Callable[..., Tensor]
 """``(returns, *, mask, process_group) -> advantages``, all [*B, T]."""

@@ -20,11 +20,11 @@ from torchrl.objectives.utils import get_value_estimator_entry, register_value_e
 from torchrl.objectives.value import ValueEstimatorBase
 
 from rltok_rl.functional import baselines
-from rltok_rl.functional.imports import did_you_mean
 from rltok_rl.functional.returns import check_gamma, discounted_return
 from rltok_rl.objectives.base import under_next
 from rltok_rl.objectives.baseline import Baseline, as_baseline, check_advantages, name_of
 from rltok_rl.objectives.view import MaskKey, View
+from rltok_rl.utils import did_you_mean
 
 
 class ReturnEstimator(ValueEstimatorBase):

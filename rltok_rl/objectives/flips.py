@@ -12,15 +12,15 @@ from tensordict.utils import NestedKey
 from torch import Tensor
 
 from rltok_rl.functional.likelihood import byte_log_prob
-from rltok_rl.functional.numbers import check_count
 from rltok_rl.functional.returns import discounted_return
 from rltok_rl.models.flops import forward_flops
-from rltok_rl.models.packing import Layout, as_packing
+from rltok_rl.models.tokens import Layout, as_packing
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives.base import read, under_next
 from rltok_rl.objectives.estimators import ReturnEstimator
 from rltok_rl.objectives.view import View
 from rltok_rl.sampling import sample_boundaries
+from rltok_rl.utils import check_count
 
 
 class LocalFlips(ReturnEstimator):
@@ -46,7 +46,7 @@ class LocalFlips(ReturnEstimator):
         num_flips: n, rows tried per row of the rollout.
         span: bytes per block, and bytes that a decision is judged by.
         price: nats per boundary that the rewards were charged.
-        layout: of the tokens of the rows that are tried, as for :class:`~rltok_rl.models.packing.Packing`.
+        layout: of the tokens of the rows that are tried, as for :class:`~rltok_rl.models.tokens.Packing`.
         generator: source of the random numbers; with several processes, of equal seed in all.
         **options: of :class:`~rltok_rl.objectives.estimators.ReturnEstimator`; processes of a ``process_group`` with as
             many rows each flip what one process with all rows would flip.

@@ -13,19 +13,16 @@ from torch import Tensor, nn
 from rltok_rl.agents import LearnedBoundaryActor, RandomActor
 from rltok_rl.agents.segmenters import SegmenterActor, load_own_state, own_state
 from rltok_rl.envs import ByteBoundaryEnv
-from rltok_rl.models.packing import Layout, Packing, as_packing
+from rltok_rl.models.tokens import Layout, Packing, as_packing
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives import BoundaryClipPPOLoss, JointLoss
 from rltok_rl.training.alarms import Alarms, TrainingFailed
-from rltok_rl.training.averaging import EarlyAverages
-from rltok_rl.training.distributed import Processes
-from rltok_rl.training.figures import Pending, Told, broken, fetch
 from rltok_rl.training.gradients import joint_gradients, policy_gradients
-from rltok_rl.training.options import PRECISIONS, LoopOptions, make_optimizer
+from rltok_rl.training.metrics import Pending, Told, broken, fetch
+from rltok_rl.training.options import PRECISIONS, LoopOptions, cosine_schedule, make_optimizer
+from rltok_rl.training.parallel import EarlyAverages, Processes, load_whole, prepare_model, whole
 from rltok_rl.training.randomness import as_state, random_states, set_random_states
-from rltok_rl.training.schedule import cosine_schedule
 from rltok_rl.training.segmenting import calibrate_on
-from rltok_rl.training.sharding import load_whole, prepare_model, whole
 from rltok_rl.training.spending import Costs
 
 _MOVED = ("ESS", "kl_approx", "clip_fraction")  # how far further epochs have moved the policy
@@ -48,7 +45,7 @@ class Trainer:
             with the model, where the loss holds its terms.
         seed: of the boundaries; the same in all processes, as the environment's.
         processes: those that train together; they make the updates that one would make with all rows.
-        strategy: a key of :data:`~rltok_rl.training.sharding.STRATEGIES`.
+        strategy: a key of :data:`~rltok_rl.training.parallel.STRATEGIES`.
 
     Example:
         >>> from rltok_rl.data import local_prose

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from rltok_rl.training.files import replace_text
+from rltok_rl.training.atomic_files import replace_text
 
 _EIGHTHS = " \u258f\u258e\u258d\u258c\u258b\u258a\u2589\u2588"  # blocks that are 0 to 8 eighths of a character wide
 _BAR = 28  # characters at most

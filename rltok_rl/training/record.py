@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from rltok_rl.training.files import replace_text
+from rltok_rl.training.atomic_files import replace_text
 from rltok_rl.version import __version__
 
 PACKAGES = (
@@ -189,3 +189,15 @@ def _processor() -> str:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+def machine(device: str) -> str:
+    """One line on what the figures were taken on."""
+    processor = platform.processor() or platform.machine()
+    for text in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
+        if text.startswith("model name"):
+            processor = text.partition(":")[2].strip()
+            break
+    gpu = f", {torch.cuda.get_device_name()}" if device == "cuda" else ""
+    versions = f"torch {torch.__version__}, Python {platform.python_version()}"
+    return f"{processor}, {torch.get_num_threads()} threads{gpu}; {versions}"

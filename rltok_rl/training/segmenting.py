@@ -6,7 +6,7 @@ from torch import Tensor
 
 from rltok_rl.agents.segmenters import EntropyThreshold, Segmenter, calibrate
 from rltok_rl.models.unet import UNet
-from rltok_rl.training.distributed import Processes
+from rltok_rl.training.parallel import Processes
 
 EVERY = 16
 """Updates between calibrations; early ones follow each other faster."""

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rltok_rl.viz.look import PALE, fit, plain_figures, plain_numbers, save_figure, smooth
 from rltok_rl.viz.seeds import MeanLine, dot_seeds, draw_seeds, mean_line, seed_groups, widths
 from rltok_rl.viz.series import History, held_out_points, known, label_ends, look_of, spent, spent_label
+from rltok_rl.viz.style import PALE, fit, plain_figures, plain_numbers, save_figure, smooth
 
 Runs = Mapping[str, tuple[History, History]]
 Groups = Mapping[str, Sequence[str]]

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from rltok_rl.viz.comparison import large_numbers
-from rltok_rl.viz.look import ALERT, INK, OURS, PALE, dots, fit, line, plain_figures, plain_numbers, save_figure
 from rltok_rl.viz.series import History, held_out_points, known, label_ends, spent, spent_label
+from rltok_rl.viz.style import ALERT, INK, OURS, PALE, dots, fit, line, plain_figures, plain_numbers, save_figure
 
 # Title, lines, what was held out, kind of axis.
 _PANELS: tuple[tuple[str, tuple[str, ...], str | None, str], ...] = (

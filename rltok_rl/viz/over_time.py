@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rltok_rl.viz.glyphs import one_glyph
-from rltok_rl.viz.look import ALERT, INK, PALE, plain_figures, save_figure, shades
+from rltok_rl.viz.style import ALERT, INK, PALE, plain_figures, save_figure, shades
 from rltok_rl.viz.terminal import characters
+from rltok_rl.viz.text_figures import one_glyph
 
 _CELL = 0.078, 0.25  # inches of a character and of a line
 _LEFT, _NOTE = 0.75, 0.6  # inches before the text, and of a note behind it

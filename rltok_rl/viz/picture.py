@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from rltok_rl.viz.glyphs import one_glyph
-from rltok_rl.viz.look import ALERT, INK, OURS, PALE, shades
+from rltok_rl.viz.style import ALERT, INK, OURS, PALE, shades
 from rltok_rl.viz.terminal import characters, check_marks
+from rltok_rl.viz.text_figures import one_glyph
 
 _COLUMNS = 64
 _DPI, _CELL, _LINE, _EDGE, _TITLE, _KEY = 100, 10, 24, 12, 26, 30  # pixels, all even, as films want them

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from rltok_rl.viz.look import dots, line, smooth
 from rltok_rl.viz.series import Look
+from rltok_rl.viz.style import dots, line, smooth
 
 Points = tuple[Sequence[float], Sequence[float]]
 """Both coordinates of a line."""
@@ -87,7 +87,7 @@ def widths(number: int) -> list[float]:
 
 
 def draw_seeds(axes: Any, lines: Sequence[Points], look: Look, *, width: float = 1.4) -> list[list[float]]:
-    """A figure of every update: of one run as :func:`~rltok_rl.viz.look.line` draws it, of several with mean and band.
+    """A figure of every update: of one run as :func:`~rltok_rl.viz.style.line` draws it, of several with mean and band.
 
     Args:
         axes: to draw on.

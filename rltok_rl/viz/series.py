@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rltok_rl.viz.look import SERIES
+from rltok_rl.viz.style import SERIES
 
 History = Mapping[str, Sequence[float]]
 

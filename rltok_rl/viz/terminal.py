@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from rltok_rl.functional.numbers import check_count
+from rltok_rl.utils import check_count
 
 PIECE = 1 << 16
 """Bytes that are rendered at once."""

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rltok_rl.data import CachedSource, OrderedSource, RepeatedSource, TextSource, write_cache
-from rltok_rl.functional.text import ids_to_bytes
+from rltok_rl.text import ids_to_bytes
 
 TEXTS = [b"abcdefg", b"hijklmnop", b"qrst", b"uvwxyzABC", b"0123456789"]
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rltok_rl.data import RepeatedSource, TextSource
-from rltok_rl.functional.text import ids_to_bytes
+from rltok_rl.text import ids_to_bytes
 
 # A document that fits one window exactly, first, in the middle and last; others of different lengths.
 TEXTS = [b"01234", b"abcdefghij", b"ABCDE", b"klmnopqrstuvw", b"56789"]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rltok_rl.diagnostics.comparison import compare, correlation
-from rltok_rl.diagnostics.gradients import signal_to_noise
+from rltok_rl.diagnostics.gradient_quality import signal_to_noise
 
 
 def test_compare_removes_the_noise():

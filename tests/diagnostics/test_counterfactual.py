@@ -8,8 +8,8 @@ import torch
 from rltok_rl.diagnostics.counterfactual import counterfactual_returns
 from rltok_rl.diagnostics.enumeration import enumerate_rollouts
 from rltok_rl.functional.likelihood import byte_log_prob
-from rltok_rl.functional.text import text_to_ids
 from rltok_rl.sampling import sample_boundaries
+from rltok_rl.text import text_to_ids
 
 from .conftest import opinionated
 

@@ -11,8 +11,8 @@ from rltok_rl.diagnostics.enumeration import boundary_strings, enumerate_rollout
 from rltok_rl.diagnostics.exact import exact_gradient, expected_loss
 from rltok_rl.functional.policy import boundary_log_prob
 from rltok_rl.functional.rewards import REWARDS
-from rltok_rl.functional.text import text_to_ids
 from rltok_rl.sampling import sample_boundaries
+from rltok_rl.text import text_to_ids
 
 from .conftest import opinionated
 

@@ -9,7 +9,7 @@ from rltok_rl.envs import ByteBoundaryEnv
 
 from rltok_rl.diagnostics.enumeration import enumerate_rollouts
 from rltok_rl.diagnostics.exact import exact_gradient
-from rltok_rl.diagnostics.gradients import policy_gradient, signal_to_noise
+from rltok_rl.diagnostics.gradient_quality import policy_gradient, signal_to_noise
 
 from .conftest import opinionated
 

@@ -11,11 +11,15 @@ import torch
 from rltok_rl.agents.segmenters import Segmenter, Segments, SpaceByte
 from torch import Tensor
 
-from rltok_rl.diagnostics.drawing import EnumeratedRollouts
-from rltok_rl.diagnostics.exact import exact_gradient
-from rltok_rl.diagnostics.expected import MOST_BATCHES, exact_head_gradient, expected_gradient
+from rltok_rl.diagnostics.exact import (
+    MOST_BATCHES,
+    EnumeratedRollouts,
+    as_it_stands,
+    exact_gradient,
+    exact_head_gradient,
+    expected_gradient,
+)
 from rltok_rl.diagnostics.laws import LAWS, NUM_STEPS, broken_laws
-from rltok_rl.diagnostics.memory import as_it_stands
 from rltok_rl.diagnostics.segmenter_laws import SEGMENTER_LAWS, broken_segmenter_laws
 from rltok_rl.functional.boundary_rules import spacelike
 from rltok_rl.functional.reduction import zero_masked

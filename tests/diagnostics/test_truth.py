@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from rltok_rl.data import TextSource
-from rltok_rl.diagnostics.drawing import TextRollouts
 from rltok_rl.diagnostics.enumeration import enumerate_rollouts
+from rltok_rl.diagnostics.exact import TextRollouts
 from rltok_rl.diagnostics.report import Candidate
 from rltok_rl.diagnostics.truth import counterfactual_correlation, resampled_correlation
 from rltok_rl.functional.returns import discounted_return

@@ -6,12 +6,12 @@ from functools import cache
 
 import pytest
 import torch
-from rltok_rl.experiments.build import make_trainer
+from rltok_rl.experiments.runs.build import make_trainer
 from rltok_rl.experiments.texts import Texts, read_texts
 
 from rltok_rl.diagnostics.waits import PretendedTensor, host_waits
 from rltok_rl.training import Trainer
-from rltok_rl.training.distributed import Processes
+from rltok_rl.training.parallel import Processes
 
 from ..experiments.configured import QUICK, configured
 
@@ -74,7 +74,7 @@ def test_an_update_waits_for_nothing_but_its_tokens(name):
 @pytest.mark.parametrize("options", [[], ["compute.micro_batches=2"], ["loss=ppo", "loss.policy_epochs=3"]])
 def test_with_room_for_tokens_an_update_waits_for_nothing(options, monkeypatch):
     """Kernels for packed rows are a GPU's; values stand in for what they make, which are as long."""
-    monkeypatch.setattr("rltok_rl.models.pooling.packed_attention", lambda *_, **__: lambda q, k, v: v + 0 * (q + k))
+    monkeypatch.setattr("rltok_rl.models.tokens.packed_attention", lambda *_, **__: lambda q, k, v: v + 0 * (q + k))
     texts()
     with host_waits() as seen:
         trainer = trainer_on(seen.device, ["compute.tokens=packed", "compute.token_room=3.0", *options])

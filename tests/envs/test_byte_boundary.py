@@ -14,8 +14,8 @@ from torchrl.envs import EnvBase
 from torchrl.envs.utils import check_env_specs
 
 from rltok_rl.data import TextSource
-from rltok_rl.functional.text import ids_to_bytes, text_to_ids
 from rltok_rl.models import UNet, preset
+from rltok_rl.text import ids_to_bytes, text_to_ids
 
 
 @pytest.mark.parametrize("batch_size", [(), (1,), (4,)])

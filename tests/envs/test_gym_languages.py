@@ -15,8 +15,8 @@ from torchrl.envs.utils import check_env_specs
 
 import rltok_rl  # noqa: F401 - registers the ids
 from rltok_rl.data.languages import Lexicon, Recall
-from rltok_rl.functional.text import text_to_ids
 from rltok_rl.models import UNet, preset
+from rltok_rl.text import text_to_ids
 
 IDS = ["rltok_rl/Recall-v0", "rltok_rl/Lexicon-v0"]
 

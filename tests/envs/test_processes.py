@@ -12,8 +12,8 @@ from rltok_rl.agents import LearnedBoundaryActor, RandomActor
 from rltok_rl.envs import ByteBoundaryEnv
 from torchrl.collectors import MultiSyncCollector
 
-from rltok_rl.functional.text import ids_to_bytes
 from rltok_rl.models import SharedModel, UNet, preset
+from rltok_rl.text import ids_to_bytes
 
 from ..forked import CONTEXT
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from rltok_rl.evaluation import boundary_figures, boundary_match, join_texts, policy_entropy, token_lengths
-from rltok_rl.functional.text import text_to_ids
 from rltok_rl.models import Segmentation
+from rltok_rl.text import text_to_ids
 
 TEXTS = ["to be, or not", "é€ to", "x", " be"]
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rltok_rl.evaluation import inside_characters, split_character_share
-from rltok_rl.functional.text import text_to_ids
+from rltok_rl.text import text_to_ids
 
 
 def slow(text: bytes) -> list[bool]:

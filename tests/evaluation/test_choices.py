@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from rltok_rl.evaluation.choices import Example, choice_figures, mean_and_error, score_examples
 from rltok_rl.evaluation.continuations import Continuations, continuation_log_likelihood
+from rltok_rl.evaluation.tasks import Example, choice_figures, mean_and_error, score_examples
 from rltok_rl.models import UNet, preset
 
 EXAMPLES = [

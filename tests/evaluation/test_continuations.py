@@ -18,8 +18,8 @@ from rltok_rl.evaluation.continuations import (
     mixture_log_likelihood,
 )
 from rltok_rl.functional.policy import boundary_log_prob
-from rltok_rl.functional.text import text_to_ids
 from rltok_rl.models import UNet, preset
+from rltok_rl.text import text_to_ids
 
 PAIRS = [
     ("The cat sat on", " the mat"),

@@ -14,13 +14,13 @@ from lm_eval.api.model import CachingLM
 from lm_eval.api.registry import get_model
 from lm_eval.tasks import TaskManager
 from rltok_rl.agents.segmenters import make_segmenter, save_segmenter, write_on
-from rltok_rl.experiments import harness as command
+from rltok_rl.experiments.commands import lm_eval as command
 
-from rltok_rl.evaluation import harness, read_text
-from rltok_rl.evaluation.choices import choice_figures, score_examples
+from rltok_rl.evaluation import lm_eval as harness
+from rltok_rl.evaluation import read_text
 from rltok_rl.evaluation.continuations import continuation_log_likelihood
-from rltok_rl.evaluation.harness import RltokLM
-from rltok_rl.evaluation.tasks import read_task
+from rltok_rl.evaluation.lm_eval import RltokLM
+from rltok_rl.evaluation.tasks import choice_figures, read_task, score_examples
 from rltok_rl.models import UNet, preset
 from rltok_rl.models.generation import generate
 
@@ -324,8 +324,8 @@ def test_the_command_names_the_model(monkeypatch):
 def test_without_the_package_it_is_named(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     monkeypatch.setitem(sys.modules, "lm_eval.api.model", None)
-    monkeypatch.delitem(sys.modules, "rltok_rl.evaluation.harness")
-    spec = importlib.util.find_spec("rltok_rl.evaluation.harness")
+    monkeypatch.delitem(sys.modules, "rltok_rl.evaluation.lm_eval")
+    spec = importlib.util.find_spec("rltok_rl.evaluation.lm_eval")
     with pytest.raises(ImportError, match=r"pip install 'rltok_rl\[harness\]'"):
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
     assert command.main() == 2

@@ -9,12 +9,13 @@ import pytest
 import torch
 from rltok_rl.agents.segmenters import make_segmenter
 
-from rltok_rl.evaluation import marginal_nats, particle_nats, particles, read_samples
-from rltok_rl.evaluation.particles import effective_number, systematic_resampling
-from rltok_rl.evaluation.windows import Windows
+from rltok_rl.evaluation import marginal as particles
+from rltok_rl.evaluation import marginal_nats, particle_nats, read_samples
+from rltok_rl.evaluation.marginal import effective_number, systematic_resampling
+from rltok_rl.evaluation.reading import Windows
 from rltok_rl.functional.likelihood import byte_log_prob
-from rltok_rl.functional.text import text_to_ids
 from rltok_rl.models import UNet, preset
+from rltok_rl.text import text_to_ids
 
 TEXTS = ["It is a truth universally acknowledged,", "that a single man é", "must"]
 

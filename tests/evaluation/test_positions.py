@@ -15,7 +15,7 @@ from rltok_rl.evaluation import (
     word_edges,
     word_position_share,
 )
-from rltok_rl.functional.text import text_to_ids
+from rltok_rl.text import text_to_ids
 
 
 @pytest.mark.parametrize(

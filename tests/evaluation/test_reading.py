@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from rltok_rl.evaluation import Reading, cut_windows, read_text, reading, summarise
-from rltok_rl.functional.text import text_to_ids
 from rltok_rl.models import UNet, preset
+from rltok_rl.text import text_to_ids
 
 TEXT = "It is a truth universally acknowledged, that a single man must be in want of a wife. é" * 2
 

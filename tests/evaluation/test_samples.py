@@ -11,10 +11,10 @@ from rltok_rl.agents.segmenters import make_segmenter
 from torch import Tensor
 
 from rltok_rl.evaluation import document_nats, marginal_nats, read_samples, read_text, summarise, summarise_samples
-from rltok_rl.evaluation.samples import window_nats
+from rltok_rl.evaluation.marginal import window_nats
 from rltok_rl.functional.likelihood import byte_log_prob, log_mean_exp
-from rltok_rl.functional.text import text_to_ids
 from rltok_rl.models import UNet, preset
+from rltok_rl.text import text_to_ids
 
 TEXTS = ["It is a truth universally acknowledged,", "that a single man é", "must"]
 

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rltok_rl.evaluation.choices import Example
-from rltok_rl.evaluation.tasks import TASKS, clean_hellaswag, read_task
+from rltok_rl.evaluation.tasks import TASKS, Example, clean_hellaswag, read_task
 
 ROWS = {
     "piqa": [

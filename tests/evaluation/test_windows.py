@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from rltok_rl.evaluation import cut_windows, read_text
-from rltok_rl.evaluation.windows import lay_windows, windows_of_texts
+from rltok_rl.evaluation.reading import lay_windows, windows_of_texts
 from rltok_rl.functional.likelihood import byte_log_prob
-from rltok_rl.functional.text import text_to_ids
 from rltok_rl.models import UNet, preset
+from rltok_rl.text import text_to_ids
 
 TEXT = "It is a truth universally acknowledged, é"
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rltok_rl.evaluation import EDGES, word_edge_share, word_edges
-from rltok_rl.functional.text import text_to_ids
+from rltok_rl.text import text_to_ids
 
 
 @pytest.mark.parametrize(

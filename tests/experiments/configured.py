@@ -8,8 +8,8 @@ from functools import cache
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
+from rltok_rl.experiments.commands.options import CONF, allow_new
 from rltok_rl.experiments.config import GROUPS, TrainConfig
-from rltok_rl.experiments.names import CONF, allow_new
 
 QUICK = [
     "optim.total_bytes=512",

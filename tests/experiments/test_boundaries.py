@@ -8,14 +8,15 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from rltok_rl.agents.segmenters import make_segmenter, save_segmenter, train_bpe
-from rltok_rl.experiments import boundaries, evaluate_table, references
+from rltok_rl.experiments.commands import boundaries, references
+from rltok_rl.experiments.commands import tables as evaluate_table
 
 from rltok_rl import UNet, preset
 from rltok_rl.data import local_prose
 from rltok_rl.evaluation import boundary_figures, boundary_match, cohen_kappa, join_texts
 from rltok_rl.functional.boundary_rules import spacebyte
-from rltok_rl.functional.text import text_to_ids
 from rltok_rl.models import segment
+from rltok_rl.text import text_to_ids
 
 from .configured import configured
 from .test_commands import refused

@@ -6,19 +6,21 @@ import subprocess
 import sys
 
 import pytest
-from rltok_rl.experiments import names, option_help, parsers, schema
 from rltok_rl.experiments.cli import COMMANDS, main
+from rltok_rl.experiments.commands import help as option_help
+from rltok_rl.experiments.commands import options as names
+from rltok_rl.experiments.commands import parsers, schema
+from rltok_rl.experiments.commands.options import choices, option_names
+from rltok_rl.experiments.commands.references import REFERENCES
 from rltok_rl.experiments.config import TrainConfig
-from rltok_rl.experiments.names import choices, option_names
-from rltok_rl.experiments.references import REFERENCES
 from rltok_rl.experiments.texts import BUILT_IN
 
 from rltok_rl.evaluation import detail, tasks
 from rltok_rl.functional.rewards import REWARDS
 from rltok_rl.models.pretrained import PACKAGED
-from rltok_rl.training import files
+from rltok_rl.training import atomic_files as files
 from rltok_rl.version import __version__
-from rltok_rl.viz.look import FORMATS
+from rltok_rl.viz.style import FORMATS
 
 QUICK = [["--help"], ["--version"], ["trian"], ["segment", "--nosuch"], ["generate", "a", "--temperature", "-1"]]
 QUICK += [[name, "--help"] for name in (*COMMANDS, "info")]

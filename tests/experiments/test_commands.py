@@ -12,7 +12,9 @@ import sys
 import pytest
 import torch
 from omegaconf import OmegaConf
-from rltok_rl.experiments import cli, evaluate, evaluate_table, generate, segment
+from rltok_rl.experiments import cli
+from rltok_rl.experiments.commands import evaluate, generate, segment
+from rltok_rl.experiments.commands import tables as evaluate_table
 
 from rltok_rl import UNet, stream, text_to_ids
 from rltok_rl.data import local_prose
@@ -281,7 +283,7 @@ def test_the_command_line_ends_quietly_where_its_reader_does(folder, tmp_path):
     """``rltok segment ... | head -1``: no traceback, and what was asked for arrived."""
     path = tmp_path / "long"
     path.write_bytes(local_prose(60_000))
-    command = [sys.executable, "-W", "ignore", "-m", "rltok_rl.experiments.segment", "--model", folder]
+    command = [sys.executable, "-W", "ignore", "-m", "rltok_rl.experiments.commands.segment", "--model", folder]
     command += ["--file", str(path), "--format", "json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stderr is not None

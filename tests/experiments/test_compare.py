@@ -15,15 +15,17 @@ from types import SimpleNamespace
 
 import pytest
 from omegaconf import OmegaConf
-from rltok_rl.experiments import compare, report, train
-from rltok_rl.experiments.compare import EVALUATION, done
-from rltok_rl.experiments.compare_page import best, page, read_evaluation, system_figures, write_page
-from rltok_rl.experiments.run_folder import read_run
-from rltok_rl.experiments.systems import budget, check_system, system_config, system_names
+from rltok_rl.experiments import train
+from rltok_rl.experiments.compare import train_systems as compare
+from rltok_rl.experiments.compare.systems import budget, check_system, system_config, system_names
+from rltok_rl.experiments.compare.train_systems import EVALUATION, done
+from rltok_rl.experiments.reports import run_report as report
+from rltok_rl.experiments.reports.systems_page import best, page, read_evaluation, system_figures, write_page
+from rltok_rl.experiments.runs.folder import read_run
 
 from rltok_rl.models import UNet, preset
 from rltok_rl.models.flops import update_flops
-from rltok_rl.training.files import claim_folder
+from rltok_rl.training.atomic_files import claim_folder
 from rltok_rl.training.progress import MetricsTable
 
 from ..forked import CONTEXT

@@ -9,9 +9,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from rltok_rl.experiments import report
-from rltok_rl.experiments.compare_seeds import entropy_at_shares, seeds_page, write_seeds_page
-from rltok_rl.experiments.run_folder import read_run
+from rltok_rl.experiments.reports import run_report as report
+from rltok_rl.experiments.reports.seeds_page import entropy_at_shares, seeds_page, write_seeds_page
+from rltok_rl.experiments.runs.folder import read_run
 
 from ..layout import ROOT
 

@@ -14,11 +14,17 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import MissingMandatoryValue
 from rltok_rl.agents import RandomActor, UniformActor, WhitespaceActor
 from rltok_rl.experiments import train
-from rltok_rl.experiments.build import BASELINES, make_advantages, make_trainer
-from rltok_rl.experiments.checks import check_options, check_policy
+from rltok_rl.experiments.commands.options import (
+    CONF,
+    check_folder,
+    check_overrides,
+    check_policy,
+    choices,
+)
+from rltok_rl.experiments.commands.overrides import STANDS_ALONE, TAKES_VALUE
 from rltok_rl.experiments.config import GROUPS
-from rltok_rl.experiments.names import CONF, check_folder, check_overrides, choices
-from rltok_rl.experiments.overrides import STANDS_ALONE, TAKES_VALUE
+from rltok_rl.experiments.runs.build import BASELINES, make_advantages, make_trainer
+from rltok_rl.experiments.runs.valid_options import check_options
 from rltok_rl.experiments.texts import read_texts
 
 from rltok_rl.data import DocumentSource, OrderedSource, local_prose

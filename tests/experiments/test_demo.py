@@ -18,15 +18,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 from rltok_rl.agents.segmenters import load_segmenter
-from rltok_rl.experiments import demo
-from rltok_rl.experiments.markdown import with_unit
-from rltok_rl.experiments.parsers import LEAST_SECONDS
-from rltok_rl.experiments.tour import ending, findings, race
-from rltok_rl.experiments.tour.plan import ACTORS, Memory, Part, bytes_that_fit, folder_for, overrides_of
-from rltok_rl.experiments.tour.race import Race, TrainingFailed
-from rltok_rl.experiments.tour.screen import Screen
+from rltok_rl.experiments.commands.parsers import LEAST_SECONDS
+from rltok_rl.experiments.demo import __main__ as demo
+from rltok_rl.experiments.demo import ending, findings, race
+from rltok_rl.experiments.demo.plan import ACTORS, Memory, Part, bytes_that_fit, folder_for, overrides_of
+from rltok_rl.experiments.demo.race import Race, TrainingFailed
+from rltok_rl.experiments.demo.screen import Screen
+from rltok_rl.experiments.reports.markdown import with_unit
 
-from rltok_rl.training.lines import read_lines
+from rltok_rl.training.metrics import read_lines
 from rltok_rl.training.progress import read_table
 
 from ..forked import Forked

@@ -14,7 +14,7 @@ from rltok_rl.experiments.studies.pages import give_or_take, gradient_table
 from rltok_rl.experiments.studies.toy import get_toy, load_toy, save_toy, toy_config, train_toy
 
 from rltok_rl.data import TextSource, local_prose
-from rltok_rl.diagnostics.drawing import TextRollouts
+from rltok_rl.diagnostics.exact import TextRollouts
 from rltok_rl.functional.returns import discounted_return
 from rltok_rl.models import UNet
 

@@ -10,8 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from rltok_rl.agents.segmenters import make_segmenter, save_segmenter
-from rltok_rl.experiments import evaluate, given_texts, watch
-from rltok_rl.experiments.evaluate_table import table
+from rltok_rl.experiments.commands import arguments as watch
+from rltok_rl.experiments.commands import documents as given_texts
+from rltok_rl.experiments.commands import evaluate
+from rltok_rl.experiments.commands.tables import table
 
 from rltok_rl.evaluation import (
     particle_nats,

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from rltok_rl.experiments import finished, report, train
-from rltok_rl.experiments.names import allow_new, typed
-from rltok_rl.experiments.run_folder import read_run
+from rltok_rl.experiments import train
+from rltok_rl.experiments.commands.options import allow_new, typed
+from rltok_rl.experiments.reports import run_report as report
+from rltok_rl.experiments.runs import finish as finished
+from rltok_rl.experiments.runs.folder import read_run
 from safetensors.torch import load
 
 from .configured import QUICK, configured

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from rltok_rl.experiments import leaderboard
+from rltok_rl.experiments.reports import leaderboard
 
 from ..layout import ROOT
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
-from rltok_rl.experiments import report, train
-from rltok_rl.experiments.loss_curves import COLUMNS, FILE, loss_curves
-from rltok_rl.experiments.markdown import with_unit
-from rltok_rl.experiments.run_folder import read_run
+from rltok_rl.experiments import train
+from rltok_rl.experiments.reports import run_report as report
+from rltok_rl.experiments.reports.loss_curves import COLUMNS, FILE, loss_curves
+from rltok_rl.experiments.reports.markdown import with_unit
+from rltok_rl.experiments.runs.folder import read_run
 
 from .configured import QUICK, configured
 from .killed import killed_at

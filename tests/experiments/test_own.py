@@ -10,12 +10,12 @@ import sys
 import pytest
 import torch
 from rltok_rl.agents.segmenters import load_segmenter, make_segmenter, save_segmenter
-from rltok_rl.experiments.build import make_advantages, make_model, make_trainer
-from rltok_rl.experiments.segmenting import check_segmenter_options
+from rltok_rl.experiments.runs.build import make_advantages, make_model, make_trainer
+from rltok_rl.experiments.runs.segmenters import check_segmenter_options
 
 from rltok_rl.functional.baselines import leave_one_out, no_baseline
-from rltok_rl.functional.imports import import_path
 from rltok_rl.objectives import ReturnEstimator
+from rltok_rl.utils import import_path
 
 from .configured import QUICK, configured
 from .custom import EVERY

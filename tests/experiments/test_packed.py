@@ -6,12 +6,12 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from rltok_rl.agents import RandomActor
-from rltok_rl.experiments.build import make_trainer
-from rltok_rl.experiments.layouts import make_layout
-from rltok_rl.experiments.names import choices
-from rltok_rl.experiments.resuming import check_same_run
+from rltok_rl.experiments.commands.options import choices
+from rltok_rl.experiments.runs.build import make_trainer
+from rltok_rl.experiments.runs.resume import check_same_run
+from rltok_rl.experiments.runs.segmenters import make_layout
 
-from rltok_rl.models.packing import Packing
+from rltok_rl.models.tokens import Packing
 
 from .configured import QUICK, configured
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from rltok_rl.experiments.paired import (
+from rltok_rl.experiments.reports.seeds import (
     Difference,
     paired_over_documents,
     paired_over_seeds,

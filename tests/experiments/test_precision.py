@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from rltok_rl.experiments.names import check_overrides
-from rltok_rl.experiments.run_folder import RunFolder
+from rltok_rl.experiments.commands.options import check_overrides
+from rltok_rl.experiments.runs.folder import RunFolder
 from rltok_rl.experiments.studies import precision
 from rltok_rl.experiments.studies.precision import HELD_OUT, TRAINED, WAYS, compare, main, read_study, training
 

@@ -9,8 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rltok_rl.experiments import build, comparison, report, train
-from rltok_rl.experiments.run_folder import read_run
+from rltok_rl.experiments import train
+from rltok_rl.experiments.reports import comparison
+from rltok_rl.experiments.reports import run_report as report
+from rltok_rl.experiments.runs import build
+from rltok_rl.experiments.runs.folder import read_run
 
 from ..test_project_text import machine_paths
 from .test_train import QUICK, configured

@@ -11,9 +11,10 @@ from statistics import fmean, stdev
 
 import pytest
 from omegaconf import OmegaConf
-from rltok_rl.experiments import comparison, report
-from rltok_rl.experiments.run_folder import read_run
-from rltok_rl.experiments.seeds import Group, over_seeds, seed_groups
+from rltok_rl.experiments.reports import comparison
+from rltok_rl.experiments.reports import run_report as report
+from rltok_rl.experiments.reports.seeds import Group, over_seeds, seed_groups
+from rltok_rl.experiments.runs.folder import read_run
 
 from .configured import QUICK, configured
 

@@ -20,18 +20,19 @@ from rltok_rl.agents.segmenters import (
     train_bpe,
     train_unigram,
 )
-from rltok_rl.experiments import evaluate, generate, segment, train
-from rltok_rl.experiments.build import make_model, make_trainer
-from rltok_rl.experiments.names import choices
-from rltok_rl.experiments.pieces import _nearest, at_rate, unigram_at_rate
-from rltok_rl.experiments.segmenting import TOKENIZERS, aimed_rate, segmenter_options
+from rltok_rl.experiments import train
+from rltok_rl.experiments.commands import evaluate, generate, segment
+from rltok_rl.experiments.commands.options import choices
+from rltok_rl.experiments.runs.build import make_model, make_trainer
+from rltok_rl.experiments.runs.segmenters import TOKENIZERS, aimed_rate, segmenter_options
+from rltok_rl.experiments.runs.tokenizer import _nearest, at_rate, unigram_at_rate
 from rltok_rl.experiments.texts import read_texts
 
 from rltok_rl.data import TextSource
 from rltok_rl.evaluation import corpus_standard_error, document_nats, read_text, summarise
-from rltok_rl.functional.text import text_to_ids
 from rltok_rl.models import UNet, preset
 from rltok_rl.models.flops import matrix_parameters
+from rltok_rl.text import text_to_ids
 from rltok_rl.training.checkpoint import same
 from rltok_rl.training.spending import segmenter_matrices
 

@@ -7,12 +7,11 @@ import re
 
 import pytest
 import torch
-from rltok_rl.experiments import boundaries, evaluate, generate, segment, tasks, view
-from rltok_rl.experiments.build import make_trainer
+from rltok_rl.experiments.commands import boundaries, evaluate, generate, segment, tasks, view
+from rltok_rl.experiments.runs.build import make_trainer
 
 from rltok_rl import UNet, preset
-from rltok_rl.evaluation.choices import choice_figures, score_examples
-from rltok_rl.evaluation.tasks import read_task
+from rltok_rl.evaluation.tasks import choice_figures, read_task, score_examples
 
 from .configured import QUICK, configured
 

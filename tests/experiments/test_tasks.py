@@ -7,10 +7,9 @@ import json
 import pytest
 import torch
 from rltok_rl.agents.segmenters import make_segmenter, save_segmenter
-from rltok_rl.experiments import tasks
+from rltok_rl.experiments.commands import tasks
 
-from rltok_rl.evaluation.choices import choice_figures, score_examples
-from rltok_rl.evaluation.tasks import read_task
+from rltok_rl.evaluation.tasks import choice_figures, read_task, score_examples
 from rltok_rl.models import UNet, preset
 
 ROWS = {

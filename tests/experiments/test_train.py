@@ -14,19 +14,21 @@ from pathlib import Path
 import pytest
 import torch
 from omegaconf import OmegaConf
-from rltok_rl.experiments import build, soak, train
-from rltok_rl.experiments.build import make_trainer
+from rltok_rl.experiments import train
 from rltok_rl.experiments.config import TrainConfig
-from rltok_rl.experiments.resuming import check_same_run
+from rltok_rl.experiments.runs import build
+from rltok_rl.experiments.runs.build import make_trainer
+from rltok_rl.experiments.runs.resume import check_same_run
+from rltok_rl.experiments.studies import soak
 from safetensors import SafetensorError
 
 from rltok_rl.data import local_prose
 from rltok_rl.models import UNet, preset
 from rltok_rl.training import loggers
+from rltok_rl.training.atomic_files import claim_folder
 from rltok_rl.training.checkpoint import load_checkpoint
-from rltok_rl.training.distributed import Processes, Refused
-from rltok_rl.training.files import claim_folder
-from rltok_rl.training.lines import read_lines
+from rltok_rl.training.metrics import read_lines
+from rltok_rl.training.parallel import Processes, Refused
 from rltok_rl.training.progress import MetricsTable
 
 from ..forked import Forked, run_forked
@@ -196,7 +198,7 @@ def test_what_is_refused_leaves_no_folder(tmp_path):
     assert done.returncode == 1 and "rltok train: " in done.stderr and not (tmp_path / "runs" / "a").exists()
 
 
-@pytest.mark.parametrize("where", ["rltok_rl.training.progress.csv.DictWriter", "rltok_rl.models.weights.save_file"])
+@pytest.mark.parametrize("where", ["rltok_rl.training.progress.csv.DictWriter", "rltok_rl.models.pretrained.save_file"])
 def test_a_full_disk_ends_a_run_in_one_line_that_names_the_folder(tmp_path, monkeypatch, where):
     """While a table grows, and as the model is saved."""
 

@@ -14,27 +14,19 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from rltok_rl.agents.segmenters import load_segmenter
-from rltok_rl.experiments import (
-    boundaries,
-    compare,
-    evaluate,
-    generate,
-    harness,
-    report,
-    segment,
-    segmenting,
-    tasks,
-    train,
-    view,
-)
-from rltok_rl.experiments.checkpointed import load_checkpointed
-from rltok_rl.experiments.resuming import check_same_run
-from rltok_rl.experiments.run_folder import read_run
+from rltok_rl.experiments import train
+from rltok_rl.experiments.commands import boundaries, evaluate, generate, segment, tasks, view
+from rltok_rl.experiments.commands import lm_eval as harness
+from rltok_rl.experiments.compare import train_systems as compare
+from rltok_rl.experiments.reports import run_report as report
+from rltok_rl.experiments.runs import segmenters as segmenting
+from rltok_rl.experiments.runs.checkpointed import load_checkpointed
+from rltok_rl.experiments.runs.folder import read_run
+from rltok_rl.experiments.runs.resume import check_same_run
 
 from rltok_rl import UNet
-from rltok_rl.evaluation.harness import RltokLM
-from rltok_rl.functional.imports import check_trust
-from rltok_rl.functional.saved_config import read_config_file
+from rltok_rl.evaluation.lm_eval import RltokLM
+from rltok_rl.utils import check_trust, read_config_file
 
 from ..layout import modules
 from .configured import QUICK, configured
@@ -313,18 +305,18 @@ def test_names_from_files_pass_one_check():
 
 def test_configurations_are_read_in_one_place():
     assert used("OmegaConf.load") == {
-        "rltok_rl.functional.saved_config",
-        "rltok_rl.experiments.checks",  # of the package
-        "rltok_rl.experiments.systems",  # of the package
+        "rltok_rl.utils",
+        "rltok_rl.experiments.commands.options",  # of the package
+        "rltok_rl.experiments.compare.systems",  # of the package
     }
     # Whoever adds a caller here: estimators, baselines and segmenters of such a configuration must not be made.
     assert used("read_config_file") == {
-        "rltok_rl.evaluation.harness",
-        "rltok_rl.experiments.arguments",
-        "rltok_rl.experiments.given_texts",
-        "rltok_rl.experiments.resuming",
-        "rltok_rl.experiments.run_folder",
-        "rltok_rl.experiments.tour.findings",
+        "rltok_rl.evaluation.lm_eval",
+        "rltok_rl.experiments.commands.arguments",
+        "rltok_rl.experiments.commands.documents",
+        "rltok_rl.experiments.runs.resume",
+        "rltok_rl.experiments.runs.folder",
+        "rltok_rl.experiments.demo.findings",
     }
 
 

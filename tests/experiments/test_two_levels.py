@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from rltok_rl.experiments.build import make_loss, make_model
+from rltok_rl.experiments.runs.build import make_loss, make_model
 
 from .configured import QUICK, configured
 

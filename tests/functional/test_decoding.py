@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rltok_rl.functional.decoding import filter_logits, sample_bytes
-from rltok_rl.functional.text import ids_to_bytes, text_to_ids
+from rltok_rl.text import ids_to_bytes, text_to_ids
 
 LOGITS = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rltok_rl.functional.scripts import SCRIPTS, running_script, script_told, scripts_of
-from rltok_rl.functional.text import text_to_ids
+from rltok_rl.text import text_to_ids
 
 OTHER, LATIN, DEVANAGARI, CYRILLIC = range(4)
 NAMES = {"LATIN": LATIN, "DEVANAGARI": DEVANAGARI, "BENGALI": DEVANAGARI, "TELUGU": DEVANAGARI, "CYRILLIC": CYRILLIC}

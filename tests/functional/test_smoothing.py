@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rltok_rl.functional.smoothing import smooth
+from rltok_rl.functional.routing import smooth
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 7, 64, 100])

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 from rltok_rl.agents.segmenters import make_segmenter, read_window
+from rltok_rl.experiments.bench.flop_meter import count_flops, multiplied_score_flops, score_flops
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from rltok_rl.models import UNet, preset
-from rltok_rl.models.flop_meter import count_flops, multiplied_score_flops, score_flops
 from rltok_rl.models.flops import forward_flops, matrix_parameters, update_flops
 from rltok_rl.training.spending import segmenter_matrices
 

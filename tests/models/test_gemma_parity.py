@@ -10,8 +10,7 @@ from rltok_rl.experiments.bench.plain import gemma_config
 
 from rltok_rl.models import preset
 from rltok_rl.models.attention import causal_attention, sliding_window_attention
-from rltok_rl.models.layers import TransformerLayer
-from rltok_rl.models.rotary import rotary
+from rltok_rl.models.layers import TransformerLayer, rotary
 
 transformers = pytest.importorskip("transformers", reason="needs the test extra (transformers)")
 

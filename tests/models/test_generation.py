@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from rltok_rl.functional.likelihood import next_byte_log_prob
-from rltok_rl.functional.text import ids_to_bytes, text_to_ids
 from rltok_rl.models.generation import generate, stream
+from rltok_rl.text import ids_to_bytes, text_to_ids
 
 
 def sharpen(model):

@@ -10,7 +10,7 @@ from rltok_rl.functional.likelihood import next_byte_log_prob
 from rltok_rl.models import UNet, preset
 from rltok_rl.models.cache import UNetCache
 from rltok_rl.models.incremental import observe, prefill, step
-from rltok_rl.models.pooling import downsample, token_layout
+from rltok_rl.models.tokens import downsample, token_layout
 from rltok_rl.viz import boundary_text
 
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 import rltok_rl.models.cross_attention
+import rltok_rl.models.embeddings
 import rltok_rl.models.mixing
-import rltok_rl.models.ngrams
 from rltok_rl.functional.likelihood import next_byte_log_prob
 from rltok_rl.functional.ngrams import ngram_hash
 from rltok_rl.models import UNet, UNetConfig, parameter_counts, preset, segment
@@ -191,7 +191,7 @@ def test_causality_test_catches_an_early_ngram(build, text, boundaries_of, monke
     def leaky(byte_ids: Tensor, size: int, buckets: int) -> Tensor:
         return ngram_hash(byte_ids, size, buckets).roll(-1, -1)
 
-    monkeypatch.setattr(rltok_rl.models.ngrams, "ngram_hash", leaky)
+    monkeypatch.setattr(rltok_rl.models.embeddings, "ngram_hash", leaky)
     with pytest.raises(AssertionError, match="sees what comes after it"):
         assert_causal(build(**NGRAMS), text(1, 40), boundaries_of(1, 40))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from rltok_rl.experiments import generate, segment
+from rltok_rl.experiments.commands import generate, segment
 
 from rltok_rl import UNet, preset
 from rltok_rl.evaluation import read_text, summarise

@@ -12,8 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from rltok_rl.functional.likelihood import next_byte_log_prob
 from rltok_rl.models import UNet, preset, varlen
 from rltok_rl.models.mixing import Mixing
-from rltok_rl.models.packing import Packing, bucketed, bucketed_totals
-from rltok_rl.models.pooling import downsample, token_layout, upsample
+from rltok_rl.models.tokens import Packing, bucketed, bucketed_totals, downsample, token_layout, upsample
 
 OPTIONS = {
     "add": {},

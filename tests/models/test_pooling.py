@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rltok_rl.models.pooling import downsample, token_layout, token_update, upsample
+from rltok_rl.models.tokens import downsample, token_layout, token_update, upsample
 
 
 def tokens_by_loop(states: Tensor, boundaries: Tensor, pooling: str) -> list[tuple[list[int], Tensor]]:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-import rltok_rl.models.hub as hub
+import rltok_rl.models.pretrained as hub
 from rltok_rl.models import UNet, UNetConfig, preset
 from rltok_rl.models.pretrained import model_folder
 
@@ -108,7 +108,7 @@ def test_a_write_that_fails_leaves_the_old_weights(build, saved, monkeypatch):
         Path(path).write_bytes(b"half")
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("rltok_rl.models.weights.save_file", full)
+    monkeypatch.setattr("rltok_rl.models.pretrained.save_file", full)
     with pytest.raises(OSError, match="no space left"):
         build(num_lags=2).save_pretrained(saved)
     assert all(torch.equal(a, was[name]) for name, a in load_file(saved / "model.safetensors").items())

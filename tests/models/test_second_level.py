@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-import rltok_rl.models.routing as routing
-import rltok_rl.models.second_level as second_level
+import rltok_rl.models.level as routing
+import rltok_rl.models.level as second_level
 from rltok_rl.functional.likelihood import next_byte_log_prob
 from rltok_rl.models import UNet, UNetConfig, preset
 from rltok_rl.models.config import _SECOND
 from rltok_rl.models.incremental import decide, observe, prefill, step
 from rltok_rl.models.mixing import give_back
-from rltok_rl.models.pooling import token_layout
+from rltok_rl.models.tokens import token_layout
 
 from .test_unet import assert_causal
 from .textbook import textbook_forward

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-import rltok_rl.models.routing
+import rltok_rl.models.level
 import rltok_rl.models.unet
 from rltok_rl.functional.likelihood import bits_per_byte, next_byte_log_prob
 from rltok_rl.functional.policy import boundary_log_prob
 from rltok_rl.models import UNet, preset
-from rltok_rl.models.pooling import TokenLayout
+from rltok_rl.models.tokens import TokenLayout
 
 OPTIONS = {
     "plain": {},
@@ -265,7 +265,7 @@ def test_float64_gradients_equal_finite_differences(build, text, options, monkey
     A single operation in float32 would leave no more than about seven. What goes straight through is no derivative of
     anything, and is left out here; its gradient is tested in test_second_level.py.
     """
-    monkeypatch.setattr(rltok_rl.models.routing, "confidence", lambda probs, _: torch.ones_like(probs))
+    monkeypatch.setattr(rltok_rl.models.level, "confidence", lambda probs, _: torch.ones_like(probs))
     model, byte_ids = build(**options).double(), text(2, 20)
     boundaries = model(byte_ids, generator=torch.Generator().manual_seed(0)).boundaries
     parameters = list(model.parameters())

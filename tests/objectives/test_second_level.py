@@ -14,8 +14,7 @@ from rltok_rl.models import UNet, preset
 from rltok_rl.models.flops import forward_flops, matrix_parameters
 from rltok_rl.objectives import JointLoss, LanguageModelLoss, SecondLevelLoss
 from rltok_rl.objectives.base import MissingEntryError
-from rltok_rl.objectives.second_level import second_level_cost
-from rltok_rl.objectives.segmented import segmented_losses
+from rltok_rl.objectives.segmented import second_level_cost, segmented_losses
 
 from .conftest import TEXT, make_model, make_rollout
 

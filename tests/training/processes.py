@@ -20,9 +20,9 @@ from rltok_rl.data import RepeatedSource, TextSource
 from rltok_rl.models import UNet, preset
 from rltok_rl.objectives import BoundaryClipPPOLoss, EntropyBonus, JointLoss, LocalFlips, make_estimator
 from rltok_rl.training import LoopOptions, Trainer
-from rltok_rl.training.distributed import Processes
+from rltok_rl.training.compiling import recompute_layers
+from rltok_rl.training.parallel import Processes
 from rltok_rl.training.randomness import seed_everything
-from rltok_rl.training.recomputing import recompute_layers
 
 from ..forked import CONTEXT
 

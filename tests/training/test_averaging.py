@@ -6,9 +6,8 @@ from pathlib import Path
 
 import torch
 
-from rltok_rl.training import sharding
-from rltok_rl.training.averaging import EarlyAverages
-from rltok_rl.training.distributed import Processes
+from rltok_rl.training import parallel as sharding
+from rltok_rl.training.parallel import EarlyAverages, Processes
 
 from .processes import ROWS, STEPS, figures, make, spawn
 

@@ -9,8 +9,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from rltok_rl.training.checkpoint import load_checkpoint, same, save_checkpoint
-from rltok_rl.training.distributed import Processes
-from rltok_rl.training.sharding import whole_model
+from rltok_rl.training.parallel import Processes, whole_model
 
 from .processes import ROWS, STEPS, figures, make, spawn
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from rltok_rl.experiments.build import make_trainer
+from rltok_rl.experiments.runs.build import make_trainer
 
 from rltok_rl.training.checkpoint import same
-from rltok_rl.training.distributed import Processes
+from rltok_rl.training.parallel import Processes
 
 from ..experiments.configured import QUICK, configured
 from .processes import spawn

@@ -114,7 +114,7 @@ def test_a_run_leaves_the_same_folder_and_loses_nothing_when_it_is_killed(tmp_pa
 
 @pytest.mark.parametrize("every", [None, 1, 7])
 def test_the_cpu_is_told_at_once_and_accelerators_now_and_then(every):
-    from rltok_rl.experiments.build import loop_options
+    from rltok_rl.experiments.runs.build import loop_options
 
     config = configured(*QUICK)
     config.compute.figures_every = every

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rltok_rl.training.files import claim_folder, replace_text
+from rltok_rl.training.atomic_files import claim_folder, replace_text
 
-HOLD = "import sys, time; from pathlib import Path; from rltok_rl.training.files import claim_folder\n"
+HOLD = "import sys, time; from pathlib import Path; from rltok_rl.training.atomic_files import claim_folder\n"
 HOLD += "with claim_folder(Path(sys.argv[1])):\n    print('mine', flush=True); time.sleep(60)"
 
 

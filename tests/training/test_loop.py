@@ -17,8 +17,7 @@ from rltok_rl.objectives import JointLoss
 from rltok_rl.training import LoopOptions, Trainer
 from rltok_rl.training.alarms import Alarms, TrainingFailed
 from rltok_rl.training.loop import _rates_of
-from rltok_rl.training.options import make_optimizer
-from rltok_rl.training.schedule import cosine_schedule
+from rltok_rl.training.options import cosine_schedule, make_optimizer
 
 
 def make(total_bytes=6 * 4 * 24, estimator="leave_one_out", micro_batches=1, seed=0, rate=None, **options):

@@ -5,15 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 from rltok_rl.envs import ByteBoundaryEnv
-from rltok_rl.experiments.build import make_trainer
+from rltok_rl.experiments.runs.build import make_trainer
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rltok_rl.functional.likelihood import byte_log_prob, byte_log_prob_in_parts
 from rltok_rl.functional.policy import soft_cap
 from rltok_rl.models import UNet, preset
-from rltok_rl.training.compiling import compile_layers
-from rltok_rl.training.recomputing import recompute_layers
+from rltok_rl.training.compiling import compile_layers, recompute_layers
 
 from ..experiments.configured import QUICK, configured
 from .processes import figures, make

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rltok_rl.training.lines import UpdateLog, read_lines
+from rltok_rl.training.metrics import UpdateLog, read_lines
 from rltok_rl.training.record import Starts, bytes_per_second, environment, git_state, peak_memory, without_folders
 
 from ..test_project_text import machine_paths

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from rltok_rl.training.distributed import Processes
+from rltok_rl.training.parallel import Processes
 from rltok_rl.training.traffic import CountTraffic, Traffic, update_traffic
 
 from .processes import STEPS, make, spawn

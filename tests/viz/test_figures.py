@@ -7,12 +7,12 @@ import math
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from rltok_rl.viz import look
+from rltok_rl.viz import style as look
 from rltok_rl.viz.comparison import draw_comparison, draw_loss_against_flops
 from rltok_rl.viz.curves import draw_curves, draw_loss_flops
-from rltok_rl.viz.glyphs import one_glyph
 from rltok_rl.viz.over_time import Snapshot, draw_over_time, visible_part
 from rltok_rl.viz.series import look_of
+from rltok_rl.viz.text_figures import one_glyph
 
 HISTORY = {
     "bytes": [1e6 * n for n in range(1, 50)],

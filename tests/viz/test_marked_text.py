@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from rltok_rl.viz import boundary_picture
-from rltok_rl.viz.glyphs import cells, wrapped
-from rltok_rl.viz.look import shades
-from rltok_rl.viz.marked_text import MarkedText, draw_texts
+from rltok_rl.viz.style import shades
+from rltok_rl.viz.text_figures import MarkedText, cells, draw_texts, wrapped
 
 HARD = "Zoë paid $5 & $6\tfor 日本 🙂; e\u0301, \u200b العربية\x1b[0m\nnext".encode() + b"\xff\xe2\x82"
 

@@ -8,8 +8,8 @@ import random
 import numpy as np
 import pytest
 
-from rltok_rl.viz.look import ALERT, OURS, SERIES, plain_figures, save_figure, shades
 from rltok_rl.viz.series import MOST_RUNS, look_of, spread_apart
+from rltok_rl.viz.style import ALERT, OURS, SERIES, plain_figures, save_figure, shades
 
 # Machado, Oliveira and Fernandes (2009), severity 1: linear RGB as it is seen without green and without red cones.
 EYES = {

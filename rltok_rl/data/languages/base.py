@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rltok_rl.data.windows import Places, Windows, WindowSource
-from rltok_rl.functional.numbers import check_count
+from rltok_rl.utils import check_count
 
 _BITS = 22  # of a place's number that say how many texts were drawn together
 

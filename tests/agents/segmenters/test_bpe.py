@@ -6,8 +6,8 @@ import pytest
 import torch
 from rltok_rl.agents.segmenters import BPESegmenter, make_segmenter, starts_of_pieces, train_bpe
 
-from rltok_rl.functional.text import text_to_ids
 from rltok_rl.models import UNet, preset
+from rltok_rl.text import text_to_ids
 
 from .definition import TEXT
 

@@ -21,10 +21,10 @@ from rltok_rl.agents.segmenters.gumbel import GumbelSegmenter, group_weights
 from rltok_rl.agents.segmenters.hnet import HNetSegmenter, confidence
 
 from rltok_rl.functional.boundary_rules import never_twice
-from rltok_rl.functional.text import text_to_ids
 from rltok_rl.models import UNet, preset
 from rltok_rl.models.mixing import Mixing, pool_tokens
-from rltok_rl.models.pooling import token_layout, upsample
+from rltok_rl.models.tokens import token_layout, upsample
+from rltok_rl.text import text_to_ids
 
 from .definition import Case, build, texts
 

@@ -11,9 +11,9 @@ from rltok_rl.data import RepeatedSource, TextSource
 from rltok_rl.diagnostics.enumeration import boundary_strings
 from rltok_rl.functional.budget import budget_offsets, string_log_prob
 from rltok_rl.functional.likelihood import next_byte_log_prob
-from rltok_rl.functional.text import text_to_ids
 from rltok_rl.models import UNet, preset
 from rltok_rl.objectives.segmented import segmented_losses
+from rltok_rl.text import text_to_ids
 
 LENGTH, RATE = 6, 0.5
 

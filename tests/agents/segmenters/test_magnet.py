@@ -10,8 +10,8 @@ from rltok_rl.agents.segmenters import make_segmenter
 from rltok_rl.agents.segmenters.magnet import RATES, MagnetSegmenter
 
 from rltok_rl.functional.scripts import SCRIPTS, scripts_of
-from rltok_rl.functional.text import text_to_ids
 from rltok_rl.models import UNet, preset
+from rltok_rl.text import text_to_ids
 
 TEXTS = {
     "latin": "The token boundary of a word is where it ends, said nobody; ",

@@ -16,7 +16,7 @@ from rltok_rl.functional.rate import RATE_CONTROLS
 from rltok_rl.functional.rewards import prediction_entropy
 from rltok_rl.models import UNet, preset
 from rltok_rl.models.mixing import Mixing, pool_tokens, token_updates
-from rltok_rl.models.pooling import token_layout
+from rltok_rl.models.tokens import token_layout
 
 from .definition import CASES, build, texts
 

@@ -14,8 +14,8 @@ from rltok_rl.agents.segmenters import (
 )
 
 from rltok_rl.data import local_prose
-from rltok_rl.functional.text import text_to_ids
 from rltok_rl.models import UNet, preset
+from rltok_rl.text import text_to_ids
 
 from .definition import PIECES, TEXT, WORDS
 from .test_bpe import boundaries_of, leaked_share

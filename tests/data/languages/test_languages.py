@@ -9,7 +9,7 @@ import torch
 
 from rltok_rl.data import RepeatedSource
 from rltok_rl.data.languages import Language, Lexicon, Recall, visible_bytes
-from rltok_rl.functional.text import ids_to_bytes, text_to_ids
+from rltok_rl.text import ids_to_bytes, text_to_ids
 
 from .definition import Copying, Independent, recall_pieces, zipf_pieces
 

@@ -10,7 +10,7 @@ import torch
 
 from rltok_rl.data.languages import Lexicon
 from rltok_rl.data.languages.words import WordTree, make_words
-from rltok_rl.functional.text import ids_to_bytes, text_to_ids
+from rltok_rl.text import ids_to_bytes, text_to_ids
 
 ENGLISH = ["to", "be", "or", "not"]
 

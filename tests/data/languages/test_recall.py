@@ -9,7 +9,7 @@ import torch
 
 from rltok_rl.data.languages import Recall
 from rltok_rl.data.languages.gaps import Gaps
-from rltok_rl.functional.text import ids_to_bytes, text_to_ids
+from rltok_rl.text import ids_to_bytes, text_to_ids
 
 
 def marks(language, text: str) -> str:

@@ -1,0 +1,31 @@
+"""Write the page of all committed results."""
+
+from __future__ import annotations
+
+import sys
+
+from rltok_rl.experiments.commands import parsers
+from rltok_rl.experiments.reports.leaderboard import page
+
+from rltok_rl.training.atomic_files import replace_text
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line."""
+    parser = parsers.leaderboard()
+    options = parser.parse_args(arguments)
+    try:
+        if not options.results.is_dir():
+            raise FileNotFoundError(f"--results must be a folder of results, got {str(options.results)!r}")
+        text = page(options.results, options.out.parent)
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        replace_text(options.out, text)
+    except (OSError, ValueError) as error:
+        print(f"rltok leaderboard: {error}", file=sys.stderr)
+        return 2
+    print(options.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

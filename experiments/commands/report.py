@@ -1,0 +1,40 @@
+"""Write the report of a run, or compare several."""
+
+from __future__ import annotations
+
+import sys
+
+from rltok_rl.experiments.commands import parsers
+from rltok_rl.experiments.reports.comparison import write_comparison
+from rltok_rl.experiments.reports.run_report import has_page, write_report
+from rltok_rl.experiments.reports.seeds_page import seed_folders, write_seeds_page
+from rltok_rl.experiments.reports.systems_page import is_comparison, write_page
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line."""
+    parser = parsers.report()
+    options = parser.parse_args(arguments)
+    formats = ("png", *dict.fromkeys(options.also))
+    if options.each and options.out is None:
+        parser.error("argument --each: belongs to a comparison; give it with several runs and --out")
+    if (len(options.runs) > 1) != (options.out is not None):
+        parser.error("argument --out: names the folder of a comparison; give it with several runs, and only then")
+    try:
+        for folder in options.runs:
+            if folder.is_dir() and is_comparison(folder):
+                print(write_page(folder, formats=formats), flush=True)
+            elif folder.is_dir() and seed_folders(folder):
+                print(write_seeds_page(folder, formats=formats), flush=True)
+            elif options.out is None or options.also or not has_page(folder):
+                print(write_report(folder, formats=formats), flush=True)
+        if options.out is not None:
+            print(write_comparison(options.runs, options.out, formats=formats, each=options.each), flush=True)
+    except (OSError, ValueError) as error:
+        print(f"rltok report: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Comparison of systems at equal total FLOPs: training, judging and the page of results."""

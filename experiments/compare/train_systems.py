@@ -1,0 +1,239 @@
+"""Train several systems with equal total FLOPs on one text, and judge them on the same held-out documents.
+
+    rltok train experiment=compare data.source=books/ compare.systems=[learned,uniform,hnet]
+
+Each system is a run with a folder of its own. The same command goes on where it was stopped, and trains no system
+twice; another one in the same folder trains other systems at the same time.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+from rltok_rl.agents.segmenters import MagnetSegmenter, load_segmenter
+from rltok_rl.experiments.compare.systems import budget, check_system, system_config, system_names
+from rltok_rl.experiments.config import TrainConfig
+from rltok_rl.experiments.reports.markdown import without_nan
+from rltok_rl.experiments.reports.run_report import write_report
+from rltok_rl.experiments.reports.systems_page import write_page
+from rltok_rl.experiments.runs.resume import check_same_run
+from rltok_rl.experiments.runs.run import run as run_training
+from rltok_rl.experiments.runs.segmenters import aimed_rate, rows_per_text
+from rltok_rl.experiments.runs.valid_options import check_options
+from rltok_rl.experiments.texts import Texts, read_texts
+
+from rltok_rl.data import DocumentSource
+from rltok_rl.evaluation import document_nats, group_documents, read_text, summarise
+from rltok_rl.models import UNet
+from rltok_rl.text import ids_to_bytes
+from rltok_rl.training.atomic_files import claim_folder, replace_text
+from rltok_rl.training.progress import clock
+from rltok_rl.training.signals import StopRequest
+from rltok_rl.utils import keep_memory
+
+EVALUATION = "evaluation.json"
+_SEED = 0x6A7564  # of the boundaries that systems are judged by
+
+
+def run(config: TrainConfig, command: str) -> Path | None:
+    """Train what is not done yet, and write the page of all that is.
+
+    Args:
+        config: of the comparison.
+        command: how it was started.
+
+    Returns:
+        The page; None where no system is done.
+    """
+    systems = config.compare.systems
+    if not systems:
+        raise ValueError("compare.systems must name at least one system, got none")
+    if len(set(systems)) < len(systems):
+        raise ValueError(f"compare.systems must name each system once, got {list(systems)}")
+    _check_common(config)
+    configs = {system: system_config(config, system) for system in systems}  # refuses words that do not exist
+    for system, one in configs.items():
+        check_options(one)
+        check_system(one, system)
+    read_texts(config.data, seed=config.seed)  # writes the cache, once for all
+    out = Path(config.out)
+    out.mkdir(parents=True, exist_ok=True)
+    print(f"{len(systems)} systems, {budget(config):.3g} FLOPs each: {', '.join(systems)}", file=sys.stderr)
+    start, fresh = time.perf_counter(), 0
+    for place, (system, one) in enumerate(configs.items()):
+        label = f"{place + 1}/{len(systems)} {system}"
+        if done(Path(one.out)):
+            check_same_run(one, Path(one.out) / "config.yaml")
+            print(f"{label}: is trained", file=sys.stderr)
+            continue
+        left = len([c for c in list(configs.values())[place:] if not done(Path(c.out))])
+        soon = f"; about {clock((time.perf_counter() - start) / fresh * left)} for all that is left" if fresh else ""
+        print(f"{label}{soon}", file=sys.stderr, flush=True)
+        try:
+            stopped = _train(one, command, config.compare.windows, apart=config.compare.apart)
+        except BlockingIOError:
+            print(f"{label}: is under way in another process, and left to it", file=sys.stderr)
+            continue
+        if stopped:
+            break
+        fresh += 1
+        write_page(out, command)
+    page = write_page(out, command)
+    if page is not None:
+        print(page.read_text())
+        print(page)
+    return page
+
+
+def done(folder: Path) -> bool:
+    """Whether a system is trained and judged.
+
+    Args:
+        folder: of its run.
+    """
+    return (folder / "summary.json").exists() and (folder / EVALUATION).exists()
+
+
+def train_system(config: TrainConfig, command: str, windows: int) -> bool:
+    """Train one system and judge it; what is done already is not done again.
+
+    Args:
+        config: of its run.
+        command: how it was started.
+        windows: of held-out documents to judge on.
+
+    Returns:
+        Whether it was asked to stop before its end.
+    """
+    out = Path(config.out)
+    if not (out / "summary.json").exists():
+        run_training(config, command, report=write_report)
+        if not (out / "summary.json").exists():
+            return True
+    with claim_folder(out):
+        replace_text(out / EVALUATION, json.dumps(judge(config, windows)) + "\n")
+    return False
+
+
+def judge(config: TrainConfig, windows: int) -> dict[str, Any]:
+    """Figures of a finished system on held-out documents, and what each document cost.
+
+    Args:
+        config: of its run.
+        windows: at most so many, evenly spread.
+    """
+    if config.compute.threads:
+        torch.set_num_threads(config.compute.threads)
+    folder = Path(config.out) / "model"
+    model = UNet.from_pretrained(folder)
+    segmenter = load_segmenter(folder, model)  # systems are the library's own: custom code is refused
+    texts = read_texts(config.data, seed=config.seed)
+    reading = read_text(
+        model,
+        held_out_texts(texts, windows, config.data.num_steps + 1),
+        context=config.data.num_steps,
+        most=windows,
+        generator=torch.Generator().manual_seed(_SEED),
+        segmenter=segmenter,
+    )
+    if texts.held_out_groups is not None:
+        reading = group_documents(reading, texts.held_out_groups)
+    counts, nats = document_nats(reading)
+    return {
+        **without_nan(summarise(reading)),
+        "target_rate": aimed_rate(config, model, segmenter),
+        "target_rates": segmenter.by_script if isinstance(segmenter, MagnetSegmenter) else None,
+        "rows_per_text": rows_per_text(config),
+        "split_by": None if texts.held_out_groups is None else config.data.split_by,
+        "oracle": segmenter is not None and segmenter.looks_ahead,
+        "counts": counts.tolist(),
+        "nats": nats.tolist(),
+    }
+
+
+def held_out_texts(texts: Texts, windows: int, length: int) -> list[bytes]:
+    """Documents that no system is trained on; of a language without end, so many fresh windows.
+
+    Args:
+        texts: of the comparison.
+        windows: at most so many are read.
+        length: bytes of a window.
+    """
+    held = texts.held_out
+    if isinstance(held, DocumentSource):
+        return list(held.documents())
+    drawn = held.draw(windows, length, torch.Generator().manual_seed(_SEED))
+    return [ids_to_bytes(row) for row in drawn.byte_ids]
+
+
+def _check_common(config: TrainConfig) -> None:
+    """Refuse what says of one training who draws, and options of systems that do not exist."""
+    if config.actor.name != "learned" or config.segmenter.name != "learned" or config.segmenter.options:
+        raise ValueError(
+            "actor and segmenter must be left out of a comparison, whose systems say who draws (their options are "
+            f"compare.options.SYSTEM.NAME), got actor={config.actor.name!r} and segmenter={config.segmenter.name!r} "
+            f"with {config.segmenter.options}"
+        )
+    if config.compare.flops is not None and not config.compare.flops > 0:
+        raise ValueError(f"compare.flops must be positive, got {config.compare.flops}")
+    if config.compare.windows < 1:
+        raise ValueError(f"compare.windows must be at least 1, got {config.compare.windows}")
+    unknown = sorted(set(config.compare.options) - set(system_names()))
+    if unknown:
+        raise ValueError(f"compare.options must be by system, among {system_names()}, got {unknown}")
+
+
+def _train(config: TrainConfig, command: str, windows: int, *, apart: bool) -> bool:
+    """Train a system here or in a process of its own; True where it was asked to stop."""
+    if not apart:
+        return train_system(config, command, windows)
+    with claim_folder(Path(config.out)):
+        pass  # somebody else's is refused here already, before a process starts
+    context = multiprocessing.get_context("spawn")
+    receive, send = context.Pipe(duplex=False)
+    settings = OmegaConf.to_container(OmegaConf.structured(config))
+    child = context.Process(target=_child, args=(settings, command, windows, os.getpid(), send))
+    with StopRequest() as stop:
+        child.start()
+        send.close()
+        told = False
+        while child.is_alive():
+            child.join(0.2)
+            if stop and not told:
+                child.terminate()  # SIGTERM: it finishes the update, saves and leaves
+                told = True
+    try:
+        answer: Any = receive.recv()
+    except EOFError:
+        raise RuntimeError(f"the process that trained {config.out} ended with code {child.exitcode}") from None
+    if isinstance(answer, BaseException):
+        raise answer
+    return bool(answer)
+
+
+def _child(settings: Any, command: str, windows: int, parent: int, send: Any) -> None:
+    """What a process that trains one system does; it ends with the one that started it."""
+    os.setsid()  # Ctrl-C on the terminal is the parent's, which asks this one to stop
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    keep_memory()
+    made = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrainConfig), OmegaConf.create(settings)))
+    assert isinstance(made, TrainConfig)
+    try:
+        send.send(train_system(made, command, windows))
+    except (ValueError, TypeError, OSError, ImportError, RuntimeError) as error:
+        send.send(type(error)(*error.args) if isinstance(error, (OSError, ValueError)) else RuntimeError(str(error)))
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)

@@ -1,0 +1,1 @@
+"""Demo: train boundary policies in minutes, and show what they learned."""

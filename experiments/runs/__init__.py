@@ -1,0 +1,1 @@
+"""One training and its folder on disk: train, record, resume, read back."""

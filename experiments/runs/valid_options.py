@@ -1,0 +1,103 @@
+"""Reject invalid or contradictory options before any file is touched."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import torch
+from rltok_rl.experiments.config import DataConfig, LossConfig, TrainConfig, check_out
+from rltok_rl.experiments.texts import BUILT_IN, LANGUAGES
+
+_COUNTS = {
+    "data.num_rows": 1,
+    "data.num_steps": 1,
+    "baseline.rows_per_text": 1,
+    "compute.threads": 0,
+    "snapshots.count": 1,
+    "snapshots.batches": 1,
+    "snapshots.num_bytes": 2,
+    "checkpoint_every": 1,
+    "seed": 0,
+}
+"""Options that count something, and the least they can be."""
+
+
+_OF_SEVERAL_ROWS = ("leave_one_out", "batch_centred")
+
+
+_OF_FILES = ("column", "min_bytes", "max_bytes", "limit", "cache", "short_documents", "split_by")
+
+
+_OF_OBJECTIVES = {
+    "clip_low": ("ppo",),
+    "clip_high": ("ppo",),
+    "max_weight": ("importance",),
+    "average": ("reinforce", "importance"),
+}
+"""Options of the policy's loss, and the objectives that heed them."""
+
+
+def check_options(config: TrainConfig) -> None:
+    """Refuse numbers that are too small, options that would be ignored, and devices that are not there.
+
+    Args:
+        config: of the training.
+    """
+    for name, least in _COUNTS.items():
+        value: Any = config
+        for part in name.split("."):
+            value = getattr(value, part)
+        if value < least:
+            raise ValueError(f"{name} must be at least {least}, got {value}")
+    check_out(config.out)
+    data, loss = config.data, config.loss
+    judged_by_rows = config.estimator.name == "discounted_return" and config.baseline.name in _OF_SEVERAL_ROWS
+    if data.num_rows == 1 and judged_by_rows and config.actor.name == config.segmenter.name == "learned":
+        raise ValueError(
+            f"data.num_rows must be at least 2 with baseline={config.baseline.name}, which compares rows, got 1; "
+            f"write baseline=running_mean for one row"
+        )
+    endless = data.source in LANGUAGES
+    if endless or data.source in BUILT_IN:
+        ignored = _changed(data, DataConfig, (*_OF_FILES, *(("held_out",) if endless else ())))
+        if ignored:
+            raise ValueError(
+                f"data.{ignored} belongs to files and corpora, got data.source={data.source!r} (data={data.source} "
+                f"instead of data.source= leaves out what an experiment says of files)"
+            )
+    for name, objectives in _OF_OBJECTIVES.items():
+        if loss.objective not in objectives and _changed(loss, LossConfig, (name,)):
+            raise ValueError(
+                f"loss.{name} belongs to {' and '.join(objectives)}, got loss.objective={loss.objective!r}"
+            )
+    if config.estimator.name == "local_flips" and config.baseline.options:
+        raise ValueError(f"baseline.options must be empty with 'local_flips', got {config.baseline.options}")
+    _check_device(config.compute.device)
+
+
+def _changed(options: Any, schema: Any, names: tuple[str, ...]) -> str | None:
+    """The first of these options that is not what the schema has."""
+    defaults = {one.name: one.default for one in fields(schema)}
+    return next((name for name in names if getattr(options, name) != defaults[name]), None)
+
+
+def read_device(name: str) -> torch.device:
+    """The device of this name, there or not.
+
+    Example:
+        >>> read_device("cuda:1")
+        device(type='cuda', index=1)
+    """
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"compute.device {name!r} cannot be used: {error}") from None
+
+
+def _check_device(name: str) -> None:
+    device = read_device(name)
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ValueError(f"compute.device {name!r} cannot be used: {str(error).splitlines()[0]}") from None

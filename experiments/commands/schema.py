@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent
-CONF = HERE / "conf"
+CONF = HERE.parent / "conf"
 """Folder of the groups."""
 REQUIRED = "(required)"
 """Default of an option that has none."""

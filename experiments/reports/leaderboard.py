@@ -28,6 +28,8 @@ from rltok_rl.experiments.runs.folder import RunFolder, read_run
 from rltok_rl.experiments.studies.candidates import MEANING
 from rltok_rl.experiments.studies.learn_figure import NAMES
 
+from rltok_rl.renamed import current_word
+
 HEADER = (
     "system",
     "estimator",
@@ -249,9 +251,10 @@ def estimators(path: Path, beside: Path) -> str:
     rows = sorted(found["real"]["table"], key=lambda row: (_lost(row), -row["per_cost"]))
     body = []
     for row in rows:
+        name = current_word("candidate", row["name"])
         value = f"{number(row['per_cost'])} ± {number(row['error'] / row['cost'], 2)}"
         shown = "lost in noise" if _lost(row) else value
-        body.append([f"`{row['name']}`", MEANING.get(row["name"], ""), shown, number(row["cost"])])
+        body.append([f"`{name}`", MEANING.get(name, ""), shown, number(row["cost"])])
     header = ["estimator", "", "signal to noise at equal cost", "cost of an update"]
     parts = [
         f"## Estimators of the policy gradient, gamma {found['options']['gamma']:g}\n\n`{found['command']}`",

@@ -7,6 +7,7 @@ The text is read in the windows of :func:`~rltok_rl.evaluation.reading.cut_windo
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -21,13 +22,12 @@ from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.functional.returns import check_gamma, discounted_return
 from rltok_rl.functional.rewards import REWARDS, charge_boundaries, prediction_entropy
 from rltok_rl.models import UNet
+from rltok_rl.renamed import renamed_word
 from rltok_rl.text import text_to_ids
 from rltok_rl.utils import check_count
 
-ESTIMATORS = {"discounted_return": "none", **{name: name for name in BASELINES if name != "none"}}
-"""What advantages may be made by: the name of the estimator, and of its baseline."""
-COMPARING = ("batch_centred", "leave_one_out")
-"""Estimators that compare the rows of a position, and therefore need several draws."""
+COMPARING = ("batch_mean", "leave_one_out")
+"""Baselines that compare the rows of a position, and therefore need several draws."""
 
 
 @dataclass(frozen=True)
@@ -79,18 +79,19 @@ def read_detail(
     gamma: float,
     reward: str = "early_exit",
     price: float = 0.0,
-    estimator: str = "leave_one_out",
+    baseline: str = "leave_one_out",
     draws: int = 4,
     greedy: bool = False,
     generator: torch.Generator | None = None,
     segmenter: Segmenter | None = None,
     target_rate: float | None = None,
+    estimator: str | None = None,
 ) -> Detail:
     """Read a text window by window, and judge the boundaries that were drawn on the way.
 
         R_{t+1} = reward(x_{t+1}),    G_t = R_{t+1} + gamma G_{t+1} within a window,    A_t = G_t - baseline
 
-    ``leave_one_out`` and ``batch_centred`` compare the boundaries that are shown with further draws for the same text.
+    ``leave_one_out`` and ``batch_mean`` compare the boundaries that are shown with further draws for the same text.
 
     Args:
         model: the U-Net, in the mode it should run in.
@@ -99,13 +100,14 @@ def read_detail(
         gamma: discount in [0, 1].
         reward: a key of :data:`~rltok_rl.functional.rewards.REWARDS`.
         price: nats per boundary.
-        estimator: a key of :data:`ESTIMATORS`.
-        draws: rows that estimators compare, the shown one included; one pass over the text each. Rules and the other
-            estimators need one alone.
+        baseline: a key of :data:`~rltok_rl.functional.baselines.BASELINES`.
+        draws: rows that baselines compare, the shown one included; one pass over the text each. Rules and the other
+            baselines need one alone.
         greedy: show a boundary where its probability exceeds one half; what it is compared with is drawn.
         generator: on the CPU, source of the random numbers.
         segmenter: draws the boundaries; None is the model's own policy.
         target_rate: boundaries per byte that the policy aims at, where the model has ``rate_embedding``.
+        estimator: old name of ``baseline``.
 
     Example:
         >>> from rltok_rl.models import preset
@@ -115,14 +117,18 @@ def read_detail(
     """
     if reward not in REWARDS:
         raise ValueError(f"reward must be one of {list(REWARDS)}, got {reward!r}")
-    if estimator not in ESTIMATORS:
-        raise ValueError(f"estimator must be one of {list(ESTIMATORS)}, got {estimator!r}")
+    if estimator is not None:
+        warnings.warn("estimator is now baseline", DeprecationWarning, stacklevel=2)
+        baseline = "none" if estimator == "discounted_return" else estimator
+    baseline = renamed_word("baseline", baseline)
+    if baseline not in BASELINES:
+        raise ValueError(f"baseline must be one of {list(BASELINES)}, got {baseline!r}")
     check_gamma(gamma)
     at_random = segmenter is None or segmenter.draws_at_random
     if greedy and segmenter is not None and at_random:
         raise ValueError(f"greedy belongs to the model's own policy, got it with {type(segmenter).__name__}")
     check_rate(segmenter, target_rate)
-    rows = check_count("draws", draws, minimum=2) if at_random and estimator in COMPARING else 1
+    rows = check_count("draws", draws, minimum=2) if at_random and baseline in COMPARING else 1
     byte_ids = text_to_ids(text)  # [N]
     windows = cut_windows(len(byte_ids), context)
     size = len(byte_ids) - 1
@@ -138,7 +144,7 @@ def read_detail(
     advantages = torch.full((size,), math.nan, dtype=torch.float64)
     if at_random:
         free = (~forced).expand_as(returns)
-        judged = BASELINES[ESTIMATORS[estimator]](returns, mask=free)[0]
+        judged = BASELINES[baseline](returns, mask=free)[0]
         advantages = judged.masked_fill(forced, math.nan)
     shown = passes[0]
     return Detail(

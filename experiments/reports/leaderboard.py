@@ -1,11 +1,4 @@
-"""The leaderboard of the docs, from committed results alone: equal results make equal pages.
-
-    rltok leaderboard
-    python -m rltok_rl.experiments.reports.leaderboard --results experiments/results --out docs/leaderboard.md
-
-Every finished run below the folder of results is in it, beside those that it can be compared with: the same held-out
-text, the same budget. A test holds the page to the results.
-"""
+"""Leaderboard: the page of all committed results. Equal results make equal pages."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from rltok_rl.experiments.reports import run_report as report
+from rltok_rl.experiments.commands import report
 from rltok_rl.experiments.reports.seeds_page import entropy_at_shares, seeds_page, write_seeds_page
 from rltok_rl.experiments.runs.folder import read_run
 

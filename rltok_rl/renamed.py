@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 MODULES = {
     "rltok_rl.diagnostics.drawing": "rltok_rl.diagnostics.exact",
@@ -57,3 +58,20 @@ def install() -> None:
     """Let old names be imported; behind all other finders, so that a module that exists comes first."""
     if not any(isinstance(finder, RenamedModules) for finder in sys.meta_path):
         sys.meta_path.append(RenamedModules())
+
+
+def renamed_names(module: dict[str, Any], names: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return a ``__getattr__`` for a module that resolves old names of its functions and classes, with a warning.
+
+    Args:
+        module: ``globals()`` of the module.
+        names: new names by old names.
+    """
+
+    def resolve(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"module {module['__name__']!r} has no attribute {name!r}")
+        warnings.warn(f"{module['__name__']}.{name} is now {names[name]}", DeprecationWarning, stacklevel=2)
+        return module[names[name]]
+
+    return resolve

@@ -48,13 +48,12 @@ class _Alias(Loader):
 class RenamedModules(MetaPathFinder):
     """Find modules by the names that they had before."""
 
-    @classmethod
-    def find_spec(cls, name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
         """The module of the new name, if ``name`` is an old one."""
         return ModuleSpec(name, _Alias()) if name in MODULES else None
 
 
 def install() -> None:
     """Let old names be imported; behind all other finders, so that a module that exists comes first."""
-    if RenamedModules not in sys.meta_path:
-        sys.meta_path.append(RenamedModules)
+    if not any(isinstance(finder, RenamedModules) for finder in sys.meta_path):
+        sys.meta_path.append(RenamedModules())

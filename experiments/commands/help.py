@@ -67,7 +67,7 @@ def estimators() -> str:
 
 def lm_eval() -> str:
     """Return the help of ``rltok lm-eval``."""
-    about = module_doc(HERE / "harness.py")
+    about = module_doc(HERE / "commands" / "lm_eval.py")
     return f"usage: rltok lm-eval [options of the harness]\n\n{about}\n\nrltok lm-eval run --help lists the harness's."
 
 

@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-HERE = Path(__file__).resolve().parent
-CONF = HERE.parent / "conf"
+HERE = Path(__file__).resolve().parent.parent
+CONF = HERE / "conf"
 """Folder of the groups."""
 REQUIRED = "(required)"
 """Default of an option that has none."""

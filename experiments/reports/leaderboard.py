@@ -1,10 +1,4 @@
-"""Leaderboard of committed results: equal results give an equal page.
-
-    rltok leaderboard --results experiments/results --out docs/leaderboard.md
-
-It lists every finished run among runs on the same held-out text with the same budget. A test compares the page with
-the results.
-"""
+"""Leaderboard: the page of all committed results. Equal results make equal pages."""
 
 from __future__ import annotations
 

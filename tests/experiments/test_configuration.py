@@ -23,6 +23,7 @@ from rltok_rl.experiments.commands.options import (
 )
 from rltok_rl.experiments.commands.overrides import STANDS_ALONE, TAKES_VALUE
 from rltok_rl.experiments.config import GROUPS
+from rltok_rl.experiments.runs import run
 from rltok_rl.experiments.runs.build import BASELINES, make_advantages, make_trainer
 from rltok_rl.experiments.runs.valid_options import check_options
 from rltok_rl.experiments.texts import read_texts
@@ -273,7 +274,7 @@ def test_what_cannot_be_trained_is_refused(options, message):
     ],
 )
 def test_what_would_be_ignored_or_never_end_well_is_refused_before_anything_is_read(options, message, monkeypatch):
-    monkeypatch.setattr(train, "make_trainer", lambda *_: pytest.fail("a trainer was made"))
+    monkeypatch.setattr(run, "make_trainer", lambda *_: pytest.fail("a trainer was made"))
     with pytest.raises(ValueError, match=message):
         train.run(configured(*QUICK, *options), "")
 

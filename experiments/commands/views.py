@@ -81,7 +81,7 @@ def sample_text(run: RunFolder) -> bytes | None:
     Args:
         run: its folder.
     """
-    return sample_parts(run.looks[-1])[0] if run.looks else None
+    return sample_parts(run.snapshots[-1])[0] if run.looks else None
 
 
 def sample_looks(run: RunFolder, text: bytes) -> list[Look]:
@@ -92,7 +92,7 @@ def sample_looks(run: RunFolder, text: bytes) -> list[Look]:
         text: its :func:`sample_text`, or the beginning of it.
     """
     looks, size = [], len(text)
-    for line in run.looks:
+    for line in run.snapshots:
         read, boundaries, probabilities = sample_parts(line)
         if read[:size] != text:  # the run's text changed under it
             continue

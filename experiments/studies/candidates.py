@@ -88,25 +88,6 @@ CANDIDATES: dict[str, Maker] = RenamedKeys(
 )
 """Makers by name: ``(name, gamma, model, num_steps) -> Candidate``."""
 
-MEANING = {
-    "raw": "log-likelihood alone",
-    "batch": "log-likelihood, batch mean",
-    "early": "early exit",
-    "paper": "early exit, batch mean: the paper's",
-    "leave_one_out": "early exit, mean of the other rows",
-    "entropy_relative": "early exit's entropy instead of its likelihood, mean of the other rows",
-    "z_score": "early exit, normalised",
-    "running_mean": "early exit, mean of earlier batches",
-    "regression": "early exit, regression on what the early exit knows of the text",
-    "critic_td": "early exit, critic, lambda 0.95",
-    "critic": "early exit, critic, lambda 1",
-    "group_mean_2": "two rows per text, compared with each other",
-    "group_mean_4": "four rows per text",
-    "group_mean_8": "eight rows per text",
-    "local_flips": "local counterfactuals: 3 flips per 16 bytes",
-    "local_flips_far": "local counterfactuals: 3 flips per 32 bytes",
-}
-
 
 def make_candidate(name: str, gamma: float, model: UNet, num_steps: int, *, label: str | None = None) -> Candidate:
     """A candidate by name.

@@ -168,7 +168,7 @@ def value(run: RunFolder, name: str, last: int) -> float:
         name: one of ``TRAINED`` or ``HELD_OUT``.
         last: updates to average over.
     """
-    return float(run.looks[-1][name]) if name in HELD_OUT else fmean(run.history[name][-last:])
+    return float(run.snapshots[-1][name]) if name in HELD_OUT else fmean(run.history[name][-last:])
 
 
 def compare(

@@ -6,8 +6,9 @@ import json
 
 import pytest
 import torch
+from rltok_rl.experiments.reports.labels import ESTIMATOR_LABELS
 from rltok_rl.experiments.studies import estimators
-from rltok_rl.experiments.studies.candidates import CANDIDATES, MEANING, make_candidate
+from rltok_rl.experiments.studies.candidates import CANDIDATES, make_candidate
 from rltok_rl.experiments.studies.estimators import run
 from rltok_rl.experiments.studies.options import Study
 from rltok_rl.experiments.studies.pages import give_or_take, gradient_table
@@ -44,7 +45,7 @@ def test_every_candidate_judges_a_rollout(name):
     advantages = one.advantages(rollout)
     assert advantages.shape == (8, 40) and advantages.isfinite().all() and advantages.abs().max() > 0
     assert one.flops(model, 8, 40, 0.2) >= make_candidate("raw", 0.9, model, 40).flops(model, 8, 40, 0.2)
-    assert name in MEANING
+    assert name in ESTIMATOR_LABELS
 
 
 def test_candidates_are_what_their_names_say():

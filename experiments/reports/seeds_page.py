@@ -26,6 +26,7 @@ from rltok_rl.experiments.reports.seeds import (
 from rltok_rl.experiments.reports.systems_page import is_comparison, judged_systems, system_figures
 from rltok_rl.experiments.runs.folder import RunFolder, read_run
 
+from rltok_rl.renamed import current_text
 from rltok_rl.training.atomic_files import replace_text
 from rltok_rl.training.record import without_folders
 from rltok_rl.viz.comparison import draw_loss_against_flops
@@ -245,7 +246,7 @@ def seeds_table(content: Mapping[str, Any]) -> str:
         body.append(
             [
                 f"{one.name}{' *' if rows[0]['oracle'] else ''}",
-                rows[0]["estimator"],
+                current_text(rows[0]["estimator"]),
                 total_flops({name: fmean(row[name] for row in rows) for name in ("flops", "tried_flops")}),
                 f"**{loss}**" if number in bold else loss,
                 ", ".join(f"{value:.3f}" for value in one.losses.values()),

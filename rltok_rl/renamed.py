@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 import warnings
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, TypeVar
@@ -69,6 +70,19 @@ def current_word(kind: str, word: str) -> str:
         ('group_mean', 'none')
     """
     return WORDS.get(kind, {}).get(word, word)
+
+
+def current_text(text: str) -> str:
+    """Replace the old names of baselines in backquotes, as a page of results has them.
+
+    Args:
+        text: Markdown.
+
+    Example:
+        >>> current_text("`discounted_return`, gamma 0.9, `batch_centred`")
+        '`discounted_return`, gamma 0.9, `batch_mean`'
+    """
+    return re.sub(r"`(\w+)`", lambda word: f"`{current_word('baseline', word[1])}`", text)
 
 
 def renamed_word(kind: str, word: str) -> str:
@@ -154,7 +168,7 @@ class _Alias(Loader):
         module.__spec__ = self.spec  # the import system has just put the old name there; the code has run already
 
 
-class RenamedModules(MetaPathFinder):
+class RenamedModules:
     """Find modules by the names that they had before."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:

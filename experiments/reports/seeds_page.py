@@ -21,6 +21,7 @@ from rltok_rl.experiments.reports.systems_page import evaluated_systems, is_comp
 from rltok_rl.experiments.reports.table import equal_budgets, flops_with_trials
 from rltok_rl.experiments.runs.folder import RunFolder, read_run
 
+from rltok_rl.renamed import current_text
 from rltok_rl.training.atomic_files import replace_text
 from rltok_rl.training.record import without_folders
 from rltok_rl.viz.comparison import draw_loss_against_flops
@@ -186,7 +187,7 @@ def seeds_table(content: Mapping[str, Any]) -> str:
         body.append(
             [
                 f"{name}{' *' if first['oracle'] else ''}",
-                first["estimator"],
+                current_text(first["estimator"]),
                 flops_with_trials(mean["flops"], tried),
                 f"**{loss}**" if place in bold else loss,
                 ", ".join(map(with_error, losses)),

@@ -133,8 +133,8 @@ def test_rules_have_no_probabilities_and_no_advantages(model):
 
 def test_what_is_refused(model):
     options = {"context": 16, "gamma": 0.9}
-    with pytest.raises(ValueError, match=r"estimator must be one of \['discounted_return', .*got 'flips'"):
-        read_detail(model, TEXT, **options, estimator="flips")
+    with pytest.raises(ValueError, match=r"baseline must be one of \['none', .*got 'flips'"):
+        read_detail(model, TEXT, **options, baseline="flips")
     with pytest.raises(ValueError, match="reward must be one of .*got 'fame'"):
         read_detail(model, TEXT, **options, reward="fame")
     with pytest.raises(ValueError, match="draws must be .*2, got 1"):

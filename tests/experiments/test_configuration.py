@@ -430,7 +430,7 @@ def test_keys_that_do_not_exist_are_refused_with_the_nearest():
     for argument, message in [
         ("optim.lrr=1", "there is no option 'optim.lrr'; did you mean 'optim.lr'"),
         ("lr=1", "there is no option 'lr'; did you mean 'optim.lr'"),
-        ("estimator=flip", "estimator must be one of .* got 'flip'; did you mean 'flips'"),
+        ("estimator=local_flip", "estimator must be one of .* got 'local_flip'; did you mean 'local_flips'"),
         ("experiment=paper-147m", "did you mean 'paper-147m-fineweb'"),
         ("model.overrides.widht=3", "got 'widht'; did you mean 'width'"),
         ("baseline=none,leave_one_ot", "got 'leave_one_ot'; did you mean 'leave_one_out'"),

@@ -1,4 +1,4 @@
-"""Tokenizers that are trained when a run begins: BPE and unigram pieces, of a vocabulary or at a rate."""
+"""Train a run's tokenizer: BPE or unigram, for a vocabulary size or a rate."""
 
 from __future__ import annotations
 
@@ -18,28 +18,22 @@ from rltok_rl.text import ids_to_bytes
 
 TRAINED_WITH = ("vocabulary", "num_bytes", "rate")
 """Options of a segmenter that say how its tokenizer is trained."""
-MOST_PIECES = 32_768
-"""Vocabulary beyond which no rate is looked for."""
+MAX_VOCABULARY = 32_768
+"""Largest vocabulary of a tokenizer that is trained for a rate."""
 _SAMPLE_BYTES = 200_000
 _TRIALS = 6
 
 
 def train_tokenizer(config: TrainConfig, model: UNet, texts: Texts) -> TokenizerSplit:
-    """The tokenizer of a training, from windows of its training text.
+    """Train the run's tokenizer on windows of its training text.
 
-    ``bpe`` has the vocabulary that it is told, or one at the rate that it is told, or at the model's. ``unigram`` has
-    5,000 pieces unless it is told either.
-
-    Args:
-        config: of the training; its segmenter is ``bpe`` or ``unigram``.
-        model: the U-Net.
-        texts: whose training side is trained on.
+    `bpe` uses the given vocabulary size, else the size that reaches the given rate (default: the model's). `unigram`
+    has 5,000 pieces by default.
     """
-    options = {k: v for k, v in config.segmenter.options.items() if k in TRAINED_WITH and v is not None}
-    length = config.data.num_steps + 1
+    name, length = config.segmenter.name, config.data.num_steps + 1
+    options = {key: value for key, value in config.segmenter.options.items() if value is not None}
     count = max(1, int(options.get("num_bytes", 2_000_000)) // length)
-    windows = training_windows(texts.train, count, length, seed=config.seed)
-    name = config.segmenter.name
+    windows = _training_windows(texts.train, count, length, seed=config.seed)
     vocabulary, rate = options.get("vocabulary"), options.get("rate")
     if name == "unigram" and rate is not None:
         vocabulary = None
@@ -51,98 +45,93 @@ def train_tokenizer(config: TrainConfig, model: UNet, texts: Texts) -> Tokenizer
 def train_on(
     name: str, windows: Sequence[bytes], *, length: int, vocabulary: int | None = None, rate: float | None = None
 ) -> TokenizerSplit:
-    """The tokenizer of a text, of a vocabulary or (without one) at a rate.
+    """Train a tokenizer with a vocabulary size, or else for a rate.
 
     Args:
         name: ``bpe`` or ``unigram``.
-        windows: of the text, to train on.
-        length: bytes of a window; rates are measured on the first 200 kB.
+        windows: training text; rates are measured on its first 200 kB.
+        length: bytes of a window.
         vocabulary: number of pieces.
         rate: pieces per byte.
     """
-    known = [window.decode("utf-8", errors="replace") for window in windows]
-    measured = windows[: max(1, _SAMPLE_BYTES // length)]
+    texts = [window.decode("utf-8", errors="replace") for window in windows]
+    sample = windows[: max(1, _SAMPLE_BYTES // length)]
     if vocabulary is not None:
-        return (train_unigram if name == "unigram" else train_bpe)(known, vocabulary=int(vocabulary))
+        return (train_unigram if name == "unigram" else train_bpe)(texts, vocabulary=int(vocabulary))
     assert rate is not None
     if name == "unigram":
-        return unigram_at_rate(known, measured, float(rate))
-    return at_rate(train_bpe(known, vocabulary=MOST_PIECES), measured, float(rate))
+        return unigram_at_rate(texts, sample, float(rate))
+    return bpe_at_rate(train_bpe(texts, vocabulary=MAX_VOCABULARY), sample, float(rate))
 
 
-def training_windows(source: WindowSource, count: int, length: int, *, seed: int) -> list[bytes]:
-    """Windows of training text, drawn with random numbers of their own: what is trained on does not change.
-
-    Args:
-        source: of the training.
-        count: how many.
-        length: bytes of each.
-        seed: of the random numbers.
-    """
-    while isinstance(source, WindowWrapper):  # an order has a state, which is the training's
+def _training_windows(source: WindowSource, count: int, length: int, *, seed: int) -> list[bytes]:
+    """Draw windows with a separate generator, so that the windows of training stay the same."""
+    while isinstance(source, WindowWrapper):  # an order has a state, which belongs to training
         source = source.source
     drawn = source.draw(count, length, torch.Generator().manual_seed(seed))
     return [ids_to_bytes(row[:size]) for row, size in zip(drawn.byte_ids, drawn.lengths.tolist(), strict=True)]
 
 
-def at_rate(split: TokenizerSplit, windows: Sequence[bytes], rate: float) -> TokenizerSplit:
-    """The tokenizer of fewer pieces whose rate is nearest to a target.
+def bpe_at_rate(split: TokenizerSplit, windows: Sequence[bytes], rate: float) -> TokenizerSplit:
+    """Cut a BPE tokenizer to the vocabulary whose rate is nearest to a target.
 
-    Byte-level BPE adds one merge after the other: the first of them are the tokenizer of a smaller vocabulary, and the
-    rate falls with every one.
+    Byte-level BPE adds merges one by one: the first of them are the tokenizer of a smaller vocabulary, and every merge
+    lowers the rate.
 
     Args:
-        split: trained with more pieces than it takes.
+        split: a tokenizer with at least as many pieces as needed.
         windows: texts to measure the rate on.
         rate: pieces per byte.
     """
-    whole = json.loads(split.tokenizer.to_str())
-    merges = whole["model"]["merges"]
-    least = len(whole["model"]["vocab"]) - len(merges)
+    state = json.loads(split.tokenizer.to_str())
+    merges, vocabulary = state["model"]["merges"], state["model"]["vocab"]
+    base = len(vocabulary) - len(merges)
 
-    def cut_to(number: int) -> TokenizerSplit:
-        kept = {piece: place for piece, place in whole["model"]["vocab"].items() if place < least + number}
-        cut = {**whole, "model": {**whole["model"], "vocab": kept, "merges": merges[:number]}}
-        return read_tokenizer(json.dumps(cut))
+    def with_merges(number: int) -> TokenizerSplit:
+        kept = {piece: place for piece, place in vocabulary.items() if place < base + number}
+        return read_tokenizer(
+            json.dumps({**state, "model": state["model"] | {"vocab": kept, "merges": merges[:number]}})
+        )
 
-    return _nearest(cut_to, 0, len(merges), windows, rate)
+    return _nearest_rate(with_merges, 0, len(merges), windows, rate)
 
 
 def unigram_at_rate(
-    known: Sequence[str], windows: Sequence[bytes], rate: float, *, trials: int = _TRIALS
+    texts: Sequence[str], windows: Sequence[bytes], rate: float, *, trials: int = _TRIALS
 ) -> TokenizerSplit:
-    """A unigram model whose rate is near a target, by a vocabulary that is halved on a scale of ratios.
+    """Train unigram tokenizers and return the one whose rate is nearest to a target.
 
-    One vocabulary is no part of another here: each is trained anew, on a sample.
+    A smaller vocabulary is no part of a larger one here: each is trained anew, by bisection of the logarithm of the
+    vocabulary size.
 
     Args:
-        known: texts to train on.
+        texts: training texts.
         windows: texts to measure the rate on.
         rate: pieces per byte.
-        trials: vocabularies to train.
+        trials: number of bisections.
     """
-    least, steps = math.log(257), 2**trials
-    width = (math.log(MOST_PIECES) - least) / steps
+    low, steps = math.log(257), 2**trials
+    width = (math.log(MAX_VOCABULARY) - low) / steps
 
     def sized(number: int) -> TokenizerSplit:
-        return train_unigram(known, vocabulary=round(math.exp(least + number * width)))
+        return train_unigram(texts, vocabulary=round(math.exp(low + number * width)))
 
-    return _nearest(sized, 0, steps, windows, rate)
+    return _nearest_rate(sized, 0, steps, windows, rate)
 
 
-def _nearest(
+def _nearest_rate(
     make: Callable[[int], TokenizerSplit], low: int, high: int, windows: Sequence[bytes], rate: float
 ) -> TokenizerSplit:
-    """The tokenizer whose rate is nearest to a target, of those that halving looks at; rates fall with numbers."""
-    tried: dict[int, tuple[float, TokenizerSplit]] = {}
+    """Bisect the size of a tokenizer; of all tried, return the one with the nearest rate. Rates fall with size."""
+    tried: list[tuple[float, TokenizerSplit]] = []
 
-    def look(number: int) -> float:
-        made = make(number)
-        tried[number] = sum(len(made(w)) for w in windows) / sum(map(len, windows)), made
-        return tried[number][0]
+    def measure(size: int) -> float:
+        split = make(size)
+        tried.append((sum(len(split(window)) for window in windows) / sum(map(len, windows)), split))
+        return tried[-1][0]
 
-    look(high)
+    measure(high)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if look(middle) > rate else (low, middle)
-    return min(tried.values(), key=lambda one: abs(one[0] - rate))[1]
+        low, high = (middle, high) if measure(middle) > rate else (low, middle)
+    return min(tried, key=lambda trial: abs(trial[0] - rate))[1]

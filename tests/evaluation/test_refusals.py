@@ -167,7 +167,7 @@ def test_details(model):
     own = "belongs to the model's own policy, got it with"
     refuse(
         [
-            (lambda: read(estimator="flips"), r"estimator must be one of \['discounted_return', .*got 'flips'"),
+            (lambda: read(baseline="flips"), r"baseline must be one of \['none', .*got 'flips'"),
             (lambda: read(reward="fame"), "reward must be one of .*got 'fame'"),
             (lambda: read(draws=1), "draws must be .*2, got 1"),
             (lambda: read(gamma=2), r"gamma must lie in \[0, 1\], got 2"),

@@ -20,12 +20,12 @@ from rltok_rl.agents.segmenters import (
     train_bpe,
     train_unigram,
 )
-from rltok_rl.agents.segmenters.tokenizer_training import _nearest, bpe_at_rate, unigram_at_rate
+from rltok_rl.agents.segmenters.tokenizer_training import bpe_at_rate, unigram_at_rate
 from rltok_rl.experiments import train
 from rltok_rl.experiments.commands import evaluate, generate, segment
 from rltok_rl.experiments.commands.options import choices
 from rltok_rl.experiments.runs.build import make_model, make_trainer
-from rltok_rl.experiments.runs.segmenters import TOKENIZERS, aimed_rate, segmenter_options
+from rltok_rl.experiments.runs.segmenters import TOKENIZERS, configured_rate, segmenter_options
 from rltok_rl.experiments.texts import read_texts
 
 from rltok_rl.data import TextSource
@@ -399,7 +399,7 @@ def test_what_is_aimed_at_is_said_as_it_is():
             made = None if config.segmenter.name == "learned" else make_segmenter("whitespace", model)
         else:
             made = make_segmenter(config.segmenter.name, model, **segmenter_options(config))
-        return aimed_rate(config, model, made)
+        return configured_rate(config, model, made)
 
     for word in ("learned", "uniform", "gumbel", "hnet", "grouped", "entropy-combined", "bpe"):
         assert aimed(f"segmenter={word}") == 0.25

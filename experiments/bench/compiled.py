@@ -21,7 +21,7 @@ from rltok_rl.experiments.bench.harness import Row, row_of_pairs, seconds
 from rltok_rl.experiments.bench.trainers import fresh_model, paper_trainer
 
 from rltok_rl.training import Trainer
-from rltok_rl.training.compiling import compile_layers
+from rltok_rl.training.options import compile_layers
 from rltok_rl.utils import keep_memory
 
 PRESETS = {"pocket": (8, 512), "small": (4, 1024), "released-18m": (1, 4096)}

@@ -54,7 +54,7 @@ def count_flops(
             the model aims at, in every row.
         backward: whether the backward pass is counted as well.
         own: entries of weight matrices that run on every byte besides, as a segmenter's
-            (:func:`rltok_rl.training.spending.segmenter_matrices`).
+            (:func:`rltok_rl.training.metrics.segmenter_matrices`).
 
     Example:
         >>> from rltok_rl.models import preset

@@ -19,7 +19,7 @@ import time
 from rltok_rl.experiments.bench.trainers import fresh_model, paper_trainer
 from rltok_rl.experiments.bench.training import resident
 
-from rltok_rl.training.compiling import recompute_layers
+from rltok_rl.training.options import recompute_layers
 from rltok_rl.utils import keep_memory
 
 WAYS: dict[str, tuple[str, int | None]] = {

@@ -18,11 +18,11 @@ from dataclasses import asdict, dataclass
 
 import torch
 from rltok_rl.experiments.bench.harness import Row, row_of_pairs, seconds
+from rltok_rl.experiments.bench.traffic import CountTraffic, Traffic, update_traffic
 from rltok_rl.experiments.bench.trainers import fresh_model, paper_trainer
 
 from rltok_rl.models import UNet, preset
 from rltok_rl.training.parallel import Processes, init_processes
-from rltok_rl.training.traffic import CountTraffic, Traffic, update_traffic
 from rltok_rl.utils import keep_memory
 
 PRESET, NUM_ROWS, NUM_STEPS = "small", 8, 512
@@ -40,7 +40,7 @@ class Told:
     memory: float
     """Bytes by which building and training raised its peak memory."""
     traffic: dict[str, float]
-    """Fields of the :class:`~rltok_rl.training.traffic.Traffic` of an update."""
+    """Fields of the :class:`~rltok_rl.experiments.bench.traffic.Traffic` of an update."""
 
 
 def tell(arrangement: str) -> None:

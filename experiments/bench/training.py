@@ -24,7 +24,7 @@ from rltok_rl.functional.policy import boundary_logits
 from rltok_rl.models import UNet, preset
 from rltok_rl.sampling import sample_boundaries
 from rltok_rl.training import Trainer
-from rltok_rl.training.compiling import compile_layers
+from rltok_rl.training.options import compile_layers
 from rltok_rl.utils import keep_memory
 
 PRESET, NUM_BYTES, NUM_ROWS = "released-18m", 4096, 1

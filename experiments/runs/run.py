@@ -22,8 +22,9 @@ from rltok_rl.experiments.texts import Texts
 from rltok_rl.training import Trainer
 from rltok_rl.training.atomic_files import claim_folder, replace_text
 from rltok_rl.training.loggers import check_logger
-from rltok_rl.training.parallel import Processes, whole_model
+from rltok_rl.training.parallel import Processes
 from rltok_rl.training.record import bytes_per_second, machine, peak_memory
+from rltok_rl.training.sharding import whole_model
 from rltok_rl.training.signals import StopRequest
 from rltok_rl.utils import keep_memory
 
@@ -75,7 +76,7 @@ def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts, re
 
         def after_update(figures: dict[str, float]) -> bool:
             recorder.after_update(figures)
-            if trainer.told is not None and trainer.told.update < trainer.updates:
+            if trainer.last_update is not None and trainer.last_update.update < trainer.updates:
                 return False  # others are told of next
             stopping = processes.any(bool(stop))  # the signal may not have reached all yet
             if stopping or trainer.done or trainer.updates % config.checkpoint_every == 0:
@@ -86,7 +87,7 @@ def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts, re
             asked = processes.group is None and bool(stop)  # several processes agree on it where figures are told
             return asked or recorder.wanted or trainer.updates % config.checkpoint_every == 0
 
-        trainer.run(after_update, tell_when=wanted)
+        trainer.run(after_update, fetch_when=wanted)
     model = whole_model(trainer.model)
     reached = {"updates": trainer.updates, "bytes": trainer.bytes_done}
     if not processes.main:

@@ -27,9 +27,8 @@ from rltok_rl.models import UNet, preset
 from rltok_rl.training import loggers
 from rltok_rl.training.atomic_files import claim_folder
 from rltok_rl.training.checkpoint import load_checkpoint
-from rltok_rl.training.metrics import read_lines
+from rltok_rl.training.metrics import MetricsTable, read_lines
 from rltok_rl.training.parallel import Processes, Refused
-from rltok_rl.training.progress import MetricsTable
 
 from ..forked import Forked, run_forked
 from ..layout import ROOT
@@ -175,7 +174,7 @@ def test_asked_to_stop_it_saves_and_goes_on_later(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(MetricsTable, "add", add_and_stop)
     assert train.run(config, "") == {"updates": 5, "bytes": 5 * 128, "stopped": signal.SIGTERM}
     said = capfd.readouterr().err
-    assert "SIGTERM: stopping when what is under way is done and saved; again ends at once" in said
+    assert "SIGTERM: stopping after this step and a save; again ends at once" in said
     assert UNet.from_pretrained(tmp_path / "run").config.width == 64  # the model so far can be looked at
     monkeypatch.setattr(MetricsTable, "add", add)
     assert train.run(config, "")["updates"] == 10
@@ -198,7 +197,7 @@ def test_what_is_refused_leaves_no_folder(tmp_path):
     assert done.returncode == 1 and "rltok train: " in done.stderr and not (tmp_path / "runs" / "a").exists()
 
 
-@pytest.mark.parametrize("where", ["rltok_rl.training.progress.csv.DictWriter", "rltok_rl.models.pretrained.save_file"])
+@pytest.mark.parametrize("where", ["rltok_rl.training.metrics.csv.DictWriter", "rltok_rl.models.pretrained.save_file"])
 def test_a_full_disk_ends_a_run_in_one_line_that_names_the_folder(tmp_path, monkeypatch, where):
     """While a table grows, and as the model is saved."""
 

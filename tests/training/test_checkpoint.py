@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from rltok_rl.training.checkpoint import CheckpointError, list_checkpoints, load_checkpoint, same, save_checkpoint
+from rltok_rl.training.checkpoint import CheckpointError, list_checkpoints, load_checkpoint, save_checkpoint
 from rltok_rl.training.signals import StopRequest
 
 from ..forked import CONTEXT
+from ..states import same
 
 
 def varied():
@@ -97,7 +98,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("rltok_rl.training.checkpoint.save_file", full)
-    with pytest.raises(CheckpointError, match="could not be written: .*No space left .* is older and whole"):
+    with pytest.raises(CheckpointError, match="could not be written: .*No space left .* is older and intact"):
         save_checkpoint(tmp_path, 2, {"a": 2})
     assert [p.name for p in tmp_path.iterdir()] == ["update-00000001"]
     assert load_checkpoint(tmp_path) == (1, {"a": 1})

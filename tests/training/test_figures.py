@@ -12,7 +12,7 @@ from rltok_rl.training import TrainingFailed
 
 from ..experiments.configured import QUICK, configured
 from ..experiments.killed import killed_at
-from .processes import figures, make
+from .processes import make, metrics_of
 
 OPTIONS = {
     "paper": {},
@@ -23,10 +23,12 @@ OPTIONS = {
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_late_figures_are_the_same(name):
-    at_once = figures(make(updates=5, **OPTIONS[name]))
+    at_once = metrics_of(make(updates=5, **OPTIONS[name]))
     told = []
     trainer = make(updates=5, figures_every=2, **OPTIONS[name])
-    trainer.run(lambda found: told.append((trainer.updates, trainer.told.update, trainer.told.bytes_done, found)))
+    trainer.run(
+        lambda found: told.append((trainer.updates, trainer.last_update.update, trainer.last_update.bytes_done, found))
+    )
     assert [found for *_, found in told] == at_once
     assert [made for made, *_ in told] == [2, 2, 4, 4, 5]
     assert [number for _, number, *_ in told] == [1, 2, 3, 4, 5]
@@ -35,17 +37,17 @@ def test_late_figures_are_the_same(name):
 
 
 def test_a_state_taken_between_holds_all_and_nothing_is_told_twice():
-    at_once = figures(make(updates=5))
+    at_once = metrics_of(make(updates=5))
     first = make(updates=5, figures_every=100)
     for _ in range(3):
         first.advance()
     state = copy.deepcopy(first.state_dict())
     assert state["flops_done"] == at_once[2]["flops"]
-    assert [one.figures for one in first.tell()] == at_once[:3] and first.tell() == []
+    assert [one.metrics for one in first.fetch_metrics()] == at_once[:3] and first.fetch_metrics() == []
     second = make(updates=5, figures_every=100, seed=5)
     second.advance()  # of another training: forgotten
     second.load_state_dict(state)
-    assert figures(second) == at_once[3:]
+    assert metrics_of(second) == at_once[3:]
 
 
 @pytest.mark.parametrize("every", [1, 2, 4])
@@ -64,7 +66,11 @@ def test_a_gradient_that_is_no_number_ends_the_training_where_it_was(every):
     with pytest.raises(TrainingFailed, match="grad_norm is nan at update 3"):
         trainer.run(told.append)
     assert len(told) == 2 and trainer.updates == (4 if every > 1 else 3)
-    for going_on in (trainer.advance, trainer.tell, trainer.state_dict):  # a state would be one of updates not made
+    for going_on in (
+        trainer.advance,
+        trainer.fetch_metrics,
+        trainer.state_dict,
+    ):  # a state would be one of updates not made
         with pytest.raises(TrainingFailed, match="grad_norm is nan at update 3"):
             going_on()
     for p, q in zip(trainer.model.parameters(), reference.model.parameters(), strict=True):

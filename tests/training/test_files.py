@@ -20,7 +20,7 @@ def test_a_folder_is_for_one_process_until_that_is_gone(tmp_path):
     """However it ends: SIGKILL leaves nothing that would have to be cleaned up."""
     with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None and other.stdout.readline() == "mine\n"
-        with pytest.raises(BlockingIOError, match="is in use by a run that is under way"), claim_folder(tmp_path):
+        with pytest.raises(BlockingIOError, match="is in use by another run"), claim_folder(tmp_path):
             pass
         os.kill(other.pid, signal.SIGKILL)
         other.wait()

@@ -16,8 +16,8 @@ from rltok_rl.models.flops import matrix_parameters
 from rltok_rl.objectives import JointLoss
 from rltok_rl.training import LoopOptions, Trainer
 from rltok_rl.training.alarms import Alarms, TrainingFailed
-from rltok_rl.training.loop import _rates_of
 from rltok_rl.training.options import cosine_schedule, make_optimizer
+from rltok_rl.training.step import rollout_rates
 
 
 def make(total_bytes=6 * 4 * 24, estimator="leave_one_out", micro_batches=1, seed=0, rate=None, **options):
@@ -102,7 +102,7 @@ def test_padding_is_counted_by_the_longest_row():
     action = torch.tensor([[False, True, True, False], [False, False, False, False]])
     forced = torch.tensor([[True, False, False, False], [True, False, False, False]])
     rollout = TensorDict({"action": action, "forced": forced}, batch_size=[2, 4])
-    assert _rates_of(rollout).tolist() == [2 / 8, 4 / 8, 3 / 4]
+    assert rollout_rates(rollout).tolist() == [2 / 8, 4 / 8, 3 / 4]
 
 
 def test_flops_follow_the_rate():

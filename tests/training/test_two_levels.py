@@ -49,7 +49,7 @@ def test_the_second_levels_loss_trains_below_it_alone():
     """With its term alone, next-byte heads and the policy get no gradient, and with two micro-batches neither."""
     for micro_batches in (1, 2):
         trainer = make(micro_batches)
-        trainer.loss = JointLoss({"second_level": SecondLevelLoss(1 / 3)})
+        trainer.step.loss = JointLoss({"second_level": SecondLevelLoss(1 / 3)})
         trainer.update()
         reached = {n.split(".")[0] for n, p in trainer.model.named_parameters() if p.grad is not None and p.grad.any()}
         assert reached == {"embedding", "encoder", "token_layers", "second_level"}

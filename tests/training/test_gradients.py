@@ -51,7 +51,9 @@ class FixedStep(TrainingStep):
         size = len(texts) // micro_batches
         env = ByteBoundaryEnv(make_model(), TEXT, num_steps=STEPS, batch_size=(size,), seed=0)
         super().__init__(env, loss, precision=precision)
-        self.parts = iter(zip(actions[rows].long().split(size), [texts[i : i + size] for i in range(0, 8, size)]))
+        self.parts = iter(
+            zip(actions[rows].long().split(size), [texts[i : i + size] for i in range(0, 8, size)], strict=False)
+        )
 
     def draw(self, *, warm_start: bool = False):
         actions, texts = next(self.parts)

@@ -28,6 +28,7 @@ MODULES = {
     "rltok_rl.models.packing": "rltok_rl.models.tokens",
     "rltok_rl.models.pooling": "rltok_rl.models.tokens",
     "rltok_rl.training.distributed": "rltok_rl.training.parallel",
+    "rltok_rl.training.traffic": "rltok_rl.experiments.bench.traffic",
     "rltok_rl.viz.marked_text": "rltok_rl.viz.text_figures",
 }
 """Old name to new name, of modules that had a page in the reference."""
@@ -180,3 +181,23 @@ def install() -> None:
     """Let old names be imported; behind all other finders, so that a module that exists comes first."""
     if not any(isinstance(finder, RenamedModules) for finder in sys.meta_path):
         sys.meta_path.append(RenamedModules())
+
+
+class RenamedAttribute:
+    """A method or attribute under its old name, with a warning.
+
+    Args:
+        new: its name.
+    """
+
+    def __init__(self, new: str) -> None:
+        self.new = new
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.old = f"{owner.__name__}.{name}"
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        warnings.warn(f"{self.old} is now {self.new}", DeprecationWarning, stacklevel=2)
+        return getattr(instance, self.new)

@@ -42,7 +42,7 @@ ALSO = (
     "rltok_rl.training.parallel",
     "rltok_rl.training.loggers",
     "rltok_rl.training.snapshots",
-    "rltok_rl.training.traffic",
+    "rltok_rl.experiments.bench.traffic",
     "rltok_rl.evaluation.tasks",
     "rltok_rl.evaluation.continuations",
     "rltok_rl.evaluation.detail",

@@ -17,7 +17,7 @@ from rltok_rl.experiments.bench.paper_trainer import fresh_model, paper_trainer
 from rltok_rl.experiments.bench.timing import in_new_process, peak_above, resident
 from rltok_rl.experiments.reports.markdown import markdown
 
-from rltok_rl.training.compiling import recompute_layers
+from rltok_rl.training.options import recompute_layers
 from rltok_rl.utils import keep_memory
 
 VARIANTS: dict[str, tuple[str, int | None]] = {

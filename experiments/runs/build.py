@@ -42,7 +42,7 @@ from rltok_rl.objectives import (
 from rltok_rl.objectives.segmented import SegmenterLoss
 from rltok_rl.renamed import renamed_word
 from rltok_rl.training import Alarms, LoopOptions, Trainer
-from rltok_rl.training.compiling import RECOMPUTE, compile_layers, recompute_layers
+from rltok_rl.training.options import RECOMPUTE, compile_layers, recompute_layers
 from rltok_rl.training.parallel import Processes
 from rltok_rl.training.randomness import seed_everything
 from rltok_rl.utils import did_you_mean, is_import_path

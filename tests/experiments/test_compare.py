@@ -26,7 +26,7 @@ from rltok_rl.experiments.runs.folder import read_run
 from rltok_rl.models import UNet, preset
 from rltok_rl.models.flops import update_flops
 from rltok_rl.training.atomic_files import claim_folder
-from rltok_rl.training.progress import MetricsTable
+from rltok_rl.training.metrics import MetricsTable
 
 from ..forked import CONTEXT
 from .configured import configured

@@ -33,10 +33,10 @@ from rltok_rl.evaluation import corpus_standard_error, document_nats, read_text,
 from rltok_rl.models import UNet, preset
 from rltok_rl.models.flops import matrix_parameters
 from rltok_rl.text import text_to_ids
-from rltok_rl.training.checkpoint import same
-from rltok_rl.training.spending import segmenter_matrices
+from rltok_rl.training.metrics import segmenter_matrices
 
 from ..layout import ROOT
+from ..states import same
 from .configured import QUICK, configured
 
 WORDS = [word for word in choices("segmenter") if word != "learned"]
@@ -195,7 +195,7 @@ def test_a_threshold_follows_the_target_rate(word):
     trainer, _ = make_trainer(configured(*SMALL, f"segmenter={word}", "optim.total_bytes=640"))
     trainer.run()
     assert isinstance(trainer.segmenter, EntropyThreshold) and trainer.updates == 5
-    found = read_window(trainer.model, trainer.segmenter, trainer._read).segments.boundaries
+    found = read_window(trainer.model, trainer.segmenter, trainer.step.byte_ids).segments.boundaries
     assert float(found.float().mean()) == pytest.approx(0.25, abs=0.01)
 
 
@@ -419,7 +419,7 @@ def test_rows_that_are_compared_read_one_text(short):
     texts = replace(read_texts(configured(*TINY).data), train=source, held_out=source, language=None)
     trainer, _ = make_trainer(config, texts=texts)
     trainer.update()  # refuses groups that read several texts
-    rows = trainer._read
+    rows = trainer.step.byte_ids
     assert torch.equal(rows[0::2], rows[1::2]) and not torch.equal(rows[0], rows[2])
     other = copy.deepcopy(config)
     other.data.num_rows = 5

@@ -23,7 +23,7 @@ from rltok_rl.training import Trainer
 from rltok_rl.training.atomic_files import claim_folder, replace_text
 from rltok_rl.training.loggers import check_logger
 from rltok_rl.training.metrics import read_lines
-from rltok_rl.training.parallel import Processes, whole_model
+from rltok_rl.training.parallel import Processes
 from rltok_rl.training.record import bytes_per_second, machine, peak_memory
 from rltok_rl.training.sharding import whole_model
 from rltok_rl.training.signals import StopRequest

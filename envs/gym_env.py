@@ -13,7 +13,7 @@ from rltok_rl.envs.gym_common import Told, known_options, observation_space
 from rltok_rl.envs.gym_given import Model, Texts, build_env, check_options
 from tensordict import TensorDict, TensorDictBase
 
-from rltok_rl.viz.picture import boundary_picture
+from rltok_rl.viz.frames import boundary_picture
 from rltok_rl.viz.terminal import boundary_text
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from rltok_rl.viz.style import INK
 from rltok_rl.viz.terminal import check_marks
-from rltok_rl.viz.text_figures import ADVANCE, cells, draw_key, draw_line, inch_axes, one_glyph
+from rltok_rl.viz.text_figures import cells, draw_key, draw_line, inch_axes, one_glyph
 
 _CELL, _STEP, _EDGE = 0.1, 0.24, 0.12  # inches of a character, from line to line, and around the text
 
@@ -56,7 +56,7 @@ def boundary_picture(
     figure = Figure(figsize=(columns * _CELL + 2 * _EDGE, height), dpi=100)
     axes = inch_axes(figure)
     axes.text(_EDGE, top / 2, title, fontsize=8, va="center", color=INK, parse_math=False)
-    line: Any = {"font": _CELL / ADVANCE, "height": _STEP, "signed": rewards is not None}
+    line: Any = {"size": _CELL, "height": _STEP, "signed": rewards is not None}
     for start in range(0, len(every), columns):
         y = top + start // columns * _STEP
         draw_line(axes, every[start : start + columns], shares, boundaries, _EDGE, y, **line)

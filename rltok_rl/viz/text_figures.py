@@ -22,8 +22,9 @@ MOST_BYTES = 20_000
 """Bytes of all texts of a picture at most."""
 _BREAK, _MISSING, _ESCAPED = "\u23ce", "\u25a1", "\u00b7"  # line break, character without a glyph, escape
 _FAMILY = ("monospace", "DejaVu Sans")  # the second where the first lacks a glyph
-ADVANCE = 0.60205 / 72  # inches that a letter advances, per point of the font
-_FONT, _LINE = 8.0, 0.2  # points, and inches from line to line
+_ADVANCE = 0.60205 / 72  # inches that a letter advances, per point of the font
+_CELL, _DPI, _LINE = 13 / 200, 200, 0.2  # a letter, and from line to line; a letter is a whole number of pixels
+_CELL_OVER_TIME, _DPI_OVER_TIME = 12 / 150, 150
 _SIDE, _HEAD, _KEY, _KEY_WIDTH = 0.12, 0.32, 0.5, 4.8  # beside the text, above each text, and of the key below
 _DARK, _FAINT = 0.6, 0.3  # letters are white above the first probability, escapes grey below the second
 
@@ -82,7 +83,7 @@ def draw_texts(texts: Sequence[MarkedText], path: Path, *, columns: int = 100) -
     if total > MOST_BYTES:
         raise ValueError(f"texts must have at most {MOST_BYTES:,} bytes together, got {total:,}: draw a part of them")
     blocks = [wrapped(cells(text.text), columns) for text in texts]
-    width = max(len(cell_texts(line)) for block in blocks for line in block) * ADVANCE * _FONT
+    width = max(len(cell_texts(line)) for block in blocks for line in block) * _CELL
     width = max(width, _KEY_WIDTH)
     height = sum(_HEAD + _LINE * len(block) for block in blocks) + _KEY
     with plain_figures() as plt:
@@ -99,7 +100,7 @@ def draw_texts(texts: Sequence[MarkedText], path: Path, *, columns: int = 100) -
                 y += _LINE
         bars = "boundary drawn" if any(text.boundaries is not None for text in texts) else ""
         draw_key(axes, _SIDE, y + 0.22, "probability of a boundary after the character", bars=bars)
-        return save_figure(figure, path, dpi=200)
+        return save_figure(figure, path, dpi=_DPI)
 
 
 def draw_over_time(
@@ -119,12 +120,12 @@ def draw_over_time(
     if len(texts) > 1:
         raise ValueError(f"snapshots must be of one text, got {len(texts)}")
     line = [cell._replace(shown=one_glyph(cell.shown)) for cell in visible_part(snapshots[0].text, columns)]
-    left, note, step, font = 0.75, 0.6, 0.25, 9.0
-    width = len(line) * ADVANCE * font
+    left, note, step = 0.75, 0.6, 0.25
+    width = len(line) * _CELL_OVER_TIME
     small: Any = {"fontsize": 7.5, "ha": "right", "va": "center"}
     with plain_figures() as plt:
-        size = (left + max(width, _KEY_WIDTH) + note * max(1, len(headings)) + 0.1, 0.8 + step * len(snapshots))
-        figure = plt.figure(figsize=size)
+        canvas = (left + max(width, _KEY_WIDTH) + note * max(1, len(headings)) + 0.1, 0.8 + step * len(snapshots))
+        figure = plt.figure(figsize=canvas)
         axes = inch_axes(figure)
         axes.text(left, 0.24, "The same held-out text as training goes on", fontsize=9, va="center")
         axes.text(left - 0.08, 0.24, "trained on", color=QUIET, **small)
@@ -132,13 +133,15 @@ def draw_over_time(
             axes.text(left + width + number * note, 0.24, heading, color=QUIET, **small)
         for number, snapshot in enumerate(snapshots):
             y = 0.38 + number * step
-            draw_line(axes, line, snapshot.probabilities, snapshot.boundaries, left, y, font=font, height=step)
+            draw_line(
+                axes, line, snapshot.probabilities, snapshot.boundaries, left, y, size=_CELL_OVER_TIME, height=step
+            )
             axes.text(left - 0.08, y + step / 2, snapshot.label, **small)
             for place, text in enumerate(snapshot.notes, 1):
                 axes.text(left + width + place * note, y + step / 2, text, **small)
         label = "probability of a boundary after the character"
-        draw_key(axes, left, size[1] - 0.22, label, bars="boundary drawn")
-        return save_figure(figure, path, dpi=150)
+        draw_key(axes, left, canvas[1] - 0.22, label, bars="boundary drawn")
+        return save_figure(figure, path, dpi=_DPI_OVER_TIME)
 
 
 def cells(text: bytes) -> list[Cell]:
@@ -232,7 +235,7 @@ def draw_line(
     x: float,
     y: float,
     *,
-    font: float = _FONT,
+    size: float = _CELL,
     height: float = _LINE,
     signed: bool = False,
 ) -> None:
@@ -245,7 +248,7 @@ def draw_line(
 
     values = [shares[cell.end - 1] for cell in line]
     faces = (signed_shades() if signed else shades())(values)
-    edges = x + ADVANCE * font * np.cumsum([0, *(len(cell.shown) for cell in line)])
+    edges = x + size * np.cumsum([0, *(len(cell.shown) for cell in line)])
     top, bottom = y + 0.01, y + height - 0.01
     patches = [Rectangle((a, top), b - a, bottom - top) for a, b in zip(edges, edges[1:], strict=False)]
     # Edges have the colours of the faces: neighbours would otherwise show a seam.
@@ -261,7 +264,7 @@ def draw_line(
         ink = "white" if dark > _DARK else QUIET if escape and dark < _FAINT else INK
         return ink, -1 if shown.isascii() and shown != " " else place
 
-    text: Any = {"family": _FAMILY, "fontsize": font, "va": "center_baseline", "parse_math": False}
+    text: Any = {"family": _FAMILY, "fontsize": size / _ADVANCE, "va": "center_baseline", "parse_math": False}
     for (ink, _), places in groupby(range(len(line)), key=style):
         run = list(places)
         axes.text(edges[run[0]], y + height / 2, cell_texts([line[place] for place in run]), color=ink, **text)

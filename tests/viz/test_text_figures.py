@@ -90,18 +90,22 @@ def test_characters_have_the_colour_of_their_last_byte_and_bars_of_all(tmp_path,
 
 
 def test_words_lie_on_their_colours(tmp_path, drawn):
-    """Letters are written word by word; each word is as wide as its cells."""
-    text = b"a considerably long word 1234567890 WWWWWWWWWW iiiiiiiiii"
-    draw_texts([MarkedText("mine", text, [0.1] * len(text))], tmp_path / "text.png")
-    axes = rendered(drawn)
-    ((_, places, _),) = lines(axes)
-    words = {t.get_text(): t for t in axes.texts if "monospace" in t.get_fontfamily() and t.get_text().strip()}
-    assert set(words) == {word.decode() for word in text.split()}
-    for word, shown in words.items():
-        start = text.decode().index(word)
-        box, cell = shown.get_window_extent().transformed(axes.transData.inverted()), places[start].width
-        assert places[start].x0 - 0.1 * cell < box.x0 and box.x1 < places[start + len(word) - 1].x1 + 0.3 * cell
-        assert box.width > (len(word) - 0.9) * cell
+    """Letters are written word by word; each word, however long, is as wide as its cells, in pixels as well."""
+    text = b"a considerably long word WWWWWWWWWW iiiiiiiiii " + b"x" * 49
+    shares = [0.1] * len(text)
+    draw_texts([MarkedText("mine", text, shares)], tmp_path / "text.png")
+    draw_over_time([Snapshot("now", text, shares, shares)], tmp_path / "time.png")
+    for name, dpi in (("text.png", 200), ("time.png", 150)):
+        drawn[name].set_dpi(dpi)
+        axes = rendered(drawn, name)
+        ((_, places, _),) = lines(axes)
+        words = {t.get_text(): t for t in axes.texts if "monospace" in t.get_fontfamily() and t.get_text().strip()}
+        assert set(words) == {word.decode() for word in text.split()}
+        for word, shown in words.items():
+            start = text.decode().index(word)
+            box, cell = shown.get_window_extent().transformed(axes.transData.inverted()), places[start].width
+            end = places[start + len(word) - 1].x1
+            assert places[start].x0 - 0.1 * cell < box.x0 and end - 0.8 * cell < box.x1 < end + 0.3 * cell, word
 
 
 def test_several_segmenters_are_drawn_under_each_other(tmp_path, drawn):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,6 +78,20 @@ def mean_line(lines: Sequence[Points], *, share: float = 0.9) -> MeanLine:
     x, y = (np.array([line[axis][:count] for line in kept], dtype=np.float64) for axis in (0, 1))  # [seeds, count]
     spread = y.std(0, ddof=1) if len(kept) > 1 else np.zeros(count)
     return MeanLine(x.mean(0).tolist(), y.mean(0).tolist(), spread.tolist())
+
+
+def seed_groups(names: Iterable[str], groups: Mapping[str, Sequence[str]] | None) -> dict[str, list[str]]:
+    """Return the names of runs by group; those in no group form groups of one.
+
+    Example:
+        >>> seed_groups(["a-0", "b", "a-1"], {"a": ["a-0", "a-1", "a-2"]})
+        {'a': ['a-0', 'a-1'], 'b': ['b']}
+    """
+    group_of = {member: group for group, members in (groups or {}).items() for member in members}
+    members: dict[str, list[str]] = {}
+    for name in names:
+        members.setdefault(group_of.get(name, name), []).append(name)
+    return members
 
 
 def draw_seeds(axes: Any, lines: Sequence[Points], style: RunStyle, width: float) -> list[list[float]]:

@@ -6,7 +6,7 @@ others. A run is the history of its training, and that of its evaluations on hel
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from rltok_rl.viz.axes import (
     line_widths,
     mean_line,
     plain_numbers,
+    seed_groups,
     smooth,
 )
 from rltok_rl.viz.style import ALERT, INK, OURS, PALE, plain_figures, run_style, save_figure
@@ -239,20 +240,6 @@ def draw_loss_against_flops(runs: Mapping[str, Run], path: Path, *, groups: Grou
         colours = [style.colour for style in styles]
         label_ends(right, [(e.x[-1], e.y[-1], name, c) for e, name, c in zip(ends, names, colours, strict=True)])
         return save_figure(figure, path)
-
-
-def seed_groups(names: Iterable[str], groups: Groups | None) -> dict[str, list[str]]:
-    """Return the names of runs by group; those in no group form groups of one.
-
-    Example:
-        >>> seed_groups(["a-0", "b", "a-1"], {"a": ["a-0", "a-1", "a-2"]})
-        {'a': ['a-0', 'a-1'], 'b': ['b']}
-    """
-    group_of = {member: group for group, members in (groups or {}).items() for member in members}
-    members: dict[str, list[str]] = {}
-    for name in names:
-        members.setdefault(group_of.get(name, name), []).append(name)
-    return members
 
 
 def flops_key(history: History) -> str:

@@ -44,7 +44,7 @@ COMPANY = {
     "estimator/flips": ["baseline=none"],
     "estimator/near_flips": ["baseline=none"],
     "actor/warm_start": ["loss=importance"],
-    "experiment/pocket_on": ["model.weights=pocket"],
+    "experiment/pocket-on": ["model.weights=pocket"],
 }
 
 
@@ -360,7 +360,7 @@ def test_no_file_has_options_that_are_ignored(file):
         "experiment/compare-seeds",
         "experiment/own-text",
         "experiment/pocket",
-        "experiment/pocket_on",
+        "experiment/pocket-on",
     )
     source = ["data.source=books"] if file in needed else []
     check_options(configured(f"{group}={name}", *COMPANY.get(file, []), *source, "compute.device=cpu"))

@@ -154,7 +154,7 @@ def results(run: RunFolder) -> str:
         rows.append(("what tokens are worth (early exit less whole model)", f"{early - loss:.3f}"))
     rows += [("bits per byte, training", with_error(run.final_mean("bits_per_byte"))), *others]
     if (share := last.get("held_out_share")) is not None:
-        rows.append(("share of the optimal return, held out", with_error(share)))
+        rows.append(("share of what tokens can earn, held out", with_error(share)))
     if rate := last.get("held_out_rate"):
         rows.append(("bytes per token, held out", f"{1 / rate:.2f}"))
     if (padded := last.get("padded_flops")) is not None:

@@ -373,7 +373,7 @@ def test_files_are_cached_filtered_and_counted(tmp_path, monkeypatch):
     options = [*QUICK[:-1], "data=files", "data.source=some.jsonl", "data.min_bytes=100", "data.order=epochs"]
     trainer, texts = make_trainer(configured(*options, "data.num_steps=32", "data.held_out=0.2"))
     assert "kept 36 of 40 documents" in texts.described and "data.min_bytes=2 keeps all" in texts.described
-    assert "\n  cached in caches/some-" in texts.described and "passed over" not in texts.described
+    assert "\n  cached in caches/some-" in texts.described and "skipped" not in texts.described
     assert len(list((tmp_path / "caches").iterdir())) == 1
     trainer.update()
     make_trainer(configured(*options, "data.num_steps=32", "data.held_out=0.2", "data.min_bytes=200"))
@@ -388,7 +388,7 @@ def test_the_packaged_model_reads_documents_of_any_length(tmp_path, monkeypatch)
         (tmp_path / "mine" / f"{number}.txt").write_bytes(text[1000 * number : 1000 * number + 40 * (number + 1)])
     (tmp_path / "mine" / "table.csv").write_text("a,b")
     trainer, texts = make_trainer(configured("experiment=own-text", "data.source=mine", "data.num_rows=2"))
-    assert "kept 30 of 30" in texts.described and "passed over 1 of other kinds (.csv)" in texts.described
+    assert "kept 30 of 30" in texts.described and "skipped 1 of other kinds (.csv)" in texts.described
     assert trainer.update()["bits_per_byte"] < 4.0  # it has learned to read before
     with pytest.raises(ValueError, match="data.num_steps=512 is too much for the text .*; data.short_documents=whole"):
         make_trainer(configured("experiment=own-text", "data.source=mine", "data.short_documents=error"))

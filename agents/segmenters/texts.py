@@ -16,7 +16,7 @@ from torch import Tensor
 from rltok_rl.functional.decoding import sample_bytes
 from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.models.generation import GeneratedByte
-from rltok_rl.models.segmentation import Segmentation, Told, encode_pieces
+from rltok_rl.models.segmentation import Progress, Segmentation, encode_pieces
 from rltok_rl.models.unet import UNet
 from rltok_rl.text import text_to_bytes, text_to_ids
 from rltok_rl.utils import check_count
@@ -29,7 +29,7 @@ def segment_text(
     text: str | bytes,
     *,
     generator: torch.Generator | None = None,
-    progress: Told | None = None,
+    progress: Progress | None = None,
 ) -> Segmentation:
     """Draw the boundaries of a text of any length; probabilities are 0 or 1 where the segmenter has none.
 

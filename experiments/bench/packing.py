@@ -14,8 +14,8 @@ from torch import Tensor
 
 from rltok_rl.data import TextSource, local_prose
 from rltok_rl.models import UNet
+from rltok_rl.models.attention import fastest_method, packed_attention
 from rltok_rl.models.tokens import Layout, Packing, token_layout
-from rltok_rl.models.varlen import fastest_method, packed_attention
 from rltok_rl.sampling import sample_boundaries
 from rltok_rl.training import Trainer
 
@@ -77,9 +77,8 @@ def attention_row(num_rows: int, cap: float | None, device: str) -> Row:
     dtype, heads, head_size = torch.bfloat16 if device == "cuda" else torch.float32, 6, 64
     inputs = [torch.randn(rows.room, heads, head_size, device=device, dtype=dtype) for _ in range(3)]
     inputs = [x.requires_grad_() for x in inputs]
-    given = {"dtype": dtype, "head_size": head_size, "cap": cap}
-    method = fastest_method(torch.device(device), **given)  # type: ignore[arg-type]
-    ours, padded = (packed_attention(rows, **given, method=how) for how in (method, "padded"))  # type: ignore[arg-type]
+    method = fastest_method(torch.device(device), head_size=head_size)
+    ours, padded = (packed_attention(rows, cap=cap, head_size=head_size, method=how) for how in (method, "padded"))
 
     def work(attend) -> None:  # type: ignore[no-untyped-def]
         torch.autograd.grad(attend(*inputs).sum(), inputs)

@@ -1,4 +1,4 @@
-"""Embeddings of the last few bytes together, added to the embedding of a byte.
+"""Additions to byte embeddings: hashed n-grams and target rates.
 
 Shapes: B rows, T bytes, D width, n bytes of an n-gram.
 """
@@ -17,7 +17,7 @@ from rltok_rl.models.config import UNetConfig
 
 
 class NgramEmbedding(nn.Module):
-    """One table per size of n-gram; n-grams share its rows by their hash.
+    """Embeddings of byte n-grams: one table per size, whose rows n-grams share by their hash.
 
         e_t = s ( E(x_t) + sum_n E_n[hash(x_{t-n+1} .. x_t)] ),    s = 1 / (1 + number of sizes), or 1
 
@@ -33,15 +33,9 @@ class NgramEmbedding(nn.Module):
         self.tables = nn.ModuleList(nn.Embedding(self.buckets, config.width) for _ in self.sizes)
 
     def forward(self, embedded: Tensor, byte_ids: Tensor, before: Tensor | None = None) -> Tensor:
-        """Add what the n-grams that end at each byte say.
+        """Add the n-grams that end at each byte of [*B, T] to its embedding [*B, T, D].
 
-        Args:
-            embedded: [*B, T, D] embeddings of the bytes alone.
-            byte_ids: [*B, T] the bytes.
-            before: [*B, n - 1] the bytes before them, for the largest n; None is the beginning of a text.
-
-        Returns:
-            [*B, T, D].
+        ``before`` [*B, n - 1] are the bytes before, for the largest n; None is the beginning of a text.
         """
         ids = byte_ids.long()
         ids = F.pad(ids, (self.before, 0)) if before is None else torch.cat((before, ids), -1)  # [*B, n - 1 + T]
@@ -53,16 +47,11 @@ class NgramEmbedding(nn.Module):
 
 TargetRate = float | Tensor
 """Boundaries per byte, of all rows or [B] of each."""
-_FREQUENCIES = (1.0, 0.5, 0.25, 0.125)  # per unit of logit; the slowest turns once in 50, which is every rate there is
+_FREQUENCIES = (1.0, 0.5, 0.25, 0.125)  # per unit of logit; the period of the slowest, 50, covers all rates
 
 
 def row_rates(config: UNetConfig, target_rate: TargetRate | None, like: Tensor) -> Tensor | None:
-    """The target rate of each row, float32; None for a model that knows only one.
-
-    Args:
-        config: of the model.
-        target_rate: one rate, or a tensor of the first dimensions of ``like``; None is the configured rate.
-        like: [B, ...], what the rates are for.
+    """Return the target rate of each row of ``like`` [B, ...], float32; None for models without ``rate_embedding``.
 
     Example:
         >>> from rltok_rl.models import preset
@@ -72,7 +61,7 @@ def row_rates(config: UNetConfig, target_rate: TargetRate | None, like: Tensor) 
     if not config.rate_embedding:
         if target_rate is not None:
             raise ValueError(
-                "target_rate must be left out where the model has one rate only (rate_embedding=False), "
+                "target_rate must be left out if the model has one rate only (rate_embedding=False), "
                 f"{config.target_rate}"
             )
         return None
@@ -84,19 +73,16 @@ def row_rates(config: UNetConfig, target_rate: TargetRate | None, like: Tensor) 
 
 
 def rate_logits(rates: Tensor) -> Tensor:
-    """Log-odds of rates, the policy's bias: [*L] to [*L] in the same dtype."""
+    """Return the log-odds of rates [*L], the policy's bias, in the same dtype."""
     return rates.double().logit().to(rates.dtype)
 
 
 class RateEmbedding(nn.Module):
-    """What the target rate of a row adds to the embedding of each of its bytes.
+    """Embedding of a row's target rate, added to each of its bytes.
 
         e = F f(logit(rate) - logit(configured rate)),      f(s) = (sin(s w), cos(s w) - 1)  for four frequencies w
 
-    F begins at zero, and f is zero at the configured rate whatever F becomes.
-
-    Args:
-        config: of the U-Net.
+    F is zero at first, and f is zero at the configured rate.
     """
 
     def __init__(self, config: UNetConfig) -> None:

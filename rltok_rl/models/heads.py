@@ -15,7 +15,7 @@ from rltok_rl.models.config import NUM_BYTES, UNetConfig
 
 
 class BoundaryTerms(NamedTuple):
-    """What a boundary logit is made of: ``l_t = base_t + sum_j a_{t-j} lags_{t,j}``."""
+    """Terms of a boundary logit, ``l_t = base_t + sum_j a_{t-j} lags_{t,j}``."""
 
     base: Tensor  # [*B, T], float32 at least
     lags: Tensor  # [*B, T, w], float32 at least; lags[..., j - 1] goes with the boundary j bytes ago
@@ -26,8 +26,7 @@ class BoundaryHead(nn.Module):
 
         l^raw_t = W_0 X_t + sum_{j=1..w} a_{t-j} W_j X_t,      l_t = l^raw_t * scale + logit(target rate)
 
-    The target rate is the configured one, or that of each row. One matrix product gives all terms; drawing boundaries
-    from them is the sampler's work.
+    The target rate is the configured one, or that of each row. The sampler draws boundaries from the terms.
     """
 
     def __init__(self, config: UNetConfig) -> None:
@@ -39,17 +38,15 @@ class BoundaryHead(nn.Module):
 
     @property
     def cap(self) -> float | None:
-        """The soft cap of boundary logits: in training only (Section 2.5)."""
+        """Soft cap of boundary logits, in training only (Section 2.5)."""
         return self._training_cap if self.training else None
 
     def forward(self, states: Tensor, offset: Tensor | None = None) -> BoundaryTerms:
-        """[*B, T, D] to base [*B, T] and lags [*B, T, w], in float32 at least: what is drawn hangs on these sums.
+        """[*B, T, D] to base [*B, T] and lags [*B, T, w].
 
-        Args:
-            states: [*B, T, D].
-            offset: logits of target rates, with the first dimensions of ``states``; None is the configured one's.
+        ``offset`` are logits of target rates with the first dimensions of ``states``; None is the configured rate's.
         """
-        with _own_precision(states.device):  # a handful of products per byte, which all boundaries hang on
+        with _without_autocast(states.device):  # a few products per byte, which all boundaries depend on
             terms = self.projection(states)  # [*B, T, 1 + w]
         terms = terms.to(torch.promote_types(terms.dtype, torch.float32)) * self.scale
         base = terms[..., 0]  # [*B, T]
@@ -58,8 +55,7 @@ class BoundaryHead(nn.Module):
         return BoundaryTerms(base + offset.reshape(offset.shape + (1,) * (base.dim() - offset.dim())), terms[..., 1:])
 
 
-def _own_precision(device: torch.device) -> AbstractContextManager[object]:
-    """Products in the dtype of their factors, under autocast as well."""
+def _without_autocast(device: torch.device) -> AbstractContextManager[object]:
     available = torch.amp.is_autocast_available(device.type)  # not on the meta device, where FLOPs are counted
     return torch.autocast(device.type, enabled=False) if available else nullcontext()
 
@@ -73,12 +69,9 @@ class ByteHead(nn.Module):
         self.projection = nn.Linear(config.width, NUM_BYTES, bias=False)
 
     def forward(self, states: Tensor, targets: Tensor | None = None, *, chunk: int | None = None) -> Tensor:
-        """[*B, T, D] to logits [*B, T, 256], or to the log-likelihoods [*B, T] of given bytes, in float32 at least.
+        """[*B, T, D] to logits [*B, T, 256], or to the log-likelihoods [*B, T] of ``targets``, float32 at least.
 
-        Args:
-            states: [*B, T, D].
-            targets: [*B, T] bytes whose log-likelihoods are wanted instead of the logits.
-            chunk: positions whose logits are held at a time then; None holds all.
+        For log-likelihoods, ``chunk`` positions have their logits in memory at once; None is all.
         """
         if targets is None:
             return self._logits(states)

@@ -13,7 +13,7 @@ from rltok_rl.models.byte_model import ByteModel
 from rltok_rl.models.config import UNetConfig
 from rltok_rl.models.incremental import decide, observe
 from rltok_rl.models.mixing import Mixing
-from rltok_rl.models.presets import preset
+from rltok_rl.models.config import preset
 
 WIDTH = 64
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rltok_rl.models.tokens import downsample, token_layout, token_update, upsample
+from rltok_rl.models.mixing import token_update
+from rltok_rl.models.tokens import downsample, token_layout, upsample
 
 
 def tokens_by_loop(states: Tensor, boundaries: Tensor, pooling: str) -> list[tuple[list[int], Tensor]]:

@@ -11,7 +11,8 @@ from .layout import ROOT, ROOTS, modules
 
 # Lower layers first; packages on one line may not import each other either, save for themselves.
 LAYERS = [
-    {"utils", "text", "renamed"},
+    {"renamed"},
+    {"utils", "text"},
     {"functional"},
     {"sampling"},
     {"models", "data", "viz"},

@@ -25,7 +25,7 @@ examples:
 _ESTIMATORS_EXAMPLES = """\
 examples:
   rltok estimators
-  rltok estimators estimators=[paper,siblings_4] gamma=0.95 out=runs/two
+  rltok estimators estimators=[paper,group_mean_4] gamma=0.95 out=runs/two
   rltok estimators num_batches=20 reference_batches=20 samples=0 exact_texts=0"""
 
 
@@ -67,7 +67,7 @@ def estimators() -> str:
 
 def lm_eval() -> str:
     """Return the help of ``rltok lm-eval``."""
-    about = module_doc(HERE / "harness.py")
+    about = module_doc(HERE / "commands" / "lm_eval.py")
     return f"usage: rltok lm-eval [options of the harness]\n\n{about}\n\nrltok lm-eval run --help lists the harness's."
 
 

@@ -1,4 +1,11 @@
-"""Write the page of all committed results."""
+"""The leaderboard of the docs, from committed results alone: equal results make equal pages.
+
+    rltok leaderboard
+    python -m rltok_rl.experiments.commands.leaderboard --results experiments/results --out docs/leaderboard.md
+
+Every finished run below the folder of results is in it, beside those that it can be compared with: the same held-out
+text, the same budget. A test holds the page to the results.
+"""
 
 from __future__ import annotations
 

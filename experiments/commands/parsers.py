@@ -12,14 +12,15 @@ from typing import Any
 
 from rltok_rl.experiments.commands.schema import HERE, module_doc
 
+from rltok_rl.renamed import current_word
 from rltok_rl.utils import did_you_mean
 
 # Names that the library defines beside torch; tests/experiments/test_cli.py compares them.
 PACKAGED = ("pocket",)
 BUILT_IN = ("python-code", "python-docs")
 REWARDS = ("early_exit", "log_likelihood", "entropy_relative")
-ESTIMATORS = ("discounted_return", "batch_centred", "leave_one_out", "z_normalised")
-COMPARING = ("batch_centred", "leave_one_out")
+BASELINES = ("none", "batch_mean", "leave_one_out", "z_score")
+COMPARING = ("batch_mean", "leave_one_out")
 TASKS = ("piqa", "hellaswag", "arc_easy", "lambada_openai")
 REFERENCES = ("spacebyte", "whitespace", "bpe", "unigram", "uniform", "stride", "random", "bernoulli")
 FORMATS = ("png", "pdf", "svg")
@@ -177,7 +178,7 @@ def _add_json(parser: argparse.ArgumentParser) -> None:
 
 def segment() -> argparse.ArgumentParser:
     """Make the parser of ``rltok segment``."""
-    parser = _make("segment", "segment")
+    parser = _make("segment", "commands/segment")
     parser.add_argument("text", metavar="TEXT", nargs="?", help="what to read; - (default) is standard input")
     parser.add_argument("--file", help="read this file instead")
     _add_model_option(parser)
@@ -189,7 +190,7 @@ def segment() -> argparse.ArgumentParser:
 
 def generate() -> argparse.ArgumentParser:
     """Make the parser of ``rltok generate``."""
-    parser = _make("generate", "generate")
+    parser = _make("generate", "commands/generate")
     parser.add_argument("prompt", metavar="PROMPT", help="what to continue, at least one byte; - is stdin")
     _add_model_option(parser)
     parser.add_argument("--bytes", type=whole_number(0), default=200, help="how many to write (default: 200)")
@@ -206,7 +207,7 @@ def generate() -> argparse.ArgumentParser:
 
 def evaluate() -> argparse.ArgumentParser:
     """Make the parser of ``rltok eval``."""
-    parser = _make("eval", "evaluate")
+    parser = _make("eval", "commands/evaluate")
     _add_model(parser)
     help_ = f"{DATA_HELP}; a run's own held-out text may be left out"
     parser.add_argument("data", metavar="DATA", nargs="?", help=help_)
@@ -230,7 +231,7 @@ def evaluate() -> argparse.ArgumentParser:
 
 def tasks() -> argparse.ArgumentParser:
     """Make the parser of ``rltok tasks``."""
-    parser = _make("tasks", "tasks")
+    parser = _make("tasks", "commands/tasks")
     _add_model(parser)
     parser.add_argument("tasks", metavar="TASK", nargs="+", choices=TASKS, help=f"of {', '.join(TASKS)}")
     parser.add_argument("--data", metavar="FOLDER", help="folder of local files (default: the Hugging Face hub)")
@@ -246,7 +247,7 @@ def tasks() -> argparse.ArgumentParser:
 
 def boundaries() -> argparse.ArgumentParser:
     """Make the parser of ``rltok boundaries``."""
-    parser = _make("boundaries", "boundaries")
+    parser = _make("boundaries", "commands/boundaries")
     _add_model(parser, several=True)
     help_ = "file, - for stdin, python-docs or python-code (default: what a run held out)"
     parser.add_argument("--text", metavar="DATA", help=help_)
@@ -267,9 +268,14 @@ def boundaries() -> argparse.ArgumentParser:
     return parser
 
 
+def _baseline(word: str) -> str:
+    """Read the current or an old name of a baseline."""
+    return "none" if word == "discounted_return" else current_word("baseline", word)
+
+
 def view() -> argparse.ArgumentParser:
     """Make the parser of ``rltok view``."""
-    parser = _make("view", "view", usage="%(prog)s MODEL [MODEL ...] [TEXT] [options]")
+    parser = _make("view", "commands/view", usage="%(prog)s MODEL [MODEL ...] [TEXT] [options]")
     help_ = "folder of save_pretrained, of a run or of a checkpoint, or hub id; several are shown on the same text"
     help_ += f". TEXT is a file, - for stdin, {HELD_OUT} (of the first run), or one of {', '.join(BUILT_IN)}"
     parser.add_argument("models", metavar="MODEL", nargs="+", help=help_)
@@ -286,8 +292,9 @@ def view() -> argparse.ArgumentParser:
     parser.add_argument("--gamma", type=share, help=f"discount of returns (default: the run's, or {GAMMA})")
     help_ = "default: the run's, its price per boundary included, or early_exit"
     parser.add_argument("--reward", choices=REWARDS, help=help_)
-    help_ = "what advantages are made by (default: %(default)s)"
-    parser.add_argument("--estimator", choices=ESTIMATORS, default="leave_one_out", help=help_)
+    help_ = "baseline of the advantages (default: %(default)s)"
+    parser.add_argument("--baseline", type=_baseline, choices=BASELINES, default="leave_one_out", help=help_)
+    parser.add_argument("--estimator", type=_baseline, choices=BASELINES, dest="baseline", help=argparse.SUPPRESS)
     help_ = f"passes that {' and '.join(COMPARING)} compare, the shown one included (default: %(default)s)"
     parser.add_argument("--draws", type=whole_number(2), default=4, help=help_)
     _add_device(parser)
@@ -297,7 +304,7 @@ def view() -> argparse.ArgumentParser:
 
 def report() -> argparse.ArgumentParser:
     """Make the parser of ``rltok report``."""
-    parser = _make("report", "report")
+    parser = _make("report", "commands/report")
     help_ = "folder of a run, finished or not, of a comparison, or of several comparisons"
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help=help_)
     help_ = "folder of the comparison, with several runs; pages of finished runs are left as they are, unless --also"
@@ -311,7 +318,7 @@ def report() -> argparse.ArgumentParser:
 
 def leaderboard() -> argparse.ArgumentParser:
     """Make the parser of ``rltok leaderboard``."""
-    parser = _make("leaderboard", "leaderboard")
+    parser = _make("leaderboard", "commands/leaderboard")
     parser.add_argument("--results", type=Path, default=Path("experiments/results"), help="folder of results")
     parser.add_argument("--out", type=output_path, default=Path("docs/leaderboard.md"), help="the page to write")
     return parser
@@ -319,7 +326,7 @@ def leaderboard() -> argparse.ArgumentParser:
 
 def demo() -> argparse.ArgumentParser:
     """Make the parser of ``rltok demo``."""
-    parser = _make("demo", "demo")
+    parser = _make("demo", "demo/__main__")
     enough = number(f"of at least {LEAST_SECONDS}", lambda value: LEAST_SECONDS <= value < math.inf)
     parser.add_argument("--seconds", type=enough, default=SECONDS, help=f"for all of it (default: {SECONDS})")
     parser.add_argument(

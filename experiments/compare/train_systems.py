@@ -25,6 +25,7 @@ from rltok_rl.experiments.config import TrainConfig
 from rltok_rl.experiments.reports.markdown import without_nan
 from rltok_rl.experiments.reports.run_report import write_report
 from rltok_rl.experiments.reports.systems_page import write_page
+from rltok_rl.experiments.runs.folder import EVALUATION
 from rltok_rl.experiments.runs.resume import check_same_run
 from rltok_rl.experiments.runs.run import run as run_training
 from rltok_rl.experiments.runs.segmenters import aimed_rate, rows_per_text
@@ -40,7 +41,6 @@ from rltok_rl.training.progress import clock
 from rltok_rl.training.signals import StopRequest
 from rltok_rl.utils import keep_memory
 
-EVALUATION = "evaluation.json"
 _SEED = 0x6A7564  # of the boundaries that systems are judged by
 
 

@@ -23,9 +23,9 @@ from rltok_rl.experiments.runs.segmenters import (
 from rltok_rl.experiments.texts import Texts, read_texts
 
 from rltok_rl.data import RepeatedSource
-from rltok_rl.functional.baselines import WORDS
 from rltok_rl.models import UNet, begin_with, preset
 from rltok_rl.objectives import (
+    BASELINE_NAMES,
     SECOND_LEVEL_WEIGHT,
     BoundaryClipPPOLoss,
     BoundaryReinforceLoss,
@@ -39,6 +39,7 @@ from rltok_rl.objectives import (
     make_estimator,
 )
 from rltok_rl.objectives.segmented import SegmenterLoss
+from rltok_rl.renamed import renamed_word
 from rltok_rl.training import Alarms, LoopOptions, Trainer
 from rltok_rl.training.compiling import RECOMPUTE, compile_layers, recompute_layers
 from rltok_rl.training.parallel import Processes
@@ -48,10 +49,8 @@ from rltok_rl.utils import did_you_mean, is_import_path
 ACTORS = ("learned", "random", "uniform", "whitespace")
 OBJECTIVES = ("reinforce", "importance", "ppo")
 ESTIMATORS = ("discounted_return", "control_variate", "critic_advantage", "local_flips")
-BASELINES = ("none", "batch_centred", "leave_one_out", "z_normalised", "group_centred", "running_mean")
 FIGURES_EVERY = 16
 """Updates whose figures are fetched together on accelerators."""
-_OF_THEIR_OWN = ("group_centred", "running_mean")  # baselines that come as estimators, over discounted returns alone
 
 
 def make_actor(config: TrainConfig, model: UNet) -> Any:
@@ -83,11 +82,13 @@ def make_advantages(config: TrainConfig, model: UNet, process_group: Any = None)
         model: the U-Net.
         process_group: processes that train together.
     """
-    estimator, baseline = config.estimator, config.baseline
+    estimator = replace(config.estimator, name=renamed_word("estimator", config.estimator.name))
+    baseline = replace(config.baseline, name=renamed_word("baseline", config.baseline.name))
+    config = replace(config, estimator=estimator, baseline=baseline)
     _check("estimator.name", estimator.name, ESTIMATORS, own=True)
-    _check("baseline.name", baseline.name, BASELINES, own=True)
-    if baseline.name == "group_centred" and baseline.rows_per_text < 2:
-        raise ValueError(f"baseline.rows_per_text must be at least 2 for 'group_centred', got {baseline.rows_per_text}")
+    _check("baseline.name", baseline.name, BASELINE_NAMES, own=True)
+    if baseline.name == "group_mean" and baseline.rows_per_text < 2:
+        raise ValueError(f"baseline.rows_per_text must be at least 2 for 'group_mean', got {baseline.rows_per_text}")
     if is_import_path(estimator.name):
         return own_estimator(config, model, process_group)
     options: dict[str, Any] = {"gamma": estimator.gamma, "process_group": process_group, **estimator.options}
@@ -95,12 +96,6 @@ def make_advantages(config: TrainConfig, model: UNet, process_group: Any = None)
         if baseline.name != "none":
             raise ValueError(f"baseline must be 'none' with 'local_flips', which needs none, got {baseline.name!r}")
         return LocalFlips(model, price=estimator.price, layout=make_layout(config, model), **options)
-    if baseline.name in _OF_THEIR_OWN:
-        if estimator.name != "discounted_return":
-            raise ValueError(f"baseline {baseline.name!r} is for 'discounted_return', got {estimator.name!r}")
-        own = {"num_steps": config.data.num_steps, "group_size": baseline.rows_per_text}
-        name = "num_steps" if baseline.name == "running_mean" else "group_size"
-        return make_estimator(baseline.name, **{name: own[name], **options, **baseline.options})
     if estimator.name == "critic_advantage":
         if config.loss.objective != "ppo":
             raise ValueError(
@@ -108,9 +103,7 @@ def make_advantages(config: TrainConfig, model: UNet, process_group: Any = None)
                 f"got {config.loss.objective!r}"
             )
         options = {"lmbda": 0.95, "value_network": BoundaryCritic(model.config), **options}
-    if is_import_path(baseline.name):
-        return make_estimator(estimator.name, baseline=configured_baseline(config), **options)
-    return make_estimator(estimator.name, baseline=baseline.name, **options, **baseline.options)
+    return make_estimator(estimator.name, baseline=configured_baseline(config), **options)
 
 
 def make_loss(
@@ -296,5 +289,5 @@ def _rates(config: TrainConfig) -> tuple[float, ...]:
 def _check(name: str, value: str, allowed: tuple[str, ...], *, own: bool = False) -> None:
     if value not in allowed and not (own and is_import_path(value)):
         also = ", or module:Name of your own" if own else ""
-        meant = did_you_mean(value, allowed, WORDS)
+        meant = did_you_mean(value, allowed)
         raise ValueError(f"{name} must be one of {list(allowed)}{also}, got {value!r}{meant}")

@@ -11,8 +11,8 @@ from rltok_rl.experiments.config import TrainConfig
 from torch import Tensor, nn
 from torchrl.objectives.value import ValueEstimatorBase
 
-from rltok_rl.functional.baselines import BASELINES, group_centred
 from rltok_rl.models import UNet
+from rltok_rl.objectives.baseline import as_baseline
 from rltok_rl.utils import did_you_mean, import_path, is_import_path
 
 
@@ -85,15 +85,12 @@ def configured_baseline(config: TrainConfig) -> Callable[..., Tensor]:
                 f"baseline.name must name a function, or a class of torch.nn.Module, got {baseline.name!r}, a "
                 f"{type(function).__name__}{shared}"
             )
-    elif baseline.name == "group_centred":
-        function, options = group_centred, {"group_size": baseline.rows_per_text, **options}
-    elif baseline.name in BASELINES:
-        function = BASELINES[baseline.name]
     else:
-        raise ValueError(
-            f"baseline {baseline.name!r} is an estimator of its own, for 'discounted_return', "
-            f"got {config.estimator.name!r}"
-        )
+        defaults = {
+            "group_mean": {"group_size": baseline.rows_per_text},
+            "running_mean": {"num_steps": config.data.num_steps},
+        }
+        return as_baseline(baseline.name, **{**defaults.get(baseline.name, {}), **options})
     _check_signature(baseline.name, function, options)
     return partial(function, **options) if options else function
 

@@ -23,7 +23,7 @@ _COUNTS = {
 """Options that count something, and the least they can be."""
 
 
-_OF_SEVERAL_ROWS = ("leave_one_out", "batch_centred")
+_OF_SEVERAL_ROWS = ("leave_one_out", "batch_mean")
 
 
 _OF_FILES = ("column", "min_bytes", "max_bytes", "limit", "cache", "short_documents", "split_by")

@@ -288,7 +288,7 @@ def test_what_cannot_be_scored_is_refused(model):
     refused("continuations must hold str or bytes, got int as number 0", ["a"], [5], TypeError)
     refused("contexts must be UTF-8, got surrogates not allowed at character 1 of number 0", ["a\ud800"], ["x"])
     refused("samples must be an integer of at least 1, got 0", ["a"], ["x"], samples=0)
-    refused("samples must be 1 where nothing is drawn .*, got 2 with greedy", ["a"], ["x"], samples=2, greedy=True)
+    refused("samples must be 1 if nothing is drawn .*, got 2 with greedy", ["a"], ["x"], samples=2, greedy=True)
     refused("context_bytes must be an integer of at least 1, got 0", ["a"], ["x"], context_bytes=0)
     refused("batch_rows must be an integer of at least 1, got 0", ["a"], ["x"], batch_rows=0)
     refused("target_rate must be left out where the model has one rate only", ["a"], ["x"], target_rate=0.2)

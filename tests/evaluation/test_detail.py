@@ -103,11 +103,11 @@ def test_other_estimators(model):
     plain = read_detail(model, TEXT, estimator="discounted_return", generator=seeded(), **options)
     free = ~plain.advantages.isnan()
     assert torch.equal(plain.advantages[free], plain.returns[free])
-    normal = read_detail(model, TEXT, estimator="z_normalised", generator=seeded(), **options)
+    normal = read_detail(model, TEXT, baseline="z_score", generator=seeded(), **options)
     assert normal.advantages[free].mean().item() == pytest.approx(0, abs=1e-6)
     assert normal.advantages[free].std(unbiased=False).item() == pytest.approx(1, abs=1e-5)
-    shrunk = read_detail(model, TEXT, estimator="batch_centred", draws=4, generator=seeded(), **options)
-    whole = read_detail(model, TEXT, estimator="leave_one_out", draws=4, generator=seeded(), **options)
+    shrunk = read_detail(model, TEXT, baseline="batch_mean", draws=4, generator=seeded(), **options)
+    whole = read_detail(model, TEXT, baseline="leave_one_out", draws=4, generator=seeded(), **options)
     torch.testing.assert_close(shrunk.advantages[free] * 4 / 3, whole.advantages[free], rtol=1e-8, atol=1e-8)
 
 

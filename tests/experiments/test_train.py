@@ -16,7 +16,7 @@ import torch
 from omegaconf import OmegaConf
 from rltok_rl.experiments import train
 from rltok_rl.experiments.config import TrainConfig
-from rltok_rl.experiments.runs import build
+from rltok_rl.experiments.runs import build, run
 from rltok_rl.experiments.runs.build import make_trainer
 from rltok_rl.experiments.runs.resume import check_same_run
 from rltok_rl.experiments.studies import soak
@@ -343,7 +343,7 @@ def test_a_logger_whose_package_is_missing_is_refused_before_anything_is_made(tm
     import importlib.util
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda package: None)
-    monkeypatch.setattr(train, "make_trainer", lambda *_: pytest.fail("a trainer was made"))
+    monkeypatch.setattr(run, "make_trainer", lambda *_: pytest.fail("a trainer was made"))
     with pytest.raises(ImportError, match="needs the package tensorboard: pip install tensorboard"):
         train.run(configured(*QUICK, f"out={tmp_path}/run", "logger=tensorboard"), "")
     assert not (tmp_path / "run").exists()

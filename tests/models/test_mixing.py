@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from rltok_rl.models.byte_model import ByteModel
-from rltok_rl.models.config import UNetConfig
+from rltok_rl.models.config import UNetConfig, preset
 from rltok_rl.models.incremental import decide, observe
 from rltok_rl.models.mixing import Mixing
-from rltok_rl.models.config import preset
 
 WIDTH = 64
 

@@ -8,13 +8,13 @@ import types
 import pytest
 import torch
 import torch.nn.attention.flex_attention as torch_flex
+from rltok_rl.models.flex_rows import row_block_mask
+from rltok_rl.models.packed_rows import PackedRows
+from rltok_rl.models.varlen import METHODS, fastest_method, packed_attention, sequence_ends
 from torch import Tensor
 from torch._dynamo.backends.debugging import aot_eager
 
 from rltok_rl.models import varlen
-from rltok_rl.models.flex_rows import row_block_mask
-from rltok_rl.models.packed_rows import PackedRows
-from rltok_rl.models.varlen import METHODS, fastest_method, packed_attention, sequence_ends
 
 LENGTHS = [[3, 1, 7], [1], [40, 1, 129, 60], [5, 6]]
 ROOMS = [0, 5, 150]

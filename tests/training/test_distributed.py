@@ -15,10 +15,10 @@ from .processes import ROWS, STEPS, figures, make, spawn
 
 CASES = {
     "leave one out": {},
-    "batch mean, ratio": {"estimator": "batch_centred", "control": "ratio"},
-    "siblings, hinge": {"estimator": "group_centred", "control": "hinge"},
-    "what remembers": {"estimator": "running_mean", "control": "pi"},
-    "micro-batches": {"estimator": "z_normalised", "control": "price", "micro_batches": 2},
+    "batch mean, ratio": {"baseline": "batch_mean", "control": "ratio"},
+    "siblings, hinge": {"baseline": "group_mean", "control": "hinge"},
+    "what remembers": {"baseline": "running_mean", "control": "pi"},
+    "micro-batches": {"baseline": "z_score", "control": "price", "micro_batches": 2},
     "flips": {"estimator": "local_flips"},
     "control variate": {"estimator": "control_variate"},
     "texts that end": {"short": True},
@@ -32,7 +32,7 @@ CASES = {
 }
 STRATEGIES = ["ddp", "fsdp"]
 RUNS = [(s, name) for s in STRATEGIES for name in CASES if (s, name) != ("fsdp", "a critic")]
-RESUMED = {"estimator": "running_mean", "control": "pi", "updates": 6}
+RESUMED = {"baseline": "running_mean", "control": "pi", "updates": 6}
 
 
 def train(processes: Processes, folder: Path) -> None:

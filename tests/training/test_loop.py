@@ -20,15 +20,15 @@ from rltok_rl.training.loop import _rates_of
 from rltok_rl.training.options import cosine_schedule, make_optimizer
 
 
-def make(total_bytes=6 * 4 * 24, estimator="leave_one_out", micro_batches=1, seed=0, rate=None, **options):
+def make(total_bytes=6 * 4 * 24, baseline="leave_one_out", micro_batches=1, seed=0, rate=None, **options):
     torch.manual_seed(seed)
     model = UNet(preset("tiny", width=16, window=6, num_lags=3))
     source = TextSource(local_prose(20_000))
-    if estimator == "group_centred":
+    if baseline == "group_mean":
         source = RepeatedSource(source, 2)
     env = ByteBoundaryEnv(model, source, num_steps=24, batch_size=(4,), seed=seed)
-    extra = {"num_steps": 24} if estimator == "running_mean" else {}
-    loss = JointLoss.paper(target_rate=0.2, estimator=estimator, gamma=0.9, rate=rate, **extra)
+    extra = {"num_steps": 24} if baseline == "running_mean" else {}
+    loss = JointLoss.paper(target_rate=0.2, baseline=baseline, gamma=0.9, rate=rate, **extra)
     given = LoopOptions(total_bytes=total_bytes, micro_batches=micro_batches, **options)
     return Trainer(model, env, loss, given, seed=seed)
 
@@ -43,8 +43,8 @@ CASES = {
     "plain": {},
     "warm-up": {"warm_up_bytes": 200},
     "micro-batches": {"micro_batches": 2, "total_bytes": 12 * 4 * 24},
-    "siblings": {"estimator": "group_centred"},
-    "what remembers": {"estimator": "running_mean", "rate": {"control": "pi"}},
+    "siblings": {"baseline": "group_mean"},
+    "what remembers": {"baseline": "running_mean", "rate": {"control": "pi"}},
     "bfloat16": {"precision": "bfloat16"},
 }
 

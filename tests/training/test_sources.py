@@ -17,7 +17,7 @@ def make(folder, seed=0):
     model = UNet(preset("tiny", width=16, window=6, num_lags=3))
     source = OrderedSource(CachedSource(folder), length=25, seed=3)  # 12 windows, 3 updates an epoch
     env = ByteBoundaryEnv(model, source, num_steps=24, batch_size=(4,), seed=seed)
-    loss = JointLoss.paper(target_rate=0.2, estimator="leave_one_out", gamma=0.9)
+    loss = JointLoss.paper(target_rate=0.2, baseline="leave_one_out", gamma=0.9)
     return Trainer(model, env, loss, LoopOptions(total_bytes=7 * 4 * 24), seed=seed)
 
 

@@ -22,7 +22,7 @@ BESIDES = 400
 def count(processes: Processes, folder: Path) -> None:
     """An update of each strategy, counted in all processes."""
     for strategy in STRATEGIES:
-        trainer = make(processes, strategy, estimator="batch_centred")
+        trainer = make(processes, strategy, baseline="batch_mean")
         trainer.model.train()
         trainer.update()
         with CountTraffic() as counted:

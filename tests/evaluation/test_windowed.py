@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from rltok_rl.evaluation import Reading, cut_windows, read_text, reading, summarise
+from rltok_rl.evaluation import Reading, cut_windows, read_text, summarise
+from rltok_rl.evaluation import windowed as reading
 from rltok_rl.models import UNet, preset
 from rltok_rl.text import text_to_ids
 
@@ -57,17 +58,6 @@ def test_batches_change_nothing(model, monkeypatch):
     few = read_text(model, TEXT, context=16, generator=generator())
     assert torch.equal(many.boundaries, few.boundaries) and torch.equal(many.at, few.at)
     torch.testing.assert_close(many.final_nats, few.final_nats, atol=1e-5, rtol=0)
-
-
-def test_chunks_change_nothing(model, monkeypatch):
-    """Random numbers are drawn and windows sorted by length a part at a time: 10 MB need no more than that."""
-    texts = [TEXT, "ab", TEXT[:45]]
-    whole = read_text(model, texts, context=16, stride=5, generator=generator())
-    for size in (1, 40, 333):
-        monkeypatch.setattr(reading, "CHUNK_BYTES", size)
-        parts = read_text(model, texts, context=16, stride=5, generator=generator())
-        assert torch.equal(whole.boundaries, parts.boundaries) and torch.equal(whole.forced, parts.forced)
-        torch.testing.assert_close(whole.final_nats, parts.final_nats, atol=1e-5, rtol=0)
 
 
 def test_progress_counts_every_byte_once(model, monkeypatch):

@@ -6,7 +6,9 @@ import pytest
 import torch
 from rltok_rl.agents.segmenters import make_segmenter
 
-from rltok_rl.evaluation import read_samples, read_streamed, read_text, reading, streaming
+from rltok_rl.evaluation import read_samples, read_streamed, read_text
+from rltok_rl.evaluation import streamed as streaming
+from rltok_rl.evaluation import windowed as reading
 from rltok_rl.models import UNet, preset
 
 TEXTS = [

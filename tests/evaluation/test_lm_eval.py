@@ -20,7 +20,7 @@ from rltok_rl.evaluation import lm_eval as harness
 from rltok_rl.evaluation import read_text
 from rltok_rl.evaluation.continuations import continuation_log_likelihood
 from rltok_rl.evaluation.lm_eval import RltokLM
-from rltok_rl.evaluation.tasks import choice_figures, read_task, score_examples
+from rltok_rl.evaluation.tasks import choice_metrics, read_task, score_examples
 from rltok_rl.models import UNet, preset
 from rltok_rl.models.generation import generate
 
@@ -101,7 +101,7 @@ PAIRS = [("The cat", " sat"), ("", "no context"), ("Where is é? " * 5, " here")
 def test_choices_are_scored_as_here(model, folder, results):
     examples = read_task("piqa", folder)
     own = score_examples(model, examples, context_bytes=CONTEXT, greedy=True)
-    figures = choice_figures(examples, own)
+    figures = choice_metrics(examples, own)
     assert results["results"]["local_choices"]["acc,none"] == pytest.approx(figures["accuracy"])
     assert results["results"]["local_choices"]["acc_stderr,none"] == pytest.approx(figures["accuracy_error"])
     assert 0 < figures["accuracy"] < 1 and figures["cut"]
@@ -255,7 +255,7 @@ def test_what_cannot_be_written_is_refused(model):
         lm.write(["a"], {"max_gen_toks": -1})
     with pytest.raises(ValueError, match="context must have at least 1 byte to write on from, got an empty one"):
         lm.write([""], {})
-    with pytest.raises(ValueError, match="temperature must be above 0 where do_sample is true, got 0"):
+    with pytest.raises(ValueError, match="temperature must be above 0 if do_sample is true, got 0"):
         lm.write(["a"], {"do_sample": True})
 
 
@@ -295,7 +295,7 @@ def test_wrong_arguments_are_refused(model, folder):
             RltokLM(model, **wrong)
     with pytest.raises(ValueError, match="target_rate belongs to the model's own policy, got it with ActorSegmenter"):
         RltokLM(model, rate=0.2, segmenter=make_segmenter("uniform", model))
-    with pytest.raises(ValueError, match="segmenter must be left out where pretrained is a name"):
+    with pytest.raises(ValueError, match="segmenter must be left out if pretrained is a name"):
         RltokLM(str(folder / "model"), segmenter=make_segmenter("uniform", model))
     with pytest.raises(FileNotFoundError, match="no such folder"):
         RltokLM(str(folder / "nowhere"))

@@ -14,7 +14,7 @@ from torch import Tensor
 from rltok_rl.functional.decoding import sample_bytes
 from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.models.cache import UNetCache
-from rltok_rl.models.embeddings import TargetRate
+from rltok_rl.models.heads import TargetRate
 from rltok_rl.models.incremental import decide, observe, prefill
 from rltok_rl.models.unet import UNet
 from rltok_rl.sampling import draw_boundary

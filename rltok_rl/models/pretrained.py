@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -25,6 +24,7 @@ PACKAGED = {"pocket": Path(__file__).parents[1] / "assets" / "pocket"}
 """Folders of the models that come with the package."""
 SOURCES = f"a folder of save_pretrained, a run's folder, a hub id (user/name) or one of {[*PACKAGED]}"
 _KIND = "rltok_rl-unet"
+_HUB_OPTIONS = ("revision", "cache_dir", "token", "local_files_only", "force_download")
 _Model = TypeVar("_Model", bound="Pretrained")
 
 CARD = """\
@@ -113,11 +113,7 @@ class Pretrained(
         source: str | Path,
         *,
         device: str | torch.device = "cpu",
-        revision: str | None = None,
-        cache_dir: str | Path | None = None,
-        token: str | bool | None = None,
-        local_files_only: bool = False,
-        force_download: bool = False,
+        **options: Any,
     ) -> _Model:
         """Load a model in evaluation mode, with the dtypes of the saved weights. No random numbers are drawn.
 
@@ -125,25 +121,17 @@ class Pretrained(
             source: a folder of :meth:`save_pretrained`, the folder of a run (its ``model``), the id of a repository of
                 the hub, or the name of a packaged model (:data:`PACKAGED`). Folders come first and need no network.
             device: of the weights.
-            revision: branch, tag or commit of the repository.
-            cache_dir: folder for files of the hub.
-            token: of the hub.
-            local_files_only: use files of earlier downloads without asking the hub.
-            force_download: download again.
+            **options: of the hub: ``revision``, ``cache_dir``, ``token``, ``local_files_only``, ``force_download``.
         """
+        unknown = sorted(set(options) - set(_HUB_OPTIONS))
+        if unknown:
+            raise TypeError(f"unknown options {unknown} of from_pretrained; allowed are {['device', *_HUB_OPTIONS]}")
         folder = model_folder(source)
         try:
             if folder is not None:
                 read_config(json.loads((folder / CONFIG).read_text(encoding="utf-8")), folder)
-            return super().from_pretrained(  # type: ignore[misc]
-                str(folder or source),
-                device=torch.device(device),
-                revision=revision,
-                cache_dir=cache_dir,
-                token=token,
-                local_files_only=local_files_only,
-                force_download=force_download,
-            )
+            place = str(folder or source)
+            return super().from_pretrained(place, device=torch.device(device), **options)  # type: ignore[misc]
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"{CONFIG} of {folder or source} must be JSON, got text that is not: {error}") from None
         except (OSError, EntryNotFoundError, HFValidationError) as error:
@@ -167,8 +155,7 @@ class Pretrained(
     ) -> _Model:
         path = Path(model_id) / WEIGHTS
         if not Path(model_id).is_dir():
-            names = ("revision", "cache_dir", "force_download", "token", "local_files_only")
-            path = Path(hf_hub_download(model_id, WEIGHTS, **{name: options[name] for name in names}))
+            path = Path(hf_hub_download(model_id, WEIGHTS, **{name: options[name] for name in _HUB_OPTIONS}))
         with torch.device("meta"):  # no memory and no random numbers for weights that are replaced
             model = cls(read_config(config, model_id))  # type: ignore[call-arg]
         read_weights(model, path, device)  # type: ignore[arg-type]
@@ -194,10 +181,6 @@ def read_config(values: Any, source: str | Path) -> UNetConfig:
     written = f"(written by rltok_rl {version}; this is {__version__})"
     if number != FORMAT:
         raise ValueError(f"{here} must be of format {FORMAT}, got {number!r} {written}")
-    needed = [f.name for f in dataclasses.fields(UNetConfig) if f.default is dataclasses.MISSING]
-    missing = [name for name in needed if name not in fields]
-    if missing:
-        raise ValueError(f"{here} must hold {needed}, got none for {missing} {written}")
     try:
         return UNetConfig.from_dict(fields)
     except (ValueError, TypeError) as error:

@@ -20,8 +20,16 @@ from rltok_rl.models.cache import UNetCache, check_empty_cache
 from rltok_rl.models.checks import check_boundaries, check_byte_ids
 from rltok_rl.models.config import UNetConfig
 from rltok_rl.models.cross_attention import SegmentPooling, TokenReading
-from rltok_rl.models.embeddings import NgramEmbedding, RateEmbedding, TargetRate, rate_logits, row_rates
-from rltok_rl.models.heads import BoundaryHead, BoundaryTerms, ByteHead
+from rltok_rl.models.heads import (
+    BoundaryHead,
+    BoundaryTerms,
+    ByteHead,
+    NgramEmbedding,
+    RateEmbedding,
+    TargetRate,
+    rate_logits,
+    row_rates,
+)
 from rltok_rl.models.key_value_cache import WindowCache
 from rltok_rl.models.layers import LayerStack, RMSNorm, Rotary, rotary
 from rltok_rl.models.level import Above, Run, SecondDecisions, SecondLevel, run_layers, run_level

@@ -27,6 +27,7 @@ MODULES = {
     "rltok_rl.models.flop_meter": "rltok_rl.experiments.bench.flop_meter",
     "rltok_rl.models.packing": "rltok_rl.models.tokens",
     "rltok_rl.models.pooling": "rltok_rl.models.tokens",
+    "rltok_rl.models.presets": "rltok_rl.models.config",
     "rltok_rl.training.distributed": "rltok_rl.training.parallel",
     "rltok_rl.training.traffic": "rltok_rl.experiments.bench.traffic",
     "rltok_rl.viz.comparison": "rltok_rl.viz.run_figures",

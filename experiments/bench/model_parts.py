@@ -21,10 +21,9 @@ from torch import Tensor
 
 from rltok_rl.data import TextSource, local_prose
 from rltok_rl.models import UNet
-from rltok_rl.models.attention import sliding_window_attention
+from rltok_rl.models.attention import fastest_method, packed_attention, sliding_window_attention
 from rltok_rl.models.generation import stream
 from rltok_rl.models.tokens import Packing, token_layout
-from rltok_rl.models.varlen import fastest_method, packed_attention
 from rltok_rl.sampling import sample_boundaries
 from rltok_rl.utils import keep_memory
 
@@ -161,8 +160,8 @@ def _packed_attention(num_rows: int, cap: float | None, device: str) -> Row:
     assert packed is not None
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     inputs = [torch.randn(packed.room, HEADS, CHANNELS, device=device, dtype=dtype).requires_grad_() for _ in range(3)]
-    options: dict[str, Any] = {"dtype": dtype, "head_size": CHANNELS, "cap": cap}
-    method = fastest_method(torch.device(device), **options)
+    options: dict[str, Any] = {"head_size": CHANNELS, "cap": cap}
+    method = fastest_method(torch.device(device), head_size=CHANNELS)
     timed = [
         partial(_backward, packed_attention(packed, **options, method=name), inputs) for name in (method, "padded")
     ]

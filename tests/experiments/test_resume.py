@@ -29,7 +29,7 @@ from rltok_rl.data import local_prose
 from rltok_rl.models import UNet
 from rltok_rl.training import loggers
 from rltok_rl.training.checkpoint import load_checkpoint
-from rltok_rl.training.progress import MetricsTable
+from rltok_rl.training.metrics import MetricsTable
 
 from ..forked import Forked
 from ..training.test_loggers import Recording

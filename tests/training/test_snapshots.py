@@ -13,7 +13,8 @@ from rltok_rl.data.languages import Recall
 from rltok_rl.models import UNet, preset
 from rltok_rl.training.snapshots import Snapshots, sample_parts, snapshot_updates
 
-from .test_loop import losses, make
+from .processes import metrics_of
+from .test_loop import make
 
 
 def looks(**options) -> Snapshots:
@@ -42,7 +43,7 @@ def test_a_schedule_that_makes_no_sense_is_refused():
 
 def test_looking_does_not_change_the_training():
     """Every figure of every update to the last bit."""
-    undisturbed, watched = losses(make()), []
+    undisturbed, watched = metrics_of(make()), []
     trainer = make()
     trainer.run(lambda figures: watched.append(figures) or bool(looks().take(trainer.model) is None))
     assert watched == undisturbed

@@ -94,7 +94,7 @@ def test_checkout_works_without_installation(tmp_path):
     told = json.loads(run([sys.executable, "-c", code], cwd=tmp_path, env=environment))
     files = told["files"]
     assert Path(files["rltok_rl.envs"]) == ROOT / "envs" / "__init__.py"
-    assert Path(files["rltok_rl.experiments.demo"]) == ROOT / "experiments" / "demo.py"
+    assert Path(files["rltok_rl.experiments.demo"]) == ROOT / "experiments" / "demo" / "__init__.py"
 
 
 def test_checkout_shows_no_more_than_a_wheel(tmp_path):

@@ -34,7 +34,6 @@ PACKAGES = (
 )
 """Packages in the order of the reference. A name that several of them export has its entry with the first."""
 ALSO = (
-    "rltok_rl.experiments.bench.flop_meter",
     "rltok_rl.models.flops",
     "rltok_rl.models.generation",
     "rltok_rl.models.tokens",

@@ -38,7 +38,7 @@ ALLOWED: dict[str, list[str]] = {
     "segmenter.name": [*SEGMENTERS],
     "estimator.name": [*build.ESTIMATORS],
     "estimator.reward": [*REWARDS],
-    "baseline.name": [*build.BASELINES],
+    "baseline.name": [*build.BASELINE_NAMES],
     "rate.control": [*RATE_CONTROLS, *rate.CONTROLLERS],
     "loss.objective": [*build.OBJECTIVES],
     "loss.average": [*get_args(get_type_hints(reinforce.BoundaryReinforceLoss.__init__)["average"])],

@@ -67,7 +67,7 @@ def step_row(device: str) -> Row:
     model = UNet(preset("small")).to(device)
     env = ByteBoundaryEnv(model, local_prose(), num_steps=1024, batch_size=(8,), seed=0)
     actor = LearnedBoundaryActor(model)
-    loss = JointLoss.paper(target_rate=0.2, estimator="leave_one_out").to(device)
+    loss = JointLoss.paper(target_rate=0.2, baseline="leave_one_out").to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     rollout = env.parallel_rollout(actor).detach()
     for key in ("logits", "action_log_prob", "entropy", ("next", "final_log_prob"), ("next", "early_log_prob")):

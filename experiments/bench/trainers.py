@@ -48,8 +48,8 @@ def paper_trainer(
     """
     given: dict[str, Any] = {"num_steps": num_bytes, "batch_size": (num_rows,), "seed": 0, **of_environment}
     env = ByteBoundaryEnv(model, local_prose(), **given)
-    estimator = "batch_centred" if num_rows > 1 else "discounted_return"
+    baseline = "batch_mean" if num_rows > 1 else "none"
     group = None if processes is None else processes.group
-    loss = JointLoss.paper(target_rate=model.config.target_rate, estimator=estimator, process_group=group)
+    loss = JointLoss.paper(target_rate=model.config.target_rate, baseline=baseline, process_group=group)
     options = LoopOptions(total_bytes=10**12, precision=precision)
     return Trainer(model, env, loss, options, processes=processes, strategy=strategy)

@@ -25,9 +25,10 @@ from rltok_rl.experiments.config import TrainConfig
 from rltok_rl.experiments.reports.markdown import without_nan
 from rltok_rl.experiments.reports.run_report import write_report
 from rltok_rl.experiments.reports.systems_page import write_page
+from rltok_rl.experiments.runs.folder import EVALUATION
 from rltok_rl.experiments.runs.resume import check_same_run
 from rltok_rl.experiments.runs.run import run as run_training
-from rltok_rl.experiments.runs.segmenters import aimed_rate, rows_per_text
+from rltok_rl.experiments.runs.segmenters import configured_rate, rows_per_text
 from rltok_rl.experiments.runs.valid_options import check_options
 from rltok_rl.experiments.texts import Texts, read_texts
 
@@ -40,7 +41,6 @@ from rltok_rl.training.progress import clock
 from rltok_rl.training.signals import StopRequest
 from rltok_rl.utils import keep_memory
 
-EVALUATION = "evaluation.json"
 _SEED = 0x6A7564  # of the boundaries that systems are judged by
 
 
@@ -150,7 +150,7 @@ def judge(config: TrainConfig, windows: int) -> dict[str, Any]:
     counts, nats = document_nats(reading)
     return {
         **without_nan(summarise(reading)),
-        "target_rate": aimed_rate(config, model, segmenter),
+        "target_rate": configured_rate(config, model, segmenter),
         "target_rates": segmenter.by_script if isinstance(segmenter, MagnetSegmenter) else None,
         "rows_per_text": rows_per_text(config),
         "split_by": None if texts.held_out_groups is None else config.data.split_by,

@@ -24,7 +24,7 @@ from rltok_rl.models.unet import UNet
 from rltok_rl.training.snapshots import snapshot_updates
 
 _PAPER = (
-    "estimator=return",
+    "estimator=discounted_return",
     "baseline=batch_mean",
     "loss.policy=0.01",
     "rate.coefficient=0.01",

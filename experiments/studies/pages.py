@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+from rltok_rl.experiments.reports.labels import ESTIMATOR_LABELS
 from rltok_rl.experiments.reports.markdown import markdown, number
-from rltok_rl.experiments.studies.candidates import MEANING
 
 from rltok_rl.viz.series import look_of
 from rltok_rl.viz.style import ALERT, INK, OURS, PALE
@@ -40,7 +40,7 @@ def gradient_table(rows: list[dict[str, Any]], *, exact: bool) -> str:
     body = [
         [
             f"`{row['name']}`",
-            MEANING.get(row["name"], ""),
+            ESTIMATOR_LABELS.get(row["name"], ""),
             f"{number(row['ratio'])} ± {number(row['error'], 2)}",
             number(row["cost"]),
             number(row["per_cost"]),
@@ -96,7 +96,7 @@ def write_page(report: dict[str, Any], out: Path) -> Path:
             )
     for kind, found in report["truth"].items():
         body = [
-            [f"`{name}`", MEANING.get(name, ""), f"{value:.3f} ± {error:.3f}"]
+            [f"`{name}`", ESTIMATOR_LABELS.get(name, ""), f"{value:.3f} ± {error:.3f}"]
             for name, (value, error) in found["correlations"].items()
         ]
         parts.append(

@@ -46,7 +46,7 @@ def broken_laws(make: Make) -> dict[str, str]:
         {}
         >>> broken_laws(partial(make_estimator, "running_mean", num_steps=NUM_STEPS))
         {}
-        >>> sorted(broken_laws(partial(make_estimator, "z_normalised")))
+        >>> sorted(broken_laws(partial(make_estimator, "discounted_return", baseline="z_score")))
         ['ends', 'exact', 'past']
     """
     broken = {}

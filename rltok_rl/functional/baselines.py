@@ -16,6 +16,7 @@ from torch.distributed import ProcessGroup
 
 from rltok_rl.functional.control_variate import control_variate
 from rltok_rl.functional.reduction import check_mask, masked_mean, sum_and_count, zero_masked
+from rltok_rl.renamed import RenamedKeys, renamed_names
 
 
 def no_baseline(returns: Tensor, *, mask: Tensor | None = None, process_group: ProcessGroup | None = None) -> Tensor:
@@ -37,7 +38,7 @@ def no_baseline(returns: Tensor, *, mask: Tensor | None = None, process_group: P
     return zero_masked(returns, mask)
 
 
-def batch_centred(returns: Tensor, *, mask: Tensor | None = None, process_group: ProcessGroup | None = None) -> Tensor:
+def batch_mean(returns: Tensor, *, mask: Tensor | None = None, process_group: ProcessGroup | None = None) -> Tensor:
     """Subtract the mean over rows at the same position (Eq. 17).
 
         A_{t,b} = G_{t,b} - (1/n) sum_b' G_{t,b'}
@@ -54,10 +55,10 @@ def batch_centred(returns: Tensor, *, mask: Tensor | None = None, process_group:
         [*B, T], 0 where masked, and where a position has one real row alone.
 
     Example:
-        >>> batch_centred(torch.tensor([[1.0], [2.0], [6.0]])).T
+        >>> batch_mean(torch.tensor([[1.0], [2.0], [6.0]])).T
         tensor([[-2., -1.,  3.]])
     """
-    centred, _ = _centre(returns, mask, process_group, "batch_centred")
+    centred, _ = _centre(returns, mask, process_group, "batch_mean")
     return centred.to(returns.dtype)
 
 
@@ -85,7 +86,7 @@ def leave_one_out(returns: Tensor, *, mask: Tensor | None = None, process_group:
     return (centred * (count / (count - 1).clamp(min=1))).to(returns.dtype)
 
 
-def group_centred(
+def group_mean(
     returns: Tensor,
     *,
     group_size: int,
@@ -111,7 +112,7 @@ def group_centred(
         [B, T], 0 where masked.
 
     Example:
-        >>> group_centred(torch.tensor([[1.0], [2.0], [10.0], [14.0]]), group_size=2).T
+        >>> group_mean(torch.tensor([[1.0], [2.0], [10.0], [14.0]]), group_size=2).T
         tensor([[-1.,  1., -4.,  4.]])
 
     Reference: https://arxiv.org/abs/2402.03300, without its division by the spread
@@ -131,7 +132,7 @@ def group_centred(
     return centred.transpose(0, 1).flatten(0, 1).to(returns.dtype)
 
 
-def z_normalised(
+def z_score(
     returns: Tensor,
     *,
     eps: float = 1e-8,
@@ -155,13 +156,13 @@ def z_normalised(
         [*B, T], 0 where masked.
 
     Example:
-        >>> z_normalised(torch.tensor([[1.0, 3.0]]))
+        >>> z_score(torch.tensor([[1.0, 3.0]]))
         tensor([[-1.,  1.]])
 
     Reference: https://arxiv.org/abs/2006.05990 measures what it does to PPO
     """
     if returns.numel() < 2:
-        raise ValueError(f"z_normalised needs at least 2 steps, got returns {[*returns.shape]}")
+        raise ValueError(f"z_score needs at least 2 steps, got returns {[*returns.shape]}")
     _check_returns(returns, mask)
     wide = returns.to(torch.promote_types(returns.dtype, torch.float32))
     mean = masked_mean(wide, mask, process_group=process_group)
@@ -259,24 +260,27 @@ def _centre(
 
 __all__ = [
     "BASELINES",
-    "WORDS",
     "RunningMean",
-    "batch_centred",
+    "batch_mean",
     "control_variate",
-    "group_centred",
+    "group_mean",
     "leave_one_out",
     "no_baseline",
     "running_mean",
-    "z_normalised",
+    "z_score",
 ]
 
-BASELINES: dict[str, Callable[..., Tensor]] = {
-    "none": no_baseline,
-    "batch_centred": batch_centred,
-    "leave_one_out": leave_one_out,
-    "z_normalised": z_normalised,
-}
+BASELINES: dict[str, Callable[..., Tensor]] = RenamedKeys(
+    "baseline",
+    {
+        "none": no_baseline,
+        "batch_mean": batch_mean,
+        "leave_one_out": leave_one_out,
+        "z_score": z_score,
+    },
+)
 """Baselines by name that need nothing beside the returns: ``(returns, *, mask, process_group) -> advantages``."""
 
-WORDS = {"batch_mean": "batch_centred", "normalised": "z_normalised", "siblings": "group_centred"}
-"""Words of the command line (``baseline=siblings``) that have another name here."""
+__getattr__ = renamed_names(
+    globals(), {"batch_centred": "batch_mean", "group_centred": "group_mean", "z_normalised": "z_score"}
+)

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from tensordict import TensorDictBase
 from tensordict.utils import NestedKey
 from torch import Tensor
+from torchrl.objectives.utils import register_value_estimator
 
 from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.functional.returns import discounted_return
@@ -23,6 +24,7 @@ from rltok_rl.sampling import sample_boundaries
 from rltok_rl.utils import check_count
 
 
+@register_value_estimator("local_flips", default_kwargs={"gamma": 0.99})
 class LocalFlips(ReturnEstimator):
     """Flip one decision in every ``span`` bytes, and look at what the bytes right after it lose.
 

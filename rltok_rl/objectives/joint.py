@@ -59,7 +59,8 @@ class JointLoss(LossModule):
         cls,
         *,
         target_rate: float,
-        estimator: Any = "batch_centred",
+        estimator: Any = None,
+        baseline: Any = None,
         process_group: Any = None,
         rate: Mapping[str, Any] | None = None,
         **estimator_options: Any,
@@ -68,11 +69,16 @@ class JointLoss(LossModule):
 
         Args:
             target_rate: boundaries per byte.
-            estimator: a value estimator or its name.
+            estimator: a value estimator or its name; None is ``"discounted_return"``.
+            baseline: of an estimator given by name; None is ``"batch_mean"`` if ``estimator`` is None, else ``"none"``.
             process_group: processes that train together.
             rate: options of the rate control.
-            **estimator_options: of an estimator given by name.
+            **estimator_options: of an estimator given by name, and of its baseline.
         """
+        if estimator is None:
+            estimator, baseline = "discounted_return", "batch_mean" if baseline is None else baseline
+        if baseline is not None:
+            estimator_options["baseline"] = baseline
         if isinstance(estimator, str):
             estimator_options = {"gamma": 0.99, **estimator_options}
         options = {"process_group": process_group}
@@ -101,10 +107,11 @@ class JointLoss(LossModule):
             process_group: processes that train together.
         """
         options = {"process_group": process_group}
-        estimator: dict[str, Any] = {"gamma": gamma, "group_size": rows_per_mean, "exclude_self": False}
+        estimator: dict[str, Any] = {"gamma": gamma, "baseline": "group_mean"}
+        estimator |= {"group_size": rows_per_mean, "exclude_self": False}
         terms = {
             "language_model": LanguageModelLoss(**options),
-            "policy": BoundaryReinforceLoss("group_centred", average="released", **options, **estimator),
+            "policy": BoundaryReinforceLoss("discounted_return", average="released", **options, **estimator),
             "rate": RateLoss(target_rate, ends="released", **options),
             "early_exit": EarlyExitLoss(**options),
         }

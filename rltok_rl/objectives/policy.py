@@ -16,7 +16,7 @@ from torchrl.objectives.value import ValueEstimatorBase
 
 from rltok_rl.functional.metrics import approximate_kl, effective_sample_size, mean_and_spread
 from rltok_rl.objectives.base import MissingEntryError, read
-from rltok_rl.objectives.estimators import check_estimator_name
+from rltok_rl.objectives.estimators import check_estimator
 
 
 def as_estimator(
@@ -30,8 +30,8 @@ def as_estimator(
     One that is made here spans the loss's processes, and takes actor and critic from the loss where it wants them.
     """
     if isinstance(estimator, str):
-        check_estimator_name(estimator, options)
-        return build_value_estimator(loss, estimator, **{"process_group": process_group, **options})
+        name = check_estimator(estimator, options)
+        return build_value_estimator(loss, name, **{"process_group": process_group, **options})
     if isinstance(estimator, type):
         return estimator(**options)
     if options:

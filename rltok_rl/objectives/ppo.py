@@ -16,9 +16,11 @@ from rltok_rl.functional.metrics import clip_fraction, mean_and_spread
 from rltok_rl.functional.policy_gradient import clipped_ratio
 from rltok_rl.functional.reduction import loss_mean, masked_mean, zero_masked
 from rltok_rl.objectives.base import StepLoss, free_steps, read
-from rltok_rl.objectives.estimators import ESTIMATORS
+from rltok_rl.objectives.estimators import ESTIMATORS, OLD_ESTIMATORS, check_estimator
 from rltok_rl.objectives.policy import advantage_figures, advantages_of, pass_keys_on, scores_of, update_figures
 
+NAMES = (*ESTIMATORS, *OLD_ESTIMATORS)
+"""Estimators of this package, under their old names too."""
 UNSUPPORTED = ("advantage_norm", "delay_actor", "max_importance_ratio", "normalize_advantage_exclude_dims")
 """Options of TorchRL's loss that this one does not have, and refuses rather than ignores."""
 
@@ -29,7 +31,8 @@ class BoundaryClipPPOLoss(ClipPPOLoss):
         L = -mean_t min(r_t A_t, clip(r_t, 1 - low, 1 + high) A_t),      r_t = pi(a_t) / pi_old(a_t)
 
     A :class:`torchrl.objectives.ClipPPOLoss` with these differences. No critic is needed, also where advantages are
-    made inside. The estimators of this package can be named: ``loss.make_value_estimator("leave_one_out", gamma=0.9)``.
+    made inside. The estimators of this package can be named:
+    ``loss.make_value_estimator("discounted_return", gamma=0.9, baseline="leave_one_out")``.
     Forced and masked decisions have no part in the loss, nor in any figure: ``ESS`` (a share in (0, 1]), ``kl_approx``,
     ``clip_fraction``, ``entropy``, ``advantage_mean``, ``advantage_spread``. The actor is used as it is
     (``functional=False``), because policy and language model share parameters.
@@ -53,7 +56,7 @@ class BoundaryClipPPOLoss(ClipPPOLoss):
 
     default_keys = _AcceptedKeys
     tensor_keys: _AcceptedKeys
-    SUPPORTED_VALUE_ESTIMATORS = (*ClipPPOLoss.SUPPORTED_VALUE_ESTIMATORS, *ESTIMATORS)
+    SUPPORTED_VALUE_ESTIMATORS = (*ClipPPOLoss.SUPPORTED_VALUE_ESTIMATORS, *NAMES)
     loss_mask_key = StepLoss.loss_mask_key
 
     def __init__(
@@ -136,7 +139,8 @@ class BoundaryClipPPOLoss(ClipPPOLoss):
 
         One that is named spans the loss's processes; an instance takes the loss's keys over.
         """
-        if isinstance(value_type, str) and value_type in ESTIMATORS:
+        if isinstance(value_type, str) and value_type in NAMES:
+            value_type = check_estimator(value_type, hyperparams)
             hyperparams = {"process_group": self.process_group, **hyperparams}
         super().make_value_estimator(value_type, **hyperparams)
         self._forward_value_estimator_keys()

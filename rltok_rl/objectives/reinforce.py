@@ -51,10 +51,10 @@ class BoundaryReinforceLoss(StepLoss):
             each row counts 0 too, because it is forced there.
         reduction: see :class:`~rltok_rl.objectives.base.StepLoss`.
         process_group: see there.
-        **estimator_options: of an estimator given by name: ``gamma``, ``group_size``, ...
+        **estimator_options: of an estimator given by name: ``gamma``, ``baseline``, ``group_size``, ...
 
     Example:
-        >>> loss = BoundaryReinforceLoss("leave_one_out", gamma=0.99)
+        >>> loss = BoundaryReinforceLoss("discounted_return", gamma=0.99, baseline="leave_one_out")
         >>> rollout = TensorDict({"action_log_prob": torch.zeros(2, 1, requires_grad=True)}, [2, 1])
         >>> rollout["next"] = TensorDict({"reward": torch.tensor([[[1.0]], [[3.0]]])}, [2, 1])
         >>> loss(rollout)["loss_policy"].backward()

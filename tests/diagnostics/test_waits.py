@@ -29,7 +29,7 @@ SYSTEMS: dict[str, tuple[list[str], set[str]]] = {
     "paper": ([], LAYOUT),
     "micro-batches": (["compute.micro_batches=2", "rate=price", "loss.entropy=0.01"], LAYOUT),
     "ppo": (["loss=ppo", "loss.policy_epochs=3", "baseline=leave_one_out"], LAYOUT),
-    "flips": (["estimator=flips", "baseline=none"], LAYOUT),
+    "flips": (["estimator=local_flips", "baseline=none"], LAYOUT),
     "less memory": (["compute.recompute=layers", "compute.likelihood_chunk=7", "actor=warm_start"], LAYOUT),
     "hnet": (["segmenter=hnet"], LAYOUT),
     "gumbel": (["segmenter=gumbel"], LAYOUT),

@@ -1,11 +1,38 @@
-"""What the tests of the commands share: a small model, and the folder that it is saved in."""
+"""Shared fixtures: a small model, and finished runs that are trained once and only read."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+from rltok_rl.experiments.compare import train_systems
+from rltok_rl.experiments.reports.run_report import write_report
+from rltok_rl.experiments.runs import build
+from rltok_rl.experiments.runs.run import run
 
 from rltok_rl import UNet, preset
+
+from .configured import QUICK, configured
+
+COMPARE = [
+    "experiment=compare",
+    "data=python-docs",
+    "data.num_rows=4",
+    "data.num_steps=64",
+    "model.overrides.width=16",
+    "optim.total_bytes=1_280",
+    "optim.warm_up_bytes=256",
+    "compare.windows=20",
+    "compare.apart=false",
+    "snapshots.count=2",
+    "snapshots.batches=1",
+    "snapshots.num_bytes=64",
+    "checkpoint_every=2",
+]
+"""A comparison whose systems train for a second each."""
+COMMAND = "rltok train 'out=runs/${seed}'"
+"""The command that the run folders below record."""
 
 
 @pytest.fixture(scope="module")
@@ -17,3 +44,45 @@ def model() -> UNet:
 @pytest.fixture(scope="module")
 def folder(model, tmp_path_factory) -> str:
     return str(model.save_pretrained(tmp_path_factory.mktemp("models") / "tiny"))
+
+
+@pytest.fixture(scope="session")
+def learned_run(tmp_path_factory) -> Path:
+    """Eight updates of a learned policy: five snapshots, two checkpoints, an alarm, a report. Read only."""
+    folder = tmp_path_factory.mktemp("runs") / "learned"
+    options = ["optim.total_bytes=1024", "snapshots.num_bytes=120", "model.overrides.target_rate=0.2"]
+    options += ["checkpoint_every=4", "estimator.gamma=0.5"]
+    make = build.Alarms
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "Alarms", lambda **limits: make(**limits, patience=2, least_entropy=9.0))
+        run(configured(*QUICK, *options, f"out={folder}"), COMMAND, report=write_report)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def uniform_run(tmp_path_factory) -> Path:
+    """Four updates with evenly spaced boundaries, without a report. Read only."""
+    folder = tmp_path_factory.mktemp("runs") / "uniform"
+    run(configured(*QUICK, "actor=uniform", "snapshots.batches=1", f"out={folder}"), COMMAND)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def gumbel_run(tmp_path_factory) -> Path:
+    """Four updates with a trained segmenter, without a report. Read only."""
+    folder = tmp_path_factory.mktemp("runs") / "gumbel"
+    options = ["segmenter=gumbel-round", "segmenter.options.hidden=32", "model.overrides.width=16"]
+    run(configured(*QUICK, *options, "snapshots.batches=1", f"out={folder}"), COMMAND)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def compared(tmp_path_factory) -> Path:
+    """A comparison of three systems, one of them an oracle. Read only."""
+    out = tmp_path_factory.mktemp("compare") / "three"
+    config = configured(*COMPARE, "compare.systems=[uniform,bpe,learned]", f"out={out}")
+    config.compare.options = {"bpe": {"vocabulary": 300, "num_bytes": 20_000}}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train_systems, "write_report", lambda folder: folder / "report.md")  # slow, tested with runs
+        train_systems.run(config, "the command")
+    return out

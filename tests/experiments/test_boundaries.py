@@ -9,11 +9,11 @@ import torch
 from omegaconf import OmegaConf
 from rltok_rl.agents.segmenters import make_segmenter, save_segmenter, train_bpe
 from rltok_rl.experiments.commands import boundaries, references
-from rltok_rl.experiments.commands import tables as evaluate_table
+from rltok_rl.experiments.reports import markdown
 
 from rltok_rl import UNet, preset
 from rltok_rl.data import local_prose
-from rltok_rl.evaluation import boundary_figures, boundary_match, cohen_kappa, join_texts
+from rltok_rl.evaluation import boundary_match, boundary_metrics, cohen_kappa, join_texts
 from rltok_rl.functional.boundary_rules import spacebyte
 from rltok_rl.models import segment
 from rltok_rl.text import text_to_ids
@@ -55,13 +55,13 @@ def test_figures_are_those_of_the_functions(folders, file, capsys):
     drawn = join_texts([segment(model, TEXT, generator=torch.Generator().manual_seed(3))])
     own = found["models"][folders[0]]
     against = own.pop("against")
-    assert own == json.loads(json.dumps(evaluate_table.without_nan(boundary_figures(drawn))))
+    assert own == json.loads(json.dumps(markdown.without_nan(boundary_metrics(drawn))))
     assert list(against) == ["spacebyte", "whitespace"]
     reference = spacebyte(text_to_ids(TEXT))
     for row in against["spacebyte"]:
         given = {"shift": row.pop("shift")}
         match = boundary_match(drawn.boundaries, reference, drawn.counted, **given)
-        assert row == evaluate_table.without_nan(vars(match))
+        assert row == markdown.without_nan(vars(match))
     assert len(against["spacebyte"]) == 3 and "agreement" not in found
 
 

@@ -14,7 +14,7 @@ import torch
 from omegaconf import OmegaConf
 from rltok_rl.experiments import cli
 from rltok_rl.experiments.commands import evaluate, generate, segment
-from rltok_rl.experiments.commands import tables as evaluate_table
+from rltok_rl.experiments.reports import markdown
 
 from rltok_rl import UNet, stream, text_to_ids
 from rltok_rl.data import local_prose
@@ -175,7 +175,7 @@ def test_eval_writes_the_figures_of_the_reading(model, folder, file, capsys):
     assert figures.pop("bytes_per_second") > 0
     assert (figures.pop("text"), figures.pop("context"), figures.pop("stride")) == (file, 16, 16)
     assert figures.pop("target_rate") == 0.3
-    assert figures == json.loads(json.dumps(evaluate_table.without_nan(expected)))
+    assert figures == json.loads(json.dumps(markdown.without_nan(expected)))
     assert figures["bytes"] == len(TEXT.encode()) - 1
 
 

@@ -295,7 +295,7 @@ def test_the_budget_is_what_the_bytes_cost_at_the_models_rate(tmp_path):
 def test_the_papers_estimator_is_a_system_of_its_own(tmp_path):
     config = system_config(small(tmp_path, "learned"), "learned-paper")
     assert (config.estimator.name, config.estimator.gamma, config.estimator.options) == ("discounted_return", 0.99, {})
-    assert (config.baseline.name, config.loss.policy, config.rate.coefficient) == ("batch_centred", 0.01, 0.01)
+    assert (config.baseline.name, config.loss.policy, config.rate.coefficient) == ("batch_mean", 0.01, 0.01)
     plain = system_config(small(tmp_path, "learned"), "learned")
     assert plain.estimator.name == "local_flips" and plain.optim.total_flops == config.optim.total_flops
 

@@ -44,7 +44,7 @@ TRAININGS = {
     "second level, routing": LEVEL,
     "two updates": ["optim.total_bytes=256"],
     "micro-batches": ["compute.micro_batches=2"],
-    "local flips": ["estimator=flips", "baseline=none"],
+    "local flips": ["estimator=local_flips", "baseline=none"],
     "ppo": ["loss=ppo", "loss.policy_epochs=2"],
     "warm start": ["actor.warm_start_bytes=128", "optim.total_bytes=256"],
     "short documents": ["data=recall", "data.num_steps=400"],

@@ -20,12 +20,12 @@ from rltok_rl.agents.segmenters import (
     train_bpe,
     train_unigram,
 )
+from rltok_rl.agents.segmenters.tokenizer_training import _nearest, bpe_at_rate, unigram_at_rate
 from rltok_rl.experiments import train
 from rltok_rl.experiments.commands import evaluate, generate, segment
 from rltok_rl.experiments.commands.options import choices
 from rltok_rl.experiments.runs.build import make_model, make_trainer
-from rltok_rl.experiments.runs.segmenters import TOKENIZERS, aimed_rate, segmenter_options
-from rltok_rl.experiments.runs.tokenizer import _nearest, at_rate, unigram_at_rate
+from rltok_rl.experiments.runs.segmenters import TOKENIZERS, configured_rate, segmenter_options
 from rltok_rl.experiments.texts import read_texts
 
 from rltok_rl.data import TextSource
@@ -203,7 +203,7 @@ def test_fewer_merges_are_the_tokenizer_of_a_smaller_vocabulary():
     """And the one whose rate is nearest to the target is taken."""
     texts = [TEXT.decode()] * 3
     large = train_bpe(texts, vocabulary=320)
-    cut = at_rate(large, [TEXT], 0.48)
+    cut = bpe_at_rate(large, [TEXT], 0.48)
     count = cut.tokenizer.get_vocab_size()
     assert 256 < count < 320 and cut(TEXT) == train_bpe(texts, vocabulary=count)(TEXT)
     rates = {v: len(train_bpe(texts, vocabulary=v)(TEXT)) / len(TEXT) for v in range(257, 320)}
@@ -399,7 +399,7 @@ def test_what_is_aimed_at_is_said_as_it_is():
             made = None if config.segmenter.name == "learned" else make_segmenter("whitespace", model)
         else:
             made = make_segmenter(config.segmenter.name, model, **segmenter_options(config))
-        return aimed_rate(config, model, made)
+        return configured_rate(config, model, made)
 
     for word in ("learned", "uniform", "gumbel", "hnet", "grouped", "entropy-combined", "bpe"):
         assert aimed(f"segmenter={word}") == 0.25

@@ -21,10 +21,10 @@ from .processes import ROWS, STEPS, make, metrics_of, spawn
 
 CASES = {
     "leave one out": {},
-    "batch mean, ratio, late metrics": {"estimator": "batch_centred", "control": "ratio", "figures_every": 3},
-    "siblings, hinge, short texts": {"estimator": "group_centred", "control": "hinge", "short": True},
-    "running mean": {"estimator": "running_mean", "control": "pi"},
-    "micro-batches": {"estimator": "z_normalised", "control": "price", "micro_batches": 2},
+    "batch mean, ratio, late metrics": {"baseline": "batch_mean", "control": "ratio", "figures_every": 3},
+    "siblings, hinge, short texts": {"baseline": "group_mean", "control": "hinge", "short": True},
+    "running mean": {"baseline": "running_mean", "control": "pi"},
+    "micro-batches": {"baseline": "z_score", "control": "price", "micro_batches": 2},
     "flips, rates": {"estimator": "local_flips", "rates": (0.1, 0.6)},
     "control variate, one rate": {"estimator": "control_variate", "rates": (0.2, 0.2)},
     "epochs": {"policy_epochs": 3, "warm_start_bytes": ROWS * STEPS},
@@ -34,7 +34,7 @@ CASES = {
 }
 STRATEGIES = ["ddp", "fsdp"]
 RUNS = [(s, name) for s in STRATEGIES for name in CASES if (s, name) != ("fsdp", "critic")]
-RESUMED = {"estimator": "running_mean", "control": "pi", "updates": 6}
+RESUMED = {"baseline": "running_mean", "control": "pi", "updates": 6}
 PADDED = ("padded_rate", "padded_flops")
 
 
@@ -72,7 +72,7 @@ def wrap_in_ddp(processes: Processes, folder: Path) -> None:
 
 def count_traffic(processes: Processes, folder: Path) -> None:
     for strategy in STRATEGIES:
-        trainer = make(processes, strategy, estimator="batch_centred")
+        trainer = make(processes, strategy, baseline="batch_mean")
         trainer.model.train()
         trainer.update()
         with CountTraffic() as count:

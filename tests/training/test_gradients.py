@@ -27,12 +27,12 @@ def make_model() -> UNet:
 LOSSES = {
     "paper": lambda: JointLoss.paper(target_rate=0.2, gamma=0.9),
     "leave-one-out, ratio": lambda: JointLoss.paper(
-        target_rate=0.2, estimator="leave_one_out", gamma=0.9, rate={"control": "ratio"}
+        target_rate=0.2, baseline="leave_one_out", gamma=0.9, rate={"control": "ratio"}
     ),
     "normalised, with entropy": lambda: JointLoss(
         {
             "language_model": LanguageModelLoss(),
-            "policy": BoundaryReinforceLoss("z_normalised", gamma=0.9),
+            "policy": BoundaryReinforceLoss("discounted_return", gamma=0.9, baseline="z_score"),
             "rate": RateLoss(0.2, control="pi"),
             "bonus": EntropyBonus(),
         },

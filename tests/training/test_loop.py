@@ -28,7 +28,7 @@ UPDATE = 4 * 24  # bytes
 def make(
     total_bytes=6 * UPDATE,
     *,
-    estimator="leave_one_out",
+    baseline="leave_one_out",
     micro_batches=1,
     seed=0,
     rate=None,
@@ -41,11 +41,11 @@ def make(
     model = UNet(preset("tiny", width=16, window=6, num_lags=3, **levels))
     if source is None:
         source = TextSource(local_prose(20_000))
-    if estimator == "group_centred":
+    if baseline == "group_mean":
         source = RepeatedSource(source, 2)
     env = ByteBoundaryEnv(model, source, num_steps=24, batch_size=(4,), seed=seed)
-    extra = {"num_steps": 24} if estimator == "running_mean" else {}
-    loss = JointLoss.paper(target_rate=0.2, estimator=estimator, gamma=0.9, rate=rate, **extra)
+    extra = {"num_steps": 24} if baseline == "running_mean" else {}
+    loss = JointLoss.paper(target_rate=0.2, baseline=baseline, gamma=0.9, rate=rate, **extra)
     if second_level:
         with torch.no_grad():
             model.second_level.routing.key.weight.normal_(std=0.25)
@@ -57,8 +57,8 @@ def make(
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "micro-batches, warm-up": {"micro_batches": 2, "total_bytes": 12 * UPDATE, "warm_up_bytes": 200},
-    "siblings": {"estimator": "group_centred"},
-    "running mean, rate control": {"estimator": "running_mean", "rate": {"control": "pi"}},
+    "siblings": {"baseline": "group_mean"},
+    "running mean, rate control": {"baseline": "running_mean", "rate": {"control": "pi"}},
     "bfloat16": {"precision": "bfloat16"},
 }
 

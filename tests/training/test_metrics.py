@@ -18,7 +18,7 @@ from .processes import make, metrics_of
 
 OPTIONS = {
     "paper": {},
-    "epochs": {"policy_epochs": 2, "estimator": "running_mean", "control": "pi"},
+    "epochs": {"policy_epochs": 2, "baseline": "running_mean", "control": "pi"},
     "micro-batches": {"micro_batches": 2, "short": True},
 }
 

@@ -6,7 +6,6 @@ import re
 from dataclasses import replace
 
 import pytest
-import rltok_rl.agents.segmenters.base as base
 import torch
 from rltok_rl.agents.segmenters import (
     SEGMENTERS,
@@ -19,7 +18,8 @@ from rltok_rl.agents.segmenters import (
     read_window,
     start_reading,
 )
-from rltok_rl.agents.segmenters.bpe import split_rows
+from rltok_rl.agents.segmenters.segmenter import check_rate
+from rltok_rl.agents.segmenters.tokenizers import split_rows
 
 import rltok_rl.models.mixing
 from rltok_rl.diagnostics.segmenter_laws import (
@@ -277,4 +277,4 @@ def test_misuse_is_said_by_name():
     with pytest.raises(ValueError, match="uniforms must have the shape of byte_ids"):
         segmenter(torch.zeros(2, 3, 4), torch.zeros(2, 3, dtype=torch.int64), uniforms=torch.zeros(2, 2))
     with pytest.raises(ValueError, match=r"rate must lie in \(0, 1\], got 0.0"):
-        base.check_rate(0.0)
+        check_rate(0.0)

@@ -1,0 +1,43 @@
+"""Replace renamed words on a command line, before Hydra composes it."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+
+from rltok_rl.experiments.config import GROUPS
+
+from rltok_rl.renamed import OPTIONS, current_word
+
+KINDS = {**{group: group for group in (*GROUPS, "experiment")}, **OPTIONS}
+KINDS |= {"estimators": "candidate", "sweep": "candidate"}
+"""Groups and options whose values may be old words, and the kind of the words."""
+_warned: set[str] = set()
+
+
+def current_overrides(arguments: Sequence[str]) -> list[str]:
+    """Return a command line with the current words in place of old ones; print one line for each change.
+
+    Args:
+        arguments: ``name=value`` as Hydra takes them, sweeps included.
+
+    Example:
+        >>> current_overrides(["estimator=discounted_return", "baseline=none,leave_one_out", "seed=1"])
+        ['estimator=discounted_return', 'baseline=none,leave_one_out', 'seed=1']
+    """
+    return [_current(argument) for argument in arguments]
+
+
+def _current(argument: str) -> str:
+    name, equals, value = argument.partition("=")
+    kind = KINDS.get(name.lstrip("+~"))
+    if kind is None:
+        return argument
+    current = name + equals + re.sub(r"[^\s,'\"\[\]]+", lambda word: current_word(kind, word[0]), value)
+    main = os.environ.get("RANK", "0") == "0"  # every process reads the same command line
+    if current != argument and main and argument not in _warned:
+        _warned.add(argument)
+        print(f"note: {argument} is now {current}", file=sys.stderr)
+    return current

@@ -1,15 +1,14 @@
-"""Boundary policies as TorchRL modules: the learned one, and fixed rules to compare it with.
+"""Boundary policies as TorchRL modules: the learned one, and fixed rules to compare with.
 
 Installed as ``rltok_rl.agents``; import it by that name only.
 """
 
 from __future__ import annotations
 
-from rltok_rl.agents.bernoulli import BernoulliActor, LearnedBoundaryActor, RandomActor, Terms
+from rltok_rl.agents.bernoulli import BernoulliActor, LearnedBoundaryActor, RandomActor, RolloutPolicy, Terms
 from rltok_rl.agents.critic import BoundaryCritic
 from rltok_rl.agents.distribution import BernoulliBoundary
 from rltok_rl.agents.encoding import EncodingBoundaryActor
-from rltok_rl.agents.rollout import RolloutPolicy
 from rltok_rl.agents.rules import FixedStrideActor, RuleActor, UniformActor, WhitespaceActor
 
 __all__ = [

@@ -1,8 +1,8 @@
-"""Actors that draw boundaries at random: the model's own policy, and one that knows nothing but a rate.
+"""Stochastic boundary actors: the model's own policy, a constant rate, and the policy that scores stored logits.
 
-Both act step by step and on whole windows. TorchRL's switch :func:`torchrl.modules.set_recurrent_mode` says which: off,
-``forward`` decides one byte per row; on, it draws all boundaries of rows ``[*B, T]`` at once with the exact sampler.
-Scoring (``get_dist``, as losses do) is the same in both: it reads the earlier boundaries from ``recent``.
+Actors serve single steps and whole windows. With :func:`torchrl.modules.set_recurrent_mode` off, ``forward`` decides
+one byte per row; on, it draws all boundaries of rows ``[*B, T]`` with the exact sampler. Losses score decisions in both
+modes alike (``get_dist``), reading earlier boundaries from ``recent``.
 """
 
 from __future__ import annotations
@@ -19,53 +19,33 @@ from torchrl.modules import ProbabilisticActor
 from torchrl.modules.tensordict_module.rnn import recurrent_mode
 
 from rltok_rl.functional.policy import boundary_entropy, boundary_log_prob, lagged_logit, recent_boundaries
-from rltok_rl.models.embeddings import rate_logits, row_rates
-from rltok_rl.models.heads import BoundaryTerms
+from rltok_rl.models.heads import BoundaryTerms, rate_logits, row_rates
 from rltok_rl.models.unet import UNet
 from rltok_rl.sampling import sample_boundaries
 
 
 class Terms(nn.Module):
-    """Makes the terms of boundary logits from some features of a byte."""
+    """Terms of the boundary logits, computed from features of each byte."""
 
     @property
     def cap(self) -> float | None:
-        """Soft cap of the logits, None for none."""
+        """Soft cap of the logits; None for no cap."""
         return None
 
     @property
     def num_lags(self) -> int:
-        """Earlier boundaries that the logits read, w."""
+        """Earlier boundaries that the logits depend on, w."""
         return 0
 
     def forward(self, *features: Tensor) -> BoundaryTerms:
-        """Features [*L, ...] to base [*L] and lags [*L, w]."""
+        """Map features [*L, ...] to base [*L] and lags [*L, w]."""
         raise NotImplementedError
 
 
-class BernoulliActor(ProbabilisticActor):
-    """A boundary actor whose logits are sums over lags.
+class _BoundaryPolicy(ProbabilisticActor):
+    """An actor that draws ``action`` from :class:`BernoulliBoundary`, at random by default."""
 
-    Reads ``recent`` and ``forced`` beside the keys of its terms; writes ``logits``, ``entropy``, ``action`` (int64) and
-    ``action_log_prob``, all without a trailing dimension.
-
-    Args:
-        terms: what the logits are made of.
-        in_keys: what ``terms`` reads.
-    """
-
-    draws_windows = True
-    """``forward`` serves whole windows in recurrent mode, so that an environment may take its parallel path."""
-
-    @property
-    def draws_at_random(self) -> bool:
-        """Whether it needs random numbers now, rather than the likelier decision (``set_exploration_type``)."""
-        return not self._greedy()
-
-    def __init__(self, terms: Terms, in_keys: list[str]) -> None:
-        logits = TensorDictModule(
-            _Logits(terms), in_keys=[*in_keys, "recent", "forced"], out_keys=["logits", "entropy"]
-        )
+    def __init__(self, logits: TensorDictModule) -> None:
         super().__init__(
             logits,
             in_keys=["logits", "forced"],
@@ -74,20 +54,43 @@ class BernoulliActor(ProbabilisticActor):
             return_log_prob=True,
             default_interaction_type=InteractionType.RANDOM,
         )
+
+
+class BernoulliActor(_BoundaryPolicy):
+    """A boundary actor whose logits are sums over lags.
+
+    Reads ``recent``, ``forced`` and the keys of its terms. Writes ``logits``, ``entropy``, ``action`` (int64) and
+    ``action_log_prob``, all without a trailing dimension.
+
+    Args:
+        in_keys: keys that ``terms`` reads.
+    """
+
+    draws_windows = True
+    """Whole windows are drawn in recurrent mode, so an environment may use its parallel path."""
+
+    def __init__(self, terms: Terms, in_keys: list[str]) -> None:
+        keys = [*in_keys, "recent", "forced"]
+        super().__init__(TensorDictModule(_Logits(terms), in_keys=keys, out_keys=["logits", "entropy"]))
         self.terms_in_keys = in_keys
 
     @property
+    def draws_at_random(self) -> bool:
+        """Whether decisions are random now; ``set_exploration_type`` switches to the likelier decision."""
+        return not self._greedy()
+
+    @property
     def terms(self) -> Terms:
-        """The module that makes the terms of the logits."""
+        """The module that computes the terms of the logits."""
         return self.module[0].module.terms
 
     def forward(self, tensordict: TensorDictBase, **options: object) -> TensorDictBase:
         """Decide one byte per row; in recurrent mode draw the boundaries of whole windows.
 
         Args:
-            tensordict: one step per row, or windows [*B, T] of which each is one text from its first byte on. Windows
-                may hold ``uniform``, the random numbers in [0, 1) to draw with.
-            **options: passed on when single steps are decided.
+            tensordict: one step per row, or windows [*B, T], each one text from its first byte. Windows may hold
+                ``uniform``, random numbers in [0, 1) to draw with.
+            **options: passed on for single steps.
         """
         if not recurrent_mode():
             return super().forward(tensordict, **options)
@@ -98,7 +101,7 @@ class BernoulliActor(ProbabilisticActor):
             uniforms=None if self._greedy() else tensordict.get("uniform", None),
             cap=self.terms.cap,
             force_first=False,
-            forced=forced.long() * 2 - 1,  # 1 where forced, -1 (free) elsewhere
+            forced=forced.long() * 2 - 1,  # 1 is forced, -1 is free
             greedy=self._greedy(),
         )
         recent = recent_boundaries(boundaries, terms.lags.shape[-1])
@@ -112,15 +115,13 @@ class BernoulliActor(ProbabilisticActor):
     def _greedy(self) -> bool:
         kind = interaction_type() or self.module[-1].default_interaction_type
         if kind not in (InteractionType.RANDOM, InteractionType.MODE, InteractionType.DETERMINISTIC):
-            raise ValueError(
-                f"exploration type must be one of ['RANDOM', 'MODE', 'DETERMINISTIC'] to draw boundaries, "
-                f"got {kind.name}"
-            )
+            allowed = ["RANDOM", "MODE", "DETERMINISTIC"]
+            raise ValueError(f"exploration type must be one of {allowed} to draw boundaries, got {kind.name}")
         return kind is not InteractionType.RANDOM
 
 
 class _Logits(nn.Module):
-    """Logits and entropies from terms and the boundaries before."""
+    """Logits and entropies, from the terms and the earlier boundaries."""
 
     def __init__(self, terms: Terms) -> None:
         super().__init__()
@@ -136,32 +137,26 @@ class _Logits(nn.Module):
 
 
 class LearnedBoundaryActor(BernoulliActor):
-    """The boundary policy of a U-Net (Eq. 19-23), sharing its parameters.
+    """The boundary policy of a U-Net (Eq. 19-23); shares the boundary head and the norm before it.
 
-    The actor holds the boundary head and the norm before it. It reads ``encoder_state``; where that carries a gradient,
-    so does all that is written, down to the encoder. Where the model has ``rate_embedding`` it reads ``target_rate``
-    too, [*B, 1].
+    Reads ``encoder_state``, and ``target_rate`` [*B, 1] if the model has ``rate_embedding``. Gradients flow through
+    ``encoder_state`` to the encoder.
 
     Args:
-        model: the U-Net.
-        target_rate: one rate for all rows, of a model with ``rate_embedding``; ``target_rate`` is not read then.
+        target_rate: one rate for all rows, for models with ``rate_embedding``; the key is then not read.
     """
 
     def __init__(self, model: UNet, *, target_rate: float | None = None) -> None:
-        row_rates(model.config, target_rate, torch.zeros(1))  # refuse a wrong rate now
-        reads = ["target_rate"] if model.config.rate_embedding and target_rate is None else []
-        super().__init__(_HeadTerms(model, target_rate), in_keys=["encoder_state", *reads])
+        row_rates(model.config, target_rate, torch.zeros(1))  # raise for a wrong rate now
+        keys = ["target_rate"] if model.config.rate_embedding and target_rate is None else []
+        super().__init__(_HeadTerms(model, target_rate), in_keys=["encoder_state", *keys])
 
 
 class _HeadTerms(Terms):
     def __init__(self, model: UNet, target_rate: float | None) -> None:
         super().__init__()
-        self.norm, self.head, self.config, self.target_rate = (
-            model.encoder_norm,
-            model.boundary_head,
-            model.config,
-            target_rate,
-        )
+        self.norm, self.head = model.encoder_norm, model.boundary_head
+        self.config, self.target_rate = model.config, target_rate
 
     @property
     def cap(self) -> float | None:
@@ -172,15 +167,14 @@ class _HeadTerms(Terms):
         return self.head.num_lags
 
     def forward(self, *features: Tensor) -> BoundaryTerms:
-        states, *given = features
-        rates = row_rates(self.config, given[0].squeeze(-1) if given else self.target_rate, states[..., 0])
-        # Observations are float32 whatever the model is.
-        normed = self.norm(states.to(self.norm.weight.dtype))
+        states, *rate = features
+        rates = row_rates(self.config, rate[0].squeeze(-1) if rate else self.target_rate, states[..., 0])
+        normed = self.norm(states.to(self.norm.weight.dtype))  # observations are always float32
         return self.head(normed, None if rates is None else rate_logits(rates))
 
 
 class RandomActor(BernoulliActor):
-    """Boundaries with one probability everywhere.
+    """Boundaries with the same probability at every byte.
 
     Args:
         rate: boundaries per byte, in (0, 1).
@@ -201,3 +195,17 @@ class _ConstantTerms(Terms):
         (position,) = features
         base = torch.full(position.shape[:-1], self.logit, device=position.device)
         return BoundaryTerms(base, base.new_zeros(*base.shape, 0))
+
+
+class RolloutPolicy(_BoundaryPolicy):
+    """Scores decisions by the ``logits`` of a rollout, with the gradient that these carry.
+
+    Losses that need an actor (clipped ratios, importance weights) use it instead of running the policy again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(TensorDictModule(_stored_logits, in_keys=["logits", "forced"], out_keys=["logits"]))
+
+
+def _stored_logits(logits: Tensor, forced: Tensor) -> Tensor:
+    return logits

@@ -1,4 +1,4 @@
-"""A learned estimate of the return, for estimators that want one."""
+"""A learned estimate of the return, for estimators that need one."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from rltok_rl.models.config import UNetConfig
 class BoundaryCritic(ValueOperator):
     """State values from the encoder state: reads ``encoder_state``, writes ``state_value`` [*B, T, 1].
 
-    The last layer starts at zero, so that before training the critic is no baseline rather than a random one.
+    The last layer starts at zero, so an untrained critic is a baseline of zero.
 
     Args:
-        config: the U-Net whose states are read.
-        hidden: width of the one hidden layer.
         detach: keep the critic's gradient out of the encoder.
     """
 

@@ -1,7 +1,7 @@
-"""A Bernoulli over boundaries that speaks integers.
+"""Bernoulli distribution over integer boundary decisions.
 
-``torch.distributions.Bernoulli`` draws floats, refuses the log-probability of an integer, and has no mode at p = 1/2. A
-boundary is an element of a categorical action space with two values, and all three happen there.
+``torch.distributions.Bernoulli`` samples floats, rejects integers in ``log_prob`` and has no mode at p = 1/2. A
+boundary is an action of a categorical space with two values, where all three occur.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class BernoulliBoundary(Distribution):
 
     Args:
         logits: [*L] boundary logits.
-        forced: [*L] bool, boundaries that are drawn whatever the logit says; they have log-probability and entropy 0.
+        forced: [*L] bool, boundaries that are drawn for any logit; their log-probability and entropy are 0.
 
     Example:
         >>> policy = BernoulliBoundary(torch.tensor([0.0, 2.0]))
@@ -45,7 +45,7 @@ class BernoulliBoundary(Distribution):
 
     @property
     def mean(self) -> Tensor:
-        """The probability."""
+        """Probability of a boundary."""
         return self.probs
 
     @property
@@ -60,36 +60,34 @@ class BernoulliBoundary(Distribution):
 
     @property
     def deterministic_sample(self) -> Tensor:
-        """What TorchRL asks for when exploration is off."""
+        """The mode; TorchRL reads it when exploration is off."""
         return self.mode
 
     @torch.no_grad()
     def sample(self, sample_shape: Shape = ()) -> Tensor:
-        """Draw int64 decisions, by the rule of the sampler: a boundary where the logit exceeds ``logit(u)``."""
+        """Draw int64 decisions as the sampler does: a boundary where the logit exceeds ``logit(u)``."""
         shape = self._extended_shape(torch.Size(sample_shape))
         uniforms = torch.rand(shape, device=self.logits.device)
         return self._with_forced(draw_boundary(self.logits.expand(shape), uniforms))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log-probability of decisions of any dtype, 0 where forced."""
+        """Compute the log-probability of decisions of any dtype, 0 where forced."""
         logits, value = torch.broadcast_tensors(self.logits, value)
         return boundary_log_prob(logits, value, forced=self.forced)
 
     def entropy(self) -> Tensor:
-        """Entropy in nats, 0 where forced."""
+        """Compute the entropy in nats, 0 where forced."""
         return boundary_entropy(self.logits, forced=self.forced)
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
-        """Both decisions along a new first dimension."""
+        """Return both decisions along a new first dimension."""
         values = torch.arange(2, device=self.logits.device).view(2, *(1 for _ in self.logits.shape))
         return values.expand(2, *self.logits.shape) if expand else values
 
     def expand(self, batch_shape: Shape, _instance: Distribution | None = None) -> BernoulliBoundary:
-        """The same distribution over a larger batch."""
+        """Expand to a larger batch."""
         forced = None if self.forced is None else self.forced.expand(batch_shape)
         return BernoulliBoundary(self.logits.expand(batch_shape), forced)
 
     def _with_forced(self, drawn: Tensor) -> Tensor:
-        if self.forced is not None:
-            drawn = drawn | self.forced
-        return drawn.to(torch.int64)
+        return (drawn if self.forced is None else drawn | self.forced).to(torch.int64)

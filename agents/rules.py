@@ -1,8 +1,10 @@
-"""Actors that follow a fixed rule. A rule looks at one byte and its position: it serves steps and windows alike."""
+"""Boundary actors that follow a fixed rule on one byte and its position, in steps and in windows alike."""
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Callable
+from functools import partial
+
 from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 
@@ -13,19 +15,19 @@ class RuleActor(TensorDictModule):
     """An actor that writes ``action`` by a rule on single positions; the first byte of a text always has a boundary.
 
     Args:
-        rule: module from ``in_keys`` and ``forced`` to bool decisions.
-        in_keys: what it reads.
+        rule: maps ``in_keys`` to bool decisions.
+        in_keys: keys that the rule reads.
     """
 
     draws_windows = True
     draws_at_random = False
 
-    def __init__(self, rule: nn.Module, in_keys: list[str]) -> None:
-        super().__init__(_Forced(rule), in_keys=[*in_keys, "forced"], out_keys=["action"])
+    def __init__(self, rule: Callable[..., Tensor], in_keys: list[str]) -> None:
+        super().__init__(_WithForced(rule), in_keys=[*in_keys, "forced"], out_keys=["action"])
 
 
-class _Forced(nn.Module):
-    def __init__(self, rule: nn.Module) -> None:
+class _WithForced(nn.Module):
+    def __init__(self, rule: Callable[..., Tensor]) -> None:
         super().__init__()
         self.rule = rule
 
@@ -35,7 +37,7 @@ class _Forced(nn.Module):
 
 
 class UniformActor(RuleActor):
-    """Evenly spaced boundaries at any rate: after t bytes, ``ceil(rate t)`` have been drawn.
+    """Evenly spaced boundaries at any rate: ``ceil(rate t)`` of them in the first t bytes.
 
         a_t = [ceil(rate (t + 1)) > ceil(rate t)]
 
@@ -46,52 +48,36 @@ class UniformActor(RuleActor):
     def __init__(self, rate: float) -> None:
         if not 0.0 < rate <= 1.0:
             raise ValueError(f"rate must lie in (0, 1], got {rate}")
-        super().__init__(_Even(rate), in_keys=["position"])
+        super().__init__(partial(_evenly_spaced, rate=rate), in_keys=["position"])
 
 
-class _Even(nn.Module):
-    def __init__(self, rate: float) -> None:
-        super().__init__()
-        self.rate = rate
-
-    def forward(self, position: Tensor) -> Tensor:
-        # 1e-9: a rate such as 1/5 is not exact, and 0.2 * 5 must count as 1. float64 keeps positions apart for longer.
-        passed = (position.squeeze(-1).double() * self.rate - 1e-9).ceil()
-        return ((position.squeeze(-1) + 1).double() * self.rate - 1e-9).ceil() > passed
+def _evenly_spaced(position: Tensor, *, rate: float) -> Tensor:
+    # 1e-9 because 1/5 is not exact, and 0.2 * 5 must count as 1. float64 stays precise for longer texts.
+    before, after = ((t.squeeze(-1).double() * rate - 1e-9).ceil() for t in (position, position + 1))
+    return after > before
 
 
 class FixedStrideActor(RuleActor):
-    """A boundary at every ``stride``-th byte from the first on, as in MEGABYTE.
+    """A boundary at every ``stride``-th byte, beginning with the first, as in MEGABYTE.
 
     Args:
         stride: bytes per token, at least 1.
     """
 
     def __init__(self, stride: int) -> None:
-        super().__init__(_Stride(check_count("stride", stride)), in_keys=["position"])
+        super().__init__(partial(_multiples, stride=check_count("stride", stride)), in_keys=["position"])
 
 
-class _Stride(nn.Module):
-    def __init__(self, stride: int) -> None:
-        super().__init__()
-        self.stride = stride
-
-    def forward(self, position: Tensor) -> Tensor:
-        return position.squeeze(-1) % self.stride == 0
+def _multiples(position: Tensor, *, stride: int) -> Tensor:
+    return position.squeeze(-1) % stride == 0
 
 
 class WhitespaceActor(RuleActor):
     """A boundary at every white-space byte, which closes the word before it (Nawrot et al.)."""
 
     def __init__(self) -> None:
-        super().__init__(_Whitespace(), in_keys=["byte"])
+        super().__init__(_whitespace, in_keys=["byte"])
 
 
-class _Whitespace(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.space: Tensor
-        self.register_buffer("space", torch.tensor(list(b" \t\n\r\v\f")), persistent=False)
-
-    def forward(self, byte: Tensor) -> Tensor:
-        return torch.isin(byte, self.space)
+def _whitespace(byte: Tensor) -> Tensor:
+    return (byte == ord(" ")) | (ord("\t") <= byte) & (byte <= ord("\r"))

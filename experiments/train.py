@@ -1,6 +1,6 @@
 """Train a boundary policy and its language model: the Hydra entry point.
 
-    python -m rltok_rl.experiments.train baseline=siblings optim.total_bytes=4_000_000 out=runs/mine
+    python -m rltok_rl.experiments.train baseline=group_mean optim.total_bytes=4_000_000 out=runs/mine
 
 In several processes, with equal metrics:
 

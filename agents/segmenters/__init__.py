@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-from rltok_rl.agents.segmenters.acting import SegmenterActor
-from rltok_rl.agents.segmenters.base import Segmenter, Segments, State
-from rltok_rl.agents.segmenters.bpe import BPESegmenter, TokenizerSplit, starts_of_pieces, train_bpe
 from rltok_rl.agents.segmenters.entropy import EntropyCombined, EntropySpike, EntropyThreshold, calibrate
-from rltok_rl.agents.segmenters.fixed import ActorSegmenter, ExactRandom, SpaceByte
-from rltok_rl.agents.segmenters.grouped import GroupedSegmenter
-from rltok_rl.agents.segmenters.gumbel import GumbelSegmenter, TrainedSpike
-from rltok_rl.agents.segmenters.hnet import HNetSegmenter
-from rltok_rl.agents.segmenters.magnet import MagnetSegmenter
-from rltok_rl.agents.segmenters.predictors import EarlyExit, OwnModel, Predictor
-from rltok_rl.agents.segmenters.reading import (
+from rltok_rl.agents.segmenters.forward import (
     ByteReading,
     Reader,
     SegmentedOutput,
     read_byte,
     read_window,
+    segment_text,
     segments_mixing,
     start_reading,
+    write_on,
 )
+from rltok_rl.agents.segmenters.grouped import GroupedSegmenter
+from rltok_rl.agents.segmenters.gumbel import GumbelSegmenter, TrainedSpike
+from rltok_rl.agents.segmenters.hnet import HNetSegmenter, split_stages, stage_groups
+from rltok_rl.agents.segmenters.magnet import MagnetSegmenter
+from rltok_rl.agents.segmenters.predictors import EarlyExit, OwnModel, Predictor
 from rltok_rl.agents.segmenters.registry import SEGMENTERS, make_segmenter, segmenter_maker
+from rltok_rl.agents.segmenters.rule_based import ActorSegmenter, ExactRandom, SpaceByte
 from rltok_rl.agents.segmenters.saved import load_own_state, load_segmenter, own_parameters, own_state, save_segmenter
-from rltok_rl.agents.segmenters.stages import split_stages, stage_groups
-from rltok_rl.agents.segmenters.texts import segment_text, write_on
-from rltok_rl.agents.segmenters.unigram import TrainedPieces, UnigramSegmenter, WordSplit, train_unigram
+from rltok_rl.agents.segmenters.segmenter import Segmenter, SegmenterActor, Segments, State
+from rltok_rl.agents.segmenters.tokenizer_training import train_bpe, train_unigram
+from rltok_rl.agents.segmenters.tokenizers import (
+    BPESegmenter,
+    TokenizerSplit,
+    TrainedPieces,
+    UnigramSegmenter,
+    WordSplit,
+    starts_of_pieces,
+)
 
 __all__ = [
     "SEGMENTERS",

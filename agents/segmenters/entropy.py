@@ -1,4 +1,4 @@
-"""Boundaries where the next byte is hard to tell: spikes (Nawrot et al.) and thresholds (BLT).
+"""Boundaries where the next byte is uncertain: entropy spikes (Nawrot et al.) and thresholds (BLT).
 
 Shapes: B rows, T bytes.
 """
@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import torch
-from rltok_rl.agents.segmenters.base import Segmenter, Segments, State, check_rate
-from rltok_rl.agents.segmenters.predictors import Predictor
+from rltok_rl.agents.segmenters.gumbel import Fidelity, TrainedSpike
+from rltok_rl.agents.segmenters.predictors import Predictor, PredictorName, make_predictor
+from rltok_rl.agents.segmenters.segmenter import Segmenter, Segments, State, check_choice, check_rate, rate_or_default
 from torch import Tensor
 
 from rltok_rl.functional.boundary_rules import entropy_rise, entropy_spikes, never_twice, threshold_for_rate
@@ -20,28 +21,29 @@ from rltok_rl.models.unet import UNet
 from rltok_rl.utils import check_count
 
 DEFAULT_THRESHOLD = 1.335442066192627
-"""BLT's, in nats, for its own entropy model."""
+"""BLT's threshold in nats, for its own entropy model."""
 MARGIN = 1e-4
-"""Nats that a spike rises at least: in text that repeats itself entropies are equal but for rounding."""
+"""Smallest rise of a spike, in nats: entropies of repetitive text are equal up to rounding."""
 
 
 class _EntropySegmenter(Segmenter):
-    """Reads the entropies of a predictor, and of the bytes before as many as its rule needs."""
+    """Boundaries by a rule on the entropies of the last bytes."""
 
     coefficients: Mapping[str, float] = {"predictor": 1.0}
     _reach: int
+    """Earlier entropies that the rule reads."""
 
     def __init__(self, predictor: Predictor) -> None:
         super().__init__()
         self.predictor = predictor
 
     def losses(self, segments: Segments, byte_ids: Tensor, final_logits: Tensor) -> dict[str, Tensor]:
-        """``predictor``: the next-byte cost of a predictor of its own, in nats."""
+        """Compute ``predictor``: the next-byte cost of a separate predictor, in nats."""
         cost = self.predictor.loss(byte_ids)
         return {} if cost is None else {"predictor": cost}
 
     def _rule(self, entropies: Tensor) -> tuple[Tensor, Tensor]:
-        """Entropies [*B, T] to boundaries and the scores they were read off."""
+        """Map entropies [*B, T] to boundaries and scores."""
         raise NotImplementedError
 
     def _window(self, states: Tensor, byte_ids: Tensor, uniforms: Tensor | None) -> Segments:
@@ -53,12 +55,11 @@ class _EntropySegmenter(Segmenter):
 
     def _step(self, states: Tensor, byte_ids: Tensor, state: State, uniforms: Tensor | None) -> tuple[Segments, State]:
         memory: Any = state["memory"]
-        now = self.predictor.step(states, byte_ids, state["position"], memory)[:, None]  # [B, 1]
-        # The rule itself, on the few entropies that it can look back to.
-        seen = now if state["entropies"] is None else torch.cat((state["entropies"], now), 1)
-        seen = seen[:, -1 - self._reach :]
-        boundaries, scores = self._rule(seen)
-        return Segments(boundaries[:, -1], scores=scores[:, -1]), {"entropies": seen, "memory": memory}
+        entropies = self.predictor.step(states, byte_ids, state["position"], memory)[:, None]  # [B, 1]
+        if state["entropies"] is not None:
+            entropies = torch.cat((state["entropies"], entropies), 1)[:, -1 - self._reach :]
+        boundaries, scores = self._rule(entropies)
+        return Segments(boundaries[:, -1], scores=scores[:, -1]), {"entropies": entropies, "memory": memory}
 
 
 class EntropySpike(_EntropySegmenter):
@@ -67,9 +68,8 @@ class EntropySpike(_EntropySegmenter):
         a_t = [H_t > H_{t-j} + margin for j = 1 .. k]
 
     Args:
-        predictor: whose entropies.
         lags: k.
-        margin: nats that a spike rises at least; 0 in the paper, where rounding decides between equals.
+        margin: smallest rise of a spike, in nats; 0 in the paper, where rounding decides between equals.
 
     Reference: https://arxiv.org/abs/2211.09761
     """
@@ -78,6 +78,22 @@ class EntropySpike(_EntropySegmenter):
         super().__init__(predictor)
         self.margin = margin
         self._reach = self.lags = check_count("lags", lags)
+
+    @classmethod
+    def from_model(
+        cls,
+        model: UNet,
+        predictor: Literal["trained", "early_exit", "own"] = "trained",
+        lags: int = 2,
+        hidden: int = 2048,
+        fidelity: Fidelity = "paper",
+        window: int | None = None,
+        num_layers: int | None = None,
+    ) -> Segmenter:
+        """Build it for a model; ``predictor="trained"`` is a :class:`TrainedSpike`."""
+        if predictor == "trained":
+            return TrainedSpike(model.config.width, lags=lags, hidden=hidden, fidelity=fidelity)
+        return cls(make_predictor(model, predictor, window, num_layers), lags=lags)
 
     def _rule(self, entropies: Tensor) -> tuple[Tensor, Tensor]:
         return entropy_spikes(entropies, self.lags, margin=self.margin), entropies
@@ -89,11 +105,10 @@ class EntropyThreshold(_EntropySegmenter):
         global:     a_t = [H_t > theta]
         monotonic:  a_t = [H_t - H_{t-1} > theta]
 
-    BLT lets a patch *start* at byte t + 1 then; here the token ends at t, which is the same. The threshold is a buffer,
-    saved with the weights. :func:`calibrate` sets it from data.
+    BLT *starts* a patch at byte t + 1 where a token ends at t here, which is the same. The threshold is a buffer, saved
+    with the weights. :func:`calibrate` sets it from data.
 
     Args:
-        predictor: whose entropies.
         target_rate: boundaries per byte to calibrate to.
         threshold: in nats.
         rule: ``"global"`` or ``"monotonic"``.
@@ -112,14 +127,45 @@ class EntropyThreshold(_EntropySegmenter):
         rule: Literal["global", "monotonic"] = "global",
     ) -> None:
         super().__init__(predictor)
-        if rule not in ("global", "monotonic"):
-            raise ValueError(f"rule must be one of ['global', 'monotonic'], got {rule!r}")
+        check_choice("rule", rule, ("global", "monotonic"))
         self.rule, self.target_rate = rule, check_rate(target_rate)
         self._reach = 0 if rule == "global" else 1
         self.register_buffer("threshold", torch.tensor(float(threshold), dtype=torch.float64))
 
+    @classmethod
+    def from_model(
+        cls,
+        model: UNet,
+        rate: float | None = None,
+        predictor: PredictorName = "own",
+        threshold: float = DEFAULT_THRESHOLD,
+        threshold_add: float | None = None,
+        window: int | None = None,
+        num_layers: int | None = None,
+    ) -> EntropyThreshold:
+        """Build the global rule for a model; with ``threshold_add`` an :class:`EntropyCombined`."""
+        entropies = make_predictor(model, predictor, window, num_layers)
+        target_rate = rate_or_default(model, rate)
+        if threshold_add is None:
+            return EntropyThreshold(entropies, target_rate=target_rate, threshold=threshold)
+        return EntropyCombined(entropies, target_rate=target_rate, threshold=threshold, threshold_add=threshold_add)
+
+    @classmethod
+    def monotonic(
+        cls,
+        model: UNet,
+        rate: float | None = None,
+        predictor: PredictorName = "own",
+        threshold: float = 0.0,
+        window: int | None = None,
+        num_layers: int | None = None,
+    ) -> EntropyThreshold:
+        """Build the monotonic rule for a model."""
+        entropies = make_predictor(model, predictor, window, num_layers)
+        return cls(entropies, target_rate=rate_or_default(model, rate), threshold=threshold, rule="monotonic")
+
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        # A narrow type would move the threshold: only its device follows the module's.
+        # The threshold follows the module's device but stays float64: a narrower type would move it.
         threshold = self.threshold
         super()._apply(fn, recurse)
         self.threshold = threshold.to(self.threshold.device)
@@ -129,14 +175,18 @@ class EntropyThreshold(_EntropySegmenter):
         scores = entropies if self.rule == "global" else entropy_rise(entropies)
         return scores.double() > self.threshold.double(), scores
 
+    def threshold_for(self, scores: list[Tensor], count: float) -> float:
+        """Find the threshold that draws about ``count`` boundaries in rows of scores [B, T], forced ones included."""
+        decided = torch.cat([rows[:, 1:].flatten().double() for rows in scores])
+        return threshold_for_rate(decided, (count - sum(map(len, scores))) / len(decided))
+
 
 class EntropyCombined(EntropyThreshold):
-    """A boundary where the entropy is high, has risen, and the byte before has none (BLT's third rule).
+    """A boundary where the entropy is high and has risen, unless the byte before has one (BLT's third rule).
 
         a_t = [H_t > theta and H_t - H_{t-1} > theta_add and not a_{t-1}]
 
     Args:
-        predictor: whose entropies.
         target_rate: boundaries per byte to calibrate to.
         threshold: theta, in nats; :func:`calibrate` sets it.
         threshold_add: theta_add, in nats.
@@ -156,78 +206,71 @@ class EntropyCombined(EntropyThreshold):
         self.threshold_add, self._reach = float(threshold_add), 1
 
     def _rule(self, entropies: Tensor) -> tuple[Tensor, Tensor]:
-        """Where a boundary is wanted, and the entropies of bytes after which they have risen."""
+        """Score candidates by their entropies, and bytes whose entropy has not risen by minus infinity."""
         risen = entropy_rise(entropies).double() > self.threshold_add
         scores = entropies.masked_fill(~risen, -math.inf)
         return scores.double() > self.threshold.double(), scores
 
     def _window(self, states: Tensor, byte_ids: Tensor, uniforms: Tensor | None) -> Segments:
-        wanted = super()._window(states, byte_ids, uniforms)
-        return replace(wanted, boundaries=never_twice(wanted.boundaries))
+        candidates = super()._window(states, byte_ids, uniforms)
+        return replace(candidates, boundaries=never_twice(candidates.boundaries))
 
     def _start(self, num_rows: int, device: torch.device) -> State:
         return {**super()._start(num_rows, device), "drawn": torch.zeros(num_rows, dtype=torch.bool, device=device)}
 
     def _step(self, states: Tensor, byte_ids: Tensor, state: State, uniforms: Tensor | None) -> tuple[Segments, State]:
-        wanted, after = super()._step(states, byte_ids, state, uniforms)
-        drawn = wanted.boundaries & ~state["drawn"] | (state["position"] == 0)
-        return replace(wanted, boundaries=drawn), {**after, "drawn": drawn}
+        candidates, after = super()._step(states, byte_ids, state, uniforms)
+        drawn = candidates.boundaries & ~state["drawn"] | (state["position"] == 0)
+        return replace(candidates, boundaries=drawn), {**after, "drawn": drawn}
 
     def threshold_for(self, scores: list[Tensor], count: float) -> float:
-        """The threshold that draws the number of boundaries next to ``count`` in rows of scores [B, T].
+        """Find the threshold that draws about ``count`` boundaries in rows of scores [B, T], forced ones included.
 
-        A higher threshold may draw a boundary that a lower one has crowded out, so that the number found by halving may
-        miss by a few.
+        Raising the threshold may add a boundary where it removes the one before, so bisection may miss by a few.
         """
-        levels = torch.cat([given.flatten() for given in scores]).double().unique()  # in order, -inf first
-        low, high = 0, len(levels) - 1
-        found: list[tuple[float, float]] = []
-        while low <= high:
-            middle = (low + high) // 2
-            theta = float(levels[middle])
-            drawn = sum(int(never_twice(given.double() > theta).sum()) for given in scores)
-            found.append((abs(drawn - count), theta))
-            low, high = (middle + 1, high) if drawn > count else (low, middle - 1)
-        most = sum(int(never_twice(given > -math.inf).sum()) for given in scores)
+
+        def drawn(theta: float) -> int:
+            return sum(int(never_twice(rows.double() > theta).sum()) for rows in scores)
+
+        num_bytes, most = sum(rows.numel() for rows in scores), drawn(-math.inf)
         if most < count - 1:
-            num_bytes = sum(given.numel() for given in scores)
             raise ValueError(
                 f"rate must be at most {most / num_bytes:.4g}, which rises of more than threshold_add="
                 f"{self.threshold_add} allow, got {count / num_bytes:.4g}"
             )
-        return max(min(found)[1], -1e30)
+        levels = torch.cat([rows.flatten() for rows in scores]).double().unique().tolist()  # ascending, -inf first
+        low, high = 0, len(levels) - 1
+        tried: list[tuple[float, float]] = []
+        while low <= high:
+            middle = (low + high) // 2
+            number = drawn(levels[middle])
+            tried.append((abs(number - count), levels[middle]))
+            low, high = (middle + 1, high) if number > count else (low, middle - 1)
+        return max(min(tried)[1], -1e30)
 
 
 @torch.no_grad()
 def calibrate(
     segmenter: EntropyThreshold, model: UNet, windows: Iterable[Tensor], *, rate: float | None = None
 ) -> float:
-    """Set a threshold so that boundaries come at a target rate on given text.
+    """Set a segmenter's threshold so that the given text has boundaries at a target rate.
 
     Args:
-        segmenter: whose threshold is set.
-        model: the U-Net whose encoder the segmenter may read.
-        windows: batches [B, T >= 2] of bytes; the boundary at each row's first byte counts, though nothing decides it.
+        segmenter: the segmenter to calibrate.
+        model: its U-Net.
+        windows: batches [B, T >= 2] of bytes; the forced boundary at each row's first byte counts.
         rate: boundaries per byte; None is the segmenter's target.
 
     Returns:
         The threshold, in nats.
     """
     rate = check_rate(segmenter.target_rate if rate is None else rate)  # type: ignore[arg-type]
-    scores, num_bytes, forced = [], 0, 0
-    for byte_ids in windows:
-        found = segmenter(model.encode(byte_ids), byte_ids).scores
-        scores.append(found.cpu())  # [B, T]
-        num_bytes, forced = num_bytes + byte_ids.numel(), forced + len(byte_ids)
-    free = num_bytes - forced
-    if not free:
+    scores = [segmenter(model.encode(byte_ids), byte_ids).scores.cpu() for byte_ids in windows]  # [B, T] each
+    num_bytes, forced = sum(rows.numel() for rows in scores), sum(map(len, scores))
+    if num_bytes == forced:
         raise ValueError(f"windows must hold bytes beside the first of each row, got {num_bytes} bytes in all")
     if rate * num_bytes < forced:
         raise ValueError(f"rate must be at least {forced / num_bytes:.4g}, which first bytes alone make, got {rate}")
-    if isinstance(segmenter, EntropyCombined):
-        threshold = segmenter.threshold_for(scores, rate * num_bytes)
-    else:
-        decided = torch.cat([given[:, 1:].flatten().double() for given in scores])
-        threshold = threshold_for_rate(decided, (rate * num_bytes - forced) / free)
+    threshold = segmenter.threshold_for(scores, rate * num_bytes)
     segmenter.threshold.fill_(threshold)
     return threshold

@@ -1,51 +1,48 @@
-"""Group-relative policy gradients at an exact rate, after ReinPatch: rows of one text compete with each other.
+"""Group-relative policy gradients at an exact rate (ReinPatch): rows with the same text compete.
 
 Shapes: B rows, T bytes, D width.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from rltok_rl.agents.segmenters.base import Segmenter, Segments, State, check_rate
-from rltok_rl.agents.segmenters.gumbel import Evaluation, check_evaluation, perceptron
+from rltok_rl.agents.segmenters.gumbel import perceptron
+from rltok_rl.agents.segmenters.segmenter import (
+    Evaluation,
+    Segmenter,
+    Segments,
+    State,
+    check_choice,
+    check_evaluation,
+    check_rate,
+    rate_or_default,
+)
 from torch import Tensor, nn
 
-from rltok_rl.functional.baselines import group_centred
+from rltok_rl.functional.baselines import group_mean
 from rltok_rl.functional.budget import budget_offsets, draw_next, draw_within_budget, string_log_prob
 from rltok_rl.functional.likelihood import next_byte_log_prob
 from rltok_rl.functional.policy_gradient import score_function
+from rltok_rl.models.unet import UNet
 from rltok_rl.utils import check_count
 
 Advantage = Literal["centred", "leave_one_out", "normalised"]
 
 
 def group_advantages(returns: Tensor, group_size: int, advantage: Advantage, *, eps: float = 1e-4) -> Tensor:
-    """How much better each row did than the rows of its group.
+    """Compare each row's return with those of its group.
 
-        centred:        A_b = R_b - mean_g R                         (g - 1)/g of the exact gradient, in the mean
-        leave_one_out:  A_b = R_b - mean_{g without b} R             the exact gradient, in the mean
-        normalised:     A_b = (R_b - mean_g R) / (std_g R + eps)     every group weighs the same
+        centred:        A_b = R_b - mean_g R                         (g - 1)/g of the exact gradient in expectation
+        leave_one_out:  A_b = R_b - mean_{g without b} R             the exact gradient in expectation
+        normalised:     A_b = (R_b - mean_g R) / (std_g R + eps)     every group has equal weight
 
-    Args:
-        returns: [B] R, rows of a group one after the other.
-        group_size: g.
-        advantage: which.
-        eps: added to the spread, which is that of the group itself (divided by g).
-
-    Returns:
-        [B].
-
-    Example:
-        >>> group_advantages(torch.tensor([1.0, 3.0, 5.0, 5.0]), 2, "normalised", eps=0.0).nan_to_num()
-        tensor([-1.,  1.,  0.,  0.])
+    The rows of a group are adjacent in returns R, [B]. The standard deviation is the group's own (divided by g).
     """
-    if advantage not in ("centred", "leave_one_out", "normalised"):
-        allowed = ["centred", "leave_one_out", "normalised"]
-        raise ValueError(f"advantage must be one of {allowed}, got {advantage!r}")
+    check_choice("advantage", advantage, ("centred", "leave_one_out", "normalised"))
     exclude = advantage == "leave_one_out"
-    centred = group_centred(returns.unsqueeze(-1), group_size=group_size, exclude_self=exclude).squeeze(-1)  # [B]
+    centred = group_mean(returns.unsqueeze(-1), group_size=group_size, exclude_self=exclude).squeeze(-1)  # [B]
     if advantage != "normalised":
         return centred
     spread = centred.unflatten(0, (-1, group_size)).square().mean(-1).sqrt()  # [B / g]
@@ -53,22 +50,20 @@ def group_advantages(returns: Tensor, group_size: int, advantage: Advantage, *, 
 
 
 class GroupedSegmenter(Segmenter):
-    """A policy on encoder states that draws as many boundaries as the rate says, and learns from whole rows.
+    """A policy on encoder states with an exact number of boundaries, trained by the returns of whole rows.
 
         a_t ~ Bernoulli(sigmoid(l_t + logit(m_t / n_t)))         m_t boundaries left for n_t bytes of a block
         R_b = mean_t log p(x_{t+1} | x_<=t, a_<=t)
-        L   = -mean_b A_b sum_t log pi(a_t)                      A_b against the rows of its group
+        L   = -mean_b A_b sum_t log pi(a_t)                      A_b within the group
 
     The policy starts at l = 0, where all strings with the right count are equally likely.
 
     Args:
-        width: D.
         target_rate: boundaries per byte.
-        block: bytes that the count is kept over.
-        group_size: rows that read one text, next to each other.
-        hidden: hidden width of the policy.
-        advantage: what a row's return is compared with; see :func:`group_advantages`.
-        detached: keep the policy's gradient out of the encoder, as a segmenter with a network of its own would.
+        block: bytes per block; each has ``ceil(target_rate * block)`` boundaries.
+        group_size: adjacent rows that read the same text.
+        advantage: see :func:`group_advantages`.
+        detached: keep the policy's gradient out of the encoder.
         evaluation: outside training, ``"sample"``, or ``"round"`` to the likelier decision; the count is exact in both.
 
     Reference: https://arxiv.org/abs/2603.26097
@@ -89,25 +84,38 @@ class GroupedSegmenter(Segmenter):
         evaluation: Evaluation = "sample",
     ) -> None:
         super().__init__()
-        self.target_rate, self.block = check_rate(target_rate), check_count("block", block)
-        self.group_size = check_count("group_size", group_size, minimum=2)
-        group_advantages(torch.zeros(group_size), group_size, advantage)  # refuses unknown words
+        self.rate = self.target_rate = check_rate(target_rate)
+        self.block, self.group_size = check_count("block", block), check_count("group_size", group_size, minimum=2)
+        check_choice("advantage", advantage, ("centred", "leave_one_out", "normalised"))
         self.advantage, self.detached, self.evaluation = advantage, detached, check_evaluation(evaluation)
         self.policy = perceptron(width, width if hidden is None else hidden)
         for parameter in self.policy[-1].parameters():
             nn.init.zeros_(parameter)
 
-    @property
-    def draws_at_random(self) -> bool:
-        """In training always; in evaluation where it samples."""
-        return self.training or self.evaluation == "sample"
+    @classmethod
+    def from_model(
+        cls,
+        model: UNet,
+        rate: float | None = None,
+        block: int = 64,
+        group_size: int = 4,
+        advantage: Advantage = "centred",
+        detached: bool = True,
+        evaluation: Evaluation = "sample",
+        hidden: int | None = None,
+    ) -> GroupedSegmenter:
+        """Build it for a model."""
+        options: dict[str, Any] = {"advantage": advantage, "detached": detached, "evaluation": evaluation}
+        rate = rate_or_default(model, rate)
+        width = model.config.width
+        return cls(width, target_rate=rate, block=block, group_size=group_size, hidden=hidden, **options)
 
     def losses(self, segments: Segments, byte_ids: Tensor, final_logits: Tensor) -> dict[str, Tensor]:
-        """``policy``: the score-function loss, whose gradient is that of nats per byte; in training alone.
+        """Compute ``policy``: the score-function loss, whose gradient is that of nats per byte; in training only.
 
         Args:
-            segments: what ``forward`` gave.
-            byte_ids: [B, T], rows of one text next to each other in groups.
+            segments: output of ``forward``.
+            byte_ids: [B, T], adjacent rows of a group equal.
             final_logits: [B, T, 256].
         """
         if not self.training or byte_ids.shape[1] < 2:
@@ -116,27 +124,24 @@ class GroupedSegmenter(Segmenter):
         assert segments.logits is not None
         returns = next_byte_log_prob(final_logits.detach(), byte_ids).mean(-1)  # [B]
         advantages = group_advantages(returns, self.group_size, self.advantage)
-        # The last decision serves the byte after the window alone, which is in no return.
+        # The last decision only affects the byte after the window, which is in no return.
         log_probs = string_log_prob(segments.logits, segments.boundaries)[:, :-1].sum(-1)  # [B]
-        objective = score_function(log_probs, advantages.to(log_probs.dtype)).mean()
-        return {"policy": -objective}
+        return {"policy": -score_function(log_probs, advantages.to(log_probs.dtype)).mean()}
 
     def _window(self, states: Tensor, byte_ids: Tensor, uniforms: Tensor | None) -> Segments:
         logits = self._logits(states)  # [B, T]
-        given = None if uniforms is None else uniforms.cpu()
-        assert self.target_rate is not None
-        # Thousands of tiny steps: launching them on an accelerator costs more than the way to the CPU and back.
-        drawn = draw_within_budget(logits.detach().cpu(), given, self.target_rate, self.block).to(logits.device)
-        offsets = budget_offsets(drawn, self.target_rate, self.block)
+        uniforms = None if uniforms is None else uniforms.cpu()
+        # On the CPU: launching thousands of tiny steps on an accelerator costs more than copying.
+        drawn = draw_within_budget(logits.detach().cpu(), uniforms, self.rate, self.block).to(logits.device)
+        offsets = budget_offsets(drawn, self.rate, self.block)
         return Segments(drawn, logits=logits + offsets.to(logits.dtype))
 
     def _start(self, num_rows: int, device: torch.device) -> State:
         return {"drawn": torch.zeros(num_rows, dtype=torch.int64, device=device)}
 
     def _step(self, states: Tensor, byte_ids: Tensor, state: State, uniforms: Tensor | None) -> tuple[Segments, State]:
-        assert self.target_rate is not None
         logits, position = self._logits(states), state["position"]
-        boundaries, drawn, offset = draw_next(logits, uniforms, position, state["drawn"], self.target_rate, self.block)
+        boundaries, drawn, offset = draw_next(logits, uniforms, position, state["drawn"], self.rate, self.block)
         return Segments(boundaries, logits=logits + offset.to(logits.dtype)), {"drawn": drawn}
 
     def _logits(self, states: Tensor) -> Tensor:
@@ -144,18 +149,17 @@ class GroupedSegmenter(Segmenter):
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
     def _check_groups(self, byte_ids: Tensor) -> None:
-        if len(byte_ids) % self.group_size:
+        size = self.group_size
+        if len(byte_ids) % size:
             raise ValueError(
-                f"byte_ids must hold whole groups of group_size={self.group_size} rows of one text (RepeatedSource "
-                f"deals them), got {len(byte_ids)} rows"
+                f"byte_ids must hold whole groups of group_size={size} rows of one text (RepeatedSource deals them), "
+                f"got {len(byte_ids)} rows"
             )
         if byte_ids.device.type != "cpu":
-            return  # looking would stall the device
-        grouped = byte_ids.unflatten(0, (-1, self.group_size))  # [B / g, g, T]
-        wrong = (grouped != grouped[:, :1]).flatten(1).any(1)
-        if bool(wrong.any()):
-            first = int(wrong.nonzero()[0])
+            return  # comparing would stall the device
+        grouped = byte_ids.unflatten(0, (-1, size))  # [B / g, g, T]
+        for group in (grouped != grouped[:, :1]).flatten(1).any(1).nonzero().flatten().tolist():
             raise ValueError(
-                f"byte_ids must repeat one text in every group of group_size={self.group_size} rows (RepeatedSource "
-                f"deals them so), got others in group {first}"
+                f"byte_ids must repeat one text in every group of group_size={size} rows (RepeatedSource deals them "
+                f"so), got others in group {group}"
             )

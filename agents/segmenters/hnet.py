@@ -1,6 +1,6 @@
-"""H-Net's dynamic chunking: boundaries where neighbouring states are unlike.
+"""H-Net's dynamic chunking: boundaries where neighbouring states are dissimilar, and a learning rate per stage.
 
-A second stage is the model's second level; its target rate is set here, and its loss is the model's.
+The second stage is the model's second level; its target rate is set here, and its loss is the model's.
 
 Shapes: B rows, T bytes, D width.
 """
@@ -8,61 +8,32 @@ Shapes: B rows, T bytes, D width.
 from __future__ import annotations
 
 import math
-from typing import Literal
+from collections.abc import Iterable
+from typing import Any, Literal
 
 import torch
-from rltok_rl.agents.segmenters.base import Segmenter, Segments, State
+from rltok_rl.agents.segmenters.segmenter import Segmenter, Segments, State, check_choice, rate_or_default
 from torch import Tensor, nn
 
 from rltok_rl.functional.rate import check_target, load_balance
 from rltok_rl.functional.routing import Method, confidence, routing_probability, smoothing_shares
 from rltok_rl.models.layers import RMSNorm
 from rltok_rl.models.mixing import Mixing
-
-
-def stage_multipliers(chunk_sizes: list[float], widths: list[int], *, gpt_chunk: float = 4.6) -> list[float]:
-    """Learning-rate factors of the stages, outermost first.
-
-        m_s = sqrt(N_GPT  prod_{i >= s} N_i / prod_{i >= 0} N_i  D_S / D_s),        N_S = 1
-
-    Args:
-        chunk_sizes: N_0 .. N_{S-1}, bytes (or tokens of the stage before) per token.
-        widths: D_0 .. D_S, one more than there are chunk sizes.
-        gpt_chunk: bytes per token of the tokenizer that the base learning rate was tuned with.
-
-    Example:
-        >>> [round(m, 2) for m in stage_multipliers([6.0], [1024, 1536])]
-        [2.63, 0.88]
-
-    Reference: https://arxiv.org/abs/2507.07955
-    """
-    if len(widths) != len(chunk_sizes) + 1:
-        raise ValueError(f"widths must have one entry more than chunk_sizes, got {len(widths)} and {len(chunk_sizes)}")
-    sizes = [*chunk_sizes, 1.0]
-    everything = math.prod(sizes)
-    return [
-        math.sqrt(gpt_chunk * math.prod(sizes[s:]) / everything * widths[-1] / width) for s, width in enumerate(widths)
-    ]
+from rltok_rl.models.unet import UNet
 
 
 class HNetSegmenter(Segmenter):
-    """Cosine routing, confidence straight through, smoothing over tokens, a residual projection that starts at zero.
+    """Cosine routing, straight-through confidence, smoothing over tokens, a residual projection that starts at zero.
 
         p_t = (1 - cos(W_q x_{t-1}, W_k x_t)) / 2,   p_0 = 1,   a_t = [p_t > 1/2],   x = RMSNorm(X)
         U_j = P_j Mid_j + (1 - P_j) U_{j-1},         P = p clipped to [1e-4, 1 - 1e-4]
         Y_t = R(x_t) + STE(c_t) U_{i(t)},            c_t = p_t at a boundary, 1 - p_t elsewhere
 
-    The learning-rate factors of the paper are ``multipliers``; ``LoopOptions.stage_factors`` takes them, and
-    :func:`~rltok_rl.agents.segmenters.stages.stage_groups` hands them to any optimizer.
-
     Args:
-        width: D.
         target_rate: boundaries per byte, 1/N of the ratio loss.
         second_rate: tokens of tokens per token, 1/N of the second stage; None with one stage.
-        residual: ``"projection"``, zero at first, or ``"identity"``, all of a byte's state.
+        residual: ``"projection"``, zero at first, or ``"identity"``, the byte's own state.
         norms: normalise byte states before routing and pooling, and tokens after the token layers.
-        smoothing: how windows are smoothed.
-        norm_eps: of the norms.
 
     Reference: https://arxiv.org/abs/2507.07955
     """
@@ -81,10 +52,10 @@ class HNetSegmenter(Segmenter):
         norm_eps: float = 1e-6,
     ) -> None:
         super().__init__()
-        if residual not in ("projection", "identity"):
-            raise ValueError(f"residual must be one of ['projection', 'identity'], got {residual!r}")
-        self.target_rate, self.smoothing = check_target(target_rate), smoothing
+        check_choice("residual", residual, ("projection", "identity"))
+        self.rate = self.target_rate = check_target(target_rate)
         self.second_rate = None if second_rate is None else check_target(second_rate)
+        self.smoothing = smoothing
         self.query, self.key = (nn.Linear(width, width, bias=False) for _ in range(2))
         self.byte_norm = RMSNorm(width, norm_eps) if norms else nn.Identity()
         self.token_norm = RMSNorm(width, norm_eps) if norms else nn.Identity()
@@ -96,9 +67,33 @@ class HNetSegmenter(Segmenter):
                 self.residual.weight.zero_()
                 self.residual.bias.zero_()
 
+    @classmethod
+    def from_model(
+        cls,
+        model: UNet,
+        rate: float | None = None,
+        variant: Literal["faithful", "baseline"] = "faithful",
+        smoothing: Method = "scan",
+        stages: Literal[1, 2] = 1,
+        second_rate: float | None = None,
+    ) -> HNetSegmenter:
+        """Build it for a model; ``"baseline"`` adds bytes unprojected and has no norms between networks."""
+        check_choice("variant", variant, ("faithful", "baseline"))
+        check_choice("stages", stages, (1, 2))
+        weak: dict[str, Any] = {"residual": "identity", "norms": False} if variant == "baseline" else {}
+        if stages == 2:
+            _check_second_stage(model, weak.get("residual", "projection"))
+            rate = 1 / 3 if rate is None else rate  # N = 3, 3
+            second_rate = model.config.second_rate if second_rate is None else second_rate
+        elif second_rate is not None:
+            raise ValueError(f"second_rate must be left out with stages=1, got {second_rate}")
+        common: dict[str, Any] = {"smoothing": smoothing, "norm_eps": model.config.norm_eps, **weak}
+        target_rate = rate_or_default(model, rate)
+        return cls(model.config.width, target_rate=target_rate, second_rate=second_rate, **common)
+
     @property
     def multipliers(self) -> list[float]:
-        """Learning-rate factors of the stages, outermost first; widths are equal."""
+        """Learning-rate factors of the stages, outermost first, for equal widths (``LoopOptions.stage_factors``)."""
         rates = [rate for rate in (self.target_rate, self.second_rate) if rate is not None]
         width = self.query.in_features
         return stage_multipliers([1 / rate for rate in rates], [width] * (len(rates) + 1))
@@ -118,24 +113,114 @@ class HNetSegmenter(Segmenter):
         return self._segments(torch.where(state["position"] == 0, 1.0, probs)), {"query": self.query(x)}
 
     def losses(self, segments: Segments, byte_ids: Tensor, final_logits: Tensor) -> dict[str, Tensor]:
-        """``ratio``: the load-balancing loss, 1 at the target; p_0 = 1 counts, as in the released code."""
-        assert segments.scores is not None and self.target_rate is not None
+        """Compute ``ratio``: the load-balancing loss, 1 at the target; p_0 = 1 counts, as in the released code."""
+        assert segments.scores is not None
         probs = segments.scores
-        return {"ratio": load_balance(segments.boundaries.to(probs.dtype).mean(), probs.mean(), self.target_rate)}
+        return {"ratio": load_balance(segments.boundaries.to(probs.dtype).mean(), probs.mean(), self.rate)}
 
     def _segments(self, probs: Tensor) -> Segments:
         boundaries = probs > 0.5
         mixing = Mixing(
             pooling="select",
-            token_norm=self.byte_norm,  # of a selected byte: what routing reads goes into tokens
+            token_norm=self.byte_norm,  # tokens are pooled from the same states as routing reads
             update_norm=self.token_norm,
             smoothing=smoothing_shares(probs),
             smoothing_method=self.smoothing,
-            residual=self._own,
+            residual=self._residual,
             receive=confidence(probs, boundaries),
         )
         return Segments(boundaries, scores=probs, mixing=mixing)
 
-    def _own(self, states: Tensor) -> Tensor:
+    def _residual(self, states: Tensor) -> Tensor:
         x = self.byte_norm(states)
         return x if self.residual is None else self.residual(x)
+
+
+def _check_second_stage(model: UNet, residual: str) -> None:
+    config, use = model.config, "for segmenter 'hnet' with stages=2"
+    for name, value in (("second_level", "routing"), ("second_residual", residual)):
+        if getattr(config, name) != value:
+            raise ValueError(f"model must have {name}={value!r} {use}, got {getattr(config, name)!r}")
+    if not 0 < config.lower_layers < config.num_token_layers:
+        raise ValueError(
+            f"model must have token layers before and after its second level {use} (num_token_layers=2 at least), "
+            f"got num_token_layers={config.num_token_layers}, {config.lower_layers} of them before it"
+        )
+
+
+def stage_multipliers(chunk_sizes: list[float], widths: list[int], *, gpt_chunk: float = 4.6) -> list[float]:
+    """Compute the learning-rate factors of the stages, outermost first.
+
+        m_s = sqrt(N_GPT  prod_{i >= s} N_i / prod_{i >= 0} N_i  D_S / D_s),        N_S = 1
+
+    Args:
+        chunk_sizes: N_0 .. N_{S-1}, bytes (or tokens of the stage before) per token.
+        widths: D_0 .. D_S, one more than chunk sizes.
+        gpt_chunk: N_GPT, bytes per token of the tokenizer that the base learning rate was tuned with.
+
+    Example:
+        >>> [round(m, 2) for m in stage_multipliers([6.0], [1024, 1536])]
+        [2.63, 0.88]
+
+    Reference: https://arxiv.org/abs/2507.07955
+    """
+    if len(widths) != len(chunk_sizes) + 1:
+        raise ValueError(f"widths must have one entry more than chunk_sizes, got {len(widths)} and {len(chunk_sizes)}")
+    sizes = [*chunk_sizes, 1.0]
+    total = math.prod(sizes)
+    return [math.sqrt(gpt_chunk * math.prod(sizes[s:]) / total * widths[-1] / width) for s, width in enumerate(widths)]
+
+
+def split_stages(model: UNet, parameters: Iterable[nn.Parameter], num_stages: int) -> list[list[nn.Parameter]]:
+    """Split parameters by stage, outermost first, in the given order.
+
+    The first of two stages holds everything that reads bytes, the second the token layers and everything between them.
+    The third of three holds the layers on tokens of tokens; routing between tokens belongs to the second.
+
+    Args:
+        model: the U-Net.
+        parameters: the model's, and others (a segmenter's, a critic's), which belong to the first stage.
+        num_stages: 2, or 3 for a model with a second level.
+
+    Example:
+        >>> from rltok_rl.models import preset
+        >>> model = UNet(preset("tiny"))
+        >>> [len(stage) for stage in split_stages(model, model.token_layers.parameters(), 2)]
+        [0, 8]
+    """
+    check_choice("num_stages", num_stages, (2, 3))
+    level = model.second_level
+    if num_stages == 3 and level is None:
+        raise ValueError("model must have a second level for three stages, got second_level=None")
+    stage_of = {id(p): 1 for p in (*model.token_layers.parameters(), *(() if level is None else level.parameters()))}
+    if num_stages == 3 and level is not None:
+        stage_of |= {id(p): 2 for p in level.layers.parameters()}
+    stages: list[list[nn.Parameter]] = [[] for _ in range(num_stages)]
+    for parameter in parameters:
+        stages[stage_of.get(id(parameter), 0)].append(parameter)
+    return stages
+
+
+def stage_groups(model: UNet, segmenter: HNetSegmenter, *, lr: float) -> list[dict[str, Any]]:
+    """Build an optimizer's parameter groups, outermost stage first, with H-Net's learning rates.
+
+    Args:
+        model: the U-Net.
+        segmenter: its ``multipliers`` are the factors.
+        lr: base learning rate.
+
+    Example:
+        >>> from rltok_rl.agents.segmenters import make_segmenter
+        >>> from rltok_rl.models import preset
+        >>> levels = {"second_level": "routing", "second_residual": "projection", "num_token_layers": 2}
+        >>> model = UNet(preset("tiny", **levels))
+        >>> optimizer = torch.optim.AdamW(stage_groups(model, make_segmenter("hnet", model, stages=2), lr=1e-3))
+        >>> [round(group["lr"] * 1e3, 2) for group in optimizer.param_groups]
+        [2.14, 1.24, 0.71]
+
+    Reference: https://arxiv.org/abs/2507.07955
+    """
+    factors = segmenter.multipliers
+    parameters = {id(p): p for module in (model, segmenter) for p in module.parameters()}  # some are shared
+    stages = split_stages(model, parameters.values(), len(factors))
+    return [{"params": stage, "lr": lr * factor} for stage, factor in zip(stages, factors, strict=True)]

@@ -1,4 +1,4 @@
-"""One boundary predictor per script (MAGNET): a Gumbel-sigmoid whose rate is that of the script it reads.
+"""One boundary predictor per script (MAGNET): a Gumbel-sigmoid at the rate of the script that it reads.
 
 Shapes: B rows, T bytes, D width.
 """
@@ -8,40 +8,39 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from rltok_rl.agents.segmenters.base import Segmenter, Segments, State
-from rltok_rl.agents.segmenters.gumbel import (
+from rltok_rl.agents.segmenters.gumbel import NullGroup, check_temperature, perceptron, relaxed_segments
+from rltok_rl.agents.segmenters.segmenter import (
     Evaluation,
-    NullGroup,
+    Segmenter,
+    Segments,
+    State,
     check_evaluation,
-    group_weights,
-    perceptron,
-    relaxed_boundaries,
+    rate_or_default,
 )
 from torch import Tensor, nn
 
 from rltok_rl.functional.rate import binomial_cost, check_target
 from rltok_rl.functional.scripts import SCRIPTS, running_script, script_told, scripts_of
+from rltok_rl.models.unet import UNet
 from rltok_rl.sampling import draw_boundary
 
 RATES = {"latin": 0.2, "devanagari": 0.08, "cyrillic": 0.1}
 """Boundaries per byte by script, as released."""
-_REACH = 3  # bytes before a byte that its character may begin at
+_REACH = 3  # bytes from the first byte of a character to its last
 
 
 class MagnetSegmenter(Segmenter):
-    """Boundaries drawn as in :class:`~rltok_rl.agents.segmenters.gumbel.GumbelSegmenter`, by the script's predictor.
+    """Boundaries of :class:`~rltok_rl.agents.segmenters.gumbel.GumbelSegmenter`, by the predictor of the script.
 
         l_t = MLP_{s_t}(X_t),        s_t the script of the text up to byte t
         L   = mean_b -(1/n_b) sum_s log Binomial(k_{s,b}; n_{s,b}, r_s)
 
-    ``k_s`` and ``n_s`` count boundaries and bytes in script s, the first byte of a row left out.
+    ``k_s`` and ``n_s`` count boundaries and bytes in script s, without the first byte of a row.
 
     Args:
-        width: D.
-        rates: boundaries per byte by script; scripts that are left out keep MAGNET's.
-        other_rate: the same for all other scripts, and for what stands before the first letter.
-        hidden: hidden width of each predictor.
-        temperature: of the relaxation; the draws do not depend on it.
+        rates: boundaries per byte by script; other scripts keep MAGNET's.
+        other_rate: boundaries per byte in all other scripts, and before the first letter.
+        temperature: temperature of the relaxation; does not change the draws.
         evaluation: outside training, ``"round"`` probabilities or ``"sample"``.
 
     Reference: https://arxiv.org/abs/2407.08818
@@ -60,35 +59,41 @@ class MagnetSegmenter(Segmenter):
         evaluation: Evaluation = "sample",
     ) -> None:
         super().__init__()
-        given = dict(rates or {})
-        unknown = sorted(set(given) - set(RATES))
+        rates = dict(rates or {})
+        unknown = sorted(set(rates) - set(RATES))
         if unknown:
             raise ValueError(f"rates must be by script, one of {sorted(RATES)}, got {unknown}")
-        if not temperature > 0:
-            raise ValueError(f"temperature must be positive, got {temperature}")
-        by_name = {"other": other_rate, **RATES, **given}
-        self.rates = tuple(check_target(by_name[name]) for name in SCRIPTS)
-        self.temperature, self.evaluation = temperature, check_evaluation(evaluation)
+        by_script = {"other": other_rate, **RATES, **rates}
+        self.rates = tuple(check_target(by_script[name]) for name in SCRIPTS)
+        self.temperature, self.evaluation = check_temperature(temperature), check_evaluation(evaluation)
         self.predictors = nn.ModuleDict({name: perceptron(width, hidden) for name in SCRIPTS})
         self.tokens = NullGroup(width)
 
+    @classmethod
+    def from_model(
+        cls,
+        model: UNet,
+        rate: float | None = None,
+        rates: Mapping[str, float] | None = None,
+        evaluation: Evaluation = "sample",
+        hidden: int = 2048,
+    ) -> MagnetSegmenter:
+        """Build it for a model; ``rate`` is that of other scripts."""
+        other = rate_or_default(model, rate)
+        return cls(model.config.width, other_rate=other, rates=rates, evaluation=evaluation, hidden=hidden)
+
     @property
     def alternatives(self) -> tuple[nn.Module, ...]:
-        """The predictors."""
+        """The predictors; each byte goes through exactly one."""
         return tuple(self.predictors.values())
 
     @property
     def by_script(self) -> dict[str, float]:
-        """Boundaries per byte that are aimed at, by script."""
+        """Target boundaries per byte, by script."""
         return dict(zip(SCRIPTS, self.rates, strict=True))
 
-    @property
-    def draws_at_random(self) -> bool:
-        """In training always; in evaluation where it samples."""
-        return self.training or self.evaluation == "sample"
-
     def losses(self, segments: Segments, byte_ids: Tensor, final_logits: Tensor) -> dict[str, Tensor]:
-        """``binomial``: how unlikely the numbers of boundaries are at the rates of their scripts, in nats per byte."""
+        """Compute ``binomial``: minus the log-probability of the boundary counts at their scripts' rates, per byte."""
         assert segments.soft is not None
         free, scripts = segments.soft[:, 1:], scripts_of(byte_ids)[:, 1:]  # [B, T - 1]
         nats = free.new_zeros(len(free))
@@ -100,9 +105,7 @@ class MagnetSegmenter(Segmenter):
 
     def _window(self, states: Tensor, byte_ids: Tensor, uniforms: Tensor | None) -> Segments:
         logits = self._logits(states, scripts_of(byte_ids))  # [B, T]
-        boundaries = draw_boundary(logits, uniforms)
-        soft = relaxed_boundaries(logits, boundaries, uniforms, self.temperature)
-        return Segments(boundaries, logits=logits, soft=soft, mixing=self.tokens(group_weights(soft)))
+        return relaxed_segments(logits, uniforms, self.temperature, self.tokens)
 
     def _start(self, num_rows: int, device: torch.device) -> State:
         return {
@@ -111,18 +114,18 @@ class MagnetSegmenter(Segmenter):
         }
 
     def _step(self, states: Tensor, byte_ids: Tensor, state: State, uniforms: Tensor | None) -> tuple[Segments, State]:
-        seen = torch.cat((state["bytes"], byte_ids.long().unsqueeze(-1)), 1)  # [B, 4]
-        script = running_script(script_told(seen)[:, -1:], state["script"]).squeeze(-1)
+        last_bytes = torch.cat((state["bytes"], byte_ids.long().unsqueeze(-1)), 1)  # [B, 4]
+        script = running_script(script_told(last_bytes)[:, -1:], state["script"]).squeeze(-1)
         logits = self._logits(states, script)  # [B]
-        drawn = Segments(draw_boundary(logits, uniforms), logits=logits, mixing=self.tokens())
-        return drawn, {"bytes": seen[:, 1:], "script": script}
+        segments = Segments(draw_boundary(logits, uniforms), logits=logits, mixing=self.tokens())
+        return segments, {"bytes": last_bytes[:, 1:], "script": script}
 
     def _logits(self, states: Tensor, scripts: Tensor) -> Tensor:
-        """Each byte by the predictor of its script; no byte is read by two."""
+        """Logits of each byte from the predictor of its script."""
         flat, which = states.flatten(0, -2), scripts.flatten()
         logits = flat.new_zeros(len(flat), dtype=torch.promote_types(flat.dtype, torch.float32))
         for number, name in enumerate(SCRIPTS):
-            mine = (which == number).nonzero().squeeze(-1)
-            # Even without bytes, so that in every process all predictors have a gradient.
-            logits = logits.index_copy(0, mine, self.predictors[name](flat[mine]).squeeze(-1).to(logits.dtype))
+            places = (which == number).nonzero().squeeze(-1)
+            # Also without bytes, so that all predictors have a gradient in every process.
+            logits = logits.index_copy(0, places, self.predictors[name](flat[places]).squeeze(-1).to(logits.dtype))
         return logits.view(scripts.shape)

@@ -17,6 +17,7 @@ from typing import Any, get_type_hints
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import OmegaConf
+from rltok_rl.experiments.commands.old_words import current_overrides
 from rltok_rl.experiments.commands.overrides import (
     Override,
     check_sweeps,
@@ -82,6 +83,7 @@ def check_overrides(arguments: Sequence[str], schema: Any = TrainConfig) -> list
     Returns:
         The arguments, with whole numbers such as ``1e6`` written as an int where the option is one.
     """
+    arguments = current_overrides(arguments)
     known = option_names(schema)
     groups = [*GROUPS, "experiment"] if schema is TrainConfig else []
     overrides = parse_overrides(arguments, [*known, *groups])

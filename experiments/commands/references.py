@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 from rltok_rl.agents.segmenters import Segmenter, TokenizerSplit, make_segmenter
-from rltok_rl.agents.segmenters.saved import SPLITS, TOKENIZER, read_tokenizer
+from rltok_rl.agents.segmenters.saved import SPLITS, TOKENIZER
+from rltok_rl.agents.segmenters.tokenizers import read_tokenizer
 from rltok_rl.experiments.commands.arguments import read_bytes
 from rltok_rl.experiments.commands.documents import complete_config
 
@@ -100,7 +101,8 @@ def trained_tokenizer(
         rate: pieces per byte to come near to.
         vocabulary: number of pieces instead; None goes by the rate.
     """
-    from rltok_rl.experiments.runs.tokenizer import train_on, train_tokenizer  # what it needs takes seconds to import
+    from rltok_rl.agents.segmenters.tokenizer_training import train_on
+    from rltok_rl.experiments.runs.tokenizer import train_tokenizer  # what it needs takes seconds to import
 
     aim: dict[str, Any] = {"rate": rate} if vocabulary is None else {"vocabulary": vocabulary}
     if text is not None:

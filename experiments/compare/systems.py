@@ -55,7 +55,7 @@ def system_config(config: TrainConfig, system: str) -> TrainConfig:
             "estimator": replace(
                 config.estimator, name="discounted_return", gamma=0.99, reward="early_exit", price=0.0, options={}
             ),
-            "baseline": BaselineConfig(name="batch_centred"),
+            "baseline": BaselineConfig(name="batch_mean"),
             "loss": replace(config.loss, objective="reinforce", policy_epochs=1, policy=0.01),
             "rate": replace(config.rate, control="logit_pressure", coefficient=0.01, options={}),
         }

@@ -18,6 +18,8 @@ from rltok_rl.experiments.reports.systems_page import rate_with_target
 from rltok_rl.experiments.reports.table import equal_budgets, flops_with_trials, grouped, run_row, same_text
 from rltok_rl.experiments.runs.folder import RunFolder, read_run
 
+from rltok_rl.renamed import current_word
+
 HEADER = (
     *("system", "estimator", "total FLOPs", "bits per byte", "above the best", "boundaries per byte (target)"),
     *("parameters", "bytes", "seed"),
@@ -178,9 +180,10 @@ def estimators(path: Path, linked_from: Path) -> str:
     content = json.loads(path.read_text())
     body = []
     for row in sorted(content["real"]["table"], key=lambda row: (_lost(row), -row["per_cost"])):
+        name = current_word("candidate", row["name"])
         value = f"{number(row['per_cost'])} ± {number(row['error'] / row['cost'], 2)}"
-        meaning, signal = ESTIMATOR_LABELS.get(row["name"], ""), "lost in noise" if _lost(row) else value
-        body.append([f"`{row['name']}`", meaning, signal, number(row["cost"])])
+        meaning, signal = ESTIMATOR_LABELS.get(name, ""), "lost in noise" if _lost(row) else value
+        body.append([f"`{name}`", meaning, signal, number(row["cost"])])
     parts = [
         f"## Estimators of the policy gradient, gamma {content['options']['gamma']:g}\n\n`{content['command']}`",
         _more(path.with_name("estimators.md"), linked_from),

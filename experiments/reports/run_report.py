@@ -13,9 +13,8 @@ from rltok_rl.experiments.runs.folder import RunFolder, read_run
 
 from rltok_rl.training.snapshots import sample_parts
 from rltok_rl.viz import boundary_text
-from rltok_rl.viz.curves import draw_curves, draw_loss_flops
-from rltok_rl.viz.over_time import Snapshot, draw_over_time
-from rltok_rl.viz.text_figures import draw_texts
+from rltok_rl.viz.run_figures import draw_curves, draw_loss_flops
+from rltok_rl.viz.text_figures import Snapshot, draw_over_time, draw_texts
 
 _GROUPS = (
     ("actor", "actor.name", ("rate", "warm_start_bytes")),

@@ -24,9 +24,9 @@ from rltok_rl.experiments.runs.segmenters import (
 from rltok_rl.experiments.texts import Texts, read_texts
 
 from rltok_rl.data import RepeatedSource
-from rltok_rl.functional.baselines import WORDS
 from rltok_rl.models import UNet, begin_with, preset
 from rltok_rl.objectives import (
+    BASELINE_NAMES,
     SECOND_LEVEL_WEIGHT,
     BoundaryClipPPOLoss,
     BoundaryReinforceLoss,
@@ -40,8 +40,9 @@ from rltok_rl.objectives import (
     make_estimator,
 )
 from rltok_rl.objectives.segmented import SegmenterLoss
+from rltok_rl.renamed import renamed_word
 from rltok_rl.training import Alarms, LoopOptions, Trainer
-from rltok_rl.training.compiling import RECOMPUTE, compile_layers, recompute_layers
+from rltok_rl.training.options import RECOMPUTE, compile_layers, recompute_layers
 from rltok_rl.training.parallel import Processes
 from rltok_rl.training.randomness import seed_everything
 from rltok_rl.utils import did_you_mean, is_import_path
@@ -49,10 +50,8 @@ from rltok_rl.utils import did_you_mean, is_import_path
 ACTORS = ("learned", "random", "uniform", "whitespace")
 OBJECTIVES = ("reinforce", "importance", "ppo")
 ESTIMATORS = ("discounted_return", "control_variate", "critic_advantage", "local_flips")
-BASELINES = ("none", "batch_centred", "leave_one_out", "z_normalised", "group_centred", "running_mean")
 FIGURES_EVERY = 16
 """Updates whose metrics are fetched together on accelerators."""
-_ESTIMATORS_TOO = ("group_centred", "running_mean")  # baselines with an estimator of discounted returns
 
 
 def make_actor(config: TrainConfig, model: UNet) -> Any:
@@ -73,11 +72,13 @@ def make_actor(config: TrainConfig, model: UNet) -> Any:
 
 def make_advantages(config: TrainConfig, model: UNet, process_group: Any = None) -> Any:
     """Return the value estimator with its baseline."""
-    estimator, baseline = config.estimator, config.baseline
+    estimator = replace(config.estimator, name=renamed_word("estimator", config.estimator.name))
+    baseline = replace(config.baseline, name=renamed_word("baseline", config.baseline.name))
+    config = replace(config, estimator=estimator, baseline=baseline)
     _check("estimator.name", estimator.name, ESTIMATORS, custom=True)
-    _check("baseline.name", baseline.name, BASELINES, custom=True)
-    if baseline.name == "group_centred" and baseline.rows_per_text < 2:
-        raise ValueError(f"baseline.rows_per_text must be at least 2 for 'group_centred', got {baseline.rows_per_text}")
+    _check("baseline.name", baseline.name, BASELINE_NAMES, custom=True)
+    if baseline.name == "group_mean" and baseline.rows_per_text < 2:
+        raise ValueError(f"baseline.rows_per_text must be at least 2 for 'group_mean', got {baseline.rows_per_text}")
     if is_import_path(estimator.name):
         return custom_estimator(config, model, process_group)
     options: dict[str, Any] = {"gamma": estimator.gamma, "process_group": process_group, **estimator.options}
@@ -85,12 +86,6 @@ def make_advantages(config: TrainConfig, model: UNet, process_group: Any = None)
         if baseline.name != "none":
             raise ValueError(f"baseline must be 'none' with 'local_flips', which needs none, got {baseline.name!r}")
         return LocalFlips(model, price=estimator.price, layout=make_layout(config, model), **options)
-    if baseline.name in _ESTIMATORS_TOO:
-        if estimator.name != "discounted_return":
-            raise ValueError(f"baseline {baseline.name!r} is for 'discounted_return', got {estimator.name!r}")
-        groups = {"group_size": baseline.rows_per_text}
-        size = groups if baseline.name == "group_centred" else {"num_steps": config.data.num_steps}
-        return make_estimator(baseline.name, **{**size, **options, **baseline.options})
     if estimator.name == "critic_advantage":
         if config.loss.objective != "ppo":
             raise ValueError(
@@ -98,9 +93,7 @@ def make_advantages(config: TrainConfig, model: UNet, process_group: Any = None)
                 f"got {config.loss.objective!r}"
             )
         options = {"lmbda": 0.95, "value_network": BoundaryCritic(model.config), **options}
-    if is_import_path(baseline.name):
-        return make_estimator(estimator.name, baseline=configured_baseline(config), **options)
-    return make_estimator(estimator.name, baseline=baseline.name, **options, **baseline.options)
+    return make_estimator(estimator.name, baseline=configured_baseline(config), **options)
 
 
 def make_loss(
@@ -268,5 +261,5 @@ def _rates(config: TrainConfig) -> tuple[float, ...]:
 def _check(name: str, value: str, allowed: tuple[str, ...], *, custom: bool = False) -> None:
     if value not in allowed and not (custom and is_import_path(value)):
         also = ", or module:Name of your own" if custom else ""
-        suggestion = did_you_mean(value, allowed, WORDS)
+        suggestion = did_you_mean(value, allowed)
         raise ValueError(f"{name} must be one of {list(allowed)}{also}, got {value!r}{suggestion}")

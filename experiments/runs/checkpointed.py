@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 from rltok_rl.agents.segmenters import Segmenter
-from rltok_rl.agents.segmenters.saved import read_tokenizer, rebuild_segmenter
+from rltok_rl.agents.segmenters.saved import rebuild_segmenter
+from rltok_rl.agents.segmenters.tokenizers import read_tokenizer
 from rltok_rl.experiments.runs.folder import RunFolder, read_run
 
 from rltok_rl.models import UNet, UNetConfig

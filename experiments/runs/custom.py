@@ -11,8 +11,8 @@ from rltok_rl.experiments.config import TrainConfig
 from torch import Tensor, nn
 from torchrl.objectives.value import ValueEstimatorBase
 
-from rltok_rl.functional.baselines import BASELINES, group_centred
 from rltok_rl.models import UNet
+from rltok_rl.objectives.baseline import as_baseline
 from rltok_rl.utils import did_you_mean, import_path, is_import_path
 
 
@@ -75,14 +75,12 @@ def configured_baseline(config: TrainConfig) -> Callable[..., Tensor]:
                 f"baseline.name must name a function, or a class of torch.nn.Module, got {name!r}, a "
                 f"{type(function).__name__}{shared}"
             )
-    elif name == "group_centred":
-        function, options = group_centred, {"group_size": config.baseline.rows_per_text, **options}
-    elif name in BASELINES:
-        function = BASELINES[name]
     else:
-        raise ValueError(
-            f"baseline {name!r} is a separate estimator, for 'discounted_return', got {config.estimator.name!r}"
-        )
+        defaults = {
+            "group_mean": {"group_size": config.baseline.rows_per_text},
+            "running_mean": {"num_steps": config.data.num_steps},
+        }
+        return as_baseline(name, **{**defaults.get(name, {}), **options})
     _check_signature(name, function, options)
     return partial(function, **options) if options else function
 

@@ -32,10 +32,10 @@ from rltok_rl.training import Trainer
 from rltok_rl.training.atomic_files import replace_text
 from rltok_rl.training.checkpoint import save_checkpoint
 from rltok_rl.training.loggers import Logging, LogTarget
-from rltok_rl.training.metrics import UpdateLog
-from rltok_rl.training.parallel import whole_model
-from rltok_rl.training.progress import MetricsTable, Progress
+from rltok_rl.training.metrics import MetricsTable, UpdateLog
+from rltok_rl.training.progress import Progress
 from rltok_rl.training.record import Starts, environment
+from rltok_rl.training.sharding import whole_model
 from rltok_rl.training.snapshots import Snapshots, snapshot_updates
 
 NOTED = (
@@ -140,18 +140,18 @@ class Recorder:
 
     def after_update(self, metrics: dict[str, float]) -> None:
         """Record an update and its alarms, and take a snapshot if one is due."""
-        trainer, told = self.trainer, self.trainer.told
-        assert told is not None
+        trainer, last = self.trainer, self.trainer.last_update
+        assert last is not None
         if trainer.processes.main:
             row = {name: metrics.get(name, math.nan) for name in NOTED}  # without a policy some are missing
-            self.table.add(told.update, told.bytes_done, row)
-            self.logging.add("train", row, update=told.update)
-            for text in told.warnings:
-                self.alarms.add(told.update, warning=text)
-                self.progress.say(f"warning: update {told.update}: {text}")
+            self.table.add(last.update, last.bytes_done, row)
+            self.logging.add("train", row, update=last.update)
+            for text in last.warnings:
+                self.alarms.add(last.update, warning=text)
+                self.progress.say(f"warning: update {last.update}: {text}")
             self.progress.total = trainer.expected_bytes
-            self.progress.show(metrics, told.bytes_done)
-        if told.update == trainer.updates and (self._reached_snapshot() or trainer.done):
+            self.progress.show(metrics, last.bytes_done)
+        if last.update == trainer.updates and (self._reached_snapshot() or trainer.done):
             self.take_snapshot()
 
     @property

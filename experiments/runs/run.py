@@ -23,8 +23,9 @@ from rltok_rl.training import Trainer
 from rltok_rl.training.atomic_files import claim_folder, replace_text
 from rltok_rl.training.loggers import check_logger
 from rltok_rl.training.metrics import read_lines
-from rltok_rl.training.parallel import Processes, whole_model
+from rltok_rl.training.parallel import Processes
 from rltok_rl.training.record import bytes_per_second, machine, peak_memory
+from rltok_rl.training.sharding import whole_model
 from rltok_rl.training.signals import StopRequest
 from rltok_rl.training.snapshots import sample_parts
 from rltok_rl.utils import keep_memory
@@ -78,7 +79,7 @@ def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts, re
 
         def after_update(metrics: dict[str, float]) -> bool:
             recorder.after_update(metrics)
-            if trainer.told is not None and trainer.told.update < trainer.updates:
+            if trainer.last_update is not None and trainer.last_update.update < trainer.updates:
                 return False  # more updates follow in this batch
             stopping = processes.any(bool(stop))  # the signal may not have reached all ranks yet
             if stopping or trainer.done or trainer.updates % config.checkpoint_every == 0:
@@ -89,7 +90,7 @@ def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts, re
             stopping = processes.group is None and bool(stop)  # several ranks agree on it when metrics are fetched
             return stopping or recorder.snapshot_due or trainer.updates % config.checkpoint_every == 0
 
-        trainer.run(after_update, tell_when=needs_metrics)
+        trainer.run(after_update, fetch_when=needs_metrics)
     model = whole_model(trainer.model)
     progress = {"updates": trainer.updates, "bytes": trainer.bytes_done}
     if not processes.main:

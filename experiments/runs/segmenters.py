@@ -16,7 +16,7 @@ from rltok_rl.agents.segmenters import (
     segmenter_maker,
 )
 from rltok_rl.agents.segmenters.hnet import HNetSegmenter
-from rltok_rl.agents.segmenters.saved import read_tokenizer
+from rltok_rl.agents.segmenters.tokenizers import read_tokenizer
 from rltok_rl.experiments.config import TrainConfig
 from rltok_rl.experiments.runs.tokenizer import TRAINED_WITH, train_tokenizer
 from rltok_rl.experiments.texts import Texts

@@ -21,7 +21,7 @@ _MINIMA = {
     "seed": 0,
 }
 """Smallest values of options."""
-_BATCH_BASELINES = ("leave_one_out", "batch_centred")
+_BATCH_BASELINES = ("leave_one_out", "batch_mean")
 _FILE_OPTIONS = ("column", "min_bytes", "max_bytes", "limit", "cache", "short_documents", "split_by")
 _OBJECTIVES = {
     "clip_low": ("ppo",),

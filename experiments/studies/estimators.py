@@ -1,6 +1,6 @@
 """What each advantage estimator does to the gradient: bias, noise, signal at equal cost, agreement with the truth.
 
-    python -m rltok_rl.experiments.studies.estimators estimators=[paper,siblings_4] gamma=0.95
+    python -m rltok_rl.experiments.studies.estimators estimators=[paper,group_mean_4] gamma=0.95
 
 Every option of :class:`~rltok_rl.experiments.studies.options.Study` can be given so (Hydra). A toy model is
 trained first where there is none.
@@ -93,10 +93,10 @@ def real_part(model: UNet, source: TextSource, study: Study) -> dict[str, Any]:
     def rollouts(seed: int) -> TextRollouts:
         return TextRollouts(model, source, num_rows=study.num_rows, num_steps=study.num_steps, seed=study.seed + seed)
 
-    unbiased = make_candidate("siblings_4", 1.0, model, study.num_steps)
+    unbiased = make_candidate("group_mean_4", 1.0, model, study.num_steps)
     found = collect_gradients(
         model, rollouts(1000), [unbiased], study.reference_batches, progress=bar("reference gradient")
-    )["siblings_4"]
+    )["group_mean_4"]
     reference = signal_to_noise(found)
     rate = float(rollouts(2000)(1)["action"].float().mean())
     options: dict[str, Any] = dict(num_rows=study.num_rows, num_steps=study.num_steps, rate=rate, reference=reference)

@@ -20,7 +20,7 @@ class Study:
     """Which to measure; keys of ``CANDIDATES``."""
     gamma: float = 0.99
     """Discount of the first table."""
-    sweep: list[str] = field(default_factory=lambda: ["paper", "critic_td", "siblings_4", "flips"])
+    sweep: list[str] = field(default_factory=lambda: ["paper", "critic_td", "group_mean_4", "local_flips"])
     """Which to measure at every discount of ``gammas``."""
     gammas: list[float] = field(default_factory=lambda: [0.0, 0.5, 0.8, 0.9, 0.95, 0.99, 1.0])
     """Discounts of the sweep."""
@@ -84,6 +84,8 @@ def check(study: Study) -> None:
     if study.exact_texts and study.exact_bytes > MOST_BYTES:
         raise ValueError(f"exact_bytes must be at most {MOST_BYTES} to be enumerated, got {study.exact_bytes}")
     # The reference gradient has four rows per text, and estimators that compare rows of one text have their own number.
-    together = math.lcm(4, *(int(name.split("_")[1]) for name in study.estimators if name.startswith("siblings_")))
+    together = math.lcm(
+        4, *(int(name.rpartition("_")[2]) for name in study.estimators if name.startswith("group_mean_"))
+    )
     if study.num_rows < 1 or study.num_rows % together:
         raise ValueError(f"num_rows must be a multiple of {together} with these estimators, got {study.num_rows}")

@@ -69,7 +69,7 @@ def test_the_help_of_estimators_lists_every_option():
 def test_names_in_the_parsers_are_those_of_the_library():
     assert parsers.PACKAGED == tuple(PACKAGED) and set(parsers.BUILT_IN) == set(BUILT_IN)
     assert parsers.REWARDS == tuple(REWARDS) and parsers.FORMATS == FORMATS and parsers.TASKS == tuple(tasks.TASKS)
-    assert parsers.ESTIMATORS == tuple(detail.ESTIMATORS) and parsers.COMPARING == detail.COMPARING
+    assert parsers.BASELINES == tuple(detail.BASELINES) and parsers.COMPARING == detail.COMPARING
     assert parsers.REFERENCES == REFERENCES
     assert {*parsers.PARSERS, *option_help.PAGES} == {*COMMANDS, "info"}
 

@@ -26,7 +26,7 @@ from rltok_rl.experiments.runs.run import run
 from rltok_rl.models import UNet, preset
 from rltok_rl.models.flops import update_flops
 from rltok_rl.training.atomic_files import claim_folder
-from rltok_rl.training.progress import MetricsTable
+from rltok_rl.training.metrics import MetricsTable
 
 from ..forked import CONTEXT
 from .configured import configured
@@ -229,7 +229,7 @@ def test_budget_is_the_cost_of_the_bytes_at_the_target_rate(tmp_path):
 def test_the_papers_estimator_is_a_separate_system(tmp_path):
     config = system_config(small(tmp_path, "learned"), "learned-paper")
     assert (config.estimator.name, config.estimator.gamma, config.estimator.options) == ("discounted_return", 0.99, {})
-    assert (config.baseline.name, config.loss.policy, config.rate.coefficient) == ("batch_centred", 0.01, 0.01)
+    assert (config.baseline.name, config.loss.policy, config.rate.coefficient) == ("batch_mean", 0.01, 0.01)
     plain = system_config(small(tmp_path, "learned"), "learned")
     assert plain.estimator.name == "local_flips" and plain.optim.total_flops == config.optim.total_flops
 

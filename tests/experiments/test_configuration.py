@@ -24,13 +24,12 @@ from rltok_rl.experiments.commands.options import (
 from rltok_rl.experiments.commands.overrides import STANDS_ALONE, TAKES_VALUE
 from rltok_rl.experiments.config import GROUPS
 from rltok_rl.experiments.runs import run
-from rltok_rl.experiments.runs.build import BASELINES, make_advantages, make_trainer
+from rltok_rl.experiments.runs.build import make_advantages, make_trainer
 from rltok_rl.experiments.runs.valid_options import check_options
 from rltok_rl.experiments.texts import read_texts
 
 from rltok_rl.data import DocumentSource, OrderedSource, local_prose
-from rltok_rl.functional.baselines import WORDS
-from rltok_rl.objectives import BoundaryClipPPOLoss, LocalFlips
+from rltok_rl.objectives import BASELINE_NAMES, BoundaryClipPPOLoss, LocalFlips
 from rltok_rl.training import LoopOptions
 
 from ..forked import run_forked
@@ -45,7 +44,7 @@ COMPANY = {
     "estimator/flips": ["baseline=none"],
     "estimator/near_flips": ["baseline=none"],
     "actor/warm_start": ["loss=importance"],
-    "experiment/pocket_on": ["model.weights=pocket"],
+    "experiment/pocket-on": ["model.weights=pocket"],
 }
 
 
@@ -79,7 +78,7 @@ def test_every_source_is_trained_on(source):
     "options",
     [
         [*QUICK, "actor=uniform", "+model.overrides.second_level=null"],
-        ["estimator=flips", "baseline=none", "+baseline.options.a=1", "compare.systems=[bpe,learned]"],
+        ["estimator=local_flips", "baseline=none", "+baseline.options.a=1", "compare.systems=[bpe,learned]"],
         ["experiment=recall", "segmenter=gumbel", "segmenter.options.hidden=32", "optim=paper", "optim.lr=0.5"],
     ],
 )
@@ -97,7 +96,7 @@ def test_an_experiment_says_what_it_changes():
     assert (base.estimator.name, base.estimator.gamma, base.baseline.name) == (
         "discounted_return",
         0.99,
-        "batch_centred",
+        "batch_mean",
     )
     changes = {
         "no-discount": ("estimator.gamma", 1.0),
@@ -133,7 +132,7 @@ def test_the_papers_runs_have_the_papers_numbers():
             0.9,
             0.999,
             0.99,
-            "batch_centred",
+            "batch_mean",
         )
 
 
@@ -148,13 +147,13 @@ def test_grids_are_as_many_runs_as_they_say_each_in_its_folder(name, jobs):
 
 def test_options_reach_what_they_name():
     trainer, _ = make_trainer(
-        configured(*QUICK, "loss=ppo", "loss.clip_high=0.3", "loss.policy=0.5", "estimator=critic")
+        configured(*QUICK, "loss=ppo", "loss.clip_high=0.3", "loss.policy=0.5", "estimator=critic_advantage")
     )
     term = trainer.loss.terms["policy"]
     assert isinstance(term, BoundaryClipPPOLoss) and term.critic_network is not None
     assert float(term.clip_epsilon_high) == pytest.approx(0.3) and float(term.clip_epsilon_low) == pytest.approx(0.2)
     assert float(trainer.loss.coefficient("policy")) == 0.5 and trainer.options.policy_epochs == 3
-    flips = make_advantages(configured("estimator=flips", "baseline=none", "estimator.price=0.5"), trainer.model)
+    flips = make_advantages(configured("estimator=local_flips", "baseline=none", "estimator.price=0.5"), trainer.model)
     assert isinstance(flips, LocalFlips) and flips.price == 0.5
     for name, kind in {"random": RandomActor, "uniform": UniformActor, "whitespace": WhitespaceActor}.items():
         trainer, _ = make_trainer(configured(*QUICK, f"actor={name}"))
@@ -163,13 +162,12 @@ def test_options_reach_what_they_name():
         "none",
         "batch_mean",
         "leave_one_out",
-        "normalised",
+        "z_score",
         "running_mean",
-        "siblings",
+        "group_mean",
     }
-    assert len(BASELINES) == len(choices("baseline"))
-    named = {word: configured(f"baseline={word}").baseline.name for word in choices("baseline")}
-    assert {word: name for word, name in named.items() if word != name} == WORDS
+    assert {*BASELINE_NAMES} == {*choices("baseline")}
+    assert all(configured(f"baseline={word}").baseline.name == word for word in choices("baseline"))
 
 
 def test_how_it_is_optimised_reaches_the_loop():
@@ -231,14 +229,17 @@ def test_an_order_is_one_of_the_texts_to_train_on_with_the_runs_seed():
         (["estimator.name=td"], "estimator.name must be one of"),
         (["baseline.name=mean"], "baseline.name must be one of"),
         (["baseline.name=leave_one"], "got 'leave_one'; did you mean 'leave_one_out'"),
-        (["baseline.name=siblings"], "got 'siblings'; did you mean 'group_centred'"),
+        (["baseline.name=group_maen"], "got 'group_maen'; did you mean 'group_mean'"),
         (["estimator=control_variate"], "baseline must be 'none' with ControlVariateReturn, .* got 'leave_one_out'"),
         (["actor.name=greedy"], "actor.name must be one of"),
         (["loss.objective=trpo"], "loss.objective must be one of"),
-        (["estimator=flips"], "baseline must be 'none' with 'local_flips'"),
-        (["estimator=critic"], "estimator 'critic_advantage' needs loss.objective='ppo'"),
-        (["estimator=control_variate", "baseline=siblings"], "baseline 'group_centred' is for 'discounted_return'"),
-        (["baseline=siblings", "baseline.rows_per_text=1"], "baseline.rows_per_text must be at least 2"),
+        (["estimator=local_flips"], "baseline must be 'none' with 'local_flips'"),
+        (["estimator=critic_advantage"], "estimator 'critic_advantage' needs loss.objective='ppo'"),
+        (
+            ["estimator=control_variate", "baseline=group_mean"],
+            "must be 'none' with ControlVariateReturn, .*'group_mean'",
+        ),
+        (["baseline=group_mean", "baseline.rows_per_text=1"], "baseline.rows_per_text must be at least 2"),
         (["actor.rate=0.3"], "actor.rate belongs to 'random' and 'uniform'"),
         (["loss.policy_epochs=2"], "policy_epochs=2 needs a term 'policy' that weighs decisions"),
         (["data.order=sorted"], "data.order must be one of"),
@@ -270,7 +271,7 @@ def test_what_cannot_be_trained_is_refused(options, message):
         (["loss.clip_low=0.1"], "loss.clip_low belongs to ppo, got loss.objective='reinforce'"),
         (["loss.max_weight=3"], "loss.max_weight belongs to importance, got loss.objective='reinforce'"),
         (["loss=ppo", "loss.average=all"], "loss.average belongs to reinforce and importance, got .*'ppo'"),
-        (["estimator=flips", "baseline=none", "+baseline.options.a=1"], "baseline.options must be empty with"),
+        (["estimator=local_flips", "baseline=none", "+baseline.options.a=1"], "baseline.options must be empty with"),
     ],
 )
 def test_what_would_be_ignored_or_never_end_well_is_refused_before_anything_is_read(options, message, monkeypatch):
@@ -282,10 +283,10 @@ def test_what_would_be_ignored_or_never_end_well_is_refused_before_anything_is_r
 @pytest.mark.parametrize(
     "option",
     [
-        "estimator=return",
+        "estimator=discounted_return",
         "estimator.gamma=0.9",
         "+estimator.options.span=8",
-        "baseline=siblings",
+        "baseline=group_mean",
         "baseline.rows_per_text=2",
         "rate=hinge",
         "rate.coefficient=0.1",
@@ -323,7 +324,7 @@ def test_what_is_asked_of_a_policy_is_refused_where_there_is_none(option, drawin
         (["actor=uniform", "actor.rate=0.5", "loss=released", "loss.language_model=2"], None),
         (["actor=uniform", "actor=warm_start", "loss=ppo"], None),
         (["experiment=books", "segmenter=hnet", "segmenter.options.rate=0.3"], None),
-        (["estimator=flips", "baseline=none", "rate=hinge"], None),
+        (["estimator=local_flips", "baseline=none", "rate=hinge"], None),
     ],
 )
 def test_who_draws_says_what_may_be_asked(typed, refused):
@@ -359,7 +360,7 @@ def test_no_file_has_options_that_are_ignored(file):
         "experiment/compare-seeds",
         "experiment/own-text",
         "experiment/pocket",
-        "experiment/pocket_on",
+        "experiment/pocket-on",
     )
     source = ["data.source=books"] if file in needed else []
     check_options(configured(f"{group}={name}", *COMPANY.get(file, []), *source, "compute.device=cpu"))
@@ -429,7 +430,7 @@ def test_keys_that_do_not_exist_are_refused_with_the_nearest():
     for argument, message in [
         ("optim.lrr=1", "there is no option 'optim.lrr'; did you mean 'optim.lr'"),
         ("lr=1", "there is no option 'lr'; did you mean 'optim.lr'"),
-        ("estimator=flip", "estimator must be one of .* got 'flip'; did you mean 'flips'"),
+        ("estimator=local_flip", "estimator must be one of .* got 'local_flip'; did you mean 'local_flips'"),
         ("experiment=paper-147m", "did you mean 'paper-147m-fineweb'"),
         ("model.overrides.widht=3", "got 'widht'; did you mean 'width'"),
         ("baseline=none,leave_one_ot", "got 'leave_one_ot'; did you mean 'leave_one_out'"),
@@ -438,7 +439,13 @@ def test_keys_that_do_not_exist_are_refused_with_the_nearest():
             check_overrides([argument])
     check_overrides(["--multi", "--cfg=job", "-cjob", "-c", "job", "--info", "all"])
     check_overrides(
-        ["--multirun", "hydra/launcher=joblib", "+rate.options.margin=1", "estimator=return,flips", "seed=1"]
+        [
+            "--multirun",
+            "hydra/launcher=joblib",
+            "+rate.options.margin=1",
+            "estimator=discounted_return,local_flips",
+            "seed=1",
+        ]
     )
 
 
@@ -494,7 +501,7 @@ def test_the_command_says_what_is_wrong_in_one_line(options, message, tmp_path):
     [
         (["estimator.gamma=7,8", "out=runs/${estimator.gamma}"], "estimator.gamma must lie in [0, 1], got 7.0"),
         (
-            ["seed=0,1", "baseline=none,siblings"],
+            ["seed=0,1", "baseline=none,group_mean"],
             "out must name another folder for each seed and baseline of --multirun, got runs/train; write "
             "'out=runs/train-${seed}-${hydra:runtime.choices.baseline}'",
         ),

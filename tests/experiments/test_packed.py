@@ -43,7 +43,7 @@ OPTIONS = {
     "second level, routing": LEVEL,
     "two updates": ["optim.total_bytes=256"],
     "micro-batches": ["compute.micro_batches=2"],
-    "local flips": ["estimator=flips", "baseline=none"],
+    "local flips": ["estimator=local_flips", "baseline=none"],
     "ppo": ["loss=ppo", "loss.policy_epochs=2"],
     "warm start": ["actor.warm_start_bytes=128", "optim.total_bytes=256"],
     "short documents": ["data=recall", "data.num_steps=400"],
@@ -62,7 +62,7 @@ def trained(*options: str) -> tuple[list[dict[str, float]], dict[str, torch.Tens
     def record(metrics: dict[str, float]) -> None:
         updates.append(metrics)
         if not gradients:
-            gradients.update({n: p.grad.clone() for n, p in trainer.trained.named_parameters() if p.grad is not None})
+            gradients.update({n: p.grad.clone() for n, p in trainer.step.named_parameters() if p.grad is not None})
 
     trainer.run(record)
     assert isinstance(trainer.env.layout, Packing) == ("compute.tokens=packed" in options)
@@ -107,7 +107,7 @@ def test_padded_rate_is_the_room_of_tokens():
 def test_too_many_tokens_are_an_error():
     trainer, _ = make_trainer(configured(*SMALL, "compute.tokens=packed", "compute.token_room=0.5"))
     trainer.update()
-    trainer.actor = RandomActor(0.9)
+    trainer.step.actor = RandomActor(0.9)
     with pytest.raises(ValueError, match=r"compute.token_room.*128 places .* room for 64"):
         trainer.update()
 

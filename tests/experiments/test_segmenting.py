@@ -20,11 +20,11 @@ from rltok_rl.agents.segmenters import (
     train_bpe,
     train_unigram,
 )
+from rltok_rl.agents.segmenters.tokenizer_training import _nearest, bpe_at_rate, unigram_at_rate
 from rltok_rl.experiments.commands import evaluate, generate, segment
 from rltok_rl.experiments.commands.options import choices
 from rltok_rl.experiments.runs.build import make_loss, make_model, make_trainer
 from rltok_rl.experiments.runs.segmenters import TOKENIZERS, configured_rate, segmenter_options
-from rltok_rl.experiments.runs.tokenizer import _nearest_rate, bpe_at_rate, unigram_at_rate
 from rltok_rl.experiments.texts import read_texts
 
 from rltok_rl.data import TextSource
@@ -32,10 +32,10 @@ from rltok_rl.evaluation import read_text, summarise
 from rltok_rl.models import UNet, preset
 from rltok_rl.models.flops import matrix_parameters
 from rltok_rl.text import text_to_ids
-from rltok_rl.training.checkpoint import same
-from rltok_rl.training.spending import segmenter_matrices
+from rltok_rl.training.metrics import segmenter_matrices
 
 from ..layout import ROOT
+from ..states import same
 from .configured import QUICK, configured
 
 CHOICES = [word for word in choices("segmenter") if word != "learned"]
@@ -180,7 +180,7 @@ def test_thresholds_reach_the_target_rate():
         trainer, _ = make_trainer(configured(*TINY, f"segmenter={word}", "optim.total_bytes=640"))
         trainer.run()
         assert isinstance(trainer.segmenter, EntropyThreshold) and trainer.updates == 5
-        boundaries = read_window(trainer.model, trainer.segmenter, trainer._read).segments.boundaries
+        boundaries = read_window(trainer.model, trainer.segmenter, trainer.step.byte_ids).segments.boundaries
         assert float(boundaries.float().mean()) == pytest.approx(0.25, abs=0.01), word
 
 
@@ -311,7 +311,7 @@ def test_bisection_returns_the_nearest_rate_and_not_the_last_one():
     window = bytes(5040)
     for rate in (0.9, 0.45, 0.3, 0.21, 0.14, 0.01):
         distances = [abs(len(make(number)(window)) / 5040 - rate) for number in range(1, 9)]
-        nearest = _nearest_rate(make, 0, 8, [window], rate)
+        nearest = _nearest(make, 0, 8, [window], rate)
         assert abs(len(nearest(window)) / 5040 - rate) == min(distances)
 
 
@@ -372,7 +372,7 @@ def test_rows_of_a_group_read_one_text():
         texts = replace(read_texts(configured(*TINY).data), train=source, held_out=source, language=None)
         trainer, _ = make_trainer(config, texts=texts)
         trainer.update()  # refuses groups that read several texts
-        rows = trainer._read
+        rows = trainer.step.byte_ids
         assert torch.equal(rows[0::2], rows[1::2]) and not torch.equal(rows[0], rows[2])
 
 

@@ -11,7 +11,7 @@ from rltok_rl.experiments.commands import boundaries, evaluate, generate, segmen
 from rltok_rl.experiments.runs.build import make_trainer
 
 from rltok_rl import UNet, preset
-from rltok_rl.evaluation.tasks import choice_figures, read_task, score_examples
+from rltok_rl.evaluation.tasks import choice_metrics, read_task, score_examples
 
 from .configured import QUICK, configured
 
@@ -88,7 +88,7 @@ def test_evaluating_commands_use_a_rate(folder, file, tmp_path, capsys):
     tasks.main([folder, "piqa", "--data", str(tmp_path), "--rate", str(rate), "--json"])
     bits = json.loads(capsys.readouterr().out)["tasks"]["piqa"]["bits_per_byte"]
     scores = score_examples(model, read_task("piqa", tmp_path), context_bytes=256, target_rate=rate)
-    assert bits == choice_figures(read_task("piqa", tmp_path), scores)["bits_per_byte"]
+    assert bits == choice_metrics(read_task("piqa", tmp_path), scores)["bits_per_byte"]
     other = score_examples(model, read_task("piqa", tmp_path), context_bytes=256)
     assert not torch.equal(scores.log_likelihood, other.log_likelihood)
 

@@ -1,0 +1,223 @@
+"""A U-Net run with a segmenter: whole windows, byte by byte, whole documents, and generation.
+
+Shapes: B rows, T bytes, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from rltok_rl.agents.segmenters.segmenter import Segmenter, Segments, State
+from torch import Tensor
+
+from rltok_rl.functional.decoding import sample_bytes
+from rltok_rl.functional.likelihood import byte_log_prob
+from rltok_rl.models.cache import UNetCache
+from rltok_rl.models.checks import check_byte_ids
+from rltok_rl.models.generation import GeneratedByte
+from rltok_rl.models.incremental import Observation, Prediction, decide, observe
+from rltok_rl.models.level import SecondDecisions
+from rltok_rl.models.mixing import Mixing, policy_smoothing
+from rltok_rl.models.segmentation import Segmentation, encode_pieces
+from rltok_rl.models.tokens import Layout
+from rltok_rl.models.unet import UNet
+from rltok_rl.text import text_to_bytes, text_to_ids
+from rltok_rl.utils import check_count
+
+
+@dataclass(frozen=True)
+class SegmentedOutput:
+    """Output of one forward pass over a window."""
+
+    segments: Segments
+    encoder_states: Tensor  # [B, T, D]
+    early_logits: Tensor  # [B, T, 256]
+    final_logits: Tensor  # [B, T, 256]
+    second: SecondDecisions | None = None  # [B, T], of models with a second level
+
+
+def read_window(
+    model: UNet,
+    segmenter: Segmenter,
+    byte_ids: Tensor,
+    *,
+    uniforms: Tensor | None = None,
+    generator: torch.Generator | None = None,
+    layout: Layout = "padded",
+) -> SegmentedOutput:
+    """Encode windows, draw their boundaries and decode; differentiable boundaries carry the predictions' gradient.
+
+    Args:
+        model: the U-Net.
+        segmenter: draws the boundaries.
+        byte_ids: [B, T] bytes; each row begins with the first byte of its text.
+        uniforms: [B, T] in [0, 1) to draw with.
+        generator: source of the uniforms otherwise.
+        layout: ``"padded"`` or ``"packed"`` tokens, or a :class:`~rltok_rl.models.tokens.Packing`.
+
+    Example:
+        >>> from rltok_rl.agents.segmenters import make_segmenter
+        >>> from rltok_rl.models import preset
+        >>> model = UNet(preset("tiny"))
+        >>> read_window(model, make_segmenter("hnet", model), torch.randint(256, (2, 10))).final_logits.shape
+        torch.Size([2, 10, 256])
+    """
+    check_byte_ids(byte_ids, model.config.num_ids)
+    states = model.encode(byte_ids)
+    segments = segmenter(states, byte_ids, uniforms=uniforms, generator=generator)
+    forced = torch.arange(byte_ids.shape[1], device=byte_ids.device) == 0
+    mixing = segments_mixing(model, segments, forced)
+    decoded = model.decode_levels(states, segments.boundaries, layout=layout, mixing=mixing)
+    early_logits, final_logits = model.early_logits(states), model.final_logits(decoded.states)
+    return SegmentedOutput(segments, states, early_logits, final_logits, decoded.second)
+
+
+@dataclass
+class Reader:
+    """Memory of a model and its segmenter between two bytes."""
+
+    cache: UNetCache
+    state: State
+
+
+@dataclass(frozen=True)
+class ByteReading:
+    """Output of one step."""
+
+    observation: Observation
+    segments: Segments
+    prediction: Prediction
+
+
+def start_reading(model: UNet, segmenter: Segmenter, num_rows: int) -> Reader:
+    """Return the memory before the first byte of ``num_rows`` texts."""
+    return Reader(model.new_cache(num_rows), segmenter.start(num_rows, device=model.embedding.weight.device))
+
+
+@torch.no_grad()
+def read_byte(
+    model: UNet,
+    segmenter: Segmenter,
+    reader: Reader,
+    byte_ids: Tensor,
+    *,
+    uniforms: Tensor | None = None,
+    generator: torch.Generator | None = None,
+) -> ByteReading:
+    """Read a byte in every row, draw its boundary and predict the next byte.
+
+    Args:
+        model: the U-Net.
+        segmenter: draws the boundaries; must not look ahead.
+        reader: memory, changed in place.
+        byte_ids: [B] the bytes.
+        uniforms: [B] in [0, 1) to draw with.
+        generator: source of the uniforms otherwise.
+    """
+    if segmenter.looks_ahead:
+        raise ValueError(f"segmenter must not look ahead to be streamed, got {type(segmenter).__name__}")
+    observed = observe(model, reader.cache, byte_ids)
+    segments, reader.state = segmenter.step(
+        observed.encoder_state, byte_ids, reader.state, uniforms=uniforms, generator=generator
+    )
+    mixing = segments_mixing(model, segments, reader.cache.position == 0)
+    return ByteReading(observed, segments, decide(model, reader.cache, segments.boundaries, mixing=mixing))
+
+
+def segments_mixing(model: UNet, segments: Segments, forced: Tensor) -> Mixing:
+    """Return the segmenter's mixing; if the model smooths tokens, it does so by the segmenter's probabilities.
+
+    Args:
+        model: the U-Net.
+        segments: [B, T] of windows or [B] of a step.
+        forced: bool, broadcast to that shape: boundaries that are no decisions.
+    """
+    return policy_smoothing(
+        model.config.smoothing, segments.logits, segments.boundaries, forced, mixing=segments.mixing
+    )
+
+
+@torch.no_grad()
+def segment_text(
+    model: UNet,
+    segmenter: Segmenter,
+    text: str | bytes,
+    *,
+    generator: torch.Generator | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Segmentation:
+    """Draw the boundaries of a text of any length; probabilities are 0 or 1 if the segmenter has none.
+
+    Args:
+        model: the U-Net.
+        segmenter: draws the boundaries.
+        text: at least one byte.
+        generator: source of random numbers.
+        progress: called with the number of bytes encoded so far and the total.
+    """
+    byte_ids = text_to_ids(text)
+    if not len(byte_ids):
+        raise ValueError("text must have at least 1 byte, got an empty text")
+    states = torch.cat(list(encode_pieces(model, byte_ids, progress=progress)), 1)  # [1, T, D]
+    segments = segmenter(states, byte_ids[None].to(states.device), generator=generator)
+    probabilities = segments.boundaries if segments.logits is None else segments.logits.sigmoid()
+    probabilities = probabilities[0].float().cpu()
+    probabilities[0] = 1.0
+    return Segmentation(text_to_bytes(text), segments.boundaries[0].cpu(), probabilities)
+
+
+def write_on(
+    model: UNet,
+    segmenter: Segmenter,
+    prompt: str | bytes,
+    *,
+    max_bytes: int,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    generator: torch.Generator | None = None,
+) -> Iterator[GeneratedByte]:
+    """Read a prompt and continue it byte by byte; ``new`` marks the bytes of the continuation.
+
+    Args:
+        model: the U-Net, in training or evaluation mode as it should run.
+        segmenter: draws the boundaries; must not look ahead.
+        prompt: at least one byte.
+        max_bytes: bytes to write.
+        temperature: 1 samples the model's distribution, 0 takes the likeliest byte.
+        top_k: keep only the k likeliest bytes.
+        top_p: keep only the likeliest bytes that together have this probability.
+        generator: source of all random numbers.
+    """
+    if segmenter.looks_ahead:
+        raise ValueError(f"segmenter must not look ahead to write, got {type(segmenter).__name__}")
+    prompt_ids = text_to_ids(prompt)
+    if not len(prompt_ids):
+        raise ValueError("prompt must not be empty (a byte is needed to predict from)")
+    draw = partial(sample_bytes, temperature=temperature, top_k=top_k, top_p=top_p)
+    draw(torch.zeros(1, 256))  # raise for wrong options now, not at the first byte
+    return _write_on(model, segmenter, prompt_ids, check_count("max_bytes", max_bytes, minimum=0), draw, generator)
+
+
+@torch.no_grad()
+def _write_on(
+    model: UNet,
+    segmenter: Segmenter,
+    prompt_ids: Tensor,
+    max_bytes: int,
+    draw: Callable[..., Tensor],
+    generator: torch.Generator | None,
+) -> Iterator[GeneratedByte]:
+    device = model.embedding.weight.device
+    reader = start_reading(model, segmenter, 1)
+    logits = torch.zeros(1, 256, device=device)  # the first byte is not predicted
+    for position in range(len(prompt_ids) + max_bytes):
+        new = position >= len(prompt_ids)
+        byte_ids = draw(logits, generator=generator) if new else prompt_ids[position : position + 1].to(device)
+        reading = read_byte(model, segmenter, reader, byte_ids, generator=generator)
+        log_probs = byte_log_prob(logits, byte_ids)
+        yield GeneratedByte(byte_ids, reading.segments.boundaries, log_probs, torch.tensor([new], device=device))
+        logits = reading.prediction.final_logits

@@ -1,0 +1,172 @@
+"""Segmenters without losses: actors as segmenters, an exact number of random boundaries, SpaceByte's rule."""
+
+from __future__ import annotations
+
+import torch
+from rltok_rl.agents.bernoulli import LearnedBoundaryActor, RandomActor
+from rltok_rl.agents.rules import FixedStrideActor, UniformActor, WhitespaceActor
+from rltok_rl.agents.segmenters.segmenter import Segmenter, Segments, State, check_rate, rate_or_default
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+from torchrl.modules import set_recurrent_mode
+
+from rltok_rl.functional.boundary_rules import select_exactly, select_next, spacebyte, spacelike
+from rltok_rl.models.mixing import Mixing
+from rltok_rl.models.unet import UNet
+from rltok_rl.sampling import draw_boundary
+from rltok_rl.utils import check_count
+
+
+class ActorSegmenter(Segmenter):
+    """An actor of :mod:`rltok_rl.agents` as a segmenter: a fixed rule, a constant rate, the learned policy.
+
+    It has no losses: :class:`~rltok_rl.objectives.JointLoss` trains a learned policy in the environment.
+    """
+
+    def __init__(self, actor: TensorDictModuleBase, *, target_rate: float | None = None) -> None:
+        super().__init__()
+        if not getattr(actor, "draws_windows", False):
+            raise TypeError(f"actor must draw whole windows (those of rltok_rl.agents do), got {type(actor).__name__}")
+        self.actor, self.target_rate = actor, target_rate
+
+    @property
+    def draws_at_random(self) -> bool:
+        """Whether the actor's decisions are random now."""
+        return self.actor.draws_at_random
+
+    @property
+    def _num_lags(self) -> int:
+        return getattr(getattr(self.actor, "terms", None), "num_lags", 0)
+
+    def _window(self, states: Tensor, byte_ids: Tensor, uniforms: Tensor | None) -> Segments:
+        position = torch.arange(byte_ids.shape[1], device=byte_ids.device).expand_as(byte_ids)
+        observation = _observation(states, byte_ids, position)
+        if uniforms is not None:
+            observation.set("uniform", uniforms)
+        with set_recurrent_mode(True):
+            decisions = self.actor(observation)
+        return Segments(decisions.get("action").bool(), logits=decisions.get("logits", None))
+
+    def _start(self, num_rows: int, device: torch.device) -> State:
+        return {"recent": torch.zeros(num_rows, self._num_lags, dtype=torch.bool, device=device)}
+
+    def _step(self, states: Tensor, byte_ids: Tensor, state: State, uniforms: Tensor | None) -> tuple[Segments, State]:
+        observation = _observation(states, byte_ids, state["position"])
+        observation.set("recent", state["recent"])
+        if hasattr(self.actor, "get_dist"):
+            logits = self.actor.get_dist(observation).logits
+            segments = Segments(draw_boundary(logits, uniforms) | observation.get("forced"), logits=logits)
+        else:
+            segments = Segments(self.actor(observation).get("action").bool())
+        recent = torch.cat((segments.boundaries[:, None], state["recent"]), 1)[:, : self._num_lags]
+        return segments, {"recent": recent}
+
+
+def _observation(states: Tensor, byte_ids: Tensor, position: Tensor) -> TensorDict:
+    """The keys of an environment's observation that actors read."""
+    entries = {
+        "byte": byte_ids,
+        "position": position.unsqueeze(-1),
+        "forced": position == 0,
+        "encoder_state": states,
+    }
+    return TensorDict(entries, byte_ids.shape)
+
+
+def learned(model: UNet) -> ActorSegmenter:
+    """Draw by the model's own policy, at its configured rate."""
+    rate = model.config.target_rate if model.config.rate_embedding else None
+    return ActorSegmenter(LearnedBoundaryActor(model, target_rate=rate), target_rate=model.config.target_rate)
+
+
+def uniform(model: UNet, rate: float | None = None) -> ActorSegmenter:
+    """Draw evenly spaced boundaries."""
+    rate = rate_or_default(model, rate)
+    return ActorSegmenter(UniformActor(rate), target_rate=rate)
+
+
+def bernoulli(model: UNet, rate: float | None = None) -> ActorSegmenter:
+    """Draw boundaries with the same probability at every byte."""
+    rate = rate_or_default(model, rate)
+    return ActorSegmenter(RandomActor(rate), target_rate=rate)
+
+
+def stride(model: UNet, stride: int | None = None) -> ActorSegmenter:
+    """Draw a boundary at every ``stride``-th byte."""
+    stride = round(1 / model.config.target_rate) if stride is None else stride
+    return ActorSegmenter(FixedStrideActor(stride), target_rate=1 / stride)
+
+
+def whitespace(model: UNet) -> ActorSegmenter:
+    """Draw a boundary at every white-space byte."""
+    return ActorSegmenter(WhitespaceActor())
+
+
+class ExactRandom(Segmenter):
+    """Boundaries at random places, exactly ``ceil(rate * block)`` of them in every block of bytes.
+
+    Args:
+        rate: boundaries per byte, in (0, 1].
+        block: bytes per block.
+    """
+
+    evaluation = "sample"
+
+    def __init__(self, rate: float, *, block: int) -> None:
+        super().__init__()
+        self.rate = self.target_rate = check_rate(rate)
+        self.block = check_count("block", block)
+
+    @classmethod
+    def from_model(cls, model: UNet, rate: float | None = None, block: int = 4096) -> ExactRandom:
+        """Build it for a model, by default at the model's rate."""
+        return cls(rate_or_default(model, rate), block=block)
+
+    def _window(self, states: Tensor, byte_ids: Tensor, uniforms: Tensor | None) -> Segments:
+        assert uniforms is not None
+        # On the CPU: launching thousands of tiny steps on an accelerator costs more than copying.
+        return Segments(select_exactly(uniforms.cpu(), self.rate, self.block).to(byte_ids.device))
+
+    def _start(self, num_rows: int, device: torch.device) -> State:
+        return {"drawn": torch.zeros(num_rows, device=device)}
+
+    def _step(self, states: Tensor, byte_ids: Tensor, state: State, uniforms: Tensor | None) -> tuple[Segments, State]:
+        assert uniforms is not None
+        drawn = state["drawn"].to(uniforms.dtype)
+        boundaries, drawn = select_next(uniforms, state["position"], drawn, self.rate, self.block)
+        return Segments(boundaries), {"drawn": drawn}
+
+
+class SpaceByte(Segmenter):
+    """A boundary at the first spacelike byte after others; see :func:`~rltok_rl.functional.boundary_rules.spacebyte`.
+
+    Args:
+        repeat: add a token to all bytes up to the next boundary, as the U-Net does. SpaceByte itself adds it to the
+            boundary byte alone (False).
+    """
+
+    def __init__(self, *, repeat: bool = True) -> None:
+        super().__init__()
+        self.repeat = repeat
+
+    @classmethod
+    def from_model(cls, model: UNet, repeat: bool = True) -> SpaceByte:
+        """Build it for a model."""
+        return cls(repeat=repeat)
+
+    def _window(self, states: Tensor, byte_ids: Tensor, uniforms: Tensor | None) -> Segments:
+        boundaries = spacebyte(byte_ids)
+        first = torch.arange(byte_ids.shape[1], device=byte_ids.device) == 0
+        return Segments(boundaries, mixing=self._mixing(boundaries | first))
+
+    def _start(self, num_rows: int, device: torch.device) -> State:
+        return {"space": torch.zeros(num_rows, dtype=torch.bool, device=device)}
+
+    def _step(self, states: Tensor, byte_ids: Tensor, state: State, uniforms: Tensor | None) -> tuple[Segments, State]:
+        space = spacelike(byte_ids)
+        boundaries = space & ~state["space"]
+        return Segments(boundaries, mixing=self._mixing(boundaries | (state["position"] == 0))), {"space": space}
+
+    def _mixing(self, boundaries: Tensor) -> Mixing | None:
+        return None if self.repeat else Mixing(receive=boundaries)

@@ -1,0 +1,223 @@
+"""The segmenter interface: draw token boundaries in whole windows and byte by byte.
+
+Shapes: B rows, T bytes, D width. A segmenter reads encoder states and bytes up to t and decides ``a_t``. It may also
+return differentiable boundaries and its own way to make tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from rltok_rl.models.mixing import Mixing
+from rltok_rl.models.unet import UNet
+from rltok_rl.utils import check_count
+
+Evaluation = Literal["sample", "round"]
+State = dict[str, Any]
+"""A segmenter's memory between two bytes; always holds ``position`` [B]."""
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Boundaries and related quantities: [B, T] for a window, [B] for a step."""
+
+    boundaries: Tensor
+    """bool, True at the first byte of a text."""
+    logits: Tensor | None = None
+    """Boundary logits l_t, if decisions have a probability sigmoid(l_t)."""
+    scores: Tensor | None = None
+    """Scores that decisions are thresholded from: an entropy, its rise, a routing probability."""
+    soft: Tensor | None = None
+    """Straight-through decisions: 0 or 1 in value, with the gradient of a relaxation."""
+    mixing: Mixing | None = None
+    """How tokens are pooled from bytes and added back; None is the model's way."""
+
+
+class Segmenter(nn.Module):
+    """Draws the boundaries of windows, and the same boundaries byte by byte.
+
+    Subclasses define how whole windows (``_window``) and single bytes (``_step``) are segmented. The first byte of a
+    text always has a boundary.
+    """
+
+    looks_ahead: bool = False
+    """Whether a boundary may depend on later bytes, which no causal model knows."""
+    target_rate: float | None = None
+    """Target boundaries per byte; None if the text alone decides."""
+    second_rate: float | None = None
+    """Target tokens of tokens per token for a model with a second level; None is the model's target."""
+    coefficients: Mapping[str, float] = {}
+    """Weights of the entries of :meth:`losses`."""
+    evaluation: Evaluation | None = None
+    """How a stochastic segmenter decides outside training: ``"sample"``, or ``"round"`` its probabilities. None is a
+    deterministic segmenter."""
+
+    @property
+    def alternatives(self) -> tuple[nn.Module, ...]:
+        """Interchangeable modules; each byte goes through exactly one."""
+        return ()
+
+    @property
+    def draws_at_random(self) -> bool:
+        """Whether decisions are random now."""
+        return self.evaluation == "sample" or (self.evaluation == "round" and self.training)
+
+    def forward(
+        self,
+        states: Tensor,
+        byte_ids: Tensor,
+        *,
+        uniforms: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Segments:
+        """Draw the boundaries of whole texts.
+
+        Args:
+            states: [B, T, D] encoder states.
+            byte_ids: [B, T] bytes; each row begins with the first byte of its text.
+            uniforms: [B, T] in [0, 1) to draw with; ignored if nothing is random.
+            generator: source of the uniforms otherwise.
+        """
+        _check_shapes(states, byte_ids, "B, T")
+        segments = self._window(states, byte_ids, self._uniforms(byte_ids, uniforms, generator))
+        boundaries = segments.boundaries.clone()
+        boundaries[:, 0] = True
+        return replace(segments, boundaries=boundaries)
+
+    def start(self, num_rows: int, *, device: torch.device | str | None = None) -> State:
+        """Return the state before the first byte of ``num_rows`` texts."""
+        position = torch.zeros(check_count("num_rows", num_rows), dtype=torch.int64, device=device)
+        return {"position": position, **self._start(num_rows, position.device)}
+
+    @torch.no_grad()
+    def step(
+        self,
+        states: Tensor,
+        byte_ids: Tensor,
+        state: State,
+        *,
+        uniforms: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Segments, State]:
+        """Draw one boundary in every row.
+
+        Args:
+            states: [B, D] encoder states of the bytes just read.
+            byte_ids: [B] the bytes.
+            state: from :meth:`start` or the previous step; must not be used again.
+            uniforms: [B] in [0, 1) to draw with.
+            generator: source of the uniforms otherwise.
+
+        Returns:
+            The boundaries and the next state.
+        """
+        _check_shapes(states, byte_ids, "B")
+        segments, after = self._step(states, byte_ids, state, self._uniforms(byte_ids, uniforms, generator))
+        boundaries = segments.boundaries | (state["position"] == 0)
+        return replace(segments, boundaries=boundaries), {"position": state["position"] + 1, **after}
+
+    def losses(self, segments: Segments, byte_ids: Tensor, final_logits: Tensor) -> dict[str, Tensor]:
+        """Compute the segmenter's losses by name, without their coefficients, after the decoder has run.
+
+        Args:
+            segments: output of ``forward``.
+            byte_ids: [B, T] bytes of the window.
+            final_logits: [B, T, 256] next-byte logits of the whole model.
+        """
+        return {}
+
+    def _window(self, states: Tensor, byte_ids: Tensor, uniforms: Tensor | None) -> Segments:
+        raise NotImplementedError
+
+    def _start(self, num_rows: int, device: torch.device) -> State:
+        return {}
+
+    def _step(self, states: Tensor, byte_ids: Tensor, state: State, uniforms: Tensor | None) -> tuple[Segments, State]:
+        raise NotImplementedError
+
+    def _uniforms(self, byte_ids: Tensor, uniforms: Tensor | None, generator: torch.Generator | None) -> Tensor | None:
+        if not self.draws_at_random:
+            return None
+        if uniforms is None:
+            return torch.rand(byte_ids.shape, generator=generator, device=byte_ids.device)
+        if uniforms.shape != byte_ids.shape:
+            raise ValueError(f"uniforms must have the shape of byte_ids, {[*byte_ids.shape]}, got {[*uniforms.shape]}")
+        return uniforms
+
+
+class SegmenterActor(nn.Module):
+    """A segmenter as an actor, so that environments and trainers accept it like any policy.
+
+    ``env.parallel_rollout(actor)`` decodes with the segmenter's mixing and writes its losses as ``segmenter_<name>``.
+    Single steps of an environment do not support mixing; use ``read_byte`` instead.
+    """
+
+    draws_windows = True
+
+    def __init__(self, segmenter: Segmenter) -> None:
+        super().__init__()
+        self.segmenter = segmenter
+
+    @property
+    def draws_at_random(self) -> bool:
+        """Whether the segmenter's decisions are random now."""
+        return self.segmenter.draws_at_random
+
+    def draw(self, states: Tensor, byte_ids: Tensor, uniforms: Tensor | None) -> Segments:
+        """Segment texts [n, L] by their encoder states [n, L, D]."""
+        return self.segmenter(states, byte_ids, uniforms=uniforms)
+
+    def losses(self, segments: Segments, byte_ids: Tensor, final_logits: Tensor) -> dict[str, Tensor]:
+        """Expand the segmenter's losses to all steps, [n, L]; a loss that these texts do not have is 0.
+
+        Args:
+            segments: output of :meth:`draw`.
+            byte_ids: [n, L].
+            final_logits: [n, L, 256] next-byte logits of the whole model.
+        """
+        losses = self.segmenter.losses(segments, byte_ids, final_logits)
+        zero = final_logits.new_zeros(())
+        names = self.segmenter.coefficients
+        return {f"segmenter_{name}": losses.get(name, zero).expand(byte_ids.shape) for name in names}
+
+    def forward(self, *_: Any, **__: Any) -> Any:
+        """Raise an error: a step of the environment would make tokens in the model's way."""
+        raise TypeError(
+            f"{type(self.segmenter).__name__} draws whole windows in an environment (env.parallel_rollout); "
+            f"read_byte reads byte by byte with it"
+        )
+
+
+def _check_shapes(states: Tensor, byte_ids: Tensor, shape: str) -> None:
+    if byte_ids.dim() != shape.count(",") + 1 or states.shape[:-1] != byte_ids.shape or 0 in byte_ids.shape:
+        shapes = f"{[*states.shape]} and {[*byte_ids.shape]}"
+        raise ValueError(f"states [{shape}, D] and byte_ids [{shape}] must agree and not be empty, got {shapes}")
+
+
+def check_rate(rate: float) -> float:
+    """Require a rate in (0, 1]."""
+    if not 0.0 < rate <= 1.0:
+        raise ValueError(f"rate must lie in (0, 1], got {rate}")
+    return rate
+
+
+def rate_or_default(model: UNet, rate: float | None) -> float:
+    """Return a segmenter's rate, by default the model's target."""
+    return model.config.target_rate if rate is None else rate
+
+
+def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
+    """Require one of a few values of an option."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {[*choices]}, got {value!r}")
+
+
+def check_evaluation(evaluation: Evaluation) -> Evaluation:
+    """Require a known way to decide outside training."""
+    check_choice("evaluation", evaluation, ("sample", "round"))
+    return evaluation

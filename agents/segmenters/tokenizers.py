@@ -1,0 +1,206 @@
+"""Segmenters that follow a subword tokenizer: BPE and unigram models (Nawrot et al.).
+
+Which tokens a tokenizer chooses depends on later bytes, so these segmenters look ahead: they are oracles to compare
+with, not models that can be streamed. Only :class:`TrainedPieces` predicts the boundaries causally.
+
+Shapes: B rows, T bytes, D width.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import torch
+from rltok_rl.agents.segmenters.gumbel import Fidelity, Predicted, check_fidelity, decision_cost
+from rltok_rl.agents.segmenters.segmenter import Segmenter, Segments, check_choice
+from torch import Tensor
+
+from rltok_rl.models.unet import UNet
+from rltok_rl.text import ids_to_bytes
+from rltok_rl.utils import check_count
+
+Split = Callable[[bytes], Sequence[int]]
+"""Maps a text to the lengths of its tokens in bytes, which sum to the text's length."""
+_SPACES = {chr(256 + ord(space)) for space in " \t\n\r\f\v"}  # in the byte-level alphabet
+_REPLACE = "rltok_rl.question_marks"
+
+
+def tokenizers_library() -> Any:
+    """Import the ``tokenizers`` library, which is optional."""
+    try:
+        import tokenizers
+    except ImportError as error:
+        raise ImportError("the segmenter needs the tokenizers package: pip install 'rltok_rl[bpe]'") from error
+    return tokenizers
+
+
+def _question_marks(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    return "?" * (error.end - error.start), error.end
+
+
+codecs.register_error(_REPLACE, _question_marks)
+
+
+class TokenizerSplit:
+    """A byte-level tokenizer of the ``tokenizers`` library as a :data:`Split`.
+
+    Its pre-tokenizer reads text, and a window may begin or end inside a character. Bytes that are not UTF-8 are read as
+    one question mark each, which keeps positions.
+
+    Args:
+        tokenizer: with the byte-level alphabet, which has one letter per byte.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+
+    def __call__(self, text: bytes) -> list[int]:
+        """Return the lengths of the tokens."""
+        return [len(piece) for piece in self.pieces(text)]
+
+    def pieces(self, text: bytes) -> list[str]:
+        """Return the tokens in the byte-level alphabet."""
+        return self.tokenizer.encode(text.decode("utf-8", errors=_REPLACE), add_special_tokens=False).tokens
+
+
+class WordSplit(TokenizerSplit):
+    """A tokenizer of single words as a :data:`Split`.
+
+    White space is not part of the vocabulary: it joins the last token of the word before it. White space before the
+    first word is a token of its own.
+    """
+
+    def __call__(self, text: bytes) -> list[int]:
+        """Return the lengths of the tokens."""
+        lengths: list[int] = []
+        for piece in self.pieces(text):
+            if piece in _SPACES and lengths:
+                lengths[-1] += 1
+            else:
+                lengths.append(len(piece))
+        return lengths
+
+
+def read_tokenizer(text: str, kind: type[TokenizerSplit] = TokenizerSplit) -> TokenizerSplit:
+    """Read a tokenizer from the JSON of the ``tokenizers`` library, as a ``kind`` of split."""
+    return kind(tokenizers_library().Tokenizer.from_str(text))
+
+
+def starts_of_pieces(lengths: Sequence[int]) -> list[bool]:
+    """Mark the first byte of every token: the end of the token before, one byte late.
+
+    Whether a token has ended is known only once the next byte has been read.
+
+    Example:
+        >>> "".join("_|"[start] for start in starts_of_pieces([5, 6, 7]))  # hello, _token, ization
+        '|____|_____|______'
+    """
+    return [place == 0 for length in lengths for place in range(check_count("lengths", length))]
+
+
+def split_rows(split: Split, byte_ids: Tensor) -> Tensor:
+    """Mark where the tokens of each row begin, [B, T] bool."""
+    rows = []
+    for row in byte_ids.cpu():
+        text = ids_to_bytes(row)
+        lengths = split(text)
+        if sum(lengths) != len(text):
+            raise ValueError(f"split must give lengths that add up to {len(text)} bytes, got {sum(lengths)}")
+        rows.append(starts_of_pieces(lengths))
+    return torch.tensor(rows, device=byte_ids.device)
+
+
+def _check_split(split: Split | None, train: str) -> Split:
+    if split is None:
+        raise ValueError(f"tokenizer must be a function from bytes to lengths of pieces ({train} makes one), got None")
+    return split
+
+
+class BPESegmenter(Segmenter):
+    """Boundaries where the tokens of a BPE tokenizer begin, one byte after the token before has ended.
+
+    Args:
+        split: the tokenizer, from :func:`train_bpe` for example.
+    """
+
+    looks_ahead = True
+
+    def __init__(self, split: Split) -> None:
+        super().__init__()
+        self.split = split
+
+    @classmethod
+    def from_model(cls, model: UNet, tokenizer: Split | None = None) -> BPESegmenter:
+        """Build it for a model."""
+        return cls(_check_split(tokenizer, "train_bpe"))
+
+    def _window(self, states: Tensor, byte_ids: Tensor, uniforms: Tensor | None) -> Segments:
+        return Segments(split_rows(self.split, byte_ids))
+
+
+class UnigramSegmenter(BPESegmenter):
+    """Boundaries where the tokens of a unigram model begin, one byte after the token before has ended.
+
+    The likeliest split of a word is known at its end.
+
+    Args:
+        split: the tokenizer, from :func:`train_unigram` for example.
+
+    Reference: https://arxiv.org/abs/2211.09761
+    """
+
+    @classmethod
+    def from_model(  # type: ignore[override]
+        cls,
+        model: UNet,
+        tokenizer: Split | None = None,
+        predictor: Literal["oracle", "trained"] = "oracle",
+        hidden: int | None = None,
+        fidelity: Fidelity = "paper",
+    ) -> Segmenter:
+        """Build the oracle, or with ``predictor="trained"`` a :class:`TrainedPieces`."""
+        split = _check_split(tokenizer, "train_unigram")
+        check_choice("predictor", predictor, ("oracle", "trained"))
+        if predictor == "trained":
+            hidden = 2048 if hidden is None else hidden
+            return TrainedPieces(model.config.width, split, hidden=hidden, fidelity=fidelity)
+        if hidden is not None or fidelity != "paper":
+            raise ValueError(f"hidden and fidelity belong to predictor 'trained', got {hidden} and {fidelity!r}")
+        return cls(split)
+
+
+class TrainedPieces(Predicted):
+    """A causal predictor that learns where the tokens of a tokenizer begin.
+
+        a_t = [l_t > 0],        L = mean_{t>0} BCE(l_t, [x_t is the first byte of a token])
+
+    Args:
+        fidelity: ``"paper"``, or ``"released"``: the released code passes probabilities to a loss that takes logits.
+
+    Reference: https://arxiv.org/abs/2211.09761
+    """
+
+    coefficients = {"pieces": 1.0}
+
+    def __init__(
+        self,
+        width: int,
+        split: Split,
+        *,
+        hidden: int = 2048,
+        activation: Literal["gelu", "relu"] = "gelu",
+        fidelity: Fidelity = "paper",
+    ) -> None:
+        super().__init__(width, hidden, activation)
+        self.split, self.fidelity = split, check_fidelity(fidelity)
+
+    def losses(self, segments: Segments, byte_ids: Tensor, final_logits: Tensor) -> dict[str, Tensor]:
+        """Compute ``pieces``: binary cross-entropy of the predictor in nats; nothing for windows of one byte."""
+        assert segments.logits is not None
+        if byte_ids.shape[1] < 2:
+            return {}
+        starts = split_rows(self.split, byte_ids)
+        return {"pieces": decision_cost(segments.logits[:, 1:], starts[:, 1:], self.fidelity)}

@@ -8,8 +8,7 @@ import sys
 import pytest
 import torch
 from rltok_rl.agents import RolloutPolicy
-from rltok_rl.experiments.commands.old_words import current_overrides
-from rltok_rl.experiments.commands.options import check_overrides
+from rltok_rl.experiments.commands.overrides import current_overrides, read_command_line
 from rltok_rl.experiments.studies.candidates import CANDIDATES
 from tensordict import TensorDict
 
@@ -48,7 +47,7 @@ def test_old_words_on_the_command_line_are_replaced_with_one_line(capsys):
     assert current_overrides(old)[:3] == new and not capsys.readouterr().err  # said once
     for argument in (f"{group}={old}" for group in ("estimator", "baseline") for old in WORDS[group]):
         if not argument.endswith(("_centred", "z_normalised")):  # these were names, never choices
-            assert check_overrides([argument]) == [current_overrides([argument])[0]]
+            assert read_command_line("train", [argument]).arguments == current_overrides([argument])
 
 
 def test_old_words_in_the_config_of_a_run_are_replaced_without_a_word(tmp_path, capsys):

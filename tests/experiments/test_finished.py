@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from rltok_rl.experiments import train
-from rltok_rl.experiments.commands.options import allow_new, typed
+from rltok_rl.experiments.commands.overrides import allow_new, typed
 from rltok_rl.experiments.reports import run_report as report
 from rltok_rl.experiments.runs import finish as finished
 from rltok_rl.experiments.runs.folder import read_run

@@ -1,8 +1,8 @@
-"""Train a boundary policy and its language model.
+"""Train a boundary policy and its language model: the Hydra entry point.
 
     python -m rltok_rl.experiments.train baseline=group_mean optim.total_bytes=4_000_000 out=runs/mine
 
-In several processes, with the same figures:
+In several processes, with equal metrics:
 
     torchrun --nproc-per-node 2 -m rltok_rl.experiments.train compute.strategy=ddp out=runs/mine
 
@@ -44,38 +44,38 @@ def run(config: TrainConfig, command: str, processes: Processes | None = None) -
 
 @hydra.main(version_base="1.3", config_path=str(Path(__file__).resolve().parent / "conf"), config_name="train")
 def configured(config: Any) -> None:
-    """Train what Hydra has put together."""
-    made = OmegaConf.to_object(config)
-    assert isinstance(made, TrainConfig)
+    """Train with the configuration that Hydra composed."""
+    options = OmegaConf.to_object(config)
+    assert isinstance(options, TrainConfig)
     try:
-        device = read_device(made.compute.device)
+        device = read_device(options.compute.device)
     except ValueError as error:
         _end(str(error))
     try:
         processes = init_processes(device)
-    except RuntimeError as error:  # of this process, perhaps alone
+    except RuntimeError as error:  # perhaps of this rank alone
         sys.exit(f"rltok train: {error}")
-    if made.compare.systems:
-        _compare(made)
+    if options.compare.systems:
+        _compare(options)
         return
     try:
         with processes:
-            _run_or_refuse(made, typed(sys.argv, processes.world_size if processes.group else None), processes)
+            _run_or_refuse(options, typed(sys.argv, processes.world_size if processes.group else None), processes)
     except Refused as error:
         sys.exit(str(error))
 
 
 def _run_or_refuse(config: TrainConfig, command: str, processes: Processes) -> None:
-    """Train; errors that say what is wrong with what was asked for are that and no more."""
+    """Train; print the errors of wrong options without a traceback."""
     if config.resume and processes.main and not (Path(config.out) / "config.yaml").exists():
-        print(f"nothing to go on with in {config.out}: a new run", file=sys.stderr)
+        print(f"nothing to resume in {config.out}: a new run", file=sys.stderr)
     absent = missing_folders(Path(config.out))
     try:
-        done = run(config, command, processes)
+        summary = run(config, command, processes)
     except (ValueError, TypeError, OSError, ImportError, CheckpointError, TrainingFailed) as error:
         if "HYDRA_FULL_ERROR" in os.environ:
             raise
-        # The system names the file that it cannot open, and not the one that it cannot write into.
+        # The system names a file that it cannot open, but not one that it cannot write to.
         nameless = isinstance(error, OSError) and error.errno is not None and error.filename is None
         if processes.main:
             remove_empty(absent)
@@ -83,12 +83,12 @@ def _run_or_refuse(config: TrainConfig, command: str, processes: Processes) -> N
                 remove_sweep()
         message = option_words(str(error), [*option_types(TrainConfig)])
         raise Refused(f"rltok train: {message}{f', writing to {config.out}' if nameless else ''}") from None
-    if "stopped" in done and processes.group is None:  # torchrun would take a status for a process that died
-        sys.exit(128 + done["stopped"])
+    if "stopped" in summary and processes.group is None:  # torchrun takes a status for a crash
+        sys.exit(128 + summary["stopped"])
 
 
 def _end(message: str) -> NoReturn:
-    """End because of the options; the main process says why."""
+    """Exit because of the options; they are the same on all ranks, and rank 0 prints the error."""
     remove_sweep()
     sys.exit(f"rltok train: {message}" if main_speaks() else 1)
 
@@ -138,7 +138,7 @@ def main(line: CommandLine | None = None) -> None:
     if len(line.configs) > 1:
         _check_sweep([OmegaConf.to_object(config) for config in line.configs])  # type: ignore[misc]
     sys.argv[1:] = line.arguments
-    if not main_speaks():  # every process has the same options: the main one prints them
+    if not main_speaks():  # rank 0 prints options and errors
         sys.argv += ["hydra.output_subdir=null", "hydra/job_logging=disabled"]
     configured()
 

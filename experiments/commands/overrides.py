@@ -9,7 +9,6 @@ import argparse
 import os
 import re
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
@@ -27,17 +26,13 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
+from rltok_rl.experiments.commands.old_words import current_overrides
 from rltok_rl.experiments.commands.option_errors import explain, one_value
 from rltok_rl.experiments.commands.schema import CONF, schemas
 from rltok_rl.experiments.config import GROUPS
 
 import rltok_rl
-from rltok_rl.renamed import OPTIONS, current_word
 from rltok_rl.utils import did_you_mean
-
-WORDS = {group: group for group in GROUPS} | OPTIONS | {"estimators": "candidate", "sweep": "candidate"}
-"""Groups and options whose values may be renamed words, and the kind of the words."""
-_noted: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -205,32 +200,6 @@ def model_sizes() -> dict[str, Any]:
     path = Path(rltok_rl.__file__).parent / "models" / "config.py"
     kinds = {"int": int, "float": float, "bool": bool}
     return {option.name: kinds.get(option.kind, Any) for option in schemas(path)["UNetConfig"].options}
-
-
-def current_overrides(texts: Sequence[str]) -> list[str]:
-    """Replace renamed words, and print one line for each change.
-
-    Args:
-        texts: ``name=value`` as typed, sweeps included.
-
-    Example:
-        >>> current_overrides(["estimator=discounted_return", "baseline=none,leave_one_out", "seed=1"])
-        ['estimator=discounted_return', 'baseline=none,leave_one_out', 'seed=1']
-    """
-    return [_current(text) for text in texts]
-
-
-def _current(text: str) -> str:
-    name, equals, value = text.partition("=")
-    kind = WORDS.get(name.lstrip("+~"))
-    if kind is None:
-        return text
-    current = name + equals + re.sub(r"[^\s,'\"\[\]]+", lambda word: current_word(kind, word[0]), value)
-    main = os.environ.get("RANK", "0") == "0"  # every process reads the same command line
-    if current != text and main and text not in _noted:
-        _noted.add(text)
-        print(f"note: {text} is now {current}", file=sys.stderr)
-    return current
 
 
 def whole_numbers(text: str, types: Mapping[str, Any]) -> str:

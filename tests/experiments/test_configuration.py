@@ -30,11 +30,11 @@ COMPANY = {
     "estimator/local_flips": ["baseline=none"],
     "estimator/near_flips": ["baseline=none"],
     "actor/warm_start": ["loss=importance"],
-    "experiment/pocket_on": ["model.weights=pocket"],
+    "experiment/pocket-on": ["model.weights=pocket"],
 }
 SMALL_TOKENIZER = ["segmenter.options.vocabulary=300", "segmenter.options.num_bytes=20000"]
 COMPANY |= {f"segmenter/{name}": SMALL_TOKENIZER for name in ("bpe", "unigram", "unigram-trained")}
-ON_FILES = ("books", "compare", "compare-seeds", "own-text", "pocket", "pocket_on", "files")
+ON_FILES = ("books", "compare", "compare-seeds", "own-text", "pocket", "pocket-on", "files")
 UPDATED = ("actor", "baseline", "estimator", "loss", "optim", "rate", "segmenter")
 """Groups whose files change an update; of the others, the trainer is built."""
 
@@ -237,9 +237,7 @@ def test_a_rule_can_replace_the_policy_of_any_experiment():
     single = ["compute.device=cpu", "compute.compile=false", "compute.micro_batches=1", "data.min_bytes=2"]
     for name in choices("experiment"):
         config = configured(f"experiment={name}", *given, *single)
-        config = replace(
-            config, data=replace(config.data, options={}), model=replace(config.model, overrides={}, weights=None)
-        )
+        config.data.options, config.model.overrides, config.model.weights = {}, {}, None
         trainer, _ = make_trainer(config)
         assert set(trainer.loss.terms) == {"language_model", "early_exit"}, name
         assert [float(trainer.loss.coefficient(term)) for term in trainer.loss.terms] == pytest.approx([0.9, 0.3])
@@ -253,7 +251,7 @@ def test_files_are_cached_filtered_and_counted(tmp_path, monkeypatch):
     options = [*QUICK[:-1], "data=files", "data.source=some.jsonl", "data.min_bytes=100", "data.order=epochs"]
     trainer, texts = make_trainer(configured(*options, "data.num_steps=32", "data.held_out=0.2"))
     assert "kept 36 of 40 documents" in texts.described and "data.min_bytes=2 keeps all" in texts.described
-    assert "\n  cached in caches/some-" in texts.described and "passed over" not in texts.described
+    assert "\n  cached in caches/some-" in texts.described and "skipped" not in texts.described
     assert len(list((tmp_path / "caches").iterdir())) == 1
     trainer.update()
     make_trainer(configured(*options, "data.num_steps=32", "data.held_out=0.2", "data.min_bytes=200"))
@@ -268,7 +266,7 @@ def test_the_packaged_model_reads_documents_of_any_length(tmp_path, monkeypatch)
         (tmp_path / "mine" / f"{number}.txt").write_bytes(text[1000 * number : 1000 * number + 40 * (number + 1)])
     (tmp_path / "mine" / "table.csv").write_text("a,b")
     trainer, texts = make_trainer(configured("experiment=own-text", "data.source=mine", "data.num_rows=2"))
-    assert "kept 30 of 30" in texts.described and "passed over 1 of other kinds (.csv)" in texts.described
+    assert "kept 30 of 30" in texts.described and "skipped 1 of other kinds (.csv)" in texts.described
     assert trainer.update()["bits_per_byte"] < 4.0  # it has learned to read before
     with pytest.raises(ValueError, match="data.num_steps=512 is too much for the text .*; data.short_documents=whole"):
         make_trainer(configured("experiment=own-text", "data.source=mine", "data.short_documents=error"))

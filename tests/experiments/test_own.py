@@ -150,7 +150,7 @@ def test_a_baseline_is_found_and_has_its_options(own):
         (["estimator.name=OWN:no_estimator", "baseline=none"], "which makes a str"),
         (
             ["estimator.name=OWN:Doubled", "estimator.options.span=3"],
-            r"of 'own_things:Doubled' must be among \['device",
+            r"of 'own_things:Doubled' must be among .*'times'",
         ),
         (["estimator.name=OWN:Both", "estimator.options.decai=3"], "got 'decai'; did you mean 'decay'"),
         (["estimator.name=OWN:Alone"], "baseline must be 'none' with Alone, whose own _advantages takes its place"),

@@ -63,7 +63,7 @@ def trained(*options: str) -> tuple[list[dict[str, float]], dict[str, torch.Tens
     def note(found: dict[str, float]) -> None:
         figures.append(found)
         if not gradients:
-            gradients.update({n: p.grad.clone() for n, p in trainer.trained.named_parameters() if p.grad is not None})
+            gradients.update({n: p.grad.clone() for n, p in trainer.step.named_parameters() if p.grad is not None})
 
     trainer.run(note)
     assert isinstance(trainer.env.layout, Packing) == ("compute.tokens=packed" in options)
@@ -108,7 +108,7 @@ def test_what_is_computed_is_told():
 def test_too_many_tokens_end_a_training():
     trainer, _ = make_trainer(configured(*SMALL, "compute.tokens=packed", "compute.token_room=0.5"))
     trainer.update()
-    trainer.actor = RandomActor(0.9)
+    trainer.step.actor = RandomActor(0.9)
     with pytest.raises(ValueError, match=r"compute.token_room.*128 places .* room for 64"):
         trainer.update()
 

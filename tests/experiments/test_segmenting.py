@@ -21,11 +21,10 @@ from rltok_rl.agents.segmenters import (
     train_unigram,
 )
 from rltok_rl.agents.segmenters.tokenizer_training import _nearest, bpe_at_rate, unigram_at_rate
-from rltok_rl.experiments import train
 from rltok_rl.experiments.commands import evaluate, generate, segment
 from rltok_rl.experiments.commands.schema import choices
 from rltok_rl.experiments.runs.build import make_model, make_trainer
-from rltok_rl.experiments.runs.segmenters import TOKENIZERS, aimed_rate, segmenter_options
+from rltok_rl.experiments.runs.segmenters import TOKENIZERS, configured_rate, segmenter_options
 from rltok_rl.experiments.texts import read_texts
 
 from rltok_rl.data import TextSource
@@ -33,10 +32,10 @@ from rltok_rl.evaluation import corpus_standard_error, document_nats, read_text,
 from rltok_rl.models import UNet, preset
 from rltok_rl.models.flops import matrix_parameters
 from rltok_rl.text import text_to_ids
-from rltok_rl.training.checkpoint import same
-from rltok_rl.training.spending import segmenter_matrices
+from rltok_rl.training.metrics import segmenter_matrices
 
 from ..layout import ROOT
+from ..states import same
 from .configured import QUICK, configured
 
 WORDS = [word for word in choices("segmenter") if word != "learned"]
@@ -195,7 +194,7 @@ def test_a_threshold_follows_the_target_rate(word):
     trainer, _ = make_trainer(configured(*SMALL, f"segmenter={word}", "optim.total_bytes=640"))
     trainer.run()
     assert isinstance(trainer.segmenter, EntropyThreshold) and trainer.updates == 5
-    found = read_window(trainer.model, trainer.segmenter, trainer._read).segments.boundaries
+    found = read_window(trainer.model, trainer.segmenter, trainer.step.byte_ids).segments.boundaries
     assert float(found.float().mean()) == pytest.approx(0.25, abs=0.01)
 
 
@@ -265,59 +264,36 @@ def test_a_folder_without_a_segmenter_has_none_and_a_broken_one_is_named(tmp_pat
         load_segmenter(folder, model)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _no_reports():
-    """Drawing a run's page takes longer than these trainings."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train, "write_report", lambda out: out / "report.md")
-        yield
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """A run with gumbel boundaries."""
-    out = tmp_path_factory.mktemp("runs") / "gumbel"
-    words = ["segmenter=gumbel-round", "segmenter.options.hidden=32", "model.overrides.width=16"]
-    train.run(configured(*QUICK, *words, "snapshots.batches=1", f"out={out}"), "the command")
-    return out
-
-
-def test_a_run_keeps_its_segmenter_and_commands_use_it(finished, capsys, tmp_path):
+def test_a_run_keeps_its_segmenter_and_commands_use_it(gumbel_run, capsys, tmp_path):
     capsys.readouterr()
-    model = UNet.from_pretrained(finished)
-    segmenter = load_segmenter(finished / "model", model)
+    model = UNet.from_pretrained(gumbel_run)
+    segmenter = load_segmenter(gumbel_run / "model", model)
     file = tmp_path / "text.txt"
     file.write_bytes(TEXT)
-    assert evaluate.main([str(finished), str(file), "--json"]) == 0
+    assert evaluate.main([str(gumbel_run), str(file), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     expected = summarise(read_text(model, TEXT, context=32, segmenter=segmenter))
     assert told["corpus_bits_per_byte"] == expected["corpus_bits_per_byte"] and told["segmenter"] == "GumbelSegmenter"
     assert told["corpus_bits_per_byte"] != summarise(read_text(model, TEXT, context=32))["corpus_bits_per_byte"]
-    assert segment.main(["--file", str(file), "--model", str(finished), "--format", "json"]) == 0
+    assert segment.main(["--file", str(file), "--model", str(gumbel_run), "--format", "json"]) == 0
     tokens = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     drawn = read_window(model, segmenter, text_to_ids(TEXT)[None])
     assert [t["end"] - 1 for t in tokens if t["ended"]] == drawn.segments.boundaries[0].nonzero().flatten().tolist()
-    assert generate.main(["It is", "--model", str(finished), "--bytes", "5", "--temperature", "0"]) == 0
+    assert generate.main(["It is", "--model", str(gumbel_run), "--bytes", "5", "--temperature", "0"]) == 0
     written = capsys.readouterr().out
     best = read_window(model, segmenter, text_to_ids(b"It is")[None]).final_logits[0, -1].argmax()
     assert written.startswith("It is") and written[5:].startswith(chr(int(best))) | (int(best) > 126 or int(best) < 32)
 
 
-def test_actors_of_runs_are_used_by_the_commands_too(tmp_path, capsys):
+def test_commands_draw_boundaries_with_the_actor_of_a_run(uniform_run, tmp_path, capsys):
     """A run with evenly spaced boundaries is evaluated with them, not with the policy that it did not train."""
-    short = ["model.overrides.width=16", "optim.total_bytes=128", "snapshots.batches=1", "snapshots.count=1"]
-    train.run(configured(*QUICK, "actor=uniform", *short, f"out={tmp_path}/run"), "")
-    capsys.readouterr()
     (tmp_path / "text.txt").write_bytes(TEXT)
-    for older in (False, True):  # a run of a version that kept nothing beside the model
-        evaluate.main([f"{tmp_path}/run", f"{tmp_path}/text.txt", "--json"])
-        assert json.loads(capsys.readouterr().out)["tokens"] == sum(-(-n // 5) for n in (32, 32, 32, 32, 32, 21))
-        if not older:
-            (tmp_path / "run" / "model" / "segmenter.json").unlink()
+    evaluate.main([str(uniform_run), f"{tmp_path}/text.txt", "--json"])
+    assert json.loads(capsys.readouterr().out)["tokens"] == sum(-(-n // 5) for n in (32, 32, 32, 32, 32, 21))
 
 
 def test_options_that_no_segmenter_has_and_two_who_draw_are_refused():
-    with pytest.raises(ValueError, match="actor and segmenter both say who draws the boundaries"):
+    with pytest.raises(ValueError, match="actor must be 'learned' with segmenter='hnet', which draws the boundaries"):
         config = configured(*SMALL, "segmenter=hnet")
         config.actor.name = "uniform"
         make_trainer(config)
@@ -399,7 +375,7 @@ def test_what_is_aimed_at_is_said_as_it_is():
             made = None if config.segmenter.name == "learned" else make_segmenter("whitespace", model)
         else:
             made = make_segmenter(config.segmenter.name, model, **segmenter_options(config))
-        return aimed_rate(config, model, made)
+        return configured_rate(config, model, made)
 
     for word in ("learned", "uniform", "gumbel", "hnet", "grouped", "entropy-combined", "bpe"):
         assert aimed(f"segmenter={word}") == 0.25
@@ -419,7 +395,7 @@ def test_rows_that_are_compared_read_one_text(short):
     texts = replace(read_texts(configured(*TINY).data), train=source, held_out=source, language=None)
     trainer, _ = make_trainer(config, texts=texts)
     trainer.update()  # refuses groups that read several texts
-    rows = trainer._read
+    rows = trainer.step.byte_ids
     assert torch.equal(rows[0::2], rows[1::2]) and not torch.equal(rows[0], rows[2])
     other = copy.deepcopy(config)
     other.data.num_rows = 5

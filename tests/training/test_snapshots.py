@@ -66,7 +66,7 @@ def test_the_same_text_and_the_same_figures_each_time():
 def test_held_out_figures_are_means_over_all_bytes():
     """Two batches are the mean of what each has alone; the error is that of two numbers."""
     model = UNet(preset("tiny", width=16))
-    both, seen = looks().figures(model), []
+    both, seen = looks().evaluate(model), []
 
     class Counted(TextSource):
         def __init__(self, source):
@@ -77,9 +77,9 @@ def test_held_out_figures_are_means_over_all_bytes():
             return super().read(places, length)
 
     options = Snapshots(held=Counted(looks().held), num_rows=4, num_steps=24, batches=2)
-    assert options.figures(model) == both
+    assert options.evaluate(model) == both
     assert sum(seen) == options.bytes_predicted == 2 * 4 * 24
-    one = looks(batches=1).figures(model)
+    one = looks(batches=1).evaluate(model)
     assert "held_out_standard_error" not in one  # one batch tells nothing of how batches differ
     other = 2 * both["held_out_bits_per_byte"] - one["held_out_bits_per_byte"]
     spread = abs(one["held_out_bits_per_byte"] - other) / math.sqrt(2)

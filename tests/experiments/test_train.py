@@ -13,7 +13,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from rltok_rl.experiments import train
-from rltok_rl.experiments.commands.options import allow_new, typed
+from rltok_rl.experiments.commands.overrides import allow_new, typed
 from rltok_rl.experiments.config import TrainConfig
 from rltok_rl.experiments.runs import run as runs
 from rltok_rl.experiments.runs.build import make_trainer

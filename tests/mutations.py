@@ -145,10 +145,10 @@ BUGS = (
     Bug(
         "packed-rows",
         "tests/models/test_packing.py",
-        "lengths = rows.num_tokens.tolist()",
-        "lengths = [int(rows.num_tokens.sum())]",
+        "lengths=rows.num_tokens.tolist(), cap=cap",
+        "lengths=[int(rows.num_tokens.sum())], cap=cap",
     ),
-    Bug("cache-slot", CACHE, "slot = position % window", "slot = position % max(window - 1, 1)"),
+    Bug("cache-slot", CACHE, "rows, position % window, seen", "rows, position % max(window - 1, 1), seen"),
     Bug("cache-reset", CACHE, "self.tokens.count,", ""),
     # Rollout
     Bug("next-state", PARALLEL, '"encoder_state": states.float()', '"encoder_state": states.roll(-1, 1).float()'),
@@ -162,9 +162,9 @@ BUGS = (
     Bug(
         "micro-batch-means",
         "tests/training/test_gradients.py",
-        "torch.stack([_run(loss, name, batch, noted) for name in names]).sum().backward()",
-        "sum(_run(loss, name, part, noted) for part in batch.split(len(parts[0])) for name in names).div(len(parts))"
-        ".backward(); noted = {name: [sum(values) / len(values)] for name, values in noted.items()}",
+        "torch.stack([self._run_term(name, rollout, values) for name in names]).sum().backward()",
+        "sum(self._run_term(name, part, values) for part in rollout.split(len(batch[0])) for name in names)"
+        ".div(len(batch)).backward(); values = {name: [sum(each) / len(each)] for name, each in values.items()}",
     ),
     Bug(
         "resume-generator",

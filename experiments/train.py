@@ -1,8 +1,8 @@
-"""Train a boundary policy and its language model.
+"""Train a boundary policy and its language model: the Hydra entry point.
 
     python -m rltok_rl.experiments.train baseline=group_mean optim.total_bytes=4_000_000 out=runs/mine
 
-In several processes, with the same figures:
+In several processes, with equal metrics:
 
     torchrun --nproc-per-node 2 -m rltok_rl.experiments.train compute.strategy=ddp out=runs/mine
 
@@ -52,7 +52,7 @@ def run(config: TrainConfig, command: str, processes: Processes | None = None) -
 
 @hydra.main(version_base="1.3", config_path=str(Path(__file__).resolve().parent / "conf"), config_name="train")
 def configured(config: Any) -> None:
-    """Train what Hydra has put together."""
+    """Train with the configuration that Hydra composed."""
     try:
         missing = OmegaConf.missing_keys(config)
         check_sweep_folder(config, sys.argv[1:])
@@ -60,38 +60,38 @@ def configured(config: Any) -> None:
         _end(one_line(str(error)))
     if missing:
         _end(f"{min(missing)} must be given")
-    made = OmegaConf.to_object(config)
-    assert isinstance(made, TrainConfig)
+    options = OmegaConf.to_object(config)
+    assert isinstance(options, TrainConfig)
     with contextlib.redirect_stderr(sys.__stderr__):
         try:
-            device = read_device(made.compute.device)
+            device = read_device(options.compute.device)
         except ValueError as error:
             _end(str(error))
         try:
             processes = init_processes(device)
-        except RuntimeError as error:  # of this process, perhaps alone
+        except RuntimeError as error:  # perhaps of this rank alone
             sys.exit(f"rltok train: {error}")
-        if made.compare.systems:
-            _compare(made)
+        if options.compare.systems:
+            _compare(options)
             return
         try:
             with processes:
-                _run_or_refuse(made, typed(sys.argv, processes.world_size if processes.group else None), processes)
+                _run_or_refuse(options, typed(sys.argv, processes.world_size if processes.group else None), processes)
         except Refused as error:
             sys.exit(str(error))
 
 
 def _run_or_refuse(config: TrainConfig, command: str, processes: Processes) -> None:
-    """Train; errors that say what is wrong with what was asked for are that and no more."""
+    """Train; print the errors of wrong options without a traceback."""
     if config.resume and processes.main and not (Path(config.out) / "config.yaml").exists():
-        print(f"nothing to go on with in {config.out}: a new run", file=sys.stderr)
+        print(f"nothing to resume in {config.out}: a new run", file=sys.stderr)
     absent = missing_folders(Path(config.out))
     try:
-        done = run(config, command, processes)
+        summary = run(config, command, processes)
     except (ValueError, TypeError, OSError, ImportError, CheckpointError, TrainingFailed) as error:
         if "HYDRA_FULL_ERROR" in os.environ:
             raise
-        # The system names the file that it cannot open, and not the one that it cannot write into.
+        # The system names a file that it cannot open, but not one that it cannot write to.
         nameless = isinstance(error, OSError) and error.errno is not None and error.filename is None
         if processes.main:
             leave_nothing(absent)
@@ -99,12 +99,12 @@ def _run_or_refuse(config: TrainConfig, command: str, processes: Processes) -> N
                 leave_no_sweep()
         message = option_words(str(error), option_names())
         raise Refused(f"rltok train: {message}{f', writing to {config.out}' if nameless else ''}") from None
-    if "stopped" in done and processes.group is None:  # torchrun would take a status for a process that died
-        sys.exit(128 + done["stopped"])
+    if "stopped" in summary and processes.group is None:  # torchrun takes a status for a crash
+        sys.exit(128 + summary["stopped"])
 
 
 def _end(message: str) -> NoReturn:
-    """End because of the options, which are the same in all processes: the main one says so."""
+    """Exit because of the options; they are the same on all ranks, and rank 0 prints the error."""
     leave_no_sweep()
     sys.exit(f"rltok train: {message}" if main_speaks() else 1)
 
@@ -128,7 +128,7 @@ def _compare(config: TrainConfig) -> None:
 
 def main() -> None:
     """Command line."""
-    if any(one in ("-h", "--help") for one in sys.argv[1:]):
+    if {"-h", "--help"} & {*sys.argv[1:]}:
         print(option_help.train())
         return
     try:
@@ -137,7 +137,7 @@ def main() -> None:
     except (ValueError, OSError) as error:
         _end(str(error))
     sys.argv[1:] = allow_new(sys.argv[1:])
-    if not main_speaks():  # options are the same in all processes: the main one prints them, and errors
+    if not main_speaks():  # rank 0 prints options and errors
         sys.argv += ["hydra.output_subdir=null", "hydra/job_logging=disabled"]
     with one_line_errors("rltok train", speak=main_speaks()):
         configured()

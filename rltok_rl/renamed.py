@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 import warnings
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, TypeVar
@@ -28,6 +29,8 @@ MODULES = {
     "rltok_rl.models.pooling": "rltok_rl.models.tokens",
     "rltok_rl.models.presets": "rltok_rl.models.config",
     "rltok_rl.training.distributed": "rltok_rl.training.parallel",
+    "rltok_rl.training.traffic": "rltok_rl.experiments.bench.traffic",
+    "rltok_rl.viz.comparison": "rltok_rl.viz.run_figures",
     "rltok_rl.viz.marked_text": "rltok_rl.viz.text_figures",
 }
 """Old name to new name, of modules that had a page in the reference."""
@@ -70,6 +73,19 @@ def current_word(kind: str, word: str) -> str:
         ('group_mean', 'none')
     """
     return WORDS.get(kind, {}).get(word, word)
+
+
+def current_text(text: str) -> str:
+    """Replace the old names of baselines in backquotes, as a page of results has them.
+
+    Args:
+        text: Markdown.
+
+    Example:
+        >>> current_text("`discounted_return`, gamma 0.9, `batch_centred`")
+        '`discounted_return`, gamma 0.9, `batch_mean`'
+    """
+    return re.sub(r"`(\w+)`", lambda word: f"`{current_word('baseline', word[1])}`", text)
 
 
 def renamed_word(kind: str, word: str) -> str:
@@ -155,7 +171,7 @@ class _Alias(Loader):
         module.__spec__ = self.spec  # the import system has just put the old name there; the code has run already
 
 
-class RenamedModules(MetaPathFinder):
+class RenamedModules:
     """Find modules by the names that they had before."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
@@ -167,3 +183,23 @@ def install() -> None:
     """Let old names be imported; behind all other finders, so that a module that exists comes first."""
     if not any(isinstance(finder, RenamedModules) for finder in sys.meta_path):
         sys.meta_path.append(RenamedModules())
+
+
+class RenamedAttribute:
+    """A method or attribute under its old name, with a warning.
+
+    Args:
+        new: its name.
+    """
+
+    def __init__(self, new: str) -> None:
+        self.new = new
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.old = f"{owner.__name__}.{name}"
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        warnings.warn(f"{self.old} is now {self.new}", DeprecationWarning, stacklevel=2)
+        return getattr(instance, self.new)

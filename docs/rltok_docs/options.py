@@ -25,8 +25,7 @@ from rltok_rl.functional.rate import RATE_CONTROLS
 from rltok_rl.functional.rewards import REWARDS
 from rltok_rl.models import PRESETS, UNetConfig
 from rltok_rl.objectives import rate, reinforce
-from rltok_rl.training import options, snapshots
-from rltok_rl.training import parallel as sharding
+from rltok_rl.training import options, sharding, snapshots
 
 PAGE = Path(__file__).resolve().parent.parent / "reference" / "configuration.md"
 

@@ -76,7 +76,7 @@ def judge(folder: Path) -> dict[str, Any]:
         num_steps=config.data.num_steps,
         batches=config.snapshots.batches,
     )
-    return {name.removeprefix("held_out_"): value for name, value in looks.figures(model).items()}
+    return {name.removeprefix("held_out_"): value for name, value in looks.evaluate(model).items()}
 
 
 def paired_windows(folders: Mapping[str, Path], *, num_windows: int = 256) -> dict[str, Any]:

@@ -21,9 +21,10 @@ from rltok_rl.experiments.reports.systems_page import evaluated_systems, is_comp
 from rltok_rl.experiments.reports.table import equal_budgets, flops_with_trials
 from rltok_rl.experiments.runs.folder import RunFolder, read_run
 
+from rltok_rl.renamed import current_text
 from rltok_rl.training.atomic_files import replace_text
 from rltok_rl.training.record import without_folders
-from rltok_rl.viz.comparison import draw_loss_against_flops
+from rltok_rl.viz.run_figures import draw_loss_against_flops
 
 PAGE, TABLE, FIGURE = "compare-seeds.md", "compare-seeds.json", "compare-seeds.png"
 SHARES = (0.1, 0.2, 0.3, 1.0)
@@ -186,7 +187,7 @@ def seeds_table(content: Mapping[str, Any]) -> str:
         body.append(
             [
                 f"{name}{' *' if first['oracle'] else ''}",
-                first["estimator"],
+                current_text(first["estimator"]),
                 flops_with_trials(mean["flops"], tried),
                 f"**{loss}**" if place in bold else loss,
                 ", ".join(map(with_error, losses)),

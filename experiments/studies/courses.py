@@ -209,11 +209,11 @@ def take_course(
         return trainer.updates in due
 
     def after_update(_: dict[str, float]) -> None:
-        if look_due() and trainer.told is not None and trainer.told.update == trainer.updates:
+        if look_due() and trainer.last_update is not None and trainer.last_update.update == trainer.updates:
             look()
 
     look()
-    trainer.run(after_update, tell_when=look_due)
+    trainer.run(after_update, fetch_when=look_due)
     return {
         "updates": trainer.updates,
         "bytes": trainer.bytes_done,

@@ -1,4 +1,4 @@
-"""The real lm-evaluation-harness on tasks of its own format, from local files, beside this library's own figures."""
+"""The real lm-evaluation-harness on tasks in its format, from local files, against this library's metrics."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ QUESTIONS = [
     {"goal": "Open a jar", "sol1": "Twist the lid.", "sol2": "Twist it, é.", "label": 1},
     {"goal": "Boil water", "sol1": "In a pot.", "sol2": "In a sock.", "label": 0},
     {"goal": "Find a word that is long enough to be cut", "sol1": "Look.", "sol2": "Listen to it.", "label": 0},
-    {"goal": "Sit", "sol1": "Down.", "sol2": "Up.", "label": 1},
+    {"goal": "Sit", "sol1": "Ddirect.", "sol2": "Up.", "label": 1},
     {"goal": "Go", "sol1": "North, and then home.", "sol2": "South.", "label": 0},
 ]
 TEXTS = ["The cat sat on the mat.", "It is a truth universally acknowledged, " * 3 + "é", "a"]
@@ -95,33 +95,32 @@ def scores(lm: RltokLM, pairs) -> list[tuple[float, bool]]:
 PAIRS = [("The cat", " sat"), ("", "no context"), ("Where is é? " * 5, " here"), ("a", " b"), ("The cat", " é")]
 
 
-# the harness's figures are this library's
-
-
 def test_choices_are_scored_as_here(model, folder, results):
     examples = read_task("piqa", folder)
-    own = score_examples(model, examples, context_bytes=CONTEXT, greedy=True)
-    figures = choice_metrics(examples, own)
-    assert results["results"]["local_choices"]["acc,none"] == pytest.approx(figures["accuracy"])
-    assert results["results"]["local_choices"]["acc_stderr,none"] == pytest.approx(figures["accuracy_error"])
-    assert 0 < figures["accuracy"] < 1 and figures["cut"]
-    told = sorted(results["samples"]["local_choices"], key=lambda sample: sample["doc_id"])
-    theirs = torch.tensor([float(answer[0][0]) for sample in told for answer in sample["resps"]], dtype=torch.float64)
-    torch.testing.assert_close(theirs, own.log_likelihood, atol=1e-5, rtol=0)
+    direct = score_examples(model, examples, context_bytes=CONTEXT, greedy=True)
+    metrics = choice_metrics(examples, direct)
+    assert results["results"]["local_choices"]["acc,none"] == pytest.approx(metrics["accuracy"])
+    assert results["results"]["local_choices"]["acc_stderr,none"] == pytest.approx(metrics["accuracy_error"])
+    assert 0 < metrics["accuracy"] < 1 and metrics["cut"]
+    samples = sorted(results["samples"]["local_choices"], key=lambda sample: sample["doc_id"])
+    theirs = torch.tensor(
+        [float(answer[0][0]) for sample in samples for answer in sample["resps"]], dtype=torch.float64
+    )
+    torch.testing.assert_close(theirs, direct.log_likelihood, atol=1e-5, rtol=0)
 
 
 def test_rolling_bits_are_those_of_reading_and_eight_for_each_first_byte(model, results):
-    told = results["samples"]["local_rolling"]
+    samples = results["samples"]["local_rolling"]
     whole = 0.0
-    for sample in told:
+    for sample in samples:
         text = sample["doc"]["text"]
-        found = float(sample["resps"][0][0])
-        whole += found
+        scored = float(sample["resps"][0][0])
+        whole += scored
         if 1 < len(text.encode()) <= CONTEXT + 1:  # one window, the same here and there
             nats = float(read_text(model, text, context=CONTEXT, greedy=True).final_nats.sum())
-            assert found == pytest.approx(-nats - math.log(256), abs=1e-4)
-        own = continuation_log_likelihood(model, [""], [text], context_bytes=CONTEXT, greedy=True)
-        assert found == pytest.approx(float(own.log_likelihood), abs=1e-5)
+            assert scored == pytest.approx(-nats - math.log(256), abs=1e-4)
+        direct = continuation_log_likelihood(model, [""], [text], context_bytes=CONTEXT, greedy=True)
+        assert scored == pytest.approx(float(direct.log_likelihood), abs=1e-5)
     bits = -whole / math.log(2) / sum(len(text.encode()) for text in TEXTS)
     assert results["results"]["local_rolling"]["bits_per_byte,none"] == pytest.approx(bits)
 
@@ -137,20 +136,18 @@ def test_writing_is_that_of_generate_up_to_a_stop(model, results):
     assert len(results["samples"]["local_writing"]) == len(TEXTS)
 
 
-# single requests
-
-
-@pytest.mark.parametrize("how", [{}, {"samples": 3, "seed": 5}, {"greedy": True}, {"context": 20}])
-def test_answers_do_not_depend_on_what_else_is_asked(model, how, monkeypatch):
-    together = scores(RltokLM(model, **how), PAIRS)
-    monkeypatch.setattr(harness, "CHUNK", 2)
-    backwards = scores(RltokLM(model, batch_size=1, **how), PAIRS[::-1])[::-1]
-    names = {"context": "context_bytes"}
-    own = continuation_log_likelihood(model, *zip(*PAIRS, strict=True), **{names.get(k, k): v for k, v in how.items()})
-    for one, other, mine in zip(together, backwards, own.log_likelihood.tolist(), strict=True):
-        assert one[0] == pytest.approx(other[0], abs=1e-5) == pytest.approx(mine, abs=1e-5)
-        assert isinstance(one[0], float) and isinstance(one[1], bool)
-    assert [greedy for _, greedy in together] == own.likeliest.tolist() == [greedy for _, greedy in backwards]
+def test_answers_do_not_depend_on_what_else_is_asked(model, monkeypatch):
+    for options in ({}, {"samples": 3, "seed": 5}, {"greedy": True}, {"context": 20}):
+        monkeypatch.setattr(harness, "CHUNK", 256)
+        together = scores(RltokLM(model, **options), PAIRS)
+        monkeypatch.setattr(harness, "CHUNK", 2)
+        backwards = scores(RltokLM(model, batch_size=1, **options), PAIRS[::-1])[::-1]
+        names = {name.replace("context", "context_bytes"): value for name, value in options.items()}
+        direct = continuation_log_likelihood(model, *zip(*PAIRS, strict=True), **names)
+        for first, second, nats in zip(together, backwards, direct.log_likelihood.tolist(), strict=True):
+            assert first[0] == pytest.approx(second[0], abs=1e-5) == pytest.approx(nats, abs=1e-5)
+            assert isinstance(first[0], float) and isinstance(first[1], bool)
+        assert [best for _, best in together] == direct.likeliest.tolist() == [best for _, best in backwards]
 
 
 def test_what_the_model_would_write_is_greedy(model):
@@ -193,15 +190,10 @@ def test_answers_are_kept_as_they_come(model, tmp_path, monkeypatch):
     cached.dbdict.close()
 
 
-def test_no_text_is_certain_and_empty_continuations_are_refused(model):
+def test_the_empty_text_is_certain(model):
     lm = RltokLM(model)
-    found = lm.loglikelihood_rolling([request("loglikelihood_rolling", text) for text in ("", "x", "")], True)
-    assert found == [0.0, pytest.approx(-math.log(256)), 0.0]
-    with pytest.raises(ValueError, match="continuations must have at least 1 byte each, got an empty one"):
-        scores(lm, [("a", "")])
-
-
-# writing
+    scored = lm.loglikelihood_rolling([request("loglikelihood_rolling", text) for text in ("", "x", "")], True)
+    assert scored == [0.0, pytest.approx(-math.log(256)), 0.0]
 
 
 def test_texts_are_written_alike_together_and_alone(model):
@@ -243,30 +235,12 @@ def test_a_segmenter_writes_and_scores(model):
     steps = write_on(model, segmenter, "The cat", max_bytes=6, temperature=0)
     text = bytes(int(step.byte_ids) for step in steps if bool(step.new))
     assert lm.write(["The cat", "a"], {"max_gen_toks": 6})[0] == text.decode("utf-8", errors="replace")
-    own = continuation_log_likelihood(model, ["The cat"], [" sat"], segmenter=segmenter)
-    assert scores(lm, PAIRS)[0][0] == pytest.approx(float(own.log_likelihood), abs=1e-5)
-
-
-def test_what_cannot_be_written_is_refused(model):
-    lm = RltokLM(model)
-    with pytest.raises(ValueError, match=r"options of generation must be of \['do_sample', .*, got \['num_beams'\]"):
-        lm.write(["a"], {"num_beams": 3})
-    with pytest.raises(ValueError, match="max_gen_toks must be an integer of at least 0, got -1"):
-        lm.write(["a"], {"max_gen_toks": -1})
-    with pytest.raises(ValueError, match="context must have at least 1 byte to write on from, got an empty one"):
-        lm.write([""], {})
-    with pytest.raises(ValueError, match="temperature must be above 0 if do_sample is true, got 0"):
-        lm.write(["a"], {"do_sample": True})
-
-
-# models
-
-
-def test_the_name_is_registered():
-    assert get_model("rltok") is RltokLM
+    direct = continuation_log_likelihood(model, ["The cat"], [" sat"], segmenter=segmenter)
+    assert scores(lm, PAIRS)[0][0] == pytest.approx(float(direct.log_likelihood), abs=1e-5)
 
 
 def test_a_run_is_read_as_it_was_trained(model, tmp_path):
+    assert get_model("rltok") is RltokLM
     model.save_pretrained(tmp_path / "model")
     assert RltokLM(str(tmp_path)).context is None
     (tmp_path / "config.yaml").write_text("data:\n  num_steps: 24\nactor:\n  name: learned\n")
@@ -280,28 +254,8 @@ def test_a_run_is_read_as_it_was_trained(model, tmp_path):
         RltokLM(str(tmp_path))
     segmenter = make_segmenter("uniform", model, rate=0.5)
     save_segmenter(tmp_path / "model", segmenter, model, name="uniform", options={"rate": 0.5})
-    found = RltokLM(str(tmp_path)).segmenter
-    assert found is not None and found.target_rate == 0.5
-
-
-def test_wrong_arguments_are_refused(model, folder):
-    for wrong, message in (
-        ({"context": 1}, "context must be an integer of at least 2, got 1"),
-        ({"samples": 0}, "samples must be an integer of at least 1, got 0"),
-        ({"batch_size": 0}, "batch_size must be an integer of at least 1, got 0"),
-        ({"seed": -1}, "seed must be an integer of at least 0, got -1"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            RltokLM(model, **wrong)
-    with pytest.raises(ValueError, match="target_rate belongs to the model's own policy, got it with ActorSegmenter"):
-        RltokLM(model, rate=0.2, segmenter=make_segmenter("uniform", model))
-    with pytest.raises(ValueError, match="segmenter must be left out if pretrained is a name"):
-        RltokLM(str(folder / "model"), segmenter=make_segmenter("uniform", model))
-    with pytest.raises(FileNotFoundError, match="no such folder"):
-        RltokLM(str(folder / "nowhere"))
-
-
-# the command
+    scored = RltokLM(str(tmp_path)).segmenter
+    assert scored is not None and scored.target_rate == 0.5
 
 
 def test_the_command_names_the_model(monkeypatch):

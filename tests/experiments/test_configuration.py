@@ -44,7 +44,7 @@ COMPANY = {
     "estimator/flips": ["baseline=none"],
     "estimator/near_flips": ["baseline=none"],
     "actor/warm_start": ["loss=importance"],
-    "experiment/pocket_on": ["model.weights=pocket"],
+    "experiment/pocket-on": ["model.weights=pocket"],
 }
 
 
@@ -360,7 +360,7 @@ def test_no_file_has_options_that_are_ignored(file):
         "experiment/compare-seeds",
         "experiment/own-text",
         "experiment/pocket",
-        "experiment/pocket_on",
+        "experiment/pocket-on",
     )
     source = ["data.source=books"] if file in needed else []
     check_options(configured(f"{group}={name}", *COMPANY.get(file, []), *source, "compute.device=cpu"))
@@ -373,7 +373,7 @@ def test_files_are_cached_filtered_and_counted(tmp_path, monkeypatch):
     options = [*QUICK[:-1], "data=files", "data.source=some.jsonl", "data.min_bytes=100", "data.order=epochs"]
     trainer, texts = make_trainer(configured(*options, "data.num_steps=32", "data.held_out=0.2"))
     assert "kept 36 of 40 documents" in texts.described and "data.min_bytes=2 keeps all" in texts.described
-    assert "\n  cached in caches/some-" in texts.described and "passed over" not in texts.described
+    assert "\n  cached in caches/some-" in texts.described and "skipped" not in texts.described
     assert len(list((tmp_path / "caches").iterdir())) == 1
     trainer.update()
     make_trainer(configured(*options, "data.num_steps=32", "data.held_out=0.2", "data.min_bytes=200"))
@@ -388,7 +388,7 @@ def test_the_packaged_model_reads_documents_of_any_length(tmp_path, monkeypatch)
         (tmp_path / "mine" / f"{number}.txt").write_bytes(text[1000 * number : 1000 * number + 40 * (number + 1)])
     (tmp_path / "mine" / "table.csv").write_text("a,b")
     trainer, texts = make_trainer(configured("experiment=own-text", "data.source=mine", "data.num_rows=2"))
-    assert "kept 30 of 30" in texts.described and "passed over 1 of other kinds (.csv)" in texts.described
+    assert "kept 30 of 30" in texts.described and "skipped 1 of other kinds (.csv)" in texts.described
     assert trainer.update()["bits_per_byte"] < 4.0  # it has learned to read before
     with pytest.raises(ValueError, match="data.num_steps=512 is too much for the text .*; data.short_documents=whole"):
         make_trainer(configured("experiment=own-text", "data.source=mine", "data.short_documents=error"))
@@ -430,7 +430,7 @@ def test_keys_that_do_not_exist_are_refused_with_the_nearest():
     for argument, message in [
         ("optim.lrr=1", "there is no option 'optim.lrr'; did you mean 'optim.lr'"),
         ("lr=1", "there is no option 'lr'; did you mean 'optim.lr'"),
-        ("estimator=flip", "estimator must be one of .* got 'flip'; did you mean 'flips'"),
+        ("estimator=local_flip", "estimator must be one of .* got 'local_flip'; did you mean 'local_flips'"),
         ("experiment=paper-147m", "did you mean 'paper-147m-fineweb'"),
         ("model.overrides.widht=3", "got 'widht'; did you mean 'width'"),
         ("baseline=none,leave_one_ot", "got 'leave_one_ot'; did you mean 'leave_one_out'"),

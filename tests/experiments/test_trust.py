@@ -267,7 +267,7 @@ def test_names_on_the_command_line_need_no_trust_and_resume(working):
 def test_a_comparison_refuses_custom_code_in_its_folder(working):
     """Its systems are those of the library."""
     with pytest.raises(ValueError, match=r"segmenter\.json names custom code"):
-        compare.judge(configured(*QUICK, "segmenter=uniform", "model.overrides.width=16", "out=run"), 2)
+        compare.evaluate(configured(*QUICK, "segmenter=uniform", "model.overrides.width=16", "out=run"), 2)
     assert not executed()
 
 

@@ -20,7 +20,7 @@ from rltok_rl.data import RepeatedSource, TextSource
 from rltok_rl.models import UNet, preset
 from rltok_rl.objectives import BoundaryClipPPOLoss, EntropyBonus, JointLoss, LocalFlips, make_estimator
 from rltok_rl.training import LoopOptions, Trainer
-from rltok_rl.training.compiling import recompute_layers
+from rltok_rl.training.options import recompute_layers
 from rltok_rl.training.parallel import Processes
 from rltok_rl.training.randomness import seed_everything
 
@@ -92,11 +92,11 @@ def make(
     return trainer
 
 
-def figures(trainer: Trainer, updates: int | None = None) -> list[dict[str, float]]:
-    """What some updates report."""
-    found: list[dict[str, float]] = []
-    trainer.run(lambda one: found.append(one) or len(found) == updates)
-    return found
+def metrics_of(trainer: Trainer, updates: int | None = None) -> list[dict[str, float]]:
+    """Train, and return the metrics of every update."""
+    metrics: list[dict[str, float]] = []
+    trainer.run(lambda update: metrics.append(update) or len(metrics) == updates)
+    return metrics
 
 
 def spawn(
@@ -129,6 +129,6 @@ def _meet(rank: int, work: Callable[..., None], folder: str, count: int, silence
     dist.init_process_group("gloo", store=store, rank=rank, world_size=count, timeout=patience)
     with open(f"{folder}/said {rank}", "w") as said, contextlib.redirect_stderr(said):
         faulthandler.dump_traceback_later(limit, file=said)
-        with Processes(rank, count, torch.device("cpu"), dist.group.WORLD, store) as processes:
+        with Processes(rank, count, torch.device("cpu"), dist.group.WORLD) as processes:
             work(processes, Path(folder))
         faulthandler.cancel_dump_traceback_later()

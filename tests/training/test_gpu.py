@@ -11,7 +11,7 @@ from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.models import UNet, preset
 from rltok_rl.objectives import JointLoss
 from rltok_rl.training import LoopOptions, Trainer
-from rltok_rl.training.compiling import compile_layers
+from rltok_rl.training.options import compile_layers
 
 TEXT = "the cat sat on the mat, and the dog sat on the log. " * 40
 pytestmark = pytest.mark.gpu

@@ -22,7 +22,6 @@ from rltok_rl.objectives import (
     ReturnEstimator,
 )
 from rltok_rl.training import LoopOptions, Trainer
-from rltok_rl.training.gradients import joint_gradients, policy_gradients
 
 LEAVE_ONE_OUT = {"estimator": "discounted_return", "gamma": 0.9, "baseline": "leave_one_out"}
 TEXT = "the cat sat on the mat, and the dog sat on the log. " * 20
@@ -66,15 +65,15 @@ def test_the_first_epoch_of_clipping_is_reinforce():
 def test_epochs_train_encoder_and_policy_on_the_stored_batch(micro_batches):
     """Each further epoch is one step down the clipped objective of the first batch, by a definition of few lines."""
     trainer = make_trainer(lambda _: make_loss(clipped()), policy_epochs=3, micro_batches=micro_batches, rows=4)
-    model, batch = trainer.model.train(), []  # type: tuple[UNet, list]
-    drawn = [trainer.env.parallel_rollout(generator=torch.Generator().manual_seed(n)) for n in range(micro_batches)]
-    turns = iter(drawn)
-    joint_gradients(model, lambda: next(turns), trainer.loss, micro_batches=micro_batches, keep_in=batch)
+    model, step, drawn = trainer.model.train(), trainer.step, []
+    draw = step.draw
+    step.draw = lambda **options: drawn.append(draw(**options)) or drawn[-1]
+    step.accumulate(micro_batches) if micro_batches > 1 else step()
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(0.02 * torch.randn_like(weight))  # as if a step had been made
     model.zero_grad(set_to_none=True)
-    policy_gradients(model, batch, trainer.loss)
+    step.policy_epoch(step.batch)
     found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
     rows = torch.cat([rollout.detach() for rollout in drawn], 0)
@@ -103,7 +102,7 @@ def test_advantages_are_those_of_the_first_epoch(micro_batches):
     once = make_trainer(lambda _: make_loss(copy.deepcopy(loss)), micro_batches=micro_batches)
     for one in (trainer, once):
         one.update()
-    counts = [one.loss.terms["policy"]._value_estimator.count for one in (trainer, once)]
+    counts = [one.loss.terms["policy"]._value_estimator.baseline.count for one in (trainer, once)]
     assert float(counts[0].sum()) > 0 and torch.equal(*counts)
 
 

@@ -44,7 +44,7 @@ def make(
     if baseline == "group_mean":
         source = RepeatedSource(source, 2)
     env = ByteBoundaryEnv(model, source, num_steps=24, batch_size=(4,), seed=seed)
-    extra = {"num_steps": 24} if baseline == "running_mean" else {}
+    extra = {"running_mean": {"num_steps": 24}, "group_mean": {"group_size": 2}}.get(baseline, {})
     loss = JointLoss.paper(target_rate=0.2, baseline=baseline, gamma=0.9, rate=rate, **extra)
     if second_level:
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""A collector that yields whole parallel rollouts."""
+"""A TorchRL collector that yields whole parallel rollouts."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from torchrl.envs.utils import set_exploration_type
 
 
 class ParallelCollector(Collector):
-    """``for batch in collector`` at the speed of the forward pass.
+    """Collector at the speed of the forward pass: ``for batch in collector``.
 
-    Every batch is one :func:`~rltok_rl.envs.parallel.parallel_rollout` of fresh windows, ``[B, T]``, with the keys of
-    the stock collector, ``("collector", "traj_ids")`` included. Batches carry no gradient.
+    Every batch is one :func:`~rltok_rl.envs.parallel_rollout` of fresh windows, ``[B, T]``, with the keys of the stock
+    collector, including ``("collector", "traj_ids")``. Batches carry no gradient.
 
     Args:
         env: the environment.
         policy: a module that draws whole windows (``draws_windows``).
         total_frames: bytes to collect in all.
         frames_per_batch: bytes per batch, a multiple of the environment's rows; None is one episode of every row.
-        **options: passed on to :class:`torchrl.collectors.Collector`; what only stepping can do is refused.
+        **options: passed on to :class:`torchrl.collectors.Collector`; options that need single steps are refused.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ParallelCollector(Collector):
 
     @torch.no_grad()
     def rollout(self) -> TensorDictBase:
-        """One batch."""
+        """Collect one batch."""
         if self.pre_collect_hook is not None:
             self.pre_collect_hook()
         with set_exploration_type(self.exploration_type):
@@ -70,8 +70,8 @@ class ParallelCollector(Collector):
         return self._maybe_set_truncated(batch)
 
     def _trajectory_ids(self, batch: TensorDictBase) -> torch.Tensor:
-        """[*B, T] one number per text, counted on from batch to batch."""
-        first = batch.get("forced")  # a text begins wherever its first boundary is forced
+        """[*B, T] a new number for every text."""
+        first = batch.get("forced")  # a text begins wherever its boundary is forced
         fresh = self._traj_pool.get_traj_and_increment(int(first.sum()), device=first.device)
-        flat = first.reshape(-1).long().cumsum(0) - 1  # rows one after the other; each begins with a first byte
+        flat = first.reshape(-1).long().cumsum(0) - 1  # each row begins with the first byte of a text
         return fresh.to(first.device)[flat].view(first.shape)

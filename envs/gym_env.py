@@ -9,11 +9,11 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
-from rltok_rl.envs.gym_common import Told, known_options, observation_space
-from rltok_rl.envs.gym_given import Model, Texts, build_env, check_options
+from rltok_rl.envs.gym_observation import EpisodeCounts, observation_space
+from rltok_rl.envs.gym_options import Model, Texts, build_env, check_options, check_reset_options
 from tensordict import TensorDict, TensorDictBase
 
-from rltok_rl.viz.picture import boundary_picture
+from rltok_rl.viz.frames import boundary_picture
 from rltok_rl.viz.terminal import boundary_text
 
 
@@ -21,11 +21,11 @@ class ByteBoundaryGym(gymnasium.Env):
     """Decide after each byte of a text whether a token ends.
 
     ### Description
-    :class:`~rltok_rl.envs.ByteBoundaryEnv` with one text, for gymnasium. The agent draws token boundaries; a byte-level
-    U-Net predicts the next byte with them; the agent is paid for how well it does.
+    :class:`~rltok_rl.envs.ByteBoundaryEnv` with one text, for gymnasium. The agent draws token boundaries, with which a
+    byte-level U-Net predicts the next byte; better predictions are rewarded.
 
     ### Action Space
-    ``Discrete(2)``: 1 draws a boundary after the current byte. At the first byte one is drawn whatever the action.
+    ``Discrete(2)``: 1 draws a boundary after the current byte. The first byte always has one.
 
     ### Observation Space
     A ``Dict``:
@@ -35,12 +35,12 @@ class ByteBoundaryGym(gymnasium.Env):
     | ``byte`` | ``Discrete(256)`` | the current byte |
     | ``recent`` | ``MultiBinary(w)`` | the last w boundaries, newest first |
     | ``position`` | ``Box(0, num_steps, (1,), int64)`` | bytes since the text began |
-    | ``encoder_state`` | ``Box(-1e6, 1e6, (D,), float32)`` | what the encoder makes of the bytes |
-    | ``early_entropy`` | ``Box(0, ln 256, (1,), float32)`` | nats about the next byte; on request |
+    | ``encoder_state`` | ``Box(-1e6, 1e6, (D,), float32)`` | state of the encoder |
+    | ``early_entropy`` | ``Box(0, ln 256, (1,), float32)`` | nats about the next byte; with ``observe_entropy`` |
 
     ### Rewards
-    By default how much better the next byte was predicted than by the early exit, in nats; see ``reward`` and ``price``
-    of :class:`~rltok_rl.envs.ByteBoundaryEnv`.
+    By default the log-likelihood gained over the early exit, in nats; see ``reward`` and ``price`` of
+    :class:`~rltok_rl.envs.ByteBoundaryEnv`.
 
     ### Starting State
     The first byte of a window at a random place of the documents, or of ``options={"text": ...}``.
@@ -49,21 +49,21 @@ class ByteBoundaryGym(gymnasium.Env):
     Terminated at the end of a document, truncated after ``num_steps`` decisions.
 
     ### Information
-    ``byte``, ``num_tokens`` so far, ``bits`` that the bytes so far cost under the whole model, ``early_bits`` under the
-    early exit.
+    ``byte``; ``num_tokens``, ``bits`` (cost under the whole model) and ``early_bits`` (under the early exit) so far.
 
     ### Arguments
     Args:
-        model: what ``UNet.from_pretrained`` takes (a folder, a run, a hub id, ``"pocket"``), which is trained; the name
-            of another preset (``"tiny"``, ``"small"``, ...) or a ``UNetConfig``, which are untrained; or a U-Net.
-        text: documents; a ``Path``, or several, whose documents are read; a source; None is prose that every Python
-            brings along.
+        model: an argument of ``UNet.from_pretrained`` (a folder, a run, a hub id, ``"pocket"``), which is trained; the
+            name of another preset (``"tiny"``, ``"small"``, ...) or a ``UNetConfig``, which are untrained with weights
+            that are always the same; or a U-Net.
+        text: documents; a ``Path`` or several, whose documents are read; a source; None is prose that comes with
+            Python.
         num_steps: decisions per episode.
         render_mode: ``"ansi"`` for text with a ``|`` at each boundary, ``"rgb_array"`` for a picture of it, coloured by
             rewards.
         **options: ``reward``, ``price``, ``observe_entropy`` and ``target_rates`` of
             :class:`~rltok_rl.envs.ByteBoundaryEnv`; ``short_documents`` of :class:`~rltok_rl.data.TextSource`;
-            ``overrides``, fields to replace of a preset that is given by name.
+            ``overrides``, fields to replace in a preset.
 
     ```python
     import gymnasium
@@ -93,18 +93,18 @@ class ByteBoundaryGym(gymnasium.Env):
         self.observation_space = observation_space(self.env)
         self._names = list(self.observation_space.spaces)
         self.action_space = spaces.Discrete(2)
-        self._told = Told(1)
+        self._counts = EpisodeCounts(1)
         self._text = bytearray()
         self._boundaries: list[bool] = []
         self._rewards: list[float] = []
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict, dict]:
-        """Start a text; ``options={"text": ...}`` says which."""
+        """Start a text, which ``options={"text": ...}`` may give."""
         super().reset(seed=seed)
         if seed is not None:
             self.env.set_seed(seed)
-        seen = self.env.reset(**known_options(options, "text"))
-        self._told.restart(np.array([True]))
+        seen = self.env.reset(**check_reset_options(options, "text"))
+        self._counts.restart(np.array([True]))
         self._text, self._boundaries, self._rewards = bytearray([int(seen["byte"])]), [], []
         return self._observation(seen), self._info(seen)
 
@@ -112,18 +112,18 @@ class ByteBoundaryGym(gymnasium.Env):
         """Decide about the current byte."""
         if not self.action_space.contains(np.int64(action) if isinstance(action, int) else action):
             raise ValueError(f"action must be 0 (no boundary) or 1 (boundary), got {action!r}")
-        given = TensorDict({"action": torch.tensor(int(action), device=self.env.device)}, (), device=self.env.device)
-        after = self.env.step(given)["next"]
+        decision = TensorDict({"action": torch.tensor(int(action), device=self.env.device)}, (), device=self.env.device)
+        after = self.env.step(decision)["next"]
         drawn = bool(action) or not self._boundaries
         self._boundaries.append(drawn)
-        self._told.step(np.array([drawn]), after)
+        self._counts.step(np.array([drawn]), after)
         self._text.append(int(after["byte"]))
         self._rewards.append(float(after["reward"]))
         flags = (bool(after["terminated"]), bool(after["truncated"]))
         return self._observation(after), self._rewards[-1], *flags, self._info(after)
 
     def render(self):
-        """The text so far, with its boundaries."""
+        """Show the text so far, with its boundaries."""
         if self.render_mode is None:
             gymnasium.logger.warn("render was called without a render_mode; pass one to gymnasium.make")
             return None
@@ -132,18 +132,18 @@ class ByteBoundaryGym(gymnasium.Env):
         boundaries = [*self._boundaries, False]  # the current byte is not decided yet
         if self.render_mode == "ansi":
             return boundary_text(bytes(self._text), boundaries, colour=False)
-        rewards = [math.nan, *self._rewards]  # of the decision before each byte: how well that byte was predicted
+        rewards = [math.nan, *self._rewards]  # each byte with the reward of the decision before it
         return boundary_picture(
             bytes(self._text), boundaries, rewards=rewards, title=self._title(), least_characters=self.env.num_steps + 1
         )
 
     def _title(self) -> str:
-        told, predicted = self._told, len(self._rewards)
+        counts, predicted = self._counts, len(self._rewards)
         if not predicted:
             return "no byte has been predicted yet"
-        bits, early = told.bits[0] / predicted, told.early_bits[0] / predicted
+        bits, early = counts.bits[0] / predicted, counts.early_bits[0] / predicted
         return (
-            f"{int(told.num_tokens[0])} tokens in {predicted} bytes, return {sum(self._rewards):.2f}, "
+            f"{int(counts.num_tokens[0])} tokens in {predicted} bytes, return {sum(self._rewards):.2f}, "
             f"{bits:.2f} bits per byte (early exit {early:.2f})"
         )
 
@@ -152,10 +152,5 @@ class ByteBoundaryGym(gymnasium.Env):
         return {**arrays, "byte": np.int64(arrays["byte"])}
 
     def _info(self, seen: TensorDictBase) -> dict[str, Any]:
-        told = self._told
-        return {
-            "byte": int(seen["byte"]),
-            "num_tokens": int(told.num_tokens[0]),
-            "bits": float(told.bits[0]),
-            "early_bits": float(told.early_bits[0]),
-        }
+        counts = {name: values[0].item() for name, values in vars(self._counts).items()}
+        return {"byte": int(seen["byte"]), **counts}

@@ -9,8 +9,8 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
-from rltok_rl.envs.gym_common import Told, known_options, observation_space
-from rltok_rl.envs.gym_given import Model, Texts, build_env, check_options
+from rltok_rl.envs.gym_observation import EpisodeCounts, observation_space
+from rltok_rl.envs.gym_options import Model, Texts, build_env, check_options, check_reset_options
 from tensordict import TensorDict, TensorDictBase
 
 from rltok_rl.utils import check_count
@@ -24,10 +24,10 @@ class ByteBoundaryVectorEnv(VectorEnv):
         model: as for :class:`ByteBoundaryGym`.
         text: as for :class:`ByteBoundaryGym`.
         num_steps: as for :class:`ByteBoundaryGym`.
-        autoreset_mode: when texts that ended start anew. ``NEXT_STEP``, gymnasium's default: in the next call of
-            ``step``, which ignores their actions and pays them 0; these transitions lie between two texts, and are not
-            to be learned from. ``SAME_STEP``: at once; their last observation is ``info["final_obs"]``. ``DISABLED``:
-            by ``reset(options={"reset_mask": ...})``; what :class:`torchrl.envs.GymWrapper` prefers.
+        autoreset_mode: when texts that ended restart. ``NEXT_STEP``, gymnasium's default: in the next call of ``step``,
+            which ignores their actions and pays 0; these transitions connect two texts and should not be learned from.
+            ``SAME_STEP``: at once; their last observation is ``info["final_obs"]``. ``DISABLED``: by
+            ``reset(options={"reset_mask": ...})``, which :class:`torchrl.envs.GymWrapper` prefers.
         **options: as for :class:`ByteBoundaryGym`.
     """
 
@@ -62,7 +62,7 @@ class ByteBoundaryVectorEnv(VectorEnv):
         self.single_action_space = spaces.Discrete(2)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self._told = Told(num_envs)
+        self._counts = EpisodeCounts(num_envs)
         self._first, self._over = np.ones(num_envs, dtype=bool), np.zeros(num_envs, dtype=bool)
         self._latest: TensorDictBase = TensorDict(batch_size=(num_envs,), device=self.env.device)
 
@@ -76,12 +76,12 @@ class ByteBoundaryVectorEnv(VectorEnv):
         super().reset(seed=None if seed is None else int(seed))
         if seed is not None:
             self.env.set_seed(int(seed))
-        given = known_options(options, "text", "reset_mask")
-        mask = given.pop("reset_mask", None)
+        options = check_reset_options(options, "text", "reset_mask")
+        mask = options.pop("reset_mask", None)
         rows = np.ones(self.num_envs, dtype=bool) if mask is None else np.asarray(mask, dtype=bool)
         if rows.shape != (self.num_envs,):
             raise ValueError(f"reset_mask must have shape [{self.num_envs}], got {list(rows.shape)}")
-        seen = self._restart(rows, **given)
+        seen = self._restart(rows, **options)
         return self._observation(seen), self._info(seen)
 
     def step(self, actions):
@@ -89,14 +89,19 @@ class ByteBoundaryVectorEnv(VectorEnv):
         actions = np.asarray(actions)
         if actions.shape != (self.num_envs,) or not np.isin(actions, (0, 1)).all():
             raise ValueError(f"actions must be 0 or 1, of shape [{self.num_envs}], got {actions!r}")
-        waiting = self._waiting()
-        if waiting.all():  # all texts begin anew
+        if self.autoreset_mode == AutoresetMode.DISABLED and self._over.any():
+            raise RuntimeError(
+                f"step was called after the end of the episode in rows {self._over.nonzero()[0].tolist()}; call "
+                f"reset(options={{'reset_mask': terminated | truncated}}) first, or make the environment with "
+                f"autoreset_mode='SameStep' or 'NextStep'"
+            )
+        waiting = self._over.copy()  # rows that restart in this step
+        if waiting.all():
             after, reward = self._restart(waiting), np.zeros(self.num_envs)
             over = np.zeros(self.num_envs, dtype=bool)
             return self._observation(after), reward, over, over.copy(), self._info(after)
         if waiting.any():
-            # All rows step together. Those that wait are given a text that nobody sees, and read it for one step.
-            self._restart(waiting, text="  ")
+            self._restart(waiting, text="  ")  # all rows step together: a placeholder for this step
         after, reward, terminated, truncated = self._decide(actions)
         if waiting.any():
             after = self._restart(waiting)
@@ -115,33 +120,22 @@ class ByteBoundaryVectorEnv(VectorEnv):
             observation, info = self._observation(seen), {**self._info(seen), **final}
         return observation, reward, terminated, truncated, info
 
-    def _waiting(self) -> np.ndarray:
-        """[n] bool, rows that ended in the last step and begin anew in this one."""
-        if self.autoreset_mode == AutoresetMode.DISABLED and self._over.any():
-            raise RuntimeError(
-                f"step was called after the end of the episode in rows {self._over.nonzero()[0].tolist()}; call "
-                f"reset(options={{'reset_mask': terminated | truncated}}) first, or make the environment with "
-                f"autoreset_mode='SameStep' or 'NextStep'"
-            )
-        return self._over.copy()
-
     def _decide(self, actions: np.ndarray) -> tuple[TensorDictBase, np.ndarray, np.ndarray, np.ndarray]:
-        """Take the decisions of all rows: what is seen then, rewards, terminated and truncated, [n] each."""
-        chosen = torch.as_tensor(actions.astype(np.int64), device=self.env.device)
-        given = TensorDict({"action": chosen}, (self.num_envs,), device=self.env.device)
-        after = self.env.step(given)["next"]
+        """Step all rows; returns the next observation, and rewards, terminated and truncated, [n] each."""
+        action = torch.as_tensor(actions.astype(np.int64), device=self.env.device)
+        after = self.env.step(TensorDict({"action": action}, (self.num_envs,), device=self.env.device))["next"]
         self._latest = after.exclude("reward")
-        self._told.step((actions == 1) | self._first, after)
+        self._counts.step((actions == 1) | self._first, after)
         self._first[:] = False
         reward = after["reward"].reshape(-1).double().numpy(force=True)
         terminated, truncated = (after[n].reshape(-1).numpy(force=True).copy() for n in ("terminated", "truncated"))
         return after, reward, terminated, truncated
 
     def _restart(self, rows: np.ndarray, **options: Any) -> TensorDictBase:
-        # TorchRL takes the rows that go on from the tensordict it is given, so that it must have been given one.
+        # TorchRL copies the other rows from the tensordict that reset is called with.
         mask = torch.as_tensor(rows, device=self.env.device)[:, None]
         self._latest = self.env.reset(self._latest.set("_reset", mask), **options)
-        self._told.restart(rows)
+        self._counts.restart(rows)
         self._first[rows], self._over[rows] = True, False
         return self._latest
 
@@ -149,13 +143,12 @@ class ByteBoundaryVectorEnv(VectorEnv):
         return {name: seen.get(name).numpy(force=True) for name in self._names}
 
     def _info(self, seen: TensorDictBase) -> dict[str, Any]:
-        told = self._told
-        counts = {"num_tokens": told.num_tokens, "bits": told.bits, "early_bits": told.early_bits}
-        return {"byte": seen["byte"].numpy(force=True)} | {name: values.copy() for name, values in counts.items()}
+        counts = {name: values.copy() for name, values in vars(self._counts).items()}
+        return {"byte": seen["byte"].numpy(force=True), **counts}
 
 
 def _by_row(observation: dict[str, np.ndarray], rows: np.ndarray) -> np.ndarray:
-    """An object array with the observation of each of ``rows``, as gymnasium hands out final observations."""
+    """The observations of ``rows`` as an object array, the form of gymnasium's final observations."""
     out = np.empty(len(rows), dtype=object)
     for row in rows.nonzero()[0]:
         out[row] = {name: values[row] for name, values in observation.items()}

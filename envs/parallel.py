@@ -1,18 +1,19 @@
-"""A whole rollout in one forward pass, key for key and number for number what stepping gives.
+"""A whole rollout in one forward pass, equal to the stepped rollout in every key.
 
-Shapes: B rows, T steps, n texts, L steps of the longest text, D width, w lags. :mod:`rltok_rl.envs.plan` says which
+Shapes: B rows, T steps, n texts, L steps of the longest text, D width, w lags. :mod:`rltok_rl.envs.plan` decides which
 texts a rollout reads and where their bytes lie in it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from rltok_rl.agents.bernoulli import LearnedBoundaryActor
 from rltok_rl.agents.segmenters import SegmenterActor, segments_mixing
-from rltok_rl.envs.plan import Plan, plan_texts, where_steps_lie
+from rltok_rl.envs.plan import Plan, plan_texts, step_places
+from rltok_rl.envs.text_env import TextEnv, Texts, check_action_values
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.modules import set_recurrent_mode
@@ -22,12 +23,9 @@ from rltok_rl.functional.policy import recent_boundaries
 from rltok_rl.functional.rewards import prediction_entropy
 from rltok_rl.utils import check_count
 
-if TYPE_CHECKING:
-    from rltok_rl.envs.byte_boundary import ByteBoundaryEnv, Texts
-
 
 def parallel_rollout(
-    env: ByteBoundaryEnv,
+    env: TextEnv,
     actor: Any = None,
     *,
     actions: Tensor | None = None,
@@ -42,73 +40,71 @@ def parallel_rollout(
     """Reset the environment and roll it out in one forward pass.
 
     With gradients on, ``logits``, ``action_log_prob``, ``entropy`` and the log-likelihoods under ``next`` carry them;
-    rewards never do. Afterwards the environment has to be reset before it can be stepped. Transforms of a
-    ``TransformedEnv`` around the environment are not applied: they see single steps.
+    rewards never do. Afterwards the environment must be reset before it is stepped. Transforms of a ``TransformedEnv``
+    around the environment are not applied.
 
     Args:
-        env: the environment.
+        env: a :class:`~rltok_rl.envs.ByteBoundaryEnv`.
         actor: a module that draws whole windows (``draws_windows``); None is the model's own policy. With ``actions``
-            it scores them (``get_dist``); None scores nothing then. Tokens of a
-            :class:`~rltok_rl.agents.segmenters.SegmenterActor` are made in its way, and its losses are entries.
-        actions: [*B, T] the decisions to take; None lets the actor draw.
+            it scores them (``get_dist``), and None scores nothing. A
+            :class:`~rltok_rl.agents.segmenters.SegmenterActor` makes tokens in its own way and adds its losses.
+        actions: [*B, T] decisions; None lets the actor draw.
         uniforms: [*B, T] in [0, 1) for the actor to draw with.
-        generator: source of the uniforms otherwise. They are taken step by step, all rows of a step together, so that
-            on the CPU one seed gives one rollout, stepped or not.
-        max_steps: steps at most; None takes those of an episode, or of ``actions``.
-        break_when_any_done: end the rollout when any row's episode ends, instead of starting the row anew.
+        generator: source of the uniforms otherwise. They are drawn step by step for all rows, so that on the CPU one
+            seed gives the same rollout in one pass and stepped.
+        max_steps: most steps; None is one episode, or the length of ``actions``.
+        break_when_any_done: end the rollout when any row's episode ends, instead of restarting the row.
         text: texts to begin with, as for ``reset``.
         exclude: keys to leave out, ``("encoder_state",)`` to save memory for instance.
-        part: (r, W): this environment is the r-th of W processes with as many rows each. Texts and uniforms are then
-            drawn for the rows of all, and its own are kept: with equal seeds, the rollouts of all are together the
-            rollout of one environment with all rows.
+        part: (r, W): this environment is the r-th of W processes with equally many rows. Texts and uniforms are drawn
+            for the rows of all processes, so that with equal seeds their rollouts are together the rollout of one
+            environment with all rows.
 
     Returns:
         Tensordict [*B, T] with the keys of a stepped rollout.
     """
     env.check_device()
-    _check_part(part, text)
-    steps = _num_steps(env, actions, max_steps)
+    if not 0 <= part[0] < part[1]:
+        raise ValueError(f"part must be (r, W) with 0 <= r < W, got {part}")
+    if part[1] > 1 and text is not None:
+        raise ValueError(f"text must be None for one part of a batch: texts are drawn for all of it, got part={part}")
+    max_steps = _most_steps(env, actions, max_steps)
     if actor is None and actions is None:
         actor = LearnedBoundaryActor(env.model)
     _check_options(env, actor, actions, uniforms, generator, exclude)
-    plan = plan_texts(env, steps, text, stop_at_end=break_when_any_done, part=part)
+    plan = plan_texts(env, max_steps, text, stop_at_end=break_when_any_done, part=part)
     env.forget()
     env.whole_rows = plan.aligned
+    draws = {}
     if actions is not None:
-        given = actions.reshape(env.num_rows, -1).long()[:, : plan.num_steps]
+        draws = {"actions": actions.reshape(env.num_rows, -1).long()[:, : plan.num_steps]}
     elif getattr(actor, "draws_at_random", True):
-        given = _uniforms(env, uniforms, generator, plan.num_steps, part)
-    else:
-        given = None
-    # What a segmenter makes of a text may depend on how long it is: nothing of it is padded.
+        draws = {"uniforms": _uniforms(env, uniforms, generator, plan.num_steps, part)}
+    # Groups of exactly one length for segmenters, because padding would change their losses.
     groups = plan.groups(equal=isinstance(actor, SegmenterActor))
-    parts = []
+    outputs = []
     for group in (group.to(env.device) for group in groups):
-        here = None if given is None else group.to_texts(given)
-        drawn = {"actions": here} if actions is not None else {"uniforms": here}
-        parts.append(_read(env, group, actor, **drawn))
-    lie = where_steps_lie(groups, env.num_rows)
-    index = None if lie is None else lie.to(env.device, non_blocking=True)
+        outputs.append(_read(env, group, actor, **{name: group.to_texts(values) for name, values in draws.items()}))
+    places = step_places(groups, env.num_rows)
+    index = None if places is None else places.to(env.device, non_blocking=True)
     shape = (*env.batch_size, plan.num_steps)
     names = [*(None for _ in env.batch_size), "time"]
 
     def gathered(number: int) -> TensorDict:
         kept = {}
-        for name in [name for name in parts[0][number] if name not in exclude]:
-            places = torch.cat([part[number][name].flatten(0, 1) for part in parts])
-            values = places if index is None else places.index_select(0, index)
+        for name in [name for name in outputs[0][number] if name not in exclude]:
+            values = torch.cat([output[number][name].flatten(0, 1) for output in outputs])
+            values = values if index is None else values.index_select(0, index)
             kept[name] = values.reshape((*shape, *values.shape[1:]))
         return TensorDict(kept, shape, names=names, device=env.device)
 
-    out = gathered(0)
-    out.set("next", gathered(1))
-    return out
+    return gathered(0).set("next", gathered(1))
 
 
 def _read(
-    env: ByteBoundaryEnv, plan: Plan, actor: Any, *, actions: Tensor | None = None, uniforms: Tensor | None = None
+    env: TextEnv, plan: Plan, actor: Any, *, actions: Tensor | None = None, uniforms: Tensor | None = None
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """One forward pass over texts; what is known before and after each step, [n, L, ...]."""
+    """One forward pass over texts: entries [n, L, ...] before and after each step."""
     states = env.model.encode(plan.byte_ids, target_rate=plan.target_rate)  # [n, L + 1, D]
     following, chunk = plan.byte_ids[:, 1:], env.likelihood_chunk
     early_logits = None  # [n, L, 256], position t predicts byte t + 1
@@ -122,17 +118,21 @@ def _read(
     segments = None
     if isinstance(actor, SegmenterActor):
         segments = actor.draw(states[:, :-1], plan.byte_ids[:, :-1], uniforms)
-        chosen = {"action": segments.boundaries.long()}
+        decisions = {"action": segments.boundaries.long()}
         if segments.logits is not None:
-            chosen["logits"] = segments.logits
+            decisions["logits"] = segments.logits
     else:
-        chosen = {"action": actions} if actions is not None else _draw(actor, before, uniforms)
-    boundaries = chosen["action"].bool() | before["forced"]  # [n, L]
+        decisions = {"action": actions} if actions is not None else _draw(actor, before, uniforms)
+    boundaries = decisions["action"].bool() | before["forced"]  # [n, L]
     recent = recent_boundaries(F.pad(boundaries, (0, 1)), env.model.config.num_lags)  # [n, L + 1, w]
     observation["recent"] = recent.to(torch.int8)
     if actions is not None and actor is not None:
-        chosen |= _score(actor, {**before, "recent": recent[:, :-1]}, actions)
-
+        policy = actor.get_dist(TensorDict({**before, "recent": recent[:, :-1]}, actions.shape))
+        decisions |= {
+            "logits": policy.logits,
+            "entropy": policy.entropy(),
+            "action_log_prob": policy.log_prob(actions),
+        }
     mixing = None if segments is None else segments_mixing(env.model, segments, before["forced"])
     options: dict[str, Any] = {"layout": env.layout, "mixing": mixing, "target_rate": plan.target_rate}
     decoded = env.model.decode_levels(states[:, :-1], boundaries, **options)
@@ -141,9 +141,9 @@ def _read(
     else:
         final_logits = env.model.final_logits(decoded.states)  # [n, L, 256]
         final = byte_log_prob(final_logits, following).float()
-        chosen |= actor.losses(segments, plan.byte_ids[:, :-1], final_logits)
-    observation["final_log_prob"] = F.pad(final, (1, 0)).unsqueeze(-1)  # nothing predicts the first byte
-    if decoded.second is not None:  # known once a token is closed, hence one place later
+        decisions |= actor.losses(segments, plan.byte_ids[:, :-1], final_logits)
+    observation["final_log_prob"] = F.pad(final, (1, 0)).unsqueeze(-1)  # the first byte is not predicted
+    if decoded.second is not None:  # observed one step later, once the token has ended
         observation["second_boundary"] = F.pad(decoded.second.boundaries, (1, 0))
         if decoded.second.probabilities is not None:
             observation["second_probability"] = F.pad(decoded.second.probabilities.float(), (1, 0)).unsqueeze(-1)
@@ -152,15 +152,69 @@ def _read(
     done = last & plan.cut[:, None]
     flags = {"done": done, "terminated": done & plan.ends[:, None], "truncated": done & ~plan.ends[:, None]}
     column = {name: values.unsqueeze(-1) for name, values in flags.items()}
-    root = {name: values[:, :-1] for name, values in observation.items()} | chosen
+    root = {name: values[:, :-1] for name, values in observation.items()} | decisions
     root |= {name: torch.zeros_like(values) for name, values in column.items()}
     after = {name: values[:, 1:] for name, values in observation.items()} | column
     after["reward"] = reward.unsqueeze(-1)
     return root, after
 
 
+def _observation(
+    env: TextEnv, plan: Plan, states: Tensor, early: Tensor, early_logits: Tensor | None
+) -> dict[str, Tensor]:
+    """Observations at all L + 1 positions of each text that do not depend on boundaries."""
+    num_texts, length = plan.byte_ids.shape
+    position = torch.arange(length, device=env.device).expand(num_texts, -1)
+    observation = {
+        "byte": plan.byte_ids,
+        "position": position.unsqueeze(-1),
+        "forced": position == 0,
+        "encoder_state": states.float(),
+        "early_log_prob": F.pad(early, (1, 0)).unsqueeze(-1),  # of the byte at each position
+    }
+    if plan.target_rate is not None:
+        observation["target_rate"] = plan.target_rate[:, None, None].expand(-1, length, 1)
+    if env.observe_entropy:
+        assert early_logits is not None
+        after = env.model.early_logits(states[:, -1:])
+        observation["early_entropy"] = prediction_entropy(torch.cat((early_logits, after), 1)).unsqueeze(-1)
+    return observation
+
+
+def _draw(actor: Any, before: dict[str, Tensor], uniforms: Tensor | None) -> dict[str, Tensor]:
+    """The entries [n, L, ...] that the actor adds to whole windows."""
+    inputs = before if uniforms is None else {**before, "uniform": uniforms}
+    with set_recurrent_mode(True):
+        outputs = actor(TensorDict(inputs, before["byte"].shape))
+    return {name: value for name, value in outputs.items() if name not in inputs}
+
+
+def _uniforms(
+    env: TextEnv, uniforms: Tensor | None, generator: torch.Generator | None, num_steps: int, part: tuple[int, int]
+) -> Tensor:
+    """[B, T] random numbers of a rollout; as many are drawn as stepping draws."""
+    if uniforms is None:
+        index, count = part
+        drawn = torch.rand(num_steps, env.num_rows * count, generator=generator, device=env.device).t()
+        return drawn[index * env.num_rows : (index + 1) * env.num_rows]
+    if uniforms.shape[:-1] != env.batch_size or uniforms.dim() == 0 or uniforms.shape[-1] < num_steps:
+        raise ValueError(f"uniforms must have shape {[*env.batch_size, num_steps]}, got {list(uniforms.shape)}")
+    return uniforms.reshape(env.num_rows, -1)[:, :num_steps]
+
+
+def _most_steps(env: TextEnv, actions: Tensor | None, max_steps: int | None) -> int:
+    if max_steps is not None:
+        max_steps = check_count("max_steps", max_steps)
+    if actions is None:
+        return max_steps or env.num_steps
+    if actions.shape[:-1] != env.batch_size or actions.dim() == 0 or actions.shape[-1] < 1:
+        raise ValueError(f"actions must have shape {[*env.batch_size, 'T >= 1']}, got {list(actions.shape)}")
+    check_action_values(actions)
+    return min(actions.shape[-1], max_steps or actions.shape[-1])
+
+
 def _check_options(
-    env: ByteBoundaryEnv,
+    env: TextEnv,
     actor: Any,
     actions: Tensor | None,
     uniforms: Tensor | None,
@@ -185,89 +239,5 @@ def _check_options(
     if uniforms is not None and generator is not None:
         raise ValueError("give uniforms or generator, not both")
     known = {*env.observation_spec.keys(), "logits", "entropy", "action_log_prob"}
-    unknown = [key for key in exclude if key not in known]
-    if isinstance(exclude, str) or unknown:
+    if isinstance(exclude, str) or not set(exclude) <= known:
         raise ValueError(f"exclude must be a tuple of names among {sorted(known)}, got {exclude!r}")
-
-
-def _uniforms(
-    env: ByteBoundaryEnv,
-    uniforms: Tensor | None,
-    generator: torch.Generator | None,
-    num_steps: int,
-    part: tuple[int, int],
-) -> Tensor:
-    """[B, T] random numbers of a rollout."""
-    if uniforms is None:
-        index, count = part
-        # Only those of steps that are made: stepping takes no others, and goes on from there.
-        everyone = torch.rand(num_steps, env.num_rows * count, generator=generator, device=env.device).t()
-        return everyone[index * env.num_rows : (index + 1) * env.num_rows]
-    if uniforms.dim() != len(env.batch_size) + 1 or uniforms.shape[:-1] != env.batch_size:
-        raise ValueError(f"uniforms must have shape {[*env.batch_size, num_steps]}, got {list(uniforms.shape)}")
-    if uniforms.shape[-1] < num_steps:
-        raise ValueError(f"uniforms must have shape {[*env.batch_size, num_steps]}, got {list(uniforms.shape)}")
-    return uniforms.reshape(env.num_rows, -1)[:, :num_steps]
-
-
-def _check_part(part: tuple[int, int], text: Texts | None) -> None:
-    index, count = part
-    if not 0 <= index < count:
-        raise ValueError(f"part must be (r, W) with 0 <= r < W, got {part}")
-    if count > 1 and text is not None:
-        raise ValueError(f"text must be None for one part of a batch: texts are drawn for all of it, got part={part}")
-
-
-def _num_steps(env: ByteBoundaryEnv, actions: Tensor | None, max_steps: int | None) -> int:
-    if max_steps is not None:
-        max_steps = check_count("max_steps", max_steps)
-    if actions is None:
-        return max_steps or env.num_steps
-    if actions.dim() != len(env.batch_size) + 1 or actions.shape[:-1] != env.batch_size or actions.shape[-1] < 1:
-        raise ValueError(f"actions must have shape {[*env.batch_size, 'T >= 1']}, got {list(actions.shape)}")
-    check_action_values(actions)
-    return min(actions.shape[-1], max_steps or actions.shape[-1])
-
-
-def _draw(actor: Any, before: dict[str, Tensor], uniforms: Tensor | None) -> dict[str, Tensor]:
-    """Let the actor draw whole windows; what it adds is [n, L, ...] per key."""
-    given = before if uniforms is None else {**before, "uniform": uniforms}
-    with set_recurrent_mode(True):
-        acted = actor(TensorDict(given, before["byte"].shape))
-    return {name: value for name, value in acted.items() if name not in given}
-
-
-def _score(actor: Any, given: dict[str, Tensor], action: Tensor) -> dict[str, Tensor]:
-    """What the actor would have thought of decisions that were taken for it."""
-    policy = actor.get_dist(TensorDict(given, action.shape))
-    return {"logits": policy.logits, "entropy": policy.entropy(), "action_log_prob": policy.log_prob(action)}
-
-
-def _observation(
-    env: ByteBoundaryEnv, plan: Plan, states: Tensor, early: Tensor, early_logits: Tensor | None
-) -> dict[str, Tensor]:
-    """What of the observations at all L + 1 positions of each text depends on no boundary."""
-    num_texts, length = plan.byte_ids.shape
-    position = torch.arange(length, device=env.device).expand(num_texts, -1)
-    observation = {
-        "byte": plan.byte_ids,
-        "position": position.unsqueeze(-1),
-        "forced": position == 0,
-        "encoder_state": states.float(),
-        "early_log_prob": F.pad(early, (1, 0)).unsqueeze(-1),  # how the byte at each position was predicted
-    }
-    if plan.target_rate is not None:
-        observation["target_rate"] = plan.target_rate[:, None, None].expand(-1, length, 1)
-    if env.observe_entropy:
-        assert early_logits is not None
-        after = env.model.early_logits(states[:, -1:])
-        observation["early_entropy"] = prediction_entropy(torch.cat((early_logits, after), 1)).unsqueeze(-1)
-    return observation
-
-
-def check_action_values(action: Tensor) -> None:
-    """Require 0 and 1; looked at on the CPU only."""
-    if action.device.type == "cpu":
-        wrong = (action != 0) & (action != 1)
-        if bool(wrong.any()):
-            raise ValueError(f"action must be 0 (no boundary) or 1 (boundary), got {action[wrong].flatten()[0].item()}")

@@ -1,44 +1,43 @@
-"""Which texts a rollout reads, and where each of their bytes lies in it.
+"""Which texts a rollout reads, and where their bytes lie in it.
 
 Shapes: B rows, T steps, n texts, L steps of the longest text.
 
-Rows whose text ends before the rollout does start another one. Each text, from its first byte to its end, becomes one
-row of a forward pass, so that texts never see each other. Where no text ends early, texts are the rows and nothing is
-moved. Where lengths differ much, texts of about one length are read together, so that little is computed on padding.
+Rows whose text ends early start another one. Each text becomes one row of a forward pass, so texts never see each
+other. If no text ends early, texts are the rows and nothing is moved. If lengths differ much, texts of similar length
+are read together, so that little is computed on padding.
 
-Several processes that share a batch each draw the places of all its texts, and read their own. They run the model
-equally often: where a model lies in pieces, a forward pass is something that all of them make together.
+Processes that share a batch each draw the places of all its texts and read their own. They run the model equally
+often: with a sharded model, a forward pass is a collective.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from rltok_rl.envs.text_env import TextEnv, Texts
 from torch import Tensor
 
 from rltok_rl.data.given import given_windows
-from rltok_rl.data.windows import Places
-
-if TYPE_CHECKING:
-    from rltok_rl.envs.byte_boundary import ByteBoundaryEnv, Texts
+from rltok_rl.data.windows import Places, Windows
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Texts, and their places in a rollout."""
+    """Texts and their places in a rollout."""
 
     byte_ids: Tensor  # [n, L + 1]
-    steps: Tensor  # [n] decisions in each text, as far as the rollout goes
-    ends: Tensor  # [n] bool, whether its last step reveals the last byte of a document
-    cut: Tensor  # [n] bool, whether its last step ends the episode at all
+    steps: Tensor  # [n] decisions in each text within the rollout
+    ends: Tensor  # [n] bool, whether the last step reveals the last byte of a document
+    cut: Tensor  # [n] bool, whether the last step ends the episode
     row: Tensor  # [n] row of the rollout
     start: Tensor  # [n] step of the rollout at which it begins
     num_steps: int  # T
-    num_groups: int  # how often the model is run at most
-    aligned: bool  # whether each row of the rollout is one text, and texts are in the order of rows
-    target_rate: Tensor | None = None  # [n] where the model is told the rate of each text
+    num_groups: int  # most forward passes
+    aligned: bool  # whether each row of the rollout is one text, in the order of rows
+    target_rate: Tensor | None = None  # [n] of models with rate_embedding
 
     @property
     def longest(self) -> int:
@@ -46,44 +45,31 @@ class Plan:
         return self.byte_ids.shape[1] - 1
 
     def groups(self, *, equal: bool = False) -> list[Plan]:
-        """Plans of texts that are read together, in at most ``num_groups`` of about one length each.
-
-        Args:
-            equal: read texts of one length together only, in as many groups as that takes, so that none is padded.
-        """
+        """Split into at most ``num_groups`` plans of texts of similar length; with ``equal``, of exactly one length."""
         if self.aligned and (int(self.steps.min()) == self.longest if equal else self.num_groups == 1):
             return [self]
         order = self.steps.argsort(descending=True, stable=True)
         lengths = self.steps[order].tolist()
-        first = group_starts(lengths, factor=1) if equal else group_starts(lengths)[: self.num_groups]
-        return [self._of(order[a:b]) for a, b in zip(first, [*first[1:], len(order)], strict=True)]
+        starts = group_starts(lengths, factor=1) if equal else group_starts(lengths)[: self.num_groups]
+        return [self._select(order[a:b]) for a, b in zip(starts, [*starts[1:], len(order)], strict=True)]
 
-    def _of(self, texts: Tensor) -> Plan:
-        """The plan of some texts, cut to the longest of them."""
-        picked = {name: getattr(self, name)[texts] for name in ("steps", "ends", "cut", "row", "start")}
-        if self.target_rate is not None:
-            picked["target_rate"] = self.target_rate[texts]
-        longest = int(picked["steps"].max())
-        # Groups are in the order of lengths, which need not be that of rows.
-        in_order = torch.equal(picked["row"], torch.arange(len(texts)))
-        aligned = in_order and bool((picked["start"] == 0).all())
-        return replace(self, byte_ids=self.byte_ids[texts, : longest + 1], num_groups=1, aligned=aligned, **picked)
+    def _select(self, texts: Tensor) -> Plan:
+        """Keep some texts, cut to the longest of them."""
+        plan = self._map(lambda x: x[texts])
+        in_order = torch.equal(plan.row, torch.arange(len(texts)))  # groups are sorted by length, not by row
+        aligned = in_order and bool((plan.start == 0).all())
+        return replace(plan, byte_ids=plan.byte_ids[:, : int(plan.steps.max()) + 1], num_groups=1, aligned=aligned)
 
     def to(self, device: torch.device) -> Plan:
-        """The plan with its tensors on a device; the host does not wait for it.
+        """Copy the tensors to a device without making the host wait."""
+        return self._map(lambda x: x.to(device, non_blocking=True))
 
-        Plans are made on the CPU, where looking at numbers is free. Memory that is not pinned has been read when a copy
-        that does not block returns, so that it may be written over.
-        """
-        names = ("byte_ids", "steps", "ends", "cut", "row", "start", "target_rate")
-        given = {name: getattr(self, name) for name in names}
-        moved: dict[str, Any] = {
-            name: None if x is None else x.to(device, non_blocking=True) for name, x in given.items()
-        }
-        return replace(self, **moved)
+    def _map(self, function: Callable[[Tensor], Tensor]) -> Plan:
+        tensors: dict[str, Any] = {name: x for name, x in vars(self).items() if isinstance(x, Tensor)}
+        return replace(self, **{name: function(x) for name, x in tensors.items()})
 
     def to_texts(self, values: Tensor) -> Tensor:
-        """[B, T] to [n, L]; past the end of a text, anything."""
+        """Rearrange [B, T] to [n, L]; values past the end of a text are arbitrary."""
         if self.aligned and len(self.row) == len(values):
             return values[:, : self.longest]
         when = self.start[:, None] + torch.arange(self.longest, device=values.device)  # [n, L] step of the rollout
@@ -91,113 +77,99 @@ class Plan:
 
 
 def group_starts(steps: list[int], *, factor: int = 2) -> list[int]:
-    """Where groups begin in lengths that fall: a text at least half as long as the first of a group belongs to it.
-
-    Args:
-        steps: lengths, the longest first.
-        factor: how often a text may fit into the first of its group; 1 for groups of one length.
+    """Return where groups begin in descending lengths; ``factor`` is the largest ratio of lengths within a group.
 
     Example:
         >>> group_starts([9, 8, 5, 4, 2, 1])
         [0, 3, 5]
     """
-    found: list[int] = []
+    starts: list[int] = []
     for place, length in enumerate(steps):
-        if not found or length * factor < steps[found[-1]]:
-            found.append(place)
-    return found
+        if not starts or length * factor < steps[starts[-1]]:
+            starts.append(place)
+    return starts
 
 
 def plan_texts(
-    env: ByteBoundaryEnv, max_steps: int, texts: Texts | None, *, stop_at_end: bool, part: tuple[int, int] = (0, 1)
+    env: TextEnv, max_steps: int, texts: Texts | None, *, stop_at_end: bool, part: tuple[int, int] = (0, 1)
 ) -> Plan:
-    """Draw the texts of a rollout in the order in which stepping would draw them.
+    """Draw the texts of a rollout in the same order as stepping.
 
     Args:
         env: the environment.
-        max_steps: steps at most.
+        max_steps: most steps.
         texts: first texts of the rows; None draws them.
-        stop_at_end: end the rollout when any row's episode ends, instead of starting the row anew.
-        part: (r, W): draw for W times as many rows, and read those of the r-th W-th of them.
+        stop_at_end: end the rollout when any row's episode ends, instead of restarting the row.
+        part: (r, W): draw for W times as many rows, and read those of the r-th part.
 
     Returns:
         The plan, on the CPU.
     """
     index, count = part
-    num_rows = env.num_rows * count
-    window = env.num_steps + 1
-    given = None if texts is None else given_windows(texts, num_rows, window)
-    picked: list[Places] = []  # of all texts but those that were given
+    num_rows, window = env.num_rows * count, env.num_steps + 1
+    places: list[Places] = []
     rows, starts = [torch.arange(num_rows)], [torch.zeros(num_rows, dtype=torch.int64)]
     lengths: list[Tensor] = []
     ends: list[Tensor] = []
-    rates: list[Tensor | None] = []  # of all texts
+    rates: list[Tensor] = []
 
-    def measure(num_texts: int) -> None:
-        picked.append(env.pick_places(num_texts))
-        length, end = env.source.measure(picked[-1], window)
+    def draw(num_texts: int, windows: Windows | None = None) -> None:
+        if windows is None:
+            places.append(env.pick_places(num_texts))
+            length, end = env.source.measure(places[-1], window)
+        else:
+            length, end = windows.lengths, windows.ends
         lengths.append(length)
         ends.append(end)
-        rates.append(env.pick_rates(num_texts))
+        rate = env.pick_rates(num_texts)
+        if rate is not None:
+            rates.append(rate)
 
-    if given is None:
-        measure(num_rows)
-    else:
-        lengths, ends = [given.lengths], [given.ends]
-        rates.append(env.pick_rates(num_rows))
+    first = None if texts is None else given_windows(texts, num_rows, window)
+    draw(num_rows, first)
     over = lengths[0] - 1  # [B] step at which each row's text ends
     while int(over.min()) < max_steps and not stop_at_end:
         now = int(over.min())
         ending = (over == now).nonzero().squeeze(1)
-        measure(len(ending))
+        draw(len(ending))
         rows.append(ending)
         starts.append(torch.full_like(ending, now))
         over[ending] += lengths[-1] - 1
     num_steps = min(max_steps, int(over.min())) if stop_at_end else max_steps
     row, start, length = torch.cat(rows), torch.cat(starts), torch.cat(lengths)  # [all texts]
     steps = torch.minimum(length - 1, num_steps - start)
-    of = row // env.num_rows  # whose text it is
-    mine = (of == index).nonzero().squeeze(1)
-    sorted_steps = (steps[of == r].sort(descending=True).values.tolist() for r in range(count))
-    num_groups = min(len(group_starts(one)) for one in sorted_steps)
-    own = [] if given is None else [given.byte_ids]  # given texts come first
-    before = 0 if given is None else num_rows
-    if picked:
-        own.append(env.source.read(Places.cat(picked)[mine[mine >= before] - before], window).byte_ids)
-    told = [rate for rate in rates if rate is not None]
+    parts = row // env.num_rows
+    mine = (parts == index).nonzero().squeeze(1)
+    sorted_steps = (steps[parts == r].sort(descending=True).values.tolist() for r in range(count))
+    byte_ids = [] if first is None else [first.byte_ids]
+    if places:
+        before = 0 if first is None else num_rows  # texts that were not drawn
+        byte_ids.append(env.source.read(Places.cat(places)[mine[mine >= before] - before], window).byte_ids)
     return Plan(
-        byte_ids=torch.cat(own)[:, : int(steps[mine].max()) + 1],
+        byte_ids=torch.cat(byte_ids)[:, : int(steps[mine].max()) + 1],
         steps=steps[mine],
         ends=torch.cat(ends)[mine],
         cut=(steps == length - 1)[mine],
         row=(row - index * env.num_rows)[mine],
         start=start[mine],
         num_steps=num_steps,
-        num_groups=num_groups,
+        num_groups=min(len(group_starts(lengths)) for lengths in sorted_steps),
         aligned=bool((start[mine] == 0).all()),
-        target_rate=torch.cat(told)[mine] if told else None,
+        target_rate=torch.cat(rates)[mine] if rates else None,
     )
 
 
-def where_steps_lie(groups: list[Plan], num_rows: int) -> Tensor | None:
-    """Where each step of a rollout lies among the places of its texts.
-
-    Args:
-        groups: the texts, group by group, on the CPU; each has n x L places.
-        num_rows: B.
-
-    Returns:
-        [B * T] indices into all places, one group after the other; None where they are the same.
-    """
+def step_places(groups: list[Plan], num_rows: int) -> Tensor | None:
+    """Return the index [B * T] of each step of a rollout among the n x L places of all groups; None for identity."""
     if len(groups) == 1 and groups[0].aligned:
         return None
     num_steps = groups[0].num_steps
-    found = torch.empty(num_rows * num_steps, dtype=torch.int64, device=groups[0].row.device)
+    places = torch.empty(num_rows * num_steps, dtype=torch.int64, device=groups[0].row.device)
     before = 0
     for plan in groups:
-        place = torch.arange(plan.longest, device=plan.row.device)
-        inside = (place < plan.steps[:, None]).flatten()
-        step = (plan.row * num_steps + plan.start)[:, None] + place  # [n, L]
-        found[step.flatten()[inside]] = before + inside.nonzero().squeeze(1)
+        offset = torch.arange(plan.longest, device=plan.row.device)
+        inside = (offset < plan.steps[:, None]).flatten()
+        step = (plan.row * num_steps + plan.start)[:, None] + offset  # [n, L]
+        places[step.flatten()[inside]] = before + inside.nonzero().squeeze(1)
         before += len(inside)
-    return found
+    return places

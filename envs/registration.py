@@ -1,4 +1,4 @@
-"""Register the gymnasium ids, without importing gymnasium before the program does."""
+"""Registration of the gymnasium ids, without importing gymnasium before the program does."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ ENVIRONMENTS = {
     "rltok_rl/Recall-v0": ("gym_languages:RecallGym", "gym_languages:RecallVectorEnv"),
     "rltok_rl/Lexicon-v0": ("gym_languages:LexiconGym", "gym_languages:LexiconVectorEnv"),
 }
-"""Ids, and where in this package their single and their vector environment are."""
+"""Single and vector environment of each id, within this package."""
 
 
 def register() -> None:
-    """Register the environments by name; their modules are imported when the first environment is made."""
+    """Register the environments; their modules are imported when the first environment is made."""
     import gymnasium
 
     for name, (single, vector) in ENVIRONMENTS.items():
@@ -33,13 +33,12 @@ def register_on_import() -> None:
     if "gymnasium" not in sys.modules:
         if _AfterGymnasium not in sys.meta_path:
             sys.meta_path.insert(0, _AfterGymnasium)
-        return
-    if hasattr(sys.modules["gymnasium"], "registry"):
+    elif hasattr(sys.modules["gymnasium"], "registry"):
         register()
 
 
 class _AfterGymnasium:
-    """Import hook: gymnasium is found and loaded as without it, and registers our environments at the end."""
+    """Import hook that registers the environments after gymnasium has been loaded as usual."""
 
     @classmethod
     def find_spec(
@@ -47,18 +46,17 @@ class _AfterGymnasium:
     ) -> ModuleSpec | None:
         if name != "gymnasium":
             return None
-        finders: list[Any] = [one for one in sys.meta_path if one is not cls and hasattr(one, "find_spec")]
+        finders: list[Any] = [finder for finder in sys.meta_path if finder is not cls and hasattr(finder, "find_spec")]
         for finder in finders:
             spec: ModuleSpec | None = finder.find_spec(name, path, target)
             if spec is not None:
                 loader: Any = spec.loader
-                if loader is not None:
-                    loader.exec_module = _and_then_register(loader.exec_module)
+                loader.exec_module = _and_register(loader.exec_module)
                 return spec
         return None
 
 
-def _and_then_register(execute: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
+def _and_register(execute: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
     def exec_module(module: ModuleType) -> None:
         execute(module)
         if module.__name__ == "gymnasium":

@@ -1,4 +1,4 @@
-"""The batched environment for Stable-Baselines3, which has vector environments of its own kind."""
+"""The batched environment as a Stable-Baselines3 ``VecEnv``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, cast
 import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
-from rltok_rl.envs.gym_common import known_options
+from rltok_rl.envs.gym_options import check_reset_options
 from rltok_rl.envs.gym_vector import ByteBoundaryVectorEnv
 from rltok_rl.envs.registration import BYTE_BOUNDARY, ENVIRONMENTS
 from stable_baselines3.common.vec_env import VecEnv
@@ -19,7 +19,7 @@ class SB3VecEnv(VecEnv):
 
     Args:
         num_envs: texts that are read at the same time.
-        env_id: which of the environments: ``"rltok_rl/Recall-v0"`` and ``"rltok_rl/Lexicon-v0"`` are there too.
+        env_id: also ``"rltok_rl/Recall-v0"`` or ``"rltok_rl/Lexicon-v0"``.
         **options: as for :class:`~rltok_rl.envs.ByteBoundaryVectorEnv`, without ``autoreset_mode``, or as for
             :class:`~rltok_rl.envs.RecallVectorEnv`.
     """
@@ -31,8 +31,8 @@ class SB3VecEnv(VecEnv):
             raise ValueError(f"env_id must be one of {[*ENVIRONMENTS]}, got {env_id!r}")
         if "autoreset_mode" in options:
             raise ValueError(f"autoreset_mode is SameStep for Stable-Baselines3, got {options['autoreset_mode']!r}")
-        made = gymnasium.make_vec(env_id, num_envs=num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **options)
-        self.vector = cast(ByteBoundaryVectorEnv, made.unwrapped)
+        vector = gymnasium.make_vec(env_id, num_envs=num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **options)
+        self.vector = cast(ByteBoundaryVectorEnv, vector.unwrapped)
         self.render_mode = None
         super().__init__(num_envs, self.vector.single_observation_space, self.vector.single_action_space)
         self._actions: np.ndarray | None = None
@@ -46,9 +46,8 @@ class SB3VecEnv(VecEnv):
         return observation
 
     def _joint_options(self) -> dict[str, Any] | None:
-        """Options of all texts from one dict each: ``text`` becomes a list."""
-        given = [options or {} for options in self._options]
-        texts = [known_options(options, "text").get("text") for options in given]
+        """The options of all texts in one dict."""
+        texts = [check_reset_options(options, "text").get("text") for options in self._options]
         if all(text is None for text in texts):
             return None
         if any(text is None for text in texts):
@@ -56,40 +55,40 @@ class SB3VecEnv(VecEnv):
         return {"text": texts}
 
     def step_async(self, actions: np.ndarray) -> None:
-        """Remember the decisions."""
+        """Store the actions for :meth:`step_wait`."""
         self._actions = actions
 
     def step_wait(self):
-        """Take them; ended texts start anew, and their last observation is in their info."""
+        """Step; texts that ended restart, with their last observation in their info."""
         observation, reward, terminated, truncated, info = self.vector.step(self._actions)
         infos: list[dict[str, Any]] = []
         for row in range(self.num_envs):
             ended = bool(terminated[row] or truncated[row])
             source = info["final_info"] if ended else info
-            one = {name: source[name][row] for name in ("byte", "num_tokens", "bits", "early_bits")}
-            one["TimeLimit.truncated"] = bool(truncated[row] and not terminated[row])
+            row_info = {name: source[name][row] for name in ("byte", "num_tokens", "bits", "early_bits")}
+            row_info["TimeLimit.truncated"] = bool(truncated[row] and not terminated[row])
             if ended:
-                one["terminal_observation"] = info["final_obs"][row]
-            infos.append(one)
+                row_info["terminal_observation"] = info["final_obs"][row]
+            infos.append(row_info)
         return observation, reward.astype(np.float32), terminated | truncated, infos
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing; nothing is open."""
 
     def get_attr(self, attr_name: str, indices: int | Iterable[int] | None = None) -> list[Any]:
-        """One value for all texts: they share one environment."""
+        """Return the attribute of the one environment, once per text."""
         return [getattr(self.vector, attr_name)] * len(list(self._get_indices(indices)))
 
     def set_attr(self, attr_name: str, value: Any, indices: int | Iterable[int] | None = None) -> None:
-        """Set it for all texts."""
+        """Set the attribute of the one environment."""
         setattr(self.vector, attr_name, value)
 
     def env_method(
         self, method_name: str, *args: Any, indices: int | Iterable[int] | None = None, **kwargs: Any
     ) -> list[Any]:
-        """Call it once, for all texts."""
+        """Call a method of the one environment once."""
         return [getattr(self.vector, method_name)(*args, **kwargs)] * len(list(self._get_indices(indices)))
 
     def env_is_wrapped(self, wrapper_class: type, indices: int | Iterable[int] | None = None) -> list[bool]:
-        """Nothing is wrapped."""
+        """Return False for every text."""
         return [False] * len(list(self._get_indices(indices)))

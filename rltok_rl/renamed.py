@@ -27,8 +27,10 @@ MODULES = {
     "rltok_rl.models.flop_meter": "rltok_rl.experiments.bench.flop_meter",
     "rltok_rl.models.packing": "rltok_rl.models.tokens",
     "rltok_rl.models.pooling": "rltok_rl.models.tokens",
+    "rltok_rl.models.presets": "rltok_rl.models.config",
     "rltok_rl.training.distributed": "rltok_rl.training.parallel",
     "rltok_rl.training.traffic": "rltok_rl.experiments.bench.traffic",
+    "rltok_rl.viz.comparison": "rltok_rl.viz.run_figures",
     "rltok_rl.viz.marked_text": "rltok_rl.viz.text_figures",
 }
 """Old name to new name, of modules that had a page in the reference."""

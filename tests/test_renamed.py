@@ -8,8 +8,10 @@ import sys
 import pytest
 import torch
 from rltok_rl.agents import RolloutPolicy
-from rltok_rl.experiments.commands.old_words import current_overrides
-from rltok_rl.experiments.commands.options import check_overrides
+from rltok_rl.experiments.commands.old_words import HYPHENS, current_overrides
+from rltok_rl.experiments.commands.overrides import read_command_line
+from rltok_rl.experiments.commands.schema import choices
+from rltok_rl.experiments.config import GROUPS
 from rltok_rl.experiments.studies.candidates import CANDIDATES
 from tensordict import TensorDict
 
@@ -48,7 +50,19 @@ def test_old_words_on_the_command_line_are_replaced_with_one_line(capsys):
     assert current_overrides(old)[:3] == new and not capsys.readouterr().err  # said once
     for argument in (f"{group}={old}" for group in ("estimator", "baseline") for old in WORDS[group]):
         if not argument.endswith(("_centred", "z_normalised")):  # these were names, never choices
-            assert check_overrides([argument]) == [current_overrides([argument])[0]]
+            assert read_command_line("train", [argument]).arguments == current_overrides([argument])
+
+
+def test_hyphens_and_underscores_are_the_same_in_choices(capsys):
+    """Each kind has one of them; the other is accepted with a note."""
+    for group in (*GROUPS, "experiment"):
+        for word in choices(group):
+            assert ("_" if group in HYPHENS else "-") not in word, f"{group}={word}"
+            other = word.replace("-", "_") if group in HYPHENS else word.replace("_", "-")
+            assert current_overrides([f"{group}={other}"]) == [f"{group}={word}"]
+    custom = ["segmenter.name=my_file:My_Class", "model.preset=${oc.env:MY_PRESET}"]
+    assert current_overrides(custom) == custom
+    assert "note: experiment=pocket_on is now experiment=pocket-on" in capsys.readouterr().err
 
 
 def test_old_words_in_the_config_of_a_run_are_replaced_without_a_word(tmp_path, capsys):

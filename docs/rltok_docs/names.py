@@ -47,7 +47,7 @@ ALSO = (
     "rltok_rl.evaluation.continuations",
     "rltok_rl.evaluation.detail",
     "rltok_rl.evaluation.lm_eval",
-    "rltok_rl.viz.comparison",
+    "rltok_rl.viz.run_figures",
     "rltok_rl.viz.text_figures",
 )
 """Modules that pages send readers to, though their packages export none of their names."""

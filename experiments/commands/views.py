@@ -12,7 +12,7 @@ from rltok_rl.experiments.runs.folder import RunFolder
 
 from rltok_rl.evaluation.detail import COMPARING, Detail
 from rltok_rl.training.snapshots import sample_parts
-from rltok_rl.viz.viewer import Look, Segmented, TextView
+from rltok_rl.viz.viewer import Segmented, Snapshot, TextView
 
 
 def short_names(paths: Sequence[str]) -> list[str]:
@@ -49,7 +49,7 @@ def short_names(paths: Sequence[str]) -> list[str]:
     return told
 
 
-def detail_look(detail: Detail, label: str) -> Look:
+def detail_look(detail: Detail, label: str) -> Snapshot:
     """A text as a model read it, as a look.
 
     Args:
@@ -65,13 +65,13 @@ def detail_look(detail: Detail, label: str) -> Look:
         "return": detail.returns,
         "advantage": detail.advantages,
     }
-    return Look(
+    return Snapshot(
         label=label,
         boundaries=detail.boundaries.numpy(),
         forced=detail.forced.numpy(),
         decided=len(detail.text) - 1,
         numbers={name: values.numpy() for name, values in numbers.items()},
-        figures=detail.summary,
+        metrics=detail.summary,
     )
 
 
@@ -81,10 +81,10 @@ def sample_text(run: RunFolder) -> bytes | None:
     Args:
         run: its folder.
     """
-    return sample_parts(run.snapshots[-1])[0] if run.looks else None
+    return sample_parts(run.snapshots[-1])[0] if run.snapshots else None
 
 
-def sample_looks(run: RunFolder, text: bytes) -> list[Look]:
+def sample_looks(run: RunFolder, text: bytes) -> list[Snapshot]:
     """What a run saw in its text.
 
     Args:
@@ -105,7 +105,7 @@ def sample_looks(run: RunFolder, text: bytes) -> list[Look]:
         rule = all(p in (0.0, 1.0) for p in probabilities)
         numbers = {} if rule else {"probability": [float("nan"), *probabilities[1:]]}
         forced = [True] + [False] * (size - 1)
-        looks.append(Look(look_label(line), boundaries, forced, None, numbers, figures))
+        looks.append(Snapshot(look_label(line), boundaries, forced, None, numbers, figures))
     return looks
 
 

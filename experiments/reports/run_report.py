@@ -13,9 +13,8 @@ from rltok_rl.experiments.runs.folder import RunFolder, read_run
 
 from rltok_rl.training.snapshots import sample_parts
 from rltok_rl.viz import boundary_text
-from rltok_rl.viz.curves import draw_curves, draw_loss_flops
-from rltok_rl.viz.over_time import Snapshot, draw_over_time
-from rltok_rl.viz.text_figures import draw_texts
+from rltok_rl.viz.run_figures import draw_curves, draw_loss_flops
+from rltok_rl.viz.text_figures import Snapshot, draw_over_time, draw_texts
 
 _GROUPS = (
     ("actor", "actor.name", ("rate", "warm_start_bytes")),
@@ -155,7 +154,7 @@ def results(run: RunFolder) -> str:
         rows.append(("what tokens are worth (early exit less whole model)", f"{early - loss:.3f}"))
     rows += [("bits per byte, training", with_error(run.final_mean("bits_per_byte"))), *others]
     if (share := last.get("held_out_share")) is not None:
-        rows.append(("share of the optimal return, held out", with_error(share)))
+        rows.append(("share of what tokens can earn, held out", with_error(share)))
     if rate := last.get("held_out_rate"):
         rows.append(("bytes per token, held out", f"{1 / rate:.2f}"))
     if (padded := last.get("padded_flops")) is not None:

@@ -18,7 +18,7 @@ from rltok_rl.experiments.runs.folder import EVALUATION, RunFolder, read_run
 
 from rltok_rl.training.progress import clock
 from rltok_rl.training.record import machine, without_folders
-from rltok_rl.viz.comparison import draw_loss_against_flops
+from rltok_rl.viz.run_figures import draw_loss_against_flops
 
 PAGE, TABLE, FIGURE, TEXTS = "compare.md", "compare.json", "compare.png", "texts.png"
 COLUMNS = (

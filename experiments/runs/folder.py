@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from rltok_rl.training.metrics import read_lines, read_table
 from rltok_rl.training.record import read_starts
 from rltok_rl.utils import read_config_file
-from rltok_rl.viz.series import spent
+from rltok_rl.viz.run_figures import flops_key as spent
 
 EVALUATION = "evaluation.json"
 """File of a comparison's system: its metrics on held-out documents."""

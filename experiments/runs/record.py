@@ -57,7 +57,7 @@ def result_line(first: dict[str, Any] | None, last: dict[str, Any]) -> str:
     """
     name = "held_out_bits_per_byte"
     before = f"{first[name]:.2f} -> " if first is not None and name in first else ""
-    share = f", {last['held_out_share']:.2f} of the optimal return" if "held_out_share" in last else ""
+    share = f", {last['held_out_share']:.2f} of what tokens can earn" if "held_out_share" in last else ""
     early = last.get("held_out_early_bits_per_byte")
     shown = "" if early is None else f" (early exit {early:.2f})"
     rate = f"{last['held_out_rate']:.3f} boundaries per byte"

@@ -10,8 +10,7 @@ import matplotlib
 from rltok_rl.experiments.reports.labels import ESTIMATOR_LABELS
 from rltok_rl.experiments.reports.markdown import markdown, number
 
-from rltok_rl.viz.series import look_of
-from rltok_rl.viz.style import ALERT, INK, OURS, PALE
+from rltok_rl.viz.style import ALERT, INK, OURS, PALE, run_style
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
@@ -167,7 +166,7 @@ def _draw_gamma(report: dict[str, Any], path: Path) -> Path:
     gammas = report["options"]["gammas"]
     for place, name in enumerate(names):
         rows = [next(r for r in report["real"]["sweep"] if r["name"] == f"{name}@{g}") for g in gammas]
-        shown = look_of(len(names) - 1 - place)  # the paper is first, and orange as elsewhere
+        shown = run_style(len(names) - 1 - place)  # the paper is first, and orange as elsewhere
         look = {
             "color": shown.colour,
             "marker": shown.marker,

@@ -18,7 +18,7 @@ from torchrl.objectives.value import ValueEstimatorBase
 
 from rltok_rl.diagnostics.enumeration import enumerate_rollouts
 from rltok_rl.diagnostics.exact import exact_head_gradient, expected_gradient, remembers
-from rltok_rl.models.presets import preset
+from rltok_rl.models.config import preset
 from rltok_rl.models.unet import UNet
 
 Make = Callable[..., ValueEstimatorBase]

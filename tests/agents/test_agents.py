@@ -1,4 +1,4 @@
-"""Actors draw what they say, score what they drew, and work in TorchRL's own losses and collectors."""
+"""Actors draw at their rate, score their decisions, and work in TorchRL's losses and collectors."""
 
 from __future__ import annotations
 
@@ -100,19 +100,6 @@ def test_stride_and_whitespace_actors():
     assert FixedStrideActor(4)(td.clone())["action"][0].tolist() == [1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0]
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: RandomActor(0.0), "rate must lie strictly between 0 and 1, got 0.0"),
-        (lambda: UniformActor(1.5), r"rate must lie in \(0, 1\], got 1.5"),
-        (lambda: FixedStrideActor(0), "stride must be an integer of at least 1, got 0"),
-    ],
-)
-def test_wrong_rates(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
 def test_actor_shares_the_models_parameters(model):
     shared = {id(p) for p in model.parameters()}
     assert {id(p) for p in LearnedBoundaryActor(model).parameters()} <= shared
@@ -120,7 +107,7 @@ def test_actor_shares_the_models_parameters(model):
 
 @torch.no_grad()
 def test_scores_of_stored_decisions_are_the_sampled_ones(env, model):
-    """What a loss sees: recurrent mode on, deterministic, decisions and earlier boundaries from the buffer."""
+    """As losses score: recurrent mode on, deterministic, decisions and earlier boundaries from the buffer."""
     actor = LearnedBoundaryActor(model)
     rollout = env.parallel_rollout(actor)
     with set_recurrent_mode(True), set_exploration_type(ExplorationType.DETERMINISTIC):
@@ -129,10 +116,12 @@ def test_scores_of_stored_decisions_are_the_sampled_ones(env, model):
     torch.testing.assert_close(policy.entropy(), rollout["entropy"], rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("loss_class", [ClipPPOLoss, A2CLoss, ReinforceLoss])
-@pytest.mark.parametrize("actor_of", [LearnedBoundaryActor, lambda model: RandomActor(0.3)], ids=["learned", "random"])
-def test_stock_losses(env, model, loss_class, actor_of):
-    actor, critic = actor_of(model), BoundaryCritic(model.config)
+@pytest.mark.parametrize(
+    ("loss_class", "learned"), [(ClipPPOLoss, True), (A2CLoss, True), (ReinforceLoss, True), (ClipPPOLoss, False)]
+)
+def test_stock_losses(env, model, loss_class, learned):
+    actor = LearnedBoundaryActor(model) if learned else RandomActor(0.3)
+    critic = BoundaryCritic(model.config)
     rollout = env.parallel_rollout(actor, exclude=()).detach()
     GAE(gamma=0.9, lmbda=0.9, value_network=critic, deactivate_vmap=True)(rollout)
     loss = loss_class(actor, critic)
@@ -143,47 +132,48 @@ def test_stock_losses(env, model, loss_class, actor_of):
         torch.testing.assert_close(out["kl_approx"], torch.zeros(()), rtol=0, atol=1e-6)  # on policy
     total.backward()
     head = model.boundary_head.projection.weight.grad
-    assert (head is not None and head.abs().max() > 0) == (actor_of is LearnedBoundaryActor)
+    assert (head is not None and head.abs().max() > 0) == learned
 
 
-@pytest.mark.parametrize(
-    "actor_of",
-    [
-        LearnedBoundaryActor,
-        lambda model: RandomActor(0.3),
-        lambda model: UniformActor(0.3),
-        lambda model: FixedStrideActor(3),
-        lambda model: WhitespaceActor(),
-    ],
-    ids=["learned", "random", "uniform", "stride", "whitespace"],
-)
-def test_collectors(env, model, actor_of):
-    """The stock collector steps, ours makes whole windows; keys, shapes and names are the same."""
+def test_collectors(env, model):
+    """The stock collector steps, ours makes whole windows; keys, shapes and names are equal."""
     options = {"frames_per_batch": 80, "total_frames": 160}
-    stock = Collector(env, actor_of(model), auto_register_policy_transforms=False, **options)
-    ours = ParallelCollector(env, actor_of(model), **options)
-    keys = []
-    for collector in (stock, ours):
-        batches = list(collector)
-        assert len(batches) == 2
-        assert batches[0].shape == (4, 20) and batches[0].names == [None, "time"]
-        keys.append(set(batches[0].keys(True, True)))
-    assert keys[0] == keys[1]
-    ids = [batch["collector", "traj_ids"] for batch in batches]
-    assert len(torch.unique(torch.stack(ids))) == 8  # a number for every text, never one twice
-    assert all((i == i[:, :1]).all() for i in ids)
-    stock.shutdown(), ours.shutdown()
+    for actor in (LearnedBoundaryActor(model), RandomActor(0.3), WhitespaceActor()):
+        stock = Collector(env, actor, auto_register_policy_transforms=False, **options)
+        ours = ParallelCollector(env, actor, **options)
+        keys = []
+        for collector in (stock, ours):
+            batches = list(collector)
+            assert len(batches) == 2
+            assert batches[0].shape == (4, 20) and batches[0].names == [None, "time"]
+            keys.append(set(batches[0].keys(True, True)))
+        assert keys[0] == keys[1]
+        ids = [batch["collector", "traj_ids"] for batch in batches]
+        assert len(torch.unique(torch.stack(ids))) == 8  # a new number for every text
+        assert all((i == i[:, :1]).all() for i in ids)
+        stock.shutdown(), ours.shutdown()
 
 
-def test_parallel_collector_refuses_what_it_cannot_do(env):
-    with pytest.raises(ValueError, match="policy must draw whole windows .* got function"):
-        ParallelCollector(env, lambda td: td, total_frames=80)
-    with pytest.raises(ValueError, match="max_frames_per_traj needs an environment that is stepped .* got 10"):
-        ParallelCollector(env, RandomActor(0.3), total_frames=80, max_frames_per_traj=10)
-    with pytest.raises(TypeError, match="env must be a ByteBoundaryEnv, got TransformedEnv"):
-        ParallelCollector(TransformedEnv(env), RandomActor(0.3), total_frames=80)
-    with pytest.raises(ValueError, match="frames_per_batch must be a multiple of the 4 rows, got 42"):
-        ParallelCollector(env, RandomActor(0.3), total_frames=80, frames_per_batch=42)
+def test_refusals(env, model):
+    two_lags = ByteBoundaryEnv(UNet(preset("tiny", num_lags=2)).eval(), TEXT, num_steps=5, batch_size=(2,), seed=0)
+    too_many_lags = "recent must hold the last 8 boundaries, got 2"
+
+    def collector(policy=None, env=env, **options):
+        return ParallelCollector(env, policy or RandomActor(0.3), total_frames=80, **options)
+
+    for call, error, message in [
+        (lambda: RandomActor(0.0), ValueError, "rate must lie strictly between 0 and 1, got 0.0"),
+        (lambda: UniformActor(1.5), ValueError, r"rate must lie in \(0, 1\], got 1.5"),
+        (lambda: FixedStrideActor(0), ValueError, "stride must be an integer of at least 1, got 0"),
+        (lambda: collector(lambda td: td), ValueError, "policy must draw whole windows .* got function"),
+        (lambda: collector(max_frames_per_traj=10), ValueError, "max_frames_per_traj needs .* stepped .* got 10"),
+        (lambda: collector(frames_per_batch=42), ValueError, "frames_per_batch must be a multiple of the 4 rows"),
+        (lambda: collector(env=TransformedEnv(env)), TypeError, "env must be a ByteBoundaryEnv, got TransformedEnv"),
+        (lambda: EnvBase.rollout(two_lags, 5, LearnedBoundaryActor(model)), ValueError, too_many_lags),
+        (lambda: two_lags.parallel_rollout(LearnedBoundaryActor(model)), ValueError, too_many_lags),
+    ]:
+        with pytest.raises(error, match=message):
+            call()
 
 
 def test_parallel_collector_honours_the_stock_options(env, model):
@@ -205,7 +195,7 @@ def test_parallel_collector_honours_the_stock_options(env, model):
     assert not bool(batch(frames_per_batch=40)["next", "truncated"].any())
 
 
-def test_texts_that_end_inside_a_batch_have_numbers_of_their_own(model):
+def test_every_text_in_a_batch_has_a_new_trajectory_number(model):
     source = TextSource(["abcd", "a text that is longer", "x" * 9], short_documents="whole")
     env, numbers = ByteBoundaryEnv(model, source, num_steps=20, batch_size=(2,), seed=0), []
     for batch in ParallelCollector(env, RandomActor(0.3), total_frames=120, frames_per_batch=60):
@@ -227,7 +217,7 @@ def test_replay_buffer(env, model):
     torch.testing.assert_close(again, sample["action_log_prob"], rtol=0, atol=1e-6)
 
 
-def test_critic_starts_silent_and_learns_apart(env, model):
+def test_critic_starts_at_zero_and_is_detached(env, model):
     critic = BoundaryCritic(model.config)
     rollout = critic(env.parallel_rollout())
     assert rollout["state_value"].shape == (4, 20, 1)
@@ -245,14 +235,6 @@ def test_critic_starts_silent_and_learns_apart(env, model):
     torch.testing.assert_close(scaled, plain, rtol=1e-3, atol=1e-3)  # a norm comes first: states grow in training
     attached(env.parallel_rollout())["state_value"].sum().backward()
     assert model.embedding.weight.grad.abs().max() > 0
-
-
-def test_window_policies_and_lags(model):
-    """A policy with more lags than the environment remembers is told so, rather than shortened."""
-    env = ByteBoundaryEnv(UNet(preset("tiny", num_lags=2)).eval(), TEXT, num_steps=5, batch_size=(2,), seed=0)
-    for roll in (lambda actor: EnvBase.rollout(env, 5, actor), env.parallel_rollout):
-        with pytest.raises(ValueError, match="recent must hold the last 8 boundaries, got 2"):
-            roll(LearnedBoundaryActor(model))
 
 
 def test_random_actor_in_a_plain_rollout(env):

@@ -18,26 +18,21 @@ from rltok_rl.models import UNet, preset
 from rltok_rl.text import ids_to_bytes, text_to_ids
 
 
-@pytest.mark.parametrize("batch_size", [(), (1,), (4,)])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"reward": "log_likelihood"},
-        {"reward": "entropy_relative", "price": 0.5},
-        {"observe_entropy": True},
-        {"short": True},
-        {"num_steps": 1},
-    ],
-    ids=str,
-)
-def test_specs(make_env, batch_size, options):
-    check_env_specs(make_env(batch_size=batch_size, **options))
-
-
-@pytest.mark.parametrize("num_lags", [0, 1])
-def test_specs_with_few_lags(num_lags):
-    check_env_specs(ByteBoundaryEnv(UNet(preset("tiny", num_lags=num_lags)), "some text", num_steps=5, batch_size=(2,)))
+def test_specs(make_env):
+    for number, options in enumerate(
+        [
+            {},
+            {"reward": "log_likelihood"},
+            {"reward": "entropy_relative", "price": 0.5},
+            {"observe_entropy": True},
+            {"short": True},
+            {"num_steps": 1},
+        ]
+    ):
+        check_env_specs(make_env(batch_size=[(), (1,), (4,)][number % 3], **options))
+    for num_lags in (0, 1):
+        model = UNet(preset("tiny", num_lags=num_lags))
+        check_env_specs(ByteBoundaryEnv(model, "some text", num_steps=5, batch_size=(2,)))
 
 
 def stepped(env, actions, **reset):
@@ -137,9 +132,8 @@ def test_same_seed_same_texts(make_env):
     assert not torch.equal(bytes_of[0], bytes_of[2])
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_wrong_arguments(make_env, model):
+    for options, message in [
         ({"num_steps": 0}, "num_steps must be an integer of at least 1, got 0"),
         ({"num_steps": 2.0}, "num_steps must be an integer of at least 1, got 2.0"),
         ({"batch_size": (2, 3)}, "batch_size must be [] or [B] with B >= 1, got [2, 3]"),
@@ -149,20 +143,16 @@ def test_same_seed_same_texts(make_env):
         ({"price": float("nan")}, "price must be a finite number of at least 0, got nan"),
         ({"reward": "fame"}, "reward must be one of ['early_exit', 'log_likelihood', 'entropy_relative'], got 'fame'"),
         ({"num_steps": 5000}, "documents must have at least the 5001 bytes of a window, got 440 in document 0"),
-    ],
-)
-def test_wrong_arguments(make_env, options, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        make_env(**options)
-
-
-@pytest.mark.parametrize(
-    ("documents", "message"),
-    [([], "documents must hold at least one text, got none"), (["ab", ""], "got 0 in document 1"), ("a", "got 1 in")],
-)
-def test_empty_sources(model, documents, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        ByteBoundaryEnv(model, documents, num_steps=4)
+    ]:
+        with pytest.raises(ValueError, match=re.escape(message)):
+            make_env(**options)
+    for documents, message in [
+        ([], "documents must hold at least one text, got none"),
+        (["ab", ""], "got 0 in document 1"),
+        ("a", "got 1 in"),
+    ]:
+        with pytest.raises(ValueError, match=re.escape(message)):
+            ByteBoundaryEnv(model, documents, num_steps=4)
     with pytest.raises(TypeError, match="model must be a UNet, got str"):
         ByteBoundaryEnv("tiny", "some text", num_steps=4)  # type: ignore[arg-type]
 

@@ -13,7 +13,7 @@ import torch
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 from rltok_rl.envs import ByteBoundaryGym, ByteBoundaryVectorEnv
-from rltok_rl.envs.gym_given import build_env
+from rltok_rl.envs.gym_options import build_env
 from rltok_rl.envs.registration import ENVIRONMENTS
 from tensordict import TensorDict
 from torchrl.envs import GymEnv, GymWrapper
@@ -22,6 +22,7 @@ from torchrl.envs.utils import check_env_specs
 import rltok_rl  # registers the ids
 
 ID = "rltok_rl/ByteBoundary-v0"
+ENTROPY = {"observe_entropy": True, "reward": "entropy_relative"}
 DOCUMENTS = ["a text that is long enough for a window", "another text, as long as it has to be"]
 
 
@@ -44,48 +45,43 @@ def flat(value) -> list:
     return [np.asarray(value)]
 
 
-@pytest.mark.parametrize("options", [{}, {"observe_entropy": True, "reward": "entropy_relative"}])
-def test_gymnasium_checker_passes_without_a_warning(options):
-    env = gymnasium.make(ID, **{"num_steps": 16, **options}).unwrapped
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        check_env(env)
-
-
-def test_stable_baselines_checker_passes_without_a_warning():
-    from stable_baselines3.common.env_checker import check_env as check
+def test_checkers_pass_without_a_warning():
+    from stable_baselines3.common.env_checker import check_env as check_sb3
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        check(gymnasium.make(ID, num_steps=16).unwrapped)
+        for name, options in [*((name, {}) for name in ENVIRONMENTS), (ID, ENTROPY)]:
+            check_env(gymnasium.make(name, num_steps=16, **options).unwrapped)
+        check_sb3(gymnasium.make(ID, num_steps=16).unwrapped)
 
 
-def test_the_module_form_of_an_id_needs_no_import():
-    code = "import gymnasium, sys\nfor name in sys.argv[1:]:\n"
-    code += "    print(gymnasium.make(f'rltok_rl:{name}', num_steps=8).reset(seed=0)[1]['num_tokens'])\n"
-    code += "import multiprocessing; print(multiprocessing.get_start_method())"
-    command = [sys.executable, "-W", "ignore", "-c", code, *ENVIRONMENTS]
-    done = subprocess.run(command, capture_output=True, text=True)
-    *counts, start_method = done.stdout.split()
-    assert ID in ENVIRONMENTS and counts == ["0"] * len(ENVIRONMENTS), done.stderr
+def run_python(code: str) -> list[str]:
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code, *ENVIRONMENTS], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_imports_are_lazy_and_ids_registered():
+    """``import rltok_rl`` loads neither torch nor gymnasium, and models load no torchrl."""
+    lines = run_python(
+        "import multiprocessing, importlib.resources, sys, rltok_rl; rltok_rl.envs\n"
+        "loaded = lambda *names: print(*(name in sys.modules for name in names))\n"
+        "loaded('torch', 'gymnasium'); import gymnasium\n"
+        "print(all(name in gymnasium.registry for name in sys.argv[1:])); loaded('torch')\n"
+        "print(importlib.resources.files('gymnasium').is_dir(), rltok_rl.UNet.__name__); import rltok_rl.models\n"
+        "loaded('torch', 'torchrl', 'matplotlib'); print(multiprocessing.get_start_method(allow_none=True))"
+    )
+    assert lines == ["False", "False", "True", "False", "True", "UNet", "True", "False", "False", "None"]
+
+
+def test_module_form_of_an_id_needs_no_import():
+    *counts, start_method = run_python(
+        "import gymnasium, sys\nfor name in sys.argv[1:]:\n"
+        "    print(gymnasium.make(f'rltok_rl:{name}', num_steps=8).reset(seed=0)[1]['num_tokens'])\n"
+        "import multiprocessing; print(multiprocessing.get_start_method())"
+    )
+    assert ID in ENVIRONMENTS and counts == ["0"] * len(ENVIRONMENTS)
     assert start_method == "spawn", "docs/limits.md says that torchrl sets it"
-
-
-@pytest.mark.parametrize("order", [("rltok_rl", "gymnasium"), ("gymnasium", "rltok_rl")])
-def test_ids_are_registered_in_either_order_of_imports(order):
-    first, second = order
-    code = f"import sys, {first}; import {second}; import gymnasium\n"
-    code += "print(*(name in gymnasium.registry for name in sys.argv[1:]), 'torch' in sys.modules)\n"
-    code += "import importlib.resources; print(importlib.resources.files('gymnasium').is_dir())"
-    done = subprocess.run([sys.executable, "-c", code, *ENVIRONMENTS], capture_output=True, text=True)
-    assert done.stdout.split() == [*["True"] * len(ENVIRONMENTS), "False", "True"], done.stderr
-
-
-def test_importing_the_package_imports_neither_torch_nor_gymnasium():
-    code = "import sys, rltok_rl; rltok_rl.envs; print(*(name in sys.modules for name in ('torch', 'gymnasium')))\n"
-    code += "assert rltok_rl.UNet.__name__ == 'UNet' and 'torch' in sys.modules"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0 and done.stdout.split() == ["False", "False"], done.stderr
 
 
 def test_dir_lists_public_names_only():
@@ -95,19 +91,11 @@ def test_dir_lists_public_names_only():
         _ = rltok_rl.nosuch
 
 
-def test_registration_loads_nothing():
-    """``import rltok_rl`` must not pay for torchrl, which is loaded when an environment is made, nor for the hub."""
-    code = "import sys, rltok_rl.models, rltok_rl; print(*(name in sys.modules for name in sys.argv[1:]))\n"
-    code += "import multiprocessing; print(multiprocessing.get_start_method(allow_none=True))"
-    command = [sys.executable, "-W", "ignore", "-c", code, "torchrl", "matplotlib", "huggingface_hub"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.stdout.split() == [*["False"] * 3, "None"], done.stderr
-
-
 def test_same_seed_gives_bit_equal_episodes():
+    """Zero is a seed too."""
     actions = np.random.default_rng(0).integers(0, 2, 30)
     first, second, other = (
-        episode(gymnasium.make(ID, num_steps=30, disable_env_checker=True), s, actions) for s in (3, 3, 4)
+        episode(gymnasium.make(ID, num_steps=30, disable_env_checker=True), s, actions) for s in (0, 0, 4)
     )
     assert len(first) == 31
     for a, b in zip(flat(first), flat(second), strict=True):
@@ -152,47 +140,63 @@ def test_vector_env_equals_single_envs():
             assert batched[t][4]["bits"][row] == pytest.approx(info["bits"], abs=1e-3)
 
 
-def test_vector_reset_masks_and_autoreset():
+def test_reset_masks():
+    """A row that goes on has drawn its first boundary already: a 0 draws none."""
     env = ByteBoundaryVectorEnv(2, num_steps=3)
     env.reset(seed=0)
-    env.step(np.array([1, 1]))
-    observation, info = env.reset(options={"reset_mask": np.array([True, False])})
-    assert observation["position"].flatten().tolist() == [0, 1]
-    assert info["num_tokens"].tolist() == [0, 1]
-
-    env = ByteBoundaryVectorEnv(2, num_steps=2, autoreset_mode=AutoresetMode.SAME_STEP)
-    env.reset(seed=0)
     env.step(np.array([1, 0]))
-    observation, _, _, truncated, info = env.step(np.array([1, 0]))
-    assert truncated.all() and observation["position"].flatten().tolist() == [0, 0]
-    assert [o["position"].item() for o in info["final_obs"]] == [2, 2]
-    assert info["final_info"]["num_tokens"].tolist() == [2, 1]
-    assert info["num_tokens"].tolist() == [0, 0]
+    observation, info = env.reset(options={"reset_mask": np.array([True, False])})
+    assert observation["position"].flatten().tolist() == [0, 1] and info["num_tokens"].tolist() == [0, 1]
+    assert env.step(np.array([0, 0]))[4]["num_tokens"].tolist() == [1, 1]
+
+
+def test_same_step_autoreset_returns_final_observations():
+    env = ByteBoundaryVectorEnv(2, num_steps=2, autoreset_mode=AutoresetMode.SAME_STEP)
+    env.reset(seed=0, options={"text": ["ab", "abcdef"]})
+    observation, _, terminated, truncated, info = env.step(np.array([1, 1]))
+    assert terminated.tolist() == [True, False] and not truncated.any()
+    assert info["final_obs"][0]["position"].item() == 1 and info["final_obs"][1] is None
+    assert info["_final_obs"].tolist() == [True, False]
+    assert observation["position"].flatten().tolist() == [0, 1]
+    observation, _, _, truncated, info = env.step(np.array([0, 0]))
+    assert truncated.tolist() == [False, True] and observation["position"].flatten().tolist() == [1, 0]
+    assert info["final_info"]["num_tokens"].tolist() == [1, 2] and info["num_tokens"].tolist() == [1, 0]
 
 
 def test_torchrl_loads_it_back():
-    env = GymEnv(ID, num_steps=8, categorical_action_encoding=True)
-    check_env_specs(env)
-    assert env.rollout(8)["next", "truncated"][-1].item()
+    for name in ENVIRONMENTS:
+        env = GymEnv(name, num_steps=8, categorical_action_encoding=True)
+        check_env_specs(env)
+        assert env.rollout(8)["next", "truncated"][-1].item()
     batched = ByteBoundaryVectorEnv(3, num_steps=8, autoreset_mode="Disabled")
     vector = GymWrapper(batched, categorical_action_encoding=True)
     assert vector.rollout(12, break_when_any_done=False).shape == (3, 12)
 
 
 def test_rendering():
+    """Text with boundaries; pictures show them, keep their size, and repeat."""
     env = gymnasium.make(ID, render_mode="ansi", num_steps=8)
     env.reset(options={"text": "to be or not"})
     for action in (0, 0, 1, 0):
         env.step(action)
     assert env.render() == "t|o |be"
-    pictures = gymnasium.make(ID, render_mode="rgb_array", num_steps=200)
-    pictures.reset(options={"text": "ünï\n" * 40})
-    for _ in range(150):
-        pictures.step(1)
-    picture = pictures.render()
-    assert picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3
-    assert picture.std() > 10  # something is drawn
-    assert np.array_equal(picture, pictures.render())
+
+    def picture(action: int, steps: int) -> np.ndarray:
+        env = gymnasium.make(ID, num_steps=70, render_mode="rgb_array").unwrapped
+        with pytest.raises(RuntimeError, match="render was called before reset"):
+            env.render()
+        env.reset(options={"text": "ünï\n" * 40})
+        for _ in range(steps):
+            env.step(action)
+        image = env.render()
+        assert np.array_equal(image, env.render())
+        return image
+
+    without, every, early = picture(0, 6), picture(1, 6), picture(1, 1)
+    assert every.dtype == np.uint8 and every.ndim == 3 and every.shape[2] == 3 and every.std() > 10
+    assert (without != every).any() and without.shape == every.shape == early.shape
+    with pytest.raises(ValueError, match="render_mode must be one of"):
+        ByteBoundaryGym(render_mode="human")
 
 
 def test_bits_are_counted():
@@ -205,16 +209,13 @@ def test_bits_are_counted():
     assert sum(rewards) == pytest.approx(difference, abs=1e-4)
 
 
-@pytest.mark.parametrize("batched", [False, True])
-def test_stable_baselines_learns(batched):
-    """That boundaries are dear: each costs more nats than it can gain."""
+def test_stable_baselines_learns():
+    """Boundaries that cost more nats than they can gain become rarer."""
     from rltok_rl.envs import SB3VecEnv
     from stable_baselines3 import PPO
 
-    dear = {"num_steps": 32, "price": 8.0}
-    env = SB3VecEnv(8, **dear) if batched else gymnasium.make(ID, **dear)
-    steps = 64 if batched else 256
-    agent = PPO("MultiInputPolicy", env, n_steps=steps, batch_size=128, n_epochs=4, learning_rate=3e-3, seed=0)
+    env = SB3VecEnv(8, num_steps=32, price=8.0)
+    agent = PPO("MultiInputPolicy", env, n_steps=64, batch_size=128, n_epochs=4, learning_rate=3e-3, seed=0)
 
     def probability() -> float:
         seen, _ = agent.policy.obs_to_tensor(agent.get_env().reset())
@@ -256,93 +257,6 @@ def test_sb3_adapter_hands_over_the_end_of_an_episode():
     assert env.get_attr("num_envs") == [2, 2] and env.env_is_wrapped(object) == [False, False]
 
 
-@pytest.mark.parametrize(
-    ("act", "error", "message"),
-    [
-        (lambda env: env.step(2), ValueError, r"action must be 0 \(no boundary\) or 1 \(boundary\), got 2"),
-        (lambda env: env.step(np.array([1])), ValueError, "action must be 0 .* got array"),
-        (lambda env: env.reset(options={"txt": "a"}), ValueError, r"options may hold \['text'\], got \['txt'\]"),
-        (lambda env: env.reset(options={"text": "a"}), ValueError, "text must have at least 2 bytes .* got 1 in row 0"),
-        (lambda env: [env.step(0) for _ in range(9)], RuntimeError, "step was called after the end of the episode"),
-    ],
-)
-def test_misuse_of_the_single_environment(act, error, message):
-    env = gymnasium.make(ID, num_steps=8).unwrapped
-    env.reset(seed=0)
-    with pytest.raises(error, match=message):
-        act(env)
-
-
-def test_misuse_of_the_vector_environment():
-    env = ByteBoundaryVectorEnv(3, num_steps=8)
-    with pytest.raises(RuntimeError, match="reset was asked for some rows before any was reset"):
-        env.reset(options={"reset_mask": [True, False, False]})
-    with pytest.raises(RuntimeError, match="step was called before reset"):
-        env.step(np.zeros(3, dtype=int))
-    env.reset(seed=0)
-    for wrong in (np.zeros(2, dtype=int), np.array([0, 1, 2])):
-        with pytest.raises(ValueError, match=r"actions must be 0 or 1, of shape \[3\]"):
-            env.step(wrong)
-    with pytest.raises(ValueError, match=r"reset_mask must have shape \[3\], got \[2\]"):
-        env.reset(options={"reset_mask": [True, False]})
-    for seeds in ([1, 2, 3], np.array([1, 2, 3]), "1"):
-        with pytest.raises(TypeError, match="seed must be one integer, got .*: all texts come from one source"):
-            env.reset(seed=seeds)
-    env.reset(seed=np.int64(3))
-    with pytest.raises(ValueError, match=r"must be one of \['NextStep', 'SameStep', 'Disabled'\], got 'Next'"):
-        ByteBoundaryVectorEnv(3, autoreset_mode="Next")
-    with pytest.raises(ValueError, match="num_envs must be an integer of at least 1, got 0"):
-        ByteBoundaryVectorEnv(0)
-    with pytest.raises(ValueError, match="render_mode must be None for many texts at once, got 'ansi'"):
-        ByteBoundaryVectorEnv(2, render_mode="ansi")
-
-
-def test_a_render_mode_that_is_not_there_is_refused():
-    with pytest.raises(ValueError, match="render_mode must be one of"):
-        ByteBoundaryGym(render_mode="human")
-
-
-def test_seed_zero_is_a_seed():
-    first, second = (gymnasium.make(ID, num_steps=8).reset(seed=0)[0]["encoder_state"] for _ in range(2))
-    np.testing.assert_array_equal(first, second)
-    unseeded = [gymnasium.make(ID, num_steps=8).reset()[0]["encoder_state"] for _ in range(4)]
-    assert any((a != unseeded[0]).any() for a in unseeded[1:])
-
-
-def test_pictures_show_boundaries_and_keep_their_size():
-    def picture(action: int, steps: int = 6) -> np.ndarray:
-        env = gymnasium.make(ID, num_steps=70, render_mode="rgb_array").unwrapped
-        with pytest.raises(RuntimeError, match="render was called before reset"):
-            env.render()
-        env.reset(options={"text": "to be or not to be"})
-        for _ in range(steps):
-            env.step(action)
-        return env.render()
-
-    without, every, early = picture(0), picture(1), picture(1, steps=1)
-    assert (without != every).any()
-    assert without.shape == every.shape == early.shape
-
-
-def test_vector_resets_of_some_rows_leave_the_others_counts_alone():
-    """A row that goes on has drawn its first boundary already: a 0 draws none."""
-    env = ByteBoundaryVectorEnv(2, num_steps=6)
-    env.reset(seed=0)
-    env.step(np.array([0, 0]))
-    env.reset(options={"reset_mask": np.array([True, False])})
-    info = env.step(np.array([0, 0]))[4]
-    assert info["num_tokens"].tolist() == [1, 1]
-
-
-def test_final_observations_are_of_rows_that_ended():
-    env = ByteBoundaryVectorEnv(2, num_steps=4, autoreset_mode=AutoresetMode.SAME_STEP)
-    env.reset(seed=0, options={"text": ["ab", "abcdef"]})
-    *_, terminated, truncated, info = env.step(np.array([1, 1]))
-    assert terminated.tolist() == [True, False] and not truncated.any()
-    assert info["final_obs"][0]["position"].item() == 1 and info["final_obs"][1] is None
-    assert info["_final_obs"].tolist() == [True, False]
-
-
 def test_first_action_is_a_boundary_whatever_it_says():
     env = gymnasium.make(ID, num_steps=8).unwrapped
     env.reset(seed=0)
@@ -350,3 +264,39 @@ def test_first_action_is_a_boundary_whatever_it_says():
     td = env.env.reset()
     after = env.env.step(td.set("action", torch.tensor(0)))
     assert isinstance(after, TensorDict) and after["next", "recent"][0].item() == 1
+
+
+def test_refusals():
+    env = gymnasium.make(ID, num_steps=8).unwrapped
+    env.reset(seed=0)
+    for call, error, message in [
+        (lambda: env.step(2), ValueError, r"action must be 0 \(no boundary\) or 1 \(boundary\), got 2"),
+        (lambda: env.step(np.array([1])), ValueError, "action must be 0 .* got array"),
+        (lambda: env.reset(options={"txt": "a"}), ValueError, r"options may hold \['text'\], got \['txt'\]"),
+        (lambda: env.reset(options={"text": "a"}), ValueError, "text must have at least 2 bytes .* got 1 in row 0"),
+        (lambda: [env.step(0) for _ in range(9)], RuntimeError, "step was called after the end of the episode"),
+    ]:
+        with pytest.raises(error, match=message):
+            call()
+    vector = ByteBoundaryVectorEnv(3, num_steps=8)
+    mask = {"reset_mask": [True, False, False]}
+    with pytest.raises(RuntimeError, match="reset was asked for some rows before any was reset"):
+        vector.reset(options=mask)
+    with pytest.raises(RuntimeError, match="step was called before reset"):
+        vector.step(np.zeros(3, dtype=int))
+    vector.reset(seed=np.int64(3))
+    seeds = "seed must be one integer, got .*: all texts come from one source"
+    modes = r"must be one of \['NextStep', 'SameStep', 'Disabled'\], got 'Next'"
+    for call, error, message in [
+        (lambda: vector.step(np.zeros(2, dtype=int)), ValueError, r"actions must be 0 or 1, of shape \[3\]"),
+        (lambda: vector.step(np.array([0, 1, 2])), ValueError, r"actions must be 0 or 1, of shape \[3\]"),
+        (lambda: vector.reset(options={"reset_mask": [True]}), ValueError, r"mask must have shape \[3\], got \[1\]"),
+        (lambda: vector.reset(seed=[1, 2, 3]), TypeError, seeds),
+        (lambda: vector.reset(seed=np.array([1, 2, 3])), TypeError, seeds),
+        (lambda: vector.reset(seed="1"), TypeError, seeds),
+        (lambda: ByteBoundaryVectorEnv(3, autoreset_mode="Next"), ValueError, modes),
+        (lambda: ByteBoundaryVectorEnv(0), ValueError, "num_envs must be an integer of at least 1, got 0"),
+        (lambda: ByteBoundaryVectorEnv(2, render_mode="ansi"), ValueError, "render_mode must be None .* got 'ansi'"),
+    ]:
+        with pytest.raises(error, match=message):
+            call()

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
-
 import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.utils.env_checker import check_env
 from rltok_rl.envs import ByteBoundaryEnv, LexiconVectorEnv, RecallGym, RecallVectorEnv
-from torchrl.envs import GymEnv
-from torchrl.envs.utils import check_env_specs
 
 import rltok_rl  # noqa: F401 - registers the ids
 from rltok_rl.data.languages import Lexicon, Recall
@@ -19,20 +14,6 @@ from rltok_rl.models import UNet, preset
 from rltok_rl.text import text_to_ids
 
 IDS = ["rltok_rl/Recall-v0", "rltok_rl/Lexicon-v0"]
-
-
-@pytest.mark.parametrize("name", IDS)
-def test_gymnasium_checker_passes_without_a_warning(name):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        check_env(gymnasium.make(name, num_steps=16).unwrapped)
-
-
-@pytest.mark.parametrize("name", IDS)
-def test_torchrl_loads_it_back(name):
-    env = GymEnv(name, num_steps=8, categorical_action_encoding=True)
-    check_env_specs(env)
-    assert env.rollout(8)["next", "truncated"][-1].item()
 
 
 @pytest.mark.parametrize("name", IDS)
@@ -71,9 +52,6 @@ def test_options_reach_the_language():
     model = UNet(preset("tiny", window=3, num_encoder_layers=2))
     assert RecallVectorEnv(2, model=model).language.window == 5  # what two layers of three bytes see
     assert RecallGym(overrides={"window": 6}, language={"window": 6}).env.model.config.window == 6
-
-
-def test_overrides_come_on_top_of_the_layers_that_see_four_bytes():
     env = RecallGym(overrides={"width": 32})
     assert (env.env.model.config.width, env.env.model.config.window, env.language.window) == (32, 4, 4)
 

@@ -1,4 +1,4 @@
-"""Environments of models with the options of Appendix C: stepped = parallel, exact gradients, trees and flips too."""
+"""Environments of models with the options of Appendix C."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import pytest
 import torch
 from rltok_rl.agents import LearnedBoundaryActor, RandomActor
 from rltok_rl.envs import ByteBoundaryEnv
-from torchrl.envs import EnvBase
 
 from rltok_rl.data import TextSource
 from rltok_rl.diagnostics.enumeration import enumerate_rollouts
 from rltok_rl.models import UNet, preset
 
 from .conftest import LONG, SHORT
-from .test_parallel import assert_same_rollout
+from .test_parallel import assert_paths_agree
 
 OPTIONS = {
     "smoothing": {"smoothing": "detached"},
@@ -36,20 +35,13 @@ def make(options: dict) -> UNet:
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
-@pytest.mark.parametrize("short", [False, True], ids=["long texts", "documents end"])
-@pytest.mark.parametrize("learned", [True, False], ids=["own policy", "random"])
 @torch.no_grad()
-def test_same_seed_same_rollout(options, short, learned):
+def test_same_seed_same_rollout(options):
     model = make(options)
-    source = TextSource(SHORT, short_documents="whole") if short else TextSource(LONG)
-    env = ByteBoundaryEnv(model, source, num_steps=24, batch_size=(3,), seed=0)
-    actor = LearnedBoundaryActor(model) if learned else RandomActor(0.3)
-    rollouts = []
-    for roll in (EnvBase.rollout, lambda e, n, p, **o: e.parallel_rollout(p, max_steps=n, **o)):
-        env.set_seed(1)
-        torch.manual_seed(5)
-        rollouts.append(roll(env, 37, actor, break_when_any_done=False))
-    assert_same_rollout(*rollouts)
+    for documents, actor in ((SHORT, LearnedBoundaryActor(model)), (LONG, RandomActor(0.3))):
+        source = TextSource(documents, short_documents="whole")
+        env = ByteBoundaryEnv(model, source, num_steps=24, batch_size=(3,), seed=0)
+        assert_paths_agree(env, actor, 37, stop=False)
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())

@@ -81,7 +81,7 @@ def test_padding_has_no_target():
 @pytest.mark.parametrize("control", ["ratio", "binomial", "hinge", "pi", "price"])
 def test_controls_of_one_target_refuse_several(control):
     td = rollout().set("target_rate", torch.full((8, 40, 1), 0.3))
-    with pytest.raises(ValueError, match=f"control must be 'logit_pressure' where each text .*got '{control}'"):
+    with pytest.raises(ValueError, match=f"control must be 'logit_pressure' if each text .*got '{control}'"):
         RateLoss(0.2, control=control)(td)
 
 

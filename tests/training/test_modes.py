@@ -102,7 +102,7 @@ def test_advantages_are_those_of_the_first_epoch(micro_batches):
     once = make_trainer(lambda _: make_loss(copy.deepcopy(loss)), micro_batches=micro_batches)
     for one in (trainer, once):
         one.update()
-    counts = [one.loss.terms["policy"]._value_estimator.count for one in (trainer, once)]
+    counts = [one.loss.terms["policy"]._value_estimator.baseline.count for one in (trainer, once)]
     assert float(counts[0].sum()) > 0 and torch.equal(*counts)
 
 

@@ -1,4 +1,4 @@
-"""Everything that has to obey the laws of segmenters. Adding one is adding a line here."""
+"""All segmenters that must obey the laws, one line each."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from rltok_rl.agents.segmenters import Segmenter, calibrate, make_segmenter, train_bpe, train_unigram
-from rltok_rl.agents.segmenters.entropy import EntropyThreshold
+from rltok_rl.agents.segmenters import EntropyThreshold, Segmenter, calibrate, make_segmenter, train_bpe, train_unigram
 from torch import Tensor
 
 from rltok_rl.models import UNet, preset
@@ -21,12 +20,12 @@ TEXT = (
 
 @dataclass(frozen=True)
 class Case:
-    """A segmenter, and how near it comes to its target rate."""
+    """A segmenter and its model."""
 
     name: str
     options: dict[str, Any] = field(default_factory=dict)
-    tolerance: float | None = None  # of the rate over long texts; None where the text alone decides
-    trained: bool = False  # reaches its rate once its own loss has trained it
+    tolerance: float | None = None  # of the target rate over long texts; None if the text alone decides
+    trained: bool = False  # reaches its rate only after training
     model: dict[str, Any] = field(default_factory=dict)  # fields of the U-Net's configuration
 
 
@@ -87,13 +86,13 @@ CASES: dict[str, Case] = {
 
 
 def texts(num_rows: int, length: int) -> Tensor:
-    """[B, T] bytes of different places of one text with letters of several scripts."""
+    """[B, T] bytes at different places of one text in several scripts."""
     ids = torch.tensor(list((TEXT * (1 + (length + 40 * num_rows) // 100)).encode()))
     return torch.stack([ids[37 * row :][:length] for row in range(num_rows)])
 
 
 def build(case: Case, **overrides: Any) -> tuple[UNet, Segmenter]:
-    """A model and the segmenter, float64, weights off their special initial values, thresholds calibrated."""
+    """A model and the segmenter in float64, with perturbed weights and calibrated thresholds."""
     torch.manual_seed(0)
     model = UNet(preset("tiny", **{"num_lags": 3, **case.model, **overrides})).double()
     segmenter = make_segmenter(case.name, model, **case.options)
@@ -105,26 +104,23 @@ def build(case: Case, **overrides: Any) -> tuple[UNet, Segmenter]:
                 parameter.mul_(4)
             if "second_level.routing.key" in name:  # fresh token states are too much alike for a boundary
                 parameter.normal_(std=parameter.shape[1] ** -0.5)
-        segmenter.load_state_dict({**segmenter.state_dict()})
     if isinstance(segmenter, EntropyThreshold):
         calibrate(segmenter, model, [texts(4, 60)])
     return model, segmenter
 
 
 ORACLES = ("bpe", "unigram")
-"""Cases that look ahead, and are marked so."""
+"""Cases that look ahead."""
 CAUSAL = {name: case for name, case in CASES.items() if name not in ORACLES}
 
 
-def each(make: Callable[..., Any]) -> Any:
-    """Run a test for every case."""
-    import pytest
-
-    return pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))(make)
-
-
-def each_causal(make: Callable[..., Any]) -> Any:
-    """Run a test for every case that does not look ahead."""
-    import pytest
-
-    return pytest.mark.parametrize("case", CAUSAL.values(), ids=list(CAUSAL))(make)
+def assert_for_all(cases: dict[str, Case], check: Callable[[Case], None]) -> None:
+    """Run a check for every case, and report every case that fails."""
+    failures = {}
+    for name, case in cases.items():
+        torch.manual_seed(0)
+        try:
+            check(case)
+        except AssertionError as error:
+            failures[name] = str(error)[:300]
+    assert not failures, failures

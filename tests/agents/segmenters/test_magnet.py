@@ -95,7 +95,7 @@ def test_every_script_reaches_its_rate():
     states = torch.nn.functional.one_hot(byte_ids, 256).float()
     segmenter = MagnetSegmenter(256, other_rate=0.3, hidden=16)
     optimizer = torch.optim.Adam(segmenter.parameters(), lr=0.01)
-    for _ in range(150):
+    for _ in range(80):
         (loss,) = segmenter.losses(segmenter(states, byte_ids), byte_ids, states).values()
         optimizer.zero_grad()
         loss.backward()
@@ -105,21 +105,3 @@ def test_every_script_reaches_its_rate():
     for name, rate in zip(names, rates.tolist(), strict=True):
         assert rate == pytest.approx({**RATES, "other": 0.3}[name], abs=0.04), name
     assert rates[0] > rates[1] + 0.05 and rates[0] > rates[2] + 0.05
-
-
-def test_rounding_at_evaluation_needs_no_random_numbers():
-    model = UNet(preset("tiny"))
-    segmenter = make_segmenter("magnet", model, evaluation="round", hidden=8).eval()
-    _, byte_ids = rows_of(30)
-    segments = segmenter(model.encode(byte_ids), byte_ids)
-    assert not segmenter.draws_at_random and torch.equal(segments.boundaries[:, 1:], segments.logits[:, 1:] > 0)
-
-
-def test_misuse_is_said_by_name():
-    model = UNet(preset("tiny"))
-    with pytest.raises(ValueError, match=r"rates must be by script, one of .*, got \['greek'\]"):
-        make_segmenter("magnet", model, rates={"greek": 0.2})
-    with pytest.raises(ValueError, match="target must lie strictly between 0 and 1, got 1.5"):
-        make_segmenter("magnet", model, rates={"latin": 1.5})
-    with pytest.raises(ValueError, match="evaluation must be one of"):
-        make_segmenter("magnet", model, evaluation="greedy")

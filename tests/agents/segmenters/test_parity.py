@@ -94,16 +94,6 @@ def test_the_binomial_loss_is_exact_and_reaches_the_logits_through_the_relaxatio
     assert (slope[:, 0] == 0).all()
 
 
-def test_rounding_at_evaluation_needs_no_random_numbers():
-    model, segmenter = build(CASES["gumbel, baseline"])
-    byte_ids = texts(2, 20)
-    assert segmenter.draws_at_random
-    segmenter.eval()
-    assert not segmenter.draws_at_random
-    segments = segmenter(model.encode(byte_ids), byte_ids)
-    assert torch.equal(segments.boundaries[:, 1:], segments.logits[:, 1:] > 0)
-
-
 @pytest.mark.parametrize(("fidelity", "lags"), [("paper", 2), ("released", 2), ("paper", 4)])
 def test_spike_targets_come_from_the_final_logits(fidelity, lags):
     segmenter = TrainedSpike(8, hidden=4, fidelity=fidelity, lags=lags).double()
@@ -116,18 +106,6 @@ def test_spike_targets_come_from_the_final_logits(fidelity, lags):
     torch.testing.assert_close(loss, -(target * p.log() + (1 - target) * (1 - p).log()).mean())
     loss.backward()
     assert final.grad is None and segmenter.predictor[0].weight.grad.abs().max() > 0
-
-
-def test_routing_starts_as_the_cosine_of_neighbours():
-    states = torch.randn(2, 9, 8, dtype=torch.float64)
-    segmenter = HNetSegmenter(8, target_rate=0.2, norms=False).double()
-    probs = segmenter(states, torch.zeros(2, 9, dtype=torch.int64)).scores
-    for row in range(2):
-        assert probs[row, 0] == 1
-        for t in range(1, 9):
-            x, y = states[row, t - 1], states[row, t]
-            expected = 0.5 * (1 - (x @ y) / (x.norm() * y.norm()))
-            torch.testing.assert_close(probs[row, t], expected)
 
 
 def test_routing_reads_the_byte_before_as_query():

@@ -1,4 +1,4 @@
-"""H-Net with two stages: what it asks of the model, its rates, its learning rates."""
+"""H-Net with two stages: requirements of the model, rates, learning rates."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from rltok_rl.models import UNet, preset
 from .definition import HNET, ROUTING, texts
 
 
-def made(**overrides) -> UNet:
+def two_level_model(**overrides) -> UNet:
     torch.manual_seed(0)
     return UNet(preset("tiny", **{**HNET, **overrides}))
 
 
-@pytest.mark.parametrize(
-    ("model", "options", "message"),
-    [
+def test_refusals():
+    for config, options, message in [
         ({}, {"stages": 2}, "model must have second_level='routing' for segmenter 'hnet' with stages=2, got None"),
         ({"second_level": "stride"}, {"stages": 2}, "second_level='routing' .*, got 'stride'"),
         (ROUTING, {"stages": 2}, "model must have second_residual='projection' for .*, got 'identity'"),
@@ -30,18 +29,19 @@ def made(**overrides) -> UNet:
         (HNET, {"stages": 3}, r"stages must be one of \[1, 2\], got 3"),
         (HNET, {"second_rate": 0.5}, "second_rate must be left out with stages=1, got 0.5"),
         (HNET, {"stages": 2, "second_rate": 1.0}, "target must lie strictly between 0 and 1, got 1.0"),
-    ],
-)
-def test_refused_by_name(model, options, message):
-    with pytest.raises(ValueError, match=message):
-        make_segmenter("hnet", UNet(preset("tiny", **model)), **options)
+    ]:
+        model = UNet(preset("tiny", **config))
+        with pytest.raises(ValueError, match=message):
+            make_segmenter("hnet", model, **options)
+    with pytest.raises(ValueError, match="model must have a second level for three stages"):
+        split_stages(UNet(preset("tiny")), [], 3)
 
 
 def test_rates_are_a_third_each_unless_said():
-    model = made()
+    model = two_level_model()
     segmenter = make_segmenter("hnet", model, stages=2)
     assert (segmenter.target_rate, segmenter.second_rate) == (1 / 3, 1 / 3)
-    assert make_segmenter("hnet", made(second_rate=0.5), stages=2).second_rate == 0.5
+    assert make_segmenter("hnet", two_level_model(second_rate=0.5), stages=2).second_rate == 0.5
     said = make_segmenter("hnet", model, stages=2, rate=0.2, second_rate=0.4)
     assert (said.target_rate, said.second_rate) == (0.2, 0.4)
     assert make_segmenter("hnet", model).second_rate is None
@@ -49,7 +49,7 @@ def test_rates_are_a_third_each_unless_said():
 
 def test_three_learning_rates():
     """Chunks of 3 and 3: 4.6 bytes of a token to 9, 3 and 1 bytes in each stage's chunk."""
-    model = made()
+    model = two_level_model()
     segmenter = make_segmenter("hnet", model, stages=2)
     expected = [math.sqrt(4.6), math.sqrt(4.6 / 3), math.sqrt(4.6 / 9)]
     assert segmenter.multipliers == pytest.approx(expected)
@@ -62,13 +62,11 @@ def test_three_learning_rates():
     inner = [*model.token_layers.parameters(), *model.second_level.routing.parameters()]
     assert members[1] == {id(p) for p in inner}
     assert len(stage_groups(model, make_segmenter("hnet", model), lr=1.0)) == 2
-    with pytest.raises(ValueError, match="model must have a second level for three stages"):
-        split_stages(UNet(preset("tiny")), [], 3)
 
 
 def test_each_stage_has_its_boundaries_and_its_gradients():
     """Boundaries of the second stage lie at tokens of the first; next-byte losses reach both routers."""
-    model = made()
+    model = two_level_model()
     segmenter = make_segmenter("hnet", model, stages=2)
     with torch.no_grad():
         # Fresh token states are too much alike for a boundary; another projection takes them apart.

@@ -1,4 +1,4 @@
-"""The training that benchmarks time: the paper's loss, on prose that every Python brings along."""
+"""The training that is timed: the paper's loss on English prose."""
 
 from __future__ import annotations
 
@@ -15,12 +15,7 @@ from rltok_rl.training.parallel import Processes
 
 
 def fresh_model(name: str, device: str = "cpu") -> UNet:
-    """A preset with weights that are always the same.
-
-    Args:
-        name: of the preset.
-        device: where.
-    """
+    """A preset with the same weights in every call."""
     torch.manual_seed(0)
     return UNet(preset(name)).to(device)
 
@@ -33,23 +28,23 @@ def paper_trainer(
     precision: str = "float32",
     processes: Processes | None = None,
     strategy: str = "none",
-    **of_environment: Any,
+    **options: Any,
 ) -> Trainer:
-    """A trainer with the paper's loss; without a baseline of one row, which has no batch to be compared with.
+    """A trainer with the paper's loss; a single row has no batch mean and trains without a baseline.
 
     Args:
-        model: what is trained.
-        num_rows: of this process.
-        num_bytes: decisions in a row.
+        model: the U-Net.
+        num_rows: rows per process.
+        num_bytes: decisions per row.
         precision: of matrix products.
-        processes: that train together.
-        strategy: of training in several.
-        **of_environment: further options of the environment.
+        processes: ranks that train together.
+        strategy: ``none``, ``ddp`` or ``fsdp``.
+        **options: options of the environment.
     """
-    given: dict[str, Any] = {"num_steps": num_bytes, "batch_size": (num_rows,), "seed": 0, **of_environment}
-    env = ByteBoundaryEnv(model, local_prose(), **given)
+    options = {"num_steps": num_bytes, "batch_size": (num_rows,), "seed": 0, **options}
+    env = ByteBoundaryEnv(model, local_prose(), **options)
     baseline = "batch_mean" if num_rows > 1 else "none"
     group = None if processes is None else processes.group
     loss = JointLoss.paper(target_rate=model.config.target_rate, baseline=baseline, process_group=group)
-    options = LoopOptions(total_bytes=10**12, precision=precision)
-    return Trainer(model, env, loss, options, processes=processes, strategy=strategy)
+    loop = LoopOptions(total_bytes=10**12, precision=precision)
+    return Trainer(model, env, loss, loop, processes=processes, strategy=strategy)

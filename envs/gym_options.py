@@ -1,0 +1,159 @@
+"""Arguments and reset options of the gymnasium environments: models, documents, names of options."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from gymnasium import logger
+from rltok_rl.envs.byte_boundary import ByteBoundaryEnv
+
+from rltok_rl.data import LengthFilter, TextSource, WindowSource, local_prose, read_documents
+from rltok_rl.data.source import Documents, Short
+from rltok_rl.models import PRESETS, UNet, UNetConfig, preset
+from rltok_rl.models.pretrained import PACKAGED, SOURCES
+from rltok_rl.utils import did_you_mean
+
+Model = str | Path | UNetConfig | UNet
+Texts = Documents | Path | Sequence[str | bytes | Path] | WindowSource | None
+
+UNTRAINED = tuple(name for name in PRESETS if name not in PACKAGED)
+"""Names of untrained presets. A preset that has a trained model in the package means that model."""
+_PARAMETERS = inspect.signature(ByteBoundaryEnv.__init__).parameters.values()
+OPTIONS = (
+    *(p.name for p in _PARAMETERS if p.kind is p.KEYWORD_ONLY and p.name not in ("num_steps", "batch_size")),
+    "overrides",
+    "short_documents",
+)
+"""Options that every gymnasium environment takes in addition to its named arguments."""
+
+
+def build_env(
+    model: Model,
+    text: Texts,
+    batch_size: tuple[int, ...],
+    *,
+    overrides: Mapping[str, Any] | None = None,
+    short_documents: Short | None = None,
+    **options: Any,
+) -> ByteBoundaryEnv:
+    """Build the TorchRL environment behind a gymnasium environment."""
+    source = read_source(text, short_documents)
+    return ByteBoundaryEnv(read_model(model, overrides), source, batch_size=batch_size, **options)
+
+
+def is_preset(model: Model) -> bool:
+    """Whether a model is named by an untrained preset."""
+    return isinstance(model, str) and model in UNTRAINED
+
+
+def read_model(model: Model, overrides: Mapping[str, Any] | None = None) -> UNet:
+    """Load or build the U-Net that ``model`` means; ``overrides`` replace fields of an untrained preset.
+
+    Example:
+        >>> read_model("tiny", {"num_lags": 1}).config.num_lags
+        1
+    """
+    shown = repr(str(model)) if isinstance(model, (str, Path)) else f"a {type(model).__name__}"
+    if overrides and not is_preset(model):
+        hint = f"; preset({shown}, ...) is an untrained one" if isinstance(model, str) and model in PACKAGED else ""
+        raise ValueError(
+            f"overrides are for an untrained preset given by name, got {dict(overrides)} and {shown}{hint}"
+        )
+    if isinstance(model, UNet):
+        return model
+    if is_preset(model):
+        if any(Path(str(model), inside, "config.json").is_file() for inside in ("", "model")):
+            logger.warn(f"model={model!r} is the untrained preset; the folder of that name is './{model}'")
+        return _untrained(preset(str(model), **(overrides or {})))
+    if isinstance(model, UNetConfig):
+        return _untrained(model)
+    if not isinstance(model, (str, Path)):
+        raise TypeError(f"model must be a name, a folder, a UNetConfig or a UNet, got {type(model).__name__}")
+    if len(Path(model).parts) < 2 and str(model) not in PACKAGED and not Path(model).exists():
+        raise ValueError(
+            f"model must be {SOURCES}, an untrained preset of {[*UNTRAINED]}, a UNetConfig or a UNet, got {shown}"
+            f"{did_you_mean(str(model), [*UNTRAINED, *PACKAGED])}"
+        )
+    try:
+        return UNet.from_pretrained(model)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"model={shown} cannot be read: {error}") from None
+
+
+def _untrained(config: UNetConfig) -> UNet:
+    with torch.random.fork_rng(devices=[]):  # the same weights every time
+        torch.manual_seed(0)
+        return UNet(config).eval()
+
+
+def read_source(text: Texts, short_documents: Short | None = None) -> WindowSource:
+    """Build the source of windows that ``text`` means; None is the prose that comes with Python."""
+    if isinstance(text, WindowSource):
+        if short_documents is not None:
+            raise ValueError(
+                f"short_documents belongs to documents, got {short_documents!r} and a {type(text).__name__}, "
+                f"which is made with its own"
+            )
+        return text
+    documents = local_prose() if text is None else _read_documents(text)
+    return TextSource(documents, short_documents=short_documents or "error")
+
+
+def _read_documents(text: Documents | Path | Sequence[str | bytes | Path]) -> Documents:
+    """Documents, with those of files and folders read."""
+    refuse_names(text)
+    if isinstance(text, (str, bytes)):
+        return text
+    items: list[Any] = [text] if isinstance(text, Path) else list(text)
+    if not any(isinstance(item, Path) for item in items):
+        return items
+    parts = (read_documents(item) if isinstance(item, Path) else [item] for item in items)
+    kept = LengthFilter((document for part in parts for document in part), min_bytes=2, max_bytes=None)
+    documents = list(kept)
+    if kept.report.dropped:
+        logger.warn(f"text: {kept.report}")
+    return documents
+
+
+def refuse_names(text: Any) -> None:
+    """Refuse strings that all name existing files or folders, which were meant to be read.
+
+    Example:
+        >>> refuse_names("/")
+        Traceback (most recent call last):
+        ValueError: text is the text itself, got '/', which is a file or a folder: Path('/') reads it (b'/' is the text)
+    """
+    items = [text] if isinstance(text, str) else text
+    if not isinstance(items, (list, tuple)) or not items:
+        return
+    if all(isinstance(item, str) and os.path.exists(item) for item in items):
+        name = items[0]
+        raise ValueError(
+            f"text is the text itself, got {name!r}, which is a file or a folder: Path({name!r}) reads it "
+            f"({os.fsencode(name)!r} is the text)"
+        )
+
+
+def check_options(options: Mapping[str, Any], *named: str) -> None:
+    """Refuse unknown options, beside the arguments that the environment names."""
+    allowed = [*named, *OPTIONS]
+    for name in options:
+        if name not in allowed:
+            hint = did_you_mean(name, allowed, {"max_episode_steps": "num_steps"})
+            # In Python's own words, which torchrl's GymEnv waits for: it tries frameskip= on every environment.
+            raise TypeError(f"got an unexpected keyword argument {name!r}; allowed are {allowed}{hint}")
+
+
+def check_reset_options(options: dict[str, Any] | None, *names: str) -> dict[str, Any]:
+    """Refuse unknown options of ``reset`` and texts that are names of files."""
+    options = dict(options or {})
+    unknown = sorted(set(options) - set(names))
+    if unknown:
+        raise ValueError(f"options may hold {list(names)}, got {unknown}")
+    refuse_names(options.get("text"))
+    return options

@@ -1,0 +1,199 @@
+"""Model, texts, specs and rewards of the environment; stepping and parallel rollouts build on it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchrl.data import Bounded, Categorical, Composite, Unbounded
+from torchrl.envs import EnvBase
+
+from rltok_rl.data.given import given_windows
+from rltok_rl.data.source import TextSource
+from rltok_rl.data.windows import Places, Windows, WindowSource
+from rltok_rl.functional.rewards import REWARDS, charge_boundaries, prediction_entropy
+from rltok_rl.models.cache import UNetCache
+from rltok_rl.models.tokens import Layout, as_packing
+from rltok_rl.models.unet import UNet
+from rltok_rl.utils import check_count
+
+Texts = str | bytes | Sequence[str | bytes]
+
+
+class TextEnv(EnvBase):
+    """Everything but the stepping of :class:`~rltok_rl.envs.ByteBoundaryEnv`, which documents the arguments."""
+
+    _batch_locked = True
+
+    def __init__(
+        self,
+        model: UNet,
+        source: WindowSource | Texts,
+        *,
+        num_steps: int,
+        batch_size: Sequence[int] = (),
+        reward: str = "early_exit",
+        price: float = 0.0,
+        observe_entropy: bool = False,
+        target_rates: tuple[float, float] | None = None,
+        layout: Layout = "padded",
+        likelihood_chunk: int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        if not isinstance(model, UNet):
+            raise TypeError(f"model must be a UNet, got {type(model).__name__}")
+        num_steps = check_count("num_steps", num_steps)
+        if isinstance(batch_size, int) or len(batch_size) > 1 or any(size < 1 for size in batch_size):
+            shown = batch_size if isinstance(batch_size, int) else list(batch_size)
+            raise ValueError(f"batch_size must be [] or [B] with B >= 1, got {shown}")
+        if not (math.isfinite(price) and price >= 0):
+            raise ValueError(f"price must be a finite number of at least 0, got {price}")
+        if reward not in REWARDS:
+            raise ValueError(f"reward must be one of {list(REWARDS)}, got {reward!r}")
+        as_packing(layout)
+        super().__init__(device=model.embedding.weight.device, batch_size=torch.Size(batch_size))
+        self.source = source if isinstance(source, WindowSource) else TextSource(source)
+        self.source.check_length(num_steps + 1)
+        self.__dict__["model"] = model  # not a sub-module: the environment does not own the model
+        self.num_steps, self.reward_name, self.price = num_steps, reward, price
+        self.observe_entropy, self.layout = observe_entropy, layout
+        self.target_rates = None if target_rates is None else _check_rates(model, target_rates)
+        self.likelihood_chunk = None if likelihood_chunk is None else check_count("likelihood_chunk", likelihood_chunk)
+        self.whole_rows = False
+        """Whether every row of the last parallel rollout is one text."""
+        self._rng = torch.Generator()
+        self._unet_cache: UNetCache | None = None
+        self._make_specs()
+        self.set_seed(seed if seed is not None else int(torch.randint(2**31 - 1, ())))
+
+    @property
+    def num_rows(self) -> int:
+        """Texts that are read at the same time; 1 for batch size []."""
+        return self.batch_size.numel()
+
+    def _make_specs(self) -> None:
+        batch, config, device = self.batch_size, self.model.config, self.device
+
+        def real(*shape: int) -> Unbounded:
+            return Unbounded(shape=(*batch, *shape), dtype=torch.float32, device=device)
+
+        def discrete(number: int, dtype: torch.dtype, *shape: int) -> Categorical:
+            return Categorical(number, shape=(*batch, *shape), dtype=dtype, device=device)
+
+        def bounded(low: int, high: int, dtype: torch.dtype, *shape: int) -> Bounded:
+            return Bounded(low, high, shape=(*batch, *shape), dtype=dtype, device=device)
+
+        observation = {
+            "byte": discrete(config.num_ids, torch.int64),
+            "recent": bounded(0, 1, torch.int8, config.num_lags),
+            "position": bounded(0, self.num_steps, torch.int64, 1),
+            "forced": discrete(2, torch.bool),
+            "encoder_state": real(config.width),
+            "final_log_prob": real(1),
+            "early_log_prob": real(1),
+        }
+        if self.observe_entropy:
+            observation["early_entropy"] = real(1)
+        if config.second_level is not None:
+            observation["second_boundary"] = discrete(2, torch.bool)
+        if config.second_level == "routing":
+            observation["second_probability"] = real(1)
+        if config.rate_embedding:
+            observation["target_rate"] = bounded(0, 1, torch.float32, 1)
+        self.observation_spec = Composite(observation, shape=batch, device=device)
+        self.action_spec = discrete(2, torch.int64)
+        self.reward_spec = real(1)
+        flags = {name: discrete(2, torch.bool, 1) for name in ("done", "terminated", "truncated")}
+        self.full_done_spec = Composite(flags, shape=batch, device=device)
+
+    def _set_seed(self, seed: int | None) -> None:
+        if seed is not None:
+            self._rng.manual_seed(seed)
+
+    def random_state(self) -> Tensor | dict[str, Any]:
+        """Return the state that determines the next texts.
+
+        This is the state of the random generator, [n] uint8; if the source has a state too, a dict of both,
+        ``generator`` and ``source``.
+        """
+        source, generator = self.source.state_dict(), self._rng.get_state()
+        return {"generator": generator, "source": source} if source else generator
+
+    def set_random_state(self, state: Tensor | Mapping[str, Any]) -> None:
+        """Restore a state of :meth:`random_state`; call ``reset`` next."""
+        if isinstance(state, Tensor):
+            state = {"generator": state, "source": {}}
+        self.source.load_state_dict(state["source"])
+        self._rng.set_state(state["generator"].to("cpu", torch.uint8))
+        self.forget()
+
+    def draw_windows(self, num_rows: int, texts: Texts | None = None) -> Windows:
+        """Draw windows of ``num_steps + 1`` bytes from the source, or cut them from ``texts``."""
+        length = self.num_steps + 1
+        if texts is None:
+            return self.source.read(self.pick_places(num_rows), length)
+        return given_windows(texts, num_rows, length)
+
+    def pick_places(self, num_rows: int) -> Places:
+        """Draw where the next windows of the source begin."""
+        self.source.check_length(self.num_steps + 1)
+        return self.source.pick(num_rows, self.num_steps + 1, self._rng)
+
+    def pick_rates(self, num_rows: int) -> Tensor | None:
+        """Draw the target rates [n] of the next texts, after their places; None if the model has one rate only."""
+        if not self.model.config.rate_embedding:
+            return None
+        if self.target_rates is None:
+            return torch.full((num_rows,), self.model.config.target_rate, dtype=torch.float32)
+        low, high = self.target_rates
+        share = torch.rand(num_rows, generator=self._rng, dtype=torch.float64)
+        return (low * (high / low) ** share).float()
+
+    def forget(self) -> None:
+        """Drop all texts; call ``reset`` next."""
+        self._unet_cache = None
+
+    def reward_of(self, final: Tensor, early: Tensor, early_logits: Tensor | None, boundaries: Tensor) -> Tensor:
+        """Compute the rewards [*L] of decisions; ``early_logits`` [*L, 256] are read only for entropies."""
+        entropy = early
+        if self.reward_name == "entropy_relative":
+            assert early_logits is not None
+            entropy = prediction_entropy(early_logits)
+        reward = REWARDS[self.reward_name](final.detach(), early.detach(), entropy.detach())
+        return charge_boundaries(reward, boundaries, self.price)
+
+    @property
+    def reads_predictions(self) -> bool:
+        """Whether rewards or observations read all predictions of the early exit."""
+        return self.observe_entropy or self.reward_name == "entropy_relative"
+
+    def check_device(self) -> None:
+        """Raise an error if the model was moved to another device."""
+        device = self.model.embedding.weight.device
+        if device != self.device:
+            raise RuntimeError(
+                f"model must stay on the device that the environment was made for, {self.device}, got {device}; "
+                f"move the model first and make the environment then"
+            )
+
+
+def check_action_values(action: Tensor) -> None:
+    """Require actions of 0 and 1, on the CPU only."""
+    if action.device.type == "cpu":
+        for wrong in action[(action != 0) & (action != 1)].tolist():
+            raise ValueError(f"action must be 0 (no boundary) or 1 (boundary), got {wrong}")
+
+
+def _check_rates(model: UNet, rates: tuple[float, float]) -> tuple[float, float]:
+    if not model.config.rate_embedding:
+        raise ValueError(f"target_rates must be None where the model has one rate (rate_embedding=False), got {rates}")
+    expected = "target_rates must be (low, high) with 0 < low <= high < 1"
+    if not isinstance(rates, Sequence) or [isinstance(rate, (int, float)) for rate in rates] != [True, True]:
+        raise TypeError(f"{expected}, got {rates!r}")
+    low, high = rates
+    if not 0 < low <= high < 1:
+        raise ValueError(f"{expected}, got {rates}")
+    return float(low), float(high)

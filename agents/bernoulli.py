@@ -19,8 +19,7 @@ from torchrl.modules import ProbabilisticActor
 from torchrl.modules.tensordict_module.rnn import recurrent_mode
 
 from rltok_rl.functional.policy import boundary_entropy, boundary_log_prob, lagged_logit, recent_boundaries
-from rltok_rl.models.embeddings import rate_logits, row_rates
-from rltok_rl.models.heads import BoundaryTerms
+from rltok_rl.models.heads import BoundaryTerms, rate_logits, row_rates
 from rltok_rl.models.unet import UNet
 from rltok_rl.sampling import sample_boundaries
 

@@ -13,7 +13,7 @@ from rltok_rl.envs.gym_observation import EpisodeCounts, observation_space
 from rltok_rl.envs.gym_options import Model, Texts, build_env, check_options, check_reset_options
 from tensordict import TensorDict, TensorDictBase
 
-from rltok_rl.viz.picture import boundary_picture
+from rltok_rl.viz.frames import boundary_picture
 from rltok_rl.viz.terminal import boundary_text
 
 

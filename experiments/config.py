@@ -110,11 +110,10 @@ class BaselineConfig:
     """What returns are compared with."""
 
     name: str = "none"
-    """``none``, ``batch_centred`` (``baseline=batch_mean``), ``leave_one_out``, ``z_normalised``
-    (``baseline=normalised``), ``group_centred`` (``baseline=siblings``), ``running_mean``, or one of your own:
+    """``none``, ``batch_mean``, ``leave_one_out``, ``group_mean``, ``running_mean``, ``z_score``, or a custom baseline:
     ``module:function``, or ``module:Class`` with a memory."""
     rows_per_text: int = 1
-    """Rows that read one text; ``group_centred`` compares them."""
+    """Rows that read one text; ``group_mean`` compares them."""
     options: dict[str, Any] = field(default_factory=dict)
     """Further options of the baseline."""
 

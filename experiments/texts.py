@@ -1,4 +1,4 @@
-"""The texts that a configuration names: to train on, and held out."""
+"""Read the documents that a configuration names, and split them into training and held-out text."""
 
 from __future__ import annotations
 
@@ -31,33 +31,33 @@ from rltok_rl.data.split import document_keys
 from rltok_rl.data.windows import WindowSource
 
 BUILT_IN = {"python-code": local_code, "python-docs": local_prose}
-"""Texts that every Python brings along."""
+"""Texts that come with Python."""
 LANGUAGES = {"recall": Recall, "lexicon": Lexicon}
 ORDERS = ("random", "epochs")
 
 
 @dataclass(frozen=True)
 class Texts:
-    """Where windows come from."""
+    """Sources of windows."""
 
     train: WindowSource
     held_out: WindowSource
     language: Language | None
-    """The language with a known answer that both are of."""
+    """The language with a known answer, if the text is generated."""
     described: str
-    """What there is, in a line, and below it what was left out."""
+    """A summary of the documents, and of dropped ones."""
     sha256: str | None
-    """Of the documents, before they are split; None for a language, which its options say all about."""
+    """Hash of the documents before the split; None for a language."""
     held_out_groups: Tensor | None = None
     """[documents] group of each held-out document; None if single documents are held out."""
 
 
 def read_texts(data: DataConfig, *, seed: int = 0) -> Texts:
-    """Read, filter, cache, split and order the texts of a configuration.
+    """Read, filter, cache, split and order documents.
 
     Args:
-        data: the configuration.
-        seed: of the order of epochs.
+        data: the options.
+        seed: seed of the order of epochs.
     """
     if data.order not in ORDERS:
         raise ValueError(f"data.order must be one of {list(ORDERS)}, got {data.order!r}")
@@ -80,13 +80,13 @@ def read_texts(data: DataConfig, *, seed: int = 0) -> Texts:
         parts = split_documents(source, data.held_out)
     except ValueError as error:
         raise ValueError(f"data.source={data.source!r} cannot be split: data.{error}") from None
-    for side, what in ((parts.train, "the text to train on"), (parts.held_out, "the held-out text")):
+    for side, name in ((parts.train, "the training text"), (parts.held_out, "the held-out text")):
         try:
             side.check_length(data.num_steps + 1)
         except ValueError as error:
-            told = str(error).replace("short_documents='whole'", "data.short_documents=whole")
-            asked = f"data.num_steps={data.num_steps} is too much for {what}"
-            raise ValueError(f"{asked} ({parts}; data.held_out={data.held_out}): {told}") from None
+            reason = str(error).replace("short_documents='whole'", "data.short_documents=whole")
+            steps = f"data.num_steps={data.num_steps} is too much for {name}"
+            raise ValueError(f"{steps} ({parts}; data.held_out={data.held_out}): {reason}") from None
     train: WindowSource = parts.train
     if data.order == "epochs":
         train = OrderedSource(parts.train, length=data.num_steps + 1, seed=seed)
@@ -95,7 +95,7 @@ def read_texts(data: DataConfig, *, seed: int = 0) -> Texts:
 
 
 def _cached(data: DataConfig) -> CachedSource:
-    """The cache of a file, a folder or a corpus, made if it is not there."""
+    """The cache of a file, a folder or a corpus; written if it does not exist."""
     _check_source(data.source)
     corpus = data.source in CORPORA
     if not corpus:
@@ -103,7 +103,7 @@ def _cached(data: DataConfig) -> CachedSource:
         plain = all(kind(file) in PLAIN for file in list_files(data.source))
         if data.column is not None and plain:
             raise ValueError(f"data.column belongs to tables, got {data.column!r} with plain text, {data.source!r}")
-    # Plain files have no columns: each is a group of its own, as without split_by.
+    # Plain files have no columns: each is a separate group, as without split_by.
     split_by = data.split_by if corpus or not plain else None
     sha256 = None if corpus else fingerprint(Path(data.source))
     folder = Path(data.cache or _cache_folder(data, sha256))
@@ -123,12 +123,12 @@ def _cached(data: DataConfig) -> CachedSource:
         )
     except (ValueError, TypeError):
         with contextlib.suppress(OSError):
-            folder.parent.rmdir()  # made for a cache that was refused
+            folder.parent.rmdir()  # if created for the rejected cache
         raise
     except OSError as error:
         if isinstance(error, FileExistsError) and error.errno is None:  # another cache, or something else
             raise FileExistsError(f"data.cache cannot be used for data.source={data.source!r}: {error}") from None
-        # A full disk names no file, and a folder that cannot be written one that nobody has heard of.
+        # The error of a full disk names no file, that of a read-only folder a temporary one.
         if corpus or error.errno is None or str(error.filename or "").startswith(data.source):
             raise
         raise OSError(
@@ -137,22 +137,22 @@ def _cached(data: DataConfig) -> CachedSource:
 
 
 def _dropped(data: DataConfig, cache: CachedSource) -> str:
-    """What was left out of the documents, a line each, and where the rest lies."""
+    """Lines on dropped documents, skipped files and the folder of the cache."""
     report = FilterReport(**(cache.index.report or {}))
     lines = [f"{report}"]
     if report.dropped:
         lines[0] += "; data.min_bytes=2 keeps all"
-    left = [] if data.source in CORPORA else passed_over(data.source)
-    if left:
-        endings = ", ".join(sorted({path.suffix or path.name for path in left})[:8])
-        lines.append(f"passed over {len(left):,} of other kinds ({endings})")
+    skipped = [] if data.source in CORPORA else passed_over(data.source)
+    if skipped:
+        endings = ", ".join(sorted({path.suffix or path.name for path in skipped})[:8])
+        lines.append(f"skipped {len(skipped):,} of other kinds ({endings})")
     return "".join(f"\n  {line}" for line in [*lines, f"cached in {cache.folder}"])
 
 
 def _check_source(source: str) -> None:
     if source not in CORPORA and not (source and Path(source).exists()):
-        named = [*BUILT_IN, *LANGUAGES, *CORPORA]
-        raise FileNotFoundError(f"data.source must be one of {named}, a file or a folder, got {source!r}")
+        names = [*BUILT_IN, *LANGUAGES, *CORPORA]
+        raise FileNotFoundError(f"data.source must be one of {names}, a file or a folder, got {source!r}")
 
 
 def _refuse_options(data: DataConfig) -> None:
@@ -161,9 +161,9 @@ def _refuse_options(data: DataConfig) -> None:
 
 
 def _cache_folder(data: DataConfig, sha256: str | None) -> Path:
-    """A folder of its own for each source, what it holds, and each way of filtering it."""
+    """A folder for each source, its content and its filters."""
     options = sorted(data.options.items())
-    made_from: tuple[Any, ...] = (data.source, sha256, data.column, data.min_bytes, data.max_bytes, data.limit, options)
+    key: tuple[Any, ...] = (data.source, sha256, data.column, data.min_bytes, data.max_bytes, data.limit, options)
     if data.split_by is not None:
-        made_from += (data.split_by,)
-    return Path("caches") / f"{Path(data.source).stem}-{hashlib.sha256(repr(made_from).encode()).hexdigest()[:8]}"
+        key += (data.split_by,)
+    return Path("caches") / f"{Path(data.source).stem}-{hashlib.sha256(repr(key).encode()).hexdigest()[:8]}"

@@ -1,14 +1,16 @@
-"""Modules that have moved. Their old names can be imported for one minor version, with a warning."""
+"""Renamed modules, names and option words. The old ones work for one minor version, with a warning."""
 
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 import warnings
-from collections.abc import Sequence
-from importlib.abc import Loader, MetaPathFinder
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any, TypeVar
 
 MODULES = {
     "rltok_rl.diagnostics.drawing": "rltok_rl.diagnostics.exact",
@@ -25,10 +27,134 @@ MODULES = {
     "rltok_rl.models.flop_meter": "rltok_rl.experiments.bench.flop_meter",
     "rltok_rl.models.packing": "rltok_rl.models.tokens",
     "rltok_rl.models.pooling": "rltok_rl.models.tokens",
+    "rltok_rl.models.presets": "rltok_rl.models.config",
     "rltok_rl.training.distributed": "rltok_rl.training.parallel",
+    "rltok_rl.training.traffic": "rltok_rl.experiments.bench.traffic",
+    "rltok_rl.viz.comparison": "rltok_rl.viz.run_figures",
     "rltok_rl.viz.marked_text": "rltok_rl.viz.text_figures",
 }
 """Old name to new name, of modules that had a page in the reference."""
+
+WORDS: dict[str, dict[str, str]] = {
+    "baseline": {
+        "batch_centred": "batch_mean",
+        "group_centred": "group_mean",
+        "siblings": "group_mean",
+        "normalised": "z_score",
+        "z_normalised": "z_score",
+    },
+    "estimator": {"critic": "critic_advantage", "flips": "local_flips", "return": "discounted_return"},
+    "candidate": {
+        "flips": "local_flips",
+        "flips_far": "local_flips_far",
+        "siblings_2": "group_mean_2",
+        "siblings_4": "group_mean_4",
+        "siblings_8": "group_mean_8",
+        "z_normalised": "z_score",
+    },
+}
+"""Old option words to new ones, by kind."""
+
+OPTIONS = {"baseline.name": "baseline", "estimator.name": "estimator"}
+"""Options in ``config.yaml`` whose values are such words, and their kind."""
+
+Value = TypeVar("Value")
+
+
+def current_word(kind: str, word: str) -> str:
+    """Return the current form of an option word.
+
+    Args:
+        kind: a key of :data:`WORDS`.
+        word: old or current.
+
+    Example:
+        >>> current_word("baseline", "siblings"), current_word("baseline", "none")
+        ('group_mean', 'none')
+    """
+    return WORDS.get(kind, {}).get(word, word)
+
+
+def current_text(text: str) -> str:
+    """Replace the old names of baselines in backquotes, as a page of results has them.
+
+    Args:
+        text: Markdown.
+
+    Example:
+        >>> current_text("`discounted_return`, gamma 0.9, `batch_centred`")
+        '`discounted_return`, gamma 0.9, `batch_mean`'
+    """
+    return re.sub(r"`(\w+)`", lambda word: f"`{current_word('baseline', word[1])}`", text)
+
+
+def renamed_word(kind: str, word: str) -> str:
+    """Return the current form of an option word, with a warning if the word is an old one.
+
+    Args:
+        kind: a key of :data:`WORDS`.
+        word: old or current.
+    """
+    current = current_word(kind, word)
+    if current != word:
+        warnings.warn(f"{kind} {word!r} is now {current!r}", DeprecationWarning, stacklevel=3)
+    return current
+
+
+def rename_options(config: MutableMapping[Any, Any]) -> None:
+    """Replace the old words in the options of a run, in place and without a warning.
+
+    Args:
+        config: nested options, as ``config.yaml`` has them.
+    """
+    for name, kind in OPTIONS.items():
+        group, _, option = name.partition(".")
+        options = config.get(group)
+        if isinstance(options, MutableMapping) and isinstance(options.get(option), str):
+            options[option] = current_word(kind, options[option])
+
+
+def renamed_names(module: Mapping[str, Any], names: Mapping[str, str]) -> Callable[[str], Any]:
+    """Make the ``__getattr__`` of a module in which names were changed.
+
+    Args:
+        module: ``globals()`` of the module.
+        names: old name to new name.
+    """
+
+    def __getattr__(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"module {module['__name__']!r} has no attribute {name!r}")
+        new = names[name]
+        warnings.warn(f"{module['__name__']}.{name} is now {new}", DeprecationWarning, stacklevel=2)
+        return module[new]
+
+    return __getattr__
+
+
+class RenamedKeys(dict[str, Value]):
+    """A dictionary of option words that accepts the old ones, with a warning.
+
+    Args:
+        kind: a key of :data:`WORDS`.
+        items: by current words.
+
+    Example:
+        >>> "siblings" in RenamedKeys("baseline", {"group_mean": 1})
+        True
+    """
+
+    def __init__(self, kind: str, items: Mapping[str, Value]) -> None:
+        super().__init__(items)
+        self.kind = kind
+
+    def __contains__(self, key: object) -> bool:
+        return super().__contains__(current_word(self.kind, key) if isinstance(key, str) else key)
+
+    def __missing__(self, key: str) -> Value:
+        if key not in self:
+            raise KeyError(key)
+        return self[renamed_word(self.kind, key)]
 
 
 class _Alias(Loader):
@@ -45,7 +171,7 @@ class _Alias(Loader):
         module.__spec__ = self.spec  # the import system has just put the old name there; the code has run already
 
 
-class RenamedModules(MetaPathFinder):
+class RenamedModules:
     """Find modules by the names that they had before."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
@@ -57,3 +183,23 @@ def install() -> None:
     """Let old names be imported; behind all other finders, so that a module that exists comes first."""
     if not any(isinstance(finder, RenamedModules) for finder in sys.meta_path):
         sys.meta_path.append(RenamedModules())
+
+
+class RenamedAttribute:
+    """A method or attribute under its old name, with a warning.
+
+    Args:
+        new: its name.
+    """
+
+    def __init__(self, new: str) -> None:
+        self.new = new
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.old = f"{owner.__name__}.{name}"
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        warnings.warn(f"{self.old} is now {self.new}", DeprecationWarning, stacklevel=2)
+        return getattr(instance, self.new)

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from rltok_rl.renamed import rename_options
+
 
 def check_count(name: str, value: object, *, minimum: int = 1) -> int:
     """Require an integer of at least ``minimum``; NumPy's integers are integers too.
@@ -149,6 +151,7 @@ def read_config_file(path: Path) -> Any:
     for name, value in _strings(plain, ""):
         if "${" in value:
             raise ValueError(f"{path} must hold plain values, got the interpolation {value!r} in {name}; replace it")
+    rename_options(config)
     return config
 
 

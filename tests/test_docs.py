@@ -63,7 +63,7 @@ def test_names_that_are_known_are_found(name):
 def test_a_name_is_found_where_it_is_defined():
     by_name = {one.full: one for one in names.public_names()}
     assert by_name["rltok_rl.UNet"].entry == "rltok_rl.models.UNet"
-    assert by_name["rltok_rl.PRESETS"].home == "rltok_rl.models.presets"
+    assert by_name["rltok_rl.PRESETS"].home == "rltok_rl.models.config"
     assert "Sizes by name" in by_name["rltok_rl.PRESETS"].doc
 
 

@@ -104,7 +104,7 @@ def test_figures_of_looks_are_told():
     model = UNet(preset("tiny"))
     look = Snapshots(held=language, language=language, num_rows=2, num_steps=32, batches=2, num_bytes=16).take(model)
     assert "held_out_share" in look
-    given = called_with(recording.Recorder.look, "add")
+    given = called_with(recording.Recorder.take_snapshot, "add")
     assert {"bytes", "flops", "padded_flops"} <= given
     assert not {*look, *given} - told(), f"docs/glossary.md does not tell {sorted({*look, *given} - told())}"
 

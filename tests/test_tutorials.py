@@ -31,6 +31,7 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "docs/features.md",
     ROOT / "docs" / "clients.md",
+    ROOT / "docs" / "distributed.md",
     ROOT / "docs" / "evaluation-tasks.md",
     ROOT / "docs" / "model-options.md",
     ROOT / "docs" / "objectives.md",

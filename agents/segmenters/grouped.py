@@ -21,7 +21,7 @@ from rltok_rl.agents.segmenters.segmenter import (
 )
 from torch import Tensor, nn
 
-from rltok_rl.functional.baselines import group_centred
+from rltok_rl.functional.baselines import group_mean
 from rltok_rl.functional.budget import budget_offsets, draw_next, draw_within_budget, string_log_prob
 from rltok_rl.functional.likelihood import next_byte_log_prob
 from rltok_rl.functional.policy_gradient import score_function
@@ -42,7 +42,7 @@ def group_advantages(returns: Tensor, group_size: int, advantage: Advantage, *, 
     """
     check_choice("advantage", advantage, ("centred", "leave_one_out", "normalised"))
     exclude = advantage == "leave_one_out"
-    centred = group_centred(returns.unsqueeze(-1), group_size=group_size, exclude_self=exclude).squeeze(-1)  # [B]
+    centred = group_mean(returns.unsqueeze(-1), group_size=group_size, exclude_self=exclude).squeeze(-1)  # [B]
     if advantage != "normalised":
         return centred
     spread = centred.unflatten(0, (-1, group_size)).square().mean(-1).sqrt()  # [B / g]

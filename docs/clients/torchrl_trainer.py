@@ -77,7 +77,7 @@ def make_trainer(
         progress_bar=progress_bar,
     )
     # Rows of one batch are each other's baseline, so that advantages are made of whole batches, before they are cut.
-    trainer.register_op("batch_process", make_estimator("leave_one_out", gamma=gamma))
+    trainer.register_op("batch_process", make_estimator("discounted_return", gamma=gamma, baseline="leave_one_out"))
     # An item is a window: a decision is scored with those before it.
     storage = LazyTensorStorage(env.num_rows)
     buffer = TensorDictReplayBuffer(storage=storage, sampler=SamplerWithoutReplacement(), batch_size=rows_per_step)

@@ -42,12 +42,12 @@ ALSO = (
     "rltok_rl.training.parallel",
     "rltok_rl.training.loggers",
     "rltok_rl.training.snapshots",
-    "rltok_rl.training.traffic",
+    "rltok_rl.experiments.bench.traffic",
     "rltok_rl.evaluation.tasks",
     "rltok_rl.evaluation.continuations",
     "rltok_rl.evaluation.detail",
     "rltok_rl.evaluation.lm_eval",
-    "rltok_rl.viz.comparison",
+    "rltok_rl.viz.run_figures",
     "rltok_rl.viz.text_figures",
 )
 """Modules that pages send readers to, though their packages export none of their names."""

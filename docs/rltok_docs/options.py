@@ -25,8 +25,7 @@ from rltok_rl.functional.rate import RATE_CONTROLS
 from rltok_rl.functional.rewards import REWARDS
 from rltok_rl.models import PRESETS, UNetConfig
 from rltok_rl.objectives import rate, reinforce
-from rltok_rl.training import options, snapshots
-from rltok_rl.training import parallel as sharding
+from rltok_rl.training import options, sharding, snapshots
 
 PAGE = Path(__file__).resolve().parent.parent / "reference" / "configuration.md"
 
@@ -39,7 +38,7 @@ ALLOWED: dict[str, list[str]] = {
     "segmenter.name": [*SEGMENTERS],
     "estimator.name": [*build.ESTIMATORS],
     "estimator.reward": [*REWARDS],
-    "baseline.name": [*build.BASELINES],
+    "baseline.name": [*build.BASELINE_NAMES],
     "rate.control": [*RATE_CONTROLS, *rate.CONTROLLERS],
     "loss.objective": [*build.OBJECTIVES],
     "loss.average": [*get_args(get_type_hints(reinforce.BoundaryReinforceLoss.__init__)["average"])],

@@ -7,28 +7,34 @@ import sys
 import time
 
 import torch
-from rltok_rl.experiments.bench.harness import table, write
+from rltok_rl.experiments.bench.timing import table, write
 from rltok_rl.experiments.commands import parsers
-from rltok_rl.experiments.commands.parsers import SECTIONS
 
 from rltok_rl.training.record import machine
 from rltok_rl.utils import keep_memory
 
+MODULES = {
+    "rl_parts": ("sampler", "environment", "estimators"),
+    "model_parts": ("attention", "decoding", "packing", "compiled"),
+    "step": ("training", "peers"),
+    "processes": ("processes",),
+}
+"""Sections by the module that has a function of their name; modules import their own packages only."""
+
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the named sections, or all; 1 if a goal was missed."""
+    """Run the named sections, or all; return 1 if a goal was missed."""
     options = parsers.bench().parse_args(arguments)
     if options.device == "cuda" and not torch.cuda.is_available():
         print("no CUDA device: nothing to measure")
         return 0
     keep_memory()
     start, rows = time.perf_counter(), []
-    for name in options.sections or SECTIONS:
-        section = importlib.import_module(f"rltok_rl.experiments.bench.{name}")
-        rows += section.rows(options.device)
-    print(machine(options.device))
-    print(table(rows))
-    print(f"{time.perf_counter() - start:.0f} s")
+    for name in options.sections or parsers.SECTIONS:
+        module = next(module for module, sections in MODULES.items() if name in sections)
+        section = getattr(importlib.import_module(f"rltok_rl.experiments.bench.{module}"), name)
+        rows += section(options.device)
+    print(f"{machine(options.device)}\n{table(rows)}\n{time.perf_counter() - start:.0f} s")
     if options.out:
         command = " ".join(["python -m rltok_rl.experiments.bench", *(arguments or sys.argv[1:])])
         write(rows, options.out, command=command, device=options.device)

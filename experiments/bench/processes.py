@@ -1,125 +1,99 @@
-"""Two processes against one: seconds of an update, peak memory of a process, and bytes that it sends.
+"""Two processes against one: seconds of an update, peak memory, and bytes sent.
 
-Paired runs, a group of processes each: one alone with all rows; two that train apart, with half of the rows each and no
-word between them; two under ``ddp``; two under ``fsdp``. Each process has one thread. What two apart gain is what a
-second core is worth here (two threads of one core are worth little); what ``ddp`` takes longer than they do is talking.
+Groups of processes take turns: one with all rows; two that train separately with half of the rows each; two under
+``ddp``; two under ``fsdp``. Each process has one thread. The gain of two separate processes is the value of a second
+core; what ``ddp`` needs beyond them is communication.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import resource
 import socket
 import statistics
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
 
 import torch
-from rltok_rl.experiments.bench.harness import Row, row_of_pairs, seconds
-from rltok_rl.experiments.bench.trainers import fresh_model, paper_trainer
+from rltok_rl.experiments.bench.paper_trainer import fresh_model, paper_trainer
+from rltok_rl.experiments.bench.timing import Row, peak_above, resident, row_of_pairs, seconds
+from rltok_rl.experiments.bench.traffic import CountTraffic, update_traffic
 
 from rltok_rl.models import UNet, preset
 from rltok_rl.training.parallel import Processes, init_processes
-from rltok_rl.training.traffic import CountTraffic, Traffic, update_traffic
 from rltok_rl.utils import keep_memory
 
 PRESET, NUM_ROWS, NUM_STEPS = "small", 8, 512
 ROUNDS, UPDATES = 3, 2
-ARRANGEMENTS = {"none": 1, "apart": 2, "ddp": 2, "fsdp": 2}
-"""How many processes each has."""
+GROUPS = {"none": 1, "apart": 2, "ddp": 2, "fsdp": 2}
+"""Number of processes of each group."""
 
 
-@dataclass(frozen=True)
-class Told:
-    """What a process says of its updates."""
-
-    seconds: float
-    """Median of an update."""
-    memory: float
-    """Bytes by which building and training raised its peak memory."""
-    traffic: dict[str, float]
-    """Fields of the :class:`~rltok_rl.training.traffic.Traffic` of an update."""
-
-
-def tell(arrangement: str) -> None:
-    """Train a few updates in this process, and print what it has to say.
-
-    Args:
-        arrangement: a key of ``ARRANGEMENTS``.
-    """
+def print_costs(group: str) -> None:
+    """Train a few updates and print the seconds of one, the peak memory and the bytes sent, as JSON."""
     torch.set_num_threads(1)
     keep_memory()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    together = arrangement in ("ddp", "fsdp")
+    before, together = resident(), group in ("ddp", "fsdp")
     with init_processes("cpu") if together else Processes() as processes:
-        num_rows, strategy = NUM_ROWS // ARRANGEMENTS[arrangement], arrangement if together else "none"
+        num_rows, strategy = NUM_ROWS // GROUPS[group], group if together else "none"
         trainer = paper_trainer(fresh_model(PRESET), num_rows, NUM_STEPS, processes=processes, strategy=strategy)
         trainer.update()
         took = statistics.median(seconds(trainer.update) for _ in range(UPDATES))
-        peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+        memory = peak_above(before)
         with CountTraffic() as count:
             trainer.update()
         if processes.main:
-            print(json.dumps(asdict(Told(took, peak, asdict(count.traffic)))))
+            print(json.dumps({"seconds": took, "memory": memory, "sent": count.traffic.sent(GROUPS[group])}))
 
 
-def run(arrangement: str) -> Told:
-    """What the main process of an arrangement says.
-
-    Args:
-        arrangement: a key of ``ARRANGEMENTS``.
-    """
-    world_size = ARRANGEMENTS[arrangement]
+def _run(group: str) -> dict[str, float]:
+    """Start a group and return what its main process prints."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
-    code = f"from rltok_rl.experiments.bench import processes; processes.tell({arrangement!r})"
-    started = []
-    for rank in range(world_size):
-        numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "MASTER_PORT": port}
-        environment = {**os.environ, **{name: str(value) for name, value in numbers.items()}}
+    code = f"from rltok_rl.experiments.bench import processes; processes.print_costs({group!r})"
+    children = []
+    for rank in range(GROUPS[group]):
+        variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": GROUPS[group], "MASTER_PORT": port}
+        environment = {**os.environ, **{name: str(value) for name, value in variables.items()}}
         environment |= {"MASTER_ADDR": "localhost", "OMP_NUM_THREADS": "1"}
         command, pipe = [sys.executable, "-c", code], subprocess.PIPE
-        started.append(subprocess.Popen(command, env=environment, text=True, stdout=pipe, stderr=pipe))
-    said = [process.communicate() for process in started]
-    for process, (_, error) in zip(started, said, strict=True):
-        if process.returncode != 0:
-            raise RuntimeError(f"a process of {arrangement!r} ended with {process.returncode}: {error[-500:]}")
-    told = Told(**json.loads(said[0][0].splitlines()[-1]))
-    print(f"  processes: {arrangement}: {told.seconds:.2f} s, {told.memory / 1e6:.0f} MB", file=sys.stderr, flush=True)
-    return told
+        children.append(subprocess.Popen(command, env=environment, text=True, stdout=pipe, stderr=pipe))
+    outputs = [child.communicate() for child in children]
+    for child, (_, error) in zip(children, outputs, strict=True):
+        if child.returncode != 0:
+            raise RuntimeError(f"a process of {group!r} ended with {child.returncode}: {error[-500:]}")
+    costs: dict[str, float] = json.loads(outputs[0][0].splitlines()[-1])
+    print(
+        f"  processes: {group}: {costs['seconds']:.2f} s, {costs['memory'] / 1e6:.0f} MB", file=sys.stderr, flush=True
+    )
+    return costs
 
 
-def rows(device: str) -> list[Row]:
-    """Time of two that do not talk, of ``ddp`` and of ``fsdp``, against one; what they send, and their memory."""
+def processes(device: str) -> list[Row]:
+    """Two separate processes, ``ddp`` and ``fsdp`` against one process."""
     if device != "cpu" or not torch.distributed.is_available():
         return []  # several GPUs are another machine
-    taken: dict[str, list[Told]] = {name: [] for name in ARRANGEMENTS}
+    costs: dict[str, list[dict[str, float]]] = {group: [] for group in GROUPS}
     for _ in range(ROUNDS):
-        for name in ARRANGEMENTS:
-            taken[name].append(run(name))
+        for group in GROUPS:
+            costs[group].append(_run(group))
     size = f"{PRESET}, B={NUM_ROWS}, T={NUM_STEPS}"
     with torch.device("meta"):
         model = UNet(preset(PRESET))
 
     def times(ours: str, theirs: str) -> list[tuple[float, float]]:
-        return [(a.seconds, b.seconds) for a, b in zip(taken[ours], taken[theirs], strict=True)]
+        return [(a["seconds"], b["seconds"]) for a, b in zip(costs[ours], costs[theirs], strict=True)]
 
-    def memory(name: str) -> float:
-        return statistics.median(one.memory for one in taken[name]) / 1e6
+    def memory(group: str) -> str:
+        return f"{statistics.median(cost['memory'] for cost in costs[group]) / 1e6:.0f} MB"
 
-    alone = f"one process {memory('none'):.0f} MB"
-    note = f"what a second core is worth here; peak memory of each {memory('apart'):.0f} MB, of {alone}"
-    out = [row_of_pairs("processes", f"two apart / one process, {size}", times("apart", "none"), note=note)]
-    for name in ("ddp", "fsdp"):
-        counted = Traffic(**taken[name][-1].traffic).sent(2) / 1e6
-        planned = update_traffic(model, NUM_STEPS, strategy=name).sent(2) / 1e6
-        talking = statistics.median(1 - apart / ours for ours, apart in times(name, "apart"))
-        note = (
-            f"{talking:.0%} of it more than two apart need; sends {counted:.2f} MB an update (calculated {planned:.2f})"
-            f"; peak memory of each {memory(name):.0f} MB"
-        )
-        out.append(row_of_pairs("processes", f"two, {name} / one process, {size}", times(name, "none"), note=note))
-    return out
+    note = f"value of a second core; peak memory of each {memory('apart')}, of one process {memory('none')}"
+    rows = [row_of_pairs("processes", f"two apart / one process, {size}", times("apart", "none"), note=note)]
+    for group in ("ddp", "fsdp"):
+        planned = update_traffic(model, NUM_STEPS, strategy=group).sent(2) / 1e6
+        share = statistics.median(1 - apart / ours for ours, apart in times(group, "apart"))
+        note = f"{share:.0%} more than two apart; sends {costs[group][-1]['sent'] / 1e6:.2f} MB an update "
+        note += f"(calculated {planned:.2f}); peak memory of each {memory(group)}"
+        rows.append(row_of_pairs("processes", f"two, {group} / one process, {size}", times(group, "none"), note=note))
+    return rows

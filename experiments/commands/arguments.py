@@ -15,7 +15,7 @@ from rltok_rl.agents.segmenters import Segmenter, load_segmenter
 
 from rltok_rl.functional.likelihood import bits_per_byte
 from rltok_rl.models import UNet
-from rltok_rl.models.embeddings import row_rates
+from rltok_rl.models.heads import row_rates
 from rltok_rl.models.pretrained import model_folder
 from rltok_rl.training.progress import Progress
 from rltok_rl.utils import read_config_file

@@ -30,7 +30,7 @@ from rltok_rl.experiments.commands.tables import matrices, page
 from rltok_rl.experiments.reports.markdown import without_nan
 
 from rltok_rl.evaluation.agreement import agreement_matrix, boundary_correlation, boundary_match, cohen_kappa, jaccard
-from rltok_rl.evaluation.boundaries import DrawnTexts, boundary_figures, join_texts
+from rltok_rl.evaluation.boundaries import DrawnTexts, boundary_metrics, join_texts
 from rltok_rl.models import Segmentation, UNet, segment
 
 SHIFTS = (-1, 0, 1)
@@ -153,7 +153,7 @@ def main(arguments: list[str] | None = None) -> int:
         return join_texts([drawer.draw(text, numbers) for text in texts], gap=gap)
 
     drawn = {name: drawn_by(drawer) for name, drawer in drawers.items()}
-    own = {name: boundary_figures(one) for name, one in drawn.items()}
+    own = {name: boundary_metrics(one) for name, one in drawn.items()}
     first = next(iter(drawers))
     model = drawers[first].model
     assert model is not None

@@ -26,7 +26,7 @@ from rltok_rl.experiments.commands.arguments import (
 from rltok_rl.models import UNet
 from rltok_rl.models.generation import stream
 from rltok_rl.text import text_to_ids
-from rltok_rl.viz.streaming import BoundaryStream
+from rltok_rl.viz.terminal import BoundaryStream
 
 
 @torch.no_grad()

@@ -25,7 +25,7 @@ examples:
 _ESTIMATORS_EXAMPLES = """\
 examples:
   rltok estimators
-  rltok estimators estimators=[paper,siblings_4] gamma=0.95 out=runs/two
+  rltok estimators estimators=[paper,group_mean_4] gamma=0.95 out=runs/two
   rltok estimators num_batches=20 reference_batches=20 samples=0 exact_texts=0"""
 
 

@@ -12,14 +12,15 @@ from typing import Any
 
 from rltok_rl.experiments.commands.schema import HERE, module_doc
 
+from rltok_rl.renamed import current_word
 from rltok_rl.utils import did_you_mean
 
 # Names that the library defines beside torch; tests/experiments/test_cli.py compares them.
 PACKAGED = ("pocket",)
 BUILT_IN = ("python-code", "python-docs")
 REWARDS = ("early_exit", "log_likelihood", "entropy_relative")
-ESTIMATORS = ("discounted_return", "batch_centred", "leave_one_out", "z_normalised")
-COMPARING = ("batch_centred", "leave_one_out")
+BASELINES = ("none", "batch_mean", "leave_one_out", "z_score")
+COMPARING = ("batch_mean", "leave_one_out")
 TASKS = ("piqa", "hellaswag", "arc_easy", "lambada_openai")
 REFERENCES = ("spacebyte", "whitespace", "bpe", "unigram", "uniform", "stride", "random", "bernoulli")
 FORMATS = ("png", "pdf", "svg")
@@ -267,6 +268,11 @@ def boundaries() -> argparse.ArgumentParser:
     return parser
 
 
+def _baseline(word: str) -> str:
+    """Read the current or an old name of a baseline."""
+    return "none" if word == "discounted_return" else current_word("baseline", word)
+
+
 def view() -> argparse.ArgumentParser:
     """Make the parser of ``rltok view``."""
     parser = _make("view", "commands/view", usage="%(prog)s MODEL [MODEL ...] [TEXT] [options]")
@@ -286,8 +292,9 @@ def view() -> argparse.ArgumentParser:
     parser.add_argument("--gamma", type=share, help=f"discount of returns (default: the run's, or {GAMMA})")
     help_ = "default: the run's, its price per boundary included, or early_exit"
     parser.add_argument("--reward", choices=REWARDS, help=help_)
-    help_ = "what advantages are made by (default: %(default)s)"
-    parser.add_argument("--estimator", choices=ESTIMATORS, default="leave_one_out", help=help_)
+    help_ = "baseline of the advantages (default: %(default)s)"
+    parser.add_argument("--baseline", type=_baseline, choices=BASELINES, default="leave_one_out", help=help_)
+    parser.add_argument("--estimator", type=_baseline, choices=BASELINES, dest="baseline", help=argparse.SUPPRESS)
     help_ = f"passes that {' and '.join(COMPARING)} compare, the shown one included (default: %(default)s)"
     parser.add_argument("--draws", type=whole_number(2), default=4, help=help_)
     _add_device(parser)

@@ -1,7 +1,7 @@
 """Reports of runs, from their folders alone: a page per run, and a comparison of several.
 
     rltok report runs/mine
-    rltok report runs/paper runs/siblings --out runs/comparison
+    rltok report runs/paper runs/group_mean --out runs/comparison
     rltok report runs/mine --also pdf
 
 Pages and figures are written anew each time, so that an unfinished run can be looked at as well. With ``--out``

@@ -26,7 +26,7 @@ from rltok_rl.experiments.commands.documents import run_config
 from rltok_rl.experiments.commands.evaluate import described
 from rltok_rl.experiments.commands.parsers import CONTEXT
 
-from rltok_rl.evaluation.tasks import Example, choice_figures, read_task, score_examples
+from rltok_rl.evaluation.tasks import Example, choice_metrics, read_task, score_examples
 from rltok_rl.training.progress import Progress
 
 
@@ -65,7 +65,7 @@ def table(tasks: dict[str, dict[str, Any]]) -> str:
     """The figures for people.
 
     Args:
-        tasks: those of :func:`rltok_rl.evaluation.tasks.choice_figures`, by the names of the tasks.
+        tasks: those of :func:`rltok_rl.evaluation.tasks.choice_metrics`, by the names of the tasks.
     """
     columns = {
         "bits_per_byte": "bits per byte",
@@ -125,7 +125,7 @@ def main(arguments: list[str] | None = None) -> int:
             target_rate=options.rate,
             progress=Shown(name, len(questions)),
         )
-        found[name] = choice_figures(questions, scores)
+        found[name] = choice_metrics(questions, scores)
     if options.json:
         print(json.dumps({"model": options.model, **how, "tasks": found}, indent=1))
         return 0

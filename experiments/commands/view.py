@@ -133,7 +133,7 @@ def read_all(
         judging: dict[str, Any] = {
             "gamma": _chosen(options.gamma, run, "estimator.gamma", GAMMA),
             "reward": _chosen(options.reward, run, "estimator.reward", "early_exit"),
-            "estimator": options.estimator,
+            "baseline": options.baseline,
             "draws": options.draws,
         }
         if len(text) > 20_000:

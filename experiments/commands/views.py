@@ -12,7 +12,7 @@ from rltok_rl.experiments.runs.folder import RunFolder
 
 from rltok_rl.evaluation.detail import COMPARING, Detail
 from rltok_rl.training.snapshots import sample_parts
-from rltok_rl.viz.viewer import Look, Segmented, TextView
+from rltok_rl.viz.viewer import Segmented, Snapshot, TextView
 
 
 def short_names(paths: Sequence[str]) -> list[str]:
@@ -49,7 +49,7 @@ def short_names(paths: Sequence[str]) -> list[str]:
     return told
 
 
-def detail_look(detail: Detail, label: str) -> Look:
+def detail_look(detail: Detail, label: str) -> Snapshot:
     """A text as a model read it, as a look.
 
     Args:
@@ -65,13 +65,13 @@ def detail_look(detail: Detail, label: str) -> Look:
         "return": detail.returns,
         "advantage": detail.advantages,
     }
-    return Look(
+    return Snapshot(
         label=label,
         boundaries=detail.boundaries.numpy(),
         forced=detail.forced.numpy(),
         decided=len(detail.text) - 1,
         numbers={name: values.numpy() for name, values in numbers.items()},
-        figures=detail.summary,
+        metrics=detail.summary,
     )
 
 
@@ -81,10 +81,10 @@ def sample_text(run: RunFolder) -> bytes | None:
     Args:
         run: its folder.
     """
-    return sample_parts(run.looks[-1])[0] if run.looks else None
+    return sample_parts(run.snapshots[-1])[0] if run.snapshots else None
 
 
-def sample_looks(run: RunFolder, text: bytes) -> list[Look]:
+def sample_looks(run: RunFolder, text: bytes) -> list[Snapshot]:
     """What a run saw in its text.
 
     Args:
@@ -92,7 +92,7 @@ def sample_looks(run: RunFolder, text: bytes) -> list[Look]:
         text: its :func:`sample_text`, or the beginning of it.
     """
     looks, size = [], len(text)
-    for line in run.looks:
+    for line in run.snapshots:
         read, boundaries, probabilities = sample_parts(line)
         if read[:size] != text:  # the run's text changed under it
             continue
@@ -105,7 +105,7 @@ def sample_looks(run: RunFolder, text: bytes) -> list[Look]:
         rule = all(p in (0.0, 1.0) for p in probabilities)
         numbers = {} if rule else {"probability": [float("nan"), *probabilities[1:]]}
         forced = [True] + [False] * (size - 1)
-        looks.append(Look(look_label(line), boundaries, forced, None, numbers, figures))
+        looks.append(Snapshot(look_label(line), boundaries, forced, None, numbers, figures))
     return looks
 
 
@@ -162,7 +162,7 @@ def _begin_alike(one: bytes, other: bytes) -> bool:
 
 
 def how_made(
-    segmenter: Segmenter | None, *, context: int, gamma: float, reward: str, estimator: str, draws: int, how: str
+    segmenter: Segmenter | None, *, context: int, gamma: float, reward: str, baseline: str, draws: int, how: str
 ) -> str:
     """How the figures of a model came about, in two sentences.
 
@@ -171,7 +171,7 @@ def how_made(
         context: bytes of a window.
         gamma: discount.
         reward: name of the reward.
-        estimator: name of the estimator.
+        baseline: name of the baseline.
         draws: rows that it compares.
         how: ``greedy`` or the seed.
     """
@@ -179,8 +179,8 @@ def how_made(
     who = "The learned policy" if segmenter is None else type(segmenter).__name__
     ahead = ", an oracle: it looks at bytes to come" if segmenter is not None and segmenter.looks_ahead else ""
     drawn = f"draws boundaries ({how})" if at_random else f"sets boundaries by a rule{ahead}"
-    judged = f"advantage: {estimator}" if at_random else "no advantage: nothing is decided at random"
-    if at_random and estimator in COMPARING:
+    judged = f"baseline: {baseline}" if at_random else "no advantage: nothing is decided at random"
+    if at_random and baseline in COMPARING:
         judged += f" over {draws} draws"
     return f"{who} {drawn} in windows of {context:,} bytes. Reward: {reward}; return: gamma {gamma:g}; {judged}."
 

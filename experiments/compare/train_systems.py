@@ -1,9 +1,9 @@
-"""Train several systems with equal total FLOPs on one text, and judge them on the same held-out documents.
+"""Train several systems with equal total FLOPs on one text, and evaluate them on the same held-out documents.
 
     rltok train experiment=compare data.source=books/ compare.systems=[learned,uniform,hnet]
 
-Each system is a run with a folder of its own. The same command goes on where it was stopped, and trains no system
-twice; another one in the same folder trains other systems at the same time.
+Each system is a run in a subfolder. The same command resumes a stopped comparison, and trains no system twice; run in
+the same folder at the same time, it trains the remaining systems in parallel.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from rltok_rl.experiments.config import TrainConfig
 from rltok_rl.experiments.reports.markdown import without_nan
 from rltok_rl.experiments.reports.run_report import write_report
 from rltok_rl.experiments.reports.systems_page import write_page
+from rltok_rl.experiments.runs.folder import EVALUATION
 from rltok_rl.experiments.runs.resume import check_same_run
 from rltok_rl.experiments.runs.run import run as run_training
-from rltok_rl.experiments.runs.segmenters import aimed_rate, rows_per_text
+from rltok_rl.experiments.runs.segmenters import configured_rate, rows_per_text
 from rltok_rl.experiments.runs.valid_options import check_options
 from rltok_rl.experiments.texts import Texts, read_texts
 
@@ -40,19 +41,15 @@ from rltok_rl.training.progress import clock
 from rltok_rl.training.signals import StopRequest
 from rltok_rl.utils import keep_memory
 
-EVALUATION = "evaluation.json"
-_SEED = 0x6A7564  # of the boundaries that systems are judged by
+_SEED = 0x6A7564  # of boundaries drawn in the evaluation
 
 
 def run(config: TrainConfig, command: str) -> Path | None:
-    """Train what is not done yet, and write the page of all that is.
+    """Train the remaining systems and write the page of all; return its path, or None if no system is done.
 
     Args:
-        config: of the comparison.
-        command: how it was started.
-
-    Returns:
-        The page; None where no system is done.
+        config: the options of the comparison.
+        command: the command line that started it.
     """
     systems = config.compare.systems
     if not systems:
@@ -60,28 +57,28 @@ def run(config: TrainConfig, command: str) -> Path | None:
     if len(set(systems)) < len(systems):
         raise ValueError(f"compare.systems must name each system once, got {list(systems)}")
     _check_common(config)
-    configs = {system: system_config(config, system) for system in systems}  # refuses words that do not exist
-    for system, one in configs.items():
-        check_options(one)
-        check_system(one, system)
-    read_texts(config.data, seed=config.seed)  # writes the cache, once for all
+    configs = {system: system_config(config, system) for system in systems}  # rejects unknown names
+    for system, system_run in configs.items():
+        check_options(system_run)
+        check_system(system_run, system)
+    read_texts(config.data, seed=config.seed)  # writes the cache once
     out = Path(config.out)
     out.mkdir(parents=True, exist_ok=True)
     print(f"{len(systems)} systems, {budget(config):.3g} FLOPs each: {', '.join(systems)}", file=sys.stderr)
     start, fresh = time.perf_counter(), 0
-    for place, (system, one) in enumerate(configs.items()):
+    for place, (system, system_run) in enumerate(configs.items()):
         label = f"{place + 1}/{len(systems)} {system}"
-        if done(Path(one.out)):
-            check_same_run(one, Path(one.out) / "config.yaml")
-            print(f"{label}: is trained", file=sys.stderr)
+        if done(Path(system_run.out)):
+            check_same_run(system_run, Path(system_run.out) / "config.yaml")
+            print(f"{label}: already trained", file=sys.stderr)
             continue
-        left = len([c for c in list(configs.values())[place:] if not done(Path(c.out))])
-        soon = f"; about {clock((time.perf_counter() - start) / fresh * left)} for all that is left" if fresh else ""
-        print(f"{label}{soon}", file=sys.stderr, flush=True)
+        remaining = sum(not done(Path(other.out)) for other in list(configs.values())[place:])
+        eta = f"; ETA of all: {clock((time.perf_counter() - start) / fresh * remaining)}" if fresh else ""
+        print(f"{label}{eta}", file=sys.stderr, flush=True)
         try:
-            stopped = _train(one, command, config.compare.windows, apart=config.compare.apart)
+            stopped = _train(system_run, command, config.compare.windows, apart=config.compare.apart)
         except BlockingIOError:
-            print(f"{label}: is under way in another process, and left to it", file=sys.stderr)
+            print(f"{label}: already training in another process; skipped", file=sys.stderr)
             continue
         if stopped:
             break
@@ -95,47 +92,34 @@ def run(config: TrainConfig, command: str) -> Path | None:
 
 
 def done(folder: Path) -> bool:
-    """Whether a system is trained and judged.
-
-    Args:
-        folder: of its run.
-    """
+    """Whether a system is trained and evaluated."""
     return (folder / "summary.json").exists() and (folder / EVALUATION).exists()
 
 
 def train_system(config: TrainConfig, command: str, windows: int) -> bool:
-    """Train one system and judge it; what is done already is not done again.
-
-    Args:
-        config: of its run.
-        command: how it was started.
-        windows: of held-out documents to judge on.
-
-    Returns:
-        Whether it was asked to stop before its end.
-    """
+    """Train and evaluate one system, unless that is done; return whether it was asked to stop before its end."""
     out = Path(config.out)
     if not (out / "summary.json").exists():
         run_training(config, command, report=write_report)
         if not (out / "summary.json").exists():
             return True
     with claim_folder(out):
-        replace_text(out / EVALUATION, json.dumps(judge(config, windows)) + "\n")
+        replace_text(out / EVALUATION, json.dumps(evaluate(config, windows)) + "\n")
     return False
 
 
-def judge(config: TrainConfig, windows: int) -> dict[str, Any]:
-    """Figures of a finished system on held-out documents, and what each document cost.
+def evaluate(config: TrainConfig, windows: int) -> dict[str, Any]:
+    """Return the metrics of a trained system on held-out documents, and the bytes and nats of each document.
 
     Args:
-        config: of its run.
-        windows: at most so many, evenly spread.
+        config: the system's configuration.
+        windows: maximal number of windows, evenly spaced.
     """
     if config.compute.threads:
         torch.set_num_threads(config.compute.threads)
     folder = Path(config.out) / "model"
     model = UNet.from_pretrained(folder)
-    segmenter = load_segmenter(folder, model)  # systems are the library's own: custom code is refused
+    segmenter = load_segmenter(folder, model)  # never custom code
     texts = read_texts(config.data, seed=config.seed)
     reading = read_text(
         model,
@@ -150,7 +134,7 @@ def judge(config: TrainConfig, windows: int) -> dict[str, Any]:
     counts, nats = document_nats(reading)
     return {
         **without_nan(summarise(reading)),
-        "target_rate": aimed_rate(config, model, segmenter),
+        "target_rate": configured_rate(config, model, segmenter),
         "target_rates": segmenter.by_script if isinstance(segmenter, MagnetSegmenter) else None,
         "rows_per_text": rows_per_text(config),
         "split_by": None if texts.held_out_groups is None else config.data.split_by,
@@ -161,13 +145,7 @@ def judge(config: TrainConfig, windows: int) -> dict[str, Any]:
 
 
 def held_out_texts(texts: Texts, windows: int, length: int) -> list[bytes]:
-    """Documents that no system is trained on; of a language without end, so many fresh windows.
-
-    Args:
-        texts: of the comparison.
-        windows: at most so many are read.
-        length: bytes of a window.
-    """
+    """Return held-out documents; for an endless language, fresh windows of ``length`` bytes."""
     held = texts.held_out
     if isinstance(held, DocumentSource):
         return list(held.documents())
@@ -176,10 +154,10 @@ def held_out_texts(texts: Texts, windows: int, length: int) -> list[bytes]:
 
 
 def _check_common(config: TrainConfig) -> None:
-    """Refuse what says of one training who draws, and options of systems that do not exist."""
+    """Reject options of a single run's boundaries, and options of unknown systems."""
     if config.actor.name != "learned" or config.segmenter.name != "learned" or config.segmenter.options:
         raise ValueError(
-            "actor and segmenter must be left out of a comparison, whose systems say who draws (their options are "
+            "actor and segmenter must be left out of a comparison, whose systems replace them (options: "
             f"compare.options.SYSTEM.NAME), got actor={config.actor.name!r} and segmenter={config.segmenter.name!r} "
             f"with {config.segmenter.options}"
         )
@@ -193,11 +171,11 @@ def _check_common(config: TrainConfig) -> None:
 
 
 def _train(config: TrainConfig, command: str, windows: int, *, apart: bool) -> bool:
-    """Train a system here or in a process of its own; True where it was asked to stop."""
+    """Train a system in this process or in a child process; True if it was asked to stop."""
     if not apart:
         return train_system(config, command, windows)
     with claim_folder(Path(config.out)):
-        pass  # somebody else's is refused here already, before a process starts
+        pass  # refuse another run's folder before a process starts
     context = multiprocessing.get_context("spawn")
     receive, send = context.Pipe(duplex=False)
     settings = OmegaConf.to_container(OmegaConf.structured(config))
@@ -205,12 +183,12 @@ def _train(config: TrainConfig, command: str, windows: int, *, apart: bool) -> b
     with StopRequest() as stop:
         child.start()
         send.close()
-        told = False
+        terminated = False
         while child.is_alive():
             child.join(0.2)
-            if stop and not told:
-                child.terminate()  # SIGTERM: it finishes the update, saves and leaves
-                told = True
+            if stop and not terminated:
+                child.terminate()  # SIGTERM: it finishes the update, saves and exits
+                terminated = True
     try:
         answer: Any = receive.recv()
     except EOFError:
@@ -221,19 +199,19 @@ def _train(config: TrainConfig, command: str, windows: int, *, apart: bool) -> b
 
 
 def _child(settings: Any, command: str, windows: int, parent: int, send: Any) -> None:
-    """What a process that trains one system does; it ends with the one that started it."""
-    os.setsid()  # Ctrl-C on the terminal is the parent's, which asks this one to stop
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    """Train one system in a child process, and send the result; exit if the parent does."""
+    os.setsid()  # Ctrl-C in the terminal goes to the parent, which stops this process
+    threading.Thread(target=_exit_with, args=(parent,), daemon=True).start()
     keep_memory()
-    made = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrainConfig), OmegaConf.create(settings)))
-    assert isinstance(made, TrainConfig)
+    config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrainConfig), OmegaConf.create(settings)))
+    assert isinstance(config, TrainConfig)
     try:
-        send.send(train_system(made, command, windows))
+        send.send(train_system(config, command, windows))
     except (ValueError, TypeError, OSError, ImportError, RuntimeError) as error:
         send.send(type(error)(*error.args) if isinstance(error, (OSError, ValueError)) else RuntimeError(str(error)))
 
 
-def _end_with(parent: int) -> None:
+def _exit_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)

@@ -130,7 +130,7 @@ def summary(screen: Screen, folder: Path, found: dict[str, Any], paths: Sequence
         (f"{rltok} eval {run}", "bits per byte, and where boundaries lie"),
         (f"{rltok} generate 'The ' --model {run}", "write with it"),
         (f"{rltok} train experiment=lexicon", "words without spaces between them"),
-        (f"{rltok} train experiment=recall estimator=return", "the same with another estimator"),
+        (f"{rltok} train experiment=recall estimator=discounted_return", "the same with another estimator"),
     ):
         screen.say(f"  {command}")
         screen.say(f"      {screen.paint(what, 'quiet')}")

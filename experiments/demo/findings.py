@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from rltok_rl.experiments.commands.documents import complete_config
 from rltok_rl.experiments.config import TrainConfig
-from rltok_rl.experiments.reports.comparable import estimator_of
-from rltok_rl.experiments.reports.seeds import paired_over_documents
+from rltok_rl.experiments.reports.paired import paired_over_documents
+from rltok_rl.experiments.reports.table import estimator_name
 from rltok_rl.experiments.runs.build import make_actor, make_model
 from rltok_rl.experiments.runs.folder import read_run
 from rltok_rl.experiments.runs.segmenters import actor_segmenter
@@ -76,7 +76,7 @@ def judge(folder: Path) -> dict[str, Any]:
         num_steps=config.data.num_steps,
         batches=config.snapshots.batches,
     )
-    return {name.removeprefix("held_out_"): value for name, value in looks.figures(model).items()}
+    return {name.removeprefix("held_out_"): value for name, value in looks.evaluate(model).items()}
 
 
 def paired_windows(folders: Mapping[str, Path], *, num_windows: int = 256) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def paired_windows(folders: Mapping[str, Path], *, num_windows: int = 256) -> di
         "rates": rates,
         "equal_rates": abs(rates["learned"] - rates["uniform"]) <= EQUAL_RATES * rates["uniform"],
         "shift": shift,
-        "estimator": estimator_of(runs["learned"]),
+        "estimator": estimator_name(runs["learned"]),
         "total_flops": {name: run.last_value("total_flops") for name, run in runs.items()},
     }
 

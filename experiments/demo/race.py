@@ -17,8 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rltok_rl.training.metrics import read_lines
-from rltok_rl.training.progress import read_table
+from rltok_rl.training.metrics import read_lines, read_table
 
 _POLL = 0.2  # seconds
 _PATIENCE = 20.0  # seconds to finish an update and save, before a training is ended

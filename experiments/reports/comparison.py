@@ -1,4 +1,4 @@
-"""Runs side by side: their figures in one line each, what differs between them, and figures of all."""
+"""Report of several runs: a table of their metrics and differing options, and figures of all of them."""
 
 from __future__ import annotations
 
@@ -6,160 +6,246 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rltok_rl.experiments.reports.comparable import comparable, looks_ahead
-from rltok_rl.experiments.reports.loss_curves import FILE, write_loss_curves
-from rltok_rl.experiments.reports.markdown import markdown
-from rltok_rl.experiments.reports.seeds import Group, seed_groups
+import pandas as pd
+from rltok_rl.experiments.reports.markdown import bullets, markdown, number, with_error, with_unit
 from rltok_rl.experiments.reports.table import (
-    FIGURES,
+    METRICS,
     best_groups,
-    comparison_notes,
-    figures_over_seeds,
-    shown,
+    counted,
+    grouped,
+    looks_ahead,
+    loss_curves,
+    option_table,
+    run_table,
+    same_text,
+    seed_groups,
 )
-from rltok_rl.experiments.runs.folder import RunFolder, flat, read_run
+from rltok_rl.experiments.runs.folder import RunFolder, read_run
 
+from rltok_rl.training.atomic_files import replace_text
 from rltok_rl.training.snapshots import sample_parts
-from rltok_rl.viz.comparison import draw_comparison, draw_loss_against_flops
+from rltok_rl.viz.run_figures import draw_comparison, draw_loss_against_flops
 from rltok_rl.viz.text_figures import MarkedText, draw_texts
 
-_NOT_COMPARED = ("out", "resume", "checkpoint_every", "logger", "snapshots", "compare")
-
-
-def write_comparison(folders: list[Path], out: Path, *, formats: Sequence[str] = ("png",), each: bool = False) -> Path:
-    """Write ``report.md`` and figures of several runs: what differs, and what came of it.
-
-    Runs that differ in nothing but their seed are a line of the table and a colour of the figures. Runs on the same
-    held-out text share a table, best in bold; between tables nothing can be compared, and the page says so.
-
-    Args:
-        folders: of the runs.
-        out: folder to write to; made if it is not there.
-        formats: of the figures; the page shows the PNG, which is among them always.
-        each: have runs apart that differ in their seed alone.
-    """
-    runs = [read_run(folder) for folder in folders]
-    names = _names(runs)
-    out.mkdir(parents=True, exist_ok=True)
-    options = [flat({k: v for k, v in run.config.items() if k not in _NOT_COMPARED}) for run in runs]
-    keys = list(dict.fromkeys(key for one in options for key in one))
-    differing = [key for key in keys if any(one.get(key) != options[0].get(key) for one in options)]
-    texts = comparable(runs)
-    of_text = {n: number for number, numbers in enumerate(texts) for n in numbers}
-    groups = [Group(name, (run,)) for name, run in zip(names, runs, strict=True)]
-    if not each:
-        alike = [{**one, "text": of_text[n]} for n, one in enumerate(options)]
-        groups = seed_groups(runs, alike, names)
-    seeds = any(len(group.runs) > 1 for group in groups)
-    name_of = {id(run): name for run, name in zip(runs, names, strict=True)}
-    text_of = {id(run): of_text[n] for n, run in enumerate(runs)}
-    tables = [[group for group in groups if text_of[id(group.runs[0])] == number] for number in range(len(texts))]
-    parts = [f"# {', '.join(group.name for group in groups)}"]
-    if len(texts) > 1:
-        apart = "; ".join(", ".join(group.name for group in table) for table in tables)
-        parts.append(f"**Not all runs can be compared**: these were held to different texts: {apart}.")
-    options_of = {id(run): one for run, one in zip(runs, options, strict=True)}
-    for number, table in enumerate(tables, 1):
-        if len(texts) > 1:
-            parts.append(f"## Text {number}: `{table[0].runs[0].option('data.source')}`")
-        parts.append(_table(table, differing, options_of, seeds=seeds))
-    parts.append("\n".join(f"- {note}" for note in comparison_notes(tables, differing)))
-    by_name = dict(zip(names, runs, strict=True))
-    together = {group.name: [name_of[id(run)] for run in group.runs] for group in groups if len(group.runs) > 1}
-    parts += _figures(by_name, together, out, formats, one_text=len(texts) == 1)
-    if seeds:
-        apart_too = [Group(name_of[id(run)], (run,)) for group in groups for run in group.runs]
-        parts.append("## Each run\n\nErrors are over batches of held-out windows.")
-        parts.append(_table(apart_too, differing, options_of, seeds=False, bold=False))
-    page = out / "report.md"
-    page.write_text("\n\n".join(parts) + "\n")
-    write_loss_curves(by_name, out / FILE)
-    return page
-
-
-def _table(
-    groups: Sequence[Group],
-    differing: Sequence[str],
-    options_of: Mapping[int, Mapping[str, Any]],
-    *,
-    seeds: bool,
-    bold: bool = True,
-) -> str:
-    """A row per group: what differs, and what came of it; where groups are of several seeds, these have a column."""
-    shared = [key for key in differing if not (seeds and key == "seed")]
-    strong = best_groups(groups) if bold else set()
-    rows = []
-    for place, group in enumerate(groups):
-        first = group.runs[0]
-        loss, *rest = figures_over_seeds(group).values()
-        rows.append(
-            [
-                f"{group.name}{' *' if looks_ahead(first) else ''}",
-                *(shown(options_of[id(first)].get(key)) for key in shared),
-                *([group.seeds] if seeds else []),
-                f"**{loss}**" if place in strong else loss,
-                *rest,
-            ]
-        )
-    return markdown(["run", *(f"`{key}`" for key in shared), *(["seeds"] if seeds else []), *FIGURES], rows)
-
-
-def _figures(
-    runs: dict[str, RunFolder], groups: Mapping[str, list[str]], out: Path, formats: Sequence[str], *, one_text: bool
-) -> list[str]:
-    """Draw what there are figures for, and show them."""
-    trained = {name: (run.history, run.held_out) for name, run in runs.items() if run.history}
-    spent = {name: found for name, found in trained.items() if "flops" in found[0]}
-    targets = {name: run.target_rate for name, run in runs.items()}
-    parts = []
-    for suffix in formats:
-        if trained:
-            draw_comparison(trained, out / f"comparison.{suffix}", target_rates=targets, groups=groups)
-        if spent:
-            draw_loss_against_flops(spent, out / f"loss-flops.{suffix}", groups=groups)
-    if trained:
-        title = "Bits per byte, boundaries per byte, policy entropy and advantage spread against bytes"
-        parts.append(f"![{title}](comparison.png)\n\n{_DOTS}{_SEEDS if groups else ''}")
-    if spent:
-        parts.append("![Bits per byte against total FLOPs](loss-flops.png)")
-    if one_text and draw_last_texts(runs, out, formats):
-        parts.append("![The same held-out text as every run cuts it](texts.png)")
-    return parts
-
-
-_DOTS = "Lines are training, dots are held-out text, a dashed line is the target of the rate. "
-_DOTS += "Where lines lie on each other, the broad one is below."
+CURVES = "loss-flops.csv"
+COLUMNS = (
+    *("bits per byte, held out", "early exit", "rate (target)", "entropy, nats", "advantage spread, nats"),
+    *("bytes", "total FLOPs", "speed"),
+)
+NO_HELP = (
+    "**Tokens do not help yet** where the early exit, which sees none, predicts better than the whole model. This is "
+    "normal at the start of training: with `tiny` on books it ended between 0.4 and 0.8 MB."
+)  # of the committed runs in experiments/results/books
+_DOTS = (
+    "Lines are training, dots are held-out text, a dashed line is the target of the rate. Where lines overlap, the "
+    "broad one is below."
+)
 _SEEDS = " Thin lines are seeds, the others their means, with a band or a bar of one standard deviation on either side."
 
 
-def draw_last_texts(runs: Mapping[str, RunFolder], out: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
-    """Draw the sample of every run's last look, one under the other; nothing where no run has any.
+def write_comparison(folders: list[Path], out: Path, *, formats: Sequence[str] = ("png",), each: bool = False) -> Path:
+    """Write ``report.md``, figures and ``loss-flops.csv`` of several runs.
+
+    Runs that differ in their seed alone share a row and a colour. Runs on the same held-out text share a table, best
+    in bold; metrics of different tables cannot be compared, and the page says so.
 
     Args:
-        runs: by name.
-        out: folder of ``texts.png``.
-        formats: kinds of files.
+        folders: the runs.
+        out: folder to write to.
+        formats: file formats of the figures; the page shows the PNG, which must be among them.
+        each: give every run a row of its own.
     """
-    texts = [marked_text(name, run) for name, run in runs.items() if run.looks]
+    read = [read_run(folder) for folder in folders]
+    runs = dict(zip(_names(read), read, strict=True))
+    out.mkdir(parents=True, exist_ok=True)
+    table, options = run_table(runs), option_table(runs)
+    differing = [name for name in options if options[name].map(repr).nunique() > 1]
+    texts = grouped(runs, lambda name, other: same_text(runs[name], runs[other]))
+    options["text"] = table["text"] = table.index.map({name: n for n, names in enumerate(texts) for name in names})
+    table["group"] = table.index if each else seed_groups(options)
+    groups = {name: list(rows.index) for name, rows in table.groupby("group", sort=False)}
+    of_seeds = {name: members for name, members in groups.items() if len(members) > 1}
+    tables = [[table.loc[groups[name]] for name in rows["group"].unique()] for _, rows in table.groupby("text")]
+    parts = [f"# {', '.join(groups)}"]
+    if len(texts) > 1:
+        separate = "; ".join(", ".join(_name(rows) for rows in group_rows) for group_rows in tables)
+        parts.append(f"**Not all runs can be compared**: these have different held-out texts: {separate}.")
+    for place, group_rows in enumerate(tables, 1):
+        if len(texts) > 1:
+            parts.append(f"## Text {place}: `{group_rows[0]['run'].iloc[0].option('data.source')}`")
+        parts.append(_comparison_table(group_rows, options[differing], seeds=bool(of_seeds)))
+    parts.append(bullets(_notes(tables, differing)))
+    parts += _figures(runs, of_seeds, out, formats, one_text=len(texts) == 1)
+    if of_seeds:
+        singles = [table.loc[[name]].assign(group=name) for members in groups.values() for name in members]
+        parts.append("## Each run\n\nErrors are over batches of held-out windows.")
+        parts.append(_comparison_table(singles, options[differing], seeds=False, bold=False))
+    page = out / "report.md"
+    page.write_text("\n\n".join(parts) + "\n")
+    replace_text(out / CURVES, loss_curves(runs).to_csv(index=False, lineterminator="\n"))
+    return page
+
+
+def _names(runs: list[RunFolder]) -> list[str]:
+    """Names of folders, with their parents' names if two are the same."""
+    names = [run.name for run in runs]
+    if len(set(names)) == len(names):
+        return names
+    names = ["/".join(run.path.resolve().parts[-2:]) for run in runs]
+    return [f"{name} ({names[:n].count(name) + 1})" if name in names[:n] else name for n, name in enumerate(names)]
+
+
+def _name(rows: pd.DataFrame) -> str:
+    return str(rows["group"].iloc[0])
+
+
+def _comparison_table(groups: Sequence[pd.DataFrame], options: pd.DataFrame, *, seeds: bool, bold: bool = True) -> str:
+    """A row per seed group: differing options, seeds, metrics."""
+    names = [name for name in options if not (seeds and name == "seed")]
+    best = best_groups(groups) if bold else set()
+    body = []
+    for place, rows in enumerate(groups):
+        loss, *metrics = metric_cells(rows).values()
+        body.append(
+            [
+                f"{_name(rows)}{' *' if rows['oracle'].any() else ''}",
+                *(option_text(options.at[rows.index[0], name]) for name in names),
+                *([_seed_list(rows)] if seeds else []),
+                f"**{loss}**" if place in best else loss,
+                *metrics,
+            ]
+        )
+    return markdown(["run", *(f"`{name}`" for name in names), *(["seeds"] if seeds else []), *COLUMNS], body)
+
+
+def _seed_list(rows: pd.DataFrame) -> str:
+    used = counted(rows)
+    left_out = rows.drop(used.index)["seed"]
+    seeds = ", ".join(map(str, used["seed"]))
+    return f"{seeds} ({', '.join(map(str, left_out))} not finished)" if len(left_out) else seeds
+
+
+def metric_cells(group: pd.DataFrame) -> dict[str, str]:
+    """Format the metrics of a seed group by column: one run with its errors, several with their standard deviations."""
+    rows = counted(group)
+    first, single, values = rows.iloc[0], len(rows) == 1, rows[METRICS].astype(float)
+    mean, spread = values.mean(skipna=False), values.std(skipna=False)
+    loss, early, rate, entropy, advantage = (with_error(mean[name], spread[name]) for name in METRICS[:5])
+    bytes_done, flops = with_unit(mean["bytes"], "B"), with_unit(mean["total_flops"], "FLOPs")
+    if single:
+        loss = with_error(mean["held_out_bits_per_byte"], first["held_out_standard_error"])
+        if first["snapshot_bytes"] not in (None, first["bytes"]):
+            loss += f" at {with_unit(first['snapshot_bytes'], 'B')}"
+        entropy, advantage = number(mean["entropy"]), number(mean["advantage_spread"])
+        bytes_done += _planned(first["run"])
+        flops += " + trials not recorded" if first["tried_flops"] is None else ""
+    if not first["finished"]:
+        bytes_done += ", not finished"
+    target = option_text(first["run"].target_rate)
+    cells = (loss, early, f"{rate} ({target})", entropy, advantage, bytes_done, flops, with_unit(mean["speed"], "B/s"))
+    return dict(zip(COLUMNS, cells, strict=True))
+
+
+def _planned(run: RunFolder) -> str:
+    """The bytes that an unfinished run still counts up to."""
+    total = None if run.option("optim.total_flops") else run.option("optim.total_bytes")
+    return f" of {with_unit(total, 'B')}" if total and run.summary is None else ""
+
+
+def option_text(value: Any) -> str:
+    """Format the value of an option; a dash if it has none."""
+    return "-" if value is None else str(value)
+
+
+def tokens_do_not_help(rows: pd.DataFrame) -> bool:
+    """Whether runs predict worse than their early exits, after at least one update."""
+    losses = rows.loc[rows["bytes"] > 0, METRICS[:2]].astype(float)
+    return bool(losses.diff(axis=1).iloc[:, 1].sum() < 0)
+
+
+def _notes(tables: Sequence[Sequence[pd.DataFrame]], differing: Sequence[str]) -> list[str]:
+    """Notes below the tables."""
+    groups = [rows for table in tables for rows in table]
+    every, singles = pd.concat(groups), [_name(rows) for rows in groups if len(counted(rows)) == 1]
+    notes = []
+    if len(singles) < len(groups):
+        notes.append(
+            "Rows of several seeds have means ± the standard deviation over seeds. Bold: not distinguishable from the "
+            "best on the same held-out text by a paired test over seeds (95 %)."
+        )
+    else:
+        notes.append("Nothing is bold: a paired test over seeds needs several seeds of each run.")
+    if singles:
+        notes.append(
+            "Errors of single runs are over batches of held-out windows: how well that text was measured, not what "
+            "other documents would give (`rltok eval` has errors over documents)."
+        )
+        rows_of = "One run per row" if len(singles) == len(groups) else f"One seed of {', '.join(singles)}"
+        notes.append(f"{rows_of}: a difference may be that of seeds.")
+    if unfinished := [_name(rows) for rows in groups if not rows["finished"].any()]:
+        notes.append(
+            f"Not finished: {', '.join(unfinished)}. Their metrics are intermediate, and never bold if others are "
+            "finished."
+        )
+    if helpless := [_name(rows) for rows in groups if tokens_do_not_help(counted(rows))]:
+        notes.append(f"{NO_HELP} This holds for {', '.join(helpless)}.")
+    for table in tables:
+        flops = pd.concat([counted(rows)["total_flops"] for rows in table]).astype(float).fillna(0.0)
+        if flops.max() > 1.05 * flops.min():
+            low, high = (with_unit(value, "FLOPs") for value in (flops.min(), flops.max()))
+            notes.append(f"Budgets differ, from {low} to {high}: a lower loss may be due to the larger budget.")
+    kinds = list(dict.fromkeys(map(_vocabulary, every["run"])))
+    if len(kinds) > 1:
+        notes.append(f"Vocabularies differ ({'; '.join(kinds)}). Bits per byte can be compared: they count bytes.")
+    if every["oracle"].any():
+        notes.append("An asterisk marks boundaries that depend on later bytes: no model's bits per byte, never bold.")
+    if not differing:
+        notes.append("All runs have one configuration.")
+    return notes
+
+
+def _vocabulary(run: RunFolder) -> str:
+    """The ids that a run reads, and its tokenizer."""
+    special = run.model.get("num_special") or 0
+    name, size = run.option("segmenter.name"), run.option("segmenter.options.vocabulary")
+    cut = f", cut by {name}" + (f" of {size:,} pieces" if size else "") if looks_ahead(run) else ""
+    return f"256 bytes{f' and {special} special ids' if special else ''}{cut}"
+
+
+def _figures(
+    runs: Mapping[str, RunFolder], groups: Mapping[str, list[str]], out: Path, formats: Sequence[str], *, one_text: bool
+) -> list[str]:
+    """Draw all figures that the runs have data for; return their Markdown."""
+    trained = {name: (run.history, run.held_out) for name, run in runs.items() if run.history}
+    with_flops = {name: columns for name, columns in trained.items() if "flops" in columns[0]}
+    targets = {name: run.target_rate for name, run in runs.items()}
+    for suffix in formats:
+        if trained:
+            draw_comparison(trained, out / f"comparison.{suffix}", target_rates=targets, groups=groups)
+        if with_flops:
+            draw_loss_against_flops(with_flops, out / f"loss-flops.{suffix}", groups=groups)
+    parts = []
+    if trained:
+        title = "Bits per byte, boundaries per byte, policy entropy and advantage spread against bytes"
+        parts.append(f"![{title}](comparison.png)\n\n{_DOTS}{_SEEDS if groups else ''}")
+    if with_flops:
+        parts.append("![Bits per byte against total FLOPs](loss-flops.png)")
+    if one_text and draw_last_texts(runs, out, formats):
+        parts.append("![The same held-out text with the boundaries of every run](texts.png)")
+    return parts
+
+
+def draw_last_texts(runs: Mapping[str, RunFolder], out: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
+    """Draw the last sample of every run that has one as ``texts.png``."""
+    texts = [marked_text(name, run) for name, run in runs.items() if run.snapshots]
     return [draw_texts(texts, out / f"texts.{suffix}") for suffix in formats] if texts else []
 
 
 def marked_text(title: str, run: RunFolder) -> MarkedText:
-    """The sample of a run's last look, to be drawn.
-
-    Args:
-        title: above it.
-        run: with at least one look.
-    """
-    look = run.looks[-1]
-    text, boundaries, probabilities = sample_parts(look)
-    note = f"{look['held_out_bits_per_byte']:.3f} bits per byte, {look['held_out_rate']:.3f} boundaries per byte"
+    """Return the sample of a run's last snapshot, ready to draw."""
+    snapshot = run.snapshots[-1]
+    text, boundaries, probabilities = sample_parts(snapshot)
+    note = (
+        f"{snapshot['held_out_bits_per_byte']:.3f} bits per byte, {snapshot['held_out_rate']:.3f} boundaries per byte"
+    )
     return MarkedText(title, text, probabilities, boundaries, note)
-
-
-def _names(runs: list[RunFolder]) -> list[str]:
-    """Names of folders; with their parents' where they would be the same."""
-    names = [run.name for run in runs]
-    if len(set(names)) == len(names):
-        return names
-    return ["/".join(run.path.resolve().parts[-2:]) for run in runs]

@@ -1,13 +1,18 @@
-"""Figures and tables in Markdown."""
+"""Markdown tables, and numbers as they show them."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 
+def _missing(value: float | None) -> bool:
+    return value is None or math.isnan(value)
+
+
 def number(value: float | None, digits: int = 3) -> str:
-    """A figure with so many digits that count; a dash where there is none.
+    """Format a number with significant digits.
 
     Example:
         >>> number(0.012345), number(1234.5), number(None)
@@ -20,8 +25,20 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{value:.{max(0, digits - 1 - math.floor(math.log10(abs(value))))}f}"
 
 
+def with_error(value: float | None, error: float | None = None, sign: str = "") -> str:
+    """Format a number with three decimals and its standard error or deviation, if there is one.
+
+    Example:
+        >>> with_error(2.25, 0.0123), with_error(2.25), with_error(0.1, sign="+"), with_error(None)
+        ('2.250 ± 0.012', '2.250', '+0.100', '-')
+    """
+    if _missing(value):
+        return "-"
+    return f"{value:{sign}.3f}" + ("" if _missing(error) else f" ± {error:.3f}")
+
+
 def with_unit(value: float | None, unit: str) -> str:
-    """A large figure with a thousands prefix, or as a power of ten where there is no prefix for it.
+    """Format a large number with a thousands prefix, or as a power of ten beyond exa.
 
     Example:
         >>> with_unit(8_000_000, "B"), with_unit(512, "B"), with_unit(3.2e16, "FLOPs"), with_unit(None, "B")
@@ -35,8 +52,18 @@ def with_unit(value: float | None, unit: str) -> str:
     return f"{number(value / 1000**thousands)} {('', 'k', 'M', 'G', 'T', 'P', 'E')[thousands]}{unit}"
 
 
-def markdown(header: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table.
+def percent(share: float) -> str:
+    """Format a share in per cent.
+
+    Example:
+        >>> percent(0.9834)
+        '98.3 %'
+    """
+    return f"{100 * share:.1f} %"
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table.
 
     Example:
         >>> print(markdown(["a", "b"], [["1", "2"]]))
@@ -44,13 +71,17 @@ def markdown(header: list[str], rows: list[list[str]]) -> str:
         |---|---|
         | 1 | 2 |
     """
-    return "\n".join(
-        ["| " + " | ".join(header) + " |", "|" + "---|" * len(header), *("| " + " | ".join(r) + " |" for r in rows)]
-    )
+    lines = [f"| {' | '.join(cells)} |" for cells in (header, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(header), *lines[1:]])
+
+
+def bullets(lines: Sequence[str]) -> str:
+    """Return a Markdown list."""
+    return "\n".join(f"- {line}" for line in lines)
 
 
 def fenced(text: str) -> str:
-    """A text as it is, in a fence that is longer than any in it.
+    """Return a text in a fence that is longer than any fence in it.
 
     Example:
         >>> print(fenced("a|b"))
@@ -65,10 +96,7 @@ def fenced(text: str) -> str:
 
 
 def without_nan(value: Any) -> Any:
-    """The same with None for what is not a number, which JSON has no word for.
-
-    Args:
-        value: nested dicts and lists of plain values.
+    """Replace NaN by None in nested dicts and lists: JSON has no NaN.
 
     Example:
         >>> without_nan({"a": {"b": [[1.0, math.nan]]}, "c": 1})

@@ -1,190 +1,239 @@
-"""The table of a comparison: the figures of a run, or of several seeds, in one line, and what to know to read it."""
+"""Table of runs: one row per run with its options, metrics and FLOPs; groups of seeds; loss curves."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from statistics import fmean
-from typing import Any
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
-from rltok_rl.experiments.reports.comparable import looks_ahead, trials_recorded, vocabulary
-from rltok_rl.experiments.reports.markdown import number, with_unit
-from rltok_rl.experiments.reports.seeds import Figure, Group, over_seeds, paired_over_seeds, tied_with_best, values_of
-from rltok_rl.experiments.runs.folder import RunFolder
+import pandas as pd
+from rltok_rl.experiments.reports.markdown import with_unit
+from rltok_rl.experiments.reports.paired import paired_over_seeds, tied_with_best
+from rltok_rl.experiments.runs.folder import RunFolder, flat
+from rltok_rl.experiments.runs.segmenters import TOKENIZERS
 
-FIGURES = (
-    "bits per byte, held out",
-    "early exit",
-    "rate (target)",
-    "entropy, nats",
-    "advantage spread, nats",
-    "bytes",
-    "total FLOPs",
-    "speed",
-)
+from rltok_rl.training.record import bytes_per_second
+
+Item = TypeVar("Item")
+
+METRICS = [
+    *("held_out_bits_per_byte", "held_out_early_bits_per_byte", "held_out_rate", "entropy", "advantage_spread"),
+    *("bytes", "total_flops", "speed"),
+]
+"""Columns that are averaged over seeds."""
+CURVE = ("run", "text", "update", "bytes", "flops", "padded_flops", "bits_per_byte", "standard_error")
+"""Columns of loss curves; ``text`` is ``training`` or ``held out``."""
+
+_NOT_COMPARED = ("out", "resume", "checkpoint_every", "logger", "snapshots", "compare")
+_TEXT = ("source", "options", "column", "split_by", "min_bytes", "max_bytes", "limit", "short_documents", "held_out")
+_WINDOWS = ("data.num_rows", "data.num_steps", "snapshots.batches")  # their seed is fixed
 
 
-def figures_of(run: RunFolder) -> dict[str, str]:
-    """The figures of a run in one line of a table, by the names of its columns.
+def run_table(runs: Mapping[str, RunFolder]) -> pd.DataFrame:
+    """Return the table of runs by name: a row per run, None for missing values."""
+    return pd.DataFrame([run_row(run) for run in runs.values()], index=list(runs), dtype=object)
 
-    Args:
-        run: finished or not; held-out figures that are older than the run say of when they are.
+
+def run_row(run: RunFolder) -> dict[str, Any]:
+    """Return a row of the table.
+
+    ``held_out_*`` are metrics of the last snapshot. ``bits_per_byte``, ``rate`` etc. are those of the evaluation on
+    held-out documents (``evaluation.json``), or else of the last snapshot. ``tried_flops`` is None if the run's
+    estimator tried boundaries without recording their cost.
     """
-    value = values_of(run)
-    look = run.looks[-1] if run.looks else {}
-    late = look and look["bytes"] != run.bytes_done
-    when = f" at {with_unit(look['bytes'], 'B')}" if late else ""
-    speed = value["speed"]
-    values = (
-        with_error(value["loss"], look.get("held_out_standard_error")) + when,
-        digits(value["early"]),
-        f"{digits(value['rate'])} ({shown(run.target_rate)})",
-        number(value["entropy"]),
-        number(value["advantage_spread"]),
-        with_unit(value["bytes"], "B") + _unfinished(run),
-        with_unit(value["flops"], "FLOPs") + ("" if trials_recorded(run) else " + trials not recorded"),
-        "-" if speed is None else with_unit(speed, "B/s"),
+    summary = run.summary or {}
+    snapshot = run.snapshots[-1] if run.snapshots else summary
+    evaluation = run.evaluation or {
+        **{f"corpus_{name}": snapshot.get(f"held_out_{name}") for name in ("bits_per_byte", "standard_error")},
+        "early_corpus_bits_per_byte": snapshot.get("held_out_early_bits_per_byte"),
+        "rate": snapshot.get("held_out_rate"),
+        "target_rate": run.target_rate,
+        "oracle": looks_ahead(run),
+    }
+    space = evaluation.get("word_edges", {}).get("space", {})
+    names = ("rate", "target_rate", "oracle", "documents", "windows", "counts", "nats", "target_rates", "split_by")
+    flops, tried = summary.get("flops"), summary.get("tried_flops", 0.0)
+    return {
+        "run": run,
+        "finished": run.summary is not None,
+        "seed": run.option("seed"),
+        "estimator": estimator_name(run),
+        "parameters": run.model.get("parameters", 0) + run.model.get("segmenter_parameters", 0),
+        # held-out documents
+        "bits_per_byte": evaluation["corpus_bits_per_byte"],
+        "standard_error": evaluation["corpus_standard_error"],
+        "early_bits_per_byte": evaluation["early_corpus_bits_per_byte"],
+        **{name: evaluation.get(name) for name in names},
+        "rows_per_text": evaluation.get("rows_per_text", 1),
+        "predicted": evaluation.get("bytes"),
+        "space_recall": space.get("covered"),
+        "space_precision": space.get("share"),
+        "space_chance": space.get("chance"),
+        # the last snapshot
+        "snapshot_bytes": snapshot.get("bytes"),
+        **{name: snapshot.get(name) for name in ("held_out_standard_error", *METRICS[:3])},
+        # training
+        "entropy": run.final_mean("entropy"),
+        "advantage_spread": run.final_mean("advantage_spread"),
+        "updates": summary.get("updates"),
+        "bytes": summary.get("bytes", run.bytes_done),
+        "flops": flops,
+        "padded_flops": summary.get("padded_flops"),
+        "tried_flops": tried,
+        "total_flops": run.last_flops if flops is None else flops + (tried or 0.0),
+        "seconds": sum(start["seconds"] for start in run.starts),
+        "speed": bytes_per_second(run.starts),
+        "peak_memory": summary.get("peak_memory"),
+    }
+
+
+def estimator_name(run: RunFolder) -> str:
+    """Return estimator, gamma and baseline of a learned policy; a dash if a rule or a segmenter draws boundaries."""
+    if run.option("segmenter.name") != "learned" or run.option("actor.name") != "learned":
+        return "-"
+    baseline = run.option("baseline.name")
+    return f"`{run.option('estimator.name')}`, gamma {run.option('estimator.gamma'):g}" + (
+        f", `{baseline}`" if baseline not in (None, "none") else ""
     )
-    return dict(zip(FIGURES, values, strict=True))
 
 
-def figures_over_seeds(group: Group) -> dict[str, str]:
-    """The same of a group: of several seeds means and standard deviations.
-
-    Args:
-        group: of one run or several.
-    """
-    if len(group.counted) == 1:
-        return figures_of(group.counted[0])
-    found, first = over_seeds(group), group.counted[0]
-
-    def mean(name: str) -> float | None:
-        figure = found[name]
-        return None if figure is None else figure.mean
-
-    values = (
-        _digits_over_seeds(found["loss"]),
-        _digits_over_seeds(found["early"]),
-        f"{_digits_over_seeds(found['rate'])} ({shown(first.target_rate)})",
-        _digits_over_seeds(found["entropy"]),
-        _digits_over_seeds(found["advantage_spread"]),
-        with_unit(mean("bytes"), "B") + ("" if group.finished else ", not finished"),
-        with_unit(mean("flops"), "FLOPs"),
-        "-" if mean("speed") is None else with_unit(mean("speed"), "B/s"),
-    )
-    return dict(zip(FIGURES, values, strict=True))
+def looks_ahead(run: RunFolder) -> bool:
+    """Whether the run's boundaries depend on later bytes, so that its losses are not those of a model."""
+    return run.option("segmenter.name") in TOKENIZERS
 
 
-def best_groups(groups: Sequence[Group]) -> set[int]:
-    """Return the numbers of the groups that a paired test over seeds cannot tell from the best.
+def option_table(runs: Mapping[str, RunFolder]) -> pd.DataFrame:
+    """Return the options of runs by dotted name, without those that say nothing about training."""
+    rows = [
+        flat({key: value for key, value in run.config.items() if key not in _NOT_COMPARED}) for run in runs.values()
+    ]
+    keys = dict.fromkeys(key for row in rows for key in row)
+    return pd.DataFrame({key: [row.get(key) for row in rows] for key in keys}, index=list(runs), dtype=object)
 
-    Oracles are left out, and unfinished groups if any group is finished. Without two seeds in common with the best
-    there is no test, and nothing is bold.
+
+def seed_groups(options: pd.DataFrame) -> pd.Series:
+    """Name the seed group of each run: runs that differ in their seed alone.
+
+    A repeated seed belongs to another group: the same run twice is no second sample.
 
     Args:
-        groups: on the same held-out text.
+        options: a row per run with the column ``seed``, by name.
     """
-    any_finished = any(group.finished for group in groups)
-    losses: list[dict[Any, float]] = []
-    for group in groups:
-        left_out = looks_ahead(group.runs[0]) or (any_finished and not group.finished)
-        by_seed = {run.option("seed"): values_of(run)["loss"] for run in group.counted}
-        known = {seed: loss for seed, loss in by_seed.items() if loss is not None}
-        losses.append({} if left_out or len(known) < len(by_seed) else known)
-    means = [fmean(by_seed.values()) if by_seed else None for by_seed in losses]
-    if not any(losses):
-        return set()
-    best = losses[min((n for n, mean in enumerate(means) if mean is not None), key=lambda n: means[n] or 0.0)]
-    return tied_with_best(means, [paired_over_seeds(by_seed, best) for by_seed in losses])
+    alike = pd.Series(map(repr, options.drop(columns="seed").to_numpy().tolist()), index=options.index)
+    repeat = options.groupby([alike, options["seed"].map(str)]).cumcount()
+    members = [list(rows.index) for _, rows in options.groupby([alike, repeat], sort=False)]
+    titles = [_common_name({name: str(options.at[name, "seed"]) for name in group}) for group in members]
+    names = {}
+    for group, title in zip(members, titles, strict=True):
+        taken = titles.count(title) > 1 or (title in options.index and len(group) > 1)
+        names |= dict.fromkeys(group, ", ".join(group) if taken else title)
+    return options.index.to_series().map(names)
 
 
-def comparison_notes(tables: Sequence[Sequence[Group]], differing: Sequence[str]) -> list[str]:
-    """What has to be known to read the tables.
+def _common_name(seeds: Mapping[str, str]) -> str:
+    """The name that runs share without their seeds, else all names.
 
-    Args:
-        tables: the groups of each.
-        differing: options that are not the same in all runs.
+    Example:
+        >>> _common_name({"ema-0": "0", "ema-1": "1"}), _common_name({"runs-1": "3", "mine": "4"})
+        ('ema', 'runs-1, mine')
     """
-    groups = [group for table in tables for group in table]
-    runs = [run for group in groups for run in group.runs]
-    notes = []
-    if any(len(group.counted) > 1 for group in groups):
-        notes.append(
-            "Lines of several seeds have means ± the standard deviation over seeds. Bold: not distinguishable from the "
-            "best on the same held-out text by a paired test over seeds (95 %)."
-        )
-    else:
-        notes.append("Nothing is bold: a paired test over seeds needs several seeds of each run.")
-    alone = [group.name for group in groups if len(group.counted) == 1]
-    if alone:
-        notes.append(
-            "Errors of single runs are over batches of held-out windows: how well that text was measured, not what "
-            "other documents would give (`rltok eval` has errors over documents)."
-        )
-        which = "One run per line" if len(alone) == len(groups) else f"One seed of {', '.join(alone)}"
-        notes.append(f"{which}: a difference may be that of seeds.")
-    open_runs = [group.name for group in groups if not group.finished]
-    if open_runs:
-        notes.append(
-            f"Not finished: {', '.join(open_runs)}. Figures are of the way there, and never bold beside finished ones."
-        )
-    helpless = [group.name for group in groups if tokens_do_not_help([values_of(run) for run in group.counted])]
-    if helpless:
-        notes.append(f"{NO_HELP} So it is with {', '.join(helpless)}.")
-    for table in tables:
-        spent = [run.last_flops or 0.0 for group in table for run in group.counted]
-        if max(spent) > 1.05 * min(spent):
-            low, high = (with_unit(value, "FLOPs") for value in (min(spent), max(spent)))
-            notes.append(f"Budgets differ, from {low} to {high}: who spent more may be ahead for that alone.")
-    kinds = list(dict.fromkeys(map(vocabulary, runs)))
-    if len(kinds) > 1:
-        notes.append(
-            f"Vocabularies differ ({'; '.join(kinds)}). Bits per byte count the bytes of the text, and can be compared."
-        )
-    if any(map(looks_ahead, runs)):
-        notes.append("An asterisk marks boundaries that depend on bytes to come: no model's bits per byte, never bold.")
-    if not differing:
-        notes.append("All runs have one configuration.")
-    return notes
+    if len(seeds) == 1:
+        return next(iter(seeds))
+    short = {_without_seed(name, seed) for name, seed in seeds.items()}
+    return (short.pop() if len(short) == 1 else "") or ", ".join(seeds)
 
 
-NO_HELP = (
-    "**Tokens do not help yet** where the early exit, which sees none, predicts better than the whole model. That is "
-    "how trainings begin, and more bytes are what they need: `tiny` on books got over it between 0.4 and 0.8 MB."
-)
-"""Of the committed runs in ``experiments/results/books``; ``samples.jsonl`` has their looks."""
+def _without_seed(name: str, seed: str) -> str:
+    """Remove the last number that is the seed, and its prefix."""
+    pattern = rf"(?:(?:^|[-_.=/])(?:seed|s)[-_.=]*|[-_.=]*)(?<!\d){re.escape(seed)}(?!\d)"
+    matches = list(re.finditer(pattern, name))
+    return (name[: matches[-1].start()] + name[matches[-1].end() :]).strip("-_.=/ ") if matches else name
 
 
-def tokens_do_not_help(values: Sequence[dict[str, Any]]) -> bool:
-    """Whether runs predict worse than their early exits, after they have learned something.
+def counted(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs of a seed group that its metrics average: the finished ones, if any is finished."""
+    return rows[rows["finished"].astype(bool)] if rows["finished"].any() else rows
 
-    Args:
-        values: of each, as :func:`~rltok_rl.experiments.reports.seeds.values_of` has them.
+
+def best_groups(groups: Sequence[pd.DataFrame]) -> set[int]:
+    """Return the places of the seed groups that a paired test over seeds cannot tell from the best.
+
+    Oracles are excluded, and unfinished groups if any group is finished.
     """
-    known = [one["loss"] - one["early"] for one in values if None not in (one["loss"], one["early"]) and one["bytes"]]
-    return bool(known) and sum(known) > 0
+    any_finished = any(rows["finished"].any() for rows in groups)
+    losses = [counted(rows).set_index("seed")["held_out_bits_per_byte"].astype(float) for rows in groups]
+    excluded = [rows["oracle"].any() or (any_finished and not rows["finished"].any()) for rows in groups]
+    means = [float("nan") if out else one.mean(skipna=False) for out, one in zip(excluded, losses, strict=True)]
+    return tied_with_best(means, lambda row, best: paired_over_seeds(losses[row], losses[best]))
 
 
-def _unfinished(run: RunFolder) -> str:
-    if run.summary is not None:
-        return ""
-    total = None if run.option("optim.total_flops") else run.option("optim.total_bytes")
-    return (f" of {with_unit(total, 'B')}" if total else "") + ", not finished"
+def same_text(run: RunFolder, other: RunFolder) -> bool:
+    """Whether two runs were evaluated on the same held-out windows."""
+    if _held_out_text(run) != _held_out_text(other):
+        return False
+    if run.option("snapshots.num_bytes") != other.option("snapshots.num_bytes"):
+        return True
+    if not (run.snapshots and other.snapshots):
+        return True
+    # One name may stand for different files. Some segmenters leave out the last byte.
+    texts = [each.snapshots[0]["text"] for each in (run, other)]
+    return texts[0].startswith(texts[1]) or texts[1].startswith(texts[0])
 
 
-def _digits_over_seeds(figure: Figure | None) -> str:
-    return "-" if figure is None else with_error(figure.mean, figure.spread)
+def _held_out_text(run: RunFolder) -> list[Any]:
+    data = run.option("data") or {}
+    return [data.get(name) or None for name in _TEXT] + [run.option(name) for name in _WINDOWS]
 
 
-def shown(value: Any) -> str:
-    """A value of an option; a dash where there is none."""
-    return "-" if value is None else str(value)
+def grouped(items: Iterable[Item], same: Callable[[Item, Item], bool]) -> list[list[Item]]:
+    """Group items that are the same as the first of their group.
+
+    Example:
+        >>> grouped([1, 2, 3, 4], lambda one, other: one % 2 == other % 2)
+        [[1, 3], [2, 4]]
+    """
+    groups: list[list[Item]] = []
+    for item in items:
+        group = next((group for group in groups if same(group[0], item)), None)
+        if group is None:
+            groups.append([item])
+        else:
+            group.append(item)
+    return groups
 
 
-def digits(value: float | None) -> str:
-    """Three digits after the point; a dash where there is no figure."""
-    return "-" if value is None else f"{value:.3f}"
+def equal_budgets(flops: Iterable[float]) -> bool:
+    """Whether total FLOPs differ by at most 2 %: otherwise a lower loss may be due to the budget.
+
+    Example:
+        >>> equal_budgets([10.5e12, 10.6e12]), equal_budgets([10.5e12, 14.8e12])
+        (True, False)
+    """
+    flops = list(flops)
+    return max(flops) <= 1.02 * min(flops)
 
 
-def with_error(value: float | None, error: float | None) -> str:
-    """A figure and its standard error, where there is one."""
-    return digits(value) if error is None else f"{digits(value)} ± {error:.3f}"
+def flops_with_trials(flops: float, tried: float | None) -> str:
+    """Format total FLOPs with the share of an estimator's trials; None if trials were not recorded.
+
+    Example:
+        >>> flops_with_trials(10e12, 4e12), flops_with_trials(10e12, 0.0)
+        ('14.0 TFLOPs (29 % trials)', '10.0 TFLOPs')
+    """
+    total = with_unit(flops + (tried or 0.0), "FLOPs")
+    if tried is None:
+        return f"{total} + trials not recorded"
+    return f"{total} ({100 * tried / (flops + tried):.0f} % trials)" if tried else total
+
+
+def loss_curves(runs: Mapping[str, RunFolder]) -> pd.DataFrame:
+    """Return a row per update and per snapshot of every run: loss against bytes and FLOPs, in columns :data:`CURVE`."""
+    rows = []
+    for name, run in runs.items():
+        trained = pd.DataFrame(run.history).to_dict("records")
+        rows += [{**row, "run": name, "text": "training"} for row in trained]
+        for row in run.snapshots:
+            held_out = {key: row.get(f"held_out_{key}") for key in ("bits_per_byte", "standard_error")}
+            rows.append({**row, **held_out, "run": name, "text": "held out"})
+    table = pd.DataFrame(rows, columns=list(CURVE)).astype({"update": "Int64", "bytes": "Int64"})
+    return table.replace([float("inf"), -float("inf")], float("nan"))

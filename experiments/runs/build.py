@@ -1,4 +1,4 @@
-"""From a declared configuration to the objects of a training."""
+"""Build the trainer of a run from its configuration: model, estimator, loss, environment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rltok_rl.agents import BoundaryCritic, RandomActor, RolloutPolicy, UniformA
 from rltok_rl.agents.segmenters import Segmenter, SegmenterActor
 from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.experiments.config import OptimConfig, TrainConfig
-from rltok_rl.experiments.runs.custom import configured_baseline, own_estimator
+from rltok_rl.experiments.runs.custom import configured_baseline, custom_estimator
 from rltok_rl.experiments.runs.segmenters import (
     build_segmenter,
     check_segmenter_options,
@@ -18,14 +18,15 @@ from rltok_rl.experiments.runs.segmenters import (
     make_layout,
     model_overrides,
     rows_per_text,
+    second_rate,
     stage_factors,
 )
 from rltok_rl.experiments.texts import Texts, read_texts
 
 from rltok_rl.data import RepeatedSource
-from rltok_rl.functional.baselines import WORDS
 from rltok_rl.models import UNet, begin_with, preset
 from rltok_rl.objectives import (
+    BASELINE_NAMES,
     SECOND_LEVEL_WEIGHT,
     BoundaryClipPPOLoss,
     BoundaryReinforceLoss,
@@ -39,8 +40,9 @@ from rltok_rl.objectives import (
     make_estimator,
 )
 from rltok_rl.objectives.segmented import SegmenterLoss
+from rltok_rl.renamed import renamed_word
 from rltok_rl.training import Alarms, LoopOptions, Trainer
-from rltok_rl.training.compiling import RECOMPUTE, compile_layers, recompute_layers
+from rltok_rl.training.options import RECOMPUTE, compile_layers, recompute_layers
 from rltok_rl.training.parallel import Processes
 from rltok_rl.training.randomness import seed_everything
 from rltok_rl.utils import did_you_mean, is_import_path
@@ -48,19 +50,12 @@ from rltok_rl.utils import did_you_mean, is_import_path
 ACTORS = ("learned", "random", "uniform", "whitespace")
 OBJECTIVES = ("reinforce", "importance", "ppo")
 ESTIMATORS = ("discounted_return", "control_variate", "critic_advantage", "local_flips")
-BASELINES = ("none", "batch_centred", "leave_one_out", "z_normalised", "group_centred", "running_mean")
 FIGURES_EVERY = 16
-"""Updates whose figures are fetched together on accelerators."""
-_OF_THEIR_OWN = ("group_centred", "running_mean")  # baselines that come as estimators, over discounted returns alone
+"""Updates whose metrics are fetched together on accelerators."""
 
 
 def make_actor(config: TrainConfig, model: UNet) -> Any:
-    """Who draws the boundaries; None is the model's own policy.
-
-    Args:
-        config: of the training.
-        model: the U-Net.
-    """
+    """Return the actor that draws the boundaries; None for the model's policy or a segmenter."""
     actor = config.actor
     _check("actor.name", actor.name, ACTORS)
     if actor.name in ("learned", "whitespace") and actor.rate is not None:
@@ -71,36 +66,26 @@ def make_actor(config: TrainConfig, model: UNet) -> Any:
     if actor.rates is not None and actor.name != "learned":
         raise ValueError(f"actor.rates belongs to 'learned', got {list(actor.rates)} with {actor.name!r}")
     rate = model.config.target_rate if actor.rate is None else actor.rate
-    made = {"random": lambda: RandomActor(rate), "uniform": lambda: UniformActor(rate), "whitespace": WhitespaceActor}
-    return None if actor.name == "learned" else made[actor.name]()
+    make = {"random": lambda: RandomActor(rate), "uniform": lambda: UniformActor(rate), "whitespace": WhitespaceActor}
+    return None if actor.name == "learned" else make[actor.name]()
 
 
 def make_advantages(config: TrainConfig, model: UNet, process_group: Any = None) -> Any:
-    """The value estimator: an estimator with a baseline.
-
-    Args:
-        config: of the training.
-        model: the U-Net.
-        process_group: processes that train together.
-    """
-    estimator, baseline = config.estimator, config.baseline
-    _check("estimator.name", estimator.name, ESTIMATORS, own=True)
-    _check("baseline.name", baseline.name, BASELINES, own=True)
-    if baseline.name == "group_centred" and baseline.rows_per_text < 2:
-        raise ValueError(f"baseline.rows_per_text must be at least 2 for 'group_centred', got {baseline.rows_per_text}")
+    """Return the value estimator with its baseline."""
+    estimator = replace(config.estimator, name=renamed_word("estimator", config.estimator.name))
+    baseline = replace(config.baseline, name=renamed_word("baseline", config.baseline.name))
+    config = replace(config, estimator=estimator, baseline=baseline)
+    _check("estimator.name", estimator.name, ESTIMATORS, custom=True)
+    _check("baseline.name", baseline.name, BASELINE_NAMES, custom=True)
+    if baseline.name == "group_mean" and baseline.rows_per_text < 2:
+        raise ValueError(f"baseline.rows_per_text must be at least 2 for 'group_mean', got {baseline.rows_per_text}")
     if is_import_path(estimator.name):
-        return own_estimator(config, model, process_group)
+        return custom_estimator(config, model, process_group)
     options: dict[str, Any] = {"gamma": estimator.gamma, "process_group": process_group, **estimator.options}
     if estimator.name == "local_flips":
         if baseline.name != "none":
             raise ValueError(f"baseline must be 'none' with 'local_flips', which needs none, got {baseline.name!r}")
         return LocalFlips(model, price=estimator.price, layout=make_layout(config, model), **options)
-    if baseline.name in _OF_THEIR_OWN:
-        if estimator.name != "discounted_return":
-            raise ValueError(f"baseline {baseline.name!r} is for 'discounted_return', got {estimator.name!r}")
-        own = {"num_steps": config.data.num_steps, "group_size": baseline.rows_per_text}
-        name = "num_steps" if baseline.name == "running_mean" else "group_size"
-        return make_estimator(baseline.name, **{name: own[name], **options, **baseline.options})
     if estimator.name == "critic_advantage":
         if config.loss.objective != "ppo":
             raise ValueError(
@@ -108,31 +93,23 @@ def make_advantages(config: TrainConfig, model: UNet, process_group: Any = None)
                 f"got {config.loss.objective!r}"
             )
         options = {"lmbda": 0.95, "value_network": BoundaryCritic(model.config), **options}
-    if is_import_path(baseline.name):
-        return make_estimator(estimator.name, baseline=configured_baseline(config), **options)
-    return make_estimator(estimator.name, baseline=baseline.name, **options, **baseline.options)
+    return make_estimator(estimator.name, baseline=configured_baseline(config), **options)
 
 
 def make_loss(
     config: TrainConfig, model: UNet, process_group: Any = None, segmenter: Segmenter | None = None
 ) -> JointLoss:
-    """The joint loss. Where boundaries are not learned by rewards, next-byte losses and the segmenter's own.
+    """Return the joint loss.
 
-    A second level that routes has one more, at the rate that the segmenter or else the model says.
-
-    Args:
-        config: of the training.
-        model: the U-Net.
-        process_group: processes that train together.
-        segmenter: who draws the boundaries; None leaves that to the policy or the actor.
+    A policy or an actor brings the policy gradient and the rate control, a segmenter its own losses. A second level
+    with routing adds a rate loss.
     """
     weights, rate = config.loss, config.rate
     together: dict[str, Any] = {"process_group": process_group}
     terms: dict[str, Any] = {"language_model": LanguageModelLoss(**together), "early_exit": EarlyExitLoss(**together)}
     coefficients = {"language_model": weights.language_model, "early_exit": weights.early_exit}
     if model.config.second_level == "routing":
-        said = None if segmenter is None else segmenter.second_rate
-        terms["second_level"] = SecondLevelLoss(model.config.second_rate if said is None else said, **together)
+        terms["second_level"] = SecondLevelLoss(second_rate(model, segmenter), **together)
         coefficients["second_level"] = SECOND_LEVEL_WEIGHT
     if segmenter is not None:
         for name, coefficient in segmenter.coefficients.items():
@@ -155,7 +132,7 @@ def _policy_loss(config: TrainConfig, model: UNet, process_group: Any) -> Any:
         critic = getattr(advantages, "value_network", None)
         if critic is not None:
             options["critic_coeff"] = weights.critic
-        options["entropy_bonus"] = False  # a term of its own, with a weight of its own
+        options["entropy_bonus"] = False  # a separate term of the joint loss
         clip = (weights.clip_low, weights.clip_high)
         loss = BoundaryClipPPOLoss(RolloutPolicy(), critic, clip_epsilon=clip, **options)
         return loss.make_value_estimator(advantages)
@@ -166,12 +143,7 @@ def _policy_loss(config: TrainConfig, model: UNet, process_group: Any) -> Any:
 
 
 def make_model(config: TrainConfig, device: torch.device) -> UNet:
-    """The U-Net, its weights drawn with the configuration's seed, or those of a trained model.
-
-    Args:
-        config: of the training.
-        device: where it computes.
-    """
+    """Return the U-Net with weights drawn from the run's seed, or with those of ``model.weights``."""
     seed_everything(config.seed)
     overrides = model_overrides(config)
     model = UNet(preset(config.model.preset, **overrides))
@@ -182,9 +154,6 @@ def make_model(config: TrainConfig, device: torch.device) -> UNet:
 
 def warm_up_bytes(optim: OptimConfig) -> int:
     """Return the bytes of linear warm-up: ``optim.warm_up_bytes``, or the share ``optim.warm_up`` of the run.
-
-    Args:
-        optim: options of the optimiser.
 
     Example:
         >>> warm_up_bytes(OptimConfig(total_bytes=20_000, warm_up=0.05))
@@ -203,13 +172,9 @@ def warm_up_bytes(optim: OptimConfig) -> int:
 
 
 def loop_options(config: TrainConfig) -> LoopOptions:
-    """What the loop does, learning-rate factors of stages apart.
-
-    Args:
-        config: of the training.
-    """
+    """Return the options of the training loop, without learning-rate factors of stages."""
     optim, compute = config.optim, config.compute
-    # What stands in for an experiment's policy leaves that policy's options idle.
+    # A segmenter or a rule instead of an experiment's policy ignores that policy's options.
     by_rewards = learned(config) and config.actor.name == "learned"
     return LoopOptions(
         total_bytes=optim.total_bytes,
@@ -238,12 +203,12 @@ def _figures_every(config: TrainConfig) -> int:
 def make_trainer(
     config: TrainConfig, processes: Processes | None = None, texts: Texts | None = None
 ) -> tuple[Trainer, Texts]:
-    """The trainer that a configuration describes, and its texts.
+    """Return the trainer that a configuration describes, and its documents.
 
     Args:
-        config: of the training.
-        processes: that train together; None is this one alone.
-        texts: what to train on and what to hold out; None reads what the configuration names.
+        config: the run's options.
+        processes: the ranks that train together; default: this process alone.
+        texts: the documents; default: those that the configuration names.
     """
     processes = Processes(device=torch.device(config.compute.device)) if processes is None else processes
     data, compute = config.data, config.compute
@@ -254,25 +219,25 @@ def make_trainer(
     options = loop_options(config)
     if texts is None:
         texts = read_texts(data, seed=config.seed) if processes.main else None
-        processes.any(False)  # the main process writes the cache, the others read it
+        processes.any(False)  # rank 0 writes the cache, the others read it
         texts = read_texts(data, seed=config.seed) if texts is None else texts
     model = make_model(config, processes.device)
     segmenter = build_segmenter(config, model, texts, processes)
     options = replace(options, stage_factors=stage_factors(config, segmenter))
     source = texts.train if repeated == 1 else RepeatedSource(texts.train, repeated)
-    judged: dict[str, Any] = {"reward": config.estimator.reward, "price": config.estimator.price}
-    judged["likelihood_chunk"] = compute.likelihood_chunk
+    reward: dict[str, Any] = {"reward": config.estimator.reward, "price": config.estimator.price}
+    reward["likelihood_chunk"] = compute.likelihood_chunk
     if config.actor.rates is not None:
-        judged["target_rates"] = _rates(config)
-    judged["layout"] = make_layout(config, model, segmenter)
-    env = ByteBoundaryEnv(model, source, num_steps=data.num_steps, batch_size=(num_rows,), seed=config.seed, **judged)
+        reward["target_rates"] = _rates(config)
+    reward["layout"] = make_layout(config, model, segmenter)
+    env = ByteBoundaryEnv(model, source, num_steps=data.num_steps, batch_size=(num_rows,), seed=config.seed, **reward)
     loss = make_loss(config, model, processes.group, segmenter).to(processes.device)
     actor = make_actor(config, model) if segmenter is None else SegmenterActor(segmenter)
-    one_rate = actor is None and config.actor.rates is None
-    held = model.config.target_rate if one_rate and config.rate.coefficient else None
-    alarms = Alarms(target_rate=held if segmenter is None else segmenter.target_rate)
-    many: dict[str, Any] = {"processes": processes, "strategy": compute.strategy}
-    trainer = Trainer(model, env, loss, options, actor=actor, alarms=alarms, seed=config.seed, **many)
+    controlled = actor is None and config.actor.rates is None and bool(config.rate.coefficient)
+    target = model.config.target_rate if controlled else None
+    alarms = Alarms(target_rate=target if segmenter is None else segmenter.target_rate)
+    parallel: dict[str, Any] = {"processes": processes, "strategy": compute.strategy}
+    trainer = Trainer(model, env, loss, options, actor=actor, alarms=alarms, seed=config.seed, **parallel)
     if compute.compile:
         compile_layers(model)
     recompute_layers(model, compute.recompute)
@@ -280,7 +245,7 @@ def make_trainer(
 
 
 def _rates(config: TrainConfig) -> tuple[float, ...]:
-    """The rates that texts are read at; what could not follow them is refused by its name in the configuration."""
+    """The range of ``actor.rates``, checked."""
     rates = list(config.actor.rates or ())
     if not learned(config):
         raise ValueError(
@@ -293,8 +258,8 @@ def _rates(config: TrainConfig) -> tuple[float, ...]:
     return tuple(rates)
 
 
-def _check(name: str, value: str, allowed: tuple[str, ...], *, own: bool = False) -> None:
-    if value not in allowed and not (own and is_import_path(value)):
-        also = ", or module:Name of your own" if own else ""
-        meant = did_you_mean(value, allowed, WORDS)
-        raise ValueError(f"{name} must be one of {list(allowed)}{also}, got {value!r}{meant}")
+def _check(name: str, value: str, allowed: tuple[str, ...], *, custom: bool = False) -> None:
+    if value not in allowed and not (custom and is_import_path(value)):
+        also = ", or module:Name of your own" if custom else ""
+        suggestion = did_you_mean(value, allowed)
+        raise ValueError(f"{name} must be one of {list(allowed)}{also}, got {value!r}{suggestion}")

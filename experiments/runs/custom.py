@@ -1,4 +1,4 @@
-"""Estimators and baselines of a user's own, ``estimator.name=module:Name``, with what a configuration says of them."""
+"""Build custom estimators and baselines, ``estimator.name=module:Name``, from a configuration."""
 
 from __future__ import annotations
 
@@ -11,111 +11,98 @@ from rltok_rl.experiments.config import TrainConfig
 from torch import Tensor, nn
 from torchrl.objectives.value import ValueEstimatorBase
 
-from rltok_rl.functional.baselines import BASELINES, group_centred
 from rltok_rl.models import UNet
+from rltok_rl.objectives.baseline import as_baseline
 from rltok_rl.utils import did_you_mean, import_path, is_import_path
 
 
-def own_estimator(config: TrainConfig, model: UNet, process_group: Any = None) -> ValueEstimatorBase:
-    """The estimator at ``estimator.name``, made with ``gamma`` and ``estimator.options``.
+def custom_estimator(config: TrainConfig, model: UNet, process_group: Any = None) -> ValueEstimatorBase:
+    """Build the estimator at ``estimator.name`` with ``gamma`` and ``estimator.options``.
 
-    Where its signature has them, also with ``baseline``, a function; with ``process_group``; and with ``model``, the
-    U-Net. What was configured and it does not take is refused.
-
-    Args:
-        config: of the training.
-        model: the U-Net.
-        process_group: processes that train together.
+    It also gets ``baseline`` (a function), ``process_group`` and ``model`` (the U-Net) if its signature has them.
     """
-    name, baseline = config.estimator.name, config.baseline.name
+    name, baseline, options = config.estimator.name, config.baseline.name, config.estimator.options
     make = import_path("estimator.name", name)
     if not callable(make):
         raise TypeError(f"estimator.name must name a class of estimators, or a function that makes one, got {name!r}")
-    takes = _taken(make)
-    if not takes("gamma"):
+    parameters = inspect.signature(make).parameters
+    any_name = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    if not ("gamma" in parameters or any_name):
         raise TypeError(f"{name} must take gamma, which estimator.gamma is, as its {inspect.signature(make)} does not")
-    given: dict[str, Any] = {"gamma": config.estimator.gamma}
-    if takes("baseline"):
-        given["baseline"] = configured_baseline(config)
+    arguments: dict[str, Any] = {"gamma": config.estimator.gamma}
+    if "baseline" in parameters or any_name:
+        arguments["baseline"] = configured_baseline(config)
     elif baseline != "none":
         raise ValueError(f"baseline must be 'none' with {name!r}, which takes no baseline, got {baseline!r}")
-    if takes("process_group"):
-        given["process_group"] = process_group
+    if "process_group" in parameters or any_name:
+        arguments["process_group"] = process_group
     elif process_group is not None:
         raise ValueError(f"{name} must take process_group to be trained with in several processes")
-    if "model" in inspect.signature(make).parameters:
-        given["model"] = model
-    options = config.estimator.options
+    if "model" in parameters:
+        arguments["model"] = model
     try:
-        made = make(**{**given, **options})
+        estimator = make(**{**arguments, **options})
     except TypeError as error:
-        allowed = sorted(_named(make) - set(given))
-        unknown = [option for option in options if option not in allowed]
+        allowed = sorted(_parameters(make) - set(arguments))
+        unknown = next((option for option in options if option not in allowed), None)
         if unknown and allowed:
             raise TypeError(
-                f"estimator.options of {name!r} must be among {allowed}, got {unknown[0]!r}"
-                f"{did_you_mean(unknown[0], allowed)} ({error})"
+                f"estimator.options of {name!r} must be among {allowed}, got {unknown!r}"
+                f"{did_you_mean(unknown, allowed)} ({error})"
             ) from error
-        raise TypeError(f"{name} must take {[*given]} and estimator.options {[*options]}: {error}") from error
-    if not isinstance(made, ValueEstimatorBase):
+        raise TypeError(f"{name} must take {[*arguments]} and estimator.options {[*options]}: {error}") from error
+    if not isinstance(estimator, ValueEstimatorBase):
         raise TypeError(
-            f"estimator.name must name what makes a torchrl.objectives.value.ValueEstimatorBase (ReturnEstimator is "
-            f"one), got {name!r}, which makes a {type(made).__name__}"
+            f"estimator.name must make a torchrl.objectives.value.ValueEstimatorBase, such as ReturnEstimator, got "
+            f"{name!r}, which makes a {type(estimator).__name__}"
         )
-    return made
+    return estimator
 
 
 def configured_baseline(config: TrainConfig) -> Callable[..., Tensor]:
-    """The function that a configuration's baseline is, with its options: one of this library, or one's own.
+    """Return the configured baseline with its options: a function, or a new instance of a class.
 
-    Of a class one is made here, with the options: each run has a memory of its own, in its checkpoints.
-
-    Args:
-        config: of the training.
+    An instance belongs to one run: its memory is in the run's checkpoints.
     """
-    baseline = config.baseline
-    options: dict[str, Any] = dict(baseline.options)
-    if is_import_path(baseline.name):
-        function = import_path("baseline.name", baseline.name)
+    name, options = config.baseline.name, dict(config.baseline.options)
+    if is_import_path(name):
+        function = import_path("baseline.name", name)
         if isinstance(function, type):
-            return _remembering(baseline.name, function, options)
+            return _baseline_module(name, function, options)
         if not (inspect.isroutine(function) or isinstance(function, partial)):
             shared = ", which the runs of one process would share: name its class" if callable(function) else ""
             raise TypeError(
-                f"baseline.name must name a function, or a class of torch.nn.Module, got {baseline.name!r}, a "
+                f"baseline.name must name a function, or a class of torch.nn.Module, got {name!r}, a "
                 f"{type(function).__name__}{shared}"
             )
-    elif baseline.name == "group_centred":
-        function, options = group_centred, {"group_size": baseline.rows_per_text, **options}
-    elif baseline.name in BASELINES:
-        function = BASELINES[baseline.name]
     else:
-        raise ValueError(
-            f"baseline {baseline.name!r} is an estimator of its own, for 'discounted_return', "
-            f"got {config.estimator.name!r}"
-        )
-    _check_signature(baseline.name, function, options)
+        defaults = {
+            "group_mean": {"group_size": config.baseline.rows_per_text},
+            "running_mean": {"num_steps": config.data.num_steps},
+        }
+        return as_baseline(name, **{**defaults.get(name, {}), **options})
+    _check_signature(name, function, options)
     return partial(function, **options) if options else function
 
 
-def _remembering(name: str, kind: type, options: dict[str, Any]) -> nn.Module:
-    """A baseline with memory, new."""
+def _baseline_module(name: str, kind: type, options: dict[str, Any]) -> nn.Module:
+    """A new baseline with memory."""
     if not issubclass(kind, nn.Module):
         raise TypeError(
             f"baseline.name must name a function, or a class of torch.nn.Module, whose memory checkpoints keep, "
             f"got the class {name!r}"
         )
     try:
-        made = kind(**options)
+        module = kind(**options)
     except TypeError as error:
-        allowed = sorted(_named(kind))
-        unknown = next((option for option in options if option not in allowed), "")
+        allowed = sorted(_parameters(kind))
+        unknown = next((option for option in options if option not in allowed), None)
         raise TypeError(
             f"baseline {name!r} must be made with baseline.options {[*options]}, of {allowed}"
             f"{did_you_mean(unknown, allowed) if unknown else ''} ({error})"
         ) from error
-    _check_signature(name, made.forward, {})
-    return made
+    _check_signature(name, module.forward, {})
+    return module
 
 
 def _check_signature(name: str, function: Callable[..., Any], options: dict[str, Any]) -> None:
@@ -127,22 +114,13 @@ def _check_signature(name: str, function: Callable[..., Any], options: dict[str,
         ) from None
 
 
-def _named(make: Callable[..., Any]) -> set[str]:
-    """Arguments that a function names, or a class and those classes that it hands the rest on to."""
-    found: set[str] = set()
-    makers = [make]
-    if isinstance(make, type):
-        makers = [vars(kind)["__init__"] for kind in inspect.getmro(make) if "__init__" in vars(kind)]
-    for one in makers:
-        parameters = [p for p in inspect.signature(one).parameters.values() if p.name != "self"]
-        found |= {p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+def _parameters(make: Callable[..., Any]) -> set[str]:
+    """Names of the parameters of a function, or of a class and the base classes that get its ``**options``."""
+    names: set[str] = set()
+    kinds = inspect.getmro(make) if isinstance(make, type) else ()
+    for function in [vars(kind)["__init__"] for kind in kinds if "__init__" in vars(kind)] or [make]:
+        parameters = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
+        names |= {p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
             break
-    return found
-
-
-def _taken(make: Callable[..., Any]) -> Callable[[str], bool]:
-    """Whether a class or a function takes an argument of a name; one with ``**options`` hands them on."""
-    parameters = inspect.signature(make).parameters
-    any_name = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
-    return lambda name: name in parameters or any_name
+    return names

@@ -1,4 +1,4 @@
-"""The folder of a run, read back: finished or not, while it is written or years later."""
+"""Read the folder of a run, finished or not."""
 
 from __future__ import annotations
 
@@ -9,153 +9,142 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from rltok_rl.training.metrics import read_lines
-from rltok_rl.training.progress import read_table
+from rltok_rl.training.metrics import read_lines, read_table
 from rltok_rl.training.record import read_starts
 from rltok_rl.utils import read_config_file
-from rltok_rl.viz.series import spent
+from rltok_rl.viz.run_figures import flops_key as spent
 
-BY_TEXT = ("spacebyte", "whitespace")
-"""Segmenters that aim at no rate."""
+EVALUATION = "evaluation.json"
+"""File of a comparison's system: its metrics on held-out documents."""
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """What a run left behind so far."""
+    """The files of a run."""
 
     path: Path
     config: dict[str, Any]
-    """All options, as ``config.yaml`` has them."""
+    """All options (``config.yaml``)."""
     model: dict[str, Any]
-    """Sizes, and ``parameters``; empty for runs that did not note them."""
+    """Fields of the model's configuration and ``parameters`` (``model.json``); empty if missing."""
     starts: list[dict[str, Any]]
-    """Environments, one per start."""
+    """Environment of each start of the run (``environment.json``)."""
     history: dict[str, list[float]]
-    """A list per column of ``metrics.csv``."""
-    looks: list[dict[str, Any]]
+    """Columns of ``metrics.csv``."""
+    snapshots: list[dict[str, Any]]
     """Lines of ``samples.jsonl``."""
     alarms: list[dict[str, Any]]
+    """Lines of ``alarms.log``."""
     summary: dict[str, Any] | None
-    """None while the run is unfinished."""
+    """None while the run is unfinished (``summary.json``)."""
+    evaluation: dict[str, Any] | None
+    """None unless the run is a system of a comparison (``evaluation.json``)."""
 
     @property
     def name(self) -> str:
-        """Of the folder."""
+        """Name of the folder."""
         return self.path.resolve().name
 
     @property
     def held_out(self) -> dict[str, list[float]]:
-        """The looks' figures, a list each, beside the bytes and FLOPs at which they were taken."""
-        names = [k for k, v in (self.looks[0] if self.looks else {}).items() if isinstance(v, (int, float))]
-        return {name: [look[name] for look in self.looks] for name in names}
+        """Numbers of the snapshots, by column."""
+        first = self.snapshots[0] if self.snapshots else {}
+        names = [name for name, value in first.items() if isinstance(value, (int, float))]
+        return {name: [snapshot[name] for snapshot in self.snapshots] for name in names}
 
     @property
     def target_rate(self) -> float | None:
-        """Boundaries per byte that were aimed at; None where the text alone decides."""
-        by_text = self.option("segmenter.name") in BY_TEXT  # older versions noted what the model had in its place
-        return None if by_text else self.model.get("target_rate")
+        """Target of boundaries per byte; None if the text alone decides."""
+        return self.model.get("target_rate")
 
     @property
     def bytes_done(self) -> int:
         """Bytes trained on so far."""
         return int(self.history["bytes"][-1]) if self.history else 0
 
-    def last_value(self, name: str) -> float | None:
-        """A figure after the last update.
-
-        Args:
-            name: of the column.
-        """
-        values = self.history.get(name)
-        return values[-1] if values else None
-
     @property
     def last_flops(self) -> float | None:
-        """FLOPs after the last update: those that figures are drawn against."""
+        """Total FLOPs after the last update, or FLOPs of updates if the run has no record of the total."""
         return self.last_value(spent(self.history))
 
-    def last(self, name: str) -> float | None:
-        """A figure of training: the mean of its last fortieth, since single updates are noise.
+    def last_value(self, metric: str) -> float | None:
+        """Return a training metric after the last update."""
+        values = self.history.get(metric)
+        return values[-1] if values else None
 
-        Args:
-            name: of the column.
-        """
-        values = self.history.get(name, [])[-max(1, len(self.history.get(name, [])) // 40) :]
-        return sum(values) / len(values) if values else None
+    def final_mean(self, metric: str) -> float | None:
+        """Average a training metric over the last fortieth of the updates: single updates are noisy."""
+        values = self.history.get(metric, [])
+        final = values[-max(1, len(values) // 40) :]
+        return sum(final) / len(final) if final else None
 
     def option(self, path: str) -> Any:
-        """An option by its dotted name; None where the run has no such option.
-
-        Args:
-            path: such as ``optim.lr``.
-        """
-        found: Any = self.config
+        """Return an option by its dotted name, or None if the run has no such option."""
+        value: Any = self.config
         for key in path.split("."):
-            found = found.get(key) if isinstance(found, dict) else None
-        return found
+            value = value.get(key) if isinstance(value, dict) else None
+        return value
 
 
 def read_run(path: Path) -> RunFolder:
-    """Read a run's folder.
-
-    Args:
-        path: of the folder.
-    """
+    """Read a run's folder."""
     if not (path / "config.yaml").is_file():
         raise FileNotFoundError(f"{path} is not the folder of a run: it must hold config.yaml")
     config: Any = OmegaConf.to_container(read_config_file(path / "config.yaml"))
-    name = "model.json"
-    try:
-        model = _json(path / name) or {}
-        name = "environment.json"
-        starts = read_starts(path / name)
-        name = "metrics.csv"
-        history = read_table(path / name)
-        name = "summary.json"
-        summary = _json(path / name)
-    except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"{path / name} cannot be read: {error}") from None
-    looks = read_lines(path / "samples.jsonl")
-    _add_total_flops(history, looks, summary)
-    return RunFolder(
+    readers = {
+        "model.json": _read_json,
+        "environment.json": read_starts,
+        "metrics.csv": read_table,
+        "summary.json": _read_json,
+        EVALUATION: _read_json,
+    }
+    content: dict[str, Any] = {}
+    for name, read in readers.items():
+        try:
+            content[name] = read(path / name)
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"{path / name} cannot be read: {error}") from None
+    run = RunFolder(
         path=path,
         config=config,
-        model=model,
-        starts=starts,
-        history=history,
-        looks=looks,
+        model=content["model.json"] or {},
+        starts=content["environment.json"],
+        history=content["metrics.csv"],
+        snapshots=read_lines(path / "samples.jsonl"),
         alarms=read_lines(path / "alarms.log"),
-        summary=summary,
+        summary=content["summary.json"],
+        evaluation=content[EVALUATION],
     )
+    _add_total_flops(run)
+    return run
 
 
-def _add_total_flops(
-    history: dict[str, list[float]], looks: list[dict[str, Any]], summary: dict[str, Any] | None
-) -> None:
-    """Add ``total_flops`` where a run recorded trials in its summary alone: they grow with the FLOPs of the updates."""
-    if summary is not None and summary.get("tried_flops") is None:
+def _add_total_flops(run: RunFolder) -> None:
+    """Estimate ``total_flops`` on the way if only the summary has trials: both grow with the FLOPs of updates."""
+    summary = run.summary or {"tried_flops": 0.0}
+    if summary.get("tried_flops") is None:
         return
-    tried, flops = ((summary or {}).get(name) or 0.0 for name in ("tried_flops", "flops"))
-    scale = 1.0 + (tried / flops if flops else 0.0)
-    if "flops" in history and "total_flops" not in history:
-        history["total_flops"] = [scale * value for value in history["flops"]]
-    for look in looks:
-        if "flops" in look and "total_flops" not in look:
-            look["total_flops"] = scale * look["flops"]
+    scale = 1.0 + summary["tried_flops"] / summary.get("flops", 1.0)
+    if "flops" in run.history:
+        run.history.setdefault("total_flops", [scale * flops for flops in run.history["flops"]])
+    for snapshot in run.snapshots:
+        if "flops" in snapshot:
+            snapshot.setdefault("total_flops", scale * snapshot["flops"])
 
 
 def flat(options: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested options by dotted names.
+    """Flatten nested options to dotted names.
 
     Example:
         >>> flat({"seed": 1, "optim": {"lr": 0.1}})
         {'seed': 1, 'optim.lr': 0.1}
     """
-    found: dict[str, Any] = {}
+    flattened: dict[str, Any] = {}
     for key, value in options.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
-    return found
+        nested = isinstance(value, dict) and value
+        flattened |= flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+    return flattened
 
 
-def _json(path: Path) -> Any:
+def _read_json(path: Path) -> Any:
     return json.loads(path.read_text()) if path.exists() else None

@@ -1,4 +1,4 @@
-"""One training, from its configuration to its summary."""
+"""A run, from its configuration to its summary."""
 
 from __future__ import annotations
 
@@ -13,22 +13,26 @@ from typing import Any
 import torch
 from rltok_rl.experiments.config import TrainConfig
 from rltok_rl.experiments.runs.build import make_trainer
-from rltok_rl.experiments.runs.finish import left_as_it_is, write_model, write_sample
 from rltok_rl.experiments.runs.record import Recorder, result_line
 from rltok_rl.experiments.runs.resume import last_state
+from rltok_rl.experiments.runs.segmenters import save_with_segmenter
 from rltok_rl.experiments.runs.valid_options import check_options
 from rltok_rl.experiments.texts import Texts
 
 from rltok_rl.training import Trainer
 from rltok_rl.training.atomic_files import claim_folder, replace_text
 from rltok_rl.training.loggers import check_logger
-from rltok_rl.training.parallel import Processes, whole_model
+from rltok_rl.training.metrics import read_lines
+from rltok_rl.training.parallel import Processes
 from rltok_rl.training.record import bytes_per_second, machine, peak_memory
+from rltok_rl.training.sharding import whole_model
 from rltok_rl.training.signals import StopRequest
+from rltok_rl.training.snapshots import sample_parts
 from rltok_rl.utils import keep_memory
+from rltok_rl.viz import boundary_text
 
 Report = Callable[[Path], Path]
-"""Writes the report of a finished run from its folder, and returns where it is."""
+"""Writes the report of a finished run from its folder, and returns its path."""
 
 
 def run(
@@ -53,56 +57,56 @@ def run(
 
 
 def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts, report: Report | None) -> dict[str, Any]:
-    """The same, in a folder that no other run is writing to."""
+    """Train in a folder that no other run writes to."""
     out, processes = Path(config.out), trainer.processes
     resuming, state = processes.broadcast(last_state(config, texts) if processes.main else None)
     if state is not None:
         trainer.load_state_dict(state)
-    if processes.main and state is not None:
-        print(f"resuming {out} after update {trainer.updates}", file=sys.stderr)
     if processes.main:
+        if state is not None:
+            print(f"resuming {out} after update {trainer.updates}", file=sys.stderr)
         print(f"{config.data.source}: {texts.described}", file=sys.stderr)
     if state is not None and trainer.done:
         model = whole_model(trainer.model)
-        kept = left_as_it_is(config, trainer, model, report) if processes.main else None
-        if (kept := processes.broadcast(kept)) is not None:
-            return kept
+        summary = processes.broadcast(_finished(config, trainer, model, report) if processes.main else None)
+        if summary is not None:
+            return summary
     recorder = Recorder(config, trainer, texts, resuming=resuming, command=command)
 
     if processes.main and config.compute.compile:
-        print("compiling layers: the first updates take minutes, and the time left is told too long", file=sys.stderr)
+        print("compiling layers: the first updates take minutes, so the ETA starts too high", file=sys.stderr)
     with StopRequest(say=processes.main) as stop, recorder:
 
-        def after_update(figures: dict[str, float]) -> bool:
-            recorder.after_update(figures)
-            if trainer.told is not None and trainer.told.update < trainer.updates:
-                return False  # others are told of next
-            stopping = processes.any(bool(stop))  # the signal may not have reached all yet
+        def after_update(metrics: dict[str, float]) -> bool:
+            recorder.after_update(metrics)
+            if trainer.last_update is not None and trainer.last_update.update < trainer.updates:
+                return False  # more updates follow in this batch
+            stopping = processes.any(bool(stop))  # the signal may not have reached all ranks yet
             if stopping or trainer.done or trainer.updates % config.checkpoint_every == 0:
                 recorder.save()
             return stopping
 
-        def wanted() -> bool:
-            asked = processes.group is None and bool(stop)  # several processes agree on it where figures are told
-            return asked or recorder.wanted or trainer.updates % config.checkpoint_every == 0
+        def needs_metrics() -> bool:
+            stopping = processes.group is None and bool(stop)  # several ranks agree on it when metrics are fetched
+            return stopping or recorder.snapshot_due or trainer.updates % config.checkpoint_every == 0
 
-        trainer.run(after_update, tell_when=wanted)
+        trainer.run(after_update, fetch_when=needs_metrics)
     model = whole_model(trainer.model)
-    reached = {"updates": trainer.updates, "bytes": trainer.bytes_done}
+    progress = {"updates": trainer.updates, "bytes": trainer.bytes_done}
     if not processes.main:
-        return reached
-    write_model(config, trainer, model)
+        return progress
+    save_with_segmenter(config, trainer, model)
     if not trainer.done:
-        asked = stop.name or "another process was asked to stop"
-        print(f"\n{asked}: saved after update {trainer.updates}; go on with resume=true", file=sys.stderr)
-        return dict(reached, stopped=stop.signal or signal.SIGTERM)
-    print("trained; looking at held-out text, drawing figures", file=sys.stderr)
-    look = recorder.last_look(model)
+        cause = stop.name or "another process was asked to stop"
+        print(f"\n{cause}: saved after update {trainer.updates}; resume with resume=true", file=sys.stderr)
+        return dict(progress, stopped=stop.signal or signal.SIGTERM)
+    print("trained; evaluating on held-out text, drawing figures", file=sys.stderr)
+    snapshot = recorder.last_snapshot(model)
     summary = {
         "command": recorder.starts.entries[0]["command"],
         "machine": machine(processes.device.type),
         "processes": processes.world_size,
-        **reached,
+        **progress,
         "flops": trainer.flops_done,
         "padded_flops": trainer.padded_flops_done,
         "tried_flops": trainer.tried_flops_done,
@@ -110,12 +114,42 @@ def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts, re
         "bytes_per_second": bytes_per_second(recorder.starts.entries),
         "threads": torch.get_num_threads(),
         **peak_memory(processes.device),
-        **{name: look[name] for name in look if name.startswith("held_out_")},
+        **{name: value for name, value in snapshot.items() if name.startswith("held_out_")},
     }
     replace_text(out / "summary.json", json.dumps(summary, indent=1) + "\n")
-    write_sample(out, look)
+    _write_sample(out, snapshot)
     page = report(out) if report else None
-    print(result_line(recorder.first_look(), look))
+    print(result_line(recorder.first_snapshot(), snapshot))
     if page:
         print(f"report: {page}")
     return summary
+
+
+def _finished(config: TrainConfig, trainer: Trainer, model: Any, report: Report | None) -> dict[str, Any] | None:
+    """Write missing files of a finished run and return its summary; None if its end has to be written again.
+
+    Memory, speed and time in the summary stay those recorded during training.
+    """
+    out = Path(config.out)
+    snapshots = read_lines(out / "samples.jsonl")
+    if not (out / "summary.json").is_file() or not snapshots or snapshots[-1]["update"] != trainer.updates:
+        return None
+    writers: dict[str, Callable[[], Any]] = {
+        "model": lambda: save_with_segmenter(config, trainer, model),
+        "sample.txt": lambda: _write_sample(out, snapshots[-1]),
+    }
+    if report:
+        writers["report.md"] = lambda: report(out)
+    missing = [name for name in writers if not (out / name).exists()]
+    for name in missing:
+        writers[name]()
+    wrote = f"wrote {', '.join(missing)}, which it lacked" if missing else "nothing to do"
+    print(f"{out} is finished, after update {trainer.updates}: {wrote}", file=sys.stderr)
+    summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
+    return summary
+
+
+def _write_sample(out: Path, snapshot: dict[str, Any]) -> None:
+    """Write the sample of a snapshot with its boundaries."""
+    text, boundaries, _ = sample_parts(snapshot)
+    replace_text(out / "sample.txt", boundary_text(text, boundaries, colour=False) + "\n")

@@ -1,4 +1,4 @@
-"""Tokenizers that are trained when a run begins: BPE and unigram pieces, of a vocabulary or at a rate."""
+"""Train a run's tokenizer: BPE or unigram, for a vocabulary size or a rate."""
 
 from __future__ import annotations
 
@@ -17,21 +17,15 @@ TRAINED_WITH = ("vocabulary", "num_bytes", "rate")
 
 
 def train_tokenizer(config: TrainConfig, model: UNet, texts: Texts) -> TokenizerSplit:
-    """The tokenizer of a training, from windows of its training text.
+    """Train the run's tokenizer on windows of its training text.
 
-    ``bpe`` has the vocabulary that it is told, or one at the rate that it is told, or at the model's. ``unigram`` has
-    5,000 pieces unless it is told either.
-
-    Args:
-        config: of the training; its segmenter is ``bpe`` or ``unigram``.
-        model: the U-Net.
-        texts: whose training side is trained on.
+    `bpe` uses the given vocabulary size, else the size that reaches the given rate (default: the model's). `unigram`
+    has 5,000 pieces by default.
     """
-    options = {k: v for k, v in config.segmenter.options.items() if k in TRAINED_WITH and v is not None}
-    length = config.data.num_steps + 1
+    name, length = config.segmenter.name, config.data.num_steps + 1
+    options = {key: value for key, value in config.segmenter.options.items() if value is not None}
     count = max(1, int(options.get("num_bytes", 2_000_000)) // length)
-    windows = training_windows(texts.train, count, length, seed=config.seed)
-    name = config.segmenter.name
+    windows = _training_windows(texts.train, count, length, seed=config.seed)
     vocabulary, rate = options.get("vocabulary"), options.get("rate")
     if name == "unigram" and rate is not None:
         vocabulary = None
@@ -40,16 +34,9 @@ def train_tokenizer(config: TrainConfig, model: UNet, texts: Texts) -> Tokenizer
     return train_on(name, windows, length=length, vocabulary=vocabulary, rate=rate)
 
 
-def training_windows(source: WindowSource, count: int, length: int, *, seed: int) -> list[bytes]:
-    """Windows of training text, drawn with random numbers of their own: what is trained on does not change.
-
-    Args:
-        source: of the training.
-        count: how many.
-        length: bytes of each.
-        seed: of the random numbers.
-    """
-    while isinstance(source, WindowWrapper):  # an order has a state, which is the training's
+def _training_windows(source: WindowSource, count: int, length: int, *, seed: int) -> list[bytes]:
+    """Draw windows with a separate generator, so that the windows of training stay the same."""
+    while isinstance(source, WindowWrapper):  # an order has a state, which belongs to training
         source = source.source
     drawn = source.draw(count, length, torch.Generator().manual_seed(seed))
     return [ids_to_bytes(row[:size]) for row, size in zip(drawn.byte_ids, drawn.lengths.tolist(), strict=True)]

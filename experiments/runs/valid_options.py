@@ -9,7 +9,7 @@ import torch
 from rltok_rl.experiments.config import DataConfig, LossConfig, TrainConfig, check_out
 from rltok_rl.experiments.texts import BUILT_IN, LANGUAGES
 
-_COUNTS = {
+_MINIMA = {
     "data.num_rows": 1,
     "data.num_steps": 1,
     "baseline.rows_per_text": 1,
@@ -20,53 +20,43 @@ _COUNTS = {
     "checkpoint_every": 1,
     "seed": 0,
 }
-"""Options that count something, and the least they can be."""
-
-
-_OF_SEVERAL_ROWS = ("leave_one_out", "batch_centred")
-
-
-_OF_FILES = ("column", "min_bytes", "max_bytes", "limit", "cache", "short_documents", "split_by")
-
-
-_OF_OBJECTIVES = {
+"""Smallest values of options."""
+_BATCH_BASELINES = ("leave_one_out", "batch_mean")
+_FILE_OPTIONS = ("column", "min_bytes", "max_bytes", "limit", "cache", "short_documents", "split_by")
+_OBJECTIVES = {
     "clip_low": ("ppo",),
     "clip_high": ("ppo",),
     "max_weight": ("importance",),
     "average": ("reinforce", "importance"),
 }
-"""Options of the policy's loss, and the objectives that heed them."""
+"""Options of the policy's loss, and the objectives that use them."""
 
 
 def check_options(config: TrainConfig) -> None:
-    """Refuse numbers that are too small, options that would be ignored, and devices that are not there.
-
-    Args:
-        config: of the training.
-    """
-    for name, least in _COUNTS.items():
+    """Reject numbers that are too small, options that would be ignored, and devices that do not exist."""
+    for name, minimum in _MINIMA.items():
         value: Any = config
         for part in name.split("."):
             value = getattr(value, part)
-        if value < least:
-            raise ValueError(f"{name} must be at least {least}, got {value}")
+        if value < minimum:
+            raise ValueError(f"{name} must be at least {minimum}, got {value}")
     check_out(config.out)
     data, loss = config.data, config.loss
-    judged_by_rows = config.estimator.name == "discounted_return" and config.baseline.name in _OF_SEVERAL_ROWS
-    if data.num_rows == 1 and judged_by_rows and config.actor.name == config.segmenter.name == "learned":
+    compares_rows = config.estimator.name == "discounted_return" and config.baseline.name in _BATCH_BASELINES
+    if data.num_rows == 1 and compares_rows and config.actor.name == config.segmenter.name == "learned":
         raise ValueError(
             f"data.num_rows must be at least 2 with baseline={config.baseline.name}, which compares rows, got 1; "
             f"write baseline=running_mean for one row"
         )
     endless = data.source in LANGUAGES
     if endless or data.source in BUILT_IN:
-        ignored = _changed(data, DataConfig, (*_OF_FILES, *(("held_out",) if endless else ())))
+        ignored = _changed(data, DataConfig, (*_FILE_OPTIONS, *(("held_out",) if endless else ())))
         if ignored:
             raise ValueError(
                 f"data.{ignored} belongs to files and corpora, got data.source={data.source!r} (data={data.source} "
-                f"instead of data.source= leaves out what an experiment says of files)"
+                f"instead of data.source= drops an experiment's options of files)"
             )
-    for name, objectives in _OF_OBJECTIVES.items():
+    for name, objectives in _OBJECTIVES.items():
         if loss.objective not in objectives and _changed(loss, LossConfig, (name,)):
             raise ValueError(
                 f"loss.{name} belongs to {' and '.join(objectives)}, got loss.objective={loss.objective!r}"
@@ -77,13 +67,13 @@ def check_options(config: TrainConfig) -> None:
 
 
 def _changed(options: Any, schema: Any, names: tuple[str, ...]) -> str | None:
-    """The first of these options that is not what the schema has."""
-    defaults = {one.name: one.default for one in fields(schema)}
+    """The first of these options that differs from its default."""
+    defaults = {field.name: field.default for field in fields(schema)}
     return next((name for name in names if getattr(options, name) != defaults[name]), None)
 
 
 def read_device(name: str) -> torch.device:
-    """The device of this name, there or not.
+    """Return the device of a name, whether it exists or not.
 
     Example:
         >>> read_device("cuda:1")

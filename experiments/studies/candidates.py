@@ -13,23 +13,25 @@ from rltok_rl.diagnostics.report import Candidate
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives import make_estimator
 from rltok_rl.objectives.flips import LocalFlips
+from rltok_rl.renamed import RenamedKeys
 
 Maker = Callable[[str, float, UNet, int], Candidate]
 
 
-def _plain(estimator: str, reward: str, name: str, gamma: float, model: UNet, num_steps: int) -> Candidate:
-    options = {"num_steps": num_steps} if estimator == "running_mean" else {}
-    made = make_estimator(estimator, gamma=gamma, **options)
-    learn = _nothing if estimator == "running_mean" else None  # it fills its memory as it judges
-    return Candidate(name, made, reward=reward, learn=learn)
+def _plain(baseline: str, reward: str, name: str, gamma: float, model: UNet, num_steps: int) -> Candidate:
+    options = {"num_steps": num_steps} if baseline == "running_mean" else {}
+    estimator = make_estimator("discounted_return", gamma=gamma, baseline=baseline, **options)
+    learn = _nothing if baseline == "running_mean" else None  # it fills its memory as it judges
+    return Candidate(name, estimator, reward=reward, learn=learn)
 
 
 def _nothing(rollout: TensorDictBase) -> None:
     pass
 
 
-def _siblings(size: int, name: str, gamma: float, model: UNet, num_steps: int) -> Candidate:
-    return Candidate(name, make_estimator("group_centred", gamma=gamma, group_size=size), rows_per_text=size)
+def _group(size: int, name: str, gamma: float, model: UNet, num_steps: int) -> Candidate:
+    estimator = make_estimator("discounted_return", gamma=gamma, baseline="group_mean", group_size=size)
+    return Candidate(name, estimator, rows_per_text=size)
 
 
 def _regression(name: str, gamma: float, model: UNet, num_steps: int) -> Candidate:
@@ -63,44 +65,28 @@ def _flips(num_flips: int, span: int, name: str, gamma: float, model: UNet, num_
     return Candidate(name, estimator, extra_rows=num_flips)
 
 
-CANDIDATES: dict[str, Maker] = {
-    "raw": partial(_plain, "discounted_return", "log_likelihood"),
-    "batch": partial(_plain, "batch_centred", "log_likelihood"),
-    "early": partial(_plain, "discounted_return", "early_exit"),
-    "paper": partial(_plain, "batch_centred", "early_exit"),
-    "leave_one_out": partial(_plain, "leave_one_out", "early_exit"),
-    "entropy_relative": partial(_plain, "leave_one_out", "entropy_relative"),
-    "z_normalised": partial(_plain, "z_normalised", "early_exit"),
-    "running_mean": partial(_plain, "running_mean", "early_exit"),
-    "regression": _regression,
-    "critic_td": partial(_critic, 0.95),
-    "critic": partial(_critic, 1.0),
-    "siblings_2": partial(_siblings, 2),
-    "siblings_4": partial(_siblings, 4),
-    "siblings_8": partial(_siblings, 8),
-    "flips": partial(_flips, 3, 16),
-    "flips_far": partial(_flips, 3, 32),
-}
+CANDIDATES: dict[str, Maker] = RenamedKeys(
+    "candidate",
+    {
+        "raw": partial(_plain, "none", "log_likelihood"),
+        "batch": partial(_plain, "batch_mean", "log_likelihood"),
+        "early": partial(_plain, "none", "early_exit"),
+        "paper": partial(_plain, "batch_mean", "early_exit"),
+        "leave_one_out": partial(_plain, "leave_one_out", "early_exit"),
+        "entropy_relative": partial(_plain, "leave_one_out", "entropy_relative"),
+        "z_score": partial(_plain, "z_score", "early_exit"),
+        "running_mean": partial(_plain, "running_mean", "early_exit"),
+        "regression": _regression,
+        "critic_td": partial(_critic, 0.95),
+        "critic": partial(_critic, 1.0),
+        "group_mean_2": partial(_group, 2),
+        "group_mean_4": partial(_group, 4),
+        "group_mean_8": partial(_group, 8),
+        "local_flips": partial(_flips, 3, 16),
+        "local_flips_far": partial(_flips, 3, 32),
+    },
+)
 """Makers by name: ``(name, gamma, model, num_steps) -> Candidate``."""
-
-MEANING = {
-    "raw": "log-likelihood alone",
-    "batch": "log-likelihood, batch mean",
-    "early": "early exit",
-    "paper": "early exit, batch mean: the paper's",
-    "leave_one_out": "early exit, mean of the other rows",
-    "entropy_relative": "early exit's entropy instead of its likelihood, mean of the other rows",
-    "z_normalised": "early exit, normalised",
-    "running_mean": "early exit, mean of earlier batches",
-    "regression": "early exit, regression on what the early exit knows of the text",
-    "critic_td": "early exit, critic, lambda 0.95",
-    "critic": "early exit, critic, lambda 1",
-    "siblings_2": "two rows per text, compared with each other",
-    "siblings_4": "four rows per text",
-    "siblings_8": "eight rows per text",
-    "flips": "local counterfactuals: 3 flips per 16 bytes",
-    "flips_far": "local counterfactuals: 3 flips per 32 bytes",
-}
 
 
 def make_candidate(name: str, gamma: float, model: UNet, num_steps: int, *, label: str | None = None) -> Candidate:

@@ -11,11 +11,10 @@ from statistics import fmean, stdev
 from typing import Any
 
 import torch
-from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from rltok_rl.agents import LearnedBoundaryActor
 from rltok_rl.envs import ByteBoundaryEnv
-from rltok_rl.experiments.commands.options import CONF, check_overrides
+from rltok_rl.experiments.commands.overrides import compose_config
 from rltok_rl.experiments.config import TrainConfig
 from rltok_rl.experiments.runs.build import make_trainer
 
@@ -24,7 +23,7 @@ from rltok_rl.models.unet import UNet
 from rltok_rl.training.snapshots import snapshot_updates
 
 _PAPER = (
-    "estimator=return",
+    "estimator=discounted_return",
     "baseline=batch_mean",
     "loss.policy=0.01",
     "rate.coefficient=0.01",
@@ -66,11 +65,9 @@ def course_config(
     if rate is not None:
         own.append(f"actor.rate={rate}" if system in _FIXED else f"model.overrides.target_rate={rate}")
     given = [f"experiment={language}", *own, f"seed={seed}", "compute.threads=1", *overrides]
-    check_overrides(given)
-    with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
-        made = OmegaConf.to_object(compose("train", given))
-    assert isinstance(made, TrainConfig)
-    return made
+    config = compose_config(given)
+    assert isinstance(config, TrainConfig)
+    return config
 
 
 def fingerprint(config: TrainConfig) -> str:
@@ -209,11 +206,11 @@ def take_course(
         return trainer.updates in due
 
     def after_update(_: dict[str, float]) -> None:
-        if look_due() and trainer.told is not None and trainer.told.update == trainer.updates:
+        if look_due() and trainer.last_update is not None and trainer.last_update.update == trainer.updates:
             look()
 
     look()
-    trainer.run(after_update, tell_when=look_due)
+    trainer.run(after_update, fetch_when=look_due)
     return {
         "updates": trainer.updates,
         "bytes": trainer.bytes_done,

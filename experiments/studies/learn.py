@@ -22,9 +22,10 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from rltok_rl.experiments.reports.labels import SYSTEM_LABELS
 from rltok_rl.experiments.reports.markdown import markdown, number
 from rltok_rl.experiments.studies.courses import SYSTEMS, course_config, fingerprint, take_course
-from rltok_rl.experiments.studies.learn_figure import NAMES, draw_learning
+from rltok_rl.experiments.studies.learn_figure import draw_learning
 from rltok_rl.experiments.texts import LANGUAGES
 
 from rltok_rl.training.record import machine
@@ -112,14 +113,14 @@ def table(courses: Sequence[dict[str, Any]]) -> str:
     header += ["drawn of the best", "in sight", "elsewhere", "CPU seconds"]
     lines = []
     for language in dict.fromkeys(one["language"] for one in courses):
-        for system in SYSTEMS:
+        for system in SYSTEM_LABELS:
             if not (mine := select(courses, language, system)):
                 continue
             found = {key: [one["final"][key] for one in mine] for key in mine[0]["final"]}
             means = [number(fmean(found[key])) for key in ("rate", "hits", "in_sight", "elsewhere")]
             seconds = [one["cpu_seconds"] for one in mine]
             lines.append(
-                [f"`{language}`", NAMES[system], str(len(mine)), f"{fmean(found['share']):.3f}"]
+                [f"`{language}`", SYSTEM_LABELS[system], str(len(mine)), f"{fmean(found['share']):.3f}"]
                 + [f"{min(found['share']):.3f}", *means, f"{fmean(seconds):.0f} (at most {max(seconds):.0f})"]
             )
     return markdown(header, lines)

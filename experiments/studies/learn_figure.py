@@ -7,16 +7,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from rltok_rl.experiments.reports.labels import SYSTEM_LABELS
+
 from rltok_rl.viz.style import ALERT, INK, OURS, PALE, SERIES, plain_figures
 
-NAMES = {
-    "learned": "learned, local flips",
-    "paper": "paper: return, batch mean, γ 0.99",
-    "no_early_exit": "paper, no early exit",
-    "uniform": "uniform",
-    "random": "random",
-}
-"""What systems are called, in the order of the legend."""
 _COLOURS = {
     "learned": OURS,
     "paper": ALERT,
@@ -41,7 +35,7 @@ def draw_learning(courses: Sequence[dict[str, Any]], path: Path, *, goal: float)
     languages = list(dict.fromkeys(one["language"] for one in courses))
     if not languages:
         raise ValueError("courses must hold at least one training, got none")
-    labels = {system: _label(courses, system) for system in NAMES}
+    labels = {system: _label(courses, system) for system in SYSTEM_LABELS}
     with plain_figures() as plt:
         size = (11.4, 3.1 * len(languages) + 0.75)
         figure = plt.figure(figsize=size)
@@ -72,12 +66,12 @@ def draw_learning(courses: Sequence[dict[str, Any]], path: Path, *, goal: float)
 def _label(courses: Sequence[dict[str, Any]], system: str) -> str:
     """What a system is called in the legend, and how many seeds it has."""
     count = len({one["seed"] for one in courses if one["system"] == system})
-    return f"{NAMES[system]} ({count} seed{'s' if count > 1 else ''})"
+    return f"{SYSTEM_LABELS[system]} ({count} seed{'s' if count > 1 else ''})"
 
 
 def _draw_courses(axes: Any, courses: Sequence[dict[str, Any]], labels: dict[str, str], goal: float) -> None:
     """A line per system through the means of its seeds, a band from the lowest to the highest of them."""
-    for system in reversed(NAMES):
+    for system in reversed(SYSTEM_LABELS):
         mine = [one["looks"] for one in courses if one["system"] == system]
         if not mine:
             continue

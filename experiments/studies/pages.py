@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+from rltok_rl.experiments.reports.labels import ESTIMATOR_LABELS
 from rltok_rl.experiments.reports.markdown import markdown, number
-from rltok_rl.experiments.studies.candidates import MEANING
 
-from rltok_rl.viz.series import look_of
-from rltok_rl.viz.style import ALERT, INK, OURS, PALE
+from rltok_rl.viz.style import ALERT, INK, OURS, PALE, run_style
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
@@ -40,7 +39,7 @@ def gradient_table(rows: list[dict[str, Any]], *, exact: bool) -> str:
     body = [
         [
             f"`{row['name']}`",
-            MEANING.get(row["name"], ""),
+            ESTIMATOR_LABELS.get(row["name"], ""),
             f"{number(row['ratio'])} ± {number(row['error'], 2)}",
             number(row["cost"]),
             number(row["per_cost"]),
@@ -96,7 +95,7 @@ def write_page(report: dict[str, Any], out: Path) -> Path:
             )
     for kind, found in report["truth"].items():
         body = [
-            [f"`{name}`", MEANING.get(name, ""), f"{value:.3f} ± {error:.3f}"]
+            [f"`{name}`", ESTIMATOR_LABELS.get(name, ""), f"{value:.3f} ± {error:.3f}"]
             for name, (value, error) in found["correlations"].items()
         ]
         parts.append(
@@ -167,7 +166,7 @@ def _draw_gamma(report: dict[str, Any], path: Path) -> Path:
     gammas = report["options"]["gammas"]
     for place, name in enumerate(names):
         rows = [next(r for r in report["real"]["sweep"] if r["name"] == f"{name}@{g}") for g in gammas]
-        shown = look_of(len(names) - 1 - place)  # the paper is first, and orange as elsewhere
+        shown = run_style(len(names) - 1 - place)  # the paper is first, and orange as elsewhere
         look = {
             "color": shown.colour,
             "marker": shown.marker,

@@ -40,7 +40,7 @@ MODEL = (
     "model=tiny",
     "model.overrides.num_token_layers=2",
     "model.overrides.attention_cap=50.0",  # as the paper's sizes: scores are capped in the narrow type as well
-    "estimator=return",
+    "estimator=discounted_return",
     "baseline=batch_mean",
 )
 """A model that a processor without bfloat16 products trains in minutes, and the paper's estimator."""
@@ -168,7 +168,7 @@ def value(run: RunFolder, name: str, last: int) -> float:
         name: one of ``TRAINED`` or ``HELD_OUT``.
         last: updates to average over.
     """
-    return float(run.looks[-1][name]) if name in HELD_OUT else fmean(run.history[name][-last:])
+    return float(run.snapshots[-1][name]) if name in HELD_OUT else fmean(run.history[name][-last:])
 
 
 def compare(

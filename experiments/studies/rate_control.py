@@ -104,7 +104,7 @@ def drive(control: str, start: float, target: float, pull: float, *, num_updates
     torch.manual_seed(seed)
     policy = LinearPolicy(start)
     terms = {
-        "policy": BoundaryReinforceLoss("leave_one_out", gamma=0.0),
+        "policy": BoundaryReinforceLoss("discounted_return", gamma=0.0, baseline="leave_one_out"),
         "rate": RateLoss(target, control=control),
     }
     loss = JointLoss(terms, {"policy": 0.01, "rate": COEFFICIENTS[control]})

@@ -38,7 +38,7 @@ def train_toy(source: TextSource, *, updates: int, seed: int = 0, lr: float = 4e
     model = UNet(toy_config())
     env = ByteBoundaryEnv(model, source, num_steps=STEPS, batch_size=(ROWS,), seed=seed)
     actor = LearnedBoundaryActor(model)
-    loss = JointLoss.paper(target_rate=0.2, estimator="leave_one_out", gamma=0.95)
+    loss = JointLoss.paper(target_rate=0.2, baseline="leave_one_out", gamma=0.95)
     loss.coeff_rate = 0.03
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0.01)
     start = time.perf_counter()

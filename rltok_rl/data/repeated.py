@@ -11,7 +11,7 @@ class RepeatedSource(WindowWrapper):
     """Windows of another source, each dealt to several rows in succession.
 
     Rows that read one text with boundaries of their own differ by what the boundaries did alone, which is what
-    ``group_centred`` advantages compare.
+    the baseline ``group_mean`` compares.
 
     Args:
         source: where windows come from.

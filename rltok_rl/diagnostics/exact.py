@@ -41,7 +41,7 @@ def as_it_stands(estimator: Estimate, *shared: Any) -> Estimate:
     Example:
         >>> from tensordict import TensorDict
         >>> from rltok_rl.objectives import make_estimator
-        >>> going_on = make_estimator("running_mean", gamma=1.0, num_steps=1)
+        >>> going_on = make_estimator("discounted_return", gamma=1.0, baseline="running_mean", num_steps=1)
         >>> standing = as_it_stands(going_on)
         >>> rollout = TensorDict({"next": {"reward": torch.ones(1, 1, 1)}}, [1, 1])
         >>> [judge(rollout.clone())["advantage"].item() for judge in (standing, standing, going_on, going_on)]

@@ -18,7 +18,7 @@ from torchrl.objectives.value import ValueEstimatorBase
 
 from rltok_rl.diagnostics.enumeration import enumerate_rollouts
 from rltok_rl.diagnostics.exact import exact_head_gradient, expected_gradient, remembers
-from rltok_rl.models.presets import preset
+from rltok_rl.models.config import preset
 from rltok_rl.models.unet import UNet
 
 Make = Callable[..., ValueEstimatorBase]
@@ -46,7 +46,7 @@ def broken_laws(make: Make) -> dict[str, str]:
         {}
         >>> broken_laws(partial(make_estimator, "running_mean", num_steps=NUM_STEPS))
         {}
-        >>> sorted(broken_laws(partial(make_estimator, "z_normalised")))
+        >>> sorted(broken_laws(partial(make_estimator, "discounted_return", baseline="z_score")))
         ['ends', 'exact', 'past']
     """
     broken = {}

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rltok_rl.agents.segmenters import Segmenter, read_byte, read_window, start_reading
-from rltok_rl.models.presets import preset
+from rltok_rl.models.config import preset
 from rltok_rl.models.unet import UNet
 
 TEXT = "Größe: 3 m, not 12 cm. 日本語 and naïve cafés; to be, or not to be?\n\tThe quick brown fox jumps."

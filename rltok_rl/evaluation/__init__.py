@@ -1,4 +1,4 @@
-"""What a model makes of text that it was not trained on: bits per byte, rates, where boundaries lie."""
+"""Evaluation on held-out text: bits per byte with standard errors, rates, and boundary metrics."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ from rltok_rl.evaluation.bits import (
     corpus_bits_per_byte,
     corpus_standard_error,
     document_bits_per_byte,
+    document_nats,
     document_standard_error,
-    loss_figures,
+    group_documents,
+    loss_metrics,
+    mean_and_error,
+    summarise,
 )
 from rltok_rl.evaluation.boundaries import (
     DrawnTexts,
     TokenLengths,
-    boundary_figures,
+    boundary_metrics,
     join_texts,
     policy_entropy,
     summarise_lengths,
@@ -36,9 +40,9 @@ from rltok_rl.evaluation.marginal import (
     summarise_samples,
     window_losses,
 )
-from rltok_rl.evaluation.reading import Reading, cut_windows, document_nats, group_documents, read_text, summarise
-from rltok_rl.evaluation.streaming import read_streamed
-from rltok_rl.evaluation.words import (
+from rltok_rl.evaluation.streamed import read_streamed
+from rltok_rl.evaluation.windowed import Reading, cut_windows, read_text
+from rltok_rl.evaluation.word_edges import (
     EDGES,
     EdgeShare,
     inside_characters,
@@ -52,6 +56,7 @@ from rltok_rl.evaluation.words import (
     word_edges,
     word_position_share,
 )
+from rltok_rl.renamed import renamed_names
 
 __all__ = [
     "EDGES",
@@ -63,7 +68,7 @@ __all__ = [
     "TokenLengths",
     "agreement_matrix",
     "boundary_correlation",
-    "boundary_figures",
+    "boundary_metrics",
     "boundary_match",
     "cohen_kappa",
     "corpus_bits_per_byte",
@@ -77,8 +82,9 @@ __all__ = [
     "inside_characters",
     "jaccard",
     "join_texts",
-    "loss_figures",
+    "loss_metrics",
     "marginal_nats",
+    "mean_and_error",
     "move_boundaries",
     "particle_nats",
     "place_share",
@@ -100,3 +106,5 @@ __all__ = [
     "word_edges",
     "word_position_share",
 ]
+
+__getattr__ = renamed_names(globals(), {"boundary_figures": "boundary_metrics", "loss_figures": "loss_metrics"})

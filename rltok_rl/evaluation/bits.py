@@ -1,103 +1,99 @@
-"""Bits per byte of many documents, in two ways that are not the same figure: of the corpus, and per document.
+"""Bits per byte of documents, averaged over bytes (corpus) or over documents, with standard errors.
 
-Shapes: D documents, of which document d has n_d predicted bytes that cost N_d nats.
+Shapes: D documents; ``counts`` [D] holds predicted bytes n_d and ``nats`` [D] their cost N_d, or the difference of the
+costs of two systems on the same bytes.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from rltok_rl.evaluation.windowed import Reading
+from rltok_rl.evaluation.word_edges import word_edge_share
 from rltok_rl.functional.likelihood import bits_per_byte
 
 
+def mean_and_error(values: Sequence[float] | Tensor) -> tuple[float, float | None]:
+    """Return the mean of n values and its standard error, None for one value.
+
+        SE = s / sqrt(n),        s^2 = sum_i (v_i - mean)^2 / (n - 1)
+
+    Example:
+        >>> mean_and_error([1.0, 0.0, 1.0, 0.0, 1.0])
+        (0.6, 0.24494897427831783)
+    """
+    numbers = [float(value) for value in values]
+    if not numbers:
+        raise ValueError("values must hold at least one, got none")
+    mean = math.fsum(numbers) / len(numbers)
+    if len(numbers) == 1:
+        return mean, None
+    variance = math.fsum((number - mean) ** 2 for number in numbers) / (len(numbers) - 1)
+    return mean, math.sqrt(variance / len(numbers))
+
+
 def corpus_bits_per_byte(counts: Tensor, nats: Tensor) -> float:
-    """All bits over all bytes, so that a long document weighs more than a short one.
+    """Divide all bits by all bytes: long documents weigh more than short ones.
 
         B = sum_d N_d / (ln 2 sum_d n_d)
-
-    Args:
-        counts: [D] n_d, bytes.
-        nats: [D] N_d; of a difference of two systems that read the same bytes, the differences.
 
     Example:
         >>> round(corpus_bits_per_byte(torch.tensor([10, 30]), torch.tensor([10.0, 60.0]) * math.log(2)), 4)
         1.75
     """
-    _check(counts, nats)
-    return float(bits_per_byte(float(nats.sum(dtype=torch.float64)), int(counts.sum())))
+    return float(bits_per_byte(float(_checked(counts, nats).sum()), int(counts.sum())))
 
 
 def corpus_standard_error(counts: Tensor, nats: Tensor) -> float | None:
-    """Standard error of the corpus' bits per byte over documents; None for one document.
+    """Return the standard error of the corpus' bits per byte over documents, None for one document.
 
-        R = sum_d N_d / sum_d n_d,        SE = sqrt(D / (D - 1) sum_d (N_d - R n_d)^2) / (ln 2 sum_d n_d)
+    To first order, a ratio of two means deviates as the mean of its residuals e_d does:
 
-    of a ratio of two sums over D documents, since long documents weigh more.
-
-    Args:
-        counts: [D] n_d, bytes.
-        nats: [D] N_d; of a difference of two systems that read the same bytes, the differences.
+        SE = SE of mean_d e_d,        e_d = (N_d - R n_d) / (ln 2 mean_d n_d),        R = sum_d N_d / sum_d n_d
 
     Example:
-        >>> corpus_standard_error(torch.tensor([10, 10]), torch.tensor([10.0, 10.0], dtype=torch.float64))
+        >>> corpus_standard_error(torch.tensor([10, 10]), torch.tensor([10.0, 10.0]))
         0.0
     """
-    _check(counts, nats)
-    if len(counts) < 2:
-        return None
-    nats = nats.double()
-    mean = nats.sum() / counts.sum()
-    spread = (nats - mean * counts).square().sum() * (len(counts) / (len(counts) - 1))
-    return float(spread.sqrt() / counts.sum()) / math.log(2)
+    exact = _checked(counts, nats)
+    residuals = exact - exact.sum() / counts.sum() * counts
+    return mean_and_error(residuals / counts.double().mean() / math.log(2))[1]
 
 
 def document_bits_per_byte(counts: Tensor, nats: Tensor) -> float:
-    """The mean of the documents' own bits per byte, so that all documents weigh the same.
+    """Average the bits per byte of documents: all documents weigh the same.
 
         B = (1/D) sum_d b_d,        b_d = N_d / (ln 2 n_d)
-
-    Args:
-        counts: [D] n_d, bytes.
-        nats: [D] N_d; of a difference of two systems that read the same bytes, the differences.
 
     Example:
         >>> round(document_bits_per_byte(torch.tensor([10, 30]), torch.tensor([10.0, 60.0]) * math.log(2)), 4)
         1.5
     """
-    return float(_each(counts, nats).mean())
+    return mean_and_error(_checked(counts, nats) / counts / math.log(2))[0]
 
 
 def document_standard_error(counts: Tensor, nats: Tensor) -> float | None:
-    """Standard error of the mean over documents; None for one document.
-
-        SE = sqrt(sum_d (b_d - B)^2 / (D (D - 1)))
-
-    Args:
-        counts: [D] n_d, bytes.
-        nats: [D] N_d; of a difference of two systems that read the same bytes, the differences.
+    """Return the standard error of :func:`document_bits_per_byte` over documents, None for one document.
 
     Example:
         >>> document_standard_error(torch.tensor([10, 10]), torch.tensor([10.0, 10.0]))
         0.0
     """
-    each = _each(counts, nats)
-    return None if len(each) < 2 else float(each.std() / math.sqrt(len(each)))
+    return mean_and_error(_checked(counts, nats) / counts / math.log(2))[1]
 
 
-def loss_figures(counts: Tensor, nats: Tensor, prefix: str = "") -> dict[str, float | None]:
-    """Both figures and their standard errors, by name.
-
-    Args:
-        counts: [D] n_d, bytes.
-        nats: [D] N_d.
-        prefix: what the names begin with.
+def loss_metrics(counts: Tensor, nats: Tensor, prefix: str = "") -> dict[str, float | None]:
+    """Return both means and their standard errors by name.
 
     Example:
-        >>> figures = loss_figures(torch.tensor([4]), torch.tensor([8 * math.log(2)]), "early_")
-        >>> round(figures["early_corpus_bits_per_byte"], 4), figures["early_corpus_standard_error"]
+        >>> metrics = loss_metrics(torch.tensor([4]), torch.tensor([8 * math.log(2)]), "early_")
+        >>> round(metrics["early_corpus_bits_per_byte"], 4), metrics["early_corpus_standard_error"]
         (2.0, None)
     """
     return {
@@ -108,15 +104,79 @@ def loss_figures(counts: Tensor, nats: Tensor, prefix: str = "") -> dict[str, fl
     }
 
 
-def _each(counts: Tensor, nats: Tensor) -> Tensor:
-    """[D] bits per byte of each document."""
-    _check(counts, nats)
-    return nats.double() / counts / math.log(2)
+def summarise(reading: Reading) -> dict[str, Any]:
+    """Compute the metrics of a reading.
+
+    Returns:
+        ``bytes`` (predicted), ``windows``, ``documents``; :func:`loss_metrics` of the whole model, and with the prefix
+        ``early_`` those of the early exit; ``tokens`` (boundaries, forced ones included), ``rate`` (tokens per byte),
+        ``bytes_per_token``; and ``word_edges``, for each kind ``share``, ``chance``, ``covered`` and ``lift`` of the
+        boundaries that are decisions.
+    """
+    count, tokens = len(reading.at), int(reading.boundaries.sum())
+    counts, nats = document_nats(reading)
+    _, early = document_nats(reading, reading.early_nats)
+    boundaries, counted = torch.zeros(2, len(reading.byte_ids), dtype=torch.bool)
+    boundaries[reading.at], counted[reading.at] = reading.boundaries, ~reading.forced
+    edges = word_edge_share(reading.byte_ids, boundaries, counted) if bool(counted.any()) else {}
+    return {
+        "bytes": count,
+        "windows": reading.num_windows,
+        "documents": len(counts),
+        **loss_metrics(counts, nats),
+        **loss_metrics(counts, early, "early_"),
+        "tokens": tokens,
+        "rate": tokens / count,
+        "bytes_per_token": count / tokens,
+        "word_edges": {name: edge.plain() for name, edge in edges.items()},
+    }
 
 
-def _check(counts: Tensor, nats: Tensor) -> None:
+def group_documents(reading: Reading, groups: Tensor) -> Reading:
+    """Count the documents of each group as one.
+
+    Chapters of a book are no independent samples: a standard error over chapters is too small.
+
+    Args:
+        reading: of several documents.
+        groups: [documents] any integers.
+
+    Example:
+        >>> from rltok_rl.evaluation import read_text
+        >>> from rltok_rl.models import UNet, preset
+        >>> reading = read_text(UNet(preset("tiny")), ["to be", "or not", "to be"], context=8)
+        >>> summarise(group_documents(reading, torch.tensor([0, 0, 1])))["documents"]
+        2
+    """
+    document = torch.zeros_like(reading.at) if reading.document is None else reading.document
+    if len(groups) <= int(document.max()):
+        raise ValueError(f"groups must have one entry per text, got {len(groups)} for {int(document.max()) + 1} texts")
+    return replace(reading, document=groups.unique(return_inverse=True)[1][document])
+
+
+def document_nats(reading: Reading, nats: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Sum predictions and costs by document: counts [D] and nats [D].
+
+    Args:
+        reading: of D documents.
+        nats: [n] costs; None takes those of the whole model.
+    """
+    number = torch.zeros_like(reading.at) if reading.document is None else reading.document
+    return sum_documents(number, torch.ones_like(number), reading.final_nats if nats is None else nats)
+
+
+def sum_documents(number: Tensor, counts: Tensor, nats: Tensor) -> tuple[Tensor, Tensor]:
+    """Sum counts and float64 costs by the number of their document."""
+    _, place = number.unique(return_inverse=True)
+    zeros = torch.zeros(int(place.max()) + 1, dtype=torch.float64)
+    return zeros.long().index_add(0, place, counts), zeros.index_add(0, place, nats)
+
+
+def _checked(counts: Tensor, nats: Tensor) -> Tensor:
+    """Require one cost per document and no empty document; return the costs in float64."""
     if counts.dim() != 1 or counts.shape != nats.shape or not len(counts) or int(counts.min()) < 1:
         raise ValueError(
             "counts and nats must be [D >= 1] of one length, with at least 1 byte in each document, got "
             f"{[*counts.shape]} and {[*nats.shape]}" + (f", least {int(counts.min())}" if counts.numel() else "")
         )
+    return nats.double()

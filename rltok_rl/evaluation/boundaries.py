@@ -1,4 +1,4 @@
-"""How long tokens are, and how undecided the policy is about them.
+"""Boundary metrics of documents: where boundaries lie, token lengths, and the entropy of the policy.
 
 Shapes: B rows, T bytes, n tokens.
 """
@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rltok_rl.evaluation.words import (
-    EdgeShare,
+from rltok_rl.evaluation.word_edges import (
+    check_counted,
     split_character_share,
     white_space_share,
     word_edge_share,
@@ -31,30 +31,29 @@ LONGEST = 16
 
 @dataclass(frozen=True)
 class TokenLengths:
-    """Bytes per token."""
+    """Bytes per token; nan if there is no token."""
 
     count: int
     """n, tokens."""
     mean: float
-    """nan where there is no token, and so for all that follow."""
     spread: float
-    """Standard deviation over the tokens, divided by n; 0 for tokens of one length."""
+    """Standard deviation over the tokens, with divisor n."""
     quantiles: dict[float, float]
-    """Shortest length l such that at least a share q of the tokens is no longer, by q."""
+    """By q: the shortest length l such that at least a share q of the tokens is no longer."""
     histogram: tuple[int, ...]
-    """Tokens of 1, 2, .. bytes; the last entry is all longer ones."""
+    """Tokens of 1, 2, .. bytes; the last entry counts all longer ones."""
 
 
 def token_lengths(boundaries: Tensor, counted: Tensor | None = None) -> Tensor:
-    """Lengths of all tokens that a counted boundary ends.
+    """Return the lengths of all tokens that end at a counted boundary.
 
         n_s = t_s - t_{s-1},      t_0 < t_1 < .. the bytes with a boundary, t_{-1} = -1
 
-    A forced boundary is not counted, and so is no token of one byte; the next one is counted from it. What follows the
-    last boundary of a row has no end yet and is no token.
+    The token of one byte at a forced boundary is not counted; the next token begins after it. Bytes after the last
+    boundary of a row form no token.
 
     Args:
-        boundaries: [*B, T] bool or 0/1, one text a row; a_t ends a token after byte t.
+        boundaries: [*B, T] bool or 0/1, a text per row; a_t ends a token after byte t.
         counted: [*B, T] bool, bytes whose boundary is a decision; None for all.
 
     Returns:
@@ -70,51 +69,48 @@ def token_lengths(boundaries: Tensor, counted: Tensor | None = None) -> Tensor:
         raise ValueError(f"counted must have the shape of boundaries, {[*boundaries.shape]}, got {[*counted.shape]}")
     rows = boundaries.bool()[None].flatten(0, -2)  # [B, T]
     row, at = rows.nonzero(as_tuple=True)
-    before = torch.cat((at.new_full((1,), -1), at[:-1]))[: len(at)]
-    new_row = torch.cat((row.new_full((1,), -1), row[:-1]))[: len(row)] != row
-    lengths = at - torch.where(new_row, -1, before)
+    first = row.diff(prepend=row.new_full((1,), -1)) != 0
+    lengths = torch.where(first, at + 1, at.diff(prepend=at.new_zeros(1)))
     return lengths if counted is None else lengths[counted.bool().reshape(rows.shape)[row, at]]
 
 
 def summarise_lengths(
     lengths: Tensor, *, quantiles: Sequence[float] = QUANTILES, longest: int = LONGEST
 ) -> TokenLengths:
-    """Mean, standard deviation, quantiles and histogram of bytes per token.
+    """Compute mean, standard deviation, quantiles and histogram of token lengths.
 
         mean = sum_s n_s / n,      spread = sqrt(sum_s (n_s - mean)^2 / n)
 
     Args:
-        lengths: [n] of tokens, 1 at least.
+        lengths: [n] at least 1 each.
         quantiles: shares in (0, 1].
         longest: bytes from which on tokens share a bin.
 
     Example:
-        >>> found = summarise_lengths(torch.tensor([1, 1, 4]), quantiles=(0.5, 1.0), longest=3)
-        >>> found.mean, round(found.spread, 4), found.quantiles, found.histogram
+        >>> lengths = summarise_lengths(torch.tensor([1, 1, 4]), quantiles=(0.5, 1.0), longest=3)
+        >>> lengths.mean, round(lengths.spread, 4), lengths.quantiles, lengths.histogram
         (2.0, 1.4142, {0.5: 1.0, 1.0: 4.0}, (2, 0, 1))
     """
-    longest = check_count("longest", longest)
+    longest, count = check_count("longest", longest), len(lengths)
     wrong = [q for q in quantiles if not 0.0 < q <= 1.0]
     if wrong:
         raise ValueError(f"quantiles must lie in (0, 1], got {wrong[0]}")
-    if len(lengths) and int(lengths.min()) < 1:
-        raise ValueError(f"lengths must be at least 1, got {int(lengths.min())}")
-    count = len(lengths)
     if not count:
         return TokenLengths(0, math.nan, math.nan, dict.fromkeys(quantiles, math.nan), (0,) * longest)
+    if int(lengths.min()) < 1:
+        raise ValueError(f"lengths must be at least 1, got {int(lengths.min())}")
     exact, ordered = lengths.double(), lengths.sort().values
-    mean = exact.mean()
     return TokenLengths(
         count,
-        float(mean),
-        float((exact - mean).square().mean().sqrt()),
+        float(exact.mean()),
+        float(exact.std(correction=0)),
         {q: float(ordered[max(0, math.ceil(q * count - 1e-9) - 1)]) for q in quantiles},
         tuple(lengths.clamp(max=longest).bincount(minlength=longest + 1)[1:].tolist()),
     )
 
 
 def policy_entropy(probabilities: Tensor, counted: Tensor | None = None) -> float:
-    """How undecided a policy is on average, in bits per byte: the entropy of each decision given those before it.
+    """Compute the policy's mean entropy in bits per byte: of each decision given those before it.
 
         H = 1/n sum_{t counted} h(p_t),     h(p) = -p log2 p - (1 - p) log2(1 - p),     p_t = pi(a_t = 1 | a_<t)
 
@@ -124,24 +120,16 @@ def policy_entropy(probabilities: Tensor, counted: Tensor | None = None) -> floa
         probabilities: [*B, T] p_t, given the boundaries that were drawn before t.
         counted: [*B, T] bool, bytes whose boundary is a decision; None for all.
 
-    Returns:
-        In [0, 1]; 0 where all is decided.
-
     Example:
         >>> policy_entropy(torch.tensor([0.5, 0.0, 1.0, 0.5]))
         0.5
     """
-    probs = probabilities.double()
-    if counted is not None:
-        if counted.shape != probs.shape:
-            raise ValueError(f"counted must have the shape of probabilities, {[*probs.shape]}, got {[*counted.shape]}")
-        probs = probs[counted.bool()]
-    if not probs.numel():
-        raise ValueError("counted must hold at least one byte, got none")
-    if not bool(((probs >= 0) & (probs <= 1)).all()):
-        raise ValueError(f"probabilities must lie in [0, 1], got {float(probs[~((probs >= 0) & (probs <= 1))][0])}")
-    parts = torch.special.entr(probs) + torch.special.entr(1 - probs)  # nats, 0 at 0 and at 1
-    return float(parts.mean()) / math.log(2)
+    probs = probabilities.double()[check_counted(counted, probabilities, "probabilities")]
+    wrong = probs[~((probs >= 0) & (probs <= 1))]
+    if len(wrong):
+        raise ValueError(f"probabilities must lie in [0, 1], got {float(wrong[0])}")
+    nats = torch.special.entr(probs) + torch.special.entr(1 - probs)  # 0 at 0 and at 1
+    return float(nats.mean()) / math.log(2)
 
 
 @dataclass(frozen=True)
@@ -149,85 +137,72 @@ class DrawnTexts:
     """Texts with their boundaries, one after the other: [N] each."""
 
     byte_ids: Tensor
-    """int64; bytes 0, which are in no word and no character, stand between texts."""
+    """int64; between texts stand bytes 0, which are in no word and no character."""
     boundaries: Tensor
-    """bool; True between texts, so that no token goes on from one to the next."""
+    """bool; True between texts, so that no token crosses from one to the next."""
     probabilities: Tensor
-    """float32, of a boundary, given those that were drawn before."""
+    """float32, of a boundary, given those drawn before."""
     counted: Tensor
     """bool, bytes whose boundary is a decision: not the first of a text, nor those between texts."""
 
 
 def join_texts(drawn: Sequence[Segmentation], *, gap: int = 1) -> DrawnTexts:
-    r"""Lay texts out one after the other, so that figures of one text are figures of all.
+    r"""Join texts, so that metrics can be computed over all of them at once.
 
     Args:
-        drawn: texts with their boundaries; one has 2 bytes at least.
-        gap: bytes between texts: more than boundaries of one text may be moved and lie from their partners
+        drawn: texts with their boundaries, at least one of 2 bytes.
+        gap: bytes between texts; more than the shift and tolerance of a comparison
             (:func:`~rltok_rl.evaluation.agreement.boundary_match`).
 
     Example:
-        >>> one = Segmentation(b"to", torch.tensor([True, False]), torch.tensor([1.0, 0.25]))
-        >>> bytes(join_texts([one, one]).byte_ids.tolist())
+        >>> to = Segmentation(b"to", torch.tensor([True, False]), torch.tensor([1.0, 0.25]))
+        >>> bytes(join_texts([to, to]).byte_ids.tolist())
         b'to\x00to'
     """
     gap = check_count("gap", gap)
-    if all(len(one.text) < 2 for one in drawn):
+    if all(len(text.text) < 2 for text in drawn):
         raise ValueError(f"drawn must hold a text of at least 2 bytes (the first has no decision), got {len(drawn)}")
-    between = {
-        "byte_ids": torch.zeros(gap, dtype=torch.int64),
-        "boundaries": torch.ones(gap, dtype=torch.bool),
-        "probabilities": torch.ones(gap),
-        "counted": torch.zeros(gap, dtype=torch.bool),
-    }
-    parts: dict[str, list[Tensor]] = {name: [] for name in between}
-    for one in drawn:
-        of_text = (text_to_ids(one.text), one.boundaries, one.probabilities, torch.arange(len(one.text)) > 0)
-        for name, part in zip(between, of_text, strict=True):
-            parts[name] += [part, between[name]]
-    return DrawnTexts(**{name: torch.cat(found[:-1]) for name, found in parts.items()})
+    no, yes = torch.zeros(gap, dtype=torch.bool), torch.ones(gap, dtype=torch.bool)
+    between = (torch.zeros(gap, dtype=torch.int64), yes, torch.ones(gap), no)
+    parts: list[tuple[Tensor, ...]] = []
+    for text in drawn:
+        decided = torch.arange(len(text.text)) > 0
+        parts += [(text_to_ids(text.text), text.boundaries, text.probabilities, decided), between]
+    return DrawnTexts(*(torch.cat(columns) for columns in zip(*parts[:-1], strict=True)))
 
 
-def boundary_figures(drawn: DrawnTexts) -> dict[str, Any]:
-    """Where boundaries lie, how long tokens are, how undecided the policy was: plain values, by name.
-
-    Args:
-        drawn: texts with their boundaries.
+def boundary_metrics(drawn: DrawnTexts) -> dict[str, Any]:
+    """Compute all metrics of the boundaries that are decisions, as plain values.
 
     Returns:
-        Of the boundaries that are decisions: ``bytes`` (with a decision), ``boundaries`` and their ``rate``;
-        ``white_space``, ``word_edges``, ``word_positions`` and ``split_characters``, each with ``share`` (precision),
-        ``chance``, ``covered`` (recall) and ``lift`` (enrichment); ``bytes_per_token`` with ``count``, ``mean``,
-        ``spread``, ``quantiles`` and ``histogram``; ``entropy`` with ``bits_per_byte`` and ``most``, which a policy of
-        this mean probability could have. nan where a ratio has no denominator.
+        ``bytes`` (with a decision), ``boundaries`` and their ``rate``; ``white_space``, ``word_edges``,
+        ``word_positions`` and ``split_characters``, each with ``share`` (precision), ``chance``, ``covered`` (recall)
+        and ``lift`` (enrichment); ``bytes_per_token`` with the fields of :class:`TokenLengths`; ``entropy`` with
+        ``bits_per_byte``, and ``most``, the largest that a policy of this mean probability can have. nan where a ratio
+        has no denominator.
     """
-    byte_ids, boundaries, counted = drawn.byte_ids, drawn.boundaries, drawn.counted
-    total, laid = int(counted.sum()), int((boundaries & counted).sum())
-    given = (byte_ids, boundaries, counted)
-    lengths = asdict(summarise_lengths(token_lengths(boundaries, counted)))
-    mean = drawn.probabilities.double()[counted].mean()
+    text = (drawn.byte_ids, drawn.boundaries, drawn.counted)
+    total, count = int(drawn.counted.sum()), int((drawn.boundaries & drawn.counted).sum())
+    lengths = asdict(summarise_lengths(token_lengths(drawn.boundaries, drawn.counted)))
+    mean = drawn.probabilities.double()[drawn.counted].mean()
     return {
         "bytes": total,
-        "boundaries": laid,
-        "rate": laid / total,
-        "white_space": _plain(white_space_share(*given)),
-        "word_edges": {name: _plain(one) for name, one in word_edge_share(*given).items()},
+        "boundaries": count,
+        "rate": count / total,
+        "white_space": white_space_share(*text).plain(),
+        "word_edges": {name: share.plain() for name, share in word_edge_share(*text).items()},
         "word_positions": {
-            side: {name: _plain(one) for name, one in found.items()}
-            for side, found in word_position_share(*given).items()
+            side: {name: share.plain() for name, share in shares.items()}
+            for side, shares in word_position_share(*text).items()
         },
-        "split_characters": _plain(split_character_share(*given)),
+        "split_characters": split_character_share(*text).plain(),
         "bytes_per_token": {
             **lengths,
             "quantiles": {f"{q:g}": value for q, value in lengths["quantiles"].items()},
             "histogram": list(lengths["histogram"]),
         },
         "entropy": {
-            "bits_per_byte": policy_entropy(drawn.probabilities, counted),
+            "bits_per_byte": policy_entropy(drawn.probabilities, drawn.counted),
             "most": policy_entropy(mean[None].clamp(0.0, 1.0)),
         },
     }
-
-
-def _plain(one: EdgeShare) -> dict[str, float]:
-    return {**asdict(one), "lift": one.lift}

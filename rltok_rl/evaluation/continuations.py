@@ -1,13 +1,13 @@
-"""How likely a model writes one text after another: log p(y | c) of continuations y of contexts c, byte by byte.
+"""Log-likelihood of continuations: log p(y | c) of texts y after contexts c, byte by byte.
 
     p(y | c) = E_{a ~ pi} [ prod_{t in y} p(x_t | x_<t, a_<t) ]
 
-is the probability that ``generate`` writes y after it has read c: boundaries in c are drawn as those in y are. From K
-draws it is estimated by the mean of K products. The logarithm of the estimate lies below log p(y | c) in the mean, and
-rises with K: its bits are an upper bound that K tightens.
+is the probability that ``generate`` writes y after it has read c, with boundaries drawn in c and in y. The mean of K
+products estimates it. The logarithm of the estimate lies below log p(y | c) in the mean and rises with K, so its bits
+are an upper bound that K tightens.
 
-Context and continuation are encoded separately. Nothing stands before the first byte of a text: where a context is
-empty the model has no say about the first byte of the continuation, and 256 bytes are equally likely (8 bits).
+Context and continuation are encoded separately. Nothing predicts the first byte of a text: after an empty context all
+256 bytes are equally likely (8 bits).
 
 Shapes: K draws, n bytes of a continuation, V = 256 bytes, R rows of T bytes.
 """
@@ -18,34 +18,33 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from rltok_rl.agents.segmenters import Segmenter, read_window
-from rltok_rl.evaluation.reading import check_rate
+from rltok_rl.agents.segmenters import Segmenter
+from rltok_rl.evaluation.windowed import check_rate, run_window
 from rltok_rl.models import UNet
 from rltok_rl.utils import check_count
 
 BATCH_BYTES = 16_384
-"""Bytes of a forward pass, unless one text alone has more; results do not depend on it beyond rounding."""
+"""Bytes of a forward pass, unless a single text has more. Results do not depend on it beyond rounding."""
 
 
 @dataclass(frozen=True)
 class Continuations:
-    """What n continuations cost, on the CPU."""
+    """Scores of n continuations, on the CPU."""
 
     log_likelihood: Tensor  # [n] float64, log p(y | c) in nats, from all draws together
-    one_draw: Tensor  # [n] float64, the mean of the log-likelihoods of single draws, at most log_likelihood
+    one_draw: Tensor  # [n] float64, the mean log-likelihood of single draws, at most log_likelihood
     num_bytes: Tensor  # [n] int64, bytes of y
     likeliest: Tensor  # [n] bool, whether each byte of y is the likeliest after those before
     cut: Tensor  # [n] bool, whether bytes of c were left out
 
 
 def mixture_log_likelihood(log_probs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-likelihood of a text under the mean of K predictors, and whether they would write it greedily.
+    """Compute the log-likelihood of a text under the mean of K predictors, and whether they write it greedily.
 
         p(y) = 1/K sum_k prod_t p_k(y_t),        p(y_t | y_<t) = sum_k w_kt p_k(y_t),  w_kt ~ prod_{s<t} p_k(y_s)
 
@@ -63,29 +62,29 @@ def mixture_log_likelihood(log_probs: Tensor, targets: Tensor) -> tuple[Tensor, 
         >>> round(together.exp().item(), 4), bool(likeliest)
         (0.7, True)
     """
-    taken = log_probs.gather(-1, targets.expand(len(log_probs), -1).unsqueeze(-1)).squeeze(-1).double()  # [K, n]
-    totals = taken.sum(-1)  # [K]
-    before = taken.cumsum(-1) - taken  # [K, n], log w up to what all k share
+    of_targets = log_probs.gather(-1, targets.expand(len(log_probs), -1).unsqueeze(-1)).squeeze(-1).double()  # [K, n]
+    totals = of_targets.sum(-1)  # [K]
+    before = of_targets.cumsum(-1) - of_targets  # [K, n], log w up to a constant
     weights = (before - before.amax(0)).to(log_probs.dtype)
-    mixed = (weights.unsqueeze(-1) + log_probs).logsumexp(0)  # [n, V], up to what all bytes share
+    mixed = (weights.unsqueeze(-1) + log_probs).logsumexp(0)  # [n, V], up to a constant
     return totals.logsumexp(0) - math.log(len(totals)), totals.mean(), (mixed.argmax(-1) == targets).all()
 
 
 def continuation_windows(
     context: bytes, continuation: bytes, context_bytes: int | None = None
 ) -> list[tuple[bytes, int]]:
-    r"""The texts to read for a continuation, so that each of its bytes is predicted once from as much as may be read.
+    r"""Cut a continuation into texts that predict each of its bytes once, from as many bytes as allowed.
 
-    Contexts are cut from the left. A continuation that is longer than ``context_bytes`` is predicted in pieces of so
-    many bytes. The first byte after an empty context is predicted by none.
+    Contexts are cut from the left. A continuation longer than ``context_bytes`` is cut into pieces of that length. The
+    first byte after an empty context is not predicted.
 
     Args:
         context: c.
         continuation: y.
-        context_bytes: bytes to read at most, that is to predict one byte from; None for all.
+        context_bytes: bytes that a prediction may see at most; None for all.
 
     Returns:
-        Of each piece the text, and how many of its last bytes are predicted: all but the last byte are read.
+        Of each piece the text, of which all but the last byte are read, and how many of its last bytes are predicted.
 
     Example:
         >>> continuation_windows(b"to be or", b" not", 6)
@@ -117,24 +116,23 @@ def continuation_log_likelihood(
     batch_rows: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Continuations:
-    """Log-likelihoods of continuations of contexts, with boundaries drawn from the policy or by a segmenter.
+    """Score continuations of contexts, with boundaries drawn by the policy or a segmenter.
 
-    The random numbers of a continuation are those of its context (of itself, where the context is empty) and of
-    ``seed``: they do not depend on what else is scored, and equal places of the choices of a question share them.
+    The random numbers of a continuation depend on its context (on itself, if the context is empty) and ``seed`` alone:
+    not on what else is scored, and all choices of a question share them.
 
     Args:
         model: the U-Net, in the mode it should run in.
-        contexts: [n] texts, which may be empty.
-        continuations: [n] texts of at least one byte; a delimiter belongs to them.
-        context_bytes: bytes to predict one from at most, see :func:`continuation_windows`; None for all.
-        samples: K, how often boundaries are drawn.
-        greedy: draw a boundary where its probability exceeds one half.
-        seed: of all random numbers.
-        segmenter: draws the boundaries, and says how tokens are made; None is the model's own policy.
-        target_rate: boundaries per byte that the policy aims at, where the model has ``rate_embedding``; None is the
-            configured rate.
-        batch_rows: continuations of a forward pass at most; None goes by :data:`BATCH_BYTES` alone.
-        progress: is told bytes read and bytes to read, before the first forward pass and after each.
+        contexts: n texts, which may be empty.
+        continuations: n texts of at least one byte, delimiters included.
+        context_bytes: bytes that a prediction may see at most, see :func:`continuation_windows`; None for all.
+        samples: K, the number of draws.
+        greedy: draws a boundary where its probability exceeds one half.
+        seed: determines all random numbers.
+        segmenter: draws the boundaries; None uses the model's own policy.
+        target_rate: boundaries per byte, for a model with ``rate_embedding``; None uses the configured rate.
+        batch_rows: continuations of a forward pass at most; None limits bytes only (:data:`BATCH_BYTES`).
+        progress: called with bytes read and bytes to read, before the first forward pass and after each.
 
     Example:
         >>> from rltok_rl.models import preset
@@ -145,48 +143,51 @@ def continuation_log_likelihood(
     check_drawing(samples, greedy, segmenter, target_rate)
     if batch_rows is not None:
         check_count("batch_rows", batch_rows)
-    given = _as_bytes("contexts", contexts, 0), _as_bytes("continuations", continuations, 1)
-    if len(given[0]) != len(given[1]):
-        raise ValueError(f"contexts and continuations must be as many, got {len(given[0])} and {len(given[1])}")
+    before, after = _as_bytes("contexts", contexts, 0), _as_bytes("continuations", continuations, 1)
+    if len(before) != len(after):
+        raise ValueError(f"contexts and continuations must be as many, got {len(before)} and {len(after)}")
     windows = []
-    for number, (context, continuation) in enumerate(zip(*given, strict=True)):
+    for number, (context, continuation) in enumerate(zip(before, after, strict=True)):
         for piece, (text, scored) in enumerate(continuation_windows(context, continuation, context_bytes)):
             windows.append(_Window(number, text, scored, continuation_seed(seed, piece, context or continuation)))
-    free = torch.tensor([-math.log(256) * (not context) for context in given[0]], dtype=torch.float64)
-    together, alone = free.clone(), free.clone()
-    likeliest = torch.tensor([len(context) > 0 for context in given[0]], dtype=torch.bool)
+    together = torch.tensor([-math.log(256) * (not context) for context in before], dtype=torch.float64)
+    alone, likeliest = together.clone(), torch.tensor([len(context) > 0 for context in before], dtype=torch.bool)
     total, done = sum(window.length for window in windows) * samples, 0
     if progress is not None:
         progress(0, total)
-    padded = segmenter is None or not segmenter.looks_ahead  # who looks ahead would look at padding
+    padded = segmenter is None or not segmenter.looks_ahead  # looking ahead would see the padding
     for batch in _batches(windows, samples, batch_rows, padded):
-        found = _score(model, batch, samples, greedy, segmenter, target_rate)
-        for window, (all_draws, one_draw, best) in zip(batch, found, strict=True):
+        scores = _score(model, batch, samples, greedy, segmenter, target_rate)
+        for window, (all_draws, one_draw, best) in zip(batch, scores, strict=True):
             together[window.number] += all_draws
             alone[window.number] += one_draw
             likeliest[window.number] &= best
         done += sum(window.length for window in batch) * samples
         if progress is not None:
             progress(done, total)
-    num_bytes = torch.tensor([len(continuation) for continuation in given[1]], dtype=torch.int64)
-    lengths = torch.tensor([len(context) for context in given[0]], dtype=torch.int64) + num_bytes
-    cut = torch.zeros(len(lengths), dtype=torch.bool) if context_bytes is None else lengths - 1 > context_bytes
+    num_bytes = torch.tensor([len(continuation) for continuation in after], dtype=torch.int64)
+    reads = torch.tensor([len(context) for context in before], dtype=torch.int64) + num_bytes - 1
+    cut = reads > (math.inf if context_bytes is None else context_bytes)
     return Continuations(together, alone, num_bytes, likeliest, cut)
 
 
 @dataclass(frozen=True)
 class _Window:
-    """One text to read."""
+    """A text to read, whose last bytes are predicted."""
 
-    number: int  # of the continuation that it belongs to
+    number: int  # of the continuation
     text: bytes
-    scored: int  # how many of its last bytes are predicted
+    scored: int  # predicted bytes
     seed: int
 
     @property
     def length(self) -> int:
-        """Bytes that are read: T, without padding."""
+        """T, bytes that are read."""
         return len(self.text) - 1
+
+    def uniforms(self, samples: int) -> Tensor:
+        """[T, K] random numbers, the first ones of any longer window of this seed."""
+        return torch.rand(self.length, samples, generator=torch.Generator().manual_seed(self.seed))
 
 
 def _score(
@@ -197,24 +198,21 @@ def _score(
     segmenter: Segmenter | None,
     target_rate: float | None,
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """What :func:`mixture_log_likelihood` says of each window; each is read K times, in rows next to each other."""
-    device = model.embedding.weight.device
+    """:func:`mixture_log_likelihood` of each window; each is read K times, in neighbouring rows."""
     texts = [torch.tensor(list(window.text)) for window in batch]
-    # Padded on the right, where nothing that is scored can see it.
-    read = pad_sequence([text[:-1] for text in texts], batch_first=True).to(device)  # [R, T]
-    read = read.repeat_interleave(samples, 0)  # [R K, T]
+    # Padded on the right, where no scored byte can see it.
+    read = pad_sequence([text[:-1] for text in texts], batch_first=True).repeat_interleave(samples, 0)  # [R K, T]
     drawn = None
     if not greedy and (segmenter is None or segmenter.draws_at_random):
-        drawn = pad_sequence([_uniforms(window, samples) for window in batch], batch_first=True)  # [R, T, K]
-        drawn = drawn.transpose(1, 2).flatten(0, 1).to(device)  # [R K, T]
-    if segmenter is None:
-        out: Any = model(read, uniforms=drawn, greedy=greedy, target_rate=target_rate)
-    else:
-        out = read_window(model, segmenter, read, uniforms=drawn)
-    ends = torch.tensor([window.length for window in batch], device=device).repeat_interleave(samples)[:, None]
-    scored = torch.tensor([window.scored for window in batch], device=device).repeat_interleave(samples)[:, None]
-    place = torch.arange(read.shape[1], device=device)
-    logits = out.final_logits[(place >= ends - scored) & (place < ends)]  # [all that is predicted, V]
+        drawn = pad_sequence([window.uniforms(samples) for window in batch], batch_first=True)  # [R, T, K]
+        drawn = drawn.transpose(1, 2).flatten(0, 1)  # [R K, T]
+    out = run_window(model, segmenter, read, drawn, greedy=greedy, target_rate=target_rate)
+    ends = torch.tensor([window.length for window in batch]).repeat_interleave(samples)[:, None]
+    scored = torch.tensor([window.scored for window in batch]).repeat_interleave(samples)[:, None]
+    place = torch.arange(read.shape[1])
+    logits = out.final_logits[
+        ((place >= ends - scored) & (place < ends)).to(out.final_logits.device)
+    ]  # [predictions, V]
     log_probs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1).cpu()
     parts = log_probs.split([window.scored * samples for window in batch])
     for window, text, part in zip(batch, texts, parts, strict=True):
@@ -222,7 +220,7 @@ def _score(
 
 
 def _batches(windows: list[_Window], samples: int, batch_rows: int | None, padded: bool) -> Iterator[list[_Window]]:
-    """Windows of about one length together (of exactly one, unless ``padded``), the longest first."""
+    """Windows of about equal length together (of equal length, unless ``padded``), the longest first."""
     batch: list[_Window] = []
     for window in sorted(windows, key=lambda window: -window.length):
         if batch:
@@ -236,13 +234,8 @@ def _batches(windows: list[_Window], samples: int, batch_rows: int | None, padde
         yield batch
 
 
-def _uniforms(window: _Window, samples: int) -> Tensor:
-    """[T, K] random numbers of a window: those of a longer one begin with them."""
-    return torch.rand(window.length, samples, generator=torch.Generator().manual_seed(window.seed))
-
-
 def continuation_seed(seed: int, piece: int, text: bytes) -> int:
-    """A seed of 64 bits for a piece of the continuation of a text."""
+    """Return a seed of 64 bits for a piece of the continuation of a text."""
     return int.from_bytes(hashlib.blake2b(b"%d %d " % (seed, piece) + text, digest_size=8).digest(), "big")
 
 
@@ -250,28 +243,28 @@ def _as_bytes(name: str, texts: Sequence[str | bytes], least: int) -> list[bytes
     """The UTF-8 bytes of each text."""
     if isinstance(texts, (str, bytes)):
         raise TypeError(f"{name} must be a list of texts, got one {type(texts).__name__}")
-    found = []
+    encoded = []
     for number, text in enumerate(texts):
         if isinstance(text, str):
             try:
                 text = text.encode("utf-8")
             except UnicodeEncodeError as error:
-                where = f"at character {error.start} of number {number}"
-                raise ValueError(f"{name} must be UTF-8, got {error.reason} {where}") from None
+                place = f"at character {error.start} of number {number}"
+                raise ValueError(f"{name} must be UTF-8, got {error.reason} {place}") from None
         if not isinstance(text, bytes):
             raise TypeError(f"{name} must hold str or bytes, got {type(text).__name__} as number {number}")
         if len(text) < least:
             raise ValueError(f"{name} must have at least {least} byte each, got an empty one as number {number}")
-        found.append(text)
-    return found
+        encoded.append(text)
+    return encoded
 
 
 def check_drawing(samples: int, greedy: bool, segmenter: Segmenter | None, target_rate: float | None) -> None:
-    """Refuse ways to draw boundaries that do not go together; arguments as for :func:`continuation_log_likelihood`."""
+    """Refuse contradictory options of drawing; see :func:`continuation_log_likelihood`."""
     at_random = not greedy if segmenter is None else segmenter.draws_at_random
     if check_count("samples", samples) > 1 and not at_random:
-        how = "greedy boundaries" if segmenter is None else type(segmenter).__name__
-        raise ValueError(f"samples must be 1 where nothing is drawn at random, got {samples} with {how}")
+        boundaries = "greedy boundaries" if segmenter is None else type(segmenter).__name__
+        raise ValueError(f"samples must be 1 if nothing is drawn at random, got {samples} with {boundaries}")
     if greedy and segmenter is not None and segmenter.draws_at_random:
         raise ValueError(f"greedy belongs to the model's own policy, got it with {type(segmenter).__name__}")
     check_rate(segmenter, target_rate)

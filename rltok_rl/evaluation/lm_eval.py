@@ -1,14 +1,15 @@
-"""Models of this library in EleutherAI's lm-evaluation-harness, under the name ``rltok``.
+"""Adapter to EleutherAI's lm-evaluation-harness, under the model name ``rltok``.
 
     rltok lm-eval --model_args pretrained=runs/mine --tasks piqa,wikitext
     lm_eval.simple_evaluate(model="rltok", model_args="pretrained=runs/mine", tasks=["piqa"])
 
-The second needs this module to be imported before, because the harness looks for models nowhere but in its own package.
-Everything is counted in bytes: ``max_gen_toks``, and the ``context`` that is read at most.
+From Python, import this module first: the harness looks for models in its own package only. All lengths are in bytes:
+``max_gen_toks`` and ``context``.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -29,39 +30,38 @@ except ImportError as error:
     raise ImportError("the adapter needs lm-evaluation-harness: pip install 'rltok_rl[harness]'") from error
 
 CHUNK = 256
-"""Requests that are answered, and told to the harness's cache, at a time."""
+"""Requests that are answered, and then cached by the harness, at a time."""
 MAX_GEN_TOKS = 256
-"""Bytes to write where a task does not say."""
+"""Bytes to write if a task sets no limit."""
 _GENERATION = {"until", "max_gen_toks", "do_sample", "temperature", "top_k", "top_p"}
 
 
 @register_model("rltok")
 class RltokLM(LM):
-    """A U-Net as the harness wants it.
+    """A U-Net as a model of the harness.
 
-    ``loglikelihood`` and ``loglikelihood_rolling`` are
-    :func:`~rltok_rl.evaluation.continuations.continuation_log_likelihood`: an answer depends on its request and on
-    ``seed`` alone, so that it may be kept, whatever it was asked together with.
+    ``loglikelihood`` and ``loglikelihood_rolling`` use
+    :func:`~rltok_rl.evaluation.continuations.continuation_log_likelihood`: an answer depends on its request and
+    ``seed`` alone, so the harness may cache it.
 
     Args:
         pretrained: folder of save_pretrained, folder of a run, hub id, or a model.
-        segmenter: draws the boundaries of a model that is given as such; beside one in a folder it is found.
-        context: bytes to read at most; None is what a run was trained on, and all for other models.
-        samples: how often boundaries are drawn to score a text; one that is written has its own.
-        greedy: draw a boundary where its probability exceeds one half.
-        seed: of all random numbers.
-        rate: boundaries per byte to aim at, where the model has ``rate_embedding``.
-        device: where to run a model that is loaded; the CPU where it names CUDA and there is none.
-        batch_size: requests of a forward pass at most; ``"auto"`` goes by their bytes, and writes 16 texts at once.
-        max_batch_size: the same for ``"auto"``.
-        trust_code: whether to import and execute a custom segmenter, ``module:Class``, that the files of ``pretrained``
-            name. The default raises an error instead.
+        segmenter: draws the boundaries of a model object; a folder has its own.
+        context: bytes to read at most; None uses the length that a run was trained on, and for other models no limit.
+        samples: draws of the boundaries that score a text; written texts have one.
+        greedy: draws a boundary where its probability exceeds one half.
+        seed: determines all random numbers.
+        rate: boundaries per byte, for a model with ``rate_embedding``.
+        device: of a model that is loaded; CUDA falls back to the CPU if there is none.
+        batch_size: requests of a forward pass at most; ``"auto"`` limits their bytes, and writes 16 texts at once.
+        max_batch_size: the limit for ``"auto"``.
+        trust_code: import and execute a custom segmenter, ``module:Class``, named in the files of ``pretrained``. By
+            default this is an error.
 
     Example:
         >>> from rltok_rl.models import preset
         >>> lm = RltokLM(UNet(preset("tiny")).eval(), context=256)
-        >>> written = lm.write(["The cat"], {"until": ["."], "max_gen_toks": 5})
-        >>> len(written)
+        >>> len(lm.write(["The cat"], {"until": ["."], "max_gen_toks": 5}))
         1
     """
 
@@ -84,12 +84,11 @@ class RltokLM(LM):
         if isinstance(pretrained, UNet):
             self.model, self.segmenter = pretrained, segmenter
         elif segmenter is not None:
-            raise ValueError("segmenter must be left out where pretrained is a name: it is found beside the model")
+            raise ValueError("segmenter must be left out if pretrained is a name: it is loaded with the model")
         else:
-            # The harness's command line names cuda:0 where it was told nothing, also where there is none.
+            # The harness's command line asks for cuda:0 by default, even without a GPU.
             absent = device is None or (str(device).startswith("cuda") and not torch.cuda.is_available())
-            where = "cpu" if absent else str(device)
-            self.model, self.segmenter, trained = _load(str(pretrained), where, trust_code)
+            self.model, self.segmenter, trained = _load(str(pretrained), "cpu" if absent else str(device), trust_code)
             context = trained if context is None else context
         self._device = self.model.embedding.weight.device
         self.context = None if context is None else check_count("context", context, minimum=2)
@@ -101,53 +100,38 @@ class RltokLM(LM):
             self.batch_rows = check_count("batch_size", int(batch_size) if isinstance(batch_size, str) else batch_size)
 
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """Log p(continuation | context) in nats, and whether every byte of it is the likeliest.
-
-        Args:
-            requests: whose ``args`` are (context, continuation).
-            disable_tqdm: show no progress.
-        """
-        return self._answer("loglikelihood", requests, self._score, _total_length, disable_tqdm)
+        """Return log p(continuation | context) in nats of each request, and whether all its bytes are the likeliest."""
+        return self._answer("loglikelihood", requests, self._score, disable_tqdm)
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
-        """Log p of whole texts in nats: each byte once, from as much as may be read; the first costs 8 bits.
+        """Return log p of whole texts in nats: each byte once, from as many as allowed; the first costs 8 bits."""
 
-        Args:
-            requests: whose ``args`` are (text,).
-            disable_tqdm: show no progress.
-        """
+        def score(arguments: list[tuple[Any, ...]]) -> list[float]:
+            texts = [("", text) for (text,) in arguments if text]
+            scores = iter(self._score(texts) if texts else [])
+            return [next(scores)[0] if text else 0.0 for (text,) in arguments]  # the empty text is certain
 
-        def score(asked: list[tuple[Any, ...]]) -> list[float]:
-            texts = [("", text) for (text,) in asked if text]
-            found = iter(self._score(texts) if texts else [])
-            return [next(found)[0] if text else 0.0 for (text,) in asked]  # no text is certain
-
-        return self._answer("loglikelihood_rolling", requests, score, _total_length, disable_tqdm)
+        return self._answer("loglikelihood_rolling", requests, score, disable_tqdm)
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
-        """What the model writes after each context, up to the first of the stop strings, which is left out.
+        """Write a text after the context of each request, with its options; see :meth:`write`."""
 
-        Args:
-            requests: whose ``args`` are (context, options), see :meth:`write`.
-            disable_tqdm: show no progress.
-        """
+        def write(arguments: list[tuple[Any, ...]]) -> list[str]:
+            return self.write([context for context, _ in arguments], arguments[0][1])
 
-        def score(asked: list[tuple[Any, ...]]) -> list[str]:
-            return self.write([context for context, _ in asked], asked[0][1])
+        def group(arguments: tuple[Any, ...]) -> Any:
+            return sorted((name, str(value)) for name, value in arguments[1].items())
 
-        def alike(request: tuple[Any, ...]) -> Any:
-            return sorted((name, str(value)) for name, value in request[1].items()), -len(request[0])
-
-        return self._answer("generate_until", requests, score, alike, disable_tqdm, together=lambda one: alike(one)[0])
+        return self._answer("generate_until", requests, write, disable_tqdm, group)
 
     def write(self, contexts: Sequence[str], options: dict[str, Any]) -> list[str]:
-        """Continue contexts; bytes that are no UTF-8 come out as U+FFFD.
+        """Continue contexts; invalid UTF-8 becomes U+FFFD.
 
-        With ``temperature`` 0 (or ``do_sample`` False, or neither of the two) the likeliest byte is taken. Random
-        numbers of texts that are written together come from one generator: results depend on ``batch_size`` then.
+        A text ends before its first stop string. With ``temperature`` 0, ``do_sample`` False, or neither given, the
+        likeliest byte is taken. A batch shares a generator, so random results depend on ``batch_size``.
 
         Args:
-            contexts: texts, none empty; the last bytes are read where they are too long.
+            contexts: non-empty; only the last bytes are read if they are too long.
             options: ``until``, one stop string or several; ``max_gen_toks``, bytes; ``do_sample``, ``temperature``,
                 ``top_k``, ``top_p``.
         """
@@ -162,42 +146,38 @@ class RltokLM(LM):
         if options.get("do_sample") is False:
             temperature = 0.0
         elif options.get("do_sample") and not temperature:
-            raise ValueError("temperature must be above 0 where do_sample is true, got 0")
-        how = {"temperature": temperature, "top_k": options.get("top_k"), "top_p": options.get("top_p")}
+            raise ValueError("temperature must be above 0 if do_sample is true, got 0")
+        sampling = {"temperature": temperature, "top_k": options.get("top_k"), "top_p": options.get("top_p")}
         rows = 1 if self.segmenter is not None else self.batch_rows or 16
         prompts = [self._prompt(context, most) for context in contexts]
         written: list[str] = []
         for start in range(0, len(prompts), rows):
-            texts = self._write_batch(prompts[start : start + rows], most, stops, how)
+            texts = self._write_batch(prompts[start : start + rows], most, stops, sampling)
             written += [text.decode("utf-8", errors="replace") for text in texts]
         return written
 
     def _prompt(self, context: str, most: int) -> bytes:
-        """The last bytes of a context, so that no more than ``self.context`` are read at the end, if that can be."""
+        """The last bytes of a context, so that with ``most`` more bytes it fits ``self.context`` if possible."""
         prompt = context.encode()
         if not prompt:
             raise ValueError("context must have at least 1 byte to write on from, got an empty one")
         return prompt if self.context is None else prompt[-max(1, self.context - most) :]
 
-    def _write_batch(self, prompts: list[bytes], most: int, stops: list[bytes], how: dict[str, Any]) -> list[bytes]:
+    def _write_batch(
+        self, prompts: list[bytes], most: int, stops: list[bytes], sampling: dict[str, Any]
+    ) -> list[bytes]:
+        if not most:
+            return [b"" for _ in prompts]
         generator = torch.Generator(self._device)
         generator.manual_seed(continuation_seed(self.seed, 0, b"".join(prompts)))
+        options = {"max_bytes": most, "generator": generator, **sampling}
         steps: Iterator[GeneratedByte]
         if self.segmenter is not None:
-            (prompt,) = prompts
-            steps = write_on(self.model, self.segmenter, prompt, max_bytes=most, generator=generator, **how)
+            steps = write_on(self.model, self.segmenter, prompts[0], **options)
         else:
-            steps = stream(
-                self.model,
-                prompts,
-                max_bytes=most,
-                generator=generator,
-                greedy=self.greedy,
-                target_rate=self.rate,
-                **how,
-            )
-        texts, ended = [bytearray() for _ in prompts], [most == 0] * len(prompts)
-        for step in steps if most else ():
+            steps = stream(self.model, prompts, greedy=self.greedy, target_rate=self.rate, **options)
+        texts, ended = [bytearray() for _ in prompts], [False] * len(prompts)
+        for step in steps:
             for row, (byte, new) in enumerate(zip(step.byte_ids.tolist(), step.new.tolist(), strict=True)):
                 if not new or ended[row]:
                     continue
@@ -211,11 +191,11 @@ class RltokLM(LM):
                 break
         return [bytes(text) for text in texts]
 
-    def _score(self, asked: list[tuple[Any, ...]]) -> list[tuple[float, bool]]:
+    def _score(self, arguments: list[tuple[Any, ...]]) -> list[tuple[float, bool]]:
         scores = continuation_log_likelihood(
             self.model,
-            [context for context, _ in asked],
-            [continuation for _, continuation in asked],
+            [context for context, _ in arguments],
+            [continuation for _, continuation in arguments],
             context_bytes=self.context,
             samples=self.samples,
             greedy=self.greedy,
@@ -231,25 +211,28 @@ class RltokLM(LM):
         name: str,
         requests: list[Any],
         answer: Callable[[list[tuple[Any, ...]]], list[Any]],
-        order: Callable[[tuple[Any, ...]], Any],
         quiet: bool,
-        together: Callable[[tuple[Any, ...]], Any] = lambda _: None,
+        group: Callable[[tuple[Any, ...]], Any] = lambda _: 0,
     ) -> list[Any]:
-        """Answers in the order of the requests; they are worked on in another, and told to the cache as they come."""
-        asked = [tuple(request.args) for request in requests]
-        places = sorted(range(len(asked)), key=lambda place: order(asked[place]))
-        answers: list[Any] = [None] * len(asked)
-        with tqdm(total=len(asked), desc=f"rltok {name}", disable=quiet) as bar:
-            for chunk in _chunks(places, lambda place: together(asked[place])):
-                for place, found in zip(chunk, answer([asked[place] for place in chunk]), strict=True):
-                    answers[place] = found
-                    self.cache_hook.add_partial(name, asked[place], found)
+        """Answer requests group by group, long ones first, and cache answers as they come; return them in order."""
+        arguments = [tuple(request.args) for request in requests]
+
+        def order(place: int) -> Any:
+            return group(arguments[place]), -sum(len(text) for text in arguments[place] if isinstance(text, str))
+
+        places = sorted(range(len(arguments)), key=order)
+        answers: list[Any] = [None] * len(arguments)
+        with tqdm(total=len(arguments), desc=f"rltok {name}", disable=quiet) as bar:
+            for chunk in _chunks(places, lambda place: group(arguments[place])):
+                for place, result in zip(chunk, answer([arguments[place] for place in chunk]), strict=True):
+                    answers[place] = result
+                    self.cache_hook.add_partial(name, arguments[place], result)
                 bar.update(len(chunk))
         return answers
 
 
 def _load(source: str, device: str, trust_code: bool) -> tuple[UNet, Segmenter | None, int | None]:
-    """A model, who draws its boundaries (None is its own policy), and bytes of the windows that it was trained on."""
+    """A model, its segmenter (None for its own policy), and the bytes of a window in training, if known."""
     model = UNet.from_pretrained(source, device=device)
     folder = model_folder(source)
     if folder is None:
@@ -260,23 +243,14 @@ def _load(source: str, device: str, trust_code: bool) -> tuple[UNet, Segmenter |
     config = read_config_file(run)
     for group in ("segmenter", "actor"):
         name = (config.get(group) or {}).get("name", "learned")
-        if segmenter is None and name != "learned":  # of an actor: older versions saved none
+        if segmenter is None and name != "learned":  # older versions did not save an actor's segmenter
             raise ValueError(f"pretrained needs the segmenter of {group}={name} beside its model, got none in {folder}")
     return model, segmenter, (config.get("data") or {}).get("num_steps")
 
 
-def _total_length(request: tuple[Any, ...]) -> int:
-    """The longest first."""
-    return -sum(len(text) for text in request)
-
-
-def _chunks(places: list[int], together: Callable[[int], Any]) -> Iterator[list[int]]:
-    """Runs of at most :data:`CHUNK` places that go together."""
-    chunk: list[int] = []
-    for place in places:
-        if chunk and (len(chunk) == CHUNK or together(place) != together(chunk[0])):
-            yield chunk
-            chunk = []
-        chunk.append(place)
-    if chunk:
-        yield chunk
+def _chunks(places: list[int], group: Callable[[int], Any]) -> Iterator[list[int]]:
+    """Runs of at most :data:`CHUNK` places of one group."""
+    for _, run in itertools.groupby(places, key=group):
+        together = list(run)
+        for start in range(0, len(together), CHUNK):
+            yield together[start : start + CHUNK]

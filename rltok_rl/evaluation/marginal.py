@@ -1,57 +1,57 @@
-"""What text costs when boundaries are drawn at random: by one draw, by several at once, and by none.
+"""Costs of text under random boundaries: by one draw, by several, by particles, and thresholded.
 
-The probability that such a model gives a text is a mean over all boundary strings,
+The probability of a text is a mean over all boundary strings,
 
     p(x) = E_{a ~ pi} prod_t p(x_{t+1} | x_<=t, a_<=t),        a_t ~ pi(. | x_<=t, a_<t)
 
-which can be had exactly for short texts alone. Draws bound it. Windows draw their boundaries apart from each other, so
-that the probability of a text is the product of its windows', and each window is bounded by itself: a mean over draws
-of a whole text would be a mean of products where a product of means is closer.
+which can be computed exactly for short texts only. Draws bound it. Windows draw independently, so each window is
+bounded by itself: a product of means over windows is closer than a mean of products.
 
-Shapes: W windows, k draws.
+Shapes: W windows, k draws or K particles, B windows of one length.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from rltok_rl.agents.segmenters import Segmenter
-from rltok_rl.evaluation.bits import corpus_bits_per_byte, loss_figures
-from rltok_rl.evaluation.reading import (
+from rltok_rl.evaluation.bits import corpus_bits_per_byte, loss_metrics, sum_documents
+from rltok_rl.evaluation.streamed import Stepper
+from rltok_rl.evaluation.windowed import (
     BATCH_BYTES,
-    CHUNK_BYTES,
     Progress,
     Reading,
-    Windows,
+    TextWindows,
     check_rate,
-    join_texts,
+    join_documents,
+    lay_windows,
     read_text,
-    windows_of_texts,
 )
-from rltok_rl.evaluation.streaming import Stepper
 from rltok_rl.functional.likelihood import byte_log_prob, log_mean_exp
 from rltok_rl.models import UNet
 from rltok_rl.utils import check_count
 
+EVERY = 8
+"""Bytes between two decisions whether to resample particles."""
+
 
 @dataclass(frozen=True)
 class Samples:
-    """One text read several times, with other boundaries each time."""
+    """Several readings of a text, each with its own boundaries."""
 
-    first: Reading  # the first draw, the same as without any others
-    nats: Tensor  # [W, k] float64, what each window cost in each draw
-    thresholded: Tensor | None  # [W] with boundaries where p > 1/2; None where boundaries have no probability
+    first: Reading  # the first draw, equal to a single reading
+    nats: Tensor  # [W, k] float64, the cost of each window in each draw
+    thresholded: Tensor | None  # [W] with boundaries where p > 1/2; None if boundaries have no probability
     thresholded_rate: float | None
 
 
 def marginal_nats(nats: Tensor) -> Tensor:
-    """What a window costs by several draws of its boundaries, an upper bound of its cost over all boundary strings.
+    """Bound the cost of a window over all boundary strings from above, by k draws.
 
         C_k = -log (1/k) sum_j exp(-N_j),        N_j = -sum_t log p(x_{t+1} | x_<=t, a^j_<=t),   a^j ~ pi
         E C_1 >= E C_2 >= ... >= -log p(x)
@@ -82,22 +82,22 @@ def read_samples(
     progress: Progress | None = None,
     **options: Any,
 ) -> Samples:
-    """Read a text several times, and once with boundaries where they are likelier than not.
+    """Read a text several times with random boundaries, and once with boundaries thresholded at one half.
 
     Args:
         model: the U-Net, in the mode it should run in.
-        text: at least 2 bytes, each.
-        samples: k, how often boundaries are drawn.
-        read: how the text is read, window by window or streamed.
-        segmenter: draws the boundaries at random; None is the model's own policy.
-        generator: source of the random numbers; the first draw takes those that it would take alone.
-        progress: told how far it is, in bytes of all readings.
-        options: of ``read``.
+        text: one document or several, at least 2 bytes each.
+        samples: k, the number of draws.
+        read: :func:`read_text` or :func:`~rltok_rl.evaluation.read_streamed`.
+        segmenter: draws the boundaries at random; None uses the model's own policy.
+        generator: source of the random numbers; the first draw equals a single reading.
+        progress: called with the bytes of all readings together.
+        **options: of ``read``.
 
     Example:
         >>> from rltok_rl.models import preset
-        >>> found = read_samples(UNet(preset("tiny")), "to be or not to be", samples=3, context=8)
-        >>> found.nats.shape, bool((marginal_nats(found.nats) <= found.nats.mean(1)).all())
+        >>> samples = read_samples(UNet(preset("tiny")), "to be or not to be", samples=3, context=8)
+        >>> samples.nats.shape, bool((marginal_nats(samples.nats) <= samples.nats.mean(1)).all())
         (torch.Size([3, 3]), True)
     """
     samples = check_count("samples", samples)
@@ -108,57 +108,48 @@ def read_samples(
     probable = segmenter is None or _has_probabilities(model, segmenter)
     readings, behind, spent = samples + probable, 0, 0.0
 
-    def take(**how: Any) -> Reading:
-        nonlocal behind, spent
-        told: Progress | None = None
+    def report(done: int, total: int, nats: float) -> None:
         if progress is not None:
-            told = partial(_tell, progress, readings, behind, spent)
-        reading = read(model, text, segmenter=segmenter, progress=told, **how, **options)
+            progress(behind + done, readings * total, spent + nats)
+
+    def draw(**draw_options: Any) -> Reading:
+        nonlocal behind, spent
+        reading = read(model, text, segmenter=segmenter, progress=report, **draw_options, **options)
         behind, spent = behind + len(reading.at), spent + float(reading.final_nats.sum())
         return reading
 
-    first = take(generator=generator)
-    nats = [window_nats(first), *(window_nats(take(generator=generator)) for _ in range(samples - 1))]
+    first = draw(generator=generator)
+    nats = [window_nats(first), *(window_nats(draw(generator=generator)) for _ in range(samples - 1))]
     if not probable:
         return Samples(first, torch.stack(nats, 1), None, None)
-    greedy = take(greedy=True)
-    rate = float(greedy.boundaries.double().mean())
-    return Samples(first, torch.stack(nats, 1), window_nats(greedy), rate)
-
-
-def _tell(progress: Progress, readings: int, behind: int, spent: float, done: int, total: int, nats: float) -> None:
-    progress(behind + done, readings * total, spent + nats)
+    greedy = draw(greedy=True)
+    return Samples(first, torch.stack(nats, 1), window_nats(greedy), float(greedy.boundaries.double().mean()))
 
 
 def window_nats(reading: Reading) -> Tensor:
-    """[num_windows] what the bytes cost that each window predicts, by the whole model."""
+    """[W] costs of the predictions that each window counts, by the whole model."""
     sizes = _sizes(reading)
     number = torch.arange(len(sizes)).repeat_interleave(sizes)
     return torch.zeros(len(sizes), dtype=torch.float64).index_add(0, number, reading.final_nats)
 
 
 def summarise_samples(samples: Samples) -> dict[str, Any]:
-    """The figures of several draws.
-
-    Args:
-        samples: what :func:`read_samples` gave.
+    """Compute the metrics of several draws.
 
     Returns:
-        ``count`` (k); ``one_sample``, ``k_samples`` and ``thresholded`` (None where boundaries have no probability),
-        each with the figures of :func:`~rltok_rl.evaluation.loss_figures`, the first and the last with their ``rate``;
-        ``corpus_spread``, the standard deviation of the corpus' bits per byte from draw to draw (None for one).
+        ``count`` (k); ``one_sample``, ``k_samples`` and ``thresholded`` (None if boundaries have no probability), each
+        with :func:`~rltok_rl.evaluation.loss_metrics`, the first and the last with their ``rate``; ``corpus_spread``,
+        the standard deviation of the corpus' bits per byte over draws (None for one).
     """
     reading = samples.first
     each = [corpus_bits_per_byte(_sizes(reading), nats) for nats in samples.nats.unbind(1)]
     thresholded = None
     if samples.thresholded is not None:
         thresholded = {**window_losses(reading, samples.thresholded), "rate": samples.thresholded_rate}
+    rate = float(reading.boundaries.double().mean())
     return {
         "count": len(each),
-        "one_sample": {
-            **window_losses(reading, samples.nats[:, 0]),
-            "rate": float(reading.boundaries.double().mean()),
-        },
+        "one_sample": {**window_losses(reading, samples.nats[:, 0]), "rate": rate},
         "k_samples": window_losses(reading, marginal_nats(samples.nats)),
         "thresholded": thresholded,
         "corpus_spread": float(torch.tensor(each, dtype=torch.float64).std()) if len(each) > 1 else None,
@@ -166,35 +157,29 @@ def summarise_samples(samples: Samples) -> dict[str, Any]:
 
 
 def window_losses(reading: Reading, nats: Tensor) -> dict[str, float | None]:
-    """The figures of :func:`~rltok_rl.evaluation.loss_figures` where costs are known by window alone.
+    """Compute :func:`~rltok_rl.evaluation.loss_metrics` from costs of whole windows.
 
     Args:
         reading: of the same windows.
-        nats: [W] what each cost.
+        nats: [W] costs.
     """
     sizes = _sizes(reading)
     number = torch.zeros_like(sizes) if reading.document is None else reading.document[sizes.cumsum(0) - sizes]
-    _, place = number.unique(return_inverse=True)
-    empty = torch.zeros(int(place.max()) + 1)
-    return loss_figures(empty.long().index_add(0, place, sizes), empty.double().index_add(0, place, nats))
+    return loss_metrics(*sum_documents(number, sizes, nats))
 
 
 def _sizes(reading: Reading) -> Tensor:
     if reading.window_sizes is None:
-        raise ValueError("reading must say how many predictions each window made (window_sizes), got None")
+        raise ValueError("reading must have window_sizes, the predictions of each window, got None")
     return reading.window_sizes
 
 
 @torch.no_grad()
 def _has_probabilities(model: UNet, segmenter: Segmenter) -> bool:
-    """Whether decisions of a segmenter are drawn with a probability each; a single byte tells."""
+    """Whether a segmenter draws each boundary with a probability; tried on a single byte."""
     byte_ids = torch.zeros(1, 1, dtype=torch.int64, device=model.embedding.weight.device)
     uniforms = torch.zeros(1, 1, device=byte_ids.device)
     return segmenter(model.encode(byte_ids), byte_ids, uniforms=uniforms).logits is not None
-
-
-EVERY = 8
-"""Bytes between two looks at whether particles are to be drawn anew."""
 
 
 def systematic_resampling(log_weights: Tensor, uniforms: Tensor) -> Tensor:
@@ -221,7 +206,7 @@ def systematic_resampling(log_weights: Tensor, uniforms: Tensor) -> Tensor:
 
 
 def effective_number(log_weights: Tensor) -> Tensor:
-    """How many particles carry the weight: ``(sum_j w_j)^2 / sum_j w_j^2``, from 1 to K.
+    """Compute the effective number of particles, ``(sum_j w_j)^2 / sum_j w_j^2``, from 1 to K.
 
     Args:
         log_weights: [*B, K] log w.
@@ -247,28 +232,18 @@ def particle_nats(
     target_rate: float | None = None,
     progress: Progress | None = None,
 ) -> Tensor:
-    """What each window costs by particles, an upper bound of its cost over all boundary strings in expectation.
+    """Bound the cost of each window over all boundary strings from above, in expectation, by particles.
 
         C = -sum_m log (1/K) sum_j w_m^j,      w_m^j = prod_t p(x_{t+1} | x_<=t, a^j_<=t) over the bytes of part m
 
-    A part ends where fewer than K/2 particles carry the weight (looked at every :data:`EVERY` bytes); then K are drawn
-    in proportion to w_m and go on. The product of the means is an unbiased estimate of p(x), as the mean of draws apart
-    from each other is.
+    A part ends where the effective number of particles is below K/2 (tested every :data:`EVERY` bytes): K particles are
+    then drawn in proportion to w_m. The product of the means is an unbiased estimate of p(x), as the mean of
+    independent draws is. Bytes that a window reads again weigh nothing.
 
-    Args:
-        model: the U-Net, in the mode it should run in.
-        text: at least 2 bytes, each.
-        particles: K.
-        context: bytes that a window reads.
-        stride: bytes from one window to the next; None is ``context``. Bytes that a window reads again weigh nothing.
-        most: windows at most, evenly spread over all texts; None takes all.
-        segmenter: draws the boundaries at random; None is the model's own policy.
-        generator: on the CPU, source of the random numbers, window by window in the order of the text.
-        target_rate: boundaries per byte that the policy aims at.
-        progress: told how far it is.
+    Options are those of :func:`~rltok_rl.evaluation.read_text`; a segmenter must draw at random, byte by byte.
 
     Returns:
-        [W] float64, of the windows that :func:`~rltok_rl.evaluation.read_text` cuts.
+        [W] float64, for the windows of :func:`~rltok_rl.evaluation.read_text`.
 
     Example:
         >>> from rltok_rl.models import preset
@@ -283,28 +258,24 @@ def particle_nats(
         raise ValueError(
             f"particles belong to boundaries that are drawn at random, byte by byte, got {type(segmenter).__name__}"
         )
-    byte_ids, starts = join_texts(text)
-    windows = windows_of_texts(starts, context, stride, most)
+    byte_ids, spans = join_documents(text)
+    windows = lay_windows(spans, context, stride).spread(most)
     nats, total = torch.zeros(len(windows), dtype=torch.float64), int(windows.sizes.sum())
-    done, cost = 0, 0.0
-    for part in windows.chunks(max(1, CHUNK_BYTES // count)):
-        chunk = windows.take(part)
-        looks = (chunk.reads - 1) // EVERY * (count > 1)
-        needed = chunk.reads * count + looks  # random numbers of each window: boundaries first, then one per look
-        uniforms, before = torch.rand(int(needed.sum()), generator=generator), needed.cumsum(0) - needed
-        for rows in chunk.of_one_length(max(1, BATCH_BYTES // count)):
-            stepper = Stepper(model, segmenter, len(rows) * count, target_rate=target_rate)
-            length = int(chunk.reads[rows[0]])
-            drawn = uniforms[before[rows, None] + torch.arange(length * count + int(looks[rows[0]]))]
-            found = _filter(stepper, byte_ids, chunk.take(rows), drawn, count)
-            nats[part.start + rows] = found
-            done, cost = done + int(chunk.sizes[rows].sum()), cost + float(found.sum())
-            if progress is not None:
-                progress(done, total, cost)
+    tests = (windows.reads - 1) // EVERY * (count > 1)
+    needed = windows.reads * count + tests  # random numbers of each window: boundaries first, then resampling
+    uniforms, before = torch.rand(int(needed.sum()), generator=generator), needed.cumsum(0) - needed
+    done = 0
+    for rows in windows.batches(max(1, BATCH_BYTES // count)):
+        stepper = Stepper(model, segmenter, len(rows) * count, target_rate=target_rate)
+        drawn = uniforms[before[rows, None] + torch.arange(int(needed[rows[0]]))]
+        nats[rows] = _filter(stepper, byte_ids, windows.take(rows), drawn, count)
+        done += int(windows.sizes[rows].sum())
+        if progress is not None:
+            progress(done, total, float(nats.sum()))
     return nats
 
 
-def _filter(stepper: Stepper, byte_ids: Tensor, windows: Windows, uniforms: Tensor, count: int) -> Tensor:
+def _filter(stepper: Stepper, byte_ids: Tensor, windows: TextWindows, uniforms: Tensor, count: int) -> Tensor:
     """Costs [B] of windows of one length, with ``count`` particles each and the random numbers of each [B, ...]."""
     num_windows, length = len(windows), int(windows.reads[0])
     device = stepper.model.embedding.weight.device
@@ -321,9 +292,9 @@ def _filter(stepper: Stepper, byte_ids: Tensor, windows: Windows, uniforms: Tens
         few = effective_number(log_weights) < count / 2  # [B]
         if not bool(few.any()):
             continue
-        taken = systematic_resampling(log_weights, uniforms[:, length * count + t // EVERY])
-        taken = torch.where(few[:, None], taken, torch.arange(count)) + torch.arange(num_windows)[:, None] * count
-        stepper.take(taken.flatten().to(device))
+        drawn = systematic_resampling(log_weights, uniforms[:, length * count + t // EVERY])
+        rows = torch.where(few[:, None], drawn, torch.arange(count)) + torch.arange(num_windows)[:, None] * count
+        stepper.take(rows.flatten().to(device))
         cost = torch.where(few, cost - log_mean_exp(log_weights), cost)
         log_weights = log_weights.masked_fill(few[:, None], 0.0)
     return cost - log_mean_exp(log_weights)

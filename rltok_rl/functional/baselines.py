@@ -1,8 +1,9 @@
-"""What is taken from returns to make advantages.
+"""Baselines: functions from returns to advantages that reduce the variance of the policy gradient.
 
-A baseline that does not depend on the decision it judges leaves the expected policy gradient as it is and takes noise
-from it (Section 2.4). All functions take returns [*B, T], compare the rows of all leading dimensions at each position,
-and say what they do to the expected gradient.
+A baseline that does not depend on the decision it judges leaves the expected gradient unchanged (Section 2.4). All
+functions take floating-point returns [*B, T], compare the rows of all leading dimensions at each position, and return
+advantages of that shape, 0 where masked. ``mask`` [*B, T] is True at real steps, and n counts them at a position;
+``process_group`` compares the rows of all its processes.
 """
 
 from __future__ import annotations
@@ -16,18 +17,11 @@ from torch.distributed import ProcessGroup
 
 from rltok_rl.functional.control_variate import control_variate
 from rltok_rl.functional.reduction import check_mask, masked_mean, sum_and_count, zero_masked
+from rltok_rl.renamed import RenamedKeys, renamed_names
 
 
 def no_baseline(returns: Tensor, *, mask: Tensor | None = None, process_group: ProcessGroup | None = None) -> Tensor:
-    """The returns themselves, ``A = G``: unbiased, and as noisy as they are.
-
-    Args:
-        returns: [*B, T].
-        mask: [*B, T] bool, True where a step is real; None for all.
-        process_group: not used.
-
-    Returns:
-        [*B, T], 0 where masked.
+    """Return the returns, ``A = G``: unbiased and noisy.
 
     Example:
         >>> no_baseline(torch.tensor([3.0, 5.0]), mask=torch.tensor([True, False]))
@@ -37,27 +31,19 @@ def no_baseline(returns: Tensor, *, mask: Tensor | None = None, process_group: P
     return zero_masked(returns, mask)
 
 
-def batch_centred(returns: Tensor, *, mask: Tensor | None = None, process_group: ProcessGroup | None = None) -> Tensor:
+def batch_mean(returns: Tensor, *, mask: Tensor | None = None, process_group: ProcessGroup | None = None) -> Tensor:
     """Subtract the mean over rows at the same position (Eq. 17).
 
         A_{t,b} = G_{t,b} - (1/n) sum_b' G_{t,b'}
 
-    The mean holds the row itself, which shrinks the expected gradient by exactly (n - 1)/n where rows are independent;
-    :func:`leave_one_out` undoes that.
-
-    Args:
-        returns: [*B, T], at least two rows.
-        mask: [*B, T] bool, True where a step is real; None for all. n counts the real rows of a position.
-        process_group: average over the rows of all its processes.
-
-    Returns:
-        [*B, T], 0 where masked, and where a position has one real row alone.
+    The mean includes the row itself, which shrinks the expected gradient by exactly (n - 1)/n if rows are independent;
+    :func:`leave_one_out` undoes that. Needs two rows; a position with one real row gets 0.
 
     Example:
-        >>> batch_centred(torch.tensor([[1.0], [2.0], [6.0]])).T
+        >>> batch_mean(torch.tensor([[1.0], [2.0], [6.0]])).T
         tensor([[-2., -1.,  3.]])
     """
-    centred, _ = _centre(returns, mask, process_group, "batch_centred")
+    centred, _ = _centre(returns, mask, process_group, "batch_mean")
     return centred.to(returns.dtype)
 
 
@@ -66,14 +52,7 @@ def leave_one_out(returns: Tensor, *, mask: Tensor | None = None, process_group:
 
         A_{t,b} = G_{t,b} - 1/(n-1) sum_{b' != b} G_{t,b'}  =  n/(n-1) (G_{t,b} - mean_b' G_{t,b'})
 
-    Args:
-        returns: [*B, T], at least two rows.
-        mask: [*B, T] bool, True where a step is real; None for all. n counts the real rows of a position.
-        process_group: compare with the rows of all its processes.
-
-    Returns:
-        [*B, T], 0 where masked. A position with one real row alone has no others to compare with: 0 too, so that such
-        decisions get no gradient, and the others the one they should have.
+    Needs two rows. A position with one real row gets 0: no gradient for its decisions, the right one for the others.
 
     Example:
         >>> leave_one_out(torch.tensor([[1.0], [2.0], [6.0]])).T
@@ -85,7 +64,7 @@ def leave_one_out(returns: Tensor, *, mask: Tensor | None = None, process_group:
     return (centred * (count / (count - 1).clamp(min=1))).to(returns.dtype)
 
 
-def group_centred(
+def group_mean(
     returns: Tensor,
     *,
     group_size: int,
@@ -97,24 +76,16 @@ def group_centred(
 
         A_{t,b} = G_{t,b} - 1/(g-1) sum_{b' != b in the group of b} G_{t,b'}
 
-    Rows that read one text with boundaries drawn independently share all that the text contributes to their returns, so
-    that subtracting it leaves what boundaries did.
-
-    Args:
-        returns: [B, T] where rows come in groups: 0 .. g-1, g .. 2g-1, and so on.
-        group_size: g, at least 2; divides B.
-        exclude_self: subtract the mean of the others (unbiased) instead of the mean of all (shrinks by (g-1)/g).
-        mask: [B, T] bool, True where a step is real; None for all.
-        process_group: not used: a group lives on one process.
-
-    Returns:
-        [B, T], 0 where masked.
+    If rows of a group read the same text with independent boundaries, this removes the text's share of the returns.
+    Rows [B, T] are in order of groups: 0 .. g-1, g .. 2g-1, and so on. ``group_size`` is g, at least 2, and divides B.
+    ``exclude_self=False`` subtracts the mean of all rows, which shrinks the gradient by (g-1)/g. ``process_group`` is
+    not used: a group is within one process.
 
     Example:
-        >>> group_centred(torch.tensor([[1.0], [2.0], [10.0], [14.0]]), group_size=2).T
+        >>> group_mean(torch.tensor([[1.0], [2.0], [10.0], [14.0]]), group_size=2).T
         tensor([[-1.,  1., -4.,  4.]])
 
-    Reference: https://arxiv.org/abs/2402.03300, without its division by the spread
+    Reference: https://arxiv.org/abs/2402.03300, without its division by the standard deviation
     """
     if returns.dim() != 2 or group_size < 2 or len(returns) % group_size:
         raise ValueError(
@@ -122,67 +93,57 @@ def group_centred(
             f"and returns {[*returns.shape]}"
         )
     _check_returns(returns, mask)
-    apart = returns.unflatten(0, (-1, group_size)).transpose(0, 1)  # [g, B / g, T]: the group is the leading dimension
-    apart_mask = None if mask is None else mask.unflatten(0, (-1, group_size)).transpose(0, 1)
-    total, count = sum_and_count(apart, apart_mask, dim=0)
-    centred = zero_masked(apart - total / count.clamp(min=1), apart_mask)
+    groups = returns.unflatten(0, (-1, group_size)).transpose(0, 1)  # [g, B / g, T]
+    group_mask = None if mask is None else mask.unflatten(0, (-1, group_size)).transpose(0, 1)
+    total, count = sum_and_count(groups, group_mask, dim=0)
+    centred = zero_masked(groups - total / count.clamp(min=1), group_mask)
     if exclude_self:
         centred = centred * (count / (count - 1).clamp(min=1))
     return centred.transpose(0, 1).flatten(0, 1).to(returns.dtype)
 
 
-def z_normalised(
+def z_score(
     returns: Tensor,
     *,
     eps: float = 1e-8,
     mask: Tensor | None = None,
     process_group: ProcessGroup | None = None,
 ) -> Tensor:
-    """Subtract the mean over all steps and divide by their standard deviation: PPO's habit.
+    """Subtract the mean over all steps and divide by their standard deviation, as PPO often does.
 
-        A = (G - mean G) / (std G + eps),        0 where all returns are equal
+        A = (G - mean G) / (std G + eps),        0 if all returns are equal
 
-    Not an unbiased estimate of anything: the scale depends on the decisions that it judges. It keeps steps of one size
-    whatever the rewards are.
-
-    Args:
-        returns: [*B, T], at least two real steps.
-        eps: added to the standard deviation.
-        mask: [*B, T] bool, True where a step is real; None for all.
-        process_group: statistics of all its processes.
-
-    Returns:
-        [*B, T], 0 where masked.
+    Biased: the scale depends on the decisions that it judges. It keeps the size of updates independent of the rewards.
 
     Example:
-        >>> z_normalised(torch.tensor([[1.0, 3.0]]))
+        >>> z_score(torch.tensor([[1.0, 3.0]]))
         tensor([[-1.,  1.]])
 
-    Reference: https://arxiv.org/abs/2006.05990 measures what it does to PPO
+    Reference: https://arxiv.org/abs/2006.05990 measures its effect on PPO
     """
     if returns.numel() < 2:
-        raise ValueError(f"z_normalised needs at least 2 steps, got returns {[*returns.shape]}")
+        raise ValueError(f"z_score needs at least 2 steps, got returns {[*returns.shape]}")
     _check_returns(returns, mask)
     wide = returns.to(torch.promote_types(returns.dtype, torch.float32))
     mean = masked_mean(wide, mask, process_group=process_group)
     deviation = zero_masked(wide - mean, mask)
     variance = masked_mean(deviation.square(), mask, process_group=process_group)
-    # A spread within the rounding of the mean is none: equal returns would come out as noise of size 1. The root is
-    # taken of what is not 0, where its slope is finite.
+    # Equal returns differ by the rounding of their mean, which would become noise of size 1. The square root of 0 has
+    # no finite slope.
     spreads = variance > (8 * torch.finfo(deviation.dtype).eps * mean).square()
     spread = torch.where(spreads, variance, 1.0).sqrt()
     return torch.where(spreads, deviation / (spread + eps), 0.0).to(returns.dtype)
 
 
 class RunningMean(NamedTuple):
-    """What :func:`running_mean` remembers."""
+    """The memory of :func:`running_mean`."""
 
     total: Tensor  # [T] decayed sum of the returns of earlier batches, per position
     count: Tensor  # type: ignore[assignment]  # [T] decayed number of them; hides tuple.count
 
     @classmethod
     def empty(cls, num_steps: int, *, device: torch.device | str | None = None) -> RunningMean:
-        """Nothing seen yet."""
+        """Return the memory before the first batch."""
         return cls(torch.zeros(num_steps, device=device), torch.zeros(num_steps, device=device))
 
 
@@ -198,18 +159,8 @@ def running_mean(
 
         A_{t,b} = G_{t,b} - S_t / N_t,      then  S_t <- decay S_t + sum_b G_{t,b},      N_t <- decay N_t + n_t
 
-    A batch enters the mean only for those after it. Sums and counts fade together, so that nothing pulls the mean
-    towards its start at 0.
-
-    Args:
-        returns: [*B, T].
-        state: what earlier batches left; ``RunningMean.empty(T)`` at first, which subtracts nothing.
-        decay: what a batch weighs after one more, in [0, 1].
-        mask: [*B, T] bool, True where a step is real; None for all.
-        process_group: remember the rows of all its processes.
-
-    Returns:
-        Advantages [*B, T], 0 where masked, and the next state.
+    A batch enters the mean only for later batches. Sums and counts decay together, so the start at 0 adds no bias.
+    Returns advantages and the next state; ``RunningMean.empty(T)`` is the first.
 
     Example:
         >>> first, state = running_mean(torch.tensor([[4.0]]), RunningMean.empty(1))
@@ -224,8 +175,8 @@ def running_mean(
     if state.total.shape != returns.shape[-1:]:
         raise ValueError(f"state must hold the {returns.shape[-1]} positions of returns, got {[*state.total.shape]}")
     _check_returns(returns, mask)
-    known = state.total / state.count.clamp(min=torch.finfo(state.count.dtype).tiny)
-    advantages = zero_masked(returns - known, mask).to(returns.dtype)
+    mean = state.total / state.count.clamp(min=torch.finfo(state.count.dtype).tiny)
+    advantages = zero_masked(returns - mean, mask).to(returns.dtype)
     rows = returns.detach().reshape(-1, returns.shape[-1])
     row_mask = None if mask is None else mask.reshape(rows.shape)
     total, count = (x.squeeze(0) for x in sum_and_count(rows, row_mask, dim=0, process_group=process_group))
@@ -233,7 +184,7 @@ def running_mean(
 
 
 def _check_returns(returns: Tensor, mask: Tensor | None) -> None:
-    """Require floating-point returns, whose mean they can be compared with, and a mask that fits."""
+    """Require floating-point returns and a mask of their shape."""
     if not returns.dtype.is_floating_point:
         raise TypeError(f"returns must be a floating-point tensor, got {returns.dtype}")
     check_mask(mask, returns, "returns")
@@ -259,24 +210,27 @@ def _centre(
 
 __all__ = [
     "BASELINES",
-    "WORDS",
     "RunningMean",
-    "batch_centred",
+    "batch_mean",
     "control_variate",
-    "group_centred",
+    "group_mean",
     "leave_one_out",
     "no_baseline",
     "running_mean",
-    "z_normalised",
+    "z_score",
 ]
 
-BASELINES: dict[str, Callable[..., Tensor]] = {
-    "none": no_baseline,
-    "batch_centred": batch_centred,
-    "leave_one_out": leave_one_out,
-    "z_normalised": z_normalised,
-}
-"""Baselines by name that need nothing beside the returns: ``(returns, *, mask, process_group) -> advantages``."""
+BASELINES: dict[str, Callable[..., Tensor]] = RenamedKeys(
+    "baseline",
+    {
+        "none": no_baseline,
+        "batch_mean": batch_mean,
+        "leave_one_out": leave_one_out,
+        "z_score": z_score,
+    },
+)
+"""Baselines without options, by name: ``(returns, *, mask, process_group) -> advantages``."""
 
-WORDS = {"batch_mean": "batch_centred", "normalised": "z_normalised", "siblings": "group_centred"}
-"""Words of the command line (``baseline=siblings``) that have another name here."""
+__getattr__ = renamed_names(
+    globals(), {"batch_centred": "batch_mean", "group_centred": "group_mean", "z_normalised": "z_score"}
+)

@@ -1,7 +1,7 @@
-"""Fixed rules that say where a token ends, as functions of bytes, of entropies and of random numbers.
+"""Fixed boundary rules, as functions of bytes, of entropies and of random numbers.
 
-All boundaries here close a token at the byte they stand at, and are known once that byte has been read. Papers that let
-a token *start* at byte t + 1 draw the same string one byte later.
+A boundary closes a token at its byte, and is known once that byte has been read. Papers in which a token *starts* at
+byte t + 1 draw the same string one byte later. Results are [*B, T] bool unless said otherwise.
 """
 
 from __future__ import annotations
@@ -14,36 +14,23 @@ from torch import Tensor
 
 
 def exact_count(rate: float, length: int) -> int:
-    """Boundaries of a string of ``length`` bytes at ``rate``, the one at its first byte included.
-
-        k = ceil(rate T)
-
-    Args:
-        rate: boundaries per byte, in (0, 1].
-        length: T.
+    """Return the boundaries in ``length`` bytes at ``rate``, including the one at the first byte: ``k = ceil(rate T)``.
 
     Example:
         >>> exact_count(0.25, 4096), exact_count(0.2, 4096), exact_count(0.2, 5)
         (1024, 820, 1)
     """
-    return math.ceil(rate * length - 1e-9)  # 0.2 * 5 is to count as 1, though 0.2 is a little more than a fifth
+    return math.ceil(rate * length - 1e-9)  # 0.2 * 5 is 1, though 0.2 is a little more than a fifth
 
 
 def select_exactly(uniforms: Tensor, rate: float, block: int) -> Tensor:
-    """Boundaries at random, as many in every block as the rate says: all such strings are equally likely.
+    """Draw boundaries at random with an exact number in every block: all such strings are equally likely.
 
         a_t = [u_t (n - t) < k - sum_{s<t} a_s],        a_0 = 1,  n bytes and k boundaries in a block
 
-    A byte is taken with the share of boundaries still to be drawn among the bytes still to come, so that no byte after
-    t has a say (selection sampling; Knuth, The Art of Computer Programming, 3.4.2).
-
-    Args:
-        uniforms: [*B, T] in [0, 1).
-        rate: boundaries per byte, in (0, 1].
-        block: n, bytes that a count is kept over; a last block that is shorter takes what it happens to get.
-
-    Returns:
-        [*B, T] bool.
+    Each byte is selected with the share of boundaries left among the bytes left, so that no later byte matters
+    (selection sampling; Knuth, The Art of Computer Programming, 3.4.2). ``uniforms`` [*B, T] are in [0, 1). A shorter
+    last block may have another number.
 
     Example:
         >>> select_exactly(torch.tensor([0.9, 0.9, 0.1, 0.5]), 0.5, 4)
@@ -57,33 +44,26 @@ def select_exactly(uniforms: Tensor, rate: float, block: int) -> Tensor:
 
 
 def select_next(uniforms: Tensor, position: Tensor, drawn: Tensor, rate: float, block: int) -> tuple[Tensor, Tensor]:
-    """One byte of :func:`select_exactly`.
+    """Draw one byte [*B] of :func:`select_exactly`; return its boundary and the boundaries so far in its block.
 
     Args:
         uniforms: [*B] in [0, 1).
         position: [*B] of the byte, t.
-        drawn: [*B] boundaries drawn in its block before it.
+        drawn: [*B] boundaries before it in its block.
         rate: boundaries per byte.
-        block: bytes of a block.
-
-    Returns:
-        [*B] bool, and [*B] the boundaries drawn in the block with it.
+        block: bytes per block.
     """
     place = position % block
     drawn = torch.where(place == 0, 0, drawn)
-    # The first byte of a text always has a boundary; those of further blocks are bytes like others.
+    # The first byte of a text always has a boundary, that of a later block need not.
     boundary = (uniforms * (block - place) < exact_count(rate, block) - drawn) | (position == 0)
     return boundary, drawn + boundary.to(drawn.dtype)
 
 
 def spacelike(byte_ids: Tensor) -> Tensor:
-    """Bytes that may begin a token in SpaceByte: all but ASCII letters, digits, and the later bytes of characters.
+    """Mark bytes that may begin a token in SpaceByte: all but ASCII letters, digits, and continuation bytes of UTF-8.
 
-    Args:
-        byte_ids: [*B, T] bytes; special ids count as spacelike.
-
-    Returns:
-        [*B, T] bool.
+    Special ids are spacelike.
 
     Example:
         >>> spacelike(torch.tensor(list("a é".encode())))  # the first byte of é, not its second
@@ -99,15 +79,9 @@ def spacelike(byte_ids: Tensor) -> Tensor:
 
 
 def spacebyte(byte_ids: Tensor) -> Tensor:
-    """A boundary at every spacelike byte that follows one which is not.
+    """Draw a boundary at every spacelike byte after one that is not.
 
         a_t = [spacelike(x_t) and not spacelike(x_{t-1})]
-
-    Args:
-        byte_ids: [*B, T].
-
-    Returns:
-        [*B, T] bool; nothing before the text is spacelike.
 
     Example:
         >>> spacebyte(torch.tensor(list(b"to be, or"))).int()
@@ -118,17 +92,9 @@ def spacebyte(byte_ids: Tensor) -> Tensor:
 
 
 def entropy_spikes(entropies: Tensor, lags: int = 2, *, margin: float = 0.0) -> Tensor:
-    """A boundary where the next byte is harder to tell than after each of the bytes before (Nawrot et al.).
+    """Draw a boundary where the entropy exceeds that of each of the ``lags`` bytes before (Nawrot et al.).
 
-        a_t = [H_t > H_{t-j} + margin for j = 1 .. k]
-
-    Args:
-        entropies: [*B, T] of the next byte after t.
-        lags: k.
-        margin: in nats; 0 in the paper.
-
-    Returns:
-        [*B, T] bool. The first byte has a boundary; before the text there is nothing to compare with.
+        a_t = [H_t > H_{t-j} + margin for j = 1 .. k],        a_0 = 1
 
     Example:
         >>> entropy_spikes(torch.tensor([1.0, 2.0, 1.5, 1.8, 3.0])).int()
@@ -143,13 +109,7 @@ def entropy_spikes(entropies: Tensor, lags: int = 2, *, margin: float = 0.0) -> 
 
 
 def entropy_rise(entropies: Tensor) -> Tensor:
-    """How much harder the next byte has become to tell, ``H_t - H_{t-1}`` (BLT, approximately monotonic rule).
-
-    Args:
-        entropies: [*B, T].
-
-    Returns:
-        [*B, T]; minus infinity at the first byte.
+    """Compute ``H_t - H_{t-1}`` [*B, T], minus infinity at the first byte (BLT, approximately monotonic rule).
 
     Example:
         >>> entropy_rise(torch.tensor([1.0, 2.0, 1.5]))
@@ -161,17 +121,11 @@ def entropy_rise(entropies: Tensor) -> Tensor:
 
 
 def never_twice(wanted: Tensor) -> Tensor:
-    """A boundary where one is wanted and the byte before has none (BLT, combined rule).
+    """Draw requested boundaries, except right after another one (BLT, combined rule).
 
         a_t = [wanted_t and not a_{t-1}],        a_0 = 1
 
-    In a run of wanted ones every second is drawn, which needs no loop.
-
-    Args:
-        wanted: [*B, T] bool.
-
-    Returns:
-        [*B, T] bool.
+    In a run of requested boundaries every second one is drawn, which needs no loop.
 
     Example:
         >>> never_twice(torch.tensor([0, 1, 1, 1, 0, 1, 1]).bool()).int()
@@ -186,14 +140,7 @@ def never_twice(wanted: Tensor) -> Tensor:
 
 
 def threshold_for_rate(scores: Tensor, rate: float) -> float:
-    """The threshold that a share ``rate`` of scores exceeds.
-
-    Args:
-        scores: [*L] finite numbers.
-        rate: share, in [0, 1].
-
-    Returns:
-        The largest score that is not to exceed it. Equal scores cannot be told apart: where there are some, fewer may.
+    """Return the threshold that a share ``rate`` of scores exceeds; fewer may if scores are equal.
 
     Example:
         >>> threshold_for_rate(torch.tensor([0.0, 1.0, 2.0, 3.0]), 0.25)

@@ -1,11 +1,11 @@
-"""Boundaries drawn by a policy, as many in every block of bytes as the rate says.
+"""Boundaries drawn by a policy, with an exact number in every block of bytes.
 
     a_t ~ Bernoulli(sigmoid(l_t + logit(m_t / n_t))),        m_t = k - sum_{s<t} a_s,   n_t = n - t
 
-``m_t`` boundaries are left for the ``n_t`` bytes left of a block of n, t itself included. Where none is left, none is
-drawn; where as many are left as bytes, all are. With l = 0 all strings with k boundaries are equally likely, as
-:func:`~rltok_rl.functional.boundary_rules.select_exactly` draws them. Weighing strings by the product of their odds
-(conditional Bernoulli) or by the largest of perturbed scores would let bytes to come have a say; here none has.
+``m_t`` boundaries are left for the ``n_t`` bytes left of a block of n, including t. If none is left, none is drawn; if
+as many are left as bytes, all are. With l = 0 all strings with k boundaries are equally likely, as in
+:func:`~rltok_rl.functional.boundary_rules.select_exactly`. No decision depends on later bytes, unlike in the
+conditional Bernoulli distribution or in the top k of perturbed scores.
 """
 
 from __future__ import annotations
@@ -17,21 +17,13 @@ from torch import Tensor
 from rltok_rl.functional.boundary_rules import exact_count
 
 FORCED = 1e9
-"""Logit of a decision that the count has taken: its sigmoid is 1 or 0 exactly, and no policy moves it."""
+"""Logit of a decision that the count makes: its sigmoid is exactly 1 or 0, whatever the policy."""
 
 
 def budget_offsets(boundaries: Tensor, rate: float, block: int) -> Tensor:
-    """What the count adds to the policy's logits, for a whole boundary string at once.
+    """Compute the offsets [*B, T] that the count adds to the policy's logits, for whole boundary strings; float64.
 
         o_t = logit(m_t / n_t),        +-FORCED where it is infinite, and +FORCED at the first byte
-
-    Args:
-        boundaries: [*B, T] bool or 0/1, True at the first byte.
-        rate: boundaries per byte, in (0, 1].
-        block: n, bytes that a count is kept over.
-
-    Returns:
-        [*B, T] float64, without gradient.
 
     Example:
         >>> budget_offsets(torch.tensor([1, 0, 0, 1]), 0.5, 4).sigmoid()
@@ -46,31 +38,24 @@ def budget_offsets(boundaries: Tensor, rate: float, block: int) -> Tensor:
 
 
 def budget_offset(drawn: Tensor, place: Tensor, rate: float, block: int, *, first: Tensor) -> Tensor:
-    """The same for bytes one by one.
+    """Compute the offsets of single bytes [*L].
 
     Args:
-        drawn: [*L] boundaries drawn in the block of a byte before it.
+        drawn: [*L] boundaries before the byte in its block.
         place: [*L] of the byte in its block.
         rate: boundaries per byte.
-        block: bytes of a block.
-        first: [*L] bool, whether it is the first byte of its text.
+        block: bytes per block.
+        first: [*L] bool, first bytes of texts.
     """
     share = (exact_count(rate, block) - drawn).double() / (block - place)
-    offset = torch.logit(share.clamp(0.0, 1.0)).clamp(-FORCED, FORCED)  # impossible strings have no share at all
+    offset = torch.logit(share.clamp(0.0, 1.0)).clamp(-FORCED, FORCED)  # clamped for impossible strings
     return torch.where(first, FORCED, offset)
 
 
 def draw_within_budget(logits: Tensor, uniforms: Tensor | None, rate: float, block: int) -> Tensor:
-    """Draw boundary strings; each decision waits for the one before.
+    """Draw boundary strings [*B, T], byte by byte.
 
-    Args:
-        logits: [*B, T] the policy's logits l.
-        uniforms: [*B, T] in [0, 1); None takes the likelier decision.
-        rate: boundaries per byte, in (0, 1].
-        block: n; a last block that is shorter takes what it happens to get.
-
-    Returns:
-        [*B, T] bool, True at the first byte.
+    ``uniforms`` [*B, T] are in [0, 1); None draws the likelier decision. A shorter last block may have another number.
 
     Example:
         >>> draw_within_budget(torch.tensor([0.0, 3.0, 3.0, 0.0]), None, 0.5, 4).int()
@@ -89,37 +74,27 @@ def draw_within_budget(logits: Tensor, uniforms: Tensor | None, rate: float, blo
 def draw_next(
     logits: Tensor, uniforms: Tensor | None, position: Tensor, drawn: Tensor, rate: float, block: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One byte of :func:`draw_within_budget`.
+    """Draw one byte [*B]; return its boundary, the boundaries so far in its block, and the offset.
 
     Args:
-        logits: [*B] the policy's.
+        logits: [*B] of the policy.
         uniforms: [*B] in [0, 1), or None.
         position: [*B] of the byte, t.
-        drawn: [*B] boundaries drawn in its block before it.
+        drawn: [*B] boundaries before it in its block.
         rate: boundaries per byte.
-        block: bytes of a block.
-
-    Returns:
-        [*B] bool, [*B] the boundaries drawn in the block with it, and [*B] what the count added to the logits.
+        block: bytes per block.
     """
     place = position % block
     drawn = torch.where(place == 0, 0, drawn)
     offset = budget_offset(drawn, place, rate, block, first=position == 0)
-    # Random numbers of 0, whose logit is infinite, are not to draw what the count forbids.
+    # A random number of 0 has an infinite logit, and must not draw what the count forbids.
     threshold = 0.0 if uniforms is None else torch.logit(uniforms.double(), eps=1e-15)
     boundary = logits.double() + offset > threshold
     return boundary, drawn + boundary.long(), offset
 
 
 def string_log_prob(logits: Tensor, boundaries: Tensor) -> Tensor:
-    """Log-probability of each decision of a string, 0 where the count left no choice.
-
-    Args:
-        logits: [*B, T] the policy's logits and the count's offsets together.
-        boundaries: [*B, T] bool or 0/1.
-
-    Returns:
-        [*B, T].
+    """Compute the log-probability of each decision from logits with offsets, 0 where the count leaves no choice.
 
     Example:
         >>> string_log_prob(torch.tensor([1e9, 0.0]), torch.tensor([1, 0])).exp()

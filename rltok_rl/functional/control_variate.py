@@ -1,4 +1,4 @@
-"""A baseline that is fitted: what anything known before a decision says about the return to come."""
+"""Control variate: a baseline fitted by linear regression on other rows."""
 
 from __future__ import annotations
 
@@ -21,27 +21,25 @@ def control_variate(
     mask: Tensor | None = None,
     process_group: ProcessGroup | None = None,
 ) -> Tensor:
-    """Subtract what a linear regression, fitted on other rows, expects of the return: unbiased.
+    """Subtract the return that a linear regression, fitted on other rows, expects: unbiased.
 
         A_{t,b} = G_{t,b} - u_{-f(b)} - w_{-f(b)} . z_{t,b}
         (u, w)_{-f} = argmin mean_{t, b not in f} (G_{t,b} - u - w . z_{t,b})^2 + ridge sum_k var(z_k) w_k^2
 
-    Rows are dealt into folds in turn, and a row is judged by weights that never saw it. Regressors may hold anything
-    that the row's decisions from t on do not influence: the text, later bytes included, what the early exit makes of
-    it, the boundaries before t. The constant u is there always, and costs nothing.
+    Rows are dealt into folds in turn, and no row is judged by weights that it helped to fit. Regressors may be anything
+    that the row's decisions from t on do not influence: the text, also its future, the early exit's outputs, earlier
+    boundaries.
 
     Args:
         returns: [*B, T].
         regressors: [*B, T, F] the z.
-        ridge: strength of the penalty, in units of each regressor's variance. More than 0 admits regressors that are
-            constant or repeat one another.
-        folds: at least 2; at most the number of rows, which leaves out one row at a time.
-        mask: [*B, T] bool, True where a step is real; None for all.
-        process_group: fit on the rows of all its processes, in the order of their ranks. No gradient reaches the fit
-            then.
+        ridge: penalty in units of each regressor's variance. More than 0 admits constant or collinear regressors.
+        folds: from 2 to the number of rows, which leaves one row out at a time.
+        mask: [*B, T] bool, True at real steps.
+        process_group: fit on the rows of all its processes, in the order of their ranks; the fit then has no gradient.
 
     Returns:
-        [*B, T], 0 where masked. Where the other folds have no real step, nothing is subtracted.
+        [*B, T], 0 where masked. Nothing is subtracted if the other folds have no real step.
 
     Example:
         >>> x = torch.arange(8.0).view(4, 2)
@@ -58,7 +56,7 @@ def control_variate(
         raise ValueError(f"ridge must be at least 0, got {ridge}")
     check_mask(mask, returns, "returns")
     length, width = regressors.shape[-2:]
-    # In float64: products of regressors spend half of the digits, and the systems are small.
+    # In float64: products of regressors lose half of the digits.
     targets = zero_masked(returns, mask).double().reshape(-1, length)  # [n, T]
     real = torch.ones_like(targets) if mask is None else mask.reshape(-1, length).double()
     features = zero_masked(regressors, None if mask is None else mask.unsqueeze(-1)).double()
@@ -73,7 +71,7 @@ def control_variate(
         raise ValueError(f"folds must lie in 2..{num_rows}, the number of rows, got {folds}")
     fold = (torch.arange(len(targets), device=returns.device) + before) % folds  # [n]
 
-    # One matrix per row holds every sum that is needed: of 1, of z, of G, and of all their products.
+    # One matrix per row has all sums: of 1, z, G and their products.
     columns = torch.cat((real.unsqueeze(-1), features, targets.unsqueeze(-1)), -1)  # [n, T, 1 + F + 1]
     sums = targets.new_zeros(folds, width + 2, width + 2).index_add(0, fold, columns.mT @ columns)
     if process_group is not None:
@@ -105,17 +103,17 @@ def _fit(sums: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
 
 
 def _singular(factor: Tensor, varies: Tensor, ridge: float) -> bool:
-    """Whether a fit is decided by rounding: a pivot that is nearly 0 or, where the factorisation failed, NaN."""
+    """Whether rounding decides a fit: a pivot is nearly 0, or NaN after a failed factorisation."""
     constant = ridge == 0 and not bool(varies.all())
     return constant or not bool((factor.detach().diagonal(dim1=-2, dim2=-1).square() > 1e-10).all())
 
 
 def _rows_before(num_rows: int, process_group: ProcessGroup | None, device: torch.device) -> tuple[int, int]:
-    """How many rows the processes before this one hold, and how many all hold."""
+    """Number of rows of the processes before this one, and of all."""
     if process_group is None:
         return 0, num_rows
     counts = torch.zeros(process_group.size(), dtype=torch.int64, device=device)
     counts[process_group.rank()] = num_rows
     dist.all_reduce(counts, group=process_group)
-    held = counts.tolist()
-    return sum(held[: process_group.rank()]), sum(held)
+    rows = counts.tolist()
+    return sum(rows[: process_group.rank()]), sum(rows)

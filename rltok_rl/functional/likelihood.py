@@ -1,4 +1,4 @@
-"""Log-likelihoods of bytes, and their unit."""
+"""Log-likelihoods of bytes, in nats and in bits per byte."""
 
 from __future__ import annotations
 
@@ -11,16 +11,9 @@ from torch.utils.checkpoint import checkpoint
 
 
 def byte_log_prob(logits: Tensor, targets: Tensor) -> Tensor:
-    """Log-likelihood of given bytes, without a log-softmax over all of them being kept.
+    """Compute the log-likelihood [*B, T] of bytes under logits [*B, T, V], at least float32.
 
         log p(y_t) = logits_{t, y_t} - log sum_v exp logits_{t, v}
-
-    Args:
-        logits: [*B, T, V] next-byte logits.
-        targets: [*B, T] the bytes y_t.
-
-    Returns:
-        [*B, T] log-likelihoods in nats, at least in float32.
 
     Example:
         >>> byte_log_prob(torch.zeros(1, 4), torch.tensor([2])).exp()
@@ -35,27 +28,24 @@ def byte_log_prob(logits: Tensor, targets: Tensor) -> Tensor:
         if low < 0 or high >= logits.shape[-1]:
             allowed = f"0..{logits.shape[-1] - 1} (special ids are read, never predicted)"
             raise ValueError(f"targets must lie in {allowed}, got values from {low} to {high}")
-    taken = logits.gather(-1, targets.long().unsqueeze(-1)).squeeze(-1)
+    chosen = logits.gather(-1, targets.long().unsqueeze(-1)).squeeze(-1)
     dtype = torch.promote_types(logits.dtype, torch.float32)
-    return taken.to(dtype) - logits.to(dtype).logsumexp(-1)
+    return chosen.to(dtype) - logits.to(dtype).logsumexp(-1)
 
 
 def byte_log_prob_in_parts(head: Callable[[Tensor], Tensor], states: Tensor, targets: Tensor, chunk: int) -> Tensor:
-    """Log-likelihood of given bytes from states, with the predictions of a few positions held at a time.
+    """Compute the log-likelihood of bytes from states, ``chunk`` positions at a time.
 
         log p(y_t) = z_{t, y_t} - log sum_v exp z_{t, v},      z_t = head(s_t)
 
-    A part keeps its states alone for the backward pass, which computes its logits z again: [chunk, V] of them exist at
-    a time, forward and backward, instead of [*B, T, V]. Each value is computed as :func:`byte_log_prob` does.
+    A part keeps only its states for the backward pass, which computes its logits z again: [chunk, V] exist at a time
+    instead of [*B, T, V]. Values are those of :func:`byte_log_prob`.
 
     Args:
         head: [n, D] states to [n, V] logits, position by position.
         states: [*B, T, D] states s_t.
         targets: [*B, T] the bytes y_t.
-        chunk: positions of a part.
-
-    Returns:
-        [*B, T] log-likelihoods in nats, at least in float32.
+        chunk: positions per part.
 
     Example:
         >>> states, targets = torch.zeros(2, 3, 4), torch.zeros(2, 3, dtype=torch.int64)
@@ -65,46 +55,31 @@ def byte_log_prob_in_parts(head: Callable[[Tensor], Tensor], states: Tensor, tar
     if chunk < 1:
         raise ValueError(f"chunk must be at least 1, got {chunk}")
 
-    def part(some: Tensor, wanted: Tensor) -> Tensor:
-        return byte_log_prob(head(some), wanted)
+    def part(part_states: Tensor, part_targets: Tensor) -> Tensor:
+        return byte_log_prob(head(part_states), part_targets)
 
-    # Split, whose backward pass puts the parts together once; slices would each make a tensor of the whole.
+    # The backward pass of split builds one tensor; slices would build one each.
     parts = zip(states.reshape(-1, states.shape[-1]).split(chunk), targets.reshape(-1).split(chunk), strict=True)
-    again = torch.is_grad_enabled()
-    found = [
-        checkpoint(part, *both, use_reentrant=False, preserve_rng_state=False) if again else part(*both)
-        for both in parts
+    grad = torch.is_grad_enabled()
+    log_probs = [
+        checkpoint(part, *pair, use_reentrant=False, preserve_rng_state=False) if grad else part(*pair)
+        for pair in parts
     ]
-    return torch.cat(found).view(targets.shape).clone()  # a tensor of its own, as FSDP wants of what a module returns
+    return torch.cat(log_probs).view(targets.shape).clone()  # FSDP needs outputs that are no views
 
 
 def next_byte_log_prob(logits: Tensor, byte_ids: Tensor) -> Tensor:
-    """Log-likelihood of each next byte, ``log p(x_{t+1} | x_<=t)`` for t = 0 .. T - 2.
-
-    Args:
-        logits: [*B, T, V] logits; position t predicts byte t + 1, and the last position predicts nothing given.
-        byte_ids: [*B, T] the bytes.
-
-    Returns:
-        [*B, T - 1] log-likelihoods in nats ([*B, 0] where T is 0).
-    """
+    """Compute ``log p(x_{t+1} | x_<=t)`` for t = 0 .. T - 2 from logits [*B, T, V] and bytes [*B, T]."""
     return byte_log_prob(logits[..., :-1, :], byte_ids[..., 1:])
 
 
 def log_mean_exp(log_values: Tensor, dim: int = -1) -> Tensor:
-    """The logarithm of a mean, from logarithms, without leaving their range.
+    """Compute the logarithm of a mean over ``dim`` from logarithms, without overflow.
 
         log (1/k) sum_j exp(v_j) = logsumexp_j v_j - log k
 
-    Where exp(v_j) are k unbiased estimates of a likelihood p, so is their mean, and its logarithm is a lower bound of
-    log p in expectation: it rises with k, towards log p.
-
-    Args:
-        log_values: [*L] with k >= 1 entries along ``dim``.
-        dim: the dimension that the mean is over.
-
-    Returns:
-        [*L] without ``dim``.
+    If exp(v_j) are k unbiased estimates of a likelihood p, this is a lower bound of log p in expectation, and rises
+    with k.
 
     Example:
         >>> log_mean_exp(torch.tensor([0.25, 0.75]).log()).exp()
@@ -120,13 +95,7 @@ def log_mean_exp(log_values: Tensor, dim: int = -1) -> Tensor:
 
 
 def bits_per_byte(nats: Tensor | float, num_bytes: int) -> Tensor | float:
-    """Turn a summed negative log-likelihood in nats into bits per byte.
-
-        bpb = nats / (ln 2 * num_bytes)
-
-    Args:
-        nats: total cost in nats.
-        num_bytes: bytes it was paid for.
+    """Convert a summed cost in nats into bits per byte, ``nats / (ln 2 * num_bytes)``.
 
     Example:
         >>> round(bits_per_byte(8 * math.log(2), 4), 6)

@@ -1,4 +1,7 @@
-"""Figures that tell how a policy update goes: scalars over real steps, without gradient."""
+"""Metrics of a policy update: scalars over unmasked steps of all processes, without gradient.
+
+``log_ratios`` [*L] are log pi(a_t) - log pi_old(a_t).
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,9 @@ from rltok_rl.functional.reduction import check_mask, masked_mean, sum_and_count
 def effective_sample_size(
     log_ratios: Tensor, mask: Tensor | None = None, *, process_group: ProcessGroup | None = None
 ) -> Tensor:
-    """Share of the steps that importance weights leave in effect, in (0, 1]; 1 on-policy, and where there are none.
+    """Share of the steps that importance weights leave in effect, in (0, 1]; 1 on-policy, and without steps.
 
         ESS = (sum_t r_t)^2 / (n sum_t r_t^2)
-
-    Args:
-        log_ratios: [*L] log pi(a_t) - log pi_old(a_t).
-        mask: [*L] bool, True where a step counts.
-        process_group: over the steps of all its processes.
-
-    Returns:
-        [].
 
     Example:
         >>> effective_sample_size(torch.zeros(5))
@@ -35,7 +30,7 @@ def effective_sample_size(
     """
     check_mask(mask, log_ratios, "log_ratios")
     wide = log_ratios.to(torch.promote_types(log_ratios.dtype, torch.float32))
-    # Relative to the largest, so that no weight overflows; the share does not depend on the scale.
+    # Relative to the largest, so that no weight overflows.
     kept = wide if mask is None else wide.masked_fill(~mask, float("-inf"))
     largest = kept.max() if kept.numel() else kept.new_tensor(float("-inf"))
     if process_group is not None:
@@ -52,11 +47,6 @@ def approximate_kl(
 ) -> Tensor:
     """Divergence of the new policy from the one that decided, ``mean_t (r_t - 1 - log r_t)``: never negative.
 
-    Args:
-        log_ratios: [*L] log pi(a_t) - log pi_old(a_t).
-        mask: [*L] bool, True where a step counts.
-        process_group: over the steps of all its processes.
-
     Example:
         >>> approximate_kl(torch.zeros(5))
         tensor(0.)
@@ -71,13 +61,7 @@ def approximate_kl(
 def clip_fraction(
     log_ratios: Tensor, clip: Clip, mask: Tensor | None = None, *, process_group: ProcessGroup | None = None
 ) -> Tensor:
-    """Share of the steps whose ratio lies outside the clip range.
-
-    Args:
-        log_ratios: [*L] log pi(a_t) - log pi_old(a_t).
-        clip: epsilon, or (low, high).
-        mask: [*L] bool, True where a step counts.
-        process_group: over the steps of all its processes.
+    """Share of the steps whose ratio is outside the clip range.
 
     Example:
         >>> clip_fraction(torch.tensor([0.0, 1.0]), 0.2)
@@ -92,12 +76,7 @@ def clip_fraction(
 def mean_and_spread(
     values: Tensor, mask: Tensor | None = None, *, process_group: ProcessGroup | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation over real steps.
-
-    Args:
-        values: [*L].
-        mask: [*L] bool, True where a step counts.
-        process_group: over the steps of all its processes.
+    """Mean and standard deviation of values [*L].
 
     Example:
         >>> mean_and_spread(torch.tensor([1.0, 3.0]))

@@ -1,10 +1,10 @@
-"""The boundary policy on tensors: logits from their terms, log-probabilities, entropies.
+"""The boundary policy on tensors: logits, log-probabilities, entropies.
 
     l_t = base_t + sum_{j=1..w} a_{t-j} lags_{t,j},        a_t ~ Bernoulli(sigmoid(l_t))           (Eq. 19-23)
 
-``base`` and ``lags`` come scaled, with the target rate's bias in ``base``; boundaries before the text are 0. The sum
-runs in one fixed order, from the oldest lag to the newest. Floating-point addition depends on its order, and every
-sampler adds in this one, so that logits recomputed in parallel equal the sampled ones bit for bit.
+``base`` [*B, T] and ``lags`` [*B, T, w] are scaled, and ``base`` includes the target rate's bias; boundaries before the
+text are 0. The sum runs from the oldest lag to the newest. Every sampler adds in this order, so that logits recomputed
+in parallel equal the sampled ones bit for bit.
 """
 
 from __future__ import annotations
@@ -20,10 +20,6 @@ from torch import Tensor
 def soft_cap(logits: Tensor, cap: float) -> Tensor:
     """Squash into (-cap, cap), with slope 1 at 0: ``cap * tanh(logits / cap)``.
 
-    Args:
-        logits: any shape.
-        cap: the bound, positive and finite.
-
     Example:
         >>> soft_cap(torch.tensor([0.1, 100.0]), 6.0)
         tensor([0.1000, 6.0000])
@@ -34,16 +30,9 @@ def soft_cap(logits: Tensor, cap: float) -> Tensor:
 
 
 def lagged_logit(base: Tensor, lags: Tensor, recent: Tensor, *, cap: float | None = None) -> Tensor:
-    """Boundary logits, given the boundaries before each (Eq. 21, 23).
+    """Compute boundary logits [*L] from the boundaries before each, ``recent`` [*L, w] (Eq. 21, 23).
 
-    Args:
-        base: [*L] base terms.
-        lags: [*L, w]; ``lags[..., j - 1]`` counts if a boundary was drawn j bytes ago.
-        recent: [*L, w] 0/1 or bool, ``recent[..., j - 1]`` is the boundary j bytes ago.
-        cap: soft cap, or None.
-
-    Returns:
-        [*L] logits, at least in float32.
+    ``recent[..., j - 1]`` is the boundary j bytes ago, 0/1 or bool. The result is at least float32.
 
     Example:
         >>> lagged_logit(torch.tensor([-1.0]), torch.tensor([[0.5, 0.25]]), torch.tensor([[0, 1]]))
@@ -53,16 +42,7 @@ def lagged_logit(base: Tensor, lags: Tensor, recent: Tensor, *, cap: float | Non
 
 
 def boundary_logits(base: Tensor, lags: Tensor, boundaries: Tensor, *, cap: float | None = None) -> Tensor:
-    """Logits of a whole boundary string at once, with gradient.
-
-    Args:
-        base: [*B, T] base terms.
-        lags: [*B, T, w] lag terms.
-        boundaries: [*B, T] 0/1 or bool.
-        cap: soft cap, or None.
-
-    Returns:
-        [*B, T] logits l_t, at least in float32; beyond the terms themselves, memory grows as T.
+    """Compute the logits [*B, T] of a whole boundary string [*B, T], with gradient; at least float32.
 
     Example:
         >>> boundary_logits(torch.zeros(3), torch.ones(3, 1), torch.tensor([1, 0, 1]))
@@ -73,13 +53,13 @@ def boundary_logits(base: Tensor, lags: Tensor, boundaries: Tensor, *, cap: floa
         raise ValueError(f"boundaries must have the shape of base, {[*base.shape]}, got {[*boundaries.shape]}")
     num_lags, length = lags.shape[-1], base.shape[-1]
     padded = F.pad(boundaries.to(precision(base, lags)), (num_lags, 0))  # [*B, w + T], w zeros before the text
-    # Slices of one string instead of a [*B, T, w] copy of the boundaries, which the backward pass would keep.
+    # Slices of one string: the backward pass would keep a [*B, T, w] copy.
     recent = [padded[..., num_lags - j : num_lags - j + length] for j in range(1, num_lags + 1)]
     return _lag_sum(base, lags, recent, cap)
 
 
 def precision(base: Tensor, lags: Tensor) -> torch.dtype:
-    """The dtype that logits are summed in: the wider of the two terms', at least float32.
+    """Return the dtype in which logits are summed: the wider of the two terms', at least float32.
 
     Example:
         >>> precision(torch.zeros(1).bfloat16(), torch.zeros(1, 2).bfloat16())
@@ -89,10 +69,10 @@ def precision(base: Tensor, lags: Tensor) -> torch.dtype:
 
 
 def _lag_sum(base: Tensor, lags: Tensor, recent: Sequence[Tensor], cap: float | None) -> Tensor:
-    """The one place where a logit is summed in torch; ``recent[j - 1]`` [*L] is the boundary j bytes ago."""
+    """The one place where torch sums a logit; ``recent[j - 1]`` [*L] is the boundary j bytes ago."""
     dtype = precision(base, lags)
     logits = base.to(dtype)
-    # Unbound once, so that the gradient of lags is stacked once, not filled in lag by lag.
+    # Unbound once, so that the gradient of lags is stacked once.
     terms = lags.to(dtype).unbind(-1)
     for term, drawn in zip(reversed(terms), reversed(recent), strict=True):  # oldest first; times 0 or 1 is exact
         logits = logits + term * drawn
@@ -100,14 +80,7 @@ def _lag_sum(base: Tensor, lags: Tensor, recent: Sequence[Tensor], cap: float | 
 
 
 def recent_boundaries(boundaries: Tensor, num_lags: int) -> Tensor:
-    """What the policy sees at each byte of the boundaries before it.
-
-    Args:
-        boundaries: [*B, T].
-        num_lags: w.
-
-    Returns:
-        [*B, T, w]: ``[..., t, j - 1]`` is a_{t-j}, 0 before the text.
+    """Return the w boundaries before each byte, [*B, T, w]: ``[..., t, j - 1]`` is a_{t-j}, 0 before the text.
 
     Example:
         >>> recent_boundaries(torch.tensor([1, 0, 1]), 2).tolist()
@@ -121,16 +94,10 @@ def recent_boundaries(boundaries: Tensor, num_lags: int) -> Tensor:
 
 
 def boundary_log_prob(logits: Tensor, boundaries: Tensor, *, forced: Tensor | None = None) -> Tensor:
-    """Log-probability of each boundary decision, ``log pi(a_t) = a_t log p_t + (1 - a_t) log (1 - p_t)``.
+    """Compute the log-probability of each decision, ``log pi(a_t) = a_t log p_t + (1 - a_t) log (1 - p_t)``.
 
-    Args:
-        logits: [*L] l_t.
-        boundaries: [*L] the decisions a_t.
-        forced: [*L] bool (or broadcastable), decisions that were not the policy's: their log-probability is 0. Where
-            the sampler was given -1, 0 and 1, that is ``forced >= 0``.
-
-    Returns:
-        [*L] log-probabilities, no gradient where forced.
+    ``forced`` [*L] bool marks decisions that were not the policy's: 0, without gradient. If the sampler got -1, 0 and
+    1, that is ``forced >= 0``.
 
     Example:
         >>> boundary_log_prob(torch.zeros(2), torch.tensor([0, 1])).exp()
@@ -143,16 +110,9 @@ def boundary_log_prob(logits: Tensor, boundaries: Tensor, *, forced: Tensor | No
 
 
 def boundary_entropy(logits: Tensor, *, forced: Tensor | None = None) -> Tensor:
-    """Entropy of each decision in nats, ``H_t = softplus(-|l_t|) + |l_t| sigmoid(-|l_t|)``.
+    """Compute entropies in nats, ``H_t = softplus(-|l_t|) + |l_t| sigmoid(-|l_t|)``; 0 if forced.
 
-    Written in |l|, where both terms are small and exact for decided policies.
-
-    Args:
-        logits: [*L] l_t.
-        forced: [*L] bool, decisions that were not the policy's: their entropy is 0.
-
-    Returns:
-        [*L] entropies in [0, ln 2].
+    In |l| both terms are small and exact for decided policies.
 
     Example:
         >>> boundary_entropy(torch.tensor([0.0, 1000.0]))
@@ -164,18 +124,18 @@ def boundary_entropy(logits: Tensor, *, forced: Tensor | None = None) -> Tensor:
 
 
 def _mask(forced: Tensor) -> Tensor:
-    """Require bool: 0 is a decision in the sampler's ``forced`` and "free" in a mask."""
+    """Require bool: 0 means a decision in the sampler's ``forced``, and "free" in a mask."""
     if forced.dtype != torch.bool:
         raise TypeError(f"forced must be a bool mask here (forced >= 0 of the sampler's), got {forced.dtype}")
     return forced
 
 
 def check_terms(base: Tensor, lags: Tensor) -> None:
-    """Require float terms [*B, T] and [*B, T, w] of one device."""
+    """Require float terms [*B, T] and [*B, T, w] on one device."""
     for name, terms in (("base", base), ("lags", lags)):
         if not isinstance(terms, Tensor) or not terms.dtype.is_floating_point:
-            given = str(terms.dtype) if isinstance(terms, Tensor) else type(terms).__name__
-            raise TypeError(f"{name} must be a floating-point tensor, got {given}")
+            kind = str(terms.dtype) if isinstance(terms, Tensor) else type(terms).__name__
+            raise TypeError(f"{name} must be a floating-point tensor, got {kind}")
     if base.dim() < 1 or lags.shape[:-1] != base.shape:
         raise ValueError(f"base must be [*B, T] and lags [*B, T, w], got {[*base.shape]} and {[*lags.shape]}")
     if base.device != lags.device:

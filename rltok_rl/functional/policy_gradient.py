@@ -1,7 +1,7 @@
-"""What to make large so that good decisions become likelier. Per step, higher is better; a loss negates once.
+"""Policy-gradient objectives, to be maximised. Losses negate them.
 
-No function here detaches anything: advantages and old log-probabilities arrive without a gradient, because losses see
-to that.
+Log-probabilities, old log-probabilities and advantages share a shape [*L], which is that of the result. Nothing is
+detached here: advantages and old log-probabilities come without gradient. ``clip`` is epsilon, or (low, high).
 """
 
 from __future__ import annotations
@@ -19,14 +19,7 @@ Clip = float | tuple[float, float]
 
 
 def score_function(log_probs: Tensor, advantages: Tensor) -> Tensor:
-    """REINFORCE: ``A_t log pi(a_t)``, whose gradient is an unbiased estimate of the return's (Eq. 13).
-
-    Args:
-        log_probs: [*L] log pi(a_t), with gradient.
-        advantages: [*L] A_t.
-
-    Returns:
-        [*L].
+    """REINFORCE: ``A_t log pi(a_t)``, whose gradient is an unbiased estimate of the return's gradient (Eq. 13).
 
     Example:
         >>> score_function(torch.tensor([-1.0]), torch.tensor([2.0]))
@@ -40,15 +33,6 @@ def clipped_ratio(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, 
     """PPO's pessimistic bound on the importance-weighted advantage.
 
         min(r_t A_t, clip(r_t, 1 - low, 1 + high) A_t),      r_t = pi(a_t) / pi_old(a_t)
-
-    Args:
-        log_probs: [*L] log pi(a_t), with gradient.
-        old_log_probs: [*L] of the policy that decided.
-        advantages: [*L] A_t.
-        clip: epsilon for both sides, or (low, high); low in [0, 1].
-
-    Returns:
-        [*L].
 
     Example:
         >>> clipped_ratio(torch.tensor([0.0]), torch.tensor([-1.0]), torch.tensor([1.0]), 0.2)
@@ -74,25 +58,14 @@ def importance_weighted(
     whole_row: bool = False,
     mask: Tensor | None = None,
 ) -> Tensor:
-    """Decisions of another policy, each weighted by how much likelier the learner makes it.
+    """REINFORCE for decisions of another policy, each weighted by how much likelier it has become.
 
         w_t A_t log pi(a_t),      w_t = min(r_t, max_weight), taken as a constant,      r_t = pi(a_t) / pi_old(a_t)
 
-    Weights of single steps correct each decision for itself; the decisions around it stay those of the old policy.
-    Where an advantage depends on them too, the weight that makes the expected gradient right is that of the whole row,
-    ``prod_u r_u``, which is unbiased for any old policy that can decide as the new one does, and noisy beyond short
+    Its gradient is that of ``r_t A_t`` if no weight is cut. Weights of single steps ignore that the decisions around
+    them are those of the old policy. ``whole_row=True`` weights each step with the product over its row (unmasked steps
+    of the last dimension), ``prod_u r_u``: unbiased for any old policy with the same support, and noisy beyond short
     rows.
-
-    Args:
-        log_probs: [*L] log pi(a_t), with gradient.
-        old_log_probs: [*L] of the policy that decided.
-        advantages: [*L] A_t.
-        max_weight: largest weight; None leaves them free.
-        whole_row: weigh each step by the product over its row, the last dimension.
-        mask: [*L] bool, steps that count in such products; None for all.
-
-    Returns:
-        [*L]. With weights of single steps, its gradient equals that of ``r_t A_t`` where no weight is cut.
 
     Example:
         >>> importance_weighted(torch.tensor([-0.5]), torch.tensor([-0.5]), torch.tensor([2.0]))
@@ -104,7 +77,7 @@ def importance_weighted(
     if max_weight is not None and not max_weight > 0:
         raise ValueError(f"max_weight must be positive or None, got {max_weight}")
     check_mask(mask, log_probs, "log_probs")
-    log_weights = log_probs.detach() - old_log_probs  # a constant by definition, not a loss's decision
+    log_weights = log_probs.detach() - old_log_probs
     if whole_row:
         log_weights = zero_masked(log_weights, mask).sum(-1, keepdim=True)
     if max_weight is not None:
@@ -126,27 +99,14 @@ def vtrace(
     terminated: Tensor | None = None,
     mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """V-trace: values and advantages of one policy from the decisions of another.
+    """V-trace: advantages and value targets v_t [*B, T] of a policy from the decisions of another.
 
         delta_t = rho_t (R_{t+1} + gamma V_{t+1} - V_t)         v_t - V_t = delta_t + gamma c_t (v_{t+1} - V_{t+1})
         A_t = rho_t (R_{t+1} + gamma v_{t+1} - V_t)
         rho_t = min(r_t, rho_clip),  c_t = lambda min(r_t, c_clip),  r_t = pi(a_t) / pi_old(a_t)
 
-    Args:
-        rewards: [*B, T].
-        values: [*B, T] V where each step begins.
-        next_values: [*B, T] V where it ends.
-        log_ratios: [*B, T] log pi(a_t) - log pi_old(a_t).
-        gamma: discount in [0, 1].
-        lmbda: in [0, 1].
-        rho_clip: largest weight of a temporal difference.
-        c_clip: largest weight of what comes after.
-        done: [*B, T] bool, steps that end an episode; None for none. Wherever ``terminated`` is, so is this.
-        terminated: [*B, T] bool, those after which no value remains; None takes ``done``.
-        mask: [*B, T] bool, True where a step is real.
-
-    Returns:
-        Advantages and targets v_t, [*B, T] each, 0 where masked.
+    ``log_ratios`` are log r_t; ``done``, ``terminated`` and ``mask`` as in
+    :func:`~rltok_rl.functional.returns.generalized_advantage`.
 
     Example:
         >>> zero = torch.zeros(2)
@@ -178,9 +138,9 @@ def vtrace(
 
 
 def clip_bounds(clip: Clip) -> tuple[float, float]:
-    """``clip`` as (low, high), checked."""
-    low, high = clip if isinstance(clip, Sequence) else (clip, clip)  # a list where it comes from a file
-    numbers = not isinstance(low, Tensor)  # buffers of a loss: looking at them would stall the device
+    """Return ``clip`` as (low, high), checked."""
+    low, high = clip if isinstance(clip, Sequence) else (clip, clip)  # files have lists
+    numbers = not isinstance(low, Tensor)  # reading the buffers of a loss would stall the device
     if numbers and (not 0.0 <= low <= 1.0 or not high >= 0.0):
         raise ValueError(f"clip must be epsilon in [0, 1], or (low in [0, 1], high >= 0), got {clip}")
     return low, high

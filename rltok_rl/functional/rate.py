@@ -1,8 +1,9 @@
-"""Keeping the number of boundaries per byte at a target: losses on boundary logits.
+"""Rate control: losses on boundary logits that keep the number of boundaries per byte at a target.
 
-All controls take ``(logits, boundaries, target)`` and return one loss, so that one can stand for another. What a
-control knows of the rate spans all real steps of the batch, and all processes where a group is given; averaged over
-processes, its gradient is that of the whole batch. None of them takes a coefficient: losses do.
+All controls take ``(logits, boundaries, target, *, mask, process_group)`` and return a loss []; coefficients are the
+caller's. ``logits`` l_t and ``boundaries`` a_t are [*L], ``target`` is in (0, 1), and ``mask`` [*L] is True for
+decisions of the policy. Rates and mean probabilities span all processes of ``process_group``; the gradient averaged
+over processes is that of the whole batch.
 """
 
 from __future__ import annotations
@@ -27,14 +28,7 @@ def check_target(target: float) -> float:
 
 
 def straight_through(boundaries: Tensor, probs: Tensor) -> Tensor:
-    """Decisions in value, probabilities in gradient: ``a + p - sg(p)``.
-
-    Args:
-        boundaries: [*L] the decisions a, bool or 0/1.
-        probs: [*L] their probabilities p.
-
-    Returns:
-        [*L].
+    """Return the decisions with the gradient of their probabilities [*L]: ``a + p - sg(p)``.
 
     Example:
         >>> p = torch.tensor([0.25, 0.75], requires_grad=True)
@@ -54,28 +48,15 @@ def logit_pressure(
     mask: Tensor | None = None,
     process_group: ProcessGroup | None = None,
 ) -> Tensor:
-    """Push all logits down together while the mean probability is above the target, and up below it (Eq. 24).
+    """Push all logits down while the mean probability is above the target, and up below it (Eq. 24).
 
         L = mean_t(l_t) sg(mean_t(p_t) - target)
 
-    The push is the same for every logit, so that it shifts the threshold without saturating anything: the gradient of
-    the probability itself would leave decided logits alone.
-
-    Targets may differ from step to step. Then steps with one target share a mean, and are pushed by their own distance:
+    Every logit gets the same push, which shifts the threshold; the gradient of the probability itself would leave
+    decided logits alone. The value of the loss means nothing. A target [*L] per step gives the steps with one target a
+    common mean:
 
         L = mean_t( l_t sg(mean_u(p_u) - target_t) ),       the mean over all u with target_u = target_t
-
-    With one target for all that is the loss above. Texts that drew their targets at random hold each its own.
-
-    Args:
-        logits: [*L] l_t.
-        boundaries: [*L] the decisions; not used.
-        target: boundaries per byte, in (0, 1); [*L] of each step.
-        mask: [*L] bool, True where a decision was the policy's.
-        process_group: take the mean probability over all its processes.
-
-    Returns:
-        [] loss; its value means nothing, its gradient does.
 
     Example:
         >>> logit_pressure(torch.tensor([0.0, 2.0]), torch.tensor([0, 1]), 0.5)
@@ -91,7 +72,7 @@ def logit_pressure(
 def _pressures(
     logits: Tensor, boundaries: Tensor, targets: Tensor, mask: Tensor | None, process_group: ProcessGroup | None
 ) -> Tensor:
-    """The pressure of steps with targets of their own."""
+    """The pressure with a target per step."""
     _check(logits, boundaries, 0.5, mask)
     if targets.shape != logits.shape:
         raise ValueError(f"target must have the shape of logits, {[*logits.shape]}, got {[*targets.shape]}")
@@ -113,16 +94,16 @@ def _sums(values: Tensor, group: Tensor, num_groups: int) -> Tensor:
 def _sums_everywhere(
     values: Tensor, sums: Tensor, counts: Tensor, process_group: ProcessGroup
 ) -> tuple[Tensor, Tensor]:
-    """Sums and counts [n] of the groups named by ``values`` [n], over processes that know other groups too."""
+    """Sums and counts [n] of the groups named by ``values`` [n], over processes that may have other groups."""
     width = torch.tensor(len(values), device=values.device)
     dist.all_reduce(width, op=dist.ReduceOp.MAX, group=process_group)
-    mine = sums.new_zeros(3, int(width))  # a place that is not filled counts nothing
-    mine[:, : len(values)] = torch.stack((values.to(sums.dtype), sums, counts))
-    gathered = [torch.empty_like(mine) for _ in range(process_group.size())]
-    dist.all_gather(gathered, mine, group=process_group)
-    everyone = torch.cat(gathered, 1)  # [3, all groups of all]
-    same = (everyone[0] == values.to(sums.dtype)[:, None]).to(sums.dtype)  # [n, all]
-    return same @ everyone[1], same @ everyone[2]
+    padded = sums.new_zeros(3, int(width))  # a count of 0 adds nothing
+    padded[:, : len(values)] = torch.stack((values.to(sums.dtype), sums, counts))
+    gathered = [torch.empty_like(padded) for _ in range(process_group.size())]
+    dist.all_gather(gathered, padded, group=process_group)
+    all_values, all_sums, all_counts = torch.cat(gathered, 1)  # [all groups of all processes]
+    same = (all_values == values.to(sums.dtype)[:, None]).to(sums.dtype)  # [n, all]
+    return same @ all_sums, same @ all_counts
 
 
 def ratio_loss(
@@ -133,14 +114,12 @@ def ratio_loss(
     mask: Tensor | None = None,
     process_group: ProcessGroup | None = None,
 ) -> Tensor:
-    """The load-balancing loss of H-Net, written for a rate ``alpha = 1/N``.
+    """Compute H-Net's load-balancing loss for a rate ``alpha = 1/N``.
 
         L = F G / alpha + (1 - F)(1 - G) / (1 - alpha),        F = mean_t sg(a_t),  G = mean_t p_t
 
-    1 where F = G = alpha, and 1 for every G where F = alpha: at the target there is no gradient. It is not bounded
-    below by 1 where F and G differ.
-
-    Args and returns as for :func:`logit_pressure`; F is that of all processes.
+    1 if F = G = alpha, and 1 for every G if F = alpha: there is no gradient at the target. It can be below 1 if F and G
+    differ.
 
     Example:
         >>> ratio_loss(torch.tensor([0.0, 0.0]), torch.tensor([0, 1]), 0.5)
@@ -155,14 +134,9 @@ def ratio_loss(
 
 
 def load_balance(rate: Tensor, mean_prob: Tensor, target: float) -> Tensor:
-    """The value of the ratio loss from its two means, for probabilities that come without logits.
+    """Compute the ratio loss from its two means [*L], for probabilities without logits.
 
         L = F G / alpha + (1 - F)(1 - G) / (1 - alpha)
-
-    Args:
-        rate: [*L] F, boundaries per byte.
-        mean_prob: [*L] G, their mean probability.
-        target: alpha, in (0, 1).
 
     Example:
         >>> load_balance(torch.tensor(0.1), torch.tensor(0.6), 0.2)
@@ -179,19 +153,11 @@ def binomial_loss(
     mask: Tensor | None = None,
     process_group: ProcessGroup | None = None,
 ) -> Tensor:
-    """How unlikely each row's number of boundaries is, were they drawn at the target rate (Nawrot et al.).
+    """Compute how unlikely each row's number of boundaries is at the target rate, in nats per byte (Nawrot et al.).
 
         L = -mean_b (1/n_b) log Binomial(k_b; n_b, target),        k_b = sum_t a_{t,b}, straight through to p
 
-    Args:
-        logits: [*B, T] l_t.
-        boundaries: [*B, T] the decisions.
-        target: boundaries per byte, in (0, 1).
-        mask: [*B, T] bool, True where a decision was the policy's; n_b counts them.
-        process_group: the processes whose rows are averaged over.
-
-    Returns:
-        [] loss in nats per byte.
+    Rows [*B, T] without an unmasked step do not count.
 
     Example:
         >>> binomial_loss(torch.zeros(1, 4), torch.tensor([[1, 0, 1, 0]]), 0.5)  # -log(6 / 16) / 4
@@ -207,12 +173,7 @@ def binomial_loss(
 
 
 def binomial_cost(k: Tensor, n: Tensor, target: float) -> Tensor:
-    """Cost per trial of k successes among n at the target rate, ``-(1/n) log Binomial(k; n, target)``.
-
-    Args:
-        k: [*L] successes, straight through where they are to carry a gradient.
-        n: [*L] trials, of the same dtype; a row without trials costs 0.
-        target: rate in (0, 1).
+    """Compute ``-(1/n) log Binomial(k; n, target)`` [*L], the cost per trial; 0 if n = 0.
 
     Example:
         >>> binomial_cost(torch.tensor(2.0), torch.tensor(4.0), 0.5)
@@ -233,13 +194,11 @@ def hinge_loss(
     mask: Tensor | None = None,
     process_group: ProcessGroup | None = None,
 ) -> Tensor:
-    """How far the rate is outside a band around the target; nothing inside it.
+    """Penalise a rate outside a band around the target.
 
         L = max(r - (target + slack), 0) + max((target - slack) - r, 0),        r = mean_t a_t, straight through to p
 
-    FlexiTokens has a band of its own, from three standard deviations below its target up to the target.
-
-    Args and returns as for :func:`logit_pressure`; r is that of all processes.
+    (FlexiTokens has another band, from three standard deviations below its target up to the target.)
 
     Example:
         >>> hinge_loss(torch.zeros(4), torch.tensor([1, 0, 1, 0]), 0.25, slack=0.05)
@@ -252,41 +211,32 @@ def hinge_loss(
         raise ValueError(f"slack must be at least 0, got {slack}")
     drawn = straight_through(boundaries, zero_masked(logits, mask).sigmoid())
     rate = loss_mean(drawn, mask, process_group=process_group)
-    seen = masked_mean(drawn.detach(), mask, process_group=process_group)  # the side is everybody's
-    above, below = (seen > target + slack).to(rate.dtype), (seen < target - slack).to(rate.dtype)
+    total_rate = masked_mean(drawn.detach(), mask, process_group=process_group)  # all processes are on one side
+    above, below = (total_rate > target + slack).to(rate.dtype), (total_rate < target - slack).to(rate.dtype)
     return above * (rate - target - slack) + below * (target - slack - rate)
 
 
 class Controller(NamedTuple):
-    """What a proportional-integral controller remembers."""
+    """The state of a proportional-integral controller."""
 
     integral: Tensor  # [] sum of the errors so far
-    coefficient: Tensor  # [] what it multiplies its signal with
+    coefficient: Tensor  # [] factor of its signal
 
     @classmethod
     def empty(cls, *, device: torch.device | str | None = None) -> Controller:
-        """Nothing seen yet."""
+        """Return the state before the first update."""
         return cls(torch.zeros((), device=device), torch.zeros((), device=device))
 
 
 def controller_update(
     state: Controller, error: Tensor, *, proportional: float, integral: float, limit: float = math.inf
 ) -> Controller:
-    """One step of a proportional-integral controller.
+    """Update a proportional-integral controller with an error, rate minus target.
 
         I' = I + clip(e, -limit, limit),        c' = proportional e + integral I'
 
-    Without a limit the long way to a far target would fill the integral, which then has to be emptied beyond it.
-
-    Args:
-        state: integral and coefficient before.
-        error: [] rate minus target.
-        proportional: gain of the error.
-        integral: gain of the sum of errors.
-        limit: largest error that is added to the sum.
-
-    Returns:
-        The state after; its coefficient is the push towards fewer boundaries.
+    Without a limit the way to a distant target would fill the integral, and the rate would overshoot. The new
+    coefficient is the push towards fewer boundaries.
 
     Example:
         >>> controller_update(Controller.empty(), torch.tensor(0.5), proportional=2.0, integral=1.0).coefficient
@@ -301,16 +251,7 @@ def controller_update(
 def controlled_logits(
     logits: Tensor, coefficient: Tensor, *, mask: Tensor | None = None, process_group: ProcessGroup | None = None
 ) -> Tensor:
-    """The loss of a PI controller: ``c mean_t(l_t)``, the pressure of Eq. 24 with a coefficient that remembers.
-
-    Args:
-        logits: [*L].
-        coefficient: [] c, without gradient.
-        mask: [*L] bool.
-        process_group: the processes that train together.
-
-    Returns:
-        [] loss.
+    """Compute the loss of a PI controller of the mean logit, ``c mean_t(l_t)``.
 
     Example:
         >>> controlled_logits(torch.tensor([0.0, 2.0]), torch.tensor(0.5))
@@ -322,20 +263,11 @@ def controlled_logits(
 def priced_boundaries(
     logits: Tensor, price: Tensor, *, mask: Tensor | None = None, process_group: ProcessGroup | None = None
 ) -> Tensor:
-    """The loss of a price per boundary: ``price mean_t(p_t)``, its expected cost given the boundaries before.
+    """Compute the loss of a price per boundary in nats, ``price mean_t(p_t)``: its expected cost.
 
-    With a price that follows the sum of errors this is dual ascent on the constraint; with a proportional part beside
-    it, the method of multipliers, which does not swing. To let the cost reach earlier decisions too, charge it from
-    the rewards instead: :func:`~rltok_rl.functional.rewards.charge_boundaries`.
-
-    Args:
-        logits: [*L].
-        price: [] nats per boundary, without gradient.
-        mask: [*L] bool.
-        process_group: the processes that train together.
-
-    Returns:
-        [] loss.
+    With an integral controller of the price this is dual ascent on the constraint; with a proportional part also, the
+    method of multipliers, which does not oscillate. To let the cost reach earlier decisions, charge it from the
+    rewards: :func:`~rltok_rl.functional.rewards.charge_boundaries`.
 
     Example:
         >>> priced_boundaries(torch.tensor([0.0, 0.0]), torch.tensor(0.5))
@@ -352,7 +284,7 @@ RATE_CONTROLS: dict[str, Callable[..., Tensor]] = {
     "binomial": binomial_loss,
     "hinge": hinge_loss,
 }
-"""Controls by name that need no memory: ``(logits, boundaries, target, *, mask, process_group) -> loss``."""
+"""Controls without memory, by name: ``(logits, boundaries, target, *, mask, process_group) -> loss``."""
 
 
 def _check(logits: Tensor, boundaries: Tensor, target: float, mask: Tensor | None) -> None:

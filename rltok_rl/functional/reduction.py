@@ -1,4 +1,7 @@
-"""Means over real steps, of one process or of all."""
+"""Means over unmasked steps, of one process or of all.
+
+``mask`` is bool with the shape of the values, True at steps that count; None for all.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from torch.distributed import ProcessGroup
 
 
 def check_mask(mask: Tensor | None, values: Tensor, name: str) -> None:
-    """Require a bool mask of the shape of ``values``, which the message calls ``name``."""
+    """Require a bool mask with the shape of ``values``, whose name is for the message."""
     if mask is None:
         return
     if mask.dtype != torch.bool:
@@ -19,7 +22,7 @@ def check_mask(mask: Tensor | None, values: Tensor, name: str) -> None:
 
 
 def zero_masked(values: Tensor, mask: Tensor | None) -> Tensor:
-    """``values`` with 0 where there is no real step, whatever stood there, NaN included; no gradient there."""
+    """Return ``values`` with 0 at masked steps, also for NaN; no gradient there."""
     return values if mask is None else values.masked_fill(~mask, 0.0)
 
 
@@ -30,16 +33,9 @@ def sum_and_count(
     dim: int | tuple[int, ...] | None = None,
     process_group: ProcessGroup | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Sum and number of real steps, of this process or of all.
+    """Return sum and number of unmasked steps over ``dim`` (None: all), kept with size 1; at least float32.
 
-    Args:
-        values: [*L].
-        mask: [*L] bool, True where a step is real; None for all.
-        dim: dimensions to sum over, kept with size 1; None for all of them.
-        process_group: whose sums to add up. Sums over processes carry no gradient.
-
-    Returns:
-        Two tensors of one shape; the count is at least float32.
+    Sums over a ``process_group`` carry no gradient.
     """
     check_mask(mask, values, "values")
     dims = tuple(range(values.dim())) if dim is None else dim
@@ -62,17 +58,9 @@ def masked_mean(
     keepdim: bool = False,
     process_group: ProcessGroup | None = None,
 ) -> Tensor:
-    """Mean over real steps; 0 where there are none.
+    """Return the mean over unmasked steps, at least float32; 0 if there are none.
 
-    Args:
-        values: [*L].
-        mask: [*L] bool, True where a step is real; None for all.
-        dim: dimensions to average over; None for all of them.
-        keepdim: keep them with size 1.
-        process_group: average over all its processes. The result is then a statistic: it carries no gradient.
-
-    Returns:
-        The mean, at least in float32.
+    Over a ``process_group`` it is a statistic and carries no gradient.
 
     Example:
         >>> masked_mean(torch.tensor([1.0, 2.0, 9.0]), torch.tensor([True, True, False]))
@@ -86,20 +74,12 @@ def masked_mean(
 
 
 def loss_mean(values: Tensor, mask: Tensor | None = None, *, process_group: ProcessGroup | None = None) -> Tensor:
-    """Mean of a loss, whose gradient is right after data-parallel training has averaged it over processes.
+    """Return the mean of a loss, whose gradient is right once it is averaged over processes.
 
         sum_here * num_processes / count_everywhere
 
-    The average of this over processes is the mean over all real steps everywhere. The mean of means would weigh a step
-    more where a process has few of them.
-
-    Args:
-        values: [*L] losses of steps, with gradient.
-        mask: [*L] bool, True where a step counts; None for all.
-        process_group: the processes that train together; None for one.
-
-    Returns:
-        [] loss; differentiable with respect to this process's values.
+    Averaged over processes this is the mean over all steps. A mean of means would overweight steps of processes with
+    few.
 
     Example:
         >>> loss_mean(torch.tensor([1.0, 3.0]))

@@ -1,6 +1,9 @@
-"""Discounted sums over time in a logarithmic number of steps: returns, TD(lambda), generalised advantages.
+"""Discounted sums in log2 T steps: returns, TD(lambda), generalised advantages.
 
-Everything here is one recurrence run backwards, ``G_t = x_t + c_t G_{t+1}``. Time is the last dimension, T long.
+All are one recurrence from the end, ``G_t = x_t + c_t G_{t+1}``, over the last dimension. Inputs and results are
+[*B, T]. ``done`` is True at steps that end an episode, ``mask`` at real steps: masked rewards do not count and masked
+results are 0, but time does not stop there, so masks are for padding before or after a sequence. Sums are at least
+float32, results have the dtype of the rewards, and all is differentiable.
 """
 
 from __future__ import annotations
@@ -14,10 +17,9 @@ from rltok_rl.functional.reduction import check_mask, zero_masked
 
 
 def check_gamma(gamma: float | Tensor, name: str = "gamma") -> float | Tensor:
-    """Require a number in [0, 1], or a tensor of one; return it as a float, or as a tensor without dimensions.
+    """Require a number in [0, 1], as a float or a tensor; return it as a float or a tensor without dimensions.
 
-    A tensor is looked at on the CPU only, outside compiled code; it is never turned into a number, which would make the
-    host wait and cut the graph.
+    Values of tensors are checked on the CPU only, outside compiled code: reading them would stall a device.
     """
     if isinstance(gamma, Tensor):
         if gamma.numel() != 1:
@@ -31,9 +33,9 @@ def check_gamma(gamma: float | Tensor, name: str = "gamma") -> float | Tensor:
 
 
 def check_rewards(rewards: Tensor, mask: Tensor | None) -> None:
-    """Require floating-point rewards that are finite at real steps; values are looked at on the CPU only.
+    """Require floating-point rewards that are finite at real steps; values are checked on the CPU only.
 
-    Infinity is refused with NaN: times the 0 of an episode's end it would be NaN in the episode before.
+    Infinity is an error like NaN: times the 0 at an episode's end it would be NaN in the episode before.
     """
     if not rewards.dtype.is_floating_point:
         raise TypeError(f"rewards must be a floating-point tensor, got {rewards.dtype}")
@@ -43,7 +45,7 @@ def check_rewards(rewards: Tensor, mask: Tensor | None) -> None:
     if rewards.device.type != "cpu" or torch.compiler.is_compiling():
         return
     real = zero_masked(rewards.detach(), mask)
-    if math.isfinite(real.sum().item()):  # one fast pass: what is not finite shows in the sum
+    if math.isfinite(real.sum().item()):
         return
     wrong = ~real.isfinite()
     if bool(wrong.any()):  # otherwise finite numbers whose sum is not
@@ -52,17 +54,11 @@ def check_rewards(rewards: Tensor, mask: Tensor | None) -> None:
 
 
 def reverse_scan(x: Tensor, decay: float | Tensor) -> Tensor:
-    """Run ``G_t = x_t + c_t G_{t+1}`` from the end, with ``G_T = 0``, in log2 T steps on whole tensors.
+    """Compute ``G_t = x_t + c_t G_{t+1}`` from the end, with ``G_T = 0``, in log2 T steps on whole tensors.
 
-    Twice the reach at every step: ``G^(2s)_t = G^(s)_t + (c_t ... c_{t+s-1}) G^(s)_{t+s}``. Sums of pairs round
-    less than a loop does. There is no matrix product in it, which autocast would round to bfloat16.
-
-    Args:
-        x: [*B, T] finite numbers.
-        decay: the c_t, [*B, T] (c_{T-1} meets nothing), or one number for all, as a float or a tensor.
-
-    Returns:
-        [*B, T], differentiable with respect to both.
+    The reach doubles at every step: ``G^(2s)_t = G^(s)_t + (c_t ... c_{t+s-1}) G^(s)_{t+s}``. Sums of pairs round less
+    than a loop does, and there is no matrix product, which autocast would round to bfloat16. ``decay`` is c [*B, T], or
+    one number for all.
 
     Example:
         >>> reverse_scan(torch.tensor([1.0, 1.0, 1.0]), torch.tensor([0.5, 0.0, 0.5]))
@@ -74,7 +70,7 @@ def reverse_scan(x: Tensor, decay: float | Tensor) -> Tensor:
     if isinstance(decay, Tensor) and decay.dim():
         if x.shape != decay.shape:
             raise ValueError(f"x and decay must share a shape, got {[*x.shape]} and {[*decay.shape]}")
-        products = decay.to(x)  # c_t ... c_{t+reach-1}, where so many follow
+        products = decay.to(x)  # c_t ... c_{t+reach-1}
         while reach < length:
             reached = torch.addcmul(total[..., :-reach], products[..., : length - reach], total[..., reach:])
             total = torch.cat((reached, total[..., -reach:]), -1)
@@ -84,7 +80,7 @@ def reverse_scan(x: Tensor, decay: float | Tensor) -> Tensor:
     product = decay.to(x) if isinstance(decay, Tensor) else decay  # c^reach
     while reach < length and not _vanishes(product, x.dtype):
         near, far = total[..., :-reach], total[..., reach:]
-        # The same sum twice; a number costs one pass over memory less where it is a number.
+        # torch.add with a Python number saves one pass over memory.
         reached = near + product * far if isinstance(product, Tensor) else torch.add(near, far, alpha=product)
         total = torch.cat((reached, total[..., -reach:]), -1)
         product, reach = product * product, 2 * reach
@@ -92,7 +88,7 @@ def reverse_scan(x: Tensor, decay: float | Tensor) -> Tensor:
 
 
 def _vanishes(product: float | Tensor, dtype: torch.dtype) -> bool:
-    """Whether a number rounds to 0 in ``dtype``, so that adding multiples of it changes nothing."""
+    """Whether a number rounds to 0 in ``dtype``."""
     smallest = torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
     return not isinstance(product, Tensor) and product <= smallest / 2
 
@@ -104,18 +100,8 @@ def discounted_return(
 
         G_t = sum_{k >= 0} gamma^k R_{t+1+k},        so        G_t = R_{t+1} + gamma G_{t+1}
 
-    ``R_{t+1}`` is the reward of the step that decision t begins, the first that it can influence, and stands at index
-    t. The paper counts from 1 and gives the reward of byte i the index i.
-
-    Args:
-        rewards: [*B, T] reward of each step, higher is better.
-        gamma: discount in [0, 1], a number or a tensor of one; 0 keeps each reward alone, 1 sums to the end.
-        done: [*B, T] bool, steps that end an episode: what comes after them belongs to another. None for none.
-        mask: [*B, T] bool, True where a step is real. Rewards elsewhere do not count, and returns there are 0; time
-            does not stop there, so that a mask is for padding before or behind a sequence.
-
-    Returns:
-        [*B, T] in the dtype of ``rewards``, summed at least in float32; differentiable.
+    ``R_{t+1}`` is the first reward that decision t can influence, and has index t. (The paper counts from 1 and gives
+    the reward of byte i the index i.)
 
     Example:
         >>> discounted_return(torch.tensor([[1.0, 0.0, 2.0]]), 0.5)
@@ -143,21 +129,9 @@ def generalized_advantage(
 
         delta_t = R_{t+1} + gamma V_{t+1} - V_t        A_t = delta_t + gamma lambda A_{t+1}
 
-    As in TorchRL: ``terminated`` cuts the value of what follows, ``done`` (an end of either kind) cuts the sum, and a
-    last step that is not done still counts the value of what follows.
-
-    Args:
-        rewards: [*B, T].
-        values: [*B, T] V of the state in which each step begins.
-        next_values: [*B, T] V of the state in which it ends.
-        gamma: discount in [0, 1].
-        lmbda: in [0, 1].
-        done: [*B, T] bool; None for none. Wherever ``terminated`` is, so is this.
-        terminated: [*B, T] bool; None takes ``done``.
-        mask: [*B, T] bool, True where a step is real.
-
-    Returns:
-        [*B, T], 0 where masked; differentiable.
+    ``values`` and ``next_values`` are V before and after each step. As in TorchRL, ``terminated`` cuts the next value,
+    ``done`` (an end of either kind) cuts the sum, and a last step that is not done counts its next value. If
+    ``terminated`` is None, it is ``done``.
 
     Example:
         >>> one = torch.ones(1, 2)
@@ -168,9 +142,9 @@ def generalized_advantage(
     """
     gamma, lmbda = check_gamma(gamma), check_gamma(lmbda, "lmbda")
     check_rewards(rewards, mask)
-    for name, given in (("values", values), ("next_values", next_values)):
-        if given.shape != rewards.shape:
-            raise ValueError(f"{name} must have the shape of rewards, {[*rewards.shape]}, got {[*given.shape]}")
+    for name, x in (("values", values), ("next_values", next_values)):
+        if x.shape != rewards.shape:
+            raise ValueError(f"{name} must have the shape of rewards, {[*rewards.shape]}, got {[*x.shape]}")
     ended, absorbed = _absorbing(_ends(done, rewards, "done"), _ends(terminated, rewards, "terminated"))
     # Widened first: a product with gamma in bfloat16 would be rounded before it is added.
     reward, value, ahead = (zero_masked(x, mask).to(wide(rewards)) for x in (rewards, values, next_values))
@@ -190,12 +164,11 @@ def td_lambda_return(
     terminated: Tensor | None = None,
     mask: Tensor | None = None,
 ) -> Tensor:
-    """The return that TD(lambda) regresses on, ``V_t + A_t`` of :func:`generalized_advantage`.
+    """Compute the regression target of TD(lambda), ``V_t + A_t`` of :func:`generalized_advantage`.
 
         G_t = R_{t+1} + gamma ((1 - lambda) V_{t+1} + lambda G_{t+1})
 
-    The equation holds where the value after a step is the value before the next, which a target network for
-    ``next_values`` would not give. Args and semantics as there.
+    The equation needs that the value after a step is the value before the next (no target network).
 
     Example:
         >>> one = torch.ones(1, 2)
@@ -210,7 +183,7 @@ def td_lambda_return(
 
 
 def wide(x: Tensor) -> torch.dtype:
-    """The dtype to sum ``x`` in: its own, at least float32. In bfloat16 even gamma = 0.99 is another number."""
+    """Return the dtype to sum in: that of ``x``, at least float32. In bfloat16 gamma = 0.99 is another number."""
     return torch.promote_types(x.dtype, torch.float32)
 
 
@@ -225,12 +198,12 @@ def _ends(flags: Tensor | None, like: Tensor, name: str) -> Tensor | None:
 
 
 def _decay(factor: float | Tensor, cut: Tensor | None, like: Tensor) -> float | Tensor:
-    """[*B, T] the factor where the sum goes on and 0 where it is cut; the factor itself where it never is."""
+    """The factor [*B, T], 0 at cuts; the factor itself without cuts."""
     return factor if cut is None else (~cut).to(like.dtype) * factor
 
 
 def _absorbing(done: Tensor | None, terminated: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """``done`` and ``terminated``, the missing one made from the other: what terminates is done."""
+    """``done`` and ``terminated``; steps that terminate are done."""
     if terminated is None:
         return done, done
     return (terminated if done is None else done | terminated), terminated

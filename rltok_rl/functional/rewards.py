@@ -1,7 +1,8 @@
-"""What a boundary decision is paid: rewards per byte, higher is better.
+"""Rewards per byte; higher is better.
 
-The reward of the step that ends in byte ``x_{t+1}`` is made of what the model knew about that byte. Anything that does
-not depend on the boundaries may be taken away from it without changing the expected policy gradient (Section 2.4).
+The reward of the step that ends in byte ``x_{t+1}`` is made of the model's prediction of that byte. Subtracting
+anything that does not depend on the boundaries leaves the expected policy gradient unchanged (Section 2.4). All rewards
+take log-likelihood [*B, T] in nats, that of the early exit, and the entropy of the early exit's prediction.
 """
 
 from __future__ import annotations
@@ -13,17 +14,9 @@ from torch import Tensor
 
 
 def early_exit_reward(final_log_prob: Tensor, early_log_prob: Tensor, early_entropy: Tensor) -> Tensor:
-    """How much better the byte was predicted through the tokens than without them (Eq. 15).
+    """The log-likelihood gained over the early exit, which sees no tokens (Eq. 15).
 
         R_{t+1} = log p(x_{t+1} | x_<=t, a_<=t) - log p_early(x_{t+1} | x_<=t)
-
-    Args:
-        final_log_prob: [*B, T] log-likelihood of the byte under the whole model, in nats.
-        early_log_prob: [*B, T] the same under the early exit.
-        early_entropy: [*B, T] entropy of the early exit's prediction; not used.
-
-    Returns:
-        [*B, T].
 
     Example:
         >>> early_exit_reward(torch.tensor(-1.0), torch.tensor(-3.0), torch.tensor(2.0))
@@ -35,8 +28,6 @@ def early_exit_reward(final_log_prob: Tensor, early_log_prob: Tensor, early_entr
 def log_likelihood_reward(final_log_prob: Tensor, early_log_prob: Tensor, early_entropy: Tensor) -> Tensor:
     """The log-likelihood alone, ``R_{t+1} = log p(x_{t+1} | x_<=t, a_<=t)``: plain REINFORCE (Eq. 13).
 
-    Args and returns as for :func:`early_exit_reward`; only ``final_log_prob`` is used.
-
     Example:
         >>> log_likelihood_reward(torch.tensor(-1.0), torch.tensor(-3.0), torch.tensor(2.0))
         tensor(-1.)
@@ -45,14 +36,12 @@ def log_likelihood_reward(final_log_prob: Tensor, early_log_prob: Tensor, early_
 
 
 def entropy_relative_reward(final_log_prob: Tensor, early_log_prob: Tensor, early_entropy: Tensor) -> Tensor:
-    """The log-likelihood relative to what the early exit expected of itself.
+    """The log-likelihood minus the early exit's expected log-likelihood.
 
         R_{t+1} = log p(x_{t+1} | x_<=t, a_<=t) + H(p_early(. | x_<=t))
 
-    ``-H`` is the early exit's mean log-likelihood under its own prediction: known before the byte is, and free of its
-    luck, so that it takes away less noise than the early exit's log-likelihood itself.
-
-    Args and returns as for :func:`early_exit_reward`; ``early_log_prob`` is not used.
+    ``-H`` is known before the byte is and does not depend on it, so that it removes less noise than the early exit's
+    log-likelihood.
 
     Example:
         >>> entropy_relative_reward(torch.tensor(-1.0), torch.tensor(-3.0), torch.tensor(2.0))
@@ -70,17 +59,7 @@ REWARDS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 
 
 def charge_boundaries(rewards: Tensor, boundaries: Tensor, price: float) -> Tensor:
-    """Make boundaries cost something, so that the rate becomes part of the objective instead of a constraint.
-
-        R'_{t+1} = R_{t+1} - price a_t
-
-    Args:
-        rewards: [*B, T].
-        boundaries: [*B, T] the decisions a_t, bool or 0/1.
-        price: nats per boundary.
-
-    Returns:
-        [*B, T].
+    """Subtract a price in nats per boundary, ``R'_{t+1} = R_{t+1} - price a_t``.
 
     Example:
         >>> charge_boundaries(torch.zeros(2), torch.tensor([1, 0]), 0.5)
@@ -90,13 +69,7 @@ def charge_boundaries(rewards: Tensor, boundaries: Tensor, price: float) -> Tens
 
 
 def prediction_entropy(logits: Tensor) -> Tensor:
-    """Entropy of a next-byte prediction, ``H = log sum_v exp l_v - sum_v p_v l_v``, in nats.
-
-    Args:
-        logits: [*B, T, V].
-
-    Returns:
-        [*B, T], at least in float32.
+    """Compute the entropy of predictions [*B, T, V] in nats, ``H = log sum_v exp l_v - sum_v p_v l_v``.
 
     Example:
         >>> prediction_entropy(torch.zeros(4))

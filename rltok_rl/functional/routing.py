@@ -1,4 +1,4 @@
-"""H-Net's rule: a boundary where neighbouring states are unlike, and what of it is differentiable.
+"""H-Net's routing rule: a boundary where neighbouring states differ, and its differentiable parts.
 
 The same for bytes that become tokens and for tokens that become tokens of tokens.
 """
@@ -16,14 +16,9 @@ _SMALLEST = 1e-4  # smoothing shares keep this distance from 0 and 1
 
 
 def routing_probability(queries: Tensor, keys: Tensor) -> Tensor:
-    """How unlike two neighbours are, ``p_t = (1 - cos(q_{t-1}, k_t)) / 2``.
+    """Compute the dissimilarity of neighbours, ``p_t = (1 - cos(q_{t-1}, k_t)) / 2``, [*L], at least float32.
 
-    Args:
-        queries: [*L, D] of the states before.
-        keys: [*L, D] of the states themselves.
-
-    Returns:
-        [*L] in [0, 1], in float32 at least.
+    ``queries`` [*L, D] are those of the states before, ``keys`` [*L, D] those of the states themselves.
 
     Example:
         >>> routing_probability(torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([[2.0, 0.0], [0.0, 3.0]]))
@@ -35,22 +30,13 @@ def routing_probability(queries: Tensor, keys: Tensor) -> Tensor:
 
 
 def confidence(probs: Tensor, boundaries: Tensor) -> Tensor:
-    """How sure a decision was, straight through: 1 in value, with the gradient of ``c = p`` or ``1 - p``.
-
-    Args:
-        probs: [*L] p.
-        boundaries: [*L] bool.
-    """
+    """Return 1 with the gradient of the decision's probability, ``c = p`` or ``1 - p`` (straight through)."""
     sure = torch.where(boundaries, probs, 1 - probs)
     return 1 + (sure - sure.detach())
 
 
 def smoothing_shares(probs: Tensor) -> Tensor:
-    """How much of itself each token keeps when tokens are smoothed, ``P = p`` cut to [1e-4, 1 - 1e-4].
-
-    Args:
-        probs: [*L] p.
-    """
+    """Return each token's own share in smoothing, ``P = p`` clipped to [1e-4, 1 - 1e-4]."""
     return probs.clamp(_SMALLEST, 1 - _SMALLEST)
 
 
@@ -65,11 +51,8 @@ def smooth(values: Tensor, weights: Tensor, *, fresh: Tensor | None = None, meth
     Args:
         values: [*B, S, D] tokens z.
         weights: [*B, S] the P, in [0, 1].
-        fresh: [*B, S] bool, tokens that take nothing from the one before (where rows follow each other); None for none.
+        fresh: [*B, S] bool, tokens that are not mixed with the one before (the first of packed rows).
         method: ``"scan"`` in log2 S steps on whole tensors, or ``"loop"``, one token after the other.
-
-    Returns:
-        [*B, S, D], computed in float32 at least.
 
     Example:
         >>> smooth(torch.tensor([[4.0], [0.0]]), torch.tensor([1.0, 0.25])).flatten()

@@ -1,9 +1,7 @@
-"""Which script a text is written in, byte by byte and from no later byte.
+"""The script of a text, byte by byte, without looking ahead.
 
-A character tells its script when its last byte has been read; digits, marks, spaces and symbols tell none. A byte is in
-the script that was told last:
-
-    s_t = script of the last character that ends at or before t and has one,        ``"other"`` before the first
+A character has a known script once its last byte has been read; digits, marks, spaces and symbols have none. A byte has
+the script of the last character that ends at or before it and has one, and ``"other"`` before the first.
 """
 
 from __future__ import annotations
@@ -38,13 +36,9 @@ _RANGES = {  # first and last code points
 
 
 def script_told(byte_ids: Tensor) -> Tensor:
-    """The script of the character that ends at each byte.
+    """Return the script [*B, T] of the character that ends at each byte, as a place in :data:`SCRIPTS`.
 
-    Args:
-        byte_ids: [*B, T] bytes; what is no text, and special ids, tell nothing.
-
-    Returns:
-        [*B, T] int64, places in :data:`SCRIPTS`; -1 inside characters, after marks and where a text is cut.
+    -1 inside characters, after marks, and for special ids or invalid UTF-8.
 
     Example:
         >>> script_told(torch.tensor(list("a, я".encode()))).tolist()
@@ -57,14 +51,7 @@ def script_told(byte_ids: Tensor) -> Tensor:
 
 
 def running_script(told: Tensor, before: Tensor | None = None) -> Tensor:
-    """Carry the last script told on to the bytes after it.
-
-    Args:
-        told: [*B, T] of :func:`script_told`.
-        before: [*B] the script before the first byte; None for ``"other"``.
-
-    Returns:
-        [*B, T] int64.
+    """Fill each -1 with the last script before it; ``before`` [*B] is that of the text before (None: ``"other"``).
 
     Example:
         >>> running_script(torch.tensor([-1, 1, -1, 3, -1])).tolist()
@@ -78,13 +65,7 @@ def running_script(told: Tensor, before: Tensor | None = None) -> Tensor:
 
 
 def scripts_of(byte_ids: Tensor) -> Tensor:
-    """The script that each byte is in.
-
-    Args:
-        byte_ids: [*B, T] from the first byte of each text on.
-
-    Returns:
-        [*B, T] int64, places in :data:`SCRIPTS`.
+    """Return the script of each byte [*B, T], as a place in :data:`SCRIPTS`.
 
     Example:
         >>> [SCRIPTS[s] for s in scripts_of(torch.tensor(list("1a я".encode()))).tolist()]
@@ -94,7 +75,7 @@ def scripts_of(byte_ids: Tensor) -> Tensor:
 
 
 def _code_points(byte_ids: Tensor) -> Tensor:
-    """The character that ends at each byte, -1 where none does."""
+    """The character that ends at each byte, or -1."""
     wide = byte_ids.long()
     b0, b1, b2, b3 = (F.pad(wide, (back, 0))[..., : wide.shape[-1]] for back in range(4))  # b1 is the byte before
     later0, later1, later2 = ((b & 0xC0) == 0x80 for b in (b0, b1, b2))
@@ -109,7 +90,7 @@ def _code_points(byte_ids: Tensor) -> Tensor:
 
 
 def _table() -> tuple[Tensor, Tensor]:
-    """Where runs of code points of one script begin, and which it is."""
+    """First code points of the runs of one script, and their scripts."""
     number = {**{name: place for place, name in enumerate(SCRIPTS)}, "": _NONE}
     runs = sorted((low, high, number[name]) for name, ranges in _RANGES.items() for low, high in ranges)
     starts, names, after = [], [], 0

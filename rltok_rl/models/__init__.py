@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from rltok_rl.models.config import UNetConfig
-from rltok_rl.models.presets import PRESETS, preset
+from rltok_rl.models.config import PRESETS, UNetConfig, preset
+from rltok_rl.models.flops import parameter_counts
 from rltok_rl.models.pretrained import begin_with
 from rltok_rl.models.segmentation import Segmentation, segment
 from rltok_rl.models.shared import SharedModel
-from rltok_rl.models.unet import UNet, UNetOutput, parameter_counts
+from rltok_rl.models.unet import UNet, UNetOutput
 
 __all__ = [
     "PRESETS",

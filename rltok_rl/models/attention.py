@@ -1,53 +1,57 @@
-"""Causal attention in two of the shapes the U-Net needs: a sliding window, and rows of one length.
+"""Causal attention: over a sliding window, over rows of equal length, and over packed rows.
 
-Shapes: B rows, T bytes, S tokens of the longest row, H heads, C channels of a head. Queries, keys and values come as
-[..., length, H, C], rotated already; results have the same shape. Scores are scaled by ``C^(-1/2)`` and, where ``cap``
-is given, soft-capped as in Gemma 2. Packed rows are :mod:`rltok_rl.models.varlen`'s.
+Shapes: B rows, T bytes, S tokens of the longest row, N places of all packed rows, H heads, C channels of a head.
+Queries, keys and values are rotated already. Scores are scaled by ``C^(-1/2)`` and, with ``cap``, soft-capped as in
+Gemma 2.
 """
 
 from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from rltok_rl.functional.policy import soft_cap
-from rltok_rl.models.layers import compiled, scores_backend, varies
+from rltok_rl.models.layers import Attention, compiled, scores_backend, varies
 
-# A block shorter than this spends its time in launching rather than in multiplying.
 SMALLEST_BLOCK = 32
-# Rows of the score matrix held at once by the capped path, which no fused kernel serves.
+"""Bytes of a block of the sliding window at least: shorter ones cost more launches than products."""
 CAPPED_CHUNK = 256
+"""Rows of the score matrix that capped attention holds at once."""
+FLEX_BLOCK = 128
+"""Places of a block of flex attention."""
 
 
 def attend(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, cap: float | None, *, varying: tuple[int, ...] = ()
 ) -> Tensor:
-    """Softmax attention over [.., H, length, C]; ``mask`` is True where a query may look.
+    """Compute softmax attention over [.., H, length, C], by torch's fused kernel unless scores are capped.
 
-    Without a cap the fused kernel of torch runs. A cap needs the scores themselves. ``varying`` are the dimensions of
-    the scores, counted from the end, that have another size in every batch.
+    Args:
+        query: [.., H, queries, C].
+        key: [.., H, keys, C].
+        value: [.., H, keys, C].
+        mask: True at visible keys; None shows all.
+        cap: soft cap of the scores.
+        varying: dimensions of the scores, counted from the end, whose sizes change with every batch.
     """
     if cap is None:
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
     scores, scale = query @ key.transpose(-1, -2), query.shape[-1] ** -0.5
     backend = scores_backend()
-    if backend is None or mask is None or min(scores.shape[-2:]) < 2:  # one query or key alone: another program
+    if backend is None or mask is None or min(scores.shape[-2:]) < 2:  # a size of 1 needs a program of its own
         return capped_softmax(scores, mask, scale, cap, value.dtype) @ value
     scores, mask = varies(scores, *varying), varies(mask, *varying)
     return compiled(capped_softmax, backend)(scores, mask, scale, cap, value.dtype) @ value
 
 
 def capped_softmax(scores: Tensor, mask: Tensor | None, scale: float, cap: float, dtype: torch.dtype) -> Tensor:
-    """Weights of keys from what products with queries gave, ``softmax(cap * tanh(scale * scores / cap))``.
-
-    Args:
-        scores: [.., queries, keys].
-        mask: True where a query may look; None is everywhere.
-        scale: of the scores.
-        cap: soft cap of the scaled scores.
-        dtype: of the weights; the softmax is taken in float32 at least.
-    """
+    """Compute ``softmax(cap * tanh(scale * scores / cap))`` over visible keys, in float32 at least, as ``dtype``."""
     scores = soft_cap(scores * scale, cap)
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))
@@ -56,18 +60,9 @@ def capped_softmax(scores: Tensor, mask: Tensor | None, scale: float, cap: float
 
 
 def causal_attention(query: Tensor, key: Tensor, value: Tensor, *, cap: float | None = None) -> Tensor:
-    """Let every position see itself and all before it.
+    """Let every position see itself and all earlier ones: [B, S, H, C] each.
 
-    Rows padded at their end need no mask: a real position never looks at what comes after it.
-
-    Args:
-        query: [B, S, H, C].
-        key: [B, S, H, C].
-        value: [B, S, H, C].
-        cap: soft cap of the scores.
-
-    Returns:
-        [B, S, H, C].
+    Padding at the end of rows needs no mask, because real positions never see later ones.
     """
     q, k, v = (x.transpose(-3, -2) for x in (query, key, value))  # [B, H, S, C]
     if cap is None:
@@ -84,20 +79,10 @@ def causal_attention(query: Tensor, key: Tensor, value: Tensor, *, cap: float | 
 def sliding_window_attention(
     query: Tensor, key: Tensor, value: Tensor, *, window: int, cap: float | None = None
 ) -> Tensor:
-    """Let every position see itself and the ``window - 1`` positions before it, in O(T x window).
+    """Let every position see itself and the ``window - 1`` earlier ones, in O(T x window): [B, T, H, C] each.
 
     The sequence is cut into blocks at least as long as the window, so that a block's queries find all their keys in
-    their own and the previous block. Any T is served: the last block is padded inside.
-
-    Args:
-        query: [B, T, H, C].
-        key: [B, T, H, C].
-        value: [B, T, H, C].
-        window: how many positions are seen, the current one included.
-        cap: soft cap of the scores.
-
-    Returns:
-        [B, T, H, C].
+    their own and the previous block. The last block is padded.
     """
     if window < 1:
         raise ValueError(f"window must be at least 1 (a byte sees itself), got {window}")
@@ -125,10 +110,179 @@ def sliding_window_attention(
 
 
 def _block_mask(num_blocks: int, block: int, window: int, device: torch.device) -> Tensor:
-    """Which of the 2 * block keys a block's queries may see: [num_blocks, block, 2 * block]."""
+    """Mark the visible among the 2 * block keys of each block's queries: [num_blocks, block, 2 * block]."""
     query = torch.arange(block, 2 * block, device=device)[:, None]
     key = torch.arange(2 * block, device=device)
     band = (key <= query) & (key > query - window)  # [block, 2 * block]
     exists = torch.ones(num_blocks, 1, 2 * block, dtype=torch.bool, device=device)
     exists[0, :, :block] = False
     return band & exists
+
+
+# Packed rows.
+
+
+@dataclass(frozen=True)
+class PackedRows:
+    """Rows that follow each other in one sequence, with empty places only behind the last."""
+
+    num_tokens: Tensor
+    """[B] int64, at least 1."""
+    room: int
+    """N."""
+    most: int
+    """Upper bound of a row's tokens that the host knows."""
+
+    @property
+    def starts(self) -> Tensor:
+        """[B] place of each row's first token."""
+        return self.num_tokens.cumsum(0) - self.num_tokens
+
+    @property
+    def real(self) -> Tensor:
+        """[N] bool, True at places with a token."""
+        return self._places < self.num_tokens.sum()
+
+    @property
+    def row(self) -> Tensor:
+        """[N] row of each place; empty places count to the last row."""
+        return (torch.searchsorted(self.starts, self._places, right=True) - 1).clamp(min=0)
+
+    @property
+    def begin(self) -> Tensor:
+        """[N] place of the first token of each token's row; an empty place is its own."""
+        return torch.where(self.real, self.starts.index_select(0, self.row), self._places)
+
+    @property
+    def number(self) -> Tensor:
+        """[N] number of earlier tokens in the row; 0 at empty places."""
+        return self._places - self.begin
+
+    @property
+    def longest(self) -> int:
+        """S; the host waits for an accelerator here."""
+        return int(self.num_tokens.max()) if len(self.num_tokens) else 0
+
+    @property
+    def _places(self) -> Tensor:
+        return torch.arange(self.room, device=self.num_tokens.device)
+
+
+METHODS = ("flex", "padded", "rows")
+"""Attention of packed rows; all methods agree.
+
+    flex     compiled flex attention with the rows as a block mask: the default on CUDA with Triton
+    padded   rows padded to the longest for the attention alone: the default on other accelerators
+    rows     one row after the other: the default on a CPU
+"""
+
+
+def packed_attention(rows: PackedRows, *, cap: float | None, head_size: int, method: str = "auto") -> Attention:
+    """Return causal attention inside packed rows, from [N, H, C] to [N, H, C], for all layers.
+
+    Outputs at empty places are finite and meaningless.
+
+    Args:
+        rows: the packed rows.
+        cap: soft cap of the scores.
+        head_size: C.
+        method: one of :data:`METHODS`, or ``"auto"``.
+    """
+    method = fastest_method(rows.num_tokens.device, head_size=head_size) if method == "auto" else method
+    if method not in METHODS:
+        raise ValueError(f"attention must be 'auto' or one of {list(METHODS)}, got {method!r}")
+    if method == "flex":
+        # Programs for any shape turn numbers into variables, which score functions must not have: pass the cap as text.
+        return partial(flex_rows_attention, block_mask=row_block_mask(rows), cap=None if cap is None else repr(cap))
+    if method == "padded":
+        width, num_rows = rows.longest, len(rows.num_tokens)
+        slots = torch.where(rows.real, rows.row * width + rows.number, num_rows * width)  # [N] places when padded
+        return partial(_padded_attention, slots=slots, shape=(num_rows, width), cap=cap)
+    return partial(_row_by_row_attention, lengths=rows.num_tokens.tolist(), cap=cap)
+
+
+def fastest_method(device: torch.device, *, head_size: int) -> str:
+    """Return the default method of a device for heads of C channels."""
+    if device.type == "cpu":
+        return "rows"
+    if device.type == "cuda" and torch.version.cuda is not None and importlib.util.find_spec("triton") is not None:
+        # Triton's kernels need compute capability 7 and heads of 16 channels.
+        if torch.cuda.get_device_capability(device) >= (7, 0) and head_size >= 16:
+            return "flex"
+    return "padded"
+
+
+def row_block_mask(rows: PackedRows, block: int = FLEX_BLOCK) -> Any:
+    """Return flex attention's block mask of packed rows: which blocks of keys each block of queries sees.
+
+    A query at place n sees the keys u with begin(n) <= u <= n. Begins never decrease, so a block of queries a..b sees
+    the blocks from begin(a)'s to its own, and needs no mask for those between begin(b)'s and its own.
+    """
+    from torch.nn.attention.flex_attention import BlockMask
+
+    begin = F.pad(rows.begin, (0, -rows.room % block), value=rows.room)  # [n block]
+    first, last = (begin.view(-1, block)[:, place] for place in (0, -1))  # [n] of the blocks' queries
+    here = torch.arange(len(first), device=begin.device)  # [n]
+    seen = (here >= first[:, None] // block) & (here <= here[:, None])  # [n, n] blocks with a visible key
+    whole = (here * block >= last[:, None]) & (here < here[:, None])  # [n, n] blocks whose keys are all visible
+    begin = begin.to(torch.int32)
+
+    def visible(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (key <= query) & (key >= begin[query])
+
+    some, full = _in_order(seen & ~whole), _in_order(seen & whole)
+    room = (rows.room, rows.room)
+    return BlockMask.from_kv_blocks(*some, *full, BLOCK_SIZE=block, mask_mod=visible, seq_lengths=room)
+
+
+def _in_order(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """Count [1, 1, n] and list, first, [1, 1, n, n] the True blocks of each row of [n, n]."""
+    which = blocks.to(torch.int32).argsort(dim=-1, descending=True, stable=True)
+    return blocks.sum(-1).to(torch.int32)[None, None], which.to(torch.int32)[None, None]
+
+
+@cache
+def _compiled_flex_attention() -> Any:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention)
+
+
+def flex_rows_attention(query: Tensor, key: Tensor, value: Tensor, *, block_mask: Any, cap: str | None) -> Tensor:
+    """Compute attention inside packed rows by flex attention; eager on a CPU, which has no gradients for it."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    eager = query.device.type == "cpu" or torch.compiler.is_compiling()
+    flex: Any = flex_attention if eager else _compiled_flex_attention()
+    limit = 0.0 if cap is None else float(cap)
+
+    def capped(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return limit * torch.tanh(score / limit)
+
+    q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (query, key, value))  # [1, H, N, C]
+    out = flex(q, k, v, score_mod=None if cap is None else capped, block_mask=block_mask)
+    return out.squeeze(0).transpose(0, 1)
+
+
+def _padded_attention(
+    query: Tensor, key: Tensor, value: Tensor, *, slots: Tensor, shape: tuple[int, int], cap: float | None
+) -> Tensor:
+    """Move packed places [N, H, C] to their ``slots`` [N] of padded rows [B, S, H, C], attend, move back."""
+
+    def padded(x: Tensor) -> Tensor:
+        out = x.new_zeros(shape[0] * shape[1] + 1, *x.shape[1:]).index_copy(0, slots, x)[:-1]
+        return out.view(*shape, *x.shape[1:])
+
+    out = causal_attention(padded(query), padded(key), padded(value), cap=cap)  # [B, S, H, C]
+    return F.pad(out.flatten(0, 1), (0, 0, 0, 0, 0, 1)).index_select(0, slots)
+
+
+def _row_by_row_attention(
+    query: Tensor, key: Tensor, value: Tensor, *, lengths: list[int], cap: float | None
+) -> Tensor:
+    """Attend in one row after the other, without padding."""
+    sizes = [*lengths, len(query) - sum(lengths)]
+    parts = zip(*(x.split(sizes) for x in (query, key, value)), strict=True)
+    *rows, (empty, _, _) = ((q, k, v) for q, k, v in parts)
+    out = [causal_attention(q[None], k[None], v[None], cap=cap)[0] for q, k, v in rows]
+    return torch.cat([*out, torch.zeros_like(empty)])

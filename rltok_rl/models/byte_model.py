@@ -1,4 +1,4 @@
-"""A small language model of bytes, without tokens: what entropy rules ask how hard the next byte is to tell.
+"""Byte-level language model without tokens, for segmenters that need the entropy of the next byte.
 
 Shapes: B rows, T bytes, D width.
 """
@@ -12,18 +12,18 @@ from torch import Tensor, nn
 
 from rltok_rl.functional.likelihood import next_byte_log_prob
 from rltok_rl.models.attention import sliding_window_attention
-from rltok_rl.models.cache import WindowCache
 from rltok_rl.models.checks import check_byte_ids
 from rltok_rl.models.config import UNetConfig
 from rltok_rl.models.heads import ByteHead
+from rltok_rl.models.key_value_cache import WindowCache
 from rltok_rl.models.layers import LayerStack, RMSNorm, rotary
 
 
 class ByteModel(nn.Module):
-    """The byte layers of a U-Net's encoder and a next-byte head, on their own.
+    """Byte layers of a U-Net's encoder with a next-byte head.
 
     Args:
-        config: of which width, heads, ``num_encoder_layers``, window and ``byte_mlp_ratio`` are read.
+        config: width, heads, ``num_encoder_layers``, window and ``byte_mlp_ratio`` are read.
 
     Example:
         >>> from rltok_rl.models import preset
@@ -46,12 +46,11 @@ class ByteModel(nn.Module):
         nn.init.normal_(self.head.projection.weight, std=0.02)  # first predictions close to uniform
 
     def forward(self, byte_ids: Tensor) -> Tensor:
-        """Next-byte logits: [B, T] to [B, T, 256], each from the bytes up to its own."""
+        """Next-byte logits: [B, T] to [B, T, 256]."""
         check_byte_ids(byte_ids, self.config.num_ids)
         attend = partial(sliding_window_attention, window=self.config.window, cap=self.config.attention_cap)
-        angles = rotary(
-            torch.arange(byte_ids.shape[1], device=byte_ids.device), self.config.head_size, self.config.rope_base
-        )
+        positions = torch.arange(byte_ids.shape[1], device=byte_ids.device)
+        angles = rotary(positions, self.config.head_size, self.config.rope_base)
         return self.head(self.norm(self.layers(self._embed(byte_ids), angles, lambda _: attend)))
 
     def loss(self, byte_ids: Tensor) -> Tensor:
@@ -61,20 +60,14 @@ class ByteModel(nn.Module):
         return -next_byte_log_prob(self(byte_ids), byte_ids).mean()
 
     def new_cache(self, num_rows: int) -> WindowCache:
-        """A memory for ``num_rows`` texts of which nothing has been read."""
+        """Return the cache of ``num_rows`` texts before their first byte."""
         config, weight = self.config, self.embedding.weight
-        shape = (config.num_encoder_layers, num_rows, config.window, config.num_heads, config.head_size)
+        shape = (num_rows, config.num_encoder_layers, config.window, config.num_heads, config.head_size)
         return WindowCache(weight.new_zeros(shape), weight.new_zeros(shape))
 
     @torch.no_grad()
     def step(self, byte_ids: Tensor, position: Tensor, cache: WindowCache) -> Tensor:
-        """Next-byte logits [B, 256] after one more byte per row.
-
-        Args:
-            byte_ids: [B] the bytes.
-            position: [B] where they stand.
-            cache: memory of the bytes before; changed in place.
-        """
+        """Next-byte logits [B, 256] after bytes [B] at positions [B]; the cache is changed in place."""
         check_byte_ids(byte_ids, self.config.num_ids, rank=1)
         rows = torch.arange(len(byte_ids), device=byte_ids.device)
         attend_at = cache.attention(rows, position, self.config.attention_cap)

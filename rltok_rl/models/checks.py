@@ -1,7 +1,7 @@
-"""What callers of the model get wrong, said by name.
+"""Argument checks of the model's public methods.
 
-Shapes and dtypes are always checked. Values are checked where looking is free: on the CPU. On an accelerator a look
-would make the host wait, so the same conditions become asynchronous device assertions there.
+Shapes and dtypes are always checked. Values are checked on the CPU; on an accelerator reading them would make the host
+wait, so the same conditions become asynchronous device assertions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ def check_byte_ids(byte_ids: Tensor, num_ids: int, *, rank: int = 2) -> None:
     if not isinstance(byte_ids, Tensor):
         raise TypeError(f"byte_ids must be a tensor of shape {shape}, got {type(byte_ids).__name__}")
     if byte_ids.dtype not in _INTEGERS:
-        raise TypeError(f"byte_ids must be an integer tensor, got {byte_ids.dtype}; allowed are {_names(_INTEGERS)}")
+        allowed = [str(dtype).removeprefix("torch.") for dtype in _INTEGERS]
+        raise TypeError(f"byte_ids must be an integer tensor, got {byte_ids.dtype}; allowed are {allowed}")
     if byte_ids.dim() != rank:
         raise ValueError(f"byte_ids must have shape {shape}, got {list(byte_ids.shape)}")
     special = f" (256 to {num_ids - 1} are the special ids)" if num_ids > 256 else ""
@@ -43,7 +44,7 @@ def check_boundaries(boundaries: Tensor, shape: torch.Size, *, first: bool = Tru
 
 
 def check_first_boundaries(boundaries: Tensor, position: Tensor) -> None:
-    """Require a boundary, [B], in every row that stands at ``position`` 0."""
+    """Require a boundary [B] in every row at ``position`` 0."""
     _check_all((position > 0) | (boundaries == 1), boundaries, _FIRST)
 
 
@@ -64,7 +65,7 @@ def check_rates(rates: float | Tensor, shape: torch.Size) -> None:
 
 
 def check_pending(pending: Tensor, *, expected: bool) -> None:
-    """Require that observing and deciding take turns in every row of ``pending`` [n]."""
+    """Require that observing and deciding alternate in every row of ``pending`` [n]."""
     if pending.device.type != "cpu":
         torch._assert_async((pending == expected).all())
     elif not bool((pending == expected).all()):
@@ -78,13 +79,8 @@ def _check_all(condition: Tensor, values: Tensor, message: str) -> None:
         return
     if condition.device.type != "cpu":
         torch._assert_async(condition.all())
-        return
-    if not condition.all():
+    elif not condition.all():
         where = (~condition).nonzero()
         first = where[0].tolist()
         more = f" and {len(where) - 1} more" if len(where) > 1 else ""
         raise ValueError(f"{message}, got {values[tuple(first)].item()} at index {first}{more}")
-
-
-def _names(dtypes: tuple[torch.dtype, ...]) -> list[str]:
-    return [str(dtype).removeprefix("torch.") for dtype in dtypes]

@@ -1,22 +1,18 @@
-"""The shape of a U-Net, checked when it is written down rather than when it first runs."""
+"""U-Net configurations: every size and option with its default, and the paper's models by name."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from rltok_rl.utils import check_count
+from rltok_rl.utils import check_count, did_you_mean
 
 NUM_BYTES = 256
-_CAPS = ("attention_cap", "final_cap")
-_SECOND = (
-    "second_rate",
-    "num_second_layers",
-    "num_lower_layers",
-    "second_residual",
-)  # read where there is a second level
+Pooling = Literal["select", "mean", "attention"]
+Upsampling = Literal["add", "deviation", "attention"]
+Smoothing = Literal["none", "detached", "gradient", "straight_through"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,104 +40,88 @@ class UNetConfig:
     token_mlp_ratio: int = 4
     """MLP width of a token layer in units of ``width``.  # Appendix D"""
     num_special: int = 0
-    """Input ids 256, 257, ... beside the bytes (a begin-of-text mark, say). They are read, never predicted."""
+    """Input ids 256, 257, ... in addition to the bytes (a begin-of-text mark, say): read, never predicted."""
     num_lags: int = 8
-    """w, how many earlier boundaries the policy sees.  # Section 2.5"""
+    """w, the number of earlier boundaries that the policy sees.  # Section 2.5"""
     target_rate: float = 0.2
-    """Boundaries per byte that the policy starts from.  # Table 2"""
+    """Boundaries per byte of a fresh policy.  # Table 2"""
     rate_embedding: bool = False
-    """The target rate is an input, of each row its own: bytes are told it, and the policy starts from it."""
+    """Condition bytes and policy on a target rate, which may differ between rows."""
     boundary_scale: float = 1 / 16
     """Factor on the raw boundary logit.  # Eq. 22, D = 16"""
     boundary_cap: float | None = 6.0
-    """Soft cap of the boundary logit in training; None leaves it free.  # Eq. 23; 6 is the released value"""
+    """Soft cap of the boundary logit in training; None disables it.  # Eq. 23; 6 is the released value"""
     boundary_bias: bool = False
-    """A learned bias beside W_0. Eq. 21 has none; the released code has one."""
+    """Learned bias of the boundary logit. Eq. 21 has none; the released code has one."""
     attention_cap: float | None = None
-    """Soft cap of attention scores (Gemma 2 uses 50). It rules out the fused attention kernels."""
+    """Soft cap of attention scores (Gemma 2 uses 50). Fused attention kernels do not support it."""
     final_cap: float | None = 30.0
     """Soft cap of next-byte logits, both heads (Gemma 2 uses 30)."""
-    pooling: Literal["select", "mean", "attention"] = "select"
-    """A token is its boundary byte's state (Eq. 7), the mean over the bytes since the previous boundary, or attention
-    of the boundary byte to them."""
-    upsampling: Literal["add", "deviation", "attention"] = "add"
-    """Bytes receive the token output (Eq. 9), only what the token layers added to their input, or attention to the last
-    tokens."""
+    pooling: Pooling = "select"
+    """Pool a token from its boundary byte alone (Eq. 7), by the mean over its bytes, or by attention to its bytes."""
+    upsampling: Upsampling = "add"
+    """Give bytes the token output (Eq. 9), the change that token layers made, or attention to the last tokens."""
     tokens_read: int = 2
-    """Tokens that a byte attends to where ``upsampling`` is ``"attention"``, the one that serves it included."""
-    smoothing: Literal["none", "detached", "gradient", "straight_through"] = "none"
-    """How far a token replaces those before it: by the probability of its boundary, without or with a gradient."""
+    """Tokens that a byte attends to with ``upsampling="attention"``, its current token included."""
+    smoothing: Smoothing = "none"
+    """Mix a token with earlier tokens by its boundary probability, without or with a gradient to the policy."""
     ngram_sizes: tuple[int, ...] = ()
-    """Sizes n of the hashed n-grams whose embeddings are added to those of bytes; none by default. BLT: 3 to 8."""
+    """Sizes n of hashed byte n-grams whose embeddings are added to those of bytes. BLT: 3 to 8."""
     ngram_buckets: int = 16_384
     """Rows of each table of n-grams. BLT: 500 000."""
     ngram_scale: Literal["mean", "sum"] = "mean"
-    """Whether the sum of all embeddings is divided by their number (BLT's paper) or not (its code)."""
+    """Average the embeddings (BLT's paper) or add them (its code)."""
     second_level: Literal["stride", "routing"] | None = None
-    """Tokens of tokens between the token layers: at every so many tokens, or where token states are unlike."""
+    """Tokens of tokens between the token layers: every 1/rate tokens, or where neighbouring states differ."""
     second_rate: float = 1 / 3
-    """Tokens of tokens per token: ``stride`` has one in 1/rate tokens, ``routing`` is pulled there by its loss."""
+    """Tokens of tokens per token: exact for ``stride``, the target of the loss for ``routing``."""
     num_second_layers: int = 1
-    """Layers that run on tokens of tokens, of the shape of token layers."""
+    """Layers on tokens of tokens, shaped like token layers."""
     num_lower_layers: int | None = None
-    """Token layers that run before the second level, the others run after it; None is half, rounded up."""
+    """Token layers before the second level (the rest run after it); None is half, rounded up."""
     second_residual: Literal["identity", "projection"] = "identity"
-    """What of a token goes on beside its token of tokens: all of it, or (``routing``) a projection that starts at zero,
-    with norms between the levels, as in H-Net."""
+    """Residual around the second level: the token itself, or (``routing``) a zero-initialised projection and norms."""
     rope_base: float = 10_000.0
     """Base of the rotary frequencies."""
     norm_eps: float = 1e-6
     """Added to the mean square in every RMSNorm."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be built, by name."""
-        for name in ("width", "num_heads", "num_token_layers", "window", "byte_mlp_ratio", "token_mlp_ratio"):
-            object.__setattr__(self, name, check_count(name, getattr(self, name)))
-        object.__setattr__(self, "ngram_sizes", _sizes(self.ngram_sizes))
-        for name in ("ngram_buckets", "tokens_read"):
-            object.__setattr__(self, name, check_count(name, getattr(self, name)))
-        for name in ("num_encoder_layers", "num_decoder_layers", "num_special", "num_lags"):
-            object.__setattr__(self, name, check_count(name, getattr(self, name), minimum=0))
+        """Check every field."""
+        for name, minimum in _COUNTS.items():
+            object.__setattr__(self, name, check_count(name, getattr(self, name), minimum=minimum))
+        object.__setattr__(self, "ngram_sizes", _ngram_sizes(self.ngram_sizes))
         if self.width % (2 * self.num_heads):
             raise ValueError(
                 f"width must be a multiple of 2 * num_heads (rotary positions turn pairs of channels), "
                 f"got width={self.width}, num_heads={self.num_heads}"
             )
-        for name in ("target_rate", "boundary_scale", "rope_base", "norm_eps", "boundary_cap", *_CAPS):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
-                raise TypeError(f"{name} must be a number, got {value!r}")
+        for name in _POSITIVE:
+            _check_positive(name, getattr(self, name))
+        for name in _CAPS:
+            if getattr(self, name) is not None:
+                _check_positive(name, getattr(self, name), ", or None (no cap)")
         if not isinstance(self.rate_embedding, bool):
             raise TypeError(f"rate_embedding must be True or False, got {self.rate_embedding!r}")
+        _check_number("target_rate", self.target_rate)
         if not 0.0 < self.target_rate < 1.0:
             raise ValueError(f"target_rate must lie strictly between 0 and 1, got {self.target_rate}")
-        for name in ("boundary_scale", "rope_base", "norm_eps"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be positive and finite, got {getattr(self, name)}")
-        for name in ("boundary_cap", "attention_cap", "final_cap"):
-            cap = getattr(self, name)
-            if cap is not None and not 0 < cap < math.inf:
-                raise ValueError(f"{name} must be positive and finite, or None (no cap), got {cap}")
-        _require_choice("pooling", self.pooling, ("select", "mean", "attention"))
-        _require_choice("upsampling", self.upsampling, ("add", "deviation", "attention"))
-        _require_choice("smoothing", self.smoothing, ("none", "detached", "gradient", "straight_through"))
-        _require_choice("ngram_scale", self.ngram_scale, ("mean", "sum"))
-        self._check_second_level()
+        for name, choices in _CHOICES.items():
+            _check_choice(name, getattr(self, name), choices)
+        if self.second_level is not None:
+            self._check_second_level()
+            return
+        for field in fields(self):
+            if field.name in _SECOND and getattr(self, field.name) != field.default:
+                raise ValueError(
+                    f"{field.name} must be left out if second_level is None, got {getattr(self, field.name)!r}"
+                )
 
     def _check_second_level(self) -> None:
-        object.__setattr__(self, "num_second_layers", check_count("num_second_layers", self.num_second_layers))
-        if self.second_level is None:
-            for field in fields(self):
-                if field.name in _SECOND and getattr(self, field.name) != field.default:
-                    raise ValueError(
-                        f"{field.name} must be left out where second_level is None, got {getattr(self, field.name)!r}"
-                    )
-            return
-        _require_choice("second_level", self.second_level, ("stride", "routing"))
-        _require_choice("second_residual", self.second_residual, ("identity", "projection"))
-        rate = self.second_rate
-        if isinstance(rate, bool) or not isinstance(rate, (int, float)):
-            raise TypeError(f"second_rate must be a number, got {rate!r}")
+        _check_choice("second_level", self.second_level, ("stride", "routing"))
+        _check_choice("second_residual", self.second_residual, ("identity", "projection"))
+        rate, lower = self.second_rate, self.num_lower_layers
+        _check_number("second_rate", rate)
         if self.second_level == "routing" and not 0 < rate < 1:
             raise ValueError(f"second_rate must lie strictly between 0 and 1 for 'routing', got {rate}")
         if self.second_level == "stride":
@@ -149,17 +129,16 @@ class UNetConfig:
                 raise ValueError(f"second_rate must be 1, 1/2, 1/3, ... for 'stride', got {rate}")
             if self.second_residual != "identity":
                 raise ValueError(f"second_residual must be 'identity' for 'stride', got {self.second_residual!r}")
-        if self.num_lower_layers is not None:
-            lower = check_count("num_lower_layers", self.num_lower_layers, minimum=0)
+        if lower is not None:
+            object.__setattr__(self, "num_lower_layers", check_count("num_lower_layers", lower, minimum=0))
             if lower > self.num_token_layers:
                 raise ValueError(
                     f"num_lower_layers must be at most num_token_layers, {self.num_token_layers}, got {lower}"
                 )
-            object.__setattr__(self, "num_lower_layers", lower)
 
     @property
     def lower_layers(self) -> int:
-        """Token layers that run before the second level; all where there is none."""
+        """Token layers before the second level; all of them without one."""
         if self.second_level is None:
             return self.num_token_layers
         return -(-self.num_token_layers // 2) if self.num_lower_layers is None else self.num_lower_layers
@@ -181,16 +160,16 @@ class UNetConfig:
 
     @property
     def bytes_before(self) -> int:
-        """Bytes before its own that a byte's embedding depends on."""
+        """Number of earlier bytes that a byte's embedding depends on."""
         return max(self.ngram_sizes, default=1) - 1
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
+        """Return plain values, ready for JSON."""
         return {name: list(x) if isinstance(x, tuple) else x for name, x in asdict(self).items()}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> UNetConfig:
-        """Build from plain values; a key that is not a field is an error, not ignored."""
+        """Build from plain values; unknown keys are an error."""
         known = {f.name for f in fields(cls)}
         unknown = sorted(set(values) - known)
         if unknown:
@@ -198,16 +177,91 @@ class UNetConfig:
         return cls(**values)
 
 
-def _require_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
+_COUNTS = {
+    **dict.fromkeys(("width", "num_heads", "num_token_layers", "window", "byte_mlp_ratio", "token_mlp_ratio"), 1),
+    **dict.fromkeys(("ngram_buckets", "tokens_read", "num_second_layers"), 1),
+    **dict.fromkeys(("num_encoder_layers", "num_decoder_layers", "num_special", "num_lags"), 0),
+}
+"""Minimum of every integer field."""
+_POSITIVE = ("boundary_scale", "rope_base", "norm_eps")
+_CAPS = ("boundary_cap", "attention_cap", "final_cap")
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "pooling": get_args(Pooling),
+    "upsampling": get_args(Upsampling),
+    "smoothing": get_args(Smoothing),
+    "ngram_scale": ("mean", "sum"),
+}
+_SECOND = ("second_rate", "num_second_layers", "num_lower_layers", "second_residual")
+"""Fields that need a second level."""
+
+
+def _check_number(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+
+
+def _check_positive(name: str, value: float, otherwise: str = "") -> None:
+    _check_number(name, value)
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name} must be positive and finite{otherwise}, got {value}")
+
+
+def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise ValueError(f"{name} must be one of {list(allowed)}, got {value!r}")
 
 
-def _sizes(values: Any) -> tuple[int, ...]:
-    """Sizes of n-grams, each once, of at least two bytes: one byte has an embedding already."""
+def _ngram_sizes(values: Any) -> tuple[int, ...]:
+    """Check n-gram sizes: distinct, and at least 2 because single bytes have an embedding already."""
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
         raise TypeError(f"ngram_sizes must be a list of integers of at least 2, got {values!r}")
     sizes = tuple(check_count("ngram_sizes", value, minimum=2) for value in values)
     if len(set(sizes)) < len(sizes):
         raise ValueError(f"ngram_sizes must name each size once, got {list(sizes)}")
     return sizes
+
+
+# Presets. ``paper-*`` are the columns of Table 2; ``released-*`` are further sizes of the authors' released
+# configurations. The number in a name counts all parameters: embedding (256 bytes and 64 special ids), layers, both
+# next-byte heads and the boundary projection. A byte layer has 7 D^2 of them, a token layer 16 D^2.
+
+# Gemma 2's soft caps, and the 64 special ids of the authors' byte tokenizer (vocabulary 320).
+_PAPER: dict[str, Any] = {"num_special": 64, "attention_cap": 50.0, "final_cap": 30.0}
+
+
+def _sizes(width: int, num_heads: int, encoder: int, token: int, decoder: int, **others: Any) -> dict[str, Any]:
+    layers = {"num_encoder_layers": encoder, "num_token_layers": token, "num_decoder_layers": decoder}
+    return {"width": width, "num_heads": num_heads, **layers, **others}
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper-147m": _sizes(768, 12, 4, 12, 4, **_PAPER),
+    "paper-90m": _sizes(768, 12, 4, 6, 4, **_PAPER),
+    "paper-20m": _sizes(512, 8, 4, 2, 4, target_rate=1 / 2, **_PAPER),  # Table 2, right: n token layers at rate 1/n
+    "paper-30m": _sizes(512, 8, 4, 4, 4, target_rate=1 / 4, **_PAPER),
+    "paper-40m": _sizes(512, 8, 4, 6, 4, target_rate=1 / 6, **_PAPER),
+    "released-18m": _sizes(384, 6, 2, 6, 2, **_PAPER),
+    "released-32m": _sizes(512, 8, 2, 6, 2, **_PAPER),
+    "released-73m": _sizes(768, 12, 2, 6, 2, **_PAPER),
+    "released-130m": _sizes(768, 12, 2, 12, 2, **_PAPER),
+    "small": _sizes(256, 4, 2, 4, 2),
+    "pocket": _sizes(192, 3, 1, 3, 1, window=16),  # the packaged model
+    "tiny": _sizes(64, 2, 1, 1, 1, window=16),
+}
+"""Fields of UNetConfig by preset: the paper's models, those of its released code, and three for a CPU."""
+
+
+def preset(name: str, **overrides: Any) -> UNetConfig:
+    """Return a named configuration, with any field replaced.
+
+    Args:
+        name: a key of ``PRESETS``.
+        **overrides: fields of :class:`UNetConfig` to change.
+
+    Example:
+        >>> preset("tiny", num_lags=1).num_lags
+        1
+    """
+    if name not in PRESETS:
+        raise ValueError(f"unknown preset {name!r}; allowed are {sorted(PRESETS)}{did_you_mean(name, PRESETS)}")
+    return UNetConfig.from_dict({**PRESETS[name], **overrides})

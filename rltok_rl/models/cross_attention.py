@@ -1,7 +1,7 @@
-"""Attention between bytes and tokens: a token reads its bytes, a byte reads the last tokens.
+"""Attention between bytes and tokens: a token attends to its bytes, a byte to the last tokens.
 
 Shapes: B rows, T bytes, S or N tokens, D width, H heads, C channels of a head, n rows of a step, k tokens read.
-Queries and keys are turned by byte positions, as everywhere. Nothing here is larger than bytes times k.
+Queries and keys are rotated by byte positions. Memory is linear in the bytes times k.
 """
 
 from __future__ import annotations
@@ -10,18 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from rltok_rl.functional.policy import soft_cap
-from rltok_rl.models.cache import WindowCache
 from rltok_rl.models.config import UNetConfig
+from rltok_rl.models.key_value_cache import WindowCache
 from rltok_rl.models.layers import RMSNorm, rotary, rotate
 from rltok_rl.models.tokens import TokenLayout, closing_token
 
 
 class CrossAttention(nn.Module):
-    """Queries of one kind, keys and values of another, with the norms of every other layer.
-
-    Args:
-        config: sizes and soft cap.
-    """
+    """Projections, norms and scores of attention from bytes to tokens or from tokens to bytes."""
 
     def __init__(self, config: UNetConfig) -> None:
         super().__init__()
@@ -37,15 +33,15 @@ class CrossAttention(nn.Module):
 
     def queries(self, x: Tensor, positions: Tensor) -> Tensor:
         """[*L, D] at positions [*L] to [*L, H, C]."""
-        return self._turned(self.query(self.query_norm(x)).unflatten(-1, (self.num_heads, -1)), positions)
+        return self._rotated(self.query(self.query_norm(x)).unflatten(-1, (self.num_heads, -1)), positions)
 
     def keys_values(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """[*L, D] at positions [*L] to keys and values, [*L, H, C] each."""
         key, value = self.key_value(self.key_norm(x)).unflatten(-1, (2, self.num_heads, -1)).unbind(-3)
-        return self._turned(key, positions), value
+        return self._rotated(key, positions), value
 
     def merge(self, heads: Tensor) -> Tensor:
-        """What was read, [*L, H, C], to [*L, D]."""
+        """Attended heads [*L, H, C] to [*L, D]."""
         return self.out_norm(self.out(heads.flatten(-2)))
 
     def scores(self, query: Tensor, key: Tensor) -> Tensor:
@@ -55,19 +51,19 @@ class CrossAttention(nn.Module):
         return scores if self.cap is None else soft_cap(scores, self.cap)
 
     def read_ring(self, query: Tensor, ring: WindowCache, rows: Tensor, newest: Tensor, count: Tensor) -> Tensor:
-        """What one query per row [n, H, C] reads of the ``count`` [n] entries up to ``newest`` [n]: [n, D]."""
+        """Attend with [n, H, C] to the ``count`` [n] entries of each of ``rows`` up to ``newest`` [n]: [n, D]."""
         return self.merge(ring.read(rows, query, newest, count, self.cap))
 
-    def _turned(self, x: Tensor, positions: Tensor) -> Tensor:
+    def _rotated(self, x: Tensor, positions: Tensor) -> Tensor:
         return rotate(x, rotary(positions, x.shape[-1], self.rope_base))
 
 
 class SegmentPooling(CrossAttention):
-    """A token reads the bytes of its segment, with its boundary byte's state as the query.
+    """Pooling by attention: a token attends to the bytes of its segment, with its boundary byte's state as the query.
 
         X'_s = X_t + Norm(W_o Attention(q(X_t), k(X_u), v(X_u))),    prev(t) < u <= t,  t - u < W
 
-    Segments longer than the window W of byte layers are read from their last W bytes, so that a step remembers no more.
+    Longer segments than the window W of byte layers count from their last W bytes, so that a cache keeps no more.
     """
 
     def __init__(self, config: UNetConfig) -> None:
@@ -83,17 +79,10 @@ class SegmentPooling(CrossAttention):
         open_first: bool = False,
         ring: WindowCache | None = None,
     ) -> Tensor:
-        """Pool a window.
+        """Pool byte states X [B, T, D] of a window into tokens [B, S, D] or [N, D].
 
-        Args:
-            states: [B, T, D] byte states X.
-            layout: where the tokens sit.
-            weights: [B, T] factors on values; None for 1.
-            open_first: let the first byte flow into the second token.
-            ring: filled with the keys and values of the last W bytes.
-
-        Returns:
-            [B, S, D] or [N, D] tokens; padding holds what depends on the row's first byte alone.
+        ``weights`` [B, T] are factors on values; with ``open_first`` the first byte flows into the second token; a
+        ``ring`` receives the keys and values of the last W bytes.
         """
         length, clock = states.shape[1], torch.arange(states.shape[1], device=states.device)
         keys, values = self.keys_values(states, clock.expand(states.shape[:2]))  # [B, T, H, C]
@@ -114,21 +103,18 @@ class SegmentPooling(CrossAttention):
         return (chosen + self.merge(read.to(chosen.dtype))).view(*layout.shape, states.shape[-1])
 
     def write(self, states: Tensor, position: Tensor, ring: WindowCache, rows: Tensor) -> None:
-        """Remember a byte of each row: states [n, D] at positions [n]."""
+        """Cache a byte of each of ``rows`` [n]: states [n, D] at positions [n]."""
         ring.write(rows, position, *self.keys_values(states, position))
 
     def step(self, states: Tensor, position: Tensor, length: Tensor, ring: WindowCache, rows: Tensor) -> Tensor:
-        """Tokens [n, D] of rows whose segment ends at ``states`` [n, D], with ``length`` [n] bytes so far."""
+        """Pool the segments of ``length`` [n] bytes that end at ``states`` [n, D] into tokens [n, D]."""
         return states + self.read_ring(self.queries(states, position), ring, rows, position, length)
 
 
 class TokenReading(CrossAttention):
-    """A byte reads the last k tokens, the one that serves it included.
+    """Upsampling by attention: a byte attends to the last k tokens (``tokens_read``), its current one included.
 
-        R_t = Norm(W_o Attention(q(X_t), k(U_j), v(U_j))),    i(t) - k < j <= i(t)
-
-    Args:
-        config: sizes; ``tokens_read`` is k.
+    R_t = Norm(W_o Attention(q(X_t), k(U_j), v(U_j))),    i(t) - k < j <= i(t)
     """
 
     def __init__(self, config: UNetConfig) -> None:
@@ -136,13 +122,9 @@ class TokenReading(CrossAttention):
         self.num_read = config.tokens_read
 
     def forward(self, states: Tensor, updates: Tensor, layout: TokenLayout, ring: WindowCache | None = None) -> Tensor:
-        """What the bytes of a window read, [B, T, D].
+        """Attend from byte states X [B, T, D] to updates U [B, S, D] or [N, D]: R [B, T, D].
 
-        Args:
-            states: [B, T, D] byte states X.
-            updates: [B, S, D] or [N, D] tokens U.
-            layout: where the tokens sit.
-            ring: filled with the keys and values of each row's last k tokens; needs padded tokens.
+        A ``ring`` receives the keys and values of each row's last k tokens; it needs padded tokens.
         """
         keys, values = self.keys_values(updates, layout.positions)  # [*shape, H, C]
         if ring is not None:
@@ -164,16 +146,16 @@ class TokenReading(CrossAttention):
         return self.merge(heads)
 
     def write(self, updates: Tensor, position: Tensor, number: Tensor, ring: WindowCache, rows: Tensor) -> None:
-        """Remember the token of each row: updates [n, D] at byte positions [n], the row's ``number``-th [n]."""
+        """Cache the ``number``-th [n] token of each of ``rows`` [n]: updates [n, D] at byte positions [n]."""
         ring.write(rows, number, *self.keys_values(updates, position))
 
     def step(self, states: Tensor, position: Tensor, count: Tensor, ring: WindowCache, rows: Tensor) -> Tensor:
-        """What a byte in each row reads, [n, D], where ``count`` [n] tokens have been drawn."""
+        """Attend from a byte in each of ``rows`` [n] with ``count`` [n] tokens so far: [n, D]."""
         return self.read_ring(self.queries(states, position), ring, rows, count - 1, count)
 
 
 def segment_attention(scores: Tensor, values: Tensor, owner: Tensor, num_owners: int) -> Tensor:
-    """Softmax within segments, and the values it weighs: linear in the number of entries.
+    """Average values with a softmax within segments, in time linear in the number of entries.
 
         out_s = sum_{u in s} exp(c_u) v_u / sum_{u in s} exp(c_u)
 
@@ -181,7 +163,7 @@ def segment_attention(scores: Tensor, values: Tensor, owner: Tensor, num_owners:
         scores: [M, H] the c, in float32 at least.
         values: [M, H, C].
         owner: [M] int64, the segment of each entry; ``num_owners`` is no segment.
-        num_owners: number of segments; one without entries reads 0.
+        num_owners: number of segments; one without entries averages to 0.
 
     Returns:
         [num_owners, H, C] in the dtype of the scores.
@@ -189,7 +171,7 @@ def segment_attention(scores: Tensor, values: Tensor, owner: Tensor, num_owners:
     heads = scores.shape[1]
     index = owner[:, None].expand(-1, heads)
     least = torch.full((num_owners + 1, heads), float("-inf"), dtype=scores.dtype, device=scores.device)
-    largest = least.scatter_reduce(0, index, scores.detach(), "amax")  # any number would do; this one never overflows
+    largest = least.scatter_reduce(0, index, scores.detach(), "amax")  # cancels, and prevents overflow
     weights = (scores - largest.index_select(0, owner)).exp()  # [M, H]
     sums = weights.new_zeros(num_owners + 1, heads).index_add(0, owner, weights)
     parts = weights[..., None] * values.to(scores.dtype)

@@ -1,4 +1,4 @@
-"""What a forward pass and an update cost, counted in matrix products.
+"""FLOPs of a forward pass and of an update, counted in matrix products.
 
     FLOPs of an update = 6 (byte-level matrix parameters x bytes + token-level matrix parameters x tokens
                             + second-level matrix parameters x tokens of tokens)
@@ -31,8 +31,20 @@ _PER_TOKEN = (
 _PER_SECOND = ("second_level.layers",)
 
 
+def parameter_counts(model: UNet) -> dict[str, int]:
+    """Count the parameters of each part and their total.
+
+    Example:
+        >>> from rltok_rl.models import preset
+        >>> parameter_counts(UNet(preset("tiny")))["boundary_head"]
+        576
+    """
+    counts = {name: sum(p.numel() for p in part.parameters()) for name, part in model.named_children()}
+    return {**counts, "total": sum(counts.values())}
+
+
 def matrix_parameters(model: UNet) -> dict[str, int]:
-    """Entries of the weight matrices of each part that computes with them.
+    """Count the entries of the weight matrices of each part that computes with them.
 
     Example:
         >>> from rltok_rl.models import preset
@@ -51,14 +63,14 @@ def forward_flops(
     num_second: float | None = None,
     without: tuple[str, ...] = (),
 ) -> float:
-    """FLOPs of one forward pass.
+    """Return the FLOPs of one forward pass.
 
     Args:
         model: the U-Net.
-        num_bytes: bytes read.
-        num_tokens: tokens made of them, padding included where there is some.
-        num_second: tokens of tokens made of these; None takes as many as the model aims at.
-        without: parts that did not run, ``("encoder", ...)``.
+        num_bytes: bytes of all rows.
+        num_tokens: tokens of all rows, with padding if tokens are padded.
+        num_second: tokens of tokens; None is the number at the model's ``second_rate``.
+        without: parts to leave out, ``("encoder", ...)``.
     """
     counts = {part: n for part, n in matrix_parameters(model).items() if part not in without}
     tokens = sum(counts.pop(part, 0) for part in _PER_TOKEN)
@@ -68,7 +80,7 @@ def forward_flops(
 
 
 def update_flops(model: UNet, num_bytes: float, num_tokens: float, *, num_second: float | None = None) -> float:
-    """FLOPs of one forward and backward pass; arguments as for :func:`forward_flops`.
+    """Return the FLOPs of one forward and backward pass; arguments as for :func:`forward_flops`.
 
     Example:
         >>> from rltok_rl.models import preset

@@ -1,4 +1,4 @@
-"""Writing text: one byte, one boundary decision, one prediction at a time."""
+"""Text generation: one byte, one boundary decision, one prediction at a time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from torch import Tensor
 from rltok_rl.functional.decoding import sample_bytes
 from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.models.cache import UNetCache
-from rltok_rl.models.embeddings import TargetRate
+from rltok_rl.models.heads import TargetRate
 from rltok_rl.models.incremental import decide, observe, prefill
 from rltok_rl.models.unet import UNet
 from rltok_rl.sampling import draw_boundary
@@ -22,7 +22,6 @@ from rltok_rl.text import text_to_ids
 from rltok_rl.utils import check_count
 
 Prompts = str | bytes | Sequence[str | bytes]
-BoundaryMode = Literal["sample", "greedy"]
 
 
 @dataclass(frozen=True)
@@ -32,12 +31,12 @@ class GeneratedByte:
     byte_ids: Tensor  # [B] int64
     boundaries: Tensor  # [B] bool, drawn after the byte
     log_probs: Tensor  # [B] log-likelihood of the byte under the unfiltered model, in nats
-    new: Tensor  # [B] bool, False while a longer prompt is still being read in this row
+    new: Tensor  # [B] bool, False while the row still reads its prompt
 
 
 @dataclass(frozen=True)
 class Generation:
-    """What was written after each prompt."""
+    """New bytes of each prompt."""
 
     texts: list[bytes]
     """The new bytes of each row, without the prompt."""
@@ -45,77 +44,6 @@ class Generation:
     """[len(text)] bool per row, the boundary drawn after each new byte."""
     log_probs: list[Tensor]
     """[len(text)] per row, in nats."""
-
-
-def generate(
-    model: UNet,
-    prompts: Prompts,
-    *,
-    max_bytes: int,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    greedy: bool = False,
-    generator: torch.Generator | None = None,
-    stop: bytes | None = None,
-    target_rate: TargetRate | None = None,
-    boundaries: BoundaryMode | None = None,
-) -> Generation:
-    """Continue prompts byte by byte; :func:`stream` does the same and hands out each byte as it is written.
-
-    Args:
-        model: the U-Net, in the mode it should run in (``model.eval()`` lifts the soft cap of boundary logits).
-        prompts: one text or several, of any lengths, none empty.
-        max_bytes: how many bytes to write after each prompt.
-        temperature: 1 samples the model's distribution, 0 takes the likeliest byte.
-        top_k: keep only the k likeliest bytes.
-        top_p: keep only the likeliest bytes that together hold this much probability.
-        greedy: draw a boundary where its probability exceeds one half, and use no random numbers for it; bytes are as
-            ``temperature`` says.
-        generator: source of all random numbers.
-        stop: a row ends once it has written this; the stop itself is kept.
-        target_rate: boundaries per byte to aim at, of all rows or [B] of each, where the model has
-            ``rate_embedding``; None is the configured rate.
-        boundaries: what ``greedy`` was called: ``"greedy"`` is True, ``"sample"`` False. Warns, and goes in 0.2.
-
-    Returns:
-        New bytes, boundaries and log-likelihoods per row.
-
-    Example:
-        >>> from rltok_rl.models import preset
-        >>> written = generate(UNet(preset("tiny")), "Once upon", max_bytes=5)
-        >>> len(written.texts[0])
-        5
-    """
-    _check_stop(stop)
-    greedy = _greedy(greedy, boundaries)
-    rows = _as_rows(prompts)
-    steps = stream(
-        model,
-        rows,
-        max_bytes=max_bytes,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        greedy=greedy,
-        generator=generator,
-        target_rate=target_rate,
-    )
-    texts, kept = [bytearray() for _ in rows], [[] for _ in rows]  # type: list[bytearray], list[list[int]]
-    taken: list[GeneratedByte] = []
-    for number, step in enumerate(steps):
-        taken.append(step)
-        for row, (byte, new) in enumerate(zip(step.byte_ids.tolist(), step.new.tolist(), strict=True)):
-            if new and not _finished(texts[row], max_bytes, stop):
-                texts[row].append(byte)
-                kept[row].append(number)
-        if all(_finished(text, max_bytes, stop) for text in texts):
-            break
-    return Generation(
-        texts=[bytes(text) for text in texts],
-        boundaries=[_column([s.boundaries for s in taken], row, kept[row], torch.bool) for row in range(len(rows))],
-        log_probs=[_column([s.log_probs for s in taken], row, kept[row], torch.float32) for row in range(len(rows))],
-    )
 
 
 def stream(
@@ -129,12 +57,25 @@ def stream(
     greedy: bool = False,
     generator: torch.Generator | None = None,
     target_rate: TargetRate | None = None,
-    boundaries: BoundaryMode | None = None,
+    boundaries: Literal["sample", "greedy"] | None = None,
 ) -> Iterator[GeneratedByte]:
-    """Continue prompts and hand out every byte with its boundary, one by one; arguments as for :func:`generate`.
+    """Continue prompts and yield every byte with its boundary.
 
-    Rows whose prompt is longer than the shortest one are still reading while others write (``new`` says which). The
-    stream ends when the row with the longest prompt has written ``max_bytes``.
+    Rows with shorter prompts write while longer ones still read theirs (``new`` is False there). The stream ends when
+    the row with the longest prompt has written ``max_bytes``.
+
+    Args:
+        model: the U-Net, in the mode it should run in (``model.eval()`` lifts the soft cap of boundary logits).
+        prompts: one text or several, of any lengths, none empty.
+        max_bytes: number of bytes to write after each prompt.
+        temperature: 1 samples the model's distribution, 0 takes the likeliest byte.
+        top_k: keep only the k likeliest bytes.
+        top_p: keep only the likeliest bytes that together have this probability.
+        greedy: draw a boundary if its probability exceeds one half, without random numbers; bytes follow
+            ``temperature``.
+        generator: source of all random numbers.
+        target_rate: boundaries per byte, one or [B], for models with ``rate_embedding``; None is the configured rate.
+        boundaries: deprecated; ``"greedy"`` is ``greedy=True``, ``"sample"`` is ``greedy=False``.
     """
     rows = [text_to_ids(prompt) for prompt in _as_rows(prompts)]
     max_bytes = check_count("max_bytes", max_bytes, minimum=0)
@@ -159,29 +100,74 @@ def _stream(
     lengths = torch.tensor([len(row) for row in rows], device=device)  # [B]
     shortest, longest = int(lengths.min()), int(lengths.max())
     prompt = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(device)  # [B, longest]
-    read = prefill(model, cache, prompt[:, :shortest], generator=generator, greedy=greedy)
-    logits = read.final_logits[:, -1]  # [B, 256]
+    output = prefill(model, cache, prompt[:, :shortest], generator=generator, greedy=greedy)
+    logits = output.final_logits[:, -1]  # [B, 256]
     for position in range(shortest, longest + max_bytes):
         drawn = draw(logits, generator=generator)  # [B]
         new = lengths <= position  # [B]
         byte_ids = drawn if position >= longest else torch.where(new, drawn, prompt[:, position])
         observation = observe(model, cache, byte_ids)
         uniforms = None if greedy else torch.rand(len(rows), generator=generator, device=device)
-        drawn_boundaries = draw_boundary(observation.boundary_logit, uniforms)  # [B]
-        prediction = decide(model, cache, drawn_boundaries)
-        yield GeneratedByte(byte_ids, drawn_boundaries, byte_log_prob(logits, byte_ids), new)
+        boundaries = draw_boundary(observation.boundary_logit, uniforms)  # [B]
+        prediction = decide(model, cache, boundaries)
+        yield GeneratedByte(byte_ids, boundaries, byte_log_prob(logits, byte_ids), new)
         logits = prediction.final_logits
 
 
+def generate(model: UNet, prompts: Prompts, *, max_bytes: int, stop: bytes | None = None, **options: Any) -> Generation:
+    """Continue prompts byte by byte; :func:`stream` does the same and yields each byte as it is written.
+
+    Args:
+        model: the U-Net, in the mode it should run in.
+        prompts: one text or several, of any lengths, none empty.
+        max_bytes: number of bytes to write after each prompt.
+        stop: end a row once it has written this; the stop itself is kept.
+        **options: ``temperature``, ``top_k``, ``top_p``, ``greedy``, ``generator`` and ``target_rate`` of
+            :func:`stream`.
+
+    Example:
+        >>> from rltok_rl.models import preset
+        >>> written = generate(UNet(preset("tiny")), "Once upon", max_bytes=5)
+        >>> len(written.texts[0])
+        5
+    """
+    if stop is not None and (not isinstance(stop, bytes) or not stop):
+        raise ValueError(f"stop must be a non-empty bytes object or None, got {stop!r}")
+    num_rows = len(_as_rows(prompts))
+    if options.get("boundaries") is not None:
+        options["greedy"] = _greedy(options.get("greedy", False), options.pop("boundaries"))
+    texts = [bytearray() for _ in range(num_rows)]
+    boundaries: list[list[Tensor]] = [[] for _ in texts]
+    log_probs: list[list[Tensor]] = [[] for _ in texts]
+
+    def finished(text: bytearray) -> bool:
+        return len(text) >= max_bytes or (stop is not None and text.endswith(stop))
+
+    for step in stream(model, prompts, max_bytes=max_bytes, **options):
+        for row, (byte, new) in enumerate(zip(step.byte_ids.tolist(), step.new.tolist(), strict=True)):
+            if new and not finished(texts[row]):
+                texts[row].append(byte)
+                boundaries[row].append(step.boundaries[row])
+                log_probs[row].append(step.log_probs[row])
+        if all(finished(text) for text in texts):
+            break
+    return Generation(
+        texts=[bytes(text) for text in texts],
+        boundaries=[torch.stack(x) if x else torch.zeros(0, dtype=torch.bool) for x in boundaries],
+        log_probs=[torch.stack(x) if x else torch.zeros(0) for x in log_probs],
+    )
+
+
 def _as_rows(prompts: Prompts) -> list[str | bytes]:
+    wrong_type = "prompts must be str or bytes, or a list of them, got"
     if not isinstance(prompts, (str, bytes, list, tuple)):
-        raise TypeError(f"prompts must be str or bytes, or a list of them, got {type(prompts).__name__}")
+        raise TypeError(f"{wrong_type} {type(prompts).__name__}")
     rows = [prompts] if isinstance(prompts, (str, bytes)) else list(prompts)
     if not rows:
         raise ValueError("prompts must hold at least one text, got an empty list")
     for number, row in enumerate(rows):
         if not isinstance(row, (str, bytes)):
-            raise TypeError(f"prompts must be str or bytes, or a list of them, got {type(row).__name__} at {number}")
+            raise TypeError(f"{wrong_type} {type(row).__name__} at {number}")
         if not row:
             raise ValueError(
                 f"prompts must not be empty (a byte is needed to predict from), got an empty text at {number}"
@@ -189,13 +175,8 @@ def _as_rows(prompts: Prompts) -> list[str | bytes]:
     return rows
 
 
-def _check_stop(stop: bytes | None) -> None:
-    if stop is not None and (not isinstance(stop, bytes) or not stop):
-        raise ValueError(f"stop must be a non-empty bytes object or None, got {stop!r}")
-
-
-def _greedy(greedy: bool, boundaries: BoundaryMode | None) -> bool:
-    """Whether likelier decisions are taken, by the name of today or of before."""
+def _greedy(greedy: bool, boundaries: str | None) -> bool:
+    """Read ``greedy`` by its current or its former name."""
     if boundaries is None:
         return greedy
     if boundaries not in ("sample", "greedy"):
@@ -204,11 +185,3 @@ def _greedy(greedy: bool, boundaries: BoundaryMode | None) -> bool:
         raise ValueError("boundaries is the former name of greedy, got boundaries='sample' and greedy=True")
     warnings.warn(f"boundaries={boundaries!r} is greedy={boundaries == 'greedy'} now", DeprecationWarning, stacklevel=3)
     return boundaries == "greedy"
-
-
-def _finished(text: bytearray, max_bytes: int, stop: bytes | None) -> bool:
-    return len(text) >= max_bytes or (stop is not None and text.endswith(stop))
-
-
-def _column(steps: list[Tensor], row: int, kept: list[int], dtype: torch.dtype) -> Tensor:
-    return torch.stack([steps[number][row] for number in kept]) if kept else torch.zeros(0, dtype=dtype)

@@ -1,4 +1,7 @@
-"""Linear heads: the boundary policy's projection, and next-byte logits."""
+"""Embeddings and heads: what is added to byte embeddings, the boundary policy's projection, and next-byte logits.
+
+Shapes: B rows, T bytes, D width, w lags, n bytes of an n-gram.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,98 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rltok_rl.functional.likelihood import byte_log_prob, byte_log_prob_in_parts
+from rltok_rl.functional.ngrams import ngram_hash
 from rltok_rl.functional.policy import soft_cap
+from rltok_rl.models.checks import check_rates
 from rltok_rl.models.config import NUM_BYTES, UNetConfig
+
+TargetRate = float | Tensor
+"""Boundaries per byte, of all rows or [B] of each."""
+_FREQUENCIES = (1.0, 0.5, 0.25, 0.125)  # per unit of logit; the period of the slowest, 50, covers all rates
+
+
+class NgramEmbedding(nn.Module):
+    """Embeddings of byte n-grams: one table per size, whose rows n-grams share by their hash.
+
+        e_t = s ( E(x_t) + sum_n E_n[hash(x_{t-n+1} .. x_t)] ),    s = 1 / (1 + number of sizes), or 1
+
+    ``ngram_scale="mean"`` is the s of BLT's paper, ``"sum"`` that of its code.
+
+    Reference: https://arxiv.org/abs/2412.09871
+    """
+
+    def __init__(self, config: UNetConfig) -> None:
+        super().__init__()
+        self.sizes, self.buckets, self.before = config.ngram_sizes, config.ngram_buckets, config.bytes_before
+        self.scale = 1.0 if config.ngram_scale == "sum" else 1.0 / (1 + len(self.sizes))
+        self.tables = nn.ModuleList(nn.Embedding(self.buckets, config.width) for _ in self.sizes)
+
+    def forward(self, embedded: Tensor, byte_ids: Tensor, before: Tensor | None = None) -> Tensor:
+        """Add the n-grams that end at each byte of [*B, T] to its embedding [*B, T, D].
+
+        ``before`` [*B, n - 1] are the bytes before, for the largest n; None is the beginning of a text.
+        """
+        ids = byte_ids.long()
+        ids = F.pad(ids, (self.before, 0)) if before is None else torch.cat((before, ids), -1)  # [*B, n - 1 + T]
+        for size, table in zip(self.sizes, self.tables, strict=True):
+            hashes = ngram_hash(ids[..., self.before - size + 1 :], size, self.buckets)  # [*B, T]
+            embedded = embedded + table(hashes)
+        return embedded * self.scale
+
+
+def row_rates(config: UNetConfig, target_rate: TargetRate | None, like: Tensor) -> Tensor | None:
+    """Return the target rate of each row of ``like`` [B, ...], float32; None for models without ``rate_embedding``.
+
+    Example:
+        >>> from rltok_rl.models import preset
+        >>> row_rates(preset("tiny", rate_embedding=True), 0.25, torch.zeros(2, 9))
+        tensor([0.2500, 0.2500])
+    """
+    if not config.rate_embedding:
+        if target_rate is not None:
+            raise ValueError(
+                "target_rate must be left out where the model has one rate only (rate_embedding=False), "
+                f"{config.target_rate}"
+            )
+        return None
+    rate = config.target_rate if target_rate is None else target_rate
+    check_rates(rate, like.shape)
+    if isinstance(rate, Tensor):
+        return rate.to(like.device, torch.float32)
+    return torch.full(like.shape[:1], float(rate), dtype=torch.float32, device=like.device)
+
+
+def rate_logits(rates: Tensor) -> Tensor:
+    """Return the log-odds of rates [*L], the policy's bias, in the same dtype."""
+    return rates.double().logit().to(rates.dtype)
+
+
+class RateEmbedding(nn.Module):
+    """Embedding of a row's target rate, added to each of its bytes.
+
+        e = F f(logit(rate) - logit(configured rate)),      f(s) = (sin(s w), cos(s w) - 1)  for four frequencies w
+
+    F is zero at first, and f is zero at the configured rate.
+    """
+
+    def __init__(self, config: UNetConfig) -> None:
+        super().__init__()
+        self.centre = math.log(config.target_rate) - math.log1p(-config.target_rate)
+        self.weight = nn.Parameter(torch.zeros(2 * len(_FREQUENCIES), config.width))
+
+    def forward(self, rates: Tensor) -> Tensor:
+        """[*L] to [*L, D]."""
+        turns = (rate_logits(rates) - self.centre)[..., None] * rates.new_tensor(_FREQUENCIES)
+        features = torch.cat((turns.sin(), turns.cos() - 1), -1)  # [*L, 8]
+        return features.to(self.weight.dtype) @ self.weight
 
 
 class BoundaryTerms(NamedTuple):
-    """What a boundary logit is made of: ``l_t = base_t + sum_j a_{t-j} lags_{t,j}``."""
+    """Terms of a boundary logit, ``l_t = base_t + sum_j a_{t-j} lags_{t,j}``."""
 
     base: Tensor  # [*B, T], float32 at least
     lags: Tensor  # [*B, T, w], float32 at least; lags[..., j - 1] goes with the boundary j bytes ago
@@ -26,8 +112,7 @@ class BoundaryHead(nn.Module):
 
         l^raw_t = W_0 X_t + sum_{j=1..w} a_{t-j} W_j X_t,      l_t = l^raw_t * scale + logit(target rate)
 
-    The target rate is the configured one, or that of each row. One matrix product gives all terms; drawing boundaries
-    from them is the sampler's work.
+    The target rate is the configured one, or that of each row. The sampler draws boundaries from the terms.
     """
 
     def __init__(self, config: UNetConfig) -> None:
@@ -39,17 +124,15 @@ class BoundaryHead(nn.Module):
 
     @property
     def cap(self) -> float | None:
-        """The soft cap of boundary logits: in training only (Section 2.5)."""
+        """Soft cap of boundary logits, in training only (Section 2.5)."""
         return self._training_cap if self.training else None
 
     def forward(self, states: Tensor, offset: Tensor | None = None) -> BoundaryTerms:
-        """[*B, T, D] to base [*B, T] and lags [*B, T, w], in float32 at least: what is drawn hangs on these sums.
+        """[*B, T, D] to base [*B, T] and lags [*B, T, w].
 
-        Args:
-            states: [*B, T, D].
-            offset: logits of target rates, with the first dimensions of ``states``; None is the configured one's.
+        ``offset`` are logits of target rates with the first dimensions of ``states``; None is the configured rate's.
         """
-        with _own_precision(states.device):  # a handful of products per byte, which all boundaries hang on
+        with _without_autocast(states.device):  # a few products per byte, which all boundaries depend on
             terms = self.projection(states)  # [*B, T, 1 + w]
         terms = terms.to(torch.promote_types(terms.dtype, torch.float32)) * self.scale
         base = terms[..., 0]  # [*B, T]
@@ -58,8 +141,7 @@ class BoundaryHead(nn.Module):
         return BoundaryTerms(base + offset.reshape(offset.shape + (1,) * (base.dim() - offset.dim())), terms[..., 1:])
 
 
-def _own_precision(device: torch.device) -> AbstractContextManager[object]:
-    """Products in the dtype of their factors, under autocast as well."""
+def _without_autocast(device: torch.device) -> AbstractContextManager[object]:
     available = torch.amp.is_autocast_available(device.type)  # not on the meta device, where FLOPs are counted
     return torch.autocast(device.type, enabled=False) if available else nullcontext()
 
@@ -73,12 +155,9 @@ class ByteHead(nn.Module):
         self.projection = nn.Linear(config.width, NUM_BYTES, bias=False)
 
     def forward(self, states: Tensor, targets: Tensor | None = None, *, chunk: int | None = None) -> Tensor:
-        """[*B, T, D] to logits [*B, T, 256], or to the log-likelihoods [*B, T] of given bytes, in float32 at least.
+        """[*B, T, D] to logits [*B, T, 256], or to the log-likelihoods [*B, T] of ``targets``, float32 at least.
 
-        Args:
-            states: [*B, T, D].
-            targets: [*B, T] bytes whose log-likelihoods are wanted instead of the logits.
-            chunk: positions whose logits are held at a time then; None holds all.
+        For log-likelihoods, ``chunk`` positions have their logits in memory at once; None is all.
         """
         if targets is None:
             return self._logits(states)

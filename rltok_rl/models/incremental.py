@@ -1,35 +1,31 @@
-"""One byte at a time, equal to the full forward pass.
+"""Incremental decoding: one byte at a time, equal to the full forward pass.
 
-A step has two halves, because the boundary is decided with the byte already read: :func:`observe` reads ``x_t`` and
-says what policy and early exit make of it; :func:`decide` takes ``a_t`` and predicts ``x_{t+1}``. :func:`prefill` reads
-a whole prompt at once and leaves the cache as if it had been read byte by byte.
+A step has two halves, because a boundary is decided after its byte: :func:`observe` reads ``x_t`` and returns the
+boundary logit and the early exit's prediction; :func:`decide` takes ``a_t`` and predicts ``x_{t+1}``. :func:`prefill`
+reads a whole prompt at once.
 
-Shapes: B rows, T bytes of a prompt, D width, w lags.
+Shapes: B rows, T bytes of a prompt, D width, w lags, n rows of a step.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from rltok_rl.functional.policy import lagged_logit
-from rltok_rl.models.cache import UNetCache
+from rltok_rl.models.cache import UNetCache, check_cache
 from rltok_rl.models.checks import check_boundaries, check_byte_ids, check_first_boundaries, check_pending
-from rltok_rl.models.level import SecondDecisions
+from rltok_rl.models.level import SecondDecisions, step_level
 from rltok_rl.models.mixing import Mixing
-from rltok_rl.models.tokens import token_update
-from rltok_rl.models.unet import check_cache_fits, run_new_tokens, spread_decisions
-
-if TYPE_CHECKING:
-    from rltok_rl.models.unet import UNet, UNetOutput
+from rltok_rl.models.unet import UNet, UNetOutput
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What is known once a byte has been read and before its boundary is decided."""
+    """Output of a byte's first half, before its boundary is decided."""
 
     encoder_state: Tensor  # [B, D], X_t
     boundary_logit: Tensor  # [B] float32 at least, l_t given the boundaries before
@@ -38,11 +34,11 @@ class Observation:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What is known once the boundary has been decided."""
+    """Output of a byte's second half, after its boundary was decided."""
 
     decoder_state: Tensor  # [B, D]
     final_logits: Tensor  # [B, 256]
-    second: SecondDecisions | None = None  # [B], where the model has a second level
+    second: SecondDecisions | None = None  # [B], None without a second level
 
 
 @torch.no_grad()
@@ -51,16 +47,13 @@ def observe(model: UNet, cache: UNetCache, byte_ids: Tensor, *, rows: Tensor | N
 
     Args:
         model: the U-Net.
-        cache: its memory of these rows; changed in place.
+        cache: changed in place.
         byte_ids: [B] the bytes x_t; [n] with ``rows``.
-        rows: [n] int64, the rows that read one; None for all. Rows that were reset while others stand between the
-            halves of a step catch up with this.
-
-    Returns:
-        Encoder state, boundary logit and early-exit logits of the bytes read.
+        rows: [n] int64, the rows to read a byte in; None is all. Rows that were reset while others are pending catch
+            up with it.
     """
     check_byte_ids(byte_ids, model.config.num_ids, rank=1)
-    check_cache_fits(model, cache)
+    check_cache(model.config, cache, model.embedding.weight)
     if rows is not None and (rows.dtype != torch.int64 or rows.dim() != 1 or len(rows.unique()) != len(rows)):
         raise ValueError(f"rows must be int64 of shape [n] without repetition, got {rows.dtype} {rows.tolist()}")
     reading = torch.arange(cache.num_rows, device=cache.position.device) if rows is None else rows
@@ -71,13 +64,13 @@ def observe(model: UNet, cache: UNetCache, byte_ids: Tensor, *, rows: Tensor | N
     attend_at = cache.encoder.attention(reading, position, model.config.attention_cap)
     rates = None if cache.target_rate is None else cache.target_rate[reading]  # [n]
     embedded = model.embed(byte_ids[:, None], cache.bytes_before[reading], rates).squeeze(1)  # [n, D]
-    state = model.encoder(embedded, model.byte_angles(position), attend_at, remembers=True)  # [n, D]
-    # Out of place: what was handed out before must not change.
+    state = model.encoder(embedded, model.byte_angles(position), attend_at, cached=True)  # [n, D]
+    # Out of place: the old tensors may be in an observation.
     cache.encoder_state = cache.encoder_state.index_copy(0, reading, state.to(cache.encoder_state.dtype))
     cache.segment_sum = cache.segment_sum.index_add(0, reading, state.to(cache.segment_sum.dtype))
     cache.segment_length = cache.segment_length.index_add(0, reading, torch.ones_like(reading))
     cache.pending = cache.pending.index_fill(0, reading, True)
-    cache.remember_bytes(byte_ids[:, None], reading)
+    cache.append_bytes(byte_ids[:, None], reading)
     if model.token_pooling is not None:
         model.token_pooling.write(state, position, cache.segment_bytes, reading)
     base, lags = model.boundary_terms(state, target_rate=rates)  # [n], [n, w]
@@ -87,18 +80,15 @@ def observe(model: UNet, cache: UNetCache, byte_ids: Tensor, *, rows: Tensor | N
 
 @torch.no_grad()
 def decide(model: UNet, cache: UNetCache, boundaries: Tensor, *, mixing: Mixing | None = None) -> Prediction:
-    """Draw, or do not draw, a boundary after the byte just observed; then predict the next byte.
+    """Decide the boundaries after the observed bytes, and predict the next bytes.
 
-    Token layers run for the rows with a boundary only, so that a step without one costs byte layers alone.
+    Token layers run in rows with a boundary only: a step without any costs byte layers alone.
 
     Args:
         model: the U-Net.
-        cache: its memory; changed in place.
+        cache: changed in place.
         boundaries: [B] the boundaries a_t, 1 at a row's first byte.
-        mixing: what goes into tokens and comes of them, where that is not the model's own way; entries are [B].
-
-    Returns:
-        Decoder state and next-byte logits.
+        mixing: pooling and upsampling, if they are not the model's; entries are [B].
     """
     check_pending(cache.pending, expected=True)
     check_boundaries(boundaries, cache.position.shape, first=False)
@@ -110,66 +100,48 @@ def decide(model: UNet, cache: UNetCache, boundaries: Tensor, *, mixing: Mixing 
     decisions = _close_tokens(model, cache, rows, mixing) if len(rows) else None
     everyone = torch.arange(cache.num_rows, device=rows.device)
     attend_at = cache.decoder.attention(everyone, cache.position, config.attention_cap)
-    received = cache.update
+    received = cache.tokens.update
     if model.token_reading is not None:
         received = model.token_reading.step(state, cache.position, cache.num_tokens, cache.last_tokens, everyone)
     received = received if mixing.receive is None else received * mixing.receive.to(state.dtype)[:, None]
-    own = state if mixing.residual is None else mixing.residual(state)
+    residual = state if mixing.residual is None else mixing.residual(state)
     angles = model.byte_angles(cache.position)
-    decoded = model.decoder(own + received, angles, attend_at, remembers=True)  # [B, D]
+    decoded = model.decoder(residual + received, angles, attend_at, cached=True)  # [B, D]
     cache.recent = torch.cat((boundaries[:, None], cache.recent), dim=1)[:, : config.num_lags]
     cache.position = cache.position + 1
     cache.pending = torch.zeros_like(cache.pending)
-    second = spread_decisions(model, decisions, rows, cache.num_rows)
+    second = None if model.second_level is None else model.second_level.spread(decisions, rows, cache.num_rows)
     return Prediction(decoded, model.final_logits(decoded), second)
 
 
 def _close_tokens(model: UNet, cache: UNetCache, rows: Tensor, mixing: Mixing) -> SecondDecisions | None:
-    """Run the token layers for the new token of each of ``rows`` [n], and keep what it adds to its bytes.
-
-    Returns:
-        What the second level decided about them, [n].
-    """
-    config, state, position = model.config, cache.encoder_state, cache.position[rows]
-    tokens_in = state[rows]  # [n, D]
+    """Pool and run the new token of each of ``rows`` [n]; return the second level's decisions [n]."""
+    config, position, number = model.config, cache.position[rows], cache.num_tokens[rows]  # [n]
+    tokens = cache.encoder_state[rows]  # [n, D]
     if (mixing.pooling or config.pooling) == "mean":
-        tokens_in = (cache.segment_sum[rows] / cache.segment_length[rows, None]).to(state.dtype)
+        tokens = (cache.segment_sum[rows] / cache.segment_length[rows, None]).to(tokens.dtype)
     elif mixing.pooling is None and model.token_pooling is not None:
-        tokens_in = model.token_pooling.step(tokens_in, position, cache.segment_length[rows], cache.segment_bytes, rows)
+        tokens = model.token_pooling.step(tokens, position, cache.segment_length[rows], cache.segment_bytes, rows)
     if mixing.first_token is not None:
-        tokens_in = torch.where(position[:, None] == 0, mixing.first_token.to(state.dtype), tokens_in)
-    if mixing.token_norm is not None:
-        tokens_in = mixing.token_norm(tokens_in)
-    attend_at = cache.tokens.attention(rows, config.attention_cap)
-    tokens_out, decisions = run_new_tokens(model, cache, rows, tokens_in, attend_at)
-    if mixing.update_norm is not None:
-        tokens_out = mixing.update_norm(tokens_out)
-    update = token_update(tokens_in, tokens_out, config.upsampling)
-    if mixing.smoothing is not None:
-        share = mixing.smoothing[rows, None]  # before a row's first token its update is 0
-        update = share * update + (1 - share) * cache.update[rows]
-    update = update.to(cache.update.dtype)
-    cache.update[rows] = update
+        tokens = torch.where(position[:, None] == 0, mixing.first_token.to(tokens.dtype), tokens)
+    above = None
+    if model.second_level is not None and cache.second is not None:
+        above = partial(model.second_level.step, cache.second, rows, position, number)
+    smoothing = None if mixing.smoothing is None else mixing.smoothing[rows]
+    run = model.run_tokens(position, above, cached=True)
+    upsampling, mixing_of_rows = config.upsampling, replace(mixing, smoothing=smoothing)
+    decisions = step_level(cache.tokens, rows, tokens, run, mixing_of_rows, config, upsampling=upsampling)
     if model.token_reading is not None:
-        model.token_reading.write(update, position, cache.num_tokens[rows], cache.last_tokens, rows)
-    cache.tokens.count[rows] += 1
-    closed = rows if mixing.first_token is None else rows[position > 0]  # a byte in no token yet waits for the next
+        model.token_reading.write(cache.tokens.update[rows], position, number, cache.last_tokens, rows)
+    closed = rows if mixing.first_token is None else rows[position > 0]  # the first byte waits for the next token
     cache.segment_sum[closed], cache.segment_length[closed] = 0, 0
     return decisions
 
 
 def step(model: UNet, cache: UNetCache, byte_ids: Tensor, boundaries: Tensor) -> tuple[Observation, Prediction]:
-    """Observe a byte and decide its boundary at once: :func:`observe`, then :func:`decide`.
-
-    Args:
-        model: the U-Net.
-        cache: its memory; changed in place.
-        byte_ids: [B] the bytes x_t.
-        boundaries: [B] the boundaries a_t.
-    """
-    check_boundaries(
-        boundaries, cache.position.shape, first=False
-    )  # before the byte is read: a refused step is no step
+    """Observe bytes [B] and decide their boundaries [B] at once: :func:`observe`, then :func:`decide`."""
+    # Checked before the bytes are read: a refused step leaves the cache unchanged.
+    check_boundaries(boundaries, cache.position.shape, first=False)
     check_first_boundaries(boundaries, cache.position)
     observation = observe(model, cache, byte_ids)
     return observation, decide(model, cache, boundaries)
@@ -185,17 +157,17 @@ def prefill(
     generator: torch.Generator | None = None,
     greedy: bool = False,
 ) -> UNetOutput:
-    """Read whole prompts in one forward pass and leave the cache where stepping through them would have left it.
+    """Read whole prompts in one forward pass, and leave the cache as stepping through them would.
 
     Args:
         model: the U-Net.
-        cache: a cache that has read nothing yet; changed in place.
-        byte_ids: [B, T] prompts of one length, T >= 1.
+        cache: an empty cache; changed in place.
+        byte_ids: [B, T] prompts of equal length, T >= 1.
         boundaries: [B, T] their boundaries; None draws them from the policy.
-        generator: source of the random numbers to draw with.
-        greedy: draw a boundary where its probability exceeds one half.
+        generator: source of random numbers.
+        greedy: draw a boundary if its probability exceeds one half.
 
     Returns:
-        The output of the full forward pass; its last position predicts the first new byte.
+        The output of the forward pass; its last position predicts the first new byte.
     """
     return model(byte_ids, boundaries, generator=generator, greedy=greedy, cache=cache)

@@ -1,4 +1,7 @@
-"""Rotary positions: queries and keys turn with their position, so that scores see only distances."""
+"""Transformer layers of Gemma-2's kind: rotary positions, norms around every branch, GeGLU, compilation, recomputation.
+
+Layers do not know which positions they may see: each call passes its attention function.
+"""
 
 from __future__ import annotations
 
@@ -15,23 +18,21 @@ from torch.utils.checkpoint import checkpoint
 
 from rltok_rl.models.config import UNetConfig
 
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(queries, keys, values), each [*L, H, C], to [*L, H, C]."""
+
 
 class Rotary(NamedTuple):
-    """Cosines and sines of every position's angles."""
+    """Cosines and sines of rotary angles."""
 
     cos: Tensor  # [*L, 1, head_size / 2], float32; the 1 stands for the heads
     sin: Tensor  # [*L, 1, head_size / 2]
 
 
 def rotary(positions: Tensor, head_size: int, base: float) -> Rotary:
-    """Return the angles ``position * base^(-2i / head_size)`` as cosines and sines.
+    """Return the angles ``position * base^(-2i / head_size)`` of positions [*L] as cosines and sines.
 
-    Tokens pass the position of their boundary byte, so that bytes and tokens share one clock.
-
-    Args:
-        positions: [*L] integer positions.
-        head_size: channels of one head, even.
-        base: base of the frequencies.
+    Tokens have the position of their boundary byte, so that bytes and tokens share one clock.
     """
     exponents = torch.arange(0, head_size, 2, device=positions.device, dtype=torch.float32) / head_size
     angles = positions.to(torch.float32)[..., None, None] * base**-exponents  # [*L, 1, head_size / 2]
@@ -39,19 +40,10 @@ def rotary(positions: Tensor, head_size: int, base: float) -> Rotary:
 
 
 def rotate(x: Tensor, angles: Rotary) -> Tensor:
-    """Turn channel i together with channel ``i + head_size / 2`` by the angle of its position.
-
-    Args:
-        x: [*L, H, head_size] queries or keys.
-        angles: the positions' cosines and sines.
-    """
+    """Rotate channel i of queries or keys [*L, H, C] together with channel ``i + C / 2``."""
     first, second = x.chunk(2, dim=-1)
     cos, sin = angles.cos.to(x.dtype), angles.sin.to(x.dtype)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
-
-
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(queries, keys, values), each [*L, H, C], to [*L, H, C]."""
 
 
 class RMSNorm(nn.Module):
@@ -83,7 +75,7 @@ class GeGLU(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Project to heads and turn them by position; whoever attends is told elsewhere; project back."""
+    """Projections of self-attention: to rotated heads, and back."""
 
     def __init__(self, width: int, num_heads: int) -> None:
         super().__init__()
@@ -99,7 +91,7 @@ class SelfAttention(nn.Module):
 
 
 class TransformerLayer(nn.Module):
-    """One residual layer with a norm before and after both attention and MLP."""
+    """Residual layer with a norm before and after both attention and MLP."""
 
     def __init__(self, config: UNetConfig, mlp_ratio: int) -> None:
         super().__init__()
@@ -111,9 +103,9 @@ class TransformerLayer(nn.Module):
         self.mlp = GeGLU(width, mlp_ratio * width)
         self.mlp_out_norm = RMSNorm(width, eps)
         self.backend: str | None = None
-        """That what stands before and after attention is compiled with (``compile_layers``); None runs it as it is."""
+        """``torch.compile`` backend of the parts before and after attention; None runs them eagerly."""
 
-    def forward(self, x: Tensor, angles: Rotary, attend: Attend) -> Tensor:
+    def forward(self, x: Tensor, angles: Rotary, attend: Attention) -> Tensor:
         """[*L, D] to [*L, D]."""
         if self.backend is None or x.dim() != 2 or len(x) < FEW:
             return self.finish(x, attend(*self.heads(x, angles)).flatten(-2))
@@ -123,11 +115,11 @@ class TransformerLayer(nn.Module):
         return compiled(TransformerLayer.finish, self.backend)(self, x, varies(in_rows(attended, x.shape[-1])))
 
     def heads(self, x: Tensor, angles: Rotary) -> tuple[Tensor, Tensor, Tensor]:
-        """What is done before attention: [*L, D] to queries, keys and values, [*L, H, C] each."""
+        """Compute queries, keys and values, [*L, H, C] each, from [*L, D]."""
         return self.attention.heads(self.attention_norm(x), angles)
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
-        """What is done after attention: [*L, D] and heads side by side, [*L, D], to [*L, D]."""
+        """Add attention's output [*L, D] to [*L, D], then the MLP's."""
         x = x + self.attention_out_norm(self.attention.out(attended))
         return x + self.mlp_out_norm(self.mlp(self.mlp_norm(x)))
 
@@ -135,8 +127,8 @@ class TransformerLayer(nn.Module):
 class LayerStack(nn.ModuleList):
     """Layers of one kind, run in order.
 
-    With ``recompute``, a layer keeps its input alone for the backward pass, and is run again there: memory of one layer
-    instead of all, for a second forward pass. Nothing in a layer is random, so that the second is the first.
+    With ``recompute``, a layer keeps only its input for the backward pass and runs again there (activation
+    checkpointing). Layers have no randomness, so both passes are equal.
     """
 
     recompute = False
@@ -148,26 +140,26 @@ class LayerStack(nn.ModuleList):
         self,
         x: Tensor,
         angles: Rotary,
-        attend_at: Callable[[int], Attend],
+        attend_at: Callable[[int], Attention],
         *,
         only: range | None = None,
-        remembers: bool = False,
+        cached: bool = False,
     ) -> Tensor:
-        """Run all layers or ``only`` some; ``attend_at(i)`` is layer i's attention (a cache has a memory per layer).
+        """Run all layers or ``only`` some: [*L, D] to [*L, D].
 
         Args:
             x: [*L, D].
-            angles: of the positions.
-            attend_at: layer number to attention.
+            angles: of the positions [*L].
+            attend_at: layer number to attention function.
             only: numbers of the layers to run.
-            remembers: whether attention writes into a cache, and must not be run again.
+            cached: whether attention writes into a cache, and must not be recomputed.
         """
         shape = x.shape
         if len(self) and self[0].backend is not None and shape[:-1].numel() >= FEW:
-            # Compiled layers take rows [L, D]: what is flat is one program's, whatever it was before.
+            # Compiled layers take rows [L, D], so that bytes, padded and packed tokens share a program.
             x, attend_at = in_rows(x, shape[-1]), _in_shape(attend_at, shape[:-1])
             angles = Rotary(*(varies(in_rows(part.expand(*shape[:-1], 1, -1), 1, part.shape[-1])) for part in angles))
-        again = self.recompute and torch.is_grad_enabled() and not remembers
+        again = self.recompute and torch.is_grad_enabled() and not cached
         for i in range(len(self)) if only is None else only:
             if again:
                 x = checkpoint(self[i], x, angles, attend_at(i), use_reentrant=False, preserve_rng_state=False)
@@ -176,40 +168,32 @@ class LayerStack(nn.ModuleList):
         return x if x.shape == shape else x.view(shape)
 
 
-def _in_shape(attend_at: Callable[[int], Attend], shape: torch.Size) -> Callable[[int], Attend]:
-    """Attention for heads [L, H, C] that sees them as [*shape, H, C]."""
+def _in_shape(attend_at: Callable[[int], Attention], shape: torch.Size) -> Callable[[int], Attention]:
+    """Let attention over [*shape, H, C] take heads of flat rows [L, H, C]."""
 
-    def at(layer: int) -> Attend:
+    def flat(layer: int) -> Attention:
         attend = attend_at(layer)
-        return lambda *heads: attend(*(one.unflatten(0, shape) for one in heads))
+        return lambda *heads: attend(*(x.unflatten(0, shape) for x in heads))
 
-    return at
+    return flat
 
+
+# Compilation. Sizes that change with every batch are marked as dynamic; tensors are copied out of views, because a
+# compiled program also depends on the base of a view.
 
 FEW = 32
-"""Fewer positions than this run as they are: a compiled program does not pay, and one alone is another program."""
+"""Fewer positions run eagerly: a compiled program does not pay, and a size of 1 needs a program of its own."""
 _SCORES: ContextVar[str | None] = ContextVar("_SCORES", default=None)
 
 
 @lru_cache
 def compiled(function: Callable[..., Any], backend: str) -> Callable[..., Any]:
-    """A function compiled when it is first called; models whose programs are more than torch keeps run it as it is.
-
-    Args:
-        function: of tensors and modules, the same for all models.
-        backend: as ``torch.compile`` names it.
-    """
+    """Compile a function of tensors and modules once for all models."""
     return torch.compile(function, backend=backend)
 
 
 def varies(x: Tensor, *dims: int) -> Tensor:
-    """A tensor, marked as one whose sizes in ``dims`` are another in every batch: one program is made for all of them.
-
-    Args:
-        x: any tensor, not a view of another.
-        dims: counted from the beginning or the end; none is the first. Those that ``x`` has not, and those of size 1,
-            are passed over.
-    """
+    """Mark dimensions (default: the first) as dynamic, skipping absent ones and those of size 1."""
     for dim in dims or (0,):
         if -x.dim() <= dim < x.dim() and x.shape[dim] > 1:
             torch._dynamo.maybe_mark_dynamic(x, dim % x.dim())
@@ -217,19 +201,14 @@ def varies(x: Tensor, *dims: int) -> Tensor:
 
 
 def in_rows(x: Tensor, *last: int) -> Tensor:
-    """[*L, ...] as [L, *last] in memory of its own: of a view, programs would also depend on what it is a view of.
-
-    Args:
-        x: any tensor.
-        last: sizes of the dimensions behind the first.
-    """
+    """Reshape to [L, *last] in memory that is no view."""
     rows = x.reshape(-1, *last)
     return rows.clone() if rows._is_view() else rows
 
 
 @contextmanager
 def compiled_scores(backend: str) -> Iterator[None]:
-    """Within the block, capped attention turns scores into weights by a compiled function."""
+    """Compile the softmax of capped attention within the block."""
     before = _SCORES.set(backend)
     try:
         yield
@@ -238,5 +217,5 @@ def compiled_scores(backend: str) -> Iterator[None]:
 
 
 def scores_backend() -> str | None:
-    """What scores are compiled with here; None where they are not."""
+    """Return the backend set by :func:`compiled_scores`, or None."""
     return _SCORES.get()

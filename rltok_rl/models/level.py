@@ -1,30 +1,114 @@
-"""What a second level has to remember between two tokens.
+"""Levels: pool units into tokens, run layers on tokens, give tokens back to their units.
 
-Shapes: B rows, D width.
+Units are bytes or, on a second level, tokens; :func:`run_level` computes a window of either, :func:`step_level` one new
+token. Shapes: B rows, T units, S or N tokens, D width, n rows of a step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from rltok_rl.functional.routing import confidence, routing_probability, smoothing_shares
-from rltok_rl.models.cache import UNetCache
-from rltok_rl.models.config import UNetConfig
-from rltok_rl.models.layers import LayerStack, RMSNorm, Rotary
-from rltok_rl.models.mixing import Mixing, give_back, pool_tokens, token_updates
+from rltok_rl.models.cache import SecondCache
+from rltok_rl.models.config import UNetConfig, Upsampling
+from rltok_rl.models.key_value_cache import TokenCache
+from rltok_rl.models.layers import Attention, LayerStack, RMSNorm, Rotary, rotary
+from rltok_rl.models.mixing import Mixing, give_back, pool_tokens, token_update, token_updates
 from rltok_rl.models.tokens import TokenLayout, layout_above
 
-if TYPE_CHECKING:
-    pass
+
+@dataclass(frozen=True)
+class SecondDecisions:
+    """Decisions of the second level at the bytes that close tokens: [B, T] of a window, [B] of a step."""
+
+    boundaries: Tensor
+    """bool, True at the byte whose token closes a token of tokens."""
+    probabilities: Tensor | None
+    """Of a boundary, float32 at least; 0 at bytes that close no token. None if boundaries have no probability."""
+
+
+Run = Callable[[Tensor, Callable[[int], Attention]], tuple[Tensor, SecondDecisions | None]]
+"""(tokens [*L, D], attention of each layer) to tokens after the layers, and the decisions of the level above."""
+Above = Callable[[Tensor], tuple[Tensor, SecondDecisions]]
+"""Tokens [*L, D] to tokens updated by the level above, and its decisions."""
+
+
+def run_layers(
+    layers: LayerStack,
+    tokens: Tensor,
+    attend_at: Callable[[int], Attention],
+    *,
+    angles: Rotary,
+    cached: bool,
+    above: Above | None = None,
+    lower: int = 0,
+) -> tuple[Tensor, SecondDecisions | None]:
+    """Run ``lower`` layers on tokens [*L, D], the level ``above``, then the other layers."""
+    run = partial(layers, angles=angles, attend_at=attend_at, cached=cached)
+    if above is None:
+        return run(tokens), None
+    tokens, decisions = above(run(tokens, only=range(lower)))
+    return run(tokens, only=range(lower, len(layers))), decisions
+
+
+def run_level(
+    states: Tensor,
+    layout: TokenLayout,
+    run: Run,
+    mixing: Mixing,
+    config: UNetConfig,
+    *,
+    pooling: Literal["select", "mean"] | Callable[..., Tensor] = "select",
+    upsampling: Upsampling = "add",
+    read: Callable[[Tensor, Tensor, TokenLayout], Tensor] | None = None,
+    cache: TokenCache | None = None,
+) -> tuple[Tensor, SecondDecisions | None]:
+    """Compute a window of units [B, T, D]: the states with their tokens' updates, and the decisions above.
+
+    A ``cache`` is filled as if the units had come one by one.
+    """
+    tokens_in = pool_tokens(states, layout, mixing, pooling)  # [B, S, D] or [N, D]
+    attend = layout.attention(config.attention_cap, config.head_size)
+    tokens_out, decisions = run(tokens_in, cache.recording(attend, layout) if cache else lambda _: attend)
+    updates = token_updates(tokens_in, tokens_out, layout, mixing, upsampling)
+    if cache:
+        cache.finish_window(updates, layout)
+    return give_back(states, updates, layout, mixing, read), decisions
+
+
+def step_level(
+    cache: TokenCache,
+    rows: Tensor,
+    tokens: Tensor,
+    run: Run,
+    mixing: Mixing,
+    config: UNetConfig,
+    *,
+    upsampling: Upsampling = "add",
+) -> SecondDecisions | None:
+    """Compute a new token [n, D] in each of ``rows`` [n], and store its update; entries of ``mixing`` are [n]."""
+    if mixing.token_norm is not None:
+        tokens = mixing.token_norm(tokens)
+    tokens_out, decisions = run(tokens, cache.attention(rows, config.attention_cap))
+    if mixing.update_norm is not None:
+        tokens_out = mixing.update_norm(tokens_out)
+    update = token_update(tokens, tokens_out, upsampling)
+    if mixing.smoothing is not None:
+        share = mixing.smoothing[:, None]  # the update before a row's first token is 0
+        update = share * update + (1 - share) * cache.update[rows]
+    cache.update[rows] = update.to(cache.update.dtype)
+    cache.count[rows] += 1
+    return decisions
 
 
 class Routing(nn.Module):
-    """H-Net's rule between neighbouring tokens, and what it makes of their values.
+    """H-Net's boundaries between unlike neighbours, and its smoothing and residual.
 
         p_s = (1 - cos(W_q x_{s-1}, W_k x_s)) / 2,   p_0 = 1,   b_s = [p_s > 1/2]
         U_j = P_j M_j + (1 - P_j) U_{j-1},           P = p cut to [1e-4, 1 - 1e-4]
@@ -46,7 +130,7 @@ class Routing(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Neighbours are compared as they are; nothing goes past the second level."""
+        """Begin with identity projections, and no residual past the second level."""
         for projection in (self.query, self.key):
             projection.weight.copy_(torch.eye(len(projection.weight)))
         for parameter in self.residual.parameters():
@@ -59,140 +143,106 @@ class Routing(nn.Module):
         return nn.functional.pad(free, (1, 0), value=1.0)
 
     def mixing(self, probs: Tensor, boundaries: Tensor) -> Mixing:
-        """What goes into tokens of tokens and comes of them."""
+        """Return norms, smoothing, residual and confidence for probabilities and decisions [*L]."""
         return Mixing(
             token_norm=self.token_norm,
             update_norm=self.update_norm,
             smoothing=smoothing_shares(probs),
-            residual=self.own,
+            residual=lambda states: self.residual(self.token_norm(states)),
             receive=confidence(probs, boundaries),
         )
 
-    def own(self, states: Tensor) -> Tensor:
-        """What of a token goes on beside its token of tokens: R(x), [*L, D] to [*L, D]."""
-        return self.residual(self.token_norm(states))
-
-
-@dataclass(frozen=True)
-class SecondDecisions:
-    """What the second level decided about tokens, at the bytes that close them: [B, T] of a window, [B] of a step."""
-
-    boundaries: Tensor
-    """bool, True where a token closes that closes a token of tokens."""
-    probabilities: Tensor | None
-    """Of a boundary, float32 at least; 0 at bytes that close no token. None where nothing has a probability."""
-
 
 class SecondLevel(nn.Module):
-    """The layers that run on tokens of tokens, and the rule that makes these.
-
-    Args:
-        config: of the U-Net; its ``second_level`` is not None.
-    """
+    """Tokens of tokens: the rule that draws their boundaries, and their layers."""
 
     def __init__(self, config: UNetConfig) -> None:
         super().__init__()
-        self.stride, self.cap, self.num_heads = config.second_stride, config.attention_cap, config.num_heads
+        self.config = config
         self.routing = Routing(config) if config.second_level == "routing" else None
         self.layers = LayerStack(config, config.num_second_layers, config.token_mlp_ratio)
 
     def forward(
-        self,
-        states: Tensor,
-        where: TokenLayout,
-        angles: Callable[[Tensor], Rotary],
-        cache: UNetCache | None = None,
+        self, states: Tensor, below: TokenLayout, cache: SecondCache | None = None
     ) -> tuple[Tensor, SecondDecisions]:
-        """Token states that have received their tokens of tokens, laid out as they came.
-
-        Args:
-            states: [B, S, D] or [N, D] after the lower token layers.
-            where: where the tokens sit.
-            angles: rotary angles of byte positions.
-            cache: an empty one, to be left as if the tokens had come one by one.
-        """
-        if not where.boundaries.numel():  # no byte, no token
-            probs = None if self.routing is None else torch.zeros_like(where.boundaries, dtype=torch.float32)
-            return states, SecondDecisions(where.boundaries, probs)
-        # Packed rows are one long row, which begins anew at every first token: [1, N] stands for [B, S] here.
-        rows = states if where.rows is None else states[None]
-        number, real = _numbers(where)  # [B, S]
+        """Update token states [B, S, D] or [N, D] of a window by their tokens of tokens."""
+        if not below.boundaries.numel():  # no byte, no token
+            probs = None if self.routing is None else torch.zeros_like(below.boundaries, dtype=torch.float32)
+            return states, SecondDecisions(below.boundaries, probs)
+        # Packed rows are one long row [1, N] here, which begins anew at every first token.
+        rows = states if below.rows is None else states[None]
+        number, real = _numbers(below)  # [B, S]
         probs = None if self.routing is None else self.routing.probabilities(rows)  # [B, S]
-        if probs is not None and where.rows is not None:
+        if probs is not None and below.rows is not None:
             probs = probs.masked_fill(number == 0, 1.0)
-        drawn = (number % self.stride == 0 if probs is None else probs > 0.5) & real
-        mixing = Mixing() if self.routing is None or probs is None else self.routing.mixing(probs, drawn)
-        above = layout_above(drawn, where)
-        tokens_in = pool_tokens(rows, above, mixing)
-        attend = above.attention(self.cap, tokens_in, self.num_heads)
-        attend_at = cache.second.tokens.recording(attend, above) if cache and cache.second else lambda _: attend
-        positions = where.positions.flatten().index_select(0, above.byte_index).view(above.shape)
-        tokens_out = self.layers(tokens_in, angles(positions), attend_at, remembers=cache is not None)
-        updates = token_updates(tokens_in, tokens_out, above, mixing)
-        mixed = give_back(rows, updates, above, mixing)
-        if cache and cache.second:
-            last = states[torch.arange(len(states), device=states.device), where.num_tokens - 1]  # [B, D]
-            cache.second.finish_window(self.query(last), updates, above)
-        return mixed.view_as(states), _at_bytes(where, drawn, probs)
+        drawn = self._draw(number, probs) & real
+        layout, mixing = layout_above(drawn, below), self._mixing(probs, drawn)
+        positions = below.positions.flatten().index_select(0, layout.byte_index).view(layout.shape)
+        run = self._run(positions, cached=cache is not None)
+        mixed, _ = run_level(rows, layout, run, mixing, self.config, cache=cache.tokens if cache else None)
+        if cache:
+            last = states[torch.arange(len(states), device=states.device), below.num_tokens - 1]  # [B, D]
+            cache.query = self._query(last).to(cache.query.dtype)
+        return mixed.view_as(states), _at_bytes(below, drawn, probs)
 
-    def query(self, states: Tensor) -> Tensor:
-        """What the next token will be compared with: [n, D] to [n, D]; nothing for ``stride``."""
+    def step(
+        self, cache: SecondCache, rows: Tensor, positions: Tensor, number: Tensor, states: Tensor
+    ) -> tuple[Tensor, SecondDecisions]:
+        """Update the ``number``-th [n] token of each of ``rows`` [n], at byte positions [n] with states [n, D]."""
+        probs = None
+        if self.routing is not None:
+            probs = routing_probability(cache.query[rows], self.routing.key(self.routing.token_norm(states)))
+            probs = torch.where(number == 0, 1.0, probs)
+        drawn = self._draw(number, probs)
+        mixing = self._mixing(probs, drawn)
+        if bool(drawn.any()):
+            smoothing = None if mixing.smoothing is None else mixing.smoothing[drawn]
+            run, closing = self._run(positions[drawn], cached=True), replace(mixing, smoothing=smoothing)
+            step_level(cache.tokens, rows[drawn], states[drawn], run, closing, self.config)
+        cache.query[rows] = self._query(states).to(cache.query.dtype)
+        residual = states if mixing.residual is None else mixing.residual(states)
+        return residual + cache.tokens.update[rows], SecondDecisions(drawn, probs)
+
+    def spread(self, decisions: SecondDecisions | None, rows: Tensor, num_rows: int) -> SecondDecisions:
+        """Scatter the decisions [n] about new tokens of ``rows`` [n] into all rows [B]."""
+        boundaries, probs = torch.zeros(num_rows, dtype=torch.bool, device=rows.device), None
+        if self.routing is not None:
+            dtype = torch.promote_types(self.routing.query.weight.dtype, torch.float32)
+            probs = torch.zeros(num_rows, dtype=dtype, device=rows.device)
+        if decisions is not None:
+            boundaries = boundaries.index_copy(0, rows, decisions.boundaries)
+            if probs is not None and decisions.probabilities is not None:
+                probs = probs.index_copy(0, rows, decisions.probabilities.to(probs.dtype))
+        return SecondDecisions(boundaries, probs)
+
+    def _draw(self, number: Tensor, probs: Tensor | None) -> Tensor:
+        return number % self.config.second_stride == 0 if probs is None else probs > 0.5
+
+    def _mixing(self, probs: Tensor | None, drawn: Tensor) -> Mixing:
+        return Mixing() if self.routing is None or probs is None else self.routing.mixing(probs, drawn)
+
+    def _run(self, positions: Tensor, *, cached: bool) -> Run:
+        angles = rotary(positions, self.config.head_size, self.config.rope_base)
+        return partial(run_layers, self.layers, angles=angles, cached=cached)
+
+    def _query(self, states: Tensor) -> Tensor:
+        """Return what routing compares the next token with, [n, D]; zeros for ``stride``."""
         if self.routing is None:
             return torch.zeros_like(states)
         return self.routing.query(self.routing.token_norm(states))
 
-    def step(
-        self,
-        cache: UNetCache,
-        rows: Tensor,
-        states: Tensor,
-        angles: Rotary,
-    ) -> tuple[Tensor, SecondDecisions]:
-        """The same for one new token in each of ``rows`` [n]: states [n, D] to [n, D], and decisions [n].
 
-        Args:
-            cache: the memory; changed in place. Its count of tokens is still that before the new ones.
-            rows: [n] int64.
-            states: [n, D] after the lower token layers.
-            angles: of their byte positions.
-        """
-        memory = cache.second
-        assert memory is not None
-        number = cache.tokens.count[rows]  # [n]
-        routing, probs = self.routing, None
-        x = states if routing is None else routing.token_norm(states)
-        if routing is None:
-            drawn = number % self.stride == 0
-        else:
-            probs = routing_probability(memory.query[rows], routing.key(x))
-            probs = torch.where(number == 0, 1.0, probs)
-            drawn = probs > 0.5
-        chosen = rows[drawn]
-        if len(chosen):
-            attend_at = memory.tokens.attention(chosen, self.cap)
-            turned = Rotary(angles.cos[drawn], angles.sin[drawn])
-            update = self.layers(x[drawn], turned, attend_at, remembers=True)
-            if routing is not None and probs is not None:
-                share = smoothing_shares(probs)[drawn, None]  # before a row's first its update is 0
-                update = share * routing.update_norm(update) + (1 - share) * memory.update[chosen]
-            memory.update[chosen] = update.to(memory.update.dtype)
-            memory.tokens.count[chosen] += 1
-        memory.query[rows] = self.query(states).to(memory.query.dtype)
-        own = states if routing is None else routing.own(states)
-        return own + memory.update[rows], SecondDecisions(drawn, probs)
+def _numbers(layout: TokenLayout) -> tuple[Tensor, Tensor]:
+    """Return each token's number in its row, and whether it is no padding: [B, S], or [1, N] of packed tokens."""
+    if layout.rows is not None:
+        return layout.rows.number[None], layout.rows.real[None]
+    number = torch.arange(layout.width, device=layout.positions.device).expand(layout.shape)
+    return number, number < layout.num_tokens[:, None]
 
 
-def _numbers(where: TokenLayout) -> tuple[Tensor, Tensor]:
-    """The number of each token in its row, and whether it is one: [B, S], or [1, N] of packed tokens."""
-    if where.rows is not None:
-        return where.rows.number[None], where.rows.real[None]
-    number = torch.arange(where.width, device=where.positions.device).expand(where.shape)
-    return number, number < where.num_tokens[:, None]
-
-
-def _at_bytes(where: TokenLayout, drawn: Tensor, probs: Tensor | None) -> SecondDecisions:
-    """Decisions about tokens, [B, S] or [1, N], at the bytes that close them, [B, T]."""
-    closes, serving = where.boundaries, where.token_index.flatten()
+def _at_bytes(layout: TokenLayout, drawn: Tensor, probs: Tensor | None) -> SecondDecisions:
+    """Move decisions about tokens, [B, S] or [1, N], to the bytes that close them, [B, T]."""
+    closes, serving = layout.boundaries, layout.token_index.flatten()
     if probs is not None:
         probs = torch.where(closes, probs.flatten().index_select(0, serving).view_as(closes), 0.0)
     return SecondDecisions(closes & drawn.flatten().index_select(0, serving).view_as(closes), probs)

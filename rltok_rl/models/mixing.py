@@ -1,8 +1,7 @@
-"""Ways from bytes to tokens and back that are not the U-Net's own: weights, a null token, norms, smoothing.
+"""Variants of pooling and upsampling: weights, a null token, norms, smoothing.
 
-Shapes: B rows, T bytes, S or N tokens, D width. A boundary string says where tokens end; a :class:`Mixing` says what
-goes into them and what comes of them. Everything in it belongs to single bytes, so that a window and a step read the
-same entries, [B, T] and [B].
+Shapes: B rows, T bytes, S or N tokens, D width. Boundaries say where tokens end; a :class:`Mixing` says how they are
+pooled and given back. Its entries belong to single bytes, so that a window reads [B, T] and a step [B].
 """
 
 from __future__ import annotations
@@ -15,59 +14,59 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rltok_rl.functional.routing import Method, smooth
-from rltok_rl.models.tokens import TokenLayout, downsample, token_update, upsample
+from rltok_rl.functional.routing import Method, confidence, smooth
+from rltok_rl.models.config import Smoothing, Upsampling
+from rltok_rl.models.tokens import TokenLayout, downsample, upsample
 
 
 @dataclass(frozen=True)
 class Mixing:
-    """What differs from the U-Net's own pooling and upsampling; nothing by default.
+    """Differences from the model's own pooling and upsampling; none by default.
 
     X'_s = norm(pool_u(w_u X_u)),    U_s = P_s Mid_s + (1 - P_s) U_{s-1},    Y_t = residual(X_t) + c_t U_{i(t)}
     """
 
     pooling: Literal["select", "mean"] | None = None
-    """How bytes are pooled; None is the model's way."""
+    """Pooling of bytes; None is the model's."""
     pool_weights: Tensor | None = None
-    """w: straight-through factors, 1 in value, that carry a gradient into pooling. Steps have none and skip them."""
+    """w: straight-through factors, 1 in value, that carry a gradient into pooling. Steps skip them."""
     first_token: Tensor | None = None
-    """[D] a vector that stands where the first token would; the first byte then waits for the next boundary."""
+    """[D] replaces the first token; the first byte then waits for the next boundary."""
     token_norm: Callable[[Tensor], Tensor] | None = None
     """Applied to tokens before the token layers."""
     update_norm: Callable[[Tensor], Tensor] | None = None
     """Applied to tokens after the token layers."""
     smoothing: Tensor | None = None
-    """P: share of a token in what its bytes receive, read at boundaries; the rest is of the tokens before."""
+    """P: share of a token in its bytes' update, read at boundaries; the rest comes from the tokens before."""
     smoothing_method: Method = "scan"
-    """How a window is smoothed; the two agree."""
+    """Smoothing of a window; all methods agree."""
     residual: Callable[[Tensor], Tensor] | None = None
-    """What of a byte's own state goes on beside its token; None is all of it."""
+    """Applied to a byte's own state where the update is added; None is the identity."""
     receive: Tensor | None = None
-    """c: factors on what each byte receives."""
+    """c: factors on each byte's update."""
 
 
 def policy_smoothing(
-    smoothing: Literal["none", "detached", "gradient", "straight_through"],
+    smoothing: Smoothing,
     logits: Tensor | None,
     boundaries: Tensor,
     forced: Tensor,
     mixing: Mixing | None = None,
 ) -> Mixing:
-    """Smooth tokens by the probability that their boundary was drawn with.
+    """Smooth tokens by the probability of their boundary.
 
         U_j = P_j Mid_j + (1 - P_j) U_{j-1},     P = sigmoid(l), 1 where a boundary is forced
 
-    ``"detached"`` takes P as a number: the policy learns from rewards alone. ``"gradient"`` lets the predictions'
-    gradient through P reach the policy too. ``"straight_through"`` adds H-Net's confidence to that, a factor on what
-    bytes receive: 1 in value, with the gradient of the probability of the decision taken, p at a boundary and 1 - p
-    elsewhere.
+    ``"detached"`` stops the gradient through P: the policy learns from rewards alone. ``"gradient"`` keeps it.
+    ``"straight_through"`` keeps it and adds H-Net's confidence, a factor on updates that is 1 in value, with the
+    gradient of the decision's probability: p at a boundary and 1 - p elsewhere.
 
     Args:
-        smoothing: which of them; ``"none"`` leaves ``mixing`` as it is.
-        logits: [*L] boundary logits l; None where boundaries were not drawn with a probability: nothing is smoothed.
+        smoothing: the variant; ``"none"`` returns ``mixing``.
+        logits: [*L] boundary logits l; None if boundaries have no probability, which disables smoothing.
         boundaries: [*L] bool.
-        forced: [*L] bool, boundaries that nobody decided.
-        mixing: what else is special; a smoothing of its own stays.
+        forced: [*L] bool, boundaries that were not decided.
+        mixing: further differences; its own smoothing takes precedence.
 
     Reference: https://arxiv.org/abs/2507.07955
     """
@@ -79,8 +78,7 @@ def policy_smoothing(
         return replace(mixing, smoothing=probs.detach())
     if smoothing == "gradient":
         return replace(mixing, smoothing=probs)
-    taken = torch.where(boundaries, probs, 1 - probs)
-    factor = 1 + (taken - taken.detach())  # exactly 1
+    factor = confidence(probs, boundaries)
     return replace(mixing, smoothing=probs, receive=factor if mixing.receive is None else mixing.receive * factor)
 
 
@@ -90,44 +88,32 @@ def pool_tokens(
     mixing: Mixing,
     pooling: Literal["select", "mean"] | Callable[..., Tensor] = "select",
 ) -> Tensor:
-    """Tokens of a window, as they enter the token layers.
+    """Pool byte states [B, T, D] into the inputs of token layers, [B, S, D] or [N, D].
 
-    Args:
-        states: [B, T, D] byte states X.
-        layout: where the tokens sit.
-        mixing: what is special about them.
-        pooling: the model's way, where ``mixing`` has none; by name, or a module.
-
-    Returns:
-        [B, S, D] or [N, D].
+    ``pooling`` is the model's, by name or as a module; that of ``mixing`` takes precedence.
     """
     null = mixing.first_token
-    weights = mixing.pool_weights
-    how = mixing.pooling or pooling
-    pool = partial(downsample, pooling=how) if isinstance(how, str) else how
-    tokens = pool(states, layout, weights=weights, open_first=null is not None)  # [B, S, D] or [N, D]
+    method = mixing.pooling or pooling
+    pool = partial(downsample, pooling=method) if isinstance(method, str) else method
+    tokens = pool(states, layout, weights=mixing.pool_weights, open_first=null is not None)  # [B, S, D] or [N, D]
     if null is not None:
-        first = _first_tokens(layout)
-        tokens = torch.where(first.unsqueeze(-1), null.to(tokens.dtype), tokens)
+        tokens = torch.where(_first_tokens(layout).unsqueeze(-1), null.to(tokens.dtype), tokens)
     return tokens if mixing.token_norm is None else mixing.token_norm(tokens)
 
 
-def token_updates(
-    tokens_in: Tensor,
-    tokens_out: Tensor,
-    layout: TokenLayout,
-    mixing: Mixing,
-    upsampling: Literal["add", "deviation", "attention"] = "add",
-) -> Tensor:
-    """What each token adds to the bytes that it serves, U.
+def token_update(tokens_in: Tensor, tokens_out: Tensor, upsampling: Upsampling = "add") -> Tensor:
+    """Return what a token adds to every byte that it serves: [*L, D] each.
 
-    Args:
-        tokens_in: [B, S, D] or [N, D] tokens before the token layers.
-        tokens_out: tokens after them.
-        layout: where the tokens sit.
-        mixing: what is special about them.
-        upsampling: the model's way.
+    add, attention:  Mid_s                                                                           (Eq. 9)
+    deviation:       Mid_s - X'_s,  the change that the token layers made
     """
+    return tokens_out - tokens_in if upsampling == "deviation" else tokens_out
+
+
+def token_updates(
+    tokens_in: Tensor, tokens_out: Tensor, layout: TokenLayout, mixing: Mixing, upsampling: Upsampling = "add"
+) -> Tensor:
+    """Return the smoothed updates U of a window's tokens: [B, S, D] or [N, D] each."""
     tokens_out = tokens_out if mixing.update_norm is None else mixing.update_norm(tokens_out)
     updates = token_update(tokens_in, tokens_out, upsampling)
     if mixing.smoothing is None:
@@ -143,25 +129,19 @@ def give_back(
     mixing: Mixing,
     read: Callable[[Tensor, Tensor, TokenLayout], Tensor] | None = None,
 ) -> Tensor:
-    """Byte states that have received their tokens, Y: [B, T, D].
+    """Add tokens' updates [B, S, D] or [N, D] to byte states X [B, T, D], giving Y [B, T, D].
 
-    Args:
-        states: [B, T, D] byte states X.
-        updates: [B, S, D] or [N, D] what each token adds.
-        layout: where the tokens sit.
-        mixing: what is special about it.
-        read: what bytes make of tokens; None is the token that serves each, as it is.
+    ``read`` computes what bytes receive; None is the update of the token that serves each.
     """
     if read is None and mixing.receive is None and mixing.residual is None:
         return upsample(states, updates, layout)
-    read = read or (lambda states, *given: upsample(torch.zeros_like(states), *given))
-    received = read(states, updates, layout)  # [B, T, D]
+    received = upsample(torch.zeros_like(states), updates, layout) if read is None else read(states, updates, layout)
     if mixing.receive is not None:
         received = received * mixing.receive.to(received.dtype).unsqueeze(-1)
     return received + (states if mixing.residual is None else mixing.residual(states))
 
 
 def _first_tokens(layout: TokenLayout) -> Tensor:
-    """Which tokens are the first of their row, bool of the layout's shape."""
+    """Mark the first token of every row: bool of the layout's shape."""
     first = torch.zeros(layout.byte_index.shape[0], dtype=torch.bool, device=layout.byte_index.device)
     return first.index_fill(0, layout.first, True).view(layout.shape)

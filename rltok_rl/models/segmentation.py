@@ -1,7 +1,7 @@
-"""Where a text's tokens end, without the rest of the model.
+"""Segmentation of long texts: boundaries and their probabilities, without token layers and decoder.
 
-The policy reads the byte encoder alone, and that sees a sliding window. So a long text is encoded piece by piece, each
-with as many bytes before it as the encoder can look back to, and its boundaries are those of one pass over all of it.
+The policy reads the byte encoder alone, which sees a sliding window. A long text is encoded in pieces, each together
+with the bytes before it that the encoder can see, so that boundaries equal those of one pass over the whole text.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from rltok_rl.utils import check_count
 PIECE = 4_096
 """Bytes that are encoded at once."""
 Texts = list[str] | list[bytes] | list[str | bytes] | tuple[str | bytes, ...]
-Told = Callable[[int, int], None]
-"""Told how many bytes have been encoded, and of how many."""
+Progress = Callable[[int, int], None]
+"""Called with the bytes encoded so far and the bytes of the text."""
 
 
 @dataclass(frozen=True)
 class Token:
-    """A piece of a text: the bytes from one boundary to the next."""
+    """Bytes of a text from one boundary to the next."""
 
     start: int  # in bytes
     end: int  # one beyond its last byte
     content: bytes
-    ended: bool  # False for the last piece of a text that has no boundary at its end
+    ended: bool  # False for the last token of a text without a boundary at its end
 
 
 @dataclass(frozen=True)
 class Segmentation:
-    """A text, and what the policy makes of it."""
+    """A text with its boundaries and their probabilities."""
 
     text: bytes  # T bytes
-    boundaries: Tensor  # [T] bool, on the CPU; a boundary belongs to the byte that it was drawn after
+    boundaries: Tensor  # [T] bool, on the CPU; a boundary belongs to the byte before it
     probabilities: Tensor  # [T] float32, of a boundary given those before; 1 at the first byte, which is not a choice
 
     def tokens(self) -> Iterator[Token]:
-        """Every piece of the text, in order; put together they are the text."""
+        """Yield every token in order; their contents concatenate to the text."""
         start = 0
         for last in self.boundaries.nonzero().squeeze(1).tolist():
             yield Token(start, last + 1, self.text[start : last + 1], ended=True)
@@ -56,27 +56,9 @@ class Segmentation:
 
 
 @overload
-def segment(
-    model: UNet,
-    text: str | bytes,
-    *,
-    greedy: bool = ...,
-    generator: torch.Generator | None = ...,
-    piece: int = ...,
-    target_rate: float | None = ...,
-    progress: Told | None = ...,
-) -> Segmentation: ...
+def segment(model: UNet, text: str | bytes, **options: Any) -> Segmentation: ...
 @overload
-def segment(
-    model: UNet,
-    text: Texts,
-    *,
-    greedy: bool = ...,
-    generator: torch.Generator | None = ...,
-    piece: int = ...,
-    target_rate: float | None = ...,
-    progress: Told | None = ...,
-) -> list[Segmentation]: ...
+def segment(model: UNet, text: Texts, **options: Any) -> list[Segmentation]: ...
 def segment(
     model: UNet,
     text: str | bytes | Texts,
@@ -85,18 +67,17 @@ def segment(
     generator: torch.Generator | None = None,
     piece: int = PIECE,
     target_rate: float | None = None,
-    progress: Told | None = None,
+    progress: Progress | None = None,
 ) -> Segmentation | list[Segmentation]:
-    """Draw the boundaries of texts of any length, in time and memory that grow linearly with it.
+    """Draw the boundaries of texts of any length, in time and memory linear in the length.
 
     Args:
         model: the U-Net, in the mode it should run in (``model.eval()`` lifts the soft cap of boundary logits).
-        text: one text of at least one byte, or a list of such texts.
-        greedy: draw a boundary where its probability exceeds one half, and use no random numbers.
-        generator: source of the random numbers, which are those that one forward pass would draw; texts of a list draw
-            from it in order.
+        text: one text of at least one byte, or a list of texts.
+        greedy: draw a boundary if its probability exceeds one half, without random numbers.
+        generator: source of random numbers, the same as in one forward pass; texts of a list draw from it in order.
         piece: bytes to encode at once.
-        target_rate: boundaries per byte to aim at, for models with ``rate_embedding``; None is the configured rate.
+        target_rate: boundaries per byte, for models with ``rate_embedding``; None is the configured rate.
         progress: called after each piece with the bytes encoded so far and the bytes of the text.
 
     Returns:
@@ -111,35 +92,27 @@ def segment(
         >>> [each.text for each in segment(model, ["to be", "or not"], generator=generator)]
         [b'to be', b'or not']
     """
-    options: dict[str, Any] = {"greedy": greedy, "generator": generator, "piece": piece}
-    options |= {"target_rate": target_rate, "progress": progress}
+    reading: dict[str, Any] = {"piece": piece, "target_rate": target_rate, "progress": progress}
     if isinstance(text, (str, bytes)):
-        return _segment(model, text, **options)
+        if not text:
+            raise ValueError("text must have at least 1 byte, got an empty text")
+        return _segment(model, text, greedy, generator, reading)
+    wrong_type = "text must be str or bytes, or a list of them, got"
     if not isinstance(text, (list, tuple)):
-        raise TypeError(f"text must be str or bytes, or a list of them, got {type(text).__name__}")
-    for number, one in enumerate(text):
-        if not isinstance(one, (str, bytes)):
-            raise TypeError(f"text must be str or bytes, or a list of them, got {type(one).__name__} at {number}")
-        if not one:
+        raise TypeError(f"{wrong_type} {type(text).__name__}")
+    for number, content in enumerate(text):
+        if not isinstance(content, (str, bytes)):
+            raise TypeError(f"{wrong_type} {type(content).__name__} at {number}")
+        if not content:
             raise ValueError(f"text must have at least 1 byte, got an empty text at {number}")
-    return [_segment(model, one, **options) for one in text]
+    return [_segment(model, content, greedy, generator, reading) for content in text]
 
 
 @torch.no_grad()
 def _segment(
-    model: UNet,
-    text: str | bytes,
-    *,
-    greedy: bool,
-    generator: torch.Generator | None,
-    piece: int,
-    target_rate: float | None,
-    progress: Told | None,
+    model: UNet, text: str | bytes, greedy: bool, generator: torch.Generator | None, reading: dict[str, Any]
 ) -> Segmentation:
-    byte_ids = text_to_ids(text)
-    if not len(byte_ids):
-        raise ValueError("text must have at least 1 byte, got an empty text")
-    terms = policy_terms(model, byte_ids, piece=piece, target_rate=target_rate, progress=progress)
+    terms = policy_terms(model, text_to_ids(text), **reading)
     boundaries = sample_boundaries(*terms, generator=generator, cap=model.boundary_cap, greedy=greedy)  # [1, T]
     probabilities = boundary_logits(*terms, boundaries, cap=model.boundary_cap).sigmoid()
     probabilities[:, 0] = 1.0
@@ -147,27 +120,9 @@ def _segment(
 
 
 @torch.no_grad()
-def policy_terms(
-    model: UNet,
-    byte_ids: Tensor,
-    *,
-    piece: int = PIECE,
-    target_rate: float | None = None,
-    progress: Told | None = None,
-) -> BoundaryTerms:
-    """What the policy makes of each byte of a long text.
-
-    Args:
-        model: the U-Net.
-        byte_ids: [T] the bytes.
-        piece: bytes to encode at once.
-        target_rate: as for :func:`segment`.
-        progress: as for :func:`segment`.
-
-    Returns:
-        base [1, T] and lags [1, T, w], equal (to rounding) to those of one pass over the whole text.
-    """
-    pieces = encode_pieces(model, byte_ids, piece=piece, target_rate=target_rate, progress=progress)
+def policy_terms(model: UNet, byte_ids: Tensor, *, target_rate: float | None = None, **reading: Any) -> BoundaryTerms:
+    """Compute the boundary terms of a long text [T]: base [1, T] and lags [1, T, w]; options of encode_pieces."""
+    pieces = encode_pieces(model, byte_ids, target_rate=target_rate, **reading)
     parts = [model.boundary_terms(states, target_rate=target_rate) for states in pieces]
     return BoundaryTerms(*(torch.cat(columns, dim=1) for columns in zip(*parts, strict=True)))
 
@@ -179,24 +134,19 @@ def encode_pieces(
     *,
     piece: int = PIECE,
     target_rate: float | None = None,
-    progress: Told | None = None,
+    progress: Progress | None = None,
 ) -> Iterator[Tensor]:
-    """Encoder states [1, <= piece, D] of a long text, piece by piece; those of one pass over it, to rounding.
+    """Yield the encoder states [1, <= piece, D] of a long text [T], equal to those of one pass up to rounding.
 
-    Args:
-        model: the U-Net.
-        byte_ids: [T] the bytes.
-        piece: bytes to encode at once.
-        target_rate: as for :func:`segment`.
-        progress: as for :func:`segment`.
+    Options are those of :func:`segment`.
     """
     piece = check_count("piece", piece)
-    # Bytes that a state can depend on before its own.
+    # Number of earlier bytes that a state can depend on.
     reach = model.config.num_encoder_layers * (model.config.window - 1) + model.config.bytes_before
     for start in range(0, len(byte_ids), piece):
         before = min(reach, start)
-        read = byte_ids[None, start - before : start + piece].to(model.embedding.weight.device)
-        states = model.encode(read, target_rate=target_rate)
+        window = byte_ids[None, start - before : start + piece].to(model.embedding.weight.device)
+        states = model.encode(window, target_rate=target_rate)
         yield states[:, before:]
         if progress is not None:
             progress(min(start + piece, len(byte_ids)), len(byte_ids))

@@ -1,8 +1,8 @@
 """One set of weights for several processes of a machine.
 
-TorchRL's collectors send environments and policies to their workers as copies, and afterwards bring only the policy's
-weights up to date. Here the environment reads the model too: its encoder, its predictions, its rewards. So workers map
-the weights themselves: what an optimizer writes here, they read in their next step, and nothing has to be sent.
+TorchRL's collectors copy environments and policies to their workers and later update only the policy's weights. Here
+the environment needs the model too: its encoder, its predictions, its rewards. So workers map the weights themselves:
+they see what an optimizer writes here in their next step, and nothing is sent.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _MODELS: dict[str, UNet] = {}  # models of this process by the folder of their w
 
 
 class SharedModel:
-    """A handle of a model's weights that can be sent to other processes; called there, it gives the model.
+    """Handle of a model that other processes can receive; calling it there returns the model.
 
-    The weights move into memory-mapped files, which go away with the handle that made them. Whoever writes them in
-    place, as optimizers do, writes them for all.
+    The weights move into memory-mapped files, which are deleted with the handle that created them. In-place writes, as
+    by optimizers, reach all processes.
 
     Args:
         model: a U-Net on the CPU.
-        folder: where the files lie; None is a temporary folder.
+        folder: of the files; None is a temporary folder.
 
     Example:
         >>> from rltok_rl.models import preset
@@ -43,7 +43,7 @@ class SharedModel:
         if device.type != "cpu":
             raise ValueError(f"model must be on the CPU to be shared between processes, got {device}")
         if folder is None:
-            memory = Path("/dev/shm")  # a folder that is never written to a disk, where there is one
+            memory = Path("/dev/shm")  # never written to a disk; Linux only
             folder = tempfile.mkdtemp(prefix="rltok-", dir=memory if memory.is_dir() else None)
             weakref.finalize(self, _forget, folder)
         self.folder = str(folder)
@@ -52,7 +52,7 @@ class SharedModel:
         _MODELS[self.folder] = model
 
     def __call__(self) -> UNet:
-        """The model: in each process one, whose weights are those of all."""
+        """Return this process's model with the shared weights."""
         if self.folder not in _MODELS:
             model = UNet(UNetConfig.from_dict(self.config.to_dict())).train(self.training)
             _map_weights(model, Path(self.folder), fill=False)
@@ -66,7 +66,7 @@ def _forget(folder: str) -> None:
 
 
 def _map_weights(model: UNet, folder: Path, *, fill: bool) -> None:
-    """Put a model's weights into files, or (``fill`` False) take them from there."""
+    """Move a model's weights into files, or (``fill`` False) map them from there."""
     with torch.no_grad():
         for name, weight in model.named_parameters():
             path = str(folder / f"{name}.bin")

@@ -1,19 +1,20 @@
-"""How much room packed tokens get, in shapes that repeat.
+"""Tokens of a boundary string: their layout, pooling bytes into tokens, giving tokens back to bytes.
 
-Shapes: B rows, T bytes, N tokens of all rows.
+Shapes: B rows, T bytes, S tokens of the longest row, N places of all packed rows, D width.
 
-N is another number in every batch, and with every new shape programs are compiled, memory is cut and graphs are
-captured anew. The room for N tokens is therefore a multiple of m tokens,
+Rows of tokens are ragged. They are padded to the longest row, [B, S], or packed one behind the other, [N]. N changes
+every batch, and each new shape means recompilation, reallocation and a new graph capture. The room for N tokens is
+therefore a multiple of m tokens,
 
     m = max(16, the largest power of two that is at most N / 64),
 
-which leaves fewer than m places empty: less than 1/64 of the tokens from N = 1,024 on, half of that on average. Empty
-places lie behind the last row and belong to none.
+which leaves fewer than m empty places behind the last row: less than 1/64 of the tokens from N = 1,024 on.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -21,18 +22,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rltok_rl.models.attention import causal_attention
-from rltok_rl.models.packed_rows import PackedRows
-from rltok_rl.models.varlen import Attention, packed_attention
+from rltok_rl.models.attention import PackedRows, causal_attention, packed_attention
+from rltok_rl.models.layers import Attention
 
-SMALLEST_BUCKET = 16
-"""Tokens of a bucket at least."""
-BUCKETS = 64
-"""Buckets of a total at least, where they are no smaller than that."""
+SMALLEST_BUCKET = 16  # tokens
+BUCKETS = 64  # of a total, unless the smallest are smaller still
 
 
 def bucketed(total: int) -> int:
-    """The room for a total number of tokens: the next multiple of its bucket.
+    """Return the room for a number of tokens: the next multiple of its bucket.
 
     Example:
         >>> [bucketed(n) for n in (0, 1, 800, 6500, 26000)]
@@ -44,21 +42,16 @@ def bucketed(total: int) -> int:
 
 
 def bucketed_totals(totals: Tensor) -> Tensor:
-    """The same of totals on a device, without looking at them: [*L] int64 to [*L].
-
-    Example:
-        >>> bucketed_totals(torch.tensor([0, 1, 800, 6500, 26000])).tolist()
-        [0, 16, 800, 6528, 26112]
-    """
+    """Return the rooms for totals [*L] int64 on a device, without reading them."""
     powers = 2 ** torch.arange(SMALLEST_BUCKET.bit_length() - 1, 40, device=totals.device)  # [p]
-    fits = (powers <= totals.unsqueeze(-1) // BUCKETS).sum(-1)  # how many are no larger
+    fits = (powers <= totals.unsqueeze(-1) // BUCKETS).sum(-1)  # number of powers that are small enough
     size = powers[(fits - 1).clamp(min=0)]
     return -(totals // -size) * size
 
 
 @dataclass(frozen=True, kw_only=True)
 class Packing:
-    """Packed tokens, and how much room they get.
+    """Packed tokens: their room, and the attention inside rows.
 
     Example:
         >>> Packing(tokens=0.25).room_for(1000, num_rows=4)
@@ -66,71 +59,56 @@ class Packing:
     """
 
     bucketed: bool = True
-    """Whether totals are rounded up, so that shapes repeat."""
+    """Round totals up, so that shapes repeat."""
     tokens: float | None = None
-    """Tokens per byte that there is room for; more are an error. None makes room for as many as there are, for which an
-    accelerator makes the host wait."""
+    """Tokens per byte that fit; more are an error. None fits any number, and makes the host wait for an accelerator."""
     second: float | None = None
-    """With ``tokens``: tokens of tokens per token that there is room for; None is room for any."""
-    attention: Literal["auto", "varlen", "flex", "padded", "rows"] = "auto"
-    """How attention is computed, a method of ``rltok_rl.models.varlen``; ``"auto"`` takes the fastest that the device
-    has."""
+    """With ``tokens``: tokens of tokens per token that fit; None fits any number."""
+    attention: Literal["auto", "flex", "padded", "rows"] = "auto"
+    """A method of :data:`rltok_rl.models.attention.METHODS`; ``"auto"`` is the device's default."""
 
     def __post_init__(self) -> None:
-        """Refuse what gives no room, by name."""
+        """Check every field."""
         for name in ("tokens", "second"):
             share = getattr(self, name)
             if share is not None and not 0 < share < math.inf:
                 raise ValueError(f"{name} must be a positive number or None, got {share}")
         if self.second is not None and self.tokens is None:
-            raise ValueError(f"second must be None where tokens is None: no room is set aside, got {self.second}")
+            raise ValueError(f"second must be None if tokens is None: no room is set aside, got {self.second}")
+        if self.attention == "varlen":  # type: ignore[comparison-overlap]
+            warnings.warn("attention='varlen' was removed; 'auto' is used", DeprecationWarning, stacklevel=3)
+            object.__setattr__(self, "attention", "auto")
 
     def room_for(self, num_bytes: int, num_rows: int) -> int | None:
-        """Places for the tokens of ``num_bytes`` bytes in ``num_rows`` rows, where that is known beforehand.
-
-        Args:
-            num_bytes: of all rows.
-            num_rows: B; each has a first token besides.
-        """
+        """Return N for ``num_bytes`` bytes of all rows, if it is fixed; each row has one more, its first token."""
         if self.tokens is None:
             return None
         return self.rounded(min(num_bytes, math.ceil(self.tokens * num_bytes) + num_rows))
 
     def places(self, total: Tensor, num_bytes: int, num_rows: int) -> Tensor:
-        """The room that a total on a device gets, without looking at it.
-
-        Args:
-            total: number of tokens.
-            num_bytes: of all rows.
-            num_rows: B.
-        """
+        """Return the room for a total number of tokens on a device, without reading it."""
         room = self.room_for(num_bytes, num_rows)
         if room is not None:
             return torch.full_like(total, room)
         return bucketed_totals(total) if self.bucketed else total
 
     def rounded(self, total: int) -> int:
-        """The room that a total gets."""
+        """Return the room for a total number of tokens."""
         return bucketed(total) if self.bucketed else total
 
     @property
     def above(self) -> Packing:
-        """That of tokens of tokens among tokens."""
+        """Packing of tokens of tokens among tokens."""
         second = 1.0 if self.second is None else self.second
         return replace(self, tokens=None if self.tokens is None else second, second=None)
 
 
 Layout = Literal["padded", "packed"] | Packing
-"""How ragged rows of tokens are laid out: ``"padded"`` to the longest; ``"packed"``, nothing between rows and no place
-empty; or packed with a room that is said."""
+"""Layout of ragged rows: ``"padded"`` to the longest, ``"packed"`` without empty places, or a :class:`Packing`."""
 
 
 def as_packing(layout: Layout) -> Packing | None:
-    """How tokens are packed; None where they are padded.
-
-    Args:
-        layout: ``"padded"``, ``"packed"`` or a :class:`Packing`.
-    """
+    """Return how tokens are packed, or None if they are padded."""
     if isinstance(layout, Packing):
         return layout
     if layout not in ("padded", "packed"):
@@ -155,56 +133,39 @@ class TokenLayout:
     token_index: Tensor
     """[B, T] flat index of the token that serves each byte, i(t)."""
     first: Tensor
-    """[B] flat index of each row's first token; [0] where there are no bytes."""
+    """[B] flat index of each row's first token; [0] without bytes."""
     rows: PackedRows | None = None
-    """Where the rows lie; None when padded."""
+    """The packed rows; None when padded."""
     packing: Packing | None = None
-    """How they are packed; None when padded."""
+    """Options of packed rows; None when padded."""
 
     @property
     def width(self) -> int:
-        """S; of packed tokens on an accelerator, the host waits for it."""
+        """S; for packed tokens the host waits for an accelerator here."""
         return self.shape[1] if self.rows is None else self.rows.longest
 
-    def attention(self, cap: float | None, like: Tensor | None = None, num_heads: int = 1) -> Attention:
-        """The causal attention that fits this layout.
-
-        Args:
-            cap: soft cap of the scores.
-            like: [*shape, D] the tokens that it is for, where they are packed: kernels differ by dtype and heads.
-            num_heads: H.
-        """
+    def attention(self, cap: float | None, head_size: int = 0) -> Attention:
+        """Return causal attention for this layout; packed tokens need to know the heads' size."""
         if self.rows is None or self.packing is None:
             return partial(causal_attention, cap=cap)
-        if like is None:
-            raise ValueError("like must be the tokens that attention is for where they are packed, got None")
-        dtype, head_size, method = _product_dtype(like), like.shape[-1] // num_heads, self.packing.attention
-        return packed_attention(self.rows, cap=cap, dtype=dtype, head_size=head_size, method=method)
-
-
-def _product_dtype(x: Tensor) -> torch.dtype:
-    """What a matrix product of ``x`` comes out as."""
-    kind = x.device.type
-    narrowed = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
-    return torch.get_autocast_dtype(kind) if narrowed and x.dtype.is_floating_point else x.dtype
+        return packed_attention(self.rows, cap=cap, head_size=head_size, method=self.packing.attention)
 
 
 def token_layout(boundaries: Tensor, layout: Layout = "padded") -> TokenLayout:
-    """Lay the tokens of a boundary string out.
+    """Lay out the tokens of a boundary string.
+
+    The shape depends on the boundaries, so the host waits for an accelerator here, once, unless a ``Packing`` fixes the
+    room.
 
     Args:
         boundaries: [B, T] bool, True in the first column.
         layout: ``"padded"``, ``"packed"``, or a :class:`~rltok_rl.models.tokens.Packing`.
-
-    Returns:
-        The layout. Its shape depends on the boundaries, so that on an accelerator the host waits for them here, once;
-        it does not with a ``Packing`` that says how many tokens there is room for.
     """
     packing = as_packing(layout)
     num_rows, length = boundaries.shape
     row_ids = torch.arange(num_rows, device=boundaries.device)
     if packing is not None:
-        served = boundaries.flatten().cumsum(0).view(num_rows, length) - 1  # [B, T] all rows in one count
+        served = boundaries.flatten().cumsum(0).view(num_rows, length) - 1  # [B, T] counted through all rows
         first = served[:, :1].flatten()  # [B]
         ends = served[:, -1:].flatten() + 1
         num_tokens = ends - first if length else boundaries.new_zeros(num_rows, dtype=torch.int64)
@@ -226,43 +187,34 @@ def token_layout(boundaries: Tensor, layout: Layout = "padded") -> TokenLayout:
     )
 
 
-def layout_above(drawn: Tensor, where: TokenLayout) -> TokenLayout:
-    """Lay the tokens of tokens out, in the way of the tokens.
+def layout_above(boundaries: Tensor, below: TokenLayout) -> TokenLayout:
+    """Lay out tokens of tokens like the tokens ``below``.
 
     Args:
-        drawn: [B, S] bool, or [1, N] of packed tokens, True where a token closes a token of tokens: in padding nowhere,
-            at the first token of a row always.
-        where: where the tokens sit.
+        boundaries: [B, S] bool, or [1, N] of packed tokens, True if a token closes a token of tokens: always at the
+            first token of a row, never in padding.
+        below: layout of the tokens.
 
     Returns:
         A layout whose bytes are the tokens; of packed tokens, one row [1, N] holds all rows.
     """
-    if where.rows is None or where.packing is None:
-        return token_layout(drawn)
-    served = drawn.cumsum(1) - 1  # [1, N]
-    first, last = (served[0].index_select(0, where.first + n) for n in (0, where.num_tokens - 1))  # [B]
-    return _packed(drawn, last - first + 1, served, first, where.packing.above, most=where.rows.most)
+    if below.rows is None or below.packing is None:
+        return token_layout(boundaries)
+    served = boundaries.cumsum(1) - 1  # [1, N]
+    first, last = (served[0].index_select(0, below.first + n) for n in (0, below.num_tokens - 1))  # [B]
+    return _packed(boundaries, last - first + 1, served, first, below.packing.above, most=below.rows.most)
 
 
 def _packed(
     boundaries: Tensor, num_tokens: Tensor, served: Tensor, first: Tensor, packing: Packing, *, most: int
 ) -> TokenLayout:
-    """The layout of packed tokens: no more is read of the boundaries than how much room they want, if that is asked.
-
-    Args:
-        boundaries: [B, T], or [1, N] for all rows.
-        num_tokens: [B].
-        served: of the shape of the boundaries, which token serves each place.
-        first: [B] each row's first token.
-        packing: how much room they get.
-        most: no row has more tokens.
-    """
+    """Lay out packed tokens: ``boundaries`` and ``served`` are [B, T], or [1, N]; no row has more than ``most``."""
     room = packing.room_for(boundaries.numel(), len(num_tokens))
     if room is None:
         total, most = torch.stack((num_tokens.sum(), num_tokens.max())).tolist() if len(num_tokens) else (0, 0)
         room = packing.rounded(total)
     else:
-        check_room(num_tokens.sum(), room, boundaries.numel())
+        _check_room(num_tokens.sum(), room, boundaries.numel())
     empty = torch.zeros(room, dtype=torch.int64, device=boundaries.device)
     byte_index = _boundary_bytes(boundaries, served, empty)
     return TokenLayout(
@@ -279,28 +231,16 @@ def _packed(
 
 
 def _boundary_bytes(boundaries: Tensor, served: Tensor, empty: Tensor) -> Tensor:
-    """Flat index [M] of the byte that closes each of M tokens; that of ``empty`` [M] where there is none.
-
-    Args:
-        boundaries: [B, T].
-        served: [B, T] which of the tokens serves each byte.
-        empty: [M].
-    """
+    """Return the flat index [M] of the byte that closes each token; ``empty`` [M] holds that of places without one."""
     count = len(empty)
-    # All but boundaries go into a place that is cut off again.
+    # Bytes without a boundary write into an extra place, which is cut off.
     slots = torch.where(boundaries, served, count).clamp(max=count).flatten()
     places = torch.arange(boundaries.numel(), device=boundaries.device)
     return torch.cat((empty, empty.new_zeros(1))).scatter(0, slots, places)[:count]
 
 
-def check_room(total: Tensor, room: int, num_places: int) -> None:
-    """Require that there are no more tokens than room; an accelerator is asked without waiting for it.
-
-    Args:
-        total: number of tokens.
-        room: N.
-        num_places: bytes, or tokens, that they were made of.
-    """
+def _check_room(total: Tensor, room: int, num_places: int) -> None:
+    """Require that all tokens fit; the host does not wait for an accelerator's answer."""
     message = "more tokens were drawn than there is room for (compute.token_room, Packing.tokens)"
     if total.device.type != "cpu":
         torch._assert_async(total <= room, message)
@@ -323,10 +263,10 @@ def downsample(
 
     Args:
         states: [B, T, D] byte states X.
-        layout: where the tokens sit.
+        layout: the tokens.
         pooling: ``"select"`` or ``"mean"``.
-        weights: [B, T] w, how much of each byte goes into its token; None for 1.
-        open_first: with ``"mean"``, let the first byte flow into the second token instead of closing one of its own.
+        weights: [B, T] w; None is 1.
+        open_first: with ``"mean"``, let the first byte flow into the second token instead of closing its own.
 
     Returns:
         [B, S, D] or [N, D] tokens; padding holds copies of the row's first byte (select) or zeros (mean).
@@ -348,59 +288,16 @@ def downsample(
     return means.view(*layout.shape, states.shape[-1])
 
 
-def open_bytes(layout: TokenLayout, *, open_first: bool = False) -> Tensor:
-    """Bytes [B, T] bool after their row's last boundary: they wait for a token.
-
-    Args:
-        layout: where the tokens sit.
-        open_first: whether the first byte waits for the second token.
-    """
-    return closing_token(layout, open_first) > layout.token_index[:, -1:]
-
-
 def closing_token(layout: TokenLayout, open_first: bool) -> Tensor:
-    """Flat index [B, T] of the token that a byte flows into: the next one to be closed.
-
-    Args:
-        layout: where the tokens sit.
-        open_first: let the first byte flow into the second token.
-    """
+    """Return the flat index [B, T] of the token that pools each byte: the next one to be closed."""
     closes = layout.boundaries.to(torch.int64)
     if open_first:
         closes = closes.clone()
         closes[:, :1] = 0
-    return layout.token_index - closes + 1  # the token before, at a boundary byte, hence the next but for those
-
-
-def token_update(
-    tokens_in: Tensor, tokens_out: Tensor, upsampling: Literal["add", "deviation", "attention"] = "add"
-) -> Tensor:
-    """What a token adds to every byte it serves.
-
-        add, attention:  Mid_s                                                                           (Eq. 9)
-        deviation:       Mid_s - X'_s,  the change that the token layers made
-
-    Args:
-        tokens_in: [*L, D] tokens X' before the token layers.
-        tokens_out: [*L, D] tokens after them.
-        upsampling: ``"add"``, ``"deviation"`` or ``"attention"``.
-
-    Returns:
-        [*L, D].
-    """
-    return tokens_out - tokens_in if upsampling == "deviation" else tokens_out
+    return layout.token_index - closes + 1
 
 
 def upsample(states: Tensor, updates: Tensor, layout: TokenLayout) -> Tensor:
-    """Give every byte the token that serves it, ``Y_t = X_t + U_{i(t)}`` (Eq. 9).
-
-    Args:
-        states: [B, T, D] byte states X.
-        updates: [B, S, D] or [N, D], what each token adds.
-        layout: where the tokens sit.
-
-    Returns:
-        [B, T, D].
-    """
+    """Give every byte the token that serves it, ``Y_t = X_t + U_{i(t)}`` (Eq. 9): [B, T, D] and [*shape, D]."""
     served = updates.reshape(-1, states.shape[-1]).index_select(0, layout.token_index.flatten())
     return states + served.view_as(states)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from rltok_rl.objectives import estimators as _estimators
+from rltok_rl.objectives.baseline import BASELINE_NAMES
 from rltok_rl.objectives.critics import CriticAdvantage, VTraceReturn, ZeroCritic
 from rltok_rl.objectives.estimators import (
     ESTIMATORS,
     ControlVariateReturn,
-    GroupCentred,
     ReturnEstimator,
-    RunningMeanReturn,
     make_estimator,
 )
 from rltok_rl.objectives.flips import LocalFlips
@@ -20,6 +20,7 @@ from rltok_rl.objectives.reinforce import BoundaryReinforceLoss, EntropyBonus
 from rltok_rl.objectives.segmented import SECOND_LEVEL_WEIGHT, SecondLevelLoss
 
 __all__ = [
+    "BASELINE_NAMES",
     "ESTIMATORS",
     "SECOND_LEVEL_WEIGHT",
     "BoundaryClipPPOLoss",
@@ -28,15 +29,19 @@ __all__ = [
     "CriticAdvantage",
     "EarlyExitLoss",
     "EntropyBonus",
-    "GroupCentred",
     "JointLoss",
     "LanguageModelLoss",
     "LocalFlips",
     "RateLoss",
     "ReturnEstimator",
-    "RunningMeanReturn",
     "SecondLevelLoss",
     "VTraceReturn",
     "ZeroCritic",
     "make_estimator",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name in ("GroupCentred", "RunningMeanReturn"):  # renamed; warns
+        return getattr(_estimators, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""What all losses of this package share: which steps count, and how they are averaged."""
+"""Shared parts of the losses: masks, reductions, and checked reading of a rollout's entries."""
 
 from __future__ import annotations
 
@@ -18,35 +18,16 @@ Reduction = Literal["mean", "sum", "none"]
 _REDUCTIONS = ("mean", "sum", "none")
 
 
-class StepLoss(LossModule):
-    """A loss that is an average over the steps of a rollout ``[*B, T]``.
+class StepReductions:
+    """Masks and means over the steps of a rollout ``[*B, T]``, for classes that are a ``LossModule`` too."""
 
-    Args:
-        reduction: ``"mean"`` over the steps that count, their ``"sum"``, or ``"none"``: [*B, T], 0 elsewhere.
-        process_group: processes that train together, each on rows of its own. Means are then such that the average of
-            the gradients over processes is the gradient of the mean over all steps.
-    """
-
-    def __init__(self, *, reduction: Reduction = "mean", process_group: ProcessGroup | None = None) -> None:
-        super().__init__()
-        if reduction not in _REDUCTIONS:
-            raise ValueError(f"reduction must be one of {list(_REDUCTIONS)}, got {reduction!r}")
-        self.reduction, self.process_group = reduction, process_group
-
-    @property
-    def functional(self) -> bool:
-        """Networks are used as they are: sharding, casting and tying stay what they were."""
-        return False
-
-    def _forward_value_estimator_keys(self, **_: Any) -> None:
-        """Nothing to forward: only losses with an estimator have one."""
+    reduction: Reduction
+    process_group: ProcessGroup | None
+    _loss_mask_key: NestedKey | None
 
     @property
     def loss_mask_key(self) -> NestedKey | None:
-        """Entry that tells which steps are real; ``"auto"`` takes TorchRL's where they are there.
-
-        A loss and its estimator agree on it: a baseline over steps that the loss leaves out would be another one.
-        """
+        """Entry with the mask of real steps; ``"auto"`` uses TorchRL's if present. The estimator uses the same one."""
         return self._loss_mask_key
 
     @loss_mask_key.setter
@@ -57,56 +38,65 @@ class StepLoss(LossModule):
             estimator.mask_key = key
 
     def steps(self, tensordict: TensorDictBase) -> Tensor | None:
-        """[*B, T] bool, the steps that are real; None where all are."""
-        return real_steps(self, tensordict)
+        """[*B, T] bool, the real steps; None for all. A mask that was named must be in the rollout."""
+        named = self.loss_mask_key != "auto"
+        real = None
+        for key in self._loss_mask_keys():  # type: ignore[attr-defined]
+            if named or tensordict.get(key, None) is not None:
+                mask = read_flags(tensordict, key, remedy=" (it is the loss's loss_mask_key)" if named else "")
+                real = mask if real is None else real & mask
+        return real
 
     def free_steps(self, tensordict: TensorDictBase, forced: NestedKey) -> Tensor | None:
-        """[*B, T] bool, the real steps whose decision was the policy's; None where all are."""
-        return free_steps(self, tensordict, forced)
+        """[*B, T] bool, the real steps with a decision of the policy; None for all."""
+        real = self.steps(tensordict)
+        if tensordict.get(forced, None) is None:
+            return real
+        free = ~read_flags(tensordict, forced)
+        return free if real is None else free & real
 
     def reduce(self, values: Tensor, mask: Tensor | None) -> Tensor:
-        """[*B, T] losses of steps to the loss."""
+        """Reduce per-step losses [*B, T] to the loss."""
         if self.reduction == "none":
             return zero_masked(values, mask)
         if self.reduction == "sum":
             return zero_masked(values, mask).sum()
         return loss_mean(values, mask, process_group=self.process_group)
 
-    def figure(self, values: Tensor, mask: Tensor | None) -> Tensor:
-        """[] mean over the steps that count, of all processes, without gradient: something to log."""
+    def metric(self, values: Tensor, mask: Tensor | None) -> Tensor:
+        """[] mean over unmasked steps of all processes, detached."""
         return masked_mean(values.detach(), mask, process_group=self.process_group)
 
 
-def real_steps(loss: LossModule, tensordict: TensorDictBase) -> Tensor | None:
-    """[*B, T] bool, the steps that are real to a loss; None where all are.
+class StepLoss(StepReductions, LossModule):
+    """A loss that is an average over the steps of a rollout ``[*B, T]``.
 
-    An entry that was asked for by name has to be there: training on padding because of a typing error is worse than a
-    message.
+    Args:
+        reduction: ``"mean"`` over unmasked steps, their ``"sum"``, or ``"none"``: [*B, T], 0 where masked.
+        process_group: processes that train together. Gradients averaged over them are those of the mean over all steps.
     """
-    named = loss.loss_mask_key != "auto"
-    found = None
-    for key in loss._loss_mask_keys():
-        if named or tensordict.get(key, None) is not None:
-            mask = read_flags(tensordict, key, remedy=" (it is the loss's loss_mask_key)" if named else "")
-            found = mask if found is None else found & mask
-    return found
 
+    def __init__(self, *, reduction: Reduction = "mean", process_group: ProcessGroup | None = None) -> None:
+        super().__init__()
+        if reduction not in _REDUCTIONS:
+            raise ValueError(f"reduction must be one of {list(_REDUCTIONS)}, got {reduction!r}")
+        self.reduction, self.process_group = reduction, process_group
 
-def free_steps(loss: LossModule, tensordict: TensorDictBase, forced: NestedKey) -> Tensor | None:
-    """[*B, T] bool, the real steps whose decision was the policy's; None where all are."""
-    real = real_steps(loss, tensordict)
-    if tensordict.get(forced, None) is None:
-        return real
-    free = ~read_flags(tensordict, forced)
-    return free if real is None else free & real
+    @property
+    def functional(self) -> bool:
+        """False: parameters stay in their modules, so that sharding, casting and tying are unaffected."""
+        return False
+
+    def _forward_value_estimator_keys(self, **_: Any) -> None:
+        """Do nothing: this loss has no estimator."""
 
 
 def last_steps(real: Tensor | None, like: Tensor) -> Tensor:
     """[*B, T] bool, the last real step of each row.
 
     Args:
-        real: [*B, T] bool, the steps that are real; None for all.
-        like: [*B, T].
+        real: [*B, T] bool, the real steps; None for all.
+        like: [*B, T], for its shape.
     """
     if real is None:
         real = torch.ones_like(like, dtype=torch.bool)
@@ -114,25 +104,19 @@ def last_steps(real: Tensor | None, like: Tensor) -> Tensor:
 
 
 class MissingEntryError(KeyError):
-    """An entry that a tensordict should hold; says what it holds instead."""
+    """An entry is missing in a tensordict; the message lists the entries that it has."""
 
     def __init__(self, tensordict: TensorDictBase, key: NestedKey, remedy: str = "") -> None:
-        held = sorted(_spelled(k) for k in tensordict.keys(True, True))
-        super().__init__(f"the tensordict must hold {_spelled(key)!r}{remedy}; it holds {held}")
+        names = sorted(_dotted(k) for k in tensordict.keys(True, True))
+        super().__init__(f"the tensordict must hold {_dotted(key)!r}{remedy}; it holds {names}")
 
     def __str__(self) -> str:
-        """The message itself; a KeyError would show its repr."""
+        """The message; a KeyError would print its repr."""
         return str(self.args[0])
 
 
 def read(tensordict: TensorDictBase, key: NestedKey, *, remedy: str = "") -> Tensor:
-    """An entry [*B, T] or [*B, T, 1] as [*B, T].
-
-    Args:
-        tensordict: [*B, T].
-        key: where the entry is.
-        remedy: what else would help, for the message where it is missing.
-    """
+    """Return an entry [*B, T] or [*B, T, 1] as [*B, T]; ``remedy`` ends the message if it is missing."""
     stored = tensordict.get(key, None)
     shape = tuple(tensordict.batch_size)
     if stored is None:
@@ -140,22 +124,22 @@ def read(tensordict: TensorDictBase, key: NestedKey, *, remedy: str = "") -> Ten
     if stored.shape == (*shape, 1):
         return stored.squeeze(-1)
     if stored.shape != shape:
-        raise ValueError(f"{_spelled(key)!r} must have shape {[*shape]} or {[*shape, 1]}, got {[*stored.shape]}")
+        raise ValueError(f"{_dotted(key)!r} must have shape {[*shape]} or {[*shape, 1]}, got {[*stored.shape]}")
     return stored
 
 
 def read_flags(tensordict: TensorDictBase, key: NestedKey, *, remedy: str = "") -> Tensor:
-    """As :func:`read`, of bool entries: the complement of an integer is no mask."""
+    """Return a bool entry as :func:`read` does; the complement of integers would be no mask."""
     flags = read(tensordict, key, remedy=remedy)
     if flags.dtype != torch.bool:
-        raise TypeError(f"{_spelled(key)!r} must be bool, got {flags.dtype}")
+        raise TypeError(f"{_dotted(key)!r} must be bool, got {flags.dtype}")
     return flags
 
 
 def under_next(key: NestedKey) -> NestedKey:
-    """The key of the same entry one step later."""
+    """Return the key of the same entry one step later."""
     return ("next", key) if isinstance(key, str) else ("next", *key)
 
 
-def _spelled(key: NestedKey) -> str:
+def _dotted(key: NestedKey) -> str:
     return key if isinstance(key, str) else ".".join(key)

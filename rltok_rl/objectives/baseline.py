@@ -1,78 +1,129 @@
-"""What is given as a baseline, as a function from returns to advantages: a name, a function, or one with a memory."""
+"""Baselines by name, by function or by module, for estimators."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias
 
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 
-from rltok_rl.functional.baselines import BASELINES, WORDS
+from rltok_rl.functional.baselines import BASELINES, RunningMean, group_mean, running_mean
+from rltok_rl.renamed import renamed_word
 from rltok_rl.utils import did_you_mean
 
 Baseline: TypeAlias = Callable[..., Tensor]
 """``(returns, *, mask, process_group) -> advantages``, all [*B, T]."""
 
 
-def as_baseline(baseline: str | Baseline | type[nn.Module]) -> Baseline:
-    """The function that is meant: by its name, itself, or a module, of which a class is made into one.
+class RunningMeanBaseline(nn.Module):
+    """:func:`~rltok_rl.functional.baselines.running_mean` with its memory, ``baseline="running_mean"``.
 
-    A class is made anew each time, so that no two estimators share a memory.
+    In training mode each call adds its batch to the mean, so call it once per batch.
 
     Args:
-        baseline: a key of :data:`~rltok_rl.functional.baselines.BASELINES`; a function of their signature; a
-            :class:`torch.nn.Module` of that signature; or a class of such, alone or with options in a partial.
+        num_steps: T, positions to remember.
+        decay: weight of a batch after one more.
+    """
+
+    total: Tensor
+    count: Tensor
+
+    def __init__(self, num_steps: int, decay: float = 0.9) -> None:
+        super().__init__()
+        self.decay = decay
+        for name, value in RunningMean.empty(num_steps)._asdict().items():
+            self.register_buffer(name, value)
+
+    def forward(
+        self, returns: Tensor, *, mask: Tensor | None = None, process_group: ProcessGroup | None = None
+    ) -> Tensor:
+        """Advantages [*B, T]."""
+        if len(self.total) != returns.shape[-1]:
+            raise ValueError(f"num_steps must be the {returns.shape[-1]} steps of the rollout, got {len(self.total)}")
+        state = RunningMean(self.total, self.count)
+        advantages, state = running_mean(returns, state, decay=self.decay, mask=mask, process_group=process_group)
+        if self.training:
+            self.total.copy_(state.total)
+            self.count.copy_(state.count)
+        return advantages
+
+
+BASELINE_NAMES = (*BASELINES, "group_mean", "running_mean")
+"""Every name of a baseline; ``group_mean`` and ``running_mean`` have options that must be given."""
+
+
+def as_baseline(baseline: str | Baseline | type[nn.Module], **options: Any) -> Baseline:
+    """Return the function of a baseline. A class is instantiated, so that no two estimators share a memory.
+
+    Args:
+        baseline: one of :data:`BASELINE_NAMES`; a function ``(returns, *, mask, process_group) -> advantages``; a
+            :class:`torch.nn.Module` of that signature; or such a class, alone or with options in a partial.
+        **options: of a baseline given by name, such as ``group_size``.
 
     Example:
         >>> as_baseline("leave_one_out").__name__
         'leave_one_out'
     """
     if isinstance(baseline, str):
-        if baseline not in BASELINES:
-            raise ValueError(
-                f"baseline must be one of {list(BASELINES)}, a function or a module, got {baseline!r}"
-                f"{did_you_mean(baseline, BASELINES, WORDS)}"
-            )
-        return BASELINES[baseline]
-    given: Any = baseline
-    made = given.func if isinstance(given, partial) else given
-    if isinstance(made, type):
-        if not issubclass(made, nn.Module):
+        return _by_name(renamed_word("baseline", baseline), options)
+    if options:
+        raise TypeError(f"only baselines given by name take options, got {sorted(options)} with {name_of(baseline)!r}")
+    kind: Any = baseline.func if isinstance(baseline, partial) else baseline
+    if isinstance(kind, type):
+        if not issubclass(kind, nn.Module):
             raise TypeError(
-                f"baseline must be a torch.nn.Module where it is a class, so that its memory is in checkpoints, "
-                f"got {made.__name__}"
+                f"baseline must be a torch.nn.Module if it is a class, so that its memory is in checkpoints, "
+                f"got {kind.__name__}"
             )
         try:
-            return given()
+            return baseline()
         except TypeError as error:
             raise TypeError(
-                f"baseline {made.__name__} must be made without arguments, or given made: {error}"
+                f"baseline {kind.__name__} must be made without arguments, or given as an instance: {error}"
             ) from error
-    if isinstance(made, nn.Module) and made is not given:
+    if isinstance(kind, nn.Module) and kind is not baseline:
         raise TypeError("baseline must be a module itself, not a partial of one, whose memory no checkpoint would have")
-    if not callable(given):
-        raise TypeError(f"baseline must be a name, a function or a module, got {given!r}")
-    return given
+    if not callable(baseline):
+        raise TypeError(f"baseline must be a name, a function or a module, got {baseline!r}")
+    return baseline
+
+
+def _by_name(name: str, options: dict[str, Any]) -> Baseline:
+    if name not in BASELINE_NAMES:
+        raise ValueError(
+            f"baseline must be one of {list(BASELINE_NAMES)}, a function or a module, got {name!r}"
+            f"{did_you_mean(name, BASELINE_NAMES)}"
+        )
+    if name == "running_mean":
+        return RunningMeanBaseline(**options)
+    function = group_mean if name == "group_mean" else BASELINES[name]
+    try:
+        inspect.signature(function).bind(None, **options)
+    except TypeError as error:
+        raise TypeError(f"options of baseline {name!r} must fit, got {sorted(options)}: {error}") from None
+    return partial(function, **options) if options else function
 
 
 def name_of(function: Any) -> str:
-    """What messages call a baseline."""
+    """Return the name of a baseline for messages."""
     named = function.func if isinstance(function, partial) else function
     return getattr(named, "__name__", type(named).__name__)
 
 
 def check_advantages(advantages: Any, returns: Tensor, maker: str) -> Tensor:
-    """Require advantages of the shape of returns, whatever made them.
+    """Require advantages with the shape of the returns.
 
     Args:
-        advantages: what was made.
-        returns: [*B, T], of what.
-        maker: what the message calls the function.
+        advantages: result of a function.
+        returns: [*B, T], its argument.
+        maker: name of the function, for the message.
     """
     if not isinstance(advantages, Tensor) or advantages.shape != returns.shape:
         shown = [*advantages.shape] if isinstance(advantages, Tensor) else type(advantages).__name__
         raise ValueError(
-            f"{maker} must return advantages {[*returns.shape]}, what is left of the returns, one for one, got {shown}"
+            f"{maker} must return advantages with the shape of the returns, {[*returns.shape]}, got {shown}"
         )
     return advantages

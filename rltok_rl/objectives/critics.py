@@ -24,13 +24,12 @@ from rltok_rl.objectives.view import View
 class CriticAdvantage(ReturnEstimator):
     """Generalised advantages, registered as ``"critic_advantage"``.
 
-    Values are read from the rollout (``state_value`` and ``("next", "state_value")``) where one forward pass has
-    written them, and asked of the critic otherwise: once for each side, never under vmap, so that critics that pool
-    tokens work.
+    Values are read from the rollout (``state_value`` and ``("next", "state_value")``) if it has them, else computed
+    with the critic: once before and once after the step, never under vmap, so that critics that pool tokens work.
 
     Args:
         gamma: discount in [0, 1].
-        lmbda: in [0, 1]; 1 is the return beyond the value, 0 the one-step error.
+        lmbda: in [0, 1]; 1 is the return minus the value, 0 the one-step error.
         value_network: the critic; None needs the values in the rollout.
         **options: of :class:`ReturnEstimator`; the baseline is applied to the advantages.
     """
@@ -41,7 +40,7 @@ class CriticAdvantage(ReturnEstimator):
 
     @property
     def lmbda(self) -> float:
-        """The weight of what comes later; may be set anew, and is part of the state that is saved."""
+        """The weight of later steps; can be changed, and is part of the state."""
         return self._lmbda
 
     @lmbda.setter
@@ -49,18 +48,16 @@ class CriticAdvantage(ReturnEstimator):
         self._lmbda = float(check_gamma(value, "lmbda"))
 
     def get_extra_state(self) -> dict[str, float]:
-        """Numbers that a checkpoint carries beside tensors."""
+        """Numbers in the state besides tensors."""
         return {**super().get_extra_state(), "lmbda": self.lmbda}
 
     @property
     def in_keys(self) -> list[NestedKey]:
-        """Rewards, ends, and what the critic reads on both sides of a step."""
+        """Rewards, ends, and the critic's entries before and after a step."""
         keys = self.tensor_keys
-        own: list[NestedKey] = [under_next(keys.reward), under_next(keys.done), under_next(keys.terminated)]
-        if self.value_network is None:
-            return [*own, keys.value, under_next(keys.value)]
-        read = self.value_network.in_keys
-        return [*own, *read, *map(under_next, read)]
+        names: list[NestedKey] = [under_next(keys.reward), under_next(keys.done), under_next(keys.terminated)]
+        values = [keys.value] if self.value_network is None else self.value_network.in_keys
+        return [*names, *values, *map(under_next, values)]
 
     @dispatch
     def forward(
@@ -75,12 +72,12 @@ class CriticAdvantage(ReturnEstimator):
 
         Args:
             tensordict: [*B, T].
-            params: parameters of the critic, where it is functional.
-            target_params: parameters of the critic for the value after each step; None takes ``params``.
-            time_dim: dimension of time, of this call.
+            params: parameters of a functional critic.
+            target_params: its parameters for the value after each step; None uses ``params``.
+            time_dim: dimension of time, for this call.
         """
         view, advantages, target = self._estimate(tensordict, params, target_params, time_dim)
-        tensordict.set(self.tensor_keys.advantage, view.to_rollout(self._beyond_baseline(advantages, view)))
+        tensordict.set(self.tensor_keys.advantage, view.to_rollout(self._checked_advantages(advantages, view)))
         tensordict.set(self.tensor_keys.value_target, view.to_rollout(target))
         return tensordict
 
@@ -92,7 +89,7 @@ class CriticAdvantage(ReturnEstimator):
         time_dim: int | None = None,
         **_: Any,
     ) -> Tensor:
-        """The regression target of the critic alone, [*B, T, 1]; nothing is written."""
+        """Return the critic's regression target [*B, T, 1]; nothing is written."""
         view, _unused, target = self._estimate(tensordict, None, target_params, time_dim)
         return view.to_rollout(target)
 
@@ -109,8 +106,8 @@ class CriticAdvantage(ReturnEstimator):
             view = View(tensordict, dim, self.mask_key)
             values = view.read_value(self.tensor_keys.value, self.value_network, params)
             after = View(tensordict.get("next"), dim, None)
-            ahead = params if target_params is None else target_params  # a tensordict has no truth value
-            following = after.read_value(self.tensor_keys.value, self.value_network, ahead)
+            later_params = params if target_params is None else target_params  # a tensordict has no truth value
+            following = after.read_value(self.tensor_keys.value, self.value_network, later_params)
             return view, *self._combine(view, values, following)
 
     def _combine(self, view: View, values: Tensor, following: Tensor) -> tuple[Tensor, Tensor]:
@@ -120,31 +117,27 @@ class CriticAdvantage(ReturnEstimator):
 
     def _rewards_and_ends(self, view: View) -> tuple[Tensor, dict[str, Any]]:
         keys = self.tensor_keys
-        ends: dict[str, Any] = {
-            "done": view.find(under_next(keys.done)),
-            "terminated": view.find(under_next(keys.terminated)),
-        }
+        ends = {name: view.find(under_next(getattr(keys, name))) for name in ("done", "terminated")}
         return view.read(under_next(keys.reward)), ends
 
 
 @register_value_estimator("vtrace_return", default_kwargs={"gamma": 0.99, "lmbda": 1.0})
 class VTraceReturn(CriticAdvantage):
-    """V-trace, registered as ``"vtrace_return"``: decisions of an earlier policy, judged for this one.
+    """V-trace advantages for decisions of an earlier policy, registered as ``"vtrace_return"``.
 
     Args:
         gamma: discount in [0, 1].
         lmbda: in [0, 1].
-        actor_network: the policy to judge for; scores the rollout's actions. ``action_log_prob`` is that of the policy
-            that decided.
-        value_network: the critic; None takes values from the rollout, or 0 where there are none.
+        actor_network: the current policy; scores the rollout's actions. ``action_log_prob`` is the earlier policy's.
+        value_network: the critic; None reads values from the rollout, or uses 0.
         rho_clip: largest weight of a temporal difference.
-        c_clip: largest weight of what comes after.
+        c_clip: largest weight of later steps.
         **options: of :class:`CriticAdvantage`.
     """
 
     @dataclass
     class _AcceptedKeys:
-        """Keys of an estimator, all of them because TorchRL looks for inherited ones nowhere, and the decisions."""
+        """All keys of an estimator, since TorchRL ignores inherited ones, and those of the decisions."""
 
         advantage: NestedKey = "advantage"
         value_target: NestedKey = "value_target"
@@ -172,27 +165,27 @@ class VTraceReturn(CriticAdvantage):
     ) -> None:
         if not hasattr(actor_network, "get_dist"):
             raise TypeError(f"vtrace_return needs an actor_network that scores decisions, got {actor_network!r}")
-        value_network = _no_value if value_network is None else value_network
+        value_network = _zero_critic if value_network is None else value_network
         super().__init__(gamma=gamma, lmbda=lmbda, value_network=value_network, **options)
-        self.__dict__["actor_network"] = actor_network  # the loss owns it, an estimator only asks it
+        self.__dict__["actor_network"] = actor_network  # the loss owns it
         self.rho_clip, self.c_clip = rho_clip, c_clip
 
     @classmethod
     def for_loss(cls, loss_module: Any, **options: Any) -> VTraceReturn:
-        """Take actor and critic from a loss."""
+        """Build the estimator with a loss's actor and critic."""
         options.setdefault("actor_network", loss_module.actor_network)
         return super().for_loss(loss_module, **options)
 
     @property
     def in_keys(self) -> list[NestedKey]:
-        """What a critic's estimator reads, and what the actor scores."""
+        """Entries of a critic's estimator, and of the actor."""
         keys = self.tensor_keys
         return list(dict.fromkeys([*super().in_keys, keys.action, keys.sample_log_prob, *self.actor_network.in_keys]))
 
     def _combine(self, view: View, values: Tensor, following: Tensor) -> tuple[Tensor, Tensor]:
         rewards, ends = self._rewards_and_ends(view)
-        asked = view.rollout.select(*self.actor_network.in_keys, strict=False)
-        log_probs = self.actor_network.get_dist(asked).log_prob(view.rollout.get(self.tensor_keys.action))
+        inputs = view.rollout.select(*self.actor_network.in_keys, strict=False)
+        log_probs = self.actor_network.get_dist(inputs).log_prob(view.rollout.get(self.tensor_keys.action))
         log_probs = log_probs.reshape(view.rollout.batch_size)
         log_ratios = log_probs.movedim(view.time_dim, -1) - view.read(self.tensor_keys.sample_log_prob)
         ends |= {"lmbda": self.lmbda, "rho_clip": self.rho_clip, "c_clip": self.c_clip, "mask": view.mask}
@@ -200,11 +193,11 @@ class VTraceReturn(CriticAdvantage):
 
 
 class ZeroCritic(TensorDictModuleBase):
-    """A critic without parameters that values everything at 0, for losses that insist on one.
+    """A critic without parameters whose values are 0, for losses that require a critic.
 
     Args:
-        in_keys: an entry of the rollout, read for its shape and device only.
-        out_keys: where the zeros go.
+        in_keys: an entry of the rollout, read for its shape and device.
+        out_keys: entry of the zeros.
     """
 
     def __init__(self, in_keys: tuple[NestedKey, ...] = ("done",), out_keys: tuple[NestedKey, ...] = ("state_value",)):
@@ -218,4 +211,4 @@ class ZeroCritic(TensorDictModuleBase):
         return tensordict.set(self.out_keys[0], zeros)
 
 
-_no_value = ZeroCritic()
+_zero_critic = ZeroCritic()

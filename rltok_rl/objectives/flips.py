@@ -1,4 +1,4 @@
-"""Advantages from trying the other decision: local counterfactuals, measured in whole forward passes."""
+"""Local flips: advantages from counterfactual decisions."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from tensordict import TensorDictBase
 from tensordict.utils import NestedKey
 from torch import Tensor
+from torchrl.objectives.utils import register_value_estimator
 
 from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.functional.returns import discounted_return
@@ -23,33 +24,33 @@ from rltok_rl.sampling import sample_boundaries
 from rltok_rl.utils import check_count
 
 
+@register_value_estimator("local_flips", default_kwargs={"gamma": 0.99})
 class LocalFlips(ReturnEstimator):
-    """Flip one decision in every ``span`` bytes, and look at what the bytes right after it lose.
+    """Advantages from flipping one decision in every ``span`` bytes, registered as ``"local_flips"``.
 
         A_t = pi(a_t) / (n q_t)  sum_{k < span} gamma^k (R_{t+1+k} - R^flip_{t+1+k})
 
-    Every text is run ``num_flips`` more times, without its encoder and without gradient. In each of these rows one
-    decision per block of ``span`` bytes is flipped, drawn with probability ``q_t`` proportional to ``p_t (1 - p_t)``
-    within its block; all others are drawn again with the random numbers that explain the decisions taken. What a
-    decision earns is then read off directly, where returns bury it under the luck of all decisions after it.
+    Every row runs ``num_flips`` more times, without encoder and gradient. In each of these rows one decision per block
+    of ``span`` bytes is flipped, drawn with probability ``q_t`` proportional to ``p_t (1 - p_t)`` within its block; the
+    others are drawn again with the random numbers that explain the rollout's decisions. This measures the effect of a
+    decision directly, without the noise of all decisions after it.
 
-    The expected gradient is exact where each of these rows has a single flip and the sum reaches the end (``span`` at
-    least T, gamma 1). A shorter span leaves out what comes later, and lets flips of neighbouring blocks meet: a
-    bias, for many more decisions tried per forward pass.
+    The expected gradient is exact if each of these rows has a single flip and the sum reaches the end (``span`` at
+    least T, gamma 1). A shorter span ignores later effects, and flips of neighbouring blocks interact: a bias, for
+    many more flips per forward pass.
 
-    Reads a rollout of whole texts, each row from the first byte of its text. Writes advantages that any
-    score-function loss can take.
+    The rollout must have whole texts, each row from the first byte of its text.
 
     Args:
-        model: the U-Net that made the rollout.
+        model: the U-Net of the rollout.
         gamma: discount in [0, 1].
-        num_flips: n, rows tried per row of the rollout.
-        span: bytes per block, and bytes that a decision is judged by.
-        price: nats per boundary that the rewards were charged.
-        layout: of the tokens of the rows that are tried, as for :class:`~rltok_rl.models.tokens.Packing`.
-        generator: source of the random numbers; with several processes, of equal seed in all.
-        **options: of :class:`~rltok_rl.objectives.estimators.ReturnEstimator`; processes of a ``process_group`` with as
-            many rows each flip what one process with all rows would flip.
+        num_flips: n, extra rows per row of the rollout.
+        span: bytes per block, and bytes after a decision that count.
+        price: nats per boundary in the rewards.
+        layout: of the tokens of the extra rows, as for :class:`~rltok_rl.models.tokens.Packing`.
+        generator: source of the random numbers, with equal seeds in all processes.
+        **options: of :class:`~rltok_rl.objectives.estimators.ReturnEstimator`. Processes of a ``process_group`` flip
+            the decisions that one process with all rows would flip.
     """
 
     def __init__(
@@ -67,22 +68,22 @@ class LocalFlips(ReturnEstimator):
         super().__init__(gamma=gamma, **options)
         as_packing(layout)
         self.num_flips, self.span = check_count("num_flips", num_flips), check_count("span", span)
-        self.__dict__["model"] = model  # asked, not owned
+        self.__dict__["model"] = model  # not a submodule: the loss must not own it
         self.price, self.layout, self.generator = price, layout, generator
 
     @property
     def in_keys(self) -> list[NestedKey]:
-        """Rewards, decisions, states, and how the bytes were predicted."""
-        own = ["action", "logits", "forced", "position", "encoder_state", ("next", "byte"), ("next", "final_log_prob")]
-        return [*super().in_keys, *own]
+        """Rewards, decisions, states and likelihoods."""
+        names = ["action", "logits", "forced", "position", "encoder_state"]
+        return [*super().in_keys, *names, ("next", "byte"), ("next", "final_log_prob")]
 
     def flops(self, num_bytes: float, num_tokens: float, *, num_second: float | None = None) -> float:
-        """FLOPs of the rows that are tried: token layers, decoder and the last head, forward alone.
+        """Return the FLOPs of the extra rows: forward passes of token layers, decoder and the last head.
 
         Args:
             num_bytes: bytes of the rollout.
             num_tokens: tokens of the rollout.
-            num_second: its tokens of tokens; None takes as many as the model aims at.
+            num_second: its tokens of tokens; None uses the model's target rate.
         """
         rest = ("encoder", "boundary_head", "early_head")
         return self.num_flips * forward_flops(self.model, num_bytes, num_tokens, num_second=num_second, without=rest)
@@ -95,25 +96,25 @@ class LocalFlips(ReturnEstimator):
         drawn = action.bool() | forced
         probs = logits.sigmoid()
         where, chance = self._choose((probs * (1 - probs)).masked_fill(forced, 0.0))  # [B, n, blocks] each
-        told = rollout.get("target_rate", None)  # [B, T, 1], one per row: rows are whole texts
-        rates = None if told is None else told[:, 0, 0]
-        flipped, found = self._run_flipped(
+        rates = rollout.get("target_rate", None)  # [B, T, 1], constant along rows, which are whole texts
+        rates = None if rates is None else rates[:, 0, 0]
+        flipped, log_probs = self._run_flipped(
             states, drawn, probs, forced, where.masked_fill(chance == 0, -1), rollout["next", "byte"], rates
         )
         gained = read(rollout, under_next("final_log_prob")) - self.price * drawn
-        lost = gained.unsqueeze(1) - (found - self.price * flipped)  # [B, n, T]
+        lost = gained.unsqueeze(1) - (log_probs - self.price * flipped)  # [B, n, T]
         ahead = discounted_return(lost, self.gamma)
         beyond = self.gamma**self.span * F.pad(ahead[..., self.span :], (0, self.span))[..., : lost.shape[-1]]
         value = (ahead - beyond).gather(-1, where)  # [B, n, blocks] sums over the span from each flip
-        taken = torch.where(drawn, probs, 1 - probs).unsqueeze(1).expand_as(lost).gather(-1, where)  # pi(a_t)
-        weight = torch.where(chance > 0, taken / (self.num_flips * chance.clamp(min=1e-30)), 0.0)
+        prob = torch.where(drawn, probs, 1 - probs).unsqueeze(1).expand_as(lost).gather(-1, where)  # pi(a_t)
+        weight = torch.where(chance > 0, prob / (self.num_flips * chance.clamp(min=1e-30)), 0.0)
         advantages = torch.zeros_like(returns)
         return advantages.scatter_add_(1, where.flatten(1), (weight * value).flatten(1).to(returns.dtype))
 
     def _choose(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """One decision per block and flipped row, and its probability; 0 in blocks without free decisions."""
         mine = self._rows(len(weights))
-        weights = self._of_all(weights)
+        weights = self._gather(weights)
         num_rows, length = weights.shape
         blocks = F.pad(weights, (0, -length % self.span)).unflatten(-1, (-1, self.span))  # [B, blocks, span]
         total = blocks.sum(-1, keepdim=True)
@@ -127,11 +128,11 @@ class LocalFlips(ReturnEstimator):
         return (picks + start[:, None]).transpose(1, 2)[mine], chance.transpose(1, 2)[mine]
 
     def _rows(self, num_rows: int) -> slice:
-        """Where this process's rows are among those of all."""
+        """This process's rows among those of all."""
         first = 0 if self.process_group is None else self.process_group.rank() * num_rows
         return slice(first, first + num_rows)
 
-    def _of_all(self, values: Tensor) -> Tensor:
+    def _gather(self, values: Tensor) -> Tensor:
         """[B, T] of this process to [W B, T] of all, in the order of their ranks."""
         if self.process_group is None:
             return values
@@ -155,14 +156,14 @@ class LocalFlips(ReturnEstimator):
         def repeated(x: Tensor) -> Tensor:
             return x.repeat_interleave(count, 0)
 
-        # Uniforms under which the policy would have decided as it did.
-        everyone = (len(probs) * (self.process_group.size() if self.process_group else 1), probs.shape[1])
-        fresh = torch.rand(everyone, generator=self.generator, device=probs.device, dtype=probs.dtype)
+        # Uniforms for which the policy decides as in the rollout.
+        shape = (len(probs) * (self.process_group.size() if self.process_group else 1), probs.shape[1])
+        fresh = torch.rand(shape, generator=self.generator, device=probs.device, dtype=probs.dtype)
         fresh = fresh[self._rows(len(probs))]
         uniforms = torch.where(drawn, fresh * probs, probs + fresh * (1 - probs))
         uniforms = uniforms.clamp(max=1 - torch.finfo(probs.dtype).eps)
         fixed = repeated(torch.where(forced, drawn.long(), -1))  # -1 is free
-        # Blocks without free decisions (-1) write into a column that is cut off again.
+        # Blocks without free decisions (-1) write into an extra column.
         target = where.flatten(0, 1) % (drawn.shape[1] + 1)  # [B n, blocks]
         other = F.pad(repeated((~drawn).long()), (0, 1)).gather(1, target)
         fixed = F.pad(fixed, (0, 1)).scatter(1, target, other)[:, :-1]
@@ -175,10 +176,10 @@ class LocalFlips(ReturnEstimator):
             forced=fixed,
             force_first=False,
         )
-        of_rows = None if rates is None else repeated(rates)
-        decoded = self.model.decode(repeated(states), flipped, layout=self.layout, target_rate=of_rows)
-        found = byte_log_prob(self.model.final_logits(decoded), repeated(revealed))
-        return flipped.unflatten(0, (-1, count)), found.unflatten(0, (-1, count))
+        rates = None if rates is None else repeated(rates)
+        decoded = self.model.decode(repeated(states), flipped, layout=self.layout, target_rate=rates)
+        log_probs = byte_log_prob(self.model.final_logits(decoded), repeated(revealed))
+        return flipped.unflatten(0, (-1, count)), log_probs.unflatten(0, (-1, count))
 
 
 def _check_whole_texts(rollout: TensorDictBase) -> None:
@@ -186,7 +187,7 @@ def _check_whole_texts(rollout: TensorDictBase) -> None:
         raise ValueError(f"the rollout must be [B, T], got {[*rollout.batch_size]}")
     position = read(rollout, "position")
     expected = torch.arange(position.shape[-1], device=position.device)
-    if position.device.type != "cpu":  # looking would make the host wait
+    if position.device.type != "cpu":  # reading it would stall the device
         torch._assert_async((position == expected).all())
     elif bool((position != expected).any()):
         row = int((position != expected).any(-1).nonzero()[0])

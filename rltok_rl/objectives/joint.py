@@ -1,4 +1,4 @@
-"""Several losses as one: named terms, each with its coefficient."""
+"""Several losses as one: named terms with coefficients."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ from rltok_rl.objectives.reinforce import BoundaryReinforceLoss
 
 
 class JointLoss(LossModule):
-    """Terms of one rollout, each multiplied by its coefficient; one backward pass trains them all.
+    """A weighted sum of losses of one rollout; one backward pass trains them all.
 
-    What every term writes is kept: ``loss_*`` times the coefficient, figures as they are. ``loss.total(out)`` is the
-    sum of the losses. A figure that several terms write keeps its name in the first, and becomes ``<term>_<figure>`` in
-    the others. Coefficients are buffers ``coeff_<name>`` and can be scheduled: ``loss.coeff_policy = 0.02``.
-    ``set_keys`` and ``loss_mask_key`` are those of all terms.
+    The output has every term's outputs: ``loss_*`` times the coefficient, metrics unchanged. ``loss.total(out)`` sums
+    the losses. A metric that several terms write keeps its name in the first and becomes ``<term>_<metric>`` in the
+    others. Coefficients are buffers ``coeff_<name>`` and can be scheduled: ``loss.coeff_policy = 0.02``.
 
     Args:
         terms: losses by name.
-        coefficients: their weights; 1 where none is given.
+        coefficients: weights by name (default: 1).
 
     Example:
         >>> from rltok_rl.objectives import JointLoss
@@ -43,14 +42,14 @@ class JointLoss(LossModule):
         unknown = sorted(set(coefficients) - set(terms))
         if unknown or not terms:
             raise ValueError(f"coefficients must name terms of the loss, {sorted(terms)}, got {unknown}")
-        wild = {name: value for name, value in coefficients.items() if not math.isfinite(value)}
-        if wild:
-            raise ValueError(f"coefficients must be finite numbers, got {wild}")
-        clashing = [name for name in terms if not name.isidentifier()]
-        if clashing:
-            raise ValueError(f"terms must have names that are identifiers, got {clashing}")
+        infinite = {name: value for name, value in coefficients.items() if not math.isfinite(value)}
+        if infinite:
+            raise ValueError(f"coefficients must be finite numbers, got {infinite}")
+        invalid = [name for name in terms if not name.isidentifier()]
+        if invalid:
+            raise ValueError(f"terms must have names that are identifiers, got {invalid}")
         self.terms: Mapping[str, LossModule] = nn.ModuleDict(terms)  # type: ignore[assignment]
-        self._kept = self._name_outputs()
+        self._output_names = self._name_outputs()
         for name in terms:
             self.register_buffer(f"coeff_{name}", torch.tensor(float(coefficients.get(name, 1.0))))
 
@@ -59,20 +58,26 @@ class JointLoss(LossModule):
         cls,
         *,
         target_rate: float,
-        estimator: Any = "batch_centred",
+        estimator: Any = None,
+        baseline: Any = None,
         process_group: Any = None,
         rate: Mapping[str, Any] | None = None,
         **estimator_options: Any,
     ) -> JointLoss:
-        """The paper's loss: ``L_auto + 0.01 L_policy + 0.01 L_rate + 0.1 L_early`` with gamma = 0.99 (Section 2.6).
+        """Build the paper's loss: ``L_auto + 0.01 L_policy + 0.01 L_rate + 0.1 L_early``, gamma = 0.99 (Section 2.6).
 
         Args:
             target_rate: boundaries per byte.
-            estimator: a value estimator or its name.
+            estimator: a value estimator or its name; None is ``"discounted_return"``.
+            baseline: of an estimator given by name; None is ``"batch_mean"`` if ``estimator`` is None, else ``"none"``.
             process_group: processes that train together.
             rate: options of the rate control.
-            **estimator_options: of an estimator given by name.
+            **estimator_options: of an estimator given by name, and of its baseline.
         """
+        if estimator is None:
+            estimator, baseline = "discounted_return", "batch_mean" if baseline is None else baseline
+        if baseline is not None:
+            estimator_options["baseline"] = baseline
         if isinstance(estimator, str):
             estimator_options = {"gamma": 0.99, **estimator_options}
         options = {"process_group": process_group}
@@ -88,11 +93,10 @@ class JointLoss(LossModule):
     def released(
         cls, *, target_rate: float, gamma: float = 0.99, rows_per_mean: int = 8, process_group: Any = None
     ) -> JointLoss:
-        """The loss of the authors' released code, where it differs from the paper's.
+        """Build the loss of the authors' released code, which differs from the paper's.
 
-        The two next-byte losses are mixed, ``0.9 L_auto + 0.1 L_early``; the batch mean spans the rows of one device's
-        micro-batch; the policy's mean is over all positions, of which both ends count 0; both ends of a row count
-        in the rate.
+        The next-byte losses are mixed, ``0.9 L_auto + 0.1 L_early``; the batch mean spans the rows of one device's
+        micro-batch; the policy's mean is over all positions, where both ends count 0; both ends count in the rate.
 
         Args:
             target_rate: boundaries per byte.
@@ -101,10 +105,11 @@ class JointLoss(LossModule):
             process_group: processes that train together.
         """
         options = {"process_group": process_group}
-        estimator: dict[str, Any] = {"gamma": gamma, "group_size": rows_per_mean, "exclude_self": False}
+        estimator: dict[str, Any] = {"gamma": gamma, "baseline": "group_mean"}
+        estimator |= {"group_size": rows_per_mean, "exclude_self": False}
         terms = {
             "language_model": LanguageModelLoss(**options),
-            "policy": BoundaryReinforceLoss("group_centred", average="released", **options, **estimator),
+            "policy": BoundaryReinforceLoss("discounted_return", average="released", **options, **estimator),
             "rate": RateLoss(target_rate, ends="released", **options),
             "early_exit": EarlyExitLoss(**options),
         }
@@ -112,28 +117,28 @@ class JointLoss(LossModule):
 
     @property
     def functional(self) -> bool:
-        """Networks are used as they are."""
+        """False: parameters stay in their modules."""
         return False
 
     def set_keys(self, **names: NestedKey) -> None:
         """Rename entries in every term that reads them.
 
-        A name that stands for different entries in different terms, as ``log_prob`` does, has to be set there:
+        A name that is another entry in each term, such as ``log_prob``, must be set in the term:
         ``joint.terms["early_exit"].set_keys(log_prob=...)``.
         """
         for name, key in names.items():
             readers = {n: term for n, term in self.terms.items() if name in type(term.tensor_keys).__dataclass_fields__}
             if not readers:
                 raise ValueError(f"{name} is not an accepted tensordict key of any of the terms {list(self.terms)}")
-            read = {n: getattr(term.tensor_keys, name) for n, term in readers.items()}
-            if len(set(read.values())) > 1:
-                raise ValueError(f"{name} must be set in the terms: it is another entry in each, {read}")
+            current = {n: getattr(term.tensor_keys, name) for n, term in readers.items()}
+            if len(set(current.values())) > 1:
+                raise ValueError(f"{name} must be set in the terms: it is another entry in each, {current}")
             for term in readers.values():
                 term.set_keys(**{name: key})
 
     @property
     def loss_mask_key(self) -> NestedKey | None:
-        """Entry that tells which steps are real, of all terms; ``"auto"`` takes TorchRL's where they are there."""
+        """Entry with the mask of real steps, for all terms; ``"auto"`` uses TorchRL's if present."""
         return self._loss_mask_key
 
     @loss_mask_key.setter
@@ -143,33 +148,33 @@ class JointLoss(LossModule):
             term.loss_mask_key = key
 
     def _name_outputs(self) -> dict[str, dict[str, str]]:
-        """The name under which each output of each term is kept."""
+        """Each term's outputs, and their names in the joint output."""
         names: dict[str, dict[str, str]] = {}
-        taken: set[str] = set()
+        used: set[str] = set()
         for name, term in self.terms.items():
-            clashing = [key for key in term.out_keys if key in taken and key.startswith("loss_")]
+            clashing = [key for key in term.out_keys if key in used and key.startswith("loss_")]
             if clashing:
                 raise ValueError(f"two terms write {clashing[0]!r}; the second is {name!r}")
-            names[name] = {key: f"{name}_{key}" if key in taken else key for key in term.out_keys}
-            taken |= set(names[name].values())
+            names[name] = {key: f"{name}_{key}" if key in used else key for key in term.out_keys}
+            used |= set(names[name].values())
         return names
 
     @property
     def in_keys(self) -> list[NestedKey]:
-        """What any term reads."""
+        """Entries that any term reads."""
         return list(dict.fromkeys(key for term in self.terms.values() for key in term.in_keys))
 
     @property
     def out_keys(self) -> list[NestedKey]:
-        """What any term writes."""
-        return [kept for names in self._kept.values() for kept in names.values()]
+        """Entries that any term writes."""
+        return [output for names in self._output_names.values() for output in names.values()]
 
     def coefficient(self, name: str) -> Tensor:
-        """The weight of a term."""
+        """Return the weight of a term."""
         return getattr(self, f"coeff_{name}")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Schedule coefficients in place, so that ``joint.coeff_policy = 0.02`` stays a buffer."""
+        """Set coefficients in place, so that ``joint.coeff_policy = 0.02`` stays a buffer."""
         buffers = self.__dict__.get("_buffers", {})
         if name.startswith("coeff_") and not isinstance(value, Tensor):
             if name not in buffers:
@@ -180,24 +185,19 @@ class JointLoss(LossModule):
 
     @dispatch
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """A tensordict without batch dimension: weighted losses and figures of all terms."""
-        found: dict[str, Tensor] = {}
+        """Return weighted losses and metrics of all terms in a tensordict without batch dimension."""
+        outputs: dict[str, Tensor] = {}
         for name in self.terms:
-            found |= self.run_term(name, tensordict)
-        return TensorDict(found)
+            outputs |= self.run_term(name, tensordict)
+        return TensorDict(outputs)
 
     def run_term(self, name: str, tensordict: TensorDictBase) -> dict[str, Tensor]:
-        """What one term adds to the output: its weighted losses and its figures, under the names that are kept.
-
-        Args:
-            name: of the term.
-            tensordict: the rollout.
-        """
-        weight, names = self.coefficient(name), self._kept[name]
-        found = self.terms[name](tensordict)
-        return {names[k]: weight * v if k.startswith("loss_") else v.detach() for k, v in found.items()}
+        """Return a term's weighted losses and its metrics, by their names in the joint output."""
+        weight, names = self.coefficient(name), self._output_names[name]
+        outputs = self.terms[name](tensordict)
+        return {names[k]: weight * v if k.startswith("loss_") else v.detach() for k, v in outputs.items()}
 
     @staticmethod
     def total(losses: TensorDictBase) -> Tensor:
-        """The sum of all ``loss_*`` entries of what ``forward`` returned."""
+        """Return the sum of all ``loss_*`` entries."""
         return sum(value for key, value in losses.items() if key.startswith("loss_"))

@@ -1,4 +1,4 @@
-"""The language model's own losses: next-byte cross-entropy of the whole model and of the early exit."""
+"""Next-byte cross-entropy of the whole model and of the early exit."""
 
 from __future__ import annotations
 
@@ -17,12 +17,6 @@ class _NextByteLoss(StepLoss):
     """Mean cost of the next byte under one of the two heads."""
 
     tensor_keys: Any
-    _name: str
-    _bits: str
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.out_keys = [self._name, self._bits]
 
     @property
     def in_keys(self) -> list[NestedKey]:
@@ -31,31 +25,29 @@ class _NextByteLoss(StepLoss):
 
     @dispatch
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """A tensordict without batch dimension: the loss and its figure."""
+        """Return the loss and its metric in a tensordict without batch dimension."""
         nats = -read(tensordict, under_next(self.tensor_keys.log_prob))
         mask = self.steps(tensordict)
-        return TensorDict({self._name: self.reduce(nats, mask), self._bits: self.figure(nats, mask) / math.log(2)})
+        loss, bits = self.out_keys
+        return TensorDict({loss: self.reduce(nats, mask), bits: self.metric(nats, mask) / math.log(2)})
 
 
 class LanguageModelLoss(_NextByteLoss):
-    """Next-byte cross-entropy of the whole model, read from a rollout that carries gradients.
+    """Next-byte cross-entropy of the whole model, from a rollout that carries gradients.
 
         L_auto = -mean_t log p(x_{t+1} | x_<=t, a_<=t)
 
     Writes ``loss_language_model`` in nats per byte, and ``bits_per_byte``.
-
-    Args:
-        **options: of :class:`~rltok_rl.objectives.base.StepLoss`.
     """
 
     @dataclass
     class _AcceptedKeys:
-        """Keys, under ``next``."""
+        """Keys under ``next``."""
 
         log_prob: NestedKey = "final_log_prob"
 
     default_keys = _AcceptedKeys
-    _name, _bits = "loss_language_model", "bits_per_byte"
+    out_keys = ["loss_language_model", "bits_per_byte"]
 
 
 class EarlyExitLoss(_NextByteLoss):
@@ -64,16 +56,13 @@ class EarlyExitLoss(_NextByteLoss):
         L_early = -mean_t log p_early(x_{t+1} | x_<=t)
 
     Writes ``loss_early_exit`` in nats per byte, and ``early_bits_per_byte``.
-
-    Args:
-        **options: of :class:`~rltok_rl.objectives.base.StepLoss`.
     """
 
     @dataclass
     class _AcceptedKeys:
-        """Keys, under ``next``."""
+        """Keys under ``next``."""
 
         log_prob: NestedKey = "early_log_prob"
 
     default_keys = _AcceptedKeys
-    _name, _bits = "loss_early_exit", "early_bits_per_byte"
+    out_keys = ["loss_early_exit", "early_bits_per_byte"]

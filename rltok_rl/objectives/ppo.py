@@ -1,4 +1,4 @@
-"""PPO for boundaries: TorchRL's loss, without the need of a critic, with figures of the steps that count."""
+"""PPO for boundaries: TorchRL's loss, without the need for a critic, with metrics of unmasked steps."""
 
 from __future__ import annotations
 
@@ -14,47 +14,46 @@ from torchrl.objectives import ClipPPOLoss
 
 from rltok_rl.functional.metrics import clip_fraction, mean_and_spread
 from rltok_rl.functional.policy_gradient import clipped_ratio
-from rltok_rl.functional.reduction import loss_mean, masked_mean, zero_masked
-from rltok_rl.objectives.base import StepLoss, free_steps, read
-from rltok_rl.objectives.estimators import ESTIMATORS
-from rltok_rl.objectives.policy import advantage_figures, advantages_of, pass_keys_on, scores_of, update_figures
+from rltok_rl.functional.reduction import zero_masked
+from rltok_rl.objectives.base import read
+from rltok_rl.objectives.estimators import ESTIMATORS, OLD_ESTIMATORS, check_estimator
+from rltok_rl.objectives.policy import PolicyLoss, advantages_of, score_actions
 
+NAMES = (*ESTIMATORS, *OLD_ESTIMATORS)
+"""Estimators of this package, also by their old names."""
 UNSUPPORTED = ("advantage_norm", "delay_actor", "max_importance_ratio", "normalize_advantage_exclude_dims")
-"""Options of TorchRL's loss that this one does not have, and refuses rather than ignores."""
+"""Options of TorchRL's loss that are an error here."""
 
 
-class BoundaryClipPPOLoss(ClipPPOLoss):
+class BoundaryClipPPOLoss(PolicyLoss, ClipPPOLoss):
     """The clipped objective for boundary decisions.
 
         L = -mean_t min(r_t A_t, clip(r_t, 1 - low, 1 + high) A_t),      r_t = pi(a_t) / pi_old(a_t)
 
-    A :class:`torchrl.objectives.ClipPPOLoss` with these differences. No critic is needed, also where advantages are
-    made inside. The estimators of this package can be named: ``loss.make_value_estimator("leave_one_out", gamma=0.9)``.
-    Forced and masked decisions have no part in the loss, nor in any figure: ``ESS`` (a share in (0, 1]), ``kl_approx``,
-    ``clip_fraction``, ``entropy``, ``advantage_mean``, ``advantage_spread``. The actor is used as it is
-    (``functional=False``), because policy and language model share parameters.
+    A :class:`torchrl.objectives.ClipPPOLoss` with these differences. It needs no critic. It takes the estimators of
+    this package by name: ``loss.make_value_estimator("discounted_return", gamma=0.9, baseline="leave_one_out")``.
+    Forced and masked decisions count neither in the loss nor in the metrics ``ESS`` (a share in (0, 1]),
+    ``kl_approx``, ``clip_fraction``, ``entropy``, ``advantage_mean``, ``advantage_spread``. ``functional=False`` is
+    the default, because policy and language model share parameters.
 
     Args:
         actor_network: scores the decisions.
         critic_network: a critic, or None.
         clip_epsilon: epsilon, or (low, high).
-        entropy_coeff: weight of the entropy bonus; can be scheduled, from 0 too.
-        critic_coeff: weight of the critic's loss.
-        normalize_advantage: give advantages mean 0 and spread 1, over the decisions that count.
+        entropy_coeff: weight of the entropy bonus; can be scheduled, also from 0.
         process_group: processes that train together; the mean is over the decisions of all.
-        **options: of :class:`torchrl.objectives.ClipPPOLoss`, save those in :data:`UNSUPPORTED`.
+        **options: of :class:`torchrl.objectives.ClipPPOLoss`, except :data:`UNSUPPORTED`.
     """
 
     @dataclass
     class _AcceptedKeys(ClipPPOLoss._AcceptedKeys):
-        """TorchRL's keys, and which decisions were forced."""
+        """TorchRL's keys, and the mask of forced decisions."""
 
         forced: NestedKey = "forced"
 
     default_keys = _AcceptedKeys
     tensor_keys: _AcceptedKeys
-    SUPPORTED_VALUE_ESTIMATORS = (*ClipPPOLoss.SUPPORTED_VALUE_ESTIMATORS, *ESTIMATORS)
-    loss_mask_key = StepLoss.loss_mask_key
+    SUPPORTED_VALUE_ESTIMATORS = (*ClipPPOLoss.SUPPORTED_VALUE_ESTIMATORS, *NAMES)
 
     def __init__(
         self,
@@ -63,7 +62,6 @@ class BoundaryClipPPOLoss(ClipPPOLoss):
         *,
         clip_epsilon: float | tuple[float, float] = 0.2,
         entropy_coeff: float = 0.0,
-        critic_coeff: float | None = None,
         process_group: Any = None,
         **options: Any,
     ) -> None:
@@ -72,20 +70,13 @@ class BoundaryClipPPOLoss(ClipPPOLoss):
             raise ValueError(f"options must be those of ClipPPOLoss without {list(UNSUPPORTED)}, got {refused}")
         if not isinstance(entropy_coeff, (int, float, Tensor)):
             raise TypeError(f"entropy_coeff must be one number: there is one kind of decision, got {entropy_coeff!r}")
-        options.setdefault("functional", False)
-        super().__init__(
-            actor_network,
-            critic_network,
-            clip_epsilon=clip_epsilon,
-            entropy_coeff=entropy_coeff,
-            critic_coeff=critic_coeff,
-            **options,
-        )
+        options = {"functional": False, "clip_epsilon": clip_epsilon, "entropy_coeff": entropy_coeff, **options}
+        super().__init__(actor_network, critic_network, **options)
         self.process_group = process_group
 
     @property
     def out_keys(self) -> list[NestedKey]:
-        """Losses, then figures."""
+        """Losses, then metrics."""
         losses = ["loss_objective", *(["loss_entropy"] if self.entropy_bonus else [])]
         losses += ["loss_critic"] if self._has_critic else []
         return [*losses, "entropy", "clip_fraction", "ESS", "kl_approx", "advantage_mean", "advantage_spread"]
@@ -96,35 +87,35 @@ class BoundaryClipPPOLoss(ClipPPOLoss):
 
     @dispatch
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """A tensordict without batch dimension: losses and figures."""
-        keys = self.tensor_keys
+        """Return losses and metrics in a tensordict without batch dimension."""
+        keys, group = self.tensor_keys, self.process_group
         tensordict = tensordict.copy()  # a critic writes its values
         estimator = self._value_estimator
         if estimator is None and tensordict.get(keys.advantage, None) is None and self.critic_network is not None:
             estimator = self.value_estimator  # TorchRL's default, generalised advantages of the critic
         tensordict, advantages = advantages_of(tensordict, keys.advantage, estimator)
-        free, group = free_steps(self, tensordict, keys.forced), self.process_group
-        figures = advantage_figures(advantages, free, group)
+        free = self.free_steps(tensordict, keys.forced)
+        metrics = self.advantage_metrics(advantages, free)
         if self.normalize_advantage:
             mean, spread = mean_and_spread(advantages, free, process_group=group)
             advantages = (advantages - mean) / spread.clamp(min=1e-6)
         old = read(tensordict, keys.sample_log_prob).detach()
-        log_probs, entropy = scores_of(tensordict, self.actor_network, keys.action)
+        log_probs, entropy = score_actions(tensordict, self.actor_network, keys.action)
         clip = self._epsilons()
         log_ratios = zero_masked(log_probs - old, free)
         objective = clipped_ratio(log_ratios, torch.zeros_like(log_ratios), advantages, clip)
-        out = {"loss_objective": self._reduced(-objective, free)}
+        losses = {"loss_objective": self.reduce(-objective, free)}
         if self.entropy_bonus:
-            out["loss_entropy"] = self._reduced(-self.entropy_coeff * entropy, free)
+            losses["loss_entropy"] = self.reduce(-self.entropy_coeff * entropy, free)
         if self._has_critic:
             error, *_ = self.loss_critic(tensordict)
-            out["loss_critic"] = self._reduced(error.reshape(log_probs.shape), free)
-        figures |= {
-            "entropy": masked_mean(entropy.detach(), free, process_group=group),
+            losses["loss_critic"] = self.reduce(error.reshape(log_probs.shape), free)
+        metrics |= {
+            "entropy": self.metric(entropy, free),
             "clip_fraction": clip_fraction(log_ratios.detach(), clip, free, process_group=group),
-            **update_figures(log_ratios, free, group),
+            **self.ratio_metrics(log_ratios, free),
         }
-        return TensorDict({**out, **figures})
+        return TensorDict({**losses, **metrics})
 
     def _epsilons(self) -> tuple[float, float]:
         if self._asymmetric_clip:
@@ -132,23 +123,14 @@ class BoundaryClipPPOLoss(ClipPPOLoss):
         return self.clip_epsilon, self.clip_epsilon
 
     def make_value_estimator(self, value_type: Any = None, **hyperparams: Any) -> BoundaryClipPPOLoss:
-        """Judge decisions by another estimator: in TorchRL's ways, or by one of the names of this package.
-
-        One that is named spans the loss's processes; an instance takes the loss's keys over.
-        """
-        if isinstance(value_type, str) and value_type in ESTIMATORS:
+        """Replace the estimator, in TorchRL's ways or by one of this package's names."""
+        if isinstance(value_type, str) and value_type in NAMES:
+            value_type = check_estimator(value_type, hyperparams)
             hyperparams = {"process_group": self.process_group, **hyperparams}
         super().make_value_estimator(value_type, **hyperparams)
         self._forward_value_estimator_keys()
         return self
 
     def _forward_value_estimator_keys(self, **_: Any) -> None:
-        pass_keys_on(self, self.tensor_keys.sample_log_prob)
+        self.pass_keys(self.tensor_keys.sample_log_prob)
         self._set_in_keys()
-
-    def _reduced(self, values: Tensor, mask: Tensor | None) -> Tensor:
-        if self.reduction == "none":
-            return zero_masked(values, mask)
-        if self.reduction == "sum":
-            return zero_masked(values, mask).sum()
-        return loss_mean(values, mask, process_group=self.process_group)

@@ -21,38 +21,36 @@ from rltok_rl.functional.rate import (
 from rltok_rl.objectives.base import StepLoss, last_steps, read
 
 CONTROLLERS = {"pi": (3.0, 0.005), "price": (15.0, 0.02)}
-"""Controls that remember, and their gains (proportional, integral): a proportional-integral controller of the mean
-logit, and of a price per boundary. The proportional part is what keeps an integral from swinging around the target."""
+"""Controls with memory and their gains (proportional, integral): proportional-integral controllers of the mean logit
+and of a price per boundary. The proportional part keeps the integral from swinging around the target."""
 LARGEST_ERROR = 0.02
-"""What a single call adds to the sum of errors at most."""
-RELEASED_LOGIT = 100.0  # what the authors' released code assigns to the ends
+"""Largest error that one call adds to the integral."""
+RELEASED_LOGIT = 100.0  # of the ends, in the authors' released code
 
 
 class RateLoss(StepLoss):
     """Keep the rate of boundaries at a target.
 
-    Writes ``loss_rate``, and the figures ``rate`` (boundaries per free decision), ``mean_prob``, and ``push``, the
-    coefficient or price of a control that remembers.
+    Writes ``loss_rate`` and the metrics ``rate`` (boundaries per free decision), ``mean_prob``, and ``push``, the
+    coefficient or price of a control with memory.
 
-    Where the rollout has targets of its own (``target_rate``, of models with ``rate_embedding``), each step's target is
-    that one, and ``target`` is not read; only ``"logit_pressure"`` can follow several.
+    If the rollout has ``target_rate`` (models with ``rate_embedding``), it replaces ``target`` step by step; only
+    ``"logit_pressure"`` can follow several targets.
 
     Args:
         target: boundaries per byte, in (0, 1).
         control: a key of :data:`~rltok_rl.functional.rate.RATE_CONTROLS`, ``"pi"`` or ``"price"``.
-        ends: ``"excluded"`` leaves forced decisions out. ``"released"`` counts them, and the last decision of each row,
-            with probability 1 and logit 100, as the authors' released code does: the free rate then settles below
+        ends: ``"excluded"`` ignores forced decisions. ``"released"`` counts them and the last decision of each row
+            with probability 1 and logit 100, as the authors' released code does; the free rate then settles below
             the target, by about ``2 (1 - target) / T``.
-        proportional: gain of ``"pi"`` and ``"price"`` on the error; None takes that of :data:`CONTROLLERS`.
-        integral: their gain on the sum of errors. Their memory is in buffers and advances with every call in training
-            mode.
-        **options: of :class:`~rltok_rl.objectives.base.StepLoss`; ``reduction`` must be ``"mean"``: a rate belongs to
-            a batch, not to a step.
+        proportional: gain of ``"pi"`` and ``"price"`` on the error; None is that of :data:`CONTROLLERS`.
+        integral: their gain on the sum of errors, which is in a buffer and grows with every call in training mode.
+        **options: of :class:`~rltok_rl.objectives.base.StepLoss`; ``reduction`` must be ``"mean"``.
     """
 
     @dataclass
     class _AcceptedKeys:
-        """Keys of what is read."""
+        """Keys of the rollout."""
 
         logits: NestedKey = "logits"
         action: NestedKey = "action"
@@ -92,42 +90,45 @@ class RateLoss(StepLoss):
 
     @property
     def in_keys(self) -> list[NestedKey]:
-        """Logits, decisions, and which of them were forced."""
+        """Logits, decisions, and the mask of forced ones."""
         return [self.tensor_keys.logits, self.tensor_keys.action, self.tensor_keys.forced]
 
     @dispatch
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """A tensordict without batch dimension: the loss and its figures."""
+        """Return the loss and its metrics in a tensordict without batch dimension."""
         keys = self.tensor_keys
         logits, boundaries = read(tensordict, keys.logits), read(tensordict, keys.action).bool()
-        free = self.free_steps(tensordict, keys.forced)
-        figures = {
-            "rate": self.figure(boundaries.to(logits.dtype), free),
-            "mean_prob": self.figure(logits.sigmoid(), free),
+        mask = self.free_steps(tensordict, keys.forced)
+        metrics = {
+            "rate": self.metric(boundaries.to(logits.dtype), mask),
+            "mean_prob": self.metric(logits.sigmoid(), mask),
         }
-        mask = free
         if self.ends == "released":
-            logits, boundaries, mask = self._with_ends(tensordict, logits, boundaries)
+            mask = self.steps(tensordict)
+            ends = last_steps(mask, boundaries)
+            if tensordict.get(keys.forced, None) is not None:
+                ends = ends | read(tensordict, keys.forced)
+            logits, boundaries = logits.masked_fill(ends, RELEASED_LOGIT), boundaries | ends
         target: Any = self.target_rate
         if tensordict.get(keys.target_rate, None) is not None:
             target = read(tensordict, keys.target_rate)
             if self.control != "logit_pressure":
                 raise ValueError(
-                    f"control must be 'logit_pressure' where each text has a target rate of its own, got "
+                    f"control must be 'logit_pressure' if each text has its own target rate, got "
                     f"{self.control!r}; a rollout without 'target_rate' has one target for all"
                 )
         if self.control in RATE_CONTROLS:
             control = RATE_CONTROLS[self.control]
             loss = control(logits, boundaries, target, mask=mask, process_group=self.process_group)
         else:
-            loss = self._remembering(logits, mask)
-        return TensorDict({"loss_rate": loss, **figures, "push": self.push.clone()})
+            loss = self._controlled(logits, mask)
+        return TensorDict({"loss_rate": loss, **metrics, "push": self.push.clone()})
 
-    def _remembering(self, logits: Tensor, mask: Tensor | None) -> Tensor:
-        error = self.figure(logits.sigmoid(), mask) - self.target_rate
+    def _controlled(self, logits: Tensor, mask: Tensor | None) -> Tensor:
+        """The loss of a control with memory, which is updated first."""
         state = controller_update(
             Controller(self.integral, self.push),
-            error,
+            self.metric(logits.sigmoid(), mask) - self.target_rate,
             proportional=self.proportional,
             integral=self.integral_gain,
             limit=LARGEST_ERROR,
@@ -137,13 +138,3 @@ class RateLoss(StepLoss):
             self.push.copy_(state.coefficient)
         act = controlled_logits if self.control == "pi" else priced_boundaries
         return act(logits, state.coefficient, mask=mask, process_group=self.process_group)
-
-    def _with_ends(
-        self, tensordict: TensorDictBase, logits: Tensor, boundaries: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The ends of each row as the released code counts them."""
-        real = self.steps(tensordict)
-        ends = last_steps(real, boundaries)
-        if tensordict.get(self.tensor_keys.forced, None) is not None:
-            ends = ends | read(tensordict, self.tensor_keys.forced)
-        return logits.masked_fill(ends, RELEASED_LOGIT), boundaries | ends, real

@@ -1,4 +1,4 @@
-"""REINFORCE for boundaries: on the rollout's own log-probabilities, or scored again by an actor."""
+"""REINFORCE for boundaries, on the rollout's own log-probabilities or on those of an actor."""
 
 from __future__ import annotations
 
@@ -17,44 +17,33 @@ from rltok_rl.functional.reduction import zero_masked
 from rltok_rl.objectives.base import StepLoss, last_steps, read
 from rltok_rl.objectives.critics import VTraceReturn
 from rltok_rl.objectives.estimators import ESTIMATORS
-from rltok_rl.objectives.policy import (
-    advantage_figures,
-    advantages_of,
-    as_estimator,
-    carries_gradient,
-    pass_keys_on,
-    scores_of,
-    update_figures,
-)
+from rltok_rl.objectives.policy import PolicyLoss, advantages_of, check_gradient, score_actions
 
 
-class BoundaryReinforceLoss(StepLoss):
-    """Make decisions with positive advantage likelier (Section 2.4).
+class BoundaryReinforceLoss(PolicyLoss, StepLoss):
+    """REINFORCE: make decisions with positive advantage likelier (Section 2.4).
 
         L_policy = -mean_t log pi(a_t) sg(A_t)
 
-    Without ``actor`` the log-probabilities are those of the rollout, which has to carry gradients: policy, language
-    model and early exit then train in one backward pass. With ``actor`` decisions are scored again, for stored
-    rollouts; ``off_policy=True`` weighs each by how much likelier it has become. The estimator ``"vtrace_return"`` asks
-    the loss's actor; its advantages are weighted already and want no other weight.
+    Without ``actor`` the log-probabilities are those of the rollout, which must carry gradients: policy, language
+    model and early exit then train in one backward pass. With ``actor`` stored decisions are scored again, and
+    ``off_policy=True`` weights each by how much likelier it has become. Advantages of ``"vtrace_return"`` are weighted
+    already. Forced decisions count nowhere.
 
-    Writes ``loss_policy``, and the figures ``entropy``, ``advantage_mean``, ``advantage_spread``; with an actor also
-    ``ESS`` and ``kl_approx``. Forced decisions have no part in any of them.
+    Writes ``loss_policy`` and the metrics ``entropy``, ``advantage_mean``, ``advantage_spread``; with an actor also
+    ``ESS`` and ``kl_approx``.
 
     Args:
-        estimator: a value estimator or its name, asked where the rollout has no ``advantage``.
+        estimator: a value estimator or its name, used if the rollout has no ``advantage``.
         actor: scores the decisions; None reads ``action_log_prob``.
-        off_policy: weigh decisions by ``pi / pi_old`` (needs an actor).
+        off_policy: weight decisions by ``pi / pi_old`` (needs an actor).
         max_weight: largest weight.
-        average: over ``"free"`` decisions, or over ``"all"`` real steps, where forced decisions count 0.
-            ``"released"`` is the mean of the authors' released code: over all real steps, where the last decision of
-            each row counts 0 too, because it is forced there.
-        reduction: see :class:`~rltok_rl.objectives.base.StepLoss`.
-        process_group: see there.
-        **estimator_options: of an estimator given by name: ``gamma``, ``group_size``, ...
+        average: over ``"free"`` decisions; over ``"all"`` real steps, where forced decisions count 0; or
+            ``"released"`` as in the authors' code, where the last decision of each row counts 0 too.
+        **estimator_options: of an estimator given by name: ``gamma``, ``baseline``, ``group_size``, ...
 
     Example:
-        >>> loss = BoundaryReinforceLoss("leave_one_out", gamma=0.99)
+        >>> loss = BoundaryReinforceLoss("discounted_return", gamma=0.99, baseline="leave_one_out")
         >>> rollout = TensorDict({"action_log_prob": torch.zeros(2, 1, requires_grad=True)}, [2, 1])
         >>> rollout["next"] = TensorDict({"reward": torch.tensor([[[1.0]], [[3.0]]])}, [2, 1])
         >>> loss(rollout)["loss_policy"].backward()
@@ -64,7 +53,7 @@ class BoundaryReinforceLoss(StepLoss):
 
     @dataclass
     class _AcceptedKeys:
-        """Keys of what is read."""
+        """Keys of the rollout."""
 
         action: NestedKey = "action"
         action_log_prob: NestedKey = "action_log_prob"
@@ -101,72 +90,63 @@ class BoundaryReinforceLoss(StepLoss):
             raise ValueError(f"max_weight belongs to off_policy=True, got max_weight={max_weight}")
         self.actor_network = actor
         self.off_policy, self.max_weight, self.average = off_policy, max_weight, average
-        self._take_estimator(estimator, estimator_options)
+        self.make_value_estimator(estimator, **estimator_options)
 
-    def make_value_estimator(
-        self, value_type: ValueEstimatorBase | type[ValueEstimatorBase] | str | None = None, **hyperparams: Any
-    ) -> BoundaryReinforceLoss:
-        """Judge decisions by another estimator: an instance, a class with its options, or a name with its options."""
-        self._take_estimator(value_type, hyperparams)
+    def make_value_estimator(self, value_type: Any = None, **hyperparams: Any) -> BoundaryReinforceLoss:
+        """Replace the estimator by an instance, or by a class or a name with its options."""
+        estimator = self.build_estimator(value_type, hyperparams)
+        if self.off_policy and isinstance(estimator, VTraceReturn):
+            raise ValueError("off_policy must be False with vtrace_return, whose advantages are weighted already")
+        self._value_estimator = estimator
+        self._forward_value_estimator_keys()
         return self
 
-    def _take_estimator(self, estimator: Any, options: dict[str, Any]) -> None:
-        made = as_estimator(self, estimator, self.process_group, options)
-        if self.off_policy and isinstance(made, VTraceReturn):
-            raise ValueError("off_policy must be False with vtrace_return, whose advantages are weighted already")
-        self._value_estimator = made
-        self._forward_value_estimator_keys()
-
     def _forward_value_estimator_keys(self, **_: Any) -> None:
-        pass_keys_on(self, self.tensor_keys.action_log_prob)
+        self.pass_keys(self.tensor_keys.action_log_prob)
 
     @property
     def in_keys(self) -> list[NestedKey]:
-        """Advantages or what makes them, and log-probabilities or what scores them."""
+        """Advantages or the estimator's entries, and log-probabilities or the actor's."""
         keys = self.tensor_keys
-        own: list[NestedKey] = [keys.action_log_prob, keys.forced]
-        own += [keys.entropy] if self.actor_network is None else [keys.action, *self.actor_network.in_keys]
-        own += [keys.advantage] if self._value_estimator is None else self._value_estimator.in_keys
-        return list(dict.fromkeys(own))
+        names: list[NestedKey] = [keys.action_log_prob, keys.forced]
+        names += [keys.entropy] if self.actor_network is None else [keys.action, *self.actor_network.in_keys]
+        names += [keys.advantage] if self._value_estimator is None else self._value_estimator.in_keys
+        return list(dict.fromkeys(names))
 
     @property
     def out_keys(self) -> list[NestedKey]:
-        """The loss, then figures."""
-        scored = [] if self.actor_network is None else ["ESS", "kl_approx"]
-        return ["loss_policy", "entropy", "advantage_mean", "advantage_spread", *scored]
+        """The loss, then metrics."""
+        ratios = [] if self.actor_network is None else ["ESS", "kl_approx"]
+        return ["loss_policy", "entropy", "advantage_mean", "advantage_spread", *ratios]
 
     @dispatch
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """A tensordict without batch dimension: the loss and its figures."""
+        """Return the loss and its metrics in a tensordict without batch dimension."""
         keys = self.tensor_keys
         tensordict, advantages = advantages_of(tensordict, keys.advantage, self._value_estimator)
-        free = self._judged_steps(tensordict, advantages)
-        figures = advantage_figures(advantages, free, self.process_group)
-        # Zeros where nothing counts: what stands there may not be a number, and 0 times that is none either.
-        advantages = zero_masked(advantages, free)
+        free = self._counted_steps(tensordict, advantages)
+        metrics = self.advantage_metrics(advantages, free)
+        advantages = zero_masked(advantages, free)  # masked entries may be NaN, and 0 times NaN is NaN
         if self.actor_network is None:
-            log_probs = carries_gradient(read(tensordict, keys.action_log_prob), keys.action_log_prob)
+            log_probs = check_gradient(read(tensordict, keys.action_log_prob), keys.action_log_prob)
             objective = score_function(log_probs, advantages)
             if tensordict.get(keys.entropy, None) is not None:
-                figures["entropy"] = self.figure(read(tensordict, keys.entropy), free)
+                metrics["entropy"] = self.metric(read(tensordict, keys.entropy), free)
         else:
-            log_probs, entropy = scores_of(tensordict, self.actor_network, keys.action)
+            log_probs, entropy = score_actions(tensordict, self.actor_network, keys.action)
             log_probs = zero_masked(log_probs, free)
             old = zero_masked(read(tensordict, keys.action_log_prob).detach(), free)
             if self.off_policy:
                 objective = importance_weighted(log_probs, old, advantages, max_weight=self.max_weight)
             else:
                 objective = score_function(log_probs, advantages)
-            figures |= {
-                "entropy": self.figure(entropy, free),
-                **update_figures(log_probs - old, free, self.process_group),
-            }
+            metrics |= {"entropy": self.metric(entropy, free), **self.ratio_metrics(log_probs - old, free)}
         if self.average != "free" and free is not None:
             objective, free = torch.where(free, objective, 0.0), self.steps(tensordict)
-        return TensorDict({"loss_policy": self.reduce(-objective, free), **figures})
+        return TensorDict({"loss_policy": self.reduce(-objective, free), **metrics})
 
-    def _judged_steps(self, tensordict: TensorDictBase, like: Tensor) -> Tensor | None:
-        """[*B, T] bool, the real steps whose decision is the policy's; None where all are."""
+    def _counted_steps(self, tensordict: TensorDictBase, like: Tensor) -> Tensor | None:
+        """[*B, T] bool, steps whose decision counts; None for all."""
         free = self.free_steps(tensordict, self.tensor_keys.forced)
         if self.average != "released":
             return free
@@ -175,17 +155,11 @@ class BoundaryReinforceLoss(StepLoss):
 
 
 class EntropyBonus(StepLoss):
-    """Keep decisions undecided: ``L = -mean_t H_t`` over free decisions.
-
-    Writes ``loss_entropy`` and ``entropy``. Its coefficient is that of the term in a joint loss.
-
-    Args:
-        **options: of :class:`~rltok_rl.objectives.base.StepLoss`.
-    """
+    """Entropy bonus: ``L = -mean_t H_t`` over free decisions. Writes ``loss_entropy`` and ``entropy``."""
 
     @dataclass
     class _AcceptedKeys:
-        """Keys of what is read."""
+        """Keys of the rollout."""
 
         entropy: NestedKey = "entropy"
         forced: NestedKey = "forced"
@@ -196,12 +170,12 @@ class EntropyBonus(StepLoss):
 
     @property
     def in_keys(self) -> list[NestedKey]:
-        """Entropies, and which decisions were forced."""
+        """Entropies and the mask of forced decisions."""
         return [self.tensor_keys.entropy, self.tensor_keys.forced]
 
     @dispatch
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """A tensordict without batch dimension: the loss and its figure."""
+        """Return the loss and its metric in a tensordict without batch dimension."""
         entropy = read(tensordict, self.tensor_keys.entropy)
         free = self.free_steps(tensordict, self.tensor_keys.forced)
-        return TensorDict({"loss_entropy": self.reduce(-entropy, free), "entropy": self.figure(entropy, free)})
+        return TensorDict({"loss_entropy": self.reduce(-entropy, free), "entropy": self.metric(entropy, free)})

@@ -1,4 +1,4 @@
-"""Language-model training with any segmenter: in one forward pass, or as terms of a joint loss over rollouts."""
+"""Losses of any segmenter: in one forward pass, or as terms of a joint loss; and of a routing second level."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ from rltok_rl.functional.reduction import loss_mean, masked_mean
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives.base import StepLoss, read, read_flags, under_next
 
+SECOND_LEVEL_WEIGHT = 0.03
+"""H-Net's coefficient of its ratio losses."""
+
 
 @dataclass(frozen=True)
 class SegmentedLosses:
-    """Losses of one batch by name, times their coefficients, and figures without gradient."""
+    """Weighted losses of one batch by name, and metrics without gradient."""
 
     losses: dict[str, Tensor]
     figures: dict[str, Tensor]
@@ -31,7 +34,7 @@ class SegmentedLosses:
 
     @property
     def total(self) -> Tensor:
-        """What to differentiate."""
+        """The sum of the losses."""
         return torch.stack([loss.to(torch.float32) for loss in self.losses.values()]).sum()
 
 
@@ -44,27 +47,25 @@ def segmented_losses(
     uniforms: Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> SegmentedLosses:
-    """Next-byte losses of a U-Net whose boundaries a segmenter draws, and the segmenter's own.
+    """Compute the next-byte losses of a U-Net with a segmenter's boundaries, and the segmenter's own losses.
 
         L = L_auto + lambda_early L_early + sum_k c_k L_k + 0.03 L_second
 
-    L_second is the ratio loss of a second level that routes, at the rate that the segmenter or else the model says.
-
-    Where boundaries carry a gradient (``gumbel``, ``hnet``) the segmenter learns from L_auto too. The learned policy
-    does not learn here: its gradient is that of :class:`~rltok_rl.objectives.JointLoss`.
+    If boundaries carry a gradient (``gumbel``, ``hnet``) the segmenter learns from L_auto too. The learned policy does
+    not learn here; use :class:`~rltok_rl.objectives.JointLoss`.
 
     Args:
         model: the U-Net.
-        segmenter: who draws the boundaries.
-        byte_ids: [B, T + 1] of which T are read and the T after the first predicted.
-        early_exit: coefficient of the early exit.  # Section 2.6
+        segmenter: draws the boundaries.
+        byte_ids: [B, T + 1]; the first T are read, the last T predicted.
+        early_exit: coefficient of the early exit (Section 2.6).
         uniforms: [B, T] in [0, 1) to draw with.
         generator: source of the random numbers otherwise.
 
     Returns:
-        ``loss_language_model``, ``loss_early_exit`` and ``loss_<name>`` of the segmenter; figures ``bits_per_byte``,
-        ``early_bits_per_byte`` and ``rate``. With a second level ``second_rate``, and ``loss_second_level`` where it
-        routes.
+        ``loss_language_model``, ``loss_early_exit`` and the segmenter's ``loss_<name>``; metrics ``bits_per_byte``,
+        ``early_bits_per_byte`` and ``rate``. With a second level also ``second_rate``, and ``loss_second_level`` if it
+        routes, at the segmenter's rate or else the model's.
 
     Example:
         >>> from rltok_rl.agents.segmenters import make_segmenter
@@ -83,26 +84,59 @@ def segmented_losses(
     losses = {"loss_language_model": language_model, "loss_early_exit": early_exit * early}
     for name, loss in segmenter.losses(out.segments, before, out.final_logits).items():
         losses[f"loss_{name}"] = segmenter.coefficients[name] * loss
-    figures = {
+    metrics = {
         "bits_per_byte": language_model.detach() / math.log(2),
         "early_bits_per_byte": early.detach() / math.log(2),
         "rate": out.segments.boundaries.float().mean(),
     }
     if out.second is not None:
         drawn, tokens = out.second.boundaries, out.segments.boundaries
-        figures["second_rate"] = drawn.sum() / tokens.sum()
+        metrics["second_rate"] = drawn.sum() / tokens.sum()
         if out.second.probabilities is not None:
             target = segmenter.second_rate or model.config.second_rate
             cost = second_level_cost(drawn, out.second.probabilities, tokens, target)
             losses["loss_second_level"] = SECOND_LEVEL_WEIGHT * cost
-    return SegmentedLosses(losses, figures, out)
+    return SegmentedLosses(losses, metrics, out)
+
+
+def second_level_cost(
+    boundaries: Tensor,
+    probs: Tensor,
+    tokens: Tensor,
+    target: float,
+    *,
+    process_group: ProcessGroup | None = None,
+) -> Tensor:
+    """Compute the ratio loss of a second level, over tokens.
+
+        L = F G / alpha + (1 - F)(1 - G) / (1 - alpha),        F = mean_s sg(b_s),  G = mean_s p_s
+
+    The first token of a text has p = 1 and counts, as in H-Net's released code.
+
+    Args:
+        boundaries: [*L] bool, b at the bytes that close tokens.
+        probs: [*L] p there.
+        tokens: [*L] bool, the bytes that close tokens.
+        target: alpha, tokens of tokens per token.
+        process_group: processes that train together; F is that of all.
+
+    Example:
+        >>> drawn = torch.tensor([True, False, False, True])
+        >>> tokens = torch.tensor([True, False, True, True])
+        >>> second_level_cost(drawn, torch.tensor([1.0, 0.0, 0.4, 0.6]), tokens, 2 / 3)
+        tensor(1.)
+
+    Reference: https://arxiv.org/abs/2507.07955
+    """
+    rate = masked_mean(boundaries.to(probs.dtype), tokens, process_group=process_group)
+    return load_balance(rate, loss_mean(probs, tokens, process_group=process_group), target)
 
 
 class SegmenterLoss(StepLoss):
-    """A loss that a segmenter has of its own, read from a rollout that carries gradients.
+    """A segmenter's own loss, from a rollout that carries gradients. Writes ``loss_<name>``.
 
-    An environment that is rolled out by a :class:`~rltok_rl.agents.segmenters.SegmenterActor` writes it as
-    ``segmenter_<name>``, at every step the value of the texts that were read together. Writes ``loss_<name>``.
+    A rollout with a :class:`~rltok_rl.agents.segmenters.SegmenterActor` has it as ``segmenter_<name>``, with the same
+    value at every step of texts that were read together.
 
     Args:
         name: a key of ``segmenter.coefficients``.
@@ -111,7 +145,7 @@ class SegmenterLoss(StepLoss):
 
     @dataclass
     class _AcceptedKeys:
-        """Keys."""
+        """Keys of the rollout."""
 
         segmenter_loss: NestedKey = "segmenter"
 
@@ -130,53 +164,15 @@ class SegmenterLoss(StepLoss):
 
     @dispatch
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """A tensordict without batch dimension: the loss."""
+        """Return the loss in a tensordict without batch dimension."""
         values = read(tensordict, self.tensor_keys.segmenter_loss)
         return TensorDict({self.out_keys[0]: self.reduce(values, self.steps(tensordict))})
 
 
-SECOND_LEVEL_WEIGHT = 0.03
-"""What H-Net multiplies its ratio losses with."""
-
-
-def second_level_cost(
-    boundaries: Tensor,
-    probs: Tensor,
-    tokens: Tensor,
-    target: float,
-    *,
-    process_group: ProcessGroup | None = None,
-) -> Tensor:
-    """The ratio loss of a second level, over tokens.
-
-        L = F G / alpha + (1 - F)(1 - G) / (1 - alpha),        F = mean_s sg(b_s),  G = mean_s p_s
-
-    The first token of a text has p = 1 and counts, as in H-Net's released code.
-
-    Args:
-        boundaries: [*L] bool, b at the bytes that close tokens.
-        probs: [*L] p there.
-        tokens: [*L] bool, the bytes that close tokens.
-        target: alpha, tokens of tokens per token.
-        process_group: processes that train together; F is that of all.
-
-    Example:
-        >>> import torch
-        >>> drawn = torch.tensor([True, False, False, True])
-        >>> tokens = torch.tensor([True, False, True, True])
-        >>> second_level_cost(drawn, torch.tensor([1.0, 0.0, 0.4, 0.6]), tokens, 2 / 3)
-        tensor(1.)
-
-    Reference: https://arxiv.org/abs/2507.07955
-    """
-    rate = masked_mean(boundaries.to(probs.dtype), tokens, process_group=process_group)
-    return load_balance(rate, loss_mean(probs, tokens, process_group=process_group), target)
-
-
 class SecondLevelLoss(StepLoss):
-    """Keep the rate of tokens of tokens at a target, where the model's second level routes.
+    """Keep the rate of tokens of tokens at a target, for models whose second level routes.
 
-    Writes ``loss_second_level``, and the figures ``second_rate`` (tokens of tokens per token) and ``second_mean_prob``.
+    Writes ``loss_second_level`` and the metrics ``second_rate`` (tokens of tokens per token) and ``second_mean_prob``.
 
     Args:
         target: tokens of tokens per token, in (0, 1).
@@ -185,7 +181,7 @@ class SecondLevelLoss(StepLoss):
 
     @dataclass
     class _AcceptedKeys:
-        """Keys of what is read; the second level's under ``next``, as it decides once a token is closed."""
+        """Keys of the rollout; the second level's under ``next``, as it decides once a token is closed."""
 
         action: NestedKey = "action"
         forced: NestedKey = "forced"
@@ -204,13 +200,13 @@ class SecondLevelLoss(StepLoss):
 
     @property
     def in_keys(self) -> list[NestedKey]:
-        """Which steps closed a token, and what the second level made of it."""
+        """The steps that closed a token, and the second level's boundaries."""
         keys = self.tensor_keys
         return [keys.action, keys.forced, under_next(keys.second_boundary), under_next(keys.second_probability)]
 
     @dispatch
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """A tensordict without batch dimension: the loss and its figures."""
+        """Return the loss and its metrics in a tensordict without batch dimension."""
         keys, remedy = self.tensor_keys, " (a model with second_level='routing' writes it)"
         probs = read(tensordict, under_next(keys.second_probability), remedy=remedy)
         drawn = read_flags(tensordict, under_next(keys.second_boundary), remedy=remedy)
@@ -218,8 +214,8 @@ class SecondLevelLoss(StepLoss):
         real = self.steps(tensordict)
         tokens = tokens if real is None else tokens & real
         cost = second_level_cost(drawn, probs, tokens, self.target_rate, process_group=self.process_group)
-        figures = {
-            "second_rate": self.figure(drawn.to(probs.dtype), tokens),
-            "second_mean_prob": self.figure(probs, tokens),
+        metrics = {
+            "second_rate": self.metric(drawn.to(probs.dtype), tokens),
+            "second_mean_prob": self.metric(probs, tokens),
         }
-        return TensorDict({"loss_second_level": cost, **figures})
+        return TensorDict({"loss_second_level": cost, **metrics})

@@ -2,8 +2,8 @@
 
     a_t ~ Bernoulli(sigmoid(l_t)),        l_t = base_t + sum_{j=1..w} a_{t-j} lags_{t,j}           (Eq. 19-23)
 
-Every way of drawing - sampled, soft-capped, forced, greedy - is one threshold per position, and what remains is the
-deterministic recurrence ``a_t = [l_t > theta_t]``. All methods solve it and agree bit for bit.
+Every draw (sampled, soft-capped, forced, greedy) is a threshold per position of the deterministic recurrence
+``a_t = [l_t > theta_t]``. All methods solve it and agree bit for bit.
 """
 
 from __future__ import annotations

@@ -9,25 +9,15 @@ from math import isfinite
 import torch
 from torch import Tensor
 
-# Rows walked side by side. One row is a chain of dependent additions; several keep the processor busy.
-_ROWS = 8
-
-
-def available() -> bool:
-    """Whether numba can be imported."""
-    try:
-        import numba  # noqa: F401
-    except ImportError:
-        return False
-    return True
+_ROWS = 8  # walked side by side: one row is a chain of dependent additions, several keep the processor busy
 
 
 def numba_loop(base: Tensor, lags: Tensor, thresholds: Tensor) -> Tensor:
     """[B, T], [B, T, w], [B, T] to [B, T] bool; compiled once per w and dtype.
 
     Raises:
-        FloatingPointError: if a term may be infinite or not a number. Looking costs next to nothing in here, where
-            every term passes by, and more than the walk itself from outside.
+        FloatingPointError: if a term may be infinite or not a number. The check is nearly free in here, and costs more
+            than the walk from outside.
     """
     boundaries = torch.empty(base.shape, dtype=torch.bool)
     history = base.new_zeros(_ROWS, base.shape[1] + lags.shape[-1])
@@ -40,7 +30,7 @@ def numba_loop(base: Tensor, lags: Tensor, thresholds: Tensor) -> Tensor:
 
 @cache
 def _walk(num_lags: int) -> Callable[..., float]:
-    """Compile for one number of lags, so that the sum over them is unrolled."""
+    """Compile for a number of lags, so that the sum over them is unrolled."""
     import numba
     from numba import boolean, float32, float64
 
@@ -60,9 +50,9 @@ def _walk(num_lags: int) -> Callable[..., float]:
             for t in range(length):
                 for row in range(first, last):
                     total = base[row, t]
-                    for j in range(num_lags, 0, -1):  # oldest first; times 0 or 1 is exact and branches on nothing
+                    for j in range(num_lags, 0, -1):  # oldest first; times 0 or 1 is exact
                         total += lags[row, t, j - 1] * history[row - first, t + num_lags - j]
-                    checksum += total  # not a number times 0 is not a number: nothing slips through unseen
+                    checksum += total  # nan times 0 is nan: no term escapes
                     drawn = total > thresholds[row, t]
                     boundaries[row, t] = drawn
                     history[row - first, t + num_lags] = one if drawn else zero
@@ -71,6 +61,6 @@ def _walk(num_lags: int) -> Callable[..., float]:
     compiled: Callable[..., float]
     try:
         compiled = numba.njit(signatures, cache=True, nogil=True)(walk)
-    except (RuntimeError, OSError):  # nowhere to write the cache, or no room: compile anew in every process
+    except (RuntimeError, OSError):  # the cache cannot be written: compile in every process
         compiled = numba.njit(signatures, nogil=True)(walk)
     return compiled

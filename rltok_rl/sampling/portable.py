@@ -14,20 +14,18 @@ from torch import Tensor
 
 from rltok_rl.functional.policy import lagged_logit
 
-# Sweeps before something else takes over. Policies met in training need 4 to 30; more needed means T needed.
+# Maximum number of sweeps. Policies in training need 4 to 30; strings that need more usually need T.
 _MAX_SWEEPS = 40
-# After some patience, strings that have settled this few positions per sweep are chains: sweeping on is wasted.
-_PATIENCE, _SLOWEST_SWEEP = 12, 13
+_PATIENCE, _SLOWEST_SWEEP = 12, 13  # after 12 sweeps, fewer settled positions per sweep mean a chain
 MOST_MAPPED_LAGS = 8  # 2^w states
-# On a CPU the maps of one position cost what the loop costs there at about this many states, all rows together.
+# On a CPU a position costs maps and loop the same at about this many states of all rows.
 _CHEAP_STATES = 2**13
 _CHUNK = 64
-# Decisions that the maps hold at a time, one byte each: longer strings are taken a span at a time.
-_MOST_HELD = 2**23
+_MOST_HELD = 2**23  # bytes of decisions in memory at once: longer strings are cut into spans
 
 
 def loop(base: Tensor, lags: Tensor, thresholds: Tensor) -> Tensor:
-    """The definition: one position after the other, all rows at once."""
+    """Solve one position after the other, all rows at once: the definition."""
     boundaries = torch.zeros(base.shape, dtype=torch.bool, device=base.device)
     recent = boundaries.new_zeros(base.shape[0], lags.shape[-1])
     _continue_loop(base, lags, thresholds, boundaries, recent, 0)
@@ -37,7 +35,7 @@ def loop(base: Tensor, lags: Tensor, thresholds: Tensor) -> Tensor:
 def _continue_loop(
     base: Tensor, lags: Tensor, thresholds: Tensor, boundaries: Tensor, recent: Tensor, start: int
 ) -> None:
-    """Fill ``boundaries`` from ``start`` on, given the ``recent`` [B, w] ones before it."""
+    """Fill ``boundaries`` from ``start`` on, after the ``recent`` [B, w] ones."""
     num_lags = lags.shape[-1]
     for t in range(start, base.shape[1]):
         drawn = lagged_logit(base[:, t], lags[:, t], recent) > thresholds[:, t]  # [B]
@@ -46,12 +44,11 @@ def _continue_loop(
 
 
 def sweeps(base: Tensor, lags: Tensor, thresholds: Tensor) -> Tensor:
-    """Guess all boundaries, recompute all of them from the guess, until nothing changes.
+    """Guess all boundaries and recompute them from the guess until nothing changes.
 
-    A string that reproduces itself is the solution, and the only one: position 0 depends on nothing, position 1 on
-    position 0, and so on. Each sweep settles at least one position more, usually many; what lies before the first
-    change is settled for good and left alone. Strings that settle slowly are handed over, which bounds the worst case:
-    to the maps where few lags make them cheap, to the loop elsewhere.
+    A fixed point is the unique solution: position 0 depends on nothing, position 1 on position 0, and so on. Each sweep
+    settles at least one more position, usually many; positions before the first change are final. Strings that settle
+    slowly continue with the maps if these are cheap, else with the loop, which bounds the worst case.
     """
     num_lags, length = lags.shape[-1], base.shape[1]
     terms = lags.movedim(-1, 0).contiguous()  # [w, B, T]: each pass over one lag reads memory in order
@@ -71,7 +68,7 @@ def sweeps(base: Tensor, lags: Tensor, thresholds: Tensor) -> Tensor:
         if not bool(changed.any()):
             start = length
             break
-        start += int(changed.int().argmax()) + 1  # this position was computed from settled ones: it is right now
+        start += int(changed.int().argmax()) + 1  # this position was computed from settled ones
     boundaries = padded[:, num_lags:] > 0
     if start < length and num_lags:
         recent = padded[:, start : start + num_lags].flip(1) > 0  # [B, w], newest first
@@ -89,13 +86,12 @@ def _maps_are_cheap(base: Tensor, num_lags: int) -> bool:
 
 
 def maps(base: Tensor, lags: Tensor, thresholds: Tensor, recent: Tensor | None = None) -> Tensor:
-    """Follow every one of the 2^w lag states through each chunk at once, then chain the chunks.
+    """Follow all 2^w lag states through each chunk at once, then chain the chunks.
 
-    The last w boundaries are a state; a position maps states to states. Chunks of positions compose their maps side by
-    side, a short loop over chunks finds the state in which each one starts, and a second pass reads the boundaries off.
-    The work does not depend on the policy; it grows as 2^w, which suits accelerators and short lag windows. Memory does
-    not grow with T beyond the arguments: what is held at a time is bounded. ``recent`` [B, w], newest first, are the
-    boundaries before the first position; None is none.
+    The last w boundaries are a state; a position maps states to states. Chunks compose their maps in parallel, a short
+    loop over chunks finds the state in which each one starts, and a second pass reads the boundaries. The work is
+    independent of the policy and grows as 2^w, which suits accelerators and short lag windows; memory is bounded.
+    ``recent`` [B, w], newest first, are the boundaries before the first position; None is none.
     """
     num_rows, length = base.shape
     num_lags = lags.shape[-1]
@@ -112,14 +108,14 @@ def maps(base: Tensor, lags: Tensor, thresholds: Tensor, recent: Tensor | None =
 
 
 def _map_span(base: Tensor, lags: Tensor, thresholds: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """The boundaries [B, n] of a span that starts in ``state`` [B, 1], and the state after its last whole chunk."""
+    """Solve a span that starts in ``state`` [B, 1]: boundaries [B, n], and the state after its last whole chunk."""
     num_rows, length = base.shape
     num_lags = lags.shape[-1]
     num_chunks = max(1, -(-length // _CHUNK))
     pad = num_chunks * _CHUNK - length
 
     def chunked(x: Tensor) -> Tensor:
-        """[B, T, ...] to [C, B, n, ...], the place in the chunk first: the passes walk along it."""
+        """[B, T, ...] to [C, B, n, ...], with the place in the chunk first."""
         x = torch.cat((x, x.new_zeros(num_rows, pad, *x.shape[2:])), dim=1)
         return x.view(num_rows, num_chunks, _CHUNK, *x.shape[2:]).movedim(2, 0)
 
@@ -128,14 +124,14 @@ def _map_span(base: Tensor, lags: Tensor, thresholds: Tensor, state: Tensor) -> 
     states = torch.arange(1 << num_lags, device=base.device)
 
     def draws(c: int) -> Tensor:
-        """[B, n, 2^w] bool: what place c of every chunk draws in every state; sums grow oldest lag first."""
+        """Decide place c of every chunk in every state, [B, n, 2^w] bool, adding the oldest lag first."""
         sums = base[c][..., None]
         for j in range(num_lags, 0, -1):
             sums = torch.cat((sums, sums + lags[c][..., j - 1 : j]), dim=-1)
         return sums > thresholds[c][..., None]
 
     drawn = [draws(c) for c in range(_CHUNK)]
-    ends = states.expand(num_rows, num_chunks, -1)  # [B, n, 2^w] where each starting state has got to
+    ends = states.expand(num_rows, num_chunks, -1)  # [B, n, 2^w] current state of each starting state
     for c in range(_CHUNK):
         ends = (ends >> 1) + newest * drawn[c].gather(-1, ends)
     starts = []

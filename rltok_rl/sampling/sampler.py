@@ -1,42 +1,45 @@
-"""Choosing a method, checking input, drawing."""
+"""Exact draws from the boundary policy: input checks, choice of a method, sampling."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
 from rltok_rl.functional.policy import check_terms, precision
-from rltok_rl.sampling import compiled, portable, triton_loop
+from rltok_rl.sampling import compiled, portable
 from rltok_rl.sampling.thresholds import boundary_thresholds, check_options
+
+TRITON_LAGS = 31
+"""Bits of a signed 32-bit integer without its sign."""
 
 
 @dataclass(frozen=True)
 class Method:
-    """One way to solve the threshold recurrence."""
+    """Method to solve the threshold recurrence."""
 
     solve: Callable[[Tensor, Tensor, Tensor], Tensor]
     """base [B, T], lags [B, T, w], thresholds [B, T] to boundaries [B, T] bool."""
     missing: Callable[[str, int], str | None] = lambda device, num_lags: None
-    """(device type, w) to what stands in the way here, or None."""
+    """(device type, w) to the reason why it cannot run, or None."""
     checks: bool = False
-    """Whether ``solve`` itself raises FloatingPointError where terms may not be finite."""
+    """Whether ``solve`` itself raises FloatingPointError for terms that may not be finite."""
 
 
 def _numba_missing(device: str, num_lags: int) -> str | None:
     if device != "cpu":
         return f"it runs on the CPU, and base is on {device}"
-    return None if compiled.available() else "numba is not installed (pip install 'rltok_rl[fast]')"
+    return None if find_spec("numba") else "numba is not installed (pip install 'rltok_rl[fast]')"
 
 
 def _triton_missing(device: str, num_lags: int) -> str | None:
-    if not triton_loop.available():
+    if not find_spec("triton"):
         return "triton is not installed (pip install triton)"
-    most = triton_loop.MOST_LAGS
-    if num_lags > most:
-        return f"it keeps the boundaries in sight as bits of an integer; w may be {most} at most, got {num_lags}"
+    if num_lags > TRITON_LAGS:
+        return f"it keeps recent boundaries as bits of an integer; w may be {TRITON_LAGS} at most, got {num_lags}"
     return None if device == "cuda" else f"it runs on a GPU, and base is on {device}"
 
 
@@ -45,21 +48,27 @@ def _maps_missing(device: str, num_lags: int) -> str | None:
     return None if num_lags <= most else f"it follows 2^w states; w may be {most} at most, got {num_lags}"
 
 
+def _triton_loop(base: Tensor, lags: Tensor, thresholds: Tensor) -> Tensor:
+    from rltok_rl.sampling.triton_kernel import triton_loop
+
+    return triton_loop(base, lags, thresholds)
+
+
 METHODS: dict[str, Method] = {
     "loop": Method(portable.loop),
     "sweeps": Method(portable.sweeps),
     "maps": Method(portable.maps, _maps_missing),
     "numba": Method(compiled.numba_loop, _numba_missing, checks=True),
-    "triton": Method(triton_loop.triton_loop, _triton_missing),
+    "triton": Method(_triton_loop, _triton_missing),
 }
-"""Every method by name; docs/sampling.md says what each costs."""
+"""Every method by name; docs/sampling.md compares their costs."""
 
-# First choice first; what cannot run here is passed over. The table behind it is in docs/sampling.md.
+# First choice first; docs/sampling.md has the measurements.
 _PREFERENCE = {"cpu": ("numba", "sweeps"), "cuda": ("triton", "maps", "sweeps")}
 
 
 def choose_method(device: str, num_lags: int) -> str:
-    """The method that ``"auto"`` stands for on a device type."""
+    """Return the method of ``"auto"`` on a device type."""
     names = _PREFERENCE.get(device, ("maps", "sweeps"))
     return next(name for name in names if METHODS[name].missing(device, num_lags) is None)
 
@@ -72,7 +81,7 @@ def threshold_recurrence(base: Tensor, lags: Tensor, thresholds: Tensor, *, meth
         base: [*B, T] base terms.
         lags: [*B, T, w] lag terms.
         thresholds: [*B, T], infinite ones included; compared in the precision of the terms.
-        method: ``"auto"`` or a key of :data:`METHODS`; the result is the same.
+        method: ``"auto"`` or a key of :data:`METHODS`; all methods agree.
 
     Returns:
         [*B, T] bool.
@@ -84,8 +93,8 @@ def threshold_recurrence(base: Tensor, lags: Tensor, thresholds: Tensor, *, meth
     """
     check_terms(base, lags)
     if not isinstance(thresholds, Tensor) or not thresholds.dtype.is_floating_point:
-        given = str(thresholds.dtype) if isinstance(thresholds, Tensor) else type(thresholds).__name__
-        raise TypeError(f"thresholds must be a floating-point tensor, got {given}")
+        kind = str(thresholds.dtype) if isinstance(thresholds, Tensor) else type(thresholds).__name__
+        raise TypeError(f"thresholds must be a floating-point tensor, got {kind}")
     if thresholds.shape != base.shape or thresholds.device != base.device:
         raise ValueError(
             f"thresholds must have the shape of base, {[*base.shape]}, and its device, {base.device}, "
@@ -97,8 +106,8 @@ def threshold_recurrence(base: Tensor, lags: Tensor, thresholds: Tensor, *, meth
 
 
 def _solve(base: Tensor, lags: Tensor, thresholds: Tensor, method: str) -> Tensor:
-    """The recurrence, for thresholds known to be right."""
-    dtype = precision(base, lags)  # one for all, so that the same sums come out everywhere
+    """Solve the recurrence for checked thresholds."""
+    dtype = precision(base, lags)  # one for all methods, so that their sums are equal
     device, num_lags = base.device.type, lags.shape[-1]
     if method == "auto":
         method = choose_method(device, num_lags)
@@ -122,8 +131,8 @@ def _solve(base: Tensor, lags: Tensor, thresholds: Tensor, method: str) -> Tenso
     try:
         return solver.solve(*flat).view(base.shape)
     except FloatingPointError:
-        _check_finite(base, lags)  # names the culprit
-        return portable.loop(*flat).view(base.shape)  # finite after all: only the solver's checksum overflowed
+        _check_finite(base, lags)  # names the term
+        return portable.loop(*flat).view(base.shape)  # all terms are finite: only the solver's checksum overflowed
 
 
 @torch.no_grad()
@@ -144,13 +153,13 @@ def sample_boundaries(
     Args:
         base: [*B, T] base terms of the logits, scaled, with the target rate's bias.
         lags: [*B, T, w] lag terms, scaled.
-        uniforms: [*B, T] in [0, 1), the random numbers to draw with: the same numbers, the same boundaries.
-        generator: source of the random numbers otherwise, which are float32 on base's device.
+        uniforms: [*B, T] in [0, 1), random numbers to draw with.
+        generator: source of random numbers otherwise, float32 on base's device.
         cap: soft cap of the logits (in training), or None.
         force_first: force a boundary at position 0, ``a_0 = 1``.
-        forced: -1 (free), 0 or 1, broadcastable to [*B, T]; decisions that are not the policy's to make.
-        greedy: draw where the probability exceeds one half; no random numbers.
-        method: ``"auto"`` or a key of :data:`METHODS`; the result is the same.
+        forced: -1 (free), 0 or 1, broadcastable to [*B, T].
+        greedy: draw a boundary if its probability exceeds one half, without random numbers.
+        method: ``"auto"`` or a key of :data:`METHODS`; all methods agree.
 
     Returns:
         [*B, T] bool.
@@ -174,9 +183,9 @@ def sample_boundaries(
 
 
 def _check_finite(base: Tensor, lags: Tensor) -> None:
-    """A sum over everything is not finite if anything is not; only then is it worth looking for the culprit."""
+    """Require finite terms; their sum is checked first, because it is cheap."""
     for name, terms in (("base", base), ("lags", lags)):
-        if terms.device.type != "cpu":  # no second look is possible here: a sum that overflows must not stop anyone
+        if terms.device.type != "cpu":  # exactly, because a sum may overflow
             torch._assert_async(terms.isfinite().all())
         elif not bool(terms.sum(dtype=torch.promote_types(terms.dtype, torch.float32)).isfinite()):
             wrong = (~terms.isfinite()).nonzero()

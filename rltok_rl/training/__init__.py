@@ -1,9 +1,10 @@
-"""Training: the loop, its options, micro-batches, checkpoints, alarms, several processes."""
+"""Training: the loop, the training step as a module, options, checkpoints, alarms, several processes."""
 
 from __future__ import annotations
 
 from rltok_rl.training.alarms import Alarms, TrainingFailed
 from rltok_rl.training.loop import Trainer
 from rltok_rl.training.options import LoopOptions
+from rltok_rl.training.step import TrainingStep
 
-__all__ = ["Alarms", "LoopOptions", "Trainer", "TrainingFailed"]
+__all__ = ["Alarms", "LoopOptions", "Trainer", "TrainingFailed", "TrainingStep"]

@@ -1,4 +1,4 @@
-"""Files of a run: one run at a time has the folder, and a file that is written anew is never half there."""
+"""Atomic writes, and a lock on a run's folder."""
 
 from __future__ import annotations
 
@@ -7,15 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 CLAIM = ".lock"
-"""An empty file; whether it is locked says whether a run is at work in its folder."""
+"""Empty file that is locked while a run uses its folder."""
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a file in one step: whoever reads it, or goes on after a kill, finds the old text or the new one.
-
-    Args:
-        path: of the file.
-        text: all that it will hold.
+    """Write a file atomically: readers, and runs that resume after a kill, find the old text or the new one.
 
     Example:
         >>> import tempfile
@@ -31,13 +27,10 @@ def replace_text(path: Path, text: str) -> None:
 
 @contextmanager
 def claim_folder(folder: Path) -> Iterator[None]:
-    """Have a folder for this process alone; another that is at work there is left to it.
+    """Lock a folder for this process, creating it if needed; an error if another process has locked it.
 
-    The operating system takes the claim back when a process ends, however it ends: nothing is left to clean up. Where
-    a file system knows no locks, and on Windows, nobody is refused.
-
-    Args:
-        folder: of a run; made if it is not there.
+    The operating system unlocks it when the process ends, however it ends. On Windows and on file systems without locks
+    nothing is locked.
 
     Example:
         >>> import tempfile
@@ -45,7 +38,7 @@ def claim_folder(folder: Path) -> Iterator[None]:
         >>> with claim_folder(folder), claim_folder(folder):  # doctest: +ELLIPSIS
         ...     pass
         Traceback (most recent call last):
-        BlockingIOError: ... is in use by a run that is under way; wait for it, or choose another folder
+        BlockingIOError: ... is in use by another run; wait for it, or choose another folder
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / CLAIM).open("a") as file:
@@ -54,9 +47,7 @@ def claim_folder(folder: Path) -> Iterator[None]:
 
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise BlockingIOError(
-                f"{folder} is in use by a run that is under way; wait for it, or choose another folder"
-            ) from None
+            raise BlockingIOError(f"{folder} is in use by another run; wait for it, or choose another folder") from None
         except (ImportError, OSError):
             pass
         yield

@@ -1,9 +1,9 @@
-"""Checkpoints that are whole or not there: tensors in safetensors, the rest in JSON, a checksum of both.
+"""Checkpoints: tensors in safetensors, the rest in JSON, and checksums of both.
 
     <folder>/update-00000120/tensors.safetensors, state.json, manifest.json
 
-A checkpoint is written under another name, flushed to disk and then renamed, so that a process that is killed at any
-moment leaves either all of it or none. Nothing is pickled.
+A checkpoint is written under another name, flushed to disk and then renamed: a process that is killed at any moment
+leaves all of it or none. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -22,35 +21,32 @@ from torch import Tensor
 from rltok_rl.data.disk import checksum, flush
 
 _PREFIX, _TENSORS, _STATE, _MANIFEST = "update-", "tensors.safetensors", "state.json", "manifest.json"
-_GOING = "going-"
+_REMOVED = "going-"
 _PLAIN = (str, int, float, bool, type(None))
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint that cannot be read.
+    """A checkpoint cannot be read or written.
 
     Args:
-        message: what is wrong with which file.
-        previous: an older checkpoint that is whole; None where there is none.
+        message: the file and its error.
+        previous: the newest older checkpoint that is intact, if any.
     """
 
     def __init__(self, message: str, previous: Path | None = None) -> None:
-        offer = f"; {previous} is older and whole" if previous else "; there is no older one"
+        offer = f"; {previous} is older and intact" if previous else "; there is no older one"
         super().__init__(message + offer)
         self.previous = previous
 
 
 def save_checkpoint(folder: Path, update: int, state: Mapping[str, Any], *, keep: int = 2) -> Path:
-    """Write a state; older checkpoints beyond ``keep`` are removed afterwards.
+    """Write a checkpoint, then remove all but the newest; returns its folder.
 
     Args:
-        folder: where checkpoints lie; made if it is not there.
-        update: number of the update that the state was taken after.
+        folder: of all checkpoints; created if needed.
+        update: number of the last update.
         state: nested dicts, lists and tuples of tensors, numbers, strings and None.
-        keep: how many of the newest to keep, this one included.
-
-    Returns:
-        The checkpoint's folder.
+        keep: how many to keep, this one included.
     """
     if keep < 1:
         raise ValueError(f"keep must be at least 1, got {keep}")
@@ -60,8 +56,8 @@ def save_checkpoint(folder: Path, update: int, state: Mapping[str, Any], *, keep
     partial = folder / f".{final.name}.partial"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for left in folder.glob(f".{_PREFIX}*.partial"):  # by a process that was killed as it wrote
-            shutil.rmtree(left)
+        for leftover in folder.glob(f".{_PREFIX}*.partial"):  # of a killed process
+            shutil.rmtree(leftover)
         partial.mkdir()
         save_file(tensors, partial / _TENSORS)
         (partial / _STATE).write_text(json.dumps(skeleton))
@@ -75,7 +71,7 @@ def save_checkpoint(folder: Path, update: int, state: Mapping[str, Any], *, keep
         flush(folder)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(partial, ignore_errors=True)
-        raise CheckpointError(f"{final} could not be written: {error}", _newest_whole(folder)) from error
+        raise CheckpointError(f"{final} could not be written: {error}", _newest_intact(folder)) from error
     older = [path for path in list_checkpoints(folder) if path.name < final.name]
     for old in older[: len(older) - (keep - 1)]:
         _remove(old)
@@ -83,44 +79,41 @@ def save_checkpoint(folder: Path, update: int, state: Mapping[str, Any], *, keep
 
 
 def _remove(path: Path) -> None:
-    """Take a checkpoint away as a whole: what is deleted file by file does not bear the name of a checkpoint."""
-    going = path.with_name(f"{_GOING}{path.name}")
-    shutil.rmtree(going, ignore_errors=True)  # of one who was killed here
-    path.rename(going)
-    shutil.rmtree(going)
+    """Rename a checkpoint before deleting its files, so that a kill leaves no half of it under its name."""
+    renamed = path.with_name(f"{_REMOVED}{path.name}")
+    shutil.rmtree(renamed, ignore_errors=True)  # of a killed process
+    path.rename(renamed)
+    shutil.rmtree(renamed)
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """All checkpoints of a folder, oldest first; those that were not finished are not among them."""
+    """Return all complete checkpoints of a folder, oldest first."""
     return sorted(path for path in folder.glob(f"{_PREFIX}*") if path.is_dir())
 
 
 def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:
-    """Read a checkpoint, after checking that it is what was written.
+    """Read a checkpoint and check its sums; returns the number of its update, and the state on the CPU.
 
     Args:
-        path: a checkpoint, or a folder of checkpoints of which the newest is taken.
-
-    Returns:
-        The number of its update, and the state, tensors on the CPU.
+        path: a checkpoint, or a folder of checkpoints for the newest.
     """
     if not path.name.startswith(_PREFIX):
-        found = list_checkpoints(path)
-        if not found:
+        checkpoints = list_checkpoints(path)
+        if not checkpoints:
             raise FileNotFoundError(f"{path} holds no checkpoint")
-        path = found[-1]
-    wrong = _what_is_wrong(path)
-    if wrong:
-        previous = _newest_whole(path.parent, before=path)
-        how = f"; remove {path} to go on without it" if previous else ""
-        raise CheckpointError(f"{path / wrong[0]} {wrong[1]}{how}", previous)
+        path = checkpoints[-1]
+    damage = _find_damage(path)
+    if damage:
+        previous = _newest_intact(path.parent, before=path)
+        hint = f"; remove {path} to resume without it" if previous else ""
+        raise CheckpointError(f"{path / damage[0]} {damage[1]}{hint}", previous)
     manifest = json.loads((path / _MANIFEST).read_text())
     tensors = load_file(path / _TENSORS)
     return int(manifest["update"]), put_together(json.loads((path / _STATE).read_text()), tensors)
 
 
-def _what_is_wrong(path: Path) -> tuple[str, str] | None:
-    """Name of a file and what is wrong with it; None if all is as written."""
+def _find_damage(path: Path) -> tuple[str, str] | None:
+    """Name of a damaged file and its damage; None if the checkpoint is intact."""
     try:
         manifest = json.loads((path / _MANIFEST).read_text())
         sums, update = dict(manifest["sha256"]), int(manifest["update"])
@@ -132,22 +125,22 @@ def _what_is_wrong(path: Path) -> tuple[str, str] | None:
         if not (path / name).exists():
             return name, "is missing"
         if checksum(path / name) != sums.get(name):
-            return name, "is not what was written (its checksum differs)"
+            return name, "is damaged (its checksum differs)"
     return None
 
 
-def _newest_whole(folder: Path, before: Path | None = None) -> Path | None:
+def _newest_intact(folder: Path, before: Path | None = None) -> Path | None:
     older = [path for path in list_checkpoints(folder) if before is None or path.name < before.name]
-    return next((path for path in reversed(older) if _what_is_wrong(path) is None), None)
+    return next((path for path in reversed(older) if _find_damage(path) is None), None)
 
 
 def take_apart(value: Any, tensors: dict[str, Tensor], where: str) -> Any:
-    """What JSON can hold, with a name in the place of every tensor.
+    """Return a JSON value, with a name in place of every tensor.
 
     Args:
         value: nested dicts, lists and tuples of tensors, numbers, strings and None.
         tensors: filled with copies on the CPU, by these names.
-        where: what the value is called, for the message where it cannot be taken apart.
+        where: name of the value in error messages.
 
     Example:
         >>> tensors = {}
@@ -156,7 +149,7 @@ def take_apart(value: Any, tensors: dict[str, Tensor], where: str) -> Any:
     """
     if isinstance(value, Tensor):
         name = str(len(tensors))
-        # A copy of its own: views and shared memory are not for files.
+        # A copy, because safetensors refuses views and shared memory.
         tensors[name] = value.detach().to("cpu", copy=True).contiguous()
         return {"tensor": name}
     if isinstance(value, Mapping):
@@ -173,12 +166,7 @@ def take_apart(value: Any, tensors: dict[str, Tensor], where: str) -> Any:
 
 
 def put_together(value: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """What :func:`take_apart` took apart.
-
-    Args:
-        value: what it returned.
-        tensors: what it filled.
-    """
+    """Return the value that :func:`take_apart` took apart."""
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()
@@ -188,21 +176,3 @@ def put_together(value: Any, tensors: Mapping[str, Tensor]) -> Any:
         return {put_together(k, tensors): put_together(v, tensors) for k, v in content}
     parts = [put_together(v, tensors) for v in content]
     return parts if kind == "list" else tuple(parts)
-
-
-def same(one: Any, two: Any) -> bool:
-    """Whether two states are equal to the last bit, types included.
-
-    Example:
-        >>> same({"a": torch.ones(2), 1: (None, 0.1)}, {"a": torch.ones(2), 1: (None, 0.1)})
-        True
-    """
-    if type(one) is not type(two):
-        return False
-    if isinstance(one, Tensor):
-        return one.dtype == two.dtype and one.shape == two.shape and bool(torch.equal(one.cpu(), two.cpu()))
-    if isinstance(one, dict):
-        return list(one) == list(two) and all(same(one[key], two[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(two) and all(same(a, b) for a, b in zip(one, two, strict=True))
-    return bool(one == two or one != one and two != two)

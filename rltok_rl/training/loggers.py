@@ -1,4 +1,4 @@
-"""Figures for TensorBoard, Weights & Biases and others, through TorchRL's loggers, besides ``metrics.csv``."""
+"""TorchRL loggers by name: TensorBoard, Weights & Biases and others, in addition to ``metrics.csv``."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torchrl.record.loggers import Logger, TensorboardLogger, WandbLogger
+from torchrl.record.loggers import Logger, TensorboardLogger, WandbLogger, get_logger
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogTarget:
-    """Where figures of a run go."""
+    """The run whose metrics are logged."""
 
     folder: Path
-    """Of the run; what a logger writes lies in it."""
+    """The run's folder, for the logger's files."""
     run_name: str
     project: str = "rltok_rl"
     config: Mapping[str, Any] = field(default_factory=dict)
-    """The configuration, for loggers that show it."""
+    """The run's configuration, for loggers that show it."""
     resume_after: int | None = None
-    """The last update that is kept of a run that resumes, whose later figures come again; None for a new run."""
+    """The last update to keep of a resumed run, whose later metrics come again; None for a new run."""
 
 
 Maker = Callable[..., Logger]
@@ -31,26 +31,23 @@ _MAKERS: dict[str, tuple[Maker, str | None]] = {}
 
 
 def register_logger(name: str, make: Maker, *, package: str | None = None) -> None:
-    """Make a logger known by name.
+    """Register a logger for ``logger.name``.
 
     Args:
-        name: for ``logger.name`` of a configuration.
-        make: called with a :class:`LogTarget` and the options of the configuration; returns a ``torchrl`` logger.
-        package: what has to be installed for it, as pip and ``import`` know it.
+        name: of the logger.
+        make: called with a :class:`LogTarget` and the configuration's options; returns a ``torchrl`` logger.
+        package: that it needs, under its name for pip and ``import``.
     """
     _MAKERS[name] = make, package
 
 
 def logger_names() -> list[str]:
-    """All names; ``csv`` is the table that every run writes, and nothing besides."""
+    """Return all names; ``csv`` adds nothing to the table that every run writes."""
     return ["csv", *_MAKERS]
 
 
 def check_logger(name: str) -> None:
-    """Refuse a logger that is not known or whose package is not there, before anything else is done.
-
-    Args:
-        name: of the logger.
+    """Raise an error if a logger is unknown or its package is missing.
 
     Example:
         >>> check_logger("paper")
@@ -68,11 +65,11 @@ def check_logger(name: str) -> None:
 
 
 class Logging:
-    """A logger of TorchRL, or none, told what every update and every snapshot reported.
+    """A TorchRL logger, or none, as a context that closes it.
 
     Args:
-        name: ``csv`` for none, or a registered one.
-        target: where figures go.
+        name: a registered logger, or ``csv`` for none.
+        target: the run.
         **options: of the logger.
 
     Example:
@@ -85,36 +82,38 @@ class Logging:
         if name == "csv" and options:
             raise ValueError(f"logger.options must be empty for logger.name 'csv', got {options}")
         self.logger = None if name == "csv" else _MAKERS[name][0](target, **options)
+        # With its own count of steps, W&B would log the updates after a resumption twice.
+        self._options = {"override_global_step": True} if isinstance(self.logger, WandbLogger) else {}
 
-    def add(self, group: str, figures: Mapping[str, float], *, update: int) -> None:
-        """Report figures.
+    def add(self, group: str, metrics: Mapping[str, float], *, update: int) -> None:
+        """Log metrics.
 
         Args:
-            group: ``train`` or ``held_out``, written before their names.
-            figures: by name.
-            update: that they are of.
+            group: ``train`` or ``held_out``, the prefix of their names.
+            metrics: by name.
+            update: its number.
         """
         if self.logger is not None:
-            self.logger.log_metrics({f"{group}/{name}": value for name, value in figures.items()}, step=update)
+            named = {f"{group}/{name}": value for name, value in metrics.items()}
+            self.logger.log_metrics(named, step=update, **self._options)
 
     def __enter__(self) -> Logging:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Write what is left."""
         experiment = getattr(self.logger, "experiment", None)
-        for ending in ("finish", "close"):
-            if hasattr(experiment, ending):
-                getattr(experiment, ending)()
+        for method in ("finish", "close"):
+            if hasattr(experiment, method):
+                getattr(experiment, method)()
                 return
 
 
 class ResumingTensorboard(TensorboardLogger):
-    """TorchRL's logger for TensorBoard, whose figures after a resumption replace those that were cut.
+    """TorchRL's TensorBoard logger, which drops the metrics that a resumed run logs again.
 
     Args:
         exp_name: folder of the events.
-        log_dir: folder around it.
+        log_dir: its parent.
         resume_after: the last update to keep; None for a new run.
     """
 
@@ -126,22 +125,8 @@ class ResumingTensorboard(TensorboardLogger):
         from torch.utils.tensorboard import SummaryWriter
 
         after = self.resume_after
-        purge = None if after is None else after + 1 if after else 0  # update 0 is looked at anew, too
+        purge = None if after is None else after + 1 if after else 0  # update 0 is evaluated again, too
         return SummaryWriter(log_dir=str(Path(self.log_dir) / self.exp_name), purge_step=purge)
-
-
-class ResumingWandb(WandbLogger):
-    """TorchRL's logger for Weights & Biases with updates for steps, so that what comes again is not shown twice."""
-
-    def log_metrics(self, metrics: Any, step: int | None = None, **options: Any) -> dict[str, Any]:
-        """Report figures; those of steps that were reported before are dropped.
-
-        Args:
-            metrics: by name.
-            step: the update.
-            **options: of TorchRL's logger.
-        """
-        return super().log_metrics(metrics, step, **{**options, "override_global_step": True})
 
 
 def _tensorboard(target: LogTarget) -> Logger:
@@ -149,18 +134,18 @@ def _tensorboard(target: LogTarget) -> Logger:
 
 
 def _wandb(target: LogTarget, **options: Any) -> Logger:
-    # What TorchRL would note of the machine has names of folders in it; ours has not.
+    # TorchRL's own record of the machine contains folder names.
     defaults = {"config": dict(target.config), "log_env_packages": False, "project": target.project}
-    name = run_id(target.folder / "wandb-id.txt", keep=target.resume_after is not None)
-    return ResumingWandb(target.run_name, id=name, save_dir=str(target.folder), **{**defaults, **options})
+    run = run_id(target.folder / "wandb-id.txt", keep=target.resume_after is not None)
+    return get_logger("wandb", str(target.folder), target.run_name, wandb_kwargs={"id": run, **defaults, **options})
 
 
 def run_id(path: Path, *, keep: bool) -> str:
-    """A name that tells a run from all others, and stays when it resumes.
+    """Return the run's identifier, which a resumed run keeps.
 
     Args:
-        path: of the file that holds it.
-        keep: take the one that is there, if there is one.
+        path: its file.
+        keep: read it from the file, if there is one.
     """
     if not (keep and path.exists()):
         path.write_text(uuid.uuid4().hex[:12] + "\n")

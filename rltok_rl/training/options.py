@@ -1,4 +1,4 @@
-"""Learning rates over the course of training, counted in bytes."""
+"""Options of training, and what they set up: learning-rate schedule, optimizer, compiled and recomputed layers."""
 
 from __future__ import annotations
 
@@ -10,48 +10,25 @@ import torch
 from torch import nn
 
 from rltok_rl.agents.segmenters import split_stages
+from rltok_rl.models.layers import LayerStack, TransformerLayer
 from rltok_rl.models.unet import UNet
 from rltok_rl.utils import check_count
 
-
-def cosine_schedule(done: float, total: float, *, warm_up: float, floor: float = 0.0) -> float:
-    """Share of the peak learning rate: a line up during warm-up, then half a cosine down to the floor.
-
-        s = done / warm_up                                                 before the end of warm-up
-        s = floor + (1 - floor) (1 + cos(pi (done - warm_up) / (total - warm_up))) / 2          after
-
-    Args:
-        done: bytes trained on so far.
-        total: bytes of the whole training; beyond them the floor stays.
-        warm_up: bytes of warm-up, less than ``total``.
-        floor: what is left at the end, in [0, 1].
-
-    Example:
-        >>> [round(cosine_schedule(done, 100, warm_up=20), 2) for done in (10, 20, 60, 100)]
-        [0.5, 1.0, 0.5, 0.0]
-    """
-    if not 0 <= warm_up < total:
-        raise ValueError(f"warm_up must lie in [0, total={total}), got {warm_up}")
-    if not 0.0 <= floor <= 1.0:
-        raise ValueError(f"floor must lie in [0, 1], got {floor}")
-    if done < warm_up:
-        return done / warm_up
-    way = min(1.0, (done - warm_up) / (total - warm_up))
-    return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * way))
-
-
 PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
+RECOMPUTE = ("none", "layers")
+"""Layers that run again in the backward pass: none, or every byte and token layer."""
+_CALIBRATION_PERIOD = 16  # updates
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoopOptions:
-    """How a model is trained."""
+    """Hyperparameters of the training loop."""
 
     total_bytes: int
-    """Bytes to train on in all."""
+    """Bytes to train on."""
     total_flops: float | None = None
-    """End once so many FLOPs are spent instead, an estimator's trials included and padding not; the schedule then goes
-    by the FLOPs, as if ``total_bytes`` were the bytes that they suffice for."""
+    """FLOPs after which training ends instead, an estimator's trials included, padding not. The learning-rate schedule
+    then follows the FLOPs, as if ``total_bytes`` were the bytes that they suffice for."""
     lr: float = 2e-3
     """Peak learning rate of AdamW."""
     warm_up_bytes: int = 0
@@ -68,19 +45,19 @@ class LoopOptions:
     precision: str = "float32"
     """Of matrix products: float32 or bfloat16."""
     policy_epochs: int = 1
-    """Updates of the policy per batch: the first with all losses, the others without the next-byte losses, on the
-    stored batch. More than one needs a policy loss that weighs decisions by how likely they have become."""
+    """Policy updates per batch: the first with all losses, the others without the next-byte losses, on the stored
+    batch. More than one needs an off-policy loss."""
     stage_factors: tuple[float, ...] | None = None
-    """Factors on the learning rate of everything that reads bytes, of the token layers, and where there is a third, of
-    the layers on tokens of tokens (:func:`~rltok_rl.agents.segmenters.split_stages`)."""
+    """Learning-rate factors of everything that reads bytes, of the token layers, and of the layers on tokens of tokens
+    if there are any (:func:`~rltok_rl.agents.segmenters.split_stages`)."""
     warm_start_bytes: int = 0
-    """Bytes to begin with whose boundaries are drawn at random, at the target rate."""
+    """First bytes, whose boundaries are drawn at random at the target rate."""
     figures_every: int = 1
-    """Updates whose figures are told together: an accelerator waits for the host once in so many updates. Where
-    ``total_flops`` is given they are fetched after each all the same, because the schedule goes by them."""
+    """Updates whose metrics are fetched together: an accelerator waits for the host once in so many updates. With
+    ``total_flops`` they are fetched after each, because the schedule depends on them."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be run, by name."""
+        """Reject values that cannot be run."""
         for name in ("total_bytes", "micro_batches", "policy_epochs", "figures_every"):
             check_count(name, getattr(self, name))
         check_count("warm_start_bytes", self.warm_start_bytes, minimum=0)
@@ -98,13 +75,50 @@ class LoopOptions:
         cosine_schedule(0, self.total_bytes, warm_up=self.warm_up_bytes, floor=self.lr_floor)
 
 
-def make_optimizer(trained: nn.Module, options: LoopOptions, *, model: UNet | None = None) -> torch.optim.AdamW:
-    """AdamW with weight decay on weight matrices alone.
+def cosine_schedule(done: float, total: float, *, warm_up: float, floor: float = 0.0) -> float:
+    """Return the share of the peak learning rate: linear warm-up, then half a cosine down to the floor.
+
+        s = done / warm_up                                                 before the end of warm-up
+        s = floor + (1 - floor) (1 + cos(pi (done - warm_up) / (total - warm_up))) / 2          after
 
     Args:
-        trained: what to train, the loss included where it has parameters of its own (a critic).
+        done: bytes trained on so far.
+        total: bytes of the whole training; beyond them the floor stays.
+        warm_up: bytes of warm-up, less than ``total``.
+        floor: final share, in [0, 1].
+
+    Example:
+        >>> [round(cosine_schedule(done, 100, warm_up=20), 2) for done in (10, 20, 60, 100)]
+        [0.5, 1.0, 0.5, 0.0]
+    """
+    if not 0 <= warm_up < total:
+        raise ValueError(f"warm_up must lie in [0, total={total}), got {warm_up}")
+    if not 0.0 <= floor <= 1.0:
+        raise ValueError(f"floor must lie in [0, 1], got {floor}")
+    if done < warm_up:
+        return done / warm_up
+    way = min(1.0, (done - warm_up) / (total - warm_up))
+    return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * way))
+
+
+def calibration_due(update: int, *, last: bool = False) -> bool:
+    """Return whether an entropy segmenter's threshold is set anew: after updates 1, 2, 4, 8, every 16th and the last.
+
+    Example:
+        >>> [n for n in range(1, 50) if calibration_due(n)]
+        [1, 2, 4, 8, 16, 32, 48]
+    """
+    early = update < _CALIBRATION_PERIOD and update & (update - 1) == 0
+    return last or early or update % _CALIBRATION_PERIOD == 0
+
+
+def make_optimizer(trained: nn.Module, options: LoopOptions, *, model: UNet | None = None) -> torch.optim.AdamW:
+    """Return AdamW with weight decay on weight matrices alone.
+
+    Args:
+        trained: the training step, or any module.
         options: learning rate, betas, weight decay, factors of the stages.
-        model: the U-Net whose stages have factors.
+        model: the U-Net, whose stages have factors.
     """
     embeddings = {id(m.weight) for m in trained.modules() if isinstance(m, nn.Embedding)}
     decayed = [p for p in trained.parameters() if p.dim() >= 2 and id(p) not in embeddings]
@@ -124,3 +138,34 @@ def make_optimizer(trained: nn.Module, options: LoopOptions, *, model: UNet | No
             )
         ]
     return torch.optim.AdamW(groups, lr=options.lr, betas=options.betas, fused=True)
+
+
+def compile_layers(model: UNet, *, backend: str = "inductor") -> None:
+    """Compile every layer except its attention; names of parameters, and so checkpoints, stay the same.
+
+    Three programs serve all layers and any number of positions: before attention, and after it in byte and in token
+    layers, whose MLPs differ in size. Capped scores need three more. The first calls compile them.
+
+    Args:
+        model: the U-Net.
+        backend: of ``torch.compile``.
+    """
+    for layer in model.modules():
+        if isinstance(layer, TransformerLayer):
+            layer.backend = backend
+
+
+def recompute_layers(model: UNet, what: str = "layers") -> None:
+    """Run layers again in the backward pass instead of keeping their activations; results are equal to the last bit.
+
+    Memory for L layers, T bytes and width D: L [T, D] tensors and the activations of one layer, instead of all.
+
+    Args:
+        model: the U-Net.
+        what: one of :data:`RECOMPUTE`.
+    """
+    if what not in RECOMPUTE:
+        raise ValueError(f"recompute must be one of {list(RECOMPUTE)}, got {what!r}")
+    for module in model.modules():
+        if isinstance(module, LayerStack):
+            module.recompute = what == "layers"

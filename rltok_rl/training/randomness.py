@@ -1,4 +1,4 @@
-"""The states of all random numbers that a process has."""
+"""Random seeds and states of torch, Python and NumPy."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from torch import Tensor
 
 
 def seed_everything(seed: int) -> None:
-    """Begin the random numbers of torch, Python and NumPy anew; the same in all processes that train together.
-
-    Args:
-        seed: any integer.
+    """Seed torch, Python and NumPy; with the same integer in all processes that train together.
 
     Example:
         >>> seed_everything(3)
@@ -30,11 +27,7 @@ def seed_everything(seed: int) -> None:
 
 
 def random_states(device: torch.device) -> dict[str, Any]:
-    """The states of torch's, Python's and NumPy's generators.
-
-    Args:
-        device: whose generator is meant, beside the CPU's.
-    """
+    """Return the states of torch's, Python's and NumPy's generators, and of the device's if it is a GPU."""
     name, keys, *rest = np.random.get_state()
     states: dict[str, Any] = {
         "torch": torch.get_rng_state(),
@@ -47,12 +40,7 @@ def random_states(device: torch.device) -> dict[str, Any]:
 
 
 def set_random_states(states: Mapping[str, Any], device: torch.device) -> None:
-    """Go on with the random numbers that were to come when the states were taken.
-
-    Args:
-        states: of :func:`random_states`; a generator that is not in it is left as it is.
-        device: as there.
-    """
+    """Restore the states of :func:`random_states`; generators that are not in it keep theirs."""
     if "torch" in states:
         torch.set_rng_state(as_state(states["torch"]))
     if "python" in states:
@@ -66,5 +54,5 @@ def set_random_states(states: Mapping[str, Any], device: torch.device) -> None:
 
 
 def as_state(state: Tensor) -> Tensor:
-    """A generator's state as torch wants it, wherever it was loaded to."""
+    """Return a generator's state as torch wants it, on whatever device it was loaded."""
     return state.to("cpu", torch.uint8)

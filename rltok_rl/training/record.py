@@ -1,4 +1,4 @@
-"""What a training ran on: packages, device, revision; and what it took."""
+"""A run's environment: packages, device, revision, memory, and the starts of a run that was resumed."""
 
 from __future__ import annotations
 
@@ -27,60 +27,59 @@ PACKAGES = (
     "numpy",
     "safetensors",
 )
-"""Whose versions are noted; those that are not installed are left out."""
+"""Packages whose versions are recorded if they are installed."""
 
 
 def environment(*, device: str | torch.device = "cpu", command: str = "", num_processes: int = 1) -> dict[str, Any]:
-    """What a run depends on besides its configuration; folders of this machine are not named.
+    """Return what a run depends on besides its configuration, without names of this machine's folders.
 
     Args:
-        device: where it computes.
-        command: how it was started.
-        num_processes: how many train together.
+        device: where the run computes.
+        command: the command line that started it.
+        num_processes: world size.
 
     Example:
-        >>> found = environment(command="rltok train seed=1")
-        >>> found["command"], found["device"], found["num_processes"]
+        >>> run = environment(command="rltok train seed=1")
+        >>> run["command"], run["device"], run["num_processes"]
         ('rltok train seed=1', 'cpu', 1)
-        >>> "torch" in found["packages"]
+        >>> "torch" in run["packages"]
         True
     """
     kind = torch.device(device).type
-    found: dict[str, Any] = {
+    gpu = {"gpu": torch.cuda.get_device_name(device)} if kind == "cuda" else {}
+    return {
         "command": without_folders(command),
         "rltok_rl": __version__,
         "git": git_state(Path(__file__).resolve().parent),
         "python": platform.python_version(),
-        "packages": {name: known for name in PACKAGES if (known := _version(name)) is not None},
+        "packages": {name: number for name in PACKAGES if (number := _version(name)) is not None},
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
         "device": kind,
         "num_processes": num_processes,
         "threads": torch.get_num_threads(),
+        **gpu,
     }
-    if kind == "cuda":
-        found["gpu"] = torch.cuda.get_device_name(device)
-    return found
+
+
+def machine(device: str) -> str:
+    """Describe processor, threads, GPU and versions in one line."""
+    gpu = f", {torch.cuda.get_device_name()}" if device == "cuda" else ""
+    versions = f"torch {torch.__version__}, Python {platform.python_version()}"
+    return f"{_processor()}, {torch.get_num_threads()} threads{gpu}; {versions}"
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:
-    """Revision of the checkout that a folder lies in, and whether files differed from it; None where there is none.
-
-    A package that is installed inside somebody else's checkout, ignored there, belongs to none.
-
-    Args:
-        folder: of code.
-    """
+    """Return revision and dirtiness of a folder's checkout; None outside of one, or if git ignores the folder."""
     listed = _git(folder, "ls-files", "--error-unmatch", "--", ".")
     revision = _git(folder, "rev-parse", "HEAD")
     if not listed or revision is None:
         return None
-    changed = _git(folder, "status", "--porcelain")
-    return {"revision": revision, "dirty": bool(changed)}
+    return {"revision": revision, "dirty": bool(_git(folder, "status", "--porcelain"))}
 
 
 def without_folders(text: str) -> str:
-    """A text without the names of the home and the working folder.
+    """Replace the working folder by ``.`` and the home folder by ``~``.
 
     Example:
         >>> without_folders(f"out={Path.cwd()}/runs/mine")
@@ -93,33 +92,29 @@ def without_folders(text: str) -> str:
 
 
 def peak_memory(device: str | torch.device = "cpu") -> dict[str, int]:
-    """Bytes of memory that this process had at most, and the GPU's where there is one; empty where nobody can say.
-
-    Args:
-        device: where it computes.
-    """
-    found = {}
+    """Return the peak memory of this process, and of its GPU, in bytes; empty if the system does not say."""
+    peaks = {}
     try:
         import resource
     except ImportError:  # not on Windows
         pass
     else:
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        found["peak_memory"] = most if sys.platform == "darwin" else 1024 * most
+        kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        peaks["peak_memory"] = kilobytes if sys.platform == "darwin" else 1024 * kilobytes
     if torch.device(device).type == "cuda":
-        found["peak_gpu_memory"] = torch.cuda.max_memory_allocated(device)
-    return found
+        peaks["peak_gpu_memory"] = torch.cuda.max_memory_allocated(device)
+    return peaks
 
 
 class Starts:
-    """A JSON file with an entry per start of a run: a run that resumes may do so elsewhere.
+    """A JSON file with an entry per start of a run, which may resume on another machine.
 
-    Each entry is its :func:`environment`, the update that it went on from, and how far it came in how many seconds, as
-    of its last checkpoint.
+    Each entry is its :func:`environment`, with the update it resumed after, and the updates and seconds up to its last
+    checkpoint.
 
     Args:
-        path: of the file.
-        resuming: keep the entries that are there.
+        path: the file.
+        resuming: keep the entries in it.
     """
 
     def __init__(self, path: Path, *, resuming: bool = False) -> None:
@@ -127,38 +122,29 @@ class Starts:
         self.entries: list[dict[str, Any]] = read_starts(path) if resuming else []
 
     def begin(self, entry: dict[str, Any], *, update: int, bytes_done: int) -> None:
-        """Note a start.
+        """Add a start.
 
         Args:
             entry: its environment.
-            update: the last update that was there.
+            update: the update it resumes after, or 0.
             bytes_done: bytes trained on until then.
         """
         self.entries.append({**entry, "from_update": update, "from_bytes": bytes_done})
         self.reach(update, bytes_done, 0.0)
 
     def reach(self, update: int, bytes_done: int, seconds: float) -> None:
-        """Note how far the last start came.
-
-        Args:
-            update: the last update that is saved.
-            bytes_done: bytes trained on.
-            seconds: that it took since the start.
-        """
+        """Record the last saved update of this start, its bytes, and the seconds since the start."""
         self.entries[-1].update(to_update=update, to_bytes=bytes_done, seconds=round(seconds, 3))
         replace_text(self.path, json.dumps(self.entries, indent=1) + "\n")
 
 
 def read_starts(path: Path) -> list[dict[str, Any]]:
-    """The entries of a file of :class:`Starts`; none where there is no file."""
+    """Read the entries of a :class:`Starts` file; none if there is no file."""
     return json.loads(path.read_text()) if path.exists() else []
 
 
 def bytes_per_second(entries: list[dict[str, Any]]) -> float | None:
-    """Speed of a run over all its starts, looks and checkpoints included; None before the first checkpoint.
-
-    Args:
-        entries: of :class:`Starts`.
+    """Return a run's speed over all starts, evaluations and checkpoints included; None before the first checkpoint.
 
     Example:
         >>> bytes_per_second([{"from_bytes": 0, "to_bytes": 600, "seconds": 3.0}])
@@ -189,15 +175,3 @@ def _processor() -> str:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
-
-
-def machine(device: str) -> str:
-    """One line on what the figures were taken on."""
-    processor = platform.processor() or platform.machine()
-    for text in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
-        if text.startswith("model name"):
-            processor = text.partition(":")[2].strip()
-            break
-    gpu = f", {torch.cuda.get_device_name()}" if device == "cuda" else ""
-    versions = f"torch {torch.__version__}, Python {platform.python_version()}"
-    return f"{processor}, {torch.get_num_threads()} threads{gpu}; {versions}"

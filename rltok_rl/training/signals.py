@@ -1,4 +1,4 @@
-"""Being asked to stop: finish the update, save, leave."""
+"""Stop requests by SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from types import FrameType, TracebackType
 
 
 class StopRequest:
-    """Turns the first SIGTERM or Ctrl-C into a wish that the loop can look at; a second one ends at once.
+    """Records the first SIGTERM or Ctrl-C, so that a loop can finish its update and save; a second one ends at once.
 
         with StopRequest() as stop:
-            trainer.run(lambda figures: bool(stop))
+            trainer.run(lambda metrics: bool(stop))
 
-    Outside the block signals mean what they meant before.
+    After the block, signals have their former handlers.
 
     Args:
-        say: whether to write a line that the wish was heard: what is under way may take a while.
+        say: print a line when the signal arrives, because the loop may take a while to stop.
     """
 
     def __init__(self, *, say: bool = False) -> None:
         self.signal: int | None = None
         self._say = say
-        self._before: dict[int, object] = {}
+        self._handlers: dict[int, object] = {}
 
     def __bool__(self) -> bool:
         return self.signal is not None
 
     @property
     def name(self) -> str:
-        """Of the signal that came."""
+        """Name of the signal; empty before it."""
         return "" if self.signal is None else signal.Signals(self.signal).name
 
     def __enter__(self) -> StopRequest:
         for number in (signal.SIGTERM, signal.SIGINT):
-            self._before[number] = signal.signal(number, self._note)
+            self._handlers[number] = signal.signal(number, self._record)
         return self
 
     def __exit__(
@@ -42,16 +42,13 @@ class StopRequest:
     ) -> None:
         self._restore()
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _record(self, number: int, frame: FrameType | None) -> None:
         self.signal = number
-        self._restore()  # the next one does what it always does
-        if self._say:
-            # Past the buffers of Python, which the signal may have found half written.
-            os.write(
-                2, f"\n{self.name}: stopping when what is under way is done and saved; again ends at once\n".encode()
-            )
+        self._restore()
+        if self._say:  # past Python's buffers, which the signal may have interrupted
+            os.write(2, f"\n{self.name}: stopping after this step and a save; again ends at once\n".encode())
 
     def _restore(self) -> None:
-        while self._before:
-            number, handler = self._before.popitem()
+        while self._handlers:
+            number, handler = self._handlers.popitem()
             signal.signal(number, handler)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Looks at a training from outside: text that is never trained on, the same one every time."""
+"""Periodic evaluation on a fixed held-out text."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from rltok_rl.data.languages import Language
 from rltok_rl.data.windows import WindowSource
 from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.models.unet import UNet
+from rltok_rl.renamed import RenamedAttribute
 
 SPACINGS = ("log", "linear")
 _SEED = 0x68656C64
-"""Of no training: a language that never ends says the same to equal seeds, and would be looked at as it was learned."""
+"""No run's seed: an endless language with a run's seed would repeat the text that the run trains on."""
 
 
 def snapshot_updates(total: int, count: int, *, spacing: str = "log") -> list[int]:
-    """Updates after which to look: none before the first, the last one always.
+    """Return the updates after which to evaluate, the last one always among them.
 
     Args:
         total: updates of the whole training.
-        count: how many looks at most; 1 is the end alone.
-        spacing: ``"log"``, each look after twice as many updates as the one before it; ``"linear"``, equally far apart.
+        count: evaluations at most.
+        spacing: ``"log"``, each after twice as many updates as the one before; or ``"linear"``.
 
     Example:
         >>> snapshot_updates(1000, 8)
@@ -50,15 +51,15 @@ def snapshot_updates(total: int, count: int, *, spacing: str = "log") -> list[in
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshots:
-    """What a model makes of text that it does not train on; training is left as it was.
+    """Evaluations of a model on held-out text, which leave its training unchanged.
 
-    Texts and random numbers are the same at every look, so that what differs is the model.
+    Texts and random numbers are the same every time, so only the model makes a difference.
 
     Args:
-        held: the text.
-        actor: draws the boundaries; None is the model's own policy.
-        language: that the text is of, if its answer is known: the share of what tokens can earn is told too.
-        num_rows: rows of an evaluation batch.
+        held: the held-out text.
+        actor: draws the boundaries; default: the model's policy.
+        language: of the text, if its optimum is known, for the captured share of it.
+        num_rows: rows of a batch.
         num_steps: decisions per row.
         batches: evaluation batches.
         num_bytes: length of the sample.
@@ -76,35 +77,28 @@ class Snapshots:
 
     @property
     def bytes_predicted(self) -> int:
-        """Bytes that held-out figures are means over."""
+        """Bytes that the held-out metrics are means over."""
         return self.batches * self.num_rows * self.num_steps
 
     def take(self, model: UNet) -> dict[str, Any]:
-        """Figures and a sample, ready for JSON.
+        """Return metrics and a sample as JSON values, in evaluation mode.
 
         Args:
-            model: in one piece.
+            model: not sharded.
         """
-        training = model.training
         segmenter = self.actor.segmenter if isinstance(self.actor, SegmenterActor) else None
-        drawing = segmenter is not None and segmenter.training
+        modes = [(module, module.training) for module in (model, segmenter) if module is not None]
         try:
-            model.eval()  # no cap on boundary logits
-            if segmenter is not None:
-                segmenter.eval()
-            return {**self.figures(model), **self.sample(model)}
+            for module, _ in modes:
+                module.eval()  # no cap on boundary logits
+            return {**self.evaluate(model), **self.sample(model)}
         finally:
-            if segmenter is not None:
-                segmenter.train(drawing)
-            model.train(training)
+            for module, training in reversed(modes):
+                module.train(training)
 
     @torch.no_grad()
-    def figures(self, model: UNet) -> dict[str, float]:
-        """Bits per byte, its standard error over batches, and the rate; boundaries are drawn from the policy.
-
-        Args:
-            model: in one piece.
-        """
+    def evaluate(self, model: UNet) -> dict[str, float]:
+        """Return bits per byte, their standard error over batches, and the rate, with boundaries drawn at random."""
         rows: Any = {"num_steps": self.num_steps, "batch_size": (self.num_rows,)}
         env = ByteBoundaryEnv(model, self.held, seed=self.seed, **rows)
         generator = torch.Generator(model.embedding.weight.device).manual_seed(self.seed)
@@ -119,23 +113,22 @@ class Snapshots:
                 byte_ids = torch.cat((rollout["byte"], rollout["next", "byte"][:, -1:]), 1)
                 log_prob = rollout["next", "final_log_prob"].squeeze(-1)
                 shares.append(self.language.share_captured(byte_ids, log_prob))
-        figures = {
+        metrics = {
             "held_out_bits_per_byte": fmean(nats) / math.log(2),
             "held_out_early_bits_per_byte": fmean(early) / math.log(2),
             "held_out_rate": fmean(rates),
         }
         if shares:
-            figures["held_out_share"] = fmean(shares)
+            metrics["held_out_share"] = fmean(shares)
         if self.batches > 1:
-            figures["held_out_standard_error"] = stdev(nats) / math.sqrt(self.batches) / math.log(2)
-        return figures
+            metrics["held_out_standard_error"] = stdev(nats) / math.sqrt(self.batches) / math.log(2)
+        return metrics
+
+    figures = RenamedAttribute("evaluate")
 
     @torch.no_grad()
     def sample(self, model: UNet) -> dict[str, Any]:
-        """One text with the boundaries that the policy draws in it, and how likely it found each.
-
-        Args:
-            model: in one piece.
+        """Return one text with boundaries drawn from the policy, and their probabilities.
 
         Returns:
             ``text``, a character per byte (latin-1); ``boundaries``, a 0 or 1 per byte; ``probabilities``.
@@ -152,7 +145,7 @@ class Snapshots:
             generator = torch.Generator(device).manual_seed(seed)
             rollout = env.parallel_rollout(self.actor, text=text, generator=generator)
             boundaries = rollout["action"][0]
-            probs = boundaries.float()  # a rule is certain of itself
+            probs = boundaries.float()  # a rule is certain
             if isinstance(self.actor, SegmenterActor) and "logits" in rollout.keys():
                 probs = rollout["logits"][0].sigmoid()
         return {
@@ -163,7 +156,7 @@ class Snapshots:
 
 
 def sample_parts(line: dict[str, Any]) -> tuple[bytes, list[bool], list[float]]:
-    """Text, boundaries and probabilities of a sample, as the functions of :mod:`rltok_rl.viz` take them.
+    """Return text, boundaries and probabilities of a sample, as the functions of :mod:`rltok_rl.viz` take them.
 
     Example:
         >>> sample_parts({"text": "ab", "boundaries": "10", "probabilities": [0.9, 0.1]})

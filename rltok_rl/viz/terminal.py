@@ -1,7 +1,8 @@
-"""Text in a terminal, coloured by how likely a boundary follows each character."""
+"""Text in a terminal, coloured by the probability of a boundary after each character."""
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
@@ -16,7 +17,7 @@ PIECE = 1 << 16
 # From unlikely (blue) to likely (yellow), as in the paper's Figure 2; distinct without red or green.
 _RAMP = (24, 31, 67, 103, 145, 187, 228, 226)
 _RESET = "\x1b[0m"
-_ESCAPED = 0xDC00  # plus a byte that is no UTF-8: how Python decodes that one without loss
+_ESCAPED = 0xDC00  # plus a byte of no character: how Python decodes it without loss
 
 
 def boundary_text(
@@ -30,17 +31,14 @@ def boundary_text(
     r"""Render bytes with a mark after each boundary, coloured by boundary probability.
 
     A character of several bytes takes the probability of its last byte (as in the paper's figures) and the boundaries
-    of all its bytes. Bytes that are no UTF-8 are shown as ``\\xNN``, control characters other than newline as well.
+    of all its bytes. Invalid UTF-8 and control characters other than newline are shown as ``\\xNN``.
 
     Args:
         text: T bytes.
         boundaries: T decisions.
-        probabilities: T numbers in [0, 1]; None colours the decisions alone.
-        colour: write ANSI colours; without them the marks remain.
-        mark: what a boundary looks like.
-
-    Returns:
-        The text, ready to print.
+        probabilities: T numbers in [0, 1]; None colours the decisions.
+        colour: writes ANSI colours; without them the marks remain.
+        mark: written after a character for each boundary of its bytes.
 
     Example:
         >>> boundary_text(b"to be", [1, 0, 1, 0, 0], colour=False)
@@ -61,17 +59,16 @@ def boundary_text(
 def boundary_pieces(
     text: bytes, boundaries: Tensor, probabilities: Tensor, *, piece: int = PIECE, **options: Any
 ) -> Iterator[str]:
-    """The same of a long text, piece by piece, so that memory holds one of them at a time.
+    """Render a long text piece by piece, so that memory holds one of them at a time.
 
-    Put together they are :func:`boundary_text` of it all, but for colours that begin anew at each piece. Pieces end
-    where characters do.
+    Joined, the pieces are :func:`boundary_text` of the whole text, except that colours restart at each piece.
 
     Args:
         text: T bytes.
         boundaries: [T] decisions.
         probabilities: [T] numbers in [0, 1].
-        piece: bytes to render at once.
-        **options: those of :func:`boundary_text`.
+        piece: bytes to render at once; a piece ends with a character.
+        **options: of :func:`boundary_text`.
 
     Example:
         >>> "".join(boundary_pieces("né".encode(), torch.tensor([1, 0, 1]), torch.ones(3), piece=2, colour=False))
@@ -85,43 +82,56 @@ def boundary_pieces(
         )
     start = 0
     while start < len(text):
-        end = character_end(text, start + piece)
-        marked = (boundaries[start:end].tolist(), probabilities[start:end].tolist())
-        yield boundary_text(text[start:end], *marked, **options)
+        end = _character_end(text, start + piece)
+        marks = (boundaries[start:end].tolist(), probabilities[start:end].tolist())
+        yield boundary_text(text[start:end], *marks, **options)
         start = end
 
 
-def character_end(text: bytes, place: int) -> int:
-    """The first place from ``place`` on where no character of UTF-8 is cut.
+class BoundaryStream:
+    r"""Text with its boundaries for a terminal, shown as soon as each character is complete.
+
+    Joined, the output is ``boundary_text(..., colour=False)`` of all bytes.
 
     Args:
-        text: any bytes.
-        place: in bytes.
+        mark: written after a character for each boundary of its bytes.
 
     Example:
-        >>> character_end("né".encode(), 2)
-        3
-        >>> character_end(bytes([0x80] * 9), 5)  # continues no character
-        5
+        >>> shown = BoundaryStream()
+        >>> [shown.feed(byte, boundary) for byte, boundary in zip("né!".encode(), (True, False, True, False))]
+        ['n|', '', 'é|', '!']
     """
-    for begin in range(max(0, place - 3), place):
-        for end in range(place + 1, min(begin + 4, len(text)) + 1):
-            try:
-                if len(text[begin:end].decode("utf-8")) == 1:
-                    return end
-            except UnicodeDecodeError:
-                continue
-    return min(place, len(text))
+
+    def __init__(self, mark: str = "|") -> None:
+        self.mark = mark
+        self._bytes = bytearray()  # of an incomplete character
+        self._marks: list[bool] = []  # of each of them
+
+    def feed(self, byte: int, boundary: bool = False) -> str:
+        """Add a byte and whether a boundary follows it; return what is complete."""
+        self._bytes.append(byte)
+        self._marks.append(bool(boundary))
+        shown = ""
+        while self._bytes and not _incomplete(bytes(self._bytes)):
+            shown += self._pop()
+        return shown
+
+    def close(self) -> str:
+        """Return the bytes of a character that was cut off."""
+        shown = ""
+        while self._bytes:
+            shown += self._pop()
+        return shown
+
+    def _pop(self) -> str:
+        _, end, shown = characters(bytes(self._bytes))[0]
+        shown += self.mark * sum(self._marks[:end])
+        del self._bytes[:end], self._marks[:end]
+        return shown
 
 
 def check_marks(text: bytes, boundaries: Sequence[bool] | None, probabilities: Sequence[float]) -> None:
-    """Refuse decisions and probabilities that are not one per byte, and probabilities that are none.
-
-    Args:
-        text: T bytes.
-        boundaries: T decisions, or None.
-        probabilities: T numbers in [0, 1].
-    """
+    """Require one decision and one probability in [0, 1] per byte."""
     if boundaries is not None and len(boundaries) != len(text):
         raise ValueError(f"boundaries must have one entry per byte of text, {len(text)}, got {len(boundaries)}")
     if len(probabilities) != len(text):
@@ -132,17 +142,32 @@ def check_marks(text: bytes, boundaries: Sequence[bool] | None, probabilities: S
 
 
 def characters(text: bytes) -> list[tuple[int, int, str]]:
-    """Split into (start, end, what to show), one entry per character."""
-    out = []
+    """Split into (start, end, text to show), one entry per character."""
+    result = []
     start = 0
     for character in text.decode("utf-8", "surrogateescape"):
         code = ord(character)
-        alone = code < 0x80 or _ESCAPED <= code < _ESCAPED + 0x100
-        end = start + (1 if alone else len(character.encode()))
+        single = code < 0x80 or _ESCAPED <= code < _ESCAPED + 0x100
+        end = start + (1 if single else len(character.encode()))
         if character.isprintable() or character == "\n":
             shown = character
         else:
             shown = "".join(f"\\x{byte:02x}" for byte in text[start:end])
-        out.append((start, end, shown))
+        result.append((start, end, shown))
         start = end
-    return out
+    return result
+
+
+def _incomplete(start: bytes) -> bool:
+    """Whether these are the first bytes of a character that lacks some."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        return decoder.decode(start) == ""
+    except UnicodeDecodeError:
+        return False
+
+
+def _character_end(text: bytes, place: int) -> int:
+    """The first place from ``place`` on that cuts no character."""
+    start = max(0, place - 3)
+    return next((start + end for _, end, _ in characters(text[start : place + 3]) if start + end >= place), len(text))

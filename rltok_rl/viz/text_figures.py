@@ -1,4 +1,8 @@
-"""What a font of one width can show of a character, and what stands for it where it cannot."""
+"""Pictures of text: every character on a background by the probability of a boundary after it, bars for boundaries.
+
+Characters of several bytes take the probability of their last byte and the boundaries of all their bytes, as in the
+paper's Figures 2 and 5 to 12. All lengths are in inches.
+"""
 
 from __future__ import annotations
 
@@ -7,137 +11,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from rltok_rl.viz.style import ALERT, INK, PALE, plain_figures, save_figure, shades
+import numpy as np
+
+from rltok_rl.viz.style import ALERT, INK, OURS, PALE, QUIET, plain_figures, save_figure, shades
 from rltok_rl.viz.terminal import characters, check_marks
 
-_MARK = "\u23ce"  # of a line break
-_BOX = 2  # columns of a code point
+MOST_BYTES = 20_000
+"""Bytes of all texts of a picture at most."""
+_BREAK, _MISSING, _ESCAPED = "\u23ce", "\u25a1", "\u00b7"  # line break, character without a glyph, escape
+_FAMILY = ("monospace", "DejaVu Sans")  # the second where the first lacks a glyph
+_ADVANCE = 0.60205 / 72  # inches that a letter advances, per point of the font
+_CELL, _DPI, _LINE = 13 / 200, 200, 0.2  # a letter, and from line to line; a letter is a whole number of pixels
+_CELL_OVER_TIME, _DPI_OVER_TIME = 12 / 150, 150
+_SIDE, _HEAD, _KEY, _KEY_WIDTH = 0.12, 0.32, 0.5, 4.8  # beside the text, above each text, and of the key below
+_DARK, _FAINT = 0.6, 0.3  # letters are white above the first probability, escapes grey below the second
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A character as it is drawn."""
+class Cell(NamedTuple):
+    """A character as it is shown, a column per letter of ``shown``."""
 
     start: int
     end: int
     """Its bytes."""
     shown: str
-    """What is written."""
-    width: int
-    """Columns that it takes."""
-    kind: str
-    """``plain``, ``break`` (a mark of a line break), ``escape`` or ``box`` (digits of a code point, in two rows)."""
-
-
-def one_glyph(character: str) -> str:
-    r"""One character for any: a dot for an escape, a box for what the font lacks.
-
-    Args:
-        character: an entry of :func:`~rltok_rl.viz.terminal.characters`.
-
-    Example:
-        >>> [one_glyph(one) for one in ("a", "\n", r"\xff")]
-        ['a', '⏎', '·']
-    """
-    if character == "\n":
-        return _MARK
-    if len(character) > 1:
-        return "\u00b7"
-    return character if has_glyph(character) else "\u25a1"
-
-
-def has_glyph(character: str) -> bool:
-    """Whether the font of one width has a character.
-
-    Args:
-        character: one.
-    """
-    from matplotlib.font_manager import FontProperties, findfont, get_font
-
-    return bool(get_font(findfont(FontProperties(family="monospace"))).get_char_index(ord(character)))
-
-
-def cells(text: bytes) -> list[Cell]:
-    r"""Every character of a text as it is drawn; nothing is lost.
-
-    What the font lacks, marks that sit on other characters and characters that cannot be seen become their code point,
-    in a box of two columns; control characters and bytes that are no UTF-8 are escaped.
-
-    Args:
-        text: bytes, any.
-
-    Example:
-        >>> [(cell.shown, cell.width, cell.kind) for cell in cells("é日\n".encode() + b"\xff")]
-        [('é', 1, 'plain'), ('65E5', 2, 'box'), ('⏎', 1, 'break'), ('\\xff', 4, 'escape')]
-    """
-    found = []
-    for start, end, shown in characters(text):
-        if shown == "\n":
-            found.append(Cell(start, end, _MARK, 1, "break"))
-        elif len(shown) > 1 and end - start == 1:
-            found.append(Cell(start, end, shown, len(shown), "escape"))
-        else:
-            character = text[start:end].decode()
-            if len(shown) > 1 or unicodedata.combining(character) or not has_glyph(character):
-                digits = f"{ord(character):04X}"
-                found.append(Cell(start, end, digits.zfill(6) if len(digits) > 4 else digits, _BOX, "box"))
-            else:
-                found.append(Cell(start, end, character, 1, "plain"))
-    return found
-
-
-def wrapped(given: list[Cell], columns: int) -> list[list[Cell]]:
-    """Cells in lines of at most so many columns: a new line after each line break, and else before a word.
-
-    Args:
-        given: of a text.
-        columns: of a line; a word that is longer than half a line is cut.
-
-    Example:
-        >>> [[cell.shown for cell in line] for line in wrapped(cells(b"to be"), 4)]
-        [['t', 'o', ' '], ['b', 'e']]
-    """
-    widest = max((cell.width for cell in given), default=1)
-    if columns < widest:
-        raise ValueError(f"columns must be at least {widest}, the width of the widest character, got {columns}")
-    lines: list[list[Cell]] = [[]]
-    used = 0
-    for cell in given:
-        if used + cell.width > columns:
-            line, rest = _cut(lines[-1])
-            lines[-1] = line
-            lines.append(rest)
-            used = sum(one.width for one in rest)
-        lines[-1].append(cell)
-        used += cell.width
-        if cell.kind == "break":
-            lines.append([])
-            used = 0
-    return [line for line in lines if line]
-
-
-def _cut(line: list[Cell]) -> tuple[list[Cell], list[Cell]]:
-    """A full line up to its last word, and that word."""
-    for place in range(len(line), len(line) // 2, -1):
-        if line[place - 1].shown == " ":
-            return line[:place], line[place:]
-    return line, []
-
-
-MOST_BYTES = 20_000
-"""Of all texts of a figure: a longer one is no picture any more."""
-_FONT = 8.0  # points
-_CELL, _LINE = 0.60205 * _FONT / 72, 0.2  # inches of a column (what a letter of the font advances) and of a line
-_SIDE, _HEAD, _KEY = 0.12, 0.32, 0.5  # inches beside the text, above each text, and of the key below
-_DARK = 0.6  # from this probability on letters are white
-_QUIET, _QUIET_BELOW = "#5c6770", 0.3  # of escapes, where they can be read in grey
 
 
 @dataclass(frozen=True)
 class MarkedText:
-    """A text as a segmenter sees it."""
+    """A text with a segmenter's boundaries."""
 
     title: str
     text: bytes
@@ -149,119 +52,250 @@ class MarkedText:
     """Written at the right, above the text."""
 
 
-def draw_texts(texts: Sequence[MarkedText], path: Path, *, columns: int = 100) -> Path:
-    """Draw texts under each other, every character on a background by the probability of a boundary after it.
+@dataclass(frozen=True)
+class Snapshot:
+    """A text with a policy's boundaries at some time."""
 
-    A character of several bytes takes the probability of its last byte, as in the paper's Figures 2 and 5 to 12, and
-    a bar for the boundaries of all its bytes. What cannot be shown is escaped, or its code point stands in a box.
+    label: str
+    """The time."""
+    text: bytes
+    boundaries: Sequence[bool]
+    probabilities: Sequence[float]
+    notes: Sequence[str] = ()
+    """Written behind the text, a column each."""
+
+
+def draw_texts(texts: Sequence[MarkedText], path: Path, *, columns: int = 100) -> Path:
+    """Draw texts under each other, in lines of at most ``columns`` characters.
 
     Args:
-        texts: of as many segmenters, or samples.
-        path: the file to write.
-        columns: characters of a line.
+        texts: of several segmenters, or samples.
+        path: the picture to write.
+        columns: width of a line; control characters and invalid UTF-8 take four columns per byte.
     """
     if not texts:
         raise ValueError("texts must hold at least one, got none")
-    for one in texts:
-        if not one.text:
-            raise ValueError(f"text must hold at least one byte, got none for {one.title!r}")
-        check_marks(one.text, one.boundaries, one.probabilities)
-    total = sum(len(one.text) for one in texts)
+    for text in texts:
+        if not text.text:
+            raise ValueError(f"text must hold at least one byte, got none for {text.title!r}")
+        check_marks(text.text, text.boundaries, text.probabilities)
+    total = sum(len(text.text) for text in texts)
     if total > MOST_BYTES:
         raise ValueError(f"texts must have at most {MOST_BYTES:,} bytes together, got {total:,}: draw a part of them")
-    blocks = [wrapped(cells(one.text), columns) for one in texts]
-    width = max(sum(cell.width for cell in line) for block in blocks for line in block) * _CELL
-    width = max(width, 4.2)  # the key has to fit
+    blocks = [wrapped(cells(text.text), columns) for text in texts]
+    width = max(len(cell_texts(line)) for block in blocks for line in block) * _CELL
+    width = max(width, _KEY_WIDTH)
     height = sum(_HEAD + _LINE * len(block) for block in blocks) + _KEY
     with plain_figures() as plt:
         figure = plt.figure(figsize=(width + 2 * _SIDE, height))
-        axes = figure.add_axes((0, 0, 1, 1))
-        _measure(axes, width, height)
-        axes.set_axis_off()
-        colours = shades()
-        top = 0.0
-        for one, block in zip(texts, blocks, strict=True):
-            axes.text(0, top + _HEAD - 0.07, one.title, fontsize=8.5, weight="bold", va="bottom", parse_math=False)
-            axes.text(width, top + _HEAD - 0.07, one.note, fontsize=8, ha="right", va="bottom", parse_math=False)
-            top += _HEAD
-            _draw_block(axes, one, block, top, colours)
-            top += _LINE * len(block)
-        _draw_key(axes, top + 0.2, any(one.boundaries is not None for one in texts), colours)
-        _measure(axes, width, height)  # an image has moved the limits
-        return save_figure(figure, path, dpi=200)
+        axes = inch_axes(figure)
+        y = 0.0
+        for text, block in zip(texts, blocks, strict=True):
+            head: Any = {"y": y + _HEAD - 0.07, "va": "bottom", "parse_math": False}
+            axes.text(_SIDE, s=text.title, fontsize=8.5, weight="bold", **head)
+            axes.text(_SIDE + width, s=text.note, fontsize=8, ha="right", **head)
+            y += _HEAD
+            for line in block:
+                draw_line(axes, line, text.probabilities, text.boundaries, _SIDE, y)
+                y += _LINE
+        bars = "boundary drawn" if any(text.boundaries is not None for text in texts) else ""
+        draw_key(axes, _SIDE, y + 0.22, "probability of a boundary after the character", bars=bars)
+        return save_figure(figure, path, dpi=_DPI)
 
 
-def _measure(axes: Any, width: float, height: float) -> None:
-    """Count in inches, from the top left corner of the text."""
-    axes.set(xlim=(-_SIDE, width + _SIDE), ylim=(height, 0))
+def draw_over_time(
+    snapshots: Sequence[Snapshot], path: Path, *, columns: int = 96, headings: Sequence[str] = ()
+) -> Path:
+    """Draw the same part of a text once per snapshot, from the first of its lines or words on.
+
+    Args:
+        snapshots: of one text, the earliest first.
+        path: the picture to write.
+        columns: characters of each line.
+        headings: written above the notes.
+    """
+    if not snapshots:
+        raise ValueError("snapshots must hold at least one, got none")
+    texts = {snapshot.text for snapshot in snapshots}
+    if len(texts) > 1:
+        raise ValueError(f"snapshots must be of one text, got {len(texts)}")
+    line = [cell._replace(shown=one_glyph(cell.shown)) for cell in visible_part(snapshots[0].text, columns)]
+    left, note, step = 0.75, 0.6, 0.25
+    width = len(line) * _CELL_OVER_TIME
+    small: Any = {"fontsize": 7.5, "ha": "right", "va": "center"}
+    with plain_figures() as plt:
+        canvas = (left + max(width, _KEY_WIDTH) + note * max(1, len(headings)) + 0.1, 0.8 + step * len(snapshots))
+        figure = plt.figure(figsize=canvas)
+        axes = inch_axes(figure)
+        axes.text(left, 0.24, "The same held-out text as training goes on", fontsize=9, va="center")
+        axes.text(left - 0.08, 0.24, "trained on", color=QUIET, **small)
+        for number, heading in enumerate(headings, 1):
+            axes.text(left + width + number * note, 0.24, heading, color=QUIET, **small)
+        for number, snapshot in enumerate(snapshots):
+            y = 0.38 + number * step
+            draw_line(
+                axes, line, snapshot.probabilities, snapshot.boundaries, left, y, size=_CELL_OVER_TIME, height=step
+            )
+            axes.text(left - 0.08, y + step / 2, snapshot.label, **small)
+            for place, text in enumerate(snapshot.notes, 1):
+                axes.text(left + width + place * note, y + step / 2, text, **small)
+        label = "probability of a boundary after the character"
+        draw_key(axes, left, canvas[1] - 0.22, label, bars="boundary drawn")
+        return save_figure(figure, path, dpi=_DPI_OVER_TIME)
 
 
-def _draw_block(axes: Any, one: MarkedText, lines: list[list[Cell]], top: float, colours: Any) -> None:
+def cells(text: bytes) -> list[Cell]:
+    r"""Split a text into characters as they are shown; every byte belongs to one.
+
+    Control characters and invalid UTF-8 are escaped. Characters that are invisible or lack a glyph become a box.
+
+    Example:
+        >>> [cell.shown for cell in cells("é日\n".encode() + b"\xff")]
+        ['é', '□', '⏎', '\\xff']
+    """
+    result = []
+    for start, end, character in characters(text):
+        escape = len(character) > 1 and end - start == 1
+        visible = escape or (len(character) == 1 and has_glyph(character))
+        result.append(Cell(start, end, _BREAK if character == "\n" else character if visible else _MISSING))
+    return result
+
+
+def cell_texts(line: Sequence[Cell]) -> str:
+    """Join what is shown of a line; its length is the line's width in columns."""
+    return "".join(cell.shown for cell in line)
+
+
+def one_glyph(shown: str) -> str:
+    """Shorten an escape to a dot."""
+    return shown if len(shown) == 1 else _ESCAPED
+
+
+def has_glyph(character: str) -> bool:
+    """Whether a font of the pictures has a character, and the character stands alone."""
+    from matplotlib.font_manager import FontProperties, findfont, get_font
+
+    fonts = (get_font(findfont(FontProperties(family=family))) for family in _FAMILY)
+    return not unicodedata.combining(character) and any(font.get_char_index(ord(character)) for font in fonts)
+
+
+def wrapped(text: list[Cell], columns: int) -> list[list[Cell]]:
+    """Break cells into lines: after each line break, and else before a word unless it is longer than half a line.
+
+    Example:
+        >>> [cell_texts(line) for line in wrapped(cells(b"to be"), 4)]
+        ['to ', 'be']
+    """
+    widest = max((len(cell.shown) for cell in text), default=1)
+    if columns < widest:
+        raise ValueError(f"columns must be at least {widest}, the width of the widest character, got {columns}")
+    lines: list[list[Cell]] = [[]]
+    for cell in text:
+        line = lines[-1]
+        if len(cell_texts(line)) + len(cell.shown) > columns:
+            spaces = [place for place in range(len(line) // 2 + 1, len(line) + 1) if line[place - 1].shown == " "]
+            cut = spaces[-1] if spaces else len(line)
+            lines[-1:] = [line[:cut], line[cut:]]
+        lines[-1].append(cell)
+        if cell.shown == _BREAK:
+            lines.append([])
+    return [line for line in lines if line]
+
+
+def visible_part(text: bytes, columns: int) -> list[Cell]:
+    r"""Select ``columns`` characters from the beginning of a line, or else of a word.
+
+    Example:
+        >>> cell_texts(visible_part(b"rk it\nto be or not to be", 8))
+        'to be or'
+    """
+    every = cells(text)
+    latest = max(0, len(every) - columns)  # a later beginning would leave part of the line empty
+    for separator in (_BREAK, " "):
+        for number, cell in enumerate(every[:latest]):
+            if cell.shown == separator and every[number + 1].shown not in (_BREAK, " "):
+                return every[number + 1 : number + 1 + columns]
+    return every[:columns]
+
+
+def inch_axes(figure: Any) -> Any:
+    """Add axes that cover a figure, in inches from its upper left corner."""
+    width, height = figure.get_size_inches()
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set(xlim=(0, width), ylim=(height, 0), autoscale_on=False)
+    axes.set_axis_off()
+    return axes
+
+
+def draw_line(
+    axes: Any,
+    line: Sequence[Cell],
+    shares: Sequence[float],
+    boundaries: Sequence[bool] | None,
+    x: float,
+    y: float,
+    *,
+    size: float = _CELL,
+    height: float = _LINE,
+    signed: bool = False,
+) -> None:
+    """Draw a line of cells from (x, y) to the right, on the colours of their shares, with bars after boundaries.
+
+    Shares are from 0 to 1, and around one half if they are ``signed``. They and boundaries have one entry per byte.
+    """
     from matplotlib.collections import LineCollection, PatchCollection
     from matplotlib.patches import Rectangle
 
-    patches, faces, bars = [], [], []
-    for number, line in enumerate(lines):
-        y, column = top + number * _LINE, 0
-        for cell in line:
-            patches.append(Rectangle((column * _CELL, y + 0.01), cell.width * _CELL, _LINE - 0.02))
-            faces.append(colours(one.probabilities[cell.end - 1]))
-            column += cell.width
-            if one.boundaries is not None and any(one.boundaries[cell.start : cell.end]):
-                bars.append([(column * _CELL, y + 0.01), (column * _CELL, y + _LINE - 0.01)])
-        _write_line(axes, one, line, y + _LINE / 2)
-    # Edges in the colours of the faces: neighbours would otherwise show a seam.
-    axes.add_collection(PatchCollection(patches, facecolors=faces, edgecolors=faces, linewidths=0.3, label="text"))
-    axes.add_collection(LineCollection(bars, colors=ALERT, linewidths=1.3, capstyle="butt"))
+    values = [shares[cell.end - 1] for cell in line]
+    faces = (signed_shades() if signed else shades())(values)
+    edges = x + size * np.cumsum([0, *(len(cell.shown) for cell in line)])
+    top, bottom = y + 0.01, y + height - 0.01
+    patches = [Rectangle((a, top), b - a, bottom - top) for a, b in zip(edges, edges[1:], strict=False)]
+    # Edges have the colours of the faces: neighbours would otherwise show a seam.
+    axes.add_collection(PatchCollection(patches, facecolors=faces, edgecolors=faces, linewidths=0.3))
+    drawn = [boundaries is not None and any(boundaries[cell.start : cell.end]) for cell in line]
+    bars = [[(edge, top), (edge, bottom)] for edge, bar in zip(edges[1:], drawn, strict=True) if bar]
+    axes.add_collection(LineCollection(bars, colors=ALERT, linewidths=1.3, capstyle="butt", zorder=2.1))
 
+    def style(place: int) -> tuple[str, int]:
+        """The colour of a letter, and a number that plain letters share: they are written in one piece."""
+        shown, dark = line[place].shown, 1.7 * abs(values[place] - 0.5) if signed else values[place]
+        escape = len(shown) > 1 or shown in (_BREAK, _ESCAPED)
+        ink = "white" if dark > _DARK else QUIET if escape and dark < _FAINT else INK
+        return ink, -1 if shown.isascii() and shown != " " else place
 
-def _write_line(axes: Any, one: MarkedText, line: list[Cell], y: float) -> None:
-    """The letters of a line: words in one piece where they are plain, all else character by character."""
-    starts, column = [], 0
-    for cell in line:
-        starts.append(column)
-        column += cell.width
-
-    def joins(place: int) -> tuple[Any, ...]:
-        cell = line[place]
-        value = one.probabilities[cell.end - 1]
-        quiet = cell.kind in ("break", "escape") and value < _QUIET_BELOW  # there, but not what is read
-        ink = "white" if value > _DARK else _QUIET if quiet else INK
-        alone = cell.kind != "plain" or not cell.shown.isascii() or cell.shown == " "
-        return (ink, cell.kind, place if alone else -1)
-
-    for (ink, kind, _), places in groupby(range(len(line)), key=joins):
+    text: Any = {"family": _FAMILY, "fontsize": size / _ADVANCE, "va": "center_baseline", "parse_math": False}
+    for (ink, _), places in groupby(range(len(line)), key=style):
         run = list(places)
-        shown = "".join(line[n].shown for n in run)
-        x = starts[run[0]] * _CELL
-        if kind == "box":
-            _write_box(axes, shown, x, y, ink)
-        elif shown.strip():
-            style: Any = {"family": "monospace", "fontsize": _FONT, "va": "center_baseline", "parse_math": False}
-            axes.text(x, y, shown, color=ink, ha="left", **style)
+        axes.text(edges[run[0]], y + height / 2, cell_texts([line[place] for place in run]), color=ink, **text)
 
 
-def _write_box(axes: Any, digits: str, x: float, y: float, ink: str) -> None:
-    """A code point in two rows of small digits, with a line around it."""
-    from matplotlib.patches import Rectangle
-
-    frame: Any = {"facecolor": "none", "edgecolor": ink, "linewidth": 0.4, "zorder": 2}
-    axes.add_patch(Rectangle((x + 0.008, y - _LINE / 2 + 0.025), 2 * _CELL - 0.016, _LINE - 0.05, **frame))
-    half = len(digits) // 2
-    style: Any = {"family": "monospace", "fontsize": 4.6, "ha": "center", "va": "center_baseline", "color": ink}
-    for row, part in ((-1, digits[:half]), (1, digits[half:])):
-        axes.text(x + _CELL, y + row * 0.036, part, **style)
-
-
-def _draw_key(axes: Any, y: float, bars: bool, colours: Any) -> None:
-    """What colours and bars mean."""
-    width, height = 1.0, 0.09
-    axes.imshow([[n / 255 for n in range(256)]], cmap=colours, aspect="auto", extent=(0, width, y + height, y))
-    axes.plot([0, width, width, 0, 0], [y, y, y + height, y + height, y], color=PALE, lw=0.5)
-    for value in (0, 0.5, 1):
-        axes.text(value * width, y + height + 0.03, f"{value:g}", ha="center", va="top", fontsize=6.5)
-    style: Any = {"va": "center", "fontsize": 7.5}
-    axes.text(width + 0.1, y + height / 2, "probability of a boundary after the character", **style)
+def draw_key(
+    axes: Any, x: float, y: float, label: str, *, bars: str, ends: tuple[str, str] = ("0", "1"), signed: bool = False
+) -> float:
+    """Explain colours (if there is a label) and bars, from (x, y) to the right; return the key's end."""
+    style: Any = {"va": "center", "fontsize": 7.5, "color": INK}
+    letter = 0.053  # inches on average
+    if label:
+        start, end = x + letter * (len(ends[0]) + 1), x + letter * (len(ends[0]) + 1) + 1.0
+        limits = {"xlim": axes.get_xlim(), "ylim": axes.get_ylim()}
+        axes.text(start - 0.04, y, ends[0], ha="right", **style)
+        ramp: Any = {"cmap": signed_shades() if signed else shades(), "aspect": "auto"}
+        axes.imshow([np.linspace(0, 1, 256)], extent=(start, end, y + 0.05, y - 0.05), **ramp)
+        axes.set(**limits)  # the image has moved them
+        frame = [start, end, end, start, start], [y - 0.05, y - 0.05, y + 0.05, y + 0.05, y - 0.05]
+        axes.plot(*frame, color=PALE, lw=0.5)
+        axes.text(end + 0.05, y, f"{ends[1]}  {label}", **style)
+        x = end + letter * (len(ends[1]) + len(label) + 5)
     if bars:
-        axes.plot([3.53] * 2, [y - 0.03, y + height + 0.03], color=ALERT, lw=1.3, solid_capstyle="butt")
-        axes.text(3.59, y + height / 2, "drawn", **style)
+        axes.plot([x + 0.02] * 2, [y - 0.08, y + 0.08], color=ALERT, lw=1.3, solid_capstyle="butt")
+        axes.text(x + 0.08, y, bars, **style)
+        x += letter * (len(bars) + 5)
+    return x
+
+
+def signed_shades() -> Any:
+    """Return the colours of gains and losses, green and violet, by amount; nothing is white."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("signed", ["#7b3294", "#ffffff", OURS])

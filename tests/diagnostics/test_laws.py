@@ -26,20 +26,21 @@ from rltok_rl.functional.reduction import zero_masked
 from rltok_rl.functional.returns import discounted_return
 from rltok_rl.objectives import ReturnEstimator, make_estimator
 
+from ..named_estimators import named_estimator
 from .conftest import opinionated
 
-OPTIONS = {"group_centred": {"group_size": 2}, "running_mean": {"num_steps": NUM_STEPS}}
-BIASED = {"batch_centred": {"exact"}, "z_normalised": {"past", "ends", "exact"}}
+OPTIONS = {"group_mean": {"group_size": 2}, "running_mean": {"num_steps": NUM_STEPS}}
+BIASED = {"batch_mean": {"exact"}, "z_score": {"past", "ends", "exact"}}
 
 
 @pytest.mark.parametrize(
     "name",
-    ["discounted_return", "batch_centred", "leave_one_out", "z_normalised", "group_centred", "running_mean"],
+    ["discounted_return", "batch_mean", "leave_one_out", "z_score", "group_mean", "running_mean"],
 )
 def test_estimators_of_the_library_break_what_they_are_said_to_break(name):
-    found = broken_laws(partial(make_estimator, name, **OPTIONS.get(name, {})))
+    found = broken_laws(partial(named_estimator, name, **OPTIONS.get(name, {})))
     assert set(found) == BIASED.get(name, set())
-    if name == "batch_centred":
+    if name == "batch_mean":
         assert "(cosine 1.000, length 0.500)" in found["exact"]  # (B - 1) / B of it, with two rows
 
 
@@ -164,7 +165,9 @@ def test_what_is_remembered_of_padding_is_found():
 def test_what_makes_no_estimator_is_refused_with_what_would():
     how = r"make must make an estimator when it is called as make\(gamma=0.9\)"
     for make, message in {
-        partial(make_estimator, "running_mean"): rf"{how}.*num_steps=5: windows of the laws have 5 steps.*'num_steps'",
+        partial(
+            make_estimator, "discounted_return", baseline="running_mean"
+        ): rf"{how}.*num_steps=5: windows of the laws have 5 steps.*'num_steps'",
         Fading: rf"{how}.*partial\(ReturnEstimator, baseline=...\) of a baseline: .*'gamma'",
         ReturnEstimator(gamma=0.9): rf"{how}: a class, or a function .*, got ReturnEstimator",
         lambda gamma: "leave_one_out": rf"{how}, got .* which makes a str",
@@ -179,7 +182,7 @@ def test_an_estimator_that_remembers_judges_every_enumerated_batch_from_the_same
     model = opinionated().double()
     right = exact_head_gradient(model, "to be")
     made = {
-        "running_mean": lambda: make_estimator("running_mean", gamma=1.0, num_steps=4),
+        "running_mean": lambda: ReturnEstimator(gamma=1.0, baseline="running_mean", num_steps=4),
         "fading": lambda: ReturnEstimator(gamma=1.0, baseline=Fading()),
         "attribute": lambda: type("Planted", (Planted,), {"mistake": "memory"})(gamma=1.0),
     }[remembering]()
@@ -221,7 +224,7 @@ def test_expected_gradients_are_means_over_what_is_drawn():
     model = opinionated().double()
     right = exact_head_gradient(model, "to be")
     assert torch.equal(right, exact_gradient(model, "to be").policy["boundary_head.projection.weight"].flatten())
-    plain = make_estimator("discounted_return", gamma=1.0)
+    plain = ReturnEstimator(gamma=1.0)
     for rows in (1, 2, 3):
         torch.testing.assert_close(expected_gradient(model, "to be", plain, num_rows=rows), right)
 

@@ -13,7 +13,7 @@ from rltok_rl.diagnostics.exact import EnumeratedRollouts, TextRollouts, exact_g
 from rltok_rl.diagnostics.gradient_quality import policy_gradient, signal_to_noise
 from rltok_rl.diagnostics.report import Candidate, collect_gradients, estimator_report
 from rltok_rl.models.flops import forward_flops, matrix_parameters, update_flops
-from rltok_rl.objectives import make_estimator
+from rltok_rl.objectives import ReturnEstimator
 from rltok_rl.objectives.flips import LocalFlips
 
 from .conftest import opinionated
@@ -24,7 +24,7 @@ PLAY = "to be, or not to be, that is the question: whether 'tis nobler in the mi
 
 def scaled(factor):
     """Leave-one-out advantages times a factor: a known bias."""
-    plain = make_estimator("leave_one_out", gamma=1.0)
+    plain = ReturnEstimator(gamma=1.0, baseline="leave_one_out")
 
     def estimate(rollout):
         out = plain(rollout)
@@ -60,10 +60,14 @@ def test_a_report_finds_planted_biases(enumerated):
     members = [
         Candidate("loo", scaled(1.0)),
         Candidate("double", scaled(2.0)),
-        Candidate("siblings", make_estimator("group_centred", gamma=1.0, group_size=4), rows_per_text=4),
+        Candidate(
+            "siblings",
+            ReturnEstimator(gamma=1.0, baseline="group_mean", group_size=4),
+            rows_per_text=4,
+        ),
         Candidate(
             "siblings, biased",
-            make_estimator("group_centred", gamma=1.0, group_size=4, exclude_self=False),
+            ReturnEstimator(gamma=1.0, baseline="group_mean", group_size=4, exclude_self=False),
             rows_per_text=4,
         ),
         Candidate("turned", turned),
@@ -90,7 +94,7 @@ def test_a_report_finds_planted_biases(enumerated):
 def test_what_an_estimator_runs_is_charged(enumerated):
     """Rows of its own and passes of its critic, by hand; signal at equal cost is divided by them."""
     model, exact = enumerated
-    plain = make_estimator("leave_one_out", gamma=1.0)
+    plain = ReturnEstimator(gamma=1.0, baseline="leave_one_out")
     members = [
         Candidate("free", plain),
         Candidate("rows", plain, extra_rows=2),
@@ -115,7 +119,13 @@ def test_signal_grows_with_the_batch_and_costs_as_much(enumerated):
         n: report(
             model,
             exact,
-            [Candidate("siblings", make_estimator("group_centred", gamma=1.0, group_size=2), rows_per_text=2)],
+            [
+                Candidate(
+                    "siblings",
+                    ReturnEstimator(gamma=1.0, baseline="group_mean", group_size=2),
+                    rows_per_text=2,
+                )
+            ],
             num_rows=n,
             num_batches=1200,
         )["siblings"]
@@ -209,8 +219,8 @@ def test_what_learns_judges_before_it_learns():
 def test_what_remembers_is_warmed_up(enumerated):
     """It used to begin cold where it had no ``learn``: by hand, and without a word of it."""
     model, _ = enumerated
-    made = make_estimator("running_mean", gamma=1.0, num_steps=7)
-    plain = make_estimator("leave_one_out", gamma=1.0)
+    made = ReturnEstimator(gamma=1.0, baseline="running_mean", num_steps=7)
+    plain = ReturnEstimator(gamma=1.0, baseline="leave_one_out")
     drawn = []
 
     def draw(rows):
@@ -224,7 +234,7 @@ def test_what_remembers_is_warmed_up(enumerated):
     ]
     found = collect_gradients(model, draw, members, 1, warm_up=3)
     assert drawn == [1, 4] * 3 + [1, 2, 4]  # and what has no memory is spared
-    again = make_estimator("running_mean", gamma=1.0, num_steps=7)
+    again = ReturnEstimator(gamma=1.0, baseline="running_mean", num_steps=7)
     for number, _ in enumerate(rows for rows in drawn if rows == 1):
         rollout = EnumeratedRollouts(model, TEXTS, num_rows=8, seed=[1, 3, 5, 7][number])(1)
         advantages = Candidate("mean", again).advantages(rollout)
@@ -236,7 +246,7 @@ def test_a_reward_that_needs_the_entropy_is_not_given_something_else():
     """It used to be the early exit's log-likelihood where the rollout had no entropy."""
     following = {"final_log_prob": torch.zeros(2, 3, 1), "early_log_prob": -torch.ones(2, 3, 1)}
     rollout = TensorDict({"next": TensorDict(following, [2, 3])}, [2, 3])
-    one = Candidate("entropy", make_estimator("discounted_return", gamma=0.0), reward="entropy_relative")
+    one = Candidate("entropy", ReturnEstimator(gamma=0.0), reward="entropy_relative")
     with pytest.raises(KeyError, match=r"must hold 'early_entropy' \(an environment adds it with observe_entropy=True"):
         one.advantages(rollout)
     assert (one.advantages(rollout.set("early_entropy", torch.full((2, 3, 1), 2.0))) == 2).all()

@@ -11,7 +11,7 @@ from rltok_rl.diagnostics.exact import TextRollouts
 from rltok_rl.diagnostics.report import Candidate
 from rltok_rl.diagnostics.truth import counterfactual_correlation, resampled_correlation
 from rltok_rl.functional.returns import discounted_return
-from rltok_rl.objectives import make_estimator
+from rltok_rl.objectives import ReturnEstimator
 
 PLAY = "to be, or not to be, that is the question: whether 'tis nobler in the mind to suffer the slings and arrows of "
 
@@ -25,8 +25,12 @@ def test_correlations_are_high_where_advantages_are_the_truth(model):
     source = TextSource(PLAY)
     texts = source.draw(4, 13, torch.Generator().manual_seed(0)).byte_ids
     members = [
-        Candidate("siblings", make_estimator("group_centred", gamma=0.9, group_size=8), rows_per_text=8),
-        Candidate("early", make_estimator("discounted_return", gamma=0.9)),
+        Candidate(
+            "siblings",
+            ReturnEstimator(gamma=0.9, baseline="group_mean", group_size=8),
+            rows_per_text=8,
+        ),
+        Candidate("early", ReturnEstimator(gamma=0.9)),
         Candidate("rubbish", rubbish),
     ]
     options = {"gamma": 0.9, "num_samples": 300, "num_judged": 160, "least": 10}

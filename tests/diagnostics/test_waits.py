@@ -29,7 +29,7 @@ SYSTEMS: dict[str, tuple[list[str], set[str]]] = {
     "paper": ([], LAYOUT),
     "micro-batches": (["compute.micro_batches=2", "rate=price", "loss.entropy=0.01"], LAYOUT),
     "ppo": (["loss=ppo", "loss.policy_epochs=3", "baseline=leave_one_out"], LAYOUT),
-    "flips": (["estimator=flips", "baseline=none"], LAYOUT),
+    "flips": (["estimator=local_flips", "baseline=none"], LAYOUT),
     "less memory": (["compute.recompute=layers", "compute.likelihood_chunk=7", "actor=warm_start"], LAYOUT),
     "hnet": (["segmenter=hnet"], LAYOUT),
     "gumbel": (["segmenter=gumbel"], LAYOUT),
@@ -67,7 +67,7 @@ def test_an_update_waits_for_nothing_but_its_tokens(name):
         assert {wait.function for wait in seen.found} == allowed, seen.table()
         assert name != "paper" or len(seen.found) == 1, seen.table()
         seen.clear()
-        assert [one.update for one in trainer.tell()] == list(range(1, before + 2))
+        assert [one.update for one in trainer.fetch_metrics()] == list(range(1, before + 2))
         assert len(seen.found) == 1 and seen.found[0].operation == "copy to cpu", seen.table()
 
 
@@ -82,7 +82,7 @@ def test_with_room_for_tokens_an_update_waits_for_nothing(options, monkeypatch):
         seen.clear()
         trainer.advance()
         assert not seen.found, seen.table()
-        assert len(trainer.tell()) == 2
+        assert len(trainer.fetch_metrics()) == 2
 
 
 def test_a_training_on_the_device_is_one_on_the_cpu():

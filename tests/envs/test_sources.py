@@ -9,8 +9,8 @@ from torchrl.envs.utils import check_env_specs
 
 from rltok_rl.data import CachedSource, OrderedSource, RepeatedSource, ShardedSource, TextSource, write_cache
 from rltok_rl.data.languages import Recall
-from rltok_rl.training.checkpoint import same
 
+from ..states import same
 from .conftest import LONG, SHORT
 
 STEPS = 24

@@ -1,75 +1,142 @@
-"""Kappa, Jaccard, correlation and their matrices: by hand, and against the standard library."""
+"""Precision, recall, F1, kappa, Jaccard and correlation by hand; pairs and chance by enumeration."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 
 import pytest
 import torch
 
-from rltok_rl.evaluation import agreement_matrix, boundary_correlation, cohen_kappa, jaccard
+from rltok_rl.evaluation import (
+    agreement_matrix,
+    boundary_correlation,
+    boundary_match,
+    cohen_kappa,
+    count_pairs,
+    jaccard,
+    move_boundaries,
+)
 
 MINE, THEIRS = torch.tensor([1, 1, 1, 0, 0, 0, 0, 0, 0, 0]), torch.tensor([1, 1, 0, 1, 0, 0, 0, 0, 0, 0])
 
 
-def test_by_hand():
+def string(marks: str) -> torch.Tensor:
+    return torch.tensor([mark == "|" for mark in marks])
+
+
+def largest_matching(mine: list[int], theirs: list[int], tolerance: int) -> int:
+    """By trying all."""
+    if not mine or not theirs:
+        return 0
+    best = largest_matching(mine[1:], theirs, tolerance)
+    for place, other in enumerate(theirs):
+        if abs(mine[0] - other) <= tolerance:
+            best = max(best, 1 + largest_matching(mine[1:], theirs[:place] + theirs[place + 1 :], tolerance))
+    return best
+
+
+def test_match_by_hand():
+    mine, theirs = string("_|_||___|_"), string("_|___|__|_")
+    match = boundary_match(mine, theirs)
+    assert (match.precision, match.recall) == (0.5, pytest.approx(2 / 3))
+    assert match.f1 == pytest.approx(4 / 7) and match.chance_f1 == pytest.approx(2 * (4 * 3 / 10) / 7)
+    assert boundary_match(mine, theirs, tolerance=1).recall == 1.0
+    everything = boundary_match(torch.ones(4), torch.ones(4))
+    assert (everything.precision, everything.recall, everything.f1, everything.chance_f1) == (1.0, 1.0, 1.0, 1.0)
+    none = boundary_match(torch.zeros(4), torch.zeros(4))
+    assert all(math.isnan(x) for x in (none.precision, none.recall, none.f1, none.chance_f1))
+    half = boundary_match(torch.zeros(4), torch.ones(4))
+    assert math.isnan(half.precision) and (half.recall, half.f1, half.chance_f1) == (0.0, 0.0, 0.0)
+
+
+def test_shifts_by_hand():
+    pieces, ends = string("_____|_____|"), string("____|_____|_")  # first byte of the next piece, last byte of a piece
+    assert boundary_match(ends, pieces).f1 == 0.0
+    assert boundary_match(ends, pieces, shift=-1).f1 == 1.0
+    assert move_boundaries(pieces, 1).tolist() == string("______|_____").tolist()  # the last one leaves the text
+    assert torch.equal(move_boundaries(pieces, 0), pieces)
+    assert not move_boundaries(pieces, -12).any() and not move_boundaries(pieces, 13).any()
+    rows = torch.stack([string("|__"), string("__|")])
+    assert move_boundaries(rows, 1).tolist() == [[False, True, False], [False] * 3]
+
+
+def test_only_counted_bytes_are_matched():
+    reference, counted = string("|__|"), torch.arange(4) > 0
+    match = boundary_match(string("|___"), reference, counted, shift=1)
+    assert math.isnan(match.precision) and math.isnan(match.recall)  # neither the forced one nor where it would land
+    assert boundary_match(string("||_|"), reference, counted).precision == 0.5
+
+
+def test_pairs_are_a_largest_matching(seeded):
+    for tolerance in range(4):
+        generator = seeded(tolerance)
+        for _ in range(40):
+            mine, theirs = (torch.rand(2, 9, generator=generator) < 0.4).unbind(0)
+            best = largest_matching(*(x.nonzero().squeeze(1).tolist() for x in (mine, theirs)), tolerance)
+            assert count_pairs(mine, theirs, tolerance) == count_pairs(theirs, mine, tolerance) == best, tolerance
+    assert count_pairs(string("__||__").view(2, 3), string("_|____").view(2, 3), tolerance=1) == 1  # rows do not touch
+    assert count_pairs(string("__|___").view(2, 3), string("___|__").view(2, 3), tolerance=2) == 0
+
+
+def test_boundaries_everywhere_gain_nothing_by_tolerance():
+    for tolerance in (0, 1, 2):
+        match = boundary_match(torch.ones(12), string("|__|__|__|__"), tolerance=tolerance)
+        assert (match.precision, match.recall) == (pytest.approx(1 / 3), 1.0) and match.f1 == match.chance_f1
+
+
+def test_chance_is_the_mean_over_all_ways_to_lay_boundaries():
+    """By enumeration; with a tolerance chance is drawn, 400 times here, with fixed random numbers."""
+    theirs, counted = string("|_|__||__|"), torch.arange(10) > 0
+    for number in (1, 3, 7):
+        ways = list(itertools.combinations(range(1, 10), number))
+        for tolerance, error in ((0, 1e-12), (1, 0.05)):
+            total = 0.0
+            for way in ways:
+                mine = torch.zeros(10)
+                mine[list(way)] = 1
+                total += boundary_match(mine, theirs, counted, tolerance=tolerance, draws=1).f1
+            match = boundary_match(mine, theirs, counted, tolerance=tolerance, draws=400)
+            assert match.chance_f1 == pytest.approx(total / len(ways), abs=error), (number, tolerance)
+
+
+def test_kappa_and_jaccard_by_hand():
     # Agree on 8 of 10; both have 3 of 10: by chance 0.09 + 0.49.
     assert cohen_kappa(MINE, THEIRS) == pytest.approx((0.8 - 0.58) / (1 - 0.58))
+    assert cohen_kappa(MINE, THEIRS) == pytest.approx(boundary_correlation(MINE, THEIRS))  # rates are equal
     assert jaccard(MINE, THEIRS) == 0.5
     assert cohen_kappa(MINE, MINE) == jaccard(MINE, MINE) == 1.0
     assert cohen_kappa(torch.tensor([1, 0]), torch.tensor([0, 1])) == -1.0
     assert cohen_kappa(torch.tensor([1, 1, 0, 0]), torch.tensor([1, 0, 1, 0])) == 0.0  # as often as by chance
-
-
-def test_kappa_of_strings_of_equal_rates_is_their_correlation():
-    assert cohen_kappa(MINE, THEIRS) == pytest.approx(boundary_correlation(MINE, THEIRS))
-
-
-def test_what_is_not_counted_is_left_out():
     counted = torch.arange(10) > 0
     assert jaccard(MINE, THEIRS, counted) == pytest.approx(1 / 3)
-    assert cohen_kappa(MINE, THEIRS, counted) == pytest.approx(cohen_kappa(MINE[1:], THEIRS[1:]))
-    assert boundary_correlation(MINE, THEIRS, counted) == pytest.approx(boundary_correlation(MINE[1:], THEIRS[1:]))
+    for measure in (cohen_kappa, boundary_correlation):
+        assert measure(MINE, THEIRS, counted) == pytest.approx(measure(MINE[1:], THEIRS[1:]))
 
 
-def test_correlation_is_pearsons():
-    generator = torch.Generator().manual_seed(0)
-    p, q = torch.rand(2, 3, 20, generator=generator, dtype=torch.float64).unbind(0)
-    expected = statistics.correlation(p.flatten().tolist(), q.flatten().tolist())
-    assert boundary_correlation(p, q) == pytest.approx(expected)
+def test_correlation_is_pearsons(seeded):
+    p, q = torch.rand(2, 3, 20, generator=seeded(), dtype=torch.float64).unbind(0)
+    assert boundary_correlation(p, q) == pytest.approx(
+        statistics.correlation(p.flatten().tolist(), q.flatten().tolist())
+    )
     assert boundary_correlation(p, 1 - p) == pytest.approx(-1.0)
-
-
-@pytest.mark.parametrize("everywhere", [0, 1])
-def test_strings_that_cannot_but_agree_have_no_kappa(everywhere):
-    same = torch.full((5,), everywhere)
-    assert math.isnan(cohen_kappa(same, same)) and math.isnan(boundary_correlation(same, same))
-    assert cohen_kappa(same, 1 - same) == 0.0
-    if everywhere:
-        assert jaccard(same, same) == 1.0
-    else:
-        assert math.isnan(jaccard(same, same))
     assert math.isnan(boundary_correlation(torch.full((5,), 0.2), torch.rand(5)))
 
 
-def test_texts_must_be_the_same():
-    for measure in (cohen_kappa, jaccard):
-        with pytest.raises(ValueError, match=r"boundaries must be of one text, got shapes \[2\] and \[3\]"):
-            measure(torch.ones(2), torch.ones(3))
-        with pytest.raises(ValueError, match="counted must hold at least one byte, got none"):
-            measure(torch.ones(2), torch.ones(2), torch.zeros(2))
-    with pytest.raises(ValueError, match=r"probabilities must be of one text, got shapes \[2\] and \[3\]"):
-        boundary_correlation(torch.ones(2), torch.ones(3))
+def test_constant_strings_have_no_kappa():
+    for everywhere in (0, 1):
+        same = torch.full((5,), everywhere)
+        assert math.isnan(cohen_kappa(same, same)) and math.isnan(boundary_correlation(same, same))
+        assert cohen_kappa(same, 1 - same) == 0.0
+    assert jaccard(same, same) == 1.0 and math.isnan(jaccard(1 - same, 1 - same))
 
 
 def test_a_matrix_has_two_draws_of_each_on_its_diagonal():
     first = [torch.tensor([1, 1, 0, 0]), torch.tensor([1, 0, 0, 0])]
     again = [torch.tensor([1, 0, 1, 0]), torch.tensor([1, 0, 0, 0])]
-    found = agreement_matrix(first, again, jaccard)
-    assert found[0][0] == pytest.approx(1 / 3) and found[1][1] == 1.0
-    assert found[0][1] == found[1][0] == pytest.approx((1 / 2 + 1 / 2) / 2)
+    matrix = agreement_matrix(first, again, jaccard)
+    assert matrix[0][0] == pytest.approx(1 / 3) and matrix[1][1] == 1.0
+    assert matrix[0][1] == matrix[1][0] == pytest.approx((1 / 2 + 1 / 2) / 2)
     other = [torch.tensor([1, 1, 1, 0]), torch.tensor([0, 0, 0, 1])]
     assert agreement_matrix(first, other, jaccard)[0][1] == pytest.approx((0 + 1 / 3) / 2)  # both ways to pair draws
-    with pytest.raises(ValueError, match="strings and again must be as many, got 2 and 1"):
-        agreement_matrix(first, again[:1], jaccard)

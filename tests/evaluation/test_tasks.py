@@ -1,15 +1,19 @@
-"""The four tasks from small data sets with the columns of the real ones; the texts that come of them by hand."""
+"""Metrics of choices by hand; the four tasks, read from small datasets with the columns of the real ones."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
-from rltok_rl.evaluation.tasks import TASKS, Example, clean_hellaswag, read_task
+from rltok_rl.evaluation.continuations import Continuations, continuation_log_likelihood
+from rltok_rl.evaluation.tasks import TASKS, Example, choice_metrics, clean_hellaswag, read_task, score_examples
+from rltok_rl.models import UNet, preset
 
 ROWS = {
     "piqa": [
@@ -18,39 +22,27 @@ ROWS = {
     ],
     "hellaswag": [
         {
-            "ind": 24,
             "activity_label": "Roof shingle removal",
             "ctx_a": "A man is sitting on a roof.",
             "ctx_b": "he THEN",
-            "ctx": "A man is sitting on a roof. he THEN",
             "endings": ["is using wrap.", "[substeps] starts  pulling.", " rips [title] a level.", "sits."],
-            "source_id": "activitynet~v_-JhWjGDPHMY",
-            "split": "val",
-            "split_type": "indomain",
             "label": "3",
         },
         {
-            "ind": 25,
             "activity_label": "Cars",
             "ctx_a": "[header] How to drive [title] Start.",
             "ctx_b": "",
-            "ctx": "",
             "endings": ["a", "b", "c", "d"],
-            "source_id": "wikihow~1",
-            "split": "val",
-            "split_type": "zeroshot",
             "label": "0",
         },
     ],
     "arc_easy": [
         {
-            "id": "Mercury_1",
             "question": "Which is a gas?",
             "choices": {"text": ["iron", "air", "salt"], "label": ["A", "B", "C"]},
             "answerKey": "B",
         },
         {
-            "id": "NYSED_2",
             "question": "What is hot?",
             "choices": {"text": ["ice", "fire", "snow", "rain"], "label": ["1", "2", "3", "4"]},
             "answerKey": "2",
@@ -101,16 +93,70 @@ def write_lines(path, rows) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", list(TASKS))
-@pytest.mark.parametrize("ending", ["parquet", "jsonl", "json"])
-def test_texts_by_hand(tmp_path, name, ending):
-    path = tmp_path / f"{name}.{ending}"
-    if ending == "parquet":
-        pq.write_table(pa.Table.from_pylist(ROWS[name]), path)
-    else:
-        write_lines(path, ROWS[name])
-    assert read_task(name, tmp_path) == EXPECTED[name]
-    assert read_task(name, tmp_path, limit=1) == EXPECTED[name][:1]
+QUESTIONS = [
+    Example(b"Two and two is", (b" four", b" fivefive"), 0),
+    Example(b"Water is", (b" wet", b" dry", b" a metal"), 2),
+    Example(b"", (" é".encode(), b" e"), 1),
+]
+
+
+def scores(bits: list[float], num_bytes: list[int], likeliest=(), cut=()) -> Continuations:
+    nats = -math.log(2) * torch.tensor(bits, dtype=torch.float64)
+    flags = (torch.tensor(list(flags) or [0] * len(bits)).bool() for flags in (likeliest, cut))
+    return Continuations(nats, 2 * nats, torch.tensor(num_bytes), *flags)
+
+
+def test_metrics_by_hand():
+    """Bits of the choices: 10 of 5 bytes, 9 of 9; 4 of 4, 8 of 4, 27 of 9; 3 of 3, 4 of 2. The right ones: 0, 2, 1."""
+    metrics = choice_metrics(
+        QUESTIONS,
+        scores([10, 9, 4, 8, 27, 3, 4], [5, 9, 4, 4, 9, 3, 2], [1, 0, 0, 0, 1, 0, 0], [0, 0, 0, 1, 1, 0, 0]),
+    )
+    assert (metrics["examples"], metrics["choices"], metrics["cut"]) == (3, 7, 1)
+    assert metrics["chance"] == pytest.approx((1 / 2 + 1 / 3 + 1 / 2) / 3)
+    # Bits per byte of the right ones: 2, 3, 2; deviations -1/3, 2/3, -1/3; variance (6/9)/2 = 1/3; error sqrt(1/9).
+    assert (metrics["bits_per_byte"], metrics["bits_per_byte_error"]) == pytest.approx((7 / 3, 1 / 3))
+    assert metrics["one_draw_bits_per_byte"] == pytest.approx(14 / 3)
+    # The fewest bits: 9 (wrong), 4 (wrong), 3 (wrong). Per byte: 1 (wrong), 1 (wrong), 1 (wrong).
+    assert (metrics["accuracy"], metrics["accuracy_error"], metrics["accuracy_per_byte"]) == (0.0, 0.0, 0.0)
+    # One of three: sqrt(2/3 * 1/3 * 3/2 / 3) = 1/3.
+    assert (metrics["likeliest"], metrics["likeliest_error"]) == pytest.approx((2 / 3, 1 / 3))
+    metrics = choice_metrics(QUESTIONS, scores([8, 9, 28, 28, 27, 4, 3], [5, 9, 4, 4, 9, 4, 2]))
+    # The fewest bits: 8, 27, 3, all right. Per byte: 1.6 against 1 (wrong), 3 against 7 (right), 1.5 against 1 (wrong).
+    assert (metrics["accuracy"], metrics["accuracy_per_byte"]) == pytest.approx((1.0, 1 / 3))
+    # The first of equal choices counts, which is right in the first question only.
+    assert choice_metrics(QUESTIONS, scores([1.0] * 7, [2] * 7))["accuracy"] == pytest.approx(1 / 3)
+    metrics = choice_metrics([Example(b"a", (b" b",), 0)], scores([6.0], [2], [1]))
+    assert metrics["bits_per_byte"] == pytest.approx(3.0) and metrics["bits_per_byte_error"] is None
+    assert metrics["accuracy"] is metrics["accuracy_error"] is metrics["accuracy_per_byte"] is metrics["chance"] is None
+    assert metrics["likeliest"] == 1.0
+
+
+def test_examples_are_scored_choice_by_choice(model):
+    options = {"samples": 2, "seed": 3, "context_bytes": 10}
+    together = score_examples(model, QUESTIONS, **options)
+    pairs = [(example.context, choice) for example in QUESTIONS for choice in example.choices]
+    for place, (context, choice) in enumerate(pairs):
+        alone = continuation_log_likelihood(model, [context], [choice], **options)
+        torch.testing.assert_close(together.log_likelihood[place], alone.log_likelihood[0], atol=1e-4, rtol=0)
+    assert choice_metrics(QUESTIONS, together)["cut"] == 2
+    indifferent = UNet(preset("tiny")).eval()
+    torch.nn.init.zeros_(indifferent.final_head.projection.weight)
+    metrics = choice_metrics(QUESTIONS, score_examples(indifferent, QUESTIONS))
+    assert (metrics["bits_per_byte"], metrics["bits_per_byte_error"]) == pytest.approx((8.0, 0.0), abs=1e-6)
+    assert metrics["accuracy"] == pytest.approx(2 / 3)  # the shortest choice, if one is shorter
+
+
+def test_texts_by_hand(tmp_path):
+    for name in TASKS:
+        for ending in ("json", "jsonl", "parquet"):  # each is preferred to the ones before
+            path = tmp_path / f"{name}.{ending}"
+            if ending == "parquet":
+                pq.write_table(pa.Table.from_pylist(ROWS[name]), path)
+            else:
+                write_lines(path, ROWS[name])
+            assert read_task(name, tmp_path) == EXPECTED[name], path
+        assert read_task(name, tmp_path, limit=1) == EXPECTED[name][:1]
 
 
 def test_a_copy_of_the_repository_is_read_with_its_configuration_and_split(tmp_path):
@@ -131,17 +177,6 @@ def test_a_copy_of_the_repository_is_read_with_its_configuration_and_split(tmp_p
     assert read_task("arc_easy", tmp_path) == EXPECTED["arc_easy"]
 
 
-def test_where_the_data_sets_lie():
-    """Names, configurations and splits by which their numbers of examples are known."""
-    told = {name: (task.path, task.configuration, task.split) for name, task in TASKS.items()}
-    assert told == {
-        "piqa": ("baber/piqa", None, "validation"),
-        "hellaswag": ("Rowan/hellaswag", None, "validation"),
-        "arc_easy": ("allenai/ai2_arc", "ARC-Easy", "test"),
-        "lambada_openai": ("EleutherAI/lambada_openai", "default", "test"),
-    }
-
-
 def test_marks_of_hellaswag_go_in_their_order():
     assert clean_hellaswag("  a [title] b  ") == "a. b"  # ". " and a space: two, of which one stays
     assert clean_hellaswag("[a] x [b]") == " x "  # stripped before, not after
@@ -156,26 +191,32 @@ def test_without_the_hub_a_folder_is_asked_for():
     assert "\n" not in told
 
 
-def test_what_cannot_be_read_is_named(tmp_path):
-    with pytest.raises(ValueError, match=r"name must be one of \['piqa', .*\], got 'mmlu'"):
-        read_task("mmlu")
-    with pytest.raises(ValueError, match="limit must be an integer of at least 1, got 0"):
-        read_task("piqa", tmp_path, limit=0)
-    with pytest.raises(FileNotFoundError, match="folder must be an existing folder, got"):
-        read_task("piqa", tmp_path / "nowhere")
-    with pytest.raises(FileNotFoundError, match="folder must hold one of piqa.parquet, .*baber/piqa"):
-        read_task("piqa", tmp_path)
-    (tmp_path / "piqa.jsonl").write_bytes(b'{"goal": "\xff"}\n')
-    with pytest.raises(OSError, match="piqa cannot be read from .*piqa.jsonl"):
-        read_task("piqa", tmp_path)
+def test_files_that_cannot_be_read_are_named(tmp_path):
+    def refused(error, words, name="piqa", folder=tmp_path, **options):
+        with pytest.raises(error, match=words):
+            read_task(name, folder, **options)
+
+    refused(ValueError, r"name must be one of \['piqa', .*\], got 'mmlu'", "mmlu")
+    refused(ValueError, "limit must be an integer of at least 1, got 0", limit=0)
+    refused(FileNotFoundError, "folder must be an existing folder, got", folder=tmp_path / "nowhere")
+    refused(FileNotFoundError, "folder must hold one of piqa.parquet, .*baber/piqa")
+    path = tmp_path / "piqa.jsonl"
+    path.write_bytes(b'{"goal": "\xff"}\n')
+    refused(OSError, "piqa cannot be read from .*piqa.jsonl")
+    write_lines(path, [{"goal": "a", "sol1": "b", "label": 0}])
+    refused(ValueError, r"row 0 of .*piqa.jsonl must have the columns .*'sol2'.*, got \['goal',")
+    write_lines(path, [])
+    refused(ValueError, "piqa must have at least one example, got none in .*piqa.jsonl")
     (tmp_path / "piqa.parquet").write_bytes(b"no table")
-    with pytest.raises(OSError, match="piqa cannot be read from .*piqa.parquet"):
-        read_task("piqa", tmp_path)
+    refused(OSError, "piqa cannot be read from .*piqa.parquet")
+    pq.write_table(pa.table({"text": pa.array([], pa.string())}), tmp_path / "lambada_openai.parquet")
+    refused(OSError, "lambada_openai cannot be read from .*lambada_openai.parquet", "lambada_openai")
 
 
-@pytest.mark.parametrize(
-    ("name", "change", "message"),
-    [
+def test_errors_of_rows_name_their_place():
+    from rltok_rl.evaluation.tasks import _example
+
+    for name, change, words in (
         ("piqa", {"label": 2}, "gold must lie in 0..1, got 2"),
         ("piqa", {"label": -1}, "label must be an integer of at least 0, got -1"),  # as in test sets
         ("piqa", {"sol1": None}, "sol1 must be a text, got None"),
@@ -187,25 +228,7 @@ def test_what_cannot_be_read_is_named(tmp_path):
         ("arc_easy", {"choices": ["a", "b"]}, "choices must have text and label, got"),
         ("lambada_openai", {"text": 5}, "text must be a text, got 5"),
         ("lambada_openai", {"text": "a \ud800"}, "text must be UTF-8, got surrogates not allowed"),
-    ],
-)
-def test_a_wrong_row_is_told_with_its_place(name, change, message):
-    from rltok_rl.evaluation.tasks import _example
-
-    with pytest.raises(ValueError, match=f"^row 7 of x is no question of {re.escape(TASKS[name].path)}: .*{message}"):
-        _example(TASKS[name], {**ROWS[name][0], **change}, "row 7 of x")
-
-
-def test_wrong_columns_name_those_there(tmp_path):
-    write_lines(tmp_path / "piqa.jsonl", [{"goal": "a", "sol1": "b", "label": 0}])
-    with pytest.raises(ValueError, match=r"row 0 of .*piqa.jsonl must have the columns .*'sol2'.*, got \['goal',"):
-        read_task("piqa", tmp_path)
-
-
-def test_files_without_rows_are_refused(tmp_path):
-    write_lines(tmp_path / "piqa.jsonl", [])
-    with pytest.raises(ValueError, match="piqa must have at least one example, got none in .*piqa.jsonl"):
-        read_task("piqa", tmp_path)
-    pq.write_table(pa.table({"text": pa.array([], pa.string())}), tmp_path / "lambada_openai.parquet")
-    with pytest.raises(OSError, match="lambada_openai cannot be read from .*lambada_openai.parquet"):
-        read_task("lambada_openai", tmp_path)
+    ):
+        place = f"^row 7 of x is no question of {re.escape(TASKS[name].path)}: .*"
+        with pytest.raises(ValueError, match=place + words):
+            _example(TASKS[name], {**ROWS[name][0], **change}, "row 7 of x")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rltok_rl.training.progress import MetricsTable
+from rltok_rl.training.metrics import MetricsTable
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from rltok_rl.experiments.reports import markdown
 
 from rltok_rl import UNet, preset
 from rltok_rl.data import local_prose
-from rltok_rl.evaluation import boundary_figures, boundary_match, cohen_kappa, join_texts
+from rltok_rl.evaluation import boundary_match, boundary_metrics, cohen_kappa, join_texts
 from rltok_rl.functional.boundary_rules import spacebyte
 from rltok_rl.models import segment
 from rltok_rl.text import text_to_ids
@@ -55,7 +55,7 @@ def test_figures_are_those_of_the_functions(folders, file, capsys):
     drawn = join_texts([segment(model, TEXT, generator=torch.Generator().manual_seed(3))])
     own = found["models"][folders[0]]
     against = own.pop("against")
-    assert own == json.loads(json.dumps(markdown.without_nan(boundary_figures(drawn))))
+    assert own == json.loads(json.dumps(markdown.without_nan(boundary_metrics(drawn))))
     assert list(against) == ["spacebyte", "whitespace"]
     reference = spacebyte(text_to_ids(TEXT))
     for row in against["spacebyte"]:

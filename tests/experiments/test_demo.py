@@ -26,8 +26,7 @@ from rltok_rl.experiments.demo.race import Race, TrainingFailed
 from rltok_rl.experiments.demo.screen import Screen
 from rltok_rl.experiments.reports.markdown import with_unit
 
-from rltok_rl.training.metrics import read_lines
-from rltok_rl.training.progress import read_table
+from rltok_rl.training.metrics import read_lines, read_table
 
 from ..forked import Forked
 from ..test_project_text import machine_paths

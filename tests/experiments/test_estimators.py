@@ -6,8 +6,9 @@ import json
 
 import pytest
 import torch
+from rltok_rl.experiments.reports.labels import ESTIMATOR_LABELS
 from rltok_rl.experiments.studies import estimators
-from rltok_rl.experiments.studies.candidates import CANDIDATES, MEANING, make_candidate
+from rltok_rl.experiments.studies.candidates import CANDIDATES, make_candidate
 from rltok_rl.experiments.studies.estimators import run
 from rltok_rl.experiments.studies.options import Study
 from rltok_rl.experiments.studies.pages import give_or_take, gradient_table
@@ -44,7 +45,7 @@ def test_every_candidate_judges_a_rollout(name):
     advantages = one.advantages(rollout)
     assert advantages.shape == (8, 40) and advantages.isfinite().all() and advantages.abs().max() > 0
     assert one.flops(model, 8, 40, 0.2) >= make_candidate("raw", 0.9, model, 40).flops(model, 8, 40, 0.2)
-    assert name in MEANING
+    assert name in ESTIMATOR_LABELS
 
 
 def test_candidates_are_what_their_names_say():
@@ -58,15 +59,15 @@ def test_candidates_are_what_their_names_say():
         "early": relative,
         "paper": relative - relative.mean(0),
         "leave_one_out": (relative - relative.mean(0)) * 8 / 7,
-        "siblings_2": relative - relative.view(4, 2, 20).flip(1).flatten(0, 1),
-        "siblings_8": (relative - relative.mean(0)) * 8 / 7,
+        "group_mean_2": relative - relative.view(4, 2, 20).flip(1).flatten(0, 1),
+        "group_mean_8": (relative - relative.mean(0)) * 8 / 7,
     }
     for name, advantages in expected.items():
         found = make_candidate(name, 0.9, model, 20).advantages(rollout)
         torch.testing.assert_close(found, advantages, rtol=1e-4, atol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
     for name, lmbda in (("critic_td", 0.95), ("critic", 1.0)):
         assert make_candidate(name, 0.9, model, 20).estimator.lmbda == lmbda
-    for name, span in (("flips", 16), ("flips_far", 32)):
+    for name, span in (("local_flips", 16), ("local_flips_far", 32)):
         one = make_candidate(name, 0.9, model, 20)
         assert (one.extra_rows, one.estimator.num_flips, one.estimator.span) == (3, 3, span)
     width, hidden = model.config.width, 128
@@ -135,16 +136,16 @@ def test_a_toy_model_is_trained_once_and_kept(tmp_path, capsys):
 
 def test_the_command_writes_tables_and_figures(tmp_path):
     options = [f"{k}={json.dumps(v).replace(' ', '')}" for k, v in QUICK.items()]
-    names = "estimators=[paper,siblings_4,critic,flips]"
+    names = "estimators=[paper,group_mean_4,critic,local_flips]"
     options += [names, "updates=2", "threads=1", f"out={tmp_path}/out", f"toy={tmp_path}/toy.safetensors"]
     done = run_forked("rltok_rl.experiments.studies.estimators", *options, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     report = json.loads((tmp_path / "out" / "estimators.json").read_text(), parse_constant=pytest.fail)  # no NaN
-    assert {row["name"] for row in report["real"]["table"]} == {"paper", "siblings_4", "critic", "flips"}
+    assert {row["name"] for row in report["real"]["table"]} == {"paper", "group_mean_4", "critic", "local_flips"}
     assert set(report["exact"]["tables"]) == {"0.5", "1.0"}
     assert set(report["truth"]) == {"resampled", "counterfactual"}
     for found in report["truth"].values():
-        assert set(found["correlations"]) == {"paper", "siblings_4", "flips"} and found["reliability"] < 1
+        assert set(found["correlations"]) == {"paper", "group_mean_4", "local_flips"} and found["reliability"] < 1
     assert report["options"]["num_rows"] == 8
     for name in ("signal", "gamma", "truth"):
         assert (tmp_path / "out" / f"{name}.png").stat().st_size > 5_000
@@ -163,7 +164,7 @@ def test_figures_are_written_with_their_errors():
     assert give_or_take(None, None) == "-" and give_or_take(1.0, 0.0) == "1.00"
     row = {"name": "paper", "ratio": 0.02, "error": 0.015, "cost": 1.0, "per_cost": 0.02, "per_petaflop": 1.0}
     row |= {"cosine": None, "cosine_error": None, "scale": None, "scale_error": None}
-    other = {**row, "name": "flips", "per_cost": 2.0}
+    other = {**row, "name": "local_flips", "per_cost": 2.0}
     assert "| 100 |" not in gradient_table([row, other], exact=False)  # a multiple of noise
     assert "| 100 |" in gradient_table([{**row, "error": 0.005}, other], exact=False)
 

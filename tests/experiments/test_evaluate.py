@@ -136,7 +136,7 @@ def test_what_takes_long_tells_how_far_it_is(folder, file, capsys, monkeypatch):
     evaluate.main([folder, file])
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(watch, "_PATIENCE", 0.0)
-    monkeypatch.setattr("rltok_rl.evaluation.reading.BATCH_BYTES", 32)
+    monkeypatch.setattr("rltok_rl.evaluation.windowed.BATCH_BYTES", 32)
     evaluate.main([folder, file, "--context", "32", "--samples", "3"])
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].lstrip().startswith("3% ") and lines[-1].lstrip().startswith("100% ")

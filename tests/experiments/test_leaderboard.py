@@ -7,7 +7,7 @@ import re
 import shutil
 from pathlib import Path
 
-import pytest
+from rltok_rl.experiments.commands import leaderboard as command
 from rltok_rl.experiments.reports import leaderboard
 
 from ..layout import ROOT
@@ -63,8 +63,8 @@ def test_rows_share_text_and_budget(tmp_path):
     other = copy_run("compare/learned", results / "other" / "learned")
     (other / "config.yaml").write_text(config.replace("source: books", "source: poems"))
     fewer = copy_run("compare/uniform", results / "fewer" / "uniform")
-    judged = json.loads((fewer / "evaluation.json").read_text())
-    rewrite(fewer / "evaluation.json", counts=judged["counts"][:-1], nats=judged["nats"][:-1])
+    evaluation = json.loads((fewer / "evaluation.json").read_text())
+    rewrite(fewer / "evaluation.json", counts=evaluation["counts"][:-1], nats=evaluation["nats"][:-1])
     copy_run("books/learned", results / "books" / "learned")
     shutil.copytree(results / "compare" / "uniform", results / "begun")
     (results / "begun" / "summary.json").unlink()
@@ -80,16 +80,16 @@ def test_rows_share_text_and_budget(tmp_path):
     assert "begun" not in found and found.count("results/compare/") == 3
 
 
-def test_the_best_is_bold_and_what_looks_ahead_never(tmp_path):
+def test_the_best_is_bold_but_no_oracle(tmp_path):
     results = tmp_path / "results"
     for name, loss in (("near", 2.0001), ("best", 2.0), ("far", 2.03), ("oracle", 1.0)):
         folder = copy_run("compare/uniform", results / name)
-        judged = json.loads((folder / "evaluation.json").read_text())
-        nats = [n * loss / judged["bits_per_byte"] for n in judged["nats"]]
+        evaluation = json.loads((folder / "evaluation.json").read_text())
+        nats = [n * loss / evaluation["corpus_bits_per_byte"] for n in evaluation["nats"]]
         if name == "near":  # documents differ in both directions from those of the best
             nats = [n * (1.02 if place % 2 else 0.98) for place, n in enumerate(nats)]
-        ahead = name == "oracle"
-        rewrite(folder / "evaluation.json", bits_per_byte=loss, standard_error=0.015, nats=nats, oracle=ahead)
+        moved = {"corpus_bits_per_byte": loss, "corpus_standard_error": 0.015, "nats": nats, "oracle": name == "oracle"}
+        rewrite(folder / "evaluation.json", **moved)
     page = leaderboard.page(results, tmp_path)
     (rows,) = sections(page).values()
     assert [re.findall(r"\[(\w+)\]", row[0])[0] for row in rows] == ["oracle", "best", "near", "far"]
@@ -101,27 +101,27 @@ def test_the_best_is_bold_and_what_looks_ahead_never(tmp_path):
 def test_the_command_writes_the_same_bytes_again(tmp_path, capsys):
     copy_run("compare/learned", tmp_path / "results" / "learned")
     arguments = ["--results", str(tmp_path / "results"), "--out", str(tmp_path / "docs" / "page.md")]
-    assert leaderboard.main(arguments) == 0
+    assert command.main(arguments) == 0
     first = (tmp_path / "docs" / "page.md").read_bytes()
-    assert leaderboard.main(arguments) == 0 and (tmp_path / "docs" / "page.md").read_bytes() == first
+    assert command.main(arguments) == 0 and (tmp_path / "docs" / "page.md").read_bytes() == first
     assert b"[learned](../results/learned/report.md)" in first
-    assert leaderboard.main(["--results", str(tmp_path / "nothing")]) == 2
+    assert command.main(["--results", str(tmp_path / "nothing")]) == 2
     assert "--results must be a folder of results, got " in capsys.readouterr().err
     (tmp_path / "file").touch()  # where a folder would have to be
-    assert leaderboard.main([*arguments[:2], "--out", str(tmp_path / "file" / "page.md")]) == 2
+    assert command.main([*arguments[:2], "--out", str(tmp_path / "file" / "page.md")]) == 2
     assert "rltok leaderboard: " in capsys.readouterr().err
     (tmp_path / "results" / "learned" / "summary.json").write_text("{")
-    assert leaderboard.main(arguments) == 2
+    assert command.main(arguments) == 2
     assert "summary.json cannot be read" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["learn", "estimators"])
-def test_studies_have_a_table(tmp_path, name):
-    (tmp_path / name).mkdir()
-    shutil.copy(RESULTS / name / f"{name}.json", tmp_path / name / f"{name}.json")
-    ((_, rows),) = sections(leaderboard.page(tmp_path, tmp_path)).items()
-    assert len(rows) >= 10 and not any("**" in cell for row in rows for cell in row)  # nothing there is paired
-    if name == "estimators":
-        told = [row[2].strip("*").partition(" ")[0] for row in rows]
-        known = [float(value) for value in told if value != "lost"]
-        assert known == sorted(known, reverse=True) and set(told[len(known) :]) == {"lost"}
+def test_studies_have_a_table(tmp_path):
+    for name in ("learn", "estimators"):
+        folder = tmp_path / name / name
+        folder.mkdir(parents=True)
+        shutil.copy(RESULTS / name / f"{name}.json", folder)
+        (rows,) = sections(leaderboard.page(folder, tmp_path)).values()
+        assert len(rows) >= 10 and not any("**" in cell for row in rows for cell in row)  # nothing there is paired
+    signals = [row[2].strip("*").partition(" ")[0] for row in rows]  # of estimators
+    known = [float(value) for value in signals if value != "lost"]
+    assert known == sorted(known, reverse=True) and set(signals[len(known) :]) == {"lost"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from rltok_rl.experiments.reports.seeds import (
+from rltok_rl.experiments.reports.paired import (
     Difference,
     paired_over_documents,
     paired_over_seeds,
@@ -44,9 +44,12 @@ def test_seeds_are_paired_by_number():
 
 
 def test_bold_needs_a_test():
-    far, near, untested = Difference(0.1, 0.01, 9), Difference(0.01, 0.01, 9), None
-    assert tied_with_best([2.0, 2.01, 2.1], [untested, near, far]) == {0, 1}
-    assert tied_with_best([2.0, 2.01], [untested, untested]) == set()
-    assert tied_with_best([2.0, 2.01], [untested, Difference(0.01, None, 1)]) == set()
-    assert tied_with_best([None, 2.1], [untested, far]) == set()  # alone, nothing was tested against it
-    assert tied_with_best([], []) == set()
+    far, near, single = Difference(0.1, 0.01, 9), Difference(0.01, 0.01, 9), Difference(0.01, None, 1)
+
+    def tied(losses, *differences):
+        return tied_with_best(losses, lambda row, best: differences[row])
+
+    assert tied([2.0, 2.01, 2.1], None, near, far) == {0, 1}
+    assert tied([2.0, 2.01], None, None) == tied([2.0, 2.01], None, single) == set()
+    assert tied([math.nan, 2.1], None, far) == set()  # alone, nothing was tested against it
+    assert tied([]) == set()

@@ -9,7 +9,7 @@ import torch
 from rltok_rl.agents.segmenters import make_segmenter, save_segmenter
 from rltok_rl.experiments.commands import tasks
 
-from rltok_rl.evaluation.tasks import choice_figures, read_task, score_examples
+from rltok_rl.evaluation.tasks import choice_metrics, read_task, score_examples
 from rltok_rl.models import UNet, preset
 
 ROWS = {
@@ -55,7 +55,7 @@ def test_figures_are_those_of_the_functions(model, folder, capsys):
     assert told["boundaries"] == "drawn from the policy" and list(told["tasks"]) == ["piqa", "lambada_openai"]
     for name, figures in told["tasks"].items():
         examples = read_task(name, folder)
-        own = choice_figures(examples, score_examples(model, examples, samples=2, seed=3, context_bytes=20))
+        own = choice_metrics(examples, score_examples(model, examples, samples=2, seed=3, context_bytes=20))
         assert {key: value if value is None else pytest.approx(value) for key, value in own.items()} == figures
 
 
@@ -89,7 +89,7 @@ def test_a_rule_beside_the_model_draws(model, folder, tmp_path, capsys):
     assert tasks.main([str(tmp_path / "ruled"), "piqa", "--data", str(folder), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     own = score_examples(model, read_task("piqa", folder), segmenter=segmenter.eval(), context_bytes=256)
-    figures = choice_figures(read_task("piqa", folder), own)
+    figures = choice_metrics(read_task("piqa", folder), own)
     assert told["tasks"]["piqa"]["bits_per_byte"] == pytest.approx(figures["bits_per_byte"], abs=1e-6)
     assert told["boundaries"] == "ActorSegmenter"
     shown = refused([tmp_path / "ruled", "piqa", "--data", folder, "--samples", 2], capsys)

@@ -267,7 +267,7 @@ def test_names_on_the_command_line_need_no_trust_and_resume(working):
 def test_a_comparison_refuses_custom_code_in_its_folder(working):
     """Its systems are those of the library."""
     with pytest.raises(ValueError, match=r"segmenter\.json names custom code"):
-        compare.judge(configured(*QUICK, "segmenter=uniform", "model.overrides.width=16", "out=run"), 2)
+        compare.evaluate(configured(*QUICK, "segmenter=uniform", "model.overrides.width=16", "out=run"), 2)
     assert not executed()
 
 
@@ -293,20 +293,20 @@ def test_names_from_files_pass_one_check():
     """Whoever adds a caller here: a name from a file goes through ``rebuild_segmenter``, not through these."""
     segmenters = "rltok_rl.agents.segmenters"
     experiments = "rltok_rl.experiments"
-    assert used("import_path") == {f"{segmenters}.registry", f"{experiments}.own"}
-    assert used("segmenter_maker") == {f"{segmenters}.registry", f"{experiments}.segmenting"}
+    assert used("import_path") == {f"{segmenters}.registry", f"{experiments}.runs.custom"}
+    assert used("segmenter_maker") == {f"{segmenters}.registry", f"{experiments}.runs.segmenters"}
     assert used("make_segmenter") == {
         f"{segmenters}.saved",  # after the check
-        f"{experiments}.references",  # rules, by name
-        f"{experiments}.segmenting",  # of a configuration that was typed; of actors, by name
-        f"{experiments}.systems",  # of the package's own configurations
+        f"{experiments}.commands.boundaries",  # rules, by name
+        f"{experiments}.runs.segmenters",  # of a configuration that was typed; of actors, by name
+        f"{experiments}.compare.systems",  # of the package's own configurations
     }
 
 
 def test_configurations_are_read_in_one_place():
     assert used("OmegaConf.load") == {
         "rltok_rl.utils",
-        "rltok_rl.experiments.commands.options",  # of the package
+        "rltok_rl.experiments.commands.run_checks",  # of the package
         "rltok_rl.experiments.compare.systems",  # of the package
     }
     # Whoever adds a caller here: estimators, baselines and segmenters of such a configuration must not be made.

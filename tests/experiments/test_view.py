@@ -23,7 +23,7 @@ from rltok_rl.experiments.runs.folder import read_run
 from rltok_rl import UNet, preset
 from rltok_rl.evaluation import read_text, summarise
 from rltok_rl.evaluation.detail import read_detail
-from rltok_rl.viz.viewer.packing import unpack_numbers
+from rltok_rl.viz.viewer.content import unpack_numbers
 
 from .configured import QUICK, configured
 
@@ -162,8 +162,8 @@ def test_runs_that_looked_at_one_text_share_it(run, tmp_path):
     views = sample_views([(path.name, read_run(path)) for path in (run, other, third)])
     assert [[one.name for one in text.segmenters] for text in views] == [["mine", "other"], ["third"]]
     assert [len(text.text) for text in views] == [99, 100]
-    first, second = (one.looks[-1] for one in views[0].segmenters)
-    assert list(first.boundaries) == list(second.boundaries) and first.figures == second.figures
+    first, second = (one.snapshots[-1] for one in views[0].segmenters)
+    assert list(first.boundaries) == list(second.boundaries) and first.metrics == second.metrics
     assert [text.name for text in views] == ["held-out sample of mine, other", "held-out sample of third"]
 
 

@@ -14,6 +14,8 @@ from torch import Tensor
 from rltok_rl.functional import baselines, policy_gradient, returns
 from rltok_rl.objectives.estimators import make_estimator
 
+from ..named_estimators import named_estimator
+
 SHAPE = (6, 21)
 
 
@@ -81,7 +83,7 @@ def estimate(
 ) -> Tensor:
     """The same through a TorchRL estimator."""
     mask_key = None if mask is None else "valid"
-    estimator = make_estimator(name, gamma=gamma, differentiable=True, mask_key=mask_key, **options)
+    estimator = named_estimator(name, gamma=gamma, differentiable=True, mask_key=mask_key, **options)
     return estimator(as_rollout(rewards, done, mask)).get(entry).squeeze(-1)
 
 
@@ -157,7 +159,7 @@ def estimator(name: str, **options: Any) -> Callable[..., Tensor]:
 def remembering_estimator(returns_: Tensor, *, mask: Tensor | None = None, process_group: Any = None) -> Tensor:
     """The estimator of a running mean that has judged one batch before."""
     length, options = returns_.shape[-1], {"gamma": 0.0, "differentiable": True, "process_group": process_group}
-    judge = make_estimator("running_mean", num_steps=length, mask_key=None, **options)
+    judge = make_estimator("discounted_return", baseline="running_mean", num_steps=length, mask_key=None, **options)
     judge(as_rollout(EARLIER[..., :length].to(returns_.dtype)))
     judge.mask_key = None if mask is None else "valid"
     return judge(as_rollout(returns_, mask=mask))["advantage"].squeeze(-1)
@@ -173,25 +175,23 @@ def fitted_estimator(returns_: Tensor, *, mask: Tensor | None = None, process_gr
 EARLIER = torch.linspace(-1, 2, 4 * 64).view(4, 64)
 BASELINES: dict[str, Baseline] = {
     "none": Baseline(baselines.no_baseline, centred=False, absorbs=False),
-    "batch_centred": Baseline(baselines.batch_centred, unbiased=False, shrinks=True),
+    "batch_mean": Baseline(baselines.batch_mean, unbiased=False, shrinks=True),
     "leave_one_out": Baseline(baselines.leave_one_out),
-    "group_centred": Baseline(partial(baselines.group_centred, group_size=2), group=2, leading=False),
-    "group_centred, self included": Baseline(
-        partial(baselines.group_centred, group_size=2, exclude_self=False),
+    "group_mean": Baseline(partial(baselines.group_mean, group_size=2), group=2, leading=False),
+    "group_mean, self included": Baseline(
+        partial(baselines.group_mean, group_size=2, exclude_self=False),
         unbiased=False,
         shrinks=True,
         group=2,
         leading=False,
     ),
-    "z_normalised": Baseline(baselines.z_normalised, unbiased=False, centred=False, linear=False),
+    "z_score": Baseline(baselines.z_score, unbiased=False, centred=False, linear=False),
     "running_mean": Baseline(remembering(baselines.running_mean, EARLIER), centred=False, absorbs=False, linear=False),
     "control_variate": Baseline(fitted, centred=False, blind_to_rows=False),
-    "estimator batch_centred": Baseline(estimator("batch_centred"), unbiased=False, shrinks=True, module=True),
+    "estimator batch_mean": Baseline(estimator("batch_mean"), unbiased=False, shrinks=True, module=True),
     "estimator leave_one_out": Baseline(estimator("leave_one_out"), module=True),
-    "estimator group_centred": Baseline(estimator("group_centred", group_size=2), group=2, leading=False, module=True),
-    "estimator z_normalised": Baseline(
-        estimator("z_normalised"), unbiased=False, centred=False, linear=False, module=True
-    ),
+    "estimator group_mean": Baseline(estimator("group_mean", group_size=2), group=2, leading=False, module=True),
+    "estimator z_score": Baseline(estimator("z_score"), unbiased=False, centred=False, linear=False, module=True),
     "estimator running_mean": Baseline(remembering_estimator, centred=False, absorbs=False, linear=False, module=True),
     "estimator control_variate": Baseline(fitted_estimator, centred=False, blind_to_rows=False, module=True),
 }

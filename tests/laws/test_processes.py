@@ -11,11 +11,11 @@ from tensordict import TensorDict
 
 from rltok_rl.functional.baselines import (
     RunningMean,
-    batch_centred,
+    batch_mean,
     control_variate,
     leave_one_out,
     running_mean,
-    z_normalised,
+    z_score,
 )
 from rltok_rl.functional.metrics import approximate_kl, clip_fraction, effective_sample_size, mean_and_spread
 from rltok_rl.functional.rate import RATE_CONTROLS
@@ -42,9 +42,9 @@ def everything(returns, mask, group):
         "clip_fraction": clip_fraction(log_ratios, 0.2, mask, process_group=group),
         "mean": mean,
         "spread": spread,
-        "batch_centred": batch_centred(returns, mask=mask, process_group=group),
+        "batch_mean": batch_mean(returns, mask=mask, process_group=group),
         "leave_one_out": leave_one_out(returns, mask=mask, process_group=group),
-        "z_normalised": z_normalised(returns, mask=mask, process_group=group),
+        "z_score": z_score(returns, mask=mask, process_group=group),
         "running_mean": running_mean(returns, state, mask=mask, process_group=group)[0],
         "masked_mean": masked_mean(returns, mask, process_group=group),
     }

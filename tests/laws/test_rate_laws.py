@@ -63,6 +63,16 @@ def test_a_mask_is_a_shorter_batch(name):
 
 
 @every
+def test_rows_without_a_decision_do_not_count(name):
+    """A row of padding alone adds neither its cost of 0 nor a row to the mean."""
+    logits, boundaries = at_rate(0.6, shape=(3, 50))
+    mask = torch.ones(3, 50, dtype=torch.bool)
+    mask[1] = False
+    expected = RATE_CONTROLS[name](logits[::2], boundaries[::2], 0.2)
+    torch.testing.assert_close(RATE_CONTROLS[name](logits, boundaries, 0.2, mask=mask), expected)
+
+
+@every
 def test_large_logits_are_numbers(name):
     for value in (1e4, -1e4):
         logits = torch.full((2, 30), value, requires_grad=True)

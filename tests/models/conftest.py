@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -31,20 +32,23 @@ def build() -> Callable[..., UNet]:
     return make
 
 
-def boundary_strings(num_rows: int, length: int) -> dict[str, Tensor]:
-    """Boundary strings of every kind that begin with a boundary: random, all, none but the first."""
-    generator = torch.Generator().manual_seed(1)
-    random = torch.rand(num_rows, length, generator=generator) < 0.3
-    random[:, :1] = True
-    first_only = torch.zeros(num_rows, length, dtype=torch.bool)
-    first_only[:, :1] = True
-    return {"random": random, "all": torch.ones_like(random), "first only": first_only}
+def mixed_boundaries(num_rows: int, length: int, seed: int = 4) -> Tensor:
+    """Boundaries [B, T] of every kind: the first row has one token, the last one per byte, rates grow between."""
+    rates = torch.linspace(0, 1.01, num_rows)[:, None] if num_rows > 1 else torch.tensor([[0.3]])
+    boundaries = torch.rand(num_rows, length, generator=torch.Generator().manual_seed(seed)) < rates
+    boundaries[:, :1] = True
+    return boundaries
 
 
-@pytest.fixture(params=["random", "all", "first only"])
-def boundaries_of(request) -> Callable[[int, int], Tensor]:
-    """Make boundaries [B, T] of one kind; a test that takes this runs for each kind."""
-    return lambda num_rows, length: boundary_strings(num_rows, length)[request.param]
+def hold_for(law: Callable[..., None], members: dict[str, Any]) -> None:
+    """Check a law for every member by name, and report all members that break it."""
+    broken = {}
+    for name, member in members.items():
+        try:
+            law(member)
+        except AssertionError as error:
+            broken[name] = str(error).strip()
+    assert not broken, "\n".join(f"{name}: {reason}" for name, reason in broken.items())
 
 
 @pytest.fixture

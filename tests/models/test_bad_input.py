@@ -10,6 +10,8 @@ import torch
 from rltok_rl.models.cache import UNetCache
 from rltok_rl.models.incremental import decide, observe, prefill, step
 
+from .conftest import mixed_boundaries
+
 
 def test_bytes(build):
     model = build()
@@ -39,8 +41,8 @@ def test_special_ids_are_allowed_up_to_their_number(build):
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64])
-def test_any_integer_bytes_and_any_boolean_boundaries_will_do(build, text, boundaries_of, dtype):
-    model, byte_ids, boundaries = build(), text(2, 9), boundaries_of(2, 9)
+def test_any_integer_bytes_and_any_boolean_boundaries_will_do(build, text, dtype):
+    model, byte_ids, boundaries = build(), text(2, 9), mixed_boundaries(2, 9)
     expected = model(byte_ids, boundaries).final_logits
     assert torch.equal(model(byte_ids.to(dtype), boundaries.to(dtype)).final_logits, expected)
 

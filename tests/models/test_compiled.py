@@ -10,7 +10,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from rltok_rl.models import UNet, layers, preset
-from rltok_rl.training.compiling import compile_layers
+from rltok_rl.training.options import compile_layers
 
 # Of torch: its tracer looks at tensors that are not leaves.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")

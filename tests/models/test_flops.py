@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from rltok_rl.models import UNet, preset
 from rltok_rl.models.flops import forward_flops, matrix_parameters, update_flops
-from rltok_rl.training.spending import segmenter_matrices
+from rltok_rl.training.metrics import segmenter_matrices
 
 ROWS, LENGTH = 2, 200
 SHRUNK = {"width": 64, "num_heads": 2}

@@ -1,4 +1,4 @@
-"""One byte at a time says the same as the whole window at once."""
+"""One byte at a time equals the whole window at once."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from rltok_rl.models import UNet
 from rltok_rl.models.cache import UNetCache
 from rltok_rl.models.incremental import decide, observe, prefill, step
 
-from .test_unet import every_option
+from .conftest import hold_for, mixed_boundaries
+from .test_unet import OPTIONS
 
 NAMES = ("encoder_states", "boundary_logits", "early_logits", "decoder_states", "final_logits")
 
 
 def stepped(model: UNet, cache: UNetCache, byte_ids: Tensor, boundaries: Tensor) -> dict[str, Tensor]:
-    """Run [B, T] bytes through the cache and stack what every step says along time."""
+    """Run [B, T] bytes through the cache and stack the outputs of all steps along time."""
     steps = []
     for t in range(byte_ids.shape[1]):
         seen, said = step(model, cache, byte_ids[:, t], boundaries[:, t])
@@ -34,57 +35,62 @@ def assert_same(ours: dict[str, Tensor], full, rows=slice(None), start: int = 0)
         torch.testing.assert_close(values, expected, rtol=0, atol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
 
 
-@every_option
 @torch.no_grad()
-def test_stepping_equals_the_full_forward(build, text, options):
-    """150 bytes, 8 rows with boundary rates from 0 to 1: windows (16) wrap around and token room (64) doubles."""
-    model, byte_ids = build(**options), text(8, 150)
-    rates = torch.linspace(0, 1, 8)[:, None]
-    boundaries = torch.rand(8, 150, generator=torch.Generator().manual_seed(4)) < rates
-    boundaries[:, 0] = True
-    cache = UNetCache.empty(model.config, 8)
-    assert_same(stepped(model, cache, byte_ids, boundaries), model(byte_ids, boundaries))
-    assert torch.equal(cache.num_tokens, boundaries.sum(1))
-    assert cache.position.tolist() == [150] * 8
+def test_stepping_equals_the_full_forward(build, text):
+    """80 bytes, boundary rates from 0 to 1: windows (16) wrap around and token room (64) doubles."""
+
+    def law(options):
+        model, byte_ids, boundaries = build(**options), text(4, 80), mixed_boundaries(4, 80)
+        cache = UNetCache.empty(model.config, 4)
+        assert_same(stepped(model, cache, byte_ids, boundaries), model(byte_ids, boundaries))
+        assert torch.equal(cache.num_tokens, boundaries.sum(1))
+        assert cache.position.tolist() == [80] * 4 and cache.tokens.keys.shape[2] == 128
+
+    hold_for(law, OPTIONS)
 
 
 @torch.no_grad()
-def test_stepping_equals_the_full_forward_in_training_mode(build, text, boundaries_of):
+def test_stepping_equals_the_full_forward_in_training_mode(build, text):
     """The soft cap of boundary logits belongs to training, in steps as well."""
-    model, byte_ids, boundaries = build(boundary_cap=0.1).train(), text(2, 50), boundaries_of(2, 50)
+    model, byte_ids, boundaries = build(boundary_cap=0.1).train(), text(2, 30), mixed_boundaries(2, 30)
     assert_same(stepped(model, UNetCache.empty(model.config, 2), byte_ids, boundaries), model(byte_ids, boundaries))
 
 
-@every_option
-@pytest.mark.parametrize("prompt", [1, 16, 60])
 @torch.no_grad()
-def test_prefill_leaves_what_stepping_leaves(build, text, boundaries_of, options, prompt):
-    model, byte_ids, boundaries = build(**options), text(3, 80), boundaries_of(3, 80)
-    cache = UNetCache.empty(model.config, 3)
-    full = model(byte_ids, boundaries)
-    read = prefill(model, cache, byte_ids[:, :prompt], boundaries[:, :prompt])
-    torch.testing.assert_close(read.final_logits, full.final_logits[:, :prompt], rtol=0, atol=1e-5)
-    assert_same(stepped(model, cache, byte_ids[:, prompt:], boundaries[:, prompt:]), full, start=prompt)
+def test_prefill_leaves_what_stepping_leaves(build, text):
+    """Prompts shorter and longer than the window (16) and the token room (64); 17 further bytes reach every slot."""
+
+    def law(options):
+        for prompt in (1, 17, 66):
+            length = prompt + 17
+            model, byte_ids, boundaries = build(**options), text(3, length), mixed_boundaries(3, length)
+            cache = UNetCache.empty(model.config, 3)
+            full = model(byte_ids, boundaries)
+            output = prefill(model, cache, byte_ids[:, :prompt], boundaries[:, :prompt])
+            torch.testing.assert_close(output.final_logits, full.final_logits[:, :prompt], rtol=0, atol=1e-5)
+            assert_same(stepped(model, cache, byte_ids[:, prompt:], boundaries[:, prompt:]), full, start=prompt)
+
+    hold_for(law, OPTIONS)
 
 
 @torch.no_grad()
-def test_rows_reset_while_others_go_on(build, text):
-    """Row 1 starts a new text at byte 40; rows 0 and 2 must not notice, and row 1 must remember nothing."""
-    model, first, second = build(pooling="mean"), text(3, 100), text(3, 60, seed=9)
-    boundaries = torch.rand(3, 100, generator=torch.Generator().manual_seed(4)) < 0.4
-    boundaries[:, 0] = boundaries[1, 40] = True
+def test_rows_reset_while_others_continue(build, text):
+    """Row 1 starts a new text at byte 20; rows 0 and 2 must not notice, and row 1 must forget the old text."""
+    model, first, second = build(pooling="mean"), text(3, 50), text(3, 30, seed=9)
+    boundaries = mixed_boundaries(3, 50)
+    boundaries[1, 20] = True
     joined = first.clone()
-    joined[1, 40:] = second[1]
+    joined[1, 20:] = second[1]
     cache = UNetCache.empty(model.config, 3)
-    before = stepped(model, cache, joined[:, :40], boundaries[:, :40])
+    before = stepped(model, cache, joined[:, :20], boundaries[:, :20])
     cache.reset(torch.tensor([False, True, False]))
-    assert cache.position.tolist() == [40, 0, 40]
-    after = stepped(model, cache, joined[:, 40:], boundaries[:, 40:])
+    assert cache.position.tolist() == [20, 0, 20]
+    after = stepped(model, cache, joined[:, 20:], boundaries[:, 20:])
     undisturbed = model(first, boundaries)
     for row in (0, 2):
         ours = {name: torch.cat((before[name], after[name]), 1)[row : row + 1] for name in NAMES}
         assert_same(ours, undisturbed, rows=slice(row, row + 1))
-    fresh = model(second[1:2], boundaries[1:2, 40:])
+    fresh = model(second[1:2], boundaries[1:2, 20:])
     assert_same({name: values[1:2] for name, values in after.items()}, fresh)
 
 
@@ -92,77 +98,73 @@ def test_rows_reset_while_others_go_on(build, text):
 def test_a_row_reset_between_the_halves_of_a_step_catches_up(build, text):
     """All rows have observed a byte when row 1 starts anew: it observes its first byte alone, then all decide."""
     model, first, second = build(pooling="mean"), text(3, 40), text(3, 40, seed=9)
-    boundaries = torch.rand(3, 40, generator=torch.Generator().manual_seed(4)) < 0.4
-    boundaries[:, 0] = boundaries[1, 20] = True
+    boundaries = mixed_boundaries(3, 40)
+    boundaries[1, 20] = True
     cache = UNetCache.empty(model.config, 3)
     stepped(model, cache, first[:, :20], boundaries[:, :20])
     observe(model, cache, first[:, 20])
     cache.reset(torch.tensor([False, True, False]))
     observed = observe(model, cache, second[1:2, 0], rows=torch.tensor([1]))
-    said = [decide(model, cache, boundaries[:, 20]).final_logits]
+    logits = [decide(model, cache, boundaries[:, 20]).final_logits]
     for t in range(21, 40):
         byte_ids = torch.stack((first[0, t], second[1, t - 20], first[2, t]))
-        said.append(step(model, cache, byte_ids, boundaries[:, t])[1].final_logits)
-    said = torch.stack(said, 1)
+        logits.append(step(model, cache, byte_ids, boundaries[:, t])[1].final_logits)
+    logits = torch.stack(logits, 1)
     fresh, undisturbed = model(second[1:2, :20], boundaries[1:2, 20:]), model(first, boundaries)
     torch.testing.assert_close(observed.early_logits, fresh.early_logits[:, 0], rtol=0, atol=1e-4)
-    torch.testing.assert_close(said[1], fresh.final_logits[0], rtol=0, atol=1e-4)
+    torch.testing.assert_close(logits[1], fresh.final_logits[0], rtol=0, atol=1e-4)
     for row in (0, 2):
-        torch.testing.assert_close(said[row], undisturbed.final_logits[row, 20:], rtol=0, atol=1e-4)
+        torch.testing.assert_close(logits[row], undisturbed.final_logits[row, 20:], rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("flipping_first", [False, True])
 @torch.no_grad()
-def test_branches_do_not_disturb_each_other(build, text, boundaries_of):
-    """A clone and a repeat go their own ways from byte 20 on; the original then continues as if alone."""
-    model, byte_ids, boundaries = build(), text(2, 60), boundaries_of(2, 60)
+def test_branches_do_not_disturb_each_other(build, text, flipping_first):
+    """Clones and repeats flip a boundary at byte 20, before or after the original continues alone."""
+    model, byte_ids, boundaries = build(upsampling="attention"), text(2, 40), mixed_boundaries(2, 40)
     cache = UNetCache.empty(model.config, 2)
     stepped(model, cache, byte_ids[:, :20], boundaries[:, :20])
-
     flipped = boundaries.clone()
     flipped[:, 20] = ~flipped[:, 20]
-    branch, repeated = cache.clone(), cache.repeat(2)
-    assert_same(stepped(model, branch, byte_ids[:, 20:], flipped[:, 20:]), model(byte_ids, flipped), start=20)
     # Row b becomes 2b and 2b + 1: one keeps the boundaries, the other flips one.
-    both = torch.stack((boundaries, flipped), 1).flatten(0, 1)
-    twice = byte_ids.repeat_interleave(2, 0)
-    assert_same(stepped(model, repeated, twice[:, 20:], both[:, 20:]), model(twice, both), start=20)
-    assert_same(stepped(model, cache, byte_ids[:, 20:], boundaries[:, 20:]), model(byte_ids, boundaries), start=20)
-
-
-@pytest.mark.parametrize(
-    "branching", [lambda cache: cache.clone(), lambda cache: cache.repeat(1)], ids=["clone", "repeat"]
-)
-@torch.no_grad()
-def test_branches_and_their_origin_take_turns(build, text, branching):
-    """Both draw a token at every byte, one byte each in turn: a shared tensor would hold the other's keys."""
-    model, ones, byte_ids, other = build(), torch.ones(2, 60, dtype=torch.bool), text(2, 60), text(2, 60, seed=9)
-    other[:, :20] = byte_ids[:, :20]
-    cache = UNetCache.empty(model.config, 2)
-    stepped(model, cache, byte_ids[:, :20], ones[:, :20])
-    branch, said, branched = branching(cache), [], []
-    for t in range(20, 60):
-        said.append(step(model, cache, byte_ids[:, t], ones[:, t])[1].final_logits)
-        branched.append(step(model, branch, other[:, t], ones[:, t])[1].final_logits)
-    for ours, ids in ((said, byte_ids), (branched, other)):
-        full = model(ids, ones).final_logits[:, 20:]
-        torch.testing.assert_close(torch.stack(ours, 1), full, rtol=0, atol=1e-4)
+    both, twice = torch.stack((boundaries, flipped), 1).flatten(0, 1), byte_ids.repeat_interleave(2, 0)
+    order = torch.tensor([1, 0, 1])
+    runs = [
+        (cache.clone(), byte_ids, flipped),
+        (cache.repeat(2), twice, both),
+        (cache.take(order), byte_ids[order], flipped[order]),
+        (cache, byte_ids, boundaries),
+    ]
+    for state, bytes_, drawn in runs if flipping_first else reversed(runs):
+        assert_same(stepped(model, state, bytes_[:, 20:], drawn[:, 20:]), model(bytes_, drawn), start=20)
 
 
 @torch.no_grad()
-def test_token_room_doubles(build):
-    model = build()
-    cache = UNetCache.empty(model.config, 1)
-    room = []
-    for _ in range(300):
-        step(model, cache, torch.zeros(1, dtype=torch.int64), torch.ones(1, dtype=torch.bool))
-        room.append(cache.tokens.keys.shape[2])
-    assert sorted(set(room)) == [64, 128, 256, 512]
+def test_branches_share_no_tensor(build, text):
+    """A byte written in a branch leaves every tensor of its origin as it was."""
+    model = build(second_level="routing", pooling="attention", ngram_sizes=(2,), rate_embedding=True)
+    branchings = [lambda cache: cache.clone(), lambda cache: cache.repeat(1), lambda cache: cache.take(torch.arange(2))]
+    for branching in branchings:
+        cache = model.new_cache(2)
+        stepped(model, cache, text(2, 5), mixed_boundaries(2, 5))
+        before = tensors_of(cache.map(torch.clone))
+        stepped(model, branching(cache), text(2, 5, seed=9), torch.ones(2, 5, dtype=torch.bool))
+        assert all(torch.equal(a, b) for a, b in zip(before, tensors_of(cache), strict=True))
+        for wrong in (torch.tensor([2]), torch.tensor([0.0]), torch.tensor([], dtype=torch.int64)):
+            with pytest.raises(ValueError, match="rows must"):
+                cache.take(wrong)
+
+
+def tensors_of(cache: UNetCache) -> list[Tensor]:
+    tensors: list[Tensor] = []
+    cache.map(lambda x: tensors.append(x) or x)
+    return tensors
 
 
 @pytest.mark.gpu
 @torch.no_grad()
-def test_stepping_on_gpu_equals_the_full_forward_on_cpu(build, text, boundaries_of):
-    model, byte_ids, boundaries = build(), text(2, 100), boundaries_of(2, 100)
+def test_stepping_on_gpu_equals_the_full_forward_on_cpu(build, text):
+    model, byte_ids, boundaries = build(), text(2, 100), mixed_boundaries(2, 100)
     full = model(byte_ids, boundaries)
     model.cuda()
     cache = UNetCache.empty(model.config, 2, device="cuda")

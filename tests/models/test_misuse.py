@@ -13,6 +13,8 @@ from rltok_rl.models.incremental import observe, prefill, step
 from rltok_rl.models.tokens import downsample, token_layout
 from rltok_rl.viz import boundary_text
 
+from .conftest import mixed_boundaries
+
 
 def test_mean_pooling_counts_beyond_what_bfloat16_can():
     boundaries = torch.zeros(1, 1000, dtype=torch.bool)
@@ -46,10 +48,10 @@ def test_decode_refuses_a_text_without_a_first_token(build, text):
         model.decode(states, boundaries[:, :9])
 
 
-def test_what_cannot_be_used_is_not_ignored(build, text, boundaries_of):
+def test_what_cannot_be_used_is_not_ignored(build, text):
     for options in ({"greedy": True}, {"uniforms": torch.rand(2, 5)}, {"generator": torch.Generator()}):
-        with pytest.raises(ValueError, match="must be left out where boundaries are given"):
-            build()(text(2, 5), boundaries_of(2, 5), **options)
+        with pytest.raises(ValueError, match="must be left out with boundaries"):
+            build()(text(2, 5), mixed_boundaries(2, 5), **options)
 
 
 def test_caches_of_other_models_are_refused(build, text):

@@ -1,4 +1,4 @@
-"""Other ways from bytes to tokens and back: windows, prefills and steps agree; nothing special changes nothing."""
+"""Variants of pooling and upsampling: windows, prefills and steps agree."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from rltok_rl.models.byte_model import ByteModel
-from rltok_rl.models.config import UNetConfig
+from rltok_rl.models.config import UNetConfig, preset
 from rltok_rl.models.incremental import decide, observe
 from rltok_rl.models.mixing import Mixing
-from rltok_rl.models.presets import preset
+
+from .conftest import hold_for, mixed_boundaries
 
 WIDTH = 64
 
@@ -61,35 +62,29 @@ def stepped(model, cache, byte_ids: Tensor, boundaries: Tensor, mixing: Mixing, 
     return torch.stack(said, 1)
 
 
-@pytest.mark.parametrize("kind", list(KINDS))
-@pytest.mark.parametrize("upsampling", ["add", "deviation"])
-@pytest.mark.parametrize("prompt", [0, 1, 2, 20])
 @torch.no_grad()
-def test_windows_prefills_and_steps_agree(build, text, boundaries_of, kind, upsampling, prompt):
-    model, mixing = build(upsampling=upsampling), KINDS[kind]
-    byte_ids, boundaries = text(3, 30), boundaries_of(3, 30)
-    states = model.encode(byte_ids)
-    full = model.final_logits(model.decode(states, boundaries, mixing=mixing))
-    packed = model.final_logits(model.decode(states, boundaries, mixing=mixing, layout="packed"))
-    torch.testing.assert_close(packed, full, rtol=0, atol=1e-4)
-    cache = model.new_cache(3)
-    if prompt:
-        read = model.encode(byte_ids[:, :prompt], cache=cache)
-        model.decode(read, boundaries[:, :prompt], cache=cache, mixing=until(mixing, prompt))
-    ours = stepped(model, cache, byte_ids, boundaries, mixing, start=prompt)
-    torch.testing.assert_close(ours, full[:, prompt:], rtol=0, atol=1e-4)
+def test_windows_prefills_and_steps_agree(build, text):
+    """Every entry matters, too; prompts end before, at and after the first byte that a null token delays."""
+    byte_ids, boundaries = text(3, 30), mixed_boundaries(3, 30)
 
+    def law(mixing):
+        for prompt, upsampling in ((0, "add"), (1, "deviation"), (2, "add"), (20, "deviation")):
+            model = build(upsampling=upsampling)
+            states = model.encode(byte_ids)
+            full = model.final_logits(model.decode(states, boundaries, mixing=mixing))
+            packed = model.final_logits(model.decode(states, boundaries, mixing=mixing, layout="packed"))
+            torch.testing.assert_close(packed, full, rtol=0, atol=1e-4)
+            plain = model.final_logits(model.decode(states, boundaries))
+            assert (plain - full).abs().max() > 0.01
+            assert torch.equal(plain, model.final_logits(model.decode(states, boundaries, mixing=Mixing())))
+            cache, end = model.new_cache(3), min(30, prompt + 10)
+            if prompt:
+                prefix = model.encode(byte_ids[:, :prompt], cache=cache)
+                model.decode(prefix, boundaries[:, :prompt], cache=cache, mixing=until(mixing, prompt))
+            ours = stepped(model, cache, byte_ids[:, :end], boundaries[:, :end], mixing, start=prompt)
+            torch.testing.assert_close(ours, full[:, prompt:end], rtol=0, atol=1e-4)
 
-@pytest.mark.parametrize("kind", list(KINDS))
-@torch.no_grad()
-def test_every_entry_matters(build, text, kind):
-    model, byte_ids = build(), text(3, 30)
-    boundaries = torch.rand(3, 30) < 0.4
-    boundaries[:, 0] = True
-    states = model.encode(byte_ids)
-    plain, mixed = (model.decode(states, boundaries, mixing=mixing) for mixing in (None, KINDS[kind]))
-    assert (plain - mixed).abs().max() > 0.01
-    assert torch.equal(plain, model.decode(states, boundaries, mixing=Mixing()))
+    hold_for(law, KINDS)
 
 
 @torch.no_grad()

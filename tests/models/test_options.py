@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import rltok_rl.models.cross_attention
-import rltok_rl.models.embeddings
+import rltok_rl.models.heads
 import rltok_rl.models.mixing
 from rltok_rl.functional.likelihood import next_byte_log_prob
 from rltok_rl.functional.ngrams import ngram_hash
@@ -23,6 +23,7 @@ from rltok_rl.models.incremental import decide, observe, step
 from rltok_rl.models.mixing import Mixing
 from rltok_rl.models.segmentation import policy_terms
 
+from .conftest import mixed_boundaries
 from .test_incremental import assert_same, stepped
 from .test_unet import assert_causal
 
@@ -187,13 +188,13 @@ def test_models_can_be_sent_to_other_processes(build, text, options):
 # N-grams.
 
 
-def test_causality_test_catches_an_early_ngram(build, text, boundaries_of, monkeypatch):
+def test_causality_test_catches_an_early_ngram(build, text, monkeypatch):
     def leaky(byte_ids: Tensor, size: int, buckets: int) -> Tensor:
         return ngram_hash(byte_ids, size, buckets).roll(-1, -1)
 
-    monkeypatch.setattr(rltok_rl.models.embeddings, "ngram_hash", leaky)
+    monkeypatch.setattr(rltok_rl.models.heads, "ngram_hash", leaky)
     with pytest.raises(AssertionError, match="sees what comes after it"):
-        assert_causal(build(**NGRAMS), text(1, 40), boundaries_of(1, 40))
+        assert_causal(build(**NGRAMS), text(1, 40), mixed_boundaries(1, 40))
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Room for packed tokens: how much, that nothing in it shows, and that no host waits for it."""
+"""Room for packed tokens: its size, equality with padded tokens, and no wait for an accelerator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rltok_rl.functional.likelihood import next_byte_log_prob
-from rltok_rl.models import UNet, preset, varlen
+from rltok_rl.models import UNet, attention, preset
 from rltok_rl.models.mixing import Mixing
 from rltok_rl.models.tokens import Packing, bucketed, bucketed_totals, downsample, token_layout, upsample
 
@@ -114,12 +114,12 @@ def test_too_many_tokens_are_an_error():
         model(torch.zeros(4, 50, dtype=torch.int64), boundaries, layout=Packing(tokens=1.0, second=0.1))
     with pytest.raises(ValueError, match="tokens must be a positive number or None, got 0"):
         Packing(tokens=0)
-    with pytest.raises(ValueError, match="second must be None where tokens is None"):
+    with pytest.raises(ValueError, match="second must be None if tokens is None"):
         Packing(second=0.3)
 
 
 class Asked(TorchDispatchMode):
-    """Notes what looks at values: nothing of it can be answered without waiting for a device."""
+    """Record the names of all operations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,44 +131,26 @@ class Asked(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("name", ["mean, capped", "attention", "smoothing", "stride", "as H-Net"])
-def test_no_host_waits_for_a_room_that_is_known(name, monkeypatch):
-    """Forward and backward on tensors without values, of which every look at a value is refused."""
-    options, dtype = {**OPTIONS[name], "attention_cap": None}, torch.bfloat16
-    # The kernel is not run on them, so that any precision will do for one that has its shapes.
-    monkeypatch.setattr(varlen, "varlen_kernel", lambda: lambda query, *rest: query * 2 + rest[0] + rest[1])
-    monkeypatch.setattr(varlen, "_why_not_varlen", lambda *given: "")
+def test_no_host_waits_for_a_fixed_room(name, monkeypatch):
+    """Forward and backward on meta tensors, which refuse to be read."""
+    monkeypatch.setattr(attention, "flex_rows_attention", lambda query, key, value, **_: query * 2 + key + value)
     with torch.device("meta"):
-        model = UNet(preset("tiny", **options)).to(dtype)
-        states = torch.empty(3, 96, 64, dtype=dtype, requires_grad=True)
+        model = UNet(preset("tiny", **OPTIONS[name]))
+        states = torch.empty(3, 96, 64, requires_grad=True)
         boundaries = torch.empty(3, 96, dtype=torch.bool)
     with Asked() as asked:
-        model.decode(states, boundaries, layout=Packing(tokens=0.5, attention="varlen")).sum().backward()
+        model.decode(states, boundaries, layout=Packing(tokens=0.5, attention="flex")).sum().backward()
     assert states.grad.shape == states.shape
     assert not asked.names & {"_local_scalar_dense", "nonzero", "masked_select", "unique_dim"}
-    assert "_assert_async" in asked.names  # too many tokens would be found out there
-    for layout in (Packing(attention="varlen"), Packing(tokens=0.5, attention="padded"), "padded"):
-        with pytest.raises((NotImplementedError, RuntimeError), match="meta"):  # these count
+    assert "_assert_async" in asked.names  # too many tokens would stop the device
+    for layout in (Packing(attention="flex"), Packing(tokens=0.5, attention="padded"), "padded"):
+        with pytest.raises((NotImplementedError, RuntimeError), match="meta"):  # these count tokens
             model.decode(states, boundaries, layout=layout)
 
 
-def test_the_flash_kernel_is_traced_without_a_look():
-    """Torch's own kernel, where there is one: shapes forward and backward, in rows and behind them."""
-    if varlen.varlen_kernel() is None:
-        assert not hasattr(torch.nn.attention, "varlen")
-        return
-    with torch.device("meta"):
-        model = UNet(preset("tiny", second_level="routing", num_token_layers=2)).bfloat16()
-        states = torch.empty(3, 96, 64, dtype=torch.bfloat16, requires_grad=True)
-        boundaries = torch.empty(3, 96, dtype=torch.bool)
-    with Asked() as asked:
-        packing = Packing(tokens=0.5, second=0.5, attention="varlen")
-        model.decode(states, boundaries, layout=packing).sum().backward()
-    assert states.grad.shape == states.shape and "_varlen_attn_backward" in asked.names
-
-
-def test_block_masks_are_made_without_a_look():
-    rows = varlen.PackedRows(torch.empty(3, dtype=torch.int64, device="meta"), room=600, most=300)
-    mask = varlen.row_block_mask(rows)
+def test_block_masks_are_built_without_reading_values():
+    rows = attention.PackedRows(torch.empty(3, dtype=torch.int64, device="meta"), room=600, most=300)
+    mask = attention.row_block_mask(rows)
     assert mask.kv_indices.shape == (1, 1, 5, 5) and mask.kv_indices.device.type == "meta"
 
 
@@ -179,7 +161,7 @@ def test_layouts_have_no_field_that_goes_by_the_batch():
     for boundaries in (few, many):
         boundaries[:, 0] = True
         where = token_layout(boundaries, Packing(tokens=0.8))
-        ends, longest = varlen.sequence_ends(where.rows)
+        mask = attention.row_block_mask(where.rows)
         tensors = [getattr(where, f.name) for f in fields(where)]
-        shapes.append([x.shape for x in tensors if isinstance(x, Tensor)] + [where.shape, ends.shape, longest])
+        shapes.append([x.shape for x in tensors if isinstance(x, Tensor)] + [where.shape, mask.kv_indices.shape])
     assert shapes[0] == shapes[1]

@@ -6,7 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from rltok_rl.models.tokens import downsample, token_layout, token_update, upsample
+from rltok_rl.models.mixing import token_update
+from rltok_rl.models.tokens import downsample, token_layout, upsample
+
+from .conftest import mixed_boundaries
 
 
 def tokens_by_loop(states: Tensor, boundaries: Tensor, pooling: str) -> list[tuple[list[int], Tensor]]:
@@ -26,8 +29,8 @@ def tokens_by_loop(states: Tensor, boundaries: Tensor, pooling: str) -> list[tup
 
 @pytest.mark.parametrize("pooling", ["select", "mean"])
 @pytest.mark.parametrize("layout", ["padded", "packed"])
-def test_downsample_equals_a_loop(boundaries_of, pooling, layout):
-    boundaries = boundaries_of(4, 23)
+def test_downsample_equals_a_loop(pooling, layout):
+    boundaries = mixed_boundaries(4, 23)
     states = torch.randn(4, 23, 6)
     where = token_layout(boundaries, layout)
     tokens = downsample(states, where, pooling)
@@ -43,8 +46,8 @@ def test_downsample_equals_a_loop(boundaries_of, pooling, layout):
 
 
 @pytest.mark.parametrize("layout", ["padded", "packed"])
-def test_bytes_receive_the_token_that_was_closed_last(boundaries_of, layout):
-    boundaries = boundaries_of(3, 17)
+def test_bytes_receive_the_token_that_was_closed_last(layout):
+    boundaries = mixed_boundaries(3, 17)
     states = torch.randn(3, 17, 5)
     where = token_layout(boundaries, layout)
     updates = torch.randn(*where.shape, 5)

@@ -224,7 +224,7 @@ def test_misuse_is_refused(build, text):
     ):
         with pytest.raises(ValueError, match=one_rate):
             call()
-    with pytest.raises(ValueError, match="target_rate must be left out where a cache is given"):
+    with pytest.raises(ValueError, match="target_rate must be left out with a cache"):
         model(text(2, 5), cache=model.new_cache(2), target_rate=0.3)
     with pytest.raises(ValueError, match="cache must be made for this model"):
         observe(model, UNetCache.empty(plain.config, 2), text(2, 1)[:, 0])

@@ -1,6 +1,9 @@
-"""What must hold of the whole model, whatever its options: causality, separate rows, routed gradients, learning."""
+"""Laws of the whole model with all options: causality, independent rows, routed gradients, learning."""
 
 from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -12,6 +15,8 @@ from rltok_rl.functional.likelihood import bits_per_byte, next_byte_log_prob
 from rltok_rl.functional.policy import boundary_log_prob
 from rltok_rl.models import UNet, preset
 from rltok_rl.models.tokens import TokenLayout
+
+from .conftest import hold_for, mixed_boundaries
 
 OPTIONS = {
     "plain": {},
@@ -28,7 +33,6 @@ OPTIONS = {
     "routing level": {"second_level": "routing", "second_rate": 0.4, "num_token_layers": 3, "pooling": "mean"},
     "H-Net level": {"second_level": "routing", "second_residual": "projection", "upsampling": "deviation"},
 }
-every_option = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
 
 
 def outputs(model: UNet, byte_ids: Tensor, boundaries: Tensor, layout: str = "padded") -> dict[str, Tensor]:
@@ -70,15 +74,19 @@ def assert_causal(model: UNet, byte_ids: Tensor, boundaries: Tensor, layout: str
         assert not wrong, f"{name} up to position {wrong[0]} sees what comes after it, by {apart[~after].max()}"
 
 
-@every_option
-@pytest.mark.parametrize("layout", ["padded", "packed"])
-def test_causal(build, text, boundaries_of, options, layout):
-    assert_causal(build(**options), text(1, 40), boundaries_of(1, 40), layout)
+def test_causal(build, text):
+    def law(options):
+        for layout, rate in (("padded", 0.3), ("packed", 1.1), ("packed", 0.0)):
+            boundaries = torch.rand(1, 30, generator=torch.Generator().manual_seed(1)) < rate
+            boundaries[:, 0] = True
+            assert_causal(build(**options), text(1, 30), boundaries, layout)
+
+    hold_for(law, OPTIONS)
 
 
 @pytest.mark.parametrize("pooling", ["select", "mean"])
-def test_causality_test_catches_an_early_token(build, text, boundaries_of, monkeypatch, pooling):
-    """A planted off-by-one: bytes receive the token that is still open, which is pooled from bytes to come."""
+def test_causality_test_catches_an_early_token(build, text, monkeypatch, pooling):
+    """A planted off-by-one: bytes receive the open token, which is pooled from later bytes."""
 
     def leaky_upsample(states: Tensor, updates: Tensor, layout: TokenLayout) -> Tensor:
         last = layout.token_index[:, -1:]
@@ -86,15 +94,12 @@ def test_causality_test_catches_an_early_token(build, text, boundaries_of, monke
         served = updates.reshape(-1, states.shape[-1])[coming]
         return states + served
 
-    byte_ids, boundaries = text(1, 40), boundaries_of(1, 40)
-    if int(boundaries.sum()) == 1:
-        boundaries[:, 20] = True  # one token alone has no successor to leak
     monkeypatch.setattr(rltok_rl.models.mixing, "upsample", leaky_upsample)
     with pytest.raises(AssertionError, match="sees what comes after it"):
-        assert_causal(build(pooling=pooling), byte_ids, boundaries)
+        assert_causal(build(pooling=pooling), text(1, 30), mixed_boundaries(1, 30))
 
 
-def test_causality_test_catches_a_window_that_looks_ahead(build, text, boundaries_of, monkeypatch):
+def test_causality_test_catches_a_window_that_looks_ahead(build, text, monkeypatch):
     def leaky_window(query, key, value, *, window, cap):
         ahead = [torch.cat((x[:, 1:], x[:, :1]), dim=1) for x in (key, value)]
         return torch.nn.functional.scaled_dot_product_attention(
@@ -103,52 +108,55 @@ def test_causality_test_catches_a_window_that_looks_ahead(build, text, boundarie
 
     monkeypatch.setattr(rltok_rl.models.unet, "sliding_window_attention", leaky_window)
     with pytest.raises(AssertionError, match="sees what comes after it"):
-        assert_causal(build(), text(1, 40), boundaries_of(1, 40))
+        assert_causal(build(), text(1, 30), mixed_boundaries(1, 30))
 
 
-@every_option
-@pytest.mark.parametrize("layout", ["padded", "packed"])
-def test_rows_are_independent(build, text, options, layout):
+def test_rows_are_independent(build, text):
     """Rows with 1, a few and T tokens, together and alone."""
-    model, byte_ids = build(**options), text(4, 30)
-    boundaries = torch.rand(4, 30, generator=torch.Generator().manual_seed(3)) < torch.tensor(
-        [[0.0], [0.2], [0.6], [1.1]]
-    )
-    boundaries[:, 0] = True
-    together = outputs(model, byte_ids, boundaries, layout)
-    for row in range(4):
-        alone = outputs(model, byte_ids[row : row + 1], boundaries[row : row + 1], layout)
-        for name, values in alone.items():
-            torch.testing.assert_close(together[name][row], values[0], rtol=0, atol=1e-5)
+    byte_ids, boundaries = text(4, 30), mixed_boundaries(4, 30)
 
-
-@every_option
-def test_layouts_are_equal_with_their_gradients(build, text, boundaries_of, options):
-    byte_ids, boundaries, results = text(4, 50), boundaries_of(4, 50), []
-    boundaries[1, 1:25] = False  # rows differ in their number of tokens, where the kind allows it
-    for layout in ("padded", "packed"):
+    def law(options):
         model = build(**options)
-        out = model(byte_ids, boundaries, layout=layout)
-        (-next_byte_log_prob(out.final_logits, byte_ids).mean()).backward()
-        results.append((out.final_logits, {n: p.grad for n, p in model.named_parameters() if p.grad is not None}))
-    (padded, padded_grads), (packed, packed_grads) = results
-    torch.testing.assert_close(padded, packed, rtol=0, atol=1e-5)
-    assert padded_grads.keys() == packed_grads.keys()
-    for name, grad in padded_grads.items():
-        torch.testing.assert_close(grad, packed_grads[name], rtol=0, atol=1e-5)
+        for layout in ("padded", "packed"):
+            together = outputs(model, byte_ids, boundaries, layout)
+            for row in range(4):
+                alone = outputs(model, byte_ids[row : row + 1], boundaries[row : row + 1], layout)
+                for name, values in alone.items():
+                    torch.testing.assert_close(together[name][row], values[0], rtol=0, atol=1e-5)
+
+    hold_for(law, OPTIONS)
 
 
-@every_option
-@pytest.mark.parametrize("layout", ["padded", "packed"])
-@pytest.mark.parametrize("length", [0, 1, 2])
-def test_shortest_windows(build, text, options, layout, length):
-    model, byte_ids = build(**options), text(3, length)
-    boundaries = torch.ones(3, length, dtype=torch.bool)
-    for given in (boundaries, None):
-        out = model(byte_ids, given, layout=layout)
-        assert out.final_logits.shape == out.early_logits.shape == (3, length, 256)
-        assert out.boundary_logits.shape == (3, length)
-        assert bool(out.final_logits.isfinite().all())
+def test_layouts_are_equal_with_their_gradients(build, text):
+    byte_ids, boundaries = text(4, 40), mixed_boundaries(4, 40)
+
+    def law(options):
+        results = []
+        for layout in ("padded", "packed"):
+            model = build(**options)
+            out = model(byte_ids, boundaries, layout=layout)
+            (-next_byte_log_prob(out.final_logits, byte_ids).mean()).backward()
+            results.append((out.final_logits, {n: p.grad for n, p in model.named_parameters() if p.grad is not None}))
+        (padded, padded_grads), (packed, packed_grads) = results
+        torch.testing.assert_close(padded, packed, rtol=0, atol=1e-5)
+        assert padded_grads.keys() == packed_grads.keys()
+        for name, grad in padded_grads.items():
+            torch.testing.assert_close(grad, packed_grads[name], rtol=0, atol=1e-5)
+
+    hold_for(law, OPTIONS)
+
+
+def test_shortest_windows(build, text):
+    def law(options):
+        model = build(**options)
+        for layout, length in itertools.product(("padded", "packed"), (0, 1, 2)):
+            for boundaries in (torch.ones(3, length, dtype=torch.bool), None):
+                out = model(text(3, length), boundaries, layout=layout)
+                assert out.final_logits.shape == out.early_logits.shape == (3, length, 256)
+                assert out.boundary_logits.shape == (3, length)
+                assert bool(out.final_logits.isfinite().all())
+
+    hold_for(law, OPTIONS)
 
 
 def test_gradients_reach_only_what_should_learn(build, text):
@@ -172,10 +180,10 @@ def test_gradients_reach_only_what_should_learn(build, text):
     assert reached(final) == trunk | {"token_layers", "decoder", "decoder_norm", "final_head"}
 
 
-def test_early_exit_never_sees_a_boundary(build, text, boundaries_of):
+def test_early_exit_never_sees_a_boundary(build, text):
     model, byte_ids = build(), text(2, 30)
     sampled = model(byte_ids, generator=torch.Generator().manual_seed(0))
-    given = model(byte_ids, boundaries_of(2, 30))
+    given = model(byte_ids, mixed_boundaries(2, 30))
     assert torch.equal(sampled.early_logits, given.early_logits)
 
 
@@ -241,9 +249,9 @@ def test_boundaries_are_drawn_under_the_cap_in_training(build, text):
 
 
 def test_overfits_a_short_text():
-    """200 bytes that a model must know by heart after a while, with boundaries drawn from the policy all along."""
+    """80 random letters, with boundaries drawn from the policy in every update."""
     torch.manual_seed(0)
-    byte_ids = torch.randint(97, 123, (1, 200))  # random letters: nothing but memory helps
+    byte_ids = torch.randint(97, 123, (1, 80))
     model = UNet(preset("tiny"))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
     for _ in range(400):
@@ -255,30 +263,38 @@ def test_overfits_a_short_text():
         if loss < 0.005:
             break
     nats = -next_byte_log_prob(model.eval()(byte_ids).final_logits, byte_ids).sum().item()
-    assert bits_per_byte(nats, 199) < 0.05
+    assert bits_per_byte(nats, 79) < 0.05
 
 
-@every_option
-def test_float64_gradients_equal_finite_differences(build, text, options, monkeypatch):
-    """The derivative of everything the model says, along a random direction in all parameters, to eight digits.
+def test_float64_gradients_equal_finite_differences(build, text, monkeypatch):
+    """Derivatives of all outputs along a random direction in all parameters, to eight digits.
 
-    A single operation in float32 would leave no more than about seven. What goes straight through is no derivative of
-    anything, and is left out here; its gradient is tested in test_second_level.py.
+    A single operation in float32 would leave about seven. Straight-through parts have no derivative and are left out;
+    test_second_level.py tests their gradient.
     """
     monkeypatch.setattr(rltok_rl.models.level, "confidence", lambda probs, _: torch.ones_like(probs))
-    model, byte_ids = build(**options).double(), text(2, 20)
-    boundaries = model(byte_ids, generator=torch.Generator().manual_seed(0)).boundaries
-    parameters = list(model.parameters())
+
+    def law(options):
+        model, byte_ids = build(**options).double(), text(2, 20)
+        boundaries = model(byte_ids, generator=torch.Generator().manual_seed(0)).boundaries
+        weights = {name: torch.randn_like(values) for name, values in outputs(model, byte_ids, boundaries).items()}
+
+        def value() -> Tensor:
+            said = outputs(model, byte_ids, boundaries)
+            return sum((said[name] * weight).sum() for name, weight in weights.items())
+
+        slope, difference = slopes(value, list(model.parameters()), step=1e-3)
+        torch.testing.assert_close(slope, difference, rtol=1e-8, atol=1e-8)
+
+    hold_for(law, OPTIONS)
+
+
+def slopes(value: Callable[[], Tensor], parameters: list[Tensor], *, step: float) -> tuple[Tensor, Tensor]:
+    """Derivative of ``value`` along a random direction: by gradients, and by differences with an error of step^4."""
     directions = [0.05 * torch.randn_like(p) for p in parameters]
-    weights = {name: torch.randn_like(values) for name, values in outputs(model, byte_ids, boundaries).items()}
-
-    def value() -> Tensor:
-        said = outputs(model, byte_ids, boundaries)
-        return sum((said[name] * weight).sum() for name, weight in weights.items())
-
     gradients = torch.autograd.grad(value(), parameters)
     slope = sum((g * d).sum() for g, d in zip(gradients, directions, strict=True))
-    step, at = 1e-3, {}
+    at = {}
     with torch.no_grad():
         for k in (-2, -1, 1, 2):
             for p, d in zip(parameters, directions, strict=True):
@@ -286,13 +302,12 @@ def test_float64_gradients_equal_finite_differences(build, text, options, monkey
             at[k] = value()
             for p, d in zip(parameters, directions, strict=True):
                 p.sub_(d, alpha=k * step)
-    difference = (at[-2] - 8 * at[-1] + 8 * at[1] - at[2]) / (12 * step)  # error of order step^4
-    torch.testing.assert_close(slope, difference, rtol=1e-8, atol=1e-8)
+    return slope, (at[-2] - 8 * at[-1] + 8 * at[1] - at[2]) / (12 * step)
 
 
-def test_mixed_precision_stays_close(build, text, boundaries_of):
+def test_mixed_precision_stays_close(build, text):
     """bfloat16 weights or bfloat16 autocast: finite, close, and float32 where boundaries are decided."""
-    model, byte_ids, boundaries = build(), text(2, 60), boundaries_of(2, 60)
+    model, byte_ids, boundaries = build(), text(2, 60), mixed_boundaries(2, 60)
     exact = outputs(model, byte_ids, boundaries)
     with torch.autocast("cpu", torch.bfloat16):
         mixed = outputs(model, byte_ids, boundaries)
@@ -304,8 +319,8 @@ def test_mixed_precision_stays_close(build, text, boundaries_of):
 
 
 @pytest.mark.gpu
-def test_gpu_equals_cpu(build, text, boundaries_of):
-    model, byte_ids, boundaries = build(), text(2, 300), boundaries_of(2, 300)
+def test_gpu_equals_cpu(build, text):
+    model, byte_ids, boundaries = build(), text(2, 300), mixed_boundaries(2, 300)
     on_cpu = outputs(model, byte_ids, boundaries)
     on_gpu = outputs(model.cuda(), byte_ids.cuda(), boundaries.cuda())
     for name, values in on_cpu.items():

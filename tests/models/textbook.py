@@ -1,7 +1,8 @@
-"""The U-Net written down from the paper's equations, row by row, with dense masks: slow, and apart from the library.
+"""The U-Net with all its options, written down from equations row by row: slow, and separate from the library.
 
-Nothing is shared with the implementation but the names of its parameters. Rotary positions turn complex numbers,
-attention has a T x T mask, tokens are picked in a Python loop.
+Nothing is shared with the library but the names of its parameters. Transformer layers are those of
+`experiments/reinforce.py`: attention has a T x T mask, rotary positions turn complex numbers. Tokens are picked in a
+Python loop.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import math
 
 import torch
+from rltok_rl.experiments.reinforce import TransformerLayer, rotate, soft_cap
 from torch import Tensor
+from torch.func import functional_call
 
 
 def textbook_forward(model, byte_ids: Tensor, boundaries: Tensor, *, training: bool = False) -> dict[str, Tensor]:
@@ -78,8 +81,8 @@ def _row(model, byte_ids: Tensor, boundaries: Tensor, training: bool) -> dict[st
 
     return {
         "boundary_logits": logits,
-        "early_logits": _cap(normed @ weights["early_head.projection.weight"].T, config.final_cap),
-        "final_logits": _cap(
+        "early_logits": soft_cap(normed @ weights["early_head.projection.weight"].T, config.final_cap),
+        "final_logits": soft_cap(
             _norm(config, weights["decoder_norm.weight"], y) @ weights["final_head.projection.weight"].T,
             config.final_cap,
         ),
@@ -141,26 +144,10 @@ def _causal(length: int) -> Tensor:
 
 
 def _layer(config, weights: dict[str, Tensor], name: str, x: Tensor, clock: Tensor, mask: Tensor) -> Tensor:
-    def norm(which: str, values: Tensor) -> Tensor:
-        return _norm(config, weights[f"{name}.{which}.weight"], values)
-
-    out = _attention(config, weights, name, norm("attention_norm", x), clock, mask)
-    x = x + norm("attention_out_norm", out)
-    gate, up = (norm("mlp_norm", x) @ weights[f"{name}.mlp.gate_up.weight"].T).chunk(2, -1)
-    gelu = 0.5 * gate * (1 + torch.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)))
-    return x + norm("mlp_out_norm", (gelu * up) @ weights[f"{name}.mlp.down.weight"].T)
-
-
-def _attention(config, weights: dict[str, Tensor], name: str, x: Tensor, clock: Tensor, mask: Tensor) -> Tensor:
-    size = config.head_size
-    projected = (x @ weights[f"{name}.attention.query_key_value.weight"].T).split(config.width, -1)
-    heads = []
-    for h in range(config.num_heads):
-        query, key, value = (part[:, h * size : (h + 1) * size] for part in projected)
-        scores = _turn(query, clock, config.rope_base) @ _turn(key, clock, config.rope_base).T / math.sqrt(size)
-        scores = _cap(scores, config.attention_cap).masked_fill(~mask, float("-inf"))
-        heads.append(scores.softmax(-1) @ value)
-    return torch.cat(heads, -1) @ weights[f"{name}.attention.out.weight"].T
+    own = {key.removeprefix(f"{name}."): weight for key, weight in weights.items() if key.startswith(f"{name}.")}
+    with torch.device("meta"):
+        layer = TransformerLayer(config, mlp_ratio=1)  # sizes come with the weights
+    return functional_call(layer, own, (x[None], clock[None], mask))[0]
 
 
 def _cross(config, weights: dict[str, Tensor], name: str, asks: Tensor, at: int, held: Tensor, where: list) -> Tensor:
@@ -173,20 +160,13 @@ def _cross(config, weights: dict[str, Tensor], name: str, asks: Tensor, at: int,
         part = slice(h * size, (h + 1) * size)
         turned = _turn(both[:, : config.width][:, part], torch.tensor(where), config.rope_base)
         score = turned @ _turn(query[None, part], torch.tensor([at]), config.rope_base)[0] / math.sqrt(size)
-        heads.append(_cap(score, config.attention_cap).softmax(0) @ both[:, config.width :][:, part])
+        heads.append(soft_cap(score, config.attention_cap).softmax(0) @ both[:, config.width :][:, part])
     return _norm(config, weights[f"{name}.out_norm.weight"], weights[f"{name}.out.weight"] @ torch.cat(heads))
 
 
 def _turn(x: Tensor, clock: Tensor, base: float) -> Tensor:
-    half = x.shape[-1] // 2
-    frequency = base ** (-torch.arange(half, dtype=x.dtype) / half)
-    turned = torch.complex(x[:, :half], x[:, half:]) * torch.polar(torch.ones(()).to(x), clock[:, None] * frequency)
-    return torch.cat((turned.real, turned.imag), -1)
+    return rotate(x[None, None], clock[None], base)[0, 0]
 
 
 def _norm(config, weight: Tensor, x: Tensor) -> Tensor:
     return x / torch.sqrt((x**2).mean(-1, keepdim=True) + config.norm_eps) * (1 + weight)
-
-
-def _cap(x: Tensor, cap: float | None) -> Tensor:
-    return x if cap is None else cap * torch.tanh(x / cap)

@@ -9,6 +9,7 @@ from rltok_rl.envs import ByteBoundaryEnv
 
 from rltok_rl.models import UNet, preset
 
+LEAVE_ONE_OUT = {"estimator": "discounted_return", "gamma": 0.9, "baseline": "leave_one_out"}
 TEXT = "it was the best of times, it was the worst of times, it was the age of wisdom, it was the age of foolishness. "
 
 

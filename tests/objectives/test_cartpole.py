@@ -11,7 +11,9 @@ from torchrl.envs.utils import set_exploration_type
 from torchrl.modules import OneHotCategorical, ProbabilisticActor, ValueOperator
 from torchrl.objectives import A2CLoss, ClipPPOLoss, ReinforceLoss
 
-from rltok_rl.objectives import ESTIMATORS, ZeroCritic, make_estimator
+from rltok_rl.objectives import ZeroCritic
+
+from ..named_estimators import NAMES, named_estimator
 
 
 def episode_length(batch) -> float:
@@ -29,7 +31,7 @@ def make_actor(env, net) -> ProbabilisticActor:
     )
 
 
-@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("loss_type", [ClipPPOLoss, A2CLoss, ReinforceLoss])
 def test_every_estimator_judges_a_pole(name, loss_type):
     """One batch with episodes that end inside; the gradient is that of the estimator's advantages."""
@@ -40,16 +42,17 @@ def test_every_estimator_judges_a_pole(name, loss_type):
         batch = env.rollout(40, actor, break_when_any_done=False)
     assert batch["next", "done"].any()
     options = {
+        "group_mean": {"group_size": 2},
         "running_mean": {"num_steps": 40},
         "control_variate": {"regressor_keys": ("observation",), "hindsight": False},
         "critic_advantage": {"value_network": ValueOperator(torch.nn.Linear(4, 1), in_keys=["observation"])},
         "vtrace_return": {"actor_network": actor},
     }
-    judged = make_estimator(name, gamma=0.97, **options.get(name, {}))(batch.clone())
+    judged = named_estimator(name, gamma=0.97, **options.get(name, {}))(batch.clone())
     advantages = judged["advantage"].squeeze(-1)
     assert advantages.shape == (4, 40) and advantages.isfinite().all() and advantages.std() > 0
     loss = loss_type(actor, ZeroCritic(), functional=False)
-    loss.make_value_estimator(make_estimator(name, gamma=0.97, **options.get(name, {})))
+    loss.make_value_estimator(named_estimator(name, gamma=0.97, **options.get(name, {})))
     out = loss(batch.clone())
     objective = out["loss_objective"] if "loss_objective" in out.keys() else out["loss_actor"]
     log_probs = actor.get_dist(batch).log_prob(batch["action"])
@@ -62,7 +65,7 @@ def test_every_estimator_judges_a_pole(name, loss_type):
 @pytest.mark.parametrize(
     ("name", "loss_type", "epochs", "batches"),
     [
-        ("z_normalised", ReinforceLoss, 1, 30),
+        ("z_score", ReinforceLoss, 1, 30),
         ("leave_one_out", ReinforceLoss, 1, 30),
         ("running_mean", ClipPPOLoss, 4, 12),
         ("discounted_return", ClipPPOLoss, 4, 12),
@@ -77,7 +80,7 @@ def test_a_pole_is_balanced(name, loss_type, epochs, batches):
     actor = make_actor(env, net)
     loss = loss_type(actor, ZeroCritic(), functional=False)
     options = {"num_steps": 64} if name == "running_mean" else {}
-    estimator = make_estimator(name, gamma=0.97, **options)
+    estimator = named_estimator(name, gamma=0.97, **options)
     optimizer = torch.optim.Adam(net.parameters(), lr=0.02)
     collector = Collector(
         env, actor, frames_per_batch=8 * 64, total_frames=8 * 64 * batches, auto_register_policy_transforms=False

@@ -16,10 +16,11 @@ from rltok_rl.objectives import (
     JointLoss,
     LanguageModelLoss,
     RateLoss,
+    ReturnEstimator,
     make_estimator,
 )
 
-from .conftest import make_rollout
+from .conftest import LEAVE_ONE_OUT, make_rollout
 
 MASK = ("mine", "valid")
 
@@ -56,13 +57,13 @@ def test_a_losss_mask_is_its_estimators_mask(actor, rollout):
     free[:, 8:] = False
     expected = -(rollout["action_log_prob"] * by_hand(rollout))[free].mean()
     late = named(BoundaryReinforceLoss())
-    late.make_value_estimator("leave_one_out", gamma=0.9)
-    for loss in (named(BoundaryReinforceLoss("leave_one_out", gamma=0.9)), late):
+    late.make_value_estimator("discounted_return", gamma=0.9, baseline="leave_one_out")
+    for loss in (named(BoundaryReinforceLoss(**LEAVE_ONE_OUT)), late):
         torch.testing.assert_close(loss(given)["loss_policy"], expected)
     for order in (True, False):
         loss = BoundaryClipPPOLoss(actor)
         loss = named(loss) if order else loss
-        loss.make_value_estimator("leave_one_out", gamma=0.9)
+        loss.make_value_estimator("discounted_return", gamma=0.9, baseline="leave_one_out")
         loss = loss if order else named(loss)
         out = loss(given.detach())
         torch.testing.assert_close(out["loss_objective"], -by_hand(rollout)[free].mean(), rtol=1e-4, atol=1e-6)
@@ -70,7 +71,7 @@ def test_a_losss_mask_is_its_estimators_mask(actor, rollout):
 
 
 def test_a_mask_may_be_taken_back_and_an_estimator_keeps_its_own():
-    loss = BoundaryReinforceLoss(make_estimator("leave_one_out", gamma=0.9, mask_key="own"))
+    loss = BoundaryReinforceLoss(ReturnEstimator(gamma=0.9, baseline="leave_one_out", mask_key="own"))
     assert loss._value_estimator.mask_key == "own"
     loss.loss_mask_key = None
     assert loss._value_estimator.mask_key is None
@@ -79,7 +80,11 @@ def test_a_mask_may_be_taken_back_and_an_estimator_keeps_its_own():
 
 
 def test_a_mask_that_was_named_has_to_be_there(actor, rollout):
-    for loss in (LanguageModelLoss(), BoundaryReinforceLoss("leave_one_out", gamma=0.9), EntropyBonus()):
+    for loss in (
+        LanguageModelLoss(),
+        BoundaryReinforceLoss(**LEAVE_ONE_OUT),
+        EntropyBonus(),
+    ):
         with pytest.raises(KeyError, match=r"must hold 'mine.valid'"):
             named(loss)(rollout)
     with pytest.raises(TypeError, match="'mine.valid' must be bool, got torch.float32"):
@@ -91,7 +96,7 @@ def test_a_mask_that_was_named_has_to_be_there(actor, rollout):
 
 
 def test_a_joint_losss_mask_is_that_of_all_terms(rollout):
-    joint = named(JointLoss.paper(target_rate=0.3, estimator="leave_one_out", gamma=0.9))
+    joint = named(JointLoss.paper(target_rate=0.3, baseline="leave_one_out", gamma=0.9))
     out = joint(masked(rollout))
     final = rollout["next", "final_log_prob"][:, :8]
     torch.testing.assert_close(out["loss_language_model"], -final.mean())
@@ -117,7 +122,12 @@ def test_a_joint_loss_renames_entries_in_the_terms_that_read_them(rollout):
 
 
 def test_figures_of_two_terms_are_both_kept(actor, rollout):
-    joint = JointLoss({"policy": BoundaryReinforceLoss("leave_one_out", gamma=0.9), "bonus": EntropyBonus()})
+    joint = JointLoss(
+        {
+            "policy": BoundaryReinforceLoss(**LEAVE_ONE_OUT),
+            "bonus": EntropyBonus(),
+        }
+    )
     assert joint.out_keys[-2:] == ["loss_entropy", "bonus_entropy"]
     out = joint(rollout)
     assert set(out.keys()) == set(joint.out_keys)
@@ -130,7 +140,7 @@ def test_figures_of_two_terms_are_both_kept(actor, rollout):
 def test_losses_take_entries_as_arguments(with_actor, actor, model, rollout):
     """TorchRL's dispatch: no tensordict in, a tuple out."""
     losses = [
-        BoundaryReinforceLoss("leave_one_out", gamma=0.9, actor=actor if with_actor else None),
+        BoundaryReinforceLoss(**LEAVE_ONE_OUT, actor=actor if with_actor else None),
         LanguageModelLoss(),
         EarlyExitLoss(),
         EntropyBonus(),
@@ -191,14 +201,14 @@ def test_decisions_are_not_weighted_twice(actor):
 
 
 def test_ppo_leaves_the_rollout_alone_with_a_critic_too(actor, model, rollout):
-    stored = make_estimator("leave_one_out", gamma=0.9)(rollout.detach())
+    stored = ReturnEstimator(gamma=0.9, baseline="leave_one_out")(rollout.detach())
     keys = set(stored.keys(True, True))
     BoundaryClipPPOLoss(actor, BoundaryCritic(model.config))(stored)
     assert set(stored.keys(True, True)) == keys
 
 
 def test_the_entropy_bonus_of_ppo_is_scheduled_from_zero(actor, rollout):
-    stored = make_estimator("leave_one_out", gamma=0.9)(rollout.detach())
+    stored = ReturnEstimator(gamma=0.9, baseline="leave_one_out")(rollout.detach())
     loss = BoundaryClipPPOLoss(actor)
     assert loss(stored)["loss_entropy"] == 0
     loss.entropy_coeff = 0.5
@@ -215,7 +225,7 @@ def test_ppo_refuses_what_it_would_ignore(actor):
 
 
 def test_ppo_is_told_where_forced_decisions_are_marked(actor, rollout):
-    stored = make_estimator("leave_one_out", gamma=0.9)(rollout.detach())
+    stored = ReturnEstimator(gamma=0.9, baseline="leave_one_out")(rollout.detach())
     loss = BoundaryClipPPOLoss(actor)
     expected = loss(stored)["loss_objective"]
     stored["no", "choice"] = stored["forced"]
@@ -228,8 +238,8 @@ def test_ppo_is_told_where_forced_decisions_are_marked(actor, rollout):
 
 
 def test_gamma_is_saved_exactly_whatever_the_loss_is_cast_to():
-    loss = JointLoss.paper(target_rate=0.3, estimator="leave_one_out", gamma=0.99).to(torch.bfloat16)
-    other = JointLoss.paper(target_rate=0.3, estimator="leave_one_out", gamma=0.5)
+    loss = JointLoss.paper(target_rate=0.3, baseline="leave_one_out", gamma=0.99).to(torch.bfloat16)
+    other = JointLoss.paper(target_rate=0.3, baseline="leave_one_out", gamma=0.5)
     other.load_state_dict(loss.state_dict())
     assert other.terms["policy"]._value_estimator.gamma == 0.99
     critic = make_estimator("critic_advantage", gamma=0.9, lmbda=0.8)

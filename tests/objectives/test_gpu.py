@@ -9,8 +9,9 @@ from rltok_rl.envs import ByteBoundaryEnv
 
 from rltok_rl.diagnostics.exact import exact_gradient
 from rltok_rl.functional.returns import discounted_return
-from rltok_rl.objectives import ESTIMATORS, JointLoss, LocalFlips, make_estimator
+from rltok_rl.objectives import JointLoss, LocalFlips
 
+from ..named_estimators import NAMES, named_estimator
 from .conftest import TEXT, make_model, make_rollout
 
 pytestmark = pytest.mark.gpu
@@ -22,16 +23,20 @@ def test_returns_are_those_of_the_cpu():
     torch.testing.assert_close(there, discounted_return(rewards, 0.99, done=done), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize("name", NAMES)
 def test_estimators_are_those_of_the_cpu(name):
     model = make_model()
     rollout = make_rollout(model).detach()
     rollout["state_value"] = rollout["next", "state_value"] = torch.zeros(4, 12, 1)
 
     def advantages(device):
-        options = {"running_mean": {"num_steps": 12}, "vtrace_return": {"actor_network": LearnedBoundaryActor(model)}}
+        options = {
+            "group_mean": {"group_size": 2},
+            "running_mean": {"num_steps": 12},
+            "vtrace_return": {"actor_network": LearnedBoundaryActor(model)},
+        }
         model.to(device)
-        estimator = make_estimator(name, gamma=0.9, **options.get(name, {})).to(device)
+        estimator = named_estimator(name, gamma=0.9, **options.get(name, {})).to(device)
         return estimator(rollout.to(device))["advantage"].cpu()
 
     torch.testing.assert_close(advantages("cuda"), advantages("cpu"), rtol=1e-3, atol=1e-4)
@@ -41,7 +46,7 @@ def test_a_training_step_runs_without_looking_at_values():
     """One joint step, and no synchronisation in estimator and losses."""
     model = make_model().cuda()
     env = ByteBoundaryEnv(model, TEXT * 3, num_steps=24, batch_size=(4,), seed=0)
-    loss = JointLoss.paper(target_rate=0.3, estimator="leave_one_out").cuda()
+    loss = JointLoss.paper(target_rate=0.3, baseline="leave_one_out").cuda()
     rollout = env.parallel_rollout(LearnedBoundaryActor(model))
     loss(rollout)  # whatever is set up once
     torch.cuda.set_sync_debug_mode("error")

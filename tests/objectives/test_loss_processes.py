@@ -24,12 +24,12 @@ def gradients(rows: slice, group) -> dict[str, torch.Tensor]:
     valid[1, 5:] = False  # ranks with different numbers of real steps
     valid[4, 9:] = False
     rollout["collector", "mask"] = valid[rows]
-    joint = JointLoss.paper(target_rate=0.3, estimator="leave_one_out", gamma=0.9, process_group=group)
+    joint = JointLoss.paper(target_rate=0.3, baseline="leave_one_out", gamma=0.9, process_group=group)
     joint = JointLoss({**joint.terms, "bonus": EntropyBonus(process_group=group)})
     ppo = BoundaryClipPPOLoss(
         LearnedBoundaryActor(model), entropy_coeff=0.1, normalize_advantage=True, process_group=group
     )
-    ppo.make_value_estimator("leave_one_out", gamma=0.9)
+    ppo.make_value_estimator("discounted_return", gamma=0.9, baseline="leave_one_out")
     stored = rollout.detach()
     shift = 0.3 * torch.randn(6, 12, generator=torch.Generator().manual_seed(4))
     stored["action_log_prob"] = stored["action_log_prob"] + shift[rows]

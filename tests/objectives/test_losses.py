@@ -22,17 +22,20 @@ from rltok_rl.objectives import (
 )
 
 from ..layout import ONE_GRAPH
-from .conftest import TEXT, make_model, make_rollout
+from .conftest import LEAVE_ONE_OUT, TEXT, make_model, make_rollout
 
 LOSSES = {
     "language_model": lambda model: LanguageModelLoss(),
     "early_exit": lambda model: EarlyExitLoss(),
-    "reinforce": lambda model: BoundaryReinforceLoss("leave_one_out", gamma=0.9),
-    "reinforce, scored again": lambda model: BoundaryReinforceLoss(
-        "leave_one_out", gamma=0.9, actor=LearnedBoundaryActor(model)
-    ),
+    "reinforce": lambda model: BoundaryReinforceLoss(**LEAVE_ONE_OUT),
+    "reinforce, scored again": lambda model: BoundaryReinforceLoss(**LEAVE_ONE_OUT, actor=LearnedBoundaryActor(model)),
     "off-policy": lambda model: BoundaryReinforceLoss(
-        "leave_one_out", gamma=0.9, actor=LearnedBoundaryActor(model), off_policy=True, max_weight=3.0
+        "discounted_return",
+        gamma=0.9,
+        baseline="leave_one_out",
+        actor=LearnedBoundaryActor(model),
+        off_policy=True,
+        max_weight=3.0,
     ),
     "ppo": lambda model: with_estimator(BoundaryClipPPOLoss(LearnedBoundaryActor(model), entropy_coeff=0.1)),
     "entropy": lambda model: EntropyBonus(),
@@ -44,7 +47,7 @@ every = pytest.mark.parametrize("name", list(LOSSES))
 
 
 def with_estimator(loss):
-    loss.make_value_estimator("leave_one_out", gamma=0.9)
+    loss.make_value_estimator("discounted_return", gamma=0.9, baseline="leave_one_out")
     return loss
 
 
@@ -221,7 +224,7 @@ def test_values_by_hand(model, rollout):
     torch.testing.assert_close(out["loss_language_model"], -final.mean())
     torch.testing.assert_close(out["bits_per_byte"], -final.detach().mean() / math.log(2))
     torch.testing.assert_close(EarlyExitLoss()(rollout)["loss_early_exit"], -early.mean())
-    out = BoundaryReinforceLoss("leave_one_out", gamma=0.9)(rollout)
+    out = BoundaryReinforceLoss(**LEAVE_ONE_OUT)(rollout)
     advantages = loo(rollout)
     torch.testing.assert_close(out["loss_policy"], -(rollout["action_log_prob"] * advantages)[free].mean())
     torch.testing.assert_close(out["advantage_spread"], advantages[free].std(correction=0))
@@ -265,7 +268,7 @@ def test_ppo_at_ratio_1_is_reinforce(model, rollout):
     """Before the first step of an epoch the two have one gradient, also when the encoder is run again."""
     for actor in (LearnedBoundaryActor(model), EncodingBoundaryActor(model)):
         ppo = with_estimator(BoundaryClipPPOLoss(actor))
-        reinforce = BoundaryReinforceLoss("leave_one_out", gamma=0.9, actor=actor)
+        reinforce = BoundaryReinforceLoss(**LEAVE_ONE_OUT, actor=actor)
         stored = rollout.detach()
         found, expected = (gradient(model, total(loss(stored))) for loss in (ppo, reinforce))
         for name, value in expected.items():
@@ -331,7 +334,10 @@ def test_off_policy_weights_are_cut(model, rollout):
     stored["action_log_prob"] = stored["action_log_prob"] - 2.0  # everything is e^2 times likelier now
     actor = LearnedBoundaryActor(model)
     plain, free_, cut = (
-        gradient(model, total(BoundaryReinforceLoss("leave_one_out", gamma=0.9, actor=actor, **options)(stored)))
+        gradient(
+            model,
+            total(BoundaryReinforceLoss(**LEAVE_ONE_OUT, actor=actor, **options)(stored)),
+        )
         for options in ({}, {"off_policy": True}, {"off_policy": True, "max_weight": 2.0})
     )
     name = "boundary_head.projection.weight"
@@ -345,6 +351,17 @@ def test_normalised_advantages_ignore_forced_decisions(model, rollout):
     stored["advantage"] = torch.randn(4, 12, 1)
     expected = loss(stored)["loss_objective"]
     stored["advantage"][stored["forced"]] = 1e3
+    torch.testing.assert_close(loss(stored)["loss_objective"], expected)
+
+
+def test_normalised_advantages_have_no_mean_and_no_scale(model, rollout):
+    """Advantages that are shifted and scaled give the same loss, here off-policy: on-policy it would be 0."""
+    stored = rollout.detach()
+    stored["action_log_prob"] = stored["action_log_prob"] + 0.3 * torch.randn(4, 12)
+    loss = BoundaryClipPPOLoss(LearnedBoundaryActor(model), normalize_advantage=True)
+    stored["advantage"] = torch.randn(4, 12, 1)
+    expected = loss(stored)["loss_objective"]
+    stored["advantage"] = 3 * stored["advantage"] + 5
     torch.testing.assert_close(loss(stored)["loss_objective"], expected)
 
 
@@ -373,7 +390,8 @@ def test_released_mix_of_the_two_losses(rollout):
 
 def test_released_policy_mean_is_over_all_positions(rollout):
     """One forced decision in twelve: the released mean is 11/12 of the mean over free decisions."""
-    free, every_ = (BoundaryReinforceLoss("batch_centred", gamma=0.9, average=a)(rollout) for a in ("free", "all"))
+    options = {"gamma": 0.9, "baseline": "batch_mean"}
+    free, every_ = (BoundaryReinforceLoss("discounted_return", **options, average=a)(rollout) for a in ("free", "all"))
     torch.testing.assert_close(every_["loss_policy"], free["loss_policy"] * 11 / 12)
 
 
@@ -434,18 +452,18 @@ def test_released_ends_are_those_of_the_real_steps(rollout):
 
 def test_a_rollout_without_gradient_is_refused(rollout):
     with pytest.raises(ValueError, match="'action_log_prob' carries no gradient, .* roll out with gradients"):
-        BoundaryReinforceLoss("leave_one_out", gamma=0.9)(rollout.detach())
+        BoundaryReinforceLoss(**LEAVE_ONE_OUT)(rollout.detach())
     with torch.no_grad():
-        BoundaryReinforceLoss("leave_one_out", gamma=0.9)(rollout.detach())  # to look at figures is fine
+        BoundaryReinforceLoss(**LEAVE_ONE_OUT)(rollout.detach())  # to look at figures is fine
 
 
 def test_other_misuse_is_refused(model, rollout):
     with pytest.raises(KeyError, match="must hold 'advantage', or the loss an estimator"):
         BoundaryReinforceLoss()(rollout)
     with pytest.raises(ValueError, match="off_policy needs an actor"):
-        BoundaryReinforceLoss("leave_one_out", off_policy=True)
+        BoundaryReinforceLoss("discounted_return", baseline="leave_one_out", off_policy=True)
     with pytest.raises(ValueError, match="max_weight belongs to off_policy=True"):
-        BoundaryReinforceLoss("leave_one_out", max_weight=2.0)
+        BoundaryReinforceLoss("discounted_return", baseline="leave_one_out", max_weight=2.0)
     with pytest.raises(ValueError, match=r"average must be one of \['free', 'all', 'released'\], got 'rows'"):
         BoundaryReinforceLoss(average="rows")
     with pytest.raises(ValueError, match=r"reduction must be one of .* got 'median'"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import struct
 
@@ -55,45 +56,51 @@ def assert_equal_to_loop(solve, base: Tensor, lags: Tensor, thresholds: Tensor) 
     assert differing == 0, f"{differing} of {expected.numel()} boundaries differ from the loop's"
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("num_lags", LAGS)
-def test_loop_equals_a_scalar_loop(policy, num_lags):
+def test_loop_equals_a_scalar_loop():
     """Boundaries, and the logits recomputed from them in parallel, bit for bit."""
-    base, lags = POLICIES[policy](2, 90, num_lags)
-    thresholds = torch.logit(torch.rand(2, 90))
-    expected, sums = scalar_reference(base, lags, thresholds)
-    assert torch.equal(threshold_recurrence(base, lags, thresholds, method="loop"), expected)
-    assert torch.equal(boundary_logits(base, lags, expected), sums)
+    for policy, num_lags in itertools.product(POLICIES, LAGS):
+        base, lags = POLICIES[policy](2, 60, num_lags)
+        thresholds = torch.logit(torch.rand(2, 60))
+        expected, sums = scalar_reference(base, lags, thresholds)
+        solved = threshold_recurrence(base, lags, thresholds, method="loop")
+        assert torch.equal(solved, expected), (policy, num_lags)
+        assert torch.equal(boundary_logits(base, lags, expected), sums), (policy, num_lags)
 
 
 @every_fast_method
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("num_lags", LAGS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_same_boundaries_from_the_same_uniforms(method, policy, num_lags, dtype):
-    available(method, num_lags)
-    base, lags = (x.to(dtype) for x in POLICIES[policy](3, 333, num_lags))
-    thresholds = torch.logit(torch.rand(3, 333))
-    assert_equal_to_loop(lambda *x: threshold_recurrence(*x, method=method), base, lags, thresholds)
+def test_methods_agree(method):
+    """All policies and numbers of lags, in dtypes that take turns; 150 positions are more than two chunks (64)."""
+    dtypes = itertools.cycle((torch.float32, torch.bfloat16, torch.float64, torch.float32))
+    differing = []
+    for policy, num_lags in itertools.product(POLICIES, LAGS):
+        if METHODS[method].missing("cpu", num_lags):
+            continue
+        dtype = next(dtypes)
+        base, lags = (x.to(dtype) for x in POLICIES[policy](3, 150, num_lags))
+        thresholds = torch.logit(torch.rand(3, 150))
+        expected = threshold_recurrence(base, lags, thresholds, method="loop")
+        if not torch.equal(threshold_recurrence(base, lags, thresholds, method=method), expected):
+            differing.append((policy, num_lags, dtype))
+    assert not differing
 
 
 @every_fast_method
-@pytest.mark.parametrize("num_lags", [1, 4, 8, 12])
-@pytest.mark.parametrize("cap", [None, 2.0])
-@pytest.mark.parametrize("greedy", [False, True])
-def test_same_boundaries_whatever_is_asked_for(method, num_lags, cap, greedy):
+def test_methods_agree_with_every_option(method):
     """Caps, forced positions and greedy decisions, which make infinite thresholds and ties at 0."""
-    available(method, num_lags)
-    base, lags = random_policy(5, 150, num_lags, scale=3.0)
-    base[:, ::7], lags[:, ::7] = 0.0, 0.0  # logits of 0: greedy ties
-    options = {
-        "cap": cap,
-        "greedy": greedy,
-        "uniforms": None if greedy else torch.rand(5, 150),
-        "forced": torch.randint(-1, 2, (5, 150)),
-    }
-    expected = sample_boundaries(base, lags, **options, method="loop")
-    assert torch.equal(sample_boundaries(base, lags, **options, method=method), expected)
+    for num_lags, cap, greedy in ((1, None, False), (4, 2.0, True), (8, None, True), (8, 2.0, False), (12, 2.0, True)):
+        if METHODS[method].missing("cpu", num_lags):
+            continue
+        base, lags = random_policy(5, 150, num_lags, scale=3.0)
+        base[:, ::7], lags[:, ::7] = 0.0, 0.0  # logits of 0: greedy ties
+        options = {
+            "cap": cap,
+            "greedy": greedy,
+            "uniforms": None if greedy else torch.rand(5, 150),
+            "forced": torch.randint(-1, 2, (5, 150)),
+        }
+        expected = sample_boundaries(base, lags, **options, method="loop")
+        drawn = sample_boundaries(base, lags, **options, method=method)
+        assert torch.equal(drawn, expected), (num_lags, cap, greedy)
 
 
 @every_fast_method
@@ -124,32 +131,32 @@ def test_maps_take_long_strings_a_span_at_a_time(monkeypatch, num_lags):
 
 
 @every_fast_method
-@pytest.mark.parametrize("num_rows", [1, 3, 9, 32])
-@pytest.mark.parametrize("length", [0, 1, 2, 3, 63, 64, 65, 130, 500])
-def test_any_shape(method, num_rows, length):
+def test_any_shape(method):
     available(method, 4)
-    base, lags = random_policy(num_rows, length, 4)
-    thresholds = torch.logit(torch.rand(num_rows, length))
-    assert_equal_to_loop(lambda *x: threshold_recurrence(*x, method=method), base, lags, thresholds)
+    for num_rows, length in zip(itertools.cycle((1, 3, 9, 32)), (0, 1, 2, 3, 63, 64, 65, 130, 500), strict=False):
+        base, lags = random_policy(num_rows, length, 4)
+        thresholds = torch.logit(torch.rand(num_rows, length))
+        assert_equal_to_loop(lambda *x: threshold_recurrence(*x, method=method), base, lags, thresholds)
 
 
 @every_fast_method
-@pytest.mark.parametrize("policy", [trained_policy, alternating, long_chain])
-def test_long_strings(method, policy):
+def test_long_strings(method):
     available(method, 8)
-    base, lags = policy(4, 4096, 8)
-    thresholds = torch.logit(torch.rand(4, 4096)) if policy is trained_policy else torch.zeros(4, 4096)
-    assert_equal_to_loop(lambda *x: threshold_recurrence(*x, method=method), base, lags, thresholds)
+    for policy in (trained_policy, alternating, long_chain):
+        base, lags = policy(2, 1500, 8)
+        thresholds = torch.logit(torch.rand(2, 1500)) if policy is trained_policy else torch.zeros(2, 1500)
+        assert_equal_to_loop(lambda *x: threshold_recurrence(*x, method=method), base, lags, thresholds)
 
 
 @every_fast_method
-@pytest.mark.parametrize("num_lags", [2, 4, 8, 12])
-def test_decisions_by_the_last_bit(method, num_lags):
-    """Thresholds that equal the sum, or lie one step beside it, under the one order of summation and under no other."""
-    available(method, num_lags)
-    base, lags = random_policy(8, 200, num_lags)
-    drawn = threshold_recurrence(base, lags, torch.zeros(8, 200), method="loop")
-    assert torch.equal(threshold_recurrence(base, lags, tight_thresholds(base, lags), method=method), drawn)
+def test_decisions_by_the_last_bit(method):
+    """Thresholds equal to the sum, or one step beside it, in the one order of summation."""
+    for num_lags in (2, 4, 8, 12):
+        if METHODS[method].missing("cpu", num_lags):
+            continue
+        base, lags = random_policy(8, 150, num_lags)
+        drawn = threshold_recurrence(base, lags, torch.zeros(8, 150), method="loop")
+        assert torch.equal(threshold_recurrence(base, lags, tight_thresholds(base, lags), method=method), drawn)
 
 
 def newest_lag_first(base, lags, thresholds):
@@ -234,19 +241,18 @@ def test_large_terms_are_not_mistaken_for_infinite_ones():
 
 
 @pytest.mark.parametrize("method", ["auto", *METHODS])
-@pytest.mark.parametrize(("num_lags", "name"), [(0, "base"), (3, "base"), (3, "lags")])
-@pytest.mark.parametrize("value", ["nan", "inf"])
-def test_terms_that_are_not_finite_are_named(method, num_lags, name, value):
+def test_terms_that_are_not_finite_are_named(method):
     if method != "auto":
-        available(method, num_lags)
-    terms = dict(zip(("base", "lags"), random_policy(2, 20, num_lags), strict=True))
-    index = (1, 7) if name == "base" else (1, 7, 2)
-    terms[name][index] = float(value)
-    message = f"{name} must be finite, got {value} at index {list(index)} (1 of"
-    with pytest.raises(ValueError, match=re.escape(message)):
-        threshold_recurrence(**terms, thresholds=torch.full((2, 20), 1e9), method=method)
-    with pytest.raises(ValueError, match=re.escape(message)):
-        sample_boundaries(**terms, method=method)
+        available(method, 3)
+    for num_lags, name, value in ((0, "base", "nan"), (3, "base", "inf"), (3, "lags", "nan"), (3, "lags", "inf")):
+        terms = dict(zip(("base", "lags"), random_policy(2, 20, num_lags), strict=True))
+        index = (1, 7) if name == "base" else (1, 7, 2)
+        terms[name][index] = float(value)
+        message = f"{name} must be finite, got {value} at index {list(index)} (1 of"
+        with pytest.raises(ValueError, match=re.escape(message)):
+            threshold_recurrence(**terms, thresholds=torch.full((2, 20), 1e9), method=method)
+        with pytest.raises(ValueError, match=re.escape(message)):
+            sample_boundaries(**terms, method=method)
 
 
 def test_unknown_and_unfit_methods_are_refused():
@@ -262,22 +268,15 @@ def test_unknown_and_unfit_methods_are_refused():
     assert many is not None and ("31 at most" in many or "not installed" in many)
 
 
-@pytest.mark.parametrize(
-    ("thresholds", "error", "message"),
-    [
-        (
-            torch.zeros(4),
-            ValueError,
-            "thresholds must have the shape of base, [1, 4], and its device, cpu, got [4] on cpu",
-        ),
+def test_unfit_thresholds_are_refused():
+    for thresholds, error, message in (
+        (torch.zeros(4), ValueError, "the shape of base, [1, 4], and its device, cpu, got [4] on cpu"),
         (torch.zeros(1, 4).long(), TypeError, "thresholds must be a floating-point tensor, got torch.int64"),
         ([0.0] * 4, TypeError, "thresholds must be a floating-point tensor, got list"),
         (torch.full((1, 4), torch.nan), ValueError, "thresholds must be numbers, got nan at index [0, 0]"),
-    ],
-)
-def test_unfit_thresholds_are_refused(thresholds, error, message):
-    with pytest.raises(error, match=re.escape(message)):
-        threshold_recurrence(*random_policy(1, 4, 2), thresholds)
+    ):
+        with pytest.raises(error, match=re.escape(message)):
+            threshold_recurrence(*random_policy(1, 4, 2), thresholds)
 
 
 @pytest.mark.gpu
@@ -290,12 +289,12 @@ def test_large_terms_stop_no_gpu():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("method", ["auto", "sweeps", "maps", "triton"])
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("num_lags", LAGS)
-def test_gpu_draws_what_the_cpu_draws(method, policy, num_lags):
-    if method != "auto" and METHODS[method].missing("cuda", num_lags):
-        pytest.skip(METHODS[method].missing("cuda", num_lags))
-    base, lags = POLICIES[policy](5, 777, num_lags)
-    for thresholds in (torch.logit(torch.rand(5, 777)), tight_thresholds(base, lags)):
-        drawn = threshold_recurrence(base.cuda(), lags.cuda(), thresholds.cuda(), method=method)
-        assert torch.equal(drawn.cpu(), threshold_recurrence(base, lags, thresholds, method="loop"))
+def test_gpu_draws_what_the_cpu_draws(method):
+    for policy, num_lags in itertools.product(POLICIES, LAGS):
+        if method != "auto" and METHODS[method].missing("cuda", num_lags):
+            continue
+        base, lags = POLICIES[policy](5, 777, num_lags)
+        for thresholds in (torch.logit(torch.rand(5, 777)), tight_thresholds(base, lags)):
+            drawn = threshold_recurrence(base.cuda(), lags.cuda(), thresholds.cuda(), method=method)
+            expected = threshold_recurrence(base, lags, thresholds, method="loop")
+            assert torch.equal(drawn.cpu(), expected), (policy, num_lags)

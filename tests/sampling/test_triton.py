@@ -13,7 +13,7 @@ import pytest
 PROBE = """
 import torch
 from rltok_rl.sampling.portable import loop
-from rltok_rl.sampling.triton_loop import triton_loop
+from rltok_rl.sampling.triton_kernel import triton_loop
 from tests.sampling.policies import tight_thresholds
 torch.manual_seed(0)
 for num_lags in (1, 3, 8, 12, 31):  # 31: all bits of the integer

@@ -20,7 +20,7 @@ from rltok_rl.data import RepeatedSource, TextSource
 from rltok_rl.models import UNet, preset
 from rltok_rl.objectives import BoundaryClipPPOLoss, EntropyBonus, JointLoss, LocalFlips, make_estimator
 from rltok_rl.training import LoopOptions, Trainer
-from rltok_rl.training.compiling import recompute_layers
+from rltok_rl.training.options import recompute_layers
 from rltok_rl.training.parallel import Processes
 from rltok_rl.training.randomness import seed_everything
 
@@ -36,7 +36,8 @@ def make(
     processes: Processes | None = None,
     strategy: str = "none",
     *,
-    estimator: str = "leave_one_out",
+    estimator: str = "discounted_return",
+    baseline: str = "leave_one_out",
     control: str = "logit_pressure",
     micro_batches: int = 1,
     updates: int = 4,
@@ -59,21 +60,21 @@ def make(
             parameter.add_(0.2 * torch.randn_like(parameter))
     # Documents that end within a window: rows start anew at times of their own.
     source = TextSource([PROSE[i : i + 9 + i % 7] for i in range(60)], short_documents="whole") if short else None
-    source = RepeatedSource(source or TextSource(PROSE), 2 if estimator == "group_centred" else 1)
+    source = RepeatedSource(source or TextSource(PROSE), 2 if baseline == "group_mean" else 1)
     rows = processes.share(ROWS)
     env = ByteBoundaryEnv(
         model, source, num_steps=STEPS, batch_size=(rows,), target_rates=rates, likelihood_chunk=chunk, seed=seed
     )
-    extra: dict[str, Any] = {"running_mean": {"num_steps": STEPS}, "group_centred": {"group_size": 2}}.get(
-        estimator, {}
-    )
+    extra: dict[str, Any] = {"running_mean": {"num_steps": STEPS}, "group_mean": {"group_size": 2}}.get(baseline, {})
     group = processes.group
     if estimator == "critic_advantage":
-        judge: Any = "leave_one_out"  # of the term that the clipped one takes the place of
+        judge: Any = None  # of the term that the clipped one takes the place of
     elif estimator == "local_flips":
         judge = LocalFlips(model, gamma=0.9, num_flips=2, span=7, process_group=group)
+    elif estimator == "control_variate":
+        judge = make_estimator(estimator, gamma=0.9, process_group=group)
     else:
-        judge = make_estimator(estimator, gamma=0.9, process_group=group, **extra)
+        judge = make_estimator(estimator, gamma=0.9, baseline=baseline, process_group=group, **extra)
     rate = {"control": control}
     loss = JointLoss.paper(target_rate=0.2, estimator=judge, rate=rate, process_group=group)
     terms = {**loss.terms, "bonus": EntropyBonus(process_group=group)}
@@ -91,11 +92,11 @@ def make(
     return trainer
 
 
-def figures(trainer: Trainer, updates: int | None = None) -> list[dict[str, float]]:
-    """What some updates report."""
-    found: list[dict[str, float]] = []
-    trainer.run(lambda one: found.append(one) or len(found) == updates)
-    return found
+def metrics_of(trainer: Trainer, updates: int | None = None) -> list[dict[str, float]]:
+    """Train, and return the metrics of every update."""
+    metrics: list[dict[str, float]] = []
+    trainer.run(lambda update: metrics.append(update) or len(metrics) == updates)
+    return metrics
 
 
 def spawn(
@@ -128,6 +129,6 @@ def _meet(rank: int, work: Callable[..., None], folder: str, count: int, silence
     dist.init_process_group("gloo", store=store, rank=rank, world_size=count, timeout=patience)
     with open(f"{folder}/said {rank}", "w") as said, contextlib.redirect_stderr(said):
         faulthandler.dump_traceback_later(limit, file=said)
-        with Processes(rank, count, torch.device("cpu"), dist.group.WORLD, store) as processes:
+        with Processes(rank, count, torch.device("cpu"), dist.group.WORLD) as processes:
             work(processes, Path(folder))
         faulthandler.cancel_dump_traceback_later()

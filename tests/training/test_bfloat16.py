@@ -71,7 +71,7 @@ def test_an_update_in_bfloat16():
     model.boundary_head.register_forward_hook(lambda _, given, out: note("boundary terms", *out))
     with torch.autocast("cpu", torch.bfloat16):
         rollout = env.parallel_rollout(generator=torch.Generator().manual_seed(0))
-    rollout = make_estimator("batch_centred", gamma=0.9)(rollout)
+    rollout = make_estimator("discounted_return", gamma=0.9, baseline="batch_mean")(rollout)
     for key in ("logits", "action_log_prob", "entropy", "encoder_state", "advantage", "value_target"):
         note(key, rollout[key])
     for key in ("final_log_prob", "early_log_prob", "reward"):

@@ -1,76 +1,96 @@
-"""Two processes train as one does: losses, figures, parameters; and what one saves, any number goes on from."""
+"""Two processes train as one does, and any number of processes resumes what another has saved."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
+from rltok_rl.experiments.bench.traffic import CountTraffic, Traffic, update_traffic
+from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
-from rltok_rl.training.checkpoint import load_checkpoint, same, save_checkpoint
-from rltok_rl.training.parallel import Processes, whole_model
+from rltok_rl.training.checkpoint import load_checkpoint, save_checkpoint
+from rltok_rl.training.parallel import Processes
+from rltok_rl.training.sharding import whole_model
 
-from .processes import ROWS, STEPS, figures, make, spawn
+from ..states import same
+from .processes import ROWS, STEPS, make, metrics_of, spawn
 
 CASES = {
     "leave one out": {},
-    "batch mean, ratio": {"estimator": "batch_centred", "control": "ratio"},
-    "siblings, hinge": {"estimator": "group_centred", "control": "hinge"},
-    "what remembers": {"estimator": "running_mean", "control": "pi"},
-    "micro-batches": {"estimator": "z_normalised", "control": "price", "micro_batches": 2},
-    "flips": {"estimator": "local_flips"},
-    "control variate": {"estimator": "control_variate"},
-    "texts that end": {"short": True},
+    "batch mean, ratio, late metrics": {"baseline": "batch_mean", "control": "ratio", "figures_every": 3},
+    "siblings, hinge, short texts": {"baseline": "group_mean", "control": "hinge", "short": True},
+    "running mean": {"baseline": "running_mean", "control": "pi"},
+    "micro-batches": {"baseline": "z_score", "control": "price", "micro_batches": 2},
+    "flips, rates": {"estimator": "local_flips", "rates": (0.1, 0.6)},
+    "control variate, one rate": {"estimator": "control_variate", "rates": (0.2, 0.2)},
     "epochs": {"policy_epochs": 3, "warm_start_bytes": ROWS * STEPS},
-    "one rate, told": {"rates": (0.2, 0.2)},  # one mean over the texts of all processes
-    "rates of texts that end": {"rates": (0.1, 0.6), "short": True},
-    "rates, flips": {"rates": (0.1, 0.6), "estimator": "local_flips"},
-    "rates, micro-batches, epochs": {"rates": (0.1, 0.6), "micro_batches": 2, "policy_epochs": 2},
-    "less memory, late figures": {"recompute": "layers", "chunk": 7, "figures_every": 3, "micro_batches": 2},
-    "a critic": {"estimator": "critic_advantage", "policy_epochs": 2, "micro_batches": 2},
+    "rates, micro-batches, epochs": {"rates": (0.1, 0.6), "micro_batches": 2, "policy_epochs": 2, "short": True},
+    "less memory": {"recompute": "layers", "chunk": 7, "micro_batches": 2},
+    "critic": {"estimator": "critic_advantage", "policy_epochs": 2, "micro_batches": 2},
 }
 STRATEGIES = ["ddp", "fsdp"]
-RUNS = [(s, name) for s in STRATEGIES for name in CASES if (s, name) != ("fsdp", "a critic")]
-RESUMED = {"estimator": "running_mean", "control": "pi", "updates": 6}
+RUNS = [(s, name) for s in STRATEGIES for name in CASES if (s, name) != ("fsdp", "critic")]
+RESUMED = {"baseline": "running_mean", "control": "pi", "updates": 6}
+PADDED = ("padded_rate", "padded_flops")
 
 
 def train(processes: Processes, folder: Path) -> None:
-    """Every case, and a run that goes on from the checkpoint of one process."""
+    """Train every case, and resume the checkpoint of one process."""
     for strategy, name in RUNS:
         trainer = make(processes, strategy, **CASES[name])
         assert isinstance(trainer.model.embedding.weight, DTensor) == (strategy == "fsdp")
-        found = {"figures": figures(trainer), "state": trainer.state_dict()}
-        found["weights"] = whole_model(trainer.model).state_dict()
-        torch.save(found, folder / f"{strategy} {name} {processes.rank}.pt")
+        result = {"metrics": metrics_of(trainer), "state": trainer.state_dict()}
+        result["weights"] = whole_model(trainer.model).state_dict()
+        torch.save(result, folder / f"{strategy} {name} {processes.rank}.pt")
     for strategy in STRATEGIES:
-        trainer = make(processes, strategy, **RESUMED, seed=5)  # of another seed until it is loaded
+        trainer = make(processes, strategy, **RESUMED, seed=5)
         # The main process alone has the file.
         state = processes.broadcast(load_checkpoint(folder / "one")[1] if processes.main else None)
         trainer.load_state_dict(state)
         loaded = trainer.state_dict()
         assert all(same(loaded[part], state[part]) for part in ("model", "optimizer", "texts", "boundaries"))
-        found = figures(trainer, 2)
+        metrics = metrics_of(trainer, 2)
         state = trainer.state_dict()
         if processes.main:
-            torch.save(found, folder / f"{strategy} resumed.pt")
+            torch.save(metrics, folder / f"{strategy} resumed.pt")
             save_checkpoint(folder / strategy, trainer.updates, state)
 
 
-def mistakes(processes: Processes, folder: Path) -> None:
-    """Statistics of each process's own rows; options that cannot be; at last, a process that fails."""
+def wrap_in_ddp(processes: Processes, folder: Path) -> None:
+    """Run the step in torch's wrapper, as docs/distributed.md shows; then with an unused policy, and a critic."""
+    for name, case in (("plain", {}), ("warm start", {}), ("critic", CASES["critic"])):
+        trainer = make(processes, "ddp", **case)
+        step = DistributedDataParallel(trainer.step, find_unused_parameters=name == "warm start")
+        step(warm_start=name == "warm start")["loss"].backward()
+        gradients = {key: p.grad for key, p in trainer.step.named_parameters()}
+        torch.save(gradients, folder / f"step {name} {processes.rank}.pt")
+
+
+def count_traffic(processes: Processes, folder: Path) -> None:
+    for strategy in STRATEGIES:
+        trainer = make(processes, strategy, baseline="batch_mean")
+        trainer.model.train()
+        trainer.update()
+        with CountTraffic() as count:
+            trainer.update()
+        (folder / f"{strategy} {processes.rank}.json").write_text(json.dumps(vars(count.traffic)))
+
+
+def make_mistakes(processes: Processes, folder: Path) -> None:
+    """Use statistics of each process's rows; use options that cannot be; at last, fail in one process."""
     trainer = make(processes, "ddp")
     for term in trainer.loss.terms.values():
         term.process_group = None
         if getattr(term, "_value_estimator", None) is not None:
             term._value_estimator.process_group = None
-    torch.save(figures(trainer), folder / f"apart {processes.rank}.pt")
+    torch.save(metrics_of(trainer), folder / f"apart {processes.rank}.pt")
     for options, message in (
         ({"strategy": "none"}, "strategy must be 'ddp' or 'fsdp' with 2 processes, got 'none'"),
-        (
-            {"strategy": "fsdp", "estimator": "critic_advantage"},
-            "strategy must be 'ddp' with a critic, which is not cut",
-        ),
+        ({"strategy": "fsdp", "estimator": "critic_advantage"}, "must be 'ddp' with a critic, which is not sharded"),
         ({"strategy": "zero"}, r"strategy must be one of \['none', 'ddp', 'fsdp'\], got 'zero'"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -82,71 +102,104 @@ def mistakes(processes: Processes, folder: Path) -> None:
         type(trainer)(trainer.model, trainer.env, loss, trainer.options, processes=processes, strategy="ddp")
     if processes.rank == 1:
         raise KeyError("only here")
-    processes.any(True)  # waits for one that does not come
+    processes.any(True)  # waits for rank 1
 
 
-def train_and_fail(processes: Processes, folder: Path) -> None:
-    train(processes, folder)
-    mistakes(processes, folder)
+def work(processes: Processes, folder: Path) -> None:
+    for part in (train, wrap_in_ddp, count_traffic, make_mistakes):
+        part(processes, folder)
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("processes")
     alone = make(**RESUMED)
-    figures(alone, 2)
+    metrics_of(alone, 2)
     save_checkpoint(folder / "one", 2, alone.state_dict())
-    with pytest.raises(torch.multiprocessing.ProcessExitedException):
-        spawn(train_and_fail, folder)
+    with pytest.raises(torch.multiprocessing.ProcessRaisedException, match="KeyError: 'only here'"):
+        spawn(work, folder)
     return folder
 
 
-PADDED = ("padded_rate", "padded_flops")
-
-
-def assert_close(found: list[dict[str, float]], expected: list[dict[str, float]]) -> None:
-    assert len(found) == len(expected)
-    for one, two in zip(found, expected, strict=True):
+def assert_close(several: list[dict[str, float]], alone: list[dict[str, float]]) -> None:
+    assert len(several) == len(alone)
+    for one, two in zip(several, alone, strict=True):
         # Rows of tokens are as long as the longest of their process: more processes pad no more.
         for name in PADDED:
             assert one[name] == pytest.approx(two[name]) or one[name] < two[name], name
-        several, alone = ({k: v for k, v in figures.items() if k not in PADDED} for figures in (one, two))
-        assert several == pytest.approx(alone, rel=1e-5, abs=1e-5)
+        one, two = ({k: v for k, v in metrics.items() if k not in PADDED} for metrics in (one, two))
+        assert one == pytest.approx(two, rel=1e-5, abs=1e-5)
 
 
-@pytest.mark.parametrize(("strategy", "name"), RUNS)
-def test_two_processes_are_one(trained, strategy, name):
-    alone = make(**CASES[name])
-    expected = figures(alone)
-    first, second = (torch.load(trained / f"{strategy} {name} {rank}.pt") for rank in (0, 1))
-    assert first["figures"] == second["figures"]
-    assert_close(first["figures"], expected)
-    assert same(first, second)
-    assert len(expected) == first["state"]["updates"] == 4 and first["state"]["bytes_done"] == alone.bytes_done
-    for key, value in alone.model.state_dict().items():
-        torch.testing.assert_close(first["state"]["model"][key], value, rtol=1e-5, atol=1e-5)
-        assert torch.equal(first["weights"][key], first["state"]["model"][key])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_two_processes_are_one(trained, strategy):
+    """Losses, metrics, parameters and states of four updates, in every case."""
+    for name in [name for other, name in RUNS if other == strategy]:
+        alone = make(**CASES[name])
+        expected = metrics_of(alone)
+        first, second = (torch.load(trained / f"{strategy} {name} {rank}.pt") for rank in (0, 1))
+        assert_close(first["metrics"], expected)
+        assert same(first, second), name
+        assert len(expected) == first["state"]["updates"] == 4 and first["state"]["bytes_done"] == alone.bytes_done
+        for key, value in alone.model.state_dict().items():
+            torch.testing.assert_close(first["state"]["model"][key], value, rtol=1e-5, atol=1e-5, msg=f"{name}: {key}")
+            assert torch.equal(first["weights"][key], first["state"]["model"][key])
+
+
+@pytest.mark.parametrize("name", ["plain", "warm start", "critic"])
+def test_a_step_in_torchs_wrapper_has_the_gradients_of_one_process(trained, name):
+    step = make(**(CASES["critic"] if name == "critic" else {})).step
+    step(warm_start=name == "warm start")["loss"].backward()
+    for rank in (0, 1):
+        several = torch.load(trained / f"step {name} {rank}.pt")
+        for key, parameter in step.named_parameters():
+            assert (several[key] is None) == (parameter.grad is None), key
+            if parameter.grad is not None:
+                assert (several[key] - parameter.grad).abs().max() <= 1e-6 * max(1.0, parameter.grad.abs().max()), key
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_checkpoints_belong_to_no_number_of_processes(trained, strategy):
-    """One process, then two, then one again: the figures of one all the way."""
-    whole = figures(make(**RESUMED))
+    """One process, then two, then one again: the metrics of one all the way."""
+    whole = metrics_of(make(**RESUMED))
     assert_close(torch.load(trained / f"{strategy} resumed.pt"), whole[2:4])
     alone = make(**RESUMED, seed=5)
     update, state = load_checkpoint(trained / strategy)
     alone.load_state_dict(state)
     assert update == alone.updates == 4
-    assert_close(figures(alone), whole[4:])
+    assert_close(metrics_of(alone), whole[4:])
 
 
 def test_rows_of_one_process_are_not_the_batch(trained):
-    """Without process groups the figures are others, and the test of equality sees it."""
+    """Without process groups the metrics differ, and the test of equality sees it."""
     with pytest.raises(AssertionError):
-        assert_close(torch.load(trained / "apart 0.pt"), figures(make()))
+        assert_close(torch.load(trained / "apart 0.pt"), metrics_of(make()))
 
 
-def test_a_failure_is_said_once(trained):
-    said = "".join((trained / f"said {rank}").read_text() for rank in (0, 1))
-    assert said.count("process 1 of 2 failed and all end with it: KeyError: 'only here'") == 1
-    assert said.count("Traceback") == 1 and "Warning" not in said
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_counted_traffic_is_the_calculated_one(trained, strategy):
+    model = make().model
+    planned = update_traffic(model, STEPS, strategy=strategy)
+    for rank in range(2):
+        counted = Traffic(**json.loads((trained / f"{strategy} {rank}.json").read_text()))
+        assert planned.reduced <= counted.reduced <= planned.reduced + 400  # bytes of metrics and rates
+        if strategy == "ddp":
+            assert counted.gathered == counted.scattered == 0
+            continue
+        # Shards are as large as the largest of them, and norms that two heads read are gathered for both.
+        norms = 4 * 4 * model.config.width
+        padding = 4 * sum(p.numel() // len(p) for p in model.parameters() if len(p) % 2)
+        assert planned.gathered <= counted.gathered <= planned.gathered + 2 * padding + norms
+        assert planned.scattered <= counted.scattered <= planned.scattered + padding
+
+
+def test_traffic_is_calculated_for_a_ring_and_without_memory():
+    """Of W processes, each passes on W - 1 of W shards; a sum for everyone is scattered, then gathered."""
+    assert Traffic(reduced=8.0).sent(4) == 12.0
+    assert Traffic(gathered=8.0).sent(4) == Traffic(scattered=8.0).sent(4) == 6.0
+    with torch.device("meta"):
+        layer = nn.Linear(10, 10, bias=False)
+    assert update_traffic(layer, 5) == Traffic(reduced=440.0)
+    assert update_traffic(layer, 5, strategy="fsdp") == Traffic(reduced=40.0, gathered=800.0, scattered=400.0)
+    with pytest.raises(ValueError, match="strategy must be 'ddp' or 'fsdp', got 'none'"):
+        update_traffic(layer, 5, strategy="none")

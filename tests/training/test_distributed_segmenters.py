@@ -8,10 +8,10 @@ import pytest
 import torch
 from rltok_rl.experiments.runs.build import make_trainer
 
-from rltok_rl.training.checkpoint import same
 from rltok_rl.training.parallel import Processes
 
 from ..experiments.configured import QUICK, configured
+from ..states import same
 from .processes import spawn
 
 SMALL = [

@@ -25,7 +25,7 @@ CURVES = Path(__file__).with_name("golden_curves.json")
 FIGURES = ("loss", "loss_language_model", "loss_early_exit", "loss_policy", "loss_rate", "rate", "entropy", "grad_norm")
 KINDS = {
     "paper": {},
-    "leave_one_out": {"estimator": "leave_one_out", "gamma": 0.9},
+    "leave_one_out": {"baseline": "leave_one_out", "gamma": 0.9},
     "flips": {},
     "capped": {"attention_cap": 50.0, "pooling": "mean", "upsampling": "deviation"},
     "micro_batches": {"micro_batches": 2},
@@ -48,7 +48,7 @@ def curve(kind: str) -> list[dict[str, float]]:
     torch.manual_seed(0)
     model = UNet(preset("tiny", target_rate=0.3, boundary_scale=0.5, **sizes))
     env = ByteBoundaryEnv(model, TextSource(text()), num_steps=64, batch_size=(4,), seed=0)
-    chosen = {key: value for key, value in given.items() if key in ("estimator", "gamma")}
+    chosen = {key: value for key, value in given.items() if key in ("baseline", "gamma")}
     if kind == "flips":
         chosen = {"estimator": LocalFlips(model, gamma=0.9, num_flips=2, span=8)}
     options = LoopOptions(total_bytes=10**6, lr=3e-3, micro_batches=given.get("micro_batches", 1))

@@ -11,7 +11,7 @@ from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.models import UNet, preset
 from rltok_rl.objectives import JointLoss
 from rltok_rl.training import LoopOptions, Trainer
-from rltok_rl.training.compiling import compile_layers
+from rltok_rl.training.options import compile_layers
 
 TEXT = "the cat sat on the mat, and the dog sat on the log. " * 40
 pytestmark = pytest.mark.gpu
@@ -21,7 +21,7 @@ def make(device: str, *, total_bytes: int = 20 * 8 * 64, **options) -> Trainer:
     torch.manual_seed(0)
     model = UNet(preset("tiny")).to(device)
     env = ByteBoundaryEnv(model, TEXT, num_steps=64, batch_size=(8,), seed=0)
-    loss = JointLoss.paper(target_rate=0.2, estimator="leave_one_out", gamma=0.9).to(device)
+    loss = JointLoss.paper(target_rate=0.2, baseline="leave_one_out", gamma=0.9).to(device)
     return Trainer(model, env, loss, LoopOptions(total_bytes=total_bytes, lr=4e-3, **options))
 
 

@@ -9,12 +9,10 @@ from rltok_rl.envs import ByteBoundaryEnv
 
 from rltok_rl.models import UNet, preset
 from rltok_rl.objectives import BoundaryReinforceLoss, EntropyBonus, JointLoss, LanguageModelLoss, RateLoss
-from rltok_rl.training.gradients import joint_gradients
+from rltok_rl.training import TrainingStep
 
-TEXT = (
-    "call me ishmael. some years ago - never mind how long precisely - having little or no money in my purse, and " * 2
-)
-STEPS = 20
+TEXT = "call me ishmael. some years ago - never mind how long precisely - having little or no money in my purse " * 2
+STEPS, ROWS = 20, 8
 
 
 def make_model() -> UNet:
@@ -29,12 +27,12 @@ def make_model() -> UNet:
 LOSSES = {
     "paper": lambda: JointLoss.paper(target_rate=0.2, gamma=0.9),
     "leave-one-out, ratio": lambda: JointLoss.paper(
-        target_rate=0.2, estimator="leave_one_out", gamma=0.9, rate={"control": "ratio"}
+        target_rate=0.2, baseline="leave_one_out", gamma=0.9, rate={"control": "ratio"}
     ),
     "normalised, with entropy": lambda: JointLoss(
         {
             "language_model": LanguageModelLoss(),
-            "policy": BoundaryReinforceLoss("z_normalised", gamma=0.9),
+            "policy": BoundaryReinforceLoss("discounted_return", gamma=0.9, baseline="z_score"),
             "rate": RateLoss(0.2, control="pi"),
             "bonus": EntropyBonus(),
         },
@@ -44,66 +42,58 @@ LOSSES = {
 }
 
 
-def gradients(loss, micro_batches, texts, actions):
-    model = make_model()
-    size = len(texts) // micro_batches
-    env = ByteBoundaryEnv(model, TEXT, num_steps=STEPS, batch_size=(size,), seed=0)
-    actor = LearnedBoundaryActor(model)
-    turns = iter(range(micro_batches))
+class FixedStep(TrainingStep):
+    """A step whose texts and boundaries are given, B rows at a time."""
 
-    def draw():
-        rows = slice((start := next(turns) * size), start + size)
-        return env.parallel_rollout(actor, actions=actions[rows], text=texts[rows])
+    def __init__(self, loss: JointLoss, rows: slice, micro_batches: int, precision: torch.dtype | None = None) -> None:
+        actions = torch.rand(ROWS, STEPS, generator=torch.Generator().manual_seed(1)) < 0.3
+        texts = [TEXT[i : i + STEPS + 1] for i in range(ROWS)][rows]
+        size = len(texts) // micro_batches
+        env = ByteBoundaryEnv(make_model(), TEXT, num_steps=STEPS, batch_size=(size,), seed=0)
+        super().__init__(env, loss, precision=precision)
+        self.parts = iter(
+            zip(actions[rows].long().split(size), [texts[i : i + size] for i in range(0, 8, size)], strict=False)
+        )
 
-    found = joint_gradients(model, draw, loss, micro_batches=micro_batches)
-    return {n: p.grad for n, p in model.named_parameters()}, found
-
-
-@pytest.mark.parametrize("name", list(LOSSES))
-@pytest.mark.parametrize("micro_batches", [2, 4])
-def test_micro_batches_are_one_batch(name, micro_batches):
-    texts = [TEXT[i : i + STEPS + 1] for i in range(8)]
-    actions = (torch.rand(8, STEPS) < 0.3).long()
-    whole, expected = gradients(LOSSES[name](), 1, texts, actions)
-    parts, found = gradients(LOSSES[name](), micro_batches, texts, actions)
-    assert set(found) == set(expected)
-    for key, value in expected.items():
-        torch.testing.assert_close(found[key], value, rtol=1e-5, atol=1e-6, msg=lambda m, k=key: f"{k}: {m}")
-    for key, value in whole.items():
-        if value is None:
-            assert parts[key] is None
-        else:
-            torch.testing.assert_close(parts[key], value, rtol=1e-4, atol=1e-6, msg=lambda m, k=key: f"{k}: {m}")
+    def draw(self, *, warm_start: bool = False):
+        actions, texts = next(self.parts)
+        return self.env.parallel_rollout(LearnedBoundaryActor(self.model), actions=actions, text=texts)
 
 
-def test_naive_accumulation_is_not(monkeypatch):
-    """What the care is for: with batch means of two rows each, the policy's gradient is another one."""
-    texts = [TEXT[i : i + STEPS + 1] for i in range(8)]
-    actions = (torch.rand(8, STEPS) < 0.3).long()
-    whole, _ = gradients(LOSSES["paper"](), 1, texts, actions)
-    naive = [gradients(LOSSES["paper"](), 1, texts[i : i + 2], actions[i : i + 2])[0] for i in range(0, 8, 2)]
+def gradients(loss: JointLoss, micro_batches: int, rows: slice = slice(None)):
+    step = FixedStep(loss, rows, micro_batches)
+    if micro_batches == 1:
+        metrics = step()
+        metrics["loss"].backward()
+    else:
+        metrics = step.accumulate(micro_batches)
+    return {n: p.grad for n, p in step.model.named_parameters()}, metrics
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_micro_batches_are_one_batch(name):
+    whole, expected = gradients(LOSSES[name](), 1)
+    for micro_batches in (2, 4):
+        parts, metrics = gradients(LOSSES[name](), micro_batches)
+        assert set(metrics) == set(expected) and not metrics["loss"].requires_grad
+        for key in set(expected) - {"padded_rate"}:  # rows are padded to the longest of their micro-batch
+            torch.testing.assert_close(metrics[key], expected[key].detach(), rtol=1e-5, atol=1e-6, msg=key)
+        for key, value in whole.items():
+            assert (value is None) == (parts[key] is None)
+            if value is not None:
+                torch.testing.assert_close(parts[key], value, rtol=1e-4, atol=1e-6, msg=key)
+
+
+def test_batch_means_of_two_rows_give_another_gradient():
+    """Naive accumulation, which the test above would find."""
+    whole, _ = gradients(LOSSES["paper"](), 1)
+    naive = [gradients(LOSSES["paper"](), 1, slice(i, i + 2))[0] for i in range(0, ROWS, 2)]
     name = "boundary_head.projection.weight"
-    mean = torch.stack([g[name] for g in naive]).mean(0)
-    assert not torch.allclose(mean, whole[name], rtol=0.1)
+    assert not torch.allclose(torch.stack([g[name] for g in naive]).mean(0), whole[name], rtol=0.1)
 
 
 def test_precision_is_that_of_matrix_products():
-    texts = [TEXT[i : i + STEPS + 1] for i in range(8)]
-    actions = (torch.rand(8, STEPS) < 0.3).long()
-    model = make_model()
-    env = ByteBoundaryEnv(model, TEXT, num_steps=STEPS, batch_size=(8,), seed=0)
-    actor = LearnedBoundaryActor(model)
-    found = joint_gradients(
-        model,
-        lambda: env.parallel_rollout(actor, actions=actions, text=texts),
-        LOSSES["paper"](),
-        precision=torch.bfloat16,
-    )
-    _, expected = gradients(LOSSES["paper"](), 1, texts, actions)
-    assert found["bits_per_byte"] != expected["bits_per_byte"]
-    torch.testing.assert_close(found["bits_per_byte"], expected["bits_per_byte"], rtol=0.02, atol=0)
-
-
-def test_misuse_is_refused():
-    with pytest.raises(ValueError, match="micro_batches must be at least 1, got 0"):
-        joint_gradients(make_model(), lambda: None, JointLoss.paper(target_rate=0.2), micro_batches=0)
+    narrow = FixedStep(LOSSES["paper"](), slice(None), 1, torch.bfloat16)()["bits_per_byte"]
+    wide = FixedStep(LOSSES["paper"](), slice(None), 1)()["bits_per_byte"]
+    assert narrow != wide
+    torch.testing.assert_close(narrow, wide, rtol=0.02, atol=0)

@@ -19,11 +19,11 @@ from rltok_rl.objectives import (
     JointLoss,
     LanguageModelLoss,
     RateLoss,
-    make_estimator,
+    ReturnEstimator,
 )
 from rltok_rl.training import LoopOptions, Trainer
-from rltok_rl.training.gradients import joint_gradients, policy_gradients
 
+LEAVE_ONE_OUT = {"estimator": "discounted_return", "gamma": 0.9, "baseline": "leave_one_out"}
 TEXT = "the cat sat on the mat, and the dog sat on the log. " * 20
 
 
@@ -34,7 +34,9 @@ def make_loss(policy) -> JointLoss:
 
 def clipped(critic=None, **options) -> BoundaryClipPPOLoss:
     loss = BoundaryClipPPOLoss(RolloutPolicy(), critic, **options)
-    name, more = ("critic_advantage", {"lmbda": 0.9}) if critic is not None else ("leave_one_out", {})
+    name, more = ("discounted_return", {"baseline": "leave_one_out"})
+    if critic is not None:
+        name, more = "critic_advantage", {"lmbda": 0.9}
     return loss.make_value_estimator(name, gamma=0.9, **more)
 
 
@@ -50,7 +52,7 @@ def make_trainer(loss, *, actor=None, rows=4, **options) -> Trainer:
 def test_the_first_epoch_of_clipping_is_reinforce():
     """Where nothing has moved, ratios are 1 and both objectives have one gradient."""
     gradients = []
-    for policy in (clipped(), BoundaryReinforceLoss("leave_one_out", gamma=0.9)):
+    for policy in (clipped(), BoundaryReinforceLoss(**LEAVE_ONE_OUT)):
         trainer = make_trainer(lambda _, p=policy: make_loss(p))
         trainer.update()
         gradients.append({n: p.grad.clone() for n, p in trainer.model.named_parameters() if p.grad is not None})
@@ -63,19 +65,19 @@ def test_the_first_epoch_of_clipping_is_reinforce():
 def test_epochs_train_encoder_and_policy_on_the_stored_batch(micro_batches):
     """Each further epoch is one step down the clipped objective of the first batch, by a definition of few lines."""
     trainer = make_trainer(lambda _: make_loss(clipped()), policy_epochs=3, micro_batches=micro_batches, rows=4)
-    model, batch = trainer.model.train(), []  # type: tuple[UNet, list]
-    drawn = [trainer.env.parallel_rollout(generator=torch.Generator().manual_seed(n)) for n in range(micro_batches)]
-    turns = iter(drawn)
-    joint_gradients(model, lambda: next(turns), trainer.loss, micro_batches=micro_batches, keep_in=batch)
+    model, step, drawn = trainer.model.train(), trainer.step, []
+    draw = step.draw
+    step.draw = lambda **options: drawn.append(draw(**options)) or drawn[-1]
+    step.accumulate(micro_batches) if micro_batches > 1 else step()
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(0.02 * torch.randn_like(weight))  # as if a step had been made
     model.zero_grad(set_to_none=True)
-    policy_gradients(model, batch, trainer.loss)
+    step.policy_epoch(step.batch)
     found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
     rows = torch.cat([rollout.detach() for rollout in drawn], 0)
-    advantage = make_estimator("leave_one_out", gamma=0.9)(rows.copy())["advantage"].squeeze(-1)
+    advantage = ReturnEstimator(gamma=0.9, baseline="leave_one_out")(rows.copy())["advantage"].squeeze(-1)
     policy = EncodingBoundaryActor(model).get_dist(rows)
     free = ~rows["forced"]
     ratio = (policy.log_prob(rows["action"]) - rows["action_log_prob"]).exp()
@@ -93,12 +95,14 @@ def test_epochs_train_encoder_and_policy_on_the_stored_batch(micro_batches):
 @pytest.mark.parametrize("micro_batches", [1, 2])
 def test_advantages_are_those_of_the_first_epoch(micro_batches):
     """Made once per batch: an estimator that remembers would count a batch as often as it is trained on."""
-    loss = BoundaryClipPPOLoss(RolloutPolicy()).make_value_estimator("running_mean", gamma=0.9, num_steps=16)
+    loss = BoundaryClipPPOLoss(RolloutPolicy()).make_value_estimator(
+        "discounted_return", gamma=0.9, baseline="running_mean", num_steps=16
+    )
     trainer = make_trainer(lambda _: make_loss(loss), policy_epochs=3, micro_batches=micro_batches)
     once = make_trainer(lambda _: make_loss(copy.deepcopy(loss)), micro_batches=micro_batches)
     for one in (trainer, once):
         one.update()
-    counts = [one.loss.terms["policy"]._value_estimator.count for one in (trainer, once)]
+    counts = [one.loss.terms["policy"]._value_estimator.baseline.count for one in (trainer, once)]
     assert float(counts[0].sum()) > 0 and torch.equal(*counts)
 
 
@@ -145,7 +149,14 @@ def test_a_warm_start_draws_at_random_and_leaves_plain_reinforce_alone():
 def test_a_warm_start_with_weights_learns_from_what_others_drew(micro_batches):
     """The gradient of ``mean pi/b A`` over random decisions, b the rate they were drawn with."""
     loss = make_loss(
-        BoundaryReinforceLoss("leave_one_out", gamma=0.9, actor=RolloutPolicy(), off_policy=True, max_weight=1.5)
+        BoundaryReinforceLoss(
+            "discounted_return",
+            gamma=0.9,
+            baseline="leave_one_out",
+            actor=RolloutPolicy(),
+            off_policy=True,
+            max_weight=1.5,
+        )
     )
     trainer = make_trainer(lambda _: loss, warm_start_bytes=640, micro_batches=micro_batches, clip_norm=1e9)
     twin = copy.deepcopy(trainer.env.model).train()
@@ -155,7 +166,9 @@ def test_a_warm_start_with_weights_learns_from_what_others_drew(micro_batches):
     trainer.update()
 
     rolls = [env.parallel_rollout(RandomActor(0.3), generator=generator) for _ in range(micro_batches)]
-    advantage = make_estimator("leave_one_out", gamma=0.9)(torch.cat([r.detach() for r in rolls], 0))["advantage"]
+    advantage = ReturnEstimator(gamma=0.9, baseline="leave_one_out")(torch.cat([r.detach() for r in rolls], 0))[
+        "advantage"
+    ]
     policy = EncodingBoundaryActor(twin).get_dist(torch.cat([r.detach() for r in rolls], 0))
     rows = torch.cat(rolls, 0)
     free = ~rows["forced"]

@@ -12,10 +12,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from rltok_rl.functional.likelihood import byte_log_prob, byte_log_prob_in_parts
 from rltok_rl.functional.policy import soft_cap
 from rltok_rl.models import UNet, preset
-from rltok_rl.training.compiling import compile_layers, recompute_layers
+from rltok_rl.training.options import compile_layers, recompute_layers
 
 from ..experiments.configured import QUICK, configured
-from .processes import figures, make
+from .processes import make, metrics_of
 
 MODELS = {
     "plain": {},
@@ -50,7 +50,7 @@ def test_gradients_are_equal_to_the_last_bit(name, layout):
 
 @pytest.mark.parametrize("modes", [{}, {"micro_batches": 2}, {"policy_epochs": 2}], ids=str)
 def test_trainings_are_equal_to_the_last_bit(modes):
-    assert figures(make(updates=2, recompute="layers", **modes)) == figures(make(updates=2, **modes))
+    assert metrics_of(make(updates=2, recompute="layers", **modes)) == metrics_of(make(updates=2, **modes))
 
 
 def test_bfloat16_is_bfloat16_again():

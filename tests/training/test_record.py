@@ -1,4 +1,4 @@
-"""Where a run ran, and the lines it leaves: complete, without names of folders, and cut where it resumes."""
+"""A run's environment and starts, without names of folders."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from rltok_rl.training.metrics import UpdateLog, read_lines
 from rltok_rl.training.record import Starts, bytes_per_second, environment, git_state, peak_memory, without_folders
 
 from ..test_project_text import machine_paths
@@ -86,32 +85,3 @@ def test_starts_are_kept_and_timed(tmp_path):
     assert [(e["command"], e["from_update"], e["to_update"]) for e in entries] == [("a", 0, 5), ("b", 5, 8)]
     assert bytes_per_second(entries) == 800 / 3
     assert Starts(path).entries == []
-
-
-def test_lines_are_cut_back_to_where_training_resumes(tmp_path):
-    path = tmp_path / "samples.jsonl"
-    log = UpdateLog(path)
-    for update in (0, 2, 4, 4, 8):
-        log.add(update, value=1 / 3)
-    with pytest.raises(FileExistsError, match="holds another run; resume it, or choose another folder"):
-        UpdateLog(path)
-    resumed = UpdateLog(path, resume_after=4)
-    assert resumed.updates == [0, 2, 4, 4]
-    resumed.add(5, value=2.0)
-    assert [line["value"] for line in resumed.read()] == [1 / 3] * 4 + [2.0]
-    assert UpdateLog(path, resume_after=-1).read() == [] and not path.exists()
-    assert UpdateLog(path, resume_after=3).read() == []  # there may be no file yet
-
-
-@pytest.mark.parametrize("cut", range(1, 16))
-def test_a_half_written_line_is_not_read(tmp_path, cut):
-    path = tmp_path / "samples.jsonl"
-    log = UpdateLog(path)
-    log.add(1)
-    whole = path.read_bytes()
-    log.add(12345)
-    path.write_bytes(path.read_bytes()[: len(whole) + cut])
-    assert [line["update"] for line in read_lines(path)] == [1]
-    resumed = UpdateLog(path, resume_after=99999)
-    resumed.add(2)
-    assert resumed.updates == [1, 2]

@@ -13,7 +13,8 @@ from rltok_rl.data.languages import Recall
 from rltok_rl.models import UNet, preset
 from rltok_rl.training.snapshots import Snapshots, sample_parts, snapshot_updates
 
-from .test_loop import losses, make
+from .processes import metrics_of
+from .test_loop import make
 
 
 def looks(**options) -> Snapshots:
@@ -42,7 +43,7 @@ def test_a_schedule_that_makes_no_sense_is_refused():
 
 def test_looking_does_not_change_the_training():
     """Every figure of every update to the last bit."""
-    undisturbed, watched = losses(make()), []
+    undisturbed, watched = metrics_of(make()), []
     trainer = make()
     trainer.run(lambda figures: watched.append(figures) or bool(looks().take(trainer.model) is None))
     assert watched == undisturbed
@@ -66,7 +67,7 @@ def test_the_same_text_and_the_same_figures_each_time():
 def test_held_out_figures_are_means_over_all_bytes():
     """Two batches are the mean of what each has alone; the error is that of two numbers."""
     model = UNet(preset("tiny", width=16))
-    both, seen = looks().figures(model), []
+    both, seen = looks().evaluate(model), []
 
     class Counted(TextSource):
         def __init__(self, source):
@@ -77,9 +78,9 @@ def test_held_out_figures_are_means_over_all_bytes():
             return super().read(places, length)
 
     options = Snapshots(held=Counted(looks().held), num_rows=4, num_steps=24, batches=2)
-    assert options.figures(model) == both
+    assert options.evaluate(model) == both
     assert sum(seen) == options.bytes_predicted == 2 * 4 * 24
-    one = looks(batches=1).figures(model)
+    one = looks(batches=1).evaluate(model)
     assert "held_out_standard_error" not in one  # one batch tells nothing of how batches differ
     other = 2 * both["held_out_bits_per_byte"] - one["held_out_bits_per_byte"]
     spread = abs(one["held_out_bits_per_byte"] - other) / math.sqrt(2)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rltok_rl.viz import boundary_pieces, boundary_text
-from rltok_rl.viz.terminal import characters
+from rltok_rl.viz.terminal import BoundaryStream, characters
 
 
 def test_marks_follow_their_bytes():
@@ -93,3 +93,17 @@ def one_by_one(shown):
     """Every character with its colour."""
     runs = re.findall(r"\x1b\[38;5;(\d+)m(.*?)\x1b\[0m", shown, flags=re.DOTALL)
     return [(colour, character) for colour, run in runs for character in run]
+
+
+def test_a_stream_is_the_whole_text_and_shows_characters_when_they_are_complete():
+    dice = random.Random(0)
+    for _ in range(1000):
+        text = some_bytes(dice, 10)
+        boundaries = [dice.random() < 0.4 for _ in text]
+        shown = BoundaryStream()
+        pieces = [shown.feed(byte, boundary) for byte, boundary in zip(text, boundaries, strict=True)]
+        assert "".join(pieces) + shown.close() == boundary_text(text, boundaries, colour=False), text
+    shown = BoundaryStream(mark="·")
+    assert [shown.feed(byte, True) for byte in "a€b".encode()] == ["a·", "", "", "€···", "b·"]
+    assert [shown.feed(byte) for byte in b"\xe2a"] == ["", "\\xe2a"]
+    assert shown.feed(0xF0) == "" and shown.close() == "\\xf0" and shown.close() == ""

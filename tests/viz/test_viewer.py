@@ -13,8 +13,8 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
-from rltok_rl.viz.viewer import Look, Segmented, TextView, is_viewer_page, viewer_page
-from rltok_rl.viz.viewer.packing import MISSING, pack_bits, pack_numbers, unpack_numbers
+from rltok_rl.viz.viewer import Segmented, Snapshot, TextView, is_viewer_page, viewer_page
+from rltok_rl.viz.viewer.content import MISSING, pack_bits, pack_numbers, unpack_numbers
 from rltok_rl.viz.viewer.page import SCRIPTS, script_json
 
 from ..layout import ROOT
@@ -26,7 +26,8 @@ NAME = NASTY.decode("utf-8", "replace")
 def nasty_view() -> TextView:
     size = len(NASTY)
     looks = [
-        Look(NAME, [n % 3 == 0 for n in range(size)], numbers={"probability": np.linspace(0, 1, size)}) for _ in "ab"
+        Snapshot(NAME, [n % 3 == 0 for n in range(size)], numbers={"probability": np.linspace(0, 1, size)})
+        for _ in "ab"
     ]
     return TextView(NAME, NASTY, [Segmented(NAME, looks, NAME)], NAME)
 
@@ -77,7 +78,7 @@ def content_of(page: str) -> dict:
 
 
 def test_texts_and_names_are_no_markup(page, elements):
-    plain = Elements(viewer_page([TextView("a", b"ab", [Segmented("b", [Look("c", [1, 0])])])]))
+    plain = Elements(viewer_page([TextView("a", b"ab", [Segmented("b", [Snapshot("c", [1, 0])])])]))
     assert [tag for tag, _ in elements.found] == [tag for tag, _ in plain.found]
     assert elements.comments == 0
     assert page.count("<script") == page.count("</script>") == 2
@@ -181,7 +182,7 @@ def test_a_long_text_stays_small():
     size = 100_000
     numbers = {name: np.random.default_rng(n).random(size) for n, name in enumerate(("reward", "return", "advantage"))}
     numbers |= {name: numbers["reward"] for name in ("probability", "final_bits", "early_bits")}
-    looks = [Look("now", np.zeros(size, bool), np.zeros(size, bool), None, numbers)]
+    looks = [Snapshot("now", np.zeros(size, bool), np.zeros(size, bool), None, numbers)]
     page = viewer_page([TextView("long", b"x" * size, [Segmented(f"{n}", looks) for n in range(3)])])
     assert len(page) < 5_200_000
 
@@ -189,13 +190,13 @@ def test_a_long_text_stays_small():
 @pytest.mark.parametrize(
     ("view", "message"),
     [
-        (TextView("t", b"", [Segmented("s", [Look("l", [])])]), "text of 't' must have at least 1 byte"),
+        (TextView("t", b"", [Segmented("s", [Snapshot("l", [])])]), "text of 't' must have at least 1 byte"),
         (TextView("t", b"a", []), "segmenters of 't' must be at least one"),
-        (TextView("t", b"a", [Segmented("s", [])]), "each with at least one look"),
-        (TextView("t", b"ab", [Segmented("s", [Look("l", [1])])]), "boundaries must have one .* 2, got 1"),
-        (TextView("t", b"a", [Segmented("s", [Look("l", [1], [1, 0])])]), "forced must have .* 1, got 2"),
-        (TextView("t", b"a", [Segmented("s", [Look("l", [1], numbers={"joy": [1]})])]), r"numbers .*got \['joy'\]"),
-        (TextView("t", b"a", [Segmented("s", [Look("l", [1], figures={"joy": 1})])]), r"figures .*got \['joy'\]"),
+        (TextView("t", b"a", [Segmented("s", [])]), "each with at least one snapshot"),
+        (TextView("t", b"ab", [Segmented("s", [Snapshot("l", [1])])]), "boundaries must have one .* 2, got 1"),
+        (TextView("t", b"a", [Segmented("s", [Snapshot("l", [1], [1, 0])])]), "forced must have .* 1, got 2"),
+        (TextView("t", b"a", [Segmented("s", [Snapshot("l", [1], numbers={"joy": [1]})])]), r"numbers .*got \['joy'\]"),
+        (TextView("t", b"a", [Segmented("s", [Snapshot("l", [1], metrics={"joy": 1})])]), r"metrics .*got \['joy'\]"),
     ],
 )
 def test_what_does_not_fit_is_refused(view, message):

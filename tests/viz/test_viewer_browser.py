@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rltok_rl.viz.terminal import characters
-from rltok_rl.viz.viewer import Look, Segmented, TextView, viewer_page
+from rltok_rl.viz.viewer import Segmented, Snapshot, TextView, viewer_page
 
 from .browser import Browser, find_browser
 
@@ -23,7 +23,7 @@ NASTY = (
 SIZE = len(PLAIN.encode())
 
 
-def look(label: str, seed: int, size: int, *, everything: bool = True, rule: bool = False) -> Look:
+def look(label: str, seed: int, size: int, *, everything: bool = True, rule: bool = False) -> Snapshot:
     """Figures drawn at random; a boundary after each space, or after every third byte of another seed."""
     random = np.random.default_rng(seed)
     boundaries = np.arange(size) % (3 + seed) == 0
@@ -33,7 +33,7 @@ def look(label: str, seed: int, size: int, *, everything: bool = True, rule: boo
         names = ("early_bits", "final_bits", "reward", "return", "advantage")
         numbers |= {name: random.normal(size=size) for name in names if name != "advantage" or not rule}
     figures = {"bits_per_byte": 2.0 + seed, "early_bits_per_byte": 2.5 + seed, "rate": 0.3, "bytes_per_token": 3.3}
-    return Look(label, boundaries, forced, size - 1 if everything else None, numbers, figures)
+    return Snapshot(label, boundaries, forced, size - 1 if everything else None, numbers, figures)
 
 
 PLAIN_LOOK = look("as saved", 0, SIZE)
@@ -198,7 +198,9 @@ def test_escapes_and_signs_can_be_read_on_every_colour(opened):
     text = b"\xff\n\ta" * 60
     shares = np.linspace(0, 1, len(text))
     numbers = {"probability": shares, "reward": 2 * shares - 1, "final_bits": shares}
-    view = TextView("colours", text, [Segmented("a", [Look("now", np.arange(len(text)) % 5 == 0, (), None, numbers)])])
+    view = TextView(
+        "colours", text, [Segmented("a", [Snapshot("now", np.arange(len(text)) % 5 == 0, (), None, numbers)])]
+    )
     browser = opened(view)
     for theme in ("light", "dark"):
         browser.prefer(theme)

@@ -28,13 +28,13 @@ function unpackNumbers(held) {
   return values;
 }
 
-// How many bytes the character at i has, or 0 where these are no UTF-8.
+// Length in bytes of the character at i, or 0 for invalid UTF-8.
 function characterLength(bytes, i) {
   const first = bytes[i];
   if (first < 0x80) return 1;
   const length = first >= 0xc2 && first <= 0xdf ? 2 : (first & 0xf0) === 0xe0 ? 3 : first >= 0xf0 && first <= 0xf4 ? 4 : 0;
   if (length === 0 || i + length > bytes.length) return 0;
-  // The second byte is narrower where a shorter spelling, a surrogate or more than U+10FFFF would come of it.
+  // The second byte's range excludes overlong forms, surrogates, and code points above U+10FFFF.
   const low = first === 0xe0 ? 0xa0 : first === 0xf0 ? 0x90 : 0x80;
   const high = first === 0xed ? 0x9f : first === 0xf4 ? 0x8f : 0xbf;
   if (bytes[i + 1] < low || bytes[i + 1] > high) return 0;
@@ -42,7 +42,7 @@ function characterLength(bytes, i) {
   return length;
 }
 
-// Where each character begins, and one place beyond the last; a byte that is no UTF-8 is a character of its own.
+// The first byte of each character, and the end of the last; invalid bytes are characters of their own.
 function characterStarts(bytes) {
   const starts = new Uint32Array(bytes.length + 1);
   let count = 0;
@@ -52,10 +52,10 @@ function characterStarts(bytes) {
 }
 
 const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
-const UNSEEN = /^[\p{C}\p{Z}]$/u; // controls, marks of direction, what is not assigned, spaces but the plain one
+const UNSEEN = /^[\p{C}\p{Z}]$/u; // controls, directional marks, unassigned, all spaces but the plain one
 const hex = (byte) => byte.toString(16).padStart(2, "0");
 
-// The character itself, or null where it cannot be seen or is none.
+// The character, or null if it is invisible or invalid.
 function character(bytes, start, end) {
   if (end - start === 1) return bytes[start] >= 0x20 && bytes[start] < 0x7f ? String.fromCharCode(bytes[start]) : null;
   const one = decoder.decode(bytes.subarray(start, end));
@@ -63,15 +63,15 @@ function character(bytes, start, end) {
 }
 
 const escaped = (bytes, start, end) => Array.from(bytes.subarray(start, end), (byte) => "\\x" + hex(byte)).join("");
-const isLayout = (byte) => byte === 10 || byte === 9; // a new line and a tab do what they say
+const isLayout = (byte) => byte === 10 || byte === 9; // new lines and tabs are laid out
 
-// What stands in the text for a character.
+// The text shown for a character.
 function shownCharacter(bytes, start, end) {
   if (end - start === 1 && isLayout(bytes[start])) return String.fromCharCode(bytes[start]);
   return character(bytes, start, end) ?? escaped(bytes, start, end);
 }
 
-// The character that a byte is part of.
+// Number of the character that contains a byte.
 function characterAt(starts, position) {
   let low = 0;
   let high = starts.length - 2;

@@ -1,4 +1,4 @@
-// What is known of one byte, or of the bytes of one character.
+// The card: metrics of one byte, or of the bytes of one character.
 
 const element = (tag, words, name) => {
   const made = document.createElement(tag);
@@ -110,7 +110,7 @@ function showCard() {
   const [below, above] = [box.bottom + 10, box.top - 10 - card.offsetHeight];
   let top = below + card.offsetHeight < innerHeight ? below : above;
   let left = Math.min(Math.max(8, box.left - 20), innerWidth - card.offsetWidth - 8);
-  if (top < 8) { // a low window: beside the character, where there is room
+  if (top < 8) { // a low window: beside the character, on the side with room
     top = Math.max(8, innerHeight - card.offsetHeight - 8);
     const [right, before] = [box.right + 12, box.left - 12 - card.offsetWidth];
     left = right + card.offsetWidth < innerWidth ? right : Math.max(8, before);
@@ -118,7 +118,7 @@ function showCard() {
   card.style.transform = `translate(${Math.round(left)}px, ${Math.round(top)}px)`;
 }
 
-// A line for those who listen.
+// A line for screen readers.
 function say(at) {
   const one = text();
   const seen = look();

@@ -1,111 +1,150 @@
-"""What a page shows: texts, who cut them, and each byte's figures at one time or several.
+"""Content of a viewer page: texts, segmenters, and metrics of each byte at one or more times.
 
-A text of N bytes has N figures of each kind. What byte t cost, ``early_bits`` and ``final_bits``, is of that byte;
-``probability``, ``score``, ``reward``, ``return`` and ``advantage`` are of the decision after it.
+Byte t has costs, ``early_bits`` and ``final_bits``. The decision after it has ``probability``, ``score``, ``reward``,
+``return`` and ``advantage``. Numbers are stored as 16 bits each in base64, several times shorter than as JSON.
 """
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from rltok_rl.viz.viewer.packing import pack_bits, pack_bytes, pack_numbers
-
 NUMBERS = ("probability", "score", "early_bits", "final_bits", "reward", "return", "advantage")
-"""Figures that a byte may have, by name; rewards, returns and advantages in nats."""
-FIGURES = ("bits_per_byte", "early_bits_per_byte", "rate", "bytes_per_token", "tokens")
-"""Figures of a whole look."""
+"""Metrics of bytes; rewards, returns and advantages in nats."""
+METRICS = ("bits_per_byte", "early_bits_per_byte", "rate", "bytes_per_token", "tokens")
+"""Metrics of a whole snapshot."""
+MISSING = 65_535
+"""The code of a missing number."""
+_LAST = MISSING - 1
 
 
 @dataclass(frozen=True)
-class Look:
-    """A text as somebody cut it at some time."""
+class Snapshot:
+    """A text of N bytes with a segmenter's boundaries at some time."""
 
     label: str
-    """When, or by what state."""
+    """The time, or the state of training."""
     boundaries: Sequence[bool] | np.ndarray
-    """N decisions: one after each byte."""
+    """N decisions, one after each byte."""
     forced: Sequence[bool] | np.ndarray = ()
-    """N, where a boundary was nobody's decision; empty for none."""
+    """N, boundaries that are no decisions; empty for none."""
     decided: int | None = None
-    """Bytes, from the first on, that have been read; those after them were predicted at most. None for all."""
+    """Bytes that were read, from the first on; later ones were predicted at most. None for all."""
     numbers: Mapping[str, Sequence[float] | np.ndarray] = field(default_factory=dict)
-    """Of bytes, by a name of :data:`NUMBERS`: N each, NaN where there is nothing to tell."""
-    figures: Mapping[str, float] = field(default_factory=dict)
-    """Of the whole, by a name of :data:`FIGURES`."""
+    """N each by a name of :data:`NUMBERS`, NaN where undefined."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """By a name of :data:`METRICS`."""
 
 
 @dataclass(frozen=True)
 class Segmented:
-    """A text as one segmenter cut it, at one time or again and again while it was trained."""
+    """Snapshots of one segmenter, the earliest first."""
 
     name: str
-    looks: Sequence[Look]
+    snapshots: Sequence[Snapshot]
     about: str = ""
-    """How the figures came about, in a sentence or two."""
+    """How the metrics were computed, in a sentence or two."""
 
 
 @dataclass(frozen=True)
 class TextView:
-    """A text, and all who cut it."""
+    """A text with the boundaries of several segmenters."""
 
     name: str
     text: bytes
     segmenters: Sequence[Segmented]
     about: str = ""
-    """What there is to know about the text's figures."""
+    """Remarks about the metrics of this text."""
 
 
 def packed(view: TextView) -> dict[str, Any]:
-    """A text and its figures, ready for JSON.
+    """Encode a view for JSON.
 
     Args:
-        view: at least one byte, cut by at least one segmenter, who was looked at at least once.
+        view: at least one byte, and at least one segmenter with at least one snapshot.
 
     Example:
-        >>> look = Look("now", [True, False], numbers={"probability": [float("nan"), 0.25]})
-        >>> content = packed(TextView("two bytes", b"ab", [Segmented("mine", [look])]))
+        >>> snapshot = Snapshot("now", [True, False], numbers={"probability": [float("nan"), 0.25]})
+        >>> content = packed(TextView("two bytes", b"ab", [Segmented("mine", [snapshot])]))
         >>> content["size"], content["data"], sorted(content["segmenters"][0]["looks"][0]["numbers"])
         (2, 'YWI=', ['probability'])
     """
     if not view.text:
         raise ValueError(f"text of {view.name!r} must have at least 1 byte, got an empty text")
-    if not view.segmenters or not all(segmented.looks for segmented in view.segmenters):
-        raise ValueError(f"segmenters of {view.name!r} must be at least one, each with at least one look")
-    return {
-        "name": view.name,
-        "about": view.about,
-        "size": len(view.text),
-        "data": pack_bytes(view.text),
-        "segmenters": [
-            {
-                "name": segmented.name,
-                "about": segmented.about,
-                "looks": [_packed_look(look, len(view.text)) for look in segmented.looks],
-            }
-            for segmented in view.segmenters
-        ],
-    }
+    if not view.segmenters or not all(segmented.snapshots for segmented in view.segmenters):
+        raise ValueError(f"segmenters of {view.name!r} must be at least one, each with at least one snapshot")
+    segmenters = []
+    for segmented in view.segmenters:
+        snapshots = [_packed_snapshot(snapshot, len(view.text)) for snapshot in segmented.snapshots]
+        segmenters.append({"name": segmented.name, "about": segmented.about, "looks": snapshots})
+    text = {"name": view.name, "about": view.about, "size": len(view.text), "data": _base64(view.text)}
+    return {**text, "segmenters": segmenters}
 
 
-def _packed_look(look: Look, size: int) -> dict[str, Any]:
-    given = {"boundaries": look.boundaries, **look.numbers, **({"forced": look.forced} if len(look.forced) else {})}
-    for name, values in given.items():
+def pack_bits(flags: Sequence[bool] | np.ndarray) -> str:
+    """Pack flags eight to a byte, the first in its lowest bit, in base64.
+
+    Example:
+        >>> pack_bits([True, False, True])
+        'BQ=='
+    """
+    return _base64(np.packbits(np.asarray(flags, dtype=bool), bitorder="little").tobytes())
+
+
+def pack_numbers(values: Sequence[float] | np.ndarray) -> dict[str, Any] | None:
+    """Round numbers to the nearest of 65,535 steps from the least to the greatest.
+
+        v_t = low + (high - low) c_t / 65534,        c_t = 65535 for NaN
+
+    Returns:
+        ``low``, ``high`` and ``data``: codes of 16 bits, the lower byte first, in base64. None if all are NaN.
+
+    Example:
+        >>> numbers = pack_numbers([0.0, float("nan"), 1.0])
+        >>> numbers["low"], numbers["high"], unpack_numbers(numbers).tolist()
+        (0.0, 1.0, [0.0, nan, 1.0])
+    """
+    exact = np.asarray(values, dtype=np.float64)
+    known = ~np.isnan(exact)
+    if not known.any():
+        return None
+    if np.isinf(exact).any():
+        raise ValueError(f"values must be finite numbers or NaN, got {exact[np.isinf(exact)][0]}")
+    low, high = float(exact[known].min()), float(exact[known].max())
+    codes = np.full(len(exact), MISSING, dtype="<u2")
+    codes[known] = np.rint((exact[known] - low) / ((high - low) or 1.0) * _LAST)
+    return {"low": low, "high": high, "data": _base64(codes.tobytes())}
+
+
+def unpack_numbers(numbers: Mapping[str, Any]) -> np.ndarray:
+    """Decode :func:`pack_numbers`, as the page's script does."""
+    codes = np.frombuffer(base64.b64decode(numbers["data"]), dtype="<u2")
+    return np.where(codes == MISSING, np.nan, numbers["low"] + (numbers["high"] - numbers["low"]) * codes / _LAST)
+
+
+def _packed_snapshot(snapshot: Snapshot, size: int) -> dict[str, Any]:
+    forced = {"forced": snapshot.forced} if len(snapshot.forced) else {}
+    for name, values in {"boundaries": snapshot.boundaries, **snapshot.numbers, **forced}.items():
         if len(values) != size:
             raise ValueError(f"{name} must have one entry per byte of the text, {size}, got {len(values)}")
-    for kind, allowed, names in (("numbers", NUMBERS, look.numbers), ("figures", FIGURES, look.figures)):
+    for kind, allowed, names in (("numbers", NUMBERS, snapshot.numbers), ("metrics", METRICS, snapshot.metrics)):
         unknown = sorted(set(names) - set(allowed))
         if unknown:
             raise ValueError(f"{kind} must be among {list(allowed)}, got {unknown}")
-    numbers = {name: pack_numbers(values) for name, values in look.numbers.items()}
+    numbers = {name: pack_numbers(values) for name, values in snapshot.numbers.items()}
     return {
-        "label": look.label,
-        "decided": size if look.decided is None else look.decided,
-        "boundaries": pack_bits(look.boundaries),
-        "forced": pack_bits(look.forced) if len(look.forced) else None,
-        "numbers": {name: held for name, held in numbers.items() if held is not None},
-        "figures": {name: float(value) for name, value in look.figures.items()},
+        "label": snapshot.label,
+        "decided": size if snapshot.decided is None else snapshot.decided,
+        "boundaries": pack_bits(snapshot.boundaries),
+        "forced": pack_bits(snapshot.forced) if forced else None,
+        "numbers": {name: values for name, values in numbers.items() if values is not None},
+        "figures": {name: float(value) for name, value in snapshot.metrics.items()},
     }
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode("ascii")

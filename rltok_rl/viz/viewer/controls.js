@@ -1,4 +1,4 @@
-// Texts, segmenters, times, colours: what is shown, and how it is chosen.
+// Controls: texts, segmenters, snapshots, colours.
 
 function fillSegmenters() {
   const rows = text().segmenters.map((who, n) => {
@@ -32,7 +32,7 @@ function fillFigures() {
   $("about").textContent = [segmenter().about, text().about].filter(Boolean).join(" ");
 }
 
-// The look of another segmenter that is of the time being shown; where none has its name, the one as far along.
+// The snapshot of another segmenter with the label that is shown, else the one at the same share of training.
 function lookLike(who) {
   const { looks } = segmenter();
   const found = who.looks.findIndex((seen) => seen.label === looks[state.look].label);
@@ -133,7 +133,7 @@ function chooseMode(mode) {
   paintAll();
 }
 
-// The training as a film.
+// Play the snapshots as a film.
 let film = null;
 function stop() {
   clearInterval(film);

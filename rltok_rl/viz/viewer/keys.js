@@ -1,10 +1,10 @@
-// Mouse, touch and keys; then the page begins.
+// Mouse, touch and keys; then the page starts.
 
 const host = $("text");
 const spanUnder = (event) => (event.target.at === undefined ? null : event.target);
 const lastByte = (span) => text().starts[span.at + 1] - 1;
 
-// Where the pointer is only passing over, the card follows it; a press keeps it.
+// The card follows the pointer; a click keeps it.
 host.addEventListener("pointerover", (event) => {
   if (event.pointerType === "touch") return;
   const span = spanUnder(event);
@@ -19,7 +19,7 @@ addEventListener("scroll", () => !$("card").hidden && showCard(), { passive: tru
 addEventListener("resize", () => showCard());
 host.addEventListener("focus", () => state.cursor === null && host.matches(":focus-visible") && setCursor(0));
 
-// Only the pieces that the old and the new token lie in are painted again.
+// Repaint only the pieces that contain the old and the new token.
 function moveTo(change) {
   const before = position();
   change();
@@ -49,7 +49,7 @@ function setCursor(at, follow = true) {
   say(at);
 }
 
-// Between the bar at the top and what covers the bottom: on a narrow screen, that is the card.
+// Scroll between the bar at the top and, on a narrow screen, the card at the bottom.
 function bringIntoView(span, follow) {
   const card = $("card").getBoundingClientRect();
   const sheet = card.width > innerWidth - 24;

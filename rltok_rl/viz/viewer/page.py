@@ -1,8 +1,7 @@
-"""One HTML file: a template, a style sheet and scripts of this folder, and what they show.
+"""A viewer page: one HTML file of a template, a style sheet, scripts, and the texts.
 
-Nothing is fetched, now or later, and the file's own security policy says so to the browser: its script and its style
-sheet are known by their checksums. Texts and names reach the page inside a JSON block and are written as text, never as
-markup.
+The page fetches nothing, and its security policy forbids the browser to: its script and style sheet are allowed by
+their checksums. Texts and names are in a JSON block and are inserted as text, never as markup.
 """
 
 from __future__ import annotations
@@ -28,19 +27,16 @@ _POLICY = (
 
 
 def viewer_page(texts: Sequence[TextView], *, title: str = "Token boundaries") -> str:
-    """Make the page.
+    """Make an HTML page, to be written as UTF-8.
 
     Args:
-        texts: at least one, the one to begin with first.
-        title: of the page.
-
-    Returns:
-        HTML, to be written as UTF-8.
+        texts: at least one; the first is shown first.
+        title: heading of the page.
 
     Example:
-        >>> from rltok_rl.viz.viewer import Look, Segmented
-        >>> cut = Segmented("by hand", [Look("now", [True, False, True, False, False])])
-        >>> page = viewer_page([TextView("a line", b"to be", [cut])])
+        >>> from rltok_rl.viz.viewer import Segmented, Snapshot
+        >>> segmented = Segmented("by hand", [Snapshot("now", [True, False, True, False, False])])
+        >>> page = viewer_page([TextView("a line", b"to be", [segmented])])
         >>> page[:15], "https://" in page
         ('<!doctype html>', False)
     """
@@ -49,55 +45,45 @@ def viewer_page(texts: Sequence[TextView], *, title: str = "Token boundaries") -
     style = _part("style.css")
     script = "'use strict';\n(() => {\n" + "\n".join(map(_part, SCRIPTS)) + "\n})();\n"
     content = {"format": FORMAT, "title": title, "texts": [packed(view) for view in texts]}
+    # Control characters, some of which HTML forbids, become spaces.
+    name = "".join(character if character.isprintable() else " " for character in f"{texts[0].name} - {title}")
     parts = {
         "policy": _POLICY.format(script=_checksum(script), style=_checksum(style)),
         "generator": GENERATOR,
-        "title": html.escape(_one_line(f"{texts[0].name} - {title}")),
+        "title": html.escape(name),
         "style": style,
         "content": script_json(content),
         "script": script,
     }
-    # One pass over the template: what is put in is never looked at again.
+    # One pass over the template: inserted parts are not searched for placeholders.
     first, *rest = _part("page.html").split("{{")
     pieces = [first]
     for piece in rest:
-        name, behind = piece.split("}}", 1)
-        pieces += [parts[name], behind]
+        name, after = piece.split("}}", 1)
+        pieces += [parts[name], after]
     return "".join(pieces)
 
 
 def script_json(value: Any) -> str:
-    r"""JSON that may stand in a script element: nothing in it ends the element, or begins a comment in it.
-
-    Args:
-        value: plain values; numbers are finite.
+    r"""Encode JSON for a script element: nothing in it ends the element or begins a comment.
 
     Example:
         >>> script_json(["</script><!-- & \u2028"])
         '["\\u003c/script\\u003e\\u003c!-- \\u0026 \\u2028"]'
     """
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    # Where these stand in JSON they stand in strings, which may spell them otherwise.
+    # In JSON these characters occur in strings only, where they may be escaped.
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def is_viewer_page(path: Path) -> bool:
-    """Whether a file is such a page, and may be replaced by another.
-
-    Args:
-        path: of a file.
-    """
+    """Whether a file is a viewer page, and so may be overwritten by another."""
     with path.open("rb") as file:
         return GENERATOR.encode() in file.read(4096)
 
 
-def _one_line(name: str) -> str:
-    """Without control characters, some of which HTML forbids."""
-    return "".join(character if character.isprintable() else " " for character in name)
-
-
 def _checksum(content: str) -> str:
-    """As a security policy names an inline script or style sheet."""
+    """The checksum of an inline script or style sheet, as a security policy names it."""
     return "sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
 
 

@@ -1,4 +1,4 @@
-// The text in pieces: plain far from the view, a span per character near it, coloured by what is asked for.
+// The text in pieces: plain far from the view, a coloured span per character near it.
 
 const LEVELS = 24;
 const PIECE = 1500; // characters; a piece ends at the next new line
@@ -13,7 +13,7 @@ const text = () => texts[state.text];
 const segmenter = () => text().segmenters[state.segmenter];
 const look = () => opened(segmenter().looks[state.look]);
 
-// A text is unpacked when it is first shown, and so are the figures of each who cut it.
+// A text is unpacked when it is first shown, and so are the metrics of each segmenter.
 function unpackText(one) {
   if (one.segmenters) return;
   one.bytes = unpackBytes(one.held.data);
@@ -55,10 +55,10 @@ const MODES = {
   score: { key: "s", name: "Score", of: "score", kind: "range" },
 };
 const hasMode = (mode) => MODES[mode].of === null || segmenter().looks[state.look].names.has(MODES[mode].of);
-// What is shown: a rule has no probabilities, an early look has no rewards.
+// The colours that can be shown: a rule has no probabilities, an early snapshot no rewards.
 const shownMode = () => (hasMode(state.mode) ? state.mode : hasMode("probability") ? "probability" : "tokens");
 
-// One scale for all who cut a text, so that switching compares: all but the outermost hundredth fits.
+// One scale for all segmenters of a text, so that they compare: all but the outermost hundredth fits.
 function scaleOf(mode) {
   const { of, kind } = MODES[mode];
   const one = text();
@@ -78,7 +78,7 @@ function scaleOf(mode) {
   return one.scales[mode];
 }
 
-// The class of a value's colour: s for amounts, u and d for more and less than nothing.
+// The class of a value's colour: s for amounts, u and d for positive and negative values.
 function colour(value, kind, low, high) {
   if (Number.isNaN(value)) return "";
   const share = kind === "signed" ? value / high : (value - low) / (high - low || 1);
@@ -142,7 +142,7 @@ function layText() {
     near.observe(node);
     return piece;
   });
-  dress(pieces[0]); // the others once the browser has looked where they are
+  dress(pieces[0]); // the others when they come near the view
 }
 
 function dress(piece) {

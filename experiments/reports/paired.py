@@ -1,0 +1,108 @@
+"""Paired tests: differences of systems over the same documents, or over the same seeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import pandas as pd
+import torch
+
+from rltok_rl.evaluation import corpus_bits_per_byte, corpus_standard_error
+
+_T_975 = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)
+"""97.5 % quantiles of Student's t with 1 to 30 degrees of freedom."""
+
+
+def t_quantile(freedom: int) -> float:
+    """Return the 97.5 % quantile of Student's t; above 30 degrees of freedom by an expansion.
+
+    Example:
+        >>> t_quantile(2), round(t_quantile(31), 3), round(t_quantile(1000), 3)
+        (4.303, 2.039, 1.962)
+    """
+    if freedom < 1:
+        raise ValueError(f"freedom must be at least 1, got {freedom}")
+    if freedom <= len(_T_975):
+        return _T_975[freedom - 1]
+    z = NormalDist().inv_cdf(0.975)
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A mean of paired differences."""
+
+    mean: float
+    error: float | None
+    """Standard error; None for a single pair."""
+    pairs: int
+
+    @property
+    def half_width(self) -> float:
+        """Half the width of the 95 % interval, by Student's t; infinite for a single pair."""
+        return math.inf if self.error is None else t_quantile(self.pairs - 1) * self.error
+
+    @property
+    def significant(self) -> bool:
+        """Whether the 95 % interval excludes 0."""
+        return abs(self.mean) > self.half_width
+
+
+def paired_over_documents(row: Mapping[str, Any], other: Mapping[str, Any]) -> Difference | None:
+    """Return bits per byte of ``row`` minus those of ``other``; None if their documents differ.
+
+    Args:
+        row: ``counts`` (bytes) and ``nats`` of each document or group of documents.
+        other: the same for the reference.
+    """
+    if not row["counts"] or row["counts"] != other["counts"]:
+        return None
+    counts = torch.tensor(row["counts"])
+    nats = torch.tensor(row["nats"], dtype=torch.float64) - torch.tensor(other["nats"], dtype=torch.float64)
+    return Difference(corpus_bits_per_byte(counts, nats), corpus_standard_error(counts, nats), len(counts))
+
+
+def paired_over_seeds(losses: Mapping[Any, float], others: Mapping[Any, float]) -> Difference | None:
+    """Return the mean difference of losses by seed, over shared seeds; None if there are none.
+
+    Example:
+        >>> difference = paired_over_seeds({0: 2.1, 1: 2.2, 2: 2.3}, {0: 2.2, 1: 2.31, 2: 2.39})
+        >>> round(difference.mean, 3), difference.pairs, difference.significant
+        (-0.1, 3, True)
+    """
+    differences = (pd.Series(losses, dtype=float) - pd.Series(others, dtype=float)).dropna()
+    if differences.empty:
+        return None
+    error = float(differences.sem()) if len(differences) > 1 else None
+    return Difference(float(differences.mean()), error, len(differences))
+
+
+def tied_with_best(losses: Sequence[float], difference: Callable[[int, int], Difference | None]) -> set[int]:
+    """Return the places of the rows that a paired test cannot tell from the best: tables print them bold.
+
+    A row without a test is never bold, nor is a best row that no other was tested against.
+
+    Args:
+        losses: lower is better; NaN excludes a row.
+        difference: compares two rows by their places; None without a pair.
+
+    Example:
+        >>> differences = {0: Difference(0.001, 0.002, 9), 2: Difference(0.1, 0.002, 9)}
+        >>> sorted(tied_with_best([2.181, 2.18, 2.28], lambda row, best: differences[row]))
+        [0, 1]
+    """
+    candidates = [row for row, loss in enumerate(losses) if not math.isnan(loss)]
+    best = min(candidates, key=lambda row: losses[row], default=None)
+    if best is None:
+        return set()
+    tests = {row: difference(row, best) for row in candidates if row != best}
+    known = {row: test for row, test in tests.items() if test is not None and test.error is not None}
+    return {best, *(row for row, test in known.items() if not test.significant)} if known else set()

@@ -1,0 +1,267 @@
+"""Read text in windows: costs of all bytes, and the boundaries drawn on the way.
+
+A window of context T reads up to T bytes and predicts the byte after each. Windows begin S bytes (the stride) apart,
+and each counts the bytes that no earlier window predicted: all of its predictions if S = T, its last S if S < T, so
+that these see at least T - S + 1 bytes. Of a text of N bytes, N - 1 are predicted; nothing predicts the first.
+
+Shapes: W windows, B rows of T bytes, n predictions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from rltok_rl.agents.segmenters import Segmenter, read_window
+from rltok_rl.functional.likelihood import byte_log_prob
+from rltok_rl.models import UNet
+from rltok_rl.text import text_to_bytes
+from rltok_rl.utils import check_count
+
+BATCH_BYTES = 16_384
+"""Bytes of a forward pass. Results do not depend on it beyond rounding."""
+
+Progress = Callable[[int, int, float], None]
+"""Called with bytes predicted, bytes to predict, and the nats that the whole model has paid so far."""
+
+
+@dataclass(frozen=True)
+class TextWindows:
+    """Places of W windows in order; a window reads ``start`` to ``end - 2`` and counts ``first`` to ``end - 1``."""
+
+    start: Tensor  # [W] int64
+    first: Tensor  # [W] int64, the first byte that no earlier window predicts
+    end: Tensor  # [W] int64
+
+    @property
+    def reads(self) -> Tensor:
+        """[W] bytes that each window reads."""
+        return self.end - self.start - 1
+
+    @property
+    def sizes(self) -> Tensor:
+        """[W] predictions that each window counts."""
+        return self.end - self.first
+
+    def __len__(self) -> int:
+        """W."""
+        return len(self.start)
+
+    def take(self, rows: Tensor | slice) -> TextWindows:
+        """Select windows."""
+        return TextWindows(self.start[rows], self.first[rows], self.end[rows])
+
+    def spread(self, most: int | None) -> TextWindows:
+        """Select at most ``most`` windows, evenly spread; None selects all."""
+        if most is None or check_count("most", most) >= len(self):
+            return self
+        return self.take(torch.arange(most) * len(self) // most)
+
+    def places(self) -> Tensor:
+        """[n] places of the bytes read just before each counted byte, in order."""
+        sizes = self.sizes
+        skipped = self.first - 1 - (sizes.cumsum(0) - sizes)  # from a prediction's number to its place
+        return torch.arange(int(sizes.sum())) + skipped.repeat_interleave(sizes)
+
+    def batches(self, num_bytes: int) -> Iterator[Tensor]:
+        """Numbers of windows of one length that read at most ``num_bytes`` together, at least one window each."""
+        reads = self.reads
+        for length in reads.unique().tolist():
+            yield from (reads == length).nonzero().squeeze(1).split(max(1, num_bytes // length))
+
+
+def cut_windows(num_bytes: int, context: int, stride: int | None = None) -> list[tuple[int, int]]:
+    """Cut a text into windows that predict every byte but the first once.
+
+    Args:
+        num_bytes: length of the text, at least 2.
+        context: bytes that a window reads at most.
+        stride: bytes from the start of one window to the next, at most ``context``; None is ``context``.
+
+    Returns:
+        (start, end) of each window, ``end`` exclusive; a window counts the bytes beyond the previous window's end.
+
+    Example:
+        >>> cut_windows(8, 3)
+        [(0, 4), (3, 7), (6, 8)]
+        >>> cut_windows(8, 3, stride=2)
+        [(0, 4), (2, 6), (4, 8)]
+    """
+    windows = lay_windows([(0, check_count("num_bytes", num_bytes, minimum=2))], context, stride)
+    return list(zip(windows.start.tolist(), windows.end.tolist(), strict=True))
+
+
+def lay_windows(spans: Sequence[tuple[int, int]], context: int, stride: int | None = None) -> TextWindows:
+    """Lay windows over documents at ``spans``, as :func:`cut_windows` does; none crosses a document's end."""
+    context = check_count("context", context)
+    stride = context if stride is None else check_count("stride", stride)
+    if stride > context:
+        raise ValueError(f"stride must be at most the context, {context}, so that no byte is left out, got {stride}")
+    each = []
+    for begin, end in spans:
+        start = torch.arange(begin, max(end - 1 - (context - stride), begin + 1), stride)
+        ends = (start + context + 1).clamp(max=end)
+        each.append((start, torch.cat((torch.tensor([begin + 1]), ends[:-1])), ends))
+    return TextWindows(*(torch.cat(column) for column in zip(*each, strict=True)))
+
+
+def join_documents(text: str | bytes | Sequence[str | bytes]) -> tuple[Tensor, list[tuple[int, int]]]:
+    """Join documents to [N] int64 with a byte 0 (in no word) between them; return also the span of each."""
+    documents = [text_to_bytes(part) for part in ([text] if isinstance(text, (str, bytes)) else text)]
+    if not documents:
+        raise ValueError("text must hold at least one text, got none")
+    spans, start = [], 0
+    for number, document in enumerate(documents):
+        if len(document) < 2:
+            place = f" in text {number}" if len(documents) > 1 else ""
+            raise ValueError(
+                f"text must have at least 2 bytes (one to read, one to predict), got {len(document)}{place}"
+            )
+        spans.append((start, start + len(document)))
+        start += len(document) + 1
+    return torch.frombuffer(bytearray(b"\0".join(documents)), dtype=torch.uint8).long(), spans
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Costs of n predictions, and the boundaries drawn on the way; on the CPU."""
+
+    byte_ids: Tensor  # [N] int64, the documents with a byte 0 between them
+    at: Tensor  # [n] int64, place of the byte x_t that was read; the prediction is of x_{t+1}
+    final_nats: Tensor  # [n] float64, -log p(x_{t+1}) by the whole model
+    early_nats: Tensor  # [n] float64, by the early exit
+    boundaries: Tensor  # [n] bool, a_t
+    forced: Tensor  # [n] bool, the first byte of a window, whose boundary is not a decision
+    num_windows: int
+    document: Tensor | None = None  # [n] int64, number of the document; None for a single one
+    window_sizes: Tensor | None = None  # [num_windows] int64, predictions that each window counts
+
+
+def empty_reading(byte_ids: Tensor, spans: list[tuple[int, int]], windows: TextWindows) -> Reading:
+    """Return a reading of zeros, to be filled in place."""
+    at = windows.places()
+    final, early = torch.zeros(2, len(at), dtype=torch.float64)
+    boundaries, forced = torch.zeros(2, len(at), dtype=torch.bool)
+    document = torch.searchsorted(torch.tensor([start for start, _ in spans]), at, right=True) - 1
+    return Reading(byte_ids, at, final, early, boundaries, forced, len(windows), document, windows.sizes)
+
+
+@torch.no_grad()
+def read_text(
+    model: UNet,
+    text: str | bytes | Sequence[str | bytes],
+    *,
+    context: int,
+    stride: int | None = None,
+    most: int | None = None,
+    greedy: bool = False,
+    generator: torch.Generator | None = None,
+    segmenter: Segmenter | None = None,
+    target_rate: float | None = None,
+    progress: Progress | None = None,
+) -> Reading:
+    """Predict documents window by window, with boundaries drawn by the policy or a segmenter.
+
+    Every window draws boundaries for all bytes that it reads, as :func:`~rltok_rl.models.generate` does for a prompt.
+
+    Args:
+        model: the U-Net, in the mode it should run in.
+        text: one document or several, at least 2 bytes each.
+        context: bytes that a window reads at most.
+        stride: bytes from the start of one window to the next, at most ``context``; None is ``context``. Smaller
+            strides show at least ``context - stride + 1`` bytes to each prediction and cost ``context / stride`` times
+            as much.
+        most: reads at most this many windows, evenly spread; None reads all.
+        greedy: draws a boundary where its probability exceeds one half, without random numbers.
+        generator: on the CPU; draws one number per byte read, window by window in the order of the text.
+        segmenter: draws the boundaries; None uses the model's own policy.
+        target_rate: boundaries per byte, for a model with ``rate_embedding``; None uses the configured rate.
+        progress: called after each forward pass.
+
+    Example:
+        >>> from rltok_rl.models import preset
+        >>> reading = read_text(UNet(preset("tiny")), "to be or not to be", context=8)
+        >>> len(reading.at), reading.num_windows
+        (17, 3)
+    """
+    check_rate(segmenter, target_rate)
+    byte_ids, spans = join_documents(text)
+    windows = lay_windows(spans, context, stride).spread(most)
+    reading = empty_reading(byte_ids, spans, windows)
+    reads, first = windows.reads, windows.first
+    begins = windows.sizes.cumsum(0) - windows.sizes  # number of each window's first prediction
+    before = reads.cumsum(0) - reads  # number of its first random number
+    uniforms = draw_uniforms(int(reads.sum()), greedy, segmenter, generator)
+    done, cost = 0, 0.0
+    for rows in windows.batches(BATCH_BYTES):
+        steps = torch.arange(int(reads[rows[0]]))
+        place = windows.start[rows, None] + steps  # [B, T]
+        drawn = None if uniforms is None else uniforms[before[rows, None] + steps]
+        out = run_window(model, segmenter, byte_ids[place], drawn, greedy=greedy, target_rate=target_rate)
+        check_probabilities(segmenter, out.boundary_logits, greedy)
+        counted = place + 1 >= first[rows, None]
+        number = ((begins - first)[rows, None] + place + 1)[counted]
+        following = byte_ids[place + 1].to(out.boundaries.device)
+        for nats, logits in ((reading.final_nats, out.final_logits), (reading.early_nats, out.early_logits)):
+            nats[number] = -byte_log_prob(logits, following).double().cpu()[counted]
+        reading.boundaries[number] = out.boundaries.cpu()[counted]
+        reading.forced[number] = (steps == 0).expand_as(counted)[counted]
+        done, cost = done + len(number), cost + float(reading.final_nats[number].sum())
+        if progress is not None:
+            progress(done, len(reading.at), cost)
+    return reading
+
+
+class WindowOutput(NamedTuple):
+    """Predictions and boundaries of one forward pass."""
+
+    final_logits: Tensor  # [B, T, 256]
+    early_logits: Tensor  # [B, T, 256]
+    boundaries: Tensor  # [B, T] bool
+    boundary_logits: Tensor | None  # [B, T]; None for rules
+    scores: Tensor | None  # [B, T], what a rule compares with its threshold
+
+
+def run_window(
+    model: UNet,
+    segmenter: Segmenter | None,
+    byte_ids: Tensor,
+    uniforms: Tensor | None,
+    *,
+    greedy: bool = False,
+    target_rate: float | None = None,
+) -> WindowOutput:
+    """Run a model and its policy or a segmenter on bytes [B, T] and random numbers [B, T]."""
+    device = model.embedding.weight.device
+    read, drawn = byte_ids.to(device), None if uniforms is None else uniforms.to(device)
+    if segmenter is None:
+        out: Any = model(read, uniforms=drawn, greedy=greedy, target_rate=target_rate)
+        return WindowOutput(out.final_logits, out.early_logits, out.boundaries, out.boundary_logits, None)
+    cut = read_window(model, segmenter, read, uniforms=drawn)
+    segments = cut.segments
+    return WindowOutput(cut.final_logits, cut.early_logits, segments.boundaries, segments.logits, segments.scores)
+
+
+def check_rate(segmenter: Segmenter | None, target_rate: float | None) -> None:
+    """Refuse a target rate for boundaries that do not follow one."""
+    if target_rate is not None and segmenter is not None:
+        raise ValueError(f"target_rate belongs to the model's own policy, got it with {type(segmenter).__name__}")
+
+
+def check_probabilities(segmenter: Segmenter | None, logits: Tensor | None, greedy: bool) -> None:
+    """Refuse greedy boundaries of a segmenter that draws without probabilities."""
+    if greedy and segmenter is not None and segmenter.draws_at_random and logits is None:
+        raise ValueError(f"greedy needs boundaries that have a probability each, got {type(segmenter).__name__}")
+
+
+def draw_uniforms(
+    count: int, greedy: bool, segmenter: Segmenter | None, generator: torch.Generator | None
+) -> Tensor | None:
+    """[count] random numbers; one half each for a greedy segmenter, None for the greedy policy."""
+    if not greedy:
+        return torch.rand(count, generator=generator)
+    return None if segmenter is None else torch.full((count,), 0.5)

@@ -1,0 +1,137 @@
+"""A model in several processes: averaged gradients, FSDP2 shards, and states of whole tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.utils._pytree import tree_map_only
+
+from rltok_rl.models.layers import TransformerLayer
+from rltok_rl.models.unet import UNet
+from rltok_rl.objectives import JointLoss
+from rltok_rl.training.parallel import Processes
+
+STRATEGIES = ("none", "ddp", "fsdp")
+"""``none`` is one process; ``ddp`` and ``fsdp`` with one process are the same as none."""
+_METHODS = ("encode", "early_logits", "early_log_prob", "decode", "decode_levels", "final_logits", "final_log_prob")
+_WHOLE = StateDictOptions(full_state_dict=True)
+
+
+def check_parallel(
+    model: UNet, loss: JointLoss, segmenter: nn.Module | None, strategy: str, processes: Processes
+) -> None:
+    """Reject losses that cannot be trained in several processes: not sharded, or with statistics of one rank."""
+    if strategy == "fsdp" and segmenter is not None:
+        raise ValueError("strategy must be 'none' or 'ddp' with a segmenter, which is not sharded, got 'fsdp'")
+    if processes.group is None:
+        return
+    if strategy == "fsdp" and {id(p) for p in loss.parameters()} - {id(p) for p in model.parameters()}:
+        raise ValueError("strategy must be 'ddp' with a critic, which is not sharded, got 'fsdp'")
+    for name, term in loss.terms.items():
+        for part in (term, getattr(term, "_value_estimator", None)):
+            if part is not None and getattr(part, "process_group", processes.group) is not processes.group:
+                raise ValueError(
+                    f"process_group of {type(part).__name__} in term {name!r} must be that of the processes that train "
+                    f"together, got {part.process_group}"
+                )
+
+
+def prepare_model(model: UNet, strategy: str, processes: Processes) -> None:
+    """Copy rank 0's model to all processes, and shard it for ``"fsdp"``; in place, before optimizers are made."""
+    if strategy not in STRATEGIES:
+        raise ValueError(f"strategy must be one of {list(STRATEGIES)}, got {strategy!r}")
+    if processes.group is None:
+        return
+    if strategy == "none":
+        raise ValueError(
+            f"strategy must be 'ddp' or 'fsdp' with {processes.world_size} processes, got 'none', which is one process"
+        )
+    for tensor in (*model.parameters(), *model.buffers()):
+        dist.broadcast(tensor.data, src=0, group=processes.group)
+    if strategy == "fsdp":
+        _shard(model, processes)
+
+
+def _shard(model: UNet, processes: Processes) -> None:
+    """Shard every module that is called on its own.
+
+    Actor and early exit call heads and norms outside the byte layers, in any order. The boundary terms are views of
+    their projection's output, of which FSDP2 warns, so the projection alone is sharded.
+    """
+    mesh = init_device_mesh(processes.device.type, (processes.world_size,))
+    layers = [module for module in model.modules() if isinstance(module, TransformerLayer)]
+    norms, projection = (model.encoder_norm, model.decoder_norm), model.boundary_head.projection
+    router = None if model.second_level is None else model.second_level.routing
+    routing = [] if router is None else [part for part in router.children() if list(part.parameters())]
+    for module in (model.embedding, *layers, *norms, projection, *routing, model.early_head, model.final_head, model):
+        fully_shard(module, mesh=mesh)
+    for name in _METHODS:
+        register_fsdp_forward_method(model, name)
+
+
+@torch.no_grad()
+def average_gradients(parameters: Iterable[Tensor], group: ProcessGroup | None) -> None:
+    """Average gradients over processes in one all-reduce after the backward pass; FSDP2 has averaged its shards.
+
+    ``DistributedDataParallel`` around the training step overlaps this with the backward pass, but its buckets change
+    after the first update, so that with more than two processes a resumed run would differ in the last bits.
+    """
+    gradients = [p.grad for p in parameters if p.grad is not None and not isinstance(p.grad, DTensor)]
+    if group is None or not gradients:
+        return
+    total = nn.utils.parameters_to_vector(gradients)  # [n]
+    dist.all_reduce(total, group=group)
+    nn.utils.vector_to_parameters(total / group.size(), gradients)
+
+
+def full_model_state(model: nn.Module) -> dict[str, Any]:
+    """Return a model's state with whole tensors; all processes call it."""
+    return get_model_state_dict(model, options=_WHOLE)
+
+
+def full_optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return an optimizer's state with whole tensors, by parameter number; all processes call it.
+
+    torch's ``get_optimizer_state_dict`` is not used: before the first update it would make an optimizer step.
+    """
+    return tree_map_only(DTensor, DTensor.full_tensor, optimizer.state_dict())
+
+
+def load_full_state(
+    model: nn.Module, optimizer: torch.optim.Optimizer, weights: dict[str, Any], state: dict[str, Any]
+) -> None:
+    """Load states of whole tensors, sharding them as the parameters are."""
+    set_model_state_dict(model, dict(weights), options=_WHOLE)  # it replaces tensors by shards
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    moments = {
+        number: {name: _shard_like(x, parameters[number]) for name, x in entry.items()}
+        for number, entry in state["state"].items()
+    }
+    optimizer.load_state_dict({**state, "state": moments})
+
+
+def _shard_like(value: Tensor, parameter: Tensor) -> Tensor:
+    """Shard a tensor that has the shape of a sharded parameter; return others as they are."""
+    if not isinstance(parameter, DTensor) or value.shape != parameter.shape:
+        return value
+    return distribute_tensor(value.to(parameter.device), parameter.device_mesh, parameter.placements)
+
+
+def whole_model(model: UNet) -> UNet:
+    """Return the model if it is not sharded, else an unsharded copy; all processes call it."""
+    if not isinstance(model.embedding.weight, DTensor):
+        return model
+    weights = full_model_state(model)
+    with torch.device("meta"):
+        copy = UNet(model.config)
+    copy.load_state_dict(weights, assign=True)
+    return copy.train(model.training)

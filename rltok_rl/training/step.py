@@ -1,0 +1,262 @@
+"""One training step as a module: rollout, losses and gradients, of a whole batch or in micro-batches.
+
+Shapes: m micro-batches of B rows each, T decisions.
+
+Micro-batches give the gradients of the whole batch. Next-byte losses are means over steps, so each micro-batch runs its
+own backward pass. Advantages and rates are statistics of the whole batch, and depend on the model through the boundary
+logits [m B, T] alone, which are small. The policy's terms are therefore differentiated with respect to all logits
+first, and these gradients are then propagated through encoder and policy, micro-batch by micro-batch. Further PPO
+epochs on a stored batch do the same. The ratio loss of a second level reads token states; its rates are those of a
+micro-batch, as H-Net's are those of a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase, cat
+from torch import Tensor, nn
+
+from rltok_rl.agents import EncodingBoundaryActor, LearnedBoundaryActor, RandomActor
+from rltok_rl.agents.segmenters import SegmenterActor
+from rltok_rl.envs import ByteBoundaryEnv
+from rltok_rl.functional.policy import boundary_entropy, boundary_log_prob
+from rltok_rl.models.tokens import Layout, Packing, as_packing
+from rltok_rl.objectives import BoundaryClipPPOLoss, EarlyExitLoss, JointLoss, LanguageModelLoss, SecondLevelLoss
+from rltok_rl.objectives.policy import advantages_of
+from rltok_rl.objectives.segmented import SegmenterLoss
+
+_MEANS_OVER_STEPS = (LanguageModelLoss, EarlyExitLoss, SecondLevelLoss, SegmenterLoss)
+
+
+class TrainingStep(nn.Module):
+    """Rollout and joint loss of a batch, as one module.
+
+    Calling it returns the sum of all losses under ``"loss"``, with gradients, and the batch's metrics without. It takes
+    no data: the environment draws the text. Wrap the step, not the model, in ``DistributedDataParallel``, because a
+    rollout calls methods of the model other than ``forward``.
+
+    Args:
+        env: the environment, whose model is trained.
+        loss: the joint loss. For micro-batches, its terms other than next-byte losses, a segmenter's and the second
+            level's depend on the model through boundary logits alone, and rows are texts from their first byte on.
+        actor: draws the boundaries; default: the model's policy. The segmenter of a ``SegmenterActor`` is trained too.
+        generator: source of the boundaries' random numbers.
+        part: rank and world size; all ranks together draw the batch that one process would draw.
+        precision: dtype of matrix products under autocast; default: the model's own.
+        keep_batch: keep the batch with its advantages in ``batch``, for :meth:`policy_epoch`.
+
+    Example:
+        >>> from rltok_rl.models import UNet, preset
+        >>> env = ByteBoundaryEnv(UNet(preset("tiny")), "all happy families are alike", num_steps=8, batch_size=(2,))
+        >>> step = TrainingStep(env, JointLoss.paper(target_rate=0.2))
+        >>> metrics = step()
+        >>> metrics["loss"].backward()
+        >>> [name for name in metrics if name.startswith("loss")]
+        ['loss_language_model', 'loss_policy', 'loss_rate', 'loss_early_exit', 'loss']
+    """
+
+    env: ByteBoundaryEnv
+    actor: Any
+    policy: LearnedBoundaryActor
+    random_actor: RandomActor
+
+    def __init__(
+        self,
+        env: ByteBoundaryEnv,
+        loss: JointLoss,
+        *,
+        actor: Any = None,
+        generator: torch.Generator | None = None,
+        part: tuple[int, int] = (0, 1),
+        precision: torch.dtype | None = None,
+        keep_batch: bool = False,
+    ) -> None:
+        super().__init__()
+        self.model, self.loss = env.model, loss
+        self.segmenter = actor.segmenter if isinstance(actor, SegmenterActor) else None
+        policy, random_actor = LearnedBoundaryActor(env.model), RandomActor(env.model.config.target_rate)
+        unregistered = {
+            "env": env,
+            "policy": policy,
+            "actor": policy if actor is None else actor,
+            "random_actor": random_actor,
+        }
+        for name, value in unregistered.items():  # they share the model's parameters, or are not trained
+            object.__setattr__(self, name, value)
+        self.generator, self.part, self.precision, self.keep_batch = generator, part, precision, keep_batch
+        self.batch: list[TensorDictBase] = []
+        self.byte_ids = torch.empty(0, dtype=torch.int64)  # [B, T] of the last rollout
+        self._whole_rows = True
+
+    @property
+    def off_policy(self) -> bool:
+        """Whether the policy's term can learn from decisions that another policy made."""
+        term = self.loss.terms["policy"] if "policy" in self.loss.terms else None
+        return isinstance(term, BoundaryClipPPOLoss) or bool(getattr(term, "off_policy", False))
+
+    def forward(self, *, warm_start: bool = False) -> dict[str, Tensor]:
+        """Draw a rollout and compute all losses.
+
+        Args:
+            warm_start: draw the boundaries at random; the policy then learns only if its term is off-policy.
+        """
+        self._whole_rows = True
+        rollout, rates = self._rollout(warm_start)
+        if self.keep_batch:
+            rollout = self._with_advantages(rollout)
+            self.batch = [rollout.detach()]
+        terms = self._prediction_terms if warm_start and not self.off_policy else self.loss.terms
+        values: dict[str, list[Tensor]] = {}
+        total = torch.stack([self._run_term(name, rollout, values) for name in terms]).sum()
+        return _with_rates({**{name: value for name, (value,) in values.items()}, "loss": total}, [rates])
+
+    def accumulate(self, micro_batches: int, *, warm_start: bool = False) -> dict[str, Tensor]:
+        """Add the gradients of m rollouts, equal to those of one batch with all their rows; returns its metrics.
+
+        Args:
+            micro_batches: m.
+            warm_start: as for calling the step.
+        """
+        if micro_batches < 1:
+            raise ValueError(f"micro_batches must be at least 1, got {micro_batches}")
+        self._whole_rows = on_policy = True
+        batch: list[TensorDictBase] = []
+        values: dict[str, list[Tensor]] = {}
+        all_rates: list[Tensor] = []
+        for _ in range(micro_batches):
+            rollout, rates = self._rollout(warm_start)
+            losses = [self._run_term(name, rollout, values) for name in self._prediction_terms]
+            log_prob = rollout.get("action_log_prob", None)
+            on_policy = on_policy and log_prob is not None and log_prob.requires_grad
+            if losses:
+                (torch.stack(losses).sum() / micro_batches).backward()
+            batch.append(rollout.detach())
+            all_rates.append(rates)
+        metrics = {name: torch.stack(parts).mean(0) for name, parts in values.items()}
+        if len(self._prediction_terms) < len(self.loss.terms) and (self.off_policy or not warm_start):
+            if self.keep_batch:
+                batch = self.batch = list(self._with_advantages(cat(batch, 0)).split(len(batch[0]), 0))
+            metrics |= self.policy_epoch(batch, on_policy=on_policy)
+        metrics["loss"] = torch.stack([value for name, value in metrics.items() if name.startswith("loss_")]).sum()
+        return _with_rates(metrics, all_rates)
+
+    def policy_epoch(self, batch: Sequence[TensorDictBase], *, on_policy: bool = False) -> dict[str, Tensor]:
+        """Add the gradients of all terms other than next-byte losses, for a stored batch; returns its metrics.
+
+        Encoder and policy run again; token layers and decoder do not.
+
+        Args:
+            batch: micro-batches [B, T] without gradients.
+            on_policy: the current policy drew the boundaries and wrote their ``logits``. Otherwise it scores them
+                again, and ``action_log_prob`` stays that of the policy that drew them.
+        """
+        actor = EncodingBoundaryActor(self.model, whole_rows=self._whole_rows)
+
+        def score(rows: TensorDictBase) -> Tensor:
+            with self._autocast():
+                return actor.get_dist(rows).logits
+
+        scored: list[Tensor] = []  # logits [B, T] with their graph, if the batch has one part: it fits into memory
+        rollout = cat(list(batch), 0)
+        if on_policy:
+            logits = rollout["logits"].clone()
+        elif len(batch) == 1:
+            scored = [score(batch[0])]
+            logits = scored[0].detach().clone()
+        else:
+            with torch.no_grad():
+                logits = torch.cat([score(rows) for rows in batch])
+        rollout["logits"] = logits.requires_grad_()
+        # Entries that losses read, as functions of these logits.
+        rollout["entropy"] = boundary_entropy(logits, forced=rollout["forced"])
+        if on_policy:
+            rollout["action_log_prob"] = boundary_log_prob(logits, rollout["action"], forced=rollout["forced"])
+        values: dict[str, list[Tensor]] = {}
+        names = [name for name in self.loss.terms if name not in self._prediction_terms]
+        torch.stack([self._run_term(name, rollout, values) for name in names]).sum().backward()
+        assert logits.grad is not None
+        for rows, gradient in zip(batch, logits.grad.split(len(batch[0])), strict=True):
+            again = scored.pop() if scored else score(rows)
+            again.backward(gradient.to(again.dtype))
+        return {name: value for name, (value,) in values.items()}
+
+    def draw(self, *, warm_start: bool = False) -> TensorDictBase:
+        """Draw a rollout [B, T] with gradients.
+
+        Args:
+            warm_start: draw the boundaries at random.
+        """
+        actor = self.random_actor if warm_start else self.actor
+        rollout = self.env.parallel_rollout(actor, generator=self.generator, part=self.part)
+        if warm_start and self.off_policy:
+            scores = self.policy.get_dist(rollout)
+            rollout["logits"], rollout["entropy"] = scores.logits, scores.entropy()
+        return rollout
+
+    def _rollout(self, warm_start: bool) -> tuple[TensorDictBase, Tensor]:
+        """A rollout under autocast, and its rates."""
+        with self._autocast():
+            rollout = self.draw(warm_start=warm_start)
+        self._whole_rows = self._whole_rows and self.env.whole_rows
+        self.byte_ids = rollout["byte"]
+        return rollout, rollout_rates(rollout, self.env.layout)
+
+    @property
+    def _prediction_terms(self) -> list[str]:
+        return [name for name, term in self.loss.terms.items() if isinstance(term, _MEANS_OVER_STEPS)]
+
+    def _run_term(self, name: str, rollout: TensorDictBase, values: dict[str, list[Tensor]]) -> Tensor:
+        """The weighted loss of a term; its outputs are appended to ``values``."""
+        outputs = self.loss.run_term(name, rollout)
+        for key, value in outputs.items():
+            values.setdefault(key, []).append(value.detach())
+        return torch.stack([value for key, value in outputs.items() if key.startswith("loss_")]).sum()
+
+    def _with_advantages(self, rollout: TensorDictBase) -> TensorDictBase:
+        term = self.loss.terms["policy"]
+        return advantages_of(rollout, term.tensor_keys.advantage, term._value_estimator)[0]
+
+    def _autocast(self) -> torch.autocast:
+        device = self.model.embedding.weight.device.type
+        return torch.autocast(device, dtype=self.precision or torch.bfloat16, enabled=self.precision is not None)
+
+
+def rollout_rates(rollout: TensorDictBase, layout: Layout = "padded") -> Tensor:
+    """Return boundaries, tokens, and tokens with padding, each per byte; of a second level two more, per token.
+
+    Args:
+        rollout: [B, T].
+        layout: of the tokens, which decides the padding.
+    """
+    length, packing = rollout.shape[-1], as_packing(layout)
+    drawn = (rollout["action"].bool() | rollout["forced"]).float().mean(-1)  # [B]
+    room = None if packing is None else packing.room_for(length * len(drawn), len(drawn))
+    padded = _with_padding(drawn, length, packing, length * len(drawn))
+    rates = [rollout["action"].float().mean(), drawn.mean(), padded]
+    if ("next", "second_boundary") in rollout.keys(include_nested=True):
+        second = rollout["next", "second_boundary"].float().mean(-1)  # [B]
+        above = None if packing is None else packing.above
+        rates += [second.mean() / drawn.mean(), _with_padding(second, length, above, room or 0) / padded]
+    return torch.stack(rates)
+
+
+def _with_padding(rates: Tensor, length: int, packing: Packing | None, num_below: int) -> Tensor:
+    """Tokens per byte, padding included, of rows with ``rates`` [B], made of ``num_below`` bytes or tokens."""
+    if packing is None:
+        return rates.max()
+    total = (rates.double().sum() * length).round().long()
+    return (packing.places(total, num_below, len(rates)) / (length * len(rates))).float()
+
+
+def _with_rates(metrics: dict[str, Tensor], rates: list[Tensor]) -> dict[str, Tensor]:
+    """Metrics with the means of :func:`rollout_rates` over micro-batches."""
+    drawn, tokens, padded, *second = torch.stack(rates).mean(0)
+    metrics.setdefault("rate", drawn)  # a rate loss leaves forced boundaries out
+    metrics |= {"token_rate": tokens, "padded_rate": padded}
+    if second:
+        metrics.setdefault("second_rate", second[0])
+        metrics["padded_second_rate"] = second[1]
+    return metrics

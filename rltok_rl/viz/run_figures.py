@@ -1,0 +1,309 @@
+"""Pictures of runs: metrics over bytes and loss over FLOPs, of one run or of several with their seeds.
+
+A history holds a list per metric: ``bytes``, ``total_flops`` (``flops`` in runs that did not record trials), and any
+others. A run is the history of its training, and that of its evaluations on held-out text (``held_out_<metric>``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rltok_rl.viz.axes import (
+    MeanLine,
+    Points,
+    dot_seeds,
+    draw_dots,
+    draw_line,
+    draw_seeds,
+    fit,
+    label_ends,
+    large_numbers,
+    line_widths,
+    mean_line,
+    plain_numbers,
+    seed_groups,
+    smooth,
+)
+from rltok_rl.viz.style import ALERT, INK, OURS, PALE, plain_figures, run_style, save_figure
+
+History = Mapping[str, Sequence[float]]
+Run = tuple[History, History]
+Groups = Mapping[str, Sequence[str]]
+
+_END = 5.0
+"""The end of training, drawn large, begins at this fraction of the budget."""
+# Title, metrics, kind of axis.
+_PANELS: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    ("bits per byte", ("early_bits_per_byte", "bits_per_byte"), "loss"),
+    ("boundaries per byte", ("rate",), "from 0"),
+    ("policy entropy, nats per decision", ("entropy",), "from 0"),
+    ("advantage spread, nats", ("advantage_spread",), "log"),
+    ("gradient norm, before clipping", ("grad_norm",), "log"),
+    ("learning rate", ("lr",), "from 0"),
+)
+_LABELS = {"bits_per_byte": "whole model", "early_bits_per_byte": "early exit"}
+
+
+def draw_curves(
+    history: History, path: Path, *, target_rate: float | None = None, held_out: History | None = None
+) -> Path:
+    """Draw losses, rate, entropy, advantage spread, gradient norm and learning rate over bytes.
+
+    Args:
+        history: of training.
+        path: the picture to write.
+        target_rate: drawn as a dashed line.
+        held_out: of evaluations on held-out text, drawn as dots.
+    """
+    _check_history(history)
+    held_out = held_out or {}
+    panels = [(title, [key for key in keys if _known(history, key)], kind) for title, keys, kind in _PANELS]
+    panels = [panel for panel in panels if panel[1]]
+    columns = 2 if len(panels) == 4 else min(3, len(panels))
+    rows = -(-len(panels) // columns)
+    with plain_figures() as plt:
+        size = (3.1 * columns, 2.1 * rows + 0.2)
+        figure, grid = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False, sharex=True)
+        for axes in grid.flat[len(panels) :]:
+            axes.set_axis_off()
+        for axes, (title, keys, kind) in zip(grid.flat, panels, strict=False):
+            points = []
+            several = len(keys) > 1 or f"held_out_{keys[-1]}" in held_out
+            for key in keys:
+                early = key == "early_bits_per_byte"
+                label, noisy = _LABELS.get(key, "training") if several else None, key != "lr"
+                megabytes = [x / 1e6 for x in history["bytes"]]
+                draw_line(axes, megabytes, history[key], color=PALE if early else OURS, label=label, noisy=noisy)
+            for key in keys:
+                if f"held_out_{key}" in held_out:
+                    early = key == "early_bits_per_byte"
+                    points.append(held_out[f"held_out_{key}"])
+                    megabytes = [x / 1e6 for x in held_out["bytes"]]
+                    name = "early exit, held out" if early else "held out"
+                    draw_dots(axes, megabytes, points[-1], color=PALE if early else INK, label=name)
+            if keys == ["rate"] and target_rate is not None:
+                axes.axhline(target_rate, color=ALERT, lw=0.9, ls=(0, (4, 3)), label="target")
+            _set_range(axes, kind, [history[key] for key in keys], points)
+            if axes.get_legend_handles_labels()[0]:
+                axes.legend(fontsize=7)
+            axes.set_title(title)
+            axes.set_xlim(left=0)
+        for axes in grid.flat[: len(panels)][-columns:]:  # the lowest of each column
+            axes.set_xlabel("MB of text")
+            axes.tick_params(labelbottom=True)
+        return save_figure(figure, path)
+
+
+def draw_loss_flops(history: History, path: Path, *, held_out: History | None = None) -> Path:
+    """Draw the losses over the FLOPs spent, on logarithmic axes, with the last values at their ends.
+
+    The distance of the two losses is what tokens are worth at that many FLOPs. A power law is a straight line.
+
+    Args:
+        history: of training.
+        path: the picture to write.
+        held_out: of evaluations on held-out text, drawn as connected dots.
+    """
+    _check_history(history)
+    with plain_figures() as plt:
+        figure = plt.figure(figsize=(5.9, 3.2))
+        axes = figure.add_axes((0.08, 0.16, 0.6, 0.74))
+        ends = []
+        for key, colour, ink in (("early_bits_per_byte", PALE, PALE), ("bits_per_byte", OURS, INK)):
+            if key not in history:
+                continue
+            label = f"{_LABELS[key]}, training"
+            draw_line(axes, history[flops_key(history)], history[key], color=colour, label=label)
+            x, y = _held_out_points(held_out or {}, flops_key(held_out or {}), f"held_out_{key}")
+            if x:
+                name = "held out" if key == "bits_per_byte" else "early exit, held out"
+                draw_dots(axes, x, y, color=ink, ls="-", lw=0.7, label=name)
+                ends.append((x[-1], y[-1], f"{name}  {y[-1]:.3f}", ink))
+        axes.set(xlabel=_flops_label([history]), xscale="log", yscale="log", title="bits per byte")
+        large_numbers(axes.xaxis)
+        plain_numbers(axes.yaxis)
+        axes.legend(fontsize=7)
+        label_ends(axes, ends)
+        return save_figure(figure, path)
+
+
+def draw_comparison(
+    runs: Mapping[str, Run],
+    path: Path,
+    *,
+    target_rates: Mapping[str, float | None] | None = None,
+    groups: Groups | None = None,
+) -> Path:
+    """Draw bits per byte, rate, policy entropy and advantage spread over bytes, with a colour per group of runs.
+
+    Lines are training, dots held-out text. A group of several runs has a thin line for each, their mean, and a band
+    (bars for dots) of a standard deviation on either side.
+
+    Args:
+        runs: by name.
+        path: the picture to write.
+        target_rates: by name; drawn as dashed lines.
+        groups: names of runs that differ in their seed only, by the name of the group; other runs form groups of one.
+    """
+    drawn = _with_history(runs, "bytes", "runs must hold one with at least one update, got none")
+    panels = [(title, keys[-1]) for title, keys, _ in _PANELS[:4]]
+    panels = [panel for panel in panels if any(_known(history, panel[1]) for history, _ in drawn.values())]
+    members = seed_groups(drawn, groups)
+    styles, widths = [run_style(number) for number in range(len(members))], line_widths(len(members))
+    targets = {name: rate for name, rate in (target_rates or {}).items() if name in drawn and rate is not None}
+    columns, legend_columns = 2 if len(panels) == 4 else len(panels), min(3, len(members))
+    rows = -(-len(panels) // columns)
+    with plain_figures() as plt:
+        size = (3.1 * max(2, columns), 2.3 * rows + 0.3 + 0.18 * -(-len(members) // legend_columns))
+        figure, grid = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False, sharex=True)
+        for axes, (title, key) in zip(grid.flat, panels, strict=True):
+            heights: list[Sequence[float]] = []
+            points: list[Sequence[float]] = []
+            logarithmic = key == "advantage_spread"
+            for style, width, (group, names) in zip(styles, widths, members.items(), strict=True):
+                axes.plot(
+                    [], [], color=style.colour, ls=style.dashes, lw=width, marker=style.marker, ms=3.5, label=group
+                )
+                lines = [_points(drawn[name][0], "bytes", key, 1e6) for name in names if _known(drawn[name][0], key)]
+                if lines:
+                    drawn_heights = draw_seeds(axes, lines, style, width)
+                    heights += drawn_heights[: len(lines)] if logarithmic else drawn_heights  # a band may reach zero
+                for rate in dict.fromkeys(targets[name] for name in names if key == "rate" and name in targets):
+                    colour = PALE if len(set(targets.values())) == 1 else style.colour
+                    axes.axhline(rate, color=colour, lw=0.9, ls=(0, (4, 3)))
+                    heights.append([rate])
+                if key in ("bits_per_byte", "rate"):
+                    held = [_held_out_points(drawn[name][1], "bytes", f"held_out_{key}", 1e6) for name in names]
+                    points.append(dot_seeds(axes, held, style, width))
+            axes.set(title=title, xlim=(0, None))
+            positive = [v for values in heights for v in values if v > 0]
+            if not logarithmic:
+                fit(axes, heights, points=points, share=0.05 if key == "bits_per_byte" else 0.0)
+            elif positive:
+                axes.set(yscale="log", ylim=(min(positive) / 1.15, max(positive) * 1.15))
+                plain_numbers(axes.yaxis)
+        for axes in grid[-1]:
+            axes.set_xlabel("MB of text")
+        handles = grid[0][0].get_legend_handles_labels()
+        figure.legend(*handles, loc="outside lower center", ncols=legend_columns, fontsize=7.5)
+        return save_figure(figure, path)
+
+
+def draw_loss_against_flops(runs: Mapping[str, Run], path: Path, *, groups: Groups | None = None) -> Path:
+    """Draw bits per byte over FLOPs: the whole training, and its end enlarged, where runs differ.
+
+    On the left lines are training and dots held-out text. On the right, from a fifth of the largest budget on, lines
+    join evaluations on held-out text, or show training if there are none. Names stand at the ends with the last value:
+    for several seeds the mean and the standard deviation.
+
+    Args:
+        runs: by name.
+        path: the picture to write.
+        groups: names of runs that differ in their seed only, by the name of the group; other runs form groups of one.
+    """
+    drawn = _with_history(runs, None, "runs must hold one with at least one update and its FLOPs, got none")
+    members = {group: [drawn[name] for name in names] for group, names in seed_groups(drawn, groups).items()}
+    styles, widths = [run_style(number) for number in range(len(members))], line_widths(len(members))
+    ends = [_end(group) for group in members.values()]
+    budget = max(end.x[-1] for end in ends)
+    start = budget / _END if any(len(end.x) > 1 for end in ends) else None
+    names = [_end_name(name, end, start) for name, end in zip(members, ends, strict=True)]
+    width, height = 7.25 + 0.06 * max(map(len, names)), max(3.1, 0.9 + 0.14 * len(members))
+    with plain_figures() as plt:
+        figure = plt.figure(figsize=(width, height))
+        bottom, panel_height = 0.5 / height, (height - 0.85) / height
+        left = figure.add_axes((0.42 / width, bottom, 2.9 / width, panel_height))
+        right = figure.add_axes((3.85 / width, bottom, 2.9 / width, panel_height))
+        shown: list[float] = []
+        for style, line_width, group, end in zip(styles, widths, members.values(), ends, strict=True):
+            draw_seeds(left, [_points(history, flops_key(history)) for history, _ in group], style, line_width)
+            dot_seeds(left, [_held_out_points(held, flops_key(held)) for _, held in group], style, line_width)
+            dots: Any = {"marker": style.marker, "ms": 4 * line_width / 1.4} if len(end.x) < 100 else {}
+            right.plot(end.x, end.y, color=style.colour, ls=style.dashes, lw=line_width, **dots)
+            if len(group) > 1:
+                right.errorbar(end.x, end.y, end.spread, fmt="none", ecolor=style.colour, elinewidth=0.8)
+            for x, y, spread in zip(end.x, end.y, end.spread, strict=True):
+                shown += [y - spread, y + spread] if start is None or x >= start else []
+        left.set(xscale="log", yscale="log", title="bits per byte: training, dots are held-out text")
+        plain_numbers(left.yaxis)
+        on_held_out = all(_held_out_points(held, flops_key(held))[0] for _, held in drawn.values())
+        part = "" if start is None else f", from 1/{_END:.0f} of the budget on"
+        right.set(xscale="log", title=f"the end{part}{': held-out text' if on_held_out else ''}")
+        if start is not None:
+            margin = 0.06 * (max(shown) - min(shown) or 0.01)
+            right.set(xlim=(start, budget * 1.06), ylim=(min(shown) - margin, max(shown) + margin))
+        for axes in (left, right):
+            large_numbers(axes.xaxis)
+            axes.set_xlabel(_flops_label([history for history, _ in drawn.values()]))
+        colours = [style.colour for style in styles]
+        label_ends(right, [(e.x[-1], e.y[-1], name, c) for e, name, c in zip(ends, names, colours, strict=True)])
+        return save_figure(figure, path)
+
+
+def flops_key(history: History) -> str:
+    """Return the metric that counts FLOPs: ``total_flops``, which includes trials, if it was recorded."""
+    return "total_flops" if "total_flops" in history else "flops"
+
+
+def _flops_label(histories: Sequence[History]) -> str:
+    recorded = all(flops_key(history) == "total_flops" for history in histories)
+    return "total FLOPs, trials included" if recorded else "FLOPs of forward and backward passes"
+
+
+def _known(history: History, key: str) -> bool:
+    """Whether a metric has any value; rules have no entropy, for example."""
+    return any(value == value for value in history.get(key, ()))
+
+
+def _points(history: History, x: str, y: str = "bits_per_byte", scale: float = 1.0) -> Points:
+    return [value / scale for value in history[x]], history[y]
+
+
+def _held_out_points(held: History, x: str, y: str = "held_out_bits_per_byte", scale: float = 1.0) -> Points:
+    """Evaluations after the first update; before it nothing is spent, and zero has no logarithm."""
+    pairs = [(a / scale, b) for a, b in zip(held.get(x, ()), held.get(y, ()), strict=False) if a > 0]
+    return [a for a, _ in pairs], [b for _, b in pairs]
+
+
+def _end(group: Sequence[Run]) -> MeanLine:
+    """The enlarged line of a group: held-out text, else training, smoothed."""
+    points = [_held_out_points(held, flops_key(held)) for _, held in group]
+    if any(x for x, _ in points):
+        return mean_line(points, share=1.0)
+    lines = [_points(history, flops_key(history)) for history, _ in group]
+    return mean_line([(x, smooth(y, max(1, len(x) // 25))) for x, y in lines])
+
+
+def _end_name(name: str, end: MeanLine, start: float | None) -> str:
+    """A name with the last value; with its place, if that is outside the enlarged part."""
+    from matplotlib.ticker import EngFormatter
+
+    spread = f" ± {end.spread[-1]:.3f}" if end.spread[-1] else ""
+    place = "" if start is None or end.x[-1] >= start else f" at {EngFormatter(places=0)(end.x[-1])}"
+    return f"{name}  {end.y[-1]:.3f}{spread}{place}"
+
+
+def _set_range(axes: Any, kind: str, values: list[Sequence[float]], points: Sequence[Sequence[float]]) -> None:
+    if kind == "loss":
+        fit(axes, values, points=points)
+    elif kind == "from 0":
+        highest = max((v for several in (*values, *points) for v in several if v == v), default=0.0)
+        axes.set_ylim(0, max(1.08 * highest, axes.get_ylim()[1]) if highest > 0 else None)
+    elif any(v > 0 for several in values for v in several):
+        axes.set_yscale("log")
+        plain_numbers(axes.yaxis)
+
+
+def _check_history(history: History) -> None:
+    if not history.get("bytes"):
+        raise ValueError("history must hold at least one update, got none")
+
+
+def _with_history(runs: Mapping[str, Run], key: str | None, message: str) -> dict[str, Run]:
+    """Runs that have made an update."""
+    begun = {name: run for name, run in runs.items() if run[0].get(key or flops_key(run[0]))}
+    if not begun:
+        raise ValueError(message)
+    return begun

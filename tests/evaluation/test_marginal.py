@@ -1,0 +1,271 @@
+"""Draws and particles bound the cost over all boundary strings, more tightly the more there are."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from rltok_rl.agents.segmenters import make_segmenter
+from torch import Tensor
+
+from rltok_rl.evaluation import (
+    document_nats,
+    marginal,
+    marginal_nats,
+    particle_nats,
+    read_samples,
+    read_text,
+    summarise,
+    summarise_samples,
+)
+from rltok_rl.evaluation.marginal import effective_number, systematic_resampling, window_nats
+from rltok_rl.evaluation.windowed import TextWindows
+from rltok_rl.functional.likelihood import byte_log_prob, log_mean_exp
+from rltok_rl.models import UNet, preset
+from rltok_rl.text import text_to_ids
+
+TEXTS = ["It is a truth universally acknowledged,", "that a single man é", "must"]
+
+
+@pytest.fixture(scope="module")
+def small_model() -> UNet:
+    torch.manual_seed(0)
+    model = UNet(preset("tiny", width=32, boundary_scale=1.0, target_rate=0.4)).eval()
+    torch.nn.init.normal_(model.final_head.projection.weight, std=0.4)
+    return model
+
+
+@torch.no_grad()
+def enumerated(model: UNet, window: Tensor) -> tuple[Tensor, Tensor]:
+    """[S] probability of every boundary string of a window, and [S] the cost of the window with it."""
+    strings = torch.tensor([(1, *rest) for rest in itertools.product((0, 1), repeat=len(window) - 2)])
+    out = model(window[None, :-1].expand(len(strings), -1), strings)
+    p = out.boundary_logits.sigmoid().double()[:, 1:]
+    chances = torch.where(strings[:, 1:].bool(), p, 1 - p).prod(1)
+    costs = -byte_log_prob(out.final_logits, window[None, 1:].expand(len(strings), -1)).double().sum(1)
+    assert float(chances.sum()) == pytest.approx(1.0, abs=1e-5)
+    return chances, costs
+
+
+def test_expected_bounds_fall_with_every_draw_towards_the_sum_over_all_strings(model):
+    """All k-tuples of boundary strings, weighed; nothing is drawn."""
+    chances, costs = enumerated(model, text_to_ids(TEXTS[0])[:5])  # 8 strings
+    exact = float((chances * (-costs).exp()).sum())
+    expected = []
+    for k in (1, 2, 3):
+        tuples = torch.tensor(list(itertools.product(range(len(costs)), repeat=k)))
+        weights, bounds = chances[tuples].prod(1), marginal_nats(costs[tuples])
+        # The mean likelihood is unbiased for every k, and so its logarithm a bound.
+        assert float((weights * (-bounds).exp()).sum()) == pytest.approx(exact, rel=1e-5)
+        expected.append(float((weights * bounds).sum()))
+    assert expected[0] > expected[1] + 1e-3 > expected[2] + 2e-3 > -math.log(exact) + 3e-3
+    assert expected[0] == pytest.approx(float((chances * costs).sum()), rel=1e-5)
+
+
+def test_leaving_a_draw_out_never_tightens_on_average():
+    """For any values, and so in expectation: the bound of k is at most the mean of those of k - 1 of them."""
+    nats = 5 * torch.randn(50, 6, dtype=torch.float64).exp()
+    without = [torch.cat((nats[:, :j], nats[:, j + 1 :]), 1) for j in range(6)]
+    assert bool((torch.stack([marginal_nats(rest) for rest in without], 1).mean(1) > marginal_nats(nats)).all())
+    assert marginal_nats(torch.full((1, 4), 7.5)).item() == pytest.approx(7.5)
+
+
+@torch.no_grad()
+def test_draws_are_the_policys_and_cost_what_their_strings_cost(model, seeded):
+    """Every draw of a short text is a string of the enumeration, drawn with the generator's numbers."""
+    window = text_to_ids(TEXTS[0])[:5]
+    chances, costs = enumerated(model, window)
+    draws, samples = seeded(), read_samples(model, TEXTS[0][:5], samples=40, context=4, generator=seeded())
+    strings = list(itertools.product([0, 1], repeat=3))
+    drawn = []
+    for _ in range(40):
+        boundaries = model(window[None, :-1], uniforms=torch.rand(1, 4, generator=draws)).boundaries[0]
+        drawn.append(strings.index(tuple(boundaries[1:].int().tolist())))
+    torch.testing.assert_close(samples.nats[0], costs[drawn], atol=1e-4, rtol=0)
+    assert len(set(drawn)) > 4
+    exact = -math.log(float((chances * (-costs).exp()).sum()))
+    assert summarise_samples(samples)["k_samples"]["corpus_bits_per_byte"] == pytest.approx(
+        -log_mean_exp(-costs[drawn]).item() / 4 / math.log(2), abs=1e-5
+    )
+    assert abs(marginal_nats(samples.nats).item() - exact) < abs(samples.nats.mean() - exact)
+
+
+def test_the_first_draw_is_a_single_reading(model, seeded):
+    plain = read_text(model, TEXTS, context=8, generator=seeded())
+    one, many, again = (read_samples(model, TEXTS, samples=k, context=8, generator=seeded()) for k in (1, 4, 4))
+    assert torch.equal(one.first.final_nats, plain.final_nats) and torch.equal(many.first.boundaries, plain.boundaries)
+    assert torch.equal(many.nats, again.nats) and torch.equal(many.nats[:, :1], one.nats)
+    assert len({column.sum().item() for column in many.nats.T}) == 4
+    expected = summarise(plain)
+    for metrics in (summarise_samples(one), summarise_samples(many)):
+        for name in ("corpus_bits_per_byte", "corpus_standard_error", "document_bits_per_byte", "rate"):
+            assert metrics["one_sample"][name] == pytest.approx(expected[name], rel=1e-9)
+    metrics = summarise_samples(one)
+    assert {k: v for k, v in metrics["one_sample"].items() if k != "rate"} == pytest.approx(metrics["k_samples"])
+    assert metrics["corpus_spread"] is None and metrics["count"] == 1
+
+
+def test_metrics_of_several_draws_by_hand(model, seeded):
+    """The bound is taken window by window, then summed by document."""
+    reports: list[tuple[int, int, float]] = []
+    samples = read_samples(
+        model, TEXTS, samples=3, context=8, stride=5, generator=seeded(), progress=lambda *one: reports.append(one)
+    )
+    metrics, sizes = summarise_samples(samples), samples.first.window_sizes
+    assert sizes is not None and int(sizes.sum()) == len(samples.first.at)
+    bounds = [-math.log(sum(math.exp(-cost) for cost in row) / 3) for row in samples.nats.tolist()]
+    counts, _ = document_nats(samples.first)
+    per_document, at = [0.0] * len(TEXTS), 0
+    for size, bound in zip(sizes.tolist(), bounds, strict=True):
+        per_document[int(samples.first.document[at])] += bound
+        at += size
+    total = int(counts.sum())
+    assert metrics["k_samples"]["corpus_bits_per_byte"] == pytest.approx(sum(bounds) / total / math.log(2))
+    assert metrics["k_samples"]["document_bits_per_byte"] == pytest.approx(
+        sum(cost / n for cost, n in zip(per_document, counts.tolist(), strict=True)) / len(TEXTS) / math.log(2)
+    )
+    spread = (samples.nats.sum(0) / total / math.log(2)).std()
+    assert metrics["corpus_spread"] == pytest.approx(float(spread))
+    thresholded = summarise(read_text(model, TEXTS, context=8, stride=5, greedy=True))
+    for name in ("corpus_bits_per_byte", "document_standard_error", "rate"):
+        assert metrics["thresholded"][name] == pytest.approx(thresholded[name])
+    nats = float(samples.nats.sum() + samples.thresholded.sum())
+    assert reports[-1] == (4 * total, 4 * total, pytest.approx(nats))
+    assert [done for done, *_ in reports] == sorted(done for done, *_ in reports)
+
+
+def test_independent_windows_are_bounded_more_tightly_than_whole_texts(model, seeded):
+    samples = read_samples(model, TEXTS[0], samples=6, context=8, generator=seeded())
+    assert float(marginal_nats(samples.nats).sum()) < float(-log_mean_exp(-samples.nats.sum(0))) - 0.1
+
+
+def test_segmenters_are_thresholded_if_they_have_probabilities(model, seeded):
+    for name in ("gumbel", "magnet", "grouped"):
+        segmenter = make_segmenter(name, model).eval()
+        samples = read_samples(model, TEXTS, samples=2, context=16, segmenter=segmenter, generator=seeded())
+        segmenter.evaluation = "round"
+        rounded = read_text(model, TEXTS, context=16, segmenter=segmenter)
+        assert samples.thresholded is not None and torch.equal(samples.thresholded, window_nats(rounded)), name
+    random = make_segmenter("random", model).eval()
+    samples = read_samples(model, TEXTS, samples=2, context=16, segmenter=random, generator=seeded())
+    assert samples.thresholded is None and summarise_samples(samples)["thresholded"] is None
+
+
+def test_resampling_is_in_proportion_for_every_weight():
+    """Counted over all random numbers of a fine grid."""
+    log_weights = torch.tensor([[0.1, 0.6, 0.3, 0.0], [1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 1e-30, 0.0]]).log()
+    grid = (torch.arange(2_000) + 0.5) / 2_000
+    drawn = systematic_resampling(log_weights.expand(2_000, 3, 4), grid[:, None].expand(2_000, 3))
+    counts = torch.nn.functional.one_hot(drawn, 4).sum(2).double().mean(0)
+    torch.testing.assert_close(counts, 4 * log_weights.double().softmax(-1), atol=2e-3, rtol=0)
+    assert bool((drawn.diff(dim=-1) >= 0).all())
+    last = systematic_resampling(torch.zeros(3), torch.tensor(1 - 2**-24))  # rounding must not lead beyond the last
+    assert last.tolist() == [0, 1, 2]
+    assert effective_number(torch.tensor([0.5, 0.25, 0.25]).log()).item() == pytest.approx(1 / 0.375)
+    assert effective_number(torch.full((2, 5), -3000.0)).tolist() == pytest.approx([5.0, 5.0])
+
+
+@torch.no_grad()
+def test_the_estimate_of_particles_is_unbiased(small_model, seeded, monkeypatch):
+    """Thousands of estimates of one probability that is also enumerated: 16 boundary strings of six bytes."""
+    text, count = TEXTS[0][:6], 1_500
+    chances, costs = enumerated(small_model, text_to_ids(text))
+    exact = float((chances * (-costs).exp()).sum())
+    monkeypatch.setattr(marginal, "EVERY", 1)
+    resampled: list[int] = []
+    resample = marginal.systematic_resampling
+    monkeypatch.setattr(marginal, "systematic_resampling", lambda *a: resampled.append(1) or resample(*a))
+    nats = particle_nats(small_model, [text] * count, particles=3, context=9, generator=seeded())
+    ratio = (-nats).exp() / exact
+    error = float(ratio.std()) / math.sqrt(count)
+    assert resampled and error < 0.03
+    assert abs(float(ratio.mean()) - 1) < 3 * error  # the random numbers are fixed
+    assert float(nats.mean()) > -math.log(exact)
+
+
+def test_one_particle_is_one_sample(model, seeded):
+    for name in (None, "gumbel", "magnet", "grouped", "random"):
+        segmenter = None if name is None else make_segmenter(name, model).eval()
+        options = {"context": 8, "stride": 5, "segmenter": segmenter}
+        one = read_samples(model, TEXTS[1:], samples=1, generator=seeded(), **options)
+        nats = particle_nats(model, TEXTS[1:], particles=1, generator=seeded(), **options)
+        torch.testing.assert_close(nats, one.nats[:, 0], atol=1e-3, rtol=0)
+
+
+def test_batches_of_particles_change_nothing(model, seeded, monkeypatch):
+    options = {"particles": 6, "context": 16, "stride": 11}
+    whole = particle_nats(model, TEXTS[1:], generator=seeded(), **options)
+    monkeypatch.setattr(marginal, "BATCH_BYTES", 1)
+    torch.testing.assert_close(particle_nats(model, TEXTS[1:], generator=seeded(), **options), whole, atol=1e-3, rtol=0)
+
+
+class Remembering:
+    """Stands in for a stepper: its predictions depend on all boundaries of a row, quickly."""
+
+    def __init__(self, num_rows: int) -> None:
+        self.model = UNet(preset("tiny"))  # for its device alone
+        self.drawn: list[tuple[int, ...]] = [()] * num_rows
+
+    @staticmethod
+    def chance(drawn: tuple[int, ...]) -> float:
+        """Probability of a boundary after these."""
+        return 0.25 + 0.5 * (sum(drawn) % 2)
+
+    @staticmethod
+    def log_probs(drawn: tuple[int, ...]) -> Tensor:
+        """[256] of the next byte, after these."""
+        seed = sum(a << place for place, a in enumerate(drawn)) + 1000 * len(drawn)
+        return (3 * torch.randn(256, generator=torch.Generator().manual_seed(seed))).log_softmax(-1)
+
+    def step(self, byte_ids, uniforms):
+        pairs = zip(self.drawn, uniforms.tolist(), strict=True)
+        self.drawn = [(*drawn, int(u < self.chance(drawn))) for drawn, u in pairs]
+        return torch.stack([self.log_probs(drawn) for drawn in self.drawn]), None, None
+
+    def take(self, rows):
+        self.drawn = [self.drawn[row] for row in rows.tolist()]
+
+
+@pytest.mark.parametrize("every", [2, 3])
+def test_particles_are_those_of_the_definition(every, seeded, monkeypatch):
+    """One window at a time, particle by particle, in the words of the docstring."""
+    monkeypatch.setattr(marginal, "EVERY", every)
+    text = torch.randint(256, (40,), generator=seeded())
+    count, length = 4, 12
+    windows = TextWindows(torch.tensor([0, 11, 20]), torch.tensor([1, 15, 21]), torch.tensor([13, 24, 33]))
+    uniforms = torch.rand(3, length * count + (length - 1) // every, generator=seeded(1))
+    costs = marginal._filter(Remembering(3 * count), text, windows, uniforms, count)
+    branched = kept = 0
+    for window, (start, first) in enumerate(zip(windows.start.tolist(), windows.first.tolist(), strict=True)):
+        numbers = uniforms[window].tolist()
+        drawn: list[tuple[int, ...]] = [()] * count
+        weights, cost = [1.0] * count, 0.0
+        for t in range(length):
+            for j in range(count):
+                drawn[j] = (*drawn[j], int(numbers[t * count + j] < Remembering.chance(drawn[j])))
+                if start + t + 1 >= first:
+                    weights[j] *= math.exp(Remembering.log_probs(drawn[j])[text[start + t + 1]])
+            if (t + 1) % every or t + 1 == length:
+                continue
+            if sum(weights) ** 2 / sum(w * w for w in weights) >= count / 2:
+                kept += 1
+                continue
+            branched += 1
+            cost -= math.log(sum(weights) / count)
+            marks = [(numbers[length * count + t // every] + k) / count * sum(weights) for k in range(count)]
+            drawn = [drawn[next(j for j in range(count) if sum(weights[: j + 1]) > mark)] for mark in marks]
+            weights = [1.0] * count
+        assert costs[window].item() == pytest.approx(cost - math.log(sum(weights) / count), rel=1e-5)
+    assert branched > 3 and kept > 1
+
+
+def test_particles_bound_more_tightly_than_independent_draws(small_model, seeded):
+    """The mean bound of 24 windows of 38 bytes, eight readings each."""
+    texts = [TEXTS[0]] * 24
+    independent = read_samples(small_model, texts, samples=8, context=64, generator=seeded())
+    gain = marginal_nats(independent.nats) - particle_nats(
+        small_model, texts, particles=8, context=64, generator=seeded()
+    )
+    assert float(gain.mean()) > 2 * float(gain.std()) / math.sqrt(len(texts)) > 0

@@ -1,0 +1,76 @@
+"""Batched, window by window and byte by byte: the same boundaries, the same costs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from rltok_rl.agents.segmenters import make_segmenter
+
+from rltok_rl.evaluation import read_samples, read_streamed, read_text, streamed, windowed
+from rltok_rl.models import UNet, preset
+
+TEXTS = ["It is a truth universally acknowledged,", "must", "be in want. é", b"\xff\xfe\x00ab"]
+
+
+@pytest.fixture(scope="module")
+def short_window_model() -> UNet:
+    torch.manual_seed(1)
+    model = UNet(preset("tiny", boundary_scale=1.0, target_rate=0.3, window=16)).eval()
+    torch.nn.init.normal_(model.final_head.projection.weight, std=0.5)
+    return model
+
+
+SEGMENTERS = (None, "learned", "spacebyte", "random", "hnet", "gumbel", "magnet", "grouped", "entropy-spike")
+
+
+@pytest.mark.parametrize("name", SEGMENTERS)
+def test_batched_unbatched_and_streamed_are_one_reading(name, short_window_model, seeded, monkeypatch):
+    """Texts are longer than attention's window of 16."""
+    model = short_window_model
+    segmenter = None if name is None else make_segmenter(name, model).eval()
+    options = {"segmenter": segmenter, "context": 100}
+    batched = read_text(model, TEXTS, generator=seeded(), **options)
+    assert 0.02 < batched.boundaries.double().mean() < 0.98
+    reports: list[tuple[int, int, float]] = []
+    others = [
+        read_streamed(
+            model, TEXTS, segmenter=segmenter, generator=seeded(), progress=lambda *report: reports.append(report)
+        )
+    ]
+    assert reports[-1][:2] == (len(batched.at), len(batched.at)) and reports[0][0] == len(TEXTS)
+    assert reports[-1][2] == pytest.approx(float(others[0].final_nats.sum()))
+    monkeypatch.setattr(windowed, "BATCH_BYTES", 1)  # a forward pass for each window
+    monkeypatch.setattr(streamed, "ROW_BYTES", 1)  # a text at a time
+    others.append(read_text(model, TEXTS, generator=seeded(), **options))
+    if name in (None, "gumbel"):
+        others.append(read_streamed(model, TEXTS, segmenter=segmenter, generator=seeded()))
+    for other in others:
+        for field in ("byte_ids", "at", "boundaries", "forced", "document", "window_sizes"):
+            assert torch.equal(getattr(batched, field), getattr(other, field)), field
+        for field in ("final_nats", "early_nats"):
+            torch.testing.assert_close(getattr(batched, field), getattr(other, field), atol=1e-4, rtol=0)
+        assert other.num_windows == batched.num_windows == 4
+
+
+def test_samples_are_streamed_too(short_window_model, seeded):
+    for segmenter in (None, make_segmenter("gumbel", short_window_model).eval()):
+        whole, stream = (
+            read_samples(
+                short_window_model, TEXTS, read=read, generator=seeded(), segmenter=segmenter, samples=2, **options
+            )
+            for read, options in ((read_text, {"context": 100}), (read_streamed, {}))
+        )
+        torch.testing.assert_close(whole.nats, stream.nats, atol=1e-3, rtol=0)
+        torch.testing.assert_close(whole.thresholded, stream.thresholded, atol=1e-3, rtol=0)
+        assert whole.thresholded_rate == stream.thresholded_rate
+
+
+def test_a_target_rate_is_streamed(seeded):
+    model = UNet(preset("tiny", rate_embedding=True, boundary_scale=1.0)).eval()
+    torch.nn.init.normal_(model.rate_embedding.weight, std=0.5)
+    whole, stream = (
+        read(model, TEXTS[0], target_rate=0.5, generator=seeded(), **options)
+        for read, options in ((read_text, {"context": 100}), (read_streamed, {}))
+    )
+    assert torch.equal(whole.boundaries, stream.boundaries)
+    torch.testing.assert_close(whole.final_nats, stream.final_nats, atol=1e-4, rtol=0)

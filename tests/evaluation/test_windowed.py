@@ -1,0 +1,182 @@
+"""Every byte but the first is predicted once, at the cost of a forward pass over the bytes that it may see."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from rltok_rl.evaluation import Reading, cut_windows, read_text, summarise, windowed
+from rltok_rl.evaluation.windowed import lay_windows
+from rltok_rl.functional.likelihood import byte_log_prob
+from rltok_rl.models import UNet, preset
+from rltok_rl.text import text_to_ids
+
+TEXT = "It is a truth universally acknowledged, that a single man must be in want of a wife. é" * 2
+SHORT = "It is a truth universally acknowledged, é"
+
+
+def assert_close(costs: torch.Tensor, expected, atol: float = 1e-4) -> None:
+    torch.testing.assert_close(costs, torch.as_tensor(expected, dtype=torch.float64), atol=atol, rtol=0)
+
+
+def test_windows_predict_every_byte_but_the_first_once():
+    for num_bytes in (2, 3, 4, 11, 12, 13, 60):
+        for context in (1, 2, 3, 5, 10, 11, 100):
+            for stride in range(1, context + 1):
+                windows = cut_windows(num_bytes, context, stride)
+                predicted, seen = [], 1
+                for number, (start, end) in enumerate(windows):
+                    assert 2 <= end - start <= context + 1 and start == stride * number
+                    assert seen < end  # a window that predicts nothing would be in vain
+                    assert all(byte - start >= min(byte, context - stride + 1) for byte in range(seen, end))
+                    predicted += range(seen, end)
+                    seen = end
+                assert predicted == list(range(1, num_bytes)), (num_bytes, context, stride)
+                laid = lay_windows([(0, num_bytes)], context, stride)
+                assert laid.places().tolist() == list(range(num_bytes - 1))
+                assert laid.first.tolist() == [1, *(end for _, end in windows[:-1])]
+            assert cut_windows(num_bytes, context) == cut_windows(num_bytes, context, context)
+
+
+def test_windows_of_documents_and_a_selection():
+    windows = lay_windows([(0, 9), (10, 14)], 4, 2)
+    assert windows.start.tolist() == [0, 2, 4, 10] and windows.end.tolist() == [5, 7, 9, 14]
+    assert windows.first.tolist() == [1, 5, 7, 11]
+    assert windows.places().tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12]
+    assert windows.spread(2).start.tolist() == [0, 4]
+    assert windows.spread(2).places().tolist() == [0, 1, 2, 3, 6, 7]  # the second one counts bytes 7 and 8
+
+
+def test_fewer_windows_are_spread_over_the_text(model):
+    for most, starts in ((3, [0, 30, 60]), (1, [0]), (10, [*range(0, 100, 10)]), (99, [*range(0, 100, 10)])):
+        read = read_text(model, "a" * 101, context=10, most=most)
+        assert read.at[read.forced].tolist() == starts and read.num_windows == len(starts)
+        assert len(read.at) == 10 * len(starts)
+
+
+@torch.no_grad()
+def test_costs_and_random_numbers_are_those_of_the_windows_one_by_one(model, seeded):
+    """With strides that read bytes again: one random number per byte read, window by window, counted or not."""
+    byte_ids = text_to_ids(TEXT)
+    for context, stride in ((16, 16), (10, 4)):
+        read = read_text(model, TEXT, context=context, stride=stride, generator=seeded())
+        draws, seen = seeded(), 0
+        final, early, boundaries, forced = [], [], [], []
+        for start, end in cut_windows(len(byte_ids), context, stride):
+            window, first = byte_ids[None, start:end], max(seen - start, 0)
+            out = model(window[:, :-1], uniforms=torch.rand(1, end - start - 1, generator=draws))
+            for logits, costs in ((out.final_logits, final), (out.early_logits, early)):
+                costs += [-float(logits[0, t].log_softmax(-1)[window[0, t + 1]]) for t in range(first, end - start - 1)]
+            boundaries += out.boundaries[0, first:].tolist()
+            forced += [t == 0 for t in range(first, end - start - 1)]
+            seen = end - 1
+        assert read.at.tolist() == list(range(len(byte_ids) - 1))
+        assert_close(read.final_nats, final)
+        assert_close(read.early_nats, early)
+        assert read.boundaries.tolist() == boundaries and read.forced.tolist() == forced
+
+
+@torch.no_grad()
+def test_each_byte_costs_what_it_does_after_the_bytes_that_it_may_see(model):
+    """By one forward pass for each byte, over exactly the bytes from its window's beginning on."""
+    byte_ids = text_to_ids(SHORT)
+    for context, stride in ((8, 1), (8, 3), (7, 7), (6, 5), (100, 1)):
+        read = read_text(model, SHORT, context=context, stride=stride, greedy=True)
+        costs, boundaries, starts = [], [], set()
+        for byte in range(1, len(byte_ids)):
+            start = 0 if byte <= context else -(-(byte - context) // stride) * stride
+            out = model(byte_ids[None, start:byte], greedy=True)
+            costs.append(-byte_log_prob(out.final_logits[0, -1:], byte_ids[byte : byte + 1]).item())
+            boundaries.append(bool(out.boundaries[0, -1]))
+            starts.add(start)
+        assert len(starts) == read.num_windows
+        assert_close(read.final_nats, costs)
+        assert read.boundaries.tolist() == boundaries, (context, stride)
+
+
+def test_batches_change_nothing_and_progress_counts_every_byte_once(model, seeded, monkeypatch):
+    texts = [TEXT, "ab", TEXT[:45]]
+    many = read_text(model, texts, context=16, stride=5, generator=seeded())
+    monkeypatch.setattr(windowed, "BATCH_BYTES", 33)
+    reports: list[tuple[int, int, float]] = []
+    few = read_text(
+        model, texts, context=16, stride=5, generator=seeded(), progress=lambda *report: reports.append(report)
+    )
+    assert torch.equal(many.boundaries, few.boundaries) and torch.equal(many.at, few.at)
+    assert torch.equal(many.forced, few.forced)
+    assert_close(many.final_nats, few.final_nats)
+    assert [done for done, *_ in reports] == sorted(done for done, *_ in reports) and len(reports) > 5
+    assert {total for _, total, _ in reports} == {len(few.at)} == {reports[-1][0]}
+    assert reports[-1][2] == pytest.approx(float(few.final_nats.sum()))
+
+
+def test_invalid_utf8_is_read_byte_by_byte(model):
+    broken = b"caf\xc3\xa9 \xff\xfe\x00 \xe2\x82"  # the last character is cut off
+    read = read_text(model, broken, context=8, greedy=True)
+    assert read.byte_ids.tolist() == list(broken) and summarise(read)["bytes"] == len(broken) - 1
+    same = read_text(model, ["café", b"caf\xc3\xa9"], context=8, greedy=True)
+    assert same.final_nats[:4].tolist() == same.final_nats[4:].tolist() and summarise(same)["bytes"] == 8
+
+
+def test_an_indifferent_model_pays_eight_bits_per_byte(seeded):
+    model = UNet(preset("tiny")).eval()
+    for head in (model.final_head, model.early_head):
+        torch.nn.init.zeros_(head.projection.weight)
+    for size, context in ((2, 5), (7, 3), (len(TEXT), 16)):
+        metrics = summarise(read_text(model, TEXT[:size], context=context, generator=seeded()))
+        assert metrics["bytes"] == len(TEXT[:size].encode()) - 1
+        for name in ("corpus", "document", "early_corpus", "early_document"):
+            assert metrics[f"{name}_bits_per_byte"] == pytest.approx(8.0)
+
+
+def test_metrics_by_hand(model):
+    """Six predictions of "the cat" in windows of three, boundaries after t (forced), e, space (forced) and a."""
+    bits = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], dtype=torch.float64)
+    metrics = summarise(
+        Reading(
+            byte_ids=text_to_ids("the cat"),
+            at=torch.arange(6),
+            final_nats=bits * math.log(2),
+            early_nats=2 * bits * math.log(2),
+            boundaries=torch.tensor([1, 0, 1, 1, 0, 1], dtype=torch.bool),
+            forced=torch.tensor([1, 0, 0, 1, 0, 0], dtype=torch.bool),
+            num_windows=2,
+        )
+    )
+    assert metrics["corpus_bits_per_byte"] == pytest.approx(3.5) == metrics["document_bits_per_byte"]
+    assert metrics["early_corpus_bits_per_byte"] == pytest.approx(7.0)
+    assert metrics["corpus_standard_error"] is None and metrics["document_standard_error"] is None
+    assert (metrics["tokens"], metrics["rate"], metrics["bytes_per_token"]) == (4, pytest.approx(2 / 3), 1.5)
+    # Decisions after h, e, c, a; the last byte is never read. Boundaries after e (a last letter) and a (no edge).
+    edges = metrics["word_edges"]
+    assert edges["last_letter"] == {"share": 0.5, "chance": 0.25, "covered": 1.0, "lift": 2.0}
+    assert edges["first_letter"]["chance"] == 0.25 and edges["first_letter"]["share"] == 0.0
+    assert math.isnan(edges["space"]["covered"]) and edges["space"]["chance"] == 0.0  # its boundary was forced
+    one_byte = summarise(read_text(model, "abc", context=1))  # windows without decisions
+    assert one_byte["rate"] == 1.0 and one_byte["word_edges"] == {}
+
+
+def test_greedy_draws_nothing(model):
+    before = torch.get_rng_state()
+    first, second = (read_text(model, TEXT, context=20, greedy=True) for _ in range(2))
+    assert torch.equal(first.boundaries, second.boundaries) and torch.equal(before, torch.get_rng_state())
+
+
+def test_documents_do_not_touch(model, seeded):
+    """Each is read as it would be alone, with the random numbers that are left for it; words end with documents."""
+    texts = ["the cat sat on the mat", TEXT, "ab", "é" * 20]
+    together, draws = read_text(model, texts, context=16, generator=seeded()), seeded()
+    alone = [read_text(model, text, context=16, generator=draws) for text in texts]
+    offsets = [sum(len(t.encode()) + 1 for t in texts[:n]) for n in range(len(texts))]
+    places = [place + offset for read, offset in zip(alone, offsets, strict=True) for place in read.at.tolist()]
+    assert together.at.tolist() == places
+    for name in ("boundaries", "forced", "final_nats", "early_nats"):
+        assert_close(getattr(together, name).double(), torch.cat([getattr(read, name) for read in alone]))
+    metrics, parts = summarise(together), [summarise(read) for read in alone]
+    assert metrics["bytes"] == sum(len(t.encode()) - 1 for t in texts) == sum(part["bytes"] for part in parts)
+    assert metrics["tokens"] == sum(part["tokens"] for part in parts)
+    edges = summarise(read_text(model, ["abc", "def"], context=8, greedy=True))["word_edges"]
+    for name in ("last_letter", "first_letter", "any"):  # decisions after b and e alone
+        assert edges[name]["chance"] == 0.0

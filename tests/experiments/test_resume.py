@@ -1,0 +1,295 @@
+"""Resuming: an interrupted run has the metrics of an uninterrupted one; a finished one stays as it is."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import random
+import re
+import shutil
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rltok_rl.experiments.reports.run_report import trained_table
+from rltok_rl.experiments.runs import build
+from rltok_rl.experiments.runs import run as runs
+from rltok_rl.experiments.runs.folder import read_run
+from rltok_rl.experiments.runs.resume import check_same_run
+from rltok_rl.experiments.runs.run import run
+from rltok_rl.experiments.studies import soak
+from safetensors.torch import load
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from rltok_rl.data import local_prose
+from rltok_rl.models import UNet
+from rltok_rl.training import loggers
+from rltok_rl.training.checkpoint import load_checkpoint
+from rltok_rl.training.metrics import MetricsTable
+
+from ..forked import Forked
+from ..training.test_loggers import Recording
+from .configured import QUICK, configured
+from .killed import killed_at
+
+LONGER = [*QUICK, "optim.total_bytes=1_280", "checkpoint_every=3", "compute.threads=1", "resume=true"]
+"""Ten updates."""
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """Ten uninterrupted updates with an alarm at the fourth. Read only."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    with pytest.MonkeyPatch.context() as patch:
+        early_alarms(patch, patience=4)
+        run(configured(*LONGER, f"out={folder}"), "one")
+    return folder
+
+
+def early_alarms(patch: pytest.MonkeyPatch, *, patience: int) -> None:
+    make = build.Alarms
+    patch.setattr(build, "Alarms", lambda **limits: make(**limits, patience=patience, least_entropy=9.0))
+
+
+def metrics(folder: Path) -> str:
+    return (folder / "metrics.csv").read_text() + (folder / "samples.jsonl").read_text()
+
+
+def table(folder: Path) -> list[dict[str, str]]:
+    with (folder / "metrics.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def copied(folder: Path, target: Path, *ignored: str) -> Path:
+    return Path(shutil.copytree(folder, target, ignore=shutil.ignore_patterns(*ignored)))
+
+
+def start(folder: Path, updates: int) -> Forked:
+    """As :func:`soak.start`, with everything imported: most of its kills would come while modules load."""
+    options = [*soak.OPTIONS, f"optim.total_bytes={updates * 128}", f"out={folder}"]
+    return Forked("rltok_rl.experiments.train", options, err=folder.parent / f"{folder.name}.log")
+
+
+def test_killed_without_warning_and_resumed_is_uninterrupted(tmp_path, monkeypatch):
+    """SIGKILL at six random moments, resumed each time: equal metrics of all 60 updates to the last bit."""
+    monkeypatch.setattr(soak, "start", start)
+    assert soak.kill_often(tmp_path / "killed", kills=6, updates=60, dice=random.Random(1)) == 6
+    with soak.start(tmp_path / "whole", 60) as process:
+        assert process.wait(timeout=200) == 0
+    assert metrics(tmp_path / "killed") == metrics(tmp_path / "whole") and len(table(tmp_path / "whole")) == 60
+
+
+def test_asked_to_stop_it_saves_and_resumes_later(whole, tmp_path, monkeypatch, capfd):
+    """SIGTERM after the fifth update, as a scheduler sends it; alarms and environments go on."""
+    config = configured(*LONGER, f"out={tmp_path}/run")
+    early_alarms(monkeypatch, patience=4)
+    add = MetricsTable.add
+
+    def add_and_stop(self, update, *rest):
+        add(self, update, *rest)
+        if update == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MetricsTable, "add", add_and_stop)
+        assert run(config, "one") == {"updates": 5, "bytes": 5 * 128, "stopped": signal.SIGTERM}
+    errors = capfd.readouterr().err
+    assert "SIGTERM: stopping after this step and a save; again ends at once" in errors
+    assert UNet.from_pretrained(tmp_path / "run").config.width == 64  # the model so far is saved
+    summary = run(config, "two")
+    assert summary["updates"] == 10 and metrics(tmp_path / "run") == metrics(whole)
+    starts = json.loads((tmp_path / "run" / "environment.json").read_text())
+    assert [(s["command"], s["from_update"], s["to_update"]) for s in starts] == [("one", 0, 5), ("two", 5, 10)]
+    assert summary["bytes_per_second"] == pytest.approx(1280 / sum(s["seconds"] for s in starts))
+    assert summary["threads"] == 1 and summary["peak_memory"] > 50e6
+
+
+def test_alarms_go_off_once_over_a_kill(whole, tmp_path, monkeypatch, capsys):
+    early_alarms(monkeypatch, patience=4)
+    config = configured(*LONGER, f"out={tmp_path}/run")
+    with killed_at(4):  # the line is written, its alarm is not
+        run(config, "")
+    run(config, "")
+    assert (tmp_path / "run" / "alarms.log").read_text() == (whole / "alarms.log").read_text()
+    warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning:")]
+    assert len(warnings) == 1 and warnings[0].startswith("warning: update 4: the policy has stopped exploring")
+    assert "add an entropy bonus" in warnings[0]
+
+
+def test_alarms_count_batches_not_epochs(tmp_path, monkeypatch, capsys):
+    """Further epochs of the policy over a batch neither hurry a warning nor reset it."""
+    early_alarms(monkeypatch, patience=3)
+    run(configured(*QUICK, "loss=ppo", f"out={tmp_path}/run"), "")
+    warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning:")]
+    assert len(warnings) == 1 and warnings[0].startswith("warning: update 3: the policy has stopped exploring")
+
+
+def test_speed_and_memory_options_may_change(whole, tmp_path):
+    threads = torch.get_num_threads()
+    for number, options in enumerate(
+        [
+            ["compute.recompute=layers", "compute.threads=2", "compute=cpus"],
+            ["compute.likelihood_chunk=7"],
+            ["compute.tokens=packed"],
+            ["compute.tokens=packed", "compute.token_room=3.0"],
+        ]
+    ):
+        folder = copied(whole, tmp_path / str(number), "summary.json", "model", "update-00000010")
+        config = configured(*LONGER[:-2], *LONGER[-1:], *options, f"out={folder}")
+        try:
+            assert run(config, "")["updates"] == 10
+        finally:
+            torch.set_num_threads(threads)
+        for name in ("loss", "bits_per_byte", "rate", "grad_norm"):
+            mine, other = ([float(row[name]) for row in table(path)] for path in (folder, whole))
+            assert mine == pytest.approx(other, rel=1e-3, abs=1e-5), (options, name)
+
+
+def test_another_configuration_is_not_resumed(learned_run):
+    options = ["optim.total_bytes=1024", "snapshots.num_bytes=120", "model.overrides.target_rate=0.2"]
+    options += ["checkpoint_every=4", "estimator.gamma=0.5", f"out={learned_run}", "resume=true"]
+    path = learned_run / "config.yaml"
+    check_same_run(configured(*options[:-1], *QUICK[1:]), path)
+    for option, difference in (
+        ("seed=7", "seed: 0 there, 7 here"),
+        ("model.overrides.window=9", "model.overrides.window: 8 there, 9 here"),
+        ("compute.micro_batches=2", "compute.micro_batches: 1 there, 2 here"),
+        ("snapshots.count=3", "snapshots.count: . there, 3 here"),
+        ("optim.lr=1e-4", r"optim.lr: .* here\); choose .*, or continue training from its model: model.weights=.*"),
+    ):
+        with pytest.raises(ValueError, match=f"is of a run with another configuration .{difference}"):
+            run(configured(*QUICK, *options, option), "")
+    other = configured(*QUICK, *options)
+    other.compute.device = "cuda:1"
+    with pytest.raises(ValueError, match="compute.device: 'cpu' there, 'cuda' here"):
+        check_same_run(other, path)
+
+
+def test_folder_with_a_run_is_refused_with_its_state(whole, tmp_path):
+    folder = copied(whole, tmp_path / "run", "model", "checkpoints")
+    config = configured(*LONGER[:-1], f"out={folder}")
+    with pytest.raises(FileExistsError, match="out=.*run holds a run, which is finished; choose another folder"):
+        run(config, "")
+    (folder / "summary.json").unlink()
+    with pytest.raises(FileExistsError, match="which was stopped: resume=true resumes it"):
+        run(config, "")
+
+
+def test_changed_texts_are_not_resumed(tmp_path, monkeypatch):
+    """A byte of one file, its length and path unchanged; the cache has a default folder, or a name."""
+    monkeypatch.chdir(tmp_path)
+    book, text = Path("book.txt"), local_prose(20_000)
+    book.write_bytes(text)
+    options = [*QUICK[:-1], "data=files", "data.source=book.txt", "resume=true", "checkpoint_every=2"]
+    run(configured(*options, "out=run"), "")
+    first = load_checkpoint(Path("run/checkpoints"))[1]["trained_on"]
+    run(configured(*options, "out=named", "data.cache=cache"), "")
+    assert load_checkpoint(Path("named/checkpoints"))[1]["trained_on"] == first
+    before = metrics(Path("run"))
+    book.write_bytes(text[:-1] + b"?")
+    message = r"trained on other texts than data.source='book.txt' has now \(sha256 (\w{64}) there, (\w{64}) here"
+    with pytest.raises(ValueError, match=message) as refused:
+        run(configured(*options, "out=run"), "")
+    there, here = re.search(message, str(refused.value)).groups()
+    assert there == first != here
+    with pytest.raises(FileExistsError, match="data.cache cannot be used for data.source='book.txt': .* there, "):
+        run(configured(*options, "out=named", "data.cache=cache"), "")
+    run(configured(*options, "out=other"), "")  # a new run takes them as they are
+    assert load_checkpoint(Path("other/checkpoints"))[1]["trained_on"] == here
+    book.write_bytes(text)
+    assert run(configured(*options, "out=run"), "")["updates"] == 4 and metrics(Path("run")) == before
+
+
+def test_logger_gets_every_update_once_over_a_kill(tmp_path, monkeypatch):
+    created = []
+    monkeypatch.setattr(loggers, "_MAKERS", dict(loggers._MAKERS))
+    loggers.register_logger("recording", lambda target, **options: created.append(Recording(target)) or created[-1])
+    options = [*LONGER, f"out={tmp_path}/run", "logger.name=recording"]
+    with killed_at(5):
+        run(configured(*options), "")
+    run(configured(*options), "")
+    first, second = created
+    assert (first.target.resume_after, second.target.resume_after) == (None, 3) and first.closed and second.closed
+
+    def steps(logger, name):
+        return [step for seen, _, step in logger.seen if seen == name]
+
+    assert steps(first, "train/loss") == [1, 2, 3, 4] and steps(second, "train/loss") == [4, 5, 6, 7, 8, 9, 10]
+    assert steps(first, "held_out/bits_per_byte") == [0, 1, 2] and steps(second, "held_out/bits_per_byte") == [5, 10]
+    values = {step: value for name, value, step in second.seen if name == "train/loss"}
+    assert values == {int(row["update"]): float(row["loss"]) for row in table(tmp_path / "run")[3:]}
+
+
+def test_tensorboard_reads_back_every_metric_once_over_a_kill(tmp_path):
+    out = tmp_path / "run"
+
+    def events() -> dict[str, dict[int, float]]:
+        reader = EventAccumulator(str(out / "tensorboard"), size_guidance={"scalars": 0})  # 0: keep all of them
+        reader.Reload()
+        scalars = {name: reader.Scalars(name) for name in reader.Tags()["scalars"]}
+        assert all(len({event.step for event in points}) == len(points) for points in scalars.values())
+        return {name: {event.step: event.value for event in points} for name, points in scalars.items()}
+
+    with killed_at(5):
+        run(configured(*LONGER, "logger=tensorboard", f"out={out}"), "")
+    assert max(events()["train/loss"]) == 4, "updates 4 and 5 come again after the checkpoint of update 3"
+    run(configured(*LONGER, "logger=tensorboard", f"out={out}"), "")
+    expected: dict[str, dict[int, float]] = {}
+    for row in table(out):
+        update = int(row.pop("update"))
+        for name in set(row) - {"bytes"}:
+            expected.setdefault(f"train/{name}", {})[update] = float(row[name])
+    for line in map(json.loads, (out / "samples.jsonl").read_text().splitlines()):
+        for name in (name for name in line if name.startswith("held_out_")):
+            expected.setdefault(name.replace("held_out_", "held_out/"), {})[line["update"]] = line[name]
+    logged = events()
+    assert set(logged) == set(expected) and {"train/loss", "held_out/bits_per_byte"} <= set(logged)
+    assert sorted(logged["train/loss"]) == [*range(1, 11)]
+    for name, values in expected.items():
+        assert set(logged[name]) == set(values), name
+        for step, value in values.items():
+            there = logged[name][step]
+            assert there == np.float32(value) or (math.isnan(there) and math.isnan(value)), (name, step)
+
+
+def test_finished_run_keeps_every_file(uniform_run, tmp_path, monkeypatch, capsys):
+    """The peak memory of its summary is not that of a process which only read a checkpoint."""
+    folder = copied(uniform_run, tmp_path / "mine")
+    shutil.copy(folder / "sample.txt", folder / "report.md")
+    config = configured(*QUICK, "actor=uniform", "snapshots.batches=1", f"out={folder}", "resume=true")
+    before = files(folder)
+    monkeypatch.setattr(runs, "peak_memory", lambda *_: {"peak_memory": 1})
+
+    def write_report(folder: Path) -> Path:
+        shutil.copy(folder / "sample.txt", folder / "report.md")
+        return folder / "report.md"
+
+    summary = run(config, "another", report=write_report)
+    assert files(folder) == before
+    assert summary == json.loads(before["summary.json"]) and summary["peak_memory"] > 50e6
+    printed = capsys.readouterr()
+    assert f"{folder} is finished, after update 4: nothing to do" in printed.err and printed.out == ""
+    shutil.rmtree(folder / "model")
+    for name in ("sample.txt", "report.md"):
+        (folder / name).unlink()
+    run(config, "another", report=write_report)
+    assert "wrote model, sample.txt, report.md, which it lacked" in capsys.readouterr().err
+    after, weights = files(folder), "model/model.safetensors"
+    first, second = (load(content.pop(weights)) for content in (before, after))  # its header has no order
+    assert after == before
+    assert set(first) == set(second) and all(torch.equal(x, second[name]) for name, x in first.items())
+    (folder / "summary.json").unlink()  # killed after its last checkpoint: its end has to be written again
+    command = json.loads(before["summary.json"])["command"]
+    assert run(config, f"{command} resume=true")["command"] == command
+    starts = json.loads((folder / "environment.json").read_text())
+    assert [start["command"] for start in starts] == [command, f"{command} resume=true"]
+    page = trained_table(read_run(folder))
+    assert f"\n{command}\n" in page and "resume=true" not in page

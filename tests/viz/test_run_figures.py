@@ -1,0 +1,314 @@
+"""Pictures of runs: their lines, dots, names and ranges."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from statistics import fmean, stdev
+
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from rltok_rl.viz.axes import fit, line_widths, mean_line, plain_numbers, smooth, spread_apart
+from rltok_rl.viz.run_figures import (
+    draw_comparison,
+    draw_curves,
+    draw_loss_against_flops,
+    draw_loss_flops,
+    seed_groups,
+)
+from rltok_rl.viz.style import ALERT, MOST_RUNS, OURS, SERIES, plain_figures, run_style, save_figure, shades
+
+HISTORY = {
+    "bytes": [1e6 * n for n in range(1, 50)],
+    "flops": [1e12 * n for n in range(1, 50)],
+    "bits_per_byte": [1 + 5 / n for n in range(1, 50)],
+    "early_bits_per_byte": [1 + 6 / n for n in range(1, 50)],
+    "rate": [0.2] * 49,
+    "entropy": [0.5] * 49,
+    "advantage_spread": [0.0] + [1.0] * 48,
+    "grad_norm": [2.0] * 49,
+    "lr": [1e-3] * 49,
+}
+HELD_OUT = {
+    "bytes": [0, 2e6, 40e6],
+    "flops": [0.0, 2e12, 40e12],
+    "held_out_bits_per_byte": [8.0, 4.0, 2.0],
+    "held_out_early_bits_per_byte": [8.0, 4.5, 2.5],
+    "held_out_rate": [0.5, 0.3, 0.2],
+}
+
+
+def seed_run(level: float) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    updates = range(1, 21)
+    history = {
+        "bytes": [1e6 * n for n in updates],
+        "flops": [(1e12 + level * 1e10) * n for n in updates],
+        "bits_per_byte": [level + 1 / n for n in updates],
+        "rate": [0.2 + 0.01 * level] * 20,
+        "entropy": [0.5 - 0.01 * level] * 20,
+        "advantage_spread": [level] * 20,
+    }
+    held = {
+        "bytes": [0, 10e6, 20e6],
+        "flops": [0.0, 10e12, 20e12],
+        "held_out_bits_per_byte": [8.0, level + 0.2, level],
+        "held_out_rate": [0.2, 0.2, 0.2],
+    }
+    return history, held
+
+
+RUNS = {f"{name}-{seed}": seed_run(level + seed) for name, level in (("a", 2), ("b", 4)) for seed in (0, 1)}
+GROUPS = {"a": ["a-0", "a-1"], "b": ["b-0", "b-1"]}
+
+
+def lines(axes):
+    return {line.get_label(): [list(x) for x in line.get_data()] for line in axes.lines}
+
+
+def names(axes):
+    return [text.get_text() for text in axes.texts]
+
+
+def png_size(path):
+    return [int.from_bytes(path.read_bytes()[start : start + 4], "big") for start in (16, 20)]
+
+
+def test_curves_hold_training_and_held_out_text(tmp_path, drawn):
+    path = draw_curves(HISTORY, tmp_path / "curves.png", target_rate=0.15, held_out=HELD_OUT)
+    assert path.stat().st_size > 10_000
+    panels = {axes.get_title(loc="left"): axes for axes in drawn["curves.png"].axes}
+    assert len(panels) == 6 and lines(panels["learning rate"])
+    loss, rate = lines(panels["bits per byte"]), lines(panels["boundaries per byte"])
+    assert loss["held out"] == [[0.0, 2.0, 40.0], [8.0, 4.0, 2.0]]
+    assert loss["early exit, held out"] == [[0.0, 2.0, 40.0], [8.0, 4.5, 2.5]]
+    assert "early exit" in loss and loss["whole model"][0] == [x / 1e6 for x in HISTORY["bytes"]]
+    assert rate["target"][1] == [0.15, 0.15] and rate["held out"][1] == [0.5, 0.3, 0.2]
+    for name in ("boundaries per byte", "policy entropy, nats per decision"):  # nothing is cut at the top
+        low, high = panels[name].get_ylim()
+        assert low == 0 and high >= 1.05 * 0.5
+
+
+def test_curves_are_drawn_of_the_metrics_that_are_known(tmp_path, drawn):
+    few = {"bytes": [1e6], "bits_per_byte": [4.0], "advantage_spread": [0.0], "entropy": [math.nan]}
+    draw_curves(few, tmp_path / "few.png")
+    shown = [axes.get_title(loc="left") for axes in drawn["few.png"].axes if axes.axison]
+    assert shown == ["bits per byte", "advantage spread, nats"]
+    draw_curves({key: values for key, values in HISTORY.items() if key != "entropy"}, tmp_path / "five.png")
+    labelled = [axes.get_xlabel() != "" for axes in drawn["five.png"].axes]
+    assert labelled == [False, False, True, True, True, False]  # the lowest of each column
+
+
+def test_loss_over_flops_leaves_out_what_has_no_logarithm(tmp_path, drawn):
+    draw_loss_flops(HISTORY, tmp_path / "flops.png", held_out=HELD_OUT)
+    (axes,) = drawn["flops.png"].axes
+    shown = lines(axes)
+    assert shown["held out"] == [[2e12, 40e12], [4.0, 2.0]]
+    assert shown["early exit, held out"] == [[2e12, 40e12], [4.5, 2.5]]
+    assert shown["whole model, training"][0] == HISTORY["flops"]
+    assert names(axes) == ["early exit, held out  2.500", "held out  2.000"]
+
+
+def test_a_comparison_has_a_colour_per_run(tmp_path, drawn):
+    runs = {"a": (HISTORY, HELD_OUT), "b": (HISTORY, {}), "empty": ({}, {})}
+    draw_comparison(runs, tmp_path / "both.png", target_rates={"a": 0.2, "b": 0.2})
+    loss, rate, entropy, spread = drawn["both.png"].axes
+    assert [text.get_text() for text in drawn["both.png"].legends[0].get_texts()] == ["a", "b"]
+    assert len({line.get_color() for line in loss.lines}) == 2
+    assert [[2.0, 40.0], [4.0, 2.0]] in [[list(x) for x in line.get_data()] for line in loss.lines]
+    assert any(list(line.get_ydata()) == [0.2, 0.2] for line in rate.lines)
+    assert entropy.get_title(loc="left").startswith("policy entropy")
+    assert spread.get_title(loc="left") == "advantage spread, nats" and spread.get_yscale() == "log"
+    width = {line.get_label(): line.get_linewidth() for line in loss.lines if line.get_label() in runs}
+    assert width["a"] > width["b"]  # the same line twice: both are seen
+    draw_comparison({"a": ({**HISTORY, "entropy": [0.50, 0.52] + [0.51] * 47}, {})}, tmp_path / "close.png")
+    low, high = drawn["close.png"].axes[2].get_ylim()
+    assert 0.45 < low < 0.5 and 0.52 < high < 0.55
+    draw_comparison(runs, tmp_path / "apart.png", target_rates={"a": 0.2, "b": 0.3})
+    dashed = [line for line in drawn["apart.png"].axes[1].lines if list(line.get_xdata()) == [0, 1]]
+    colours = [run_style(number).colour for number in range(2)]
+    assert [(line.get_ydata()[0], line.get_color()) for line in dashed] == list(zip([0.2, 0.3], colours, strict=True))
+    draw_comparison({"a": ({**HISTORY, "entropy": [math.nan] * 49}, HELD_OUT)}, tmp_path / "rule.png")
+    assert len(drawn["rule.png"].axes) == 3  # a rule has no entropy
+
+
+def test_the_end_of_loss_against_flops_is_enlarged_with_names_that_do_not_overlap(tmp_path, drawn):
+    """Nine runs that end within a hundredth of a bit of each other."""
+    runs = {
+        f"system {n}": (HISTORY, {**HELD_OUT, "held_out_bits_per_byte": [8.0, 4.0, 2.0 + 0.001 * n]}) for n in range(9)
+    }
+    path = draw_loss_against_flops(runs, tmp_path / "flops.png")
+    figure = drawn["flops.png"]
+    whole, end = figure.axes
+    assert end.get_xlim()[0] == pytest.approx(40e12 / 5) and end.get_ylim()[1] < 2.1 < whole.get_ylim()[1]
+    assert [2e12, 40e12] in [list(line.get_xdata()) for line in end.lines]  # without the snapshot before training
+    FigureCanvasAgg(figure).draw()  # a closed figure has lost its canvas
+    boxes = [text.get_window_extent() for text in end.texts]
+    assert names(end)[:2] == ["system 0  2.000", "system 1  2.001"]
+    assert not any(a.overlaps(b) for n, a in enumerate(boxes) for b in boxes[:n])
+    assert all(0 <= b.x0 and b.x1 <= figure.bbox.x1 and 0 <= b.y0 and b.y1 <= figure.bbox.y1 for b in boxes)
+    assert png_size(path) == [round(x * 150) for x in figure.get_size_inches()]
+
+
+def test_the_end_of_runs_without_held_out_text_and_of_runs_that_stopped(tmp_path, drawn):
+    draw_loss_against_flops({"a": (HISTORY, {}), "b": (HISTORY, HELD_OUT)}, tmp_path / "flops.png")
+    end = drawn["flops.png"].axes[1]
+    assert len(end.lines[0].get_xdata()) == 49
+    assert end.get_title(loc="left") == "the end, from 1/5 of the budget on"
+    one = {key: values[:1] for key, values in HISTORY.items()}
+    draw_loss_against_flops({"a": (one, {})}, tmp_path / "one.png")  # a single update
+    early = ({k: v[:3] for k, v in HISTORY.items()}, {key: values[:2] for key, values in HELD_OUT.items()})
+    draw_loss_against_flops({"a": (HISTORY, HELD_OUT), "stopped": early}, tmp_path / "stopped.png")
+    end = drawn["stopped.png"].axes[1]
+    assert end.get_xlim()[0] == pytest.approx(40e12 / 5) and end.get_ylim()[1] < 2.1
+    assert names(end) == ["a  2.000", "stopped  4.000 at 2 T"]
+    assert len([line for line in end.lines if not line.get_clip_on()]) == 1  # one connection, to the visible end
+
+
+def test_a_group_has_thin_lines_a_mean_and_a_band(tmp_path, drawn):
+    draw_comparison(RUNS, tmp_path / "seeds.png", groups=GROUPS)
+    figure = drawn["seeds.png"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
+    colours = [run_style(n).colour for n in range(2)]
+    for axes in figure.axes:
+        assert {line.get_color() for line in axes.lines if len(line.get_xdata()) == 20} == set(colours)
+        assert len(axes.collections) >= 2  # a band each
+    entropy = figure.axes[2]
+    assert len([line for line in entropy.lines if line.get_linewidth() == 0.6]) == 4
+    means = [line for line in entropy.lines if line.get_linewidth() > 1 and len(line.get_xdata())]
+    assert [line.get_color() for line in means] == colours
+    assert list(means[0].get_ydata()) == pytest.approx([(0.48 + 0.47) / 2] * 20)
+    band, spread = entropy.collections[0].get_paths()[0].vertices[:, 1], stdev([0.48, 0.47])
+    assert (min(band), max(band)) == pytest.approx((0.475 - spread, 0.475 + spread))
+    draw_comparison(RUNS, tmp_path / "each.png")
+    assert len(drawn["each.png"].legends[0].get_texts()) == 4
+    draw_loss_against_flops(RUNS, tmp_path / "flops.png", groups=GROUPS)
+    end, sd = drawn["flops.png"].axes[1], stdev([2.0, 3.0])
+    assert names(end) == [f"a  2.500 ± {sd:.3f}", f"b  4.500 ± {sd:.3f}"]
+    low, high = end.get_ylim()
+    assert low < 2.5 - sd and high > 4.5 + sd  # bars are in the picture
+
+
+def test_a_mean_is_taken_value_by_value():
+    """Against a loop; an unfinished line is left out, one that is a little shorter ends all."""
+    dice = random.Random(0)
+    several = [
+        ([n + dice.random() for n in range(length)], [dice.random() for _ in range(length)])
+        for length in (40, 38, 40, 20)
+    ]
+    mean = mean_line(several)
+    assert len(mean.x) == len(mean.y) == len(mean.spread) == 38
+    for n in range(38):
+        values = [y[n] for _, y in several[:3]]
+        assert mean.x[n] == pytest.approx(fmean(x[n] for x, _ in several[:3]))
+        assert mean.y[n] == pytest.approx(fmean(values)) and mean.spread[n] == pytest.approx(stdev(values))
+    assert len(mean_line(several, share=1.0).y) == 40 and mean_line(several[:1]).spread == [0.0] * 40
+    assert mean_line([]).x == mean_line([([], [])]).y == []
+    assert seed_groups(["x", "y"], None) == {"x": ["x"], "y": ["y"]} and seed_groups(RUNS, GROUPS) == GROUPS
+    assert line_widths(2)[0] > line_widths(2)[1] and min(line_widths(21)) == 1.2 and max(line_widths(21)) < 3
+
+
+def test_a_smoothed_curve_is_the_mean_of_neighbours():
+    """Against a loop; a missing value is left out."""
+    values = [float(n * 7 % 13) for n in range(60)]
+    values[30] = math.nan
+    for window in (1, 2, 5, 40, 1000):
+        for n, mean in enumerate(smooth(values, window)):
+            half = min(window // 2, n // 4)
+            near = [x for x in values[max(0, n - half) : n + half + 1] if not math.isnan(x)]
+            assert mean == pytest.approx(sum(near) / len(near)) if near else math.isnan(mean)
+    assert smooth([], 3) == []
+
+
+def test_axes_hold_what_is_drawn_and_have_plain_numbers():
+    steep = [8.0] + [2.0 + 1.0 / n for n in range(1, 40)]
+    with plain_figures() as plt:
+        _, (all_shown, cut, small, large) = plt.subplots(4)
+        fit(all_shown, [[3.0, 2.9, 2.5, 2.0]])
+        assert all_shown.get_ylim()[0] < 2.0 and all_shown.get_ylim()[1] > 3.0 and names(all_shown) == []
+        fit(cut, [steep], points=[[8.0, 1.8]])
+        assert cut.get_ylim()[0] < 1.8 and cut.get_ylim()[1] < 4.0 and names(cut) == ["\u2191 from 8.0"]
+        for axes, values in ((small, [0.3, 3.0]), (large, [1.0, 1e6])):
+            axes.plot([1, 2], values)
+            axes.set_yscale("log")
+            plain_numbers(axes.yaxis)
+            axes.figure.canvas.draw()
+            labels = [label.get_text() for label in axes.get_yticklabels() if label.get_text()]
+            assert len(labels) >= 3 and all(math.isfinite(float(label)) for label in labels)
+        plt.close("all")
+
+
+def test_names_are_moved_as_little_as_possible():
+    """No feasible neighbour is nearer: any group of neighbours moved together, up or down."""
+    dice = random.Random(0)
+    for _ in range(20):
+        places = [dice.uniform(0, 5) for _ in range(dice.randrange(2, 7))]
+        order = np.argsort(places, kind="stable")
+        moved, before = np.array(spread_apart(places, 1.0))[order], np.array(places)[order]
+        assert (np.diff(moved) >= 1 - 1e-9).all()
+        for start, end in itertools.combinations(range(len(places) + 1), 2):
+            for step in (-1e-3, 1e-3):
+                other = moved.copy()
+                other[start:end] += step
+                if (np.diff(other) >= 1 - 1e-9).all():
+                    assert np.sum((other - before) ** 2) >= np.sum((moved - before) ** 2) - 1e-12
+    assert spread_apart([], 1.0) == [] and spread_apart([3.0, 1.0], 1.0) == [3.0, 1.0]
+
+
+# Machado, Oliveira and Fernandes (2009), severity 1: linear RGB as it is seen without green and without red cones.
+EYES = {
+    "all cones": np.eye(3),
+    "no green cones": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
+    "no red cones": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+}
+
+
+def lab(colour, eyes):
+    """CIELAB of a colour as it is seen."""
+    from matplotlib.colors import to_rgb
+
+    encoded = np.asarray(to_rgb(colour))
+    linear = np.where(encoded <= 0.04045, encoded / 12.92, ((encoded + 0.055) / 1.055) ** 2.4)
+    seen = np.clip(np.asarray(EYES[eyes]) @ linear, 0, 1)
+    to_xyz = [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.072175], [0.0193339, 0.119192, 0.9503041]]
+    x, y, z = np.cbrt(np.maximum(np.asarray(to_xyz) @ seen / (0.95047, 1.0, 1.08883), 1e-6))
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+def test_colours_and_styles_differ_to_every_eye():
+    def difference(first, second, eyes):
+        return float(np.linalg.norm(lab(first, eyes) - lab(second, eyes)))
+
+    colours = shades()
+    for eyes in EYES:
+        assert min(difference(a, b, eyes) for a, b in itertools.combinations(SERIES, 2)) > 18, eyes
+        lightness = [lab(colours(n / 10), eyes)[0] for n in range(11)]
+        assert all(a - b > 3 for a, b in itertools.pairwise(lightness)), eyes
+        assert min(difference(ALERT, colours(p), eyes) for p in (0.0, 1.0)) > 25, eyes  # bars are seen on both
+    # A pair that some eyes confuse is found: green and grey.
+    assert difference(OURS, "#5c6770", "all cones") > 25 and difference(OURS, "#5c6770", "no green cones") < 3
+    styles = [run_style(n) for n in range(MOST_RUNS)]
+    assert len(set(map(repr, styles))) == MOST_RUNS == 21
+    assert len({style.marker for style in styles[:7]}) == 7  # also without colours
+
+
+def test_refusals(tmp_path):
+    many = {str(n): (HISTORY, {}) for n in range(22)}
+    path = tmp_path / "none.png"
+    for words, call in (
+        ("history must hold at least one update, got none", lambda: draw_curves({"bytes": []}, path)),
+        ("history must hold at least one update, got none", lambda: draw_loss_flops({}, path)),
+        ("runs must hold one with at least one update", lambda: draw_comparison({"empty": ({}, {})}, path)),
+        ("runs must hold one with at least one update", lambda: draw_loss_against_flops({"empty": ({}, {})}, path)),
+        ("runs must be at most 21, so that they can be told apart, got 22", lambda: draw_comparison(many, path)),
+        (
+            "runs must be at most 21, so that they can be told apart, got 22",
+            lambda: draw_loss_against_flops(many, path),
+        ),
+        ("window must be at least 1, got 0", lambda: smooth([1.0], 0)),
+        (r"path must end in one of \['.png', '.pdf', '.svg'\]", lambda: save_figure(None, tmp_path / "figure.gif")),
+    ):
+        with pytest.raises(ValueError, match=words):
+            call()

@@ -102,7 +102,7 @@ def trained_tokenizer(
         vocabulary: number of pieces instead; None goes by the rate.
     """
     from rltok_rl.agents.segmenters.tokenizer_training import train_on
-    from rltok_rl.experiments.runs.tokenizer import train_tokenizer  # what it needs takes seconds to import
+    from rltok_rl.experiments.runs.segmenters import train_tokenizer  # what it needs takes seconds to import
 
     aim: dict[str, Any] = {"rate": rate} if vocabulary is None else {"vocabulary": vocabulary}
     if text is not None:

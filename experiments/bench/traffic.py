@@ -68,7 +68,7 @@ _COLLECTIVES = {
 
 
 class CountTraffic(TorchDispatchMode):
-    """Counts the bytes of collectives in :attr:`traffic`. (torch's ``CommDebugMode`` counts calls.)
+    """Counts the bytes of collectives in :attr:`traffic`; torch's ``CommDebugMode`` counts calls.
 
     Example:
         >>> with CountTraffic() as count:

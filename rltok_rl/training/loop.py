@@ -28,7 +28,7 @@ from rltok_rl.training.sharding import (
     load_full_state,
     prepare_model,
 )
-from rltok_rl.training.step import TrainingStep
+from rltok_rl.training.training_step import TrainingStep
 
 Listener = Callable[[dict[str, float]], "bool | None"]
 """Takes an update's metrics; True ends the run."""

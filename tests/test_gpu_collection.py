@@ -19,7 +19,7 @@ import pytest
 sys.exit(pytest.main(["-m", "gpu", "--collect-only", "-q", "-rs", "-p", "no:cacheprovider"]))
 """
 TEST = re.compile(r"^tests/\S+\.py::.+$", flags=re.MULTILINE)
-NEED_MORE = ("tests/diagnostics/", "tests/envs/", "tests/objectives/", "tests/training/")
+NEED_MORE = ("tests/tools/", "tests/envs/", "tests/objectives/", "tests/training/")
 
 
 def collect(*only: str) -> tuple[set[str], str]:

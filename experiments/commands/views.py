@@ -81,7 +81,7 @@ def sample_text(run: RunFolder) -> bytes | None:
     Args:
         run: its folder.
     """
-    return sample_parts(run.snapshots[-1])[0] if run.looks else None
+    return sample_parts(run.snapshots[-1])[0] if run.snapshots else None
 
 
 def sample_looks(run: RunFolder, text: bytes) -> list[Snapshot]:

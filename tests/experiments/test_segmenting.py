@@ -22,7 +22,7 @@ from rltok_rl.agents.segmenters import (
 )
 from rltok_rl.agents.segmenters.tokenizer_training import _nearest, bpe_at_rate, unigram_at_rate
 from rltok_rl.experiments.commands import evaluate, generate, segment
-from rltok_rl.experiments.commands.options import choices
+from rltok_rl.experiments.commands.schema import choices
 from rltok_rl.experiments.runs.build import make_loss, make_model, make_trainer
 from rltok_rl.experiments.runs.segmenters import TOKENIZERS, configured_rate, segmenter_options
 from rltok_rl.experiments.texts import read_texts

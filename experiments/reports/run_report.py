@@ -16,7 +16,7 @@ from rltok_rl.viz import boundary_text
 from rltok_rl.viz.run_figures import draw_curves, draw_loss_flops
 from rltok_rl.viz.text_figures import Snapshot, draw_over_time, draw_texts
 
-_GROUPS = (
+_GROUPS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("actor", "actor.name", ("rate", "warm_start_bytes")),
     ("estimator", "estimator.name", ("gamma", "reward", "price")),
     ("baseline", "baseline.name", ("rows_per_text",)),

@@ -70,7 +70,7 @@ def write_page(folder: Path, command: str | None = None, *, formats: Sequence[st
         row["difference"] = None if difference is None else difference.mean
         row["difference_error"] = None if difference is None else difference.error
     before = json.loads((folder / TABLE).read_text()) if command is None and (folder / TABLE).exists() else {}
-    content = {
+    content: dict[str, Any] = {
         "command": without_folders(before.get("command", command or "")),
         "machine": before.get("machine") or machine("cpu"),
         "systems": [{key: value for key, value in row.items() if key not in ("counts", "nats")} for row in rows],

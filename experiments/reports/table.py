@@ -123,7 +123,7 @@ def seed_groups(options: pd.DataFrame) -> pd.Series:
     repeat = options.groupby([alike, options["seed"].map(str)]).cumcount()
     members = [list(rows.index) for _, rows in options.groupby([alike, repeat], sort=False)]
     titles = [_common_name({name: str(options.at[name, "seed"]) for name in group}) for group in members]
-    names = {}
+    names: dict[Any, str] = {}
     for group, title in zip(members, titles, strict=True):
         taken = titles.count(title) > 1 or (title in options.index and len(group) > 1)
         names |= dict.fromkeys(group, ", ".join(group) if taken else title)

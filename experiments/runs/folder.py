@@ -37,7 +37,7 @@ class RunFolder:
     """Lines of ``alarms.log``."""
     summary: dict[str, Any] | None
     """None while the run is unfinished (``summary.json``)."""
-    evaluation: dict[str, Any] | None
+    evaluation: dict[str, Any] | None = None
     """None unless the run is a system of a comparison (``evaluation.json``)."""
 
     @property

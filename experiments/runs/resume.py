@@ -28,8 +28,8 @@ def last_state(config: TrainConfig, texts: Texts) -> tuple[bool, dict[str, Any] 
     out = Path(config.out)
     if not config.resume:
         if (out / "config.yaml").exists() and (out / "metrics.csv").exists():
-            state = "is finished" if (out / "summary.json").exists() else "was stopped: resume=true resumes it"
-            raise FileExistsError(f"out={out} holds a run, which {state}; choose another folder for a new one")
+            status = "is finished" if (out / "summary.json").exists() else "was stopped: resume=true resumes it"
+            raise FileExistsError(f"out={out} holds a run, which {status}; choose another folder for a new one")
         return False, None
     if not (out / "config.yaml").exists():
         return False, None

@@ -128,7 +128,7 @@ def trained_tokenizer(
         vocabulary: number of tokens instead; None goes by the rate.
     """
     from rltok_rl.agents.segmenters.tokenizer_training import train_on  # these take seconds to import
-    from rltok_rl.experiments.runs.tokenizer import train_tokenizer
+    from rltok_rl.experiments.runs.segmenters import train_tokenizer
     from rltok_rl.experiments.texts import read_texts
 
     aim: dict[str, Any] = {"rate": rate} if vocabulary is None else {"vocabulary": vocabulary}

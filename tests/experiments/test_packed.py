@@ -1,4 +1,4 @@
-"""Trainings with packed tokens are those with padded ones, whoever draws the boundaries."""
+"""Packed and padded tokens train equally, with every segmenter."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ MORE = {
     "magnet": [HIDDEN],
     "grouped": ["segmenter.options.group_size=2"],
 }
-# Their tokens are made and given back as those of the first of each name.
 VARIANTS = (
     "gumbel-round",
     "learned-w0",
@@ -39,7 +38,7 @@ VARIANTS = (
 SYSTEMS = {word: [f"segmenter={word}", *MORE.get(word, [])] for word in choices("segmenter") if word not in VARIANTS}
 LEVEL = ["model.overrides.num_token_layers=2", "model.overrides.second_level=routing"]
 STRIDE = [*LEVEL[:1], "model.overrides.second_level=stride"]
-TRAININGS = {
+OPTIONS = {
     "second level, stride": STRIDE,
     "second level, routing": LEVEL,
     "two updates": ["optim.total_bytes=256"],
@@ -55,57 +54,57 @@ PADDING = ("padded_rate", "padded_flops", "padded_second_rate")
 
 
 def trained(*options: str) -> tuple[list[dict[str, float]], dict[str, torch.Tensor]]:
-    """Figures of all updates, and the gradients of the first."""
+    """Metrics of all updates, and the gradients of the first."""
     trainer, _ = make_trainer(configured(*SMALL, *options))
-    figures: list[dict[str, float]] = []
+    updates: list[dict[str, float]] = []
     gradients: dict[str, torch.Tensor] = {}
 
-    def note(found: dict[str, float]) -> None:
-        figures.append(found)
+    def record(metrics: dict[str, float]) -> None:
+        updates.append(metrics)
         if not gradients:
             gradients.update({n: p.grad.clone() for n, p in trainer.step.named_parameters() if p.grad is not None})
 
-    trainer.run(note)
+    trainer.run(record)
     assert isinstance(trainer.env.layout, Packing) == ("compute.tokens=packed" in options)
-    return figures, gradients
+    return updates, gradients
 
 
-@pytest.mark.parametrize("name", [*SYSTEMS, *TRAININGS])
-def test_losses_and_gradients_are_equal(name):
-    options = {**SYSTEMS, **TRAININGS}[name]
-    padded, gradients = trained(*options)
-    packed, found = trained(*options, "compute.tokens=packed")
+def check_equal(name: str, *packing: str) -> list[tuple[dict[str, float], dict[str, float]]]:
+    """Compare losses and gradients of packed tokens with those of padded ones; return the metrics of updates."""
+    options = {**SYSTEMS, **OPTIONS}[name]
+    padded, expected = trained(*options)
+    packed, gradients = trained(*options, "compute.tokens=packed", *packing)
     assert len(padded) == len(packed) >= 1
     for one, two in zip(padded, packed, strict=True):
         shared = {k: v for k, v in one.items() if k not in PADDING}
         assert {k: two[k] for k in shared} == pytest.approx(shared, rel=1e-4, abs=1e-5)
-    assert gradients.keys() == found.keys() and gradients
-    for key, gradient in gradients.items():
-        torch.testing.assert_close(found[key], gradient, rtol=1e-3, atol=1e-5, msg=lambda m, k=key: f"{k}: {m}")
+    assert gradients.keys() == expected.keys() and gradients
+    for key, gradient in expected.items():
+        torch.testing.assert_close(gradients[key], gradient, rtol=1e-3, atol=1e-5, msg=lambda m, k=key: f"{k}: {m}")
+    return list(zip(padded, packed, strict=True))
+
+
+@pytest.mark.parametrize("name", [*SYSTEMS, *OPTIONS])
+def test_losses_and_gradients_are_equal(name):
+    check_equal(name)
 
 
 @pytest.mark.parametrize("name", ["hnet", "two updates", "second level, routing", "local flips"])
-def test_room_that_is_set_aside_changes_nothing(name):
-    options = {**SYSTEMS, **TRAININGS}[name]
-    padded, gradients = trained(*options)
-    roomy, found = trained(*options, "compute.tokens=packed", "compute.token_room=2.0")
-    for one, two in zip(padded, roomy, strict=True):
-        assert two["padded_rate"] == roomy[0]["padded_rate"] > one["padded_rate"]  # the same in every batch
-        shared = {k: v for k, v in one.items() if k not in PADDING}
-        assert {k: two[k] for k in shared} == pytest.approx(shared, rel=1e-4, abs=1e-5)
-    for key, gradient in gradients.items():
-        torch.testing.assert_close(found[key], gradient, rtol=1e-3, atol=1e-5, msg=lambda m, k=key: f"{k}: {m}")
+def test_room_changes_nothing(name):
+    metrics = check_equal(name, "compute.token_room=2.0")
+    for padded, roomy in metrics:
+        assert roomy["padded_rate"] == metrics[0][1]["padded_rate"] > padded["padded_rate"]  # the same in every batch
 
 
-def test_what_is_computed_is_told():
+def test_padded_rate_is_the_room_of_tokens():
     """``padded_rate`` is the room that tokens had, per byte: 4 rows of 32 bytes."""
-    figures, _ = trained("actor=uniform", "actor.rate=0.25", "compute.tokens=packed")
-    assert figures[0]["padded_rate"] == pytest.approx(32 / 128)  # 32 tokens, two buckets of 16
-    figures, _ = trained("actor=uniform", "actor.rate=0.25", "compute.tokens=packed", "compute.token_room=0.5")
-    assert figures[0]["padded_rate"] == pytest.approx(64 / 128)  # 48 and one for each row, in buckets of 16
+    updates, _ = trained("actor=uniform", "actor.rate=0.25", "compute.tokens=packed")
+    assert updates[0]["padded_rate"] == pytest.approx(32 / 128)  # 32 tokens, two buckets of 16
+    updates, _ = trained("actor=uniform", "actor.rate=0.25", "compute.tokens=packed", "compute.token_room=0.5")
+    assert updates[0]["padded_rate"] == pytest.approx(64 / 128)  # 48 and one for each row, in buckets of 16
 
 
-def test_too_many_tokens_end_a_training():
+def test_too_many_tokens_are_an_error():
     trainer, _ = make_trainer(configured(*SMALL, "compute.tokens=packed", "compute.token_room=0.5"))
     trainer.update()
     trainer.step.actor = RandomActor(0.9)
@@ -113,7 +112,7 @@ def test_too_many_tokens_end_a_training():
         trainer.update()
 
 
-def test_a_run_goes_on_with_another_room(tmp_path):
+def test_run_resumes_with_another_room(tmp_path):
     path = tmp_path / "config.yaml"
     OmegaConf.save(OmegaConf.structured(configured(*SMALL, "compute.tokens=packed", "compute.token_room=0.5")), path)
     check_same_run(configured(*SMALL, "compute.tokens=packed", "compute.token_room=1.0"), path)
@@ -122,19 +121,19 @@ def test_a_run_goes_on_with_another_room(tmp_path):
         check_same_run(configured(*SMALL, "compute.micro_batches=2"), path)
 
 
-def test_what_cannot_be_is_refused_by_name():
+def test_wrong_options_are_refused():
     for options, why in (
         (["compute.tokens=ragged"], r"compute.tokens must be one of \['padded', 'packed'\], got 'ragged'"),
         (["compute.token_room=0.5"], "compute.token_room belongs to compute.tokens='packed', got 0.5"),
         (["compute.tokens=packed", "compute.token_room=-1"], "compute.token_room must be positive, got -1"),
-        (["compute.tokens=packed", "compute.token_room=1", "segmenter=spacebyte"], "null with 'spacebyte', which aims"),
-        (["compute.tokens=packed", "compute.token_room=1", "actor=whitespace"], "null with 'whitespace', which aims"),
+        (["compute.tokens=packed", "compute.token_room=1", "segmenter=spacebyte"], "null with 'spacebyte', which has"),
+        (["compute.tokens=packed", "compute.token_room=1", "actor=whitespace"], "null with 'whitespace', which has"),
     ):
         with pytest.raises(ValueError, match=why):
             make_trainer(configured(*SMALL, *options))
 
 
-def test_rooms_go_by_the_rate_that_is_aimed_at():
+def test_room_depends_on_the_target_rate():
     room = ["compute.tokens=packed", "compute.token_room=0.25"]
     for options, rate in (
         ([], 0.3),

@@ -29,7 +29,7 @@ from rltok_rl.data import local_prose
 from rltok_rl.models import UNet
 from rltok_rl.training import loggers
 from rltok_rl.training.checkpoint import load_checkpoint
-from rltok_rl.training.progress import MetricsTable
+from rltok_rl.training.metrics import MetricsTable
 
 from ..forked import Forked
 from ..training.test_loggers import Recording
@@ -102,7 +102,7 @@ def test_asked_to_stop_it_saves_and_resumes_later(whole, tmp_path, monkeypatch, 
         patch.setattr(MetricsTable, "add", add_and_stop)
         assert run(config, "one") == {"updates": 5, "bytes": 5 * 128, "stopped": signal.SIGTERM}
     errors = capfd.readouterr().err
-    assert "SIGTERM: stopping when what is under way is done and saved; again ends at once" in errors
+    assert "SIGTERM: stopping after this step and a save; again ends at once" in errors
     assert UNet.from_pretrained(tmp_path / "run").config.width == 64  # the model so far is saved
     summary = run(config, "two")
     assert summary["updates"] == 10 and metrics(tmp_path / "run") == metrics(whole)

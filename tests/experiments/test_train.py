@@ -21,6 +21,7 @@ from rltok_rl.experiments.runs.run import run
 from safetensors import SafetensorError
 
 from rltok_rl.models import UNet, preset
+from rltok_rl.training.atomic_files import claim_folder
 from rltok_rl.training.checkpoint import load_checkpoint
 from rltok_rl.training.metrics import read_lines
 from rltok_rl.training.parallel import Processes, Refused
@@ -128,8 +129,23 @@ def test_refused_command_leaves_no_folder(tmp_path):
     assert done.returncode == 1 and "rltok train: " in done.stderr and not (tmp_path / "runs" / "a").exists()
 
 
+def test_two_runs_do_not_share_a_folder(tmp_path):
+    config = configured(*QUICK, "resume=true", f"out={tmp_path}/run")
+    with claim_folder(tmp_path / "run"), pytest.raises(BlockingIOError, match="in use by another run"):
+        run(config, "")
+    assert not (tmp_path / "run" / "config.yaml").exists()
+
+
+def test_stopped_run_exits_with_the_status_of_its_signal(tmp_path, monkeypatch):
+    """So that `rltok train && rltok eval` stops, and a multirun before its next job."""
+    monkeypatch.setattr(train, "run", lambda *_: {"updates": 1, "bytes": 1, "stopped": 2})
+    with pytest.raises(SystemExit) as ended:
+        train._run_or_refuse(configured(*QUICK, f"out={tmp_path}/run"), "", Processes())
+    assert ended.value.code == 130
+
+
 @pytest.mark.parametrize("where", ["rltok_rl.training.metrics.csv.DictWriter", "rltok_rl.models.pretrained.save_file"])
-def test_a_full_disk_ends_a_run_in_one_line_that_names_the_folder(tmp_path, monkeypatch, where):
+def test_full_disk_ends_a_run_in_one_line_that_names_the_folder(tmp_path, monkeypatch, where):
     """While a table grows, and as the model is saved."""
 
     def full(*_, **__):

@@ -1,4 +1,4 @@
-"""What users wrote, named in a configuration by where it lies: estimators, baselines, segmenters."""
+"""Custom estimators, baselines and segmenters, named as `module:Name` in a configuration."""
 
 from __future__ import annotations
 
@@ -93,13 +93,13 @@ def no_segmenter(model):
 
 
 @pytest.fixture
-def own(tmp_path, monkeypatch) -> str:
+def module(tmp_path, monkeypatch) -> str:
     """A module in the working folder, which is not on the path yet."""
-    (tmp_path / "own_things.py").write_text(MODULE)
+    (tmp_path / "custom_things.py").write_text(MODULE)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [one for one in sys.path if one])
-    yield "own_things"
-    sys.modules.pop("own_things", None)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    yield "custom_things"
+    sys.modules.pop("custom_things", None)
 
 
 def advantages(*options: str):
@@ -107,22 +107,22 @@ def advantages(*options: str):
     return make_advantages(config, make_model(config, torch.device("cpu")))
 
 
-def test_an_estimator_is_found_and_given_what_it_takes(own):
-    options = [f"estimator.name={own}:Doubled", "estimator.gamma=0.7", "estimator.options.times=3"]
+def test_estimator_gets_the_arguments_of_its_signature(module):
+    options = [f"estimator.name={module}:Doubled", "estimator.gamma=0.7", "estimator.options.times=3"]
     made = advantages(*options)
-    kind = importlib.import_module(own).Doubled
+    kind = importlib.import_module(module).Doubled
     assert type(made) is kind and made.gamma == 0.7 and made.times == 3 and made.baseline is leave_one_out
-    assert made.num_lags == 8, "the model is handed on where it is asked for"
+    assert made.num_lags == 8, "the model is passed if the signature has it"
     assert advantages(*options, "baseline=none").baseline is no_baseline
     siblings = advantages(*options, "baseline=group_mean").baseline
     returns = torch.tensor([[1.0], [3.0]])
     assert siblings(returns, mask=None, process_group=None).tolist() == [[-2.0], [2.0]]
 
 
-def test_a_training_with_an_estimator_of_ones_own_is_that_with_ours(own):
+def test_custom_estimator_trains_as_the_librarys(module):
     """Twice the advantages at half the weight are the same updates, to the last bit."""
     ours = make_trainer(configured(*QUICK, "loss.policy=0.02"))[0]
-    theirs = make_trainer(configured(*QUICK, f"estimator.name={own}:Doubled", "loss.policy=0.01"))[0]
+    theirs = make_trainer(configured(*QUICK, f"estimator.name={module}:Doubled", "loss.policy=0.01"))[0]
     for trainer in (ours, theirs):
         for _ in range(2):
             trainer.update()
@@ -130,48 +130,45 @@ def test_a_training_with_an_estimator_of_ones_own_is_that_with_ours(own):
     assert all(torch.equal(weight, states[1][name]) for name, weight in states[0].items())
 
 
-def test_a_baseline_is_found_and_has_its_options(own):
-    made = advantages(f"baseline.name={own}:half", "baseline.options.share=0.25")
+def test_baseline_gets_its_options(module):
+    made = advantages(f"baseline.name={module}:half", "baseline.options.share=0.25")
     assert type(made) is ReturnEstimator
     assert made.baseline(torch.tensor([[8.0]])).item() == 2.0
-    both = advantages(f"baseline.name={own}:half", f"estimator.name={own}:Doubled")
+    both = advantages(f"baseline.name={module}:half", f"estimator.name={module}:Doubled")
     assert both.baseline(torch.tensor([[8.0]])).item() == 4.0
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_wrong_estimators_and_baselines_are_refused(module):
+    for options, message in (
         (["estimator.name=nowhere:Mine"], "a module that is installed or lies in the working folder, got 'nowhere:M"),
         (["estimator.name=OWN:Double"], "no 'Double' there; did you mean 'Doubled'"),
         (["estimator.name='own things:Mine'"], "must be a word, or module:Name as Python imports it"),
         (["estimator.name=OWN:constant"], "must name a class of estimators"),
         (["estimator.name=OWN:Undiscounted"], "must take gamma, which estimator.gamma is"),
-        (["estimator.name=OWN:Bare"], "baseline must be 'none' with 'own_things:Bare', which takes no baseline"),
+        (["estimator.name=OWN:Bare"], "baseline must be 'none' with 'custom_things:Bare', which takes no baseline"),
         (["estimator.name=OWN:no_estimator", "baseline=none"], "which makes a str"),
         (
             ["estimator.name=OWN:Doubled", "estimator.options.span=3"],
-            r"of 'own_things:Doubled' must be among .*'times'",
+            r"of 'custom_things:Doubled' must be among .*'times'",
         ),
         (["estimator.name=OWN:Both", "estimator.options.decai=3"], "got 'decai'; did you mean 'decay'"),
         (["estimator.name=OWN:Alone"], "baseline must be 'none' with Alone, whose own _advantages takes its place"),
         (["baseline.name=OWN:careless"], r"must take \(returns, \*, mask, process_group\) and its options"),
         (["baseline.name=OWN:half", "baseline.options.part=1"], "got an unexpected keyword argument 'part'"),
-        (["baseline.name=OWN:constant"], "baseline.name must name a function, .* got 'own_things:constant', a int$"),
+        (["baseline.name=OWN:constant"], "baseline.name must name a function, .* got 'custom_things:constant', a int$"),
         (["baseline.name=OWN:made"], "a Remembering, which the runs of one process would share: name its class"),
         (["baseline.name=OWN:Plain"], "a class of torch.nn.Module, whose memory checkpoints keep, got the class"),
         (["baseline.name=OWN:Deaf"], r"must take \(returns, \*, mask, process_group\) and its options"),
         (["baseline.name=OWN:Remembering", "baseline.options.decai=1"], r"of \['decay'\]; did you mean 'decay'"),
         (["estimator.name=td"], "estimator.name must be one of .* or module:Name of your own, got 'td'"),
-    ],
-)
-def test_what_does_not_fit_is_refused_by_name(own, options, message):
-    with pytest.raises((ValueError, TypeError, ImportError), match=message):
-        advantages(*(one.replace("OWN", own) for one in options))
+    ):
+        with pytest.raises((ValueError, TypeError, ImportError), match=message):
+            advantages(*(option.replace("OWN", module) for option in options))
 
 
-def test_a_baseline_with_memory_is_new_for_every_run_and_resumes_where_it_was(own):
-    options = [f"baseline.name={own}:Remembering", "baseline.options.decay=0.5"]
-    judged = [advantages(*options), advantages(*options, f"estimator.name={own}:Both")]
+def test_baseline_with_memory_is_new_for_every_run_and_resumes(module):
+    options = [f"baseline.name={module}:Remembering", "baseline.options.decay=0.5"]
+    judged = [advantages(*options), advantages(*options, f"estimator.name={module}:Both")]
     assert [one.baseline.decay for one in judged] == [0.5, 0.5] and judged[0].baseline is not judged[1].baseline
     going, fresh = (make_trainer(configured(*QUICK, *options))[0] for _ in range(2))
     going.update()
@@ -184,44 +181,44 @@ def test_a_baseline_with_memory_is_new_for_every_run_and_resumes_where_it_was(ow
     assert all(torch.equal(x, y) for x, y in zip(going.model.parameters(), fresh.model.parameters(), strict=True))
 
 
-def test_a_module_that_fails_on_its_own_says_so_itself(own, tmp_path):
-    (tmp_path / "fails_on_its_own.py").write_text("import nothing_of_that_name")
+def test_error_of_a_failing_module_is_raised(module, tmp_path):
+    (tmp_path / "fails_itself.py").write_text("import nothing_of_that_name")
     with pytest.raises(ModuleNotFoundError, match="^No module named 'nothing_of_that_name'"):
-        import_path("estimator.name", "fails_on_its_own:Mine")
+        import_path("estimator.name", "fails_itself:Mine")
 
 
-def test_several_processes_want_an_estimator_that_knows_of_them(own):
-    config = configured(*QUICK, f"estimator.name={own}:Bare", "baseline=none")
+def test_several_processes_need_process_group(module):
+    config = configured(*QUICK, f"estimator.name={module}:Bare", "baseline=none")
     model = make_model(config, torch.device("cpu"))
     assert make_advantages(config, model).gamma == config.estimator.gamma
     with pytest.raises(ValueError, match="must take process_group to be trained with in several processes"):
         make_advantages(config, model, process_group=object())
 
 
-def test_a_segmenter_trains_is_saved_and_draws_the_same(own, tmp_path):
-    config = configured(*QUICK, f"segmenter.name={own}:Every", "segmenter.options.every=4")
+def test_segmenter_trains_is_saved_and_loaded(module, tmp_path):
+    config = configured(*QUICK, f"segmenter.name={module}:Every", "segmenter.options.every=4")
     check_segmenter_options(config)
     trainer, _ = make_trainer(config)
     assert trainer.update()["rate"] == 0.25 and type(trainer.segmenter).__name__ == "Every"
-    save_segmenter(tmp_path / "m", trainer.segmenter, trainer.model, name=f"{own}:Every", options={"every": 4})
-    with pytest.raises(ValueError, match="segmenter.json names custom code, 'own_things:Every', which would be"):
+    save_segmenter(tmp_path / "m", trainer.segmenter, trainer.model, name=f"{module}:Every", options={"every": 4})
+    with pytest.raises(ValueError, match="segmenter.json names custom code, 'custom_things:Every', which would be"):
         load_segmenter(tmp_path / "m", trainer.model)
     loaded = load_segmenter(tmp_path / "m", trainer.model, trust_code=True)
     states, byte_ids = torch.zeros(1, 9, 64), torch.zeros(1, 9, dtype=torch.int64)
     assert loaded(states, byte_ids).boundaries.int().tolist() == [[1, 0, 0, 0, 1, 0, 0, 0, 1]]
 
 
-def test_segmenters_that_do_not_fit_are_refused_by_name(own):
+def test_wrong_segmenters_are_refused(module):
     refused = {
-        f"{own}:Ever": "no 'Ever' there; did you mean 'Every'",
-        f"{own}:half": "must name what takes (model, **options) and makes a segmenter",
-        f"{own}:no_segmenter": "name must be of a segmenter, got 'own_things:no_segmenter', which makes a str",
+        f"{module}:Ever": "no 'Ever' there; did you mean 'Every'",
+        f"{module}:half": "must name what takes (model, **options) and makes a segmenter",
+        f"{module}:no_segmenter": "name must be of a segmenter, got 'custom_things:no_segmenter', which makes a str",
         "bytes": "or module:Name of your own, got 'bytes'",
     }
     model = make_model(configured(*QUICK), torch.device("cpu"))
     for name, message in refused.items():
         with pytest.raises((ValueError, TypeError), match=re.escape(message)):
             make_segmenter(name, model)
-    config = configured(*QUICK, f"segmenter.name={own}:Every", "segmenter.options.stride=4")
-    with pytest.raises(ValueError, match=r"'own_things:Every' must be among \['every', 'rate'\], got"):
+    config = configured(*QUICK, f"segmenter.name={module}:Every", "segmenter.options.stride=4")
+    with pytest.raises(ValueError, match=r"'custom_things:Every' must be among \['every', 'rate'\], got"):
         check_segmenter_options(config)

@@ -3,10 +3,10 @@
     rltok eval runs/mine
     rltok eval runs/mine notes.txt --context 512 --json
 
-Bits per byte of the whole model and of the early exit, each byte but the first predicted once; boundaries per byte; and
-where boundaries lie: at the last letter of a word, at the space after it, at the first letter of a word, beside the
-share that as many boundaries would have there by chance. The model of a run is measured on the text that the run held
-out, unless another is given. docs/evaluation.md says what the figures are.
+Reports bits per byte of the whole model and of the early exit, each byte but the first predicted once; boundaries per
+byte; and the share of boundaries at the last letter of a word, at the space after it, and at the first letter, with the
+share of as many random boundaries. The text is what the run held out, unless DATA names another. docs/evaluation.md
+defines the metrics.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from rltok_rl.evaluation import (
 
 
 def described(segmenter: Segmenter) -> str:
-    """What draws the boundaries, and whether it knows bytes to come."""
+    """Name a segmenter, and whether it reads bytes to come."""
     ahead = ", an oracle: it looks at bytes to come" if segmenter.looks_ahead else ""
     return f"{type(segmenter).__name__}{ahead}"
 
@@ -57,45 +57,41 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"argument --stride: must be at most the context, {context}, got {stride}")
     model, segmenter = load_with_segmenter(parser, options)
     _check_segmenter(parser, options, segmenter)
-    name, given = find_documents(parser, options, run)
-    watch = Watch()
-    read: Callable[..., Reading] = read_streamed
-    if not options.streamed:
-        read = partial(read_text, context=context, stride=stride, most=options.windows)
-    how: dict[str, Any] = {
-        "generator": torch.Generator().manual_seed(options.seed),
-        "segmenter": segmenter,
-        "target_rate": options.rate,
-        "progress": watch,
-    }
-    found: dict[str, Any] = {}
+    name, documents = find_documents(parser, options, run)
+    windows: dict[str, Any] = {"context": context, "stride": stride, "most": options.windows}
+    read: Callable[..., Reading] = read_streamed if options.streamed else partial(read_text, **windows)
+
+    def drawing(watch: Watch) -> dict[str, Any]:
+        generator = torch.Generator().manual_seed(options.seed)
+        rate = options.rate
+        return {"generator": generator, "segmenter": segmenter, "target_rate": rate, "progress": watch}
+
+    watch, more = Watch(), {}
     if options.samples is None:
-        reading = read(model, given, greedy=options.greedy, **how)
+        reading = read(model, documents, greedy=options.greedy, **drawing(watch))
     else:
-        samples = read_samples(model, given, samples=options.samples, read=read, **how)
-        reading, found = samples.first, {"samples": summarise_samples(samples)}
+        samples = read_samples(model, documents, samples=options.samples, read=read, **drawing(watch))
+        reading, more["samples"] = samples.first, summarise_samples(samples)
     if options.particles is not None:
-        again = {**how, "generator": torch.Generator().manual_seed(options.seed), "progress": Watch()}
-        where = {"context": context, "stride": stride, "most": options.windows}
-        nats = particle_nats(model, given, particles=options.particles, **where, **again)
-        found["particles"] = {"count": options.particles, **window_losses(reading, nats)}
-    aimed_at = model.config.target_rate if options.rate is None else options.rate
-    figures = {
+        nats = particle_nats(model, documents, particles=options.particles, **windows, **drawing(Watch()))
+        more["particles"] = {"count": options.particles, **window_losses(reading, nats)}
+    rate = model.config.target_rate if options.rate is None else options.rate
+    metrics = {
         "text": name,
         "context": None if options.streamed else context,
         "stride": None if options.streamed else stride,
         **summarise(reading),
-        **found,
-        "target_rate": aimed_at if segmenter is None else segmenter.target_rate,
+        **more,
+        "target_rate": rate if segmenter is None else segmenter.target_rate,
         **({} if segmenter is None else {"segmenter": described(segmenter), "oracle": segmenter.looks_ahead}),
         "bytes_per_second": watch.bytes_per_second,
     }
-    print(json.dumps(without_nan(figures), indent=1) if options.json else table(figures))
+    print(json.dumps(without_nan(metrics), indent=1) if options.json else table(metrics))
     return 0
 
 
 def _check_windows(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Refuse options that others make meaningless."""
+    """Refuse options that have no effect together."""
     for name in ("context", "stride", "windows", "particles"):
         if options.streamed and getattr(options, name) is not None:
             parser.error(f"argument --{name}: not allowed with argument --streamed")

@@ -1,10 +1,10 @@
-r"""Write on from a prompt, byte by byte.
+r"""Continue a prompt, byte by byte.
 
     rltok generate "It is a truth" --bytes 400 --temperature 0.8
     rltok generate "It is a truth" --show-boundaries --model runs/mine
 
-Text is written as soon as its characters are complete. What is no UTF-8, and control characters other than newline, are
-written as \xNN, so that no terminal is upset; --raw writes the bytes as they are.
+Text is written as soon as its characters are complete. Invalid UTF-8 and control characters other than newline are
+written as \xNN; --raw writes the bytes unescaped.
 """
 
 from __future__ import annotations
@@ -17,11 +17,7 @@ from typing import Any
 import torch
 from rltok_rl.agents.segmenters import write_on
 from rltok_rl.experiments.commands import parsers
-from rltok_rl.experiments.commands.arguments import (
-    command,
-    load_with_segmenter,
-    read_bytes,
-)
+from rltok_rl.experiments.commands.arguments import command, load_with_segmenter, read_bytes
 
 from rltok_rl.models import UNet
 from rltok_rl.models.generation import stream
@@ -31,12 +27,12 @@ from rltok_rl.viz.terminal import BoundaryStream
 
 @torch.no_grad()
 def prompt_boundaries(model: UNet, prompt: bytes, options: argparse.Namespace) -> list[bool]:
-    """The boundaries that :func:`stream` draws in the prompt: its first random numbers are those of a forward pass."""
+    """Return the boundaries that :func:`stream` draws in the prompt: both use the first random numbers."""
     generator = torch.Generator(options.device).manual_seed(options.seed)
     byte_ids = text_to_ids(prompt)[None].to(options.device)
-    how: Any = {"greedy": options.greedy, "target_rate": options.rate}
-    drawn: list[bool] = model(byte_ids, generator=None if options.greedy else generator, **how).boundaries[0].tolist()
-    return drawn
+    generator = None if options.greedy else generator
+    out = model(byte_ids, generator=generator, greedy=options.greedy, target_rate=options.rate)
+    return out.boundaries[0].tolist()  # type: ignore[no-any-return]
 
 
 @command
@@ -50,17 +46,12 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("argument PROMPT: must have at least 1 byte, got none")
     prompt = read_bytes(parser, "-") if options.prompt == "-" else os.fsencode(options.prompt)
     model, segmenter = load_with_segmenter(parser, options)
+    generator = torch.Generator(options.device).manual_seed(options.seed)
+    how: Any = {"temperature": options.temperature, "top_k": options.top_k, "top_p": options.top_p}
+    how |= {"max_bytes": options.bytes, "generator": generator}
     try:
-        how: Any = {
-            "max_bytes": options.bytes,
-            "temperature": options.temperature,
-            "top_k": options.top_k,
-            "top_p": options.top_p,
-            "generator": torch.Generator(options.device).manual_seed(options.seed),
-        }
         if segmenter is None:
-            how |= {"greedy": options.greedy, "target_rate": options.rate}
-            steps = stream(model, prompt, **how)
+            steps = stream(model, prompt, greedy=options.greedy, target_rate=options.rate, **how)
         else:
             steps = write_on(model, segmenter, prompt, **how)
     except ValueError as error:
@@ -72,13 +63,12 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     shown = BoundaryStream()
     if segmenter is None:  # else the prompt is part of the stream
-        given = prompt_boundaries(model, prompt, options) if options.show_boundaries else [False] * len(prompt)
-        for byte, boundary in zip(prompt, given, strict=True):
+        marks = prompt_boundaries(model, prompt, options) if options.show_boundaries else [False] * len(prompt)
+        for byte, boundary in zip(prompt, marks, strict=True):
             sys.stdout.write(shown.feed(byte, boundary))
     sys.stdout.flush()
     for step in steps:
-        written = shown.feed(int(step.byte_ids), options.show_boundaries and bool(step.boundaries))
-        sys.stdout.write(written)
+        sys.stdout.write(shown.feed(int(step.byte_ids), options.show_boundaries and bool(step.boundaries)))
         sys.stdout.flush()
     print(shown.close())
     return 0

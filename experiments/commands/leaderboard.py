@@ -1,10 +1,10 @@
-"""The leaderboard of the docs, from committed results alone: equal results make equal pages.
+"""Write the page of all committed results; equal results make equal pages.
 
     rltok leaderboard
     python -m rltok_rl.experiments.commands.leaderboard --results experiments/results --out docs/leaderboard.md
 
-Every finished run below the folder of results is in it, beside those that it can be compared with: the same held-out
-text, the same budget. A test holds the page to the results.
+It lists every finished run below the folder of results with those that it can be compared with: equal held-out text
+and budget. A test compares the page with the results.
 """
 
 from __future__ import annotations

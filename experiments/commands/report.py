@@ -1,11 +1,10 @@
-"""Reports of runs, from their folders alone: a page per run, and a comparison of several.
+"""Write the report of a run from its folder, or a comparison of several.
 
     rltok report runs/mine
     rltok report runs/paper runs/group_mean --out runs/comparison
     rltok report runs/mine --also pdf
 
-Pages and figures are written anew each time, so that an unfinished run can be looked at as well. With ``--out``
-finished runs keep the pages that they have.
+Pages and figures are rewritten each time, also for unfinished runs. With ``--out``, finished runs keep their pages.
 """
 
 from __future__ import annotations

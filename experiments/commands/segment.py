@@ -5,9 +5,9 @@
     echo "to be or not to be" | rltok segment --model runs/mine --greedy
     rltok segment --file notes.txt --format json | head
 
-As text, a | follows each boundary, coloured by how likely it was. As json, each line is a token: start and end in
-bytes, its text (null where it is no UTF-8 by itself), its bytes in hex, whether a boundary ends it, and the probability
-of a boundary after each of its bytes, given those before.
+As text, a | follows each boundary, coloured by its probability. As json, each line is a token: start and end in bytes,
+text (null if it is no UTF-8 by itself), bytes in hex, whether a boundary ends it, and the probability of a boundary
+after each of its bytes, given those before.
 """
 
 from __future__ import annotations
@@ -22,23 +22,14 @@ from typing import Any
 import torch
 from rltok_rl.agents.segmenters import segment_text
 from rltok_rl.experiments.commands import parsers
-from rltok_rl.experiments.commands.arguments import (
-    Watch,
-    command,
-    load_with_segmenter,
-    read_bytes,
-    use_colour,
-)
+from rltok_rl.experiments.commands.arguments import Watch, command, load_with_segmenter, read_bytes, use_colour
 
 from rltok_rl.models import Segmentation, segment
 from rltok_rl.viz import boundary_pieces
 
 
 def token_records(drawn: Segmentation) -> Iterator[dict[str, Any]]:
-    """Every token as plain values, ready for JSON.
-
-    Args:
-        drawn: a text with its boundaries.
+    """Yield each token of a text as plain values for JSON.
 
     Example:
         >>> halves = Segmentation("é".encode(), torch.tensor([True, False]), torch.tensor([1.0, 0.25]))
@@ -49,29 +40,29 @@ def token_records(drawn: Segmentation) -> Iterator[dict[str, Any]]:
     """
     for token in drawn.tokens():
         try:
-            shown = token.content.decode("utf-8")
+            text = token.content.decode("utf-8")
         except UnicodeDecodeError:
-            shown = None
+            text = None
         yield {
             "start": token.start,
             "end": token.end,
-            "token": shown,
+            "token": text,
             "hex": token.content.hex(),
             "ended": token.ended,
             "probabilities": [round(p, 6) for p in drawn.probabilities[token.start : token.end].tolist()],
         }
 
 
-def given_text(parser: argparse.ArgumentParser, options: argparse.Namespace) -> bytes:
-    """The text that was written out, or what the file or standard input holds."""
+def read_text(parser: argparse.ArgumentParser, options: argparse.Namespace) -> bytes:
+    """Return TEXT, or the content of the file or of standard input."""
     if options.text is not None and options.file is not None:
         parser.error("argument --file: not allowed with TEXT")
     if options.file is not None or options.text in (None, "-"):
         return read_bytes(parser, options.file or "-")
     if not options.text:
         parser.error("argument TEXT: must have at least 1 byte, got none")
-    if os.path.isfile(options.text):  # false, too, for texts that are too long to name a file
-        print(f"reading {options.text!r} as it stands; --file reads what is in it", file=sys.stderr)
+    if os.path.isfile(options.text):
+        print(f"reading {options.text!r} as text; --file reads the file's content", file=sys.stderr)
     return os.fsencode(options.text)
 
 
@@ -80,7 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Command line."""
     parser = parsers.segment()
     options = parser.parse_args(arguments)
-    text = given_text(parser, options)
+    text = read_text(parser, options)
     model, segmenter = load_with_segmenter(parser, options)
     generator = torch.Generator(options.device).manual_seed(options.seed)
     how: dict[str, Any] = {"generator": generator, "progress": Watch()}

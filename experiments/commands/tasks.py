@@ -1,11 +1,10 @@
-r"""Questions with choices: PIQA, HellaSwag, ARC-Easy and LAMBADA, in bits per byte and in accuracy.
+r"""Evaluate a model on PIQA, HellaSwag, ARC-Easy and LAMBADA, in bits per byte and accuracy.
 
     rltok tasks runs/mine piqa arc_easy --data questions
     rltok tasks runs/mine lambada_openai --limit 500 --samples 8 --json
 
-Bits per byte are what a model pays for the right answer, its leading space among its bytes: the mean over examples,
-with its standard error. Data sets come from the Hugging Face hub, or from a folder with PIQA in piqa.parquet or
-piqa.jsonl, and likewise the others.
+Bits per byte are the cost of the right answer, with its leading space: the mean over examples and its standard error.
+Datasets come from the Hugging Face hub, or from a folder with PIQA in piqa.parquet or piqa.jsonl, and the others alike.
 """
 
 from __future__ import annotations
@@ -28,42 +27,35 @@ from rltok_rl.experiments.commands.parsers import CONTEXT
 
 from rltok_rl.evaluation.tasks import Example, choice_metrics, read_task, score_examples
 
+COLUMNS = {
+    "bits_per_byte": "bits per byte",
+    "accuracy": "accuracy",
+    "accuracy_per_byte": "per byte",
+    "likeliest": "likeliest bytes",
+}
+
 
 def read_tasks(parser: argparse.ArgumentParser, options: argparse.Namespace) -> dict[str, list[Example]]:
-    """The examples of all tasks that were named; what is wrong with them ends the command before it has begun."""
+    """Read the examples of all tasks, or end the command with an error."""
     try:
         return {name: read_task(name, options.data, limit=options.limit) for name in dict.fromkeys(options.tasks)}
     except (OSError, ValueError) as error:
-        about = "argument --data: " if str(error).startswith("folder must ") else ""
-        parser.error(about + without_subject(error, "folder"))
+        argument = "argument --data: " if str(error).startswith("folder must ") else ""
+        parser.error(argument + without_subject(error, "folder"))
 
 
 def table(tasks: dict[str, dict[str, Any]]) -> str:
-    """The figures for people.
-
-    Args:
-        tasks: those of :func:`rltok_rl.evaluation.tasks.choice_metrics`, by the names of the tasks.
-    """
-    columns = {
-        "bits_per_byte": "bits per byte",
-        "accuracy": "accuracy",
-        "accuracy_per_byte": "per byte",
-        "likeliest": "likeliest bytes",
-    }
-    lines = [
-        "".join([f"{'task':<16}{'examples':>8}", *(f"{title:>19}" for title in columns.values()), f"{'chance':>9}"])
-    ]
-    for name, figures in tasks.items():
-        cells = [_with_error(figures, column) for column in columns]
-        chance = "-" if figures["chance"] is None else f"{figures['chance']:.3f}"
-        lines.append(
-            "".join([f"{name:<16}{figures['examples']:>8,}", *(f"{cell:>19}" for cell in cells), f"{chance:>9}"])
-        )
+    """Describe the metrics of :func:`rltok_rl.evaluation.tasks.choice_metrics`, by task."""
+    titles = "".join(f"{title:>19}" for title in COLUMNS.values())
+    lines = [f"{'task':<16}{'examples':>8}{titles}{'chance':>9}"]
+    for name, metrics in tasks.items():
+        cells = "".join(f"{_with_error(metrics[key], metrics[f'{key}_error']):>19}" for key in COLUMNS)
+        chance = "-" if metrics["chance"] is None else f"{metrics['chance']:.3f}"
+        lines.append(f"{name:<16}{metrics['examples']:>8,}{cells}{chance:>9}")
     return "\n".join(lines)
 
 
-def _with_error(figures: dict[str, Any], name: str) -> str:
-    value, error = figures[name], figures[f"{name}_error"]
+def _with_error(value: float | None, error: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.4f}" if error is None else f"{value:.4f} ± {error:.4f}"
@@ -81,36 +73,31 @@ def main(arguments: list[str] | None = None) -> int:
     model, segmenter = load_with_segmenter(parser, options)
     if options.samples > 1 and segmenter is not None and not segmenter.draws_at_random:
         parser.error(f"argument --samples: belongs to random boundaries, got {type(segmenter).__name__}")
-    examples = read_tasks(parser, options)
-    drawn = "greedy" if options.greedy else "drawn from the policy"
-    how: dict[str, Any] = {
-        "context": context,
-        "samples": options.samples,
-        "seed": options.seed,
-        "boundaries": drawn if segmenter is None else described(segmenter),
-    }
-    found = {}
-    for name, questions in examples.items():
+    by_policy = "greedy" if options.greedy else "drawn from the policy"
+    boundaries = by_policy if segmenter is None else described(segmenter)
+    metrics = {}
+    for name, examples in read_tasks(parser, options).items():
         scores = score_examples(
             model,
-            questions,
+            examples,
             context_bytes=context,
             samples=options.samples,
             greedy=options.greedy,
             seed=options.seed,
             segmenter=segmenter,
             target_rate=options.rate,
-            progress=Watch(f"{name}: {len(questions):,} example{'s' * (len(questions) != 1)}"),
+            progress=Watch(f"{name}: {len(examples):,} example{'s' * (len(examples) != 1)}"),
         )
-        found[name] = choice_metrics(questions, scores)
+        metrics[name] = choice_metrics(examples, scores)
     if options.json:
-        print(json.dumps({"model": options.model, **how, "tasks": found}, indent=1))
+        how = {"context": context, "samples": options.samples, "seed": options.seed, "boundaries": boundaries}
+        print(json.dumps({"model": options.model, **how, "tasks": metrics}, indent=1))
         return 0
-    print(table(found))
-    print(f"\nboundaries: {how['boundaries']}, draws: {options.samples}, bytes read at most: {context:,}")
-    for name, figures in found.items():
-        if figures["cut"]:
-            cut = f"{figures['cut']:,} of {figures['examples']:,} examples"
+    print(table(metrics))
+    print(f"\nboundaries: {boundaries}, draws: {options.samples}, bytes read at most: {context:,}")
+    for name, task in metrics.items():
+        if task["cut"]:
+            cut = f"{task['cut']:,} of {task['examples']:,} examples"
             print(f"{name}: contexts of {cut} were cut; --context reads more")
     return 0
 

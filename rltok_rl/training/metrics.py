@@ -74,7 +74,7 @@ def fetch(
         metrics, *epochs = [{name: next(numbers) for name in names} for names in update.names]
         warnings = alarms.check(metrics, update.update)
         for epoch in epochs:  # alarms count a batch once
-            losses = {name: epoch[name] for name in ("loss", "grad_norm") if name in epoch}
+            losses: dict[str, float] = {name: epoch[name] for name in ("loss", "grad_norm") if name in epoch}
             warnings += alarms.check(losses, update.update)
             metrics |= {name: epoch[name] for name in _LAST_EPOCH if name in epoch}
         yield update, {**metrics, "lr": update.lr}, warnings

@@ -20,14 +20,7 @@ from rltok_rl.training.metrics import Pending, UpdateFlops, UpdateMetrics, fetch
 from rltok_rl.training.options import PRECISIONS, LoopOptions, calibration_due, cosine_schedule, make_optimizer
 from rltok_rl.training.parallel import Processes
 from rltok_rl.training.randomness import as_state, random_states, set_random_states
-from rltok_rl.training.sharding import (
-    average_gradients,
-    check_parallel,
-    full_model_state,
-    full_optimizer_state,
-    load_full_state,
-    prepare_model,
-)
+from rltok_rl.training.sharding import average_gradients, check_parallel, full_state, load_full_state, prepare_model
 from rltok_rl.training.training_step import TrainingStep
 
 Listener = Callable[[dict[str, float]], "bool | None"]
@@ -129,7 +122,7 @@ class Trainer:
 
     @property
     def warnings(self) -> list[str]:
-        """Alarms of the last update whose metrics were fetched."""
+        """Warnings of the last update whose metrics were fetched."""
         return [] if self.last_update is None else self.last_update.warnings
 
     @property
@@ -143,13 +136,6 @@ class Trainer:
         if self.options.total_flops is not None:
             return self.total_flops_done / self.options.total_flops
         return self.bytes_done / self.options.total_bytes
-
-    @property
-    def scheduled_bytes(self) -> float:
-        """Position of the learning-rate schedule, in bytes of ``total_bytes``."""
-        if self.options.total_flops is None:
-            return self.bytes_done
-        return self.way * self.options.total_bytes
 
     @property
     def expected_bytes(self) -> int:
@@ -168,8 +154,9 @@ class Trainer:
         if self._failed is not None:
             raise self._failed
         options = self.options
+        position = self.bytes_done if options.total_flops is None else self.way * options.total_bytes
         scale = cosine_schedule(
-            self.scheduled_bytes + self.bytes_per_update,  # the first update already learns
+            position + self.bytes_per_update,  # the first update already learns
             options.total_bytes + self.bytes_per_update,
             warm_up=options.warm_up_bytes,
             floor=options.lr_floor,
@@ -226,14 +213,14 @@ class Trainer:
         if self._failed is not None:
             raise self._failed
         pending, self._pending = self._pending, []
-        num_bytes = self.bytes_per_update
+        num_bytes, flops = self.bytes_per_update, self._flops
         try:
             for update, metrics, alarms in fetch(pending, self.processes, self.alarms):
                 rate, second = metrics.pop("token_rate"), metrics.get("second_rate", 0.0)
                 padded, padded_second = metrics["padded_rate"], metrics.get("padded_second_rate", 0.0)
-                self.flops_done += self._flops.update(num_bytes, rate, second)
-                self.padded_flops_done += self._flops.update(num_bytes, padded, padded_second)
-                self.tried_flops_done += self._flops.tried(num_bytes, rate, second)
+                self.flops_done += flops.total(flops.passes, num_bytes, rate, second)
+                self.padded_flops_done += flops.total(flops.passes, num_bytes, padded, padded_second)
+                self.tried_flops_done += flops.total(flops.trials, num_bytes, rate, second)
                 metrics["flops"], metrics["padded_flops"] = self.flops_done, self.padded_flops_done
                 metrics["total_flops"] = self.total_flops_done
                 self.last_update = UpdateMetrics(update.update, update.bytes_done, metrics, alarms)
@@ -277,14 +264,10 @@ class Trainer:
         return stop
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that the next update depends on; all processes call it and get the same state.
-
-        That requires random numbers seeded alike in all processes (``seed_everything``).
-        """
+        """Return everything that the next update depends on; all processes call it. Equal if seeded alike."""
         self._fetch()  # FLOPs and alarms are part of the state
         return {
-            "model": full_model_state(self.model),
-            "optimizer": full_optimizer_state(self.optimizer),
+            **full_state(self.model, self.optimizer),
             "loss": self.loss.state_dict(),
             "texts": self.env.random_state(),
             "boundaries": self.generator.get_state(),

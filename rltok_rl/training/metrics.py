@@ -74,7 +74,7 @@ def fetch(
         metrics, *epochs = [{name: next(numbers) for name in names} for names in update.names]
         warnings = alarms.check(metrics, update.update)
         for epoch in epochs:  # alarms count a batch once
-            losses = {name: epoch[name] for name in ("loss", "grad_norm") if name in epoch}
+            losses: dict[str, float] = {name: epoch[name] for name in ("loss", "grad_norm") if name in epoch}
             warnings += alarms.check(losses, update.update)
             metrics |= {name: epoch[name] for name in _LAST_EPOCH if name in epoch}
         yield update, {**metrics, "lr": update.lr}, warnings
@@ -94,14 +94,10 @@ def is_broken(metrics: Mapping[str, Tensor], before: Tensor | None) -> Tensor:
 
 @dataclass(frozen=True)
 class UpdateFlops:
-    """FLOPs of forward and backward pass per byte, per token and per token of tokens, and of an estimator's trials."""
+    """FLOPs of an update's passes, and of the trials of an estimator, per byte, per token and per token of tokens."""
 
-    per_byte: float
-    per_token: float
-    per_second: float = 0.0
-    tried_per_byte: float = 0.0
-    tried_per_token: float = 0.0
-    tried_per_second: float = 0.0
+    passes: tuple[float, ...]
+    trials: tuple[float, ...] = (0.0, 0.0, 0.0)
 
     @classmethod
     def of(cls, model: UNet, loss: JointLoss, segmenter: Segmenter | None = None) -> UpdateFlops:
@@ -112,22 +108,22 @@ class UpdateFlops:
         per_byte, *levels = [update_flops(model, n, tokens, num_second=second) for n, tokens, second in units]
         if segmenter is not None:
             per_byte += 6.0 * segmenter_matrices(segmenter, model)
-        trials = [trial_flops(n, tokens, num_second=second) for n, tokens, second in units] if trial_flops else []
-        return cls(per_byte, *levels, *trials)
+        if trial_flops is None:
+            return cls((per_byte, *levels))
+        trials = [trial_flops(n, tokens, num_second=second) for n, tokens, second in units]
+        return cls((per_byte, *levels), tuple(trials))
 
-    def update(self, num_bytes: float, rate: float, second_rate: float = 0.0) -> float:
+    def total(self, costs: tuple[float, ...], num_bytes: float, rate: float, second_rate: float = 0.0) -> float:
         """Return the FLOPs of an update.
 
         Args:
+            costs: ``passes`` or ``trials``.
             num_bytes: bytes of the batch.
             rate: tokens per byte, with or without padding.
             second_rate: tokens of tokens per token, likewise.
         """
-        return num_bytes * (self.per_byte + rate * (self.per_token + self.per_second * second_rate))
-
-    def tried(self, num_bytes: float, rate: float, second_rate: float = 0.0) -> float:
-        """Return the FLOPs of the estimator's trials in an update."""
-        return num_bytes * (self.tried_per_byte + rate * (self.tried_per_token + self.tried_per_second * second_rate))
+        per_byte, per_token, per_second = costs
+        return num_bytes * (per_byte + rate * (per_token + per_second * second_rate))
 
 
 def segmenter_matrices(segmenter: Segmenter, model: UNet) -> int:

@@ -93,17 +93,13 @@ def average_gradients(parameters: Iterable[Tensor], group: ProcessGroup | None) 
     nn.utils.vector_to_parameters(total / group.size(), gradients)
 
 
-def full_model_state(model: nn.Module) -> dict[str, Any]:
-    """Return a model's state with whole tensors; all processes call it."""
-    return get_model_state_dict(model, options=_WHOLE)
-
-
-def full_optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Return an optimizer's state with whole tensors, by parameter number; all processes call it.
+def full_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return the states of ``model`` and ``optimizer`` with whole tensors; all processes call it.
 
     torch's ``get_optimizer_state_dict`` is not used: before the first update it would make an optimizer step.
     """
-    return tree_map_only(DTensor, DTensor.full_tensor, optimizer.state_dict())
+    moments = tree_map_only(DTensor, DTensor.full_tensor, optimizer.state_dict())
+    return {"model": get_model_state_dict(model, options=_WHOLE), "optimizer": moments}
 
 
 def load_full_state(
@@ -130,7 +126,7 @@ def whole_model(model: UNet) -> UNet:
     """Return the model if it is not sharded, else an unsharded copy; all processes call it."""
     if not isinstance(model.embedding.weight, DTensor):
         return model
-    weights = full_model_state(model)
+    weights = get_model_state_dict(model, options=_WHOLE)
     with torch.device("meta"):
         copy = UNet(model.config)
     copy.load_state_dict(weights, assign=True)

@@ -13,32 +13,24 @@ Options are those of :class:`~rltok_rl.experiments.config.TrainConfig`; groups (
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import hydra
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from rltok_rl.experiments.commands import help as option_help
-from rltok_rl.experiments.commands.options import (
-    allow_new,
-    check_arguments,
-    check_policy,
-    check_sweep_folder,
-    leave_no_sweep,
-    leave_nothing,
-    missing_folders,
-    option_names,
-    typed,
-)
-from rltok_rl.experiments.commands.overrides import one_line, one_line_errors, option_words
+from rltok_rl.experiments.commands.option_errors import option_words
+from rltok_rl.experiments.commands.overrides import CommandLine, option_types, typed
+from rltok_rl.experiments.commands.refused_runs import missing_folders, remove_empty, remove_sweep
+from rltok_rl.experiments.commands.run_checks import read_run_options
+from rltok_rl.experiments.compare.systems import check_training
 from rltok_rl.experiments.config import TrainConfig
 from rltok_rl.experiments.reports.run_report import write_report
 from rltok_rl.experiments.runs.run import run as training_run
-from rltok_rl.experiments.runs.valid_options import read_device
+from rltok_rl.experiments.runs.valid_options import check_options, read_device
 
 from rltok_rl.training import TrainingFailed
 from rltok_rl.training.checkpoint import CheckpointError
@@ -53,32 +45,24 @@ def run(config: TrainConfig, command: str, processes: Processes | None = None) -
 @hydra.main(version_base="1.3", config_path=str(Path(__file__).resolve().parent / "conf"), config_name="train")
 def configured(config: Any) -> None:
     """Train with the configuration that Hydra composed."""
-    try:
-        missing = OmegaConf.missing_keys(config)
-        check_sweep_folder(config, sys.argv[1:])
-    except (ValueError, OmegaConfBaseException) as error:
-        _end(one_line(str(error)))
-    if missing:
-        _end(f"{min(missing)} must be given")
     options = OmegaConf.to_object(config)
     assert isinstance(options, TrainConfig)
-    with contextlib.redirect_stderr(sys.__stderr__):
-        try:
-            device = read_device(options.compute.device)
-        except ValueError as error:
-            _end(str(error))
-        try:
-            processes = init_processes(device)
-        except RuntimeError as error:  # perhaps of this rank alone
-            sys.exit(f"rltok train: {error}")
-        if options.compare.systems:
-            _compare(options)
-            return
-        try:
-            with processes:
-                _run_or_refuse(options, typed(sys.argv, processes.world_size if processes.group else None), processes)
-        except Refused as error:
-            sys.exit(str(error))
+    try:
+        device = read_device(options.compute.device)
+    except ValueError as error:
+        _end(str(error))
+    try:
+        processes = init_processes(device)
+    except RuntimeError as error:  # perhaps of this rank alone
+        sys.exit(f"rltok train: {error}")
+    if options.compare.systems:
+        _compare(options)
+        return
+    try:
+        with processes:
+            _run_or_refuse(options, typed(sys.argv, processes.world_size if processes.group else None), processes)
+    except Refused as error:
+        sys.exit(str(error))
 
 
 def _run_or_refuse(config: TrainConfig, command: str, processes: Processes) -> None:
@@ -94,10 +78,10 @@ def _run_or_refuse(config: TrainConfig, command: str, processes: Processes) -> N
         # The system names a file that it cannot open, but not one that it cannot write to.
         nameless = isinstance(error, OSError) and error.errno is not None and error.filename is None
         if processes.main:
-            leave_nothing(absent)
+            remove_empty(absent)
             if not isinstance(error, TrainingFailed):
-                leave_no_sweep()
-        message = option_words(str(error), option_names())
+                remove_sweep()
+        message = option_words(str(error), [*option_types(TrainConfig)])
         raise Refused(f"rltok train: {message}{f', writing to {config.out}' if nameless else ''}") from None
     if "stopped" in summary and processes.group is None:  # torchrun takes a status for a crash
         sys.exit(128 + summary["stopped"])
@@ -105,7 +89,7 @@ def _run_or_refuse(config: TrainConfig, command: str, processes: Processes) -> N
 
 def _end(message: str) -> NoReturn:
     """Exit because of the options; they are the same on all ranks, and rank 0 prints the error."""
-    leave_no_sweep()
+    remove_sweep()
     sys.exit(f"rltok train: {message}" if main_speaks() else 1)
 
 
@@ -121,26 +105,42 @@ def _compare(config: TrainConfig) -> None:
     except (ValueError, TypeError, OSError, ImportError, RuntimeError) as error:
         if "HYDRA_FULL_ERROR" in os.environ:
             raise
-        leave_nothing(absent)
-        leave_no_sweep()
-        sys.exit(f"rltok train: {option_words(str(error), option_names())}")
+        remove_empty(absent)
+        remove_sweep()
+        sys.exit(f"rltok train: {option_words(str(error), [*option_types(TrainConfig)])}")
 
 
-def main() -> None:
-    """Command line."""
-    if {"-h", "--help"} & {*sys.argv[1:]}:
-        print(option_help.train())
-        return
-    try:
-        sys.argv[1:] = check_arguments(sys.argv[1:])
-        check_policy(sys.argv[1:])
-    except (ValueError, OSError) as error:
-        _end(str(error))
-    sys.argv[1:] = allow_new(sys.argv[1:])
+def _check_sweep(configs: Sequence[TrainConfig]) -> None:
+    """Refuse a sweep before its first run if a later one could not be trained."""
+    for number, config in enumerate(configs):
+        try:
+            check_options(config)
+            if not config.compare.systems:
+                check_training(config)
+        except (ValueError, TypeError) as error:
+            _end(f"run {number} of the sweep: {option_words(str(error), [*option_types(TrainConfig)])}")
+
+
+def main(line: CommandLine | None = None) -> None:
+    """Command line.
+
+    Args:
+        line: options that are checked already; default: those of ``sys.argv``.
+    """
+    if line is None:
+        if any(word in ("-h", "--help") for word in sys.argv[1:]):
+            print(option_help.train())
+            return
+        try:
+            line = read_run_options("train", sys.argv[1:])
+        except ValueError as error:
+            _end(str(error))
+    if len(line.configs) > 1:
+        _check_sweep([OmegaConf.to_object(config) for config in line.configs])  # type: ignore[misc]
+    sys.argv[1:] = line.arguments
     if not main_speaks():  # rank 0 prints options and errors
         sys.argv += ["hydra.output_subdir=null", "hydra/job_logging=disabled"]
-    with one_line_errors("rltok train", speak=main_speaks()):
-        configured()
+    configured()
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from types import TracebackType
 
 # All that a training imports, but not what is run: that is loaded anew under the name __main__.
 _LOADED = ["pytest", "numba", "hydra", "torch.distributed", "torch._dynamo", "torchrl.modules"]
-_LOADED += [f"rltok_rl.experiments.{name}" for name in ("runs.run", "reports.run_report", "commands.options")]
+_LOADED += [f"rltok_rl.experiments.{name}" for name in ("runs.run", "reports.run_report", "compare.systems")]
 #: For what takes a context of multiprocessing, or the name of one, ``forkserver``.
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload([*_LOADED, "tests.fixed_text"])

@@ -9,7 +9,8 @@ import pytest
 import torch
 from rltok_rl.agents import RolloutPolicy
 from rltok_rl.experiments.commands.old_words import HYPHENS, current_overrides
-from rltok_rl.experiments.commands.options import check_overrides, choices
+from rltok_rl.experiments.commands.overrides import read_command_line
+from rltok_rl.experiments.commands.schema import choices
 from rltok_rl.experiments.config import GROUPS
 from rltok_rl.experiments.studies.candidates import CANDIDATES
 from tensordict import TensorDict
@@ -49,7 +50,7 @@ def test_old_words_on_the_command_line_are_replaced_with_one_line(capsys):
     assert current_overrides(old)[:3] == new and not capsys.readouterr().err  # said once
     for argument in (f"{group}={old}" for group in ("estimator", "baseline") for old in WORDS[group]):
         if not argument.endswith(("_centred", "z_normalised")):  # these were names, never choices
-            assert check_overrides([argument]) == [current_overrides([argument])[0]]
+            assert read_command_line("train", [argument]).arguments == current_overrides([argument])
 
 
 def test_hyphens_and_underscores_are_the_same_in_choices(capsys):
@@ -58,7 +59,7 @@ def test_hyphens_and_underscores_are_the_same_in_choices(capsys):
         for word in choices(group):
             assert ("_" if group in HYPHENS else "-") not in word, f"{group}={word}"
             other = word.replace("-", "_") if group in HYPHENS else word.replace("_", "-")
-            assert check_overrides([f"{group}={other}"]) == [f"{group}={word}"]
+            assert current_overrides([f"{group}={other}"]) == [f"{group}={word}"]
     custom = ["segmenter.name=my_file:My_Class", "model.preset=${oc.env:MY_PRESET}"]
     assert current_overrides(custom) == custom
     assert "note: experiment=pocket_on is now experiment=pocket-on" in capsys.readouterr().err

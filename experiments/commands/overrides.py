@@ -1,308 +1,262 @@
-"""Read command-line overrides (`name=value`) with Hydra's parser, check their types, and shorten Hydra's errors."""
+"""Check the command line of a Hydra command before anything heavy is imported, and explain mistakes in one line.
+
+Hydra reads and composes the command line; this module shortens its errors and adds suggestions. It imports no torch.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import io
+import argparse
+import os
 import re
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, make_dataclass
-from typing import Any, get_args
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
+from hydra import compose, initialize_config_dir
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra._internal.utils import get_args_parser
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, QuotedString
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
+from rltok_rl.experiments.commands.old_words import current_overrides
+from rltok_rl.experiments.commands.option_errors import explain, one_value
+from rltok_rl.experiments.commands.schema import CONF, schemas
+from rltok_rl.experiments.config import GROUPS
 
+import rltok_rl
 from rltok_rl.utils import did_you_mean
-
-TAKES_VALUE = {
-    "--cfg": "-c",
-    "--package": "-p",
-    "--info": "-i",
-    "--config-path": "-cp",
-    "--config-name": "-cn",
-    "--config-dir": "-cd",
-    "--experimental-rerun": None,
-}
-"""Flags of Hydra that are followed by a word of their own, and their short forms."""
-STANDS_ALONE = {
-    "--help": "-h",
-    "--run": "-r",
-    "--multirun": "-m",
-    "--shell-completion": "-sc",
-    "--hydra-help": None,
-    "--version": None,
-    "--resolve": None,
-}
-"""Flags of Hydra without one; a test compares both with Hydra's parser."""
-_KINDS = {int: "an int", float: "a float", bool: "true or false", str: "a string"}
-_NOISE = ("Set the environment variable", "full_key:", "object_type=", "reference_type=", "See https://")
 
 
 @dataclass(frozen=True)
-class Override:
-    """One override of a command line."""
+class CommandLine:
+    """A command line that Hydra can run."""
 
-    argument: str
-    """As typed."""
-    name: str
-    """Option or group, without ``+``, ``++`` or ``~``."""
-    values: tuple[Any, ...]
-    """The value; several in a sweep, none for ranges, globs and deletions."""
-    sweep: bool = False
-
-    @property
-    def value(self) -> Any:
-        """The only value; None in a sweep."""
-        return self.values[0] if len(self.values) == 1 and not self.sweep else None
-
-    @property
-    def text(self) -> str:
-        """The value as typed."""
-        return self.argument.partition("=")[2]
+    arguments: list[str]
+    """Flags and overrides as Hydra takes them."""
+    overrides: Sequence[Override] = ()
+    runs: Sequence[dict[str, str]] = ()
+    """Overrides of each run, by name; one run without ``--multirun``, none if nothing is run (``--cfg``)."""
+    configs: Sequence[DictConfig] = ()
+    """Resolved options of each run."""
+    out: str = ""
+    """``out`` as written, before it is resolved."""
 
 
-def parse_overrides(arguments: Sequence[str], names: Sequence[str] = ()) -> list[Override]:
-    """Parse the overrides of a command line; raises ValueError for arguments that Hydra cannot read.
+def read_command_line(name: str, arguments: Sequence[str]) -> CommandLine:
+    """Read, compose and check a command line; raise ValueError with one line if something is wrong.
 
     Args:
-        arguments: of the command line; flags of Hydra and overrides of its own configuration are left out.
-        names: options and groups, to suggest one where ``=`` is missing or dashes are too many.
-
-    Example:
-        >>> [(one.name, one.values) for one in parse_overrides(["out='my run'", "model=tiny,toy", "--multirun"])]
-        [('out', ('my run',)), ('model', ('tiny', 'toy'))]
-        >>> parse_overrides(["seed"], ["seed"])
-        Traceback (most recent call last):
-        ValueError: options must be written name=value, got 'seed'; write seed=VALUE
+        name: of the configuration; ``NAME_schema`` in Hydra's store has its options.
+        arguments: everything after the command.
     """
-    parser, found = OverridesParser.create(), []
-    for before, argument in zip(["", *arguments], arguments, strict=False):
-        bare = argument.lstrip("+~")
-        value_of_flag = before in (*TAKES_VALUE, *TAKES_VALUE.values())
-        if argument.startswith("-") and not value_of_flag and flag_of(argument) is None:
-            raise ValueError(_unknown_flag(argument, names))
-        if argument.startswith("-") or value_of_flag or bare.startswith(("hydra.", "hydra/")):
-            continue
-        if "=" not in argument and not argument.startswith("~"):
-            wanted = f"; write {bare}=VALUE" if bare in names else ""
-            raise ValueError(f"options must be written name=value, got {argument!r}{wanted}")
-        try:
-            parsed = parser.parse_override(argument)
-        except HydraException as error:
-            raise ValueError(_unreadable(argument, str(error))) from None
-        value: Any = parsed.value()
-        values: tuple[Any, ...] = (value,)
-        if parsed.is_sweep_override():
-            values = tuple(map(_plain, value.list)) if isinstance(value, ChoiceSweep) else ()
-        elif parsed.is_delete() and "=" not in argument:
-            values = ()
-        found.append(Override(argument, parsed.key_or_group, values, parsed.is_sweep_override()))
-    return found
+    types = option_types(OmegaConf.get_type(ConfigStore.instance().load(f"{name}_schema.yaml").node))
+    names = [*types, *GROUPS, "experiment"] if name == "train" else [*types]
+    try:
+        flags = _read_flags(arguments, names)
+        words = [word for word in arguments if word not in flags.overrides]
+        if flags.hydra_help or flags.shell_completion or flags.config_path:
+            return CommandLine([*words, *flags.overrides])
+        texts = allow_new([whole_numbers(text, types) for text in current_overrides(flags.overrides)])
+        overrides = _parse(texts, names)
+        return CommandLine([*words, *texts], overrides, *_compose_runs(name, flags, overrides, types))
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise ValueError(explain(error, types, names)) from None
 
 
-def flag_of(argument: str) -> str | None:
-    """Return the flag of Hydra that an argument is, in its long form; None if it is none.
+def compose_config(overrides: Sequence[str], name: str = "train") -> Any:
+    """Compose the options of a run without starting it.
 
     Args:
-        argument: as typed; Hydra takes shortened long flags, and short ones with their value attached.
-
-    Example:
-        >>> flag_of("--multi"), flag_of("-cjob"), flag_of("--cfg=job"), flag_of("-model=tiny"), flag_of("--seed")
-        ('--multirun', '--cfg', '--cfg', None, None)
+        overrides: ``name=value`` as typed.
+        name: of the configuration.
     """
-    flags, typed = {**TAKES_VALUE, **STANDS_ALONE}, argument.partition("=")[0]
-    exact = [full for full, short in flags.items() if typed in (full, short)]
-    begun = [full for full in flags if len(typed) > 2 and typed.startswith("--") and full.startswith(typed)]
-    attached = [full for full, short in TAKES_VALUE.items() if short and len(short) == 2 and typed.startswith(short)]
-    return next(iter((*exact, *begun, *attached)), None)
+    (config,) = read_command_line(name, overrides).configs
+    return OmegaConf.to_object(config)
 
 
-def has_multirun(arguments: Sequence[str]) -> bool:
-    """Whether ``--multirun`` is among the arguments, in any of its forms.
+def _parse(texts: Sequence[str], names: Sequence[str]) -> list[Override]:
+    """Parse overrides with Hydra's parser."""
+    for text in texts:
+        if "=" not in text and not text.startswith("~"):
+            value = f"; write {text}=VALUE" if text in names else ""
+            raise ValueError(f"options must be written name=value, got {text!r}{value}")
+    return OverridesParser.create().parse_overrides(list(texts))
 
-    Args:
-        arguments: of the command line.
-    """
-    return any(flag_of(one) == "--multirun" for one in arguments)
+
+def _read_flags(arguments: Sequence[str], names: Sequence[str]) -> argparse.Namespace:
+    """Read the flags with Hydra's own parser."""
+    parser = get_args_parser()
+    parser.exit_on_error = False
+    try:
+        flags, unknown = parser.parse_known_intermixed_args(arguments)
+    except argparse.ArgumentError as error:
+        _, joined, rest = str(error).partition("ignored explicit argument ")  # -model=tiny, read as -m odel=tiny
+        if not joined:
+            raise ValueError(str(error)) from None
+        unknown = [word for word in arguments if word.endswith(rest.strip("'"))]
+    if unknown:
+        raise ValueError(_unknown_flag(unknown[0], names, parser))
+    modes = {"--run": flags.run, "--multirun": flags.multirun, "--cfg": flags.cfg, "--info": flags.info}
+    modes["--shell-completion"] = flags.shell_completion
+    if len(given := [mode for mode, value in modes.items() if value]) > 1:
+        raise ValueError(f"only one of {', '.join(modes)} may be given, got {' and '.join(given)}")
+    if flags.resolve and not flags.cfg:
+        raise ValueError("--resolve belongs to --cfg")
+    if flags.shell_completion and not any(re.match(r"(un)?install=|query=", text) for text in flags.overrides):
+        raise ValueError("--shell-completion must be followed by install=SHELL, uninstall=SHELL or query=SHELL")
+    if flags.experimental_rerun is not None:
+        raise ValueError("--experimental-rerun is not supported; repeat the command in the run's summary.json")
+    return flags
 
 
-def _unknown_flag(argument: str, names: Sequence[str]) -> str:
-    """Explain a word with dashes that is no flag: an option, or a mistyped flag."""
+def _unknown_flag(argument: str, names: Sequence[str], parser: argparse.ArgumentParser) -> str:
+    """Explain a word with dashes: an option written as a flag, or a mistyped flag."""
     typed, _, value = argument.partition("=")
     name = typed.lstrip("-").replace("-", "_")
-    ends = [one for one in names if one.rpartition(".")[2] == name]
-    if name in ends or len(ends) == 1:
-        full = name if name in ends else ends[0]
-        return f"options must be written name=value, got {argument!r}; write {full}={value or 'VALUE'}"
-    meant = did_you_mean("--" + typed.lstrip("-"), [*TAKES_VALUE, *STANDS_ALONE])
-    return f"there is no flag {typed!r}{meant or '; --help lists options'}"
+    full = [option for option in names if option.rpartition(".")[2] == name]
+    if name in full or len(full) == 1:
+        option = name if name in full else full[0]
+        return f"options must be written name=value, got {argument!r}; write {option}={value or 'VALUE'}"
+    flags = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
+    suggestion = did_you_mean("--" + typed.lstrip("-"), flags)
+    return f"there is no flag {typed!r}{suggestion or '; --help lists options'}"
 
 
-def _plain(value: Any) -> Any:
-    return value.text if isinstance(value, QuotedString) else value
+def _compose_runs(
+    name: str, flags: argparse.Namespace, overrides: Sequence[Override], types: Mapping[str, Any]
+) -> tuple[list[dict[str, str]], list[DictConfig], str]:
+    """Compose every run; return the overrides of each, its options, and ``out`` as written."""
+    search = [f"hydra.searchpath=[file://{os.path.abspath(flags.config_dir)}]"] if flags.config_dir else []
+    single = [str(override.input_line) for override in overrides if not override.is_sweep_override()]
+    sweeps = [override for override in overrides if override.is_sweep_override()]
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONF), job_name=name):
+
+        def composed(texts: Sequence[str]) -> DictConfig:
+            return compose(flags.config_name or name, [*search, *texts], return_hydra_config=True)
+
+        config = composed(single)
+        out = OmegaConf.to_container(config)["out"]  # type: ignore[index,call-overload]
+        runs, configs = [single], [config]
+        if flags.multirun or config.hydra.mode == RunMode.MULTIRUN:
+            params = [f"{key}={value}" for key, value in (config.hydra.sweeper.params or {}).items()]
+            parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
+            swept = parser.parse_overrides([*params, *(str(override.input_line) for override in overrides)])
+            if "BasicSweeper" not in config.hydra.sweeper._target_:
+                return [], [], out  # another sweeper chooses the values
+            (runs,) = BasicSweeper.split_arguments(swept, None)
+            configs = [composed(run) for run in runs]
+        elif sweeps:
+            raise ValueError(one_value(sweeps[0], types))
+        if flags.cfg or flags.info:
+            return [], [], out
+        configs = [_resolve(config, number) for number, config in enumerate(configs)]
+        return [dict(text.lstrip("+").split("=", 1) for text in run if "=" in text) for run in runs], configs, out
 
 
-def _unreadable(argument: str, said: str) -> str:
-    """Explain an argument that the parser rejects."""
-    name, _, value = argument.partition("=")
-    if not re.fullmatch(r"[+~]{0,2}[\w./@:-]+", name):
-        return f"options must be written name=value without spaces around the name, got {argument!r}"
-    for opening, closing in ("[]", "{}"):
-        if value.startswith(opening) and not value.endswith(closing):
-            return f"{name} must end with {closing!r}, got {value!r}; quote the whole option if it has spaces"
-    if value[:1] in ("'", '"') and (len(value) == 1 or value[-1] != value[0]):
-        return f"{name} must end with the quote that it begins with, got {value}"
-    quoted = "'" + value.replace("'", "\\'") + "'"
-    return f'{name} must be quoted if it has special characters, got {value!r}; write "{name}={quoted}"'
+def _resolve(config: DictConfig, number: int) -> DictConfig:
+    """Resolve interpolations as in run ``number`` of a sweep; keep the choices of groups under ``hydra``."""
+    if missing := OmegaConf.missing_keys(OmegaConf.masked_copy(config, [key for key in config if key != "hydra"])):
+        raise ValueError(f"{min(missing)} must be given")
+    with open_dict(config):
+        config.hydra.job.num, config.hydra.job.id = number, str(number)
+    HydraConfig.instance().set_config(config)
+    with open_dict(config):
+        del config["hydra"]
+    OmegaConf.resolve(config)
+    return config
 
 
-def check_sweeps(arguments: Sequence[str], kinds: Mapping[str, Any]) -> None:
-    """Refuse several values for one option without ``--multirun``.
+def option_types(schema: Any, prefix: str = "") -> dict[str, Any]:
+    """Return the types of all options, by dotted name; for a model, also of its overrides.
 
     Args:
-        arguments: of the command line.
-        kinds: types by option.
+        schema: a dataclass of options.
+        prefix: of the names.
 
     Example:
-        >>> check_sweeps(["seed=1,2"], {"seed": int})
-        Traceback (most recent call last):
-        ValueError: seed must be one value without --multirun, got 1,2; add --multirun for a run each
+        >>> from rltok_rl.experiments.config import RateConfig
+        >>> list(option_types(RateConfig, "rate."))
+        ['rate.control', 'rate.coefficient', 'rate.options']
     """
-    if has_multirun(arguments) or any(one.startswith("hydra.mode=") for one in arguments):
-        return
-    for one in parse_overrides(arguments):
-        if one.sweep:
-            kind = str(kinds.get(one.name))
-            text = "str" in kind and not kind.startswith("list[")
-            other = f", or write \"{one.name}='{one.text}'\" for one text with commas" if text else ""
-            raise ValueError(
-                f"{one.name} must be one value without --multirun, got {one.text}; add --multirun for a run each{other}"
-            )
+    hints, types = get_type_hints(schema), {}
+    for field in fields(schema):
+        name, kind = prefix + field.name, hints[field.name]
+        types |= option_types(kind, f"{name}.") if is_dataclass(kind) else {name: kind}
+    if f"{prefix}overrides" in types:
+        types |= {f"{prefix}overrides.{name}": kind for name, kind in model_sizes().items()}
+    return types
 
 
-def convert_values(overrides: Sequence[Override], kinds: Mapping[str, Any]) -> dict[str, str]:
-    """Check values against the types of their options, and rewrite whole numbers such as ``1e6`` for int options.
+def model_sizes() -> dict[str, Any]:
+    """Return the fields of ``UNetConfig`` and their types, without importing torch; Any for other than numbers."""
+    path = Path(rltok_rl.__file__).parent / "models" / "config.py"
+    kinds = {"int": int, "float": float, "bool": bool}
+    return {option.name: kinds.get(option.kind, Any) for option in schemas(path)["UNetConfig"].options}
+
+
+def whole_numbers(text: str, types: Mapping[str, Any]) -> str:
+    """Write whole numbers such as ``1e6`` as integers if the option is one.
 
     Args:
-        overrides: of the command line.
-        kinds: types by option.
-
-    Returns:
-        Arguments to replace, by the argument as typed.
+        text: ``name=value`` as typed.
+        types: of all options.
 
     Example:
-        >>> convert_values(parse_overrides(["optim.total_bytes=1e6"]), {"optim.total_bytes": int})
-        {'optim.total_bytes=1e6': 'optim.total_bytes=1000000'}
-        >>> convert_values(parse_overrides(["estimator.gamma=abc"]), {"estimator.gamma": float})
-        Traceback (most recent call last):
-        ValueError: estimator.gamma must be a float, got 'abc'
+        >>> whole_numbers("data.limit=2e2,null", {"data.limit": int | None})
+        'data.limit=200,null'
     """
-    replaced = {}
-    for one in overrides:
-        if one.name not in kinds:
-            continue
-        kind = kinds[one.name]
-        values = [_whole(kind, value) for value in one.values]
-        for value in values:
-            _check(one, kind, value)
-        if values != [*one.values] or any(type(a) is not type(b) for a, b in zip(values, one.values, strict=True)):
-            start = one.argument.partition("=")[0]
-            replaced[one.argument] = f"{start}={','.join('null' if value is None else str(value) for value in values)}"
-    return replaced
+    name, equals, values = text.partition("=")
+    kind = types.get(name.lstrip("+"))
+    if int not in (kind, *get_args(kind)):
+        return text
+    return name + equals + ",".join(map(_whole, values.split(",")))
 
 
-def _whole(kind: Any, value: Any) -> Any:
-    """The value, as an int if the option is one and the value is a float without a fraction."""
-    kinds = get_args(kind) or (kind,)
-    return int(value) if isinstance(value, float) and value.is_integer() and int in kinds else value
-
-
-def _check(override: Override, kind: Any, value: Any) -> None:
-    if isinstance(value, str) and "${" in value:
-        return  # an interpolation, known once Hydra has put everything together
-    holder = OmegaConf.structured(make_dataclass("Holder", [("value", kind)]))
+def _whole(text: str) -> str:
     try:
-        holder.value = value
-    except OmegaConfBaseException:
-        shown = repr(value) if isinstance(value, str) else override.text if not override.sweep else str(value)
-        raise ValueError(f"{override.name} must be {_described(kind)}, got {shown}{_mend(override, kind)}") from None
+        number = float(text)
+    except ValueError:
+        return text
+    return str(int(number)) if number.is_integer() and not text.strip("+-").replace("_", "").isdigit() else text
 
 
-def _described(kind: Any) -> str:
-    if kind in _KINDS:
-        return _KINDS[kind]
-    text = str(kind)
-    if type(None) in get_args(kind):
-        (inner,) = (one for one in get_args(kind) if one is not type(None))
-        return f"{_described(inner)} or null"
-    if text.startswith("list["):
-        return "a list of " + {float: "floats", int: "ints"}.get(get_args(kind)[0], "strings")
-    return "a dict of dicts" if text.count("dict[") > 1 else "a dict"
-
-
-def _mend(override: Override, kind: Any) -> str:
-    """How to write a list or a dict."""
-    text = str(kind)
-    if text.startswith("list[") and not isinstance(override.value, (list, dict)):
-        return f"; write {override.name}=[{override.text}]"
-    if text.startswith("dict["):
-        return f"; write {override.name}.NAME=VALUE"
-    return ""
-
-
-@contextlib.contextmanager
-def one_line_errors(command: str, *, speak: bool = True) -> Iterator[None]:
-    """Print Hydra's complaints about a command line as one line; tracebacks of other errors are printed in full.
+def allow_new(texts: Sequence[str]) -> list[str]:
+    """Put ``++`` before options that accept any names, so that Hydra takes new ones.
 
     Args:
-        command: name of the command, printed before the message.
-        speak: False in processes that leave the message to the main process.
-    """
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(said):
-            yield
-    except SystemExit as ended:
-        text = said.getvalue()
-        if ended.code in (None, 0) or isinstance(ended.code, str) or "Traceback" in text or not text.strip():
-            raise
-        said = io.StringIO()
-        raise SystemExit(f"{command}: {one_line(text)}" if speak else 1) from None
-    finally:
-        if speak or "Traceback" in said.getvalue():
-            sys.stderr.write(said.getvalue())
-
-
-def one_line(text: str) -> str:
-    r"""Shorten a message of Hydra to one line, without its advice on environment variables.
+        texts: ``name=value`` as typed.
 
     Example:
-        >>> one_line("Key 'x' is not in struct\n    full_key: x\n\nSet the environment variable HYDRA_FULL_ERROR=1")
-        "Key 'x' is not in struct"
-        >>> one_line("usage: train.py [--help]\ntrain.py: error: unrecognized arguments: --nosuch")
-        'unrecognized arguments: --nosuch'
+        >>> allow_new(["segmenter.options.hidden=32", "seed=1"])
+        ['++segmenter.options.hidden=32', 'seed=1']
     """
-    _, error, rest = text.partition(": error: ")
-    lines = (line.strip() for line in (rest if error else text).splitlines())
-    kept = [line for line in lines if line and not line.startswith(_NOISE)]
-    return "; ".join([*(line.rstrip(".;") for line in kept[:-1]), *kept[-1:]])
+    free = r"(\w+\.(options|overrides)|compare\.options|segmenter\.model)\.[^=]+="
+    return [f"++{text}" if re.match(free, text) else text for text in texts]
 
 
-def option_words(message: str, options: Iterable[str]) -> str:
-    """Name the option in a message that names a Python parameter.
+def typed(arguments: Sequence[str], num_processes: int | None = None) -> str:
+    """Return a command line as it was typed, quoted for a shell.
 
     Args:
-        message: of an error.
-        options: dotted names.
+        arguments: ``sys.argv``, with the ``++`` of :func:`allow_new`.
+        num_processes: started by ``torchrun``; None without it.
 
     Example:
-        >>> option_words("gamma must lie in [0, 1], got 5.0", ["estimator.gamma", "seed"])
-        'estimator.gamma must lie in [0, 1], got 5.0'
+        >>> print(typed(["rltok train", "++segmenter.options.hidden=32", "out=runs/${seed}"]))
+        rltok train segmenter.options.hidden=32 'out=runs/${seed}'
     """
-    found = re.match(r"(\w+)(?=[ =])", message)
-    full = [name for name in options if found and name.rpartition(".")[2] == found[1]]
-    return full[0] + message[len(found[1]) :] if found and len(full) == 1 else message
+    command, *words = arguments
+    start = command if command == "rltok train" else "python -m rltok_rl.experiments.train"
+    if num_processes is not None:
+        start = f"torchrun --nproc-per-node {num_processes} -m rltok_rl.experiments.train"
+    plain = [word.removeprefix("++") for word in words]
+    words = [short if allow_new([short]) == [word] else word for short, word in zip(plain, words, strict=True)]
+    return " ".join([start, *map(shlex.quote, words)])

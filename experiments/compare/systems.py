@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 from rltok_rl.agents.segmenters import make_segmenter
-from rltok_rl.experiments.commands.options import CONF, choices, nearest
+from rltok_rl.experiments.commands.option_errors import nearest
+from rltok_rl.experiments.commands.schema import CONF, choices
 from rltok_rl.experiments.config import ActorConfig, BaselineConfig, CompareConfig, SegmenterConfig, TrainConfig
 from rltok_rl.experiments.runs.build import loop_options, make_loss
 from rltok_rl.experiments.runs.segmenters import (
@@ -79,16 +80,25 @@ def check_system(config: TrainConfig, system: str) -> None:
         system: its name, for messages.
     """
     try:
-        check_segmenter_options(config)
-        loop_options(config)
-        model, segmenter = _meta_model(config), None
-        with torch.device("meta"):
-            if not learned(config):
-                tokenizer = {"tokenizer": lambda text: [len(text)]} if config.segmenter.name in TOKENIZERS else {}
-                segmenter = make_segmenter(config.segmenter.name, model, **segmenter_options(config), **tokenizer)
-            make_loss(config, model, segmenter=segmenter)
+        check_training(config)
     except (ValueError, TypeError) as error:
         raise ValueError(f"system {system!r} cannot be trained: {error}") from error
+
+
+def check_training(config: TrainConfig) -> None:
+    """Refuse a configuration whose model, segmenter or loss cannot be built; no weights are made.
+
+    Args:
+        config: of a run.
+    """
+    check_segmenter_options(config)
+    loop_options(config)
+    model, segmenter = _meta_model(config), None
+    with torch.device("meta"):
+        if not learned(config):
+            tokenizer = {"tokenizer": lambda text: [len(text)]} if config.segmenter.name in TOKENIZERS else {}
+            segmenter = make_segmenter(config.segmenter.name, model, **segmenter_options(config), **tokenizer)
+        make_loss(config, model, segmenter=segmenter)
 
 
 def _meta_model(config: TrainConfig) -> UNet:

@@ -3,196 +3,138 @@
     make demo
     python -m rltok_rl.experiments.demo --seconds 200 --out runs/mine
 
-Two parts, each a race of two trainings from the same weights over the same bytes: one learns where tokens end, one
-spaces them evenly. First a language whose answer is known, then English. Ctrl-C saves; the same command goes on. Where
-a finished demo lies already, the next one gets a folder of its own. The exit status is 0 if learning happened.
+Each of the two parts trains two models with the same initial weights on the same bytes: one learns where tokens end,
+one spaces them evenly. The first part is a language with a known answer, the second English. Ctrl-C saves; the same
+command resumes. If the folder has a finished demo, the next one gets a folder of its own. The exit status is 0 if the
+policy learned.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rich.markup import escape
 from rltok_rl.experiments.commands import parsers
-from rltok_rl.experiments.commands.arguments import command, use_colour
-from rltok_rl.experiments.demo import ending, findings, pages, record
+from rltok_rl.experiments.commands.arguments import command
+from rltok_rl.experiments.demo import screen
+from rltok_rl.experiments.demo.findings import part_findings
 from rltok_rl.experiments.demo.plan import (
-    ACTORS,
-    Memory,
+    ENGLISH,
+    RECALL,
+    SYSTEMS,
     Part,
-    bytes_that_fit,
-    configured,
-    folder_for,
-    measured_speed,
-    overrides_of,
+    Progress,
+    fitting_bytes,
+    free_folder,
+    measure_speed,
+    run_overrides,
 )
 from rltok_rl.experiments.demo.race import Race, TrainingFailed
-from rltok_rl.experiments.demo.screen import Screen
+from rltok_rl.experiments.demo.record import learned_something, write_record
 from rltok_rl.experiments.reports.run_report import write_report
 
 from rltok_rl.training.record import environment
 from rltok_rl.training.signals import StopRequest
 
-_LATE = 1.2  # of the budget: trainings have to stop then, whatever they have reached
+_LATE = 1.2  # of the budget: runs have to stop then
 _FIRST = 0.7  # of that time: the first part has to stop then
 _REPORTING = 12.0  # seconds for findings and pictures, at the end
-_COMPANY = 0.85  # of its speed alone is what a training has beside another one, if nothing is known
-
-# Small batches, few tokens and a policy that moves fast: most of the answer within a minute.
-RECALL = Part(
-    "recall",
-    (
-        "experiment=recall",
-        "data.num_rows=16",
-        "model.overrides.target_rate=0.15",
-        "++model.overrides.boundary_scale=0.125",
-    ),
-    least_bytes=1_228_800,
-    most_bytes=1_740_800,
-    share=0.5,
-)
-# The recipe of books, in small batches and with a firmer hold on the rate: words within a minute.
-ENGLISH = Part(
-    "english",
-    (
-        "experiment=books",
-        "data=python-docs",
-        "data.source=python-docs",
-        "data.min_bytes=2",
-        "data.split_by=null",
-        "data.held_out=0.05",
-        "data.num_rows=16",
-        "data.num_steps=128",
-    ),
-    least_bytes=409_600,
-    most_bytes=4_096_000,
-    share=1.0,
-    policy=("rate.coefficient=0.06",),
-)
-_QUICK = ("data.num_rows=4", "data.num_steps=64", "snapshots.num_bytes=80")
+_SHARED_SPEED = 0.85  # of its speed alone: a run's expected speed beside another one
 
 
 class Demo:
-    """One run of the demo.
+    """The demo in one folder.
 
     Args:
-        screen: where it writes.
-        folder: where everything goes.
-        seconds: for all of it.
-        started: on ``time.perf_counter``.
-        quick: a few updates of each training, to see that all parts work.
+        folder: everything is written here.
+        seconds: time for all of it.
+        started: start on ``time.perf_counter``.
+        quick: a few updates per run, to check that all parts work.
     """
 
-    def __init__(self, screen: Screen, folder: Path, *, seconds: float, started: float, quick: bool) -> None:
-        self.screen, self.folder, self.memory = screen, folder, Memory(folder)
+    def __init__(self, folder: Path, *, seconds: float, started: float, quick: bool) -> None:
+        self.console, self.folder, self.progress = screen.make_console(), folder, Progress(folder)
         self.seconds, self.started, self.quick = seconds, started, quick
-        self.starting_up = min(30.0, 1.0 + 1.5 * (time.perf_counter() - started))
-        """Seconds that a training takes to begin: imports, twice at the same time."""
+        self.run_start = min(30.0, 1.0 + 1.5 * (time.perf_counter() - started))
+        """Seconds until a run's first update: imports, of two processes at the same time."""
 
     @property
     def spent(self) -> float:
-        """Seconds since the demo was started."""
+        """Seconds since the start."""
         return time.perf_counter() - self.started
 
     def run(self, stop: StopRequest) -> int:
-        """All parts; returns the exit status."""
-        pages.welcome(
-            self.screen, self.folder, seconds=self.seconds, machine=_machine(), resumed=bool(self.memory.found)
-        )
+        """Run all parts; return the exit status."""
+        resumed = bool(self.progress)
+        screen.show_start(self.console, self.folder, seconds=self.seconds, machine=_machine(), resumed=resumed)
         for part in (RECALL, ENGLISH):
-            if f"{part.name}_findings" not in self.memory and not self.train(part, stop):
-                ending.stopped(self.screen, self.folder, self.spent)
+            if f"{part.name}_findings" not in self.progress and (stop or not self.train(part, stop)):
+                screen.show_stop(self.console, self.folder, self.spent)
                 return 130
-        self.memory.note(seconds=self.memory.found.get("seconds", 0.0) + self.spent, finished=True)
-        paths = record.leave(self.folder, self.memory.found, machine=_machine())
-        return ending.summary(self.screen, self.folder, self.memory.found, paths)
+        self.progress.save(seconds=self.progress.get("seconds", 0.0) + self.spent, finished=True)
+        paths = write_record(self.folder, self.progress, machine=_machine())
+        screen.show_end(self.console, self.folder, self.progress, paths)
+        return 0 if learned_something(self.progress) else 1
 
     def train(self, part: Part, stop: StopRequest) -> bool:
-        """One part; False where somebody asked to stop."""
-        if stop:
-            return False
-        pages.introduce(self.screen, part.name, self.decided(part))
-        folders = {actor.name: self.folder / f"{part.name}-{actor.name}" for actor in ACTORS}
-        total = self.memory[part.name]["total_bytes"]
-        runs = {a.name: overrides_of(self.sized(part), a, total_bytes=total, out=folders[a.name]) for a in ACTORS}
-        begun = self.spent
+        """Run a part; return False if the user stopped it."""
+        part = part.quick() if self.quick else part
+        plan = self.plan(part)
+        screen.show_part(self.console, part.name, plan)
+        folders = {system: self.folder / f"{part.name}-{system}" for system in SYSTEMS}
+        total, start = plan["total_bytes"], self.spent
+        runs = {name: run_overrides(part, name, total_bytes=total, out=folders[name]) for name in SYSTEMS}
         latest = _LATE * self.seconds - _REPORTING
-        deadline = self.started + (latest if part.share == 1.0 else _FIRST * latest)
-        with Race(runs, folders, total) as race:
-            show = functools.partial(pages.watch, self.screen, part.name)
-            ended = race.follow(show, deadline=deadline, stop=lambda: bool(stop))
+        english = part.name == ENGLISH.name
+        deadline = self.started + (latest if english else _FIRST * latest)
+        with Race(runs, folders) as race, screen.PartProgress(self.console, part.name, total) as progress:
+            ended = race.follow(progress.show, deadline=deadline, stop=lambda: bool(stop))
         if ended == "stopped":
-            self.memory.note(seconds=self.memory.found.get("seconds", 0.0) + self.spent)
+            self.progress.save(seconds=self.progress.get("seconds", 0.0) + self.spent)
             return False
         if ended == "late":
             for folder in folders.values():
-                write_report(folder)  # trainings that were ended have not written it
-            if all(one.finished for one in race.standings()):
-                ended = "done"  # all bytes were read
-        found = self.judged(part, folders) | {"ended": ended, "seconds": self.spent - begun}
-        self.memory.note(**{f"{part.name}_findings": found})
-        pages.result(self.screen, part.name, found)
+                write_report(folder)  # a run that is ended early has not written it
+            ended = "done" if all(state.finished for state in race.states()) else ended
+        num_bytes = 2_000 if self.quick else 12_000
+        findings = part_findings(folders, paired=english, num_bytes=num_bytes)
+        findings |= {"ended": ended, "seconds": self.spent - start}
+        self.progress.save(**{f"{part.name}_findings": findings})
+        screen.show_findings(self.console, part.name, findings)
         return True
 
-    def sized(self, part: Part) -> Part:
-        """The part as it is trained."""
-        if not self.quick:
-            return part
-        return replace(part, overrides=(*part.overrides, *_QUICK), least_bytes=1024, most_bytes=1024)
+    def plan(self, part: Part) -> dict[str, Any]:
+        """Return the training size of a part; decided once and saved, so that a resumed demo reads the same bytes."""
+        if part.name not in self.progress:
+            overrides = run_overrides(part, "learned", total_bytes=part.most_bytes, out=self.folder)
+            speed, update = measure_speed(overrides)
+            together = speed * self.shared_speed()
+            seconds = max(5.0, part.share * (self.seconds - self.spent - _REPORTING) - self.run_start)
+            total = fitting_bytes(part, speed=together, seconds=seconds, update=update)
+            plan = {
+                "total_bytes": total,
+                "updates": total // update,
+                "seconds": min(total / together + self.run_start, _LATE * self.seconds - self.spent),
+                "bytes_per_second": speed,
+                "cores": _cores(),
+            }
+            self.progress.save(**{part.name: plan})
+        return self.progress[part.name]
 
-    def decided(self, part: Part) -> dict[str, Any]:
-        """How much to train on: noted the first time, and kept."""
-        if part.name not in self.memory:
-            sized = self.sized(part)
-            overrides = overrides_of(sized, ACTORS[0], total_bytes=sized.most_bytes, out=self.folder)
-            speed = measured_speed(overrides)
-            cores = _cores()
-            together = speed * self.company(cores)
-            left = self.seconds - self.spent - _REPORTING
-            seconds = max(5.0, part.share * left - self.starting_up)
-            data = configured(overrides).data
-            update = data.num_rows * data.num_steps
-            total = bytes_that_fit(sized, speed=together, seconds=seconds, update=update)
-            self.memory.note(
-                **{
-                    part.name: {
-                        "total_bytes": total,
-                        "updates": total // update,
-                        "seconds": min(total / together + self.starting_up, _LATE * self.seconds - self.spent),
-                        "bytes_per_second": speed,
-                        "cores": cores,
-                    }
-                }
-            )
-        return self.memory[part.name]
-
-    def company(self, cores: int) -> float:
-        """The share of its speed alone that a training has beside another one: as it was in the part before this one.
-
-        Args:
-            cores: that this process may use.
-        """
+    def shared_speed(self) -> float:
+        """Return the speed of a run beside another one, as a share of its speed alone; measured in the first part."""
         summary = self.folder / f"{RECALL.name}-learned" / "summary.json"
-        if RECALL.name not in self.memory or not summary.exists():
-            return _COMPANY if cores > 1 else _COMPANY / 2
-        had = json.loads(summary.read_text())["bytes_per_second"]
-        if had is None:  # gone on with for a moment only
-            return _COMPANY
-        return min(max(had / self.memory[RECALL.name]["bytes_per_second"], _COMPANY / 4), 1.0)
-
-    def judged(self, part: Part, folders: dict[str, Path]) -> dict[str, Any]:
-        """What the part found, ready for JSON."""
-        found: dict[str, Any] = {name: findings.judge(folder) for name, folder in folders.items()}
-        found["curves"] = {name: findings.curve(folder) for name, folder in folders.items()}
-        if part is not RECALL:
-            found["paired"] = findings.paired_windows(folders)
-        return found | findings.details(folders["learned"], text_bytes=2_000 if self.quick else 12_000)
+        if RECALL.name not in self.progress or not summary.exists():
+            return _SHARED_SPEED if _cores() > 1 else _SHARED_SPEED / 2
+        speed = json.loads(summary.read_text())["bytes_per_second"]
+        if speed is None:  # resumed for a moment only
+            return _SHARED_SPEED
+        return min(max(speed / self.progress[RECALL.name]["bytes_per_second"], _SHARED_SPEED / 4), 1.0)
 
 
 def _cores() -> int:
@@ -201,26 +143,23 @@ def _cores() -> int:
 
 
 def _machine() -> str:
-    """Processor, cores, torch."""
-    found, cores = environment(), _cores()
-    number = f"{cores} core{'s' * (cores > 1)}"
-    return f"{found['processor']}, {number}; torch {found['packages']['torch']}, Python {found['python']}"
+    """Processor, cores and versions."""
+    facts, cores = environment(), _cores()
+    versions = f"torch {facts['packages']['torch']}, Python {facts['python']}"
+    return f"{facts['processor']}, {cores} core{'s' * (cores > 1)}; {versions}"
 
 
 @command
 def main(arguments: list[str] | None = None) -> int:
-    """Command line; 0 if the learned boundaries earned more than evenly spaced ones."""
-    started = time.perf_counter() - min(30.0, time.process_time())  # importing took time as well
-    parser = parsers.demo()
-    options = parser.parse_args(arguments)
-    screen = Screen(colour=use_colour("auto"))
-    folder = folder_for(options.out)
+    """Run the demo; return 0 if learned boundaries earned more than evenly spaced ones."""
+    started = time.perf_counter() - min(30.0, time.process_time())  # imports count
+    options = parsers.demo().parse_args(arguments)
+    demo = Demo(free_folder(options.out), seconds=options.seconds, started=started, quick=options.quick)
     with StopRequest() as stop:
-        demo = Demo(screen, folder, seconds=options.seconds, started=started, quick=options.quick)
         try:
             return demo.run(stop)
         except (TrainingFailed, FileNotFoundError) as error:
-            screen.say(screen.paint(f"\n{error}", "bad"))
+            demo.console.print(f"\n[bad]{escape(str(error))}[/]", soft_wrap=True)
             return 1
 
 

@@ -1,4 +1,4 @@
-"""What two trainings found, measured on text that neither has seen, the same text and random numbers for both."""
+"""Findings of the demo, measured on held-out text with equal texts and random numbers for both runs of a part."""
 
 from __future__ import annotations
 
@@ -7,68 +7,59 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rltok_rl.experiments.commands.documents import complete_config
+from rltok_rl.experiments.commands.arguments import complete_config
 from rltok_rl.experiments.config import TrainConfig
 from rltok_rl.experiments.reports.paired import paired_over_documents
 from rltok_rl.experiments.reports.table import estimator_name
 from rltok_rl.experiments.runs.build import make_actor, make_model
+from rltok_rl.experiments.runs.checkpointed import load_checkpointed
 from rltok_rl.experiments.runs.folder import read_run
 from rltok_rl.experiments.runs.segmenters import actor_segmenter
 from rltok_rl.experiments.texts import Texts, read_texts
 
 from rltok_rl.data import DocumentSource
 from rltok_rl.data.languages import Recall
-from rltok_rl.evaluation import read_text, word_edge_share
+from rltok_rl.evaluation import Reading, read_text, word_edge_share
 from rltok_rl.models import UNet, segment
 from rltok_rl.models.generation import generate
 from rltok_rl.models.incremental import step
 from rltok_rl.text import ids_to_bytes
-from rltok_rl.training.checkpoint import list_checkpoints, load_checkpoint
+from rltok_rl.training.checkpoint import list_checkpoints
 from rltok_rl.training.metrics import read_lines
 from rltok_rl.training.snapshots import Snapshots
 from rltok_rl.utils import read_config_file
 
 EQUAL_RATES = 0.02
-"""Rates that differ by at most this share count as equal: more tokens would explain a better prediction."""
+"""Rates that differ by at most this share count as equal; more tokens would explain a better prediction."""
 SHOWN_BYTES = 276
-"""Of held-out text that is shown with its boundaries."""
+"""Bytes of held-out text in the picture and the report."""
 _SEED = 7  # of held-out texts, boundaries and continuations
 
 
-def read_config(folder: Path) -> TrainConfig:
-    """The configuration of a run.
+def _generator() -> torch.Generator:
+    return torch.Generator().manual_seed(_SEED)
 
-    Args:
-        folder: of the run.
-    """
+
+def read_config(folder: Path) -> TrainConfig:
+    """Read the configuration of a run."""
     return complete_config(read_config_file(folder / "config.yaml"))
 
 
 def read_model(folder: Path) -> UNet:
-    """The model of a run, finished or stopped, as it reads text.
-
-    Args:
-        folder: of the run.
-    """
+    """Load the model of a run, finished or stopped, in evaluation mode."""
     if (folder / "summary.json").exists():  # written after the model
         return UNet.from_pretrained(folder).eval()
-    if not list_checkpoints(folder / "checkpoints"):
-        raise FileNotFoundError(f"{folder} must hold model or a checkpoint; its training was ended before it saved one")
-    model = make_model(read_config(folder), torch.device("cpu"))
-    model.load_state_dict(load_checkpoint(folder / "checkpoints")[1]["model"])
-    return model.eval()
+    checkpoints = list_checkpoints(folder / "checkpoints")
+    if not checkpoints:
+        raise FileNotFoundError(f"{folder} must hold a model or a checkpoint; its run was ended before it saved one")
+    return load_checkpointed(checkpoints[-1], torch.device("cpu"))[0]
 
 
-def judge(folder: Path) -> dict[str, Any]:
-    """Bits per byte, rate, and for a language the share of what tokens can earn, on the text of the run's own looks.
-
-    Args:
-        folder: of the run.
-    """
-    config = read_config(folder)
+def held_out_metrics(folder: Path) -> dict[str, Any]:
+    """Evaluate a run on the text of its snapshots: bits per byte, rate, and for a language the share of the optimum."""
+    config, model = read_config(folder), read_model(folder)
     texts = read_texts(config.data, seed=config.seed)
-    model = read_model(folder)
-    looks = Snapshots(
+    snapshots = Snapshots(
         held=texts.held_out,
         actor=make_actor(config, model),
         language=texts.language,
@@ -76,17 +67,17 @@ def judge(folder: Path) -> dict[str, Any]:
         num_steps=config.data.num_steps,
         batches=config.snapshots.batches,
     )
-    return {name.removeprefix("held_out_"): value for name, value in looks.evaluate(model).items()}
+    return {name.removeprefix("held_out_"): value for name, value in snapshots.evaluate(model).items()}
 
 
 def paired_windows(folders: Mapping[str, Path], *, num_windows: int = 256) -> dict[str, Any]:
     """Compare the learned and the evenly spaced run on the same held-out windows, at equal rates.
 
-    A policy that is not sure yet draws more boundaries on some texts than on others, and more tokens predict better. So
-    its boundary logits are shifted until it draws as many on this text as the evenly spaced run.
+    A policy that is not sure yet draws more boundaries on some texts than on others, and more tokens predict better.
+    Its boundary logits are therefore shifted until both runs draw equally many boundaries.
 
     Args:
-        folders: of both runs, by the names ``learned`` and ``uniform``.
+        folders: both runs, named ``learned`` and ``uniform``.
         num_windows: windows at most, evenly spread over the held-out text.
 
     Returns:
@@ -95,45 +86,42 @@ def paired_windows(folders: Mapping[str, Path], *, num_windows: int = 256) -> di
         ``total_flops`` by run.
     """
     runs = {name: read_run(folder) for name, folder in folders.items()}
-    rows: dict[str, dict[str, Any]] = {}
-    rates: dict[str, float] = {}
-    shift = 0.0
-    for name in ("uniform", "learned"):
-        config, model = read_config(folders[name]), read_model(folders[name])
-        segmenter = None
-        held = read_texts(config.data, seed=config.seed).held_out
-        assert isinstance(held, DocumentSource)
-        texts, length = list(held.documents()), config.data.num_steps
-        if name == "uniform":
-            segmenter, _, _ = actor_segmenter(config.actor.name, config.actor.rate, model)
-        else:
-            decided = (rates["uniform"] - 1 / length) / (1 - 1 / length)  # a window's first boundary is no decision
-            shift = shift_to_rate(model, texts, decided)
-        reading = read_text(
-            model,
-            texts,
-            context=length,
-            most=num_windows,
-            generator=torch.Generator().manual_seed(_SEED),
-            segmenter=segmenter,
-        )
-        assert reading.window_sizes is not None
-        window = torch.repeat_interleave(torch.arange(reading.num_windows), reading.window_sizes)
-        nats = torch.zeros(reading.num_windows, dtype=torch.float64).index_add(0, window, reading.final_nats)
-        rows[name] = {"counts": reading.window_sizes.tolist(), "nats": nats.tolist()}
-        rates[name] = float(reading.boundaries.double().mean())
-    apart = paired_over_documents(rows["learned"], rows["uniform"])
-    assert apart is not None
+    config = read_config(folders["uniform"])
+    held, length = read_texts(config.data, seed=config.seed).held_out, config.data.num_steps
+    assert isinstance(held, DocumentSource)
+    texts = list(held.documents())
+
+    def read(model: UNet, segmenter: Any = None) -> tuple[float, dict[str, Any]]:
+        options: Any = {"context": length, "most": num_windows, "generator": _generator(), "segmenter": segmenter}
+        reading = read_text(model, texts, **options)
+        return float(reading.boundaries.double().mean()), _window_nats(reading)
+
+    uniform = read_model(folders["uniform"])
+    uniform_rate, uniform_nats = read(uniform, actor_segmenter(config.actor.name, config.actor.rate, uniform)[0])
+    learned = read_model(folders["learned"])
+    drawn_rate = (uniform_rate - 1 / length) / (1 - 1 / length)  # the first boundary of a window is forced
+    shift = shift_to_rate(learned, texts, drawn_rate)
+    learned_rate, learned_nats = read(learned)
+    difference = paired_over_documents(learned_nats, uniform_nats)
+    assert difference is not None
     return {
-        "difference": apart.mean,
-        "half_width": apart.half_width,
-        "windows": apart.pairs,
-        "rates": rates,
-        "equal_rates": abs(rates["learned"] - rates["uniform"]) <= EQUAL_RATES * rates["uniform"],
+        "difference": difference.mean,
+        "half_width": difference.half_width,
+        "windows": difference.pairs,
+        "rates": {"uniform": uniform_rate, "learned": learned_rate},
+        "equal_rates": abs(learned_rate - uniform_rate) <= EQUAL_RATES * uniform_rate,
         "shift": shift,
         "estimator": estimator_name(runs["learned"]),
         "total_flops": {name: run.last_value("total_flops") for name, run in runs.items()},
     }
+
+
+def _window_nats(reading: Reading) -> dict[str, Any]:
+    """Bytes and nats of each window."""
+    assert reading.window_sizes is not None
+    window = torch.repeat_interleave(torch.arange(reading.num_windows), reading.window_sizes)
+    nats = torch.zeros(reading.num_windows, dtype=torch.float64).index_add(0, window, reading.final_nats)
+    return {"counts": reading.window_sizes.tolist(), "nats": nats.tolist()}
 
 
 def shift_to_rate(model: UNet, texts: Sequence[bytes], rate: float, *, steps: int = 10) -> float:
@@ -141,7 +129,7 @@ def shift_to_rate(model: UNet, texts: Sequence[bytes], rate: float, *, steps: in
 
     Args:
         model: in evaluation mode.
-        texts: that the rate is measured on.
+        texts: texts that the rate is measured on.
         rate: boundaries per byte.
         steps: bisections of the interval from -2 to 2.
     """
@@ -149,145 +137,106 @@ def shift_to_rate(model: UNet, texts: Sequence[bytes], rate: float, *, steps: in
     for _ in range(steps):
         shift = (low + high) / 2
         model.boundary_head.offset = offset + shift
-        drawn = [segment(model, text, generator=torch.Generator().manual_seed(_SEED)).boundaries for text in texts]
-        low, high = (low, shift) if float(torch.cat(drawn).double().mean()) > rate else (shift, high)
+        drawn = torch.cat([segment(model, text, generator=_generator()).boundaries for text in texts])
+        low, high = (low, shift) if float(drawn.double().mean()) > rate else (shift, high)
     model.boundary_head.offset = offset + (low + high) / 2
     return (low + high) / 2
 
 
 def held_out_text(texts: Texts, num_bytes: int) -> bytes:
-    """The beginning of a held-out window, from its first whole word on.
-
-    Args:
-        texts: of the run.
-        num_bytes: length.
-    """
-    window = texts.held_out.draw(1, num_bytes + 64, torch.Generator().manual_seed(_SEED)).byte_ids[0]
-    text = ids_to_bytes(window)
+    """Return the beginning of a held-out window; of English, from its first sentence or word."""
+    text = ids_to_bytes(texts.held_out.draw(1, num_bytes + 64, _generator()).byte_ids[0])
     start = 0
     if texts.language is None:
         start = text.find(b". ", 0, 64) + 2 if b". " in text[:64] else text.find(b" ", 0, 64) + 1
     return text[start : start + num_bytes]
 
 
-def drawn(model: UNet, text: bytes) -> dict[str, Any]:
-    """A text with the boundaries that a policy draws in it, ready for JSON.
-
-    Args:
-        model: in evaluation mode.
-        text: at least one byte.
-    """
-    found = segment(model, text, generator=torch.Generator().manual_seed(_SEED))
+def drawn_boundaries(model: UNet, text: bytes) -> dict[str, Any]:
+    """Return a text with the boundaries that a policy draws in it, as JSON values."""
+    drawn = segment(model, text, generator=_generator())
     return {
         "text": text.decode("latin-1"),
-        "boundaries": "".join(str(int(b)) for b in found.boundaries.tolist()),
-        "probabilities": [round(p, 4) for p in found.probabilities.tolist()],
+        "boundaries": "".join(str(int(b)) for b in drawn.boundaries.tolist()),
+        "probabilities": [round(p, 4) for p in drawn.probabilities.tolist()],
     }
 
 
 def value_boundaries(model: UNet, language: Recall, *, num_texts: int = 32, length: int = 128) -> dict[str, float]:
-    """How likely a boundary is right after a value, where it is worth something, and elsewhere.
-
-    Args:
-        model: in evaluation mode.
-        language: that it was trained on.
-        num_texts: to average over.
-        length: of each.
-    """
-    byte_ids = language.draw(num_texts, length, torch.Generator().manual_seed(_SEED)).byte_ids  # [B, T]
-    probs = torch.stack([segment(model, ids_to_bytes(row)).probabilities for row in byte_ids])  # [B, T]
-    best = language.optimal_boundaries(byte_ids)
-    best[:, 0] = False  # of a text's first byte nobody decides
-    others = ~best
-    others[:, 0] = False
-    return {"after_value": float(probs[best].mean()), "elsewhere": float(probs[others].mean())}
+    """Return the mean probability of a boundary after a value, where it earns a reward, and elsewhere."""
+    byte_ids = language.draw(num_texts, length, _generator()).byte_ids  # [B, T]
+    probs = torch.stack([segment(model, ids_to_bytes(row)).probabilities for row in byte_ids])[:, 1:]  # [B, T - 1]
+    best = language.optimal_boundaries(byte_ids)[:, 1:]  # the first byte's boundary is forced
+    return {"after_value": float(probs[best].mean()), "elsewhere": float(probs[~best].mean())}
 
 
 def word_edges(model: UNet, text: bytes, *, context: int) -> dict[str, dict[str, float]]:
-    """The share of boundaries at word edges, beside what chance would do.
-
-    Args:
-        model: in evaluation mode.
-        text: held out.
-        context: bytes of a window.
-    """
-    reading = read_text(model, text, context=context, generator=torch.Generator().manual_seed(_SEED))
+    """Return the shares of boundaries at word edges, with their expectation by chance."""
+    reading = read_text(model, text, context=context, generator=_generator())
     boundaries, counted = (torch.zeros(len(reading.byte_ids), dtype=torch.bool) for _ in range(2))
     boundaries[reading.at], counted[reading.at] = reading.boundaries, ~reading.forced
     edges = word_edge_share(reading.byte_ids, boundaries, counted)
     return {name: {"share": edge.share, "chance": edge.chance, "lift": edge.lift} for name, edge in edges.items()}
 
 
-def continuation(model: UNet, prompt: bytes, *, num_bytes: int) -> dict[str, Any]:
-    """What a model writes after a prompt, with its boundaries, ready for JSON.
-
-    Args:
-        model: in evaluation mode.
-        prompt: at least one byte.
-        num_bytes: to write.
-    """
-    written = generate(
-        model, prompt, max_bytes=num_bytes, temperature=0.7, generator=torch.Generator().manual_seed(_SEED)
-    )
-    boundaries = "".join(str(int(b)) for b in written.boundaries[0].tolist())
-    return {
-        "prompt": prompt.decode("latin-1"),
-        "text": written.texts[0].decode("latin-1"),
-        "boundaries": boundaries,
-    }
+def continuation(model: UNet, prompt: bytes, *, num_bytes: int) -> dict[str, str]:
+    """Continue a prompt; return it, the text and the boundaries as JSON values."""
+    generated = generate(model, prompt, max_bytes=num_bytes, temperature=0.7, generator=_generator())
+    boundaries = "".join(str(int(b)) for b in generated.boundaries[0].tolist())
+    text = generated.texts[0].decode("latin-1")
+    return {"prompt": prompt.decode("latin-1"), "text": text, "boundaries": boundaries}
 
 
 @torch.no_grad()
 def stepping_gap(model: UNet, text: bytes) -> float:
-    """The largest difference in log-probability between one forward pass and reading byte by byte, in nats.
-
-    Args:
-        model: in evaluation mode.
-        text: at least one byte.
-    """
+    """Return the largest difference in log-probability (nats) between a forward pass and byte-by-byte decoding."""
     byte_ids = torch.tensor([list(text)])  # [1, T]
-    out = model(byte_ids, generator=torch.Generator().manual_seed(_SEED))
+    full = model(byte_ids, generator=_generator())
     cache = model.new_cache(1)
-    said = [step(model, cache, byte_ids[:, t], out.boundaries[:, t])[1].final_logits for t in range(len(text))]
-    full = out.final_logits.log_softmax(-1)
-    return float((torch.stack(said, 1).log_softmax(-1) - full).abs().max())
+    steps = [step(model, cache, byte_ids[:, t], full.boundaries[:, t])[1].final_logits for t in range(len(text))]
+    return float((torch.stack(steps, 1).log_softmax(-1) - full.final_logits.log_softmax(-1)).abs().max())
 
 
-def curve(folder: Path) -> dict[str, list[float]]:
-    """Looks at held-out text while training: megabytes read, bits per byte, and the share for a language.
-
-    Args:
-        folder: of the run.
-    """
-    looks = read_lines(folder / "samples.jsonl")
-    found = {"megabytes": [look["bytes"] / 1e6 for look in looks]}
+def learning_curve(folder: Path) -> dict[str, list[float]]:
+    """Return the held-out metrics during training: megabytes, bits per byte, and the share for a language."""
+    snapshots = read_lines(folder / "samples.jsonl")
+    curve = {"megabytes": [snapshot["bytes"] / 1e6 for snapshot in snapshots]}
     for name in ("bits_per_byte", "share"):
-        if looks and f"held_out_{name}" in looks[0]:
-            found[name] = [look[f"held_out_{name}"] for look in looks]
-    return found
+        if snapshots and f"held_out_{name}" in snapshots[0]:
+            curve[name] = [snapshot[f"held_out_{name}"] for snapshot in snapshots]
+    return curve
 
 
-def details(folder: Path, *, text_bytes: int) -> dict[str, Any]:
-    """What the learned boundaries look like: text before and after training, where they lie, a continuation.
+def policy_findings(folder: Path, *, num_bytes: int) -> dict[str, Any]:
+    """Describe the learned boundaries: a text before and after training, where they lie, a continuation.
 
     Args:
-        folder: of the run that learned them.
-        text_bytes: of held-out text to count word edges in.
+        folder: the learned run.
+        num_bytes: held-out bytes whose word edges are counted.
     """
     config = read_config(folder)
     texts = read_texts(config.data, seed=config.seed)
-    model, fresh = read_model(folder), make_model(config, torch.device("cpu")).eval()
+    model, untrained = read_model(folder), make_model(config, torch.device("cpu")).eval()
     text = held_out_text(texts, SHOWN_BYTES)
-    found: dict[str, Any] = {
-        "before": drawn(fresh, text),
-        "after": drawn(model, text),
+    findings: dict[str, Any] = {
+        "before": drawn_boundaries(untrained, text),
+        "after": drawn_boundaries(model, text),
         "stepping_gap": stepping_gap(model, text[:128]),
         "target_rate": model.config.target_rate,
         "parameters": sum(p.numel() for p in model.parameters()),
     }
     if isinstance(texts.language, Recall):
-        return found | {"places": value_boundaries(model, texts.language)}
-    return found | {
-        "edges": word_edges(model, held_out_text(texts, text_bytes), context=config.data.num_steps),
+        return findings | {"places": value_boundaries(model, texts.language)}
+    return findings | {
+        "edges": word_edges(model, held_out_text(texts, num_bytes), context=config.data.num_steps),
         "continuation": continuation(model, text[:48], num_bytes=150),
     }
+
+
+def part_findings(folders: Mapping[str, Path], *, paired: bool, num_bytes: int) -> dict[str, Any]:
+    """Return everything a part found, as JSON values: metrics by run, ``curves``, ``paired``, and the policy's."""
+    findings: dict[str, Any] = {name: held_out_metrics(folder) for name, folder in folders.items()}
+    findings["curves"] = {name: learning_curve(folder) for name, folder in folders.items()}
+    if paired:
+        findings["paired"] = paired_windows(folders)
+    return findings | policy_findings(folders["learned"], num_bytes=num_bytes)

@@ -1,181 +1,86 @@
-"""The demo in one picture: two curves, and text in the colours of its boundaries."""
+"""Picture of the demo, ``demo.png``: learning curves, and texts in the colours of their boundaries."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rltok_rl.viz.style import ALERT, INK, OURS, PALE, plain_figures
-from rltok_rl.viz.terminal import characters
+from rltok_rl.training.progress import clock
+from rltok_rl.viz.axes import label_ends
+from rltok_rl.viz.style import ALERT, OURS, PALE, plain_figures, save_figure
+from rltok_rl.viz.text_figures import cells, draw_key, draw_line, inch_axes
 
-_QUIET = "#5c6770"
-_COLUMNS = 92  # characters of a line of text
-_SIZE = (9.2, 3.3)  # inches of the curves and all above them
-_LINE = 0.235  # inches of a line of text
-_MARGIN = 0.45
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A training."""
-
-    name: str
-    megabytes: Sequence[float]
-    values: Sequence[float]
-    end: str
-    """Written at its end."""
+_COLOURS = {"learned": OURS, "uniform": PALE}
+_WIDTH, _MARGIN, _CURVES, _TOP = 9.2, 0.45, 2.1, 0.85  # inches; _TOP is above the curves
+_COLUMNS, _CELL = 110, 15 / 200  # characters per line of text, and their width: a whole number of pixels
+_HEAD, _LINE = 0.42, 0.235  # inches above each text, and per line
 
 
-@dataclass(frozen=True)
-class Panel:
-    """Trainings that are compared."""
-
-    title: str
-    curves: Sequence[Curve]
-    goal: tuple[float, str] | None = None
-    """A level to reach, and what it is."""
-    bottom: float | None = None
-    top: float | None = None
-
-
-@dataclass(frozen=True)
-class Strip:
-    """A text with its boundaries."""
-
-    title: str
-    text: bytes
-    boundaries: Sequence[bool]
-    probabilities: Sequence[float]
-    lines: int = 1
-
-
-def draw_demo(panels: Sequence[Panel], strips: Sequence[Strip], path: Path, *, title: str) -> Path:
-    """Draw curves side by side, and below them a block of text each.
-
-    Args:
-        panels: of curves.
-        strips: of text.
-        path: the PNG to write.
-        title: above all.
-    """
-    below = sum(_block_height(strip) for strip in strips) + (0.42 if strips else 0.0)
-    width, height = _SIZE[0], _SIZE[1] + below
+def draw_demo(findings: dict[str, Any], path: Path) -> Path:
+    """Draw the learning curves of both parts, and a text of each before and after training."""
+    recall, english = findings["recall_findings"], findings["english_findings"]
+    strips = [
+        ("The language before training", recall["before"], 1),
+        ("and after: a value is kept if a token ends after #v, to be known again at ?v", recall["after"], 1),
+        ("English before training", english["before"], 1),
+        ("and after: held-out text", english["after"], 2),
+    ]
+    height = _TOP + _CURVES + 0.6 + sum(_HEAD + lines * _LINE for *_, lines in strips) + 0.45
     with plain_figures() as plt:
-        figure = plt.figure(figsize=(width, height))
-        figure.text(_MARGIN / width, 1 - 0.3 / height, title, fontsize=11.5, weight="bold", va="center")
-        left, gap = _MARGIN + 0.1, 1.05
-        each = (width - 2 * left - gap * (len(panels) - 1) - 0.35) / max(1, len(panels))
-        for number, panel in enumerate(panels):
-            place = (left + number * (each + gap), below + 0.5, each, _SIZE[1] - 1.25)
-            axes = figure.add_axes((place[0] / width, place[1] / height, place[2] / width, place[3] / height))
-            _draw_panel(axes, panel)
-        top = below
-        for strip in strips:
-            top = _draw_strip(figure, strip, top, (width, height))
-        if strips:
-            _draw_key(figure, (width, height))
+        figure = plt.figure(figsize=(_WIDTH, height), dpi=200)
+        page = inch_axes(figure)
+        title = f"Where should a token end? Learned from rewards, in {clock(findings['seconds'])} on a CPU"
+        page.text(_MARGIN, 0.3, title, fontsize=11.5, weight="bold", va="center")
+        for number, draw in enumerate((_draw_shares, _draw_losses)):
+            left = _MARGIN + 0.1 + 4.25 * number
+            box = (left / _WIDTH, 1 - (_TOP + _CURVES) / height, 3.1 / _WIDTH, _CURVES / height)
+            draw(figure.add_axes(box), (recall, english)[number])
+        y = _TOP + _CURVES + 0.5
+        for label, sample, lines in strips:
+            page.text(_MARGIN, y + 0.2, label, fontsize=8.5, va="center")
+            y += _HEAD - 0.08
+            text = sample["text"].encode("latin-1").replace(b"\n", b" ")
+            boundaries = [b == "1" for b in sample["boundaries"]]
+            shown = cells(text)
+            for line in range(lines):
+                part = shown[line * _COLUMNS : (line + 1) * _COLUMNS]
+                draw_line(page, part, sample["probabilities"], boundaries, _MARGIN, y, size=_CELL, height=_LINE)
+                y += _LINE
+            y += 0.08
+        draw_key(page, _MARGIN, y + 0.2, "probability that a token ends after the character", bars="a token ended here")
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=200)
-        plt.close(figure)
-    return path
+        return save_figure(figure, path, dpi=200)
 
 
-def _draw_panel(axes: Any, panel: Panel) -> None:
-    if panel.goal is not None:
-        level, what = panel.goal
-        axes.axhline(level, color=ALERT, lw=0.9, ls=(0, (4, 3)))
-        place: Any = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
-        axes.annotate(what, (0.01, level), (0, 3), fontsize=7, color=ALERT, **place)
+def _draw_shares(axes: Any, part: Mapping[str, Any]) -> None:
+    axes.axhline(1.0, color=ALERT, lw=0.9, ls=(0, (4, 3)))
+    axes.annotate("optimum", (0.01, 1.0), (0, 3), ("axes fraction", "data"), "offset points", fontsize=7, color=ALERT)
+    axes.set_ylim(-0.3, 1.15)
+    _draw_curves(axes, part, "share", "{:.0%}")
+    axes.set_title("A language with a known answer: share of what tokens can earn", fontsize=8.5, pad=10)
+
+
+def _draw_losses(axes: Any, part: Mapping[str, Any]) -> None:
+    curves = [part["curves"][name]["bits_per_byte"] for name in _COLOURS]
+    late = [value for curve in curves for value in curve[len(curve) // 5 :]]
+    room = 0.12 * max(0.02, max(late) - min(late))
+    axes.set_ylim(min(late) - room, max(late) + room)
+    _draw_curves(axes, part, "bits_per_byte", "{:.3f}")
+    axes.set_title("English: bits per byte on held-out text (lower is better)", fontsize=8.5, pad=10)
+
+
+def _draw_curves(axes: Any, part: Mapping[str, Any], metric: str, form: str) -> None:
+    """Draw a metric of both runs, named at its end with the value of the finished run."""
     ends = []
-    for curve in panel.curves:
-        ours = curve.name == "learned"
-        colour = OURS if ours else PALE
-        axes.plot(curve.megabytes, curve.values, color=colour, lw=2.2 if ours else 1.6, zorder=3 if ours else 2)
-        axes.plot(curve.megabytes[-1:], curve.values[-1:], "o", color=colour, ms=4.5, zorder=4, clip_on=False)
-        ends.append((curve, colour if ours else _QUIET))
-    low, high = axes.get_ylim()
-    low, high = (low if panel.bottom is None else panel.bottom), (high if panel.top is None else panel.top)
-    axes.set(ylim=(low, high), xlabel="MB of text read")
-    axes.set_xlim(left=0, right=max(c.megabytes[-1] for c, _ in ends))
-    axes.margins(x=0)
-    heights = _apart([min(max(curve.values[-1], low), high) for curve, _ in ends], 0.15 * (high - low))
-    for (curve, colour), height in zip(ends, heights, strict=True):
-        at = (curve.megabytes[-1], height)
-        weight = "bold" if curve.name == "learned" else "normal"
-        style: Any = {"color": colour, "va": "center", "fontsize": 7.5, "weight": weight, "annotation_clip": False}
-        axes.annotate(f"{curve.name}\n{curve.end}", at, (7, 0), textcoords="offset points", **style)
+    for name, colour in _COLOURS.items():
+        curve, width = part["curves"][name], 2.2 if name == "learned" else 1.6
+        x, y = curve["megabytes"], curve[metric]
+        axes.plot(x, y, color=colour, lw=width, zorder=width)
+        axes.plot(x[-1:], y[-1:], "o", color=colour, ms=4.5, zorder=4, clip_on=False)
+        ends.append((x[-1], y[-1], f"{name} {form.format(part[name][metric])}", colour))
+    axes.set_xlim(0, max(x for x, *_ in ends))
+    axes.set_xlabel("MB of text read")
     axes.grid(axis="y", color="#eceff2", lw=0.7, zorder=0)
     axes.set_axisbelow(True)
-    axes.set_title(panel.title, fontsize=8.5, pad=10)
-
-
-def _apart(values: Sequence[float], least: float) -> list[float]:
-    """Places for labels of two ends, so that they do not lie on each other.
-
-    Example:
-        >>> _apart([1.0, 1.0], 0.5)
-        [0.75, 1.25]
-        >>> _apart([3.0, 1.0], 0.5)
-        [3.0, 1.0]
-    """
-    if len(values) != 2 or abs(values[0] - values[1]) >= least:
-        return list(values)
-    middle = (values[0] + values[1]) / 2
-    sign = 1 if values[0] > values[1] else -1
-    return [middle + sign * least / 2, middle - sign * least / 2]
-
-
-def _block_height(strip: Strip) -> float:
-    return 0.42 + strip.lines * _LINE
-
-
-def _draw_strip(figure: Any, strip: Strip, top: float, size: tuple[float, float]) -> float:
-    """Draw a block of text below a height in inches; return the height below it."""
-    from matplotlib.colors import LinearSegmentedColormap
-
-    shades = LinearSegmentedColormap.from_list("boundary", ["#f3f5f6", "#8fc9c3", OURS])
-    width, height = size
-    shown = characters(strip.text.replace(b"\n", b" "))[: _COLUMNS * strip.lines]
-    figure.text(_MARGIN / width, (top - 0.2) / height, strip.title, fontsize=8.5, va="center")
-    block = strip.lines * _LINE
-    inside = width - 2 * _MARGIN
-    axes = figure.add_axes((_MARGIN / width, (top - 0.34 - block) / height, inside / width, block / height))
-    axes.set(xlim=(0, _COLUMNS), ylim=(strip.lines, 0))
-    axes.set_axis_off()
-    for number, (start, end, character) in enumerate(shown):
-        line, column = divmod(number, _COLUMNS)
-        value = strip.probabilities[end - 1]
-        axes.add_patch(_rectangle((column, line + 0.07), 1.02, 0.86, shades(value)))
-        if character.strip():
-            ink = "white" if value > 0.72 else INK
-            glyph = character if len(character) == 1 else "·"
-            style: Any = {"ha": "center", "va": "center_baseline", "fontsize": 7.8, "family": "monospace"}
-            axes.text(column + 0.5, line + 0.5, glyph, color=ink, **style)
-        if any(strip.boundaries[start:end]):
-            axes.plot([column + 1] * 2, [line + 0.07, line + 0.93], color=ALERT, lw=1.4, clip_on=False)
-    return top - _block_height(strip)
-
-
-def _rectangle(corner: tuple[float, float], width: float, height: float, colour: Any) -> Any:
-    from matplotlib.patches import Rectangle
-
-    return Rectangle(corner, width, height, facecolor=colour, edgecolor="none")
-
-
-def _draw_key(figure: Any, size: tuple[float, float]) -> None:
-    """What colours and bars mean, at the bottom."""
-    from matplotlib.colors import LinearSegmentedColormap
-
-    width, height = size
-    shades = LinearSegmentedColormap.from_list("boundary", ["#f3f5f6", "#8fc9c3", OURS])
-    key = figure.add_axes((_MARGIN / width, 0.22 / height, 1.0 / width, 0.11 / height))
-    key.imshow([[n / 255 for n in range(256)]], cmap=shades, aspect="auto", extent=(0, 1, 0, 1))
-    key.set(xticks=[], yticks=[])
-    for spine in key.spines.values():
-        spine.set(visible=True, color=PALE, linewidth=0.5)
-    style: Any = {"va": "center", "fontsize": 7.5, "color": _QUIET, "transform": key.transAxes}
-    key.text(1.08, 0.45, "how likely a token ends after this character, from 0 to 1", **style)
-    key.plot([5.0] * 2, [-0.5, 1.5], color=ALERT, lw=1.4, transform=key.transAxes, clip_on=False)
-    key.text(5.08, 0.45, "a token ended here", **style)
+    label_ends(axes, ends)

@@ -1,7 +1,7 @@
-"""Two trainings side by side, each a process of its own, watched through the folders that they write.
+"""Two training processes side by side, followed through the files of their run folders.
 
-They are the command that anybody would type, ``python -m rltok_rl.experiments.train``, so that what the demo shows can
-be had without it. Where there is one core they take turns on it, which takes twice as long.
+Each is ``python -m rltok_rl.experiments.train``, so everything the demo shows can be had without it. On a single core
+they take turns, which doubles the time.
 """
 
 from __future__ import annotations
@@ -14,101 +14,82 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from rltok_rl.training.metrics import read_lines, read_table
 
 _POLL = 0.2  # seconds
-_PATIENCE = 20.0  # seconds to finish an update and save, before a training is ended
+_PATIENCE = 20.0  # seconds to finish an update and save, before a process is killed
 _ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")}
 
 
 @dataclass(frozen=True)
-class Standing:
-    """How far a training came."""
+class RunState:
+    """Progress of a run."""
 
     name: str
     bytes_done: int
-    total_bytes: int
-    looks: list[dict[str, Any]]
-    """At held-out text, the earliest first."""
+    snapshots: list[dict[str, Any]]
     finished: bool
-
-    @property
-    def share_done(self) -> float:
-        """Of all bytes, in [0, 1]."""
-        return min(1.0, self.bytes_done / self.total_bytes)
 
 
 class TrainingFailed(RuntimeError):
-    """A training ended with an error; the message has the end of what it said."""
+    """A training process ended with an error; the message has the end of its log."""
 
 
 class Race:
-    """Trainings that run at the same time, until all are done, the time is up, or somebody asks them to stop.
+    """Runs that train at the same time, until all are finished, the deadline has passed, or the user stops them.
 
     Args:
-        runs: the options of each training, by name.
-        folders: where each writes, by name.
-        total_bytes: that each trains on.
+        runs: command line of each run by name.
+        folders: folder of each run by name.
     """
 
-    def __init__(self, runs: Mapping[str, Sequence[str]], folders: Mapping[str, Path], total_bytes: int) -> None:
-        self.runs, self.folders, self.total_bytes = runs, folders, total_bytes
+    def __init__(self, runs: Mapping[str, Sequence[str]], folders: Mapping[str, Path]) -> None:
+        self.runs, self.folders = runs, folders
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Race:
-        environment = {**os.environ, **_ONE_THREAD}
         for name, overrides in self.runs.items():
             folder = self.folders[name]
             if (folder / "summary.json").exists():
-                continue  # done when the demo was stopped
+                continue  # finished before the demo was stopped
             folder.mkdir(parents=True, exist_ok=True)
             command = [sys.executable, "-W", "ignore", "-m", "rltok_rl.experiments.train", *overrides, "resume=true"]
+            options: Any = {"env": {**os.environ, **_ONE_THREAD}, "stdin": subprocess.DEVNULL}
             with (folder / "log.txt").open("ab") as log:
-                # A session of its own: Ctrl-C is for the demo, which asks its trainings to save.
+                # In a session of its own: Ctrl-C reaches the demo alone, which lets its runs save.
                 self.processes[name] = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+                    command, stdout=log, stderr=log, start_new_session=True, **options
                 )
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end()
 
-    @property
-    def running(self) -> bool:
-        """Whether any training goes on."""
-        return any(process.poll() is None for process in self.processes.values())
-
-    def standings(self) -> list[Standing]:
-        """How far each training came."""
-        found = []
+    def states(self) -> list[RunState]:
+        """Return the progress of all runs."""
+        states = []
         for name, folder in self.folders.items():
-            done = read_table(folder / "metrics.csv").get("bytes", [])
+            num_bytes = read_table(folder / "metrics.csv").get("bytes", [])
             finished = (folder / "summary.json").exists()
-            looks = read_lines(folder / "samples.jsonl")
-            found.append(Standing(name, int(done[-1]) if done else 0, self.total_bytes, looks, finished))
-        return found
+            snapshots = read_lines(folder / "samples.jsonl")
+            states.append(RunState(name, int(num_bytes[-1]) if num_bytes else 0, snapshots, finished))
+        return states
 
-    def follow(
-        self, show: Callable[[list[Standing], float, bool], None], *, deadline: float, stop: Callable[[], bool]
-    ) -> str:
-        """Watch until the end.
+    def follow(self, show: Callable[[list[RunState]], None], *, deadline: float, stop: Callable[[], bool]) -> str:
+        """Call ``show`` several times a second until the end.
 
         Args:
-            show: called several times a second with all standings, the seconds so far, and whether that is the end.
-            deadline: on ``time.perf_counter``, when trainings have to save and leave.
-            stop: whether somebody asked to.
+            show: called with the progress of all runs.
+            deadline: time on ``time.perf_counter`` when runs have to save and exit.
+            stop: whether the user has asked to stop.
 
         Returns:
-            ``"done"``, ``"late"`` (the time was up) or ``"stopped"`` (somebody asked).
+            ``"done"``, ``"late"`` (the deadline has passed) or ``"stopped"``.
         """
-        start = time.perf_counter()
-        while self.running:
-            show(self.standings(), time.perf_counter() - start, False)
+        while any(process.poll() is None for process in self.processes.values()):
+            show(self.states())
             if stop():
                 self.end()
                 return "stopped"
@@ -118,27 +99,25 @@ class Race:
                 return "late"
             time.sleep(_POLL)
         self.check()
-        show(self.standings(), time.perf_counter() - start, True)
+        show(self.states())
         return "done"
 
     def check(self) -> None:
-        """Raise where a training ended with an error; to have been ended by us is none."""
+        """Raise TrainingFailed if a process ended with an error; signals sent by :meth:`end` are none."""
         for name, process in self.processes.items():
             if process.poll() not in (0, None, -signal.SIGTERM, -signal.SIGKILL):
                 log = self.folders[name] / "log.txt"
-                said = log.read_text(errors="replace").strip().splitlines()[-12:]
-                raise TrainingFailed(
-                    f"the training {name!r} ended with status {process.returncode}; {log} ends with\n"
-                    + "\n".join(f"  {text}" for text in said)
-                )
+                lines = log.read_text(errors="replace").strip().splitlines()[-12:]
+                message = f"the training {name!r} ended with status {process.returncode}; {log} ends with"
+                raise TrainingFailed("\n  ".join([message, *lines]))
 
     def end(self) -> None:
-        """Ask all trainings to save and leave, once; end those that do not."""
-        asked = [process for process in self.processes.values() if process.poll() is None]
-        for process in asked:
-            process.terminate()  # a second signal would end it before it has saved
+        """Ask all processes to save and exit; kill those that do not."""
+        running = [process for process in self.processes.values() if process.poll() is None]
+        for process in running:
+            process.terminate()  # once: a second signal would end it before it has saved
         latest = time.perf_counter() + _PATIENCE
-        for process in asked:
+        for process in running:
             try:
                 process.wait(max(0.1, latest - time.perf_counter()))
             except subprocess.TimeoutExpired:

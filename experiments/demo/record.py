@@ -1,151 +1,123 @@
-"""What the demo leaves behind: one picture, and a report that leads to the rest."""
+"""Report of a finished demo, ``report.md``, and its verdicts."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from rltok_rl.experiments.demo.ending import in_english
-from rltok_rl.experiments.demo.picture import Curve, Panel, Strip, draw_demo
-from rltok_rl.experiments.reports.markdown import fenced, markdown
+from rltok_rl.experiments.demo.picture import draw_demo
+from rltok_rl.experiments.demo.plan import SYSTEMS
+from rltok_rl.experiments.reports.markdown import fenced, markdown, with_error, with_unit
 
 from rltok_rl.training.progress import clock
 from rltok_rl.viz import boundary_text
 
-_NAMES = ("learned", "uniform")
-_EDGES = {
+EDGES = {
     "last_letter": "last letter of a word",
     "space": "space after a word",
     "first_letter": "first letter of a word",
+    "any": "any of these",
 }
-_EDGES |= {"any": "any of these"}
+"""Word edges, by their keys in the findings."""
 
 
-def leave(folder: Path, found: dict[str, Any], *, machine: str) -> list[Path]:
-    """Write ``demo.png`` and ``report.md``; return what is worth looking at.
+def learned_something(findings: dict[str, Any]) -> bool:
+    """Whether learned boundaries earned more than evenly spaced ones, and more than nothing, on the language.
 
-    Args:
-        folder: of the demo.
-        found: all findings.
-        machine: in words.
+    Example:
+        >>> learned_something({"recall_findings": {"learned": {"share": 0.9}, "uniform": {"share": 0.4}}})
+        True
+        >>> learned_something({"recall_findings": {"learned": {"share": -1.0}, "uniform": {"share": -2.0}}})
+        False
     """
-    picture = draw(found, folder / "demo.png")
-    report = folder / "report.md"
-    runs = [folder / f"{part}-{name}" for part in ("recall", "english") for name in _NAMES]
-    report.write_text(page(found, [run.name for run in runs], machine=machine))
-    figures = [run / "figures" / "boundaries.png" for run in runs if run.name.endswith("learned")]
+    recall = findings["recall_findings"]
+    return recall["learned"]["share"] > max(recall["uniform"]["share"], 0.0)
+
+
+def english_verdict(english: dict[str, Any]) -> str:
+    """Return the verdict on English: the paired difference with its interval, or the reason that there is none.
+
+    Example:
+        >>> paired = {"difference": -0.05, "half_width": 0.01, "windows": 256, "equal_rates": True, "shift": -0.65}
+        >>> paired |= {"rates": {"learned": 0.2, "uniform": 0.2}, "estimator": "`discounted_return`, gamma 0.9"}
+        >>> paired |= {"total_flops": {"learned": 1.4e12, "uniform": 1e12}}
+        >>> print(english_verdict({"paired": paired}))
+        English: -0.050 ± 0.010 bits per byte for learned boundaries at equal rates, their logits shifted by -0.65
+        (95 %, paired over 256 held-out windows, one seed), with discounted_return, gamma 0.9 and 1.40 TFLOPs in
+        total; evenly spaced ones spent 1.00 TFLOPs.
+    """
+    paired = english["paired"]
+    rates, flops = paired["rates"], {name: with_unit(value, "FLOPs") for name, value in paired["total_flops"].items()}
+    estimator = paired["estimator"].replace("`", "")
+    cost = f"with {estimator} and {flops['learned']} in total; evenly spaced ones spent {flops['uniform']}."
+    if not paired["equal_rates"]:
+        differing = f"{rates['learned']:.3f} learned, {rates['uniform']:.3f} evenly spaced"
+        return f"English: no verdict, since the rates differ ({differing}); trained {cost}"
+    return (
+        f"English: {paired['difference']:+.3f} ± {paired['half_width']:.3f} bits per byte for learned boundaries at "
+        f"equal rates, their logits shifted by {paired['shift']:+.2f} (95 %, paired over {paired['windows']} held-out "
+        f"windows, one seed), {cost}"
+    )
+
+
+def write_record(folder: Path, findings: dict[str, Any], *, machine: str) -> list[Path]:
+    """Write ``demo.png`` and ``report.md``; return the files worth opening."""
+    picture, report = draw_demo(findings, folder / "demo.png"), folder / "report.md"
+    report.write_text(report_page(findings, machine=machine))
+    figures = [folder / f"{part}-learned" / "figures" / "boundaries.png" for part in ("recall", "english")]
     return [picture, report, *(path for path in figures if path.exists())]
 
 
-def draw(found: dict[str, Any], path: Path) -> Path:
-    """The picture of both parts.
-
-    Args:
-        found: all findings.
-        path: the PNG to write.
-    """
-    recall, english = found["recall_findings"], found["english_findings"]
-    shares = [_curve(recall, name, "share", "{:.0%}") for name in _NAMES]
-    losses = [_curve(english, name, "bits_per_byte", "{:.3f}") for name in _NAMES]
-    late = [value for curve in losses for value in curve.values[len(curve.values) // 5 :]]
-    room = max(0.02, max(late) - min(late))
-    panels = [
-        Panel(
-            "A language with a known answer: share of what tokens can earn",
-            shares,
-            goal=(1.0, "the best there is"),
-            bottom=-0.3,
-            top=1.15,
-        ),
-        Panel(
-            "English: bits per byte on held-out text (lower is better)",
-            losses,
-            bottom=min(late) - 0.12 * room,
-            top=max(late) + 0.12 * room,
-        ),
-    ]
-    strips = [
-        _strip("The language before training", recall["before"], 1),
-        _strip("and after: a value is kept where a token ends after #v, to be known again at ?v", recall["after"], 1),
-        _strip("English before training", english["before"], 1),
-        _strip("and after: held-out text", english["after"], 2),
-    ]
-    title = f"Where should a token end? Learned from rewards, in {clock(found['seconds'])} on a CPU"
-    return draw_demo(panels, strips, path, title=title)
-
-
-def page(found: dict[str, Any], runs: list[str], *, machine: str) -> str:
-    """The report, in Markdown.
-
-    Args:
-        found: all findings.
-        runs: folders of the trainings.
-        machine: in words.
-    """
-    recall, english = found["recall_findings"], found["english_findings"]
+def report_page(findings: dict[str, Any], *, machine: str) -> str:
+    """Return the report in Markdown."""
+    recall, english = findings["recall_findings"], findings["english_findings"]
+    read = {part: f"{findings[part]['total_bytes']:,} bytes" for part in ("recall", "english")}
     rows = [
-        ["known answer: share of what tokens can earn", *(f"{recall[n]['share']:.3f}" for n in _NAMES)],
-        ["known answer: boundaries per byte", *(f"{recall[n]['rate']:.3f}" for n in _NAMES)],
-        ["English: bits per byte", *(_with_error(english[n]) for n in _NAMES)],
-        ["English: boundaries per byte", *(f"{english[n]['rate']:.3f}" for n in _NAMES)],
+        ["known answer: share of what tokens can earn", *(f"{recall[name]['share']:.3f}" for name in SYSTEMS)],
+        ["known answer: boundaries per byte", *(f"{recall[name]['rate']:.3f}" for name in SYSTEMS)],
+        [
+            "English: bits per byte",
+            *(with_error(english[name]["bits_per_byte"], english[name].get("standard_error")) for name in SYSTEMS),
+        ],
+        ["English: boundaries per byte", *(f"{english[name]['rate']:.3f}" for name in SYSTEMS)],
     ]
     edges = [
-        [where, f"{english['edges'][key]['share']:.3f}", f"{english['edges'][key]['chance']:.3f}"]
-        for key, where in _EDGES.items()
+        [place, f"{english['edges'][key]['share']:.3f}", f"{english['edges'][key]['chance']:.3f}"]
+        for key, place in EDGES.items()
     ]
-    places, sizes = recall["places"], {name: found[name] for name in ("recall", "english")}
-    written = english["continuation"]
-    parts = [
+    places, continued = recall["places"], english["continuation"]
+    prompt = continued["prompt"].encode("latin-1").decode("utf-8", errors="replace").replace("\n", " ")
+    limits = [
+        "One seed, and minutes of training: the interval covers the choice of held-out windows, not other seeds.",
+        f"In the paired comparison the learned boundary logits are shifted by {english['paired']['shift']:+.2f}, so "
+        "that both runs draw equally many boundaries. The rates above are without it.",
+        "Both runs read equally many bytes; the learned one spent more FLOPs, on trials of its estimator.",
+    ]
+    late = [part for part in ("recall", "english") if findings[f"{part}_findings"]["ended"] == "late"]
+    limits += [f"The time was up before the part {part!r} was done." for part in late]
+    sections = [
         "# The demo",
-        f"{clock(found['seconds'])} on {machine}. Two parts; in each, two models from the same weights read the same "
-        f"bytes: {recall['parameters']:,} parameters and {sizes['recall']['total_bytes']:,} bytes of the language, "
-        f"{english['parameters']:,} parameters and {sizes['english']['total_bytes']:,} bytes of English.",
+        f"{clock(findings['seconds'])} on {machine}. Two parts; in each, two models with the same initial weights read "
+        f"the same bytes: {recall['parameters']:,} parameters and {read['recall']} of the language, "
+        f"{english['parameters']:,} parameters and {read['english']} of English.",
         "![Share of what tokens can earn, bits per byte, and text with its boundaries](demo.png)",
-        "## Found\n\n" + markdown(["on held-out text", "learned", "evenly spaced"], rows),
-        in_english(english),
+        "## Results\n\n" + markdown(["on held-out text", "learned", "evenly spaced"], rows),
+        english_verdict(english),
         f"In the language a boundary right after a value is drawn with probability {places['after_value']:.3f}, "
         f"any other with {places['elsewhere']:.3f}. Reading byte by byte and in one forward pass agree to "
         f"{max(recall['stepping_gap'], english['stepping_gap']):.1e} nats.",
-        "## Where boundaries lie in English\n\n" + markdown(["place", "share of boundaries", "by chance"], edges),
+        "## Boundaries in English\n\n" + markdown(["place", "share of boundaries", "by chance"], edges),
         "## Held-out text\n\nA `|` after each boundary.\n\n" + fenced(_marked(english["after"])),
-        "## A continuation\n\n" + fenced(f"{_plain(written['prompt'])} ... {_marked(written)}"),
-        "## What this does not say\n\n"
-        "- One seed, and minutes of training: the interval covers the choice of held-out windows, not other seeds.\n"
-        f"- In the paired comparison the learned boundary logits are shifted by {english['paired']['shift']:+.2f}, so "
-        "that both runs draw equally many boundaries. The rates above are without it.\n"
-        "- Both runs read equally many bytes; the learned one spent more FLOPs, on trials of its estimator.\n"
-        + "".join(f"- The time was up before the part {name!r} was done.\n" for name in sizes if _late(found, name)),
-        "## The trainings\n\n" + "\n".join(f"- [{run}]({run}/report.md)" for run in runs),
+        "## A continuation\n\n" + fenced(f"{prompt} ... {_marked(continued)}"),
+        "## Limits\n\n" + "\n".join(f"- {limit}" for limit in limits),
+        "## Runs\n\n"
+        + "\n".join(
+            f"- [{part}-{name}]({part}-{name}/report.md)" for part in ("recall", "english") for name in SYSTEMS
+        ),
     ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(sections) + "\n"
 
 
-def _late(found: dict[str, Any], name: str) -> bool:
-    return bool(found[f"{name}_findings"]["ended"] == "late")
-
-
-def _with_error(figures: dict[str, float]) -> str:
-    error = figures.get("standard_error")
-    return f"{figures['bits_per_byte']:.3f}" + (f" ± {error:.3f}" if error is not None else "")
-
-
-def _curve(part: dict[str, Any], name: str, key: str, form: str) -> Curve:
-    looks = part["curves"][name]
-    return Curve(name, looks["megabytes"], looks[key], form.format(part[name][key]))
-
-
-def _strip(title: str, line: dict[str, Any], lines: int) -> Strip:
-    text, boundaries = _parts(line)
-    return Strip(title, text, boundaries, line["probabilities"], lines)
-
-
-def _parts(line: dict[str, Any]) -> tuple[bytes, list[bool]]:
-    return line["text"].encode("latin-1").replace(b"\n", b" "), [b == "1" for b in line["boundaries"]]
-
-
-def _marked(line: dict[str, Any]) -> str:
-    return boundary_text(*_parts(line), colour=False)
-
-
-def _plain(text: str) -> str:
-    return text.encode("latin-1").decode("utf-8", errors="replace").replace("\n", " ")
+def _marked(sample: dict[str, Any]) -> str:
+    text = sample["text"].encode("latin-1").replace(b"\n", b" ")
+    return boundary_text(text, [b == "1" for b in sample["boundaries"]], colour=False)

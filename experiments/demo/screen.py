@@ -1,143 +1,204 @@
-"""What the demo writes: headings, coloured words, and lines that are drawn again in place while trainings run."""
+"""Terminal output of the demo. Progress bars on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
 import shutil
 import sys
-import textwrap
+import time
 from collections.abc import Sequence
-from typing import TextIO
+from pathlib import Path
+from typing import Any
 
-from rltok_rl.training.progress import bar, clock
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+from rich.table import Column, Table
+from rich.theme import Theme
+from rltok_rl.experiments.commands.arguments import use_colour
+from rltok_rl.experiments.demo.race import RunState
+from rltok_rl.experiments.demo.record import EDGES, english_verdict, learned_something
 
-_STYLES = {"bold": "1", "quiet": "38;5;245", "learned": "38;5;37", "uniform": "38;5;245", "good": "1;38;5;37"}
-_STYLES |= {"bad": "1;38;5;167"}
-_LEVELS = "▁▂▃▄▅▆▇█"
-_PLAIN_LEVELS = "_.:-=+*#"
-_LINE_EVERY = 15.0  # seconds between lines where nothing can be drawn again
+from rltok_rl.training.progress import clock
 
-
-class Screen:
-    """Where words go.
-
-    Args:
-        colour: whether to colour them.
-        stream: where to write.
-    """
-
-    def __init__(self, *, colour: bool, stream: TextIO | None = None) -> None:
-        self.stream = sys.stdout if stream is None else stream
-        self.colour = colour
-        self.terminal = self.stream.isatty()
-        self.width = min(100, shutil.get_terminal_size((100, 24)).columns)
-        try:
-            f"{_LEVELS}──►".encode(getattr(self.stream, "encoding", None) or "utf-8")
-            self.blocks = True
-        except (LookupError, UnicodeEncodeError):
-            self.blocks = False
-        self._live = 0  # lines that stand below and will be drawn again
-        self._shown = -_LINE_EVERY
-
-    def paint(self, text: str, style: str) -> str:
-        """Colour words, where colours are wanted.
-
-        Args:
-            text: the words.
-            style: a name of this module's styles.
-        """
-        return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self.colour else text
-
-    def say(self, text: str = "") -> None:
-        """Write lines that stay.
-
-        Args:
-            text: as it is.
-        """
-        self._live = 0
-        print(text, file=self.stream, flush=True)
-
-    def tell(self, text: str, *, indent: str = "") -> None:
-        """Write a paragraph, wrapped.
-
-        Args:
-            text: words and single spaces.
-            indent: before each line.
-        """
-        self.say(textwrap.fill(text, self.width, initial_indent=indent, subsequent_indent=indent))
-
-    def heading(self, text: str) -> None:
-        """Write a heading with a line below.
-
-        Args:
-            text: of the heading.
-        """
-        self.say(f"\n{self.paint(text, 'bold')}")
-        self.say(self.paint(("─" if self.blocks else "-") * self.width, "quiet"))
-
-    def live(self, lines: Sequence[str], *, seconds: float, plain: str, last: bool = False) -> None:
-        """Draw lines in place of those before; where that cannot be done, a plain line now and then.
-
-        Args:
-            lines: none longer than the screen, colours apart.
-            seconds: so far.
-            plain: what to write where there is no terminal.
-            last: whether they will not be drawn again.
-        """
-        if not self.terminal:
-            if last or seconds - self._shown >= _LINE_EVERY:
-                self._shown = -_LINE_EVERY if last else seconds
-                self.say(f"  {plain}")
-            return
-        up = f"\x1b[{self._live}A" if self._live else ""
-        self.stream.write(up + "".join(f"\r\x1b[2K{text}\n" for text in lines))
-        self.stream.flush()
-        self._live = 0 if last else len(lines)
-
-    def lane(self, name: str, share: float, values: Sequence[float], span: tuple[float, float], note: str) -> str:
-        """One training: a bar, a little curve, a note.
-
-        Args:
-            name: ``learned`` or ``uniform``.
-            share: that is done.
-            values: of the curve.
-            span: lowest and highest value of the curve.
-            note: behind it.
-        """
-        drawn = bar(share, 20) if self.blocks else bar(share, 20, blocks=" -#")
-        edges = ("▕", "▏") if self.blocks else ("[", "]")
-        curve = spark(values, *span, levels=_LEVELS if self.blocks else _PLAIN_LEVELS)
-        body = f"{name:<8} {edges[0]}{drawn}{edges[1]} {share:>4.0%}  {curve:<21}  "
-        return f"  {self.paint(body, name)}{note}"
+_LINE_EVERY = 15.0  # seconds between lines without a terminal
+_STYLES = {"learned": "dark_cyan", "good": "bold dark_cyan", "bad": "bold indian_red", "quiet": "grey54"}
 
 
-def spark(values: Sequence[float], low: float, high: float, *, levels: str = _LEVELS) -> str:
-    """A curve as high as a line of text.
-
-    Args:
-        values: in order.
-        low: the value of the lowest level; values below are shown as it.
-        high: the value of the highest.
-        levels: characters from low to high.
-
-    Example:
-        >>> spark([0.0, 0.5, 1.0], 0.0, 1.0, levels="_-^")
-        '_-^'
-        >>> spark([-3.0, 0.9, 7.0], 0.0, 1.0, levels="_-^")
-        '_^^'
-    """
-    if not high > low:
-        raise ValueError(f"high must be above low, got {low} and {high}")
-    steps = [int((value - low) / (high - low) * len(levels)) for value in values]
-    return "".join(levels[min(max(step, 0), len(levels) - 1)] for step in steps)
+def make_console() -> Console:
+    """Make a console on standard output, at most 100 columns wide."""
+    terminal = sys.stdout.isatty()
+    console = Console(force_terminal=terminal or use_colour("auto"), theme=Theme(_STYLES), highlight=False, emoji=False)
+    console.width = min(console.width if terminal else 100, 100)
+    return console
 
 
-def left(share: float, seconds: float) -> str:
-    """Time until the end at the speed so far.
+def show_start(console: Console, folder: Path, *, seconds: float, machine: str, resumed: bool) -> None:
+    """Explain what the demo does, and how long it takes."""
+    _heading(console, "rltok_rl: where should a token end? Learned, from rewards")
+    console.print(
+        "A byte-level language model groups bytes into tokens, and thinks in tokens. Other models fix the groups "
+        "before training. Here a policy decides after each byte whether a token ends, and is rewarded if it helps:\n\n"
+        "  bytes --> [good]does a token end here?[/] --> tokens --> the next bytes\n"
+        "  [quiet]reward: how much better the next bytes are predicted with tokens than without[/]\n\n"
+        "Four small models now train from scratch on this machine, two at a time. The models of a pair have the same "
+        "initial weights and read the same bytes; one learns its boundaries, the other spaces them evenly. The first "
+        "pair reads an artificial language with a known answer, the second English. Ctrl-C saves, and the same command "
+        "resumes.\n"
+    )
+    resuming = ", resuming the demo that was stopped" if resumed else ""
+    for name, value in (("machine", machine), ("time", f"about {clock(seconds)} in all"), ("folder", folder)):
+        console.print(f"  {name:<8} {escape(str(value))}{resuming if name == 'folder' else ''}", soft_wrap=True)
 
-    Example:
-        >>> left(0.25, 10.0), left(0.0, 3.0), left(1.0, 3.0)
-        ('0:30 left', 'starting', 'finishing')
-    """
-    if share <= 0:
-        return "starting"
-    return "finishing" if share >= 1 else f"{clock(seconds / share * (1 - share))} left"
+
+def show_part(console: Console, part: str, plan: dict[str, Any]) -> None:
+    """Introduce a part."""
+    if part == "recall":
+        _heading(console, "1 of 2  A language with a known answer")
+        console.print(
+            "  [bold]#3dbaccadb?3#0bdabcbdca?0#7...[/]\n"
+            "After # comes a value, then random letters, then ? and the value again. By then the value is out of sight "
+            "of the layers that read bytes: only a token that ended right after it can carry it. The policy has to "
+            "find that out from rewards. 0 is what a model without tokens can reach, 1 is all that tokens can earn."
+        )
+    else:
+        _heading(console, "2 of 2  English")
+        console.print(
+            "The Python language reference, which every Python brings along. There is no known answer here. Fewer bits "
+            "per byte are better, and the policy has to keep to a budget of tokens."
+        )
+    size = f"{plan['updates']} updates, {plan['total_bytes'] / 1e6:.2f} MB for each model"
+    speed = f"{plan['bytes_per_second'] / 1e3:.0f} kB/s measured"
+    console.print(f"  [quiet]{size} ({speed}): about {clock(plan['seconds'])}[/]\n")
+
+
+class PartProgress:
+    """Progress of both runs of a part: rich's bars on a terminal, a line every 15 seconds elsewhere."""
+
+    def __init__(self, console: Console, part: str, total: int) -> None:
+        self.console, self.total = console, total
+        self.metric, self.unit = ("share", "of 1") if part == "recall" else ("bits_per_byte", "bits/byte")
+        columns = (TextColumn("  [{task.description}]{task.description:<8}[/]"), BarColumn(30), TaskProgressColumn())
+        note = TextColumn("{task.fields[note]}")
+        self.live = sys.stdout.isatty()
+        self.bars = Bars(*columns, note, TimeRemainingColumn(), console=console, disable=not self.live)
+        self.tasks = {name: self.bars.add_task(name, total=total, note="") for name in ("learned", "uniform")}
+        self.start, self.shown = time.perf_counter(), 0.0
+
+    def __enter__(self) -> PartProgress:
+        self.bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bars.stop()
+        if not self.live:
+            self.console.print(self.line())
+
+    def show(self, states: Sequence[RunState]) -> None:
+        """Show the progress of both runs."""
+        for state in states:
+            values = [snapshot[f"held_out_{self.metric}"] for snapshot in state.snapshots[1:]]  # [0] is untrained
+            note = f"{values[-1]:.3f} {self.unit}" if values else ""
+            self.bars.update(self.tasks[state.name], completed=min(state.bytes_done, self.total), note=note)
+        seconds = time.perf_counter() - self.start
+        if not self.live and seconds - self.shown >= _LINE_EVERY:
+            self.shown = seconds
+            self.console.print(self.line())
+
+    def line(self) -> str:
+        """Return the progress in a line."""
+        tasks = self.bars.tasks
+        notes = [f", {task.fields['note']}" if task.fields["note"] else "" for task in tasks]
+        runs = [f"{task.description} {task.percentage:.0f}%{note}" for task, note in zip(tasks, notes, strict=True)]
+        left = [task.time_remaining for task in tasks if task.time_remaining is not None]
+        eta = f"{clock(max(left))} left" if any(left) else f"{clock(time.perf_counter() - self.start)} so far"
+        return "  " + "; ".join([*runs, eta])
+
+
+def show_findings(console: Console, part: str, findings: dict[str, Any]) -> None:
+    """Show the results of a part."""
+    console.print()
+    if findings["ended"] == "late":
+        console.print("The time was up before all bytes were read; these are the results so far.")
+    learned, uniform = findings["learned"], findings["uniform"]
+    if part == "recall":
+        style, places = "good" if learned["share"] > uniform["share"] else "bad", findings["places"]
+        console.print(
+            f"  Share of what tokens can earn (1 is all): [{style}]learned {learned['share']:.2f}[/], evenly spaced "
+            f"{uniform['share']:.2f}.\n  A token ends right after a value with probability "
+            f"{places['after_value']:.2f}, elsewhere with {places['elsewhere']:.2f}."
+        )
+        return
+    style = "good" if learned["bits_per_byte"] < uniform["bits_per_byte"] else "bad"
+    console.print(
+        f"  Bits per byte: [{style}]learned {learned['bits_per_byte']:.3f}[/] at {learned['rate']:.3f} tokens per "
+        f"byte, evenly spaced {uniform['bits_per_byte']:.3f} at {uniform['rate']:.3f}."
+    )
+    for key, place in EDGES.items():
+        edge = findings["edges"][key]
+        console.print(f"  Tokens that end at {place:<25} {edge['share']:>6.1%}, by chance {edge['chance']:>6.1%}")
+
+
+def show_stop(console: Console, folder: Path, seconds: float) -> None:
+    """Explain how to resume after Ctrl-C."""
+    text = f"Stopped after {clock(seconds)}; everything so far is in {escape(str(folder))}."
+    console.print(f"\n[bold]{text}[/]\nThe same command resumes.", soft_wrap=True)
+
+
+def show_end(console: Console, folder: Path, findings: dict[str, Any], paths: Sequence[Path]) -> None:
+    """Show the results of both parts, the verdict, the files, and further commands."""
+    recall, english = findings["recall_findings"], findings["english_findings"]
+    _heading(console, f"Done in {clock(findings['seconds'])}")
+    table = Table(Column(), Column("learned", justify="right"), Column("evenly spaced", justify="right"), box=None)
+    for label, part, metric in (
+        ("known answer: share of what tokens can earn", recall, "share"),
+        ("English as trained: bits per byte", english, "bits_per_byte"),
+        ("English as trained: tokens per byte", english, "rate"),
+    ):
+        table.add_row(f"  {label}", f"[learned]{part['learned'][metric]:.3f}[/]", f"{part['uniform'][metric]:.3f}")
+    console.print(table)
+    if learned_something(findings):
+        ours, evenly = (max(0.0, recall[name]["share"]) for name in ("learned", "uniform"))
+        verdict = (
+            f"It learned: with boundaries placed by rewards alone, tokens earn {ours:.0%} of what there is to earn; "
+            f"with evenly spaced ones {evenly:.0%}.\n{escape(english_verdict(english))}"
+        )
+    else:
+        verdict = (
+            "[bad]It did not learn: its boundaries earned no more than evenly spaced ones.[/]\n"
+            "Try more time, with --seconds. (--quick is always too short.)"
+        )
+    console.print(Padding(verdict, (1, 2)))
+    console.print("[bold]Look at[/]")
+    notes = {"demo.png": "curves, and texts with their boundaries", "report.md": "the results, and a continuation"}
+    for path in paths:
+        _entry(console, str(path), notes.get(path.name))
+    console.print("\n[bold]Next[/]")
+    run, rltok = folder / "english-learned", _rltok()
+    _entry(console, f"{rltok} eval {run}", "bits per byte, and where boundaries lie")
+    _entry(console, f"{rltok} generate 'The ' --model {run}", "write with it")
+    _entry(console, f"{rltok} train experiment=lexicon", "words without spaces between them")
+    _entry(console, f"{rltok} train experiment=recall estimator=discounted_return", "the same with another estimator")
+
+
+def _heading(console: Console, text: str) -> None:
+    console.print(f"\n[bold]{text}[/]")
+    console.rule(style="quiet")
+
+
+def _entry(console: Console, text: str, note: str | None) -> None:
+    """Print a path or command on a single line, and a note below."""
+    console.print(f"  {escape(text)}", soft_wrap=True)
+    if note:
+        console.print(f"      [quiet]{note}[/]")
+
+
+def _rltok() -> str:
+    """The command as it can be typed here: on the path, beside this interpreter, or as a module."""
+    if shutil.which("rltok"):
+        return "rltok"
+    neighbour = Path(sys.executable).with_name("rltok")
+    if neighbour.is_file() and neighbour.is_relative_to(Path.cwd()):
+        return str(neighbour.relative_to(Path.cwd()))
+    return "python -m rltok_rl.experiments.cli"

@@ -11,11 +11,10 @@ from statistics import fmean, stdev
 from typing import Any
 
 import torch
-from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from rltok_rl.agents import LearnedBoundaryActor
 from rltok_rl.envs import ByteBoundaryEnv
-from rltok_rl.experiments.commands.options import CONF, check_overrides
+from rltok_rl.experiments.commands.overrides import compose_config
 from rltok_rl.experiments.config import TrainConfig
 from rltok_rl.experiments.runs.build import make_trainer
 
@@ -66,11 +65,9 @@ def course_config(
     if rate is not None:
         own.append(f"actor.rate={rate}" if system in _FIXED else f"model.overrides.target_rate={rate}")
     given = [f"experiment={language}", *own, f"seed={seed}", "compute.threads=1", *overrides]
-    check_overrides(given)
-    with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
-        made = OmegaConf.to_object(compose("train", given))
-    assert isinstance(made, TrainConfig)
-    return made
+    config = compose_config(given)
+    assert isinstance(config, TrainConfig)
+    return config
 
 
 def fingerprint(config: TrainConfig) -> str:

@@ -8,7 +8,6 @@ trained first where there is none.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
 import time
@@ -19,11 +18,10 @@ from typing import Any
 
 import hydra
 import torch
-from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 from rltok_rl.experiments.commands import help as option_help
-from rltok_rl.experiments.commands.options import check_arguments
-from rltok_rl.experiments.commands.overrides import one_line_errors
+from rltok_rl.experiments.commands.overrides import CommandLine
+from rltok_rl.experiments.commands.run_checks import read_run_options
 from rltok_rl.experiments.studies.candidates import make_candidate
 from rltok_rl.experiments.studies.options import Study, check
 from rltok_rl.experiments.studies.pages import draw_figures, write_page
@@ -36,13 +34,6 @@ from rltok_rl.diagnostics.report import collect_gradients, estimator_report
 from rltok_rl.diagnostics.truth import counterfactual_correlation, resampled_correlation
 from rltok_rl.models.unet import UNet
 from rltok_rl.training.record import machine
-
-_SCHEMA = "estimators_schema"
-_HYDRA = {"run": {"dir": "."}, "output_subdir": None}  # the results hold all options, and no folder of the machine
-ConfigStore.instance().store(name=_SCHEMA, node=Study)
-ConfigStore.instance().store(
-    name="estimators", node={"defaults": [_SCHEMA, "_self_", {"override hydra/job_logging": "none"}], "hydra": _HYDRA}
-)
 
 
 def bar(what: str) -> Callable[[int, int], None]:
@@ -208,25 +199,29 @@ def configured(config: Any) -> None:
     """Run the study that Hydra has composed."""
     study = OmegaConf.to_object(config)
     assert isinstance(study, Study)
-    with contextlib.redirect_stderr(sys.__stderr__):
+    try:
+        check(study)
+    except ValueError as error:
+        sys.exit(f"rltok estimators: {error}")
+    run(study, " ".join(["python -m rltok_rl.experiments.studies.estimators", *sys.argv[1:]]))
+
+
+def main(line: CommandLine | None = None) -> None:
+    """Command line.
+
+    Args:
+        line: options that are checked already; default: those of ``sys.argv``.
+    """
+    if line is None:
+        if any(word in ("-h", "--help") for word in sys.argv[1:]):
+            print(option_help.estimators())
+            return
         try:
-            check(study)
+            line = read_run_options("estimators", sys.argv[1:])
         except ValueError as error:
             sys.exit(f"rltok estimators: {error}")
-        run(study, " ".join(["python -m rltok_rl.experiments.studies.estimators", *sys.argv[1:]]))
-
-
-def main() -> None:
-    """Command line."""
-    if any(one in ("-h", "--help") for one in sys.argv[1:]):
-        print(option_help.estimators())
-        return
-    try:
-        sys.argv[1:] = check_arguments(sys.argv[1:], Study)
-    except (ValueError, OSError) as error:
-        sys.exit(f"rltok estimators: {error}")
-    with one_line_errors("rltok estimators"):
-        configured()
+    sys.argv[1:] = line.arguments
+    configured()
 
 
 if __name__ == "__main__":

@@ -5,19 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-
-def _all_estimators() -> list[str]:
-    from rltok_rl.experiments.studies.candidates import CANDIDATES  # needs torch, which mistyped options do not
-
-    return list(CANDIDATES)
+from hydra.core.config_store import ConfigStore
 
 
 @dataclass
 class Study:
     """Options of the study."""
 
-    estimators: list[str] = field(default_factory=_all_estimators)
-    """Which to measure; keys of ``CANDIDATES``."""
+    estimators: list[str] = field(default_factory=list)
+    """Which to measure, of ``CANDIDATES``; none given means all."""
     gamma: float = 0.99
     """Discount of the first table."""
     sweep: list[str] = field(default_factory=lambda: ["paper", "critic_td", "group_mean_4", "local_flips"])
@@ -57,6 +53,18 @@ class Study:
     out: str = "runs/estimators"
     """Folder of tables and figures."""
 
+    def __post_init__(self) -> None:
+        if not self.estimators:
+            from rltok_rl.experiments.studies.candidates import CANDIDATES  # imports torch
+
+            self.estimators = list(CANDIDATES)
+
+
+_HYDRA = {"run": {"dir": "."}, "output_subdir": None}  # the results hold all options, and no folder of the machine
+_DEFAULTS = ["estimators_schema", "_self_", {"override hydra/job_logging": "none"}]
+ConfigStore.instance().store(name="estimators_schema", node=Study)
+ConfigStore.instance().store(name="estimators", node={"defaults": _DEFAULTS, "hydra": _HYDRA})
+
 
 def check(study: Study) -> None:
     """Refuse before anything is trained what would fail after it."""
@@ -67,8 +75,8 @@ def check(study: Study) -> None:
     for name in (*study.estimators, *study.sweep):
         if name not in CANDIDATES:
             raise ValueError(f"estimators must be among {list(CANDIDATES)}, got {name!r}")
-    if not study.estimators or len(set(study.estimators)) != len(study.estimators):
-        raise ValueError(f"estimators must be at least one, all different, got {list(study.estimators)}")
+    if len(set(study.estimators)) != len(study.estimators):
+        raise ValueError(f"estimators must all be different, got {list(study.estimators)}")
     for gamma in (study.gamma, *study.gammas):
         if not 0.0 <= gamma <= 1.0:
             raise ValueError(f"gamma and gammas must lie in [0, 1], got {gamma}")

@@ -8,14 +8,24 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from huggingface_hub import PyTorchModelHubMixin, hf_hub_download
-from huggingface_hub.errors import EntryNotFoundError, HFValidationError
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from rltok_rl.models.config import PRESETS, UNetConfig
 from rltok_rl.version import __version__
+
+try:
+    from huggingface_hub import PyTorchModelHubMixin, hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, HFValidationError
+    from safetensors import SafetensorError, safe_open
+    from safetensors.torch import save_file
+except ImportError:  # a GPU machine with torch alone: models compute there, and cannot be saved or loaded
+
+    class PyTorchModelHubMixin:  # type: ignore[no-redef]
+        """Stands in for the mixin."""
+
+        def __init_subclass__(cls, **_: object) -> None:
+            super().__init_subclass__()
+
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 FORMAT = 1

@@ -6,19 +6,17 @@ import subprocess
 import sys
 
 import pytest
+from rltok_rl.agents.segmenters import SEGMENTERS
 from rltok_rl.experiments.cli import COMMANDS, main
 from rltok_rl.experiments.commands import help as option_help
-from rltok_rl.experiments.commands import options as names
 from rltok_rl.experiments.commands import parsers, schema
-from rltok_rl.experiments.commands.options import choices, option_names
-from rltok_rl.experiments.commands.references import REFERENCES
+from rltok_rl.experiments.commands.overrides import option_types
 from rltok_rl.experiments.config import TrainConfig
 from rltok_rl.experiments.texts import BUILT_IN
 
 from rltok_rl.evaluation import detail, tasks
 from rltok_rl.functional.rewards import REWARDS
 from rltok_rl.models.pretrained import PACKAGED
-from rltok_rl.training import atomic_files as files
 from rltok_rl.version import __version__
 from rltok_rl.viz.style import FORMATS
 
@@ -27,6 +25,7 @@ QUICK += [[name, "--help"] for name in (*COMMANDS, "info")]
 QUICK += [["bench", "trainning"], ["info", "--hlep"], ["demo", "--out", ""], ["--verison"]]
 MISTYPED = [["train", "optim.total_byte=3"], ["train", "model=tinny"], ["train", "estimator.gamma=abc"]]
 MISTYPED += [["train", "--hlep"], ["train", "seed=1,2"], ["train", "out="]]
+MISTYPED += [["train", "-sc"], ["train", "model.overrides.widht=3"], ["train", "--cfg", "job", "-m"]]
 MISTYPED += [["estimators", "--hlep"], ["estimators", "gama=0.9"]]
 
 
@@ -49,12 +48,12 @@ def test_help_versions_and_mistakes_import_no_torch():
 
 def test_the_help_of_train_lists_every_group_choice_and_option():
     page = option_help.train()
-    for name in option_names(TrainConfig):
+    for name in (name for name in option_types(TrainConfig) if not name.startswith("model.overrides.")):
         assert f"\n  {name}: " in page, name
     for group in (*schema.group_schemas(), "experiment"):
         if (schema.CONF / group).is_dir():
             assert f"\n{group}=CHOICE" in page
-            for word in choices(group):
+            for word in schema.choices(group):
                 about = schema.comment(schema.CONF / group / f"{word}.yaml")
                 assert about and f"\n  {word:<24}{about.split()[0]}" in page, f"{group}={word}"
     assert page.count("\n  rltok train ") >= 3
@@ -70,7 +69,7 @@ def test_names_in_the_parsers_are_those_of_the_library():
     assert parsers.PACKAGED == tuple(PACKAGED) and set(parsers.BUILT_IN) == set(BUILT_IN)
     assert parsers.REWARDS == tuple(REWARDS) and parsers.FORMATS == FORMATS and parsers.TASKS == tuple(tasks.TASKS)
     assert parsers.BASELINES == tuple(detail.BASELINES) and parsers.COMPARING == detail.COMPARING
-    assert parsers.REFERENCES == REFERENCES
+    assert {*parsers.REFERENCES} <= {*SEGMENTERS}
     assert {*parsers.PARSERS, *option_help.PAGES} == {*COMMANDS, "info"}
 
 
@@ -121,11 +120,6 @@ def test_help_ends_quietly_when_its_reader_has_left():
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()
         assert process.stderr.read() == b"" and process.wait() == 0
-
-
-def test_names_know_the_file_of_a_claim():
-    """Spelt twice, because reading it from the library imports torch."""
-    assert names.CLAIM == files.CLAIM
 
 
 def test_text_may_begin_with_dashes():

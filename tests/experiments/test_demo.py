@@ -1,4 +1,4 @@
-"""The demo: all of it in a few updates, what it says against what it measured, stopping and going on."""
+"""The demo: all of it in a few updates, its output against its measurements, stopping and resuming."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ import torch
 from rltok_rl.agents.segmenters import load_segmenter
 from rltok_rl.experiments.commands.parsers import LEAST_SECONDS
 from rltok_rl.experiments.demo import __main__ as demo
-from rltok_rl.experiments.demo import ending, findings, race
-from rltok_rl.experiments.demo.plan import ACTORS, Memory, Part, bytes_that_fit, folder_for, overrides_of
-from rltok_rl.experiments.demo.race import Race, TrainingFailed
-from rltok_rl.experiments.demo.screen import Screen
+from rltok_rl.experiments.demo import findings, race, screen
+from rltok_rl.experiments.demo.plan import RECALL, SYSTEMS, Part, Progress, fitting_bytes, free_folder, run_overrides
+from rltok_rl.experiments.demo.race import Race, RunState, TrainingFailed
+from rltok_rl.experiments.demo.record import english_verdict, learned_something
 from rltok_rl.experiments.reports.markdown import with_unit
 
 from rltok_rl.training.metrics import read_lines, read_table
@@ -34,8 +34,8 @@ from ..test_project_text import machine_paths
 SMALL = ("data.num_rows=2", "data.num_steps=32", "snapshots.count=1", "snapshots.batches=1", "snapshots.num_bytes=64")
 
 
-class Training(Forked):
-    """A training as the race starts it, with everything imported."""
+class ForkedRun(Forked):
+    """A run as the race starts it, in a process with everything imported."""
 
     def __init__(self, command, *, stdout, env, **_):
         python, *_, module = command[: command.index("-m") + 2]
@@ -47,65 +47,63 @@ class Training(Forked):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _begin_quickly() -> Iterator[None]:
+def _start_quickly() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(race, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": Training}))
+        patch.setattr(race, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": ForkedRun}))
         yield
 
 
 @pytest.fixture(scope="module")
-def quick(tmp_path_factory) -> tuple[subprocess.CompletedProcess[str], Path]:
-    """From a folder that is no checkout."""
-    elsewhere, shown, threads = tmp_path_factory.mktemp("elsewhere"), io.StringIO(), torch.get_num_threads()
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(shown):
+def quick(tmp_path_factory) -> tuple[int, str, Path]:
+    """Exit status, output and folder of a demo, run outside the checkout."""
+    elsewhere, output, threads = tmp_path_factory.mktemp("elsewhere"), io.StringIO(), torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output):
         patch.chdir(elsewhere)
-        ended = demo.main(["--quick", "--out", "it's here"])
+        status = demo.main(["--quick", "--out", "it's here"])
     torch.set_num_threads(threads)
-    return subprocess.CompletedProcess([], ended, shown.getvalue(), ""), elsewhere / "it's here"
+    return status, output.getvalue(), elsewhere / "it's here"
 
 
-def test_every_part_leaves_what_it_says(quick):
-    ran, folder = quick
-    assert ran.returncode in (0, 1), ran.stderr
-    listed = ran.stdout.partition("Look at\n")[2].partition("\n\n")[0].split("\n")
+def test_every_part_leaves_its_files(quick):
+    _, output, folder = quick
+    listed = output.partition("Look at\n")[2].partition("\n\n")[0].split("\n")
     listed = [path for path in listed if not path.startswith("      ")]
     assert len(listed) == 4 and all((folder.parent / path.strip()).is_file() for path in listed)
     assert [path.name for path in folder.parent.iterdir()] == [folder.name], "nothing beside the demo's folder"
-    found = json.loads((folder / "demo.json").read_text())
-    assert "|" not in ran.stdout and found["english_findings"]["after"]["text"][:20] not in ran.stdout
+    content = json.loads((folder / "demo.json").read_text())
+    assert "|" not in output and content["english_findings"]["after"]["text"][:20] not in output
+    assert "\x1b" not in output, "no colour without a terminal"
     assert (folder / "demo.png").read_bytes()[:4] == b"\x89PNG" and (folder / "demo.png").stat().st_size > 50_000
-    assert not machine_paths((folder / "report.md").read_text() + ran.stdout)
+    assert not machine_paths((folder / "report.md").read_text() + output)
     links = re.findall(r"\]\(([^)]+)\)", (folder / "report.md").read_text())
     assert len(links) == 5 and all((folder / link).is_file() for link in links)
 
 
-def test_what_is_said_was_measured(quick):
-    ran, folder = quick
-    found = json.loads((folder / "demo.json").read_text())
-    for part in ("recall", "english"):
-        assert f"{found[f'{part}_findings']['parameters']:,} parameters" in (folder / "report.md").read_text()
-    for name in ("learned", "uniform"):
-        # The last look of the training itself, by another way to the same model.
-        for part, key in (("recall", "share"), ("english", "bits_per_byte")):
-            looked = read_lines(folder / f"{part}-{name}" / "samples.jsonl")[-1][f"held_out_{key}"]
-            judged = found[f"{part}_findings"][name][key]
-            assert judged == pytest.approx(looked, abs=1e-6)
-            assert f"{judged:.3f}" in ran.stdout and f"{judged:.3f}" in (folder / "report.md").read_text()
-    assert ran.returncode == (0 if ending.learned_something(found) else 1)
-    assert ("It learned" in ran.stdout) == (ran.returncode == 0)
-    assert found["recall_findings"]["stepping_gap"] < 1e-4
+def test_output_and_report_have_the_measured_values(quick):
+    status, output, folder = quick
+    content, report = json.loads((folder / "demo.json").read_text()), (folder / "report.md").read_text()
+    for part, metric in (("recall", "share"), ("english", "bits_per_byte")):
+        part_findings = content[f"{part}_findings"]
+        assert f"{part_findings['parameters']:,} parameters" in report
+        for name in SYSTEMS:
+            last = read_lines(folder / f"{part}-{name}" / "samples.jsonl")[-1][f"held_out_{metric}"]
+            value = part_findings[name][metric]
+            assert value == pytest.approx(last, abs=1e-6) and f"{value:.3f}" in output and f"{value:.3f}" in report
+    assert status == (0 if learned_something(content) else 1)
+    assert ("It learned" in output) == (status == 0)
+    assert content["recall_findings"]["stepping_gap"] < 1e-4
 
 
 def test_the_verdict_is_the_paired_difference_at_equal_rates(quick):
-    """By another way: the evenly spaced run with the segmenter that it saved, the learned one with shifted logits."""
-    ran, folder = quick
-    found = json.loads((folder / "demo.json").read_text())["english_findings"]
-    paired = found["paired"]
-    assert ending.in_english(found) in " ".join(ran.stdout.split()) or ran.returncode
-    assert ending.in_english(found) in (folder / "report.md").read_text()
+    """Recomputed: the evenly spaced run with the segmenter that it saved, the learned one with shifted logits."""
+    status, output, folder = quick
+    english = json.loads((folder / "demo.json").read_text())["english_findings"]
+    paired, verdict = english["paired"], english_verdict(english)
+    assert verdict in " ".join(output.split()) or status
+    assert verdict in (folder / "report.md").read_text()
     assert paired["equal_rates"] and paired["rates"]["learned"] == pytest.approx(paired["rates"]["uniform"], rel=0.02)
     nats = {}
-    for name in ("learned", "uniform"):
+    for name in SYSTEMS:
         run = folder / f"english-{name}"
         config, model = findings.read_config(run), findings.read_model(run)
         if name == "learned":
@@ -114,89 +112,87 @@ def test_the_verdict_is_the_paired_difference_at_equal_rates(quick):
         generator, segmenter = torch.Generator().manual_seed(7), load_segmenter(run / "model", model)
         reading = findings.read_text(model, texts, context=64, most=256, generator=generator, segmenter=segmenter)
         nats[name] = reading.final_nats
-        spent = read_table(run / "metrics.csv")["total_flops"][-1]
-        assert paired["total_flops"][name] == spent and with_unit(spent, "FLOPs") in ending.in_english(found)
-    apart = float((nats["learned"] - nats["uniform"]).mean()) / math.log(2)
-    assert paired["difference"] == pytest.approx(apart, abs=1e-9)
+        flops = read_table(run / "metrics.csv")["total_flops"][-1]
+        assert paired["total_flops"][name] == flops and with_unit(flops, "FLOPs") in verdict
+    difference = float((nats["learned"] - nats["uniform"]).mean()) / math.log(2)
+    assert paired["difference"] == pytest.approx(difference, abs=1e-9)
     assert paired["total_flops"]["learned"] > paired["total_flops"]["uniform"], "trials count"
+    paired |= {"equal_rates": False, "rates": {"learned": 0.229, "uniform": 0.203}}
+    verdict = english_verdict(english)
+    assert verdict.startswith("English: no verdict, since the rates differ (0.229 learned, 0.203 evenly spaced)")
+    assert "bits per byte" not in verdict
 
 
-def test_no_verdict_without_equal_rates(quick):
-    found = json.loads((quick[1] / "demo.json").read_text())["english_findings"]
-    found["paired"] |= {"equal_rates": False, "rates": {"learned": 0.229, "uniform": 0.203}}
-    said = ending.in_english(found)
-    assert said.startswith("English: no verdict, since the rates differ (0.229 learned, 0.203 evenly spaced)")
-    assert "bits per byte" not in said
-
-
-def test_both_of_a_pair_begin_alike_and_read_the_same(quick):
-    _, folder = quick
+def test_both_runs_of_a_part_start_equal_and_read_the_same(quick):
     for part in ("recall", "english"):
-        one, other = (folder / f"{part}-{actor.name}" for actor in ACTORS)
-        assert read_table(one / "metrics.csv")["bytes"] == read_table(other / "metrics.csv")["bytes"]
-        # The early exit sees no boundary: before the first update it says the same of the same bytes.
-        first = [read_lines(run / "samples.jsonl")[0]["held_out_early_bits_per_byte"] for run in (one, other)]
-        assert first[0] == pytest.approx(first[1], abs=1e-6)
-        rates = read_table(other / "metrics.csv")["rate"]
+        learned, uniform = (quick[2] / f"{part}-{system}" for system in SYSTEMS)
+        assert read_table(learned / "metrics.csv")["bytes"] == read_table(uniform / "metrics.csv")["bytes"]
+        # The early exit sees no boundary: before the first update its losses are equal.
+        early = [read_lines(run / "samples.jsonl")[0]["held_out_early_bits_per_byte"] for run in (learned, uniform)]
+        assert early[0] == pytest.approx(early[1], abs=1e-6)
+        rates = read_table(uniform / "metrics.csv")["rate"]
         assert max(rates) - min(rates) < 1e-6, "evenly spaced boundaries do not learn"
 
 
-def test_no_colour_without_a_terminal(quick):
-    assert "\x1b" not in quick[0].stdout
-    assert "\x1b[" in Screen(colour=True, stream=io.StringIO()).paint("x", "good")
+@pytest.mark.parametrize("live", [True, False])
+def test_progress_is_drawn_on_terminals_and_written_elsewhere(live, monkeypatch):
+    stream = io.StringIO()
+    stream.isatty = lambda: live
+    for name, value in {"NO_COLOR": "", "FORCE_COLOR": "", "TERM": "xterm-256color"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "stdout", stream)
+    snapshots = [{"held_out_share": value} for value in (-9.0, 0.25)]
+    with screen.PartProgress(screen.make_console(), "recall", 200) as progress:
+        progress.show([RunState(name, 100, snapshots, finished=False) for name in SYSTEMS])
+    output = stream.getvalue()
+    assert "50%" in output and "0.250 of 1" in output and "-9" not in output
+    assert ("\x1b[" in output) == live and (live or output.count("\n") == 1)
 
 
-def test_a_training_that_is_stopped_goes_on(tmp_path):
-    """Stopped after some updates, it has saved them; the next race reaches the end of the same training."""
+def test_a_stopped_run_resumes(tmp_path):
+    """Stopped after some updates, it has saved them; the next race completes the same run."""
     part = Part("recall", ("experiment=recall", *SMALL), 64, 64, 1.0)
-    folder = tmp_path / "recall-uniform"
-    total = 64 * 150
-    runs = {"uniform": overrides_of(part, ACTORS[1], total_bytes=total, out=folder)}
+    folder, total = tmp_path / "recall-uniform", 64 * 150
+    runs, folders = {"uniform": run_overrides(part, "uniform", total_bytes=total, out=folder)}, {"uniform": folder}
 
-    def begun() -> bool:
+    def has_updates() -> bool:
         return len(read_table(folder / "metrics.csv").get("bytes", [])) >= 3
 
-    with Race(runs, {"uniform": folder}, total) as race:
-        assert race.follow(lambda *_: None, deadline=time.perf_counter() + 60, stop=begun) == "stopped"
-    reached = race.standings()[0].bytes_done
-    assert 3 * 64 <= reached < total
+    with Race(runs, folders) as race:
+        assert race.follow(lambda _: None, deadline=time.perf_counter() + 60, stop=has_updates) == "stopped"
+    assert 3 * 64 <= race.states()[0].bytes_done < total
     assert findings.read_model(folder).config.width == 64  # from the checkpoint
     shown = []
-    with Race(runs, {"uniform": folder}, total) as race:
-        assert race.follow(lambda *a: shown.append(a), deadline=time.perf_counter() + 60, stop=lambda: False) == "done"
+    with Race(runs, folders) as race:
+        assert race.follow(shown.append, deadline=time.perf_counter() + 60, stop=lambda: False) == "done"
     assert read_table(folder / "metrics.csv")["update"] == list(range(1, 151))
-    assert shown[-1][0][0].finished and shown[-1][2] and not shown[0][2]
+    assert shown[-1][0].finished and not shown[0][0].finished
 
 
-def test_a_training_that_fails_is_named(tmp_path):
+def test_a_failed_run_is_named(tmp_path):
     folder = tmp_path / "broken"
-    with Race({"learned": ["data.source=nowhere", f"out={folder}"]}, {"learned": folder}, 64) as race:
+    with Race({"learned": ["data.source=nowhere", f"out={folder}"]}, {"learned": folder}) as race:
         with pytest.raises(TrainingFailed, match=r"'learned' ended with status 1; .*log.txt ends with[\s\S]*nowhere"):
-            race.follow(lambda *_: None, deadline=time.perf_counter() + 60, stop=lambda: False)
+            race.follow(lambda _: None, deadline=time.perf_counter() + 60, stop=lambda: False)
 
 
-def test_a_finished_demo_is_not_written_over(tmp_path):
+def test_a_finished_demo_is_not_overwritten(tmp_path):
     folder = tmp_path / "demo"
-    assert folder_for(folder) == folder
-    Memory(folder).note(recall={"total_bytes": 1})
-    assert folder_for(folder) == folder, "a stopped one goes on"
-    Memory(folder).note(finished=True)
-    assert folder_for(folder) == tmp_path / "demo-2"
+    for content, free in (({}, "demo"), ({"recall": {"total_bytes": 1}}, "demo"), ({"finished": True}, "demo-2")):
+        Progress(folder).save(**content)
+        assert free_folder(folder) == tmp_path / free, content
 
 
-def test_slow_machines_train_on_less_and_fast_ones_do_not_idle():
-    sizes = [bytes_that_fit(demo.RECALL, speed=v, seconds=110.0, update=4096) for v in (1e3, 15e3, 1e6)]
+def test_the_training_size_follows_the_speed_within_limits():
+    sizes = [fitting_bytes(RECALL, speed=speed, seconds=110.0, update=4096) for speed in (1e3, 15e3, 1e6)]
     assert sizes == sorted(sizes) and len(set(sizes)) == 3
-    assert sizes[0] >= demo.RECALL.least_bytes - 4096 and sizes[-1] <= demo.RECALL.most_bytes
+    assert sizes[0] >= RECALL.least_bytes - 4096 and sizes[-1] <= RECALL.most_bytes
 
 
-@pytest.mark.parametrize(
-    ("learned", "uniform", "expected"), [(0.9, 0.4, True), (0.4, 0.9, False), (0.4, 0.4, False), (-1.0, -2.0, False)]
-)
-def test_learning_has_to_show(learned, uniform, expected):
-    """More than evenly spaced boundaries earn, and more than nothing."""
-    found = {"recall_findings": {"learned": {"share": learned}, "uniform": {"share": uniform}}}
-    assert ending.learned_something(found) is expected
+def test_learned_means_more_than_evenly_spaced_and_more_than_nothing():
+    for learned, uniform, expected in ((0.9, 0.4, True), (0.4, 0.9, False), (0.4, 0.4, False), (-1.0, -2.0, False)):
+        shares = {"recall_findings": {"learned": {"share": learned}, "uniform": {"share": uniform}}}
+        assert learned_something(shares) is expected, (learned, uniform)
 
 
 @pytest.mark.parametrize("seconds", ["10", "nan"])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from rltok_rl.agents import RandomActor
-from rltok_rl.experiments.commands.options import choices
+from rltok_rl.experiments.commands.schema import choices
 from rltok_rl.experiments.runs.build import make_trainer
 from rltok_rl.experiments.runs.resume import check_same_run
 from rltok_rl.experiments.runs.segmenters import make_layout

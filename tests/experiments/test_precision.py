@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from rltok_rl.experiments.commands.options import check_overrides
+from rltok_rl.experiments.commands.overrides import compose_config
 from rltok_rl.experiments.runs.folder import RunFolder
 from rltok_rl.experiments.studies import precision
 from rltok_rl.experiments.studies.precision import HELD_OUT, TRAINED, WAYS, compare, main, read_study, training
@@ -44,7 +44,7 @@ def test_trainings_differ_in_one_thing():
     study = read_study(["source=books"])
     lines = {way: training(study, way, 1) for way in WAYS}
     for line in lines.values():
-        check_overrides(line)  # options that exist
+        compose_config(line)  # options that exist
     usual, narrow, nudged = (set(lines[way]) for way in ("float32", "bfloat16", "nudged"))
     assert narrow - usual == {"compute.precision=bfloat16", "out=runs/precision/bfloat16-1"}
     rate = next(one for one in nudged - usual if one.startswith("optim.lr="))

@@ -13,7 +13,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from rltok_rl.experiments import train
-from rltok_rl.experiments.commands.options import allow_new, typed
+from rltok_rl.experiments.commands.overrides import allow_new, typed
 from rltok_rl.experiments.config import TrainConfig
 from rltok_rl.experiments.runs import run as runs
 from rltok_rl.experiments.runs.build import make_trainer
@@ -21,6 +21,7 @@ from rltok_rl.experiments.runs.run import run
 from safetensors import SafetensorError
 
 from rltok_rl.models import UNet, preset
+from rltok_rl.training.atomic_files import claim_folder
 from rltok_rl.training.checkpoint import load_checkpoint
 from rltok_rl.training.metrics import read_lines
 from rltok_rl.training.parallel import Processes, Refused

@@ -1,4 +1,4 @@
-"""Generation says what a slow loop over full forward passes says, and stops when told."""
+"""Generation equals a slow loop over full forward passes, and stops on request."""
 
 from __future__ import annotations
 
@@ -135,9 +135,9 @@ def test_wrong_arguments_are_refused_before_any_byte(build, prompts, options, er
 def test_the_former_name_of_greedy_warns_and_means_the_same(build):
     model = build()
     now = generate(model, "ab", max_bytes=8, temperature=0.0, greedy=True)
-    with pytest.warns(DeprecationWarning, match="boundaries='greedy' is greedy=True now") as told:
+    with pytest.warns(DeprecationWarning, match="boundaries='greedy' is greedy=True now") as warned:
         before = generate(model, "ab", max_bytes=8, temperature=0.0, boundaries="greedy")
-    assert told[0].filename == __file__
+    assert warned[0].filename == __file__
     assert before.texts == now.texts and torch.equal(before.boundaries[0], now.boundaries[0])
     with pytest.warns(DeprecationWarning, match="boundaries='sample' is greedy=False now"):
         stream(model, "ab", max_bytes=8, boundaries="sample")

@@ -267,7 +267,7 @@ def test_straight_through_confidence_is_exactly_one(build, text):
     assert torch.equal(slope, torch.where(boundaries, 1.0, -1.0))
 
 
-def test_a_mixing_that_is_given_is_all_there_is(build, text):
+def test_a_given_mixing_replaces_smoothing(build, text):
     byte_ids, boundaries = text(2, 40), random_boundaries(2, 40)
     plain, smoothed = build(), build(smoothing="detached")
     states = plain.encode(byte_ids)
@@ -348,7 +348,7 @@ def test_tokens_read_no_more_than_a_window_of_their_bytes(build, text):
 
 
 @torch.no_grad()
-def test_bytes_read_as_many_tokens_as_they_are_told(build, text):
+def test_bytes_read_the_configured_number_of_tokens(build, text):
     """Without layers below and above, only the tokens read reach a byte: those of the last k boundaries."""
     model = build(upsampling="attention", tokens_read=3, num_encoder_layers=0, num_decoder_layers=0)
     monkey = model.token_layers

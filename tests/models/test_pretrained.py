@@ -34,7 +34,7 @@ def equal(one: UNet, two: UNet) -> bool:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
-def test_what_is_saved_is_loaded_to_the_last_bit(build, text, tmp_path, dtype):
+def test_saved_models_load_to_the_last_bit(build, text, tmp_path, dtype):
     model = build(pooling="mean", num_special=3, attention_cap=None, boundary_bias=True).to(dtype)
     again = UNet.from_pretrained(model.save_pretrained(tmp_path / "m"))
     assert equal(model, again) and again.config == model.config and not again.training
@@ -217,7 +217,7 @@ def test_weights_that_are_cut_off_or_missing_are_refused(saved):
         UNet.from_pretrained(saved)
 
 
-def test_the_hub_is_asked_for_what_is_no_folder(saved, monkeypatch):
+def test_hub_ids_are_downloaded(saved, monkeypatch):
     asked = []
 
     def download(repo_id, filename, **options):
@@ -245,7 +245,7 @@ def test_the_cache_of_the_hub_serves_without_a_network(saved, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["somebody/not-there", "no/such/folder", "/no/such/folder", "mine", "runs/mine"])
-def test_what_is_nowhere_is_said_to_be(tmp_path, monkeypatch, name):
+def test_missing_sources_are_refused(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
     expected = re.escape(f"a hub id (user/name) or one of ['pocket'], got '{name}': there is no such")
@@ -253,7 +253,7 @@ def test_what_is_nowhere_is_said_to_be(tmp_path, monkeypatch, name):
         UNet.from_pretrained(name, cache_dir=tmp_path, local_files_only=True)
 
 
-def test_what_can_only_be_a_folder_is_not_asked_of_the_hub(tmp_path, monkeypatch):
+def test_paths_are_not_looked_up_on_the_hub(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
     assert model_folder("somebody/a-model") is None

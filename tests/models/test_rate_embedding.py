@@ -1,4 +1,4 @@
-"""A model that is told the target rate of each row: as the plain one at first, and one rate never touches another."""
+"""Target rates as inputs: equal to the plain model at first, and independent between rows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ with_others = pytest.mark.parametrize("others", OTHERS.values(), ids=OTHERS.keys
 
 
 @pytest.fixture
-def told(build):
+def rate_model(build):
     """A model whose rate embedding has been trained away from zero, so that rates reach every output."""
 
     def make(**options) -> UNet:
@@ -85,8 +85,8 @@ def test_policy_starts_from_the_rate_of_each_row(text):
 
 @with_others
 @torch.no_grad()
-def test_rows_of_many_rates_are_rows_of_one(told, text, others):
-    model, byte_ids, boundaries = told(**others).double(), text(3, 40), random_boundaries(3, 40)
+def test_rows_of_many_rates_are_rows_of_one(rate_model, text, others):
+    model, byte_ids, boundaries = rate_model(**others).double(), text(3, 40), random_boundaries(3, 40)
     together = model(byte_ids, boundaries, target_rate=RATES)
     default = model(byte_ids, boundaries)
     for row, rate in enumerate(RATES.tolist()):
@@ -95,13 +95,13 @@ def test_rows_of_many_rates_are_rows_of_one(told, text, others):
             ours = getattr(together, name)[row]
             torch.testing.assert_close(ours, getattr(apart, name)[0], rtol=0, atol=1e-6)
             moved = (ours - getattr(default, name)[row]).abs().max()
-            assert (moved > 1e-3) == (row != 1), name  # every output is told; row 1 has the configured rate
+            assert (moved > 1e-3) == (row != 1), name  # every output depends on the rate; row 1 has the configured rate
 
 
 @with_others
 @torch.no_grad()
-def test_steps_and_prefills_equal_windows(told, text, others):
-    model, byte_ids, boundaries = told(**others), text(3, 60), random_boundaries(3, 60)
+def test_steps_and_prefills_equal_windows(rate_model, text, others):
+    model, byte_ids, boundaries = rate_model(**others), text(3, 60), random_boundaries(3, 60)
     full = model(byte_ids, boundaries, target_rate=RATES)
     assert_same(stepped(model, model.new_cache(3, target_rate=RATES), byte_ids, boundaries), full)
     cache = model.new_cache(3, target_rate=RATES)
@@ -114,9 +114,9 @@ def test_steps_and_prefills_equal_windows(told, text, others):
 
 
 @torch.no_grad()
-def test_rows_start_anew_at_the_configured_rate_or_another(told, text):
+def test_rows_start_anew_at_the_configured_rate_or_another(rate_model, text):
     """Row 1 at byte 20, between the halves of a step, at a third rate; row 2 at byte 30, at the configured one."""
-    model, first, second = told().double(), text(3, 50), text(3, 50, seed=9)
+    model, first, second = rate_model().double(), text(3, 50), text(3, 50, seed=9)
     boundaries = random_boundaries(3, 50)
     boundaries[1, 20] = boundaries[2, 30] = True
     cache = model.new_cache(3, target_rate=RATES)
@@ -142,16 +142,16 @@ def test_rows_start_anew_at_the_configured_rate_or_another(told, text):
         torch.testing.assert_close(found[row], expected, rtol=0, atol=1e-6)
 
 
-def test_no_output_sees_what_comes_after_it(told, text, monkeypatch):
-    model = told()
+def test_no_output_sees_what_comes_after_it(rate_model, text, monkeypatch):
+    model = rate_model()
     forward = model.forward
     monkeypatch.setattr(model, "forward", lambda *given, **options: forward(*given, **options, target_rate=0.4))
     assert_causal(model, text(1, 30), random_boundaries(1, 30))
 
 
-def test_gradients_reach_the_embedding_by_every_path(told, text):
+def test_gradients_reach_the_embedding_by_every_path(rate_model, text):
     """Policy, early exit and predictions teach it; at the configured rate it has nothing to learn."""
-    model, byte_ids, boundaries = told(), text(2, 30), random_boundaries(2, 30)
+    model, byte_ids, boundaries = rate_model(), text(2, 30), random_boundaries(2, 30)
     weight = model.rate_embedding.weight
     for name in ("boundary_logits", "early_logits", "final_logits"):
         (slope,) = torch.autograd.grad(
@@ -163,8 +163,8 @@ def test_gradients_reach_the_embedding_by_every_path(told, text):
 
 
 @torch.no_grad()
-def test_long_texts_are_segmented_at_a_rate(told, text):
-    model, byte_ids = told(window=3, num_encoder_layers=2).double(), text(1, 200)[0]
+def test_long_texts_are_segmented_at_a_rate(rate_model, text):
+    model, byte_ids = rate_model(window=3, num_encoder_layers=2).double(), text(1, 200)[0]
     whole = model.boundary_terms(model.encode(byte_ids[None], target_rate=0.4), target_rate=0.4)
     for ours, expected in zip(policy_terms(model, byte_ids, piece=13, target_rate=0.4), whole, strict=True):
         torch.testing.assert_close(ours, expected, rtol=0, atol=1e-6)
@@ -174,9 +174,9 @@ def test_long_texts_are_segmented_at_a_rate(told, text):
 
 
 @torch.no_grad()
-def test_texts_are_written_at_the_rate_of_their_row(told):
+def test_texts_are_written_at_the_rate_of_their_row(rate_model):
     """Greedy bytes: rows of two rates write what each writes alone."""
-    model = told()
+    model = rate_model()
     how = {"max_bytes": 30, "temperature": 0.0, "greedy": True}
     together = generate(model, ["once upon", "once upon"], target_rate=torch.tensor([0.05, 0.9]), **how)
     for row, rate in enumerate((0.05, 0.9)):
@@ -186,8 +186,8 @@ def test_texts_are_written_at_the_rate_of_their_row(told):
     assert together.boundaries[1].sum() > together.boundaries[0].sum()
 
 
-def test_saved_models_come_back(told, text, tmp_path):
-    model = told()
+def test_saved_models_come_back(rate_model, text, tmp_path):
+    model = rate_model()
     again = UNet.from_pretrained(model.save_pretrained(tmp_path / "m"))
     byte_ids, boundaries = text(2, 20), random_boundaries(2, 20)
     ours, theirs = (m(byte_ids, boundaries, target_rate=0.4).final_logits for m in (model, again))

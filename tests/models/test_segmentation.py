@@ -61,10 +61,10 @@ def test_nothing_cannot_be_segmented(build):
     assert segment(build(), "a").boundaries.tolist() == [True]
 
 
-def test_progress_is_told_after_every_piece(build):
-    told = []
-    segment(build(), "to be or not to be", piece=5, progress=lambda *now: told.append(now))
-    assert told == [(5, 18), (10, 18), (15, 18), (18, 18)]
+def test_progress_is_called_after_every_piece(build):
+    calls = []
+    segment(build(), "to be or not to be", piece=5, progress=lambda *now: calls.append(now))
+    assert calls == [(5, 18), (10, 18), (15, 18), (18, 18)]
 
 
 @pytest.mark.parametrize("greedy", [False, True])

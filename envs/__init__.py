@@ -1,7 +1,7 @@
 """The byte stream and its language model as a TorchRL environment, with adapters for gymnasium.
 
-Installed as ``rltok_rl.envs``; import it by that name only. Names are loaded when they are first used, so that
-registering the gymnasium environments costs nothing.
+Installed as ``rltok_rl.envs``; import it by that name only. Names are imported on first use, so that registering the
+gymnasium environments costs nothing.
 """
 
 from __future__ import annotations

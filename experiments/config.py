@@ -1,4 +1,4 @@
-"""What a training is made of, declared: every key is checked, and a wrong one is named."""
+"""Options of a run, as the dataclasses that Hydra checks them with."""
 
 from __future__ import annotations
 
@@ -18,114 +18,114 @@ class ModelConfig:
     overrides: dict[str, Any] = field(default_factory=dict)
     """Fields of ``UNetConfig`` to replace."""
     weights: str | None = None
-    """A trained model to begin with: a folder of ``save_pretrained``, a run's folder, a hub id, or ``pocket``. Its
-    configuration must be this one, apart from what ``overrides`` replaces. Null draws fresh weights."""
+    """A trained model to start from: a folder of ``save_pretrained``, a run's folder, a hub id, or ``pocket``. Its
+    configuration must equal this one, except for ``overrides``. Null draws new weights."""
 
 
 @dataclass
 class DataConfig:
-    """Text, and how it is cut."""
+    """Text, and its windows."""
 
     source: str = MISSING
     """``python-code``, ``python-docs``, a language (``recall``, ``lexicon``), a corpus (a key of
     ``rltok_rl.data.CORPORA``), or the path of a file or a folder."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Of a language, or of ``datasets.load_dataset`` for a corpus."""
+    """Options of a language, or of ``datasets.load_dataset`` for a corpus."""
     column: str | None = None
-    """Column of local tables; null takes ``text``, or else ``content``."""
+    """Column of local tables; null takes ``text``, else ``content``."""
     split_by: str | None = None
     """Column of local tables that names a group of documents, such as a book; ``held_out`` then holds out whole groups.
     Null holds out single documents."""
     min_bytes: int = 2
-    """Shorter documents are dropped, and counted."""
+    """Shorter documents are dropped and counted."""
     max_bytes: int | None = None
-    """Longer documents are cut to this, and counted."""
+    """Longer documents are cut to this length and counted."""
     limit: int | None = None
-    """Documents to look at, from the start; null for all."""
+    """Documents to read, from the start; null for all."""
     cache: str | None = None
-    """Folder of the byte cache of files and corpora; null is one in ``caches``, by what it holds."""
+    """Folder of the byte cache of files and corpora; null names a folder in ``caches`` by its content."""
     short_documents: str = "error"
-    """What is done with a document shorter than a window: ``error``, or ``whole``."""
+    """For a document shorter than a window: ``error`` stops, ``whole`` keeps it as a shorter row."""
     order: str = "random"
-    """``random`` windows, or ``epochs``: each window once before any comes again."""
+    """``random`` windows, or ``epochs``: every window once before any is repeated."""
     num_rows: int = 32
-    """Rows of a rollout, of all processes."""
+    """Rows of a rollout, over all processes."""
     num_steps: int = 256
-    """Decisions per row; a window has one byte more."""
+    """Decisions per row; a window has one more byte."""
     held_out: float = 0.05
-    """Share of the documents or groups, or of the end of a single text, that is never trained on."""
+    """Share of the documents or groups that is held out; of a single text, its end."""
 
 
 @dataclass
 class ActorConfig:
-    """Who draws the boundaries that are trained on."""
+    """The actor, which draws the boundaries in training."""
 
     name: str = "learned"
-    """``learned``, or one that learns nothing: ``random``, ``uniform``, ``whitespace``."""
+    """``learned``, or a fixed rule: ``random``, ``uniform``, ``whitespace``."""
     rate: float | None = None
     """Boundaries per byte of ``random`` and ``uniform``; null is the model's target rate."""
     rates: list[float] | None = None
-    """[low, high] of the target rates that texts are read at, each drawn uniformly in its logarithm, of ``learned``
-    with ``model.overrides.rate_embedding=true``; null is the model's target rate for all."""
+    """[low, high] of the target rates of texts, drawn log-uniformly, for ``learned`` with
+    ``model.overrides.rate_embedding=true``; null is the model's target rate."""
     warm_start_bytes: int = 0
-    """Bytes to begin with whose boundaries are drawn at random at the target rate. ``reinforce`` learns nothing about
-    the policy from them, ``importance`` and ``ppo`` do."""
+    """First bytes, whose boundaries are drawn at random at the target rate. ``importance`` and ``ppo`` train the policy
+    on them, ``reinforce`` does not."""
 
 
 @dataclass
 class SegmenterConfig:
-    """Who draws the boundaries, where it is not the policy that is learned by rewards."""
+    """The segmenter, which draws the boundaries instead of a policy learned from rewards."""
 
     name: str = "learned"
-    """A key of ``rltok_rl.agents.segmenters.SEGMENTERS``, of which ``learned`` leaves it to ``actor``, or
-    ``module:Class``, one of your own."""
+    """A key of ``rltok_rl.agents.segmenters.SEGMENTERS``, or a custom segmenter, ``module:Class``. ``learned`` leaves
+    the boundaries to ``actor``."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Of the segmenter; ``num_lags`` of ``learned``; ``vocabulary``, ``num_bytes`` and ``rate`` of tokenizers that are
-    trained at the start of a run."""
+    """Options of the segmenter: ``num_lags`` of ``learned``; ``vocabulary``, ``num_bytes`` and ``rate`` of tokenizers
+    trained when a run starts."""
     model: dict[str, Any] = field(default_factory=dict)
-    """Fields of ``UNetConfig`` that the segmenter needs; those of ``model.overrides`` go before."""
+    """Fields of ``UNetConfig`` that the segmenter needs; ``model.overrides`` replaces them."""
     stage_factors: bool = True
-    """Multiply learning rates with the factors of the stages that a segmenter was published with (``hnet``)."""
+    """Multiply learning rates by the published factors of the segmenter's stages (``hnet``)."""
 
 
 @dataclass
 class EstimatorConfig:
-    """What decisions are judged by."""
+    """The advantage estimator and its reward."""
 
     name: str = MISSING
-    """``discounted_return``, ``control_variate``, ``local_flips``, ``critic_advantage`` (with ``loss=ppo``), or
-    ``module:Class``, one of your own."""
+    """``discounted_return``, ``control_variate``, ``local_flips``, ``critic_advantage`` (with ``loss=ppo``), or a
+    custom estimator, ``module:Class``."""
     gamma: float = 0.99
-    """Discount in [0, 1] of rewards that come later."""
+    """Discount in [0, 1] of later rewards."""
     reward: str = "early_exit"
     """A key of ``rltok_rl.functional.rewards.REWARDS``."""
     price: float = 0.0
-    """Nats per boundary."""
+    """Price of a boundary in nats, subtracted from the reward."""
     options: dict[str, Any] = field(default_factory=dict)
     """Further options of the estimator."""
 
 
 @dataclass
 class BaselineConfig:
-    """What returns are compared with."""
+    """The baseline of returns (variance reduction)."""
 
     name: str = "none"
     """``none``, ``batch_mean``, ``leave_one_out``, ``group_mean``, ``running_mean``, ``z_score``, or a custom baseline:
     ``module:function``, or ``module:Class`` with a memory."""
     rows_per_text: int = 1
-    """Rows that read one text; ``group_mean`` compares them."""
+    """Rows with the same text, which ``group_mean`` compares."""
     options: dict[str, Any] = field(default_factory=dict)
     """Further options of the baseline."""
 
 
 @dataclass
 class RateConfig:
-    """Rate control."""
+    """Control of the boundary rate."""
 
     control: str = MISSING
-    """A key of ``rltok_rl.functional.rate.RATE_CONTROLS``, or one that remembers: ``pi``, ``price``."""
+    """A key of ``rltok_rl.functional.rate.RATE_CONTROLS``, or a controller with memory: ``pi``, ``price``."""
     coefficient: float = 0.01
-    """0 leaves the rate alone."""
+    """Weight of the rate's loss; 0 disables it."""
     options: dict[str, Any] = field(default_factory=dict)
     """Further options of ``RateLoss``."""
 
@@ -135,17 +135,17 @@ class LossConfig:
     """The joint loss."""
 
     objective: str = "reinforce"
-    """``reinforce``, ``importance`` (each decision weighted by how likely it has become), or ``ppo`` (clipped)."""
+    """``reinforce``, ``importance`` (weighted by the ratio of new to old probability), or ``ppo`` (clipped)."""
     policy_epochs: int = 1
-    """Updates of the policy per batch; more than one with ``importance`` or ``ppo``."""
+    """Policy updates per batch; more than one needs ``importance`` or ``ppo``."""
     clip_low: float = 0.2
-    """A ratio below 1 - this gains nothing more (``ppo``)."""
+    """Ratios are clipped below 1 - this (``ppo``)."""
     clip_high: float = 0.2
-    """A ratio above 1 + this gains nothing more (``ppo``)."""
+    """Ratios are clipped above 1 + this (``ppo``)."""
     max_weight: float | None = None
-    """Largest weight of a decision (``importance``)."""
+    """Largest importance weight of a decision (``importance``)."""
     average: str = "free"
-    """Over ``free`` decisions, ``all``, or ``released`` as in the authors' code (``reinforce``, ``importance``)."""
+    """Average over ``free`` decisions, over ``all``, or as in the authors' code (``released``); not for ``ppo``."""
     language_model: float = 1.0
     """Weight of the next-byte loss."""
     policy: float = 0.01
@@ -153,9 +153,9 @@ class LossConfig:
     early_exit: float = 0.1
     """Weight of the early exit's next-byte loss."""
     entropy: float = 0.0
-    """Weight of an entropy bonus; 0 leaves it out."""
+    """Weight of an entropy bonus; 0 disables it."""
     critic: float = 0.5
-    """Weight of the critic's loss, where there is one."""
+    """Weight of the critic's loss (``critic_advantage``)."""
 
 
 @dataclass
@@ -163,85 +163,84 @@ class OptimConfig:
     """AdamW and its schedule."""
 
     total_bytes: int = MISSING
-    """Bytes to train on in all."""
+    """Total bytes to train on."""
     total_flops: float | None = None
-    """End once so many FLOPs are spent instead, an estimator's trials included; the schedule then goes by the FLOPs, as
-    if ``total_bytes`` were the bytes that they suffice for."""
+    """Total FLOPs, trials of the estimator included, after which the run ends instead; the schedule then follows the
+    FLOPs."""
     lr: float = 2e-3
     """Peak learning rate of AdamW."""
     warm_up: float = 0.0
-    """Share of the run in which the learning rate rises linearly to its peak."""
+    """Share of the run during which the learning rate rises linearly to its peak."""
     warm_up_bytes: int | None = None
-    """The same in bytes, in place of ``warm_up``; null leaves it to that."""
+    """Warm-up in bytes; null uses ``warm_up``."""
     lr_floor: float = 0.1
-    """Share of the learning rate that is left at the end of the cosine."""
+    """Final learning rate of the cosine schedule, as a share of the peak."""
     beta1: float = 0.9
-    """How much of the mean gradient an update keeps."""
+    """Decay rate of the first moment (mean gradient)."""
     beta2: float = 0.95
-    """How much of the mean square gradient an update keeps."""
+    """Decay rate of the second moment (mean squared gradient)."""
     weight_decay: float = 0.1
-    """Of weight matrices."""
+    """Weight decay of matrices."""
     clip_norm: float = 1.0
-    """Largest norm of the gradient."""
+    """Gradients are clipped to this norm."""
 
 
 @dataclass
 class ComputeConfig:
-    """Where and how."""
+    """Device, parallelism and memory."""
 
     device: str = "cpu"
-    """As torch names it: ``cpu``, ``cuda``, ``cuda:1``."""
+    """Device of torch: ``cpu``, ``cuda``, ``cuda:1``."""
     strategy: str = "none"
-    """With several processes: ``ddp`` (the model whole in each) or ``fsdp`` (in pieces). ``none`` is one process."""
+    """Several processes: ``ddp`` (replicated model) or ``fsdp`` (sharded model). ``none`` is one process."""
     precision: str = "float32"
-    """Of matrix products: ``float32`` or ``bfloat16``."""
+    """Precision of matrix products: ``float32`` or ``bfloat16``."""
     compile: bool = False
     """Compile the byte and token layers (``torch.compile``)."""
     tokens: str = "padded"
-    """How rows of tokens are laid out: ``padded`` to the longest, or ``packed`` one after the other, which leaves at
-    most 1/64 of them empty from 1,024 tokens on. Trainings are equal to rounding; evaluation pads."""
+    """Layout of token rows: ``padded`` to the longest, or ``packed`` one after the other, with at most 1/64 padding
+    from 1,024 tokens on. Results are equal up to rounding; evaluation pads."""
     token_room: float | None = None
-    """With packed tokens: how many more tokens than the target rate has there is room for, 0.25 for a quarter more. A
-    batch with more tokens ends the training; a device is never waited for to count them. Null counts them."""
+    """Room for packed tokens beyond the target rate, 0.25 for a quarter more, so that tokens are not counted on the
+    device. A batch with more tokens stops the run. Null counts them."""
     recompute: str = "none"
-    """What the backward pass computes again instead of keeping it: ``none``, or ``layers``, whose insides are most of
-    an update's memory. Results are the same."""
+    """Activations that the backward pass recomputes to save memory: ``none`` or ``layers``. Results are equal."""
     likelihood_chunk: int | None = None
-    """Bytes whose predictions over all 256 values are held at a time, for less memory; the rest is computed again in
-    the backward pass. null holds all. Segmenters and rewards that read whole predictions hold them all the same."""
+    """Bytes whose predictions over 256 values are kept at a time, to save memory; the backward pass recomputes the
+    others. Null keeps all, as do segmenters and rewards that read whole predictions."""
     micro_batches: int = 1
-    """Rollouts per update; batch means and rates are those of all of them."""
+    """Rollouts per update; batch means and rates are taken over all of them."""
     threads: int = 0
-    """Threads of torch on the CPU; 0 leaves it to torch."""
+    """Threads of torch on the CPU; 0 is torch's default."""
     figures_every: int | None = None
-    """Updates whose figures are fetched from the device, and written, together: the host of an accelerator waits for it
-    that often. null is 1 on the CPU and 16 elsewhere. Looks and checkpoints fetch what there is."""
+    """Updates between synchronizations, which fetch metrics from the device and write them. Null is 1 on the CPU and 16
+    elsewhere. Snapshots and checkpoints fetch them too."""
 
 
 @dataclass
 class LoggerConfig:
-    """Where figures go besides ``metrics.csv``."""
+    """Loggers of metrics, in addition to ``metrics.csv``."""
 
     name: str = "csv"
-    """``csv`` for nowhere else, ``tensorboard``, ``wandb``, or a registered one."""
+    """``csv`` (``metrics.csv`` alone), ``tensorboard``, ``wandb``, or a registered logger."""
     project: str = "rltok_rl"
-    """For loggers that keep runs by project."""
+    """Project of the run, for loggers that have projects."""
     options: dict[str, Any] = field(default_factory=dict)
     """Further options of the logger."""
 
 
 @dataclass
 class SnapshotConfig:
-    """Looks at held-out text while training: bits per byte, and a sample with its boundaries."""
+    """Periodic evaluation on held-out text: bits per byte, and a sample with its boundaries."""
 
     count: int = 8
-    """How many over the run, besides one before it; the last update always has one."""
+    """Snapshots during the run, after one before it; the last update always has one."""
     spacing: str = "log"
-    """``log``, each after twice as many updates as the one before it, or ``linear``."""
+    """``log`` (each after twice as many updates as the last) or ``linear``."""
     batches: int = 8
-    """Batches of ``data.num_rows`` x ``data.num_steps`` bytes that held-out figures are taken over."""
+    """Batches of ``data.num_rows`` x ``data.num_steps`` bytes per snapshot."""
     num_bytes: int = 240
-    """Length of the sample."""
+    """Length of the sample in bytes."""
 
 
 @dataclass
@@ -249,20 +248,20 @@ class CompareConfig:
     """Several systems, trained with equal total FLOPs (``experiment=compare``)."""
 
     systems: list[str] = field(default_factory=list)
-    """Words of ``segmenter``, or ``learned-paper``; none is a training of its own."""
+    """Choices of ``segmenter``, or ``learned-paper``; empty for a single run."""
     flops: float | None = None
-    """FLOPs that each may spend, trials included; null is what ``optim.total_bytes`` cost at the target rate."""
+    """FLOPs of each system, trials included; null is the cost of ``optim.total_bytes`` at the target rate."""
     options: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Further options of segmenters, by system."""
     windows: int = 4096
-    """Windows of held-out documents that finished systems are judged on, evenly spread."""
+    """Evenly spaced windows of held-out documents that systems are evaluated on."""
     apart: bool = True
-    """Train each system in a process of its own, so that its memory can be told."""
+    """Train each system in a separate process, which measures its memory."""
 
 
 @dataclass
 class TrainConfig:
-    """A training."""
+    """A run."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
@@ -278,11 +277,11 @@ class TrainConfig:
     snapshots: SnapshotConfig = field(default_factory=SnapshotConfig)
     compare: CompareConfig = field(default_factory=CompareConfig)
     seed: int = 0
-    """Of weights, texts and boundaries."""
+    """Seed of weights, texts and boundaries."""
     out: str = "runs/train"
     """Folder of the run."""
     resume: bool = False
-    """Go on from the newest checkpoint of the folder; begin anew where there is none."""
+    """Resume from the newest checkpoint in the folder, or start if there is none."""
     checkpoint_every: int = 200
     """Updates between checkpoints; the last update always has one."""
 
@@ -304,18 +303,18 @@ GROUPS = {
 
 
 def register() -> None:
-    """Make the schemas known to Hydra; yaml files begin with them and may hold no other keys."""
+    """Register the schemas with Hydra; yaml files begin with them and may have no other keys."""
     store = ConfigStore.instance()
     store.store(name="train_schema", node=TrainConfig)
     for group, schema in GROUPS.items():
         store.store(group=group, name="schema", node=schema)
 
 
-register()  # compositions need the schemas, whoever asks
+register()  # compositions need the schemas
 
 
 def check_out(out: str) -> None:
-    """Refuse an empty name of a folder: the run would be scattered over the working folder.
+    """Refuse an empty folder name, which would scatter the run over the working folder.
 
     Args:
         out: the option.

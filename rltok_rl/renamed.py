@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 MODULES = {
+    "rltok_rl.diagnostics.comparison": "rltok_rl.diagnostics.gradient_quality",
     "rltok_rl.diagnostics.drawing": "rltok_rl.diagnostics.exact",
     "rltok_rl.diagnostics.expected": "rltok_rl.diagnostics.exact",
     "rltok_rl.diagnostics.gradients": "rltok_rl.diagnostics.gradient_quality",

@@ -6,12 +6,20 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from rltok_rl.agents.segmenters import rule_based
 from rltok_rl.agents.segmenters.entropy import EntropySpike, EntropyThreshold
 from rltok_rl.agents.segmenters.grouped import GroupedSegmenter
 from rltok_rl.agents.segmenters.gumbel import GumbelSegmenter
 from rltok_rl.agents.segmenters.hnet import HNetSegmenter
 from rltok_rl.agents.segmenters.magnet import MagnetSegmenter
+from rltok_rl.agents.segmenters.rule_based import (
+    ExactRandom,
+    SpaceByte,
+    bernoulli,
+    learned,
+    stride,
+    uniform,
+    whitespace,
+)
 from rltok_rl.agents.segmenters.segmenter import Segmenter
 from rltok_rl.agents.segmenters.tokenizers import BPESegmenter, UnigramSegmenter
 
@@ -19,13 +27,13 @@ from rltok_rl.models.unet import UNet
 from rltok_rl.utils import import_path, is_import_path
 
 SEGMENTERS: dict[str, Callable[..., Segmenter]] = {
-    "learned": rule_based.learned,
-    "uniform": rule_based.uniform,
-    "random": rule_based.ExactRandom.from_model,
-    "bernoulli": rule_based.bernoulli,
-    "stride": rule_based.stride,
-    "whitespace": rule_based.whitespace,
-    "spacebyte": rule_based.SpaceByte.from_model,
+    "learned": learned,
+    "uniform": uniform,
+    "random": ExactRandom.from_model,
+    "bernoulli": bernoulli,
+    "stride": stride,
+    "whitespace": whitespace,
+    "spacebyte": SpaceByte.from_model,
     "bpe": BPESegmenter.from_model,
     "unigram": UnigramSegmenter.from_model,
     "entropy-spike": EntropySpike.from_model,

@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from rltok_rl.experiments.bench.paper_trainer import fresh_model, paper_trainer
 from rltok_rl.experiments.bench.timing import Row, compare, compare_seconds, in_new_process, row_of_pairs, seconds
-from rltok_rl.training.compiling import compile_layers
 from torch import Tensor
 
 from rltok_rl.data import TextSource, local_prose
@@ -25,6 +24,7 @@ from rltok_rl.models.attention import fastest_method, packed_attention, sliding_
 from rltok_rl.models.generation import stream
 from rltok_rl.models.tokens import Packing, token_layout
 from rltok_rl.sampling import sample_boundaries
+from rltok_rl.training.options import compile_layers
 from rltok_rl.utils import keep_memory
 
 HEADS, CHANNELS, WINDOW = 6, 64, 64  # as in the 18M model

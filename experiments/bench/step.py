@@ -23,7 +23,6 @@ from rltok_rl.experiments.bench.timing import (
     row_of_pairs,
     seconds,
 )
-from rltok_rl.training.compiling import compile_layers
 from torch import nn
 
 from rltok_rl.data import TextSource, local_prose
@@ -31,6 +30,7 @@ from rltok_rl.functional.policy import boundary_logits
 from rltok_rl.models import preset
 from rltok_rl.sampling import sample_boundaries
 from rltok_rl.training import Trainer
+from rltok_rl.training.options import compile_layers
 from rltok_rl.utils import keep_memory
 
 PRESET, NUM_BYTES, NUM_ROWS = "released-18m", 4096, 1

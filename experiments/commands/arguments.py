@@ -1,4 +1,4 @@
-"""Load what the commands share: models, texts and colours as named on a command line."""
+"""Load what a command line names: models with their segmenters, and documents; progress and colours of commands."""
 
 from __future__ import annotations
 
@@ -7,48 +7,35 @@ import functools
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
+from omegaconf import OmegaConf
 from rltok_rl.agents.segmenters import Segmenter, load_segmenter
+from rltok_rl.experiments.commands.parsers import BUILT_IN
+from rltok_rl.experiments.config import TrainConfig
 
+from rltok_rl.data import DocumentSource, read_documents
+from rltok_rl.data.files import LINES, TABLES, kind
 from rltok_rl.functional.likelihood import bits_per_byte
 from rltok_rl.models import UNet
 from rltok_rl.models.heads import row_rates
 from rltok_rl.models.pretrained import model_folder
+from rltok_rl.text import ids_to_bytes
 from rltok_rl.training.progress import Progress
 from rltok_rl.utils import read_config_file
 
-
-def check_rate(
-    parser: argparse.ArgumentParser, options: argparse.Namespace, model: UNet, segmenter: Segmenter | None
-) -> None:
-    """End the command if a rate is given and nothing would follow it."""
-    if options.rate is None:
-        return
-    if segmenter is not None:
-        parser.error(f"argument --rate: belongs to learned policies, got {type(segmenter).__name__}")
-    if not model.config.rate_embedding:
-        parser.error(
-            f"argument --rate: needs a model with rate_embedding, got one of a single rate, {model.config.target_rate}"
-        )
-    try:
-        row_rates(model.config, options.rate, torch.zeros(1))
-    except ValueError as error:
-        parser.error(f"argument --rate: {without_subject(error, 'target_rate')}")
-
-
-def model_argument(options: argparse.Namespace) -> str:
-    """The model as the command's help calls it: ``MODEL``, or ``--model`` where that is an option."""
-    return getattr(options, "model_argument", "MODEL")
+_FRESH = 1 << 16  # bytes drawn from a language, which has no end
+_PATIENCE = 2.0  # seconds before progress is shown
 
 
 def without_subject(error: Exception, *names: str) -> str:
-    """Drop the name of a Python parameter from the start of a message, where the option is named already.
+    """Drop the name of a Python parameter from the start of a message, if the option is named already.
 
     Args:
-        error: whose message it is.
+        error: its message.
         names: of parameters.
 
     Example:
@@ -59,8 +46,9 @@ def without_subject(error: Exception, *names: str) -> str:
     return next((text[len(name) + 1 :] for name in names if text.startswith(f"{name} must ")), text)
 
 
-def load_model(parser: argparse.ArgumentParser, options: argparse.Namespace) -> UNet:
-    """The model that was named; what is wrong with it ends the command."""
+def load_with_segmenter(parser: argparse.ArgumentParser, options: argparse.Namespace) -> tuple[UNet, Segmenter | None]:
+    """Load the model ``options.model`` and its segmenter (None: its own policy), or end the command with an error."""
+    argument = f"argument {getattr(options, 'model_argument', 'MODEL')}"
     try:
         device = torch.device(options.device)
         torch.zeros(1, device=device)
@@ -68,69 +56,153 @@ def load_model(parser: argparse.ArgumentParser, options: argparse.Namespace) -> 
         parser.error(f"argument --device: {options.device!r} cannot be used: {str(error).splitlines()[0]}")
     run = Path(options.model)
     if (run / "config.yaml").is_file() and not any((run / at / "config.json").is_file() for at in ("", "model")):
-        ended = (run / "summary.json").is_file()
-        why = (
-            "whose model was left out"
-            if ended
-            else "without a model yet; it is written when the run ends or is asked to stop"
-        )
-        parser.error(f"argument {model_argument(options)}: {options.model} is a run {why}")
+        unfinished = "without a model yet; it is written when the run ends or is asked to stop"
+        reason = "whose model was left out" if (run / "summary.json").is_file() else unfinished
+        parser.error(f"{argument}: {options.model} is a run {reason}")
     try:
-        return UNet.from_pretrained(options.model, device=device)
-    except (OSError, ValueError, TypeError) as error:
-        parser.error(f"argument {model_argument(options)}: {without_subject(error, 'source')}")
-
-
-def find_segmenter(parser: argparse.ArgumentParser, options: argparse.Namespace, model: UNet) -> Segmenter | None:
-    """Load the segmenter of the named model; None is its own policy, as of all models of the hub."""
-    try:
-        folder = model_folder(options.model)
-        segmenter = None
-        if folder is not None:
-            segmenter = load_segmenter(folder, model, options.trust_code) or _rule_of_run(folder, model)
-    except (OSError, ValueError, ImportError) as error:
-        parser.error(f"argument {model_argument(options)}: {without_subject(error, 'source')}")
+        model = UNet.from_pretrained(options.model, device=device)
+        segmenter = _saved_segmenter(options, model)
+    except (OSError, ValueError, TypeError, ImportError) as error:
+        parser.error(f"{argument}: {without_subject(error, 'source')}")
     if segmenter is not None and segmenter.draws_at_random and options.greedy:
         parser.error(f"argument --greedy: belongs to learned policies, got {type(segmenter).__name__}")
-    return segmenter
-
-
-def load_with_segmenter(parser: argparse.ArgumentParser, options: argparse.Namespace) -> tuple[UNet, Segmenter | None]:
-    """The model that was named and who draws its boundaries, by the options that say how; None is its own policy."""
-    model = load_model(parser, options)
-    segmenter = find_segmenter(parser, options, model)
     check_rate(parser, options, model, segmenter)
     return model, segmenter
 
 
-def _rule_of_run(folder: Path, model: UNet) -> Segmenter | None:
-    """Return the rule of a run whose version did not write it beside the model; None if a policy was learned."""
+def _saved_segmenter(options: argparse.Namespace, model: UNet) -> Segmenter | None:
+    """Load ``segmenter.json``; a run without a learned policy must have one."""
+    folder = model_folder(options.model)
+    if folder is None:
+        return None
+    segmenter = load_segmenter(folder, model, options.trust_code)
     path = folder.parent / "config.yaml"
-    if folder.name != "model" or not path.is_file():
-        return None
-    config = read_config_file(path)
-    name = (config.get("segmenter") or {}).get("name", "learned")
-    if name != "learned":
-        raise ValueError(f"{folder} must hold segmenter.json, because {path} names the segmenter {name!r}")
-    actor = config.get("actor") or {"name": "learned"}
-    if actor["name"] == "learned":
-        return None
-    from rltok_rl.experiments.runs.segmenters import actor_segmenter  # what it needs takes seconds to import
+    if segmenter is None and folder.name == "model" and path.is_file():
+        config = read_config_file(path)
+        for group, what in (("segmenter", "segmenter"), ("actor", "actor")):
+            if (name := (config.get(group) or {}).get("name", "learned")) != "learned":
+                raise ValueError(f"{folder} must hold segmenter.json, because {path} names the {what} {name!r}")
+    return segmenter
 
+
+def check_rate(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, model: UNet, segmenter: Segmenter | None
+) -> None:
+    """End the command if ``--rate`` is given and has no effect."""
+    if options.rate is None:
+        return
+    if segmenter is not None:
+        parser.error(f"argument --rate: belongs to learned policies, got {type(segmenter).__name__}")
+    if not model.config.rate_embedding:
+        rate = model.config.target_rate
+        parser.error(f"argument --rate: needs a model with rate_embedding, got one of a single rate, {rate}")
     try:
-        return actor_segmenter(actor["name"], actor.get("rate"), model)[0].eval()
+        row_rates(model.config, options.rate, torch.zeros(1))
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+        parser.error(f"argument --rate: {without_subject(error, 'target_rate')}")
+
+
+def run_config(parser: argparse.ArgumentParser, model: str) -> Any:
+    """Read the options of a run's folder; None if the model is no run."""
+    path = Path(model) / "config.yaml"
+    try:
+        return read_config_file(path) if path.is_file() else None
+    except ValueError as error:
+        parser.error(f"argument MODEL: {error}")
+
+
+def complete_config(run: Any) -> TrainConfig:
+    """Return a run's options as a ``TrainConfig``, with defaults for options that it does not have.
+
+    Args:
+        run: from :func:`run_config`.
+    """
+    config: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrainConfig), run))
+    if config.data.options.get("trust_remote_code"):
+        raise ValueError("data.options.trust_remote_code must be left out, because it executes code of the corpus")
+    return config  # type: ignore[no-any-return]
+
+
+def find_documents(parser: argparse.ArgumentParser, options: argparse.Namespace, run: Any) -> tuple[str, list[bytes]]:
+    """Read the documents that a command names, and their name, or end the command with an error.
+
+    Args:
+        parser: of the command.
+        options: model, data (None: the run's held-out text), column, bytes (of all documents; None: all) and seed.
+        run: the run's options; None if the model is no run.
+    """
+    try:
+        name, documents = _documents(parser, options, run)
+        read = list(first_bytes(documents, options.bytes))
+    except (OSError, ValueError, TypeError) as error:
+        if str(error).startswith("column must "):
+            parser.error(f"argument --column: {without_subject(error, 'column')}")
+        parser.error(f"argument {parser.get_default('data_argument') or 'DATA'}: {without_subject(error, 'path')}")
+    if not read:
+        parser.error(f"{name} must hold a document of at least 2 bytes, got none")
+    return name, read
+
+
+def _documents(parser: argparse.ArgumentParser, options: argparse.Namespace, run: Any) -> tuple[str, Iterable[bytes]]:
+    data, path = options.data, Path(options.data or "")
+    table = data is not None and (path.is_dir() or (path.is_file() and kind(path) in (*LINES, *TABLES)))
+    if table:
+        return data, read_documents(path, options.column)
+    if options.column is not None:
+        parser.error(f"argument --column: belongs to tables, got {data or 'no DATA'}")
+    if data is None:
+        return _held_out(parser, options, run)
+    if data in BUILT_IN:
+        from rltok_rl.experiments.texts import BUILT_IN as READERS  # takes seconds to import
+
+        return data, [READERS[data]()]
+    return data, [read_bytes(parser, data, least=2)]
+
+
+def _held_out(parser: argparse.ArgumentParser, options: argparse.Namespace, run: Any) -> tuple[str, Iterable[bytes]]:
+    """Read the held-out text of a run."""
+    from rltok_rl.experiments.texts import read_texts  # takes seconds to import
+
+    if run is None:
+        parser.error(f"the following arguments are required: DATA ({options.model} is not the folder of a run)")
+    try:
+        data = complete_config(run).data
+        held_out = read_texts(data).held_out
+    except (OSError, ValueError) as error:
+        parser.error(f"the text of {options.model} cannot be read again: {error}; name another as DATA")
+    if isinstance(held_out, DocumentSource):
+        return f"held out of {data.source}", held_out.documents()
+    fresh = held_out.draw(1, options.bytes or _FRESH, torch.Generator().manual_seed(options.seed))
+    return f"fresh {data.source}", [ids_to_bytes(fresh.byte_ids[0])]
+
+
+def first_bytes(documents: Iterable[bytes], num_bytes: int | None) -> Iterator[bytes]:
+    """Yield documents up to a number of bytes in all, without those of less than two; the last is cut.
+
+    Args:
+        documents: in order; no more are read than needed.
+        num_bytes: at least 2; None for all.
+
+    Example:
+        >>> list(first_bytes([b"to be", b"", b"or not", b"to be"], 8))
+        [b'to be', b'or ']
+    """
+    for document in documents:
+        if num_bytes is not None and num_bytes < 2:
+            return
+        if len(document) > 1:
+            yield document[:num_bytes]
+            num_bytes = None if num_bytes is None else num_bytes - len(document[:num_bytes])
 
 
 def read_bytes(parser: argparse.ArgumentParser, name: str, *, least: int = 1) -> bytes:
-    """The bytes of a file, or of standard input for ``-``; any bytes are text here."""
+    """Read the bytes of a file, or of standard input for ``-``."""
+    shown = name
     if name == "-":
         if sys.stdin.isatty():
             print("reading from the keyboard; Ctrl-D ends", file=sys.stderr)
         text, shown = sys.stdin.buffer.read(), "standard input"
     else:
-        shown = name
         try:
             text = Path(name).read_bytes()
         except OSError as error:
@@ -144,12 +216,12 @@ def use_colour(choice: str) -> bool:
     """Whether to write colours: always, never, or (auto) to terminals, as NO_COLOR and FORCE_COLOR allow."""
     if choice != "auto":
         return choice == "always"
-    wanted = sys.stdout.isatty() or os.environ.get("FORCE_COLOR", "0") not in ("", "0")
-    return wanted and not os.environ.get("NO_COLOR")
+    allowed = sys.stdout.isatty() or os.environ.get("FORCE_COLOR", "0") not in ("", "0")
+    return allowed and not os.environ.get("NO_COLOR")
 
 
 def command(main: Callable[..., int]) -> Callable[..., int]:
-    """Make a command write what its terminal can show, and end quietly where its reader does, as ``head`` does."""
+    """Decorate a command: it writes what its terminal can show, and ends quietly if its reader does (``head``)."""
 
     @functools.wraps(main)
     def run(arguments: list[str] | None = None) -> int:
@@ -159,8 +231,7 @@ def command(main: Callable[..., int]) -> Callable[..., int]:
             status = main(arguments)
             sys.stdout.flush()
             return status
-        except BrokenPipeError:
-            # Python flushes standard output at its end, and would complain then.
+        except BrokenPipeError:  # Python flushes at exit, which must not fail again
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
         except KeyboardInterrupt:
@@ -169,30 +240,32 @@ def command(main: Callable[..., int]) -> Callable[..., int]:
     return run
 
 
-_PATIENCE = 2.0  # seconds before a word on how far it is
-
-
 class Watch:
-    """Times a reading, and says on standard error how far it is where it takes long."""
+    """Time a reading and show its progress, after two seconds or from the start.
 
-    def __init__(self) -> None:
-        self.start, self.done = time.perf_counter(), 0
-        self.seconds = 0.0  # from the start to the last word on it
-        self._shown: Progress | None = None
+    Args:
+        title: printed first; the progress is then shown from the start.
+    """
+
+    def __init__(self, title: str | None = None) -> None:
+        self.start, self.done, self.title = time.perf_counter(), 0, title
+        self.seconds = 0.0
+        """From the start to the last report."""
+        self._progress: Progress | None = None
 
     def __call__(self, done: int, total: int, nats: float | None = None) -> None:
-        """Take note of bytes that have been read, of how many, and what predicting them cost."""
+        """Report the bytes read so far, of how many, and their cost."""
         self.done, self.seconds = done, time.perf_counter() - self.start
-        if self.seconds < _PATIENCE:
-            return
-        if self._shown is None:
-            if done == total:
-                return  # a word on what is over already helps nobody
-            self._shown = Progress(total)
-            self._shown.start = self.start
-        self._shown.show({} if nats is None else {"bits_per_byte": float(bits_per_byte(nats, done))}, done)
+        if self._progress is None:
+            if self.title is None and (self.seconds < _PATIENCE or done == total):
+                return
+            self._progress = Progress(total)
+            self._progress.start = self.start
+            if self.title is not None:
+                self._progress.say(self.title)
+        self._progress.show({} if nats is None else {"bits_per_byte": float(bits_per_byte(nats, done))}, done)
 
     @property
     def bytes_per_second(self) -> float:
-        """Bytes read so far, of all readings."""
+        """Speed of the reading."""
         return self.done / self.seconds

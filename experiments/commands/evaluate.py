@@ -21,12 +21,7 @@ from typing import Any
 import torch
 from rltok_rl.agents.segmenters import Segmenter
 from rltok_rl.experiments.commands import parsers
-from rltok_rl.experiments.commands.arguments import (
-    Watch,
-    command,
-    load_with_segmenter,
-)
-from rltok_rl.experiments.commands.documents import find_texts, run_config
+from rltok_rl.experiments.commands.arguments import Watch, command, find_documents, load_with_segmenter, run_config
 from rltok_rl.experiments.commands.parsers import CONTEXT
 from rltok_rl.experiments.commands.tables import table
 from rltok_rl.experiments.reports.markdown import without_nan
@@ -62,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"argument --stride: must be at most the context, {context}, got {stride}")
     model, segmenter = load_with_segmenter(parser, options)
     _check_segmenter(parser, options, segmenter)
-    name, given = find_texts(parser, options, run)
+    name, given = find_documents(parser, options, run)
     watch = Watch()
     read: Callable[..., Reading] = read_streamed
     if not options.streamed:

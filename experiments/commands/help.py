@@ -8,6 +8,7 @@ import textwrap
 from rltok_rl.experiments.commands.schema import (
     CONF,
     HERE,
+    REQUIRED,
     Option,
     choices,
     comment,
@@ -35,30 +36,29 @@ def train() -> str:
     parts = [
         "usage: rltok train [GROUP=CHOICE | GROUP.OPTION=VALUE ...]",
         _paragraph(
-            "Train a boundary policy and its language model. A choice sets the options of a whole group; options and "
-            "choices on the command line win over those of experiment=. null is no value; lists are [a,b], and values "
-            "with special characters stand between quotes: \"out='my run'\". --cfg job prints the configuration, "
-            "--multirun runs every combination of comma-separated values, --hydra-help lists Hydra's own flags.",
-            "",
+            "Train a boundary policy and its language model. A choice sets a whole group of options; the command line "
+            "overrides experiment=. Write null for no value, [a,b] for a list, and quote special characters: "
+            "\"out='my run'\". --cfg job prints the configuration, --multirun runs every combination of "
+            "comma-separated values, --hydra-help lists Hydra's own flags.",
         ),
         _TRAIN_EXAMPLES,
     ]
     for group in [*[name for name in groups if (CONF / name).is_dir()], "experiment"]:
         description = known[groups[group]].description if group in groups else "Options of several groups at once."
-        lines = [_choice(word, comment(CONF / group / f"{word}.yaml")) for word in choices(group)]
+        lines = [_paragraph(comment(CONF / group / f"{word}.yaml"), f"  {word:<24}") for word in choices(group)]
         parts.append("\n".join([f"{group}=CHOICE  {_plain(description)}", *lines]))
     for group, schema in groups.items():
-        options = [_option(f"{group}.", one) for one in known[schema].options]
+        options = [_option(f"{group}.", option) for option in known[schema].options]
         parts.append("\n".join([f"{group}.OPTION=VALUE  {_plain(known[schema].description)}", *options]))
-    loose = [one for one in known["TrainConfig"].options if one.name not in groups]
-    parts.append("\n".join(["Options of no group", *(_option("", one) for one in loose)]))
+    loose = [option for option in known["TrainConfig"].options if option.name not in groups]
+    parts.append("\n".join(["options of no group", *(_option("", option) for option in loose)]))
     return "\n\n".join(parts)
 
 
 def estimators() -> str:
     """Return the help of ``rltok estimators``."""
     path = HERE / "studies" / "options.py"
-    options = [_option("", one) for one in schemas(path)["EstimatorOptions"].options]
+    options = [_option("", option) for option in schemas(path)["EstimatorOptions"].options]
     about = module_doc(HERE / "studies" / "estimators.py").partition("\n")[0]
     return "\n\n".join(
         ["usage: rltok estimators [OPTION=VALUE ...]", about, _ESTIMATORS_EXAMPLES, "\n".join(["options", *options])]
@@ -75,29 +75,18 @@ PAGES = {"train": train, "estimators": estimators, "lm-eval": lm_eval}
 """Help pages by command."""
 
 
-def _choice(word: str, about: str) -> str:
-    return _hang(f"  {word:<24}", about)
-
-
 def _option(prefix: str, option: Option) -> str:
     """An option: name, type and default in one line, its description below."""
-    default = "" if option.default.startswith("(") else f" = {option.default}"
-    required = " (set by the choice)" if option.default.startswith("(") else ""
-    return f"  {prefix}{option.name}: {option.kind}{default}{required}\n" + _paragraph(option.description, "      ")
+    default = " (set by the choice)" if option.default == REQUIRED else f" = {option.default}"
+    return f"  {prefix}{option.name}: {option.kind}{default}\n" + _paragraph(option.description, "      ")
 
 
-def _hang(start: str, text: str) -> str:
-    shown = textwrap.fill(_plain(text), _width(), initial_indent=start, subsequent_indent=" " * len(start))
-    return shown if text else start.rstrip()
-
-
-def _paragraph(text: str, indent: str) -> str:
-    return textwrap.fill(_plain(text), _width(), initial_indent=indent, subsequent_indent=indent)
+def _paragraph(text: str, start: str = "") -> str:
+    """Wrap text at the width of the terminal, indented by the length of its start."""
+    width = max(60, min(shutil.get_terminal_size().columns, 120) - 1)
+    indent = " " * len(start)
+    return textwrap.fill(_plain(text), width, initial_indent=start, subsequent_indent=indent) or start.rstrip()
 
 
 def _plain(text: str) -> str:
     return " ".join(text.replace("``", "").split())
-
-
-def _width() -> int:
-    return max(60, min(shutil.get_terminal_size().columns, 120) - 1)

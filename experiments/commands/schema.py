@@ -1,4 +1,4 @@
-"""Options, groups and their descriptions, read from source files: nothing here imports torch or Hydra."""
+"""Options, groups and their descriptions, read from source files without importing torch or Hydra."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ CONF = HERE / "conf"
 """Folder of the groups."""
 REQUIRED = "(required)"
 """Default of an option that has none."""
+_WORDS = {"None": "null", "True": "true", "False": "false"}
+_WORDS |= {"field(default_factory=dict)": "{}", "field(default_factory=list)": "[]"}
 
 
 class Option(NamedTuple):
-    """An option of a schema."""
+    """An option of a schema; type and default as written."""
 
     name: str
     kind: str
-    """Its type, as written."""
     default: str
-    """As typed on a command line; :data:`REQUIRED` if the schema has none."""
     description: str
 
 
@@ -36,74 +36,53 @@ class Schema(NamedTuple):
 
 @cache
 def schemas(path: Path) -> dict[str, Schema]:
-    """Read the dataclasses of a file: each field with the string below it.
-
-    Args:
-        path: a Python file.
+    """Read the dataclasses of a Python file: each field with the string below it.
 
     Example:
-        >>> schemas(HERE / "config.py")["RateConfig"].options[1]
-        Option(name='coefficient', kind='float', default='0.01', description='0 leaves the rate alone.')
+        >>> schemas(HERE / "config.py")["RateConfig"].options[1].name
+        'coefficient'
     """
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    found = {}
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef):
-            description = inspect.cleandoc(ast.get_docstring(node) or "")
-            found[node.name] = Schema(description, tuple(_options(node)))
-    return found
+    classes = [node for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.ClassDef)]
+    return {node.name: Schema(ast.get_docstring(node) or "", tuple(_options(node))) for node in classes}
 
 
 def _options(node: ast.ClassDef) -> list[Option]:
-    found = []
+    options = []
     for field, after in zip(node.body, [*node.body[1:], None], strict=True):
         if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
             continue
-        description = ""
-        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
-            description = inspect.cleandoc(str(after.value.value))
+        described = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+        description = inspect.cleandoc(str(after.value.value)) if described else ""  # type: ignore[union-attr]
         kind = ast.unparse(field.annotation).replace("'", '"').replace("Literal", "one of ")
-        found.append(Option(field.target.id, kind, _default(field.value), description))
-    return found
+        options.append(Option(field.target.id, kind, _default(field.value), description))
+    return options
 
 
 def _default(value: ast.expr | None) -> str:
-    if value is None or (isinstance(value, ast.Name) and value.id == "MISSING"):
-        return REQUIRED
-    text = ast.unparse(value)
-    plain = {"None": "null", "True": "true", "False": "false"}
-    plain |= {"field(default_factory=dict)": "{}", "field(default_factory=list)": "[]"}
-    if (factory := re.fullmatch(r"field\(default_factory=lambda: (.*)\)", text)) is not None:
+    text = "MISSING" if value is None else ast.unparse(value)
+    if factory := re.fullmatch(r"field\(default_factory=lambda: (.*)\)", text):
         return factory[1].replace("'", "")
-    return plain.get(text, text.strip("'"))
+    return REQUIRED if text == "MISSING" else _WORDS.get(text, text.strip("'"))
 
 
 def group_schemas() -> dict[str, str]:
-    """The groups of :class:`~rltok_rl.experiments.config.TrainConfig` and their dataclasses, by name.
+    """Return the groups of ``TrainConfig`` and the names of their dataclasses.
 
     Example:
         >>> group_schemas()["rate"]
         'RateConfig'
     """
     known = schemas(HERE / "config.py")
-    return {one.name: one.kind for one in known["TrainConfig"].options if one.kind in known}
+    return {option.name: option.kind for option in known["TrainConfig"].options if option.kind in known}
 
 
 def choices(group: str) -> list[str]:
-    """List the files of a group.
-
-    Args:
-        group: its folder.
-    """
+    """List the files of a group."""
     return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
 
 
 def comment(path: Path) -> str:
-    """Return the comment at the top of a yaml file, without lines for Hydra such as ``# @package``.
-
-    Args:
-        path: of the file.
-    """
+    """Return the comment at the top of a yaml file, without lines for Hydra such as ``# @package``."""
     lines = []
     for line in path.read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
@@ -115,9 +94,5 @@ def comment(path: Path) -> str:
 
 @cache
 def module_doc(path: Path) -> str:
-    """Return the docstring of a module without importing it.
-
-    Args:
-        path: of the module.
-    """
+    """Return the docstring of a module without importing it."""
     return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""

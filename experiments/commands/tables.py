@@ -1,9 +1,12 @@
-"""The figures of ``rltok boundaries`` for people: a page of one model, matrices of several."""
+"""Tables of ``rltok eval`` and ``rltok boundaries`` for terminals."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
+
+from rltok_rl.training.progress import bar
 
 EDGES = {"last_letter": "last letter", "space": "space after", "first_letter": "first letter", "any": "any of these"}
 MEASURES = {
@@ -12,107 +15,107 @@ MEASURES = {
     "jaccard": "Jaccard: boundaries of both, of those of either",
     "correlation": "correlation of probabilities",
 }
-_BARS = "▏▎▍▌▋▊▉█"  # one to eight eighths of a character
-_WIDTH = 24
 
 
-def page(figures: dict[str, Any]) -> str:
-    """One model.
+def page(results: dict[str, Any]) -> str:
+    """Describe the boundaries of one model.
 
     Args:
-        figures: as the command writes them as JSON, with nan.
+        results: of ``rltok boundaries``.
     """
-    ((name, found),) = figures["models"].items()
-    lengths, entropy = found["bytes_per_token"], found["entropy"]
+    ((name, model),) = results["models"].items()
+    lengths, entropy = model["bytes_per_token"], model["entropy"]
     quantiles = ", ".join(f"{float(q):.0%} {number(value, 0)}" for q, value in lengths["quantiles"].items())
+    edges = {EDGES[edge]: share for edge, share in model["word_edges"].items()}
+    shares = {"white space": model["white_space"], **edges, "inside characters": model["split_characters"]}
     lines = [
         f"model              {name}",
-        f"text               {figures['text']}, {found['bytes']:,} bytes with a decision",
-        f"boundaries         {found['boundaries']:,}, {found['rate']:.4f} per byte",
+        f"text               {results['text']}, {model['bytes']:,} bytes with a decision",
+        f"boundaries         {model['boundaries']:,}, {model['rate']:.4f} per byte",
         f"bytes per token    {number(lengths['mean'], 2)} ± {number(lengths['spread'], 2)} (spread); {quantiles}",
         f"policy entropy     {entropy['bits_per_byte']:.4f} bits per byte (at this rate at most {entropy['most']:.4f})",
         "",
-        f"{'boundaries at':<18}{'share':>8}{'chance':>9}{'ratio':>8}{'places taken':>15}",
-        _place("white space", found["white_space"]),
-        *(_place(EDGES[edge], one) for edge, one in found["word_edges"].items()),
-        _place("inside characters", found["split_characters"]),
+        *_shares(shares),
         "",
         "by position in the word, in bytes",
-        *_positions(found["word_positions"]),
+        *_positions(model["word_positions"]),
         "",
         "bytes per token",
         *_histogram(lengths["histogram"]),
         "",
-        *_against(found["against"], figures["tolerance"]),
+        *_against(model["against"], results["tolerance"]),
     ]
-    return "\n".join(line.rstrip() for line in lines)
+    return _joined(lines)
 
 
-def matrices(figures: dict[str, Any]) -> str:
-    """Several models: a line for each, and a matrix for each measure of agreement.
+def matrices(results: dict[str, Any]) -> str:
+    """Describe several models: a line each, and a matrix for each measure of agreement.
 
     Args:
-        figures: as for :func:`page`, with ``agreement``.
+        results: as for :func:`page`, with ``agreement``.
     """
-    agreement = figures["agreement"]
+    agreement = results["agreement"]
     names = agreement["names"]
     width = max(map(len, names))
-    head = f"{'':<{width + 4}}{'rate':>8}{'bytes':>8}{'entropy':>9}{'space share':>13}{'ratio':>8}{'taken':>8}"
     lines = [
-        f"text {figures['text']}, {next(iter(figures['models'].values()))['bytes']:,} bytes with a decision",
+        f"text {results['text']}, {next(iter(results['models'].values()))['bytes']:,} bytes with a decision",
         "",
-        head,
+        f"{'':<{width + 4}}{'rate':>8}{'bytes':>8}{'entropy':>9}{'space share':>13}{'ratio':>8}{'taken':>8}",
     ]
-    for place, (name, one) in enumerate(figures["models"].items(), 1):
-        space = one["white_space"]
+    for place, (name, model) in enumerate(results["models"].items(), 1):
+        space, mean = model["white_space"], model["bytes_per_token"]["mean"]
         lines.append(
-            f"{place:>2}  {name:<{width}}{one['rate']:>8.4f}{number(one['bytes_per_token']['mean'], 2):>8}"
-            f"{one['entropy']['bits_per_byte']:>9.4f}{number(space['share'], 3):>13}{number(space['lift'], 2):>8}"
+            f"{place:>2}  {name:<{width}}{model['rate']:>8.4f}{number(mean, 2):>8}"
+            f"{model['entropy']['bits_per_byte']:>9.4f}{number(space['share'], 3):>13}{number(space['lift'], 2):>8}"
             f"{number(space['covered'], 3):>8}"
         )
-    lines += ["bytes: per token; entropy: bits per byte; space: boundaries at white space, beside chance, places taken"]
+    lines += [
+        "bytes: per token; entropy: bits per byte; space: boundaries at white space, ratio to chance, places taken"
+    ]
     for key, title in MEASURES.items():
-        near = f" with a tolerance of {_bytes(figures['tolerance'])}" if key == "f1" and figures["tolerance"] else ""
+        near = f" with a tolerance of {_bytes(results['tolerance'])}" if key == "f1" and results["tolerance"] else ""
         lines += ["", title + near, " " * (width + 4) + "".join(f"{place:>8}" for place in range(1, len(names) + 1))]
         for place, (name, row) in enumerate(zip(names, agreement[key], strict=True), 1):
             lines.append(f"{place:>2}  {name:<{width}}" + "".join(f"{number(value, 3):>8}" for value in row))
-    lines += ["", "On the diagonal: two draws of one policy, which is how far two equal policies would agree."]
-    return "\n".join(line.rstrip() for line in lines)
+    return _joined([*lines, "", "Diagonal: two draws of one policy, which is how far two equal policies would agree."])
 
 
-def bar(share: float, most: float, *, width: int = _WIDTH) -> str:
-    """A bar of block characters.
+def table(results: dict[str, Any]) -> str:
+    """Describe a model on a text.
 
     Args:
-        share: of which the bar is as long.
-        most: what a full bar stands for.
-        width: of a full bar, in characters.
-
-    Example:
-        >>> bar(0.5, 1.0, width=4), bar(0.0, 1.0)
-        ('██', '')
+        results: of ``rltok eval``.
     """
-    eighths = round(8 * width * share / most) if most > 0 and not math.isnan(share) else 0
-    return _BARS[-1] * (eighths // 8) + (_BARS[eighths % 8 - 1] if eighths % 8 else "")
+    target = "none" if results["target_rate"] is None else f"{results['target_rate']:g}"
+    lines = [
+        f"text               {results['text']}",
+        f"bytes predicted    {results['bytes']:,} {_windows(results)} ({results['bytes_per_second']:,.0f} bytes/s)",
+        *_losses(results),
+        f"tokens             {results['tokens']:,}, of {results['bytes_per_token']:.2f} bytes on average",
+        f"rate               {results['rate']:.4f} boundaries per byte (target {target})",
+        *([f"boundaries         {results['segmenter']}"] if results.get("segmenter") else []),
+        "",
+        *_shares({EDGES[edge]: share for edge, share in results["word_edges"].items()}),
+    ]
+    return _joined(lines)
 
 
-def _place(name: str, one: dict[str, float]) -> str:
-    share, ratio = number(one["share"], 3), number(one["lift"], 2)
-    return f"  {name:<18}{share:>6}{one['chance']:>9.3f}{ratio:>8}{number(one['covered'], 3):>15}"
+def _shares(shares: dict[str, dict[str, float]]) -> list[str]:
+    """Shares of the boundaries at some places, by chance, their ratio, and the share of such places taken."""
+    lines = [f"{'boundaries at':<18}{'share':>8}{'chance':>9}{'ratio':>8}{'places taken':>15}"]
+    return lines + [f"  {name:<18}{_share(share)}{number(share['covered'], 3):>15}" for name, share in shares.items()]
+
+
+def _share(share: dict[str, float]) -> str:
+    return f"{number(share['share'], 3):>6}{share['chance']:>9.3f}{number(share['lift'], 2):>8}"
 
 
 def _positions(sides: dict[str, dict[str, dict[str, float]]]) -> list[str]:
-    """Positions from the start and from the end side by side."""
-    lines = [f"  {'':<9}{'from its start':<33}{'from its end':<24}"]
-    lines.append(
-        f"  {'':<9}" + f"{'share':>6}{'chance':>9}{'ratio':>8}{'':<10}" + f"{'share':>6}{'chance':>9}{'ratio':>8}"
-    )
+    """Positions from the start and from the end of words, side by side."""
+    head = f"{'share':>6}{'chance':>9}{'ratio':>8}"
+    lines = [f"  {'':<9}{'from its start':<33}{'from its end':<24}", f"  {'':<9}{head}{'':<10}{head}"]
     for name in sides["start"]:
-        cells = [
-            f"{number(one['share'], 3):>6}{one['chance']:>9.3f}{number(one['lift'], 2):>8}"
-            for one in (sides[side][name] for side in ("start", "end"))
-        ]
-        lines.append(f"  {name:<9}" + f"{'':<10}".join(cells))
+        lines.append(f"  {name:<9}" + f"{'':<10}".join(_share(sides[side][name]) for side in ("start", "end")))
     return [*lines, "  0 is its first or last byte, -1 the byte before or after it; outside touches no word there"]
 
 
@@ -120,11 +123,9 @@ def _histogram(counts: list[int]) -> list[str]:
     total, most = sum(counts), max(counts)
     if not total:
         return ["  no token"]
-    lines = []
-    for length, count in enumerate(counts, 1):
-        name = f"{length}{'+' if length == len(counts) else ''}"
-        lines.append(f"  {name:<5}{count / total:>7.3f} {bar(count, most)}")
-    return lines
+    names = [*map(str, range(1, len(counts))), f"{len(counts)}+"]
+    rows = zip(names, counts, strict=True)
+    return [f"  {name:<5}{count / total:>7.3f} {bar(count / most, 24)}" for name, count in rows]
 
 
 def _against(against: dict[str, list[dict[str, float]]], tolerance: int) -> list[str]:
@@ -134,95 +135,71 @@ def _against(against: dict[str, list[dict[str, float]]], tolerance: int) -> list
         lines = [f"against (partners at most {_bytes(tolerance)} apart)", f"{'':<24}{head}"]
     for name, rows in against.items():
         for row in rows:
-            cells = [number(row[key], 3) for key in ("precision", "recall", "f1", "chance_f1")]
-            lines.append(f"  {name:<22}{row['shift']:>6.0f}{cells[0]:>11}{cells[1]:>8}{cells[2]:>8}{cells[3]:>11}")
-    return [*lines, "  shift: bytes that the reference is moved by; -1 ends a token at the last byte of a bpe piece"]
+            precision, recall, f1, chance = (number(row[key], 3) for key in ("precision", "recall", "f1", "chance_f1"))
+            lines.append(f"  {name:<22}{row['shift']:>6.0f}{precision:>11}{recall:>8}{f1:>8}{chance:>11}")
+    return [*lines, "  shift: bytes that the reference is moved by; -1 ends a token at the last byte of a bpe token"]
 
 
-def _bytes(count: int) -> str:
-    return "1 byte" if count == 1 else f"{count} bytes"
-
-
-def table(figures: dict[str, Any]) -> str:
-    """The figures for people.
-
-    Args:
-        figures: those of :func:`rltok_rl.evaluation.summarise`, with ``text``, ``context``, ``stride``,
-            ``target_rate``, ``bytes_per_second``, and ``samples`` and ``particles`` where they were asked for.
-    """
-    lines = [
-        f"text               {figures['text']}",
-        f"bytes predicted    {figures['bytes']:,} {_windows(figures)} ({figures['bytes_per_second']:,.0f} bytes/s)",
-        *_losses(figures),
-        f"tokens             {figures['tokens']:,}, of {figures['bytes_per_token']:.2f} bytes on average",
-        f"rate               {figures['rate']:.4f} boundaries per byte (target {_target(figures['target_rate'])})",
-        *([f"boundaries         {figures['segmenter']}"] if figures.get("segmenter") else []),
-        "",
-        f"{'boundaries at':<18}{'share':>8}{'chance':>9}{'ratio':>8}{'places taken':>15}",
-    ]
-    for name, edge in figures["word_edges"].items():
-        beside = f"{edge['chance']:>9.3f}{number(edge['lift'], 2):>8}{number(edge['covered'], 3):>15}"
-        lines.append(f"  {EDGES[name]:<16}{number(edge['share'], 3):>8}{beside}")
-    return "\n".join(lines)
-
-
-def _windows(figures: dict[str, Any]) -> str:
-    """What a byte was predicted from."""
-    if figures["context"] is None:
+def _windows(results: dict[str, Any]) -> str:
+    """The bytes that each byte was predicted from."""
+    if results["context"] is None:
         return "byte by byte, each after all before it"
-    count = figures["windows"]
-    windows = f"in {count:,} window{'' if count == 1 else 's'} of {figures['context']:,}"
-    apart = figures["context"] - figures["stride"]
-    return windows + (f", {figures['stride']:,} apart" if apart else "")
+    count = results["windows"]
+    windows = f"in {count:,} window{'' if count == 1 else 's'} of {results['context']:,}"
+    return windows + (f", {results['stride']:,} apart" if results["stride"] != results["context"] else "")
 
 
-def _losses(figures: dict[str, Any]) -> list[str]:
+def _losses(results: dict[str, Any]) -> list[str]:
     """Bits per byte, a line for each way to draw boundaries, and the early exit's."""
-    many = figures["documents"] > 1
-    beside = (
-        f"{'of the corpus':<19}mean of {figures['documents']:,} documents"
-        if many
-        else "of one document, so without a standard error"
-    )
-    samples = figures.get("samples")
-    rows = {"whole model": figures}
+    many = results["documents"] > 1
+    means = f"{'of the corpus':<19}mean of {results['documents']:,} documents"
+    lines = [f"{'bits per byte':<19}{means if many else 'of one document, so without a standard error'}"]
+    samples, particles = results.get("samples"), results.get("particles")
+    rows: dict[str, dict[str, Any] | None] = {"whole model": results}
     if samples is not None:
         together = {f"{samples['count']:,} samples": samples["k_samples"]} if samples["count"] > 1 else {}
         rows = {"one sample": samples["one_sample"], **together, "thresholded": samples["thresholded"]}
-    if figures.get("particles"):
-        rows[f"{figures['particles']['count']:,} particles"] = figures["particles"]
-    rows["early exit"] = {name.removeprefix("early_"): value for name, value in figures.items() if "early_" in name}
-    lines = [f"{'bits per byte':<19}{beside}"]
+    if particles:
+        rows[f"{particles['count']:,} particles"] = particles
+    rows["early exit"] = {name.removeprefix("early_"): value for name, value in results.items() if "early_" in name}
     for name, row in rows.items():
         if row is None:
             lines.append(f"  {name:<17}none: boundaries have no probability")
             continue
-        shown = [_with_error(row, kind) for kind in (("corpus", "document") if many else ("corpus",))]
+        losses = [with_error(row, kind) for kind in (("corpus", "document") if many else ("corpus",))]
         rate = f"   at {row['rate']:.4f} boundaries per byte" if name == "thresholded" else ""
-        lines.append(f"  {name:<17}" + "".join(f"{one:<19}" for one in shown).rstrip() + rate)
-    least = min(row["corpus_bits_per_byte"] for row in rows.values() if row is not None)
-    if least > 8:
-        lines.append("  more than the 8 bits of an even guess: the model was trained on other text than this")
+        lines.append(f"  {name:<17}" + "".join(f"{loss:<19}" for loss in losses).rstrip() + rate)
+    if min(row["corpus_bits_per_byte"] for row in rows.values() if row is not None) > 8:
+        lines.append("  more than the 8 bits of a uniform guess: the model was trained on other text than this")
     if samples is not None and samples["corpus_spread"] is not None:
-        spread = f"{samples['corpus_spread']:.4f}, standard deviation of one sample from draw to draw"
-        lines.append(f"  {'spread':<17}{spread}")
+        lines.append(f"  {'spread':<17}{samples['corpus_spread']:.4f}, standard deviation between single samples")
     return lines
 
 
-def _with_error(row: dict[str, Any], kind: str) -> str:
+def with_error(row: dict[str, Any], kind: str) -> str:
+    """Format a loss with its standard error, if there is one.
+
+    Example:
+        >>> with_error({"corpus_bits_per_byte": 2.0, "corpus_standard_error": None}, "corpus")
+        '2.0000'
+    """
     loss, error = row[f"{kind}_bits_per_byte"], row[f"{kind}_standard_error"]
     return f"{loss:.4f}" + ("" if error is None else f" ± {error:.4f}")
 
 
-def _target(rate: float | None) -> str:
-    return "none" if rate is None else f"{rate:g}"
-
-
 def number(value: float, digits: int) -> str:
-    """So many digits after the point; a dash for nan.
+    """Format a number with digits after the point, or a dash for nan.
 
     Example:
         >>> number(0.5, 2), number(float("nan"), 2)
         ('0.50', '-')
     """
     return "-" if math.isnan(value) else f"{value:.{digits}f}"
+
+
+def _bytes(count: int) -> str:
+    return "1 byte" if count == 1 else f"{count} bytes"
+
+
+def _joined(lines: Iterable[str]) -> str:
+    return "\n".join(line.rstrip() for line in lines)

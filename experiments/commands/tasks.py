@@ -13,43 +13,20 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from typing import Any
 
 from rltok_rl.experiments.commands import parsers
 from rltok_rl.experiments.commands.arguments import (
+    Watch,
     command,
     load_with_segmenter,
+    run_config,
     without_subject,
 )
-from rltok_rl.experiments.commands.documents import run_config
 from rltok_rl.experiments.commands.evaluate import described
 from rltok_rl.experiments.commands.parsers import CONTEXT
 
 from rltok_rl.evaluation.tasks import Example, choice_metrics, read_task, score_examples
-from rltok_rl.training.progress import Progress
-
-
-class Shown:
-    """The progress of one task after another, on standard error.
-
-    Args:
-        name: of the task.
-        examples: how many it has.
-    """
-
-    def __init__(self, name: str, examples: int) -> None:
-        self.name, self.examples = name, examples
-        self.bar: Progress | None = None
-
-    def __call__(self, done: int, total: int) -> None:
-        """Bytes that have been read, of how many."""
-        if self.bar is None:
-            self.bar = Progress(total)
-            self.bar.say(f"{self.name}: {self.examples:,} example{'' if self.examples == 1 else 's'}")
-            self.bar.shown = time.perf_counter()  # nothing is known yet
-        else:
-            self.bar.show({}, done)
 
 
 def read_tasks(parser: argparse.ArgumentParser, options: argparse.Namespace) -> dict[str, list[Example]]:
@@ -123,7 +100,7 @@ def main(arguments: list[str] | None = None) -> int:
             seed=options.seed,
             segmenter=segmenter,
             target_rate=options.rate,
-            progress=Shown(name, len(questions)),
+            progress=Watch(f"{name}: {len(questions):,} example{'s' * (len(questions) != 1)}"),
         )
         found[name] = choice_metrics(questions, scores)
     if options.json:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rltok_rl.experiments.commands.documents import complete_config
+from rltok_rl.experiments.commands.arguments import complete_config
 from rltok_rl.experiments.config import TrainConfig
 from rltok_rl.experiments.reports.paired import paired_over_documents
 from rltok_rl.experiments.reports.table import estimator_name

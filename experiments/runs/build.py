@@ -101,8 +101,8 @@ def make_loss(
 ) -> JointLoss:
     """Return the joint loss.
 
-    A policy or an actor brings the policy gradient and the rate control, a segmenter its own losses. A second level
-    with routing adds a rate loss.
+    A learned policy adds the policy gradient and the rate control, a segmenter its own losses, a second level with
+    routing its rate loss.
     """
     weights, rate = config.loss, config.rate
     together: dict[str, Any] = {"process_group": process_group}

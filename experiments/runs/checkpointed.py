@@ -46,8 +46,7 @@ def _segmenter(run: RunFolder, model: UNet, state: dict[str, Any] | None, trust_
     actor = run.option("actor.name")
     if state is None and actor == "learned":
         return None
-    from rltok_rl.experiments.runs.segmenters import TOKENIZERS, actor_segmenter  # takes seconds to import
-    from rltok_rl.experiments.runs.tokenizer import TRAINED_WITH
+    from rltok_rl.experiments.runs.segmenters import TOKENIZERS, TRAINED_WITH, actor_segmenter  # imports for seconds
 
     if state is None:
         return actor_segmenter(actor, run.option("actor.rate"), model)[0].eval()

@@ -1,4 +1,4 @@
-"""Build a run's segmenter and token layout from its configuration."""
+"""Build a run's segmenter, its tokenizer and the token layout from the configuration."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import inspect
 from pathlib import Path
 from typing import Any
 
+import torch
 from rltok_rl.agents.segmenters import (
     SEGMENTERS,
     Segmenter,
@@ -16,13 +17,15 @@ from rltok_rl.agents.segmenters import (
     segmenter_maker,
 )
 from rltok_rl.agents.segmenters.hnet import HNetSegmenter
+from rltok_rl.agents.segmenters.tokenizer_training import train_on
 from rltok_rl.agents.segmenters.tokenizers import read_tokenizer
 from rltok_rl.experiments.config import TrainConfig
-from rltok_rl.experiments.runs.tokenizer import TRAINED_WITH, train_tokenizer
 from rltok_rl.experiments.texts import Texts
 
+from rltok_rl.data.windows import WindowSource, WindowWrapper
 from rltok_rl.models import UNet
 from rltok_rl.models.tokens import Layout, Packing
+from rltok_rl.text import ids_to_bytes
 from rltok_rl.training import Trainer
 from rltok_rl.training.parallel import Processes
 from rltok_rl.utils import check_count
@@ -31,6 +34,8 @@ TOKENIZERS = {"bpe": TokenizerSplit, "unigram": WordSplit}
 """Segmenters that train a tokenizer at the start of a run."""
 RULES = {"random": "bernoulli", "uniform": "uniform", "whitespace": "whitespace"}
 """Segmenters that draw the same boundaries as the actors of these names."""
+TRAINED_WITH = ("vocabulary", "num_bytes", "rate")
+"""Options of a segmenter that say how its tokenizer is trained."""
 TOKENS = ("padded", "packed")
 
 
@@ -99,6 +104,32 @@ def build_segmenter(config: TrainConfig, model: UNet, texts: Texts, processes: P
         tokenizer = train_tokenizer(config, model, texts).tokenizer.to_str() if processes.main else None
         options["tokenizer"] = read_tokenizer(processes.broadcast(tokenizer), TOKENIZERS[name])
     return make_segmenter(name, model, **options)
+
+
+def train_tokenizer(config: TrainConfig, model: UNet, texts: Texts) -> TokenizerSplit:
+    """Train the run's tokenizer on windows of its training text.
+
+    `bpe` uses the given vocabulary size, else the size that reaches the given rate (default: the model's). `unigram`
+    has 5,000 pieces by default.
+    """
+    name, length = config.segmenter.name, config.data.num_steps + 1
+    options = {key: value for key, value in config.segmenter.options.items() if value is not None}
+    count = max(1, int(options.get("num_bytes", 2_000_000)) // length)
+    windows = _training_windows(texts.train, count, length, seed=config.seed)
+    vocabulary, rate = options.get("vocabulary"), options.get("rate")
+    if name == "unigram" and rate is not None:
+        vocabulary = None
+    elif vocabulary is None and rate is None:
+        vocabulary, rate = (5000, None) if name == "unigram" else (None, model.config.target_rate)
+    return train_on(name, windows, length=length, vocabulary=vocabulary, rate=rate)
+
+
+def _training_windows(source: WindowSource, count: int, length: int, *, seed: int) -> list[bytes]:
+    """Draw windows with a separate generator, so that the windows of training stay the same."""
+    while isinstance(source, WindowWrapper):  # an order has a state, which belongs to training
+        source = source.source
+    drawn = source.draw(count, length, torch.Generator().manual_seed(seed))
+    return [ids_to_bytes(row[:size]) for row, size in zip(drawn.byte_ids, drawn.lengths.tolist(), strict=True)]
 
 
 def configured_rate(config: TrainConfig, model: UNet, segmenter: Segmenter | None) -> float | None:

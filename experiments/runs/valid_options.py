@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -35,9 +36,7 @@ _OBJECTIVES = {
 def check_options(config: TrainConfig) -> None:
     """Reject numbers that are too small, options that would be ignored, and devices that do not exist."""
     for name, minimum in _MINIMA.items():
-        value: Any = config
-        for part in name.split("."):
-            value = getattr(value, part)
+        value = attrgetter(name)(config)
         if value < minimum:
             raise ValueError(f"{name} must be at least {minimum}, got {value}")
     check_out(config.out)

@@ -1,6 +1,6 @@
-"""What a single boundary is worth: draw it, leave it out, and let the same randomness decide all that follows.
+"""Counterfactual returns: each decision taken both ways, with the same random numbers afterwards.
 
-Shapes: B rows, T decisions, K of them tried both ways, n pairs of continuations.
+Shapes: B rows, T decisions, K of them flipped, n pairs of continuations.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rltok_rl.sampling.thresholds import draw_boundary
 
 @dataclass(frozen=True)
 class Counterfactuals:
-    """Both answers to some decisions."""
+    """Returns with and without a boundary at K decisions."""
 
     positions: Tensor  # [K] the decisions, the same in every row
     boundaries: Tensor  # [B, K] bool, what had been decided
@@ -33,7 +33,7 @@ class Counterfactuals:
 
     @property
     def advantage(self) -> Tensor:
-        """[B, K] what the decision taken was worth beyond the policy's average: ``(a_t - p_t) (Q(1) - Q(0))``."""
+        """[B, K] advantage of the rollout's decision over the policy's average: ``(a_t - p_t) (Q(1) - Q(0))``."""
         return (self.boundaries.to(self.probs.dtype) - self.probs) * self.difference
 
 
@@ -48,21 +48,20 @@ def counterfactual_returns(
     uniforms: Tensor,
     horizon: int | None = None,
 ) -> Counterfactuals:
-    """Flip decisions one at a time and compare what comes after.
+    """Flip decisions one at a time and compare the returns.
 
-    Rows are read once through the cache. At every position to be tried, the cache branches: two continuations per pair,
-    with and without the boundary, which then draw their boundaries from the same uniforms. What lies before a
-    position is shared, not computed again. The early exit does not depend on boundaries, so that the difference is the
-    same for the reward relative to it and for the log-likelihood alone.
+    Rows are read once through the cache, which branches at each of the K positions: two continuations per pair, with
+    and without the boundary, draw their later boundaries with the same uniforms. The early exit does not depend on
+    boundaries, so the difference is the same for the reward relative to it and for the log-likelihood.
 
     Args:
         model: the U-Net.
         byte_ids: [B, T + 1] texts.
-        boundaries: [B, T] bool, the decisions around which to try.
-        positions: [K] int64 in 1..T-1, increasing; the first decision is forced and has no alternative.
+        boundaries: [B, T] bool, the decisions that are flipped one at a time.
+        positions: [K] int64 in 1..T-1, increasing; the first decision is forced.
         gamma: discount of the returns, in [0, 1].
-        uniforms: [B, n, T] in [0, 1), what pair j of row b draws its later boundaries with.
-        horizon: stop each continuation after so many bytes; None goes on to the end of the text.
+        uniforms: [B, n, T] in [0, 1); pair j of row b draws its later boundaries with them.
+        horizon: bytes after which a continuation stops; None reads to the end of the text.
     """
     num_rows, num_steps = boundaries.shape
     pairs = _check(model, byte_ids, boundaries, positions, gamma, uniforms, horizon)
@@ -111,7 +110,7 @@ def _check(
     uniforms: Tensor,
     horizon: int | None,
 ) -> int:
-    """Refuse what does not fit; return n."""
+    """Check the arguments; return n."""
     check_byte_ids(byte_ids, model.config.num_ids)
     num_rows, num_steps = byte_ids.shape[0], byte_ids.shape[1] - 1
     check_boundaries(boundaries, torch.Size((num_rows, num_steps)))

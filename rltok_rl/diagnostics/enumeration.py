@@ -1,4 +1,4 @@
-"""All boundary strings of a short text, with everything that the model says about each.
+"""Enumeration of all boundary strings of a short text, with the model's outputs for each.
 
 Shapes: M texts of T + 1 bytes each, n = 2^(T - 1) strings of T decisions (the first is forced), D width, w lags.
 """
@@ -25,13 +25,7 @@ Texts = str | bytes | Tensor | Sequence[str | bytes]
 
 
 def boundary_strings(num_steps: int) -> Tensor:
-    """Every string of ``num_steps`` decisions that begins with a boundary.
-
-    Args:
-        num_steps: T, from 1 to 16.
-
-    Returns:
-        [2^(T - 1), T] bool.
+    """List every string of ``num_steps`` decisions that begins with a boundary, [2^(T - 1), T] bool.
 
     Example:
         >>> boundary_strings(3).int().tolist()
@@ -53,17 +47,14 @@ def enumerate_rollouts(
 ) -> TensorDictBase:
     """Roll the model out along every boundary string of every text, in the model's own precision.
 
-    The keys are those of :meth:`~rltok_rl.envs.ByteBoundaryEnv.parallel_rollout`; values are not rounded to float32 as
-    an environment's are. With gradients on, logits, log-probabilities and log-likelihoods carry them.
+    Keys are those of :meth:`~rltok_rl.envs.ByteBoundaryEnv.parallel_rollout`, and ``log_weight`` [M, n, T], the
+    log-probability of the whole string. With gradients on, logits, log-probabilities and log-likelihoods carry them.
 
     Args:
-        model: the U-Net, in training or evaluation mode (the soft cap of the policy depends on it).
-        texts: M texts of one length, T + 1 bytes each; a text, several, or ids [M, T + 1].
+        model: the U-Net; the soft cap of the policy depends on its mode.
+        texts: M texts of T + 1 bytes each: a text, several, or ids [M, T + 1].
         reward: a key of :data:`~rltok_rl.functional.rewards.REWARDS`.
         price: nats per boundary.
-
-    Returns:
-        Tensordict [M, n, T] with one more key, ``log_weight`` [M, n, T]: the log-probability of the whole string.
     """
     byte_ids = _as_ids(texts, model.config.num_ids).to(model.embedding.weight.device)  # [M, T + 1]
     if reward not in REWARDS:

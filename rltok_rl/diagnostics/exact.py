@@ -1,4 +1,4 @@
-"""Estimators that remember: which ones do, and how to judge many batches by one and the same memory."""
+"""Exact gradients by enumeration, rollouts to compare them with, and frozen memories of estimators."""
 
 from __future__ import annotations
 
@@ -28,33 +28,32 @@ Estimate = Callable[[TensorDictBase], TensorDictBase]
 
 
 def as_it_stands(estimator: Estimate, *shared: Any) -> Estimate:
-    """The estimator with the memory that it has now, whatever it judges; itself it is left alone.
+    """Return the estimator with its memory frozen: every rollout is judged by a fresh copy.
 
-    Every rollout is judged by a fresh copy: buffers, and what is kept beside them, are those of this moment. Random
-    numbers run on, and models that it only asks are not copied. What a function keeps on the side cannot be seen, and
-    runs on too.
+    Random numbers continue, and models that the estimator uses but does not own are shared. State that a function keeps
+    outside itself cannot be copied.
 
     Args:
-        estimator: in the mode that it is to judge in; one that learns does so in training mode.
-        *shared: what the copies have in common.
+        estimator: in the mode in which it judges.
+        *shared: objects that the copies share.
 
     Example:
         >>> from tensordict import TensorDict
         >>> from rltok_rl.objectives import make_estimator
-        >>> going_on = make_estimator("discounted_return", gamma=1.0, baseline="running_mean", num_steps=1)
-        >>> standing = as_it_stands(going_on)
+        >>> learning = make_estimator("discounted_return", gamma=1.0, baseline="running_mean", num_steps=1)
+        >>> frozen = as_it_stands(learning)
         >>> rollout = TensorDict({"next": {"reward": torch.ones(1, 1, 1)}}, [1, 1])
-        >>> [judge(rollout.clone())["advantage"].item() for judge in (standing, standing, going_on, going_on)]
+        >>> [judge(rollout.clone())["advantage"].item() for judge in (frozen, frozen, learning, learning)]
         [1.0, 1.0, 1.0, 0.0]
     """
-    kept = {id(one): one for one in (*shared, *_asked(estimator))}
+    memo = {id(x): x for x in (*shared, *_shared(estimator))}
 
     def judge(rollout: TensorDictBase) -> TensorDictBase:
         try:
-            copied = copy.deepcopy(estimator, dict(kept))
+            copied = copy.deepcopy(estimator, dict(memo))
         except (TypeError, RuntimeError) as error:
             raise TypeError(
-                f"estimator must be one that can be copied, so that every batch is judged from the same memory, "
+                f"estimator must be copyable, so that every batch is judged with the same memory, "
                 f"got {type(estimator).__name__}: {error}"
             ) from error
         return copied(rollout)
@@ -63,18 +62,14 @@ def as_it_stands(estimator: Estimate, *shared: Any) -> Estimate:
 
 
 def remembers(estimator: Estimate) -> bool:
-    """Whether an estimator may judge a batch by those before it: one with buffers, or a function, which does not tell.
-
-    Args:
-        estimator: of any kind.
-    """
+    """Whether an estimator may have memory: it has buffers, or is a function, which cannot be inspected."""
     if not isinstance(estimator, nn.Module):
         return True
     return any(module._buffers for module in estimator.modules())
 
 
-def _asked(estimator: Estimate) -> Iterator[Any]:
-    """What an estimator uses and does not own: generators, processes, models that are no part of its state."""
+def _shared(estimator: Estimate) -> Iterator[Any]:
+    """Generators, process groups and models that an estimator uses but does not own."""
     for module in estimator.modules() if isinstance(estimator, nn.Module) else ():
         for value in vars(module).values():
             if isinstance(value, (torch.Generator, ProcessGroup, nn.Module)):
@@ -82,11 +77,11 @@ def _asked(estimator: Estimate) -> Iterator[Any]:
 
 
 class TextRollouts:
-    """Fresh windows of text, each read by so many rows as asked, with boundaries from the model's policy.
+    """Rollouts of fresh windows of text, each read by several rows, with boundaries of the model's policy.
 
     Args:
         model: the U-Net.
-        source: where windows come from.
+        source: of the windows.
         num_rows: B.
         num_steps: T.
         seed: of texts and boundaries.
@@ -100,7 +95,7 @@ class TextRollouts:
 
     @torch.no_grad()
     def __call__(self, rows_per_text: int) -> TensorDictBase:
-        """A rollout [B, T]."""
+        """Draw a rollout [B, T]."""
         if rows_per_text not in self._envs:
             self._envs[rows_per_text] = ByteBoundaryEnv(
                 self.model,
@@ -114,7 +109,7 @@ class TextRollouts:
 
 
 class EnumeratedRollouts:
-    """Rows drawn from the enumeration of a few short texts, in float64: whole reports for the price of one.
+    """Rollouts drawn from the enumeration of a few short texts, in float64: cheap, and with an exact gradient.
 
     Args:
         model: the U-Net, in float64.
@@ -131,19 +126,19 @@ class EnumeratedRollouts:
         self.generator = torch.Generator().manual_seed(seed)
 
     def __call__(self, rows_per_text: int) -> TensorDictBase:
-        """A rollout [B, T]."""
+        """Draw a rollout [B, T]."""
         if self.num_rows % rows_per_text:
             raise ValueError(f"rows_per_text must divide the {self.num_rows} rows, got {rows_per_text}")
         count = self.num_rows // rows_per_text
         text = torch.randint(len(self.weights), (count,), generator=self.generator)
         string = torch.multinomial(self.weights[text], rows_per_text, replacement=True, generator=self.generator)
-        found = self.table[text.repeat_interleave(rows_per_text), string.flatten()]
-        found.names = [None, "time"]
-        return found
+        rollout = self.table[text.repeat_interleave(rows_per_text), string.flatten()]
+        rollout.names = [None, "time"]
+        return rollout
 
 
 MOST_BATCHES = 4096
-"""Joint draws of all rows that are judged one by one."""
+"""Most joint draws of all rows that are judged one by one."""
 
 
 @torch.no_grad()
@@ -155,24 +150,21 @@ def expected_gradient(
     num_rows: int = 2,
     reward: str = "early_exit",
 ) -> Tensor:
-    """Judge every batch of R rows that the policy could draw, and weigh the gradients by how likely each is.
+    """Compute an estimator's expected gradient [P] over all batches of R rows.
 
         E g = sum over strings s_1 .. s_R of pi(s_1) ... pi(s_R) g(s_1, .., s_R),
 
-    with ``g`` of :func:`~rltok_rl.diagnostics.gradient_quality.policy_gradient`.
+    with ``g`` of :func:`~rltok_rl.diagnostics.gradient_quality.policy_gradient`. Compare it with
+    :func:`exact_head_gradient`.
 
     Args:
-        model: the U-Net; a model in float64 leaves no rounding worth a word.
-        texts: M texts of T + 1 bytes, whose mean is taken; of each (2^(T - 1))^R batches are judged, at most
+        model: the U-Net, best in float64.
+        texts: M texts of T + 1 bytes, averaged over; (2^(T - 1))^R batches of each are judged, at most
             :data:`MOST_BATCHES`.
-        estimator: writes ``advantage`` into a rollout [R, T]. One that remembers judges every batch with the memory
-            it comes with, and keeps that (:func:`~rltok_rl.diagnostics.exact.as_it_stands`). Judge it in training
-            mode: what it makes of its own batch while it learns does not show in any other.
+        estimator: writes ``advantage`` into a rollout [R, T]. One with memory judges every batch with its current
+            memory (:func:`as_it_stands`). Use training mode.
         num_rows: R, rows that are compared with each other.
         reward: a key of :data:`~rltok_rl.functional.rewards.REWARDS`.
-
-    Returns:
-        [P], to be held against :func:`exact_head_gradient`.
     """
     num_rows = check_count("num_rows", num_rows)
     rollouts = enumerate_rollouts(model, texts, reward=reward)  # [M, n, T]
@@ -184,23 +176,18 @@ def expected_gradient(
         )
     strings = torch.tensor(list(product(range(num_strings), repeat=num_rows)))  # [C, R]
     judge = as_it_stands(estimator, model)
-    found = []
-    for one in rollouts.unbind(0):
-        batches = one[strings]  # [C, R, T]
+    gradients = []
+    for of_text in rollouts.unbind(0):
+        batches = of_text[strings]  # [C, R, T]
         batches.names = [None, None, "time"]
         judged = [judge(batch.copy())["advantage"].squeeze(-1).detach() for batch in batches.unbind(0)]
         weights = batches["log_weight"][..., 0].sum(-1).exp()  # [C]
-        found.append(weights @ policy_gradient(model, batches, torch.stack(judged)))
-    return torch.stack(found).mean(0)
+        gradients.append(weights @ policy_gradient(model, batches, torch.stack(judged)))
+    return torch.stack(gradients).mean(0)
 
 
 def exact_head_gradient(model: UNet, texts: Texts) -> Tensor:
-    """The exact gradient of the expected loss with respect to the weights of the boundary head, [P] in float64.
-
-    Args:
-        model: the U-Net.
-        texts: M texts of one length, whose mean loss it is the gradient of.
-    """
+    """Compute the exact gradient of the expected loss for the weights of the boundary head, [P] in float64."""
     return exact_gradient(model, texts).policy["boundary_head.projection.weight"].flatten()
 
 
@@ -211,25 +198,22 @@ class ExactGradient:
     loss: Tensor  # [] nats per byte, averaged over boundary strings and texts
     base: Tensor  # [M, T] gradient with respect to the base terms of the boundary logits, through the policy
     lags: Tensor  # [M, T, w] the same for the lag terms
-    policy: dict[str, Tensor]  # by parameter, what reaches it through the policy
-    likelihood: dict[str, Tensor]  # by parameter, what reaches it through the log-likelihoods
+    policy: dict[str, Tensor]  # gradient through the policy, by parameter
+    likelihood: dict[str, Tensor]  # gradient through the log-likelihoods, by parameter
 
     @property
     def total(self) -> dict[str, Tensor]:
-        """By parameter, the gradient of the expected loss."""
+        """The gradient of the expected loss, by parameter."""
         return {name: self.policy[name] + self.likelihood[name] for name in self.policy}
 
 
 def expected_loss(model: UNet, texts: Texts, *, price: float = 0.0) -> Tensor:
-    """The expected loss in nats per byte, differentiable through policy and language model.
+    """Compute the expected loss in nats per byte, differentiable through policy and language model.
 
     Args:
-        model: the U-Net, as it is: its mode and its precision.
+        model: the U-Net, in its current mode and precision.
         texts: M texts of one length, at most 17 bytes each.
-        price: nats charged per boundary drawn.
-
-    Returns:
-        [] nats per byte, the mean over texts.
+        price: nats per boundary.
 
     Example:
         >>> from rltok_rl.models import preset
@@ -244,12 +228,9 @@ def exact_gradient(model: UNet, texts: Texts, *, price: float = 0.0) -> ExactGra
     """Differentiate the expected loss over all boundary strings, in float64.
 
     Args:
-        model: the U-Net; left as it is, a float64 copy is used.
+        model: the U-Net; a float64 copy of it is used.
         texts: M texts of one length, at most 17 bytes each; 13 bytes (2,048 strings) take seconds with a tiny model.
-        price: nats charged per boundary drawn.
-
-    Returns:
-        The expected loss and its gradients.
+        price: nats per boundary.
     """
     model = copy.deepcopy(model).double().requires_grad_()
     model.zero_grad(set_to_none=True)
@@ -260,8 +241,8 @@ def exact_gradient(model: UNet, texts: Texts, *, price: float = 0.0) -> ExactGra
     parameters = dict(model.named_parameters())
     halves = []
     for half in (through_policy, through_likelihood):
-        found = torch.autograd.grad(half, list(parameters.values()), retain_graph=True, materialize_grads=True)
-        halves.append(dict(zip(parameters, found, strict=True)))
+        gradients = torch.autograd.grad(half, list(parameters.values()), retain_graph=True, materialize_grads=True)
+        halves.append(dict(zip(parameters, gradients, strict=True)))
     base, lags = _term_gradients(model, rollouts["encoder_state"][:, 0], rollouts["action"], losses)
     return ExactGradient(through_policy.detach(), base, lags, policy=halves[0], likelihood=halves[1])
 
@@ -275,7 +256,7 @@ def _per_string(model: UNet, texts: Texts, price: float) -> tuple[TensorDictBase
 
 
 def _term_gradients(model: UNet, states: Tensor, boundaries: Tensor, losses: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradient of the expected loss with respect to the terms of the boundary logits, [M, T] and [M, T, w]."""
+    """Gradient of the expected loss for the terms of the boundary logits, [M, T] and [M, T, w]."""
     with torch.enable_grad():
         base, lags = (x.detach().requires_grad_() for x in model.boundary_terms(states.detach()))
         count = boundaries.shape[1]

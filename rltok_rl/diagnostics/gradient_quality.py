@@ -1,10 +1,11 @@
-"""What a batch and its advantages do to the weights of the boundary policy, and how much of that is signal.
+"""Quality of gradient estimates: policy gradients, signal and noise, comparison with a reference.
 
-Shapes: B rows, T decisions, D width, w lags, K gradients of P numbers each.
+Shapes: B rows, T decisions, D width, w lags, K independent gradients of P numbers each. Standard errors are jackknifed.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -16,13 +17,12 @@ from rltok_rl.models.unet import UNet
 
 @torch.no_grad()
 def policy_gradient(model: UNet, rollout: TensorDictBase, advantages: Tensor) -> Tensor:
-    """Gradient of ``-mean_t A_t log pi(a_t)`` with respect to the weights of the boundary head, in closed form.
+    """Compute the gradient of ``-mean_t A_t log pi(a_t)`` for the weights of the boundary head, in closed form.
 
         d log pi(a_t) / d W_j  =  (a_t - p_t) (1 - l_t^2 / cap^2) scale  a_{t-j} X_t,        a_{t-0} := 1
 
-    The mean is over all B T decisions; forced ones contribute 0. Without autograd this costs less than the estimators
-    that it serves to measure, and the head is where the policy gradient enters the model: what reaches the encoder is
-    a linear function of the same per-decision terms.
+    The mean is over all B T decisions; forced ones contribute 0. The head is where the policy gradient enters the
+    model: the encoder's gradient is a linear function of the same terms.
 
     Args:
         model: the U-Net whose policy drew the rollout; its soft cap is that of its mode.
@@ -30,7 +30,7 @@ def policy_gradient(model: UNet, rollout: TensorDictBase, advantages: Tensor) ->
         advantages: [*B, T].
 
     Returns:
-        [*B', (1 + w) D] where the rows [*B] have been averaged over the last batch dimension.
+        [*B', (1 + w) D], averaged over the last batch dimension.
     """
     head = model.boundary_head
     if head.projection.bias is not None:
@@ -51,25 +51,22 @@ def policy_gradient(model: UNet, rollout: TensorDictBase, advantages: Tensor) ->
 
 @dataclass(frozen=True)
 class Signal:
-    """How much of a gradient estimate is signal, judged from independent repetitions."""
+    """Signal and noise of a gradient estimate."""
 
     mean: Tensor  # [P]
     signal: float  # |E g|^2, without bias
     noise: float  # trace of the covariance of one estimate
     ratio: float  # signal / noise
     error: float  # standard error of the ratio (jackknife)
-    gradients: Tensor  # [K, P] what it was judged from
+    gradients: Tensor  # [K, P]
 
 
 def signal_to_noise(gradients: Tensor) -> Signal:
-    """Signal and noise of a gradient estimate from K independent repetitions.
+    """Measure signal and noise of a gradient estimate from K >= 3 independent repetitions [K, P].
 
         |E g|^2  ~  mean over pairs i != j of g_i . g_j            tr Cov(g)  ~  mean_i |g_i|^2 - |E g|^2
 
     The square of the mean gradient would count noise as signal; products of different repetitions do not.
-
-    Args:
-        gradients: [K, P], K >= 3.
 
     Example:
         >>> found = signal_to_noise(torch.tensor([[1.0, 1.0], [1.0, -1.0], [1.0, 0.0]]))
@@ -84,7 +81,6 @@ def signal_to_noise(gradients: Tensor) -> Signal:
     crossed = products.sum(1) - squares  # [K] of each with all others
     signal = crossed.sum() / (count * (count - 1))
     noise = squares.mean() - signal
-    # The same without each repetition in turn.
     left_signal = (crossed.sum() - 2 * crossed) / ((count - 1) * (count - 2))
     left_noise = (squares.sum() - squares) / (count - 1) - left_signal
     error = jackknife_error(left_signal / left_noise)
@@ -92,12 +88,9 @@ def signal_to_noise(gradients: Tensor) -> Signal:
 
 
 def jackknife_error(left_out: Tensor) -> float:
-    """Standard error of an estimate, from its values without each of K independent repetitions in turn.
+    """Compute the standard error of an estimate from its values [K] without each of K independent repetitions in turn.
 
         error^2 = (K - 1) / K  sum_i (v_(-i) - mean v)^2
-
-    Args:
-        left_out: [K] the estimate without repetition i.
 
     Example:
         >>> x = torch.tensor([1.0, 2.0, 6.0])
@@ -106,3 +99,103 @@ def jackknife_error(left_out: Tensor) -> float:
         True
     """
     return ((len(left_out) - 1) * (left_out - left_out.mean()).square().mean()).sqrt().item()
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """An expected gradient compared with a reference, corrected for noise."""
+
+    cosine: float
+    """Cosine of the two, corrected for noise; nan if noise hides it."""
+    cosine_error: float
+    """Its standard error; the corrected cosine may exceed 1 by as much."""
+    scale: float
+    """Length of the expected gradient over that of the reference; nan likewise."""
+    scale_error: float
+    """Its standard error."""
+    bias: float
+    """``|E g - reference| / |reference|``, corrected for noise; 0 if noise is larger."""
+    bias_limit: float
+    """Upper bound of the bias with 97.5 % confidence: two standard errors of its square above it."""
+
+
+def compare(found: Signal, reference: Tensor | Signal) -> Comparison:
+    """Compute cosine, scale and relative bias of an expected gradient against a reference, corrected for noise.
+
+    Means of K noisy gradients are longer than the expected one; lengths therefore come from products of different
+    repetitions. If less than two standard errors of signal are left on either side, cosine and scale are nan.
+
+    Args:
+        found: the measured gradient.
+        reference: the exact gradient [P], or a measured one.
+    """
+    own = torch.tensor(found.signal, dtype=torch.float64)
+    mean, lost = found.mean.double(), found.ratio < 2 * found.error
+    # Without each repetition of the candidate, then without each of the reference.
+    if isinstance(reference, Signal):
+        target, length = reference.mean.double(), torch.tensor(reference.signal, dtype=torch.float64)
+        cases = [(_left_out(found), length, _products_left(found, target))]
+        cases.append((own, _left_out(reference), _products_left(reference, mean)))
+        lost = lost or reference.ratio < 2 * reference.error
+    else:
+        target, length = reference.double(), reference.double().square().sum()
+        cases = [(_left_out(found), length, _products_left(found, target))]
+    known = bool(length > 0)
+    lost = lost or not known
+
+    def measures(signal: Tensor, squared: Tensor, along: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        cosine = along / (signal * squared).clamp(min=0).sqrt()
+        return cosine, (signal / squared).clamp(min=0).sqrt(), (signal - 2 * along + squared) / squared
+
+    cosine, scale, bias = (x.item() for x in measures(own, length, mean @ target))
+    left = [measures(*case) for case in cases]
+    errors = [math.hypot(*(jackknife_error(values[i]) for values in left)) for i in range(3)]
+    return Comparison(
+        cosine=math.nan if lost else cosine,
+        cosine_error=math.nan if lost else errors[0],
+        scale=math.nan if lost else scale,
+        scale_error=math.nan if lost else errors[1],
+        bias=math.sqrt(max(bias, 0.0)) if known else math.nan,
+        bias_limit=math.sqrt(max(bias + 2 * errors[2], 0.0)) if known else math.nan,
+    )
+
+
+def _left_out(found: Signal) -> Tensor:
+    """[K] the signal without each repetition in turn."""
+    gradients = found.gradients.double()
+    count, total = len(gradients), gradients.sum(0)
+    crossed = gradients @ total - gradients.square().sum(1)
+    return (crossed.sum() - 2 * crossed) / ((count - 1) * (count - 2))
+
+
+def _products_left(found: Signal, target: Tensor) -> Tensor:
+    """[K] product of the mean with a target, without each repetition in turn."""
+    along = found.gradients.double() @ target
+    return (along.sum() - along) / (len(along) - 1)
+
+
+def correlation(estimates: Tensor, truth: Tensor, *, groups: Tensor | None = None) -> tuple[float, float]:
+    """Compute the correlation of two tensors of one shape, and its standard error over groups.
+
+    Decisions of one text share later bytes and are not independent, so the error is jackknifed over whole groups.
+    ``groups`` is int64 of the same shape; None takes all entries as independent.
+
+    Example:
+        >>> value, error = correlation(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([1.0, -1.0, -1.0, 1.0]))
+        >>> value, round(error, 3)
+        (0.0, 0.707)
+    """
+    x, y = (v.double().flatten() - v.double().mean() for v in (estimates, truth))
+    if not len(x) or not x.norm() * y.norm() > 0:
+        raise ValueError(f"estimates and truth must both vary, got {len(x)} entries of which one side is constant")
+    value = float((x @ y) / (x.norm() * y.norm()))
+    if groups is None:
+        return value, math.sqrt(max(0.0, 1 - value**2) / max(1, len(x) - 2))
+    _, index = groups.flatten().unique(return_inverse=True)
+    moments = torch.stack((torch.ones_like(x), x, y, x * x, y * y, x * y))  # [6, N]
+    sums = torch.zeros(6, int(index.max()) + 1, dtype=x.dtype).index_add_(1, index, moments)
+    if sums.shape[1] < 2:
+        raise ValueError("groups must be at least 2 for a standard error, got 1")
+    n, sx, sy, sxx, syy, sxy = sums.sum(1, keepdim=True) - sums  # [G] each, without group g
+    left = (sxy - sx * sy / n) / ((sxx - sx * sx / n) * (syy - sy * sy / n)).sqrt()
+    return value, jackknife_error(left)

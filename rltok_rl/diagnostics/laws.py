@@ -1,8 +1,7 @@
-"""Laws that every advantage estimator should obey, to be run on one's own: ``broken_laws(MyEstimator)``.
+"""Laws of advantage estimators, for custom ones: ``broken_laws(MyEstimator)``.
 
-What makes the estimator is called as ``make(gamma=...)``. Rollouts are of a small model in float64, with everything
-that an environment writes. Estimators are judged as a training has them: in training mode, after some other batches, so
-that what remembers has something to remember.
+Estimators are built with ``make(gamma=...)``. Rollouts are of a small model in float64, with everything that an
+environment writes. As in training, estimators are in training mode and have seen other batches before.
 """
 
 from __future__ import annotations
@@ -24,29 +23,27 @@ from rltok_rl.models.unet import UNet
 Make = Callable[..., ValueEstimatorBase]
 
 TEXT = "to be,"
-"""What the rollouts of the laws read: five decisions, the first of them forced."""
+"""Text of the rollouts: five decisions, the first of them forced."""
 NUM_STEPS = len(TEXT) - 1
-"""T, decisions of a row; for estimators that want to know (``num_steps``)."""
+"""T, decisions of a row, for estimators with ``num_steps``."""
 _GAMMA = 0.9
-_SEEN = (1.0, 2.0, 0.5)  # scales of the rewards of the batches that come before
+_SEEN = (1.0, 2.0, 0.5)  # scales of the rewards of earlier batches
 
 
 def broken_laws(make: Make) -> dict[str, str]:
-    """What an estimator does not hold to, by the law; an empty dictionary where it holds to all of :data:`LAWS`.
+    """Return the laws that an estimator breaks, with an explanation each; {} if it obeys all of :data:`LAWS`.
 
     Args:
-        make: called as ``make(gamma=...)``: a class, or a function with the other options in it. A baseline goes in by
-            ``partial(ReturnEstimator, baseline=MyBaseline)``. Windows have :data:`NUM_STEPS` = 5 steps, and an option
-            that takes more of them to show is given smaller: ``partial(MyEstimator, period=2)``.
+        make: called as ``make(gamma=...)``: a class, or a partial with other options. For a baseline use
+            ``partial(ReturnEstimator, baseline=MyBaseline)``. Windows have :data:`NUM_STEPS` = 5 steps; shrink options
+            whose effect needs more: ``partial(MyEstimator, period=2)``.
 
     Example:
         >>> from functools import partial
-        >>> from rltok_rl.objectives import make_estimator
-        >>> broken_laws(partial(make_estimator, "leave_one_out"))
+        >>> from rltok_rl.objectives import ReturnEstimator
+        >>> broken_laws(partial(ReturnEstimator, baseline="leave_one_out"))
         {}
-        >>> broken_laws(partial(make_estimator, "running_mean", num_steps=NUM_STEPS))
-        {}
-        >>> sorted(broken_laws(partial(make_estimator, "discounted_return", baseline="z_score")))
+        >>> sorted(broken_laws(partial(ReturnEstimator, baseline="z_score")))
         ['ends', 'exact', 'past']
     """
     broken = {}
@@ -59,7 +56,7 @@ def broken_laws(make: Make) -> dict[str, str]:
 
 
 def writes(make: Make) -> None:
-    """It writes ``advantage`` and ``value_target`` [*B, T, 1], numbers all, and changes nothing else."""
+    """It writes ``advantage`` and ``value_target`` [*B, T, 1], all finite, and changes nothing else."""
     rollout = _rollout()
     before = rollout.clone()
     found = _judge(make, rollout)
@@ -67,20 +64,20 @@ def writes(make: Make) -> None:
         _require(key in found, f"{key!r} is not written")
         shape, wanted = [*found[key].shape], [*rollout.shape, 1]
         _require(shape == wanted, f"{key!r} must have shape {wanted}, got {shape}")
-        _require(bool(found[key].isfinite().all()), f"{key!r} holds what is no number")
+        _require(bool(found[key].isfinite().all()), f"{key!r} must be finite")
     changed = [str(key) for key in before.keys(True, True) if not torch.equal(found[key], before[key])]
     _require(not changed, f"entries of the rollout are changed: {changed}")
 
 
 def repeats(make: Make) -> None:
-    """Judged twice in evaluation mode, a rollout has the same advantages."""
+    """In evaluation mode, judging a rollout twice gives the same advantages."""
     estimator = _warmed(make).eval()
     first, second = (estimator(_rollout())["advantage"] for _ in range(2))
     _require(torch.equal(first, second), "the same rollout, judged twice, has other advantages")
 
 
 def carries_no_gradient(make: Make) -> None:
-    """Advantages are constants: nothing is learned through them."""
+    """Advantages carry no gradient."""
     rollout = _rollout()
     for key in (("next", "reward"), "logits", "action_log_prob", ("next", "final_log_prob")):
         rollout[key] = rollout[key].detach().requires_grad_()
@@ -88,7 +85,7 @@ def carries_no_gradient(make: Make) -> None:
 
 
 def past(make: Make) -> None:
-    """What a row was paid before a decision says nothing about the decision."""
+    """Rewards before a decision do not change its advantage."""
     rollout, at = _rollout(), 3
     paid = rollout.clone()
     paid["next", "reward"][1, :at] += 7.0
@@ -97,7 +94,7 @@ def past(make: Make) -> None:
 
 
 def ends(make: Make) -> None:
-    """What is paid after the end of an episode says nothing about the decisions before it."""
+    """Rewards after the end of an episode do not change advantages before it."""
     rollout, at = _rollout(), 2
     for key in ("done", "terminated"):
         rollout["next", key][:, at] = True
@@ -108,7 +105,7 @@ def ends(make: Make) -> None:
 
 
 def mask(make: Make) -> None:
-    """Steps that are no real ones have advantage 0, and what stands there matters to no batch, not even NaN."""
+    """Masked steps have advantage 0, and their entries matter to no batch, not even NaN."""
     rollout = _rollout()
     real = torch.ones(rollout.shape, dtype=torch.bool)
     real[1, 3:] = real[3, 2:] = False
@@ -118,26 +115,24 @@ def mask(make: Make) -> None:
     filled["action"][~real] = 1 - filled["action"][~real]
     estimators = _warmed(make), _warmed(make)
     one, other = (f(x)["advantage"].squeeze(-1) for f, x in zip(estimators, (rollout, filled), strict=True))
-    _require(bool(other.isfinite().all()), "rewards that are no numbers, where ('collector', 'mask') is False, get out")
-    _require_close(one, other, "what stands where ('collector', 'mask') is False changes advantages")
+    _require(bool(other.isfinite().all()), "NaN rewards where ('collector', 'mask') is False reach advantages")
+    _require_close(one, other, "entries where ('collector', 'mask') is False change advantages")
     _require(not bool(other[~real].any()), "advantages must be 0 where ('collector', 'mask') is False")
     one, other = (estimator(_rollout())["advantage"] for estimator in estimators)
-    _require(torch.equal(one, other), "what stands where ('collector', 'mask') is False is remembered")
+    _require(torch.equal(one, other), "entries where ('collector', 'mask') is False are remembered")
 
 
 def memory(make: Make) -> None:
-    """What it remembers is in its state: one that is loaded goes on as one that was never interrupted."""
+    """All memory is in the state: an estimator that loads it continues like the original."""
     going, fresh = _warmed(make), _made(make)
     fresh.load_state_dict(going.state_dict())
     for scale in (2.0, 3.0):
         one, other = (estimator(_rollout(scale))["advantage"] for estimator in (going, fresh))
-        _require(
-            torch.equal(one, other), "with the state of another it judges otherwise: its state_dict lacks something"
-        )
+        _require(torch.equal(one, other), "with a loaded state it judges otherwise: its state_dict lacks something")
 
 
 def exact(make: Make) -> None:
-    """At gamma = 1 its expected gradient is the exact one: all batches of two rows, enumerated."""
+    """At gamma = 1 the expected gradient is the exact one: all batches of two rows, enumerated."""
     right = _exact()
     judged = {"": _warmed(make, 1.0)}
     if remembers(judged[""]):  # as the first batch, and as one of many
@@ -163,12 +158,12 @@ LAWS: dict[str, Callable[[Make], None]] = {
     "memory": memory,
     "exact": exact,
 }
-"""The laws by name; each takes what makes an estimator, and raises an AssertionError where it is broken."""
+"""Laws by name; each takes ``make`` and raises an AssertionError if it is broken."""
 
 
 @cache
 def _model() -> UNet:
-    """Weights that make logits, rewards and lags differ widely, as a trained model's do."""
+    """A model whose logits, rewards and lags differ widely, as a trained model's do."""
     with torch.random.fork_rng([]):
         torch.manual_seed(0)
         model = UNet(preset("tiny", width=16, window=4, num_lags=2, target_rate=0.4)).double()
@@ -191,7 +186,7 @@ def _strings() -> TensorDictBase:
 
 
 def _rollout(scale: float = 1.0) -> TensorDictBase:
-    """A fresh rollout [4, 5] of one text, its rows cut in different places."""
+    """A fresh rollout [4, 5] of one text with different boundaries."""
     rollout = _strings()[torch.tensor([5, 9, 2, 14])].clone()
     rollout.names = [None, "time"]
     rollout["next", "reward"] = scale * rollout["next", "reward"]
@@ -199,7 +194,7 @@ def _rollout(scale: float = 1.0) -> TensorDictBase:
 
 
 def _made(make: Make, gamma: float = _GAMMA) -> ValueEstimatorBase:
-    """A copy of what is made, in training mode: of a baseline that several share, each law gets one as it was given."""
+    """A copy of the estimator in training mode; laws may share a baseline, and each needs it in its first state."""
     how = f"make must make an estimator when it is called as make(gamma={gamma})"
     if isinstance(make, ValueEstimatorBase) or not callable(make):
         raise TypeError(f"{how}: a class, or a function with the other options in it, got {make!r}")

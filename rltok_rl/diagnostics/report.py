@@ -1,4 +1,4 @@
-"""What estimators do to the gradient, side by side: bias, noise, and signal for the same cost.
+"""Reports on estimators: bias, noise, and signal at equal cost.
 
 Shapes: B rows, T decisions, K batches, P weights of the boundary head.
 """
@@ -13,21 +13,20 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rltok_rl.diagnostics.comparison import Comparison, compare
 from rltok_rl.diagnostics.exact import remembers
-from rltok_rl.diagnostics.gradient_quality import Signal, policy_gradient, signal_to_noise
+from rltok_rl.diagnostics.gradient_quality import Comparison, Signal, compare, policy_gradient, signal_to_noise
 from rltok_rl.functional.rewards import REWARDS
 from rltok_rl.models.flops import forward_flops, update_flops
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives.base import read
 
 Draw = Callable[[int], TensorDictBase]
-"""From rows per text to a fresh rollout [B, T] without gradient."""
+"""Draws a rollout [B, T] without gradient, with so many rows per text."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """An estimator to be measured, with all that goes with it."""
+    """An estimator to measure, with its reward, rows per text and cost."""
 
     name: str
     estimator: Callable[[TensorDictBase], TensorDictBase]
@@ -35,32 +34,32 @@ class Candidate:
     reward: str = "early_exit"
     """A key of :data:`~rltok_rl.functional.rewards.REWARDS`."""
     rows_per_text: int = 1
-    """Rows that read one text; the batch has as many rows as any other, and so fewer texts."""
+    """Rows per text, of a batch with the same number of rows."""
     extra_rows: float = 0.0
     """Forward passes without encoder and gradient that the estimator needs per row."""
     flops_per_byte: float = 0.0
-    """FLOPs per byte of what else runs beside the model: a critic's forward passes and updates."""
+    """Further FLOPs per byte: a critic's forward passes and updates."""
     learn: Callable[[TensorDictBase], None] | None = None
-    """Called with every batch after it was judged, and with warm-up batches: what a critic learns from."""
+    """Called with every batch after it was judged, and with warm-up batches, to train a critic."""
 
     def advantages(self, rollout: TensorDictBase) -> Tensor:
-        """Advantages [B, T] of a rollout, which is left alone."""
+        """Compute the advantages [B, T] of a rollout, which is unchanged."""
         judged = rollout.copy()
         following = judged["next"].copy()
         final, early = (following[name].squeeze(-1) for name in ("final_log_prob", "early_log_prob"))
         if self.reward == "entropy_relative":
             entropy = read(rollout, "early_entropy", remedy=" (an environment adds it with observe_entropy=True)")
         else:
-            entropy = early  # of no use there
+            entropy = early  # not used
         judged["next"] = following.set("reward", REWARDS[self.reward](final, early, entropy).unsqueeze(-1))
-        judged = self.estimator(judged)  # before it is learned from: the baseline has not seen this batch
+        judged = self.estimator(judged)  # before the critic learns from this batch
         if self.learn is not None:
             with torch.enable_grad():
                 self.learn(judged)
         return judged["advantage"].squeeze(-1)
 
     def flops(self, model: UNet, num_rows: int, num_steps: int, rate: float) -> float:
-        """FLOPs of an update with this estimator: the update itself and what the estimator runs beside it."""
+        """Compute the FLOPs of an update with this estimator."""
         num_bytes = num_rows * num_steps
         without = ("encoder", "boundary_head", "early_head")
         extra = self.extra_rows * forward_flops(model, num_bytes, rate * num_bytes, without=without)
@@ -69,7 +68,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured of one candidate."""
+    """Measurements of one candidate."""
 
     name: str
     ratio: float
@@ -90,7 +89,7 @@ class Row:
     """Cosine, length and bias against the reference."""
 
     def to_dict(self) -> dict[str, float | str | None]:
-        """Plain values, ready for JSON, which has no nan."""
+        """Return plain values for JSON, which has no nan."""
         flat = asdict(self)
         flat |= flat.pop("comparison")
         return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in flat.items()}
@@ -106,19 +105,19 @@ def collect_gradients(
     warm_up: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Tensor]:
-    """Gradients [K, P] of the policy's loss, of every candidate on fresh batches.
+    """Compute the policy gradients [K, P] of every candidate on fresh batches.
 
-    Candidates that share ``rows_per_text`` are given the same batches, so that differences are theirs.
+    Candidates with the same ``rows_per_text`` get the same batches.
 
     Args:
-        model: the U-Net whose policy is judged.
-        draw: makes rollouts.
-        candidates: what to measure.
+        model: the U-Net.
+        draw: draws rollouts.
+        candidates: estimators to measure.
         num_batches: K.
-        warm_up: batches beforehand, for candidates that learn or whose estimator remembers.
+        warm_up: batches beforehand, for candidates that learn or have memory.
         progress: called with batches done and batches in all.
     """
-    names = [one.name for one in candidates]
+    names = [candidate.name for candidate in candidates]
     if len(set(names)) != len(names):
         raise ValueError(f"candidates must have different names, got {sorted(n for n in names if names.count(n) > 1)}")
     found: dict[str, list[Tensor]] = {name: [] for name in names}
@@ -157,14 +156,14 @@ def estimator_report(
 
     Args:
         model: the U-Net.
-        draw: makes rollouts [num_rows, num_steps].
-        candidates: what to measure.
+        draw: draws rollouts [num_rows, num_steps].
+        candidates: estimators to measure.
         num_batches: K, at least 3.
         num_rows: B.
         num_steps: T.
-        rate: boundaries per byte, which token layers are charged by.
-        reference: the exact gradient [P], or one that was measured on other batches.
-        warm_up: batches beforehand, for candidates that learn or whose estimator remembers.
+        rate: boundaries per byte, for the cost of token layers.
+        reference: the exact gradient [P], or one measured on other batches.
+        warm_up: batches beforehand, for candidates that learn or have memory.
         progress: called with batches done and batches in all.
     """
     gradients = collect_gradients(model, draw, candidates, num_batches, warm_up=warm_up, progress=progress)

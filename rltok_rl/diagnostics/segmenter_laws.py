@@ -1,7 +1,7 @@
-"""Laws that every segmenter obeys, to be run on one's own: ``broken_segmenter_laws(MySegmenter)``.
+"""Laws of segmenters, for custom ones: ``broken_segmenter_laws(MySegmenter)``.
 
 A causal model can only use boundaries that it knows in time, and draws the same ones byte by byte as in whole windows.
-What makes the segmenter is called as ``make(model)``.
+Segmenters are built with ``make(model)``.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from rltok_rl.models.config import preset
 from rltok_rl.models.unet import UNet
 
 TEXT = "Größe: 3 m, not 12 cm. 日本語 and naïve cafés; to be, or not to be?\n\tThe quick brown fox jumps."
-"""What the laws read: letters of several scripts, digits, white space."""
+"""Text of the laws: several scripts, digits, white space."""
 
 
 def broken_segmenter_laws(make: Callable[[UNet], Segmenter]) -> dict[str, str]:
-    """What a segmenter does not hold to, by the law; an empty dictionary where it holds to all.
+    """Return the laws that a segmenter breaks, with an explanation each; {} if it obeys all.
 
     Args:
-        make: called with a small U-Net in float64: a class, or a function with the options in it.
+        make: called with a small U-Net in float64: a class, or a function with the options.
 
     Example:
         >>> from rltok_rl.agents.segmenters import make_segmenter
@@ -61,28 +61,28 @@ def assert_prefixes_agree(model: UNet, segmenter: Segmenter, byte_ids: Tensor) -
 
 
 def assert_no_gradient_from_later(model: UNet, segmenter: Segmenter, byte_ids: Tensor) -> None:
-    """The prediction after byte t has no gradient with respect to the embedding of any later byte."""
-    held: list[Tensor] = []
+    """The prediction after byte t has no gradient from the embedding of any later byte."""
+    embeddings: list[Tensor] = []
 
-    def hold(_module: object, _given: object, embedded: Tensor) -> Tensor:
-        held.append(embedded.detach().requires_grad_())
-        return held[-1]
+    def record(_module: object, _args: object, embedded: Tensor) -> Tensor:
+        embeddings.append(embedded.detach().requires_grad_())
+        return embeddings[-1]
 
-    handle = model.embedding.register_forward_hook(hold)
+    handle = model.embedding.register_forward_hook(record)
     try:
         out = read_window(model, segmenter, byte_ids, uniforms=fixed_uniforms(byte_ids))
     finally:
         handle.remove()
     direction = torch.linspace(-1, 1, 256, dtype=torch.float64).sin()
     for t in range(byte_ids.shape[1]):
-        (slope,) = torch.autograd.grad((out.final_logits[:, t] @ direction).sum(), held[0], retain_graph=True)
+        (slope,) = torch.autograd.grad((out.final_logits[:, t] @ direction).sum(), embeddings[0], retain_graph=True)
         _require(bool(slope[:, : t + 1].abs().max() > 0), f"the prediction after byte {t} depends on no byte")
         later = bool(slope[:, t + 1 :].abs().sum() == 0)
         _require(later, f"the prediction after byte {t} has a gradient from later bytes")
 
 
 def assert_steps_are_the_window(model: UNet, segmenter: Segmenter, byte_ids: Tensor) -> None:
-    """One byte after the other, boundaries and predictions are those of the whole window."""
+    """Boundaries and predictions byte by byte are those of the whole window."""
     uniforms = fixed_uniforms(byte_ids)
     with torch.no_grad():
         whole = read_window(model, segmenter, byte_ids, uniforms=uniforms)
@@ -94,7 +94,7 @@ def assert_steps_are_the_window(model: UNet, segmenter: Segmenter, byte_ids: Ten
 
 
 def assert_rows_are_apart(model: UNet, segmenter: Segmenter, byte_ids: Tensor) -> None:
-    """A row is cut as it would be alone."""
+    """A row has the same boundaries in a batch and alone."""
     uniforms = fixed_uniforms(byte_ids)
     with torch.no_grad():
         together = read_window(model, segmenter, byte_ids, uniforms=uniforms)
@@ -113,47 +113,24 @@ SEGMENTER_LAWS: dict[str, Callable[[UNet, Segmenter, Tensor], None]] = {
     "steps": assert_steps_are_the_window,
     "rows": assert_rows_are_apart,
 }
-"""The laws by name; each takes a model, its segmenter and bytes [B, T], and raises an AssertionError where broken."""
+"""Laws by name; each takes a model, its segmenter and bytes [B, T], and raises an AssertionError if broken."""
 _CAUSAL = ("prefixes", "steps")
-"""What a segmenter that says that it looks ahead does not promise."""
+"""Laws that do not apply to segmenters that look ahead."""
 
 
 def example_texts(num_rows: int, length: int, text: str = TEXT) -> Tensor:
-    """Different places of one text.
-
-    Args:
-        num_rows: B.
-        length: T.
-        text: repeated as often as it takes.
-
-    Returns:
-        [B, T] int64 bytes.
-    """
+    """Return different places of one text, repeated as needed: [B, T] int64 bytes."""
     ids = torch.tensor(list((text * (1 + (length + 40 * num_rows) // 100)).encode()))
     return torch.stack([ids[37 * row :][:length] for row in range(num_rows)])
 
 
 def fixed_uniforms(byte_ids: Tensor) -> Tensor:
-    """Random numbers in [0, 1) for bytes [B, T], the same every time.
-
-    Args:
-        byte_ids: [B, T].
-    """
+    """Return the same random numbers in [0, 1) every time, [B, T]."""
     return torch.rand(byte_ids.shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
 
 
 def read_streamed(model: UNet, segmenter: Segmenter, byte_ids: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-    """Read one byte after the other.
-
-    Args:
-        model: the U-Net.
-        segmenter: draws its boundaries.
-        byte_ids: [B, T].
-        uniforms: [B, T] to draw with.
-
-    Returns:
-        Boundaries [B, T] and next-byte logits [B, T, 256].
-    """
+    """Read byte by byte; return boundaries [B, T] and next-byte logits [B, T, 256]."""
     reader = start_reading(model, segmenter, len(byte_ids))
     read = [
         read_byte(model, segmenter, reader, byte_ids[:, t], uniforms=uniforms[:, t]) for t in range(byte_ids.shape[1])

@@ -1,7 +1,7 @@
-"""How well single-sample advantages agree with what decisions are truly worth.
+"""Agreement of single-sample advantages with the true worth of decisions.
 
-Two truths. *Resampled*: over many rows of one text, the mean return of those that decided so at t, minus the mean of
-all. *Counterfactual*: in one row, both decisions at t, many continuations each (:mod:`.counterfactual`).
+Two truths. *Resampled*: over many rows of one text, the mean return of those with this decision at t, minus the mean of
+all. *Counterfactual*: both decisions at t in one row, with many continuations each (:mod:`.counterfactual`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rltok_rl.agents import LearnedBoundaryActor
-from rltok_rl.diagnostics.comparison import correlation
 from rltok_rl.diagnostics.counterfactual import counterfactual_returns
+from rltok_rl.diagnostics.gradient_quality import correlation
 from rltok_rl.diagnostics.report import Candidate
 from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.functional.returns import discounted_return
@@ -28,17 +28,17 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Agreement:
-    """How well advantages agree with a truth that is itself measured."""
+    """Correlations of advantages with a measured truth."""
 
     correlations: dict[str, tuple[float, float]]
-    """By candidate: the correlation, and its standard error over texts."""
+    """Correlation and its standard error over texts, by candidate."""
     reliability: float
-    """Share of the measured truth's variance that is not its own noise. Correlations with the truth itself are larger
-    by one over its square root; this factor is common to all candidates."""
+    """Share of the measured truth's variance that is no noise. Correlations with the truth itself are larger by one
+    over its square root, for all candidates."""
 
 
 class _Rows:
-    """Rollouts of the same texts again and again, several rows each."""
+    """Repeated rollouts of the same texts, several rows each."""
 
     def __init__(self, model: UNet, byte_ids: Tensor, rows_per_text: int, generator: torch.Generator) -> None:
         self.texts = [ids_to_bytes(row) for row in byte_ids.repeat_interleave(rows_per_text, 0)]
@@ -69,20 +69,19 @@ def resampled_correlation(
     least: int = 30,
     progress: Progress | None = None,
 ) -> Agreement:
-    """Correlation of advantages with the resampled truth, over all free decisions that were taken both ways.
+    """Correlate advantages with the resampled truth, over all free decisions that went both ways.
 
-    Truth and judged rows are different samples. Each correlation comes with a standard error over texts: decisions of
-    one text share their returns, and all its rows share the truth.
+    Truth and judged rows are different samples. Standard errors are over texts.
 
     Args:
         model: the U-Net.
-        byte_ids: [M, T + 1] texts; a batch has a row of each, so that M is what batch means average over.
-        candidates: what to judge.
+        byte_ids: [M, T + 1] texts; a batch has a row of each, so that batch means average over M.
+        candidates: estimators to judge.
         gamma: discount of the truth, and of the candidates.
-        num_samples: rows per text that the truth is made of (8,192 in the authors' notebook).
+        num_samples: rows per text for the truth (8,192 in the authors' notebook).
         num_judged: rows per text that are judged.
         seed: of all boundaries.
-        least: how often a decision must have gone either way to be counted.
+        least: how often a decision must have gone either way to count.
         progress: called with samples drawn and samples in all.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -148,17 +147,16 @@ def counterfactual_correlation(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Agreement:
-    """Correlation of advantages with what flipping the decision changes, the same randomness after it.
+    """Correlate advantages with the effect of flipping the decision, with the same random numbers afterwards.
 
     Args:
         model: the U-Net.
-        draw: makes rollouts [B, T].
-        candidates: what to judge.
+        draw: draws rollouts [B, T].
+        candidates: estimators to judge.
         gamma: discount of the truth, and of the candidates.
         num_batches: rollouts for each number of rows per text.
-        num_positions: decisions tried per row, spread over the window.
-        pairs: continuations per decision, each with and without the boundary; at least 2, since their scatter tells
-            how reliable the truth is.
+        num_positions: decisions flipped per row, spread over the window.
+        pairs: continuations per decision, with and without the boundary; at least 2, to measure the truth's noise.
         seed: of positions and continuations.
         progress: called with rollouts done and rollouts in all.
     """

@@ -248,7 +248,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "pocket": _sizes(192, 3, 1, 3, 1, window=16),  # the packaged model
     "tiny": _sizes(64, 2, 1, 1, 1, window=16),
 }
-"""Fields of UNetConfig by preset: the paper's models, those of its released code, and three for a CPU."""
+"""Sizes by name: the paper's models, those of its released code, and three for a CPU."""
 
 
 def preset(name: str, **overrides: Any) -> UNetConfig:

@@ -127,10 +127,10 @@ def _close_tokens(model: UNet, cache: UNetCache, rows: Tensor, mixing: Mixing) -
     above = None
     if model.second_level is not None and cache.second is not None:
         above = partial(model.second_level.step, cache.second, rows, position, number)
-    smoothing = None if mixing.smoothing is None else mixing.smoothing[rows]
+    if mixing.smoothing is not None:
+        mixing = replace(mixing, smoothing=mixing.smoothing[rows])
     run = model.run_tokens(position, above, cached=True)
-    upsampling, mixing_of_rows = config.upsampling, replace(mixing, smoothing=smoothing)
-    decisions = step_level(cache.tokens, rows, tokens, run, mixing_of_rows, config, upsampling=upsampling)
+    decisions = step_level(cache.tokens, rows, tokens, run, mixing, config, upsampling=config.upsampling)
     if model.token_reading is not None:
         model.token_reading.write(cache.tokens.update[rows], position, number, cache.last_tokens, rows)
     closed = rows if mixing.first_token is None else rows[position > 0]  # the first byte waits for the next token

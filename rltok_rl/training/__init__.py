@@ -5,6 +5,6 @@ from __future__ import annotations
 from rltok_rl.training.alarms import Alarms, TrainingFailed
 from rltok_rl.training.loop import Trainer
 from rltok_rl.training.options import LoopOptions
-from rltok_rl.training.step import TrainingStep
+from rltok_rl.training.training_step import TrainingStep
 
 __all__ = ["Alarms", "LoopOptions", "Trainer", "TrainingFailed", "TrainingStep"]

@@ -28,9 +28,10 @@ from rltok_rl.training.sharding import (
     load_full_state,
     prepare_model,
 )
-from rltok_rl.training.step import TrainingStep
+from rltok_rl.training.training_step import TrainingStep
 
 Listener = Callable[[dict[str, float]], "bool | None"]
+"""Takes an update's metrics; True ends the run."""
 
 
 class Trainer:
@@ -50,7 +51,7 @@ class Trainer:
         alarms: checks of every update's metrics.
         seed: of the boundaries; the same in all processes, as the environment's.
         processes: the ranks that train together; they make the updates that one process would make with all rows.
-        strategy: one of :data:`~rltok_rl.training.parallel.STRATEGIES`.
+        strategy: one of :data:`~rltok_rl.training.sharding.STRATEGIES`.
 
     Example:
         >>> from rltok_rl.data import local_prose

@@ -158,7 +158,7 @@ class Padded(ReturnEstimator):
 
 
 def test_what_is_remembered_of_padding_is_found():
-    with pytest.raises(AssertionError, match="what stands where .'collector', 'mask'. is False is remembered"):
+    with pytest.raises(AssertionError, match="entries where .'collector', 'mask'. is False are remembered"):
         LAWS["mask"](Padded)
 
 

@@ -160,7 +160,7 @@ def test_same_step_autoreset_returns_final_observations():
     assert observation["position"].flatten().tolist() == [0, 1]
     observation, _, _, truncated, info = env.step(np.array([0, 0]))
     assert truncated.tolist() == [False, True] and observation["position"].flatten().tolist() == [1, 0]
-    assert info["final_info"]["num_tokens"].tolist() == [1, 2] and info["num_tokens"].tolist() == [1, 0]
+    assert info["final_info"]["num_tokens"].tolist() == [1, 1] and info["num_tokens"].tolist() == [1, 0]
 
 
 def test_torchrl_loads_it_back():

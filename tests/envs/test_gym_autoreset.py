@@ -61,7 +61,7 @@ def deal_by_row(env: ByteBoundaryVectorEnv) -> None:
 
 
 def test_a_standard_loop_with_statistics_runs_on():
-    """The default was Disabled: it died at the end of the first texts."""
+    """By default, texts restart in the next step."""
     env = RecordEpisodeStatistics(gymnasium.make_vec(ID, num_envs=4, num_steps=5, price=0.1))
     env.reset(seed=0)
     rewards = np.zeros(4)
@@ -86,7 +86,7 @@ def test_wrappers_that_ask_for_next_step_take_it():
 
 
 def test_same_seed_reads_the_same_texts_in_all_modes():
-    """Texts end together here, so that they are drawn in one order: a mode says when, not which."""
+    """Texts end together here, so all modes draw the same texts, only at different times."""
     begun = []
     for mode in AutoresetMode:
         env = ByteBoundaryVectorEnv(3, num_steps=4, autoreset_mode=mode)

@@ -36,7 +36,7 @@ def test_episodes_are_texts_of_the_language(name):
 
 @pytest.mark.parametrize("name", IDS)
 def test_the_default_model_cannot_see_the_answer_without_tokens(name):
-    """Seven bytes are all that it sees: what lies between that floor and the ideal must travel through tokens."""
+    """It sees seven bytes: the gap between that floor and the ideal must be closed through tokens."""
     env = gymnasium.make(name).unwrapped
     config, language = env.env.model.config, env.language
     assert (config.window, language.window) == (4, 4)
@@ -84,15 +84,21 @@ def test_stable_baselines_has_the_languages_too(name):
         SB3VecEnv(2, autoreset_mode="NextStep")
 
 
-def test_misuse():
-    with pytest.raises(TypeError, match=r"argument 'text'; allowed are \['model', 'language',"):
-        gymnasium.make(IDS[0], text="to be")
-    with pytest.raises(TypeError, match="language must be a Recall, got Lexicon"):
-        RecallGym(language=Lexicon())
-    with pytest.raises(ValueError, match="overrides are for an untrained preset .*, got {'window': 6} and a UNet"):
-        RecallGym(model=UNet(preset("tiny")), overrides={"window": 6})
-    with pytest.raises(TypeError, match="unexpected keyword argument 'valeus'"):
-        RecallGym(language={"valeus": "01"})
+def test_refusals():
+    model = UNet(preset("tiny"))
+    window = "overrides are for an untrained preset .*, got {'window': 6} and a UNet"
+    for call, error, message in [
+        (
+            lambda: gymnasium.make(IDS[0], text="to be"),
+            TypeError,
+            r"argument 'text'; allowed are \['model', 'lang",
+        ),
+        (lambda: RecallGym(language=Lexicon()), TypeError, "language must be a Recall, got Lexicon"),
+        (lambda: RecallGym(model=model, overrides={"window": 6}), ValueError, window),
+        (lambda: RecallGym(language={"valeus": "01"}), TypeError, "unexpected keyword argument 'valeus'"),
+    ]:
+        with pytest.raises(error, match=message):
+            call()
 
 
 def test_a_rollout_lines_up_with_the_language():

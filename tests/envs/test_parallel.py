@@ -214,7 +214,8 @@ def test_transforms_and_stepping_after_a_parallel_rollout(make_env, model):
     torch.testing.assert_close(rollout["next", "episode_reward"] * 2.0, total, rtol=1e-4, atol=1e-4)
     assert rollout["next", "step_count"][0, -1].item() == 24
     plain = make_env().parallel_rollout(actions=ONES, exclude=("encoder_state",))  # no transform applies to it
-    assert_same_rollout(plain, env.parallel_rollout(actions=ONES, exclude=("encoder_state",)))
+    wrapped = TransformedEnv(make_env(), RewardScaling(0.0, 2.0))
+    assert_same_rollout(plain, wrapped.parallel_rollout(actions=ONES, exclude=("encoder_state",)))
     assert not any("encoder_state" in key for key in plain.keys(True, True))
     base = make_env()
     base.parallel_rollout()

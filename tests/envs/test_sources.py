@@ -1,4 +1,4 @@
-"""Environments over documents on disk, in order, in shares: the same text, and a position that can be kept."""
+"""Environments over documents on disk, in order and in shares: equal texts, and a position that can be restored."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_two_processes_read_what_one_does(model, make):
 
 
 class Counted(CachedSource):
-    """How many windows' bytes are read from disk."""
+    """Counts the windows that are read from disk."""
 
     rows_read = 0
 
@@ -166,7 +166,7 @@ def test_what_a_source_measures_is_what_it_reads(cache):
 
 @torch.no_grad()
 def test_processes_run_the_model_equally_often(model, monkeypatch):
-    """However lengths fall: where the model lies in pieces, a pass that others do not make is waited for forever."""
+    """For any lengths: with a sharded model, a pass that only one process makes would wait forever."""
     texts = [LONG[: STEPS + 1], LONG[:9], LONG[:4], "ab"]
     encode, passes = type(model).encode, []
 

@@ -10,9 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from rltok_rl.agents.segmenters import make_segmenter, save_segmenter
-from rltok_rl.experiments.commands import arguments as watch
-from rltok_rl.experiments.commands import documents as given_texts
-from rltok_rl.experiments.commands import evaluate
+from rltok_rl.experiments.commands import arguments, evaluate
 from rltok_rl.experiments.commands.tables import table
 
 from rltok_rl.evaluation import (
@@ -39,7 +37,7 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def told(arguments, capsys) -> dict:
+def metrics_of(arguments, capsys) -> dict:
     assert evaluate.main([str(argument) for argument in arguments] + ["--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
@@ -52,13 +50,13 @@ def refused(arguments, capsys) -> str:
 
 
 def test_samples_are_three_figures_together(model, folder, file, capsys):
-    figures = told([folder, file, "--context", 32, "--samples", 4, "--seed", 3], capsys)
+    figures = metrics_of([folder, file, "--context", 32, "--samples", 4, "--seed", 3], capsys)
     expected = summarise_samples(read_samples(model, TEXT, samples=4, context=32, generator=seeded(3)))
     assert figures["samples"] == json.loads(json.dumps(expected))
     assert figures["corpus_bits_per_byte"] == pytest.approx(expected["one_sample"]["corpus_bits_per_byte"])
     assert (
         figures["corpus_bits_per_byte"]
-        == told([folder, file, "--context", 32, "--seed", 3], capsys)["corpus_bits_per_byte"]
+        == metrics_of([folder, file, "--context", 32, "--seed", 3], capsys)["corpus_bits_per_byte"]
     )
     assert evaluate.main([folder, file, "--context", "32", "--samples", "4", "--seed", "3"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -70,7 +68,7 @@ def test_samples_are_three_figures_together(model, folder, file, capsys):
 
 def test_particles_are_one_more_figure(model, folder, file, capsys):
     options = ["--context", 32, "--windows", 2, "--particles", 3, "--seed", 3]
-    figures = told([folder, file, *options], capsys)
+    figures = metrics_of([folder, file, *options], capsys)
     where = {"context": 32, "most": 2}
     nats = particle_nats(model, TEXT, particles=3, generator=seeded(3), **where)
     reading = read_text(model, TEXT, generator=seeded(3), **where)
@@ -81,7 +79,7 @@ def test_particles_are_one_more_figure(model, folder, file, capsys):
 
 
 def test_windows_slide(model, folder, file, capsys):
-    figures = told([folder, file, "--context", 32, "--stride", 5], capsys)
+    figures = metrics_of([folder, file, "--context", 32, "--stride", 5], capsys)
     reading = read_text(model, TEXT, context=32, stride=5, generator=seeded())
     assert (figures["context"], figures["stride"], figures["windows"]) == (32, 5, reading.num_windows)
     assert figures["bytes"] == len(TEXT.encode()) - 1
@@ -91,11 +89,11 @@ def test_windows_slide(model, folder, file, capsys):
 
 
 def test_texts_are_streamed(model, folder, file, capsys):
-    figures = told([folder, file, "--streamed", "--bytes", 60], capsys)
+    figures = metrics_of([folder, file, "--streamed", "--bytes", 60], capsys)
     assert figures["context"] is None and figures["windows"] == 1
     streamed = summarise(read_streamed(model, TEXT.encode()[:60], generator=seeded()))
     assert figures["corpus_bits_per_byte"] == streamed["corpus_bits_per_byte"]
-    whole = told([folder, file, "--context", 1000, "--bytes", 60], capsys)
+    whole = metrics_of([folder, file, "--context", 1000, "--bytes", 60], capsys)
     assert figures["corpus_bits_per_byte"] == pytest.approx(whole["corpus_bits_per_byte"], abs=1e-5)
     evaluate.main([folder, file, "--streamed", "--bytes", "40"])
     assert "39 byte by byte, each after all before it" in capsys.readouterr().out
@@ -103,8 +101,8 @@ def test_texts_are_streamed(model, folder, file, capsys):
 
 def test_many_documents_have_two_means_with_errors(model, folder, capsys, monkeypatch):
     texts = [TEXT.encode(), b"x", b"", TEXT.encode()[:30], b"\xff\xfe\x00"]  # a byte alone cannot be measured
-    monkeypatch.setattr(given_texts, "_texts", lambda *_: ("three", texts))
-    figures = told([folder, "--context", 32], capsys)
+    monkeypatch.setattr(arguments, "_documents", lambda *_: ("three", texts))
+    figures = metrics_of([folder, "--context", 32], capsys)
     reading = read_text(model, [texts[0], texts[3], texts[4]], context=32, generator=seeded())
     expected = summarise(reading)
     assert figures["documents"] == 3 and figures["bytes"] == len(texts[0]) - 1 + 29 + 2
@@ -115,18 +113,18 @@ def test_many_documents_have_two_means_with_errors(model, folder, capsys, monkey
     assert "of the corpus      mean of 3 documents" in shown
     for kind in ("corpus", "document"):
         assert f"{expected[f'{kind}_bits_per_byte']:.4f} ± {expected[f'{kind}_standard_error']:.4f}" in shown
-    monkeypatch.setattr(given_texts, "_texts", lambda *_: ("three", texts[1:3]))
+    monkeypatch.setattr(arguments, "_documents", lambda *_: ("three", texts[1:3]))
     assert "three must hold a document of at least 2 bytes, got none" in refused([folder], capsys)
 
 
 def test_bytes_that_are_no_utf8_are_measured(folder, tmp_path, capsys):
     (tmp_path / "bytes").write_bytes(b"caf\xe9 \xff\xfe\x00 \xe2\x82")
-    assert told([folder, tmp_path / "bytes"], capsys)["bytes"] == 10
+    assert metrics_of([folder, tmp_path / "bytes"], capsys)["bytes"] == 10
 
 
 def test_what_has_no_figure_has_a_dash(folder, tmp_path, capsys):
     (tmp_path / "dots").write_bytes(b"...... !!!")
-    assert told([folder, tmp_path / "dots"], capsys)["word_edges"]["any"]["covered"] is None
+    assert metrics_of([folder, tmp_path / "dots"], capsys)["word_edges"]["any"]["covered"] is None
     evaluate.main([folder, str(tmp_path / "dots")])
     shown = capsys.readouterr().out
     assert "nan" not in shown and [line.split()[-1] for line in shown.splitlines()[-4:]] == ["-"] * 4
@@ -135,7 +133,7 @@ def test_what_has_no_figure_has_a_dash(folder, tmp_path, capsys):
 def test_what_takes_long_tells_how_far_it_is(folder, file, capsys, monkeypatch):
     evaluate.main([folder, file])
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(watch, "_PATIENCE", 0.0)
+    monkeypatch.setattr(arguments, "_PATIENCE", 0.0)
     monkeypatch.setattr("rltok_rl.evaluation.windowed.BATCH_BYTES", 32)
     evaluate.main([folder, file, "--context", "32", "--samples", "3"])
     lines = capsys.readouterr().err.splitlines()
@@ -160,9 +158,8 @@ def test_a_model_of_other_ids_is_refused(model, file, tmp_path, capsys):
     assert "must be of model_type 'rltok_rl-unet', got 'gpt2'" in refused([folder, file], capsys)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_wrong_options_are_named(folder, file, capsys):
+    for options, message in (
         (["--stride", "300"], "argument --stride: must be at most the context, 256, got 300"),
         (["--context", "20", "--stride", "21"], "argument --stride: must be at most the context, 20, got 21"),
         (["--stride", "0"], "argument --stride: must be an integer of at least 1, got '0'"),
@@ -173,19 +170,17 @@ def test_a_model_of_other_ids_is_refused(model, file, tmp_path, capsys):
         (["--streamed", "--context", "9"], "argument --context: not allowed with argument --streamed"),
         (["--streamed", "--stride", "9"], "argument --stride: not allowed with argument --streamed"),
         (["--streamed", "--windows", "9"], "argument --windows: not allowed with argument --streamed"),
-    ],
-)
-def test_wrong_options_are_named(options, message, folder, file, capsys):
-    assert message in refused([folder, file, *options], capsys)
+    ):
+        assert message in refused([folder, file, *options], capsys)
 
 
 def test_options_that_a_segmenter_cannot_follow_are_named(model, file, tmp_path, capsys):
     folder = model.save_pretrained(tmp_path / "rule")
     save_segmenter(folder, make_segmenter("spacebyte", model), model, name="spacebyte", options={})
     assert "argument --samples: SpaceByte draws nothing at random" in refused([folder, file, "--samples", 2], capsys)
-    assert told([folder, file, "--streamed"], capsys)["segmenter"] == "SpaceByte"
+    assert metrics_of([folder, file, "--streamed"], capsys)["segmenter"] == "SpaceByte"
     save_segmenter(folder, make_segmenter("random", model), model, name="random", options={})
-    figures = told([folder, file, "--samples", 2], capsys)
+    figures = metrics_of([folder, file, "--samples", 2], capsys)
     assert figures["samples"]["thresholded"] is None and figures["samples"]["count"] == 2
     evaluate.main([str(folder), file, "--samples", "2"])
     assert "thresholded      none: boundaries have no probability" in capsys.readouterr().out
@@ -196,12 +191,12 @@ def test_rows_of_tables_are_documents(model, folder, tmp_path, capsys):
     lines = tmp_path / "rows.jsonl"
     lines.write_text("".join(json.dumps({"words": row}) + "\n" for row in rows))
     assert "argument --column: must be one of ['words']" in refused([folder, lines], capsys)
-    figures = told([folder, lines, "--column", "words", "--context", 16], capsys)
+    figures = metrics_of([folder, lines, "--column", "words", "--context", 16], capsys)
     texts = [rows[0].encode(), rows[2].encode()]  # a byte alone cannot be measured
     expected = summarise(read_text(model, texts, context=16, generator=seeded()))
     assert figures["documents"] == 2 and figures["corpus_bits_per_byte"] == expected["corpus_bits_per_byte"]
     assert (
-        told([folder, tmp_path, "--column", "words", "--context", 16], capsys)
+        metrics_of([folder, tmp_path, "--column", "words", "--context", 16], capsys)
         | {
             "text": figures["text"],
             "bytes_per_second": figures["bytes_per_second"],
@@ -210,7 +205,7 @@ def test_rows_of_tables_are_documents(model, folder, tmp_path, capsys):
     )  # a folder of documents
     table_ = pa.table({"text": rows})
     pq.write_table(table_, tmp_path / "rows.parquet")
-    found = told([folder, tmp_path / "rows.parquet", "--bytes", 20, "--context", 16], capsys)
+    found = metrics_of([folder, tmp_path / "rows.parquet", "--bytes", 20, "--context", 16], capsys)
     assert found["documents"] == 2 and found["bytes"] == 17 + 1  # all of the first, two bytes of the third
 
 

@@ -21,6 +21,7 @@ from rltok_rl.experiments.runs.run import run
 from safetensors import SafetensorError
 
 from rltok_rl.models import UNet, preset
+from rltok_rl.training.atomic_files import claim_folder
 from rltok_rl.training.checkpoint import load_checkpoint
 from rltok_rl.training.metrics import read_lines
 from rltok_rl.training.parallel import Processes, Refused

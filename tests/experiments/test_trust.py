@@ -15,10 +15,9 @@ import torch
 from omegaconf import OmegaConf
 from rltok_rl.agents.segmenters import load_segmenter
 from rltok_rl.experiments import train
-from rltok_rl.experiments.commands import boundaries, evaluate, generate, segment, tasks, view
+from rltok_rl.experiments.commands import boundaries, evaluate, generate, report, segment, tasks, view
 from rltok_rl.experiments.commands import lm_eval as harness
 from rltok_rl.experiments.compare import train_systems as compare
-from rltok_rl.experiments.reports import run_report as report
 from rltok_rl.experiments.runs import segmenters as segmenting
 from rltok_rl.experiments.runs.checkpointed import load_checkpointed
 from rltok_rl.experiments.runs.folder import read_run
@@ -120,17 +119,15 @@ def message(path: str) -> str:
 # Commands
 
 
-@pytest.mark.parametrize("model", ["run", "run/model"])
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_segmenter_file_with_custom_code_needs_trust(working, name, model, capsys):
-    command, arguments = COMMANDS[name](model)
-    assert message("run/model/segmenter.json") in refused(command, arguments, capsys)
-    assert command.main([*arguments, "--trust-code"]) == 0 and executed()
-
-
-@pytest.mark.parametrize(("command", "arguments"), [(evaluate, ["run"]), (boundaries, ["run"])])
-def test_a_run_on_its_own_text_needs_trust(working, command, arguments, capsys):
-    assert message("run/model/segmenter.json") in refused(command, arguments, capsys)
+def test_a_segmenter_file_with_custom_code_needs_trust(working, capsys):
+    for number, name in enumerate(COMMANDS):
+        command, arguments = COMMANDS[name](("run", "run/model")[number % 2])
+        assert message("run/model/segmenter.json") in refused(command, arguments, capsys)
+        assert command.main([*arguments, "--trust-code"]) == 0 and executed()
+        Path("executed").unlink()
+        forget()
+    for command in (evaluate, boundaries):  # on the run's own text
+        assert message("run/model/segmenter.json") in refused(command, ["run"], capsys)
 
 
 def test_trusted_code_draws_the_boundaries(working, capsys):
@@ -139,23 +136,16 @@ def test_trusted_code_draws_the_boundaries(working, capsys):
     assert tokens == ["a", "bcde", "fghi"]
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_an_actor_of_a_configuration_is_never_custom_code(working, name, capsys):
-    """Older runs have no segmenter.json for an actor: it is read from config.yaml."""
+def test_a_run_without_a_learned_policy_needs_its_segmenter_file(working, capsys):
+    """Nothing is made by a name in config.yaml."""
     Path("run/model/segmenter.json").unlink()
-    change("run", {"segmenter": {"name": "learned", "options": {}}, "actor": {"name": NAME}})
-    command, arguments = COMMANDS[name]("run")
-    for trust in ([], ["--trust-code"]):
-        error = refused(command, [*arguments, *trust], capsys)
-        assert "run/config.yaml: actor.name must be one of ['random', 'uniform', 'whitespace'] or 'learned'" in error
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_configuration_with_custom_code_needs_its_segmenter_file(working, name, capsys):
-    Path("run/model/segmenter.json").unlink()
-    command, arguments = COMMANDS[name]("run")
-    error = refused(command, arguments, capsys)
-    assert "run/model must hold segmenter.json, because run/config.yaml names the segmenter 'foreign_code:Ev" in error
+    for group, other in (("segmenter", "actor"), ("actor", "segmenter")):
+        change("run", {group: {"name": NAME, "options": {}}, other: {"name": "learned"}})
+        expected = f"run/model must hold segmenter.json, because run/config.yaml names the {group} 'foreign_code:Every'"
+        for name in COMMANDS:
+            command, arguments = COMMANDS[name]("run")
+            for trust in ([], ["--trust-code"]):
+                assert expected in refused(command, [*arguments, *trust], capsys), name
 
 
 def test_the_segmenter_of_a_checkpoint_needs_trust(working, capsys):
@@ -176,16 +166,15 @@ def test_an_actor_is_made_by_name_alone(working):
     assert not executed()
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_configuration_does_not_read_the_environment(working, name, monkeypatch, capsys):
+def test_a_configuration_does_not_read_the_environment(working, monkeypatch, capsys):
     monkeypatch.setenv("A_SECRET", "xyzzy")
     Path("run/model/segmenter.json").unlink()
     changed = {"segmenter": {"name": "learned", "options": {}}, "data": {"source": "${oc.env:A_SECRET}"}}
     change("run", changed)
-    command, arguments = COMMANDS[name]("run")
-    error = refused(command, arguments, capsys)
-    assert "config.yaml must hold plain values, got the interpolation '${oc.env:A_SECRET}' in data.source" in error
-    assert "xyzzy" not in error
+    for name in COMMANDS:
+        error = refused(*COMMANDS[name]("run"), capsys)
+        assert "config.yaml must hold plain values, got the interpolation '${oc.env:A_SECRET}' in data.source" in error
+        assert "xyzzy" not in error
 
 
 def test_a_configuration_does_not_execute_the_code_of_a_corpus(working, capsys):
@@ -313,7 +302,6 @@ def test_configurations_are_read_in_one_place():
     assert used("read_config_file") == {
         "rltok_rl.evaluation.lm_eval",
         "rltok_rl.experiments.commands.arguments",
-        "rltok_rl.experiments.commands.documents",
         "rltok_rl.experiments.runs.resume",
         "rltok_rl.experiments.runs.folder",
         "rltok_rl.experiments.demo.findings",

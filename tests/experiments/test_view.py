@@ -101,7 +101,7 @@ def test_a_page_holds_the_figures_of_a_reading(models, file, tmp_path, capsys):
     assert look["figures"] == {name: pytest.approx(of_one_text[name]) for name in look["figures"]}
     assert learned["about"] == (
         "The learned policy draws boundaries (seed 4) in windows of 16 bytes. Reward: early_exit; return: gamma 0.5; "
-        "advantage: leave_one_out over 3 draws."
+        "baseline: leave_one_out over 3 draws."
     )
 
 
@@ -121,7 +121,7 @@ def test_texts_come_from_the_command_line_and_from_standard_input(models, tmp_pa
     content = shown(models / "learned", "--text", "to be", "--draws", 2, out=out)
     assert base64.b64decode(content["texts"][0]["data"]) == b"to be"
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\x00</script>")))
-    content = shown(models / "learned", "-", "--greedy", "--estimator", "discounted_return", out=out)
+    content = shown(models / "learned", "-", "--greedy", "--baseline", "none", out=out)
     assert base64.b64decode(content["texts"][0]["data"]) == b"\xff\x00</script>"
     content = shown(models / "learned", "python-docs", "--bytes", 40, out=out)
     assert content["texts"][0]["size"] == 40
@@ -131,7 +131,7 @@ def test_a_run_without_a_text_shows_its_sample_over_training(run, tmp_path):
     content = shown(run, out=tmp_path / "page.html")
     (text,) = content["texts"]
     (one,) = text["segmenters"]
-    looks = read_run(run).looks
+    looks = read_run(run).snapshots
     assert text["name"] == "held-out sample" and one["name"] == "mine"
     assert base64.b64decode(text["data"]).decode("latin-1") == looks[0]["text"]
     assert [look["label"] for look in one["looks"]][::3] == ["before training", "update 4, after 0.00 MB"]

@@ -11,9 +11,8 @@ from rltok_rl.functional.metrics import approximate_kl, clip_fraction, effective
 from rltok_rl.functional.policy_gradient import clipped_ratio, importance_weighted, score_function, vtrace
 from rltok_rl.functional.returns import td_lambda_return
 
+from ..each import each
 from .registry import OBJECTIVES
-
-every = pytest.mark.parametrize("name", list(OBJECTIVES))
 
 
 def draw(*shape):
@@ -26,18 +25,18 @@ def slope(name, new, old, advantages):
     return found
 
 
-@every
+@each(name=OBJECTIVES)
 def test_on_policy_the_gradient_is_the_score_functions(name):
     log_probs, advantages = draw(), draw()
     torch.testing.assert_close(slope(name, log_probs, log_probs, advantages), advantages)
 
 
-@every
+@each(name=OBJECTIVES)
 def test_no_advantage_no_gradient(name):
     assert (slope(name, draw(), draw(), torch.zeros(5, 9, dtype=torch.float64)) == 0).all()
 
 
-@pytest.mark.parametrize("name", [n for n, o in OBJECTIVES.items() if o.plain])
+@each(name=[n for n, o in OBJECTIVES.items() if o.plain])
 def test_gradients_are_finite_differences(name):
     """Where a weight is held constant by definition, no finite difference has its gradient; others must."""
     old, advantages = draw(), draw()
@@ -46,7 +45,7 @@ def test_gradients_are_finite_differences(name):
     )
 
 
-@every
+@each(name=OBJECTIVES)
 def test_compiles_in_one_graph(name):
     given = draw(), draw(), draw()
     torch._dynamo.reset()
@@ -75,7 +74,7 @@ def test_a_wide_clip_is_the_plain_ratio():
     torch.testing.assert_close(clipped_ratio(new, old, advantages, (1.0, 1e9)), expected)
 
 
-@pytest.mark.parametrize("name", [n for n, o in OBJECTIVES.items() if o.unbiased_off_policy])
+@each(name=[n for n, o in OBJECTIVES.items() if o.unbiased_off_policy])
 def test_unbiased_off_policy_for_single_decisions(name):
     """Decisions of another policy, weighted, have the expected gradient of the learner's own, by enumeration."""
     logits, others = draw(4).requires_grad_(), draw(4)
@@ -130,7 +129,7 @@ def test_weights_of_whole_rows_end_with_the_row():
     torch.testing.assert_close(padded[real].view(16, 4), importance_weighted(new, old, returns, whole_row=True))
 
 
-@pytest.mark.parametrize("far", [200.0, -200.0])
+@each(far=[200.0, -200.0])
 def test_ratios_beyond_all_numbers_leave_no_nan(far):
     """exp(200) is infinite in float32, and the clipped side of it has gradient 0, not 0 times infinity."""
     good = torch.ones(1, 4)
@@ -164,7 +163,7 @@ def test_a_cut_weight_is_cut():
     assert new.grad.item() == 1.5
 
 
-@pytest.mark.parametrize("lmbda", [0.0, 0.6, 1.0])
+@each(lmbda=[0.0, 0.6, 1.0])
 def test_vtrace_on_policy_is_td_lambda(lmbda):
     rewards, values = draw(3, 12), draw(3, 12)
     following = torch.cat((values[:, 1:], draw(3, 1)), 1)
@@ -195,7 +194,7 @@ def test_figures_on_policy():
     assert effective_sample_size(zero) == 1 and approximate_kl(zero) == 0 and clip_fraction(zero, 0.1) == 0
 
 
-@pytest.mark.parametrize("offset", [0.0, 500.0, -500.0])
+@each(offset=[0.0, 500.0, -500.0])
 def test_effective_sample_size_by_hand(offset):
     """Weights 1 and 3: 16 / (2 * 10). A common factor does not matter, however large."""
     log_ratios = torch.tensor([1.0, 3.0]).log() + offset
@@ -222,7 +221,7 @@ def test_figures_are_of_real_steps_alone():
         torch.testing.assert_close(figure(broken, mask), figure(values[mask]))
 
 
-@pytest.mark.parametrize("clip", [-0.1, 1.5, (0.2, -1.0), (2.0, 0.1)])
+@each(clip=[-0.1, 1.5, (0.2, -1.0), (2.0, 0.1)])
 def test_a_clip_out_of_range_is_refused(clip):
     with pytest.raises(ValueError, match="clip must be epsilon in"):
         clipped_ratio(draw(), draw(), draw(), clip)

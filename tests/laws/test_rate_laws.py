@@ -9,9 +9,8 @@ import torch
 
 from rltok_rl.functional.rate import RATE_CONTROLS, hinge_loss, logit_pressure, ratio_loss, straight_through
 
+from ..each import each
 from ..layout import ONE_GRAPH
-
-every = pytest.mark.parametrize("name", list(RATE_CONTROLS))
 
 
 def at_rate(rate, spread=1.0, shape=(8, 400)):
@@ -29,8 +28,7 @@ def slope(name, logits, boundaries, target, **options):
     return found
 
 
-@every
-@pytest.mark.parametrize("target", [0.1, 0.25, 0.5])
+@each(name=RATE_CONTROLS, target=[0.1, 0.25, 0.5])
 def test_no_gradient_at_the_target(name, target):
     """The binomial's most likely count lies within one boundary of the target: its gradient is what rounding leaves."""
     logits, boundaries = at_rate(target)
@@ -39,15 +37,14 @@ def test_no_gradient_at_the_target(name, target):
     assert pushed < (0.05 if name == "binomial" else 1e-6) * reference
 
 
-@every
-@pytest.mark.parametrize("target", [0.1, 0.33])
+@each(name=RATE_CONTROLS, target=[0.1, 0.33])
 def test_every_logit_is_pushed_the_right_way(name, target):
     for rate, sign in ((0.05, -1), (0.8, 1)):
         found = slope(name, *at_rate(rate), target) * sign
         assert (found >= 0).all() and (found > 0).any()
 
 
-@every
+@each(name=RATE_CONTROLS)
 def test_a_mask_is_a_shorter_batch(name):
     logits, boundaries = at_rate(0.6, shape=(4, 50))
     mask = torch.zeros(4, 70, dtype=torch.bool)
@@ -62,7 +59,17 @@ def test_a_mask_is_a_shorter_batch(name):
     assert (found[:, 50:] == 0).all()
 
 
-@every
+@each(name=RATE_CONTROLS)
+def test_rows_without_a_decision_do_not_count(name):
+    """A row of padding alone adds neither its cost of 0 nor a row to the mean."""
+    logits, boundaries = at_rate(0.6, shape=(3, 50))
+    mask = torch.ones(3, 50, dtype=torch.bool)
+    mask[1] = False
+    expected = RATE_CONTROLS[name](logits[::2], boundaries[::2], 0.2)
+    torch.testing.assert_close(RATE_CONTROLS[name](logits, boundaries, 0.2, mask=mask), expected)
+
+
+@each(name=RATE_CONTROLS)
 def test_large_logits_are_numbers(name):
     for value in (1e4, -1e4):
         logits = torch.full((2, 30), value, requires_grad=True)
@@ -72,7 +79,7 @@ def test_large_logits_are_numbers(name):
 
 
 @ONE_GRAPH
-@every
+@each(name=RATE_CONTROLS)
 def test_compiles_in_one_graph(name):
     logits, boundaries = at_rate(0.5, shape=(4, 50))
     torch._dynamo.reset()
@@ -80,14 +87,13 @@ def test_compiles_in_one_graph(name):
     torch.testing.assert_close(compiled(logits, boundaries), RATE_CONTROLS[name](logits, boundaries, 0.2))
 
 
-@every
-@pytest.mark.parametrize("target", [0.0, 1.0, -0.2])
+@each(name=RATE_CONTROLS, target=[0.0, 1.0, -0.2])
 def test_a_target_out_of_range_is_refused(name, target):
     with pytest.raises(ValueError, match="target must lie strictly between 0 and 1, got"):
         RATE_CONTROLS[name](torch.zeros(2, 3), torch.zeros(2, 3), target)
 
 
-@every
+@each(name=RATE_CONTROLS)
 def test_shapes_that_differ_are_refused(name):
     with pytest.raises(ValueError, match=r"boundaries must have the shape of logits, \[2, 3\], got \[3\]"):
         RATE_CONTROLS[name](torch.zeros(2, 3), torch.zeros(3), 0.2)

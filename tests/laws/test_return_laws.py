@@ -9,13 +9,11 @@ from torchrl.objectives.value import functional as torchrl_value
 from rltok_rl.functional import returns
 from rltok_rl.functional.policy_gradient import vtrace
 
+from ..each import each
 from .registry import FUNCTIONS, RETURNS, SHAPE
 
-GAMMAS = [0.0, 0.5, 0.9, 0.99, 1.0]
-LENGTHS = [1, 2, 31, 32, 33, 64, 100]
-every = pytest.mark.parametrize("name", list(RETURNS))
-functions = pytest.mark.parametrize("name", list(FUNCTIONS))  # estimators are built before a graph, not inside it
-gammas = pytest.mark.parametrize("gamma", GAMMAS)
+GAMMAS = [0.0, 0.5, 0.9, 1.0]
+LENGTHS = [1, 2, 31, 32, 33, 100]  # one step, and either side of a power of two, at which the scan's reach doubles
 
 
 def loop(rewards, gamma, done=None):
@@ -31,46 +29,40 @@ def draw(*shape, dtype=torch.float64):
     return torch.randn(*(shape or SHAPE), dtype=dtype)
 
 
-@every
-@gammas
-@pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("with_done", [False, True], ids=["whole", "episodes"])
+@each(name=RETURNS, gamma=GAMMAS, length=LENGTHS, with_done=[False, True])
 def test_equals_the_loop(name, gamma, length, with_done):
     rewards = draw(3, 2, length)
     done = torch.rand(rewards.shape) < 0.15 if with_done else None
     torch.testing.assert_close(RETURNS[name](rewards, gamma, done=done), loop(rewards, gamma, done))
 
 
-@every
+@each(name=RETURNS)
 def test_gamma_0_keeps_each_reward_alone(name):
     rewards = draw()
     assert torch.equal(RETURNS[name](rewards, 0.0), rewards)
 
 
-@every
+@each(name=RETURNS)
 def test_gamma_1_sums_to_the_end(name):
     rewards = draw()
     torch.testing.assert_close(RETURNS[name](rewards, 1.0), rewards.flip(-1).cumsum(-1).flip(-1))
 
 
-@every
-@gammas
+@each(name=RETURNS, gamma=GAMMAS)
 def test_obeys_its_recursion(name, gamma):
     rewards = draw()
     found = RETURNS[name](rewards, gamma)
     torch.testing.assert_close(found[..., :-1], rewards[..., :-1] + gamma * found[..., 1:])
 
 
-@every
-@gammas
+@each(name=RETURNS, gamma=GAMMAS)
 def test_is_linear(name, gamma):
     one, two = draw(), draw()
     found = RETURNS[name](2.0 * one - 3.0 * two, gamma)
     torch.testing.assert_close(found, 2.0 * RETURNS[name](one, gamma) - 3.0 * RETURNS[name](two, gamma))
 
 
-@every
-@gammas
+@each(name=RETURNS, gamma=GAMMAS)
 def test_is_blind_to_the_past(name, gamma):
     rewards = draw(3, 70)
     changed = rewards.clone()
@@ -80,16 +72,14 @@ def test_is_blind_to_the_past(name, gamma):
     )
 
 
-@every
-@gammas
+@each(name=RETURNS, gamma=GAMMAS)
 def test_rows_are_independent(name, gamma):
     rewards = draw()
     alone = torch.cat([RETURNS[name](row[None], gamma) for row in rewards])
     torch.testing.assert_close(RETURNS[name](rewards, gamma), alone)
 
 
-@every
-@gammas
+@each(name=RETURNS, gamma=GAMMAS)
 def test_episodes_in_a_row_are_episodes_apart(name, gamma):
     lengths = [5, 1, 40, 13]
     episodes = [draw(2, n) for n in lengths]
@@ -99,8 +89,7 @@ def test_episodes_in_a_row_are_episodes_apart(name, gamma):
     torch.testing.assert_close(together, torch.cat([RETURNS[name](e, gamma) for e in episodes], 1))
 
 
-@every
-@gammas
+@each(name=RETURNS, gamma=GAMMAS)
 def test_a_mask_is_a_shorter_sequence(name, gamma):
     """What stands in the padding does not matter, not even NaN, to values and to gradients."""
     rewards = draw(3, 50)
@@ -115,8 +104,7 @@ def test_a_mask_is_a_shorter_sequence(name, gamma):
     assert padded.grad.isfinite().all() and (padded.grad[~mask] == 0).all()
 
 
-@every
-@gammas
+@each(name=RETURNS, gamma=GAMMAS)
 def test_a_constant_reward_in_closed_form(name, gamma):
     """1 + gamma + ... + gamma^(n - 1) with n steps to go."""
     to_go = torch.arange(77, 0, -1, dtype=torch.float64)
@@ -124,20 +112,17 @@ def test_a_constant_reward_in_closed_form(name, gamma):
     torch.testing.assert_close(RETURNS[name](torch.ones(1, 77, dtype=torch.float64), gamma)[0], expected)
 
 
-@every
-@pytest.mark.parametrize("with_done", [False, True], ids=["whole", "episodes"])
+@each(name=RETURNS, with_done=[False, True])
 def test_gradients_are_finite_differences(name, with_done):
     rewards = draw(2, 37).requires_grad_()
     done = torch.rand(2, 37) < 0.2 if with_done else None
     assert torch.autograd.gradcheck(lambda r: RETURNS[name](r, 0.9, done=done), rewards)
 
 
-@every
-@pytest.mark.parametrize(
-    ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 2e-6), (torch.bfloat16, 2e-2)], ids=str
-)
-def test_precision(name, dtype, tolerance):
+@each(name=RETURNS, dtype=[torch.float64, torch.float32, torch.bfloat16])
+def test_precision(name, dtype):
     """Errors relative to the largest return; the dtype that goes in comes out."""
+    tolerance = {torch.float64: 1e-12, torch.float32: 2e-6, torch.bfloat16: 2e-2}[dtype]
     rewards = draw(4, 1000, dtype=torch.float32).to(dtype)
     found = RETURNS[name](rewards, 0.99)
     expected = loop(rewards, 0.99)
@@ -145,8 +130,7 @@ def test_precision(name, dtype, tolerance):
     assert (found.double() - expected).abs().max() <= tolerance * expected.abs().max()
 
 
-@functions
-@pytest.mark.parametrize("with_done", [False, True], ids=["whole", "episodes"])
+@each(name=FUNCTIONS, with_done=[False, True])  # estimators are built before a graph, not inside it
 def test_compiles_in_one_graph(name, with_done):
     rewards = draw(2, 50)
     done = torch.rand(2, 50) < 0.2 if with_done else None
@@ -159,9 +143,7 @@ def test_compiles_in_one_graph(name, with_done):
     torch.testing.assert_close(compiled(rewards), call(rewards))
 
 
-@gammas
-@pytest.mark.parametrize("with_done", [False, True], ids=["whole", "episodes"])
-@every
+@each(name=RETURNS, gamma=GAMMAS, with_done=[False, True])
 def test_agrees_with_torchrl(name, gamma, with_done):
     """On shared ground: an episode ends for good where it ends, and the last step is such an end."""
     rewards = draw(3, 40)
@@ -183,8 +165,7 @@ def test_agrees_with_torchrl(name, gamma, with_done):
         torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-6, msg=lambda m, w=which: f"{w}: {m}")
 
 
-@pytest.mark.parametrize("lmbda", [0.0, 0.7, 1.0])
-@gammas
+@each(lmbda=[0.0, 0.7, 1.0], gamma=GAMMAS)
 def test_values_agree_with_torchrl(gamma, lmbda):
     """Real values, truncations and terminations, an open end: GAE, TD(lambda) and V-trace off-policy."""
     rewards, values, following = draw(3, 40), draw(3, 40), draw(3, 40)
@@ -215,8 +196,7 @@ def test_values_agree_with_torchrl(gamma, lmbda):
         torch.testing.assert_close(mine.unsqueeze(-1), other, **close)
 
 
-@every
-@gammas
+@each(name=RETURNS, gamma=GAMMAS)
 def test_under_autocast_nothing_is_rounded(name, gamma):
     """Mixed precision rounds matrix products to bfloat16; a return is none."""
     rewards = draw(4, 300, dtype=torch.float32)
@@ -225,8 +205,7 @@ def test_under_autocast_nothing_is_rounded(name, gamma):
         assert torch.equal(RETURNS[name](rewards, gamma), expected)
 
 
-@functions
-@pytest.mark.parametrize("with_done", [False, True], ids=["whole", "episodes"])
+@each(name=FUNCTIONS, with_done=[False, True])
 def test_gamma_may_be_a_tensor(name, with_done):
     """As the buffers of TorchRL's estimators are: the same sums, in one graph, with a derivative."""
     rewards = draw(3, 40)
@@ -244,7 +223,7 @@ def test_gamma_may_be_a_tensor(name, with_done):
         RETURNS[name](rewards, torch.ones(2))
 
 
-@pytest.mark.parametrize("lmbda", [0.0, 0.7, 1.0])
+@each(lmbda=[0.0, 0.7, 1.0])
 def test_lambda_returns_agree_with_torchrl(lmbda):
     """Where the value after a step is the value before the next, which is what the equation says."""
     rewards, values = draw(3, 40), draw(3, 40)
@@ -277,30 +256,20 @@ def test_critics_in_bfloat16_do_not_round_what_gamma_makes_of_them():
     torch.testing.assert_close(found.double(), expected, rtol=2**-8, atol=0)
 
 
-@every
-@pytest.mark.parametrize("gamma", [-0.1, 1.01, float("nan")])
-def test_gamma_outside_its_range_is_refused(name, gamma):
-    with pytest.raises(ValueError, match=r"gamma must lie in \[0, 1\], got"):
-        RETURNS[name](draw(), gamma)
-
-
-@functions
+@each(name=FUNCTIONS)
 def test_bad_input_is_refused(name):
     rewards = draw(2, 3)
-    broken = rewards.clone()
-    broken[1, 2] = float("nan")
-    with pytest.raises(ValueError, match=r"rewards must be finite numbers, got nan at index \[1, 2\]"):
-        RETURNS[name](broken, 0.9)
-    broken[1, 2] = float("-inf")  # an infinite reward times the 0 of an end would be NaN in another episode
-    with pytest.raises(ValueError, match=r"rewards must be finite numbers, got -inf at index \[1, 2\]"):
-        RETURNS[name](broken, 0.9)
-    with pytest.raises(ValueError, match=r"mask must have the shape of rewards, \[2, 3\], got \[3\]"):
-        RETURNS[name](rewards, 0.9, mask=torch.ones(3, dtype=torch.bool))
-    with pytest.raises(TypeError, match="mask must be bool"):
-        RETURNS[name](rewards, 0.9, mask=torch.ones(2, 3))
-    with pytest.raises(ValueError, match=r"done must have the shape of rewards, \[2, 3\], got \[2, 3, 1\]"):
-        RETURNS[name](rewards, 0.9, done=torch.zeros(2, 3, 1, dtype=torch.bool))
-    with pytest.raises(TypeError, match="done must be bool"):
-        RETURNS[name](rewards, 0.9, done=torch.zeros(2, 3))
-    with pytest.raises(TypeError, match="rewards must be a floating-point tensor"):
-        RETURNS[name](torch.ones(2, 3, dtype=torch.int64), 0.9)
+    nan, infinite = rewards.clone(), rewards.clone()
+    nan[1, 2], infinite[1, 2] = float("nan"), float("-inf")  # infinity times the 0 of an end would be NaN elsewhere
+    for options, error, message in (
+        ({"rewards": nan}, ValueError, r"rewards must be finite numbers, got nan at index \[1, 2\]"),
+        ({"rewards": infinite}, ValueError, r"rewards must be finite numbers, got -inf at index \[1, 2\]"),
+        ({"rewards": torch.ones(2, 3).long()}, TypeError, "rewards must be a floating-point tensor"),
+        ({"mask": rewards[0] > 0}, ValueError, r"mask must have the shape of rewards, \[2, 3\], got \[3\]"),
+        ({"mask": torch.ones(2, 3)}, TypeError, "mask must be bool"),
+        ({"done": rewards[..., None] > 0}, ValueError, r"done must have the shape of .*, \[2, 3\], got \[2, 3, 1\]"),
+        ({"done": torch.zeros(2, 3)}, TypeError, "done must be bool"),
+        *(({"gamma": g}, ValueError, r"gamma must lie in \[0, 1\], got") for g in (-0.1, 1.01, float("nan"))),
+    ):
+        with pytest.raises(error, match=message):
+            RETURNS[name](**{"rewards": rewards, "gamma": 0.9, **options})

@@ -1,4 +1,4 @@
-"""What the options of the paper's Appendix C promise, beyond the laws that hold for every option."""
+"""Options of the paper's Appendix C: n-grams, smoothing, attention between bytes and tokens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rltok_rl.models.incremental import decide, observe, step
 from rltok_rl.models.mixing import Mixing
 from rltok_rl.models.segmentation import policy_terms
 
-from .conftest import mixed_boundaries
+from .conftest import hold_for, mixed_boundaries
 from .test_incremental import assert_same, stepped
 from .test_unet import assert_causal
 
@@ -36,7 +36,6 @@ EACH = {
     "attention to tokens": {"upsampling": "attention", "tokens_read": 3},
     "all": {**NGRAMS, **ATTENTION, "smoothing": "detached"},
 }
-each_option = pytest.mark.parametrize("options", EACH.values(), ids=EACH.keys())
 
 
 def random_boundaries(num_rows: int, length: int, rate: float = 0.3) -> Tensor:
@@ -48,58 +47,48 @@ def random_boundaries(num_rows: int, length: int, rate: float = 0.3) -> Tensor:
 # All options.
 
 
-@each_option
-def test_matrices_are_counted_where_they_run(options):
-    """Bytes and tokens pass each matrix that has a name here once; tables and norms are no products."""
-    model = UNet(preset("tiny", **options))
-    counted = matrix_parameters(model)
-    whole = {name.removesuffix(".weight"): p.numel() for name, p in model.named_parameters() if p.dim() == 2}
-    tables = {name for name in whole if name == "embedding" or name.startswith("ngrams.")}
-    assert sum(counted.values()) == sum(n for name, n in whole.items() if name not in tables)
-    assert parameter_counts(model)["total"] == sum(p.numel() for p in model.parameters())
-    seen = dict.fromkeys(whole, 0)
-    for name, module in model.named_modules():
-        if isinstance(module, torch.nn.Linear):
-            module.register_forward_hook(lambda _m, given, _o, n=name: seen.update({n: given[0].numel() // 64}))
-    boundaries = torch.zeros(1, 40, dtype=torch.bool)
-    boundaries[:, ::4] = True  # 10 tokens
-    model(torch.zeros(1, 40, dtype=torch.int64), boundaries)
-    products = sum(whole[name] * rows for name, rows in seen.items() if "mlp.down" not in name)
-    # The inner width of a token's MLP is four times a byte's, hence what enters its last matrix.
-    products += sum(whole[name] * (10 if "token" in name else 40) for name in seen if "mlp.down" in name)
-    assert forward_flops(model, 40, 10) == 2 * products
+def test_matrices_are_counted_where_they_run():
+    """Bytes and tokens pass each named matrix once; tables and norms are no products."""
+
+    def law(options):
+        model = UNet(preset("tiny", **options))
+        counted = matrix_parameters(model)
+        whole = {name.removesuffix(".weight"): p.numel() for name, p in model.named_parameters() if p.dim() == 2}
+        tables = {name for name in whole if name == "embedding" or name.startswith("ngrams.")}
+        assert sum(counted.values()) == sum(n for name, n in whole.items() if name not in tables)
+        assert parameter_counts(model)["total"] == sum(p.numel() for p in model.parameters())
+        seen = dict.fromkeys(whole, 0)
+        for name, module in model.named_modules():
+            if isinstance(module, torch.nn.Linear):
+                module.register_forward_hook(lambda _m, inputs, _o, n=name: seen.update({n: inputs[0].numel() // 64}))
+        boundaries = torch.zeros(1, 40, dtype=torch.bool)
+        boundaries[:, ::4] = True  # 10 tokens
+        model(torch.zeros(1, 40, dtype=torch.int64), boundaries)
+        products = sum(whole[name] * rows for name, rows in seen.items() if "mlp.down" not in name)
+        # The inner width of a token's MLP is four times a byte's, and so is the input of its last matrix.
+        products += sum(whole[name] * (10 if "token" in name else 40) for name in seen if "mlp.down" in name)
+        assert forward_flops(model, 40, 10) == 2 * products
+
+    hold_for(law, EACH)
 
 
-@each_option
-@torch.no_grad()
-def test_every_option_changes_what_is_predicted(build, text, options):
-    byte_ids, boundaries = text(2, 40), random_boundaries(2, 40)
-    plain, changed = (build(**given)(byte_ids, boundaries).final_logits for given in ({}, options))
-    assert (plain - changed).abs().max() > 0.01
-
-
-@each_option
-def test_weights_of_the_plain_model_are_drawn_as_ever(options):
-    """Options draw their weights after all others, so that seeds keep their meaning."""
-    models = []
-    for given in ({}, options):
-        torch.manual_seed(0)
-        models.append(UNet(preset("tiny", **given)).state_dict())
-    plain, other = models
-    assert set(plain) <= set(other)
-    for name in ("encoder.0.mlp.down.weight", "boundary_head.projection.weight"):
-        assert plain[name].shape == other[name].shape
-    again = UNet(preset("tiny"))
-    again.load_state_dict({name: values for name, values in other.items() if name in plain})
-
-
-@each_option
-def test_saved_options_come_back(build, text, tmp_path, options):
-    model = build(**options)
-    again = UNet.from_pretrained(model.save_pretrained(tmp_path / "m"))
-    assert again.config == model.config
+def test_options_change_predictions_and_draw_their_weights_last(build, text, tmp_path):
+    """Seeds of plain models keep their meaning; saved, pickled and original models predict the same."""
     byte_ids, boundaries = text(2, 30), random_boundaries(2, 30)
-    assert torch.equal(model(byte_ids, boundaries).final_logits, again(byte_ids, boundaries).final_logits)
+    plain = build()
+    plain_logits = plain(byte_ids, boundaries).final_logits
+
+    def law(options):
+        model = build(**options)
+        logits = model(byte_ids, boundaries).final_logits
+        assert (plain_logits - logits).abs().max() > 0.01
+        assert set(plain.state_dict()) <= set(model.state_dict())
+        saved = UNet.from_pretrained(model.save_pretrained(tmp_path / "m"))
+        assert saved.config == model.config
+        for again in (saved, pickle.loads(pickle.dumps(model))):
+            assert torch.equal(logits, again(byte_ids, boundaries).final_logits)
+
+    hold_for(law, EACH)
 
 
 def test_models_saved_before_there_were_options_load(build, tmp_path):
@@ -112,77 +101,78 @@ def test_models_saved_before_there_were_options_load(build, tmp_path):
     assert UNet.from_pretrained(folder).config == model.config
 
 
-@each_option
 @torch.no_grad()
-def test_rows_are_reset_and_branch(build, text, options):
-    """Row 1 starts anew at byte 20, between the halves of a step; from byte 30 on a branch reads another text."""
-    model, first, second = build(**options).double(), text(3, 50), text(3, 50, seed=9)
-    boundaries = random_boundaries(3, 50)
-    boundaries[1, 20] = True
-    cache = model.new_cache(3)
-    stepped(model, cache, first[:, :20], boundaries[:, :20])
-    observe(model, cache, first[:, 20])
-    cache.reset(torch.tensor([False, True, False]))
-    observe(model, cache, second[1:2, 0], rows=torch.tensor([1]))
-    decide(model, cache, boundaries[:, 20])
-    joined = torch.stack((first[0], torch.cat((first[1, :20], second[1, :30])), first[2]))
-    stepped(model, cache, joined[:, 21:30], boundaries[:, 21:30])
-    branch, other = cache.clone(), joined.clone()
-    other[:, 30:] = second[:, :20]
-    said: dict[str, list[Tensor]] = {"ours": [], "branch": []}
-    for t in range(30, 50):  # in turns: what is shared would be seen
-        said["ours"].append(step(model, cache, joined[:, t], boundaries[:, t])[1].final_logits)
-        said["branch"].append(step(model, branch, other[:, t], boundaries[:, t])[1].final_logits)
-    for name, ids in (("ours", joined), ("branch", other)):
-        found = torch.stack(said[name], 1)
-        whole, fresh = model(ids, boundaries), model(ids[1:2, 20:], boundaries[1:2, 20:])
-        for row in (0, 2):
-            torch.testing.assert_close(found[row], whole.final_logits[row, 30:], rtol=0, atol=1e-6)
-        torch.testing.assert_close(found[1], fresh.final_logits[0, 10:], rtol=0, atol=1e-6)
+def test_rows_are_reset_and_branch(build, text):
+    """Row 1 starts anew at byte 10, between the halves of a step; from byte 16 on a branch reads another text."""
+    first, second, boundaries = text(3, 26), text(3, 26, seed=9), random_boundaries(3, 26)
+    boundaries[1, 10] = True
+
+    def law(options):
+        model = build(**options).double()
+        cache = model.new_cache(3)
+        stepped(model, cache, first[:, :10], boundaries[:, :10])
+        observe(model, cache, first[:, 10])
+        cache.reset(torch.tensor([False, True, False]))
+        observe(model, cache, second[1:2, 0], rows=torch.tensor([1]))
+        decide(model, cache, boundaries[:, 10])
+        joined = torch.stack((first[0], torch.cat((first[1, :10], second[1, :16])), first[2]))
+        stepped(model, cache, joined[:, 11:16], boundaries[:, 11:16])
+        branch, other = cache.clone(), joined.clone()
+        other[:, 16:] = second[:, :10]
+        logits: list[list[Tensor]] = [[], []]
+        for t in range(16, 26):  # in turns, which reveals shared tensors
+            for number, (state, ids) in enumerate(((cache, joined), (branch, other))):
+                logits[number].append(step(model, state, ids[:, t], boundaries[:, t])[1].final_logits)
+        for steps, ids in zip(logits, (joined, other), strict=True):
+            found = torch.stack(steps, 1)
+            whole, fresh = model(ids, boundaries), model(ids[1:2, 10:], boundaries[1:2, 10:])
+            for row in (0, 2):
+                torch.testing.assert_close(found[row], whole.final_logits[row, 16:], rtol=0, atol=1e-6)
+            torch.testing.assert_close(found[1], fresh.final_logits[0, 6:], rtol=0, atol=1e-6)
+
+    hold_for(law, EACH)
 
 
-@each_option
-def test_no_gradient_comes_from_later_bytes(build, text, options, monkeypatch):
-    """The prediction after byte t has no gradient with respect to what is read of any later byte."""
-    model, held = build(**options).double(), []
-    embed = model.embed
-
-    def hold(*given):
-        held.append(embed(*given).detach().requires_grad_())
-        return held[-1]
-
-    monkeypatch.setattr(model, "embed", hold)
-    out = model(text(1, 12), random_boundaries(1, 12, 0.4))
+def test_no_gradient_comes_from_later_bytes(build, text, monkeypatch):
+    """Predictions after byte t have no gradient with respect to the embedding of a later byte."""
     direction = torch.randn(256, dtype=torch.float64)
-    for t in range(12):
-        (slope,) = torch.autograd.grad((out.final_logits[0, t] @ direction), held[0], retain_graph=True)
-        assert slope[0, : t + 1].abs().max() > 0
-        assert slope[0, t + 1 :].abs().sum() == 0
+
+    def law(options):
+        model, embedded = build(**options).double(), []
+        embed = model.embed
+
+        def hold(*inputs):
+            embedded.append(embed(*inputs).detach().requires_grad_())
+            return embedded[-1]
+
+        monkeypatch.setattr(model, "embed", hold)
+        out = model(text(1, 12), random_boundaries(1, 12, 0.4))
+        for t in range(12):
+            (slope,) = torch.autograd.grad((out.final_logits[0, t] @ direction), embedded[0], retain_graph=True)
+            assert slope[0, : t + 1].abs().max() > 0
+            assert slope[0, t + 1 :].abs().sum() == 0
+
+    hold_for(law, EACH)
 
 
-@each_option
 @torch.no_grad()
-def test_mixed_precision_stays_close(build, text, options):
+def test_mixed_precision_stays_close(build, text):
     """bfloat16 autocast or weights, in windows and in steps."""
-    model, byte_ids, boundaries = build(**options), text(2, 40), random_boundaries(2, 40)
-    exact = model(byte_ids, boundaries).final_logits
-    with torch.autocast("cpu", torch.bfloat16):
-        found = [model(byte_ids, boundaries, layout=layout).final_logits for layout in ("padded", "packed")]
-        found.append(stepped(model, model.new_cache(2), byte_ids, boundaries)["final_logits"])
-    model.bfloat16()
-    found.append(model(byte_ids, boundaries).final_logits)
-    found.append(stepped(model, model.new_cache(2), byte_ids, boundaries)["final_logits"])
-    for values in found:
-        torch.testing.assert_close(values.float(), exact, rtol=0, atol=0.15)
-
-
-@each_option
-def test_models_can_be_sent_to_other_processes(build, text, options):
-    """A model that was pickled, as processes do, says the same."""
-    model = build(**options)
-    again = pickle.loads(pickle.dumps(model))
     byte_ids, boundaries = text(2, 20), random_boundaries(2, 20)
-    assert torch.equal(model(byte_ids, boundaries).final_logits, again(byte_ids, boundaries).final_logits)
+
+    def law(options):
+        model = build(**options)
+        exact = model(byte_ids, boundaries).final_logits
+        with torch.autocast("cpu", torch.bfloat16):
+            found = [model(byte_ids, boundaries, layout=layout).final_logits for layout in ("padded", "packed")]
+            found.append(stepped(model, model.new_cache(2), byte_ids, boundaries)["final_logits"])
+        model.bfloat16()
+        found.append(model(byte_ids, boundaries).final_logits)
+        found.append(stepped(model, model.new_cache(2), byte_ids, boundaries)["final_logits"])
+        for values in found:
+            torch.testing.assert_close(values.float(), exact, rtol=0, atol=0.15)
+
+    hold_for(law, EACH)
 
 
 # N-grams.

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from rltok_rl.models.incremental import step
 from rltok_rl.models.mixing import token_update
 from rltok_rl.models.tokens import downsample, token_layout, upsample
 
@@ -90,3 +91,22 @@ def test_gradient_flows_to_the_pooled_bytes_alone(pooling):
 def test_unknown_layout_is_refused():
     with pytest.raises(ValueError, match=r"layout must be one of \['padded', 'packed'\] or a Packing, got 'ragged'"):
         token_layout(torch.ones(1, 2).bool(), "ragged")
+
+
+def test_mean_pooling_counts_beyond_what_bfloat16_can():
+    boundaries = torch.zeros(1, 1000, dtype=torch.bool)
+    boundaries[0, [0, -1]] = True
+    tokens = downsample(torch.ones(1, 1000, 2).bfloat16(), token_layout(boundaries), "mean")
+    assert tokens.dtype == torch.bfloat16 and (tokens == 1).all()
+
+
+@torch.no_grad()
+def test_mean_pooling_in_bfloat16_steps_as_it_runs(build, text):
+    model, byte_ids = build(pooling="mean", num_decoder_layers=0).bfloat16(), text(1, 400)
+    boundaries = torch.zeros(1, 400, dtype=torch.bool)
+    boundaries[0, [0, -1]] = True
+    cache = model.new_cache(1)
+    for t in range(400):
+        _, said = step(model, cache, byte_ids[:, t], boundaries[:, t])
+    full = model(byte_ids, boundaries).decoder_states[:, -1]
+    torch.testing.assert_close(said.decoder_state, full, rtol=0.05, atol=0.05)

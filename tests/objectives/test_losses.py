@@ -354,6 +354,17 @@ def test_normalised_advantages_ignore_forced_decisions(model, rollout):
     torch.testing.assert_close(loss(stored)["loss_objective"], expected)
 
 
+def test_normalised_advantages_have_no_mean_and_no_scale(model, rollout):
+    """Advantages that are shifted and scaled give the same loss, here off-policy: on-policy it would be 0."""
+    stored = rollout.detach()
+    stored["action_log_prob"] = stored["action_log_prob"] + 0.3 * torch.randn(4, 12)
+    loss = BoundaryClipPPOLoss(LearnedBoundaryActor(model), normalize_advantage=True)
+    stored["advantage"] = torch.randn(4, 12, 1)
+    expected = loss(stored)["loss_objective"]
+    stored["advantage"] = 3 * stored["advantage"] + 5
+    torch.testing.assert_close(loss(stored)["loss_objective"], expected)
+
+
 def test_coefficients_are_scheduled_in_place(rollout):
     joint = JointLoss.paper(target_rate=0.25)
     before = joint(rollout)["loss_policy"]

@@ -30,17 +30,19 @@ def test_pushes_towards_the_target(control, mean_logit, sign):
 
 
 @pytest.mark.parametrize("control", CONTROLLERS)
-def test_memory_advances_in_training_and_is_saved(control):
-    loss, td = RateLoss(0.3, control=control, proportional=2.0, integral=0.5), rollout(1.0)
+@pytest.mark.parametrize(("mean_logit", "sign"), [(1.0, 1), (-3.0, -1)], ids=["above", "below"])
+def test_memory_advances_in_training_and_is_saved(control, mean_logit, sign):
+    """On both sides of the target, a call adds at most 0.02 to the sum of errors."""
+    loss, td = RateLoss(0.3, control=control, proportional=2.0, integral=0.5), rollout(mean_logit)
     error = td["logits"][:, 1:].sigmoid().mean() - 0.3
-    assert error > 0.02  # more than one call may add to the sum
+    assert sign * error > 0.02
     loss.eval()
     loss(td)
     assert loss.integral == 0
     loss.train()
     for n in (1, 2, 3):
         out = loss(td)
-        expected = 0.02 * n * 0.5 + 2.0 * error
+        expected = sign * 0.02 * n * 0.5 + 2.0 * error
         torch.testing.assert_close(out["push"], expected.detach())
     other = RateLoss(0.3, control=control)
     other.load_state_dict(loss.state_dict())

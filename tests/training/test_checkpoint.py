@@ -135,6 +135,16 @@ def test_misuse_is_refused(tmp_path):
         save_checkpoint(tmp_path / "file", 1, {})
 
 
+def test_a_checkpoint_is_on_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    """A kill does not show it, a power cut would: files are flushed before the rename, the folder's entries after."""
+    final = tmp_path / "update-00000001"
+    flushed = set()  # (inode, whether the checkpoint had its name by then)
+    monkeypatch.setattr(os, "fsync", lambda handle: flushed.add((os.fstat(handle).st_ino, final.exists())))
+    assert save_checkpoint(tmp_path, 1, varied()) == final
+    assert {(path.stat().st_ino, False) for path in final.iterdir()} <= flushed
+    assert (tmp_path.stat().st_ino, True) in flushed
+
+
 def write_on(folder: Path, reports: Connection) -> None:
     for update in range(1, 10**6):
         save_checkpoint(folder, update, {"x": torch.full((20_000,), float(update)), "update": update})

@@ -1,4 +1,4 @@
-"""The command under torchrun: one folder, the figures of one process, and a process that is killed."""
+"""The command under torchrun: one folder, the metrics of one process, and a process that is killed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def launch(folder: Path, *options: str, restarts: int = 1) -> subprocess.Popen:
 
 
 def finish(process: subprocess.Popen) -> tuple[str, str]:
-    """What it printed, after it has ended well."""
+    """Its output and errors, after it has ended without an error."""
     try:
         out, err = process.communicate(timeout=150)
     finally:
@@ -99,8 +99,8 @@ def rank_of(pid: int) -> str | None:
     return found[0].decode() if found else None
 
 
-def test_one_that_is_killed_is_started_again_with_all(undisturbed, tmp_path):
-    """SIGKILL of one process mid-way: all go on from the last checkpoint, to the same figures bit for bit."""
+def test_a_killed_process_restarts_all(undisturbed, tmp_path):
+    """SIGKILL of one process: all resume from the last checkpoint, to the same metrics bit for bit."""
     folder = tmp_path / "killed"
     process = launch(folder, "compute.strategy=ddp", "resume=true")
     try:
@@ -124,7 +124,7 @@ def test_one_that_is_killed_is_started_again_with_all(undisturbed, tmp_path):
         ("data.source=none.txt", "rltok train: data.source must be one of"),  # found out by the main process alone
     ],
 )
-def test_what_cannot_be_trained_is_said_in_one_line_by_one_process(option, message, tmp_path):
+def test_wrong_options_are_one_line_from_one_process(option, message, tmp_path):
     process = launch(tmp_path / "run", "compute.strategy=ddp", option, restarts=0)
     try:
         _, err = process.communicate(timeout=150)
@@ -138,33 +138,31 @@ def test_what_cannot_be_trained_is_said_in_one_line_by_one_process(option, messa
     assert not any(f"/{package}/" in err for package in ("rltok_rl", "experiments", "envs"))  # no tracebacks of ours
 
 
+ENVIRONMENTS = [
+    ({"WORLD_SIZE": "2", "RANK": "0"}, r"without \['LOCAL_RANK', 'MASTER_ADDR', 'MASTER_PORT'\]; start with torchrun"),
+    ({"RANK": "2"}, "RANK must be less than WORLD_SIZE, got RANK=2 and WORLD_SIZE=2"),
+    ({"RANK": "two"}, "RANK must be a number, got 'two'"),
+    ({"LOCAL_RANK": "9999"}, "--nproc-per-node must be at most|no CUDA"),
+]
+
+
 def test_a_part_of_an_environment_is_refused(monkeypatch):
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
     for name in names:
         monkeypatch.delenv(name, raising=False)
     assert init_processes().group is None
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", "0")
-    with pytest.raises(RuntimeError, match=r"without \['LOCAL_RANK', 'MASTER_ADDR', 'MASTER_PORT'\]; start with torch"):
-        init_processes()
-    for name in names[2:]:
-        monkeypatch.setenv(name, "0")
-    monkeypatch.setenv("RANK", "2")
-    with pytest.raises(RuntimeError, match="RANK must be less than WORLD_SIZE, got RANK=2 and WORLD_SIZE=2"):
-        init_processes()
-    monkeypatch.setenv("RANK", "two")
-    with pytest.raises(RuntimeError, match="RANK must be a number, got 'two'"):
-        init_processes()
-    monkeypatch.setenv("RANK", "0")
-    with pytest.raises(RuntimeError, match="--nproc-per-node must be at most|no CUDA"):
-        monkeypatch.setenv("LOCAL_RANK", "9999")
-        init_processes("cuda")
+    complete = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "0", "MASTER_PORT": "0"}
+    for number, (variables, message) in enumerate(ENVIRONMENTS):
+        for name, value in ({**complete, **variables} if number else variables).items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(RuntimeError, match=message):
+            init_processes("cuda" if "LOCAL_RANK" in variables else "cpu")
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert init_processes().group is None
 
 
 def test_an_earlier_attempt_leaves_nothing_behind():
-    """Words and answers of processes that are gone stand in the store; nobody takes them for new."""
+    """Words and answers of processes that are gone stay in the store; no rank takes them for new."""
     store = dist.HashStore()
     store.set("hello 1", "gone")
     store.set("answer gone", "old")

@@ -1,4 +1,4 @@
-"""Loggers by name: what they are told, what is refused, and how they go on."""
+"""Loggers by name: what they log, what is refused, and how they resume."""
 
 from __future__ import annotations
 
@@ -49,44 +49,33 @@ def target(folder, **options) -> LogTarget:
     return LogTarget(folder=folder, run_name="mine", **options)
 
 
-def test_figures_arrive_by_group_and_update(recording, tmp_path):
-    with Logging("recording", target(tmp_path, resume_after=2), colour="red") as logging:
+def test_metrics_arrive_by_group_and_update(recording, tmp_path):
+    options = {"colour": "red"}
+    with pytest.raises(KeyError), Logging("recording", target(tmp_path, resume_after=2), **options) as logging:
         logging.add("train", {"loss": 2.0, "rate": 0.2}, update=3)
         logging.add("held_out", {"rate": 0.25}, update=3)
+        raise KeyError  # closed all the same
     (logger,) = recording
     assert logger.seen == [("train/loss", 2.0, 3), ("train/rate", 0.2, 3), ("held_out/rate", 0.25, 3)]
-    assert logger.options == {"colour": "red"} and logger.target.resume_after == 2 and logger.closed
+    assert logger.options == options and logger.target.resume_after == 2 and logger.closed
 
 
-def test_what_was_logged_is_written_when_training_fails(recording, tmp_path):
-    with pytest.raises(KeyError), Logging("recording", target(tmp_path)):
-        raise KeyError
-    assert recording[0].closed
-
-
-def test_an_unknown_logger_is_refused():
+def test_unknown_loggers_missing_packages_and_options_of_csv_are_refused(tmp_path, monkeypatch):
+    check_logger("csv")
     with pytest.raises(ValueError, match=r"must be one of \['csv', 'tensorboard', 'wandb'\], got 'mlflow'"):
         check_logger("mlflow")
-    check_logger("csv")
-
-
-@pytest.mark.parametrize("name", ["tensorboard", "wandb"])
-def test_a_missing_package_is_named(name, monkeypatch):
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda package: None if package == name else found(package))
-    with pytest.raises(ImportError, match=f"logger.name '{name}' needs the package {name}: pip install {name}"):
-        check_logger(name)
-    assert name in logger_names()
-
-
-def test_csv_has_no_options(tmp_path):
     with pytest.raises(ValueError, match="logger.options must be empty for logger.name 'csv', got .*colour"):
         Logging("csv", target(tmp_path), colour="red")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda package: None)
+    for name in ("tensorboard", "wandb"):
+        assert name in logger_names()
+        with pytest.raises(ImportError, match=f"logger.name '{name}' needs the package {name}: pip install {name}"):
+            check_logger(name)
 
 
 @pytest.mark.parametrize(("resume_after", "purge"), [(None, None), (0, 0), (7, 8)])
-def test_tensorboard_drops_what_comes_again(resume_after, purge, tmp_path, monkeypatch):
-    """Figures of updates after the checkpoint are purged, in the folder of the run."""
+def test_tensorboard_drops_metrics_that_come_again(resume_after, purge, tmp_path, monkeypatch):
+    """Metrics of updates after the checkpoint are purged, in the run's folder."""
     written = []
 
     class SummaryWriter:
@@ -139,7 +128,7 @@ def test_wandb_keeps_its_run_and_its_steps(tmp_path, monkeypatch):
     assert (new["project"], new["tags"]) == ("q", ["a"])
 
 
-def test_the_name_of_a_run_stays(tmp_path):
+def test_a_resumed_run_keeps_its_identifier(tmp_path):
     path = tmp_path / "id.txt"
     first = run_id(path, keep=True)
     assert len(first) == 12 and run_id(path, keep=True) == first != run_id(path, keep=False)

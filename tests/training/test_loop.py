@@ -18,7 +18,7 @@ from rltok_rl.objectives import JointLoss, SecondLevelLoss
 from rltok_rl.training import Alarms, LoopOptions, Trainer, TrainingFailed
 from rltok_rl.training.checkpoint import load_checkpoint, save_checkpoint
 from rltok_rl.training.options import cosine_schedule, make_optimizer
-from rltok_rl.training.step import rollout_rates
+from rltok_rl.training.training_step import rollout_rates
 
 from .processes import metrics_of
 

@@ -1,4 +1,4 @@
-"""Less memory, the same results: layers that run again in the backward pass, predictions held in parts."""
+"""Less memory, the same results: layers that run again in the backward pass, and predictions in parts."""
 
 from __future__ import annotations
 
@@ -34,33 +34,24 @@ def gradients(model: UNet, layout: str = "padded") -> list[Tensor | None]:
     return [None if p.grad is None else p.grad.clone() for p in model.parameters()]
 
 
-@pytest.mark.parametrize("layout", ["padded", "packed"])
 @pytest.mark.parametrize("name", MODELS)
-def test_gradients_are_equal_to_the_last_bit(name, layout):
+def test_gradients_are_equal_to_the_last_bit(name):
+    """Of padded and packed tokens, in float32 and bfloat16."""
     torch.manual_seed(0)
     model = UNet(preset("tiny", width=16, window=16, **MODELS[name]))
-    kept = gradients(model, layout)
-    recompute_layers(model)
-    again = gradients(model, layout)
-    for one, other in zip(kept, again, strict=True):
-        assert one is None and other is None or torch.equal(one, other)
-    recompute_layers(model, "none")
-    assert not any(getattr(module, "recompute", False) for module in model.modules())
+    for layout, narrow in (("padded", False), ("packed", False), ("padded", True)):
+        with torch.autocast("cpu", torch.bfloat16, enabled=narrow):
+            recompute_layers(model, "none")
+            assert not any(getattr(module, "recompute", False) for module in model.modules())
+            kept = gradients(model, layout)
+            recompute_layers(model)
+            for one, other in zip(kept, gradients(model, layout), strict=True):
+                assert one is None and other is None or torch.equal(one, other)
 
 
 @pytest.mark.parametrize("modes", [{}, {"micro_batches": 2}, {"policy_epochs": 2}], ids=str)
 def test_trainings_are_equal_to_the_last_bit(modes):
     assert metrics_of(make(updates=2, recompute="layers", **modes)) == metrics_of(make(updates=2, **modes))
-
-
-def test_bfloat16_is_bfloat16_again():
-    torch.manual_seed(0)
-    model = UNet(preset("tiny", width=16))
-    with torch.autocast("cpu", torch.bfloat16):
-        kept = gradients(model)
-        recompute_layers(model)
-        again = gradients(model)
-    assert all(torch.equal(one, other) for one, other in zip(kept, again, strict=True) if one is not None)
 
 
 class Kept:
@@ -91,7 +82,7 @@ def test_a_layer_keeps_its_input_alone():
 
 
 def test_a_cache_is_written_once():
-    """Attention that writes into a cache is not run again: what it wrote may have been written over since."""
+    """Attention that writes into a cache does not run again: its entries may have been overwritten."""
     torch.manual_seed(0)
     model = UNet(preset("tiny", width=16))
     recompute_layers(model)
@@ -117,7 +108,7 @@ def test_compiled_layers_run_again_too():
         assert one is None or torch.equal(one, other)
 
 
-def test_what_is_not_known_is_refused():
+def test_misuse_is_refused():
     with pytest.raises(ValueError, match=r"recompute must be one of \['none', 'layers'\], got 'all'"):
         recompute_layers(UNet(preset("tiny", width=16)), "all")
     with pytest.raises(ValueError, match=r"compute.recompute must be one of \['none', 'layers'\], got 'all'"):
@@ -129,7 +120,7 @@ def test_what_is_not_known_is_refused():
 
 
 class Largest(TorchDispatchMode):
-    """The most elements that a tensor has whose last dimension is the bytes."""
+    """Elements of the largest tensor of byte predictions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -143,58 +134,41 @@ class Largest(TorchDispatchMode):
         return out
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 40, 41, 1000])
 @pytest.mark.parametrize("cap", [None, 3.0])
-def test_parts_are_the_whole(chunk, cap):
-    """Values and gradients in float64, where only the order of sums differs."""
+def test_parts_are_the_whole(cap):
+    """Values and gradients in float64, which differ in the order of sums alone."""
     torch.manual_seed(0)
     states, weight = torch.randn(2, 20, 8, dtype=torch.float64), torch.randn(256, 8, dtype=torch.float64)
     targets, scale = torch.randint(256, (2, 20)), torch.randn(2, 20, dtype=torch.float64)
+    inputs = [states.requires_grad_(), weight.requires_grad_()]
 
     def head(x: Tensor) -> Tensor:
         return x @ weight.T if cap is None else soft_cap(x @ weight.T, cap)
 
-    found = []
-    for one in (None, chunk):
-        inputs = [states.requires_grad_(), weight.requires_grad_()]
-        log_probs = (
-            byte_log_prob(head(states), targets) if one is None else byte_log_prob_in_parts(head, states, targets, one)
-        )
-        found.append([log_probs.detach(), *torch.autograd.grad((log_probs * scale).sum(), inputs)])
-    for whole, parts in zip(*found, strict=True):
-        torch.testing.assert_close(parts, whole, rtol=1e-12, atol=1e-12)
+    def results(log_probs: Tensor) -> list[Tensor]:
+        return [log_probs.detach(), *torch.autograd.grad((log_probs * scale).sum(), inputs)]
+
+    whole = results(byte_log_prob(head(states), targets))
+    for chunk in (1, 7, 40, 41):
+        parts = results(byte_log_prob_in_parts(head, states, targets, chunk))
+        for part, expected in zip(parts, whole, strict=True):
+            torch.testing.assert_close(part, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_no_tensor_holds_more_predictions_than_a_part():
-    """Of both heads, forward and backward; the whole ones are seen where no chunk is given."""
+def test_a_rollout_in_parts_is_the_rollout_and_holds_no_more_than_a_part():
+    """No tensor, forward or backward, has more predictions than a part; without parts, some have all."""
     torch.manual_seed(0)
-    model, most = UNet(preset("tiny", width=16)), []
+    model, largest, rollouts = UNet(preset("tiny", width=16)), [], []
     for chunk in (None, 16):
-        env = ByteBoundaryEnv(
-            model, "all happy families are alike. " * 20, num_steps=64, batch_size=(2,), likelihood_chunk=chunk, seed=0
-        )
-        with Largest() as seen:
-            rollout = env.parallel_rollout(generator=torch.Generator().manual_seed(0))
-            (rollout["next", "final_log_prob"].mean() + rollout["next", "early_log_prob"].mean()).backward()
-        most.append(seen.elements)
-    assert most == [2 * 64 * 256, max(16 * 256, 16 * 256)]
-
-
-def test_a_rollout_in_parts_is_the_rollout():
-    torch.manual_seed(0)
-    model, found = UNet(preset("tiny", width=16)), []
-    for chunk in (None, 16):
-        for reward in ("early_exit", "entropy_relative"):
-            env = ByteBoundaryEnv(
-                model,
-                "all happy families are alike. " * 20,
-                num_steps=64,
-                batch_size=(2,),
-                likelihood_chunk=chunk,
-                reward=reward,
-                seed=0,
-            )
-            found.append(env.parallel_rollout(generator=torch.Generator().manual_seed(0)).detach())
-    for whole, parts in zip(found[:2], found[2:], strict=True):
+        rows = {"num_steps": 64, "batch_size": (2,), "likelihood_chunk": chunk, "seed": 0}
+        for reward in ("entropy_relative", "early_exit"):
+            env = ByteBoundaryEnv(model, "all happy families are alike. " * 20, reward=reward, **rows)
+            with Largest() as seen:
+                rollout = env.parallel_rollout(generator=torch.Generator().manual_seed(0))
+                (rollout["next", "final_log_prob"].mean() + rollout["next", "early_log_prob"].mean()).backward()
+            rollouts.append(rollout.detach())
+        largest.append(seen.elements)
+    assert largest == [2 * 64 * 256, 16 * 256]
+    for whole, parts in zip(rollouts[:2], rollouts[2:], strict=True):
         for key in whole.keys(True, True):
             torch.testing.assert_close(parts[key], whole[key], rtol=1e-5, atol=1e-6)

@@ -51,7 +51,7 @@ def test_every_name_is_tested():
 @pytest.mark.parametrize("law", SEGMENTER_LAWS)
 def test_law(law):
     def check(case: Case) -> None:
-        SEGMENTER_LAWS[law](*build(case), texts(3 if law == "rows" else 2, 11))
+        SEGMENTER_LAWS[law](*build(case), texts(2, 8 if law == "gradients" else 11))
 
     assert_for_all(CAUSAL if law in ("prefixes", "steps") else CASES, check)
 
@@ -59,9 +59,9 @@ def test_law(law):
 def test_law_for_models_with_the_options_of_appendix_c():
     def check(case: Case) -> None:
         model, segmenter = build(case, **APPENDIX_C)
-        SEGMENTER_LAWS["steps"](model, segmenter, texts(3, 13))
+        SEGMENTER_LAWS["steps"](model, segmenter, texts(2, 13))
         SEGMENTER_LAWS["prefixes"](model, segmenter, texts(2, 6))
-        if case.name in ("learned", "spacebyte", "gumbel", "hnet"):
+        if case in (CASES["learned"], CASES["spacebyte, once"], CASES["gumbel"], CASES["hnet"]):
             SEGMENTER_LAWS["gradients"](model, segmenter, texts(2, 7))
 
     assert_for_all(CAUSAL, check)
@@ -71,7 +71,7 @@ def test_windows_of_any_length_and_layout_equal_steps():
     def check(case: Case) -> None:
         for overrides in ({}, APPENDIX_C):
             model, segmenter = build(case, **overrides)
-            for length in (1, 2, 19):
+            for length in (19,) if overrides else (1, 2, 19):
                 byte_ids = texts(2, length)
                 uniforms = fixed_uniforms(byte_ids)
                 with torch.no_grad():

@@ -7,8 +7,7 @@ import math
 import pytest
 import torch
 
-from rltok_rl.diagnostics.comparison import compare, correlation
-from rltok_rl.diagnostics.gradient_quality import signal_to_noise
+from rltok_rl.diagnostics.gradient_quality import compare, correlation, signal_to_noise
 
 
 def test_compare_removes_the_noise():

@@ -9,11 +9,11 @@ import torch
 from rltok_rl.experiments.runs.build import make_trainer
 from rltok_rl.experiments.texts import Texts, read_texts
 
-from rltok_rl.diagnostics.waits import PretendedTensor, host_waits
 from rltok_rl.training import Trainer
 from rltok_rl.training.parallel import Processes
 
 from ..experiments.configured import QUICK, configured
+from .host_waits import PretendedTensor, host_waits
 
 SMALL = [
     "model=tiny",
@@ -140,7 +140,7 @@ def test_what_waits(name):
         if name in WAITING:
             assert {wait.function for wait in seen.found} == {"<lambda>"}, seen.table()
             assert {wait.file for wait in seen.found} == {__file__}
-            assert "<lambda>  (test_waits.py:" in seen.table()
+            assert "<lambda>  (test_host_waits.py:" in seen.table()
         elif isinstance(result, torch.Tensor):
             assert result.device == seen.device
 

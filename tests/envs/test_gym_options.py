@@ -1,4 +1,4 @@
-"""What ``gymnasium.make`` is given: which model a name means, what is read, what is refused."""
+"""Arguments of ``gymnasium.make``: names of models, documents, options."""
 
 from __future__ import annotations
 
@@ -22,21 +22,20 @@ MAKERS = [gymnasium.make, gymnasium.make_vec]
 LONG = "a text that is long enough for a window"
 
 
-def same(one: UNet, other: UNet) -> bool:
-    """Whether two models are of one configuration and have equal weights."""
-    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
-    return one.config == other.config and all(torch.equal(*pair) for pair in pairs)
+def same(first: UNet, other: UNet) -> bool:
+    """Whether two models have equal configurations and weights."""
+    pairs = zip(first.state_dict().values(), other.state_dict().values(), strict=True)
+    return first.config == other.config and all(torch.equal(*pair) for pair in pairs)
 
 
 # Models
 
 
-@pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
-def test_pocket_is_the_trained_model(make):
-    """It was the untrained preset of that name, in silence."""
-    made = make(ID, model="pocket", num_steps=8).unwrapped.env.model
-    assert same(made, UNet.from_pretrained("pocket")) and not made.training
-    assert not same(made, read_model(preset("pocket")))
+def test_pocket_is_the_trained_model():
+    for make in MAKERS:
+        model = make(ID, model="pocket", num_steps=8).unwrapped.env.model
+        assert same(model, UNet.from_pretrained("pocket")) and not model.training
+        assert not same(model, read_model(preset("pocket")))
 
 
 def test_names_of_presets_and_configurations_are_untrained_and_always_the_same():
@@ -58,7 +57,7 @@ def test_folders_and_runs_are_trained_models(tmp_path, monkeypatch):
     assert same(read_model("mine"), trained)
 
 
-def test_a_preset_beside_a_model_of_its_name_says_which_it_is(tmp_path, monkeypatch):
+def test_a_preset_warns_of_a_folder_with_its_name(tmp_path, monkeypatch):
     trained = UNet(preset("tiny", width=32))
     trained.save_pretrained(tmp_path / "tiny")
     monkeypatch.chdir(tmp_path)
@@ -69,20 +68,20 @@ def test_a_preset_beside_a_model_of_its_name_says_which_it_is(tmp_path, monkeypa
         assert same(read_model("./tiny"), trained) and same(read_model(Path("tiny")), trained)
 
 
-def test_models_that_are_not_there(tmp_path, monkeypatch):
+def test_refused_models(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("runs").mkdir()
-    for wrong, near in (("tinny", "tiny"), ("poket", "pocket")):
-        with pytest.raises(ValueError, match=f"model must be a folder .*'tiny'.* got '{wrong}'; did you mean '{near}'"):
-            gymnasium.make(ID, model=wrong)
-    with pytest.raises(FileNotFoundError, match="model='runs/mine2' cannot be read: .*a run's folder.* no such folder"):
-        gymnasium.make(ID, model="runs/mine2")
-    with pytest.raises(FileNotFoundError, match="runs must hold config.json"):
-        gymnasium.make(ID, model="runs")
-    with pytest.raises(TypeError, match="model must be a name, a folder, a UNetConfig or a UNet, got int"):
-        gymnasium.make(ID, model=3)
-    with pytest.raises(ValueError, match=r"got {'width': 32} and 'pocket'; preset\('pocket', ...\) is an untrained"):
-        gymnasium.make(ID, model="pocket", overrides={"width": 32})
+    untrained = r"got {'width': 32} and 'pocket'; preset\('pocket', ...\) is an untrained"
+    for options, error, message in [
+        ({"model": "tinny"}, ValueError, "model must be a folder .*'tiny'.* got 'tinny'; did you mean 'tiny'"),
+        ({"model": "poket"}, ValueError, "model must be a folder .*'tiny'.* got 'poket'; did you mean 'pocket'"),
+        ({"model": "runs/mine2"}, FileNotFoundError, "model='runs/mine2' cannot be read: .* no such folder"),
+        ({"model": "runs"}, FileNotFoundError, "runs must hold config.json"),
+        ({"model": 3}, TypeError, "model must be a name, a folder, a UNetConfig or a UNet, got int"),
+        ({"model": "pocket", "overrides": {"width": 32}}, ValueError, untrained),
+    ]:
+        with pytest.raises(error, match=message):
+            gymnasium.make(ID, **options)
 
 
 # Texts
@@ -110,16 +109,15 @@ def test_paths_are_read(folder):
     assert bytes([LONG.encode()[0], *(env.step(0)[4]["byte"] for _ in LONG[1:])]) == LONG.encode()
 
 
-@pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
-def test_names_of_files_are_no_texts(make, folder):
-    """The characters of the path were played."""
-    for text in ("my_texts", "my_texts/a.txt", ["my_texts/a.txt", "my_texts/b.txt"]):
-        first = text if isinstance(text, str) else text[0]
-        with pytest.raises(ValueError, match=rf"the text itself, got '{first}', .*: Path\('{first}'\) reads it"):
-            make(ID, text=text, num_steps=4)
+def test_names_of_files_are_refused_as_texts(folder):
+    for make in MAKERS:
+        for text in ("my_texts", "my_texts/a.txt", ["my_texts/a.txt", "my_texts/b.txt"]):
+            first = text if isinstance(text, str) else text[0]
+            with pytest.raises(ValueError, match=rf"the text itself, got '{first}', .*: Path\('{first}'\) reads it"):
+                make(ID, text=text, num_steps=4)
     assert list(read_source(b"my_texts").documents()) == [b"my_texts"]
     assert read_source(["my_texts", LONG]).num_documents == 2, "not all of them name files"
-    env = make(ID, num_steps=4).unwrapped
+    env = gymnasium.make(ID, num_steps=4).unwrapped
     with pytest.raises(ValueError, match="text is the text itself, got 'my_texts'"):
         env.reset(options={"text": "my_texts"})
     with pytest.raises(TypeError, match="text must be one text or one per row .* read_text"):
@@ -133,8 +131,7 @@ def test_paths_are_refused_where_only_texts_are_taken():
         given_windows(Path("a"), 1, 8)
 
 
-def test_short_documents_are_drawn_as_they_are_where_that_is_asked_for():
-    """The error recommended an option that was refused."""
+def test_short_documents():
     short = ["abc", "de"]
     with pytest.raises(ValueError, match=r"short_documents='whole' \(of the source, or of gymnasium.make\)"):
         gymnasium.make(ID, text=short, num_steps=8)
@@ -152,18 +149,12 @@ def test_short_documents_are_drawn_as_they_are_where_that_is_asked_for():
 # Options
 
 
-@pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
-def test_options_that_no_environment_takes(make):
-    """They were a TypeError of a class that the user had not named."""
-    with pytest.raises(
-        TypeError, match=r"argument 'nsteps'; allowed are .*'short_documents'.*did you mean 'num_steps'"
-    ):
-        make(ID, nsteps=8)
-    with pytest.raises(TypeError, match=r"argument 'foo'; allowed are \['"):
-        make(ID, foo=8)
-
-
-def test_batches_say_what_max_episode_steps_is_called():
+def test_unknown_options():
+    for make in MAKERS:
+        with pytest.raises(TypeError, match=r"'nsteps'; allowed are .*'short_documents'.*did you mean 'num_steps'"):
+            make(ID, nsteps=8)
+        with pytest.raises(TypeError, match=r"argument 'foo'; allowed are \['"):
+            make(ID, foo=8)
     with pytest.raises(TypeError, match="'max_episode_steps'; .*; did you mean 'num_steps'"):
         gymnasium.make_vec(ID, num_envs=4, max_episode_steps=4)
     assert gymnasium.make(ID, max_episode_steps=4).spec.max_episode_steps == 4  # gymnasium's own wrapper

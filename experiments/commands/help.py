@@ -58,7 +58,7 @@ def train() -> str:
 def estimators() -> str:
     """Return the help of ``rltok estimators``."""
     path = HERE / "studies" / "options.py"
-    options = [_option("", option) for option in schemas(path)["Study"].options]
+    options = [_option("", option) for option in schemas(path)["EstimatorOptions"].options]
     about = module_doc(HERE / "studies" / "estimators.py").partition("\n")[0]
     return "\n\n".join(
         ["usage: rltok estimators [OPTION=VALUE ...]", about, _ESTIMATORS_EXAMPLES, "\n".join(["options", *options])]

@@ -44,7 +44,7 @@ from rltok_rl.training.signals import StopRequest
 _LATE = 1.2  # of the budget: runs have to stop then
 _FIRST = 0.7  # of that time: the first part has to stop then
 _REPORTING = 12.0  # seconds for findings and pictures, at the end
-_SHARED_SPEED = 0.85  # of its speed alone: a run's expected speed beside another one
+_SHARED_SPEED = 0.85  # expected speed of a run next to another one, as a share of its speed alone
 
 
 class Demo:
@@ -127,7 +127,7 @@ class Demo:
         return self.progress[part.name]
 
     def shared_speed(self) -> float:
-        """Return the speed of a run beside another one, as a share of its speed alone; measured in the first part."""
+        """Return the speed of a run next to another one, as a share of its speed alone; measured in the first part."""
         summary = self.folder / f"{RECALL.name}-learned" / "summary.json"
         if RECALL.name not in self.progress or not summary.exists():
             return _SHARED_SPEED if _cores() > 1 else _SHARED_SPEED / 2

@@ -234,7 +234,7 @@ def policy_findings(folder: Path, *, num_bytes: int) -> dict[str, Any]:
 
 
 def part_findings(folders: Mapping[str, Path], *, paired: bool, num_bytes: int) -> dict[str, Any]:
-    """Return everything a part found, as JSON values: metrics by run, ``curves``, ``paired``, and the policy's."""
+    """Return the findings of a part as JSON values: metrics by run, ``curves``, ``paired``, and the policy's."""
     findings: dict[str, Any] = {name: held_out_metrics(folder) for name, folder in folders.items()}
     findings["curves"] = {name: learning_curve(folder) for name, folder in folders.items()}
     if paired:

@@ -195,7 +195,7 @@ def _entry(console: Console, text: str, note: str | None) -> None:
 
 
 def _rltok() -> str:
-    """The command as it can be typed here: on the path, beside this interpreter, or as a module."""
+    """The command as it can be typed here: from the path, from this interpreter's folder, or as a module."""
     if shutil.which("rltok"):
         return "rltok"
     neighbour = Path(sys.executable).with_name("rltok")

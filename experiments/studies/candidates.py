@@ -1,4 +1,4 @@
-"""Estimators by the names that studies know them by."""
+"""Candidates of the estimator study by name."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Maker = Callable[[str, float, UNet, int], Candidate]
 def _plain(baseline: str, reward: str, name: str, gamma: float, model: UNet, num_steps: int) -> Candidate:
     options = {"num_steps": num_steps} if baseline == "running_mean" else {}
     estimator = make_estimator("discounted_return", gamma=gamma, baseline=baseline, **options)
-    learn = _nothing if baseline == "running_mean" else None  # it fills its memory as it judges
+    learn = _learn_nothing if baseline == "running_mean" else None  # estimating updates its mean
     return Candidate(name, estimator, reward=reward, learn=learn)
 
 
-def _nothing(rollout: TensorDictBase) -> None:
+def _learn_nothing(rollout: TensorDictBase) -> None:
     pass
 
 
@@ -35,13 +35,13 @@ def _group(size: int, name: str, gamma: float, model: UNet, num_steps: int) -> C
 
 
 def _regression(name: str, gamma: float, model: UNet, num_steps: int) -> Candidate:
-    """What the early exit makes of each byte, and of all bytes to come."""
+    """A regression on the early exit's loss and entropy at each byte, and on its state."""
     keys = (("next", "early_log_prob"), "early_entropy", "encoder_state")
     return Candidate(name, make_estimator("control_variate", gamma=gamma, regressor_keys=keys))
 
 
 def _critic(lmbda: float, name: str, gamma: float, model: UNet, num_steps: int) -> Candidate:
-    """A critic on encoder states that learns from every batch."""
+    """A critic on encoder states, trained on every batch."""
     critic = BoundaryCritic(model.config).to(model.embedding.weight.dtype)
     optimizer = torch.optim.Adam(critic.parameters(), lr=2e-3)
     estimator = make_estimator("critic_advantage", gamma=gamma, lmbda=lmbda, value_network=critic)
@@ -49,14 +49,14 @@ def _critic(lmbda: float, name: str, gamma: float, model: UNet, num_steps: int) 
 
     def learn(rollout: TensorDictBase) -> None:
         for _ in range(steps):
-            seen = critic(rollout.select("encoder_state"))["state_value"]
-            error = (seen - rollout["value_target"]).square().mean()
+            value = critic(rollout.select("encoder_state"))["state_value"]
+            error = (value - rollout["value_target"]).square().mean()
             optimizer.zero_grad()
             error.backward()
             optimizer.step()
 
     weights = sum(p.numel() for p in critic.parameters() if p.dim() == 2)
-    passes = 1 + 3 * steps  # one to judge; forward and backward for each step of learning
+    passes = 1 + 3 * steps  # one to estimate; forward and backward for each training step
     return Candidate(name, estimator, learn=learn, flops_per_byte=2.0 * passes * weights)
 
 
@@ -90,14 +90,14 @@ CANDIDATES: dict[str, Maker] = RenamedKeys(
 
 
 def make_candidate(name: str, gamma: float, model: UNet, num_steps: int, *, label: str | None = None) -> Candidate:
-    """A candidate by name.
+    """Make a candidate.
 
     Args:
         name: a key of :data:`CANDIDATES`.
         gamma: discount.
-        model: the U-Net to be judged.
+        model: the U-Net whose gradient is measured.
         num_steps: T.
-        label: what to call it; None calls it by its name.
+        label: name in tables; default: ``name``.
     """
     if name not in CANDIDATES:
         raise ValueError(f"estimators must be among {list(CANDIDATES)}, got {name!r}")

@@ -1,10 +1,10 @@
-"""How each rate control drives a small policy to its target and holds it there.
+"""How each rate control drives a small policy to its target and keeps it there.
 
     python -m rltok_rl.experiments.studies.rate_control --out experiments/results/rate-control
 
-The policy is linear in random states and sees its last boundaries, as a U-Net's does; Adam trains it on the rate loss
-and on REINFORCE, whose rewards are noise, and in half of the runs pay for every boundary: a task that wants another
-rate than the target.
+The policy is linear in random states and sees its last boundaries, as a U-Net's does. Adam trains it on the rate loss
+and on REINFORCE with noise as rewards. In half of the runs every boundary earns a reward: a task that pulls the rate
+away from the target.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
-import matplotlib
+import pandas as pd
 import torch
 from rltok_rl.experiments.commands import parsers
+from rltok_rl.experiments.reports.markdown import markdown
+from rltok_rl.experiments.studies.common import Progress, command_line
 from tensordict import TensorDict
 from torch import Tensor, nn
 
@@ -30,13 +33,10 @@ from rltok_rl.objectives import BoundaryReinforceLoss, JointLoss, RateLoss
 from rltok_rl.objectives.rate import CONTROLLERS
 from rltok_rl.sampling import sample_boundaries
 from rltok_rl.training.record import machine
-from rltok_rl.viz.style import SERIES
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt  # noqa: E402
+from rltok_rl.viz.style import SERIES, plain_figures, save_figure
 
 COEFFICIENTS = {"logit_pressure": 0.01, "ratio": 0.03, "binomial": 1.0, "hinge": 1.0, "pi": 0.01, "price": 0.01}
-"""As published, beside a policy loss at 0.01; 0.01 where nothing is."""
+"""As published, with a policy loss at 0.01; else 0.01."""
 STARTS, TARGETS, PULLS = (0.05, 0.8), (0.1, 0.2, 0.33), (0.0, 0.3)
 ROWS, STEPS, WIDTH, LAGS = 16, 128, 16, 4
 NEAR = 0.01
@@ -46,7 +46,7 @@ NOISE = 0.2  # nats, standard deviation of the rewards
 
 @dataclass(frozen=True)
 class Run:
-    """One policy under one control."""
+    """A policy under a rate control."""
 
     control: str
     start: float
@@ -55,9 +55,9 @@ class Run:
     updates: int | None
     """Updates until the rate, averaged over 50, is within 0.01 of the target; None if it never is."""
     settled: int | None
-    """Updates until it is so for good; None if it is not at the end. A rate that shoots through has not settled."""
+    """Updates until it stays there; None if it is not there at the end."""
     overshoot: float
-    """How far the rate went beyond the target, seen from where it started."""
+    """How far the rate went beyond the target, seen from its start."""
     error: float
     """Mean rate minus target over the last quarter."""
     holds: bool
@@ -67,7 +67,7 @@ class Run:
 
 
 class LinearPolicy(nn.Module):
-    """Boundary terms that are linear in states with a constant channel, at a given rate to begin with."""
+    """Boundary terms that are linear in states with a constant channel, with a start rate."""
 
     def __init__(self, start: float) -> None:
         super().__init__()
@@ -91,15 +91,15 @@ class LinearPolicy(nn.Module):
 
 
 def drive(control: str, start: float, target: float, pull: float, *, num_updates: int, seed: int = 0) -> Run:
-    """Train one policy from a starting rate.
+    """Train a policy from a start rate.
 
     Args:
         control: a key of ``COEFFICIENTS``.
-        start: rate to begin with.
+        start: rate of the untrained policy.
         target: rate to reach.
         pull: nats that the task pays per boundary.
         num_updates: updates of Adam, learning rate 0.02.
-        seed: of everything.
+        seed: seed of weights, states and rewards.
     """
     torch.manual_seed(seed)
     policy = LinearPolicy(start)
@@ -121,14 +121,14 @@ def drive(control: str, start: float, target: float, pull: float, *, num_updates
         loss.total(losses).backward()
         optimizer.step()
         rates.append(losses["mean_prob"].item())
-    return judge(control, start, target, pull, rates)
+    return summarise(control, start, target, pull, rates)
 
 
-def judge(control: str, start: float, target: float, pull: float, rates: Sequence[float]) -> Run:
-    """Time to target, overshoot and steady error of a course of rates."""
-    course = torch.tensor(rates)
-    smooth = course.unfold(0, SMOOTH, 1).mean(-1)
-    near = (smooth - target).abs() <= NEAR
+def summarise(control: str, start: float, target: float, pull: float, rates: Sequence[float]) -> Run:
+    """Measure time to target, overshoot and steady error of a run with these rates."""
+    history = torch.tensor(rates)
+    averaged = history.unfold(0, SMOOTH, 1).mean(-1)
+    near = (averaged - target).abs() <= NEAR
     arrived = int(near.float().argmax()) + SMOOTH if bool(near.any()) else None
     away = (~near).nonzero().flatten()
     settled = (int(away[-1]) + 1 if len(away) else 0) + SMOOTH
@@ -141,101 +141,72 @@ def judge(control: str, start: float, target: float, pull: float, rates: Sequenc
         pull=pull,
         updates=arrived,
         settled=settled if bool(near[-1]) else None,
-        overshoot=max(0.0, float(((smooth - target) * direction).max())),
-        error=float(course[-last:].mean()) - target,
+        overshoot=max(0.0, float(((averaged - target) * direction).max())),
+        error=float(history[-last:].mean()) - target,
         holds=bool(near[-last:].all()),
         rates=[round(x, 4) for x in rates],
     )
 
 
 def table(runs: Sequence[Run]) -> str:
-    """One line per control and pull: the worst and the mean over starts and targets."""
+    """Return a Markdown table with a row per control and pull, over all starts and targets."""
     header = ["control", "coefficient", "pull", "holds ± 0.01", "for good after, median (worst)"]
     header += ["largest overshoot", "largest steady error"]
-    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    rows = []
     for pull in sorted({run.pull for run in runs}):
         for control in dict.fromkeys(run.control for run in runs):
-            mine = [run for run in runs if run.control == control and run.pull == pull]
-            times: list[float] = [run.settled for run in mine if run.settled is not None]
-            times += [math.inf] * (len(mine) - len(times))
+            group = [run for run in runs if (run.control, run.pull) == (control, pull)]
+            times = [math.inf if run.settled is None else run.settled for run in group]
             speed = f"{median(times):.0f} ({max(times):.0f})".replace("inf", "never")
-            worst = max((run.error for run in mine), key=abs)
-            lines.append(
-                f"| `{control}` | {COEFFICIENTS[control]:g} | {pull:g} | "
-                f"{sum(run.holds for run in mine)} of {len(mine)} | {speed} | "
-                f"{max(run.overshoot for run in mine):.3f} | {worst:+.3f} |"
-            )
-    return "\n".join(lines)
+            error = max((run.error for run in group), key=abs)
+            holds, overshoot = sum(run.holds for run in group), max(run.overshoot for run in group)
+            rows.append([f"`{control}`", f"{COEFFICIENTS[control]:g}", f"{pull:g}", f"{holds} of {len(group)}"])
+            rows[-1] += [speed, f"{overshoot:.3f}", f"{error:+.3f}"]
+    return markdown(header, rows)
 
 
-def course(rates: Sequence[float]) -> Tensor:
-    """Each rate averaged with those before it, up to 50 of them."""
-    total = torch.tensor(rates, dtype=torch.float64).cumsum(0)
-    before = torch.nn.functional.pad(total, (SMOOTH, 0))[: len(total)]
-    return (total - before) / torch.arange(1, len(total) + 1).clamp(max=SMOOTH)
-
-
-def draw(runs: Sequence[Run], path: Path) -> None:
-    """The course of every rate, a panel per control, with and without pull."""
+def draw(runs: Sequence[Run], path: Path) -> Path:
+    """Draw the averaged rates of all runs, a column per control and a row per pull."""
     controls = list(dict.fromkeys(run.control for run in runs))
     pulls = sorted({run.pull for run in runs})
     colours = dict(zip(TARGETS, (SERIES[0], SERIES[3], SERIES[2]), strict=True))
-    plt.rcParams.update({"font.size": 8, "axes.spines.top": False, "axes.spines.right": False, "figure.dpi": 150})
-    figure, panels = plt.subplots(
-        len(pulls),
-        len(controls),
-        figsize=(2.1 * len(controls), 1.9 * len(pulls)),
-        sharex=True,
-        sharey=True,
-        layout="constrained",
-        squeeze=False,
-    )
-    for line, pull in zip(panels, pulls, strict=True):
-        for axes, control in zip(line, controls, strict=True):
-            for run in runs:
-                if run.control == control and run.pull == pull:
-                    axes.plot(course(run.rates), color=colours[run.target], lw=1)
-            for target in TARGETS:
-                axes.axhline(target, color=colours[target], lw=0.6, ls=":")
-            axes.set_title(control if pull == pulls[0] else "", fontsize=8, loc="left")
-        line[0].set_ylabel(f"rate, task pays {pull:g} nats" if pull else "rate")
-    for target in TARGETS:
-        panels[0, -1].annotate(
-            f"target {target:g}",
-            (1, target),
-            (-2, 3),
-            ("axes fraction", "data"),
-            "offset points",
-            ha="right",
-            color=colours[target],
-            fontsize=7,
-        )
-    for axes in panels[-1]:
-        axes.set_xlabel("updates")
-        axes.set_ylim(0, 0.85)
-    figure.savefig(path)
-    plt.close(figure)
+    with plain_figures() as plt:
+        layout: Any = {"sharex": True, "sharey": True, "layout": "constrained", "squeeze": False}
+        size = (2.1 * len(controls), 1.9 * len(pulls))
+        figure, panels = plt.subplots(len(pulls), len(controls), figsize=size, **layout)
+        for row, pull in zip(panels, pulls, strict=True):
+            for axes, control in zip(row, controls, strict=True):
+                for run in runs:
+                    if (run.control, run.pull) == (control, pull):
+                        averaged = pd.Series(run.rates).rolling(SMOOTH, min_periods=1).mean()
+                        axes.plot(averaged, color=colours[run.target], lw=1)
+                for target, colour in colours.items():
+                    axes.axhline(target, color=colour, lw=0.6, ls=":")
+                axes.set(ylim=(0, 0.85), title=control if pull == pulls[0] else "")
+            row[0].set_ylabel(f"rate, task pays {pull:g} nats" if pull else "rate")
+        for axes in panels[-1]:
+            axes.set_xlabel("updates")
+        place: Any = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "ha": "right"}
+        for target, colour in colours.items():
+            panels[0, -1].annotate(f"target {target:g}", (1, target), (-2, 3), color=colour, fontsize=7, **place)
+        return save_figure(figure, path)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Command line."""
-    parser = parsers.rate_control()
-    options = parser.parse_args(arguments)
+    """Run the study; return the exit status."""
+    options = parsers.rate_control().parse_args(arguments)
+    command = command_line("rate_control", sys.argv[1:] if arguments is None else arguments)
     grid = [(c, s, t, p) for c in (*RATE_CONTROLS, *CONTROLLERS) for p in PULLS for s in STARTS for t in TARGETS]
-    start, runs = time.perf_counter(), []
+    start, progress, runs = time.perf_counter(), Progress("run"), []
     for number, (control, begin, target, pull) in enumerate(grid, 1):
         runs.append(drive(control, begin, target, pull, num_updates=options.updates))
-        left = (time.perf_counter() - start) / number * (len(grid) - number)
-        print(f"  {number}/{len(grid)} {control}: {begin} -> {target}, {left:.0f} s left", file=sys.stderr, flush=True)
+        progress(number, len(grid), f", {control}: {begin} -> {target}")
     options.out.mkdir(parents=True, exist_ok=True)
-    command = " ".join(["python -m rltok_rl.experiments.studies.rate_control", *(arguments or sys.argv[1:])])
-    text = f"`{command}`\n\n{machine('cpu')}; {time.perf_counter() - start:.0f} s\n\n{table(runs)}\n"
-    (options.out / "rate-control.md").write_text(text)
+    page = f"`{command}`\n\n{machine('cpu')}; {time.perf_counter() - start:.0f} s\n\n{table(runs)}\n"
+    (options.out / "rate-control.md").write_text(page)
     content = {"command": command, "machine": machine("cpu"), "runs": [asdict(run) for run in runs]}
     (options.out / "rate-control.json").write_text(json.dumps(content) + "\n")
-    draw(runs, options.out / "rate-control.png")
-    print(text)
-    print(options.out / "rate-control.png")
+    print(page, draw(runs, options.out / "rate-control.png"), sep="\n")
     return 0
 
 

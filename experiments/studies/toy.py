@@ -1,16 +1,17 @@
-"""A small model that has learned boundaries within minutes on a CPU, for studies to measure."""
+"""Toy model: small enough to learn boundaries within minutes on a CPU, for studies to measure."""
 
 from __future__ import annotations
 
 import json
 import math
 import sys
-import time
 from pathlib import Path
 
 import torch
 from rltok_rl.agents import LearnedBoundaryActor
 from rltok_rl.envs import ByteBoundaryEnv
+from rltok_rl.experiments.studies.common import Progress
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from rltok_rl.data import TextSource
@@ -21,7 +22,7 @@ ROWS, STEPS = 32, 256
 
 
 def toy_config() -> UNetConfig:
-    """Bytes see eight bytes, so that anything further back has to travel through tokens."""
+    """Return a configuration whose bytes see eight bytes: anything further back has to travel through tokens."""
     return preset("tiny", window=8, num_token_layers=2, target_rate=0.2)
 
 
@@ -29,10 +30,10 @@ def train_toy(source: TextSource, *, updates: int, seed: int = 0, lr: float = 4e
     """Train with the paper's joint loss, leave-one-out advantages and gamma = 0.95.
 
     Args:
-        source: where windows of 257 bytes come from.
+        source: source of windows of 257 bytes.
         updates: batches of 32 x 256 bytes; 2,700 take ten minutes on one core.
-        seed: of weights, texts and boundaries.
-        lr: peak learning rate, with 100 updates of warm-up and a cosine down to a twentieth.
+        seed: seed of weights, texts and boundaries.
+        lr: peak learning rate, with 100 updates of warm-up and a cosine decay to a twentieth.
     """
     torch.manual_seed(seed)
     model = UNet(toy_config())
@@ -41,7 +42,7 @@ def train_toy(source: TextSource, *, updates: int, seed: int = 0, lr: float = 4e
     loss = JointLoss.paper(target_rate=0.2, baseline="leave_one_out", gamma=0.95)
     loss.coeff_rate = 0.03
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0.01)
-    start = time.perf_counter()
+    progress = Progress("toy model, update")
     for update in range(updates):
         fraction = max(0.05, 0.5 * (1 + math.cos(math.pi * update / updates)))
         for group in optimizer.param_groups:
@@ -52,21 +53,14 @@ def train_toy(source: TextSource, *, updates: int, seed: int = 0, lr: float = 4e
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if (update + 1) % 100 == 0 or update + 1 == updates:
-            seconds = time.perf_counter() - start
-            left = seconds / (update + 1) * (updates - update - 1)
-            print(
-                f"  update {update + 1}/{updates}: {losses['bits_per_byte']:.3f} bits per byte "
-                f"(early exit {losses['early_bits_per_byte']:.3f}), rate {losses['rate']:.3f}, "
-                f"entropy {losses['entropy']:.3f}, {(update + 1) * ROWS * STEPS / seconds / 1e3:.0f} kB/s, "
-                f"{left:.0f} s left",
-                file=sys.stderr,
-                flush=True,
-            )
+            note = f": {losses['bits_per_byte']:.3f} bits per byte (early exit {losses['early_bits_per_byte']:.3f}), "
+            note += f"rate {losses['rate']:.3f}, entropy {losses['entropy']:.3f}"
+            progress(update + 1, updates, note)
     return model
 
 
 def save_toy(model: UNet, path: Path) -> None:
-    """Write weights and configuration; an interrupted write leaves what was there."""
+    """Write weights and configuration atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     save_file(model.state_dict(), partial, metadata={"config": json.dumps(model.config.to_dict())})
@@ -74,9 +68,7 @@ def save_toy(model: UNet, path: Path) -> None:
 
 
 def load_toy(path: Path) -> UNet:
-    """Read what :func:`save_toy` wrote."""
-    from safetensors import safe_open
-
+    """Load a model that :func:`save_toy` wrote."""
     with safe_open(path, framework="pt") as file:
         config = UNetConfig.from_dict(json.loads(file.metadata()["config"]))
     model = UNet(config)
@@ -85,8 +77,8 @@ def load_toy(path: Path) -> UNet:
 
 
 def get_toy(path: Path, source: TextSource, *, updates: int, seed: int = 0) -> UNet:
-    """The model at ``path``; trained and written there first where there is none."""
+    """Load the model at ``path``; train it and write it there first if there is none."""
     if not path.exists():
-        print(f"training a toy model of {updates} updates, to be kept as {path}", file=sys.stderr)
+        print(f"training a toy model of {updates} updates, to be saved as {path}", file=sys.stderr)
         save_toy(train_toy(source, updates=updates, seed=seed), path)
     return load_toy(path)

@@ -10,8 +10,8 @@ from rltok_rl.experiments.reports.labels import ESTIMATOR_LABELS
 from rltok_rl.experiments.studies import estimators
 from rltok_rl.experiments.studies.candidates import CANDIDATES, make_candidate
 from rltok_rl.experiments.studies.estimators import run
-from rltok_rl.experiments.studies.options import Study
-from rltok_rl.experiments.studies.pages import give_or_take, gradient_table
+from rltok_rl.experiments.studies.options import EstimatorOptions
+from rltok_rl.experiments.studies.pages import gradient_table, label, value_and_error
 from rltok_rl.experiments.studies.toy import get_toy, load_toy, save_toy, toy_config, train_toy
 
 from rltok_rl.data import TextSource, local_prose
@@ -37,20 +37,15 @@ QUICK = {
 }
 
 
-@pytest.mark.parametrize("name", list(CANDIDATES))
-def test_every_candidate_judges_a_rollout(name):
+def test_candidates_estimate_what_their_names_say():
     model = UNet(toy_config())
-    rollout = TextRollouts(model, TextSource(local_prose()), num_rows=8, num_steps=40, seed=0)(8)
-    one = make_candidate(name, 0.9, model, 40)
-    advantages = one.advantages(rollout)
-    assert advantages.shape == (8, 40) and advantages.isfinite().all() and advantages.abs().max() > 0
-    assert one.flops(model, 8, 40, 0.2) >= make_candidate("raw", 0.9, model, 40).flops(model, 8, 40, 0.2)
-    assert name in ESTIMATOR_LABELS
-
-
-def test_candidates_are_what_their_names_say():
-    model = UNet(toy_config())
-    rollout = TextRollouts(model, TextSource(local_prose()), num_rows=8, num_steps=20, seed=0)(8)
+    rollout = TextRollouts(model, TextSource(local_prose(20_000)), num_rows=8, num_steps=40, seed=0)(8)
+    candidates = {name: make_candidate(name, 0.9, model, 40) for name in CANDIDATES}
+    advantages = {name: candidate.advantages(rollout) for name, candidate in candidates.items()}
+    flops = {name: candidate.flops(model, 8, 40, 0.2) for name, candidate in candidates.items()}
+    for name, values in advantages.items():
+        assert values.shape == (8, 40) and values.isfinite().all() and values.abs().max() > 0, name
+        assert flops[name] >= flops["raw"] and name in ESTIMATOR_LABELS, name
     final, early = (rollout["next", name].squeeze(-1) for name in ("final_log_prob", "early_log_prob"))
     alone, relative = (discounted_return(r, 0.9) for r in (final, final - early))
     expected = {
@@ -59,30 +54,24 @@ def test_candidates_are_what_their_names_say():
         "early": relative,
         "paper": relative - relative.mean(0),
         "leave_one_out": (relative - relative.mean(0)) * 8 / 7,
-        "group_mean_2": relative - relative.view(4, 2, 20).flip(1).flatten(0, 1),
+        "group_mean_2": relative - relative.view(4, 2, 40).flip(1).flatten(0, 1),
         "group_mean_8": (relative - relative.mean(0)) * 8 / 7,
     }
-    for name, advantages in expected.items():
-        found = make_candidate(name, 0.9, model, 20).advantages(rollout)
-        torch.testing.assert_close(found, advantages, rtol=1e-4, atol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
-    for name, lmbda in (("critic_td", 0.95), ("critic", 1.0)):
-        assert make_candidate(name, 0.9, model, 20).estimator.lmbda == lmbda
+    for name, values in expected.items():
+        torch.testing.assert_close(advantages[name], values, rtol=1e-4, atol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
+    assert [candidates[name].estimator.lmbda for name in ("critic_td", "critic")] == [0.95, 1.0]
     for name, span in (("local_flips", 16), ("local_flips_far", 32)):
-        one = make_candidate(name, 0.9, model, 20)
-        assert (one.extra_rows, one.estimator.num_flips, one.estimator.span) == (3, 3, span)
+        flips = candidates[name]
+        assert (flips.extra_rows, flips.estimator.num_flips, flips.estimator.span) == (3, 3, span)
     width, hidden = model.config.width, 128
-    critic = make_candidate("critic", 0.9, model, 20)
-    assert critic.flops_per_byte == 2 * (width * hidden + hidden) * (1 + 4 * 3)  # judges once, learns four times
+    # One estimate, four training steps.
+    assert candidates["critic"].flops_per_byte == 2 * (width * hidden + hidden) * (1 + 4 * 3)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"estimators": ["paper", "paper"]},
-            r"estimators must be at least one, all different, got \['paper', 'paper'\]",
-        ),
-        ({"estimators": []}, "estimators must be at least one"),
+def test_wrong_options_are_refused_before_anything_is_trained(tmp_path):
+    for options, message in (
+        ({"estimators": ["paper", "paper"]}, r"estimators must all be different, got \['paper', 'paper'\]"),
+        ({"estimators": ["best"]}, "estimators must be among .* got 'best'"),
         ({"gamma": 1.2}, r"gamma and gammas must lie in \[0, 1\], got 1.2"),
         ({"gammas": [0.5, -1.0]}, r"gamma and gammas must lie in \[0, 1\], got -1.0"),
         ({"num_batches": 2}, "num_batches must be at least 3, got 2"),
@@ -91,47 +80,41 @@ def test_candidates_are_what_their_names_say():
         ({"exact_bytes": 30}, "exact_bytes must be at most 16 to be enumerated, got 30"),
         ({"num_rows": 12}, "num_rows must be a multiple of 8 with these estimators, got 12"),
         ({"estimators": ["paper"], "num_rows": 6}, "num_rows must be a multiple of 4 with these estimators, got 6"),
-    ],
-)
-def test_what_cannot_be_measured_is_refused_before_anything_is_trained(tmp_path, options, message):
-    with pytest.raises(ValueError, match=message):
-        run(Study(toy=str(tmp_path / "toy.safetensors"), out=str(tmp_path), **options), "")
+    ):
+        with pytest.raises(ValueError, match=message):
+            run(EstimatorOptions(toy=str(tmp_path / "toy.safetensors"), out=str(tmp_path), **options), "")
     assert not list(tmp_path.iterdir())
+    with pytest.raises(ValueError, match="estimators must be among .* got 'best'"):
+        make_candidate("best", 0.9, None, 10)
+    done = run_forked("rltok_rl.experiments.studies.estimators", "nun_rows=8", f"out={tmp_path}")
+    assert done.returncode != 0 and "nun_rows" in done.stderr
 
 
 def test_the_reference_is_unbiased(monkeypatch):
-    """Against a discounted reference, what gamma costs would not be seen."""
-    asked = []
+    """A discounted reference would hide the bias of gamma."""
+    references = []
 
     def stop(model, draw, candidates, num_batches, **options):
-        asked.extend(candidates)
+        references.extend(candidates)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(estimators, "collect_gradients", stop)
     with pytest.raises(KeyboardInterrupt):
-        estimators.real_part(UNet(toy_config()), TextSource(local_prose()), Study())
-    assert [(one.estimator.gamma, one.reward, one.rows_per_text) for one in asked] == [(1.0, "early_exit", 4)]
+        estimators.real_part(UNet(toy_config()), TextSource(local_prose(20_000)), EstimatorOptions())
+    assert [(one.estimator.gamma, one.reward, one.rows_per_text) for one in references] == [(1.0, "early_exit", 4)]
 
 
-def test_an_unknown_candidate_is_refused():
-    with pytest.raises(ValueError, match=r"estimators must be among .* got 'best'"):
-        make_candidate("best", 0.9, None, 10)
-    with pytest.raises(ValueError, match=r"estimators must be among .* got 'best'"):
-        run(Study(estimators=["best"]), "")
-
-
-def test_a_toy_model_is_trained_once_and_kept(tmp_path, capsys):
+def test_a_toy_model_is_trained_once_and_saved(tmp_path, capsys):
     source = TextSource(local_prose(20_000))
     path = tmp_path / "deep" / "toy.safetensors"
     model = get_toy(path, source, updates=2)
     assert "training a toy model" in capsys.readouterr().err
-    again = get_toy(path, source, updates=2)
+    loaded = get_toy(path, source, updates=2)
     assert "training" not in capsys.readouterr().err
-    for (name, p), q in zip(model.named_parameters(), again.parameters(), strict=True):
-        assert torch.equal(p, q), name
     save_toy(train_toy(source, updates=2), tmp_path / "other.safetensors")
-    for p, q in zip(load_toy(tmp_path / "other.safetensors").parameters(), model.parameters(), strict=True):
-        assert torch.equal(p, q)  # one seed, one model
+    for other in (loaded, load_toy(tmp_path / "other.safetensors")):  # a seed determines the model
+        for (name, p), q in zip(model.named_parameters(), other.parameters(), strict=True):
+            assert torch.equal(p, q), name
 
 
 def test_the_command_writes_tables_and_figures(tmp_path):
@@ -144,31 +127,26 @@ def test_the_command_writes_tables_and_figures(tmp_path):
     assert {row["name"] for row in report["real"]["table"]} == {"paper", "group_mean_4", "critic", "local_flips"}
     assert set(report["exact"]["tables"]) == {"0.5", "1.0"}
     assert set(report["truth"]) == {"resampled", "counterfactual"}
-    for found in report["truth"].values():
-        assert set(found["correlations"]) == {"paper", "group_mean_4", "local_flips"} and found["reliability"] < 1
+    for truth in report["truth"].values():
+        assert set(truth["correlations"]) == {"paper", "group_mean_4", "local_flips"} and truth["reliability"] < 1
     assert report["options"]["num_rows"] == 8
     for name in ("signal", "gamma", "truth"):
         assert (tmp_path / "out" / f"{name}.png").stat().st_size > 5_000
     assert "Correlation with the counterfactual advantage" in done.stdout
 
 
-def test_what_learns_alone_leaves_no_truth_to_compare(tmp_path):
+def test_learning_estimators_alone_have_no_truth_to_compare(tmp_path):
     quick = {**QUICK, "exact_texts": 0, "num_rows": 4, "gammas": [1.0]}
     options = {"estimators": ["critic"], "updates": 2, "toy": str(tmp_path / "toy.safetensors")}
-    out = run(Study(**quick, **options, out=str(tmp_path / "out")), "")
+    out = run(EstimatorOptions(**quick, **options, out=str(tmp_path / "out")), "")
     assert not (out / "truth.png").exists() and "`critic`" in (out / "estimators.md").read_text()
 
 
-def test_figures_are_written_with_their_errors():
-    assert give_or_take(0.9931, 0.0142) == "0.993 ± 0.014" and give_or_take(12.34, 3.0) == "12.3 ± 3.0"
-    assert give_or_take(None, None) == "-" and give_or_take(1.0, 0.0) == "1.00"
+def test_tables_show_errors_and_no_multiples_of_noise():
+    assert value_and_error(1.0, 0.0) == "1.00"
+    assert label("flips") == label("local_flips") != "", "results of earlier versions"
     row = {"name": "paper", "ratio": 0.02, "error": 0.015, "cost": 1.0, "per_cost": 0.02, "per_petaflop": 1.0}
     row |= {"cosine": None, "cosine_error": None, "scale": None, "scale_error": None}
     other = {**row, "name": "local_flips", "per_cost": 2.0}
-    assert "| 100 |" not in gradient_table([row, other], exact=False)  # a multiple of noise
+    assert "| 100 |" not in gradient_table([row, other], exact=False)
     assert "| 100 |" in gradient_table([{**row, "error": 0.005}, other], exact=False)
-
-
-def test_an_option_that_does_not_exist_is_named(tmp_path):
-    done = run_forked("rltok_rl.experiments.studies.estimators", "nun_rows=8", f"out={tmp_path}")
-    assert done.returncode != 0 and "nun_rows" in done.stderr

@@ -1,0 +1,66 @@
+"""Options, progress and results files that the studies share."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+T = TypeVar("T")
+
+
+def read_options(schema: type[T], arguments: Sequence[str]) -> T:
+    """Read ``name=value`` options into a dataclass.
+
+    Example:
+        >>> from rltok_rl.experiments.studies.learn import LearnOptions
+        >>> read_options(LearnOptions, ["seeds=3", "systems=[learned,random]"]).systems
+        ['learned', 'random']
+    """
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.from_dotlist(list(arguments)))
+        options: Any = OmegaConf.to_object(merged)
+    except OmegaConfBaseException as error:
+        names = list(getattr(schema, "__dataclass_fields__", ()))
+        raise ValueError(f"options must be among {names}, got {list(arguments)}: {error.msg}") from None
+    return options
+
+
+def check_minimums(options: Any, minimums: Mapping[str, int]) -> None:
+    """Raise ValueError for the first option below its minimum."""
+    for name, minimum in minimums.items():
+        if getattr(options, name) < minimum:
+            raise ValueError(f"{name} must be at least {minimum}, got {getattr(options, name)}")
+
+
+class Progress:
+    """Lines on standard error with the number of steps done, and the ETA.
+
+    Args:
+        label: beginning of each line.
+        lines: lines in all; default: one per step.
+    """
+
+    def __init__(self, label: str = "", *, lines: int | None = None) -> None:
+        self.label, self.lines, self.start = label, lines, time.perf_counter()
+
+    def __call__(self, done: float, total: int, note: str = "") -> None:
+        """Print a line, if one is due after ``done`` of ``total`` steps."""
+        if self.lines and done % max(1, total // self.lines) and done != total:
+            return
+        left = (time.perf_counter() - self.start) / max(done, 0.01) * (total - done)
+        print(f"  {self.label} {done:g}/{total}{note}, {left:.0f} s left", file=sys.stderr, flush=True)
+
+
+def command_line(module: str, arguments: Sequence[str]) -> str:
+    """Return the command that results files name.
+
+    Example:
+        >>> command_line("learn", ["seeds=3"])
+        'python -m rltok_rl.experiments.studies.learn seeds=3'
+    """
+    return " ".join([f"python -m rltok_rl.experiments.studies.{module}", *arguments])

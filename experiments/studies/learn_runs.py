@@ -1,0 +1,206 @@
+"""A run on a language with a known answer: training, evaluation on fresh texts, and CPU time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from statistics import fmean, stdev
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+from rltok_rl.agents import LearnedBoundaryActor
+from rltok_rl.envs import ByteBoundaryEnv
+from rltok_rl.experiments.commands.overrides import compose_config
+from rltok_rl.experiments.config import TrainConfig
+from rltok_rl.experiments.runs.build import make_trainer
+
+from rltok_rl.data.languages import Language
+from rltok_rl.models.unet import UNet
+from rltok_rl.training.snapshots import snapshot_updates
+
+# Section 2.5, Table 2.
+_PAPER = ("estimator=discounted_return", "baseline=batch_mean", "loss.policy=0.01", "rate.coefficient=0.01")
+SYSTEMS: dict[str, tuple[str, ...]] = {
+    "learned": (),
+    "uniform": ("actor=uniform", "actor.warm_start_bytes=0"),
+    "random": ("actor=random", "actor.warm_start_bytes=0"),
+    "paper": _PAPER,
+    "no_early_exit": (*_PAPER, "estimator.reward=log_likelihood", "loss.early_exit=0.0"),
+}
+"""Overrides of ``experiment=recall`` or ``experiment=lexicon`` by system."""
+_FIXED = ("uniform", "random")  # systems without a learned policy
+FINAL_ROWS, FINAL_BATCHES = 128, 16
+"""Size of the final evaluation."""
+_SEED = 1_000_003  # of evaluation texts; seeds of runs are small
+_SAMPLE_BYTES = 64
+
+
+def run_config(
+    language: str, system: str, seed: int, *, rate: float | None = None, overrides: Sequence[str] = ()
+) -> TrainConfig:
+    """Return the configuration of a run.
+
+    Args:
+        language: an experiment, ``recall`` or ``lexicon``.
+        system: a key of :data:`SYSTEMS`.
+        seed: seed of weights, texts and boundaries.
+        rate: boundaries per byte; default: the experiment's.
+        overrides: further ones, as on the command line of a run.
+
+    Example:
+        >>> run_config("recall", "uniform", seed=0, rate=0.25).actor.rate
+        0.25
+    """
+    if system not in SYSTEMS:
+        raise ValueError(f"system must be one of {list(SYSTEMS)}, got {system!r}")
+    rates = []
+    if rate is not None:
+        rates = [f"actor.rate={rate}" if system in _FIXED else f"model.overrides.target_rate={rate}"]
+    options = [f"experiment={language}", *SYSTEMS[system], *rates, f"seed={seed}", "compute.threads=1", *overrides]
+    config: TrainConfig = compose_config(options)
+    return config
+
+
+def fingerprint(config: TrainConfig) -> str:
+    """Return a hash of the options that differ from their defaults; the folder and new options do not change it."""
+    options, defaults = (OmegaConf.to_container(OmegaConf.structured(one)) for one in (config, TrainConfig()))
+    assert isinstance(options, dict) and isinstance(defaults, dict)
+    changed = {
+        name: {k: v for k, v in value.items() if defaults[name][k] != v} if isinstance(value, dict) else value
+        for name, value in options.items()
+        if name != "out" and defaults[name] != value
+    }
+    return hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:12]
+
+
+@torch.no_grad()
+def evaluate(
+    model: UNet, language: Language, actor: Any, *, num_rows: int, num_steps: int, num_batches: int, seed: int = _SEED
+) -> dict[str, float]:
+    """Evaluate a policy on fresh texts: the share of the optimal return, and where its boundaries lie.
+
+    Args:
+        model: the U-Net; its mode is restored.
+        language: the language that it was trained on.
+        actor: draws the boundaries; default: the model's own policy.
+        num_rows: rows of a batch.
+        num_steps: decisions per row.
+        num_batches: evaluation batches.
+        seed: seed of texts and boundaries.
+
+    Returns:
+        ``share`` of the optimal return and its ``standard_error`` over batches; ``rate``, boundaries per byte;
+        ``hits``, the share of the best boundaries that is drawn; ``in_sight``, the share that is drawn there or up to
+        ``window - 1`` bytes later; ``elsewhere``, the share of all other places with a boundary.
+    """
+    training = model.training
+    model.eval()
+    actor = LearnedBoundaryActor(model) if actor is None else actor
+    env = ByteBoundaryEnv(model, language, num_steps=num_steps, batch_size=(num_rows,), seed=seed)
+    generator = torch.Generator().manual_seed(seed)
+    shares = []
+    counts = dict.fromkeys(("best", "hits", "in_sight", "other", "elsewhere"), 0)
+    for _ in range(num_batches):
+        rollout = env.parallel_rollout(actor, generator=generator, exclude=("encoder_state",))
+        byte_ids = torch.cat((rollout["byte"], rollout["next", "byte"][:, -1:]), 1)  # [B, T + 1]
+        shares.append(language.share_captured(byte_ids, rollout["next", "final_log_prob"].squeeze(-1)))
+        drawn = rollout["action"].bool()  # [B, T]
+        soon = drawn.clone()
+        for later in range(1, model.config.window):
+            soon[:, :-later] |= drawn[:, later:]
+        best = language.optimal_boundaries(byte_ids)[:, 1:-1]  # [B, T - 1]: the first boundary is forced
+        drawn, soon = drawn[:, 1:], soon[:, 1:]
+        places = {"best": best, "hits": best & drawn, "in_sight": best & soon, "other": ~best}
+        for name, mask in (places | {"elsewhere": ~best & drawn}).items():
+            counts[name] += int(mask.sum())
+    model.train(training)
+    return {
+        "share": fmean(shares),
+        "standard_error": stdev(shares) / math.sqrt(len(shares)) if len(shares) > 1 else math.nan,
+        "rate": (counts["hits"] + counts["elsewhere"]) / (counts["best"] + counts["other"]),
+        "hits": counts["hits"] / counts["best"],
+        "in_sight": counts["in_sight"] / counts["best"],
+        "elsewhere": counts["elsewhere"] / counts["other"],
+    }
+
+
+@torch.no_grad()
+def sample_boundaries(model: UNet, language: Language) -> dict[str, Any]:
+    """Return a fresh text with the policy's boundaries, their probabilities, and the best boundaries."""
+    training = model.training
+    model.eval()
+    byte_ids = language.draw(1, _SAMPLE_BYTES, torch.Generator().manual_seed(_SEED)).byte_ids
+    out = model(byte_ids, generator=torch.Generator().manual_seed(_SEED))
+    model.train(training)
+    best = language.optimal_boundaries(byte_ids)[0]
+    return {
+        "text": bytes(byte_ids[0].tolist()).decode("ascii"),
+        "best": "".join(str(int(b)) for b in best.tolist()),
+        "boundaries": "".join(str(int(b)) for b in out.boundaries[0].tolist()),
+        "probabilities": [round(p, 3) for p in out.boundary_logits.sigmoid()[0].tolist()],
+    }
+
+
+def train_and_evaluate(
+    config: TrainConfig,
+    *,
+    num_evaluations: int,
+    after_evaluation: Callable[[dict[str, Any], float], None] = lambda *_: None,
+) -> dict[str, Any]:
+    """Train a run with evaluations on fresh texts, and evaluate its end on others.
+
+    Args:
+        config: configuration of the run, on a language.
+        num_evaluations: small evaluations during training, evenly spaced.
+        after_evaluation: called with each evaluation and the share of the training that is done.
+
+    Returns:
+        ``looks``, the evaluations; ``final`` (:func:`evaluate` on more texts); ``sample``; and the CPU seconds that the
+        process spent on building and training, without evaluations.
+    """
+    torch.set_num_threads(config.compute.threads or 1)
+    start, spent = time.process_time(), 0.0
+    trainer, texts = make_trainer(config)
+    language = texts.language
+    if language is None:
+        raise ValueError(f"data.source must be a language with a known answer, got {config.data.source!r}")
+    actor = None if config.actor.name == "learned" else trainer.actor
+    total = -(-config.optim.total_bytes // trainer.bytes_per_update)
+    due = set(snapshot_updates(total, num_evaluations, spacing="linear"))
+    evaluations: list[dict[str, float]] = []
+    sizes: Any = {"num_rows": FINAL_ROWS, "num_steps": config.data.num_steps}
+
+    def add_evaluation() -> None:
+        nonlocal start, spent
+        spent += time.process_time() - start
+        metrics = evaluate(trainer.model, language, actor, num_batches=2, seed=_SEED + 1, **sizes)
+        evaluations.append({"bytes": trainer.bytes_done, "cpu_seconds": round(spent, 1)} | _rounded(metrics))
+        after_evaluation(evaluations[-1], trainer.updates / total)
+        start = time.process_time()
+
+    def is_due() -> bool:
+        return trainer.updates in due
+
+    def after_update(_: dict[str, float]) -> None:
+        if is_due() and trainer.last_update is not None and trainer.last_update.update == trainer.updates:
+            add_evaluation()
+
+    add_evaluation()
+    trainer.run(after_update, fetch_when=is_due)
+    return {
+        "updates": trainer.updates,
+        "bytes": trainer.bytes_done,
+        "flops": trainer.flops_done,
+        "cpu_seconds": round(spent, 1),
+        "final": _rounded(evaluate(trainer.model, language, actor, num_batches=FINAL_BATCHES, **sizes)),
+        "looks": evaluations,
+        **({} if actor is not None else {"sample": sample_boundaries(trainer.model, language)}),
+    }
+
+
+def _rounded(metrics: dict[str, float]) -> dict[str, float]:
+    return {name: round(value, 4) for name, value in metrics.items()}

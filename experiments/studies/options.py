@@ -12,8 +12,8 @@ from hydra.core.config_store import ConfigStore
 class Study:
     """Options of the study."""
 
-    estimators: list[str] = field(default_factory=list)
-    """Which to measure, of ``CANDIDATES``; none given means all."""
+    estimators: list[str] = field(default_factory=lambda: ["all"])
+    """Which to measure, of ``CANDIDATES``; ``[all]`` measures all."""
     gamma: float = 0.99
     """Discount of the first table."""
     sweep: list[str] = field(default_factory=lambda: ["paper", "critic_td", "group_mean_4", "local_flips"])
@@ -54,7 +54,7 @@ class Study:
     """Folder of tables and figures."""
 
     def __post_init__(self) -> None:
-        if not self.estimators:
+        if self.estimators == ["all"]:
             from rltok_rl.experiments.studies.candidates import CANDIDATES  # imports torch
 
             self.estimators = list(CANDIDATES)
@@ -75,8 +75,8 @@ def check(study: Study) -> None:
     for name in (*study.estimators, *study.sweep):
         if name not in CANDIDATES:
             raise ValueError(f"estimators must be among {list(CANDIDATES)}, got {name!r}")
-    if len(set(study.estimators)) != len(study.estimators):
-        raise ValueError(f"estimators must all be different, got {list(study.estimators)}")
+    if not study.estimators or len(set(study.estimators)) != len(study.estimators):
+        raise ValueError(f"estimators must be at least one, all different, got {list(study.estimators)}")
     for gamma in (study.gamma, *study.gammas):
         if not 0.0 <= gamma <= 1.0:
             raise ValueError(f"gamma and gammas must lie in [0, 1], got {gamma}")

@@ -66,7 +66,8 @@ class Plan:
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> Plan:
         tensors: dict[str, Any] = {name: x for name, x in vars(self).items() if isinstance(x, Tensor)}
-        return replace(self, **{name: function(x) for name, x in tensors.items()})
+        changed: dict[str, Any] = {name: function(x) for name, x in tensors.items()}
+        return replace(self, **changed)
 
     def to_texts(self, values: Tensor) -> Tensor:
         """Rearrange [B, T] to [n, L]; values past the end of a text are arbitrary."""

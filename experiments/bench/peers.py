@@ -79,8 +79,9 @@ def blt(device: str, name: str, num_rows: int, num_bytes: int) -> Step:
         "encoder_hash_byte_group_size": [3],
         "encoder_hash_byte_group_vocab": 256,
     }
-    sizes = {"encoder_config": local, "decoder_config": dict(local), "global_config": tokens}
-    model: Any = BltForCausalLM(BltConfig(**options, **sizes)).to(device)
+    sizes: dict[str, Any] = {"encoder_config": local, "decoder_config": dict(local), "global_config": tokens}
+    model: Any = BltForCausalLM(BltConfig(**options, **sizes))
+    model.to(device)
     patch = round(1 / RATE)
     lengths = torch.full((num_rows, num_bytes // patch), patch, device=device)
     lengths[:, -1] += num_bytes - lengths[0].sum()

@@ -120,7 +120,7 @@ def complete_config(run: Any) -> TrainConfig:
     config: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrainConfig), run))
     if config.data.options.get("trust_remote_code"):
         raise ValueError("data.options.trust_remote_code must be left out, because it executes code of the corpus")
-    return config  # type: ignore[no-any-return]
+    return config
 
 
 def find_documents(parser: argparse.ArgumentParser, options: argparse.Namespace, run: Any) -> tuple[str, list[bytes]]:

@@ -208,14 +208,14 @@ def agree(pairs: dict[str, tuple[DrawnTexts, DrawnTexts]], tolerance: int) -> di
     """
     first, second = zip(*pairs.values(), strict=True)
     counted = first[0].counted
-    boundaries = [[drawn.boundaries for drawn in draws] for draws in (first, second)]
-    probabilities = [[drawn.probabilities for drawn in draws] for draws in (first, second)]
+    boundaries, again = ([drawn.boundaries for drawn in draws] for draws in (first, second))
+    probabilities, redrawn = ([drawn.probabilities for drawn in draws] for draws in (first, second))
     return {
         "names": list(pairs),
-        "kappa": agreement_matrix(*boundaries, lambda a, b: cohen_kappa(a, b, counted)),
-        "f1": agreement_matrix(*boundaries, lambda a, b: boundary_match(a, b, counted, tolerance=tolerance).f1),
-        "jaccard": agreement_matrix(*boundaries, lambda a, b: jaccard(a, b, counted)),
-        "correlation": agreement_matrix(*probabilities, lambda a, b: boundary_correlation(a, b, counted)),
+        "kappa": agreement_matrix(boundaries, again, lambda a, b: cohen_kappa(a, b, counted)),
+        "f1": agreement_matrix(boundaries, again, lambda a, b: boundary_match(a, b, counted, tolerance=tolerance).f1),
+        "jaccard": agreement_matrix(boundaries, again, lambda a, b: jaccard(a, b, counted)),
+        "correlation": agreement_matrix(probabilities, redrawn, lambda a, b: boundary_correlation(a, b, counted)),
     }
 
 

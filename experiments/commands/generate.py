@@ -28,11 +28,10 @@ from rltok_rl.viz.terminal import BoundaryStream
 @torch.no_grad()
 def prompt_boundaries(model: UNet, prompt: bytes, options: argparse.Namespace) -> list[bool]:
     """Return the boundaries that :func:`stream` draws in the prompt: both use the first random numbers."""
-    generator = torch.Generator(options.device).manual_seed(options.seed)
+    generator = None if options.greedy else torch.Generator(options.device).manual_seed(options.seed)
     byte_ids = text_to_ids(prompt)[None].to(options.device)
-    generator = None if options.greedy else generator
     out = model(byte_ids, generator=generator, greedy=options.greedy, target_rate=options.rate)
-    return out.boundaries[0].tolist()  # type: ignore[no-any-return]
+    return out.boundaries[0].tolist()
 
 
 @command

@@ -163,7 +163,7 @@ def _compose_runs(
 
 def _resolve(config: DictConfig, number: int) -> DictConfig:
     """Resolve interpolations as in run ``number`` of a sweep; keep the choices of groups under ``hydra``."""
-    if missing := OmegaConf.missing_keys(OmegaConf.masked_copy(config, [key for key in config if key != "hydra"])):
+    if missing := OmegaConf.missing_keys(OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])):
         raise ValueError(f"{min(missing)} must be given")
     with open_dict(config):
         config.hydra.job.num, config.hydra.job.id = number, str(number)
@@ -186,7 +186,8 @@ def option_types(schema: Any, prefix: str = "") -> dict[str, Any]:
         >>> list(option_types(RateConfig, "rate."))
         ['rate.control', 'rate.coefficient', 'rate.options']
     """
-    hints, types = get_type_hints(schema), {}
+    hints = get_type_hints(schema)
+    types: dict[str, Any] = {}
     for field in fields(schema):
         name, kind = prefix + field.name, hints[field.name]
         types |= option_types(kind, f"{name}.") if is_dataclass(kind) else {name: kind}

@@ -31,9 +31,11 @@ MOST = 1_000_000
 """Bytes above which ``rltok view`` needs ``--bytes``."""
 GAMMA = 0.99
 HELD_OUT = "held-out"
-SECTIONS = ("sampler", "attention", "decoding", "environment", "estimators")
-SECTIONS += ("training", "packing", "processes", "peers")
-"""Modules of :mod:`rltok_rl.experiments.bench` with ``rows(device)``; each needs its own packages only."""
+SECTIONS = (
+    *("sampler", "attention", "decoding", "environment", "estimators"),
+    *("training", "packing", "processes", "peers"),
+)
+"""Sections of :mod:`rltok_rl.experiments.bench`."""
 NAMED_ONLY = ("compiled",)
 """Sections that take minutes and run only if named."""
 SECONDS, LEAST_SECONDS = 270, 60
@@ -184,7 +186,8 @@ def view() -> argparse.ArgumentParser:
     share = number("in [0, 1]", lambda value: 0.0 <= value <= 1.0)
     add(parser, "--gamma", f"discount of returns (default: the run's, or {GAMMA})", share)
     add(parser, "--reward", "default: the run's, with its price per boundary, or early_exit", choices=REWARDS)
-    text, words = "baseline of the advantages (default: %(default)s)", {"type": _baseline, "choices": BASELINES}
+    text = "baseline of the advantages (default: %(default)s)"
+    words: dict[str, Any] = {"type": _baseline, "choices": BASELINES}
     parser.add_argument("--baseline", help=text, default="leave_one_out", **words)
     parser.add_argument("--estimator", help=argparse.SUPPRESS, dest="baseline", **words)
     draws = f"draws that {' and '.join(COMPARING)} compare, the shown one included (default: %(default)s)"

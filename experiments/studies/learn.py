@@ -138,7 +138,7 @@ def run(options: LearnOptions, command: str) -> list[dict[str, Any]]:
     out.mkdir(parents=True, exist_ok=True)
     store = out / "learn.json"
     saved = json.loads(store.read_text())["courses"] if store.exists() else []
-    content = {"command": command, "machine": machine("cpu"), "options": asdict(options)}
+    content: dict[str, Any] = {"command": command, "machine": machine("cpu"), "options": asdict(options)}
     del content["options"]["out"]
     cells, progress = grid(options), Progress("learn")
     results: list[dict[str, Any]] = []

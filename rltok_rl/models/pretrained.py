@@ -103,7 +103,7 @@ class Pretrained(
         super().save_pretrained(folder, **options)
         return Path(folder)
 
-    def push_to_hub(self, repo_id: str, *, commit_message: str = "Add model", **options: Any) -> str:  # type: ignore[override]
+    def push_to_hub(self, repo_id: str, *, commit_message: str = "Add model", **options: Any) -> str:
         """Save the model to a repository of the hub, which is created if necessary.
 
         Args:
@@ -141,7 +141,7 @@ class Pretrained(
             if folder is not None:
                 read_config(json.loads((folder / CONFIG).read_text(encoding="utf-8")), folder)
             place = str(folder or source)
-            return super().from_pretrained(place, device=torch.device(device), **options)  # type: ignore[misc]
+            return super().from_pretrained(place, device=torch.device(device), **options)
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"{CONFIG} of {folder or source} must be JSON, got text that is not: {error}") from None
         except (OSError, EntryNotFoundError, HFValidationError) as error:
@@ -167,7 +167,7 @@ class Pretrained(
         if not Path(model_id).is_dir():
             path = Path(hf_hub_download(model_id, WEIGHTS, **{name: options[name] for name in _HUB_OPTIONS}))
         with torch.device("meta"):  # no memory and no random numbers for weights that are replaced
-            model = cls(read_config(config, model_id))  # type: ignore[call-arg]
+            model = cls(read_config(config, model_id))
         read_weights(model, path, device)  # type: ignore[arg-type]
         return model.eval()  # type: ignore[attr-defined]
 

@@ -59,7 +59,7 @@ class Segmentation:
 def segment(model: UNet, text: str | bytes, **options: Any) -> Segmentation: ...
 @overload
 def segment(model: UNet, text: Texts, **options: Any) -> list[Segmentation]: ...
-def segment(
+def segment(  # type: ignore[misc] # **options stand for the keywords below
     model: UNet,
     text: str | bytes | Texts,
     *,

@@ -75,7 +75,7 @@ class Packing:
                 raise ValueError(f"{name} must be a positive number or None, got {share}")
         if self.second is not None and self.tokens is None:
             raise ValueError(f"second must be None if tokens is None: no room is set aside, got {self.second}")
-        if self.attention == "varlen":  # type: ignore[comparison-overlap]
+        if self.attention == "varlen":
             warnings.warn("attention='varlen' was removed; 'auto' is used", DeprecationWarning, stacklevel=3)
             object.__setattr__(self, "attention", "auto")
 

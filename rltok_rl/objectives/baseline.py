@@ -79,7 +79,7 @@ def as_baseline(baseline: str | Baseline | type[nn.Module], **options: Any) -> B
                 f"got {kind.__name__}"
             )
         try:
-            return baseline()
+            return baseline()  # type: ignore[return-value]
         except TypeError as error:
             raise TypeError(
                 f"baseline {kind.__name__} must be made without arguments, or given as an instance: {error}"
@@ -88,7 +88,7 @@ def as_baseline(baseline: str | Baseline | type[nn.Module], **options: Any) -> B
         raise TypeError("baseline must be a module itself, not a partial of one, whose memory no checkpoint would have")
     if not callable(baseline):
         raise TypeError(f"baseline must be a name, a function or a module, got {baseline!r}")
-    return baseline
+    return baseline  # type: ignore[return-value]
 
 
 def _by_name(name: str, options: dict[str, Any]) -> Baseline:

@@ -214,7 +214,7 @@ def test_what_cannot_be_copied_is_refused():
     held = ReturnEstimator(gamma=1.0)
     held.lock = threading.Lock()
     with pytest.raises(
-        TypeError, match="estimator must be one that can be copied, .* got ReturnEstimator: cannot pickle"
+        TypeError, match="estimator must be copyable, .* got ReturnEstimator: cannot pickle"
     ):
         as_it_stands(held)(None)
 

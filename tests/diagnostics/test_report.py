@@ -239,7 +239,7 @@ def test_what_remembers_is_warmed_up(enumerated):
         rollout = EnumeratedRollouts(model, TEXTS, num_rows=8, seed=[1, 3, 5, 7][number])(1)
         advantages = Candidate("mean", again).advantages(rollout)
     torch.testing.assert_close(found["mean"][0], policy_gradient(model, rollout, advantages))
-    torch.testing.assert_close(made.total, again.total)
+    torch.testing.assert_close(made.baseline.total, again.baseline.total)
 
 
 def test_a_reward_that_needs_the_entropy_is_not_given_something_else():

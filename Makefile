@@ -7,8 +7,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 SOURCES := rltok_rl envs agents experiments tests docs
-# Test files go to as many processes as there are cores, at most four; what one file prepares stays in one process.
-SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist loadfile
+# Tests go to as many processes as there are cores, at most four; an idle process takes over tests of a busy one.
+SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-oldest test-newest check docs bench estimator-study rate-study precision-study learn soak gpu-test gpu-bench format clean

@@ -1,7 +1,7 @@
 """A whole rollout in one forward pass, equal to the stepped rollout in every key.
 
-Shapes: B rows, T steps, n texts, L steps of the longest text, D width, w lags. :mod:`rltok_rl.envs.plan` decides which
-texts a rollout reads and where their bytes lie in it.
+Shapes: B rows, T steps, n texts, L steps of the longest text, D width, w lags. :mod:`rltok_rl.envs.rollout_plan`
+decides which texts a rollout reads and where their bytes lie in it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from rltok_rl.agents.bernoulli import LearnedBoundaryActor
 from rltok_rl.agents.segmenters import SegmenterActor, segments_mixing
-from rltok_rl.envs.plan import Plan, plan_texts, step_places
+from rltok_rl.envs.rollout_plan import Plan, plan_texts, step_places
 from rltok_rl.envs.text_env import TextEnv, Texts, check_action_values
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor

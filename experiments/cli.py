@@ -106,7 +106,7 @@ def _run(arguments: list[str]) -> int:
 def _read_run_options(name: str, arguments: list[str]) -> Any:
     """Check the options of a Hydra command without importing torch."""
     from rltok_rl.experiments.commands.run_checks import read_run_options
-    from rltok_rl.experiments.studies import options  # noqa: F401  registers its schema
+    from rltok_rl.experiments.studies import estimator_options  # noqa: F401  registers its schema
 
     return read_run_options(name, arguments)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rltok_rl.experiments.config import DataConfig
+from rltok_rl.experiments.run_config import DataConfig
 from torch import Tensor
 
 from rltok_rl.data import (

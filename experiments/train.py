@@ -6,8 +6,8 @@ In several processes, with equal metrics:
 
     torchrun --nproc-per-node 2 -m rltok_rl.experiments.train compute.strategy=ddp out=runs/mine
 
-Options are those of :class:`~rltok_rl.experiments.config.TrainConfig`; groups (``model=``, ``data=``, ``estimator=``,
-``baseline=``, ``loss=``, ``rate=``, ``actor=``, ``segmenter=``, ``optim=``, ``compute=``, ``logger=``,
+Options are those of :class:`~rltok_rl.experiments.run_config.TrainConfig`; groups (``model=``, ``data=``,
+``estimator=``, ``baseline=``, ``loss=``, ``rate=``, ``actor=``, ``segmenter=``, ``optim=``, ``compute=``, ``logger=``,
 ``experiment=``) are the yaml files in ``conf``.
 """
 
@@ -27,14 +27,14 @@ from rltok_rl.experiments.commands.overrides import CommandLine, option_types, t
 from rltok_rl.experiments.commands.refused_runs import missing_folders, remove_empty, remove_sweep
 from rltok_rl.experiments.commands.run_checks import read_run_options
 from rltok_rl.experiments.compare.systems import check_training
-from rltok_rl.experiments.config import TrainConfig
 from rltok_rl.experiments.reports.run_report import write_report
+from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs.run import run as training_run
 from rltok_rl.experiments.runs.valid_options import check_options, read_device
 
 from rltok_rl.training import TrainingFailed
 from rltok_rl.training.checkpoint import CheckpointError
-from rltok_rl.training.parallel import Processes, Refused, init_processes, main_speaks
+from rltok_rl.training.distributed import Processes, Refused, init_processes, main_speaks
 
 
 def run(config: TrainConfig, command: str, processes: Processes | None = None) -> dict[str, Any]:

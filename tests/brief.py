@@ -21,7 +21,7 @@ def shorten(config: Any) -> None:
     """Replace what makes a training long, once all has been checked that is typed.
 
     Args:
-        config: a :class:`~rltok_rl.experiments.config.TrainConfig`.
+        config: a :class:`~rltok_rl.experiments.run_config.TrainConfig`.
     """
     from rltok_rl.experiments.runs.build import loop_options
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from rltok_rl.agents.segmenters import Segmenter
 from rltok_rl.envs import ByteBoundaryEnv
-from rltok_rl.experiments.config import TrainConfig
+from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs import build, run
 from rltok_rl.experiments.runs import record as recording
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 
@@ -24,7 +25,7 @@ LAYERS = [
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 ROOMS = [
-    *("config", "texts", "runs", "reports", "commands"),
+    *("run_config", "texts", "runs", "reports", "commands"),
     *("bench", "studies", "demo", "compare", "soak", "train", "cli"),
 ]
 """Rooms of `experiments`, lower ones first."""
@@ -151,3 +152,12 @@ def rooms_upward(root: Path) -> list[str]:
 
 def test_rooms_of_experiments_import_downwards():
     assert rooms_upward(ROOT) == []
+
+
+# A command may have the name of the module that it runs, and the method's one-file reference that of its loss.
+SHARED_NAMES = {"boundaries", "estimators", "leaderboard", "lm_eval", "reinforce", "soak", "tasks"}
+
+
+def test_file_names_are_unique():
+    counts = Counter(path.stem for _, path in modules(ROOT) if path.stem not in ("__init__", "__main__"))
+    assert {name for name, count in counts.items() if count > 1} <= SHARED_NAMES

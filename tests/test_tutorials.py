@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from rltok_rl.experiments.config import OptimConfig, TrainConfig
+from rltok_rl.experiments.run_config import OptimConfig, TrainConfig
 
 from rltok_rl.training import loggers
 

@@ -15,7 +15,7 @@ from typing import Any, get_args, get_type_hints
 
 from omegaconf import OmegaConf
 from rltok_rl.agents.segmenters import SEGMENTERS
-from rltok_rl.experiments import config, texts
+from rltok_rl.experiments import run_config, texts
 from rltok_rl.experiments.commands.schema import CONF, REQUIRED, Option, choices, comment, schemas
 from rltok_rl.experiments.compare.systems import system_names
 from rltok_rl.experiments.runs import build
@@ -24,7 +24,7 @@ from rltok_rl.data import CORPORA
 from rltok_rl.functional.rate import RATE_CONTROLS
 from rltok_rl.functional.rewards import REWARDS
 from rltok_rl.models import PRESETS, UNetConfig
-from rltok_rl.objectives import rate, reinforce
+from rltok_rl.objectives import rate_loss, reinforce
 from rltok_rl.training import options, sharding, snapshots
 
 PAGE = Path(__file__).resolve().parent.parent / "reference" / "configuration.md"
@@ -39,7 +39,7 @@ ALLOWED: dict[str, list[str]] = {
     "estimator.name": [*build.ESTIMATORS],
     "estimator.reward": [*REWARDS],
     "baseline.name": [*build.BASELINE_NAMES],
-    "rate.control": [*RATE_CONTROLS, *rate.CONTROLLERS],
+    "rate.control": [*RATE_CONTROLS, *rate_loss.CONTROLLERS],
     "loss.objective": [*build.OBJECTIVES],
     "loss.average": [*get_args(get_type_hints(reinforce.BoundaryReinforceLoss.__init__)["average"])],
     "compute.precision": [*options.PRECISIONS],
@@ -53,7 +53,7 @@ ALLOWED: dict[str, list[str]] = {
 HEAD = """\
 # Options of a training
 
-<!-- Written by docs/rltok_docs/options.py from experiments/config.py and experiments/conf; edit those. -->
+<!-- Written by docs/rltok_docs/options.py from experiments/run_config.py and experiments/conf; edit those. -->
 
 All options of `rltok train`, by group, with their defaults and the words that they take. `GROUP=CHOICE` sets a whole
 group (`rate=hinge`), `GROUP.OPTION=VALUE` one option (`rate.coefficient=0.03`); `null` is none. What is left out is
@@ -64,13 +64,14 @@ in [training](../training.md).
 
 def page() -> str:
     """The whole page."""
-    schemas = {**config.GROUPS, "snapshots": config.SnapshotConfig, "compare": config.CompareConfig}
+    schemas = {**run_config.GROUPS, "snapshots": run_config.SnapshotConfig, "compare": run_config.CompareConfig}
     parts = [HEAD.format(defaults=" ".join(_defaults()))]
     for group, schema in schemas.items():
         parts.append(f"## `{group}`\n\n{_doc(schema)}\n\n{_table(group, schema)}")
-        if group in config.GROUPS:
+        if group in run_config.GROUPS:
             parts.append(_choices(group))
-    loose = [one for one in _options(config.TrainConfig) if not is_dataclass(_kinds(config.TrainConfig)[one.name])]
+    types = _kinds(run_config.TrainConfig)
+    loose = [field for field in _options(run_config.TrainConfig) if not is_dataclass(types[field.name])]
     parts.append("## Of no group\n\n" + _rows("", loose))
     parts.append("## `experiment`\n\nSets options of several groups at once: `experiment=books`.\n\n" + _experiments())
     parts.append(
@@ -174,7 +175,7 @@ def _defaults() -> Iterator[str]:
     held: Any = OmegaConf.to_container(OmegaConf.load(CONF / "train.yaml"))
     for one in held["defaults"]:
         if isinstance(one, dict):
-            yield from (f"{key}={value}" for key, value in one.items() if key in config.GROUPS and value)
+            yield from (f"{key}={value}" for key, value in one.items() if key in run_config.GROUPS and value)
 
 
 def _doc(schema: Any) -> str:

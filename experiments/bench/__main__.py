@@ -10,7 +10,7 @@ import torch
 from rltok_rl.experiments.bench.timing import table, write
 from rltok_rl.experiments.commands import parsers
 
-from rltok_rl.training.record import machine
+from rltok_rl.training.environment import machine
 from rltok_rl.utils import keep_memory
 
 MODULES = {

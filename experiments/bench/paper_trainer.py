@@ -11,7 +11,7 @@ from rltok_rl.data import local_prose
 from rltok_rl.models import UNet, preset
 from rltok_rl.objectives import JointLoss
 from rltok_rl.training import LoopOptions, Trainer
-from rltok_rl.training.parallel import Processes
+from rltok_rl.training.distributed import Processes
 
 
 def fresh_model(name: str, device: str = "cpu") -> UNet:

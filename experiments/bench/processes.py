@@ -20,7 +20,7 @@ from rltok_rl.experiments.bench.timing import Row, peak_above, resident, row_of_
 from rltok_rl.experiments.bench.traffic import CountTraffic, update_traffic
 
 from rltok_rl.models import UNet, preset
-from rltok_rl.training.parallel import Processes, init_processes
+from rltok_rl.training.distributed import Processes, init_processes
 from rltok_rl.utils import keep_memory
 
 PRESET, NUM_ROWS, NUM_STEPS = "small", 8, 512

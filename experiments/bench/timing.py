@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from rltok_rl.experiments.reports.markdown import markdown, without_nan
 
-from rltok_rl.training.record import machine
+from rltok_rl.training.environment import machine
 
 Pairs = Sequence[tuple[float, float]]
 """Seconds, or another cost, of ours and of the reference."""

@@ -15,7 +15,7 @@ import torch
 from omegaconf import OmegaConf
 from rltok_rl.agents.segmenters import Segmenter, load_segmenter
 from rltok_rl.experiments.commands.parsers import BUILT_IN
-from rltok_rl.experiments.config import TrainConfig
+from rltok_rl.experiments.run_config import TrainConfig
 
 from rltok_rl.data import DocumentSource, read_documents
 from rltok_rl.data.files import LINES, TABLES, kind

@@ -32,8 +32,8 @@ from rltok_rl.experiments.commands.arguments import (
     run_config,
 )
 from rltok_rl.experiments.commands.tables import matrices, page
-from rltok_rl.experiments.config import SegmenterConfig
 from rltok_rl.experiments.reports.markdown import without_nan
+from rltok_rl.experiments.run_config import SegmenterConfig
 
 from rltok_rl.evaluation.agreement import agreement_matrix, boundary_correlation, boundary_match, cohen_kappa, jaccard
 from rltok_rl.evaluation.boundaries import DrawnTexts, boundary_metrics, join_texts

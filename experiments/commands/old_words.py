@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Sequence
 
-from rltok_rl.experiments.config import GROUPS
+from rltok_rl.experiments.run_config import GROUPS
 
 from rltok_rl.renamed import OPTIONS, current_word
 

@@ -29,7 +29,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rltok_rl.experiments.commands.old_words import current_overrides
 from rltok_rl.experiments.commands.option_errors import explain, one_value
 from rltok_rl.experiments.commands.schema import CONF, schemas
-from rltok_rl.experiments.config import GROUPS
+from rltok_rl.experiments.run_config import GROUPS
 
 import rltok_rl
 from rltok_rl.utils import did_you_mean
@@ -182,7 +182,7 @@ def option_types(schema: Any, prefix: str = "") -> dict[str, Any]:
         prefix: of the names.
 
     Example:
-        >>> from rltok_rl.experiments.config import RateConfig
+        >>> from rltok_rl.experiments.run_config import RateConfig
         >>> list(option_types(RateConfig, "rate."))
         ['rate.control', 'rate.coefficient', 'rate.options']
     """

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from rltok_rl.experiments.commands.option_errors import nearest
 from rltok_rl.experiments.commands.overrides import CommandLine, model_sizes, read_command_line
 from rltok_rl.experiments.commands.schema import CONF
-from rltok_rl.experiments.config import GROUPS, check_out
+from rltok_rl.experiments.run_config import GROUPS, check_out
 
 _OF_LEARNED = ("actor", "estimator", "baseline", "rate", "loss")
 """Groups about a policy that learns by rewards."""

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from rltok_rl.agents.segmenters import make_segmenter
 from rltok_rl.experiments.commands.option_errors import nearest
 from rltok_rl.experiments.commands.schema import CONF, choices
-from rltok_rl.experiments.config import ActorConfig, BaselineConfig, CompareConfig, SegmenterConfig, TrainConfig
+from rltok_rl.experiments.run_config import ActorConfig, BaselineConfig, CompareConfig, SegmenterConfig, TrainConfig
 from rltok_rl.experiments.runs.build import loop_options, make_loss
 from rltok_rl.experiments.runs.segmenters import (
     TOKENIZERS,

@@ -21,10 +21,10 @@ import torch
 from omegaconf import OmegaConf
 from rltok_rl.agents.segmenters import MagnetSegmenter, load_segmenter
 from rltok_rl.experiments.compare.systems import budget, check_system, system_config, system_names
-from rltok_rl.experiments.config import TrainConfig
 from rltok_rl.experiments.reports.markdown import without_nan
 from rltok_rl.experiments.reports.run_report import write_report
 from rltok_rl.experiments.reports.systems_page import write_page
+from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs.folder import EVALUATION
 from rltok_rl.experiments.runs.resume import check_same_run
 from rltok_rl.experiments.runs.run import run as run_training

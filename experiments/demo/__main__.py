@@ -23,7 +23,7 @@ from rltok_rl.experiments.commands import parsers
 from rltok_rl.experiments.commands.arguments import command
 from rltok_rl.experiments.demo import screen
 from rltok_rl.experiments.demo.findings import part_findings
-from rltok_rl.experiments.demo.plan import (
+from rltok_rl.experiments.demo.parts import (
     ENGLISH,
     RECALL,
     SYSTEMS,
@@ -35,10 +35,10 @@ from rltok_rl.experiments.demo.plan import (
     run_overrides,
 )
 from rltok_rl.experiments.demo.race import Race, TrainingFailed
-from rltok_rl.experiments.demo.record import learned_something, write_record
+from rltok_rl.experiments.demo.verdicts import learned_something, write_record
 from rltok_rl.experiments.reports.run_report import write_report
 
-from rltok_rl.training.record import environment
+from rltok_rl.training.environment import environment
 from rltok_rl.training.signals import StopRequest
 
 _LATE = 1.2  # of the budget: runs have to stop then

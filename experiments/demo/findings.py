@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 from rltok_rl.experiments.commands.arguments import complete_config
-from rltok_rl.experiments.config import TrainConfig
 from rltok_rl.experiments.reports.paired import paired_over_documents
 from rltok_rl.experiments.reports.table import estimator_name
+from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs.build import make_actor, make_model
 from rltok_rl.experiments.runs.checkpointed import load_checkpointed
 from rltok_rl.experiments.runs.folder import read_run

@@ -18,7 +18,7 @@ from rich.table import Column, Table
 from rich.theme import Theme
 from rltok_rl.experiments.commands.arguments import use_colour
 from rltok_rl.experiments.demo.race import RunState
-from rltok_rl.experiments.demo.record import EDGES, english_verdict, learned_something
+from rltok_rl.experiments.demo.verdicts import EDGES, english_verdict, learned_something
 
 from rltok_rl.training.progress import clock
 

@@ -23,7 +23,7 @@ from rltok_rl.experiments.runs.folder import RunFolder, read_run
 
 from rltok_rl.renamed import current_text
 from rltok_rl.training.atomic_files import replace_text
-from rltok_rl.training.record import without_folders
+from rltok_rl.training.environment import without_folders
 from rltok_rl.viz.run_figures import draw_loss_against_flops
 
 PAGE, TABLE, FIGURE = "compare-seeds.md", "compare-seeds.json", "compare-seeds.png"

@@ -16,8 +16,8 @@ from rltok_rl.experiments.reports.paired import paired_over_documents, tied_with
 from rltok_rl.experiments.reports.table import equal_budgets, flops_with_trials, run_table
 from rltok_rl.experiments.runs.folder import EVALUATION, RunFolder, read_run
 
+from rltok_rl.training.environment import machine, without_folders
 from rltok_rl.training.progress import clock
-from rltok_rl.training.record import machine, without_folders
 from rltok_rl.viz.run_figures import draw_loss_against_flops
 
 PAGE, TABLE, FIGURE, TEXTS = "compare.md", "compare.json", "compare.png", "texts.png"

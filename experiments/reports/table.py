@@ -12,7 +12,7 @@ from rltok_rl.experiments.reports.paired import paired_over_seeds, tied_with_bes
 from rltok_rl.experiments.runs.folder import RunFolder, flat
 from rltok_rl.experiments.runs.segmenters import TOKENIZERS
 
-from rltok_rl.training.record import bytes_per_second
+from rltok_rl.training.environment import bytes_per_second
 
 Item = TypeVar("Item")
 

@@ -9,7 +9,7 @@ import torch
 from rltok_rl.agents import BoundaryCritic, RandomActor, RolloutPolicy, UniformActor, WhitespaceActor
 from rltok_rl.agents.segmenters import Segmenter, SegmenterActor
 from rltok_rl.envs import ByteBoundaryEnv
-from rltok_rl.experiments.config import OptimConfig, TrainConfig
+from rltok_rl.experiments.run_config import OptimConfig, TrainConfig
 from rltok_rl.experiments.runs.custom import configured_baseline, custom_estimator
 from rltok_rl.experiments.runs.segmenters import (
     build_segmenter,
@@ -42,8 +42,8 @@ from rltok_rl.objectives import (
 from rltok_rl.objectives.segmented import SegmenterLoss
 from rltok_rl.renamed import renamed_word
 from rltok_rl.training import Alarms, LoopOptions, Trainer
+from rltok_rl.training.distributed import Processes
 from rltok_rl.training.options import RECOMPUTE, compile_layers, recompute_layers
-from rltok_rl.training.parallel import Processes
 from rltok_rl.training.randomness import seed_everything
 from rltok_rl.utils import did_you_mean, is_import_path
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from rltok_rl.training.environment import read_starts
 from rltok_rl.training.metrics import read_lines, read_table
-from rltok_rl.training.record import read_starts
 from rltok_rl.utils import read_config_file
 from rltok_rl.viz.run_figures import flops_key as spent
 

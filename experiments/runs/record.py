@@ -23,7 +23,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 from rltok_rl.agents.segmenters import own_parameters
-from rltok_rl.experiments.config import TrainConfig
+from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs.segmenters import configured_rate
 from rltok_rl.experiments.texts import Texts
 
@@ -31,10 +31,10 @@ from rltok_rl.models import UNet
 from rltok_rl.training import Trainer
 from rltok_rl.training.atomic_files import replace_text
 from rltok_rl.training.checkpoint import save_checkpoint
+from rltok_rl.training.environment import Starts, environment
 from rltok_rl.training.loggers import Logging, LogTarget
 from rltok_rl.training.metrics import MetricsTable, UpdateLog
 from rltok_rl.training.progress import Progress
-from rltok_rl.training.record import Starts, environment
 from rltok_rl.training.sharding import whole_model
 from rltok_rl.training.snapshots import Snapshots, snapshot_updates
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
-from rltok_rl.experiments.config import TrainConfig
+from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs.folder import flat
 from rltok_rl.experiments.runs.record import TRAINED_ON
 from rltok_rl.experiments.texts import Texts

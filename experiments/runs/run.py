@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rltok_rl.experiments.config import TrainConfig
+from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs.build import make_trainer
 from rltok_rl.experiments.runs.record import Recorder, result_line
 from rltok_rl.experiments.runs.resume import last_state
@@ -21,10 +21,10 @@ from rltok_rl.experiments.texts import Texts
 
 from rltok_rl.training import Trainer
 from rltok_rl.training.atomic_files import claim_folder, replace_text
+from rltok_rl.training.distributed import Processes
+from rltok_rl.training.environment import bytes_per_second, machine, peak_memory
 from rltok_rl.training.loggers import check_logger
 from rltok_rl.training.metrics import read_lines
-from rltok_rl.training.parallel import Processes
-from rltok_rl.training.record import bytes_per_second, machine, peak_memory
 from rltok_rl.training.sharding import whole_model
 from rltok_rl.training.signals import StopRequest
 from rltok_rl.training.snapshots import sample_parts

@@ -19,7 +19,7 @@ from rltok_rl.agents.segmenters import (
 from rltok_rl.agents.segmenters.hnet import HNetSegmenter
 from rltok_rl.agents.segmenters.tokenizer_training import train_on
 from rltok_rl.agents.segmenters.tokenizers import read_tokenizer
-from rltok_rl.experiments.config import TrainConfig
+from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.texts import Texts
 
 from rltok_rl.data.windows import WindowSource, WindowWrapper
@@ -27,7 +27,7 @@ from rltok_rl.models import UNet
 from rltok_rl.models.tokens import Layout, Packing
 from rltok_rl.text import ids_to_bytes
 from rltok_rl.training import Trainer
-from rltok_rl.training.parallel import Processes
+from rltok_rl.training.distributed import Processes
 from rltok_rl.utils import check_count
 
 TOKENIZERS = {"bpe": TokenizerSplit, "unigram": WordSplit}

@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Any
 
 import torch
-from rltok_rl.experiments.config import DataConfig, LossConfig, TrainConfig, check_out
+from rltok_rl.experiments.run_config import DataConfig, LossConfig, TrainConfig, check_out
 from rltok_rl.experiments.texts import BUILT_IN, LANGUAGES
 
 _MINIMA = {

@@ -9,7 +9,7 @@ import torch
 from rltok_rl.agents import BoundaryCritic
 from tensordict import TensorDictBase
 
-from rltok_rl.diagnostics.report import Candidate
+from rltok_rl.diagnostics.estimator_report import Candidate
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives import make_estimator
 from rltok_rl.objectives.flips import LocalFlips

@@ -2,8 +2,8 @@
 
     python -m rltok_rl.experiments.studies.estimators estimators=[paper,group_mean_4] gamma=0.95
 
-Fields of :class:`~rltok_rl.experiments.studies.options.EstimatorOptions` are options (Hydra). A toy model is trained
-first, unless its file exists.
+Fields of :class:`~rltok_rl.experiments.studies.estimator_options.EstimatorOptions` are options (Hydra). A toy model is
+trained first, unless its file exists.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from rltok_rl.experiments.commands.overrides import CommandLine
 from rltok_rl.experiments.commands.run_checks import read_run_options
 from rltok_rl.experiments.studies.candidates import make_candidate
 from rltok_rl.experiments.studies.common import Progress, command_line
-from rltok_rl.experiments.studies.options import EstimatorOptions, check_options
+from rltok_rl.experiments.studies.estimator_options import EstimatorOptions, check_options
 from rltok_rl.experiments.studies.pages import draw_figures, write_page
 from rltok_rl.experiments.studies.toy import get_toy
 
 from rltok_rl.data import TextSource, local_code
+from rltok_rl.diagnostics.estimator_report import Candidate, collect_gradients, estimator_report
 from rltok_rl.diagnostics.exact import EnumeratedRollouts, TextRollouts, exact_gradient
 from rltok_rl.diagnostics.gradient_quality import signal_to_noise
-from rltok_rl.diagnostics.report import Candidate, collect_gradients, estimator_report
 from rltok_rl.diagnostics.truth import counterfactual_correlation, resampled_correlation
 from rltok_rl.models.unet import UNet
-from rltok_rl.training.record import machine
+from rltok_rl.training.environment import machine
 
 _EXACT_ROWS = 8
 

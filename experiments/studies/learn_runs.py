@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from rltok_rl.agents import LearnedBoundaryActor
 from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.experiments.commands.overrides import compose_config
-from rltok_rl.experiments.config import TrainConfig
+from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs.build import make_trainer
 
 from rltok_rl.data.languages import Language

@@ -29,7 +29,7 @@ from rltok_rl.experiments.reports.markdown import markdown
 from rltok_rl.experiments.runs.folder import RunFolder, read_run
 from rltok_rl.experiments.studies.common import check_minimums, command_line, read_options
 
-from rltok_rl.training.record import machine
+from rltok_rl.training.environment import machine
 from rltok_rl.viz.style import ALERT, INK, OURS, PALE, plain_figures, save_figure
 
 LR = 4e-3

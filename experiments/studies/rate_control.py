@@ -30,9 +30,9 @@ from torch import Tensor, nn
 from rltok_rl.functional.policy import boundary_entropy, boundary_log_prob, boundary_logits
 from rltok_rl.functional.rate import RATE_CONTROLS
 from rltok_rl.objectives import BoundaryReinforceLoss, JointLoss, RateLoss
-from rltok_rl.objectives.rate import CONTROLLERS
+from rltok_rl.objectives.rate_loss import CONTROLLERS
 from rltok_rl.sampling import sample_boundaries
-from rltok_rl.training.record import machine
+from rltok_rl.training.environment import machine
 from rltok_rl.viz.style import SERIES, plain_figures, save_figure
 
 COEFFICIENTS = {"logit_pressure": 0.01, "ratio": 0.03, "binomial": 1.0, "hinge": 1.0, "pi": 0.01, "price": 0.01}

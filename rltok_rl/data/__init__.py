@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rltok_rl.data.cache import write_cache
+from rltok_rl.data.byte_cache import write_cache
 from rltok_rl.data.cached import CachedSource
 from rltok_rl.data.corpora import CORPORA, Corpus, stream_corpus
 from rltok_rl.data.files import GroupedDocument, read_documents, read_grouped_documents

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from rltok_rl.data.cache import write_cache
+from rltok_rl.data.byte_cache import write_cache
 from rltok_rl.data.cached import CachedSource
 from rltok_rl.data.corpora import CORPORA, stream_corpus
 from rltok_rl.data.disk import add_file

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from rltok_rl.agents import LearnedBoundaryActor
 from rltok_rl.diagnostics.counterfactual import counterfactual_returns
+from rltok_rl.diagnostics.estimator_report import Candidate
 from rltok_rl.diagnostics.gradient_quality import correlation
-from rltok_rl.diagnostics.report import Candidate
 from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.functional.returns import discounted_return
 from rltok_rl.models.unet import UNet

@@ -15,7 +15,7 @@ from rltok_rl.objectives.flips import LocalFlips
 from rltok_rl.objectives.joint import JointLoss
 from rltok_rl.objectives.language import EarlyExitLoss, LanguageModelLoss
 from rltok_rl.objectives.ppo import BoundaryClipPPOLoss
-from rltok_rl.objectives.rate import RateLoss
+from rltok_rl.objectives.rate_loss import RateLoss
 from rltok_rl.objectives.reinforce import BoundaryReinforceLoss, EntropyBonus
 from rltok_rl.objectives.segmented import SECOND_LEVEL_WEIGHT, SecondLevelLoss
 

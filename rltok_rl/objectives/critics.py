@@ -17,7 +17,7 @@ from rltok_rl.functional.policy_gradient import vtrace
 from rltok_rl.functional.returns import check_gamma, generalized_advantage
 from rltok_rl.objectives.base import under_next
 from rltok_rl.objectives.estimators import ReturnEstimator
-from rltok_rl.objectives.view import View
+from rltok_rl.objectives.time_last import View
 
 
 @register_value_estimator("critic_advantage", default_kwargs={"gamma": 0.99, "lmbda": 0.95})

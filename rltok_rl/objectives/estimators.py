@@ -25,7 +25,7 @@ from rltok_rl.functional.baselines import control_variate, no_baseline
 from rltok_rl.functional.returns import check_gamma, discounted_return
 from rltok_rl.objectives.base import under_next
 from rltok_rl.objectives.baseline import BASELINE_NAMES, Baseline, as_baseline, check_advantages, name_of
-from rltok_rl.objectives.view import MaskKey, View
+from rltok_rl.objectives.time_last import MaskKey, View
 from rltok_rl.renamed import renamed_word
 from rltok_rl.utils import did_you_mean
 
@@ -36,8 +36,8 @@ class ReturnEstimator(ValueEstimatorBase):
 
         value_target = G_t = R_{t+1} + gamma G_{t+1}            advantage = baseline(G)_t
 
-    A custom estimator overrides ``_returns(view)``, from a :class:`~rltok_rl.objectives.view.View` of the rollout to
-    returns [*B, T], or ``_advantages(returns, view)``, from those to advantages [*B, T]. The latter replaces the
+    A custom estimator overrides ``_returns(view)``, from a :class:`~rltok_rl.objectives.time_last.View` of the rollout
+    to returns [*B, T], or ``_advantages(returns, view)``, from those to advantages [*B, T]. The latter replaces the
     baseline; if it calls ``super()._advantages(returns, view)``, the class sets ``uses_baseline = True``.
 
     Args:

@@ -19,7 +19,7 @@ from rltok_rl.models.tokens import Layout, as_packing
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives.base import read, under_next
 from rltok_rl.objectives.estimators import ReturnEstimator
-from rltok_rl.objectives.view import View
+from rltok_rl.objectives.time_last import View
 from rltok_rl.sampling import sample_boundaries
 from rltok_rl.utils import check_count
 

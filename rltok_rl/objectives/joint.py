@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torchrl.objectives import LossModule
 
 from rltok_rl.objectives.language import EarlyExitLoss, LanguageModelLoss
-from rltok_rl.objectives.rate import RateLoss
+from rltok_rl.objectives.rate_loss import RateLoss
 from rltok_rl.objectives.reinforce import BoundaryReinforceLoss
 
 

@@ -12,12 +12,12 @@ from tensordict.utils import NestedKey
 from torch import Tensor
 from torchrl.objectives import ClipPPOLoss
 
-from rltok_rl.functional.metrics import clip_fraction, mean_and_spread
 from rltok_rl.functional.policy_gradient import clipped_ratio
+from rltok_rl.functional.policy_metrics import clip_fraction, mean_and_spread
 from rltok_rl.functional.reduction import zero_masked
 from rltok_rl.objectives.base import read
 from rltok_rl.objectives.estimators import ESTIMATORS, OLD_ESTIMATORS, check_estimator
-from rltok_rl.objectives.policy import PolicyLoss, advantages_of, score_actions
+from rltok_rl.objectives.policy_loss import PolicyLoss, advantages_of, score_actions
 
 NAMES = (*ESTIMATORS, *OLD_ESTIMATORS)
 """Estimators of this package, also by their old names."""

@@ -17,7 +17,7 @@ from rltok_rl.functional.reduction import zero_masked
 from rltok_rl.objectives.base import StepLoss, last_steps, read
 from rltok_rl.objectives.critics import VTraceReturn
 from rltok_rl.objectives.estimators import ESTIMATORS
-from rltok_rl.objectives.policy import PolicyLoss, advantages_of, check_gradient, score_actions
+from rltok_rl.objectives.policy_loss import PolicyLoss, advantages_of, check_gradient, score_actions
 
 
 class BoundaryReinforceLoss(PolicyLoss, StepLoss):

@@ -65,6 +65,7 @@ def save_checkpoint(folder: Path, update: int, state: Mapping[str, Any], *, keep
         (partial / _MANIFEST).write_text(json.dumps({"update": update, "sha256": sums}, indent=1) + "\n")
         for name in (_TENSORS, _STATE, _MANIFEST):
             flush(partial / name)
+        flush(partial)
         if final.exists():
             _remove(final)
         partial.rename(final)

@@ -20,7 +20,7 @@ from rltok_rl.objectives import JointLoss
 from rltok_rl.renamed import RenamedAttribute
 from rltok_rl.training.alarms import Alarms
 from rltok_rl.training.atomic_files import replace_text
-from rltok_rl.training.parallel import Processes
+from rltok_rl.training.distributed import Processes
 
 _LAST_EPOCH = ("ESS", "kl_approx", "clip_fraction")  # how far the policy has moved
 

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map_only
 from rltok_rl.models.layers import TransformerLayer
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives import JointLoss
-from rltok_rl.training.parallel import Processes
+from rltok_rl.training.distributed import Processes
 
 STRATEGIES = ("none", "ddp", "fsdp")
 """``none`` is one process; ``ddp`` and ``fsdp`` with one process are the same as none."""

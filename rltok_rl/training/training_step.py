@@ -25,7 +25,7 @@ from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.functional.policy import boundary_entropy, boundary_log_prob
 from rltok_rl.models.tokens import Layout, Packing, as_packing
 from rltok_rl.objectives import BoundaryClipPPOLoss, EarlyExitLoss, JointLoss, LanguageModelLoss, SecondLevelLoss
-from rltok_rl.objectives.policy import advantages_of
+from rltok_rl.objectives.policy_loss import advantages_of
 from rltok_rl.objectives.segmented import SegmenterLoss
 
 _MEANS_OVER_STEPS = (LanguageModelLoss, EarlyExitLoss, SecondLevelLoss, SegmenterLoss)

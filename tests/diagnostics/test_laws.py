@@ -213,9 +213,7 @@ def test_random_numbers_run_on_where_the_memory_stands():
 def test_what_cannot_be_copied_is_refused():
     held = ReturnEstimator(gamma=1.0)
     held.lock = threading.Lock()
-    with pytest.raises(
-        TypeError, match="estimator must be copyable, .* got ReturnEstimator: cannot pickle"
-    ):
+    with pytest.raises(TypeError, match="estimator must be copyable, .* got ReturnEstimator: cannot pickle"):
         as_it_stands(held)(None)
 
 

@@ -9,9 +9,9 @@ import torch
 from tensordict import TensorDict
 
 from rltok_rl.data import RepeatedSource, TextSource
+from rltok_rl.diagnostics.estimator_report import Candidate, collect_gradients, estimator_report
 from rltok_rl.diagnostics.exact import EnumeratedRollouts, TextRollouts, exact_gradient
 from rltok_rl.diagnostics.gradient_quality import policy_gradient, signal_to_noise
-from rltok_rl.diagnostics.report import Candidate, collect_gradients, estimator_report
 from rltok_rl.models.flops import forward_flops, matrix_parameters, update_flops
 from rltok_rl.objectives import ReturnEstimator
 from rltok_rl.objectives.flips import LocalFlips

@@ -7,8 +7,8 @@ import torch
 
 from rltok_rl.data import TextSource
 from rltok_rl.diagnostics.enumeration import enumerate_rollouts
+from rltok_rl.diagnostics.estimator_report import Candidate
 from rltok_rl.diagnostics.exact import TextRollouts
-from rltok_rl.diagnostics.report import Candidate
 from rltok_rl.diagnostics.truth import counterfactual_correlation, resampled_correlation
 from rltok_rl.functional.returns import discounted_return
 from rltok_rl.objectives import ReturnEstimator

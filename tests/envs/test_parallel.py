@@ -9,7 +9,7 @@ import pytest
 import torch
 from rltok_rl.agents import LearnedBoundaryActor, RandomActor, UniformActor, WhitespaceActor
 from rltok_rl.envs import ByteBoundaryEnv
-from rltok_rl.envs.plan import plan_texts
+from rltok_rl.envs.rollout_plan import plan_texts
 from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.envs import EnvBase, ExplorationType, RewardScaling, RewardSum, StepCounter, TransformedEnv

@@ -13,7 +13,7 @@ from torchrl.modules import set_recurrent_mode
 from rltok_rl.data import TextSource
 from rltok_rl.models import UNet, preset
 from rltok_rl.objectives import LocalFlips, RateLoss
-from rltok_rl.objectives.policy import advantages_of
+from rltok_rl.objectives.policy_loss import advantages_of
 
 from .conftest import LONG, SHORT
 from .test_parallel import assert_paths_agree

@@ -10,7 +10,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 from rltok_rl.experiments.commands.overrides import allow_new, compose_config
 from rltok_rl.experiments.commands.schema import CONF
-from rltok_rl.experiments.config import GROUPS, TrainConfig
+from rltok_rl.experiments.run_config import GROUPS, TrainConfig
 
 QUICK = [
     "optim.total_bytes=512",

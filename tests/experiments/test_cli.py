@@ -11,7 +11,7 @@ from rltok_rl.experiments.cli import COMMANDS, main
 from rltok_rl.experiments.commands import help as option_help
 from rltok_rl.experiments.commands import parsers, schema
 from rltok_rl.experiments.commands.overrides import option_types
-from rltok_rl.experiments.config import TrainConfig
+from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.texts import BUILT_IN
 
 from rltok_rl.evaluation import detail, tasks

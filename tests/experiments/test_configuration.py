@@ -10,7 +10,7 @@ import torch
 from rltok_rl.agents import RandomActor, UniformActor, WhitespaceActor
 from rltok_rl.experiments import train
 from rltok_rl.experiments.commands.schema import CONF, choices
-from rltok_rl.experiments.config import GROUPS
+from rltok_rl.experiments.run_config import GROUPS
 from rltok_rl.experiments.runs import run
 from rltok_rl.experiments.runs.build import make_advantages, make_trainer
 from rltok_rl.experiments.runs.valid_options import check_options
@@ -268,7 +268,9 @@ def test_the_packaged_model_reads_documents_of_any_length(tmp_path, monkeypatch)
     trainer, texts = make_trainer(configured("experiment=own-text", "data.source=mine", "data.num_rows=2"))
     assert "kept 30 of 30" in texts.described and "skipped 1 of other kinds (.csv)" in texts.described
     assert trainer.update()["bits_per_byte"] < 4.0  # it has learned to read before
-    with pytest.raises(ValueError, match="data.num_steps=512 is too much for the training text .*; data.short_documents=whole"):
+    with pytest.raises(
+        ValueError, match="data.num_steps=512 is too much for the training text .*; data.short_documents=whole"
+    ):
         make_trainer(configured("experiment=own-text", "data.source=mine", "data.short_documents=error"))
     (tmp_path / "one.txt").write_bytes(text[:2000])
     short = ["data.short_documents=error", "data.num_steps=256"]

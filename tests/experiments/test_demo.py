@@ -21,9 +21,9 @@ from rltok_rl.agents.segmenters import load_segmenter
 from rltok_rl.experiments.commands.parsers import LEAST_SECONDS
 from rltok_rl.experiments.demo import __main__ as demo
 from rltok_rl.experiments.demo import findings, race, screen
-from rltok_rl.experiments.demo.plan import RECALL, SYSTEMS, Part, Progress, fitting_bytes, free_folder, run_overrides
+from rltok_rl.experiments.demo.parts import RECALL, SYSTEMS, Part, Progress, fitting_bytes, free_folder, run_overrides
 from rltok_rl.experiments.demo.race import Race, RunState, TrainingFailed
-from rltok_rl.experiments.demo.record import english_verdict, learned_something
+from rltok_rl.experiments.demo.verdicts import english_verdict, learned_something
 from rltok_rl.experiments.reports.markdown import with_unit
 
 from rltok_rl.training.metrics import read_lines, read_table

@@ -7,7 +7,7 @@ from rltok_rl.experiments.studies import rate_control
 from rltok_rl.experiments.studies.rate_control import COEFFICIENTS, STARTS, TARGETS, drive, main, summarise, table
 
 from rltok_rl.functional.rate import RATE_CONTROLS
-from rltok_rl.objectives.rate import CONTROLLERS
+from rltok_rl.objectives.rate_loss import CONTROLLERS
 
 
 @pytest.mark.parametrize("control", list(COEFFICIENTS))

@@ -14,7 +14,7 @@ import torch
 from omegaconf import OmegaConf
 from rltok_rl.experiments import train
 from rltok_rl.experiments.commands.overrides import allow_new, typed
-from rltok_rl.experiments.config import TrainConfig
+from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs import run as runs
 from rltok_rl.experiments.runs.build import make_trainer
 from rltok_rl.experiments.runs.run import run
@@ -23,8 +23,8 @@ from safetensors import SafetensorError
 from rltok_rl.models import UNet, preset
 from rltok_rl.training.atomic_files import claim_folder
 from rltok_rl.training.checkpoint import load_checkpoint
+from rltok_rl.training.distributed import Processes, Refused
 from rltok_rl.training.metrics import read_lines
-from rltok_rl.training.parallel import Processes, Refused
 
 from ..forked import run_forked
 from ..layout import ROOT

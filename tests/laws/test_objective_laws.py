@@ -7,8 +7,8 @@ from itertools import product
 import pytest
 import torch
 
-from rltok_rl.functional.metrics import approximate_kl, clip_fraction, effective_sample_size, mean_and_spread
 from rltok_rl.functional.policy_gradient import clipped_ratio, importance_weighted, score_function, vtrace
+from rltok_rl.functional.policy_metrics import approximate_kl, clip_fraction, effective_sample_size, mean_and_spread
 from rltok_rl.functional.returns import td_lambda_return
 
 from ..each import each

@@ -17,11 +17,11 @@ from rltok_rl.functional.baselines import (
     running_mean,
     z_score,
 )
-from rltok_rl.functional.metrics import approximate_kl, clip_fraction, effective_sample_size, mean_and_spread
+from rltok_rl.functional.policy_metrics import approximate_kl, clip_fraction, effective_sample_size, mean_and_spread
 from rltok_rl.functional.rate import RATE_CONTROLS
 from rltok_rl.functional.reduction import loss_mean, masked_mean
 from rltok_rl.objectives import RateLoss
-from rltok_rl.objectives.rate import CONTROLLERS
+from rltok_rl.objectives.rate_loss import CONTROLLERS
 
 from ..forked import CONTEXT
 

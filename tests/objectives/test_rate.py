@@ -8,7 +8,7 @@ from tensordict import TensorDict
 
 from rltok_rl.functional.rate import RATE_CONTROLS
 from rltok_rl.objectives import RateLoss
-from rltok_rl.objectives.rate import CONTROLLERS
+from rltok_rl.objectives.rate_loss import CONTROLLERS
 
 
 def rollout(mean_logit=0.0, shape=(8, 40)):

@@ -10,7 +10,7 @@ from rltok_rl.experiments.runs.build import make_trainer
 from rltok_rl.experiments.texts import Texts, read_texts
 
 from rltok_rl.training import Trainer
-from rltok_rl.training.parallel import Processes
+from rltok_rl.training.distributed import Processes
 
 from ..experiments.configured import QUICK, configured
 from .host_waits import PretendedTensor, host_waits

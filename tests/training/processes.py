@@ -20,8 +20,8 @@ from rltok_rl.data import RepeatedSource, TextSource
 from rltok_rl.models import UNet, preset
 from rltok_rl.objectives import BoundaryClipPPOLoss, EntropyBonus, JointLoss, LocalFlips, make_estimator
 from rltok_rl.training import LoopOptions, Trainer
+from rltok_rl.training.distributed import Processes
 from rltok_rl.training.options import recompute_layers
-from rltok_rl.training.parallel import Processes
 from rltok_rl.training.randomness import seed_everything
 
 from ..forked import CONTEXT

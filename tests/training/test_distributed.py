@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from rltok_rl.training.checkpoint import load_checkpoint, save_checkpoint
-from rltok_rl.training.parallel import Processes
+from rltok_rl.training.distributed import Processes
 from rltok_rl.training.sharding import whole_model
 
 from ..states import same

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from rltok_rl.experiments import train
 
 from rltok_rl.training.checkpoint import list_checkpoints
-from rltok_rl.training.parallel import fresh_store, init_processes
+from rltok_rl.training.distributed import fresh_store, init_processes
 
 from ..experiments.test_train import configured
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from rltok_rl.experiments.runs.build import make_trainer
 
-from rltok_rl.training.parallel import Processes
+from rltok_rl.training.distributed import Processes
 
 from ..experiments.configured import QUICK, configured
 from ..states import same

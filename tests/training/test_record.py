@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rltok_rl.training.record import Starts, bytes_per_second, environment, git_state, peak_memory, without_folders
+from rltok_rl.training.environment import Starts, bytes_per_second, environment, git_state, peak_memory, without_folders
 
 from ..test_project_text import machine_paths
 

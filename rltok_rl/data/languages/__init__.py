@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rltok_rl.data.languages.base import Language, visible_bytes
+from rltok_rl.data.languages.boundary_language import Language, visible_bytes
 from rltok_rl.data.languages.lexicon import Lexicon
 from rltok_rl.data.languages.recall import Recall
 

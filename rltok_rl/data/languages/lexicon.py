@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rltok_rl.data.languages.base import Language, check_alphabets
+from rltok_rl.data.languages.boundary_language import Language, check_alphabets
 from rltok_rl.data.languages.words import WordTree, make_words
 
 

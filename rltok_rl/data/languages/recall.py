@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from rltok_rl.data.languages.base import Language, check_alphabets
+from rltok_rl.data.languages.boundary_language import Language, check_alphabets
 from rltok_rl.data.languages.gaps import GapLaw, Gaps, binary_entropy
 
 KEY, QUERY = "#", "?"

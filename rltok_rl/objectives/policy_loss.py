@@ -12,7 +12,7 @@ from torch import Tensor
 from torchrl.objectives.utils import build_value_estimator
 from torchrl.objectives.value import ValueEstimatorBase
 
-from rltok_rl.functional.metrics import approximate_kl, effective_sample_size, mean_and_spread
+from rltok_rl.functional.policy_metrics import approximate_kl, effective_sample_size, mean_and_spread
 from rltok_rl.objectives.base import MissingEntryError, StepReductions, read
 from rltok_rl.objectives.estimators import check_estimator
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from rltok_rl.experiments.demo.parts import SYSTEMS
 from rltok_rl.experiments.demo.picture import draw_demo
-from rltok_rl.experiments.demo.plan import SYSTEMS
 from rltok_rl.experiments.reports.markdown import fenced, markdown, with_error, with_unit
 
 from rltok_rl.training.progress import clock

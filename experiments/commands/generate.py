@@ -9,35 +9,25 @@ written as \xNN; --raw writes the bytes unescaped.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from typing import Any
 
 import torch
 from rltok_rl.agents.segmenters import write_on
-from rltok_rl.experiments.commands import parsers
-from rltok_rl.experiments.commands.arguments import command, load_with_segmenter, read_bytes
+from rltok_rl.experiments.commands.arguments import load_with_segmenter, read_bytes
+from rltok_rl.experiments.commands.parsers import command, make_parser
 
-from rltok_rl.models import UNet
 from rltok_rl.models.generation import stream
 from rltok_rl.text import text_to_ids
 from rltok_rl.viz.terminal import BoundaryStream
 
 
-@torch.no_grad()
-def prompt_boundaries(model: UNet, prompt: bytes, options: argparse.Namespace) -> list[bool]:
-    """Return the boundaries that :func:`stream` draws in the prompt: both use the first random numbers."""
-    generator = None if options.greedy else torch.Generator(options.device).manual_seed(options.seed)
-    byte_ids = text_to_ids(prompt)[None].to(options.device)
-    out = model(byte_ids, generator=generator, greedy=options.greedy, target_rate=options.rate)
-    return out.boundaries[0].tolist()
-
-
 @command
+@torch.no_grad()
 def main(arguments: list[str] | None = None) -> int:
     """Command line."""
-    parser = parsers.generate()
+    parser = make_parser("generate", __doc__)
     options = parser.parse_args(arguments)
     if options.raw and options.show_boundaries:
         parser.error("argument --show-boundaries: not allowed with argument --raw")
@@ -48,9 +38,10 @@ def main(arguments: list[str] | None = None) -> int:
     generator = torch.Generator(options.device).manual_seed(options.seed)
     how: Any = {"temperature": options.temperature, "top_k": options.top_k, "top_p": options.top_p}
     how |= {"max_bytes": options.bytes, "generator": generator}
+    policy = {"greedy": options.greedy, "target_rate": options.rate}
     try:
         if segmenter is None:
-            steps = stream(model, prompt, greedy=options.greedy, target_rate=options.rate, **how)
+            steps = stream(model, prompt, **policy, **how)
         else:
             steps = write_on(model, segmenter, prompt, **how)
     except ValueError as error:
@@ -62,7 +53,11 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     shown = BoundaryStream()
     if segmenter is None:  # else the prompt is part of the stream
-        marks = prompt_boundaries(model, prompt, options) if options.show_boundaries else [False] * len(prompt)
+        marks = [False] * len(prompt)
+        if options.show_boundaries:  # those that stream draws: both use the first random numbers
+            first = None if options.greedy else torch.Generator(options.device).manual_seed(options.seed)
+            byte_ids = text_to_ids(prompt)[None].to(options.device)
+            marks = model(byte_ids, generator=first, **policy).boundaries[0].tolist()
         for byte, boundary in zip(prompt, marks, strict=True):
             sys.stdout.write(shown.feed(byte, boundary))
     sys.stdout.flush()

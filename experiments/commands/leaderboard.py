@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 
-from rltok_rl.experiments.commands import parsers
+from rltok_rl.experiments.commands.parsers import make_parser
 from rltok_rl.experiments.reports.leaderboard import page
 
 from rltok_rl.training.atomic_files import replace_text
@@ -19,8 +19,7 @@ from rltok_rl.training.atomic_files import replace_text
 
 def main(arguments: list[str] | None = None) -> int:
     """Command line."""
-    parser = parsers.leaderboard()
-    options = parser.parse_args(arguments)
+    options = make_parser("leaderboard", __doc__).parse_args(arguments)
     try:
         if not options.results.is_dir():
             raise FileNotFoundError(f"--results must be a folder of results, got {str(options.results)!r}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 
-from rltok_rl.experiments.commands import parsers
+from rltok_rl.experiments.commands.parsers import make_parser
 from rltok_rl.experiments.reports.comparison import write_comparison
 from rltok_rl.experiments.reports.run_report import has_page, write_report
 from rltok_rl.experiments.reports.seeds_page import seed_folders, write_seeds_page
@@ -20,7 +20,7 @@ from rltok_rl.experiments.reports.systems_page import is_comparison, write_page
 
 def main(arguments: list[str] | None = None) -> int:
     """Command line."""
-    parser = parsers.report()
+    parser = make_parser("report", __doc__)
     options = parser.parse_args(arguments)
     formats = ("png", *dict.fromkeys(options.also))
     if options.each and options.out is None:

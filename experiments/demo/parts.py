@@ -49,7 +49,7 @@ RECALL = Part(
         "experiment=recall",
         "data.num_rows=16",
         "model.overrides.target_rate=0.15",
-        "++model.overrides.boundary_scale=0.125",
+        "model.overrides.boundary_scale=0.125",
     ),
     least_bytes=1_228_800,
     most_bytes=1_740_800,
@@ -59,14 +59,8 @@ RECALL = Part(
 ENGLISH = Part(
     "english",
     (
-        "experiment=books",
-        "data=python-docs",
-        "data.source=python-docs",
-        "data.min_bytes=2",
-        "data.split_by=null",
-        "data.held_out=0.05",
-        "data.num_rows=16",
-        "data.num_steps=128",
+        *("experiment=books", "data=python-docs", "data.source=python-docs", "data.min_bytes=2", "data.split_by=null"),
+        *("data.held_out=0.05", "data.num_rows=16", "data.num_steps=128"),
     ),
     least_bytes=409_600,
     most_bytes=4_096_000,
@@ -84,15 +78,8 @@ def run_overrides(part: Part, system: str, *, total_bytes: int, out: Path) -> li
         ['experiment=recall', 'actor=uniform', 'optim.total_bytes=5000']
     """
     quoted = str(out).replace("\\", "\\\\").replace("'", "\\'")
-    return [
-        *part.overrides,
-        *(SYSTEMS[system] or part.policy),
-        f"optim.total_bytes={total_bytes}",
-        "optim.warm_up=0.0714286",
-        "compute.threads=1",
-        *_SNAPSHOTS,
-        f"out='{quoted}'",
-    ]
+    size = (f"optim.total_bytes={total_bytes}", "optim.warm_up=0.0714286", "compute.threads=1")
+    return [*part.overrides, *(SYSTEMS[system] or part.policy), *size, *_SNAPSHOTS, f"out='{quoted}'"]
 
 
 def measure_speed(overrides: list[str]) -> tuple[float, int]:
@@ -105,25 +92,16 @@ def measure_speed(overrides: list[str]) -> tuple[float, int]:
     start = time.perf_counter()
     for _ in range(_TIMED):
         trainer.update()
-    seconds = time.perf_counter() - start
-    return _TIMED * trainer.bytes_per_update / seconds, trainer.bytes_per_update
+    return _TIMED * trainer.bytes_per_update / (time.perf_counter() - start), trainer.bytes_per_update
 
 
 def fitting_bytes(part: Part, *, speed: float, seconds: float, update: int) -> int:
-    """Return the bytes that can be trained on in a time, in whole updates and within the part's limits.
-
-    Args:
-        part: part of the demo.
-        speed: bytes per second.
-        seconds: time for this run.
-        update: bytes per update.
+    """Return the bytes to train on in a time: whole updates of ``update`` bytes, within the part's limits.
 
     Example:
         >>> part = Part("recall", (), least_bytes=4096, most_bytes=1_000_000, share=0.5)
-        >>> fitting_bytes(part, speed=1e4, seconds=10.0, update=4096)
-        98304
-        >>> fitting_bytes(part, speed=1e4, seconds=0.0, update=4096)
-        4096
+        >>> [fitting_bytes(part, speed=1e4, seconds=seconds, update=4096) for seconds in (10.0, 0.0)]
+        [98304, 4096]
     """
     num_bytes = min(max(speed * seconds, part.least_bytes), part.most_bytes)
     return max(1, int(num_bytes // update)) * update

@@ -38,12 +38,7 @@ class TrainingFailed(RuntimeError):
 
 
 class Race:
-    """Runs that train at the same time, until all are finished, the deadline has passed, or the user stops them.
-
-    Args:
-        runs: command line of each run by name.
-        folders: folder of each run by name.
-    """
+    """Runs that train at the same time, given by command line and folder, until all are finished or stopped."""
 
     def __init__(self, runs: Mapping[str, Sequence[str]], folders: Mapping[str, Path]) -> None:
         self.runs, self.folders = runs, folders
@@ -56,12 +51,14 @@ class Race:
                 continue  # finished before the demo was stopped
             folder.mkdir(parents=True, exist_ok=True)
             command = [sys.executable, "-W", "ignore", "-m", "rltok_rl.experiments.train", *overrides, "resume=true"]
-            options: Any = {"env": {**os.environ, **_ONE_THREAD}, "stdin": subprocess.DEVNULL}
+            # A new session: Ctrl-C reaches the demo alone, which lets its runs save.
+            options: Any = {
+                "env": {**os.environ, **_ONE_THREAD},
+                "stdin": subprocess.DEVNULL,
+                "start_new_session": True,
+            }
             with (folder / "log.txt").open("ab") as log:
-                # In a session of its own: Ctrl-C reaches the demo alone, which lets its runs save.
-                self.processes[name] = subprocess.Popen(
-                    command, stdout=log, stderr=log, start_new_session=True, **options
-                )
+                self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log, **options)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -71,22 +68,16 @@ class Race:
         """Return the progress of all runs."""
         states = []
         for name, folder in self.folders.items():
-            num_bytes = read_table(folder / "metrics.csv").get("bytes", [])
+            num_bytes = read_table(folder / "metrics.csv").get("bytes", [0])
             finished = (folder / "summary.json").exists()
-            snapshots = read_lines(folder / "samples.jsonl")
-            states.append(RunState(name, int(num_bytes[-1]) if num_bytes else 0, snapshots, finished))
+            states.append(RunState(name, int(num_bytes[-1]), read_lines(folder / "samples.jsonl"), finished))
         return states
 
     def follow(self, show: Callable[[list[RunState]], None], *, deadline: float, stop: Callable[[], bool]) -> str:
-        """Call ``show`` several times a second until the end.
-
-        Args:
-            show: called with the progress of all runs.
-            deadline: time on ``time.perf_counter`` when runs have to save and exit.
-            stop: whether the user has asked to stop.
+        """Call ``show`` with the progress several times a second until the end.
 
         Returns:
-            ``"done"``, ``"late"`` (the deadline has passed) or ``"stopped"``.
+            ``"done"``, ``"late"`` (``time.perf_counter`` passed the deadline) or ``"stopped"`` (``stop`` said so).
         """
         while any(process.poll() is None for process in self.processes.values()):
             show(self.states())

@@ -1,4 +1,4 @@
-"""Report of a finished demo, ``report.md``, and its verdicts."""
+"""Results of a finished demo in words and tables, and its ``report.md``."""
 
 from __future__ import annotations
 
@@ -12,21 +12,19 @@ from rltok_rl.experiments.reports.markdown import fenced, markdown, with_error, 
 from rltok_rl.training.progress import clock
 from rltok_rl.viz import boundary_text
 
-EDGES = {
-    "last_letter": "last letter of a word",
-    "space": "space after a word",
-    "first_letter": "first letter of a word",
-    "any": "any of these",
+_EDGES = {"last_letter": "last letter of a word", "space": "space after a word"}
+_EDGES |= {"first_letter": "first letter of a word", "any": "any of these"}
+_RESULTS = {
+    "recall": {"known answer: share of what tokens can earn": "share", "known answer: boundaries per byte": "rate"},
+    "english": {"English: bits per byte": "bits_per_byte", "English: boundaries per byte": "rate"},
 }
-"""Word edges, by their keys in the findings."""
+"""Labels and metrics of the results, by part."""
 
 
 def learned_something(findings: dict[str, Any]) -> bool:
     """Whether learned boundaries earned more than evenly spaced ones, and more than nothing, on the language.
 
     Example:
-        >>> learned_something({"recall_findings": {"learned": {"share": 0.9}, "uniform": {"share": 0.4}}})
-        True
         >>> learned_something({"recall_findings": {"learned": {"share": -1.0}, "uniform": {"share": -2.0}}})
         False
     """
@@ -35,17 +33,7 @@ def learned_something(findings: dict[str, Any]) -> bool:
 
 
 def english_verdict(english: dict[str, Any]) -> str:
-    """Return the verdict on English: the paired difference with its interval, or the reason that there is none.
-
-    Example:
-        >>> paired = {"difference": -0.05, "half_width": 0.01, "windows": 256, "equal_rates": True, "shift": -0.65}
-        >>> paired |= {"rates": {"learned": 0.2, "uniform": 0.2}, "estimator": "`discounted_return`, gamma 0.9"}
-        >>> paired |= {"total_flops": {"learned": 1.4e12, "uniform": 1e12}}
-        >>> print(english_verdict({"paired": paired}))
-        English: -0.050 ± 0.010 bits per byte for learned boundaries at equal rates, their logits shifted by -0.65
-        (95 %, paired over 256 held-out windows, one seed), with discounted_return, gamma 0.9 and 1.40 TFLOPs in
-        total; evenly spaced ones spent 1.00 TFLOPs.
-    """
+    """Return the verdict on English: the paired difference with its interval, or the reason that there is none."""
     paired = english["paired"]
     rates, flops = paired["rates"], {name: with_unit(value, "FLOPs") for name, value in paired["total_flops"].items()}
     estimator = paired["estimator"].replace("`", "")
@@ -60,6 +48,28 @@ def english_verdict(english: dict[str, Any]) -> str:
     )
 
 
+def result_rows(part: str, findings: dict[str, Any]) -> list[list[str]]:
+    """Return the results of a part: a label, the learned and the evenly spaced run's value."""
+    rows = []
+    for label, metric in _RESULTS[part].items():
+        errors = [findings[name].get("standard_error") if metric == "bits_per_byte" else None for name in SYSTEMS]
+        values = [with_error(findings[name][metric], error) for name, error in zip(SYSTEMS, errors, strict=True)]
+        rows.append([label, *values])
+    return rows
+
+
+def place_rows(part: str, findings: dict[str, Any]) -> list[list[str]]:
+    """Return the places of the learned boundaries in a part: a label, their share, and the share to compare with."""
+    if part == "recall":
+        places = findings["places"]
+        return [["probability after a value, and elsewhere", *(f"{places[key]:.3f}" for key in places)]]
+    edges = [(label, findings["edges"][key]) for key, label in _EDGES.items()]
+    return [
+        [f"share at the {label}, and by chance", *(f"{e[key]:.3f}" for key in ("share", "chance"))]
+        for label, e in edges
+    ]
+
+
 def write_record(folder: Path, findings: dict[str, Any], *, machine: str) -> list[Path]:
     """Write ``demo.png`` and ``report.md``; return the files worth opening."""
     picture, report = draw_demo(findings, folder / "demo.png"), folder / "report.md"
@@ -71,21 +81,11 @@ def write_record(folder: Path, findings: dict[str, Any], *, machine: str) -> lis
 def report_page(findings: dict[str, Any], *, machine: str) -> str:
     """Return the report in Markdown."""
     recall, english = findings["recall_findings"], findings["english_findings"]
-    read = {part: f"{findings[part]['total_bytes']:,} bytes" for part in ("recall", "english")}
-    rows = [
-        ["known answer: share of what tokens can earn", *(f"{recall[name]['share']:.3f}" for name in SYSTEMS)],
-        ["known answer: boundaries per byte", *(f"{recall[name]['rate']:.3f}" for name in SYSTEMS)],
-        [
-            "English: bits per byte",
-            *(with_error(english[name]["bits_per_byte"], english[name].get("standard_error")) for name in SYSTEMS),
-        ],
-        ["English: boundaries per byte", *(f"{english[name]['rate']:.3f}" for name in SYSTEMS)],
-    ]
-    edges = [
-        [place, f"{english['edges'][key]['share']:.3f}", f"{english['edges'][key]['chance']:.3f}"]
-        for key, place in EDGES.items()
-    ]
-    places, continued = recall["places"], english["continuation"]
+    parts = {"recall": recall, "english": english}
+    read = {part: f"{findings[part]['total_bytes']:,} bytes" for part in parts}
+    results = [row for part, of_part in parts.items() for row in result_rows(part, of_part)]
+    places = [row for part, of_part in parts.items() for row in place_rows(part, of_part)]
+    continued = english["continuation"]
     prompt = continued["prompt"].encode("latin-1").decode("utf-8", errors="replace").replace("\n", " ")
     limits = [
         "One seed, and minutes of training: the interval covers the choice of held-out windows, not other seeds.",
@@ -93,27 +93,22 @@ def report_page(findings: dict[str, Any], *, machine: str) -> str:
         "that both runs draw equally many boundaries. The rates above are without it.",
         "Both runs read equally many bytes; the learned one spent more FLOPs, on trials of its estimator.",
     ]
-    late = [part for part in ("recall", "english") if findings[f"{part}_findings"]["ended"] == "late"]
+    late = [part for part, of_part in parts.items() if of_part["ended"] == "late"]
     limits += [f"The time was up before the part {part!r} was done." for part in late]
+    runs = [f"{part}-{name}" for part in parts for name in SYSTEMS]
     sections = [
         "# The demo",
         f"{clock(findings['seconds'])} on {machine}. Two parts; in each, two models with the same initial weights read "
         f"the same bytes: {recall['parameters']:,} parameters and {read['recall']} of the language, "
         f"{english['parameters']:,} parameters and {read['english']} of English.",
         "![Share of what tokens can earn, bits per byte, and text with its boundaries](demo.png)",
-        "## Results\n\n" + markdown(["on held-out text", "learned", "evenly spaced"], rows),
+        "## Results\n\n" + markdown(["on held-out text", "learned", "evenly spaced"], results),
         english_verdict(english),
-        f"In the language a boundary right after a value is drawn with probability {places['after_value']:.3f}, "
-        f"any other with {places['elsewhere']:.3f}. Reading byte by byte and in one forward pass agree to "
-        f"{max(recall['stepping_gap'], english['stepping_gap']):.1e} nats.",
-        "## Boundaries in English\n\n" + markdown(["place", "share of boundaries", "by chance"], edges),
+        "## Learned boundaries\n\n" + markdown(["a boundary", "here", "elsewhere or by chance"], places),
         "## Held-out text\n\nA `|` after each boundary.\n\n" + fenced(_marked(english["after"])),
         "## A continuation\n\n" + fenced(f"{prompt} ... {_marked(continued)}"),
         "## Limits\n\n" + "\n".join(f"- {limit}" for limit in limits),
-        "## Runs\n\n"
-        + "\n".join(
-            f"- [{part}-{name}]({part}-{name}/report.md)" for part in ("recall", "english") for name in SYSTEMS
-        ),
+        "## Runs\n\n" + "\n".join(f"- [{run}]({run}/report.md)" for run in runs),
     ]
     return "\n\n".join(sections) + "\n"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rltok_rl.data import local, local_code, local_prose
+from rltok_rl.data import corpora, local_code, local_prose
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +20,7 @@ def _of_this_python(monkeypatch):
     topics = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(topics)
     monkeypatch.setattr(pydoc_data.topics, "topics", topics.topics)
-    monkeypatch.setattr(local, "STANDARD_LIBRARY", library)
+    monkeypatch.setattr(corpora, "STANDARD_LIBRARY", library)
 
 
 def test_prose_has_no_underlines_of_headings(monkeypatch):

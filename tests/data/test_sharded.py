@@ -108,8 +108,8 @@ def test_random_shares_have_no_state_between_batches():
     [
         ({"rank": 2, "world_size": 2}, "rank must lie in 0..1, got 2"),
         ({"rank": -1, "world_size": 2}, "rank must lie in 0..1, got -1"),
-        ({"rank": 0, "world_size": 0}, "world_size must be at least 1, got 0"),
-        ({"rank": 0, "world_size": 1, "num_rows": 0}, "num_rows must be at least 1, got 0"),
+        ({"rank": 0, "world_size": 0}, "world_size must be an integer of at least 1, got 0"),
+        ({"rank": 0, "world_size": 1, "num_rows": 0}, "num_rows must be an integer of at least 1, got 0"),
     ],
 )
 def test_shares_that_cannot_be(options, message):

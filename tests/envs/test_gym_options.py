@@ -14,7 +14,7 @@ from rltok_rl.envs.gym_options import OPTIONS, read_model, read_source
 
 import rltok_rl  # noqa: F401 - registers the ids
 from rltok_rl.data import TextSource
-from rltok_rl.data.given import given_windows
+from rltok_rl.data.windows import given_windows
 from rltok_rl.models import UNet, preset
 
 ID = "rltok_rl/ByteBoundary-v0"

@@ -63,7 +63,7 @@ def test_records_are_what_they_should_be():
 
 @pytest.mark.parametrize("law", ["memoryless", "uniform"])
 def test_gaps_are_drawn_as_their_law_says(law):
-    gaps = Gaps.make(law, 2, 5.0)
+    gaps = Gaps(law, 2, 5.0)
     drawn = gaps.draw((40_000,), torch.Generator().manual_seed(0))
     assert gaps.mean == pytest.approx(5.0)
     for k in range(12):

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from typing import Any
 
 from rltok_rl.experiments.commands import help as option_help
-from rltok_rl.experiments.commands.parsers import OPTIONS, command, make_parser
+from rltok_rl.experiments.commands.parsers import OPTIONS, make_parser, quiet
 from rltok_rl.experiments.commands.schema import HERE, module_doc
 
 from rltok_rl.utils import did_you_mean
@@ -53,7 +53,7 @@ def usage() -> str:
     return "\n".join(["usage: rltok COMMAND [options]", "", *lines, "", end])
 
 
-@command
+@quiet
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; its options follow its name."""
     name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 from rltok_rl.agents.segmenters import Segmenter, load_segmenter
-from rltok_rl.experiments.commands.parsers import BUILT_IN
+from rltok_rl.experiments.commands.parsers import BUILT_IN, Parser
 from rltok_rl.experiments.run_config import TrainConfig
 
 from rltok_rl.data import DocumentSource, read_documents
@@ -41,7 +41,7 @@ def without_subject(error: Exception, *names: str) -> str:
     return next((text[len(name) + 1 :] for name in names if text.startswith(f"{name} must ")), text)
 
 
-def load_with_segmenter(parser: argparse.ArgumentParser, options: argparse.Namespace) -> tuple[UNet, Segmenter | None]:
+def load_with_segmenter(parser: Parser, options: argparse.Namespace) -> tuple[UNet, Segmenter | None]:
     """Load the model ``options.model`` and its segmenter (None: its own policy), or end the command with an error."""
     argument = f"argument {options.model_argument}"
     try:
@@ -80,9 +80,7 @@ def _saved_segmenter(options: argparse.Namespace, model: UNet) -> Segmenter | No
     return segmenter
 
 
-def check_rate(
-    parser: argparse.ArgumentParser, options: argparse.Namespace, model: UNet, segmenter: Segmenter | None
-) -> None:
+def check_rate(parser: Parser, options: argparse.Namespace, model: UNet, segmenter: Segmenter | None) -> None:
     """End the command if ``--rate`` is given and has no effect."""
     if options.rate is None:
         return
@@ -97,7 +95,7 @@ def check_rate(
         parser.error(f"argument --rate: {without_subject(error, 'target_rate')}")
 
 
-def run_config(parser: argparse.ArgumentParser, model: str) -> Any:
+def run_config(parser: Parser, model: str) -> Any:
     """Read the options of a run's folder; None if the model is no run."""
     path = Path(model) / "config.yaml"
     try:
@@ -114,7 +112,7 @@ def complete_config(run: Any) -> TrainConfig:
     return config
 
 
-def find_documents(parser: argparse.ArgumentParser, options: argparse.Namespace, run: Any) -> tuple[str, list[bytes]]:
+def find_documents(parser: Parser, options: argparse.Namespace, run: Any) -> tuple[str, list[bytes]]:
     """Read the documents of ``options.data`` (None: the run's held-out text), and their name, or end the command.
 
     ``options.bytes`` limits their bytes in all; ``run`` has the run's options, None if the model is no run.
@@ -131,7 +129,7 @@ def find_documents(parser: argparse.ArgumentParser, options: argparse.Namespace,
     return name, read
 
 
-def _documents(parser: argparse.ArgumentParser, options: argparse.Namespace, run: Any) -> tuple[str, Iterable[bytes]]:
+def _documents(parser: Parser, options: argparse.Namespace, run: Any) -> tuple[str, Iterable[bytes]]:
     data, path = options.data, Path(options.data or "")
     if data is not None and (path.is_dir() or (path.is_file() and kind(path) in (*LINES, *TABLES))):
         return data, read_documents(path, options.column)
@@ -144,7 +142,7 @@ def _documents(parser: argparse.ArgumentParser, options: argparse.Namespace, run
     return _held_out(parser, options, run) if data is None else (data, [read_bytes(parser, data, least=2)])
 
 
-def _held_out(parser: argparse.ArgumentParser, options: argparse.Namespace, run: Any) -> tuple[str, Iterable[bytes]]:
+def _held_out(parser: Parser, options: argparse.Namespace, run: Any) -> tuple[str, Iterable[bytes]]:
     """Read the held-out text of a run."""
     from rltok_rl.experiments.texts import read_texts  # takes seconds to import
 
@@ -176,7 +174,7 @@ def first_bytes(documents: Iterable[bytes], num_bytes: int | None) -> Iterator[b
             num_bytes = None if num_bytes is None else num_bytes - len(document[:num_bytes])
 
 
-def read_bytes(parser: argparse.ArgumentParser, name: str, *, least: int = 1) -> bytes:
+def read_bytes(parser: Parser, name: str, *, least: int = 1) -> bytes:
     """Read the bytes of a file, or of standard input for ``-``."""
     shown = "standard input" if name == "-" else name
     if name == "-":

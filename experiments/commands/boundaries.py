@@ -23,7 +23,7 @@ from rltok_rl.agents.segmenters import Segmenter, TokenizerSplit, make_segmenter
 from rltok_rl.agents.segmenters.saved import SPLITS, TOKENIZER
 from rltok_rl.agents.segmenters.tokenizers import read_tokenizer
 from rltok_rl.experiments.commands import arguments as given
-from rltok_rl.experiments.commands.parsers import command, make_parser
+from rltok_rl.experiments.commands.parsers import Parser, command
 from rltok_rl.experiments.commands.tables import agreement_page, boundaries_page
 from rltok_rl.experiments.reports.markdown import without_nan
 from rltok_rl.experiments.run_config import SegmenterConfig
@@ -68,7 +68,7 @@ class Drawer:
         return Segmentation(text, drawn.boundaries[0], probabilities)
 
 
-def _first_run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> tuple[str, Any]:
+def _first_run(parser: Parser, options: argparse.Namespace) -> tuple[str, Any]:
     """Return the first model that is a run, and its options; note others that may have seen its held-out text."""
     runs = {name: run for name in options.models if (run := given.run_config(parser, name)) is not None}
     if not runs:
@@ -113,7 +113,7 @@ def trained_tokenizer(
     return train_tokenizer(config, model, read_texts(config.data))
 
 
-def _check_tokenizers(parser: argparse.ArgumentParser, options: argparse.Namespace, run: Any) -> dict[str, Any]:
+def _check_tokenizers(parser: Parser, options: argparse.Namespace, run: Any) -> dict[str, Any]:
     """Check the options of tokenizers before anything is drawn; return saved ones and the text to train others on."""
     names = [name for name in options.against if name in TOKENIZERS]
     flags = [f"--{key}" for key in ("tokenizer", "train-on", "vocabulary") if vars(options)[key.replace("-", "_")]]
@@ -162,11 +162,9 @@ def agree(pairs: dict[str, tuple[DrawnTexts, DrawnTexts]], tolerance: int) -> di
     }
 
 
-@command
-def main(arguments: list[str] | None = None) -> int:
+@command("boundaries", __doc__)
+def main(parser: Parser, options: argparse.Namespace) -> None:
     """Command line."""
-    parser = make_parser("boundaries", __doc__)
-    options = parser.parse_args(arguments)
     several = len(options.models) > 1
     for name in options.models:
         if (times := options.models.count(name)) > 1:
@@ -217,8 +215,3 @@ def main(arguments: list[str] | None = None) -> int:
         print(json.dumps(without_nan(results), indent=1))
     else:
         print(agreement_page(results) if several else boundaries_page(results))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

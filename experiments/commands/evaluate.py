@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -21,7 +20,7 @@ from typing import Any
 import torch
 from rltok_rl.agents.segmenters import Segmenter
 from rltok_rl.experiments.commands.arguments import Watch, find_documents, load_with_segmenter, run_config
-from rltok_rl.experiments.commands.parsers import CONTEXT, command, make_parser
+from rltok_rl.experiments.commands.parsers import CONTEXT, Parser, command
 from rltok_rl.experiments.commands.tables import evaluation_table
 from rltok_rl.experiments.reports.markdown import without_nan
 
@@ -43,11 +42,9 @@ def described(segmenter: Segmenter) -> str:
     return f"{type(segmenter).__name__}{ahead}"
 
 
-@command
-def main(arguments: list[str] | None = None) -> int:
+@command("eval", __doc__)
+def main(parser: Parser, options: argparse.Namespace) -> None:
     """Command line."""
-    parser = make_parser("eval", __doc__)
-    options = parser.parse_args(arguments)
     run = run_config(parser, options.model)
     for name in ("context", "stride", "windows", "particles"):
         if options.streamed and getattr(options, name) is not None:
@@ -94,7 +91,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _check_segmenter(parser: argparse.ArgumentParser, options: argparse.Namespace, segmenter: Segmenter | None) -> None:
+def _check_segmenter(parser: Parser, options: argparse.Namespace, segmenter: Segmenter | None) -> None:
     if segmenter is None:
         return
     for name in ("samples", "particles"):
@@ -102,7 +99,3 @@ def _check_segmenter(parser: argparse.ArgumentParser, options: argparse.Namespac
             parser.error(f"argument --{name}: {type(segmenter).__name__} draws nothing at random")
     if options.streamed and segmenter.looks_ahead:
         parser.error(f"argument --streamed: {type(segmenter).__name__} looks at bytes to come")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

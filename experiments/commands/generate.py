@@ -9,6 +9,7 @@ written as \xNN; --raw writes the bytes unescaped.
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from typing import Any
@@ -16,19 +17,17 @@ from typing import Any
 import torch
 from rltok_rl.agents.segmenters import write_on
 from rltok_rl.experiments.commands.arguments import load_with_segmenter, read_bytes
-from rltok_rl.experiments.commands.parsers import command, make_parser
+from rltok_rl.experiments.commands.parsers import Parser, command
 
 from rltok_rl.models.generation import stream
 from rltok_rl.text import text_to_ids
 from rltok_rl.viz.terminal import BoundaryStream
 
 
-@command
+@command("generate", __doc__)
 @torch.no_grad()
-def main(arguments: list[str] | None = None) -> int:
+def main(parser: Parser, options: argparse.Namespace) -> None:
     """Command line."""
-    parser = make_parser("generate", __doc__)
-    options = parser.parse_args(arguments)
     if options.raw and options.show_boundaries:
         parser.error("argument --show-boundaries: not allowed with argument --raw")
     if not options.prompt:
@@ -50,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
         for step in steps:
             sys.stdout.buffer.write(bytes(step.byte_ids[step.new].tolist()))
             sys.stdout.buffer.flush()
-        return 0
+        return
     shown = BoundaryStream()
     if segmenter is None:  # else the prompt is part of the stream
         marks = [False] * len(prompt)
@@ -65,8 +64,3 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.write(shown.feed(int(step.byte_ids), options.show_boundaries and bool(step.boundaries)))
         sys.stdout.flush()
     print(shown.close())
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -45,7 +45,7 @@ SECONDS, LEAST_SECONDS = 270, 60
 _MODELS = f"folder of save_pretrained, folder of a run, hub id, or {', '.join(PACKAGED)} (the packaged model)"
 
 
-def command(main: Callable[..., int]) -> Callable[..., int]:
+def quiet(main: Callable[..., int]) -> Callable[..., int]:
     """Decorate a command: it writes what its terminal can show, and ends quietly if its reader does (``head``)."""
 
     @functools.wraps(main)
@@ -63,6 +63,19 @@ def command(main: Callable[..., int]) -> Callable[..., int]:
             return 130
 
     return run
+
+
+def command(name: str, description: str | None) -> Callable[[Callable[..., int | None]], Callable[..., int]]:
+    """Decorate the ``main`` of ``rltok NAME``, a function of its parser and options that may return a status."""
+
+    def decorate(run: Callable[..., int | None]) -> Callable[..., int]:
+        def main(arguments: list[str] | None = None) -> int:
+            parser = make_parser(name, description)
+            return run(parser, parser.parse_args(arguments)) or 0
+
+        return main
+
+    return decorate
 
 
 def _count(minimum: int) -> Callable[[str], int]:

@@ -21,13 +21,13 @@ from typing import Any
 import torch
 from rltok_rl.agents.segmenters import segment_text
 from rltok_rl.experiments.commands.arguments import Watch, load_with_segmenter, read_bytes, use_colour
-from rltok_rl.experiments.commands.parsers import command, make_parser
+from rltok_rl.experiments.commands.parsers import Parser, command
 
 from rltok_rl.models import segment
 from rltok_rl.viz import boundary_pieces
 
 
-def read_text(parser: argparse.ArgumentParser, options: argparse.Namespace) -> bytes:
+def read_text(parser: Parser, options: argparse.Namespace) -> bytes:
     """Return TEXT, or the content of the file or of standard input."""
     if options.text is not None and options.file is not None:
         parser.error("argument --file: not allowed with TEXT")
@@ -47,11 +47,9 @@ def _utf8(content: bytes) -> str | None:
         return None
 
 
-@command
-def main(arguments: list[str] | None = None) -> int:
+@command("segment", __doc__)
+def main(parser: Parser, options: argparse.Namespace) -> None:
     """Command line."""
-    parser = make_parser("segment", __doc__)
-    options = parser.parse_args(arguments)
     text = read_text(parser, options)
     model, segmenter = load_with_segmenter(parser, options)
     generator = torch.Generator(options.device).manual_seed(options.seed)
@@ -65,12 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
             record = {"start": token.start, "end": token.end, "token": _utf8(token.content), "hex": token.content.hex()}
             probabilities = [round(p, 6) for p in drawn.probabilities[token.start : token.end].tolist()]
             print(json.dumps({**record, "ended": token.ended, "probabilities": probabilities}, ensure_ascii=False))
-        return 0
+        return
     for piece in boundary_pieces(text, drawn.boundaries, drawn.probabilities, colour=use_colour(options.colour)):
         print(piece, end="")
     print()
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -9,22 +9,20 @@ Datasets come from the Hugging Face hub, or from a folder with PIQA in piqa.parq
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 
 from rltok_rl.experiments.commands.arguments import Watch, load_with_segmenter, run_config, without_subject
 from rltok_rl.experiments.commands.evaluate import described
-from rltok_rl.experiments.commands.parsers import CONTEXT, command, make_parser
+from rltok_rl.experiments.commands.parsers import CONTEXT, Parser, command
 from rltok_rl.experiments.commands.tables import tasks_table
 
 from rltok_rl.evaluation.tasks import choice_metrics, read_task, score_examples
 
 
-@command
-def main(arguments: list[str] | None = None) -> int:
+@command("tasks", __doc__)
+def main(parser: Parser, options: argparse.Namespace) -> None:
     """Command line."""
-    parser = make_parser("tasks", __doc__)
-    options = parser.parse_args(arguments)
     if options.greedy and options.samples > 1:
         parser.error("argument --samples: not allowed with argument --greedy")
     run = run_config(parser, options.model)
@@ -56,15 +54,10 @@ def main(arguments: list[str] | None = None) -> int:
     if options.json:
         how = {"context": context, "samples": options.samples, "seed": options.seed, "boundaries": boundaries}
         print(json.dumps({"model": options.model, **how, "tasks": metrics}, indent=1))
-        return 0
+        return
     print(tasks_table(metrics))
     print(f"\nboundaries: {boundaries}, draws: {options.samples}, bytes read at most: {context:,}")
     for name, task in metrics.items():
         if task["cut"]:
             cut = f"{task['cut']:,} of {task['examples']:,} examples"
             print(f"{name}: contexts of {cut} were cut; --context reads more")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -28,7 +28,7 @@ from rltok_rl.experiments.commands.arguments import (
     run_config,
     without_subject,
 )
-from rltok_rl.experiments.commands.parsers import BUILT_IN, CONTEXT, GAMMA, HELD_OUT, MOST, command, make_parser
+from rltok_rl.experiments.commands.parsers import BUILT_IN, CONTEXT, GAMMA, HELD_OUT, MOST, Parser, command
 from rltok_rl.experiments.commands.views import read_snapshot, reading_note, sample_views, short_names
 from rltok_rl.experiments.runs.checkpointed import is_checkpoint, load_checkpointed
 from rltok_rl.experiments.runs.folder import RunFolder, read_run
@@ -43,7 +43,7 @@ Runs = list[RunFolder | None]
 """The run of each model; None for models that are no runs."""
 
 
-def _split_arguments(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+def _split_arguments(parser: Parser, options: argparse.Namespace) -> None:
     """Set ``options.data`` to the last argument if it is a text, and check ``--out``."""
     *models, last = options.models
     options.data = last if last in ("-", HELD_OUT, *BUILT_IN) or Path(last).is_file() else None
@@ -69,7 +69,7 @@ def _find_run(path: str) -> RunFolder | None:
     return read_run(folder) if (folder / "config.yaml").is_file() else None
 
 
-def _find_text(parser: argparse.ArgumentParser, options: argparse.Namespace, runs: Runs) -> tuple[str, bytes] | None:
+def _find_text(parser: Parser, options: argparse.Namespace, runs: Runs) -> tuple[str, bytes] | None:
     """Return the name and bytes of the text; None if only the samples of runs are shown."""
     if options.text is not None:
         name, text = "a text", os.fsencode(options.text)
@@ -95,7 +95,7 @@ def _find_text(parser: argparse.ArgumentParser, options: argparse.Namespace, run
     return name, text[: options.bytes]
 
 
-def _load(parser: argparse.ArgumentParser, options: argparse.Namespace, path: str) -> tuple[UNet, Segmenter | None]:
+def _load(parser: Parser, options: argparse.Namespace, path: str) -> tuple[UNet, Segmenter | None]:
     """Load a model, or the model of a checkpoint, and its segmenter."""
     if not is_checkpoint(Path(path)):
         return load_with_segmenter(parser, argparse.Namespace(**{**vars(options), "model": path}))
@@ -107,7 +107,7 @@ def _load(parser: argparse.ArgumentParser, options: argparse.Namespace, path: st
     return model, segmenter
 
 
-def _read(parser: argparse.ArgumentParser, options: argparse.Namespace, runs: Runs, name: str, text: bytes) -> TextView:
+def _read(parser: Parser, options: argparse.Namespace, runs: Runs, name: str, text: bytes) -> TextView:
     """Read the text with every model, in equal windows."""
     contexts = [run.option("data.num_steps") for run in runs if run is not None]
     context = options.context or min((context for context in contexts if context), default=CONTEXT)
@@ -141,11 +141,9 @@ def _or_trained(value: Any, run: RunFolder | None, option: str, default: Any) ->
     return next(choice for choice in (value, trained, default) if choice is not None)
 
 
-@command
-def main(arguments: list[str] | None = None) -> int:
+@command("view", __doc__)
+def main(parser: Parser, options: argparse.Namespace) -> None:
     """Command line."""
-    parser = make_parser("view", __doc__)
-    options = parser.parse_args(arguments)
     start = time.perf_counter()
     _split_arguments(parser, options)
     try:
@@ -168,8 +166,3 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"argument --out: {options.out} cannot be written: {error.strerror or error}")
     size = f"{len(page.encode()) / 1e6:.2f} MB, {len(views)} text{'s' * (len(views) > 1)}"
     print(f"{options.out}: {size}, {time.perf_counter() - start:.1f} s; open it in any browser")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

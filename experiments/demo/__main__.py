@@ -10,11 +10,10 @@ from typing import Any
 
 from rich.markup import escape
 from rltok_rl.experiments import demo as package
-from rltok_rl.experiments.commands.parsers import command, make_parser
+from rltok_rl.experiments.commands.parsers import make_parser, quiet
 from rltok_rl.experiments.demo import parts, screen
 from rltok_rl.experiments.demo.findings import part_findings
-from rltok_rl.experiments.demo.parts import ENGLISH, RECALL, SYSTEMS, Part, Progress
-from rltok_rl.experiments.demo.race import Race, TrainingFailed
+from rltok_rl.experiments.demo.parts import ENGLISH, RECALL, SYSTEMS, Part, Progress, Race, TrainingFailed
 from rltok_rl.experiments.demo.verdicts import learned_something, write_record
 from rltok_rl.experiments.reports.run_report import write_report
 
@@ -109,7 +108,7 @@ def _machine() -> str:
     return f"{facts['processor']}, {cores} core{'s' * (cores > 1)}; {versions}"
 
 
-@command
+@quiet
 def main(arguments: list[str] | None = None) -> int:
     """Run the demo; return 0 if learned boundaries earned more than evenly spaced ones."""
     started = time.perf_counter() - min(30.0, time.process_time())  # imports count

@@ -1,10 +1,9 @@
-"""Terminal output of the demo. Progress bars on a terminal, a line now and then elsewhere."""
+"""Terminal output of the demo."""
 
 from __future__ import annotations
 
 import shutil
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,11 @@ from rich.progress import Progress as Bars
 from rich.table import Column, Table
 from rich.theme import Theme
 from rltok_rl.experiments.commands.arguments import use_colour
-from rltok_rl.experiments.demo.race import RunState
+from rltok_rl.experiments.demo.parts import RunState
 from rltok_rl.experiments.demo.verdicts import english_verdict, learned_something, place_rows, result_rows
 
 from rltok_rl.training.progress import clock
 
-_LINE_EVERY = 15.0  # seconds between lines without a terminal
 _STYLES = {"learned": "dark_cyan", "good": "bold dark_cyan", "bad": "bold indian_red", "quiet": "grey54"}
 _START = """\
 A byte-level language model groups bytes into tokens, and thinks in tokens. Other models fix the groups before \
@@ -78,38 +76,22 @@ def show_part(console: Console, part: str, plan: dict[str, Any]) -> None:
     console.print(f"  [quiet]{size} ({speed}): about {clock(plan['seconds'])}[/]\n")
 
 
-class PartProgress:
-    """Progress of both runs of a part: rich's bars on a terminal, a line every 15 seconds elsewhere."""
+class PartProgress(Bars):
+    """Progress bars of both runs of a part; without a terminal, rich prints them at the end."""
 
     def __init__(self, console: Console, part: str, total: int) -> None:
-        self.console, self.total = console, total
-        self.metric, self.unit = ("share", "of 1") if part == "recall" else ("bits_per_byte", "bits/byte")
-        columns = (TextColumn("  [{task.description}]{task.description:<8}[/]"), BarColumn(30), TaskProgressColumn())
+        label = TextColumn("  [{task.description}]{task.description:<8}[/]")
         note = TextColumn("{task.fields[note]}")
-        self.live = sys.stdout.isatty()
-        self.bars = Bars(*columns, note, TimeRemainingColumn(), console=console, disable=not self.live)
-        self.tasks = {name: self.bars.add_task(name, total=total, note="") for name in ("learned", "uniform")}
-        self.start, self.shown = time.perf_counter(), 0.0
-
-    def __enter__(self) -> PartProgress:
-        self.bars.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bars.stop()
-        if not self.live:
-            self.console.print(self.bars.get_renderable())
+        super().__init__(label, BarColumn(30), TaskProgressColumn(), note, TimeRemainingColumn(), console=console)
+        self.total, self.metric = total, "share" if part == "recall" else "bits_per_byte"
+        self.runs = {name: self.add_task(name, total=total, note="") for name in ("learned", "uniform")}
 
     def show(self, states: Sequence[RunState]) -> None:
         """Show the progress of both runs."""
         for state in states:
             values = [snapshot[f"held_out_{self.metric}"] for snapshot in state.snapshots[1:]]  # [0] is untrained
-            note = f"{values[-1]:.3f} {self.unit}" if values else ""
-            self.bars.update(self.tasks[state.name], completed=min(state.bytes_done, self.total), note=note)
-        seconds = time.perf_counter() - self.start
-        if not self.live and seconds - self.shown >= _LINE_EVERY:
-            self.shown = seconds
-            self.console.print(self.bars.get_renderable())
+            note = f"{values[-1]:.3f} {'of 1' if self.metric == 'share' else 'bits/byte'}" if values else ""
+            self.update(self.runs[state.name], completed=min(state.bytes_done, self.total), note=note)
 
 
 def show_findings(console: Console, part: str, findings: dict[str, Any]) -> None:

@@ -216,7 +216,7 @@ def test_mistakes_are_refused(folder, file, questions, tmp_path, stdin, refused,
 def test_segment_ends_quietly_if_its_reader_does(folder, tmp_path):
     """``rltok segment ... | head -1``: no traceback, and the first line arrived."""
     (tmp_path / "long").write_bytes(local_prose(60_000))
-    command = [sys.executable, "-W", "ignore", "-m", "rltok_rl.experiments.commands.segment", "--model", folder]
+    command = [sys.executable, "-W", "ignore", "-m", "rltok_rl.experiments.cli", "segment", "--model", folder]
     command += ["--file", str(tmp_path / "long"), "--format", "json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stderr is not None

@@ -19,9 +19,8 @@ import pytest
 import torch
 from rltok_rl.agents.segmenters import load_segmenter
 from rltok_rl.experiments.demo import __main__ as demo
-from rltok_rl.experiments.demo import findings, race, screen
-from rltok_rl.experiments.demo.parts import RECALL, SYSTEMS, Part, Progress, fitting_bytes, free_folder, run_overrides
-from rltok_rl.experiments.demo.race import Race, RunState, TrainingFailed
+from rltok_rl.experiments.demo import findings, parts, screen
+from rltok_rl.experiments.demo.parts import RECALL, SYSTEMS, Part, Progress, Race, RunState, TrainingFailed
 from rltok_rl.experiments.demo.verdicts import english_verdict, learned_something
 from rltok_rl.experiments.reports.markdown import with_unit
 
@@ -48,7 +47,7 @@ class ForkedRun(Forked):
 @pytest.fixture(scope="module", autouse=True)
 def _start_quickly() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(race, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": ForkedRun}))
+        patch.setattr(parts, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": ForkedRun}))
         yield
 
 
@@ -147,7 +146,10 @@ def test_a_stopped_run_resumes_and_a_failed_one_is_named(tmp_path):
     """Stopped after some updates, it has saved them; the next race completes the same run."""
     part = Part("recall", ("experiment=recall", *SMALL), 64, 64, 1.0)
     folder, total = tmp_path / "recall-uniform", 64 * 150
-    runs, folders = {"uniform": run_overrides(part, "uniform", total_bytes=total, out=folder)}, {"uniform": folder}
+    runs, folders = (
+        {"uniform": parts.run_overrides(part, "uniform", total_bytes=total, out=folder)},
+        {"uniform": folder},
+    )
 
     def has_updates() -> bool:
         return len(read_table(folder / "metrics.csv").get("bytes", [])) >= 3
@@ -171,8 +173,8 @@ def test_plans(tmp_path):
     folder = tmp_path / "demo"
     for content, free in (({}, "demo"), ({"recall": {"total_bytes": 1}}, "demo"), ({"finished": True}, "demo-2")):
         Progress(folder).save(**content)
-        assert free_folder(folder) == tmp_path / free, content
-    sizes = [fitting_bytes(RECALL, speed=speed, seconds=110.0, update=4096) for speed in (1e3, 15e3, 1e6)]
+        assert parts.free_folder(folder) == tmp_path / free, content
+    sizes = [parts.fitting_bytes(RECALL, speed=speed, seconds=110.0, update=4096) for speed in (1e3, 15e3, 1e6)]
     assert sizes == sorted(sizes) and len(set(sizes)) == 3
     assert sizes[0] >= RECALL.least_bytes - 4096 and sizes[-1] <= RECALL.most_bytes
     for learned, uniform, expected in ((0.9, 0.4, True), (0.4, 0.9, False), (0.4, 0.4, False), (-1.0, -2.0, False)):

@@ -88,7 +88,6 @@ def main(parser: Parser, options: argparse.Namespace) -> None:
         "bytes_per_second": watch.bytes_per_second,
     }
     print(json.dumps(without_nan(metrics), indent=1) if options.json else evaluation_table(metrics))
-    return 0
 
 
 def _check_segmenter(parser: Parser, options: argparse.Namespace, segmenter: Segmenter | None) -> None:

@@ -34,8 +34,9 @@ MOST = 1_000_000
 """Bytes above which ``rltok view`` needs ``--bytes``."""
 GAMMA = 0.99
 HELD_OUT = "held-out"
-SECTIONS = ("sampler", "attention", "decoding", "environment", "estimators")
-SECTIONS += ("training", "packing", "processes", "peers")
+SECTIONS = (
+    *("sampler", "attention", "decoding", "environment", "estimators", "training", "packing", "processes", "peers"),
+)
 """Sections of :mod:`rltok_rl.experiments.bench`."""
 NAMED_ONLY = ("compiled",)
 """Sections that take minutes and run only if named."""
@@ -229,7 +230,10 @@ OPTIONS: dict[str, list[Option]] = {
         option(
             "--against",
             f"rules and tokenizers to compare with: {', '.join(REFERENCES)} (default: spacebyte)",
-            **{"nargs": "+", "metavar": "NAME", "default": ["spacebyte"], "choices": REFERENCES},
+            nargs="+",
+            metavar="NAME",
+            default=["spacebyte"],
+            choices=REFERENCES,
         ),
         option("--shift", "bytes to move a reference by (default: -1 0 1)", type=int, nargs="+"),
         option("--tolerance", "bytes that partners may lie apart (default: 0)", 0, default=0),

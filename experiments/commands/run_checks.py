@@ -45,11 +45,11 @@ def check_policy(overrides: Sequence[Override]) -> None:
     Options that an experiment sets for its policy are ignored then; the same options on the command line are an error.
     """
     given = {override.key_or_group: override for override in overrides if not override.is_delete()}
-    drawing, heeded = _drawing(given, "segmenter"), _OF_ALL
-    if drawing is None:
-        drawing, heeded = _drawing(given, "actor"), _OF_ALL + _OF_RULES
+    by_segmenter = _drawing(given, "segmenter")
+    drawing = by_segmenter or _drawing(given, "actor")
     if drawing is None:
         return
+    heeded = _OF_ALL if by_segmenter else _OF_ALL + _OF_RULES
     for name, override in given.items():
         group, dot, _ = name.partition(".")
         of_actor = group == "actor" and (drawing.startswith("actor") or override.value() == "learned")

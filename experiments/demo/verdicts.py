@@ -15,8 +15,8 @@ from rltok_rl.viz.axes import label_ends
 from rltok_rl.viz.style import ALERT, OURS, PALE, plain_figures, save_figure
 from rltok_rl.viz.text_figures import cells, draw_key, draw_line, inch_axes
 
-_EDGES = {"last_letter": "last letter of a word", "space": "space after a word"}
-_EDGES |= {"first_letter": "first letter of a word", "any": "any of these"}
+_EDGES = {"last_letter": "the last letter of a word", "space": "the space after a word"}
+_EDGES |= {"first_letter": "the first letter of a word", "any": "any of these"}
 _RESULTS = {
     "recall": {"known answer: share of what tokens can earn": "share", "known answer: boundaries per byte": "rate"},
     "english": {"English: bits per byte": "bits_per_byte", "English: boundaries per byte": "rate"},
@@ -72,7 +72,7 @@ def place_rows(part: str, findings: dict[str, Any]) -> list[list[str]]:
         return [["probability after a value, and elsewhere", *(f"{places[key]:.3f}" for key in places)]]
     edges = [(label, findings["edges"][key]) for key, label in _EDGES.items()]
     return [
-        [f"share at the {label}, and by chance", *(f"{e[key]:.3f}" for key in ("share", "chance"))]
+        [f"share at {label}, and by chance", *(f"{e[key]:.3f}" for key in ("share", "chance"))]
         for label, e in edges
     ]
 

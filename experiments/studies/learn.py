@@ -18,7 +18,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from rltok_rl.experiments.reports.labels import SYSTEM_LABELS
+from rltok_rl.experiments.reports.leaderboard import SYSTEM_LABELS
 from rltok_rl.experiments.reports.markdown import markdown, number
 from rltok_rl.experiments.studies.common import Progress, check_minimums, command_line, read_options
 from rltok_rl.experiments.studies.learn_runs import SYSTEMS, fingerprint, run_config, train_and_evaluate

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from rltok_rl.experiments.reports.labels import ESTIMATOR_LABELS
+from rltok_rl.experiments.reports.leaderboard import ESTIMATOR_LABELS
 from rltok_rl.experiments.reports.markdown import markdown, number
 
 from rltok_rl.renamed import current_word

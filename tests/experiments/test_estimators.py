@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from rltok_rl.experiments.reports.labels import ESTIMATOR_LABELS
+from rltok_rl.experiments.reports.leaderboard import ESTIMATOR_LABELS
 from rltok_rl.experiments.studies import estimators
 from rltok_rl.experiments.studies.candidates import CANDIDATES, make_candidate
 from rltok_rl.experiments.studies.estimator_options import EstimatorOptions

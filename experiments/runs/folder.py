@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from omegaconf import OmegaConf
 from rltok_rl.training.environment import read_starts
 from rltok_rl.training.metrics import read_lines, read_table
 from rltok_rl.utils import read_config_file
-from rltok_rl.viz.run_figures import flops_key as spent
+from rltok_rl.viz.run_figures import flops_key
 
 EVALUATION = "evaluation.json"
 """File of a comparison's system: its metrics on held-out documents."""
@@ -65,7 +66,7 @@ class RunFolder:
     @property
     def last_flops(self) -> float | None:
         """Total FLOPs after the last update, or FLOPs of updates if the run has no record of the total."""
-        return self.last_value(spent(self.history))
+        return self.last_value(flops_key(self.history))
 
     def last_value(self, metric: str) -> float | None:
         """Return a training metric after the last update."""
@@ -90,33 +91,31 @@ def read_run(path: Path) -> RunFolder:
     """Read a run's folder."""
     if not (path / "config.yaml").is_file():
         raise FileNotFoundError(f"{path} is not the folder of a run: it must hold config.yaml")
-    config: Any = OmegaConf.to_container(read_config_file(path / "config.yaml"))
-    readers = {
-        "model.json": _read_json,
-        "environment.json": read_starts,
-        "metrics.csv": read_table,
-        "summary.json": _read_json,
-        EVALUATION: _read_json,
-    }
-    content: dict[str, Any] = {}
-    for name, read in readers.items():
+    content: dict[str, Any] = {"config": OmegaConf.to_container(read_config_file(path / "config.yaml"))}
+    for field, (name, read) in _FILES.items():
         try:
-            content[name] = read(path / name)
+            content[field] = read(path / name)
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(f"{path / name} cannot be read: {error}") from None
-    run = RunFolder(
-        path=path,
-        config=config,
-        model=content["model.json"] or {},
-        starts=content["environment.json"],
-        history=content["metrics.csv"],
-        snapshots=read_lines(path / "samples.jsonl"),
-        alarms=read_lines(path / "alarms.log"),
-        summary=content["summary.json"],
-        evaluation=content[EVALUATION],
-    )
+    run = RunFolder(path=path, **content)
     _add_total_flops(run)
     return run
+
+
+def _read_json(path: Path) -> Any:
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+_FILES: dict[str, tuple[str, Callable[[Path], Any]]] = {
+    "model": ("model.json", lambda path: _read_json(path) or {}),
+    "starts": ("environment.json", read_starts),
+    "history": ("metrics.csv", read_table),
+    "snapshots": ("samples.jsonl", read_lines),
+    "alarms": ("alarms.log", read_lines),
+    "summary": ("summary.json", _read_json),
+    "evaluation": (EVALUATION, _read_json),
+}
+"""Fields of a run, the files that hold them, and their readers."""
 
 
 def _add_total_flops(run: RunFolder) -> None:
@@ -144,7 +143,3 @@ def flat(options: dict[str, Any], prefix: str = "") -> dict[str, Any]:
         nested = isinstance(value, dict) and value
         flattened |= flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
     return flattened
-
-
-def _read_json(path: Path) -> Any:
-    return json.loads(path.read_text()) if path.exists() else None

@@ -27,6 +27,7 @@ from rltok_rl.models.tokens import Layout, Packing, as_packing
 from rltok_rl.objectives import BoundaryClipPPOLoss, EarlyExitLoss, JointLoss, LanguageModelLoss, SecondLevelLoss
 from rltok_rl.objectives.policy_loss import advantages_of
 from rltok_rl.objectives.segmented import SegmenterLoss
+from rltok_rl.utils import check_count
 
 _MEANS_OVER_STEPS = (LanguageModelLoss, EarlyExitLoss, SecondLevelLoss, SegmenterLoss)
 
@@ -43,7 +44,6 @@ class TrainingStep(nn.Module):
         loss: the joint loss. For micro-batches, its terms other than next-byte losses, a segmenter's and the second
             level's depend on the model through boundary logits alone, and rows are texts from their first byte on.
         actor: draws the boundaries; default: the model's policy. The segmenter of a ``SegmenterActor`` is trained too.
-        generator: source of the boundaries' random numbers.
         part: rank and world size; all ranks together draw the batch that one process would draw.
         precision: dtype of matrix products under autocast; default: the model's own.
         keep_batch: keep the batch with its advantages in ``batch``, for :meth:`policy_epoch`.
@@ -61,7 +61,6 @@ class TrainingStep(nn.Module):
     env: ByteBoundaryEnv
     actor: Any
     policy: LearnedBoundaryActor
-    random_actor: RandomActor
 
     def __init__(
         self,
@@ -77,13 +76,8 @@ class TrainingStep(nn.Module):
         super().__init__()
         self.model, self.loss = env.model, loss
         self.segmenter = actor.segmenter if isinstance(actor, SegmenterActor) else None
-        policy, random_actor = LearnedBoundaryActor(env.model), RandomActor(env.model.config.target_rate)
-        unregistered = {
-            "env": env,
-            "policy": policy,
-            "actor": policy if actor is None else actor,
-            "random_actor": random_actor,
-        }
+        policy = LearnedBoundaryActor(env.model)
+        unregistered = {"env": env, "policy": policy, "actor": policy if actor is None else actor}
         for name, value in unregistered.items():  # they share the model's parameters, or are not trained
             object.__setattr__(self, name, value)
         self.generator, self.part, self.precision, self.keep_batch = generator, part, precision, keep_batch
@@ -100,8 +94,7 @@ class TrainingStep(nn.Module):
     def forward(self, *, warm_start: bool = False) -> dict[str, Tensor]:
         """Draw a rollout and compute all losses.
 
-        Args:
-            warm_start: draw the boundaries at random; the policy then learns only if its term is off-policy.
+        A warm start draws the boundaries at random; the policy then learns only if its term is off-policy.
         """
         self._whole_rows = True
         rollout, rates = self._rollout(warm_start)
@@ -114,14 +107,8 @@ class TrainingStep(nn.Module):
         return _with_rates({**{name: value for name, (value,) in values.items()}, "loss": total}, [rates])
 
     def accumulate(self, micro_batches: int, *, warm_start: bool = False) -> dict[str, Tensor]:
-        """Add the gradients of m rollouts, equal to those of one batch with all their rows; returns its metrics.
-
-        Args:
-            micro_batches: m.
-            warm_start: as for calling the step.
-        """
-        if micro_batches < 1:
-            raise ValueError(f"micro_batches must be at least 1, got {micro_batches}")
+        """Add the gradients of m rollouts, equal to those of one batch with all their rows; returns its metrics."""
+        check_count("micro_batches", micro_batches)
         self._whole_rows = on_policy = True
         batch: list[TensorDictBase] = []
         values: dict[str, list[Tensor]] = {}
@@ -146,12 +133,9 @@ class TrainingStep(nn.Module):
     def policy_epoch(self, batch: Sequence[TensorDictBase], *, on_policy: bool = False) -> dict[str, Tensor]:
         """Add the gradients of all terms other than next-byte losses, for a stored batch; returns its metrics.
 
-        Encoder and policy run again; token layers and decoder do not.
-
-        Args:
-            batch: micro-batches [B, T] without gradients.
-            on_policy: the current policy drew the boundaries and wrote their ``logits``. Otherwise it scores them
-                again, and ``action_log_prob`` stays that of the policy that drew them.
+        The batch is a list of micro-batches [B, T] without gradients. Encoder and policy run again; token layers and
+        decoder do not. With ``on_policy``, the current policy drew the boundaries and wrote their ``logits``. Otherwise
+        it scores them again, and ``action_log_prob`` stays that of the policy that drew them.
         """
         actor = EncodingBoundaryActor(self.model, whole_rows=self._whole_rows)
 
@@ -184,12 +168,8 @@ class TrainingStep(nn.Module):
         return {name: value for name, (value,) in values.items()}
 
     def draw(self, *, warm_start: bool = False) -> TensorDictBase:
-        """Draw a rollout [B, T] with gradients.
-
-        Args:
-            warm_start: draw the boundaries at random.
-        """
-        actor = self.random_actor if warm_start else self.actor
+        """Draw a rollout [B, T] with gradients; a warm start draws the boundaries at random."""
+        actor = RandomActor(self.model.config.target_rate) if warm_start else self.actor
         rollout = self.env.parallel_rollout(actor, generator=self.generator, part=self.part)
         if warm_start and self.off_policy:
             scores = self.policy.get_dist(rollout)
@@ -225,12 +205,7 @@ class TrainingStep(nn.Module):
 
 
 def rollout_rates(rollout: TensorDictBase, layout: Layout = "padded") -> Tensor:
-    """Return boundaries, tokens, and tokens with padding, each per byte; of a second level two more, per token.
-
-    Args:
-        rollout: [B, T].
-        layout: of the tokens, which decides the padding.
-    """
+    """Return boundaries, tokens, and tokens with padding, each per byte; of a second level two more, per token."""
     length, packing = rollout.shape[-1], as_packing(layout)
     drawn = (rollout["action"].bool() | rollout["forced"]).float().mean(-1)  # [B]
     room = None if packing is None else packing.room_for(length * len(drawn), len(drawn))

@@ -81,7 +81,7 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:
-    """Read a checkpoint, or the newest of a folder, and check its sums; returns its update, and the state on the CPU."""
+    """Read a checkpoint, or the newest of a folder; returns its update, and the state on the CPU."""
     if not path.name.startswith(_PREFIX):
         checkpoints = list_checkpoints(path)
         if not checkpoints:

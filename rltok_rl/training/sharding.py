@@ -54,9 +54,9 @@ def check_parallel(
 def prepare_model(model: UNet, strategy: str, processes: Processes) -> None:
     """Copy rank 0's model to all processes, and shard it for ``"fsdp"``; in place, before optimizers are made.
 
-    Every module that is called on its own is sharded: actor and early exit call heads and norms outside the byte layers,
-    in any order. The boundary terms are views of their projection's output, of which FSDP2 warns, so the projection
-    alone is sharded.
+    Every module that is called on its own is sharded: actor and early exit call heads and norms outside the byte
+    layers, in any order. The boundary terms are views of their projection's output, of which FSDP2 warns, so the
+    projection alone is sharded.
     """
     if processes.group is None:
         return

@@ -19,8 +19,7 @@ from rltok_rl.experiments.commands import boundaries, evaluate, generate, report
 from rltok_rl.experiments.commands import lm_eval as harness
 from rltok_rl.experiments.compare import train_systems as compare
 from rltok_rl.experiments.runs import segmenters as segmenting
-from rltok_rl.experiments.runs.checkpointed import load_checkpointed
-from rltok_rl.experiments.runs.folder import read_run
+from rltok_rl.experiments.runs.folder import load_checkpointed, read_run
 from rltok_rl.experiments.runs.resume import check_same_run
 
 from rltok_rl import UNet

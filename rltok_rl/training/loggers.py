@@ -33,8 +33,8 @@ _MAKERS: dict[str, tuple[Maker, str | None]] = {}
 def register_logger(name: str, make: Maker, *, package: str | None = None) -> None:
     """Register a logger for ``logger.name``.
 
-    ``make`` takes a :class:`LogTarget` and ``logger.options``, and returns a TorchRL logger. ``package`` is a package that
-    it needs, under its name for pip and ``import``.
+    ``make`` takes a :class:`LogTarget` and ``logger.options``, and returns a TorchRL logger. ``package`` is one that it
+    needs, under its name for pip and ``import``.
     """
     _MAKERS[name] = make, package
 

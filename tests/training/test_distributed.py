@@ -90,6 +90,7 @@ def make_mistakes(processes: Processes, folder: Path) -> None:
                 part.process_group = None
     torch.save(metrics_of(trainer), folder / f"apart {processes.rank}.pt")
     loss = make().loss  # spans one process
+    parallel = {"processes": processes, "strategy": "ddp"}
     wrong = "process_group of LanguageModelLoss in term 'language_model' must be that of"
     for call, message in (
         (lambda: make(processes, "none"), "strategy must be 'ddp' or 'fsdp' with 2 processes, got 'none'"),
@@ -98,7 +99,6 @@ def make_mistakes(processes: Processes, folder: Path) -> None:
         (lambda: processes.share(5), "rows of all processes and must be a multiple of their number, 2, got 5"),
         (lambda: type(trainer)(trainer.model, trainer.env, loss, trainer.options, **parallel), wrong),
     ):
-        parallel = {"processes": processes, "strategy": "ddp"}
         with pytest.raises(ValueError, match=message):
             call()
     if processes.rank == 1:

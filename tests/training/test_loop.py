@@ -99,7 +99,7 @@ def test_padding_is_counted_by_the_longest_row():
 
 @pytest.mark.parametrize(("second_level", "micro_batches"), [(False, 2), (True, 1), (True, 2)])
 def test_flops_follow_the_rates(second_level, micro_batches):
-    """Six for each entry of a matrix that a byte, a token or a token of tokens passes; first bytes always end tokens."""
+    """Six for each entry of a matrix that a byte, a token or a token of tokens passes; first bytes end tokens."""
     trainer = make(micro_batches=micro_batches, second_level=second_level)
     parts = matrix_parameters(trainer.model)
     routing = parts.pop("second_level.routing", 0)

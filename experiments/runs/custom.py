@@ -94,7 +94,9 @@ def _call(kind: str, name: str, make: Callable[..., Any], options: dict[str, Any
     try:
         return make(**{**arguments, **options})
     except TypeError as error:
-        allowed = sorted(_parameters(make) - set(arguments))
+        parameters = inspect.signature(make).parameters.values()
+        named = {p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+        allowed = sorted(named - set(arguments))
         unknown = next((option for option in options if option not in allowed), None)
         if unknown is None:
             raise TypeError(f"{name} must take {[*arguments, *options]}: {error}") from error
@@ -102,15 +104,3 @@ def _call(kind: str, name: str, make: Callable[..., Any], options: dict[str, Any
         raise TypeError(
             f"{kind}.options of {name!r} must be among {allowed}, got {unknown!r}{suggestion} ({error})"
         ) from error
-
-
-def _parameters(make: Callable[..., Any]) -> set[str]:
-    """Names of the parameters of a function, or of a class and the base classes that get its ``**options``."""
-    names: set[str] = set()
-    kinds = inspect.getmro(make) if isinstance(make, type) else ()
-    for function in [vars(kind)["__init__"] for kind in kinds if "__init__" in vars(kind)] or [make]:
-        parameters = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
-        names |= {p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
-        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-            break
-    return names

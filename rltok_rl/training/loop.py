@@ -18,7 +18,7 @@ from rltok_rl.renamed import RenamedAttribute
 from rltok_rl.training.alarms import Alarms, TrainingFailed
 from rltok_rl.training.distributed import Processes
 from rltok_rl.training.metrics import Pending, UpdateFlops, UpdateMetrics, fetch, is_broken
-from rltok_rl.training.options import PRECISIONS, LoopOptions, calibration_due, cosine_schedule, make_optimizer
+from rltok_rl.training.options import PRECISIONS, LoopOptions, cosine_schedule, make_optimizer
 from rltok_rl.training.randomness import as_state, random_states, set_random_states
 from rltok_rl.training.sharding import average_gradients, check_parallel, full_state, load_full_state, prepare_model
 from rltok_rl.training.training_step import TrainingStep
@@ -176,7 +176,8 @@ class Trainer:
         self._pending.append(update)
         if options.total_flops is not None:
             self._fetch()  # the schedule depends on the FLOPs of what was drawn
-        if isinstance(self.segmenter, EntropyThreshold) and calibration_due(self.updates, last=self.done):
+        calibrated = self.done or self.updates in (1, 2, 4, 8) or self.updates % 16 == 0
+        if isinstance(self.segmenter, EntropyThreshold) and calibrated:
             threshold = calibrate(self.segmenter, self.model, [self.step.byte_ids])
             self.segmenter.threshold.fill_(self.processes.mean({"threshold": threshold})["threshold"])
 

@@ -90,16 +90,6 @@ def cosine_schedule(done: float, total: float, *, warm_up: float, floor: float =
     return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * way))
 
 
-def calibration_due(update: int, *, last: bool = False) -> bool:
-    """Return whether an entropy segmenter's threshold is set anew: after updates 1, 2, 4, 8, every 16th and the last.
-
-    Example:
-        >>> [n for n in range(1, 50) if calibration_due(n)]
-        [1, 2, 4, 8, 16, 32, 48]
-    """
-    return last or update in (1, 2, 4, 8) or update % 16 == 0
-
-
 def make_optimizer(trained: nn.Module, options: LoopOptions, *, model: UNet | None = None) -> torch.optim.AdamW:
     """Return AdamW with weight decay on weight matrices alone; ``stage_factors`` are those of the model's stages."""
     embeddings = {id(m.weight) for m in trained.modules() if isinstance(m, nn.Embedding)}

@@ -104,7 +104,7 @@ class TrainingStep(nn.Module):
         terms = self._prediction_terms if warm_start and not self.off_policy else self.loss.terms
         values: dict[str, list[Tensor]] = {}
         total = torch.stack([self._run_term(name, rollout, values) for name in terms]).sum()
-        return _with_rates({**{name: value for name, (value,) in values.items()}, "loss": total}, [rates])
+        return {**rates, **{name: value for name, (value,) in values.items()}, "loss": total}
 
     def accumulate(self, micro_batches: int, *, warm_start: bool = False) -> dict[str, Tensor]:
         """Add the gradients of m rollouts, equal to those of one batch with all their rows; returns its metrics."""
@@ -112,23 +112,24 @@ class TrainingStep(nn.Module):
         self._whole_rows = on_policy = True
         batch: list[TensorDictBase] = []
         values: dict[str, list[Tensor]] = {}
-        all_rates: list[Tensor] = []
+        all_rates: dict[str, list[Tensor]] = {}
         for _ in range(micro_batches):
             rollout, rates = self._rollout(warm_start)
+            for name, value in rates.items():
+                all_rates.setdefault(name, []).append(value)
             losses = [self._run_term(name, rollout, values) for name in self._prediction_terms]
             log_prob = rollout.get("action_log_prob", None)
             on_policy = on_policy and log_prob is not None and log_prob.requires_grad
             if losses:
                 (torch.stack(losses).sum() / micro_batches).backward()
             batch.append(rollout.detach())
-            all_rates.append(rates)
-        metrics = {name: torch.stack(parts).mean(0) for name, parts in values.items()}
+        metrics = _means(values)
         if len(self._prediction_terms) < len(self.loss.terms) and (self.off_policy or not warm_start):
             if self.keep_batch:
                 batch = self.batch = list(self._with_advantages(cat(batch, 0)).split(len(batch[0]), 0))
             metrics |= self.policy_epoch(batch, on_policy=on_policy)
         metrics["loss"] = torch.stack([value for name, value in metrics.items() if name.startswith("loss_")]).sum()
-        return _with_rates(metrics, all_rates)
+        return {**_means(all_rates), **metrics}  # a rate loss leaves forced boundaries out of its rate
 
     def policy_epoch(self, batch: Sequence[TensorDictBase], *, on_policy: bool = False) -> dict[str, Tensor]:
         """Add the gradients of all terms other than next-byte losses, for a stored batch; returns its metrics.
@@ -176,7 +177,7 @@ class TrainingStep(nn.Module):
             rollout["logits"], rollout["entropy"] = scores.logits, scores.entropy()
         return rollout
 
-    def _rollout(self, warm_start: bool) -> tuple[TensorDictBase, Tensor]:
+    def _rollout(self, warm_start: bool) -> tuple[TensorDictBase, dict[str, Tensor]]:
         """A rollout under autocast, and its rates."""
         with self._autocast():
             rollout = self.draw(warm_start=warm_start)
@@ -204,18 +205,23 @@ class TrainingStep(nn.Module):
         return torch.autocast(device, dtype=self.precision or torch.bfloat16, enabled=self.precision is not None)
 
 
-def rollout_rates(rollout: TensorDictBase, layout: Layout = "padded") -> Tensor:
+def _means(values: dict[str, list[Tensor]]) -> dict[str, Tensor]:
+    return {name: torch.stack(parts).mean(0) for name, parts in values.items()}
+
+
+def rollout_rates(rollout: TensorDictBase, layout: Layout = "padded") -> dict[str, Tensor]:
     """Return boundaries, tokens, and tokens with padding, each per byte; of a second level two more, per token."""
     length, packing = rollout.shape[-1], as_packing(layout)
     drawn = (rollout["action"].bool() | rollout["forced"]).float().mean(-1)  # [B]
     room = None if packing is None else packing.room_for(length * len(drawn), len(drawn))
     padded = _with_padding(drawn, length, packing, length * len(drawn))
-    rates = [rollout["action"].float().mean(), drawn.mean(), padded]
+    rates = {"rate": rollout["action"].float().mean(), "token_rate": drawn.mean(), "padded_rate": padded}
     if ("next", "second_boundary") in rollout.keys(include_nested=True):
         second = rollout["next", "second_boundary"].float().mean(-1)  # [B]
         above = None if packing is None else packing.above
-        rates += [second.mean() / drawn.mean(), _with_padding(second, length, above, room or 0) / padded]
-    return torch.stack(rates)
+        rates["second_rate"] = second.mean() / drawn.mean()
+        rates["padded_second_rate"] = _with_padding(second, length, above, room or 0) / padded
+    return rates
 
 
 def _with_padding(rates: Tensor, length: int, packing: Packing | None, num_below: int) -> Tensor:
@@ -224,14 +230,3 @@ def _with_padding(rates: Tensor, length: int, packing: Packing | None, num_below
         return rates.max()
     total = (rates.double().sum() * length).round().long()
     return (packing.places(total, num_below, len(rates)) / (length * len(rates))).float()
-
-
-def _with_rates(metrics: dict[str, Tensor], rates: list[Tensor]) -> dict[str, Tensor]:
-    """Metrics with the means of :func:`rollout_rates` over micro-batches."""
-    drawn, tokens, padded, *second = torch.stack(rates).mean(0)
-    metrics.setdefault("rate", drawn)  # a rate loss leaves forced boundaries out
-    metrics |= {"token_rate": tokens, "padded_rate": padded}
-    if second:
-        metrics.setdefault("second_rate", second[0])
-        metrics["padded_second_rate"] = second[1]
-    return metrics

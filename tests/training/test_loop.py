@@ -94,7 +94,7 @@ def test_padding_is_counted_by_the_longest_row():
     action = torch.tensor([[False, True, True, False], [False, False, False, False]])
     forced = torch.tensor([[True, False, False, False], [True, False, False, False]])
     rollout = TensorDict({"action": action, "forced": forced}, batch_size=[2, 4])
-    assert rollout_rates(rollout).tolist() == [2 / 8, 4 / 8, 3 / 4]
+    assert rollout_rates(rollout) == {"rate": 2 / 8, "token_rate": 4 / 8, "padded_rate": 3 / 4}
 
 
 @pytest.mark.parametrize(("second_level", "micro_batches"), [(False, 2), (True, 1), (True, 2)])

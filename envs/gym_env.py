@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
-from rltok_rl.envs.gym_observation import EpisodeCounts, observation_space
+from rltok_rl.envs.byte_boundary import ByteBoundaryEnv
 from rltok_rl.envs.gym_options import Model, Texts, build_env, check_options, check_reset_options
 from tensordict import TensorDict, TensorDictBase
 
 from rltok_rl.viz.frames import boundary_picture
 from rltok_rl.viz.terminal import boundary_text
+
+_LARGE = 1e6  # encoder states have no proven bound, and gymnasium's checker warns of infinite ones
 
 
 class ByteBoundaryGym(gymnasium.Env):
@@ -75,7 +77,6 @@ class ByteBoundaryGym(gymnasium.Env):
     """
 
     metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}
-    _named: ClassVar = ("model", "text", "num_steps", "render_mode")
 
     def __init__(
         self,
@@ -85,13 +86,12 @@ class ByteBoundaryGym(gymnasium.Env):
         render_mode: str | None = None,
         **options: Any,
     ) -> None:
-        check_options(options, *self._named)
+        check_options(self, options)
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise ValueError(f"render_mode must be one of {self.metadata['render_modes']} or None, got {render_mode!r}")
         self.env = build_env(model, text, (), num_steps=num_steps, **options)
         self.render_mode = render_mode
         self.observation_space = observation_space(self.env)
-        self._names = list(self.observation_space.spaces)
         self.action_space = spaces.Discrete(2)
         self._counts = EpisodeCounts(1)
         self._text = bytearray()
@@ -148,9 +148,45 @@ class ByteBoundaryGym(gymnasium.Env):
         )
 
     def _observation(self, seen: TensorDictBase) -> dict[str, Any]:
-        arrays = {name: seen.get(name).numpy(force=True) for name in self._names}
+        arrays = {name: seen.get(name).numpy(force=True) for name in self.observation_space}
         return {**arrays, "byte": np.int64(arrays["byte"])}
 
     def _info(self, seen: TensorDictBase) -> dict[str, Any]:
         counts = {name: values[0].item() for name, values in vars(self._counts).items()}
         return {"byte": int(seen["byte"]), **counts}
+
+
+def observation_space(env: ByteBoundaryEnv) -> spaces.Dict:
+    """Return the space of one row's observation."""
+    config = env.model.config
+    space: dict[str, spaces.Space] = {
+        "byte": spaces.Discrete(config.num_ids),
+        "recent": spaces.MultiBinary(config.num_lags),
+        "position": spaces.Box(0, env.num_steps, (1,), np.int64),
+        "encoder_state": spaces.Box(-_LARGE, _LARGE, (config.width,), np.float32),
+    }
+    if config.rate_embedding:
+        space["target_rate"] = spaces.Box(0.0, 1.0, (1,), np.float32)
+    if env.observe_entropy:
+        space["early_entropy"] = spaces.Box(0.0, math.log(256) + 1e-3, (1,), np.float32)
+    return spaces.Dict(space)
+
+
+class EpisodeCounts:
+    """Tokens drawn and bits of the bytes so far, per row."""
+
+    def __init__(self, num_rows: int) -> None:
+        self.num_tokens = np.zeros(num_rows, dtype=np.int64)
+        self.bits = np.zeros(num_rows)
+        self.early_bits = np.zeros(num_rows)
+
+    def restart(self, rows: np.ndarray) -> None:
+        """Reset the counts of rows [n] bool."""
+        for counts in vars(self).values():
+            counts[rows] = 0
+
+    def step(self, boundaries: np.ndarray, after: TensorDictBase) -> None:
+        """Count boundaries [n] bool, and the cost of the bytes that they revealed."""
+        self.num_tokens += boundaries
+        for total, key in ((self.bits, "final_log_prob"), (self.early_bits, "early_log_prob")):
+            total -= after.get(key).reshape(-1).double().numpy(force=True) / math.log(2)

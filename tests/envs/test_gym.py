@@ -1,4 +1,4 @@
-"""gymnasium, Stable-Baselines3 and TorchRL's own wrappers find the environment and get the same episodes from it."""
+"""gymnasium, its wrappers, Stable-Baselines3 and TorchRL find the environment and get the same episodes from it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ import warnings
 import gymnasium
 import numpy as np
 import pytest
-import torch
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers.vector import FlattenObservation, NormalizeObservation, NormalizeReward, RecordEpisodeStatistics
 from rltok_rl.envs import ByteBoundaryGym, ByteBoundaryVectorEnv
 from rltok_rl.envs.gym_options import build_env
 from rltok_rl.envs.registration import ENVIRONMENTS
-from tensordict import TensorDict
 from torchrl.envs import GymEnv, GymWrapper
 from torchrl.envs.utils import check_env_specs
 
 import rltok_rl  # registers the ids
+
+from ..each import refused
 
 ID = "rltok_rl/ByteBoundary-v0"
 ENTROPY = {"observe_entropy": True, "reward": "entropy_relative"}
@@ -108,15 +109,14 @@ def test_gymnasium_path_equals_torchrl_path():
     gym = episode(gymnasium.make(ID, text=DOCUMENTS, num_steps=12), 5, actions)
     env = build_env("tiny", DOCUMENTS, (), num_steps=12)
     env.set_seed(5)
-    td = env.reset()
-    for (observation, *_), number in zip(gym, range(13), strict=True):
+    after = td = env.reset()
+    for number, (observation, *result) in enumerate(gym):
         for name in ("byte", "recent", "position", "encoder_state"):
             np.testing.assert_array_equal(observation[name], td[name].numpy())
+        if number:
+            assert result[:3] == [after["reward"].item(), after["terminated"].item(), after["truncated"].item()]
         if number < 12:
-            after = env.step(td.set("action", torch.tensor(actions[number])))["next"]
-            _, reward, terminated, truncated, _ = gym[number + 1]
-            assert reward == after["reward"].item()
-            assert (terminated, truncated) == (after["terminated"].item(), after["truncated"].item())
+            after = env.step(td.set("action", env.action_spec.encode(int(actions[number]))))["next"]
             td = after.exclude("reward")
 
 
@@ -140,17 +140,97 @@ def test_vector_env_equals_single_envs():
             assert batched[t][4]["bits"][row] == pytest.approx(info["bits"], abs=1e-3)
 
 
-def test_reset_masks():
-    """A row that goes on has drawn its first boundary already: a 0 draws none."""
-    env = ByteBoundaryVectorEnv(2, num_steps=3)
+def test_bits_and_tokens_are_counted():
+    env = gymnasium.make(ID, num_steps=8).unwrapped
+    env.reset(options={"text": "to be or not"})
+    rewards, infos = zip(*[(r, i) for _, r, _, _, i in (env.step(1) for _ in range(8))], strict=True)
+    assert infos[-1]["num_tokens"] == 8
+    assert 7.0 < infos[-1]["bits"] / 8 < 9.0  # an untrained model pays about eight bits a byte
+    difference = (infos[-1]["early_bits"] - infos[-1]["bits"]) * np.log(2)
+    assert sum(rewards) == pytest.approx(difference, abs=1e-4)
     env.reset(seed=0)
-    env.step(np.array([1, 0]))
-    observation, info = env.reset(options={"reset_mask": np.array([True, False])})
-    assert observation["position"].flatten().tolist() == [0, 1] and info["num_tokens"].tolist() == [0, 1]
-    assert env.step(np.array([0, 0]))[4]["num_tokens"].tolist() == [1, 1]
+    assert env.step(0)[4]["num_tokens"] == 1  # the first byte always has a boundary
 
 
-def test_same_step_autoreset_returns_final_observations():
+# When texts that ended start anew
+
+TEXTS = ["a text that is long enough for any window here", "bcdef", "xyz"]  # one is cut, two end
+
+
+def deal_by_row(env: ByteBoundaryVectorEnv) -> None:
+    """Give every row the document of its number whenever it begins."""
+    source, restart = env.env.source, env._restart
+
+    def again(rows: np.ndarray, **options):
+        return restart(rows, **(options or {"text": [source.document(int(number)) for number in rows.nonzero()[0]]}))
+
+    env._restart = again
+
+
+def test_next_step_is_what_gymnasium_does_with_single_environments():
+    """Rows that end at different steps, against ``SyncVectorEnv`` over single environments with the same texts."""
+    actions = np.random.default_rng(0).integers(0, 2, (16, 3))
+    makers = [lambda text=text: gymnasium.make(ID, text=text, short_documents="whole", num_steps=6) for text in TEXTS]
+    theirs = gymnasium.vector.SyncVectorEnv(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
+    ours = gymnasium.make_vec(ID, num_envs=3, text=TEXTS, short_documents="whole", num_steps=6)
+    assert ours.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP
+    deal_by_row(ours.unwrapped)
+    np.testing.assert_array_equal(ours.reset(seed=0)[0]["byte"], [ord(text[0]) for text in TEXTS])
+    theirs.reset(seed=0)
+    waited, place = set(), np.zeros(3, dtype=int)
+    for action in actions:
+        one, other = ours.step(action), theirs.step(action)
+        for row in (1, 2):  # texts shorter than a window begin where they begin
+            for name in ("byte", "recent", "position"):
+                np.testing.assert_array_equal(one[0][name][row], other[0][name][row])
+            np.testing.assert_allclose(one[0]["encoder_state"][row], other[0]["encoder_state"][row], atol=1e-5)
+            assert one[1][row] == pytest.approx(other[1][row], abs=1e-4)
+            assert one[4]["num_tokens"][row] == other[4]["num_tokens"][row]
+            assert one[4]["bits"][row] == pytest.approx(other[4]["bits"][row], abs=1e-3)
+            assert (one[2][row], one[3][row]) == (other[2][row], other[3][row])
+        # The long text is cut at another place there, but after as many steps.
+        np.testing.assert_array_equal(one[2] | one[3], other[2] | other[3])
+        restarted = (one[0]["position"][:, 0] == 0) & (place > 0)
+        assert (one[1][restarted] == 0).all() and not (one[2] | one[3])[restarted].any()
+        waited.add(tuple(restarted.tolist()))
+        place = one[0]["position"][:, 0]
+    assert len(waited) > 3, "rows waited one by one, and several together"
+
+
+def test_wrappers_work_with_next_step():
+    env = RecordEpisodeStatistics(gymnasium.make_vec(ID, num_envs=4, num_steps=5, price=0.1))
+    env.reset(seed=0)
+    rewards = np.zeros(4)
+    for step in range(12):
+        _, reward, terminated, truncated, info = env.step(np.ones(4, dtype=int))
+        if step == 5:
+            assert (reward == 0).all() and not truncated.any() and (info["num_tokens"] == 0).all()
+        rewards += reward if step < 5 else 0
+        assert truncated.tolist() == [step % 6 == 4] * 4 and not terminated.any()
+    assert env.episode_count == 8 and list(env.length_queue) == [5] * 8
+    np.testing.assert_allclose(list(env.return_queue)[:4], rewards, rtol=1e-5)
+    env = NormalizeObservation(FlattenObservation(NormalizeReward(gymnasium.make_vec(ID, num_envs=2, num_steps=4))))
+    env.reset(seed=0)
+    assert all(np.isfinite(env.step(np.zeros(2, dtype=int))[0]).all() for _ in range(6))
+
+
+def test_same_seed_reads_the_same_texts_in_all_modes():
+    """Texts end together here, so all modes draw the same texts, only at different times."""
+    begun = []
+    for mode in AutoresetMode:
+        env = ByteBoundaryVectorEnv(3, num_steps=4, autoreset_mode=mode)
+        env.reset(seed=1)
+        for _ in range(5 if mode == AutoresetMode.NEXT_STEP else 4):
+            observation, _, terminated, truncated, _ = env.step(np.array([0, 1, 1]))
+        if mode == AutoresetMode.DISABLED:
+            observation, _ = env.reset(options={"reset_mask": terminated | truncated})
+        assert observation["position"].flatten().tolist() == [0, 0, 0]
+        begun.append(observation["encoder_state"])
+    for other in begun[1:]:
+        np.testing.assert_array_equal(begun[0], other)
+
+
+def test_same_step_returns_final_observations():
     env = ByteBoundaryVectorEnv(2, num_steps=2, autoreset_mode=AutoresetMode.SAME_STEP)
     env.reset(seed=0, options={"text": ["ab", "abcdef"]})
     observation, _, terminated, truncated, info = env.step(np.array([1, 1]))
@@ -161,6 +241,29 @@ def test_same_step_autoreset_returns_final_observations():
     observation, _, _, truncated, info = env.step(np.array([0, 0]))
     assert truncated.tolist() == [False, True] and observation["position"].flatten().tolist() == [1, 0]
     assert info["final_info"]["num_tokens"].tolist() == [1, 1] and info["num_tokens"].tolist() == [1, 0]
+
+
+def test_rows_are_reset_by_hand():
+    mask = {"reset_mask": np.array([True, False])}
+    env = ByteBoundaryVectorEnv(2, num_steps=3)
+    env.reset(seed=0)
+    env.step(np.array([1, 0]))
+    observation, info = env.reset(options=mask)
+    assert observation["position"].flatten().tolist() == [0, 1] and info["num_tokens"].tolist() == [0, 1]
+    assert env.step(np.array([0, 0]))[4]["num_tokens"].tolist() == [1, 1]  # row 1 has drawn its first boundary already
+    for mode in ("NextStep", "Disabled"):  # a row that is reset by hand does not wait
+        env = ByteBoundaryVectorEnv(2, num_steps=3, autoreset_mode=mode)
+        env.reset(options={"text": ["ab", "abcdef"]})
+        env.step(np.array([1, 1]))
+        if mode == "Disabled":
+            words = r"in rows \[0\]; .*reset_mask.*autoreset_mode='SameStep' or 'NextStep'"
+            refused((lambda env=env: env.step(np.array([1, 1])), RuntimeError, words))
+        env.reset(options=mask)
+        observation, reward, *_ = env.step(np.array([1, 1]))
+        assert observation["position"].flatten().tolist() == [1, 2] and (reward != 0).all()
+
+
+# Other libraries
 
 
 def test_torchrl_loads_it_back():
@@ -174,7 +277,6 @@ def test_torchrl_loads_it_back():
 
 
 def test_rendering():
-    """Text with boundaries; pictures show them, keep their size, and repeat."""
     env = gymnasium.make(ID, render_mode="ansi", num_steps=8)
     env.reset(options={"text": "to be or not"})
     for action in (0, 0, 1, 0):
@@ -197,16 +299,6 @@ def test_rendering():
     assert (without != every).any() and without.shape == every.shape == early.shape
     with pytest.raises(ValueError, match="render_mode must be one of"):
         ByteBoundaryGym(render_mode="human")
-
-
-def test_bits_are_counted():
-    env = gymnasium.make(ID, num_steps=8).unwrapped
-    env.reset(options={"text": "to be or not"})
-    rewards, infos = zip(*[(r, i) for _, r, _, _, i in (env.step(1) for _ in range(8))], strict=True)
-    assert infos[-1]["num_tokens"] == 8
-    assert 7.0 < infos[-1]["bits"] / 8 < 9.0  # an untrained model pays about eight bits a byte
-    difference = (infos[-1]["early_bits"] - infos[-1]["bits"]) * np.log(2)
-    assert sum(rewards) == pytest.approx(difference, abs=1e-4)
 
 
 def test_stable_baselines_learns():
@@ -252,51 +344,36 @@ def test_sb3_adapter_hands_over_the_end_of_an_episode():
     done, infos = env.step(np.array([1, 0]))[2:]
     assert done.tolist() == [True, False] and not infos[0]["TimeLimit.truncated"]  # its document ended
     env.set_options([{"text": "ab"}, {}])
-    with pytest.raises(ValueError, match="options must give a text to every row or to none, got none in row 1"):
-        env.reset()
+    refused((env.reset, ValueError, "options must give a text to every row or to none, got none in row 1"))
     assert env.get_attr("num_envs") == [2, 2] and env.env_is_wrapped(object) == [False, False]
-
-
-def test_first_action_is_a_boundary_whatever_it_says():
-    env = gymnasium.make(ID, num_steps=8).unwrapped
-    env.reset(seed=0)
-    assert env.step(0)[4]["num_tokens"] == 1
-    td = env.env.reset()
-    after = env.env.step(td.set("action", torch.tensor(0)))
-    assert isinstance(after, TensorDict) and after["next", "recent"][0].item() == 1
 
 
 def test_refusals():
     env = gymnasium.make(ID, num_steps=8).unwrapped
     env.reset(seed=0)
-    for call, error, message in [
+    vector = ByteBoundaryVectorEnv(3, num_steps=8)
+    mask = {"reset_mask": [True, False, False]}
+    refused(
         (lambda: env.step(2), ValueError, r"action must be 0 \(no boundary\) or 1 \(boundary\), got 2"),
         (lambda: env.step(np.array([1])), ValueError, "action must be 0 .* got array"),
         (lambda: env.reset(options={"txt": "a"}), ValueError, r"options may hold \['text'\], got \['txt'\]"),
         (lambda: env.reset(options={"text": "a"}), ValueError, "text must have at least 2 bytes .* got 1 in row 0"),
         (lambda: [env.step(0) for _ in range(9)], RuntimeError, "step was called after the end of the episode"),
-    ]:
-        with pytest.raises(error, match=message):
-            call()
-    vector = ByteBoundaryVectorEnv(3, num_steps=8)
-    mask = {"reset_mask": [True, False, False]}
-    with pytest.raises(RuntimeError, match="reset was asked for some rows before any was reset"):
-        vector.reset(options=mask)
-    with pytest.raises(RuntimeError, match="step was called before reset"):
-        vector.step(np.zeros(3, dtype=int))
+        (lambda: vector.reset(options=mask), RuntimeError, "reset was asked for some rows before any was reset"),
+        (lambda: vector.step(np.zeros(3, dtype=int)), RuntimeError, "step was called before reset"),
+    )
     vector.reset(seed=np.int64(3))
-    seeds = "seed must be one integer, got .*: all texts come from one source"
+    shape, seeds = (
+        r"actions must be 0 or 1, of shape \[3\]",
+        "seed must be one integer, got .*: all texts come from one",
+    )
     modes = r"must be one of \['NextStep', 'SameStep', 'Disabled'\], got 'Next'"
-    for call, error, message in [
-        (lambda: vector.step(np.zeros(2, dtype=int)), ValueError, r"actions must be 0 or 1, of shape \[3\]"),
-        (lambda: vector.step(np.array([0, 1, 2])), ValueError, r"actions must be 0 or 1, of shape \[3\]"),
+    refused(
+        (lambda: vector.step(np.zeros(2, dtype=int)), ValueError, shape),
+        (lambda: vector.step(np.array([0, 1, 2])), ValueError, shape),
         (lambda: vector.reset(options={"reset_mask": [True]}), ValueError, r"mask must have shape \[3\], got \[1\]"),
-        (lambda: vector.reset(seed=[1, 2, 3]), TypeError, seeds),
-        (lambda: vector.reset(seed=np.array([1, 2, 3])), TypeError, seeds),
-        (lambda: vector.reset(seed="1"), TypeError, seeds),
+        *((lambda seed=seed: vector.reset(seed=seed), TypeError, seeds) for seed in ([1, 2, 3], np.array([1, 2]), "1")),
         (lambda: ByteBoundaryVectorEnv(3, autoreset_mode="Next"), ValueError, modes),
         (lambda: ByteBoundaryVectorEnv(0), ValueError, "num_envs must be an integer of at least 1, got 0"),
         (lambda: ByteBoundaryVectorEnv(2, render_mode="ansi"), ValueError, "render_mode must be None .* got 'ansi'"),
-    ]:
-        with pytest.raises(error, match=message):
-            call()
+    )

@@ -72,8 +72,7 @@ def place_rows(part: str, findings: dict[str, Any]) -> list[list[str]]:
         return [["probability after a value, and elsewhere", *(f"{places[key]:.3f}" for key in places)]]
     edges = [(label, findings["edges"][key]) for key, label in _EDGES.items()]
     return [
-        [f"share at {label}, and by chance", *(f"{e[key]:.3f}" for key in ("share", "chance"))]
-        for label, e in edges
+        [f"share at {label}, and by chance", *(f"{e[key]:.3f}" for key in ("share", "chance"))] for label, e in edges
     ]
 
 

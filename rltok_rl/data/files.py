@@ -29,11 +29,7 @@ def read_documents(path: str | Path, column: str | None = None) -> Iterator[byte
     r"""Read the documents of a file, or of all readable files of a folder and its folders, sorted by path.
 
     A plain file (``.txt``, ``.md``, ``.py``) is one document. JSON lines (``.jsonl``, ``.json``, also with ``.gz``) and
-    Parquet hold one document per line or row. At most one document is in memory, or a few hundred rows of Parquet.
-
-    Args:
-        path: a file or a folder.
-        column: column of the text in tables; None is ``text`` or else ``content``.
+    Parquet hold one document per line or row, in ``column`` (None: ``text`` or else ``content``).
 
     Example:
         >>> import tempfile
@@ -49,10 +45,7 @@ def read_documents(path: str | Path, column: str | None = None) -> Iterator[byte
 def read_grouped_documents(path: str | Path, split_by: str, column: str | None = None) -> Iterator[GroupedDocument]:
     """Read documents as :func:`read_documents`, each with the group that it is held out with.
 
-    Args:
-        path: a file or a folder.
-        split_by: column of tables that names the group, such as a chapter's book. A plain file is a separate group.
-        column: column of the text in tables; None is ``text`` or else ``content``.
+    ``split_by`` is the column that names the group, such as a chapter's book. A plain file is a separate group.
     """
     return _read(_nonempty(path), column, split_by)
 

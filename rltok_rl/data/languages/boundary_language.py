@@ -21,11 +21,9 @@ class Language(WindowSource, ABC):
 
         optimal return = E[ log p_ideal(x_t | x_<t) - log p_floor(x_t | x_{t-w..t-1}) ]
 
-    Entry t of a log-probability is that of byte t, given the bytes before it. A rollout's
-    ``("next", "final_log_prob")`` lines up with ``ideal_log_prob(byte_ids)[..., 1:]``. Everything runs on the CPU.
-
-    Args:
-        window: w, bytes that the floor has read; ``visible_bytes`` computes it for a model.
+    ``visible_bytes`` computes a model's window w. Entry t of a log-probability is that of byte t, given the bytes
+    before it: a rollout's ``("next", "final_log_prob")`` lines up with ``ideal_log_prob(byte_ids)[..., 1:]``.
+    Everything runs on the CPU.
     """
 
     name: str

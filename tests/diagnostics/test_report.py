@@ -112,30 +112,6 @@ def test_what_an_estimator_runs_is_charged(enumerated):
         assert row.per_petaflop == pytest.approx(row.ratio / (row.cost * update) * 1e15)
 
 
-def test_signal_grows_with_the_batch_and_costs_as_much(enumerated):
-    """Twice the rows, half the noise; per sample and per FLOP nothing is gained."""
-    model, exact = enumerated
-    rows = {
-        n: report(
-            model,
-            exact,
-            [
-                Candidate(
-                    "siblings",
-                    ReturnEstimator(gamma=1.0, baseline="group_mean", group_size=2),
-                    rows_per_text=2,
-                )
-            ],
-            num_rows=n,
-            num_batches=1200,
-        )["siblings"]
-        for n in (4, 16)
-    }
-    assert rows[16].ratio == pytest.approx(4 * rows[4].ratio, rel=0.3)
-    assert rows[16].per_sample == pytest.approx(rows[4].per_sample, rel=0.3)
-    assert rows[16].per_petaflop == pytest.approx(rows[4].per_petaflop, rel=0.3)
-
-
 def test_flips_are_unbiased_where_they_promise_to_be(enumerated):
     """One flip per text, to the end, gamma 1: the exact gradient. 4.5 standard errors in every direction looked at."""
     model, exact = enumerated

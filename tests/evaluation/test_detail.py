@@ -99,19 +99,6 @@ def test_leave_one_out_takes_the_mean_of_the_other_draws(model):
             assert value == pytest.approx(rows[0][t] - sum(others) / len(others), abs=1e-7)
 
 
-def test_other_estimators(model):
-    options = {"context": 16, "gamma": 0.5}
-    plain = read_detail(model, TEXT, baseline="none", generator=seeded(), **options)
-    free = ~plain.advantages.isnan()
-    assert torch.equal(plain.advantages[free], plain.returns[free])
-    normal = read_detail(model, TEXT, baseline="z_score", generator=seeded(), **options)
-    assert normal.advantages[free].mean().item() == pytest.approx(0, abs=1e-6)
-    assert normal.advantages[free].std(unbiased=False).item() == pytest.approx(1, abs=1e-5)
-    shrunk = read_detail(model, TEXT, baseline="batch_mean", draws=4, generator=seeded(), **options)
-    whole = read_detail(model, TEXT, baseline="leave_one_out", draws=4, generator=seeded(), **options)
-    torch.testing.assert_close(shrunk.advantages[free] * 4 / 3, whole.advantages[free], rtol=1e-8, atol=1e-8)
-
-
 def test_greedy_boundaries_are_shown_and_compared_with_draws(model):
     detail = read_detail(model, TEXT, context=16, gamma=0.9, greedy=True, generator=seeded())
     reading = read_text(model, TEXT, context=16, greedy=True)

@@ -152,7 +152,8 @@ def boundary_correlation(probabilities: Tensor, other: Tensor, counted: Tensor |
     p, q = probabilities.double()[counted], other.double()[counted]
     if bool((p == p[0]).all() | (q == q[0]).all()):
         return math.nan
-    return float(torch.corrcoef(torch.stack((p, q)))[0, 1])
+    p, q = p - p.mean(), q - q.mean()
+    return max(-1.0, min(1.0, float((p * q).sum() / (p.square().sum() * q.square().sum()).sqrt())))
 
 
 def agreement_matrix(

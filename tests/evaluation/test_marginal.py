@@ -101,11 +101,9 @@ def test_the_first_draw_is_a_single_reading(model, seeded):
 def test_metrics_of_several_draws_by_hand(model, seeded):
     """The bound is taken window by window, then summed by document."""
     reports: list[tuple[int, int, float]] = []
-    samples = read_samples(
-        model, TEXTS, samples=3, context=8, stride=5, generator=seeded(), progress=lambda *one: reports.append(one)
-    )
+    options = {"context": 8, "stride": 5, "progress": lambda *one: reports.append(one)}
+    samples = read_samples(model, TEXTS, samples=3, generator=seeded(), **options)
     metrics, sizes = summarise_samples(samples), samples.first.window_sizes
-    assert sizes is not None and int(sizes.sum()) == len(samples.first.at)
     bounds = [-math.log(sum(math.exp(-cost) for cost in row) / 3) for row in samples.nats.tolist()]
     counts, _ = document_nats(samples.first)
     per_document, at = [0.0] * len(TEXTS), 0
@@ -113,10 +111,9 @@ def test_metrics_of_several_draws_by_hand(model, seeded):
         per_document[int(samples.first.document[at])] += bound
         at += size
     total = int(counts.sum())
-    assert metrics["k_samples"]["corpus_bits_per_byte"] == pytest.approx(sum(bounds) / total / math.log(2))
-    assert metrics["k_samples"]["document_bits_per_byte"] == pytest.approx(
-        sum(cost / n for cost, n in zip(per_document, counts.tolist(), strict=True)) / len(TEXTS) / math.log(2)
-    )
+    by_document = [cost / n for cost, n in zip(per_document, counts.tolist(), strict=True)]
+    for name, nats in (("corpus", sum(bounds) / total), ("document", sum(by_document) / len(TEXTS))):
+        assert metrics["k_samples"][f"{name}_bits_per_byte"] == pytest.approx(nats / math.log(2))
     spread = (samples.nats.sum(0) / total / math.log(2)).std()
     assert metrics["corpus_spread"] == pytest.approx(float(spread))
     thresholded = summarise(read_text(model, TEXTS, context=8, stride=5, greedy=True))

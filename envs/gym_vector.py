@@ -53,6 +53,7 @@ class ByteBoundaryVectorEnv(VectorEnv):
         self.num_envs, self.render_mode = check_count("num_envs", num_envs), render_mode
         self.env = build_env(model, text, (num_envs,), num_steps=num_steps, **options)
         self.single_observation_space = observation_space(self.env)
+        self._names = list(self.single_observation_space)
         self.single_action_space = spaces.Discrete(2)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
@@ -132,7 +133,7 @@ class ByteBoundaryVectorEnv(VectorEnv):
         return self._latest
 
     def _observation(self, seen: TensorDictBase) -> dict[str, np.ndarray]:
-        return {name: seen.get(name).numpy(force=True) for name in self.single_observation_space}
+        return {name: seen.get(name).numpy(force=True) for name in self._names}
 
     def _info(self, seen: TensorDictBase) -> dict[str, Any]:
         counts = {name: values.copy() for name, values in vars(self._counts).items()}

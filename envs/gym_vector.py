@@ -42,9 +42,7 @@ class ByteBoundaryVectorEnv(VectorEnv):
     ) -> None:
         check_options(self, options)
         if render_mode is not None:
-            raise ValueError(
-                f"render_mode must be None for many texts at once, got {render_mode!r}; render a single one"
-            )
+            raise ValueError(f"render_mode must be None for many texts, got {render_mode!r}; render a single one")
         modes = [mode.value for mode in AutoresetMode]
         if not isinstance(autoreset_mode, AutoresetMode) and autoreset_mode not in modes:
             raise ValueError(f"autoreset_mode must be one of {modes}, got {autoreset_mode!r}")

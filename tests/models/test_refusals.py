@@ -81,7 +81,7 @@ def test_steps(build):
             (lambda: step(model, cache, byte_ids[:1], ones), ValueError, "one byte per row that reads, 2, got 1"),
             (lambda: step(model, cache, byte_ids + 999, ones), ValueError, "got 999 at index [0] and 1 more"),
             (lambda: step(model, cache, byte_ids[None], ones), ValueError, "must have shape [B], got [1, 2]"),
-            (lambda: observe(model, cache, byte_ids, rows=torch.tensor([1, 1])), ValueError, "without repetition"),
+            (lambda: observe(model, cache, byte_ids, rows=torch.tensor([1, 1])), ValueError, "in increasing order"),
             (lambda: decide(model, cache, ones), RuntimeError, "call observe first"),
         ]
     )

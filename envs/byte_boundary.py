@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 from rltok_rl.envs.parallel import parallel_rollout
-from rltok_rl.envs.text_env import TextEnv, Texts, check_action_values
+from rltok_rl.envs.text_env import TextEnv, check_action_values
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from rltok_rl.data.windows import Windows
+from rltok_rl.data.windows import Documents, Windows
 from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.functional.rewards import prediction_entropy
 from rltok_rl.models.incremental import decide, observe
@@ -27,7 +27,7 @@ class ByteBoundaryEnv(TextEnv):
 
     ### Action space
     ``Categorical(2)``, int64 of the batch's shape: 1 draws a boundary after the current byte. The first byte of a text
-    always has a boundary (``forced`` is True there): a text needs a first token.
+    always has a boundary (``forced`` is True there).
 
     ### Observation space
     | key | shape | dtype | range | meaning |
@@ -40,11 +40,9 @@ class ByteBoundaryEnv(TextEnv):
     | ``final_log_prob`` | [*B, 1] | float32 | <= 0 | log p(x_t) under the whole model, in nats; 0 at the first byte |
     | ``early_log_prob`` | [*B, 1] | float32 | <= 0 | log p(x_t) under the early exit; 0 at the first byte |
     | ``early_entropy`` | [*B, 1] | float32 | 0 .. ln 256 | entropy of the early exit's prediction; optional |
-    | ``second_boundary`` | [*B] | bool | | whether the token that ended at x_{t-1} ended a token of tokens |
-    | ``second_probability`` | [*B, 1] | float32 | 0 .. 1 | probability of that; 0 where no token ended |
+    | ``second_boundary`` | [*B] | bool | | second level: whether the token before x_t ended a token of tokens |
+    | ``second_probability`` | [*B, 1] | float32 | 0 .. 1 | its probability if the level routes; 0 if no token ended |
     | ``target_rate`` | [*B, 1] | float32 | 0 .. 1 | target boundaries per byte; of models with ``rate_embedding`` |
-
-    ``second_boundary`` exists for models with a second level, ``second_probability`` if that level routes.
 
     ### Rewards
     [*B, 1], by name (``reward``), minus ``price`` nats for each boundary:
@@ -59,6 +57,10 @@ class ByteBoundaryEnv(TextEnv):
     ``terminated`` when the last byte of a document has been revealed; ``truncated`` after ``num_steps`` decisions
     otherwise.
 
+    ### Two speeds
+    ``step`` decodes one byte per call with a cache. :meth:`parallel_rollout` makes the same tensordict in one forward
+    pass, differentiable with gradients on; :meth:`rollout` uses it automatically when the result is the same.
+
     ### Arguments
     Args:
         model: the U-Net; the environment uses its device and shares its parameters.
@@ -68,25 +70,17 @@ class ByteBoundaryEnv(TextEnv):
         reward: a key of :data:`~rltok_rl.functional.rewards.REWARDS`.
         price: nats per boundary.
         observe_entropy: add ``early_entropy`` to the observation.
-        target_rates: (low, high), range of the rates drawn for texts, for models with ``rate_embedding``; None is the
-            model's configured rate.
+        target_rates: (low, high), range of the rates drawn for texts; None is the model's configured rate.
         layout: token layout of :meth:`parallel_rollout`, ``"padded"``, ``"packed"``, or a
             :class:`~rltok_rl.models.tokens.Packing`; results are equal.
         likelihood_chunk: positions whose next-byte logits a parallel rollout holds at a time, to save memory; None
             holds all, as do entropies and losses of segmenters.
         seed: seed of the texts; None draws one from torch's global generator. Actions have separate generators.
-
-    ### Two speeds
-    ``step`` decodes one byte per call with a cache. :meth:`parallel_rollout` makes the same tensordict in one forward
-    pass, differentiable with gradients on; :meth:`rollout` uses it automatically when the result is the same.
-
-    ### Version history
-    v0: first version.
     """
 
     @torch.no_grad()
     def _reset(
-        self, tensordict: TensorDictBase | None = None, text: Texts | None = None, **unknown: Any
+        self, tensordict: TensorDictBase | None = None, text: Documents | None = None, **unknown: Any
     ) -> TensorDictBase:
         if unknown:
             raise TypeError(f"reset takes text, got {sorted(unknown)}")
@@ -101,9 +95,8 @@ class ByteBoundaryEnv(TextEnv):
         if self._unet_cache is None:
             self._unet_cache = self.model.new_cache(self.num_rows)
             self._byte_ids = torch.zeros(self.num_rows, self.num_steps + 1, dtype=torch.int64, device=self.device)
-            self._lengths = torch.zeros(self.num_rows, dtype=torch.int64, device=self.device)
-            self._ends = torch.zeros(self.num_rows, dtype=torch.bool, device=self.device)
-            self._over = torch.zeros(self.num_rows, dtype=torch.bool, device=self.device)
+            self._lengths = torch.zeros_like(self._byte_ids[:, 0])
+            self._ends, self._over = torch.zeros_like(starts), torch.zeros_like(starts)
             self._seen: dict[str, Tensor] = {}
         if windows is not None:
             self._start(rows, windows, self.pick_rates(len(rows)))
@@ -122,32 +115,35 @@ class ByteBoundaryEnv(TextEnv):
         cache.reset(torch.zeros_like(self._over).index_fill(0, rows, True))
         if rates is not None:
             cache.set_rates(rates.to(self.device), rows)
-        self._observe(rows, torch.zeros(len(rows), 2, device=self.device))
+        nothing = torch.zeros(len(rows), device=self.device)
+        self._observe(rows, nothing, nothing)
         if self.model.second_level is not None:
             none = torch.zeros_like(self._over)
-            self._store_second(rows, SecondDecisions(none, none.float()))
+            self._observe_second(rows, SecondDecisions(none, none.float()))
 
-    def _observe(self, rows: Tensor, log_probs: Tensor) -> None:
-        """Read the byte at each row's position; ``log_probs`` [n, 2] are its final and early log-likelihoods."""
+    def _observe(self, rows: Tensor, final: Tensor, early: Tensor) -> None:
+        """Read the byte at each row's position; its log-likelihoods are ``final`` and ``early`` [n]."""
         assert self._unet_cache is not None
-        position = self._unet_cache.position[rows]
-        all_rows = len(rows) == self.num_rows
-        seen = observe(self.model, self._unet_cache, self._byte_ids[rows, position], rows=None if all_rows else rows)
-        fresh = {"early_logits": seen.early_logits, "log_probs": log_probs, "encoder_state": seen.encoder_state.float()}
-        for name, values in fresh.items():
-            self._seen[name] = values if all_rows else self._seen[name].index_copy(0, rows, values)
+        byte_ids = self._byte_ids[rows, self._unet_cache.position[rows]]
+        read = observe(self.model, self._unet_cache, byte_ids, rows=None if len(rows) == self.num_rows else rows)
+        log_probs = {"final_log_prob": final[:, None], "early_log_prob": early[:, None]}
+        self._keep(rows, early_logits=read.early_logits, encoder_state=read.encoder_state.float(), **log_probs)
 
-    def _store_second(self, rows: Tensor, second: SecondDecisions) -> None:
-        """Store the [B] decisions of the second level for some rows."""
-        fresh = {"second_boundary": second.boundaries}
+    def _observe_second(self, rows: Tensor, second: SecondDecisions) -> None:
+        """Observe the [B] decisions of the second level in some rows."""
+        self._keep(rows, second_boundary=second.boundaries[rows])
         if self.model.config.second_level == "routing" and second.probabilities is not None:
-            fresh["second_probability"] = second.probabilities.float()
+            self._keep(rows, second_probability=second.probabilities.float()[rows, None])
+
+    def _keep(self, rows: Tensor, **fresh: Tensor) -> None:
+        """Store the values of some rows for the observation, without changing tensors that were handed out."""
         for name, values in fresh.items():
-            self._seen[name] = self._seen.get(name, values).index_copy(0, rows, values[rows])
+            whole = len(rows) == self.num_rows
+            self._seen[name] = values if whole else self._seen[name].index_copy(0, rows, values)
 
     def _observation(self) -> dict[str, Tensor]:
         """The current observation; its tensors share no memory with the environment's state."""
-        cache, seen = self._unet_cache, self._seen
+        cache = self._unet_cache
         assert cache is not None
         rows = torch.arange(self.num_rows, device=self.device)
         observation = {
@@ -155,16 +151,11 @@ class ByteBoundaryEnv(TextEnv):
             "recent": cache.recent.to(torch.int8),
             "position": cache.position[:, None].clone(),
             "forced": cache.position == 0,
-            "encoder_state": seen["encoder_state"],
-            "final_log_prob": seen["log_probs"][:, :1],
-            "early_log_prob": seen["log_probs"][:, 1:],
+            **self._seen,
         }
+        early_logits = observation.pop("early_logits")
         if self.observe_entropy:
-            observation["early_entropy"] = prediction_entropy(seen["early_logits"])[:, None]
-        if "second_boundary" in seen:
-            observation["second_boundary"] = seen["second_boundary"]
-        if "second_probability" in seen:
-            observation["second_probability"] = seen["second_probability"][:, None]
+            observation["early_entropy"] = prediction_entropy(early_logits)[:, None]
         if cache.target_rate is not None:
             observation["target_rate"] = cache.target_rate[:, None].clone()
         return {name: values.reshape((*self.batch_size, *values.shape[1:])) for name, values in observation.items()}
@@ -192,9 +183,9 @@ class ByteBoundaryEnv(TextEnv):
         revealed = self._byte_ids[rows, cache.position]
         final, early = (byte_log_prob(logits, revealed).float() for logits in (predicted.final_logits, early_logits))
         reward = self.reward_of(final, early, early_logits, boundaries)
-        self._observe(rows, torch.stack((final, early), -1))
+        self._observe(rows, final, early)
         if predicted.second is not None:
-            self._store_second(rows, predicted.second)
+            self._observe_second(rows, predicted.second)
         last = cache.position + 1 >= self._lengths
         terminated, truncated = last & self._ends, last & ~self._ends
         self._over = last.clone()  # a later reset writes into it
@@ -209,19 +200,13 @@ class ByteBoundaryEnv(TextEnv):
     def rollout(self, max_steps: int, policy=None, callback=None, **options: Any):  # type: ignore[no-untyped-def]
         """Roll out as :meth:`torchrl.envs.EnvBase.rollout`, in one forward pass if that gives the same tensordict.
 
-        The fast path requires a policy that draws whole windows (``draws_windows``), no callback, at least one whole
-        episode (a shorter rollout leaves a stepped environment in the middle of its texts), and no options other than
-        ``break_when_any_done``, ``auto_reset``, ``return_contiguous`` and ``trust_policy``. Anything else is stepped.
+        That takes a policy that draws whole windows (``draws_windows``), no callback, at least one whole episode (a
+        shorter rollout leaves a stepped environment in the middle of its texts), and no options other than
+        ``break_when_any_done``, ``auto_reset``, ``return_contiguous`` and ``trust_policy``.
         """
         known = {"break_when_any_done", "auto_reset", "return_contiguous", "trust_policy"}
-        fast = (
-            getattr(policy, "draws_windows", False)
-            and callback is None
-            and max_steps >= self.num_steps
-            and set(options) <= known
-            and options.get("auto_reset", True)
-        )
-        if not fast:
+        whole = max_steps >= self.num_steps and options.get("auto_reset", True)
+        if not whole or callback is not None or not getattr(policy, "draws_windows", False) or set(options) - known:
             return super().rollout(max_steps, policy, callback, **options)
         stop = options.get("break_when_any_done")
         return self.parallel_rollout(policy, max_steps=max_steps, break_when_any_done=stop is None or stop)

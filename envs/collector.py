@@ -23,7 +23,7 @@ class ParallelCollector(Collector):
         policy: a module that draws whole windows (``draws_windows``).
         total_frames: bytes to collect in all.
         frames_per_batch: bytes per batch, a multiple of the environment's rows; None is one episode of every row.
-        **options: passed on to :class:`torchrl.collectors.Collector`; options that need single steps are refused.
+        **options: options of :class:`torchrl.collectors.Collector` that need no single steps.
     """
 
     def __init__(
@@ -35,27 +35,22 @@ class ParallelCollector(Collector):
         frames_per_batch: int | None = None,
         **options: Any,
     ) -> None:
+        stock = "torchrl.collectors.Collector"
         if not isinstance(env, ByteBoundaryEnv):
-            raise TypeError(
-                f"env must be a ByteBoundaryEnv, got {type(env).__name__}; "
-                f"torchrl.collectors.Collector steps any environment"
-            )
+            raise TypeError(f"env must be a ByteBoundaryEnv, got {type(env).__name__}; {stock} steps any environment")
         for name in ("max_frames_per_traj", "init_random_frames"):
             if options.get(name):
-                raise ValueError(
-                    f"{name} needs an environment that is stepped (torchrl.collectors.Collector), got {options[name]!r}"
-                )
+                raise ValueError(f"{name} needs an environment that is stepped ({stock}), got {options[name]!r}")
         if not getattr(policy, "draws_windows", False):
             raise ValueError(
                 f"policy must draw whole windows (an actor of rltok_rl.agents does), got {type(policy).__name__}; "
-                f"torchrl.collectors.Collector steps any policy"
+                f"{stock} steps any policy"
             )
         frames = env.num_rows * env.num_steps if frames_per_batch is None else frames_per_batch
         if frames < 1 or frames % env.num_rows:
             raise ValueError(f"frames_per_batch must be a multiple of the {env.num_rows} rows, got {frames}")
         self._steps_per_batch = frames // env.num_rows
-        options.setdefault("auto_register_policy_transforms", False)
-        options.setdefault("use_buffers", False)
+        options = {"auto_register_policy_transforms": False, "use_buffers": False, **options}
         super().__init__(env, policy, frames_per_batch=frames, total_frames=total_frames, **options)
 
     @torch.no_grad()
@@ -66,12 +61,8 @@ class ParallelCollector(Collector):
         with set_exploration_type(self.exploration_type):
             batch = self.env.parallel_rollout(self._wrapped_policy, max_steps=self._steps_per_batch)
         if self.track_traj_ids:
-            batch.set(("collector", "traj_ids"), self._trajectory_ids(batch))
+            first = batch.get("forced")  # a text begins wherever its boundary is forced
+            fresh = self._traj_pool.get_traj_and_increment(int(first.sum()), device=first.device).to(first.device)
+            number = first.reshape(-1).long().cumsum(0) - 1  # each row begins with the first byte of a text
+            batch.set(("collector", "traj_ids"), fresh[number].view(first.shape))
         return self._maybe_set_truncated(batch)
-
-    def _trajectory_ids(self, batch: TensorDictBase) -> torch.Tensor:
-        """[*B, T] a new number for every text."""
-        first = batch.get("forced")  # a text begins wherever its boundary is forced
-        fresh = self._traj_pool.get_traj_and_increment(int(first.sum()), device=first.device)
-        flat = first.reshape(-1).long().cumsum(0) - 1  # each row begins with the first byte of a text
-        return fresh.to(first.device)[flat].view(first.shape)

@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
-from rltok_rl.envs.gym_observation import EpisodeCounts, observation_space
+from rltok_rl.envs.byte_boundary import ByteBoundaryEnv
 from rltok_rl.envs.gym_options import Model, Texts, build_env, check_options, check_reset_options
 from tensordict import TensorDict, TensorDictBase
 
 from rltok_rl.viz.frames import boundary_picture
 from rltok_rl.viz.terminal import boundary_text
 
+_LARGE = 1e6  # encoder states have no proven bound, and gymnasium's checker warns of infinite ones
+
 
 class ByteBoundaryGym(gymnasium.Env):
     """Decide after each byte of a text whether a token ends.
 
-    ### Description
-    :class:`~rltok_rl.envs.ByteBoundaryEnv` with one text, for gymnasium. The agent draws token boundaries, with which a
-    byte-level U-Net predicts the next byte; better predictions are rewarded.
-
-    ### Action Space
-    ``Discrete(2)``: 1 draws a boundary after the current byte. The first byte always has one.
-
-    ### Observation Space
-    A ``Dict``:
+    :class:`~rltok_rl.envs.ByteBoundaryEnv` with one text, for gymnasium: rewards, starting states and episode ends are
+    the same. The action space is ``Discrete(2)``: 1 draws a boundary after the current byte; the first byte always has
+    one. Observations are a ``Dict``:
 
     | key | space | meaning |
     |---|---|---|
@@ -38,20 +34,9 @@ class ByteBoundaryGym(gymnasium.Env):
     | ``encoder_state`` | ``Box(-1e6, 1e6, (D,), float32)`` | state of the encoder |
     | ``early_entropy`` | ``Box(0, ln 256, (1,), float32)`` | nats about the next byte; with ``observe_entropy`` |
 
-    ### Rewards
-    By default the log-likelihood gained over the early exit, in nats; see ``reward`` and ``price`` of
-    :class:`~rltok_rl.envs.ByteBoundaryEnv`.
+    The information has ``byte``; ``num_tokens``, ``bits`` (cost under the whole model) and ``early_bits`` (under the
+    early exit) so far. ``reset(options={"text": ...})`` starts a given text.
 
-    ### Starting State
-    The first byte of a window at a random place of the documents, or of ``options={"text": ...}``.
-
-    ### Episode End
-    Terminated at the end of a document, truncated after ``num_steps`` decisions.
-
-    ### Information
-    ``byte``; ``num_tokens``, ``bits`` (cost under the whole model) and ``early_bits`` (under the early exit) so far.
-
-    ### Arguments
     Args:
         model: an argument of ``UNet.from_pretrained`` (a folder, a run, a hub id, ``"pocket"``), which is trained; the
             name of another preset (``"tiny"``, ``"small"``, ...) or a ``UNetConfig``, which are untrained with weights
@@ -69,13 +54,9 @@ class ByteBoundaryGym(gymnasium.Env):
     import gymnasium
     env = gymnasium.make("rltok_rl:rltok_rl/ByteBoundary-v0", num_steps=128)
     ```
-
-    ### Version History
-    v0: first version.
     """
 
     metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}
-    _named: ClassVar = ("model", "text", "num_steps", "render_mode")
 
     def __init__(
         self,
@@ -85,13 +66,12 @@ class ByteBoundaryGym(gymnasium.Env):
         render_mode: str | None = None,
         **options: Any,
     ) -> None:
-        check_options(options, *self._named)
+        check_options(self, options)
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise ValueError(f"render_mode must be one of {self.metadata['render_modes']} or None, got {render_mode!r}")
         self.env = build_env(model, text, (), num_steps=num_steps, **options)
         self.render_mode = render_mode
         self.observation_space = observation_space(self.env)
-        self._names = list(self.observation_space.spaces)
         self.action_space = spaces.Discrete(2)
         self._counts = EpisodeCounts(1)
         self._text = bytearray()
@@ -148,9 +128,45 @@ class ByteBoundaryGym(gymnasium.Env):
         )
 
     def _observation(self, seen: TensorDictBase) -> dict[str, Any]:
-        arrays = {name: seen.get(name).numpy(force=True) for name in self._names}
+        arrays = {name: seen.get(name).numpy(force=True) for name in self.observation_space}
         return {**arrays, "byte": np.int64(arrays["byte"])}
 
     def _info(self, seen: TensorDictBase) -> dict[str, Any]:
         counts = {name: values[0].item() for name, values in vars(self._counts).items()}
         return {"byte": int(seen["byte"]), **counts}
+
+
+def observation_space(env: ByteBoundaryEnv) -> spaces.Dict:
+    """Return the space of one row's observation."""
+    config = env.model.config
+    space: dict[str, spaces.Space] = {
+        "byte": spaces.Discrete(config.num_ids),
+        "recent": spaces.MultiBinary(config.num_lags),
+        "position": spaces.Box(0, env.num_steps, (1,), np.int64),
+        "encoder_state": spaces.Box(-_LARGE, _LARGE, (config.width,), np.float32),
+    }
+    if config.rate_embedding:
+        space["target_rate"] = spaces.Box(0.0, 1.0, (1,), np.float32)
+    if env.observe_entropy:
+        space["early_entropy"] = spaces.Box(0.0, math.log(256) + 1e-3, (1,), np.float32)
+    return spaces.Dict(space)
+
+
+class EpisodeCounts:
+    """Tokens drawn and bits of the bytes so far, per row."""
+
+    def __init__(self, num_rows: int) -> None:
+        self.num_tokens = np.zeros(num_rows, dtype=np.int64)
+        self.bits = np.zeros(num_rows)
+        self.early_bits = np.zeros(num_rows)
+
+    def restart(self, rows: np.ndarray) -> None:
+        """Reset the counts of rows [n] bool."""
+        for counts in vars(self).values():
+            counts[rows] = 0
+
+    def step(self, boundaries: np.ndarray, after: TensorDictBase) -> None:
+        """Count boundaries [n] bool, and the cost of the bytes that they revealed."""
+        self.num_tokens += boundaries
+        for total, key in ((self.bits, "final_log_prob"), (self.early_bits, "early_log_prob")):
+            total -= after.get(key).reshape(-1).double().numpy(force=True) / math.log(2)

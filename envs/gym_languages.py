@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from gymnasium.vector import AutoresetMode
 from rltok_rl.envs.gym_env import ByteBoundaryGym
@@ -16,27 +16,28 @@ from rltok_rl.models import UNet
 LanguageOptions = Mapping[str, Any] | Language | None
 
 
-def _build(
-    kind: type[Language], language: LanguageOptions, model: Model, options: dict[str, Any]
-) -> tuple[UNet, Language]:
-    """The model, and a language whose floor sees what the model's early exit sees; pops ``overrides``."""
-    overrides = options.pop("overrides", None)
-    if is_preset(model):
-        # Layers that see four bytes: without tokens the model sees seven, fewer than a value must be remembered for.
-        overrides = {"window": 4, **(overrides or {})}
-    unet = read_model(model, overrides)
-    if isinstance(language, Language):
-        if not isinstance(language, kind):
-            raise TypeError(f"language must be a {kind.__name__}, got {type(language).__name__}")
-        return unet, language
-    window = visible_bytes(unet.config.window, unet.config.num_encoder_layers)
-    return unet, kind(**{"window": window, **(language or {})})
+class _Speaker:
+    """An environment over texts of one kind of language, which its model can read."""
 
-
-class _LanguageGym(ByteBoundaryGym):
     kind: type[Language]
-    _named: ClassVar = ("model", "language", "num_steps", "render_mode")
 
+    def _build(self, model: Model, language: LanguageOptions, options: dict[str, Any]) -> tuple[UNet, Language]:
+        """The model, and a language whose floor sees what the model's early exit sees; pops ``overrides``."""
+        check_options(self, options)
+        overrides = options.pop("overrides", None)
+        if is_preset(model):
+            # Layers that see four bytes: without tokens the model sees seven, too few to remember a value.
+            overrides = {"window": 4, **(overrides or {})}
+        unet = read_model(model, overrides)
+        if not isinstance(language, Language):
+            window = visible_bytes(unet.config.window, unet.config.num_encoder_layers)
+            language = self.kind(**{"window": window, **(language or {})})
+        elif not isinstance(language, self.kind):
+            raise TypeError(f"language must be a {self.kind.__name__}, got {type(language).__name__}")
+        return unet, language
+
+
+class _LanguageGym(_Speaker, ByteBoundaryGym):
     def __init__(
         self,
         model: Model = "tiny",
@@ -45,15 +46,11 @@ class _LanguageGym(ByteBoundaryGym):
         render_mode: str | None = None,
         **options: Any,
     ) -> None:
-        check_options(options, *self._named)
-        unet, self.language = _build(self.kind, language, model, options)
+        unet, self.language = self._build(model, language, options)
         super().__init__(unet, self.language, num_steps, render_mode, **options)
 
 
-class _LanguageVectorEnv(ByteBoundaryVectorEnv):
-    kind: type[Language]
-    _named: ClassVar = ("num_envs", "model", "language", "num_steps", "autoreset_mode")
-
+class _LanguageVectorEnv(_Speaker, ByteBoundaryVectorEnv):
     def __init__(
         self,
         num_envs: int = 1,
@@ -64,8 +61,7 @@ class _LanguageVectorEnv(ByteBoundaryVectorEnv):
         render_mode: str | None = None,
         **options: Any,
     ) -> None:
-        check_options(options, *self._named)
-        unet, self.language = _build(self.kind, language, model, options)
+        unet, self.language = self._build(model, language, options)
         super().__init__(num_envs, unet, self.language, num_steps, autoreset_mode, render_mode, **options)
 
 
@@ -74,18 +70,15 @@ class RecallGym(_LanguageGym):
 
     :class:`ByteBoundaryGym` over the :class:`~rltok_rl.data.languages.Recall` language, ``#v`` filler ``?v``: bytes see
     a few bytes back, the value lies further, and only a token pooled right after it can carry it to the query. Texts
-    begin with a record and never end; episodes are truncated after ``num_steps`` decisions.
+    never end; episodes are truncated after ``num_steps`` decisions.
 
     A fully trained model earns ``env.unwrapped.language.optimal_return_per_byte`` nats per step with the boundaries
     ``env.unwrapped.language.optimal_boundaries(byte_ids)``. The environment does not train its model.
 
     Args:
-        model: as for :class:`ByteBoundaryGym`, a run of ``experiment=recall`` for example; layers of a preset see 4
-            bytes.
+        model: as for :class:`ByteBoundaryGym`, such as a run of ``experiment=recall``; a preset's layers see 4 bytes.
         language: a language, or a dict of options of :class:`~rltok_rl.data.languages.Recall`.
-        num_steps: decisions per episode.
-        render_mode: as for :class:`ByteBoundaryGym`.
-        **options: as for :class:`ByteBoundaryGym`.
+        **options: these and the others as for :class:`ByteBoundaryGym`.
 
     ```python
     import gymnasium

@@ -1,4 +1,4 @@
-"""Arguments and reset options of the gymnasium environments: models, documents, names of options."""
+"""Arguments and reset options of the gymnasium environments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from gymnasium import logger
 from rltok_rl.envs.byte_boundary import ByteBoundaryEnv
 
 from rltok_rl.data import LengthFilter, TextSource, WindowSource, local_prose, read_documents
-from rltok_rl.data.source import Documents, Short
+from rltok_rl.data.source import Short
+from rltok_rl.data.windows import Documents
 from rltok_rl.models import PRESETS, UNet, UNetConfig, preset
 from rltok_rl.models.pretrained import PACKAGED, SOURCES
 from rltok_rl.utils import did_you_mean
@@ -23,9 +24,12 @@ Texts = Documents | Path | Sequence[str | bytes | Path] | WindowSource | None
 
 UNTRAINED = tuple(name for name in PRESETS if name not in PACKAGED)
 """Names of untrained presets. A preset that has a trained model in the package means that model."""
-_PARAMETERS = inspect.signature(ByteBoundaryEnv.__init__).parameters.values()
 OPTIONS = (
-    *(p.name for p in _PARAMETERS if p.kind is p.KEYWORD_ONLY and p.name not in ("num_steps", "batch_size")),
+    *(
+        option.name
+        for option in inspect.signature(ByteBoundaryEnv.__init__).parameters.values()
+        if option.kind is option.KEYWORD_ONLY and option.name not in ("num_steps", "batch_size")
+    ),
     "overrides",
     "short_documents",
 )
@@ -52,12 +56,7 @@ def is_preset(model: Model) -> bool:
 
 
 def read_model(model: Model, overrides: Mapping[str, Any] | None = None) -> UNet:
-    """Load or build the U-Net that ``model`` means; ``overrides`` replace fields of an untrained preset.
-
-    Example:
-        >>> read_model("tiny", {"num_lags": 1}).config.num_lags
-        1
-    """
+    """Load or build the U-Net that ``model`` means; ``overrides`` replace fields of an untrained preset."""
     shown = repr(str(model)) if isinstance(model, (str, Path)) else f"a {type(model).__name__}"
     if overrides and not is_preset(model):
         hint = f"; preset({shown}, ...) is an untrained one" if isinstance(model, str) and model in PACKAGED else ""
@@ -69,9 +68,11 @@ def read_model(model: Model, overrides: Mapping[str, Any] | None = None) -> UNet
     if is_preset(model):
         if any(Path(str(model), inside, "config.json").is_file() for inside in ("", "model")):
             logger.warn(f"model={model!r} is the untrained preset; the folder of that name is './{model}'")
-        return _untrained(preset(str(model), **(overrides or {})))
+        model = preset(str(model), **(overrides or {}))
     if isinstance(model, UNetConfig):
-        return _untrained(model)
+        with torch.random.fork_rng(devices=[]):  # the same weights every time
+            torch.manual_seed(0)
+            return UNet(model).eval()
     if not isinstance(model, (str, Path)):
         raise TypeError(f"model must be a name, a folder, a UNetConfig or a UNet, got {type(model).__name__}")
     if len(Path(model).parts) < 2 and str(model) not in PACKAGED and not Path(model).exists():
@@ -85,12 +86,6 @@ def read_model(model: Model, overrides: Mapping[str, Any] | None = None) -> UNet
         raise FileNotFoundError(f"model={shown} cannot be read: {error}") from None
 
 
-def _untrained(config: UNetConfig) -> UNet:
-    with torch.random.fork_rng(devices=[]):  # the same weights every time
-        torch.manual_seed(0)
-        return UNet(config).eval()
-
-
 def read_source(text: Texts, short_documents: Short | None = None) -> WindowSource:
     """Build the source of windows that ``text`` means; None is the prose that comes with Python."""
     if isinstance(text, WindowSource):
@@ -100,28 +95,20 @@ def read_source(text: Texts, short_documents: Short | None = None) -> WindowSour
                 f"which is made with its own"
             )
         return text
-    documents = local_prose() if text is None else _read_documents(text)
+    refuse_names(text)
+    text = local_prose() if text is None else text
+    documents: list[Any] = [text] if isinstance(text, (str, bytes, Path)) else list(text)
+    if any(isinstance(item, Path) for item in documents):
+        parts = (read_documents(item) if isinstance(item, Path) else [item] for item in documents)
+        kept = LengthFilter((document for part in parts for document in part), min_bytes=2, max_bytes=None)
+        documents = list(kept)
+        if kept.report.dropped:
+            logger.warn(f"text: {kept.report}")
     return TextSource(documents, short_documents=short_documents or "error")
 
 
-def _read_documents(text: Documents | Path | Sequence[str | bytes | Path]) -> Documents:
-    """Documents, with those of files and folders read."""
-    refuse_names(text)
-    if isinstance(text, (str, bytes)):
-        return text
-    items: list[Any] = [text] if isinstance(text, Path) else list(text)
-    if not any(isinstance(item, Path) for item in items):
-        return items
-    parts = (read_documents(item) if isinstance(item, Path) else [item] for item in items)
-    kept = LengthFilter((document for part in parts for document in part), min_bytes=2, max_bytes=None)
-    documents = list(kept)
-    if kept.report.dropped:
-        logger.warn(f"text: {kept.report}")
-    return documents
-
-
 def refuse_names(text: Any) -> None:
-    """Refuse strings that all name existing files or folders, which were meant to be read.
+    """Reject strings that all name existing files or folders, which were meant to be read.
 
     Example:
         >>> refuse_names("/")
@@ -139,9 +126,10 @@ def refuse_names(text: Any) -> None:
         )
 
 
-def check_options(options: Mapping[str, Any], *named: str) -> None:
-    """Refuse unknown options, beside the arguments that the environment names."""
-    allowed = [*named, *OPTIONS]
+def check_options(env: object, options: Mapping[str, Any]) -> None:
+    """Reject options that neither the environment's arguments nor :data:`OPTIONS` have."""
+    allowed = [*inspect.signature(type(env)).parameters, *OPTIONS]
+    allowed.remove("options")
     for name in options:
         if name not in allowed:
             hint = did_you_mean(name, allowed, {"max_episode_steps": "num_steps"})
@@ -150,7 +138,7 @@ def check_options(options: Mapping[str, Any], *named: str) -> None:
 
 
 def check_reset_options(options: dict[str, Any] | None, *names: str) -> dict[str, Any]:
-    """Refuse unknown options of ``reset`` and texts that are names of files."""
+    """Reject unknown options of ``reset``, and texts that are names of files."""
     options = dict(options or {})
     unknown = sorted(set(options) - set(names))
     if unknown:

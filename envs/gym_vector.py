@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
-from rltok_rl.envs.gym_observation import EpisodeCounts, observation_space
+from rltok_rl.envs.gym_env import EpisodeCounts, observation_space
 from rltok_rl.envs.gym_options import Model, Texts, build_env, check_options, check_reset_options
 from tensordict import TensorDict, TensorDictBase
 
@@ -21,18 +21,14 @@ class ByteBoundaryVectorEnv(VectorEnv):
 
     Args:
         num_envs: texts that are read at the same time.
-        model: as for :class:`ByteBoundaryGym`.
-        text: as for :class:`ByteBoundaryGym`.
-        num_steps: as for :class:`ByteBoundaryGym`.
         autoreset_mode: when texts that ended restart. ``NEXT_STEP``, gymnasium's default: in the next call of ``step``,
             which ignores their actions and pays 0; these transitions connect two texts and should not be learned from.
             ``SAME_STEP``: at once; their last observation is ``info["final_obs"]``. ``DISABLED``: by
             ``reset(options={"reset_mask": ...})``, which :class:`torchrl.envs.GymWrapper` prefers.
-        **options: as for :class:`ByteBoundaryGym`.
+        **options: these and the others as for :class:`ByteBoundaryGym`.
     """
 
     metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}
-    _named: ClassVar = ("num_envs", "model", "text", "num_steps", "autoreset_mode")
 
     def __init__(
         self,
@@ -44,8 +40,7 @@ class ByteBoundaryVectorEnv(VectorEnv):
         render_mode: str | None = None,
         **options: Any,
     ) -> None:
-        check_options(options, *self._named)
-        num_envs = check_count("num_envs", num_envs)
+        check_options(self, options)
         if render_mode is not None:
             raise ValueError(
                 f"render_mode must be None for many texts at once, got {render_mode!r}; render a single one"
@@ -55,10 +50,9 @@ class ByteBoundaryVectorEnv(VectorEnv):
             raise ValueError(f"autoreset_mode must be one of {modes}, got {autoreset_mode!r}")
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         self.metadata = {**self.metadata, "autoreset_mode": self.autoreset_mode}
-        self.num_envs, self.render_mode = num_envs, render_mode
+        self.num_envs, self.render_mode = check_count("num_envs", num_envs), render_mode
         self.env = build_env(model, text, (num_envs,), num_steps=num_steps, **options)
         self.single_observation_space = observation_space(self.env)
-        self._names = list(self.single_observation_space.spaces)
         self.single_action_space = spaces.Discrete(2)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
@@ -110,14 +104,12 @@ class ByteBoundaryVectorEnv(VectorEnv):
         self._over = over.copy()  # a later reset writes into it
         observation, info = self._observation(after), self._info(after)
         if self.autoreset_mode == AutoresetMode.SAME_STEP and over.any():
-            final = {
-                "final_obs": _by_row(observation, over),
-                "final_info": info,
-                "_final_obs": over,
-                "_final_info": over,
-            }
-            seen = self._restart(over)
-            observation, info = self._observation(seen), {**self._info(seen), **final}
+            rows = np.empty(len(over), dtype=object)  # the form of gymnasium's final observations
+            for row in over.nonzero()[0]:
+                rows[row] = {name: values[row] for name, values in observation.items()}
+            final = {"final_obs": rows, "final_info": info, "_final_obs": over, "_final_info": over}
+            after = self._restart(over)
+            observation, info = self._observation(after), {**self._info(after), **final}
         return observation, reward, terminated, truncated, info
 
     def _decide(self, actions: np.ndarray) -> tuple[TensorDictBase, np.ndarray, np.ndarray, np.ndarray]:
@@ -140,16 +132,8 @@ class ByteBoundaryVectorEnv(VectorEnv):
         return self._latest
 
     def _observation(self, seen: TensorDictBase) -> dict[str, np.ndarray]:
-        return {name: seen.get(name).numpy(force=True) for name in self._names}
+        return {name: seen.get(name).numpy(force=True) for name in self.single_observation_space}
 
     def _info(self, seen: TensorDictBase) -> dict[str, Any]:
         counts = {name: values.copy() for name, values in vars(self._counts).items()}
         return {"byte": seen["byte"].numpy(force=True), **counts}
-
-
-def _by_row(observation: dict[str, np.ndarray], rows: np.ndarray) -> np.ndarray:
-    """The observations of ``rows`` as an object array, the form of gymnasium's final observations."""
-    out = np.empty(len(rows), dtype=object)
-    for row in rows.nonzero()[0]:
-        out[row] = {name: values[row] for name, values in observation.items()}
-    return out

@@ -6,6 +6,7 @@ decides which texts a rollout reads and where their bytes lie in it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,11 +14,12 @@ import torch.nn.functional as F
 from rltok_rl.agents.bernoulli import LearnedBoundaryActor
 from rltok_rl.agents.segmenters import SegmenterActor, segments_mixing
 from rltok_rl.envs.rollout_plan import Plan, plan_texts, step_places
-from rltok_rl.envs.text_env import TextEnv, Texts, check_action_values
+from rltok_rl.envs.text_env import TextEnv, check_action_values
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.modules import set_recurrent_mode
 
+from rltok_rl.data.windows import Documents
 from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.functional.policy import recent_boundaries
 from rltok_rl.functional.rewards import prediction_entropy
@@ -33,7 +35,7 @@ def parallel_rollout(
     generator: torch.Generator | None = None,
     max_steps: int | None = None,
     break_when_any_done: bool = False,
-    text: Texts | None = None,
+    text: Documents | None = None,
     exclude: tuple[str, ...] = (),
     part: tuple[int, int] = (0, 1),
 ) -> TensorDictBase:
@@ -41,7 +43,7 @@ def parallel_rollout(
 
     With gradients on, ``logits``, ``action_log_prob``, ``entropy`` and the log-likelihoods under ``next`` carry them;
     rewards never do. Afterwards the environment must be reset before it is stepped. Transforms of a ``TransformedEnv``
-    around the environment are not applied.
+    around the environment are not applied. The tensordict [*B, T] has the keys of a stepped rollout.
 
     Args:
         env: a :class:`~rltok_rl.envs.ByteBoundaryEnv`.
@@ -50,18 +52,14 @@ def parallel_rollout(
             :class:`~rltok_rl.agents.segmenters.SegmenterActor` makes tokens in its own way and adds its losses.
         actions: [*B, T] decisions; None lets the actor draw.
         uniforms: [*B, T] in [0, 1) for the actor to draw with.
-        generator: source of the uniforms otherwise. They are drawn step by step for all rows, so that on the CPU one
-            seed gives the same rollout in one pass and stepped.
+        generator: source of the uniforms otherwise, drawn step by step for all rows: on the CPU, one seed gives the
+            same rollout in one pass and stepped.
         max_steps: most steps; None is one episode, or the length of ``actions``.
         break_when_any_done: end the rollout when any row's episode ends, instead of restarting the row.
         text: texts to begin with, as for ``reset``.
-        exclude: keys to leave out, ``("encoder_state",)`` to save memory for instance.
-        part: (r, W): this environment is the r-th of W processes with equally many rows. Texts and uniforms are drawn
-            for the rows of all processes, so that with equal seeds their rollouts are together the rollout of one
-            environment with all rows.
-
-    Returns:
-        Tensordict [*B, T] with the keys of a stepped rollout.
+        exclude: keys to leave out, such as ``("encoder_state",)`` to save memory.
+        part: (r, W): this environment is the r-th of W processes with equally many rows. With equal seeds, their
+            rollouts together are the rollout of one environment with all rows.
     """
     env.check_device()
     if not 0 <= part[0] < part[1]:
@@ -88,17 +86,17 @@ def parallel_rollout(
     places = step_places(groups, env.num_rows)
     index = None if places is None else places.to(env.device, non_blocking=True)
     shape = (*env.batch_size, plan.num_steps)
-    names = [*(None for _ in env.batch_size), "time"]
 
-    def gathered(number: int) -> TensorDict:
+    def gather(parts: Sequence[dict[str, Tensor]]) -> TensorDict:
         kept = {}
-        for name in [name for name in outputs[0][number] if name not in exclude]:
-            values = torch.cat([output[number][name].flatten(0, 1) for output in outputs])
+        for name in [name for name in parts[0] if name not in exclude]:
+            values = torch.cat([part[name].flatten(0, 1) for part in parts])
             values = values if index is None else values.index_select(0, index)
             kept[name] = values.reshape((*shape, *values.shape[1:]))
-        return TensorDict(kept, shape, names=names, device=env.device)
+        return TensorDict(kept, shape, names=[*(None for _ in env.batch_size), "time"], device=env.device)
 
-    return gathered(0).set("next", gathered(1))
+    root, after = zip(*outputs, strict=True)
+    return gather(root).set("next", gather(after))
 
 
 def _read(
@@ -128,11 +126,8 @@ def _read(
     observation["recent"] = recent.to(torch.int8)
     if actions is not None and actor is not None:
         policy = actor.get_dist(TensorDict({**before, "recent": recent[:, :-1]}, actions.shape))
-        decisions |= {
-            "logits": policy.logits,
-            "entropy": policy.entropy(),
-            "action_log_prob": policy.log_prob(actions),
-        }
+        scores = {"entropy": policy.entropy(), "action_log_prob": policy.log_prob(actions)}
+        decisions |= {"logits": policy.logits, **scores}
     mixing = None if segments is None else segments_mixing(env.model, segments, before["forced"])
     options: dict[str, Any] = {"layout": env.layout, "mixing": mixing, "target_rate": plan.target_rate}
     decoded = env.model.decode_levels(states[:, :-1], boundaries, **options)
@@ -147,16 +142,13 @@ def _read(
         observation["second_boundary"] = F.pad(decoded.second.boundaries, (1, 0))
         if decoded.second.probabilities is not None:
             observation["second_probability"] = F.pad(decoded.second.probabilities.float(), (1, 0)).unsqueeze(-1)
-    reward = env.reward_of(final, early, early_logits, boundaries)
     last = torch.arange(plan.longest, device=env.device) + 1 == plan.steps[:, None]  # [n, L]
-    done = last & plan.cut[:, None]
-    flags = {"done": done, "terminated": done & plan.ends[:, None], "truncated": done & ~plan.ends[:, None]}
-    column = {name: values.unsqueeze(-1) for name, values in flags.items()}
+    done = (last & plan.cut[:, None]).unsqueeze(-1)
+    flags = {"done": done, "terminated": done & plan.ends[:, None, None], "truncated": done & ~plan.ends[:, None, None]}
     root = {name: values[:, :-1] for name, values in observation.items()} | decisions
-    root |= {name: torch.zeros_like(values) for name, values in column.items()}
-    after = {name: values[:, 1:] for name, values in observation.items()} | column
-    after["reward"] = reward.unsqueeze(-1)
-    return root, after
+    root |= {name: torch.zeros_like(done) for name in flags}
+    reward = env.reward_of(final, early, early_logits, boundaries).unsqueeze(-1)
+    return root, {name: values[:, 1:] for name, values in observation.items()} | flags | {"reward": reward}
 
 
 def _observation(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -41,19 +41,15 @@ class _AfterGymnasium:
     """Import hook that registers the environments after gymnasium has been loaded as usual."""
 
     @classmethod
-    def find_spec(
-        cls, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(cls, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if name != "gymnasium":
             return None
         finders: list[Any] = [finder for finder in sys.meta_path if finder is not cls and hasattr(finder, "find_spec")]
-        for finder in finders:
-            spec: ModuleSpec | None = finder.find_spec(name, path, target)
-            if spec is not None:
-                loader: Any = spec.loader
-                loader.exec_module = _and_register(loader.exec_module)
-                return spec
-        return None
+        spec: ModuleSpec | None = next(filter(None, (finder.find_spec(name, path, target) for finder in finders)), None)
+        if spec is not None:
+            loader: Any = spec.loader
+            loader.exec_module = _and_register(loader.exec_module)
+        return spec
 
 
 def _and_register(execute: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:

@@ -2,12 +2,10 @@
 
 Shapes: B rows, T steps, n texts, L steps of the longest text.
 
-Rows whose text ends early start another one. Each text becomes one row of a forward pass, so texts never see each
-other. If no text ends early, texts are the rows and nothing is moved. If lengths differ much, texts of similar length
-are read together, so that little is computed on padding.
-
-Processes that share a batch each draw the places of all its texts and read their own. They run the model equally
-often: with a sharded model, a forward pass is a collective.
+Rows whose text ends early start another one. Each text becomes one row of a forward pass. If no text ends early, texts
+are the rows; if lengths differ much, texts of similar length are read together, so that little is computed on padding.
+Processes that share a batch each draw the places of all its texts and read their own. They run the model equally often:
+with a sharded model, a forward pass is a collective.
 """
 
 from __future__ import annotations
@@ -17,11 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from rltok_rl.envs.text_env import TextEnv, Texts
+from rltok_rl.envs.text_env import TextEnv
 from torch import Tensor
 
-from rltok_rl.data.given import given_windows
-from rltok_rl.data.windows import Places, Windows
+from rltok_rl.data.windows import Documents, Places, given_windows
 
 
 @dataclass(frozen=True)
@@ -65,8 +62,7 @@ class Plan:
         return self._map(lambda x: x.to(device, non_blocking=True))
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> Plan:
-        tensors: dict[str, Any] = {name: x for name, x in vars(self).items() if isinstance(x, Tensor)}
-        changed: dict[str, Any] = {name: function(x) for name, x in tensors.items()}
+        changed: dict[str, Any] = {name: function(x) for name, x in vars(self).items() if isinstance(x, Tensor)}
         return replace(self, **changed)
 
     def to_texts(self, values: Tensor) -> Tensor:
@@ -92,9 +88,9 @@ def group_starts(steps: list[int], *, factor: int = 2) -> list[int]:
 
 
 def plan_texts(
-    env: TextEnv, max_steps: int, texts: Texts | None, *, stop_at_end: bool, part: tuple[int, int] = (0, 1)
+    env: TextEnv, max_steps: int, texts: Documents | None, *, stop_at_end: bool, part: tuple[int, int] = (0, 1)
 ) -> Plan:
-    """Draw the texts of a rollout in the same order as stepping.
+    """Draw the texts of a rollout, in the same order as stepping; the plan is on the CPU.
 
     Args:
         env: the environment.
@@ -102,61 +98,53 @@ def plan_texts(
         texts: first texts of the rows; None draws them.
         stop_at_end: end the rollout when any row's episode ends, instead of restarting the row.
         part: (r, W): draw for W times as many rows, and read those of the r-th part.
-
-    Returns:
-        The plan, on the CPU.
     """
     index, count = part
     num_rows, window = env.num_rows * count, env.num_steps + 1
-    places: list[Places] = []
-    rows, starts = [torch.arange(num_rows)], [torch.zeros(num_rows, dtype=torch.int64)]
-    lengths: list[Tensor] = []
-    ends: list[Tensor] = []
-    rates: list[Tensor] = []
+    given = None if texts is None else given_windows(texts, num_rows, window)
+    places: list[Places] = []  # of texts that were drawn
+    measured: list[tuple[Tensor, Tensor]] = []  # lengths and ends
+    rates: list[Tensor | None] = []
 
-    def draw(num_texts: int, windows: Windows | None = None) -> None:
-        if windows is None:
-            places.append(env.pick_places(num_texts))
-            length, end = env.source.measure(places[-1], window)
+    def draw(num_texts: int) -> Tensor:
+        """Draw the next texts [m]; returns their decisions."""
+        if given is not None and not measured:
+            measured.append((given.lengths, given.ends))
         else:
-            length, end = windows.lengths, windows.ends
-        lengths.append(length)
-        ends.append(end)
-        rate = env.pick_rates(num_texts)
-        if rate is not None:
-            rates.append(rate)
+            places.append(env.pick_places(num_texts))
+            measured.append(env.source.measure(places[-1], window))
+        rates.append(env.pick_rates(num_texts))
+        return measured[-1][0] - 1
 
-    first = None if texts is None else given_windows(texts, num_rows, window)
-    draw(num_rows, first)
-    over = lengths[0] - 1  # [B] step at which each row's text ends
-    while int(over.min()) < max_steps and not stop_at_end:
-        now = int(over.min())
+    rows, starts = [torch.arange(num_rows)], [torch.zeros(num_rows, dtype=torch.int64)]
+    over = draw(num_rows)  # [B] step at which each row's text ends
+    while (now := int(over.min())) < max_steps and not stop_at_end:
         ending = (over == now).nonzero().squeeze(1)
-        draw(len(ending))
         rows.append(ending)
         starts.append(torch.full_like(ending, now))
-        over[ending] += lengths[-1] - 1
-    num_steps = min(max_steps, int(over.min())) if stop_at_end else max_steps
-    row, start, length = torch.cat(rows), torch.cat(starts), torch.cat(lengths)  # [all texts]
+        over[ending] += draw(len(ending))
+    num_steps = min(max_steps, now) if stop_at_end else max_steps
+    row, start = torch.cat(rows), torch.cat(starts)  # [all texts]
+    length, ends = (torch.cat(parts) for parts in zip(*measured, strict=True))
     steps = torch.minimum(length - 1, num_steps - start)
-    parts = row // env.num_rows
-    mine = (parts == index).nonzero().squeeze(1)
-    sorted_steps = (steps[parts == r].sort(descending=True).values.tolist() for r in range(count))
-    byte_ids = [] if first is None else [first.byte_ids]
+    mine = (row // env.num_rows == index).nonzero().squeeze(1)
+    sorted_steps = (steps[row // env.num_rows == r].sort(descending=True).values.tolist() for r in range(count))
+    byte_ids = [] if given is None else [given.byte_ids]
     if places:
-        before = 0 if first is None else num_rows  # texts that were not drawn
-        byte_ids.append(env.source.read(Places.cat(places)[mine[mine >= before] - before], window).byte_ids)
+        first = 0 if given is None else num_rows
+        byte_ids.append(env.source.read(Places.cat(places)[mine[mine >= first] - first], window).byte_ids)
+    drawn_rates = [rate for rate in rates if rate is not None]
     return Plan(
         byte_ids=torch.cat(byte_ids)[:, : int(steps[mine].max()) + 1],
         steps=steps[mine],
-        ends=torch.cat(ends)[mine],
+        ends=ends[mine],
         cut=(steps == length - 1)[mine],
         row=(row - index * env.num_rows)[mine],
         start=start[mine],
         num_steps=num_steps,
         num_groups=min(len(group_starts(lengths)) for lengths in sorted_steps),
         aligned=bool((start[mine] == 0).all()),
-        target_rate=torch.cat(rates)[mine] if rates else None,
+        target_rate=torch.cat(drawn_rates)[mine] if drawn_rates else None,
     )
 
 

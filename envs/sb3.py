@@ -48,11 +48,9 @@ class SB3VecEnv(VecEnv):
     def _joint_options(self) -> dict[str, Any] | None:
         """The options of all texts in one dict."""
         texts = [check_reset_options(options, "text").get("text") for options in self._options]
-        if all(text is None for text in texts):
-            return None
-        if any(text is None for text in texts):
+        if None in texts and any(text is not None for text in texts):
             raise ValueError(f"options must give a text to every row or to none, got none in row {texts.index(None)}")
-        return {"text": texts}
+        return None if None in texts else {"text": texts}
 
     def step_async(self, actions: np.ndarray) -> None:
         """Store the actions for :meth:`step_wait`."""
@@ -61,32 +59,31 @@ class SB3VecEnv(VecEnv):
     def step_wait(self):
         """Step; texts that ended restart, with their last observation in their info."""
         observation, reward, terminated, truncated, info = self.vector.step(self._actions)
+        over = terminated | truncated
         infos: list[dict[str, Any]] = []
         for row in range(self.num_envs):
-            ended = bool(terminated[row] or truncated[row])
-            source = info["final_info"] if ended else info
-            row_info = {name: source[name][row] for name in ("byte", "num_tokens", "bits", "early_bits")}
-            row_info["TimeLimit.truncated"] = bool(truncated[row] and not terminated[row])
-            if ended:
-                row_info["terminal_observation"] = info["final_obs"][row]
-            infos.append(row_info)
-        return observation, reward.astype(np.float32), terminated | truncated, infos
+            source = info["final_info"] if over[row] else info
+            infos.append({name: source[name][row] for name in ("byte", "num_tokens", "bits", "early_bits")})
+            infos[row]["TimeLimit.truncated"] = bool(truncated[row] and not terminated[row])
+            if over[row]:
+                infos[row]["terminal_observation"] = info["final_obs"][row]
+        return observation, reward.astype(np.float32), over, infos
 
     def close(self) -> None:
         """Do nothing; nothing is open."""
 
     def get_attr(self, attr_name: str, indices: int | Iterable[int] | None = None) -> list[Any]:
-        """Return the attribute of the one environment, once per text."""
+        """Return an attribute of the batched environment, once per text."""
         return [getattr(self.vector, attr_name)] * len(list(self._get_indices(indices)))
 
     def set_attr(self, attr_name: str, value: Any, indices: int | Iterable[int] | None = None) -> None:
-        """Set the attribute of the one environment."""
+        """Set an attribute of the batched environment."""
         setattr(self.vector, attr_name, value)
 
     def env_method(
         self, method_name: str, *args: Any, indices: int | Iterable[int] | None = None, **kwargs: Any
     ) -> list[Any]:
-        """Call a method of the one environment once."""
+        """Call a method of the batched environment once."""
         return [getattr(self.vector, method_name)(*args, **kwargs)] * len(list(self._get_indices(indices)))
 
     def env_is_wrapped(self, wrapper_class: type, indices: int | Iterable[int] | None = None) -> list[bool]:

@@ -11,16 +11,13 @@ from torch import Tensor
 from torchrl.data import Bounded, Categorical, Composite, Unbounded
 from torchrl.envs import EnvBase
 
-from rltok_rl.data.given import given_windows
 from rltok_rl.data.source import TextSource
-from rltok_rl.data.windows import Places, Windows, WindowSource
+from rltok_rl.data.windows import Documents, Places, Windows, WindowSource, given_windows
 from rltok_rl.functional.rewards import REWARDS, charge_boundaries, prediction_entropy
 from rltok_rl.models.cache import UNetCache
 from rltok_rl.models.tokens import Layout, as_packing
 from rltok_rl.models.unet import UNet
 from rltok_rl.utils import check_count
-
-Texts = str | bytes | Sequence[str | bytes]
 
 
 class TextEnv(EnvBase):
@@ -31,7 +28,7 @@ class TextEnv(EnvBase):
     def __init__(
         self,
         model: UNet,
-        source: WindowSource | Texts,
+        source: WindowSource | Documents,
         *,
         num_steps: int,
         batch_size: Sequence[int] = (),
@@ -75,39 +72,29 @@ class TextEnv(EnvBase):
         return self.batch_size.numel()
 
     def _make_specs(self) -> None:
-        batch, config, device = self.batch_size, self.model.config, self.device
-
-        def real(*shape: int) -> Unbounded:
-            return Unbounded(shape=(*batch, *shape), dtype=torch.float32, device=device)
-
-        def discrete(number: int, dtype: torch.dtype, *shape: int) -> Categorical:
-            return Categorical(number, shape=(*batch, *shape), dtype=dtype, device=device)
-
-        def bounded(low: int, high: int, dtype: torch.dtype, *shape: int) -> Bounded:
-            return Bounded(low, high, shape=(*batch, *shape), dtype=dtype, device=device)
-
+        config, flag, number = self.model.config, Categorical(2, dtype=torch.bool), Unbounded((1,))
         observation = {
-            "byte": discrete(config.num_ids, torch.int64),
-            "recent": bounded(0, 1, torch.int8, config.num_lags),
-            "position": bounded(0, self.num_steps, torch.int64, 1),
-            "forced": discrete(2, torch.bool),
-            "encoder_state": real(config.width),
-            "final_log_prob": real(1),
-            "early_log_prob": real(1),
+            "byte": Categorical(config.num_ids, dtype=torch.int64),
+            "recent": Bounded(0, 1, (config.num_lags,), dtype=torch.int8),
+            "position": Bounded(0, self.num_steps, (1,), dtype=torch.int64),
+            "forced": flag,
+            "encoder_state": Unbounded((config.width,)),
+            "final_log_prob": number,
+            "early_log_prob": number,
         }
         if self.observe_entropy:
-            observation["early_entropy"] = real(1)
+            observation["early_entropy"] = number
         if config.second_level is not None:
-            observation["second_boundary"] = discrete(2, torch.bool)
+            observation["second_boundary"] = flag
         if config.second_level == "routing":
-            observation["second_probability"] = real(1)
+            observation["second_probability"] = number
         if config.rate_embedding:
-            observation["target_rate"] = bounded(0, 1, torch.float32, 1)
-        self.observation_spec = Composite(observation, shape=batch, device=device)
-        self.action_spec = discrete(2, torch.int64)
-        self.reward_spec = real(1)
-        flags = {name: discrete(2, torch.bool, 1) for name in ("done", "terminated", "truncated")}
-        self.full_done_spec = Composite(flags, shape=batch, device=device)
+            observation["target_rate"] = Bounded(0, 1, (1,), dtype=torch.float32)
+        flags = {name: Categorical(2, (1,), dtype=torch.bool) for name in ("done", "terminated", "truncated")}
+        self.observation_spec_unbatched = Composite(observation).to(self.device)
+        self.action_spec_unbatched = Categorical(2, dtype=torch.int64).to(self.device)
+        self.reward_spec_unbatched = number.to(self.device)
+        self.full_done_spec = Composite(flags).expand(self.batch_size).to(self.device)
 
     def _set_seed(self, seed: int | None) -> None:
         if seed is not None:
@@ -116,8 +103,7 @@ class TextEnv(EnvBase):
     def random_state(self) -> Tensor | dict[str, Any]:
         """Return the state that determines the next texts.
 
-        This is the state of the random generator, [n] uint8; if the source has a state too, a dict of both,
-        ``generator`` and ``source``.
+        The random generator's state, [n] uint8; if the source has a state too, a dict ``generator`` and ``source``.
         """
         source, generator = self.source.state_dict(), self._rng.get_state()
         return {"generator": generator, "source": source} if source else generator
@@ -130,7 +116,7 @@ class TextEnv(EnvBase):
         self._rng.set_state(state["generator"].to("cpu", torch.uint8))
         self.forget()
 
-    def draw_windows(self, num_rows: int, texts: Texts | None = None) -> Windows:
+    def draw_windows(self, num_rows: int, texts: Documents | None = None) -> Windows:
         """Draw windows of ``num_steps + 1`` bytes from the source, or cut them from ``texts``."""
         length = self.num_steps + 1
         if texts is None:

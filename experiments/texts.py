@@ -27,7 +27,6 @@ from rltok_rl.data import (
 from rltok_rl.data.files import PLAIN, kind, list_files, passed_over
 from rltok_rl.data.languages import Language, Lexicon, Recall
 from rltok_rl.data.prepare import fingerprint
-from rltok_rl.data.split import document_keys
 from rltok_rl.data.windows import WindowSource
 
 BUILT_IN = {"python-code": local_code, "python-docs": local_prose}
@@ -90,7 +89,7 @@ def read_texts(data: DataConfig, *, seed: int = 0) -> Texts:
     train: WindowSource = parts.train
     if data.order == "epochs":
         train = OrderedSource(parts.train, length=data.num_steps + 1, seed=seed)
-    groups = document_keys(parts.held_out) if parts.by == "group" else None
+    groups = parts.held_out.keys() if parts.by == "group" else None
     return Texts(train, parts.held_out, None, f"{parts}{dropped}", sha256, groups)
 
 

@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-import rltok_rl.data.local
+import rltok_rl.data.corpora
 
 TEXT = Path(__file__).resolve().parent / "text"
 SHADOWS = str(TEXT / "python")
@@ -21,4 +21,4 @@ if SHADOWS not in sys.path:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (SHADOWS, os.environ.get("PYTHONPATH"))))
 for name in ("pydoc_data.topics", "pydoc_data"):
     sys.modules.pop(name, None)
-rltok_rl.data.local.STANDARD_LIBRARY = TEXT / "code"
+rltok_rl.data.corpora.STANDARD_LIBRARY = TEXT / "code"

@@ -63,11 +63,11 @@ CHECKPOINT = "tests/training/test_checkpoint.py"
 
 BUGS = (
     # Returns
-    Bug("return-gamma", RETURNS, "returns = reverse_scan(x, _decay(", "returns = gamma * reverse_scan(x, _decay("),
+    Bug("return-gamma", RETURNS, "returns = reverse_scan(x, cut(", "returns = gamma * reverse_scan(x, cut("),
     Bug(
         "return-done",
         RETURNS,
-        'reverse_scan(x, _decay(gamma, _ends(done, rewards, "done"), x))',
+        "reverse_scan(x, cut(gamma, done, x))",
         "reverse_scan(x, gamma)",
     ),
     Bug(

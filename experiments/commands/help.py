@@ -32,7 +32,7 @@ examples:
 
 def train() -> str:
     """Return the help of ``rltok train``: groups with their choices, options, examples."""
-    known, groups = schemas(HERE / "config.py"), group_schemas()
+    known, groups = schemas(HERE / "run_config.py"), group_schemas()
     parts = [
         "usage: rltok train [GROUP=CHOICE | GROUP.OPTION=VALUE ...]",
         _paragraph(
@@ -57,7 +57,7 @@ def train() -> str:
 
 def estimators() -> str:
     """Return the help of ``rltok estimators``."""
-    path = HERE / "studies" / "options.py"
+    path = HERE / "studies" / "estimator_options.py"
     options = [_option("", option) for option in schemas(path)["EstimatorOptions"].options]
     about = module_doc(HERE / "studies" / "estimators.py").partition("\n")[0]
     return "\n\n".join(

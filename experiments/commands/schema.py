@@ -39,7 +39,7 @@ def schemas(path: Path) -> dict[str, Schema]:
     """Read the dataclasses of a Python file: each field with the string below it.
 
     Example:
-        >>> schemas(HERE / "config.py")["RateConfig"].options[1].name
+        >>> schemas(HERE / "run_config.py")["RateConfig"].options[1].name
         'coefficient'
     """
     classes = [node for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.ClassDef)]
@@ -72,7 +72,7 @@ def group_schemas() -> dict[str, str]:
         >>> group_schemas()["rate"]
         'RateConfig'
     """
-    known = schemas(HERE / "config.py")
+    known = schemas(HERE / "run_config.py")
     return {option.name: option.kind for option in known["TrainConfig"].options if option.kind in known}
 
 

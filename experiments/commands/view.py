@@ -31,8 +31,7 @@ from rltok_rl.experiments.commands.arguments import (
 )
 from rltok_rl.experiments.commands.parsers import BUILT_IN, CONTEXT, GAMMA, HELD_OUT, MOST
 from rltok_rl.experiments.commands.views import read_snapshot, reading_note, sample_views, short_names
-from rltok_rl.experiments.runs.checkpointed import is_checkpoint, load_checkpointed
-from rltok_rl.experiments.runs.folder import RunFolder, read_run
+from rltok_rl.experiments.runs.folder import RunFolder, is_checkpoint, load_checkpointed, read_run
 
 from rltok_rl.evaluation.detail import read_detail
 from rltok_rl.models import UNet

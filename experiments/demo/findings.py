@@ -12,8 +12,7 @@ from rltok_rl.experiments.reports.paired import paired_over_documents
 from rltok_rl.experiments.reports.table import estimator_name
 from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs.build import make_actor, make_model
-from rltok_rl.experiments.runs.checkpointed import load_checkpointed
-from rltok_rl.experiments.runs.folder import read_run
+from rltok_rl.experiments.runs.folder import load_checkpointed, read_run
 from rltok_rl.experiments.runs.segmenters import actor_segmenter
 from rltok_rl.experiments.texts import Texts, read_texts
 

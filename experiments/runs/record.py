@@ -33,7 +33,7 @@ from rltok_rl.training.atomic_files import replace_text
 from rltok_rl.training.checkpoint import save_checkpoint
 from rltok_rl.training.environment import Starts, environment
 from rltok_rl.training.loggers import Logging, LogTarget
-from rltok_rl.training.metrics import MetricsTable, UpdateLog
+from rltok_rl.training.metrics import MetricsTable, UpdateLog, read_lines
 from rltok_rl.training.progress import Progress
 from rltok_rl.training.sharding import whole_model
 from rltok_rl.training.snapshots import Snapshots, snapshot_updates
@@ -67,12 +67,7 @@ def result_line(first: dict[str, Any] | None, last: dict[str, Any]) -> str:
 class Recorder:
     """Write a run's files. Rank 0 writes; other ranks only join collectives.
 
-    Args:
-        config: the run's options.
-        trainer: has loaded its state if the run resumes.
-        texts: the documents to train on and to hold out.
-        resuming: keep the lines up to the trainer's update.
-        command: the command line.
+    If the run resumes, the trainer has loaded its state, and lines up to its update are kept.
     """
 
     def __init__(self, config: TrainConfig, trainer: Trainer, texts: Texts, *, resuming: bool, command: str) -> None:
@@ -93,9 +88,8 @@ class Recorder:
         try:
             texts.held_out.check_length(options.num_bytes)
         except ValueError as error:
-            raise ValueError(
-                f"snapshots.num_bytes={options.num_bytes} is more than held-out texts have: {error}"
-            ) from None
+            message = f"snapshots.num_bytes={options.num_bytes} is more than held-out texts have: {error}"
+            raise ValueError(message) from None
         self._open = ExitStack()
         if trainer.processes.main:
             self._begin(config, trainer.updates if resuming else None, command)
@@ -107,8 +101,8 @@ class Recorder:
         # A run that resumes from the start takes the snapshot of update 0 again.
         self.samples = UpdateLog(out / "samples.jsonl", resume_after=resume_after if resume_after != 0 else -1)
         self.alarms = UpdateLog(out / "alarms.log", resume_after=resume_after)
-        resolved = OmegaConf.structured(config)
-        replace_text(out / "config.yaml", OmegaConf.to_yaml(resolved))
+        options = OmegaConf.structured(config)
+        replace_text(out / "config.yaml", OmegaConf.to_yaml(options))
         self.starts = Starts(out / "environment.json", resuming=resume_after is not None)
         processes = trainer.processes
         start = environment(device=processes.device, command=command, num_processes=processes.world_size)
@@ -119,14 +113,9 @@ class Recorder:
             sizes["segmenter_parameters"] = sum(p.numel() for p in parameters)
             sizes["target_rate"] = configured_rate(config, trainer.model, trainer.segmenter)
         replace_text(out / "model.json", json.dumps(sizes, indent=1) + "\n")
-        options: Any = OmegaConf.to_container(resolved)
-        target = LogTarget(
-            folder=out,
-            run_name=out.name,
-            project=config.logger.project,
-            config={**options, "env": start},
-            resume_after=resume_after,
-        )
+        shown: Any = {**OmegaConf.to_container(options), "env": start}  # type: ignore[dict-item]
+        project = config.logger.project
+        target = LogTarget(folder=out, run_name=out.name, project=project, config=shown, resume_after=resume_after)
         self.logging = self._open.enter_context(Logging(config.logger.name, target, **config.logger.options))
         self.progress = Progress(config.optim.total_bytes, done=trainer.bytes_done)
 
@@ -161,9 +150,8 @@ class Recorder:
 
     def _reached_snapshot(self) -> bool:
         """Whether a snapshot is due after this update; if FLOPs end training, by their spent share."""
-        trainer, before = self.trainer, self._way
-        self._way = trainer.way
-        if trainer.options.total_flops is None:
+        before, self._way = self._way, self.trainer.way
+        if self.trainer.options.total_flops is None:
             return self.snapshot_due
         return any(before < update / self.total <= self._way for update in self.due)
 
@@ -174,12 +162,14 @@ class Recorder:
         if not trainer.processes.main:
             return
         snapshot = self.snapshots.take(model)
-        flops = {
-            "flops": trainer.flops_done,
-            "padded_flops": trainer.padded_flops_done,
-            "total_flops": trainer.total_flops_done,
-        }
-        self.samples.add(trainer.updates, bytes=trainer.bytes_done, **flops, **snapshot)
+        self.samples.add(
+            trainer.updates,
+            bytes=trainer.bytes_done,
+            flops=trainer.flops_done,
+            padded_flops=trainer.padded_flops_done,
+            total_flops=trainer.total_flops_done,
+            **snapshot,
+        )
         held_out = {k.removeprefix("held_out_"): v for k, v in snapshot.items() if k.startswith("held_out_")}
         self.logging.add("held_out", held_out, update=trainer.updates)
 
@@ -193,10 +183,10 @@ class Recorder:
 
     def first_snapshot(self) -> dict[str, Any] | None:
         """Return the snapshot before the first update; None if it was not recorded."""
-        lines = self.samples.read()
+        lines = read_lines(self.samples.path)
         return lines[0] if lines and lines[0]["update"] == 0 else None
 
     def last_snapshot(self, model: UNet) -> dict[str, Any]:
         """Return the snapshot after the last update; take it if it was not recorded."""
-        lines = self.samples.read()
+        lines = read_lines(self.samples.path)
         return lines[-1] if lines and lines[-1]["update"] == self.trainer.updates else self.snapshots.take(model)

@@ -38,14 +38,7 @@ Report = Callable[[Path], Path]
 def run(
     config: TrainConfig, command: str, processes: Processes | None = None, *, report: Report | None = None
 ) -> dict[str, Any]:
-    """Train, write the run's folder, and return its summary. Rank 0 writes.
-
-    Args:
-        config: the run's options.
-        command: the command line that started it.
-        processes: the ranks that train together; default: this process alone.
-        report: called once when the run is finished.
-    """
+    """Train, write the run's folder, and return its summary. Rank 0 writes."""
     keep_memory()
     check_options(config)
     check_logger(config.logger.name)

@@ -1,21 +1,16 @@
-"""Byte streams: documents, what is kept of them, and where windows of text come from."""
+"""Byte streams: documents, filters, caches and splits, and the sources that draw windows from them."""
 
 from __future__ import annotations
 
-from rltok_rl.data.byte_cache import write_cache
-from rltok_rl.data.cached import CachedSource
-from rltok_rl.data.corpora import CORPORA, Corpus, stream_corpus
+from rltok_rl.data.byte_cache import CachedSource, CacheError, CacheIndex, write_cache
+from rltok_rl.data.corpora import CORPORA, Corpus, local_code, local_prose, stream_corpus
 from rltok_rl.data.files import GroupedDocument, read_documents, read_grouped_documents
 from rltok_rl.data.filters import FilterReport, LengthFilter
-from rltok_rl.data.index import CacheError, CacheIndex
-from rltok_rl.data.local import local_code, local_prose
-from rltok_rl.data.ordered import OrderedSource
 from rltok_rl.data.prepare import prepare_cache
-from rltok_rl.data.repeated import RepeatedSource
-from rltok_rl.data.sharded import ShardedSource
 from rltok_rl.data.source import DocumentSource, TextSource
 from rltok_rl.data.split import Split, split_documents
 from rltok_rl.data.windows import Places, Windows, WindowSource
+from rltok_rl.data.wrappers import OrderedSource, RepeatedSource, ShardedSource
 
 __all__ = [
     "CORPORA",

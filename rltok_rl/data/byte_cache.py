@@ -1,7 +1,10 @@
 """Documents on disk as one run of bytes, written once and read in place.
 
-A cache is written under another name, flushed to disk and then renamed, so that it is whole or not there. A process
-that is killed meanwhile leaves a hidden folder ``.<name>.partial-...`` beside it, which may be deleted.
+    <folder>/bytes.bin, offsets.bin, keys.bin, index.json
+
+``offsets.bin`` says where each document begins and the last one ends, ``keys.bin`` has a hash of each document or of
+its group (both int64, little-endian); ``index.json`` counts, checksums and settings. A cache is written under another
+name, ``.<name>.partial-...``, and then renamed, so that it is complete or absent.
 """
 
 from __future__ import annotations
@@ -12,16 +15,122 @@ import os
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from rltok_rl.data.disk import flush
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from rltok_rl.data.disk import checksum, flush
 from rltok_rl.data.files import GroupedDocument
 from rltok_rl.data.filters import LengthFilter
-from rltok_rl.data.index import BYTES, FORMAT, INDEX, KEYS, OFFSETS, CacheIndex, document_key, read_index
+from rltok_rl.data.source import DocumentSource, Short, document_key
 from rltok_rl.text import text_to_bytes
+
+FORMAT = 1
+BYTES, OFFSETS, KEYS, INDEX = "bytes.bin", "offsets.bin", "keys.bin", "index.json"
+
+
+class CacheError(RuntimeError):
+    """A cache that cannot be read; the message names the file and the damage."""
+
+
+@dataclass(frozen=True)
+class CacheIndex:
+    """Content of a cache."""
+
+    documents: int
+    bytes: int
+    sha256: dict[str, str]
+    """Checksum of each file but the index."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """As given to :func:`write_cache`."""
+    report: dict[str, Any] | None = None
+    """A :class:`~rltok_rl.data.FilterReport` by name; None without a filter."""
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Bytes that each file must have."""
+        return {BYTES: self.bytes, OFFSETS: 8 * (self.documents + 1), KEYS: 8 * self.documents}
+
+
+class CachedSource(DocumentSource):
+    """Windows of the documents in a folder of :func:`~rltok_rl.data.write_cache`, read in place.
+
+    Draws the windows of a :class:`~rltok_rl.data.TextSource` of the same documents, with 16 bytes of memory per
+    document. Copies in other processes open the files there.
+    """
+
+    def __init__(self, folder: str | Path, *, short_documents: Short = "error") -> None:
+        self.folder = Path(folder)
+        self.index = _read_index(self.folder)
+        offsets = self._int64(OFFSETS)  # [documents + 1]
+        lengths = offsets.diff()
+        if offsets[0] != 0 or offsets[-1] != self.index.bytes or lengths.min() < 2:
+            raise CacheError(f"{self.folder / OFFSETS} does not say where documents begin: it was altered")
+        super().__init__(offsets[:-1], lengths, short_documents=short_documents)
+        made_from = self.index.settings.get("source")
+        self.split_by = made_from.get("split_by") if isinstance(made_from, dict) else None
+        self._open()
+
+    def _open(self) -> None:
+        self._bytes = np.asarray(np.memmap(self.folder / BYTES, dtype=np.uint8, mode="r"))  # [all bytes]
+
+    def _int64(self, name: str) -> Tensor:
+        return torch.from_numpy(np.fromfile(self.folder / name, dtype="<i8").astype(np.int64))
+
+    def cut(self, start: int, stop: int) -> np.ndarray:
+        """Return bytes ``start`` to ``stop`` of the whole text as uint8, not to be written to."""
+        return self._bytes[start:stop]
+
+    def keys(self) -> Tensor:
+        """Return the hashes on disk, [documents] int64; documents that were cut anew are hashed."""
+        offsets = self._int64(OFFSETS)
+        place = torch.searchsorted(offsets[:-1], self.starts, right=True) - 1  # a split keeps some of the documents
+        whole = torch.equal(offsets[place], self.starts) and torch.equal(offsets.diff()[place], self.lengths)
+        return self._int64(KEYS)[place] if whole else super().keys()
+
+    def verify(self) -> None:
+        """Read all files; raise :class:`~rltok_rl.data.CacheError` if a checksum differs."""
+        for name, expected in _read_index(self.folder).sha256.items():
+            if checksum(self.folder / name) != expected:
+                raise CacheError(f"{self.folder / name} is not what was written (its checksum differs)")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_bytes"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        _read_index(self.folder)
+        self._open()
+
+
+def _read_index(folder: Path) -> CacheIndex:
+    """Read the index and check the sizes of the files."""
+    path = folder / INDEX
+    if not path.is_file():
+        raise FileNotFoundError(f"folder must be a cache, got {str(folder)!r} without {INDEX}")
+    try:
+        content = json.loads(path.read_text())
+        version = content.pop("format")
+        index = CacheIndex(**content)
+        sizes = index.sizes.items()
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise CacheError(f"{path} is not the index of a cache") from None
+    if version != FORMAT:
+        raise CacheError(f"{path} has format {version}, this version reads {FORMAT}; make the cache anew")
+    for name, size in sizes:
+        file = folder / name
+        if not file.is_file():
+            raise CacheError(f"{file} is missing")
+        if file.stat().st_size != size:
+            raise CacheError(f"{file} must have {size} bytes, has {file.stat().st_size}: it was cut or altered")
+    return index
 
 
 def write_cache(
@@ -32,39 +141,32 @@ def write_cache(
     progress: bool = False,
     stream: TextIO | None = None,
 ) -> CacheIndex:
-    """Write documents to disk, one at a time: memory does not grow with them.
+    """Write documents of at least 2 bytes to disk, one at a time.
 
-    A cache that is there already is never overwritten. With the same ``settings`` it is used as it is and no document
-    is read; with others it is refused; without settings the documents are read and must be the same.
-
-    Args:
-        documents: texts or UTF-8 bytes, of at least 2 bytes each. A :class:`~rltok_rl.data.GroupedDocument` is held
-            out together with its group. The report of a :class:`~rltok_rl.data.LengthFilter` is kept in the index.
-        folder: of the cache.
-        settings: all that the documents depend on, numbers and texts by name.
-        progress: whether to say now and then how far it has come.
-        stream: where to say it; None is stderr.
-
-    Example:
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> write_cache(["to be", "or not to be"], Path(folder.name, "play")).bytes
-        17
-        >>> folder.cleanup()
+    A :class:`~rltok_rl.data.GroupedDocument` is held out with its group. The report of a
+    :class:`~rltok_rl.data.LengthFilter` is kept in the index. An existing cache is never overwritten: with equal
+    ``settings`` (all that the documents depend on, numbers and texts by name) it is used and no document is read; with
+    other settings it is an error; without settings the documents are read and must be equal. ``progress`` is shown on
+    ``stream`` (default: stderr).
     """
     if isinstance(documents, (str, bytes)):
         raise TypeError("documents must be several texts, got one; put it in a list")
     if not isinstance(folder, (str, os.PathLike)):
         raise TypeError(f"folder must be a path, got {type(folder).__name__}; documents come first")
-    folder, given = Path(folder), _plain(settings or {})
+    try:
+        mine = dict(json.loads(json.dumps(dict(settings or {}))))  # as they come back from a file
+    except TypeError as error:
+        raise TypeError(f"settings must be numbers, texts, lists and dicts: {error}") from None
+    folder = Path(folder)
     present = _find(folder)
-    if present is not None and given and present.settings:
-        if present.settings == given:
+    if present is not None and mine and present.settings:
+        if present.settings == mine:
             return present
-        raise FileExistsError(f"folder must be new, got another cache, {folder} ({_differences(present, given)})")
+        raise FileExistsError(f"folder must be new, got another cache, {folder} ({_differences(present, mine)})")
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.partial-", dir=folder.parent))
     try:
-        made = _write(documents, partial, given, _Progress(stream or sys.stderr) if progress else None)
+        index = _write(documents, partial, mine, progress, stream or sys.stderr)
         partial.chmod(0o755)  # a temporary folder is for its owner alone
         try:
             partial.rename(folder)
@@ -72,13 +174,13 @@ def write_cache(
             present = _find(folder)
             if present is None:
                 raise
-            if present.sha256 != made.sha256:
+            if present.sha256 != index.sha256:
                 raise FileExistsError(
-                    f"folder must be new, got a cache of other documents, {folder} ({_differences(present, given)})"
+                    f"folder must be new, got a cache of other documents, {folder} ({_differences(present, mine)})"
                 ) from None
             return present
         flush(folder.parent)
-        return made
+        return index
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -87,20 +189,25 @@ def _write(
     documents: Iterable[str | bytes | GroupedDocument],
     folder: Path,
     settings: dict[str, Any],
-    progress: _Progress | None,
+    progress: bool,
+    stream: TextIO,
 ) -> CacheIndex:
     number = size = 0
     sums = {name: hashlib.sha256() for name in (BYTES, OFFSETS, KEYS)}
-    files = {name: (folder / name).open("wb", buffering=1 << 20) for name in sums}
+    with ExitStack() as stack:
+        files = {name: stack.enter_context((folder / name).open("wb", buffering=1 << 20)) for name in sums}
 
-    def put(name: str, data: bytes) -> None:
-        files[name].write(data)
-        sums[name].update(data)
+        def put(name: str, value: bytes | int) -> None:
+            data = value.to_bytes(8, "little", signed=True) if isinstance(value, int) else value
+            files[name].write(data)
+            sums[name].update(data)
 
-    try:
-        put(OFFSETS, _int64(0))
+        put(OFFSETS, 0)
+        pause = 0.2 if stream.isatty() else 10.0  # seconds
+        bar = stack.enter_context(tqdm(unit="B", unit_scale=True, disable=not progress, file=stream, mininterval=pause))
         for document in documents:
-            text = text_to_bytes(document.text if isinstance(document, GroupedDocument) else document)
+            text, group = document if isinstance(document, GroupedDocument) else (document, None)
+            text = text_to_bytes(text)
             if len(text) < 2:
                 raise ValueError(
                     f"documents must have at least 2 bytes each (one to read, one to predict), got {len(text)} in "
@@ -108,69 +215,31 @@ def _write(
                 )
             number, size = number + 1, size + len(text)
             put(BYTES, text)
-            put(OFFSETS, _int64(size))
-            put(KEYS, _int64(document_key(document.group if isinstance(document, GroupedDocument) else text)))
-            if progress is not None:
-                progress.show(number, size)
-        for file in files.values():
-            file.flush()
-            os.fsync(file.fileno())
-    finally:
-        for file in files.values():
-            file.close()
+            put(OFFSETS, size)
+            put(KEYS, document_key(text if group is None else group))
+            bar.set_postfix_str(f"{number:,} document{'s' * (number != 1)}", refresh=False)
+            bar.update(len(text))
     report = documents.report if isinstance(documents, LengthFilter) else None
     if not number:
         raise ValueError(f"documents must hold at least one text, got none{f': {report}' if report else ''}")
-    if progress is not None:
-        progress.show(number, size, last=True)
     sha256 = {name: digest.hexdigest() for name, digest in sums.items()}
     index = CacheIndex(number, size, sha256, settings, report.to_dict() if report else None)
     (folder / INDEX).write_text(json.dumps({"format": FORMAT, **vars(index)}, indent=1) + "\n")
-    flush(folder / INDEX)
+    for name in (*sums, INDEX):
+        flush(folder / name)
     return index
 
 
-def _int64(value: int) -> bytes:
-    return value.to_bytes(8, "little", signed=True)
-
-
 def _find(folder: Path) -> CacheIndex | None:
-    """The cache that lies in a folder; None where there is no folder, or an empty one."""
+    """Return the index of the cache in a folder; None if the folder is empty or does not exist."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return None
     if not (folder / INDEX).is_file():
         raise FileExistsError(f"folder must be new or a cache, got {str(folder)!r}, which is something else")
-    return read_index(folder)
+    return _read_index(folder)
 
 
-def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as they come back from a file, so that they can be compared."""
-    try:
-        return dict(json.loads(json.dumps(dict(settings))))
-    except TypeError as error:
-        raise TypeError(f"settings must be numbers, texts, lists and dicts: {error}") from None
-
-
-def _differences(present: CacheIndex, given: dict[str, Any]) -> str:
+def _differences(present: CacheIndex, mine: dict[str, Any]) -> str:
     there = present.settings
-    names = [name for name in {**there, **given} if there.get(name) != given.get(name)]
-    return ", ".join(f"{n}: {there.get(n)!r} there, {given.get(n)!r} here" for n in names) or "made with equal settings"
-
-
-class _Progress:
-    """How far a cache has come: in place on a terminal, as a line now and then elsewhere."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self.stream, self.terminal = stream, stream.isatty()
-        self.start = self.shown = time.perf_counter()
-
-    def show(self, documents: int, size: int, *, last: bool = False) -> None:
-        now = time.perf_counter()
-        if not last and now - self.shown < (0.2 if self.terminal else 10.0):
-            return
-        self.shown = now
-        speed = size / max(now - self.start, 1e-9)
-        many, much = "s" * (documents != 1), f"{size / 1e6:,.1f} MB" if size >= 1e5 else f"{size:,} bytes"
-        line = f"{documents:,} document{many}, {much}, {speed / 1e6:.1f} MB/s"
-        self.stream.write(f"\r{line}\x1b[K" + ("\n" if last else "") if self.terminal else line + "\n")
-        self.stream.flush()
+    names = [name for name in {**there, **mine} if there.get(name) != mine.get(name)]
+    return ", ".join(f"{n}: {there.get(n)!r} there, {mine.get(n)!r} here" for n in names) or "made with equal settings"

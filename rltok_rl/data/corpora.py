@@ -1,22 +1,63 @@
-"""The corpora of the paper, streamed with ``datasets`` under their own names."""
+"""Text by name: prose and code that come with Python, and the paper's corpora, streamed with ``datasets``."""
 
 from __future__ import annotations
 
+import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rltok_rl.data.files import encode_value, pick_column
 
+STANDARD_LIBRARY = Path(sysconfig.get_paths()["stdlib"])
+"""Folder that :func:`local_code` reads."""
+
+
+def local_prose(num_bytes: int | None = None) -> bytes:
+    """Return English prose that comes with Python: the language reference behind ``help()``, about 700 kB.
+
+    The text is UTF-8, with single spaces and without the underlines of headings; ``num_bytes`` cuts it.
+
+    Example:
+        >>> len(local_prose(100))
+        100
+    """
+    from pydoc_data.topics import topics
+
+    first = [name for name in ("execmodel", "objects", "naming", "exceptions") if name in topics]
+    chapters = [topics[name] for name in first] + [topics[name] for name in sorted(set(topics) - set(first))]
+    lines = [line for chapter in chapters for line in chapter.splitlines() if line.strip("*=-~^ ")]
+    return " ".join(" ".join(lines).split()).encode("utf-8")[:num_bytes]
+
+
+def local_code(num_bytes: int | None = None) -> bytes:
+    """Return the source of Python's standard library without its tests, about 12 MB; ``num_bytes`` cuts it.
+
+    Example:
+        >>> len(local_code(100))
+        100
+    """
+    parts, size = [], 0
+    for path in sorted(STANDARD_LIBRARY.rglob("*.py")):
+        inside = path.relative_to(STANDARD_LIBRARY).parts
+        if any(part in ("site-packages", "dist-packages") or part.startswith("test") for part in inside):
+            continue
+        parts.append(path.read_bytes())
+        size += len(parts[-1]) + 1
+        if num_bytes is not None and size >= num_bytes:
+            break
+    return b"\n".join(parts)[:num_bytes]
+
 
 @dataclass(frozen=True)
 class Corpus:
-    """Where a corpus lies, and which column is its text."""
+    """A dataset and its column of text."""
 
     path: str
-    """Name on the Hugging Face hub, or what else ``datasets.load_dataset`` takes."""
+    """Name on the Hugging Face hub, or another argument of ``datasets.load_dataset``."""
     column: str | None = None
-    """Column of the text; None takes ``text``, or else ``content``."""
+    """Column of the text; None is ``text`` or else ``content``."""
     configuration: str | None = None
     split: str = "train"
 
@@ -31,18 +72,14 @@ CORPORA = {
 
 
 def stream_corpus(corpus: str | Corpus, **options: Any) -> Iterator[bytes]:
-    """The documents of a corpus as they come over the network, none kept on disk.
+    """Stream the documents of a corpus as UTF-8 bytes, without storing them.
 
     Args:
         corpus: a key of :data:`CORPORA`, or a :class:`Corpus`.
-        **options: passed on to ``datasets.load_dataset``: ``data_files`` for files of one's own, ``revision`` to pin
-            what is read.
-
-    Returns:
-        UTF-8 bytes of each document.
+        **options: options of ``datasets.load_dataset``, such as ``data_files``, or ``revision`` to pin the content.
 
     Example:
-        >>> documents = stream_corpus("fineweb-10bt")  # nothing is fetched before the first one is asked for
+        >>> documents = stream_corpus("fineweb-10bt")  # nothing is fetched yet
         >>> CORPORA["fineweb-10bt"].path
         'HuggingFaceFW/fineweb'
     """
@@ -60,7 +97,7 @@ def _stream(corpus: Corpus, options: dict[str, Any]) -> Iterator[bytes]:
 
     rows = load_dataset(corpus.path, corpus.configuration, split=corpus.split, streaming=True, **options)
     column = corpus.column
-    if rows.column_names:  # unknown for formats that do not say, JSON for one
+    if rows.column_names:  # unknown for some formats, such as JSON
         column = pick_column(corpus.column, rows.column_names, corpus.path)
         rows = rows.select_columns([column])
     for number, row in enumerate(rows):

@@ -1,10 +1,11 @@
-"""Documents, and windows drawn from them."""
+"""Documents, and windows drawn at random places of them."""
 
 from __future__ import annotations
 
 import copy
+import hashlib
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -12,49 +13,49 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rltok_rl.data.windows import Places, Windows, WindowSource
+from rltok_rl.data.windows import Documents, Places, Windows, WindowSource
 from rltok_rl.text import text_to_bytes
 
-Documents = str | bytes | Sequence[str | bytes]
 Short = Literal["error", "whole"]
 Self = TypeVar("Self", bound="DocumentSource")
 
 
 class DocumentSource(WindowSource):
-    """Windows of a fixed length at random places of documents that lie one after the other, wherever that is.
+    """Windows of documents that lie one after the other in a text.
 
-    A place is drawn uniformly from all places where a whole window fits, so that long documents are met more often.
+    All places where a whole window fits are equally likely, so that long documents are drawn more often.
 
     Args:
         starts: [documents] int64, where each begins.
         lengths: [documents] int64, bytes of each, at least 2.
-        short_documents: as for :class:`TextSource`.
+        short_documents: ``"error"`` rejects windows that are longer than a document; ``"whole"`` draws such a document
+            as a whole, as often as one that fits a window exactly, and the window is shorter.
     """
+
+    split_by: str | None = None
+    """The column whose groups are held out as a whole; None if single documents are."""
 
     def __init__(self, starts: Tensor, lengths: Tensor, *, short_documents: Short = "error") -> None:
         if short_documents not in ("error", "whole"):
             raise ValueError(f"short_documents must be one of ['error', 'whole'], got {short_documents!r}")
         if not len(lengths):
             raise ValueError("documents must hold at least one text, got none")
-        short = (lengths < 2).nonzero()
-        if len(short):
-            number = int(short[0])
+        if int(lengths.min()) < 2:
+            number = int((lengths < 2).nonzero()[0])
             raise ValueError(
                 f"documents must have at least 2 bytes each (one to read, one to predict), "
                 f"got {int(lengths[number])} in document {number}"
             )
         self.starts, self.lengths, self.short_documents = starts, lengths, short_documents
-        # What was found out about the last window length: it seldom changes, and documents may be many.
-        self._table: tuple[int, Tensor, Tensor] | None = None
-        self._good_length: int | None = None
+        self._last_places: tuple[int, Tensor, Tensor] | None = None  # of the last window length, which seldom changes
 
     @abstractmethod
     def cut(self, start: int, stop: int) -> np.ndarray:
-        """Bytes of the whole text from one position up to another, [stop - start] uint8, not to be written to."""
+        """Return bytes ``start`` to ``stop`` of the whole text as uint8, not to be written to."""
 
     @property
     def num_documents(self) -> int:
-        """How many documents there are."""
+        """Number of documents."""
         return len(self.lengths)
 
     @property
@@ -63,33 +64,47 @@ class DocumentSource(WindowSource):
         return int(self.lengths.sum())
 
     def document(self, number: int) -> bytes:
-        """One document as a whole."""
+        """Return a whole document."""
         if not 0 <= number < self.num_documents:
             raise IndexError(f"number must lie in 0..{self.num_documents - 1}, got {number}")
         start = int(self.starts[number])
         return self.cut(start, start + int(self.lengths[number])).tobytes()
 
     def documents(self) -> Iterator[bytes]:
-        """All documents, one after the other."""
+        """Return all documents, one after the other."""
         return (self.document(number) for number in range(self.num_documents))
 
-    def with_documents(self: Self, starts: Tensor, lengths: Tensor) -> Self:
-        """The same text cut into other documents, a part of them for instance; nothing is copied.
+    def keys(self) -> Tensor:
+        """Hash each document, or its group, [documents] int64."""
+        return torch.tensor([document_key(document) for document in self.documents()])
 
-        Args:
-            starts: [documents] where each begins in the text.
-            lengths: [documents] bytes of each.
-        """
+    def with_documents(self: Self, starts: Tensor, lengths: Tensor) -> Self:
+        """Return a source of other documents of the same text, without copying the text."""
         other = copy.copy(self)
         DocumentSource.__init__(other, starts, lengths, short_documents=self.short_documents)
         return other
 
+    def check_length(self, length: int) -> None:
+        """Reject a window length that is too long for a document."""
+        super().check_length(length)
+        self._places(length)
+
     def _places(self, length: int) -> tuple[Tensor, Tensor]:
-        """How many places a window may start at, in each document and in all up to and with it; [documents] both."""
-        if self._table is None or self._table[0] != length:
+        """Numbers of places where a window may start, in each document and summed up; [documents] both."""
+        if self._last_places is None or self._last_places[0] != length:
+            short = (self.lengths < length).nonzero()
+            if len(short) and self.short_documents == "error":
+                everyone = len(short) == self.num_documents
+                number = int(self.lengths.argmax()) if everyone else int(short[0])
+                raise ValueError(
+                    f"documents must have at least the {length} bytes of a window, got {int(self.lengths[number])} in "
+                    f"document {number}{', the longest' if everyone else ''} "
+                    f"({len(short)} of {self.num_documents} are too short); "
+                    f"short_documents='whole' (of the source, or of gymnasium.make) draws them as they are"
+                )
             places = (self.lengths - length + 1).clamp(min=1)
-            self._table = length, places, places.cumsum(0)
-        return self._table[1:]
+            self._last_places = length, places, places.cumsum(0)
+        return self._last_places[1:]
 
     def pick(self, num_rows: int, length: int, generator: torch.Generator | None = None) -> Places:
         """Draw places."""
@@ -99,51 +114,27 @@ class DocumentSource(WindowSource):
         return Places(document, place - (ends - places)[document])
 
     def read(self, places: Places, length: int) -> Windows:
-        """Read windows; one that its document has fewer bytes for is shorter."""
+        """Read windows; a window that reaches beyond its document is shorter."""
         lengths, ends = self.measure(places, length)
         starts = self.starts[places.document] + places.offset
-        # Row by row: a slice copies a window at once, where an index would be asked for each of its bytes.
         rows = np.zeros((len(lengths), length), dtype=np.uint8)
         for row, start, size in zip(rows, starts.tolist(), lengths.tolist(), strict=True):
-            row[:size] = self.cut(start, start + size)
+            row[:size] = self.cut(start, start + size)  # faster than an index with an entry for each byte
         return Windows(torch.from_numpy(rows).long(), lengths, ends)
 
     def measure(self, places: Places, length: int) -> tuple[Tensor, Tensor]:
-        """Bytes of windows, and whether each ends with its document, [n] both; no text is read."""
+        """Return the windows' lengths [n], and whether they end their documents [n], without reading them."""
         size = self.lengths[places.document]
         lengths = (size - places.offset).clamp(max=length)
         return lengths, places.offset + lengths == size
 
-    def check_length(self, length: int) -> None:
-        """Refuse a window length that documents cannot serve."""
-        if length < 2:
-            raise ValueError(f"length must be at least 2 (one byte to read, one to predict), got {length}")
-        if self.short_documents == "whole" or length == self._good_length:
-            return
-        short = (self.lengths < length).nonzero()
-        if not len(short):
-            self._good_length = length
-            return
-        everyone = len(short) == self.num_documents
-        number = int(self.lengths.argmax()) if everyone else int(short[0])
-        raise ValueError(
-            f"documents must have at least the {length} bytes of a window, got {int(self.lengths[number])} in "
-            f"document {number}{', the longest' if everyone else ''} "
-            f"({len(short)} of {self.num_documents} are too short); "
-            f"short_documents='whole' (of the source, or of gymnasium.make) draws them as they are, and drops nothing"
-        )
-
 
 class TextSource(DocumentSource):
-    """Windows of a fixed length at random places of a set of documents in memory.
-
-    A place is drawn uniformly from all places where a whole window fits, so that long documents are met more often.
+    """Windows of documents in memory.
 
     Args:
-        documents: one text or several, none empty.
-        short_documents: what to do with a document that is shorter than a window: ``"error"`` refuses it;
-            ``"whole"`` draws it as a whole, as often as a document that fits one window exactly, and the window is
-            shorter then.
+        documents: one text or several, of at least 2 bytes each.
+        short_documents: as for :class:`DocumentSource`.
 
     Example:
         >>> source = TextSource(["to be or not to be", "that is the question"])
@@ -152,16 +143,19 @@ class TextSource(DocumentSource):
     """
 
     def __init__(self, documents: Documents, *, short_documents: Short = "error") -> None:
-        if isinstance(documents, (str, bytes)):
-            documents = [documents]
         if isinstance(documents, Path):
             raise TypeError(f"documents must be texts, got {documents!r}; read_documents(path) reads files and folders")
-        texts = [text_to_bytes(document) for document in documents]
+        texts = [text_to_bytes(text) for text in ([documents] if isinstance(documents, (str, bytes)) else documents)]
         lengths = torch.tensor([len(text) for text in texts], dtype=torch.int64)
         super().__init__(lengths.cumsum(0) - lengths, lengths, short_documents=short_documents)
         #: [all bytes] uint8, all documents, one after the other
         self.bytes = torch.frombuffer(bytearray(b"".join(texts)), dtype=torch.uint8)
 
     def cut(self, start: int, stop: int) -> np.ndarray:
-        """Bytes of the whole text from one position up to another, [stop - start] uint8, not to be written to."""
+        """Return bytes ``start`` to ``stop`` of the whole text as uint8, not to be written to."""
         return self.bytes[start:stop].numpy()
+
+
+def document_key(document: bytes) -> int:
+    """Hash a document to an integer in -2^63 .. 2^63 - 1, which is part of what a split or a cache means."""
+    return int.from_bytes(hashlib.blake2b(document, digest_size=8).digest(), "little", signed=True)

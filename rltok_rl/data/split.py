@@ -1,16 +1,13 @@
-"""Documents to train on, and documents that are held out."""
+"""Documents to train on, and held-out documents."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
-from rltok_rl.data.cached import CachedSource
-from rltok_rl.data.index import document_key
 from rltok_rl.data.source import DocumentSource
 
 Source = TypeVar("Source", bound=DocumentSource)
@@ -23,13 +20,12 @@ class Split(Generic[Source]):
     train: Source
     held_out: Source
     by: Literal["document", "group", "tail"]
-    """``"document"``: by a hash of each document; ``"group"``: by a hash of each document's group; ``"tail"``: the end
-    of a single text is held out."""
+    """By a hash of each document or of its group, or the end of a single text is held out."""
 
     def __str__(self) -> str:
         how = {
             "document": "by a hash of each document",
-            "group": f"by a hash of {getattr(self.train, 'split_by', None)!r}",
+            "group": f"by a hash of {self.train.split_by!r}",
             "tail": "one text, its end held out",
         }
         sides = ((self.train, "to train on"), (self.held_out, "held out"))
@@ -38,20 +34,15 @@ class Split(Generic[Source]):
 
     def _count(self, source: Source) -> str:
         text = _plural(source.num_documents, "document")
-        return f"{text} in {_plural(len(document_keys(source).unique()), 'group')}" if self.by == "group" else text
+        return f"{text} in {_plural(len(source.keys().unique()), 'group')}" if self.by == "group" else text
 
 
 def split_documents(source: Source, held_out: float) -> Split[Source]:
-    """Hold out a share of the documents.
+    """Hold out a share of the documents, without copying them.
 
-    Several documents are split by a hash of their bytes: a document is on the same side whatever documents surround it,
-    and equal documents are on one side. (Documents that are nearly equal may not be.) A cache with groups
-    (``split_by``) is split by a hash of each group, so that no group is on both sides; ``held_out`` is then a share of
-    the groups. A single text is cut in two, and its end is held out. Nothing is copied.
-
-    Args:
-        source: the documents.
-        held_out: share of documents or groups, or of the bytes of a single text; strictly between 0 and 1.
+    A hash of each document decides: a document keeps its side whatever else is in the dataset, and equal documents stay
+    together. A cache with groups (``split_by``) is split by a hash of each group. Of a single text, the end is held
+    out. ``held_out`` is a share of documents or groups, or of the bytes of a single text, strictly between 0 and 1.
 
     Example:
         >>> from rltok_rl.data import TextSource
@@ -62,58 +53,40 @@ def split_documents(source: Source, held_out: float) -> Split[Source]:
         raise ValueError(f"held_out must lie strictly between 0 and 1, got {held_out}")
     if source.num_documents == 1:
         return _split_text(source, held_out)
-    # The hash as a number in [0, 1): a document is held out if it lies below the share.
-    keys = document_keys(source)
-    place = keys.double() / 2.0**64 + 0.5  # [documents]
+    place = source.keys().double() / 2.0**64 + 0.5  # [documents] hashes as numbers in [0, 1)
     out = place < held_out
-    split_by = source.split_by if isinstance(source, CachedSource) else None
     for side, what in ((out, "held out"), (~out, "to train on")):
         if not bool(side.any()):
-            remedy = _remedy(place, split_by)
+            remedy = _remedy(place, source.split_by)
             raise ValueError(f"held_out={held_out} leaves none of {source.num_documents} documents {what}; {remedy}")
     train, held = (source.with_documents(source.starts[side], source.lengths[side]) for side in (~out, out))
-    return Split(train, held, by="group" if split_by else "document")
+    return Split(train, held, by="group" if source.split_by else "document")
+
+
+def _split_text(source: Source, held_out: float) -> Split[Source]:
+    length = int(source.lengths[0])
+    cut = int(length * (1 - held_out))
+    if min(cut, length - cut) < 2:
+        raise ValueError(
+            f"held_out={held_out} must leave 2 bytes on each side of a text, got {cut} and {length - cut} of {length}"
+        )
+    train = source.with_documents(source.starts, torch.tensor([cut]))
+    held = source.with_documents(source.starts + cut, torch.tensor([length - cut]))
+    return Split(train, held, by="tail")
 
 
 def _plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-def _remedy(place: Tensor, split_by: str | None = None) -> str:
-    """Which shares would leave documents on both sides, in as few digits as tell them."""
+def _remedy(place: Tensor, split_by: str | None) -> str:
+    """Suggest how to have documents on both sides."""
     least, most = float(place.min()), float(place.max())
     if least == most and split_by:
         return f"{split_by!r} is the same in all of them: give several groups, or split_by=null"
     if least == most:
         return "they are all equal: give one of them, whose end is held out then, or others"
-    digits = 2
-    while (low := math.floor(least * 10**digits) + 1) > (high := math.floor(most * 10**digits)):
-        digits += 1
     return (
-        f"which ones go where is told by a hash of each, and a share from {low / 10**digits} to {high / 10**digits} "
-        f"leaves some on each side; or give more documents, or one text, whose end is held out then"
+        f"a hash of each decides where it goes, and {(least + most) / 2:.6g} leaves some on each side; or give more "
+        f"documents, or one text, whose end is held out then"
     )
-
-
-def document_keys(source: DocumentSource) -> Tensor:
-    """Hash each document, or its group, [documents] int64; a cache has the hashes on disk.
-
-    Args:
-        source: the documents.
-    """
-    written = source.keys() if isinstance(source, CachedSource) else None
-    if written is not None:
-        return written
-    return torch.tensor([document_key(document) for document in source.documents()])
-
-
-def _split_text(source: Source, held_out: float) -> Split[Source]:
-    start, length = int(source.starts[0]), int(source.lengths[0])
-    cut = int(length * (1 - held_out))
-    if min(cut, length - cut) < 2:
-        raise ValueError(
-            f"held_out={held_out} must leave 2 bytes on each side of a text, got {cut} and {length - cut} of {length}"
-        )
-    train = source.with_documents(torch.tensor([start]), torch.tensor([cut]))
-    held = source.with_documents(torch.tensor([start + cut]), torch.tensor([length - cut]))
-    return Split(train, held, by="tail")

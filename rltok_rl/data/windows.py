@@ -1,92 +1,87 @@
-"""What environments ask of text: windows of bytes, from places that a source picks."""
+"""Windows of bytes, and the sources that environments draw them from."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from rltok_rl.text import text_to_ids
+
+Documents = str | bytes | Sequence[str | bytes]
 
 
 @dataclass(frozen=True)
 class Windows:
     """Windows of text, one per row."""
 
-    byte_ids: Tensor  # [n, length] int64; beyond a row's own length there are zeros
+    byte_ids: Tensor  # [n, length] int64, zeros beyond a row's own length
     lengths: Tensor  # [n] bytes of each window
-    ends: Tensor  # [n] bool, whether the window's last byte is the last of its document
+    ends: Tensor  # [n] bool, whether the window ends its document
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where windows begin, one per row."""
+    """Starts of windows, one per row."""
 
     document: Tensor  # [n] int64
-    offset: Tensor  # [n] int64 bytes from the beginning of the document
+    offset: Tensor  # [n] int64, bytes from the beginning of the document
 
     def __getitem__(self, rows: slice | Tensor) -> Places:
         return Places(self.document[rows], self.offset[rows])
 
     @classmethod
     def cat(cls, parts: Sequence[Places]) -> Places:
-        """Several, one after the other."""
+        """Concatenate places."""
         return cls(torch.cat([x.document for x in parts]), torch.cat([x.offset for x in parts]))
 
 
 class WindowSource(ABC):
-    """Where windows come from, in two halves: which are next, and what they say.
+    """Source of windows in two halves: ``pick`` chooses their places, ``read`` reads their bytes.
 
-    The halves are apart so that an order, a repetition or a process' share is decided on places alone, whatever the
-    text lies in, and only windows that are used are read.
+    Orders, repetitions and shares of processes change places alone, and only windows that are used are read.
     """
 
     def draw(self, num_rows: int, length: int, generator: torch.Generator | None = None) -> Windows:
-        """Draw windows.
-
-        Args:
-            num_rows: how many.
-            length: bytes of each, at least 2.
-            generator: source of the random numbers.
-        """
+        """Pick and read windows of ``length`` bytes."""
         self.check_length(length)
         return self.read(self.pick(num_rows, length, generator), length)
 
     @abstractmethod
     def pick(self, num_rows: int, length: int, generator: torch.Generator | None = None) -> Places:
-        """Say where the next windows begin."""
+        """Choose where the next windows begin."""
 
     @abstractmethod
     def read(self, places: Places, length: int) -> Windows:
-        """Read windows; one that its document has fewer bytes for is shorter."""
+        """Read windows; a window that reaches beyond its document is shorter."""
 
     def measure(self, places: Places, length: int) -> tuple[Tensor, Tensor]:
-        """Bytes of windows, and whether each ends with its document, [n] both; sources that know it do not read."""
+        """Return the windows' lengths [n], and whether they end their documents [n]; need not read them."""
         windows = self.read(places, length)
         return windows.lengths, windows.ends
 
-    @abstractmethod
     def check_length(self, length: int) -> None:
-        """Refuse a window length that documents cannot serve."""
+        """Reject a window length that the source cannot serve."""
+        if length < 2:
+            raise ValueError(f"length must be at least 2 (one byte to read, one to predict), got {length}")
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next windows depend on, besides the documents and the generator; plain numbers and texts."""
+        """Return what the next windows depend on, except the documents and the generator: numbers and texts."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from where :meth:`state_dict` was taken."""
+        """Restore a state of :meth:`state_dict`."""
         if state:
             raise ValueError(f"state must be empty for {type(self).__name__}, got the keys {sorted(state)}")
 
 
 class WindowWrapper(WindowSource):
-    """A source that deals the windows of another one in its own way.
-
-    Args:
-        source: where windows come from.
-    """
+    """Source that picks the windows of another source in its own way."""
 
     def __init__(self, source: WindowSource) -> None:
         if not isinstance(source, WindowSource):
@@ -94,21 +89,47 @@ class WindowWrapper(WindowSource):
         self.source = source
 
     def read(self, places: Places, length: int) -> Windows:
-        """Read windows of the source."""
+        """Read windows of the wrapped source."""
         return self.source.read(places, length)
 
     def measure(self, places: Places, length: int) -> tuple[Tensor, Tensor]:
-        """Ask the source."""
+        """Measure windows of the wrapped source."""
         return self.source.measure(places, length)
 
     def check_length(self, length: int) -> None:
-        """Refuse a window length that the source cannot serve."""
+        """Reject a window length that the wrapped source cannot serve."""
         self.source.check_length(length)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the source."""
+        """Return the state of the wrapped source."""
         return self.source.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Give the source its state."""
+        """Restore the state of the wrapped source."""
         self.source.load_state_dict(state)
+
+
+def given_windows(texts: Documents, num_rows: int, length: int) -> Windows:
+    """Make windows that begin where given texts begin: one text for all rows, or one per row.
+
+    A longer text is cut to the window and does not end there: the episode is truncated, not terminated.
+
+    Example:
+        >>> given_windows(["abc", "a longer text"], 2, 6).ends
+        tensor([ True, False])
+    """
+    if isinstance(texts, Path):
+        raise TypeError(f"text must be one text or one per row that starts, got {texts!r}; read_text() reads it")
+    rows = [texts] * num_rows if isinstance(texts, (str, bytes)) else list(texts)
+    if len(rows) != num_rows:
+        raise ValueError(f"text must be one text or one per row that starts, {num_rows}, got {len(rows)}")
+    sizes, byte_ids = torch.zeros(num_rows, dtype=torch.int64), torch.zeros(num_rows, length, dtype=torch.int64)
+    for row, text in enumerate(rows):
+        ids = text_to_ids(text)
+        if len(ids) < 2:
+            raise ValueError(
+                f"text must have at least 2 bytes (one to read, one to predict), got {len(ids)} in row {row}"
+            )
+        sizes[row] = len(ids)
+        byte_ids[row, : len(ids)] = ids[:length]
+    return Windows(byte_ids, sizes.clamp(max=length), sizes <= length)

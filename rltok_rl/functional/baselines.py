@@ -1,9 +1,8 @@
 """Baselines: functions from returns to advantages that reduce the variance of the policy gradient.
 
 A baseline that does not depend on the decision it judges leaves the expected gradient unchanged (Section 2.4). All
-functions take floating-point returns [*B, T], compare the rows of all leading dimensions at each position, and return
-advantages of that shape, 0 where masked. ``mask`` [*B, T] is True at real steps, and n counts them at a position;
-``process_group`` compares the rows of all its processes.
+take floating-point returns [*B, T], compare the rows of all leading dimensions at each position, and return advantages
+of that shape, 0 where masked. n counts the real rows at a position; with ``process_group`` those of all its processes.
 """
 
 from __future__ import annotations
@@ -13,25 +12,19 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
-from rltok_rl.functional.control_variate import control_variate
-from rltok_rl.functional.reduction import check_mask, masked_mean, sum_and_count, zero_masked
+from rltok_rl.functional.control_variate import control_variate as control_variate
+from rltok_rl.functional.reduction import Group, Mask, check_masks, masked_mean, sum_and_count, wide, zero_masked
 from rltok_rl.renamed import RenamedKeys, renamed_names
 
 
-def no_baseline(returns: Tensor, *, mask: Tensor | None = None, process_group: ProcessGroup | None = None) -> Tensor:
-    """Return the returns, ``A = G``: unbiased and noisy.
-
-    Example:
-        >>> no_baseline(torch.tensor([3.0, 5.0]), mask=torch.tensor([True, False]))
-        tensor([3., 0.])
-    """
+def no_baseline(returns: Tensor, *, mask: Mask = None, process_group: Group = None) -> Tensor:
+    """Return the returns, ``A = G``: unbiased and noisy."""
     _check_returns(returns, mask)
     return zero_masked(returns, mask)
 
 
-def batch_mean(returns: Tensor, *, mask: Tensor | None = None, process_group: ProcessGroup | None = None) -> Tensor:
+def batch_mean(returns: Tensor, *, mask: Mask = None, process_group: Group = None) -> Tensor:
     """Subtract the mean over rows at the same position (Eq. 17).
 
         A_{t,b} = G_{t,b} - (1/n) sum_b' G_{t,b'}
@@ -47,8 +40,8 @@ def batch_mean(returns: Tensor, *, mask: Tensor | None = None, process_group: Pr
     return centred.to(returns.dtype)
 
 
-def leave_one_out(returns: Tensor, *, mask: Tensor | None = None, process_group: ProcessGroup | None = None) -> Tensor:
-    """Subtract the mean over the other rows at the same position: unbiased.
+def leave_one_out(returns: Tensor, *, mask: Mask = None, process_group: Group = None) -> Tensor:
+    """Subtract the mean over the other rows at the same position: unbiased (Kool, van Hoof and Welling, 2019).
 
         A_{t,b} = G_{t,b} - 1/(n-1) sum_{b' != b} G_{t,b'}  =  n/(n-1) (G_{t,b} - mean_b' G_{t,b'})
 
@@ -57,35 +50,25 @@ def leave_one_out(returns: Tensor, *, mask: Tensor | None = None, process_group:
     Example:
         >>> leave_one_out(torch.tensor([[1.0], [2.0], [6.0]])).T
         tensor([[-3.0000, -1.5000,  4.5000]])
-
-    Reference: Kool, van Hoof and Welling, Buy 4 REINFORCE Samples, Get a Baseline for Free!, 2019
     """
     centred, count = _centre(returns, mask, process_group, "leave_one_out")
     return (centred * (count / (count - 1).clamp(min=1))).to(returns.dtype)
 
 
 def group_mean(
-    returns: Tensor,
-    *,
-    group_size: int,
-    exclude_self: bool = True,
-    mask: Tensor | None = None,
-    process_group: ProcessGroup | None = None,
+    returns: Tensor, *, group_size: int, exclude_self: bool = True, mask: Mask = None, process_group: Group = None
 ) -> Tensor:
-    """Subtract the mean over rows of the same group at the same position.
+    """Subtract the mean over the other rows of the same group at the same position.
 
         A_{t,b} = G_{t,b} - 1/(g-1) sum_{b' != b in the group of b} G_{t,b'}
 
-    If rows of a group read the same text with independent boundaries, this removes the text's share of the returns.
-    Rows [B, T] are in order of groups: 0 .. g-1, g .. 2g-1, and so on. ``group_size`` is g, at least 2, and divides B.
-    ``exclude_self=False`` subtracts the mean of all rows, which shrinks the gradient by (g-1)/g. ``process_group`` is
-    not used: a group is within one process.
+    If rows of a group read the same text with independent boundaries, this removes the text's share of the returns, as
+    in GRPO (https://arxiv.org/abs/2402.03300). Groups are g consecutive rows [B, T] of one process; g is at least 2 and
+    divides B. ``exclude_self=False`` subtracts the mean of all rows, which shrinks the gradient by (g-1)/g.
 
     Example:
         >>> group_mean(torch.tensor([[1.0], [2.0], [10.0], [14.0]]), group_size=2).T
         tensor([[-1.,  1., -4.,  4.]])
-
-    Reference: https://arxiv.org/abs/2402.03300, without its division by the standard deviation
     """
     if returns.dim() != 2 or group_size < 2 or len(returns) % group_size:
         raise ValueError(
@@ -102,31 +85,20 @@ def group_mean(
     return centred.transpose(0, 1).flatten(0, 1).to(returns.dtype)
 
 
-def z_score(
-    returns: Tensor,
-    *,
-    eps: float = 1e-8,
-    mask: Tensor | None = None,
-    process_group: ProcessGroup | None = None,
-) -> Tensor:
+def z_score(returns: Tensor, *, eps: float = 1e-8, mask: Mask = None, process_group: Group = None) -> Tensor:
     """Subtract the mean over all steps and divide by their standard deviation, as PPO often does.
 
         A = (G - mean G) / (std G + eps),        0 if all returns are equal
 
-    Biased: the scale depends on the decisions that it judges. It keeps the size of updates independent of the rewards.
-
-    Example:
-        >>> z_score(torch.tensor([[1.0, 3.0]]))
-        tensor([[-1.,  1.]])
-
-    Reference: https://arxiv.org/abs/2006.05990 measures its effect on PPO
+    Biased: the scale depends on the decisions that it judges. It keeps the size of updates independent of the rewards;
+    https://arxiv.org/abs/2006.05990 measures its effect on PPO.
     """
     if returns.numel() < 2:
         raise ValueError(f"z_score needs at least 2 steps, got returns {[*returns.shape]}")
     _check_returns(returns, mask)
-    wide = returns.to(torch.promote_types(returns.dtype, torch.float32))
-    mean = masked_mean(wide, mask, process_group=process_group)
-    deviation = zero_masked(wide - mean, mask)
+    values = returns.to(wide(returns))
+    mean = masked_mean(values, mask, process_group=process_group)
+    deviation = zero_masked(values - mean, mask)
     variance = masked_mean(deviation.square(), mask, process_group=process_group)
     # Equal returns differ by the rounding of their mean, which would become noise of size 1. The square root of 0 has
     # no finite slope.
@@ -136,10 +108,10 @@ def z_score(
 
 
 class RunningMean(NamedTuple):
-    """The memory of :func:`running_mean`."""
+    """The memory of :func:`running_mean`: decayed sum and number of earlier returns per position, [T] each."""
 
-    total: Tensor  # [T] decayed sum of the returns of earlier batches, per position
-    count: Tensor  # type: ignore[assignment]  # [T] decayed number of them; hides tuple.count
+    total: Tensor
+    count: Tensor  # type: ignore[assignment]  # hides tuple.count
 
     @classmethod
     def empty(cls, num_steps: int, *, device: torch.device | str | None = None) -> RunningMean:
@@ -148,27 +120,20 @@ class RunningMean(NamedTuple):
 
 
 def running_mean(
-    returns: Tensor,
-    state: RunningMean,
-    *,
-    decay: float = 0.9,
-    mask: Tensor | None = None,
-    process_group: ProcessGroup | None = None,
+    returns: Tensor, state: RunningMean, *, decay: float = 0.9, mask: Mask = None, process_group: Group = None
 ) -> tuple[Tensor, RunningMean]:
     """Subtract, per position, the mean over earlier batches: unbiased, and usable with a single row.
 
         A_{t,b} = G_{t,b} - S_t / N_t,      then  S_t <- decay S_t + sum_b G_{t,b},      N_t <- decay N_t + n_t
 
-    A batch enters the mean only for later batches. Sums and counts decay together, so the start at 0 adds no bias.
-    Returns advantages and the next state; ``RunningMean.empty(T)`` is the first.
+    Returns advantages and the next state; ``RunningMean.empty(T)`` is the first. Sums and counts decay together, so the
+    start at 0 adds no bias (reinforcement comparison; Williams, 1992).
 
     Example:
         >>> first, state = running_mean(torch.tensor([[4.0]]), RunningMean.empty(1))
         >>> second, state = running_mean(torch.tensor([[5.0]]), state)
         >>> first, second
         (tensor([[4.]]), tensor([[1.]]))
-
-    Reference: Williams, Simple Statistical Gradient-Following Algorithms (reinforcement comparison), 1992
     """
     if not 0.0 <= decay <= 1.0:
         raise ValueError(f"decay must lie in [0, 1], got {decay}")
@@ -183,17 +148,14 @@ def running_mean(
     return advantages, RunningMean(decay * state.total + total, decay * state.count + count)
 
 
-def _check_returns(returns: Tensor, mask: Tensor | None) -> None:
-    """Require floating-point returns and a mask of their shape."""
+def _check_returns(returns: Tensor, mask: Mask) -> None:
     if not returns.dtype.is_floating_point:
         raise TypeError(f"returns must be a floating-point tensor, got {returns.dtype}")
-    check_mask(mask, returns, "returns")
+    check_masks("returns", returns, mask=mask)
 
 
-def _centre(
-    returns: Tensor, mask: Tensor | None, process_group: ProcessGroup | None, name: str
-) -> tuple[Tensor, Tensor]:
-    """Returns minus their mean over rows at each position, and the number of real rows there."""
+def _centre(returns: Tensor, mask: Mask, process_group: Group, name: str) -> tuple[Tensor, Tensor]:
+    """Returns minus their mean over rows at each position, at least float32, and the number of real rows there."""
     _check_returns(returns, mask)
     leading = tuple(range(returns.dim() - 1))
     num_rows = returns[..., :1].numel() if returns.shape[-1] else 2
@@ -205,29 +167,11 @@ def _centre(
             f"running_mean and no_baseline work with one"
         )
     total, count = sum_and_count(returns, mask, dim=leading, process_group=process_group)
-    return zero_masked(returns - total / count.clamp(min=1), mask), count  # at least float32
+    return zero_masked(returns - total / count.clamp(min=1), mask), count
 
-
-__all__ = [
-    "BASELINES",
-    "RunningMean",
-    "batch_mean",
-    "control_variate",
-    "group_mean",
-    "leave_one_out",
-    "no_baseline",
-    "running_mean",
-    "z_score",
-]
 
 BASELINES: dict[str, Callable[..., Tensor]] = RenamedKeys(
-    "baseline",
-    {
-        "none": no_baseline,
-        "batch_mean": batch_mean,
-        "leave_one_out": leave_one_out,
-        "z_score": z_score,
-    },
+    "baseline", {"none": no_baseline, "batch_mean": batch_mean, "leave_one_out": leave_one_out, "z_score": z_score}
 )
 """Baselines without options, by name: ``(returns, *, mask, process_group) -> advantages``."""
 

@@ -44,14 +44,9 @@ def select_exactly(uniforms: Tensor, rate: float, block: int) -> Tensor:
 
 
 def select_next(uniforms: Tensor, position: Tensor, drawn: Tensor, rate: float, block: int) -> tuple[Tensor, Tensor]:
-    """Draw one byte [*B] of :func:`select_exactly`; return its boundary and the boundaries so far in its block.
+    """Draw the byte at ``position`` [*B] of :func:`select_exactly`, after ``drawn`` [*B] boundaries in its block.
 
-    Args:
-        uniforms: [*B] in [0, 1).
-        position: [*B] of the byte, t.
-        drawn: [*B] boundaries before it in its block.
-        rate: boundaries per byte.
-        block: bytes per block.
+    Returns its boundary and the boundaries so far in its block.
     """
     place = position % block
     drawn = torch.where(place == 0, 0, drawn)
@@ -61,16 +56,7 @@ def select_next(uniforms: Tensor, position: Tensor, drawn: Tensor, rate: float, 
 
 
 def spacelike(byte_ids: Tensor) -> Tensor:
-    """Mark bytes that may begin a token in SpaceByte: all but ASCII letters, digits, and continuation bytes of UTF-8.
-
-    Special ids are spacelike.
-
-    Example:
-        >>> spacelike(torch.tensor(list("a é".encode())))  # the first byte of é, not its second
-        tensor([False,  True,  True, False])
-
-    Reference: https://arxiv.org/abs/2404.14408
-    """
+    """Mark all bytes but ASCII letters, digits, and continuation bytes of UTF-8 (https://arxiv.org/abs/2404.14408)."""
     wide = byte_ids.long()
     digit = (wide >= 0x30) & (wide <= 0x39)
     letter = ((wide | 0x20) >= 0x61) & ((wide | 0x20) <= 0x7A) & (wide < 0x80)
@@ -79,9 +65,7 @@ def spacelike(byte_ids: Tensor) -> Tensor:
 
 
 def spacebyte(byte_ids: Tensor) -> Tensor:
-    """Draw a boundary at every spacelike byte after one that is not.
-
-        a_t = [spacelike(x_t) and not spacelike(x_{t-1})]
+    """Draw a boundary at every spacelike byte after one that is not: ``[s(x_t), not s(x_{t-1})]``.
 
     Example:
         >>> spacebyte(torch.tensor(list(b"to be, or"))).int()
@@ -92,15 +76,13 @@ def spacebyte(byte_ids: Tensor) -> Tensor:
 
 
 def entropy_spikes(entropies: Tensor, lags: int = 2, *, margin: float = 0.0) -> Tensor:
-    """Draw a boundary where the entropy exceeds that of each of the ``lags`` bytes before (Nawrot et al.).
+    """Draw a boundary where the entropy exceeds that of each of the ``lags`` bytes before (https://arxiv.org/abs/2211.09761).
 
         a_t = [H_t > H_{t-j} + margin for j = 1 .. k],        a_0 = 1
 
     Example:
         >>> entropy_spikes(torch.tensor([1.0, 2.0, 1.5, 1.8, 3.0])).int()
         tensor([1, 1, 0, 0, 1], dtype=torch.int32)
-
-    Reference: https://arxiv.org/abs/2211.09761
     """
     out = torch.ones_like(entropies, dtype=torch.bool)
     for lag in range(1, lags + 1):
@@ -109,14 +91,7 @@ def entropy_spikes(entropies: Tensor, lags: int = 2, *, margin: float = 0.0) -> 
 
 
 def entropy_rise(entropies: Tensor) -> Tensor:
-    """Compute ``H_t - H_{t-1}`` [*B, T], minus infinity at the first byte (BLT, approximately monotonic rule).
-
-    Example:
-        >>> entropy_rise(torch.tensor([1.0, 2.0, 1.5]))
-        tensor([   -inf,  1.0000, -0.5000])
-
-    Reference: https://arxiv.org/abs/2412.09871
-    """
+    """Compute ``H_t - H_{t-1}`` [*B, T], minus infinity at the first byte (BLT, https://arxiv.org/abs/2412.09871)."""
     return entropies - F.pad(entropies[..., :-1], (1, 0), value=math.inf)
 
 
@@ -130,8 +105,6 @@ def never_twice(wanted: Tensor) -> Tensor:
     Example:
         >>> never_twice(torch.tensor([0, 1, 1, 1, 0, 1, 1]).bool()).int()
         tensor([1, 0, 1, 0, 0, 1, 0], dtype=torch.int32)
-
-    Reference: https://arxiv.org/abs/2412.09871
     """
     places = torch.arange(wanted.shape[-1], device=wanted.device)
     wanted = wanted | (places == 0)
@@ -140,12 +113,7 @@ def never_twice(wanted: Tensor) -> Tensor:
 
 
 def threshold_for_rate(scores: Tensor, rate: float) -> float:
-    """Return the threshold that a share ``rate`` of scores exceeds; fewer may if scores are equal.
-
-    Example:
-        >>> threshold_for_rate(torch.tensor([0.0, 1.0, 2.0, 3.0]), 0.25)
-        2.0
-    """
+    """Return the threshold that a share ``rate`` of scores exceeds; fewer may if scores are equal."""
     ordered = scores.flatten().sort(descending=True).values
     if not len(ordered):
         raise ValueError("scores must hold at least one number, got none")

@@ -29,44 +29,28 @@ def budget_offsets(boundaries: Tensor, rate: float, block: int) -> Tensor:
         >>> budget_offsets(torch.tensor([1, 0, 0, 1]), 0.5, 4).sigmoid()
         tensor([1.0000, 0.3333, 0.5000, 1.0000], dtype=torch.float64)
     """
-    length = boundaries.shape[-1]
-    place = torch.arange(length, device=boundaries.device) % block
+    position = torch.arange(boundaries.shape[-1], device=boundaries.device)
     counts = boundaries.long()
     before = counts.cumsum(-1) - counts  # of the whole text
-    opening = torch.arange(length, device=boundaries.device) - place  # where a byte's block begins
-    return budget_offset(before - before[..., opening], place, rate, block, first=opening + place == 0)
+    return _offset(before - before[..., position - position % block], position, rate, block)
 
 
-def budget_offset(drawn: Tensor, place: Tensor, rate: float, block: int, *, first: Tensor) -> Tensor:
-    """Compute the offsets of single bytes [*L].
-
-    Args:
-        drawn: [*L] boundaries before the byte in its block.
-        place: [*L] of the byte in its block.
-        rate: boundaries per byte.
-        block: bytes per block.
-        first: [*L] bool, first bytes of texts.
-    """
-    share = (exact_count(rate, block) - drawn).double() / (block - place)
+def _offset(drawn: Tensor, position: Tensor, rate: float, block: int) -> Tensor:
+    """Offsets [*L] of single bytes, after ``drawn`` [*L] boundaries in their blocks."""
+    share = (exact_count(rate, block) - drawn).double() / (block - position % block)
     offset = torch.logit(share.clamp(0.0, 1.0)).clamp(-FORCED, FORCED)  # clamped for impossible strings
-    return torch.where(first, FORCED, offset)
+    return torch.where(position == 0, FORCED, offset)
 
 
 def draw_within_budget(logits: Tensor, uniforms: Tensor | None, rate: float, block: int) -> Tensor:
     """Draw boundary strings [*B, T], byte by byte.
 
     ``uniforms`` [*B, T] are in [0, 1); None draws the likelier decision. A shorter last block may have another number.
-
-    Example:
-        >>> draw_within_budget(torch.tensor([0.0, 3.0, 3.0, 0.0]), None, 0.5, 4).int()
-        tensor([1, 1, 0, 0], dtype=torch.int32)
     """
     drawn, out = torch.zeros_like(logits[..., 0], dtype=torch.int64), []
     for t in range(logits.shape[-1]):
-        position = torch.full_like(drawn, t)
-        boundary, drawn, _ = draw_next(
-            logits[..., t], None if uniforms is None else uniforms[..., t], position, drawn, rate, block
-        )
+        here = None if uniforms is None else uniforms[..., t]
+        boundary, drawn, _ = draw_next(logits[..., t], here, torch.full_like(drawn, t), drawn, rate, block)
         out.append(boundary)
     return torch.stack(out, -1)
 
@@ -74,19 +58,12 @@ def draw_within_budget(logits: Tensor, uniforms: Tensor | None, rate: float, blo
 def draw_next(
     logits: Tensor, uniforms: Tensor | None, position: Tensor, drawn: Tensor, rate: float, block: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Draw one byte [*B]; return its boundary, the boundaries so far in its block, and the offset.
+    """Draw the byte at ``position`` [*B], after ``drawn`` [*B] boundaries in its block.
 
-    Args:
-        logits: [*B] of the policy.
-        uniforms: [*B] in [0, 1), or None.
-        position: [*B] of the byte, t.
-        drawn: [*B] boundaries before it in its block.
-        rate: boundaries per byte.
-        block: bytes per block.
+    Returns its boundary, the boundaries so far in its block, and the offset.
     """
-    place = position % block
-    drawn = torch.where(place == 0, 0, drawn)
-    offset = budget_offset(drawn, place, rate, block, first=position == 0)
+    drawn = torch.where(position % block == 0, 0, drawn)
+    offset = _offset(drawn, position, rate, block)
     # A random number of 0 has an infinite logit, and must not draw what the count forbids.
     threshold = 0.0 if uniforms is None else torch.logit(uniforms.double(), eps=1e-15)
     boundary = logits.double() + offset > threshold
@@ -94,10 +71,5 @@ def draw_next(
 
 
 def string_log_prob(logits: Tensor, boundaries: Tensor) -> Tensor:
-    """Compute the log-probability of each decision from logits with offsets, 0 where the count leaves no choice.
-
-    Example:
-        >>> string_log_prob(torch.tensor([1e9, 0.0]), torch.tensor([1, 0])).exp()
-        tensor([1.0000, 0.5000])
-    """
+    """Compute the log-probability of each decision from logits with offsets, 0 where the count leaves no choice."""
     return F.logsigmoid(torch.where(boundaries.bool(), logits, -logits))

@@ -5,11 +5,8 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
-from rltok_rl.functional.reduction import check_mask, zero_masked
-
-_COLLINEAR = "regressors must not be constant or combinations of one another on the rows of the other folds"
+from rltok_rl.functional.reduction import Group, Mask, check_masks, readable, zero_masked
 
 
 def control_variate(
@@ -18,35 +15,23 @@ def control_variate(
     *,
     ridge: float = 1e-3,
     folds: int = 2,
-    mask: Tensor | None = None,
-    process_group: ProcessGroup | None = None,
+    mask: Mask = None,
+    process_group: Group = None,
 ) -> Tensor:
-    """Subtract the return that a linear regression, fitted on other rows, expects: unbiased.
+    """Subtract the return that a linear regression, fitted on other rows, expects: unbiased (Greensmith et al., 2004).
 
         A_{t,b} = G_{t,b} - u_{-f(b)} - w_{-f(b)} . z_{t,b}
         (u, w)_{-f} = argmin mean_{t, b not in f} (G_{t,b} - u - w . z_{t,b})^2 + ridge sum_k var(z_k) w_k^2
 
-    Rows are dealt into folds in turn, and no row is judged by weights that it helped to fit. Regressors may be anything
-    that the row's decisions from t on do not influence: the text, also its future, the early exit's outputs, earlier
-    boundaries.
-
-    Args:
-        returns: [*B, T].
-        regressors: [*B, T, F] the z.
-        ridge: penalty in units of each regressor's variance. More than 0 admits constant or collinear regressors.
-        folds: from 2 to the number of rows, which leaves one row out at a time.
-        mask: [*B, T] bool, True at real steps.
-        process_group: fit on the rows of all its processes, in the order of their ranks; the fit then has no gradient.
-
-    Returns:
-        [*B, T], 0 where masked. Nothing is subtracted if the other folds have no real step.
+    Rows of returns [*B, T] are dealt into folds in turn (as many as rows: leave one out), and no row is judged by
+    weights that it helped to fit. ``regressors`` z [*B, T, F] may be anything that the row's decisions from t on do not
+    influence: the text, also its future, the early exit's outputs, earlier boundaries. ``ridge`` above 0 admits
+    constant or collinear ones. A ``process_group`` fits on the rows of all its processes, without gradient.
 
     Example:
         >>> x = torch.arange(8.0).view(4, 2)
         >>> control_variate(3 * x + 1, x[..., None], ridge=0.0).abs().max() < 1e-4
         tensor(True)
-
-    Reference: Greensmith, Bartlett and Baxter, Variance Reduction Techniques for Gradient Estimates, 2004
     """
     if not returns.dtype.is_floating_point:
         raise TypeError(f"returns must be a floating-point tensor, got {returns.dtype}")
@@ -54,7 +39,7 @@ def control_variate(
         raise ValueError(f"regressors must be {[*returns.shape, 'F']}, got {[*regressors.shape]}")
     if not 0 <= ridge < float("inf"):
         raise ValueError(f"ridge must be at least 0, got {ridge}")
-    check_mask(mask, returns, "returns")
+    check_masks("returns", returns, mask=mask)
     length, width = regressors.shape[-2:]
     # In float64: products of regressors lose half of the digits.
     targets = zero_masked(returns, mask).double().reshape(-1, length)  # [n, T]
@@ -92,23 +77,21 @@ def _fit(sums: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
     squares, variance = (m.diagonal(dim1=-2, dim2=-1) for m in (moments[:, 1:-1, 1:-1], covariance))
     varies = (variance > 1e-12 * squares).to(sums.dtype)  # what is left of a constant is rounding
     # In units of deviations, so that neither the penalty nor the rounding depends on a regressor's unit.
-    deviation = torch.where(varies > 0, variance, 1.0).sqrt()
-    scale = varies / deviation
+    scale = varies / torch.where(varies > 0, variance, 1.0).sqrt()
     correlation = covariance * scale.unsqueeze(-1) * scale.unsqueeze(-2)
     factor, _ = torch.linalg.cholesky_ex(correlation + torch.diag_embed(1 - varies + ridge))
-    if sums.device.type == "cpu" and not torch.compiler.is_compiling() and _singular(factor, varies, ridge):
-        raise ValueError(f"{_COLLINEAR}, or ridge must be larger, got ridge={ridge}")
+    if readable(sums):
+        pivots = factor.detach().diagonal(dim1=-2, dim2=-1)  # nearly 0 or NaN if rounding decides the fit
+        if not bool((pivots.square() > 1e-10).all()) or (ridge == 0 and not bool(varies.all())):
+            raise ValueError(
+                f"regressors must not be constant or combinations of one another on the rows of the other folds, or "
+                f"ridge must be larger, got ridge={ridge}"
+            )
     slopes = torch.cholesky_solve((with_target * scale).unsqueeze(-1), factor).squeeze(-1) * scale
     return mean_target - (mean * slopes).sum(-1), slopes
 
 
-def _singular(factor: Tensor, varies: Tensor, ridge: float) -> bool:
-    """Whether rounding decides a fit: a pivot is nearly 0, or NaN after a failed factorisation."""
-    constant = ridge == 0 and not bool(varies.all())
-    return constant or not bool((factor.detach().diagonal(dim1=-2, dim2=-1).square() > 1e-10).all())
-
-
-def _rows_before(num_rows: int, process_group: ProcessGroup | None, device: torch.device) -> tuple[int, int]:
+def _rows_before(num_rows: int, process_group: Group, device: torch.device) -> tuple[int, int]:
     """Number of rows of the processes before this one, and of all."""
     if process_group is None:
         return 0, num_rows

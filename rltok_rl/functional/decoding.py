@@ -7,18 +7,10 @@ from torch import Tensor
 
 
 def filter_logits(logits: Tensor, *, top_k: int | None = None, top_p: float | None = None) -> Tensor:
-    """Rule out unlikely bytes by setting their logits to minus infinity.
+    """Rule out unlikely bytes by setting their logits [*B, V] to minus infinity: by ``top_k`` first, then ``top_p``.
 
     ``top_k`` keeps the k largest logits (more, where some tie with the k-th). ``top_p`` keeps the smallest set of most
-    likely bytes whose probabilities sum to at least p; the likeliest byte always stays. Both: first k, then p.
-
-    Args:
-        logits: [*B, V].
-        top_k: how many bytes to keep, at least 1.
-        top_p: how much probability to keep, in (0, 1].
-
-    Returns:
-        [*B, V].
+    likely bytes whose probabilities sum to at least p; the likeliest byte always stays.
 
     Example:
         >>> filter_logits(torch.tensor([0.0, 2.0, 1.0]), top_k=2)
@@ -49,18 +41,7 @@ def sample_bytes(
     top_p: float | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Draw one byte per row from ``softmax(logits / temperature)``, filtered.
-
-    Args:
-        logits: [B, V] next-byte logits.
-        temperature: 1 samples the model's distribution, 0 takes the likeliest byte.
-        top_k: see :func:`filter_logits`.
-        top_p: see :func:`filter_logits`.
-        generator: source of the random numbers.
-
-    Returns:
-        [B] int64 bytes.
-    """
+    """Draw a byte per row of logits [B, V] from ``softmax(logits / temperature)``, filtered; 0 takes the likeliest."""
     if not temperature >= 0.0:
         raise ValueError(f"temperature must be at least 0, got {temperature}")
     if logits.device.type == "cpu" and bool(logits.isnan().any()):

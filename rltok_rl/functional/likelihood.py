@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from rltok_rl.functional.reduction import wide
+
 
 def byte_log_prob(logits: Tensor, targets: Tensor) -> Tensor:
     """Compute the log-likelihood [*B, T] of bytes under logits [*B, T, V], at least float32.
@@ -29,28 +31,16 @@ def byte_log_prob(logits: Tensor, targets: Tensor) -> Tensor:
             allowed = f"0..{logits.shape[-1] - 1} (special ids are read, never predicted)"
             raise ValueError(f"targets must lie in {allowed}, got values from {low} to {high}")
     chosen = logits.gather(-1, targets.long().unsqueeze(-1)).squeeze(-1)
-    dtype = torch.promote_types(logits.dtype, torch.float32)
-    return chosen.to(dtype) - logits.to(dtype).logsumexp(-1)
+    return chosen.to(wide(logits)) - logits.to(wide(logits)).logsumexp(-1)
 
 
 def byte_log_prob_in_parts(head: Callable[[Tensor], Tensor], states: Tensor, targets: Tensor, chunk: int) -> Tensor:
-    """Compute the log-likelihood of bytes from states, ``chunk`` positions at a time.
+    """Compute :func:`byte_log_prob` of bytes [*B, T] from states [*B, T, D], ``chunk`` positions at a time.
 
         log p(y_t) = z_{t, y_t} - log sum_v exp z_{t, v},      z_t = head(s_t)
 
     A part keeps only its states for the backward pass, which computes its logits z again: [chunk, V] exist at a time
-    instead of [*B, T, V]. Values are those of :func:`byte_log_prob`.
-
-    Args:
-        head: [n, D] states to [n, V] logits, position by position.
-        states: [*B, T, D] states s_t.
-        targets: [*B, T] the bytes y_t.
-        chunk: positions per part.
-
-    Example:
-        >>> states, targets = torch.zeros(2, 3, 4), torch.zeros(2, 3, dtype=torch.int64)
-        >>> byte_log_prob_in_parts(lambda x: x, states, targets, 2).exp()[0]
-        tensor([0.2500, 0.2500, 0.2500])
+    instead of [*B, T, V]. ``head`` maps [n, D] to [n, V], position by position.
     """
     if chunk < 1:
         raise ValueError(f"chunk must be at least 1, got {chunk}")
@@ -74,20 +64,10 @@ def next_byte_log_prob(logits: Tensor, byte_ids: Tensor) -> Tensor:
 
 
 def log_mean_exp(log_values: Tensor, dim: int = -1) -> Tensor:
-    """Compute the logarithm of a mean over ``dim`` from logarithms, without overflow.
-
-        log (1/k) sum_j exp(v_j) = logsumexp_j v_j - log k
+    """Compute ``log (1/k) sum_j exp(v_j) = logsumexp_j v_j - log k`` over ``dim``, without overflow.
 
     If exp(v_j) are k unbiased estimates of a likelihood p, this is a lower bound of log p in expectation, and rises
-    with k.
-
-    Example:
-        >>> log_mean_exp(torch.tensor([0.25, 0.75]).log()).exp()
-        tensor(0.5000)
-        >>> log_mean_exp(torch.tensor([-2000.0, -2000.0]))
-        tensor(-2000.)
-
-    Reference: https://arxiv.org/abs/1509.00519
+    with k (https://arxiv.org/abs/1509.00519).
     """
     if not log_values.shape[dim]:
         raise ValueError(f"log_values must have at least one entry along dim {dim}, got {[*log_values.shape]}")
@@ -95,12 +75,7 @@ def log_mean_exp(log_values: Tensor, dim: int = -1) -> Tensor:
 
 
 def bits_per_byte(nats: Tensor | float, num_bytes: int) -> Tensor | float:
-    """Convert a summed cost in nats into bits per byte, ``nats / (ln 2 * num_bytes)``.
-
-    Example:
-        >>> round(bits_per_byte(8 * math.log(2), 4), 6)
-        2.0
-    """
+    """Convert a summed cost in nats into bits per byte, ``nats / (ln 2 * num_bytes)``."""
     if num_bytes < 1:
         raise ValueError(f"num_bytes must be at least 1, got {num_bytes}")
     return nats / (math.log(2) * num_bytes)

@@ -16,14 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rltok_rl.functional.reduction import Mask, check_shapes
+
 
 def soft_cap(logits: Tensor, cap: float) -> Tensor:
-    """Squash into (-cap, cap), with slope 1 at 0: ``cap * tanh(logits / cap)``.
-
-    Example:
-        >>> soft_cap(torch.tensor([0.1, 100.0]), 6.0)
-        tensor([0.1000, 6.0000])
-    """
+    """Squash into (-cap, cap), with slope 1 at 0: ``cap * tanh(logits / cap)``."""
     if not 0 < cap < math.inf:
         raise ValueError(f"cap must be positive and finite, got {cap}")
     return cap * torch.tanh(logits / cap)
@@ -33,10 +30,6 @@ def lagged_logit(base: Tensor, lags: Tensor, recent: Tensor, *, cap: float | Non
     """Compute boundary logits [*L] from the boundaries before each, ``recent`` [*L, w] (Eq. 21, 23).
 
     ``recent[..., j - 1]`` is the boundary j bytes ago, 0/1 or bool. The result is at least float32.
-
-    Example:
-        >>> lagged_logit(torch.tensor([-1.0]), torch.tensor([[0.5, 0.25]]), torch.tensor([[0, 1]]))
-        tensor([-0.7500])
     """
     return _lag_sum(base, lags, recent.to(precision(base, lags)).unbind(-1), cap)
 
@@ -49,8 +42,7 @@ def boundary_logits(base: Tensor, lags: Tensor, boundaries: Tensor, *, cap: floa
         tensor([0., 1., 0.])
     """
     check_terms(base, lags)
-    if boundaries.shape != base.shape:
-        raise ValueError(f"boundaries must have the shape of base, {[*base.shape]}, got {[*boundaries.shape]}")
+    check_shapes("base", base, boundaries=boundaries)
     num_lags, length = lags.shape[-1], base.shape[-1]
     padded = F.pad(boundaries.to(precision(base, lags)), (num_lags, 0))  # [*B, w + T], w zeros before the text
     # Slices of one string: the backward pass would keep a [*B, T, w] copy.
@@ -59,12 +51,7 @@ def boundary_logits(base: Tensor, lags: Tensor, boundaries: Tensor, *, cap: floa
 
 
 def precision(base: Tensor, lags: Tensor) -> torch.dtype:
-    """Return the dtype in which logits are summed: the wider of the two terms', at least float32.
-
-    Example:
-        >>> precision(torch.zeros(1).bfloat16(), torch.zeros(1, 2).bfloat16())
-        torch.float32
-    """
+    """Return the dtype in which logits are summed: the wider of the two terms', at least float32."""
     return torch.promote_types(torch.promote_types(base.dtype, lags.dtype), torch.float32)
 
 
@@ -93,30 +80,25 @@ def recent_boundaries(boundaries: Tensor, num_lags: int) -> Tensor:
     return windows.flip(-1)
 
 
-def boundary_log_prob(logits: Tensor, boundaries: Tensor, *, forced: Tensor | None = None) -> Tensor:
+def boundary_log_prob(logits: Tensor, boundaries: Tensor, *, forced: Mask = None) -> Tensor:
     """Compute the log-probability of each decision, ``log pi(a_t) = a_t log p_t + (1 - a_t) log (1 - p_t)``.
 
-    ``forced`` [*L] bool marks decisions that were not the policy's: 0, without gradient. If the sampler got -1, 0 and
-    1, that is ``forced >= 0``.
+    ``forced`` [*L] marks decisions that were not the policy's: 0, without gradient. If the sampler got -1, 0 and 1,
+    that is ``forced >= 0``.
 
     Example:
         >>> boundary_log_prob(torch.zeros(2), torch.tensor([0, 1])).exp()
         tensor([0.5000, 0.5000])
     """
-    if boundaries.shape != logits.shape:
-        raise ValueError(f"boundaries must have the shape of logits, {[*logits.shape]}, got {[*boundaries.shape]}")
+    check_shapes("logits", logits, boundaries=boundaries)
     log_probs = -F.softplus(torch.where(boundaries.bool(), -logits, logits))
     return log_probs if forced is None else log_probs.masked_fill(_mask(forced), 0.0)
 
 
-def boundary_entropy(logits: Tensor, *, forced: Tensor | None = None) -> Tensor:
+def boundary_entropy(logits: Tensor, *, forced: Mask = None) -> Tensor:
     """Compute entropies in nats, ``H_t = softplus(-|l_t|) + |l_t| sigmoid(-|l_t|)``; 0 if forced.
 
     In |l| both terms are small and exact for decided policies.
-
-    Example:
-        >>> boundary_entropy(torch.tensor([0.0, 1000.0]))
-        tensor([0.6931, 0.0000])
     """
     size = torch.where(logits < 0, -logits, logits)
     entropy = F.softplus(-size) + size * torch.sigmoid(-size)

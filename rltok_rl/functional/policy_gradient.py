@@ -12,35 +12,28 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from rltok_rl.functional.reduction import check_mask, zero_masked
-from rltok_rl.functional.returns import check_gamma, check_rewards, generalized_advantage, reverse_scan, wide
+from rltok_rl.functional.reduction import Mask, check_masks, check_shapes, wide, zero_masked
+from rltok_rl.functional.returns import check_gamma, check_rewards, cut, either, generalized_advantage, reverse_scan
 
 Clip = float | tuple[float, float]
 
 
 def score_function(log_probs: Tensor, advantages: Tensor) -> Tensor:
-    """REINFORCE: ``A_t log pi(a_t)``, whose gradient is an unbiased estimate of the return's gradient (Eq. 13).
-
-    Example:
-        >>> score_function(torch.tensor([-1.0]), torch.tensor([2.0]))
-        tensor([-2.])
-    """
-    _same_shape(log_probs=log_probs, advantages=advantages)
+    """REINFORCE: ``A_t log pi(a_t)``, whose gradient is an unbiased estimate of the return's gradient (Eq. 13)."""
+    check_shapes("log_probs", log_probs, advantages=advantages)
     return log_probs * advantages
 
 
 def clipped_ratio(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, clip: Clip) -> Tensor:
-    """PPO's pessimistic bound on the importance-weighted advantage.
+    """PPO's pessimistic bound on the importance-weighted advantage (https://arxiv.org/abs/1707.06347).
 
         min(r_t A_t, clip(r_t, 1 - low, 1 + high) A_t),      r_t = pi(a_t) / pi_old(a_t)
 
     Example:
         >>> clipped_ratio(torch.tensor([0.0]), torch.tensor([-1.0]), torch.tensor([1.0]), 0.2)
         tensor([1.2000])
-
-    Reference: https://arxiv.org/abs/1707.06347
     """
-    _same_shape(log_probs=log_probs, old_log_probs=old_log_probs, advantages=advantages)
+    check_shapes("log_probs", log_probs, old_log_probs=old_log_probs, advantages=advantages)
     low, high = clip_bounds(clip)
     log_ratios = log_probs - old_log_probs
     least, most = _log1p(-low), _log1p(high)
@@ -56,27 +49,20 @@ def importance_weighted(
     *,
     max_weight: float | None = None,
     whole_row: bool = False,
-    mask: Tensor | None = None,
+    mask: Mask = None,
 ) -> Tensor:
     """REINFORCE for decisions of another policy, each weighted by how much likelier it has become.
 
         w_t A_t log pi(a_t),      w_t = min(r_t, max_weight), taken as a constant,      r_t = pi(a_t) / pi_old(a_t)
 
     Its gradient is that of ``r_t A_t`` if no weight is cut. Weights of single steps ignore that the decisions around
-    them are those of the old policy. ``whole_row=True`` weights each step with the product over its row (unmasked steps
-    of the last dimension), ``prod_u r_u``: unbiased for any old policy with the same support, and noisy beyond short
-    rows.
-
-    Example:
-        >>> importance_weighted(torch.tensor([-0.5]), torch.tensor([-0.5]), torch.tensor([2.0]))
-        tensor([-1.])
-
-    Reference: Precup, Sutton and Singh, Eligibility Traces for Off-Policy Policy Evaluation, 2000
+    them are those of the old policy. ``whole_row=True`` weights each step with the product over its row, ``prod_u r_u``
+    (Precup, Sutton and Singh, 2000): unbiased for any old policy with the same support, and noisy beyond short rows.
     """
-    _same_shape(log_probs=log_probs, old_log_probs=old_log_probs, advantages=advantages)
+    check_shapes("log_probs", log_probs, old_log_probs=old_log_probs, advantages=advantages)
+    check_masks("log_probs", log_probs, mask=mask)
     if max_weight is not None and not max_weight > 0:
         raise ValueError(f"max_weight must be positive or None, got {max_weight}")
-    check_mask(mask, log_probs, "log_probs")
     log_weights = log_probs.detach() - old_log_probs
     if whole_row:
         log_weights = zero_masked(log_weights, mask).sum(-1, keepdim=True)
@@ -95,11 +81,11 @@ def vtrace(
     lmbda: float | Tensor = 1.0,
     rho_clip: float = 1.0,
     c_clip: float = 1.0,
-    done: Tensor | None = None,
-    terminated: Tensor | None = None,
-    mask: Tensor | None = None,
+    done: Mask = None,
+    terminated: Mask = None,
+    mask: Mask = None,
 ) -> tuple[Tensor, Tensor]:
-    """V-trace: advantages and value targets v_t [*B, T] of a policy from the decisions of another.
+    """V-trace: advantages and value targets v_t of a policy from the decisions of another (IMPALA, arXiv:1802.01561).
 
         delta_t = rho_t (R_{t+1} + gamma V_{t+1} - V_t)         v_t - V_t = delta_t + gamma c_t (v_{t+1} - V_{t+1})
         A_t = rho_t (R_{t+1} + gamma v_{t+1} - V_t)
@@ -107,30 +93,21 @@ def vtrace(
 
     ``log_ratios`` are log r_t; ``done``, ``terminated`` and ``mask`` as in
     :func:`~rltok_rl.functional.returns.generalized_advantage`.
-
-    Example:
-        >>> zero = torch.zeros(2)
-        >>> vtrace(torch.ones(2), zero, zero, zero, 0.5)[1]
-        tensor([1.5000, 1.0000])
-
-    Reference: https://arxiv.org/abs/1802.01561
     """
     gamma, lmbda = check_gamma(gamma), check_gamma(lmbda, "lmbda")
     check_rewards(rewards, mask)
-    _same_shape(rewards=rewards, values=values, next_values=next_values, log_ratios=log_ratios)
+    check_shapes("rewards", rewards, log_ratios=log_ratios)
     for name, value in (("rho_clip", rho_clip), ("c_clip", c_clip)):
         if not value > 0:
             raise ValueError(f"{name} must be positive, got {value}")
     dtype = rewards.dtype
     rewards, values, log_ratios = (x.to(wide(rewards)) for x in (rewards, values, log_ratios))
-    log_ratios = zero_masked(log_ratios, mask)
     # Clipped before the exponential: a ratio that overflows would have gradient NaN.
     rho, c = (log_ratios.clamp(max=math.log(clip)).exp() for clip in (rho_clip, c_clip))
     one_step = generalized_advantage(  # lambda = 0: the temporal differences alone
         rewards, values, next_values, gamma, 0.0, done=done, terminated=terminated, mask=mask
     )
-    ended = done if terminated is None else terminated if done is None else done | terminated
-    goes_on = gamma if ended is None else gamma * (~ended).to(c.dtype)
+    goes_on = cut(gamma, either(done, terminated), c)
     excess = reverse_scan(rho * one_step, goes_on * lmbda * c)  # v_t - V_t
     after = torch.nn.functional.pad(excess[..., 1:], (0, 1))  # v_{t+1} - V_{t+1}
     advantages = zero_masked(rho * (one_step + goes_on * after), mask)
@@ -151,9 +128,3 @@ def _log1p(x: float | Tensor) -> float | Tensor:
     if isinstance(x, Tensor):
         return x.log1p()
     return math.log1p(x) if x > -1 else -math.inf
-
-
-def _same_shape(**tensors: Tensor) -> None:
-    shapes = {name: [*x.shape] for name, x in tensors.items()}
-    if len({tuple(shape) for shape in shapes.values()}) != 1:
-        raise ValueError(f"{', '.join(shapes)} must share a shape, got {', '.join(map(str, shapes.values()))}")

@@ -1,45 +1,61 @@
-"""Means over unmasked steps, of one process or of all.
-
-``mask`` is bool with the shape of the values, True at steps that count; None for all.
-"""
+"""Shape checks, and means over unmasked steps of one process or of all."""
 
 from __future__ import annotations
+
+from typing import TypeAlias
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-
-def check_mask(mask: Tensor | None, values: Tensor, name: str) -> None:
-    """Require a bool mask with the shape of ``values``, whose name is for the message."""
-    if mask is None:
-        return
-    if mask.dtype != torch.bool:
-        raise TypeError(f"mask must be bool, True where a step is real, got {mask.dtype}")
-    if mask.shape != values.shape:
-        raise ValueError(f"mask must have the shape of {name}, {[*values.shape]}, got {[*mask.shape]}")
+Mask: TypeAlias = Tensor | None
+"""Bool with the shape of the values, True at steps that count; None counts all."""
+Group: TypeAlias = ProcessGroup | None
+"""Processes whose steps count together; None is this process alone."""
 
 
-def zero_masked(values: Tensor, mask: Tensor | None) -> Tensor:
+def check_shapes(like_name: str, like: Tensor, **tensors: Tensor) -> None:
+    """Require tensors with the shape of ``like``; their names are for the message."""
+    for name, x in tensors.items():
+        if x.shape != like.shape:
+            raise ValueError(f"{name} must have the shape of {like_name}, {[*like.shape]}, got {[*x.shape]}")
+
+
+def check_masks(like_name: str, like: Tensor, **masks: Mask) -> None:
+    """Require bool tensors with the shape of ``like``, or None."""
+    for name, mask in masks.items():
+        if mask is not None:
+            if mask.dtype != torch.bool:
+                raise TypeError(f"{name} must be bool, got {mask.dtype}")
+            check_shapes(like_name, like, **{name: mask})
+
+
+def readable(x: Tensor) -> bool:
+    """Whether values can be checked: reading them from a device stalls it, and a compiled graph has none."""
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def wide(x: Tensor) -> torch.dtype:
+    """Return the dtype to sum in: that of ``x``, at least float32. In bfloat16 gamma = 0.99 is another number."""
+    return torch.promote_types(x.dtype, torch.float32)
+
+
+def zero_masked(values: Tensor, mask: Mask) -> Tensor:
     """Return ``values`` with 0 at masked steps, also for NaN; no gradient there."""
     return values if mask is None else values.masked_fill(~mask, 0.0)
 
 
 def sum_and_count(
-    values: Tensor,
-    mask: Tensor | None = None,
-    *,
-    dim: int | tuple[int, ...] | None = None,
-    process_group: ProcessGroup | None = None,
+    values: Tensor, mask: Mask = None, *, dim: int | tuple[int, ...] | None = None, process_group: Group = None
 ) -> tuple[Tensor, Tensor]:
     """Return sum and number of unmasked steps over ``dim`` (None: all), kept with size 1; at least float32.
 
     Sums over a ``process_group`` carry no gradient.
     """
-    check_mask(mask, values, "values")
+    check_masks("values", values, mask=mask)
     dims = tuple(range(values.dim())) if dim is None else dim
-    dtype = torch.promote_types(values.dtype, torch.float32)
+    dtype = wide(values)
     total = zero_masked(values, mask).sum(dims, keepdim=True, dtype=dtype)
     real = torch.ones_like(values, dtype=dtype) if mask is None else mask.to(dtype)
     count = real.sum(dims, keepdim=True)
@@ -50,15 +66,8 @@ def sum_and_count(
     return both[0], both[1]
 
 
-def masked_mean(
-    values: Tensor,
-    mask: Tensor | None = None,
-    *,
-    dim: int | tuple[int, ...] | None = None,
-    keepdim: bool = False,
-    process_group: ProcessGroup | None = None,
-) -> Tensor:
-    """Return the mean over unmasked steps, at least float32; 0 if there are none.
+def masked_mean(values: Tensor, mask: Mask = None, *, process_group: Group = None) -> Tensor:
+    """Return the mean over unmasked steps, [], at least float32; 0 if there are none.
 
     Over a ``process_group`` it is a statistic and carries no gradient.
 
@@ -66,24 +75,16 @@ def masked_mean(
         >>> masked_mean(torch.tensor([1.0, 2.0, 9.0]), torch.tensor([True, True, False]))
         tensor(1.5000)
     """
-    total, count = sum_and_count(values, mask, dim=dim, process_group=process_group)
-    mean = total / count.clamp(min=1)
-    if keepdim:
-        return mean
-    return mean.reshape(()) if dim is None else mean.squeeze(dim)
+    total, count = sum_and_count(values, mask, process_group=process_group)
+    return (total / count.clamp(min=1)).reshape(())
 
 
-def loss_mean(values: Tensor, mask: Tensor | None = None, *, process_group: ProcessGroup | None = None) -> Tensor:
+def loss_mean(values: Tensor, mask: Mask = None, *, process_group: Group = None) -> Tensor:
     """Return the mean of a loss, whose gradient is right once it is averaged over processes.
 
         sum_here * num_processes / count_everywhere
 
-    Averaged over processes this is the mean over all steps. A mean of means would overweight steps of processes with
-    few.
-
-    Example:
-        >>> loss_mean(torch.tensor([1.0, 3.0]))
-        tensor(2.)
+    A mean of the processes' means would overweight the steps of processes with few.
     """
     if process_group is None:
         return masked_mean(values, mask)

@@ -1,9 +1,8 @@
 """Discounted sums in log2 T steps: returns, TD(lambda), generalised advantages.
 
-All are one recurrence from the end, ``G_t = x_t + c_t G_{t+1}``, over the last dimension. Inputs and results are
-[*B, T]. ``done`` is True at steps that end an episode, ``mask`` at real steps: masked rewards do not count and masked
-results are 0, but time does not stop there, so masks are for padding before or after a sequence. Sums are at least
-float32, results have the dtype of the rewards, and all is differentiable.
+All are one recurrence from the end, ``G_t = x_t + c_t G_{t+1}``, over the last dimension of [*B, T]. ``done`` is True
+at steps that end an episode. ``mask`` is True at real steps; time does not stop at others, so masks are for padding
+before or after a sequence. Sums are at least float32, results have the dtype of the rewards and are 0 where masked.
 """
 
 from __future__ import annotations
@@ -13,27 +12,25 @@ import math
 import torch
 from torch import Tensor
 
-from rltok_rl.functional.reduction import check_mask, zero_masked
+from rltok_rl.functional.reduction import Mask, check_masks, check_shapes, readable, wide, zero_masked
 
 
 def check_gamma(gamma: float | Tensor, name: str = "gamma") -> float | Tensor:
-    """Require a number in [0, 1], as a float or a tensor; return it as a float or a tensor without dimensions.
-
-    Values of tensors are checked on the CPU only, outside compiled code: reading them would stall a device.
-    """
+    """Require a number in [0, 1]; return a float, or a tensor without dimensions."""
     if isinstance(gamma, Tensor):
         if gamma.numel() != 1:
             raise ValueError(f"{name} must be one number, got a tensor of shape {[*gamma.shape]}")
-        if gamma.device.type != "cpu" or torch.compiler.is_compiling():
-            return gamma.reshape(())
+        gamma = gamma.reshape(())
+        if not readable(gamma):
+            return gamma
     value = float(gamma.detach() if isinstance(gamma, Tensor) else gamma)
     if not 0.0 <= value <= 1.0:
         raise ValueError(f"{name} must lie in [0, 1], got {value}")
-    return gamma.reshape(()) if isinstance(gamma, Tensor) else value
+    return gamma if isinstance(gamma, Tensor) else value
 
 
-def check_rewards(rewards: Tensor, mask: Tensor | None) -> None:
-    """Require floating-point rewards that are finite at real steps; values are checked on the CPU only.
+def check_rewards(rewards: Tensor, mask: Mask, **ends: Mask) -> None:
+    """Require finite floating-point rewards at real steps, and ends and a mask of their shape.
 
     Infinity is an error like NaN: times the 0 at an episode's end it would be NaN in the episode before.
     """
@@ -41,16 +38,13 @@ def check_rewards(rewards: Tensor, mask: Tensor | None) -> None:
         raise TypeError(f"rewards must be a floating-point tensor, got {rewards.dtype}")
     if rewards.dim() < 1:
         raise ValueError("rewards must have shape [*B, T], got []")
-    check_mask(mask, rewards, "rewards")
-    if rewards.device.type != "cpu" or torch.compiler.is_compiling():
-        return
+    check_masks("rewards", rewards, mask=mask, **ends)
     real = zero_masked(rewards.detach(), mask)
-    if math.isfinite(real.sum().item()):
+    if not readable(rewards) or math.isfinite(real.sum().item()):
         return
-    wrong = ~real.isfinite()
-    if bool(wrong.any()):  # otherwise finite numbers whose sum is not
-        first = wrong.nonzero()[0].tolist()
-        raise ValueError(f"rewards must be finite numbers, got {real[tuple(first)].item()} at index {first}")
+    wrong = (~real.isfinite()).nonzero().tolist()
+    if wrong:  # otherwise finite numbers whose sum is not
+        raise ValueError(f"rewards must be finite numbers, got {real[tuple(wrong[0])].item()} at index {wrong[0]}")
 
 
 def reverse_scan(x: Tensor, decay: float | Tensor) -> Tensor:
@@ -68,8 +62,7 @@ def reverse_scan(x: Tensor, decay: float | Tensor) -> Tensor:
     """
     total, reach, length = x, 1, x.shape[-1]
     if isinstance(decay, Tensor) and decay.dim():
-        if x.shape != decay.shape:
-            raise ValueError(f"x and decay must share a shape, got {[*x.shape]} and {[*decay.shape]}")
+        check_shapes("x", x, decay=decay)
         products = decay.to(x)  # c_t ... c_{t+reach-1}
         while reach < length:
             reached = torch.addcmul(total[..., :-reach], products[..., : length - reach], total[..., reach:])
@@ -78,7 +71,8 @@ def reverse_scan(x: Tensor, decay: float | Tensor) -> Tensor:
             reach *= 2
         return total
     product = decay.to(x) if isinstance(decay, Tensor) else decay  # c^reach
-    while reach < length and not _vanishes(product, x.dtype):
+    rounded_to_0 = torch.finfo(x.dtype).smallest_normal * torch.finfo(x.dtype).eps / 2
+    while reach < length and (isinstance(product, Tensor) or product > rounded_to_0):
         near, far = total[..., :-reach], total[..., reach:]
         # torch.add with a Python number saves one pass over memory.
         reached = near + product * far if isinstance(product, Tensor) else torch.add(near, far, alpha=product)
@@ -87,15 +81,7 @@ def reverse_scan(x: Tensor, decay: float | Tensor) -> Tensor:
     return total
 
 
-def _vanishes(product: float | Tensor, dtype: torch.dtype) -> bool:
-    """Whether a number rounds to 0 in ``dtype``."""
-    smallest = torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
-    return not isinstance(product, Tensor) and product <= smallest / 2
-
-
-def discounted_return(
-    rewards: Tensor, gamma: float | Tensor, *, done: Tensor | None = None, mask: Tensor | None = None
-) -> Tensor:
+def discounted_return(rewards: Tensor, gamma: float | Tensor, *, done: Mask = None, mask: Mask = None) -> Tensor:
     """Sum each step's future rewards, weighting a reward k steps ahead by gamma^k (Eq. 16).
 
         G_t = sum_{k >= 0} gamma^k R_{t+1+k},        so        G_t = R_{t+1} + gamma G_{t+1}
@@ -108,9 +94,9 @@ def discounted_return(
         tensor([[1.5000, 1.0000, 2.0000]])
     """
     gamma = check_gamma(gamma)
-    check_rewards(rewards, mask)
+    check_rewards(rewards, mask, done=done)
     x = zero_masked(rewards, mask).to(wide(rewards))
-    returns = reverse_scan(x, _decay(gamma, _ends(done, rewards, "done"), x))
+    returns = reverse_scan(x, cut(gamma, done, x))
     return zero_masked(returns, mask).to(rewards.dtype)
 
 
@@ -121,35 +107,26 @@ def generalized_advantage(
     gamma: float | Tensor,
     lmbda: float | Tensor,
     *,
-    done: Tensor | None = None,
-    terminated: Tensor | None = None,
-    mask: Tensor | None = None,
+    done: Mask = None,
+    terminated: Mask = None,
+    mask: Mask = None,
 ) -> Tensor:
-    """Sum discounted temporal differences: TD errors at lambda = 0, returns minus values at lambda = 1.
+    """Sum discounted temporal differences: TD errors at lambda = 0, returns minus values at 1 (arXiv:1506.02438).
 
         delta_t = R_{t+1} + gamma V_{t+1} - V_t        A_t = delta_t + gamma lambda A_{t+1}
 
-    ``values`` and ``next_values`` are V before and after each step. As in TorchRL, ``terminated`` cuts the next value,
-    ``done`` (an end of either kind) cuts the sum, and a last step that is not done counts its next value. If
-    ``terminated`` is None, it is ``done``.
-
-    Example:
-        >>> one = torch.ones(1, 2)
-        >>> generalized_advantage(one, 0 * one, 0 * one, 0.5, 1.0)
-        tensor([[1.5000, 1.0000]])
-
-    Reference: https://arxiv.org/abs/1506.02438
+    ``values`` and ``next_values`` are V before and after each step. As in TorchRL, ``terminated`` (default: ``done``)
+    cuts the next value, ``done`` (an end of either kind) cuts the sum, and a last step that is not done counts its next
+    value.
     """
     gamma, lmbda = check_gamma(gamma), check_gamma(lmbda, "lmbda")
-    check_rewards(rewards, mask)
-    for name, x in (("values", values), ("next_values", next_values)):
-        if x.shape != rewards.shape:
-            raise ValueError(f"{name} must have the shape of rewards, {[*rewards.shape]}, got {[*x.shape]}")
-    ended, absorbed = _absorbing(_ends(done, rewards, "done"), _ends(terminated, rewards, "terminated"))
+    check_rewards(rewards, mask, done=done, terminated=terminated)
+    check_shapes("rewards", rewards, values=values, next_values=next_values)
+    ended, absorbed = either(done, terminated), done if terminated is None else terminated
     # Widened first: a product with gamma in bfloat16 would be rounded before it is added.
     reward, value, ahead = (zero_masked(x, mask).to(wide(rewards)) for x in (rewards, values, next_values))
     deltas = reward + gamma * (ahead if absorbed is None else ahead.masked_fill(absorbed, 0.0)) - value
-    advantages = reverse_scan(deltas, _decay(gamma * lmbda, ended, deltas))
+    advantages = reverse_scan(deltas, cut(gamma * lmbda, ended, deltas))
     return zero_masked(advantages, mask).to(rewards.dtype)
 
 
@@ -160,50 +137,25 @@ def td_lambda_return(
     gamma: float | Tensor,
     lmbda: float | Tensor,
     *,
-    done: Tensor | None = None,
-    terminated: Tensor | None = None,
-    mask: Tensor | None = None,
+    mask: Mask = None,
+    **ends: Mask,
 ) -> Tensor:
     """Compute the regression target of TD(lambda), ``V_t + A_t`` of :func:`generalized_advantage`.
 
         G_t = R_{t+1} + gamma ((1 - lambda) V_{t+1} + lambda G_{t+1})
 
-    The equation needs that the value after a step is the value before the next (no target network).
-
-    Example:
-        >>> one = torch.ones(1, 2)
-        >>> td_lambda_return(one, 0 * one, one, 0.5, 0.0)
-        tensor([[1.5000, 1.5000]])
-
-    Reference: Sutton, Learning to Predict by the Methods of Temporal Differences, 1988
+    The equation needs that the value after a step is the value before the next (no target network). ``ends`` are
+    ``done`` and ``terminated``.
     """
-    options = {"done": done, "terminated": terminated, "mask": mask}
-    advantages = generalized_advantage(rewards, values, next_values, gamma, lmbda, **options)
+    advantages = generalized_advantage(rewards, values, next_values, gamma, lmbda, mask=mask, **ends)
     return zero_masked(values, mask) + advantages
 
 
-def wide(x: Tensor) -> torch.dtype:
-    """Return the dtype to sum in: that of ``x``, at least float32. In bfloat16 gamma = 0.99 is another number."""
-    return torch.promote_types(x.dtype, torch.float32)
+def cut(factor: float | Tensor, ends: Mask, like: Tensor) -> float | Tensor:
+    """Return a discount that is 0 at ends, [*B, T]; the factor itself if there are none."""
+    return factor if ends is None else (~ends).to(like.dtype) * factor
 
 
-def _ends(flags: Tensor | None, like: Tensor, name: str) -> Tensor | None:
-    if flags is None:
-        return None
-    if flags.dtype != torch.bool:
-        raise TypeError(f"{name} must be bool, got {flags.dtype}")
-    if flags.shape != like.shape:
-        raise ValueError(f"{name} must have the shape of rewards, {[*like.shape]}, got {[*flags.shape]}")
-    return flags
-
-
-def _decay(factor: float | Tensor, cut: Tensor | None, like: Tensor) -> float | Tensor:
-    """The factor [*B, T], 0 at cuts; the factor itself without cuts."""
-    return factor if cut is None else (~cut).to(like.dtype) * factor
-
-
-def _absorbing(done: Tensor | None, terminated: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """``done`` and ``terminated``; steps that terminate are done."""
-    if terminated is None:
-        return done, done
-    return (terminated if done is None else done | terminated), terminated
+def either(done: Mask, terminated: Mask) -> Mask:
+    """Return the steps that are done, which includes those that terminate."""
+    return done if terminated is None else terminated if done is None else done | terminated

@@ -1,6 +1,7 @@
 """H-Net's routing rule: a boundary where neighbouring states differ, and its differentiable parts.
 
 The same for bytes that become tokens and for tokens that become tokens of tokens.
+Reference: https://arxiv.org/abs/2507.07955
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from rltok_rl.functional.reduction import wide
 from rltok_rl.functional.returns import reverse_scan
 
+Method = Literal["scan", "loop"]
 _SMALLEST = 1e-4  # smoothing shares keep this distance from 0 and 1
 
 
@@ -19,13 +22,8 @@ def routing_probability(queries: Tensor, keys: Tensor) -> Tensor:
     """Compute the dissimilarity of neighbours, ``p_t = (1 - cos(q_{t-1}, k_t)) / 2``, [*L], at least float32.
 
     ``queries`` [*L, D] are those of the states before, ``keys`` [*L, D] those of the states themselves.
-
-    Example:
-        >>> routing_probability(torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([[2.0, 0.0], [0.0, 3.0]]))
-        tensor([0.0000, 0.5000])
     """
-    wide = torch.promote_types(queries.dtype, torch.float32)
-    cosine = nn.functional.cosine_similarity(queries.to(wide), keys.to(wide), dim=-1)
+    cosine = nn.functional.cosine_similarity(queries.to(wide(queries)), keys.to(wide(queries)), dim=-1)
     return ((1 - cosine) / 2).clamp(0.0, 1.0)  # rounding may leave the interval
 
 
@@ -40,25 +38,17 @@ def smoothing_shares(probs: Tensor) -> Tensor:
     return probs.clamp(_SMALLEST, 1 - _SMALLEST)
 
 
-Method = Literal["scan", "loop"]
-
-
 def smooth(values: Tensor, weights: Tensor, *, fresh: Tensor | None = None, method: Method = "scan") -> Tensor:
-    """Mix every token with those before it, the more the less sure its boundary was.
+    """Mix tokens ``values`` z [*B, S, D] with those before them, the more the less sure their boundary was.
 
         z'_j = P_j z_j + (1 - P_j) z'_{j-1},        z'_{-1} = 0
 
-    Args:
-        values: [*B, S, D] tokens z.
-        weights: [*B, S] the P, in [0, 1].
-        fresh: [*B, S] bool, tokens that are not mixed with the one before (the first of packed rows).
-        method: ``"scan"`` in log2 S steps on whole tensors, or ``"loop"``, one token after the other.
+    ``weights`` [*B, S] are the P, in [0, 1]. ``fresh`` [*B, S] bool marks tokens that are not mixed with the one before
+    (the first of packed rows). ``"scan"`` takes log2 S steps on whole tensors, ``"loop"`` one token after the other.
 
     Example:
         >>> smooth(torch.tensor([[4.0], [0.0]]), torch.tensor([1.0, 0.25])).flatten()
         tensor([4., 3.])
-
-    Reference: https://arxiv.org/abs/2507.07955
     """
     if method not in ("scan", "loop"):
         raise ValueError(f"method must be one of ['scan', 'loop'], got {method!r}")
@@ -66,24 +56,19 @@ def smooth(values: Tensor, weights: Tensor, *, fresh: Tensor | None = None, meth
         raise ValueError(
             f"values [*B, S, D] and weights [*B, S] must agree, got {[*values.shape]} and {[*weights.shape]}"
         )
-    dtype = torch.promote_types(torch.promote_types(values.dtype, weights.dtype), torch.float32)
+    dtype = torch.promote_types(values.dtype, wide(weights))
     weights = weights.to(dtype)
     kept = 1 - weights  # [*B, S]
     if fresh is not None:
         kept = kept.masked_fill(fresh, 0.0)
     parts = values.to(dtype) * weights.unsqueeze(-1)  # [*B, S, D]
     if method == "loop":
-        return _loop(parts, kept).to(values.dtype)
+        current, mixed = parts.new_zeros(()), []
+        for part, share in zip(parts.unbind(-2), kept.unbind(-1), strict=True):
+            current = part + share.unsqueeze(-1) * current  # [*B, D]
+            mixed.append(current)
+        return (torch.stack(mixed, -2) if mixed else parts).to(values.dtype)
     columns = parts.transpose(-1, -2)  # [*B, D, S]
     decay = kept.unsqueeze(-2).expand_as(columns)
     # The scan runs from the end, smoothing from the beginning.
     return reverse_scan(columns.flip(-1), decay.flip(-1)).flip(-1).transpose(-1, -2).to(values.dtype)
-
-
-def _loop(parts: Tensor, kept: Tensor) -> Tensor:
-    current = torch.zeros_like(parts[..., :1, :]).squeeze(-2)  # [*B, D]
-    out = []
-    for part, share in zip(parts.unbind(-2), kept.unbind(-1), strict=True):
-        current = part + share.unsqueeze(-1) * current
-        out.append(current)
-    return torch.stack(out, -2) if out else parts

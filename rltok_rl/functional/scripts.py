@@ -15,23 +15,20 @@ SCRIPTS = ("other", "latin", "devanagari", "cyrillic")
 
 _NONE = -1
 _RANGES = {  # first and last code points
-    "latin": [(0x41, 0x5A), (0x61, 0x7A), (0xAA, 0xAA), (0xBA, 0xBA), (0xC0, 0xD6), (0xD8, 0xF6), (0xF8, 0x2AF)]
-    + [
-        (0x1D00, 0x1DBF),
-        (0x1E00, 0x1EFF),
-        (0x2C60, 0x2C7F),
-        (0xA720, 0xA7FF),
-        (0xFB00, 0xFB06),
-        (0xFF21, 0xFF3A),
-        (0xFF41, 0xFF5A),
-    ],
+    "latin": (
+        [(0x41, 0x5A), (0x61, 0x7A), (0xAA, 0xAA), (0xBA, 0xBA), (0xC0, 0xD6), (0xD8, 0xF6), (0xF8, 0x2AF)]
+        + [(0x1D00, 0x1DBF), (0x1E00, 0x1EFF), (0x2C60, 0x2C7F), (0xA720, 0xA7FF), (0xFB00, 0xFB06)]
+        + [(0xFF21, 0xFF3A), (0xFF41, 0xFF5A)]
+    ),
     # Bengali and Telugu go with Devanagari, as in MAGNET's configuration.
     "devanagari": [(0x900, 0x963), (0x966, 0x9FF), (0xC00, 0xC7F), (0xA8E0, 0xA8FF)],
     "cyrillic": [(0x400, 0x52F), (0x1C80, 0x1C8F), (0x2DE0, 0x2DFF), (0xA640, 0xA69F)],
     # Marks, symbols, combining accents, pictures: of no script.
-    "": [(0x0, 0x40), (0x5B, 0x60), (0x7B, 0xA9), (0xAB, 0xB9), (0xBB, 0xBF), (0xD7, 0xD7), (0xF7, 0xF7)]
-    + [(0x2B0, 0x36F), (0x964, 0x965), (0x2000, 0x2BFF), (0x3000, 0x3004), (0x3008, 0x3020), (0xFE00, 0xFE0F)]
-    + [(0xFEFF, 0xFEFF), (0xFF01, 0xFF20), (0x1F000, 0x1FAFF), (0xE0000, 0xE01EF)],
+    "": (
+        [(0x0, 0x40), (0x5B, 0x60), (0x7B, 0xA9), (0xAB, 0xB9), (0xBB, 0xBF), (0xD7, 0xD7), (0xF7, 0xF7)]
+        + [(0x2B0, 0x36F), (0x964, 0x965), (0x2000, 0x2BFF), (0x3000, 0x3004), (0x3008, 0x3020), (0xFE00, 0xFE0F)]
+        + [(0xFEFF, 0xFEFF), (0xFF01, 0xFF20), (0x1F000, 0x1FAFF), (0xE0000, 0xE01EF)]
+    ),
 }
 
 
@@ -51,12 +48,7 @@ def script_told(byte_ids: Tensor) -> Tensor:
 
 
 def running_script(told: Tensor, before: Tensor | None = None) -> Tensor:
-    """Fill each -1 with the last script before it; ``before`` [*B] is that of the text before (None: ``"other"``).
-
-    Example:
-        >>> running_script(torch.tensor([-1, 1, -1, 3, -1])).tolist()
-        [0, 1, 1, 3, 3]
-    """
+    """Fill each -1 with the last script before it; ``before`` [*B] is that of the text before (None: ``"other"``)."""
     first = torch.zeros_like(told[..., :1]) if before is None else before.unsqueeze(-1)
     known = torch.cat((first, told), -1)  # [*B, 1 + T]
     places = torch.arange(known.shape[-1], device=known.device).expand_as(known)
@@ -65,12 +57,7 @@ def running_script(told: Tensor, before: Tensor | None = None) -> Tensor:
 
 
 def scripts_of(byte_ids: Tensor) -> Tensor:
-    """Return the script of each byte [*B, T], as a place in :data:`SCRIPTS`.
-
-    Example:
-        >>> [SCRIPTS[s] for s in scripts_of(torch.tensor(list("1a я".encode()))).tolist()]
-        ['other', 'latin', 'latin', 'latin', 'cyrillic']
-    """
+    """Return the script of each byte [*B, T], as a place in :data:`SCRIPTS`."""
     return running_script(script_told(byte_ids))
 
 
@@ -92,13 +79,9 @@ def _code_points(byte_ids: Tensor) -> Tensor:
 def _table() -> tuple[Tensor, Tensor]:
     """First code points of the runs of one script, and their scripts."""
     number = {**{name: place for place, name in enumerate(SCRIPTS)}, "": _NONE}
-    runs = sorted((low, high, number[name]) for name, ranges in _RANGES.items() for low, high in ranges)
-    starts, names, after = [], [], 0
-    for low, high, script in runs:
-        if low > after:
-            starts.append(after)
-            names.append(0)
-        starts.append(low)
-        names.append(script)
+    runs, after = [], 0
+    for low, high, script in sorted((*span, number[name]) for name, spans in _RANGES.items() for span in spans):
+        runs += [(after, 0), (low, script)] if low > after else [(low, script)]
         after = high + 1
-    return torch.tensor([*starts, after]), torch.tensor([*names, 0])
+    starts, names = zip(*runs, (after, 0), strict=True)
+    return torch.tensor(starts), torch.tensor(names)

@@ -6,13 +6,13 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import dispatch
 from tensordict.utils import NestedKey
 from torch import Tensor
-from torch.distributed import ProcessGroup
 from torchrl.objectives import LossModule
 
-from rltok_rl.functional.reduction import loss_mean, masked_mean, zero_masked
+from rltok_rl.functional.reduction import Group, Mask, loss_mean, masked_mean, zero_masked
 
 Reduction = Literal["mean", "sum", "none"]
 _REDUCTIONS = ("mean", "sum", "none")
@@ -22,7 +22,8 @@ class StepReductions:
     """Masks and means over the steps of a rollout ``[*B, T]``, for classes that are a ``LossModule`` too."""
 
     reduction: Reduction
-    process_group: ProcessGroup | None
+    process_group: Group
+    tensor_keys: Any
     _loss_mask_key: NestedKey | None
 
     @property
@@ -37,7 +38,7 @@ class StepReductions:
         if hasattr(estimator, "mask_key"):
             estimator.mask_key = key
 
-    def steps(self, tensordict: TensorDictBase) -> Tensor | None:
+    def steps(self, tensordict: TensorDictBase) -> Mask:
         """[*B, T] bool, the real steps; None for all. A mask that was named must be in the rollout."""
         named = self.loss_mask_key != "auto"
         real = None
@@ -47,57 +48,70 @@ class StepReductions:
                 real = mask if real is None else real & mask
         return real
 
-    def free_steps(self, tensordict: TensorDictBase, forced: NestedKey) -> Tensor | None:
+    def free_steps(self, tensordict: TensorDictBase) -> Mask:
         """[*B, T] bool, the real steps with a decision of the policy; None for all."""
         real = self.steps(tensordict)
-        if tensordict.get(forced, None) is None:
+        if tensordict.get(self.tensor_keys.forced, None) is None:
             return real
-        free = ~read_flags(tensordict, forced)
+        free = ~read_flags(tensordict, self.tensor_keys.forced)
         return free if real is None else free & real
 
-    def reduce(self, values: Tensor, mask: Tensor | None) -> Tensor:
+    def reduce(self, values: Tensor, mask: Mask) -> Tensor:
         """Reduce per-step losses [*B, T] to the loss."""
-        if self.reduction == "none":
-            return zero_masked(values, mask)
-        if self.reduction == "sum":
-            return zero_masked(values, mask).sum()
-        return loss_mean(values, mask, process_group=self.process_group)
+        if self.reduction == "mean":
+            return loss_mean(values, mask, process_group=self.process_group)
+        values = zero_masked(values, mask)
+        return values.sum() if self.reduction == "sum" else values
 
-    def metric(self, values: Tensor, mask: Tensor | None) -> Tensor:
+    def metric(self, values: Tensor, mask: Mask) -> Tensor:
         """[] mean over unmasked steps of all processes, detached."""
         return masked_mean(values.detach(), mask, process_group=self.process_group)
 
 
 class StepLoss(StepReductions, LossModule):
-    """A loss that is an average over the steps of a rollout ``[*B, T]``.
+    """A loss that is an average over the steps of a rollout ``[*B, T]``; subclasses define ``compute``.
 
     Args:
         reduction: ``"mean"`` over unmasked steps, their ``"sum"``, or ``"none"``: [*B, T], 0 where masked.
         process_group: processes that train together. Gradients averaged over them are those of the mean over all steps.
     """
 
-    def __init__(self, *, reduction: Reduction = "mean", process_group: ProcessGroup | None = None) -> None:
+    def __init__(self, *, reduction: Reduction = "mean", process_group: Group = None) -> None:
         super().__init__()
         if reduction not in _REDUCTIONS:
             raise ValueError(f"reduction must be one of {list(_REDUCTIONS)}, got {reduction!r}")
         self.reduction, self.process_group = reduction, process_group
+
+    def require_mean(self) -> None:
+        """Require ``reduction="mean"``, for losses of a rate."""
+        if self.reduction != "mean":
+            raise ValueError(f"reduction must be 'mean': a rate belongs to a batch, got {self.reduction!r}")
 
     @property
     def functional(self) -> bool:
         """False: parameters stay in their modules, so that sharding, casting and tying are unaffected."""
         return False
 
+    @property
+    def default_keys(self) -> type:
+        """Entries of the rollout that a loss reads, by the names that ``set_keys`` takes."""
+        return self._AcceptedKeys
+
     def _forward_value_estimator_keys(self, **_: Any) -> None:
         """Do nothing: this loss has no estimator."""
 
+    @dispatch
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Return losses and metrics in a tensordict without batch dimension; the rollout is unchanged."""
+        return TensorDict(self.compute(tensordict))
 
-def last_steps(real: Tensor | None, like: Tensor) -> Tensor:
-    """[*B, T] bool, the last real step of each row.
+    def compute(self, tensordict: TensorDictBase) -> dict[str, Tensor]:
+        """Compute losses and metrics by name."""
+        raise NotImplementedError
 
-    Args:
-        real: [*B, T] bool, the real steps; None for all.
-        like: [*B, T], for its shape.
-    """
+
+def last_steps(real: Mask, like: Tensor) -> Tensor:
+    """[*B, T] bool, the last real step of each row; ``like`` [*B, T] gives the shape."""
     if real is None:
         real = torch.ones_like(like, dtype=torch.bool)
     return real & ~F.pad(real[..., 1:], (0, 1))

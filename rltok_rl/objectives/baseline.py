@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from torch import Tensor, nn
-from torch.distributed import ProcessGroup
 
 from rltok_rl.functional.baselines import BASELINES, RunningMean, group_mean, running_mean
+from rltok_rl.functional.reduction import Group, Mask
 from rltok_rl.renamed import renamed_word
 from rltok_rl.utils import did_you_mean
 
@@ -19,13 +19,9 @@ Baseline: TypeAlias = Callable[..., Tensor]
 
 
 class RunningMeanBaseline(nn.Module):
-    """:func:`~rltok_rl.functional.baselines.running_mean` with its memory, ``baseline="running_mean"``.
+    """:func:`~rltok_rl.functional.baselines.running_mean` with its memory of ``num_steps`` positions.
 
     In training mode each call adds its batch to the mean, so call it once per batch.
-
-    Args:
-        num_steps: T, positions to remember.
-        decay: weight of a batch after one more.
     """
 
     total: Tensor
@@ -37,9 +33,7 @@ class RunningMeanBaseline(nn.Module):
         for name, value in RunningMean.empty(num_steps)._asdict().items():
             self.register_buffer(name, value)
 
-    def forward(
-        self, returns: Tensor, *, mask: Tensor | None = None, process_group: ProcessGroup | None = None
-    ) -> Tensor:
+    def forward(self, returns: Tensor, *, mask: Mask = None, process_group: Group = None) -> Tensor:
         """Advantages [*B, T]."""
         if len(self.total) != returns.shape[-1]:
             raise ValueError(f"num_steps must be the {returns.shape[-1]} steps of the rollout, got {len(self.total)}")
@@ -111,19 +105,3 @@ def name_of(function: Any) -> str:
     """Return the name of a baseline for messages."""
     named = function.func if isinstance(function, partial) else function
     return getattr(named, "__name__", type(named).__name__)
-
-
-def check_advantages(advantages: Any, returns: Tensor, maker: str) -> Tensor:
-    """Require advantages with the shape of the returns.
-
-    Args:
-        advantages: result of a function.
-        returns: [*B, T], its argument.
-        maker: name of the function, for the message.
-    """
-    if not isinstance(advantages, Tensor) or advantages.shape != returns.shape:
-        shown = [*advantages.shape] if isinstance(advantages, Tensor) else type(advantages).__name__
-        raise ValueError(
-            f"{maker} must return advantages with the shape of the returns, {[*returns.shape]}, got {shown}"
-        )
-    return advantages

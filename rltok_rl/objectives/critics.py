@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from tensordict import TensorDictBase
-from tensordict.nn import TensorDictModuleBase, dispatch
+from tensordict.nn import TensorDictModuleBase
 from tensordict.utils import NestedKey
 from torch import Tensor
 from torchrl.objectives.utils import register_value_estimator
 
 from rltok_rl.functional.policy_gradient import vtrace
+from rltok_rl.functional.reduction import zero_masked
 from rltok_rl.functional.returns import check_gamma, generalized_advantage
 from rltok_rl.objectives.base import under_next
 from rltok_rl.objectives.estimators import ReturnEstimator
@@ -59,66 +59,20 @@ class CriticAdvantage(ReturnEstimator):
         values = [keys.value] if self.value_network is None else self.value_network.in_keys
         return [*names, *values, *map(under_next, values)]
 
-    @dispatch
-    def forward(
-        self,
-        tensordict: TensorDictBase,
-        *,
-        params: TensorDictBase | None = None,
-        target_params: TensorDictBase | None = None,
-        time_dim: int | None = None,
-    ) -> TensorDictBase:
-        """Write ``advantage`` and ``value_target`` [*B, T, 1].
-
-        Args:
-            tensordict: [*B, T].
-            params: parameters of a functional critic.
-            target_params: its parameters for the value after each step; None uses ``params``.
-            time_dim: dimension of time, for this call.
-        """
-        view, advantages, target = self._estimate(tensordict, params, target_params, time_dim)
-        tensordict.set(self.tensor_keys.advantage, view.to_rollout(self._checked_advantages(advantages, view)))
-        tensordict.set(self.tensor_keys.value_target, view.to_rollout(target))
-        return tensordict
-
-    def value_estimate(
-        self,
-        tensordict: TensorDictBase,
-        target_params: TensorDictBase | None = None,
-        next_value: Tensor | None = None,
-        time_dim: int | None = None,
-        **_: Any,
-    ) -> Tensor:
-        """Return the critic's regression target [*B, T, 1]; nothing is written."""
-        view, _unused, target = self._estimate(tensordict, None, target_params, time_dim)
-        return view.to_rollout(target)
-
     def _estimate(
-        self,
-        tensordict: TensorDictBase,
-        params: TensorDictBase | None,
-        target_params: TensorDictBase | None,
-        time_dim: int | None,
-    ) -> tuple[View, Tensor, Tensor]:
-        """Advantages before the baseline, and the critic's target, [*B, T] each."""
-        with nullcontext() if self.differentiable else torch.no_grad():
-            dim = self._get_time_dim(time_dim, tensordict)
-            view = View(tensordict, dim, self.mask_key)
-            values = view.read_value(self.tensor_keys.value, self.value_network, params)
-            after = View(tensordict.get("next"), dim, None)
-            later_params = params if target_params is None else target_params  # a tensordict has no truth value
-            following = after.read_value(self.tensor_keys.value, self.value_network, later_params)
-            return view, *self._combine(view, values, following)
-
-    def _combine(self, view: View, values: Tensor, following: Tensor) -> tuple[Tensor, Tensor]:
-        rewards, ends = self._rewards_and_ends(view)
-        advantages = generalized_advantage(rewards, values, following, self.gamma, self.lmbda, mask=view.mask, **ends)
-        return advantages, advantages + (values if view.mask is None else values.masked_fill(~view.mask, 0.0))
-
-    def _rewards_and_ends(self, view: View) -> tuple[Tensor, dict[str, Any]]:
-        keys = self.tensor_keys
+        self, view: View, params: TensorDictBase | None, target_params: TensorDictBase | None
+    ) -> tuple[Tensor, Tensor]:
+        keys, critic = self.tensor_keys, self.value_network
+        values = view.read_value(keys.value, critic, params)
+        # A tensordict has no truth value.
+        after = view.next().read_value(keys.value, critic, params if target_params is None else target_params)
         ends = {name: view.find(under_next(getattr(keys, name))) for name in ("done", "terminated")}
-        return view.read(under_next(keys.reward)), ends
+        return self._combine(view, (view.read(under_next(keys.reward)), values, after), ends | {"mask": view.mask})
+
+    def _combine(self, view: View, inputs: tuple[Tensor, Tensor, Tensor], options: Any) -> tuple[Tensor, Tensor]:
+        """The value target and the advantages, from rewards, values and next values."""
+        advantages = generalized_advantage(*inputs, self.gamma, self.lmbda, **options)
+        return advantages + zero_masked(inputs[1], view.mask), advantages
 
 
 @register_value_estimator("vtrace_return", default_kwargs={"gamma": 0.99, "lmbda": 1.0})
@@ -136,9 +90,7 @@ class VTraceReturn(CriticAdvantage):
     """
 
     @dataclass
-    class _AcceptedKeys:
-        """All keys of an estimator, since TorchRL ignores inherited ones, and those of the decisions."""
-
+    class _AcceptedKeys:  # all keys, because TorchRL ignores inherited ones
         advantage: NestedKey = "advantage"
         value_target: NestedKey = "value_target"
         value: NestedKey = "state_value"
@@ -150,7 +102,6 @@ class VTraceReturn(CriticAdvantage):
         action: NestedKey = "action"
 
     default_keys = _AcceptedKeys
-    tensor_keys: _AcceptedKeys
 
     def __init__(
         self,
@@ -165,7 +116,7 @@ class VTraceReturn(CriticAdvantage):
     ) -> None:
         if not hasattr(actor_network, "get_dist"):
             raise TypeError(f"vtrace_return needs an actor_network that scores decisions, got {actor_network!r}")
-        value_network = _zero_critic if value_network is None else value_network
+        value_network = ZeroCritic() if value_network is None else value_network
         super().__init__(gamma=gamma, lmbda=lmbda, value_network=value_network, **options)
         self.__dict__["actor_network"] = actor_network  # the loss owns it
         self.rho_clip, self.c_clip = rho_clip, c_clip
@@ -182,22 +133,20 @@ class VTraceReturn(CriticAdvantage):
         keys = self.tensor_keys
         return list(dict.fromkeys([*super().in_keys, keys.action, keys.sample_log_prob, *self.actor_network.in_keys]))
 
-    def _combine(self, view: View, values: Tensor, following: Tensor) -> tuple[Tensor, Tensor]:
-        rewards, ends = self._rewards_and_ends(view)
-        inputs = view.rollout.select(*self.actor_network.in_keys, strict=False)
-        log_probs = self.actor_network.get_dist(inputs).log_prob(view.rollout.get(self.tensor_keys.action))
-        log_probs = log_probs.reshape(view.rollout.batch_size)
-        log_ratios = log_probs.movedim(view.time_dim, -1) - view.read(self.tensor_keys.sample_log_prob)
-        ends |= {"lmbda": self.lmbda, "rho_clip": self.rho_clip, "c_clip": self.c_clip, "mask": view.mask}
-        return vtrace(rewards, values, following, log_ratios, self.gamma, **ends)
+    def _combine(self, view: View, inputs: tuple[Tensor, Tensor, Tensor], options: Any) -> tuple[Tensor, Tensor]:
+        entries = view.rollout.select(*self.actor_network.in_keys, strict=False)
+        log_probs = self.actor_network.get_dist(entries).log_prob(view.rollout.get(self.tensor_keys.action))
+        log_probs = log_probs.reshape(view.rollout.batch_size).movedim(view.time_dim, -1)
+        log_ratios = log_probs - view.read(self.tensor_keys.sample_log_prob)
+        clips = {"lmbda": self.lmbda, "rho_clip": self.rho_clip, "c_clip": self.c_clip}
+        advantages, target = vtrace(*inputs, log_ratios, self.gamma, **clips, **options)
+        return target, advantages
 
 
 class ZeroCritic(TensorDictModuleBase):
     """A critic without parameters whose values are 0, for losses that require a critic.
 
-    Args:
-        in_keys: an entry of the rollout, read for its shape and device.
-        out_keys: entry of the zeros.
+    ``in_keys`` names an entry of the rollout that is read for its shape and device, ``out_keys`` that of the zeros.
     """
 
     def __init__(self, in_keys: tuple[NestedKey, ...] = ("done",), out_keys: tuple[NestedKey, ...] = ("state_value",)):
@@ -209,6 +158,3 @@ class ZeroCritic(TensorDictModuleBase):
         like = tensordict.get(self.in_keys[0])
         zeros = torch.zeros(*tensordict.batch_size, 1, device=like.device)
         return tensordict.set(self.out_keys[0], zeros)
-
-
-_zero_critic = ZeroCritic()

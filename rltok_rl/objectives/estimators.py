@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -17,14 +16,15 @@ from tensordict import TensorDictBase
 from tensordict.nn import dispatch
 from tensordict.utils import NestedKey
 from torch import Tensor, nn
-from torch.distributed import ProcessGroup
 from torchrl.objectives.utils import get_value_estimator_entry, register_value_estimator
 from torchrl.objectives.value import ValueEstimatorBase
 
-from rltok_rl.functional.baselines import control_variate, no_baseline
+from rltok_rl.functional.baselines import no_baseline
+from rltok_rl.functional.control_variate import control_variate
+from rltok_rl.functional.reduction import Group
 from rltok_rl.functional.returns import check_gamma, discounted_return
 from rltok_rl.objectives.base import under_next
-from rltok_rl.objectives.baseline import BASELINE_NAMES, Baseline, as_baseline, check_advantages, name_of
+from rltok_rl.objectives.baseline import BASELINE_NAMES, Baseline, as_baseline, name_of
 from rltok_rl.objectives.time_last import MaskKey, View
 from rltok_rl.renamed import renamed_word
 from rltok_rl.utils import did_you_mean
@@ -74,7 +74,7 @@ class ReturnEstimator(ValueEstimatorBase):
         value_network: Any = None,
         subtract_value: bool = False,
         mask_key: MaskKey = "auto",
-        process_group: ProcessGroup | None = None,
+        process_group: Group = None,
         time_dim: int | None = None,
         differentiable: bool = False,
         device: torch.device | None = None,
@@ -138,21 +138,22 @@ class ReturnEstimator(ValueEstimatorBase):
     ) -> TensorDictBase:
         """Write ``advantage`` and ``value_target`` [*B, T, 1] into the rollout.
 
-        Args:
-            tensordict: [*B, T].
-            params: parameters of a functional critic.
-            target_params: not used: there is no bootstrap.
-            time_dim: dimension of time, for this call.
+        ``params`` are those of a functional critic, ``target_params`` those for the value after each step (None:
+        ``params``), and ``time_dim`` is the dimension of time for this call.
         """
-        with nullcontext() if self.differentiable else torch.no_grad():
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.differentiable):
             view = View(tensordict, self._get_time_dim(time_dim, tensordict), self.mask_key)
-            returns = self._returns(view)
-            relative = returns
-            if self.subtract_value:
-                relative = returns - view.read_value(self.tensor_keys.value, self.value_network, params)
-            advantages = self._checked_advantages(relative, view)
+            target, relative = self._estimate(view, params, target_params)
+            advantages = self._advantages(relative, view)
+        if not isinstance(advantages, Tensor) or advantages.shape != relative.shape:
+            kind, name = type(self).__name__, name_of(self.baseline)
+            maker = f"{kind}._advantages" if self._overrides_advantages else f"baseline {name}"
+            shown = [*advantages.shape] if isinstance(advantages, Tensor) else type(advantages).__name__
+            raise ValueError(
+                f"{maker} must return advantages with the shape of the returns, {[*relative.shape]}, got {shown}"
+            )
         tensordict.set(self.tensor_keys.advantage, view.to_rollout(advantages))
-        tensordict.set(self.tensor_keys.value_target, view.to_rollout(returns))
+        tensordict.set(self.tensor_keys.value_target, view.to_rollout(target))
         return tensordict
 
     def value_estimate(
@@ -163,10 +164,19 @@ class ReturnEstimator(ValueEstimatorBase):
         time_dim: int | None = None,
         **_: Any,
     ) -> Tensor:
-        """Return the returns [*B, T, 1]; nothing is written."""
-        with nullcontext() if self.differentiable else torch.no_grad():
+        """Return the value target [*B, T, 1]; nothing is written."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.differentiable):
             view = View(tensordict, self._get_time_dim(time_dim, tensordict), self.mask_key)
-            return view.to_rollout(self._returns(view))
+            return view.to_rollout(self._estimate(view, None, target_params)[0])
+
+    def _estimate(
+        self, view: View, params: TensorDictBase | None, target_params: TensorDictBase | None
+    ) -> tuple[Tensor, Tensor]:
+        """The value target, and what the baseline is applied to, [*B, T] each."""
+        returns = self._returns(view)
+        if not self.subtract_value:
+            return returns, returns
+        return returns, returns - view.read_value(self.tensor_keys.value, self.value_network, params)
 
     def _returns(self, view: View) -> Tensor:
         keys = self.tensor_keys
@@ -176,13 +186,6 @@ class ReturnEstimator(ValueEstimatorBase):
     @property
     def _overrides_advantages(self) -> bool:
         return type(self)._advantages is not ReturnEstimator._advantages
-
-    def _checked_advantages(self, returns: Tensor, view: View) -> Tensor:
-        """Advantages [*B, T], required to have that shape."""
-        maker = f"baseline {name_of(self.baseline)}"
-        if self._overrides_advantages:
-            maker = f"{type(self).__name__}._advantages"
-        return check_advantages(self._advantages(returns, view), returns, maker)
 
     def _advantages(self, returns: Tensor, view: View) -> Tensor:
         """[*B, T] to [*B, T]; overridden by custom estimators."""
@@ -199,7 +202,7 @@ class ControlVariateReturn(ReturnEstimator):
             exit's outputs always are.
         hindsight: regress also on discounted sums of these entries over the steps to come. The future of the text may
             be used, because it does not depend on the decisions.
-        ridge: see :func:`~rltok_rl.functional.baselines.control_variate`.
+        ridge: see :func:`~rltok_rl.functional.control_variate.control_variate`.
         folds: see there.
         **options: of :class:`ReturnEstimator`.
     """
@@ -229,9 +232,8 @@ class ControlVariateReturn(ReturnEstimator):
             done = view.find(under_next(self.tensor_keys.done))
             ahead = [discounted_return(x, self.gamma, done=done, mask=view.mask) for x in features.unbind(-1)]
             features = torch.cat((features, torch.stack(ahead, -1)), -1)
-        return control_variate(
-            returns, features, ridge=self.ridge, folds=self.folds, mask=view.mask, process_group=self.process_group
-        )
+        options = {"ridge": self.ridge, "folds": self.folds, "process_group": self.process_group}
+        return control_variate(returns, features, mask=view.mask, **options)
 
 
 ESTIMATORS = ("discounted_return", "control_variate", "local_flips", "critic_advantage", "vtrace_return")
@@ -248,12 +250,8 @@ for _name, _options in OLD_ESTIMATORS.items():
     register_value_estimator(_name, default_kwargs={"gamma": 0.99, **_options})(ReturnEstimator)
 
 
-def make_estimator(name: str, **options: Any) -> ValueEstimatorBase:
-    """Build an estimator by the name that it is registered under.
-
-    Args:
-        name: one of :data:`ESTIMATORS`.
-        **options: of its class, such as ``baseline`` and the options of the baseline.
+def make_estimator(name: str, **options: Any) -> ReturnEstimator:
+    """Build an estimator by its name, one of :data:`ESTIMATORS`, with the options of its class and its baseline.
 
     Example:
         >>> make_estimator("discounted_return", gamma=0.9, baseline="group_mean", group_size=4).gamma

@@ -37,9 +37,7 @@ class LocalFlips(ReturnEstimator):
 
     The expected gradient is exact if each of these rows has a single flip and the sum reaches the end (``span`` at
     least T, gamma 1). A shorter span ignores later effects, and flips of neighbouring blocks interact: a bias, for
-    many more flips per forward pass.
-
-    The rollout must have whole texts, each row from the first byte of its text.
+    many more flips per forward pass. The rollout must have whole texts, each row from the first byte of its text.
 
     Args:
         model: the U-Net of the rollout.
@@ -80,10 +78,7 @@ class LocalFlips(ReturnEstimator):
     def flops(self, num_bytes: float, num_tokens: float, *, num_second: float | None = None) -> float:
         """Return the FLOPs of the extra rows: forward passes of token layers, decoder and the last head.
 
-        Args:
-            num_bytes: bytes of the rollout.
-            num_tokens: tokens of the rollout.
-            num_second: its tokens of tokens; None uses the model's target rate.
+        The rollout has ``num_bytes``, ``num_tokens`` and ``num_second`` tokens of tokens (None: at the target rate).
         """
         rest = ("encoder", "boundary_head", "early_head")
         return self.num_flips * forward_flops(self.model, num_bytes, num_tokens, num_second=num_second, without=rest)
@@ -91,16 +86,10 @@ class LocalFlips(ReturnEstimator):
     def _advantages(self, returns: Tensor, view: View) -> Tensor:
         rollout = view.rollout
         _check_whole_texts(rollout)
-        action, logits, forced = (read(rollout, key) for key in ("action", "logits", "forced"))
-        states = rollout["encoder_state"].to(self.model.embedding.weight.dtype)  # [B, T, D]
-        drawn = action.bool() | forced
-        probs = logits.sigmoid()
+        forced, probs = read(rollout, "forced"), read(rollout, "logits").sigmoid()
+        drawn = read(rollout, "action").bool() | forced
         where, chance = self._choose((probs * (1 - probs)).masked_fill(forced, 0.0))  # [B, n, blocks] each
-        rates = rollout.get("target_rate", None)  # [B, T, 1], constant along rows, which are whole texts
-        rates = None if rates is None else rates[:, 0, 0]
-        flipped, log_probs = self._run_flipped(
-            states, drawn, probs, forced, where.masked_fill(chance == 0, -1), rollout["next", "byte"], rates
-        )
+        flipped, log_probs = self._run_flipped(rollout, drawn, probs, forced, where.masked_fill(chance == 0, -1))
         gained = read(rollout, under_next("final_log_prob")) - self.price * drawn
         lost = gained.unsqueeze(1) - (log_probs - self.price * flipped)  # [B, n, T]
         ahead = discounted_return(lost, self.gamma)
@@ -114,7 +103,10 @@ class LocalFlips(ReturnEstimator):
     def _choose(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """One decision per block and flipped row, and its probability; 0 in blocks without free decisions."""
         mine = self._rows(len(weights))
-        weights = self._gather(weights)
+        if self.process_group is not None:  # [B, T] of this process to [W B, T] of all, in the order of their ranks
+            gathered = [torch.empty_like(weights) for _ in range(self.process_group.size())]
+            dist.all_gather(gathered, weights.contiguous(), group=self.process_group)
+            weights = torch.cat(gathered)
         num_rows, length = weights.shape
         blocks = F.pad(weights, (0, -length % self.span)).unflatten(-1, (-1, self.span))  # [B, blocks, span]
         total = blocks.sum(-1, keepdim=True)
@@ -132,29 +124,13 @@ class LocalFlips(ReturnEstimator):
         first = 0 if self.process_group is None else self.process_group.rank() * num_rows
         return slice(first, first + num_rows)
 
-    def _gather(self, values: Tensor) -> Tensor:
-        """[B, T] of this process to [W B, T] of all, in the order of their ranks."""
-        if self.process_group is None:
-            return values
-        gathered = [torch.empty_like(values) for _ in range(self.process_group.size())]
-        dist.all_gather(gathered, values.contiguous(), group=self.process_group)
-        return torch.cat(gathered)
-
     def _run_flipped(
-        self,
-        states: Tensor,
-        drawn: Tensor,
-        probs: Tensor,
-        forced: Tensor,
-        where: Tensor,
-        revealed: Tensor,
-        rates: Tensor | None,
+        self, rollout: TensorDictBase, drawn: Tensor, probs: Tensor, forced: Tensor, where: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Boundaries and log-likelihoods [B, n, T] of the rows with flips; ``where`` is -1 in blocks without one."""
-        count = self.num_flips
 
         def repeated(x: Tensor) -> Tensor:
-            return x.repeat_interleave(count, 0)
+            return x.repeat_interleave(self.num_flips, 0)
 
         # Uniforms for which the policy decides as in the rollout.
         shape = (len(probs) * (self.process_group.size() if self.process_group else 1), probs.shape[1])
@@ -167,19 +143,17 @@ class LocalFlips(ReturnEstimator):
         target = where.flatten(0, 1) % (drawn.shape[1] + 1)  # [B n, blocks]
         other = F.pad(repeated((~drawn).long()), (0, 1)).gather(1, target)
         fixed = F.pad(fixed, (0, 1)).scatter(1, target, other)[:, :-1]
-        base, lags = self.model.boundary_terms(states, target_rate=rates)
-        flipped = sample_boundaries(
-            repeated(base),
-            repeated(lags),
-            uniforms=repeated(uniforms),
-            cap=self.model.boundary_cap,
-            forced=fixed,
-            force_first=False,
-        )
+        rates = rollout.get("target_rate", None)  # [B, T, 1], constant along rows, which are whole texts
+        rates = None if rates is None else rates[:, 0, 0]
+        states = rollout["encoder_state"].to(self.model.embedding.weight.dtype)  # [B, T, D]
+        terms = (repeated(x) for x in self.model.boundary_terms(states, target_rate=rates))
+        options = {"cap": self.model.boundary_cap, "forced": fixed, "force_first": False}
+        flipped = sample_boundaries(*terms, uniforms=repeated(uniforms), **options)
         rates = None if rates is None else repeated(rates)
         decoded = self.model.decode(repeated(states), flipped, layout=self.layout, target_rate=rates)
-        log_probs = byte_log_prob(self.model.final_logits(decoded), repeated(revealed))
-        return flipped.unflatten(0, (-1, count)), log_probs.unflatten(0, (-1, count))
+        log_probs = byte_log_prob(self.model.final_logits(decoded), repeated(rollout["next", "byte"]))
+        shape = (-1, self.num_flips)
+        return flipped.unflatten(0, shape), log_probs.unflatten(0, shape)
 
 
 def _check_whole_texts(rollout: TensorDictBase) -> None:

@@ -21,13 +21,10 @@ from rltok_rl.objectives.reinforce import BoundaryReinforceLoss
 class JointLoss(LossModule):
     """A weighted sum of losses of one rollout; one backward pass trains them all.
 
-    The output has every term's outputs: ``loss_*`` times the coefficient, metrics unchanged. ``loss.total(out)`` sums
-    the losses. A metric that several terms write keeps its name in the first and becomes ``<term>_<metric>`` in the
-    others. Coefficients are buffers ``coeff_<name>`` and can be scheduled: ``loss.coeff_policy = 0.02``.
-
-    Args:
-        terms: losses by name.
-        coefficients: weights by name (default: 1).
+    The output has every term's outputs: ``loss_*`` times the coefficient (default: 1), metrics unchanged.
+    ``loss.total(out)`` sums the losses. A metric that several terms write keeps its name in the first and becomes
+    ``<term>_<metric>`` in the others. Coefficients are buffers ``coeff_<name>`` and can be scheduled:
+    ``loss.coeff_policy = 0.02``.
 
     Example:
         >>> from rltok_rl.objectives import JointLoss
@@ -45,9 +42,6 @@ class JointLoss(LossModule):
         infinite = {name: value for name, value in coefficients.items() if not math.isfinite(value)}
         if infinite:
             raise ValueError(f"coefficients must be finite numbers, got {infinite}")
-        invalid = [name for name in terms if not name.isidentifier()]
-        if invalid:
-            raise ValueError(f"terms must have names that are identifiers, got {invalid}")
         self.terms: Mapping[str, LossModule] = nn.ModuleDict(terms)  # type: ignore[assignment]
         self._output_names = self._name_outputs()
         for name in terms:
@@ -66,13 +60,8 @@ class JointLoss(LossModule):
     ) -> JointLoss:
         """Build the paper's loss: ``L_auto + 0.01 L_policy + 0.01 L_rate + 0.1 L_early``, gamma = 0.99 (Section 2.6).
 
-        Args:
-            target_rate: boundaries per byte.
-            estimator: a value estimator or its name; None is ``"discounted_return"``.
-            baseline: of an estimator given by name; None is ``"batch_mean"`` if ``estimator`` is None, else ``"none"``.
-            process_group: processes that train together.
-            rate: options of the rate control.
-            **estimator_options: of an estimator given by name, and of its baseline.
+        ``estimator`` is a value estimator, or a name with its ``baseline`` and further options; None is
+        ``"discounted_return"`` with ``"batch_mean"``. ``rate`` has options of :class:`RateLoss`.
         """
         if estimator is None:
             estimator, baseline = "discounted_return", "batch_mean" if baseline is None else baseline
@@ -80,14 +69,8 @@ class JointLoss(LossModule):
             estimator_options["baseline"] = baseline
         if isinstance(estimator, str):
             estimator_options = {"gamma": 0.99, **estimator_options}
-        options = {"process_group": process_group}
-        terms = {
-            "language_model": LanguageModelLoss(**options),
-            "policy": BoundaryReinforceLoss(estimator, **options, **estimator_options),
-            "rate": RateLoss(target_rate, **options, **(rate or {})),
-            "early_exit": EarlyExitLoss(**options),
-        }
-        return cls(terms, {"policy": 0.01, "rate": 0.01, "early_exit": 0.1})
+        policy = {"estimator": estimator, **estimator_options}
+        return cls._of(policy, {"target": target_rate, **(rate or {})}, process_group, language_model=1.0)
 
     @classmethod
     def released(
@@ -95,25 +78,25 @@ class JointLoss(LossModule):
     ) -> JointLoss:
         """Build the loss of the authors' released code, which differs from the paper's.
 
-        The next-byte losses are mixed, ``0.9 L_auto + 0.1 L_early``; the batch mean spans the rows of one device's
-        micro-batch; the policy's mean is over all positions, where both ends count 0; both ends count in the rate.
-
-        Args:
-            target_rate: boundaries per byte.
-            gamma: discount.
-            rows_per_mean: rows of a micro-batch (8 in the 147M run).
-            process_group: processes that train together.
+        The next-byte losses are mixed, ``0.9 L_auto + 0.1 L_early``; the batch mean spans the ``rows_per_mean`` rows of
+        one device's micro-batch (8 in the 147M run); the policy's mean is over all positions, where both ends count 0;
+        both ends count in the rate.
         """
-        options = {"process_group": process_group}
-        estimator: dict[str, Any] = {"gamma": gamma, "baseline": "group_mean"}
-        estimator |= {"group_size": rows_per_mean, "exclude_self": False}
+        baseline = {"baseline": "group_mean", "group_size": rows_per_mean, "exclude_self": False}
+        policy = {"estimator": "discounted_return", "gamma": gamma, "average": "released", **baseline}
+        return cls._of(policy, {"target": target_rate, "ends": "released"}, process_group, language_model=0.9)
+
+    @classmethod
+    def _of(
+        cls, policy: Mapping[str, Any], rate: Mapping[str, Any], process_group: Any, *, language_model: float
+    ) -> JointLoss:
         terms = {
-            "language_model": LanguageModelLoss(**options),
-            "policy": BoundaryReinforceLoss("discounted_return", average="released", **options, **estimator),
-            "rate": RateLoss(target_rate, ends="released", **options),
-            "early_exit": EarlyExitLoss(**options),
+            "language_model": LanguageModelLoss(process_group=process_group),
+            "policy": BoundaryReinforceLoss(process_group=process_group, **policy),
+            "rate": RateLoss(process_group=process_group, **rate),
+            "early_exit": EarlyExitLoss(process_group=process_group),
         }
-        return cls(terms, {"language_model": 0.9, "policy": 0.01, "rate": 0.01, "early_exit": 0.1})
+        return cls(terms, {"language_model": language_model, "policy": 0.01, "rate": 0.01, "early_exit": 0.1})
 
     @property
     def functional(self) -> bool:

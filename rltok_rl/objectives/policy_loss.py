@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from tensordict.utils import NestedKey
@@ -13,6 +12,7 @@ from torchrl.objectives.utils import build_value_estimator
 from torchrl.objectives.value import ValueEstimatorBase
 
 from rltok_rl.functional.policy_metrics import approximate_kl, effective_sample_size, mean_and_spread
+from rltok_rl.functional.reduction import Mask
 from rltok_rl.objectives.base import MissingEntryError, StepReductions, read
 from rltok_rl.objectives.estimators import check_estimator
 
@@ -20,7 +20,6 @@ from rltok_rl.objectives.estimators import check_estimator
 class PolicyLoss(StepReductions):
     """A loss of decisions and their advantages; also a ``LossModule``."""
 
-    tensor_keys: Any
     _value_estimator: ValueEstimatorBase | None
 
     def build_estimator(self, estimator: Any, options: dict[str, Any]) -> ValueEstimatorBase | None:
@@ -45,18 +44,15 @@ class PolicyLoss(StepReductions):
         if hasattr(estimator, "mask_key") and self.loss_mask_key != "auto":
             estimator.mask_key = self.loss_mask_key
 
-    def advantage_metrics(self, advantages: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
+    def advantage_metrics(self, advantages: Tensor, mask: Mask) -> dict[str, Tensor]:
         """Mean and spread of the advantages."""
         mean, spread = mean_and_spread(advantages, mask, process_group=self.process_group)
         return {"advantage_mean": mean, "advantage_spread": spread}
 
-    def ratio_metrics(self, log_ratios: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
+    def ratio_metrics(self, log_ratios: Tensor, mask: Mask) -> dict[str, Tensor]:
         """Distance between the policy and the one that decided."""
-        log_ratios = log_ratios.detach()
-        return {
-            "ESS": effective_sample_size(log_ratios, mask, process_group=self.process_group),
-            "kl_approx": approximate_kl(log_ratios, mask, process_group=self.process_group),
-        }
+        metrics = {"ESS": effective_sample_size, "kl_approx": approximate_kl}
+        return {name: f(log_ratios.detach(), mask, process_group=self.process_group) for name, f in metrics.items()}
 
 
 def advantages_of(
@@ -75,13 +71,3 @@ def score_actions(tensordict: TensorDictBase, actor: TensorDictModuleBase, actio
     policy = actor.get_dist(tensordict)
     shape = tuple(tensordict.batch_size)
     return policy.log_prob(tensordict.get(action)).reshape(shape), policy.entropy().reshape(shape)
-
-
-def check_gradient(log_probs: Tensor, key: NestedKey) -> Tensor:
-    """Require log-probabilities that carry gradients, if gradients are enabled."""
-    if torch.is_grad_enabled() and not log_probs.requires_grad:
-        raise ValueError(
-            f"{key!r} carries no gradient, so that nothing would be learned from it: roll out with gradients "
-            f"(env.parallel_rollout outside torch.no_grad), or give the loss an actor that scores decisions again"
-        )
-    return log_probs

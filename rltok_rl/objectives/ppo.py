@@ -13,7 +13,7 @@ from torch import Tensor
 from torchrl.objectives import ClipPPOLoss
 
 from rltok_rl.functional.policy_gradient import clipped_ratio
-from rltok_rl.functional.policy_metrics import clip_fraction, mean_and_spread
+from rltok_rl.functional.policy_metrics import clip_fraction
 from rltok_rl.functional.reduction import zero_masked
 from rltok_rl.objectives.base import read
 from rltok_rl.objectives.estimators import ESTIMATORS, OLD_ESTIMATORS, check_estimator
@@ -47,12 +47,9 @@ class BoundaryClipPPOLoss(PolicyLoss, ClipPPOLoss):
 
     @dataclass
     class _AcceptedKeys(ClipPPOLoss._AcceptedKeys):
-        """TorchRL's keys, and the mask of forced decisions."""
-
         forced: NestedKey = "forced"
 
     default_keys = _AcceptedKeys
-    tensor_keys: _AcceptedKeys
     SUPPORTED_VALUE_ESTIMATORS = (*ClipPPOLoss.SUPPORTED_VALUE_ESTIMATORS, *NAMES)
 
     def __init__(
@@ -88,20 +85,20 @@ class BoundaryClipPPOLoss(PolicyLoss, ClipPPOLoss):
     @dispatch
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Return losses and metrics in a tensordict without batch dimension."""
-        keys, group = self.tensor_keys, self.process_group
+        keys = self.tensor_keys
         tensordict = tensordict.copy()  # a critic writes its values
         estimator = self._value_estimator
         if estimator is None and tensordict.get(keys.advantage, None) is None and self.critic_network is not None:
             estimator = self.value_estimator  # TorchRL's default, generalised advantages of the critic
         tensordict, advantages = advantages_of(tensordict, keys.advantage, estimator)
-        free = self.free_steps(tensordict, keys.forced)
+        free = self.free_steps(tensordict)
         metrics = self.advantage_metrics(advantages, free)
         if self.normalize_advantage:
-            mean, spread = mean_and_spread(advantages, free, process_group=group)
+            mean, spread = metrics["advantage_mean"], metrics["advantage_spread"]
             advantages = (advantages - mean) / spread.clamp(min=1e-6)
         old = read(tensordict, keys.sample_log_prob).detach()
         log_probs, entropy = score_actions(tensordict, self.actor_network, keys.action)
-        clip = self._epsilons()
+        clip = (self.clip_epsilon_low, self.clip_epsilon_high) if self._asymmetric_clip else (self.clip_epsilon,) * 2
         log_ratios = zero_masked(log_probs - old, free)
         objective = clipped_ratio(log_ratios, torch.zeros_like(log_ratios), advantages, clip)
         losses = {"loss_objective": self.reduce(-objective, free)}
@@ -112,15 +109,10 @@ class BoundaryClipPPOLoss(PolicyLoss, ClipPPOLoss):
             losses["loss_critic"] = self.reduce(error.reshape(log_probs.shape), free)
         metrics |= {
             "entropy": self.metric(entropy, free),
-            "clip_fraction": clip_fraction(log_ratios.detach(), clip, free, process_group=group),
+            "clip_fraction": clip_fraction(log_ratios.detach(), clip, free, process_group=self.process_group),
             **self.ratio_metrics(log_ratios, free),
         }
         return TensorDict({**losses, **metrics})
-
-    def _epsilons(self) -> tuple[float, float]:
-        if self._asymmetric_clip:
-            return self.clip_epsilon_low, self.clip_epsilon_high
-        return self.clip_epsilon, self.clip_epsilon
 
     def make_value_estimator(self, value_type: Any = None, **hyperparams: Any) -> BoundaryClipPPOLoss:
         """Replace the estimator, in TorchRL's ways or by one of this package's names."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tensordict import TensorDict, TensorDictBase
-from tensordict.nn import dispatch
+from tensordict import TensorDictBase
 from tensordict.utils import NestedKey
 from torch import Tensor
 
@@ -18,6 +17,7 @@ from rltok_rl.functional.rate import (
     controller_update,
     priced_boundaries,
 )
+from rltok_rl.functional.reduction import Mask
 from rltok_rl.objectives.base import StepLoss, last_steps, read
 
 CONTROLLERS = {"pi": (3.0, 0.005), "price": (15.0, 0.02)}
@@ -32,10 +32,8 @@ class RateLoss(StepLoss):
     """Keep the rate of boundaries at a target.
 
     Writes ``loss_rate`` and the metrics ``rate`` (boundaries per free decision), ``mean_prob``, and ``push``, the
-    coefficient or price of a control with memory.
-
-    If the rollout has ``target_rate`` (models with ``rate_embedding``), it replaces ``target`` step by step; only
-    ``"logit_pressure"`` can follow several targets.
+    coefficient or price of a control with memory. If the rollout has ``target_rate`` (models with ``rate_embedding``),
+    it replaces ``target`` step by step; only ``"logit_pressure"`` can follow several targets.
 
     Args:
         target: boundaries per byte, in (0, 1).
@@ -50,15 +48,11 @@ class RateLoss(StepLoss):
 
     @dataclass
     class _AcceptedKeys:
-        """Keys of the rollout."""
-
         logits: NestedKey = "logits"
         action: NestedKey = "action"
         forced: NestedKey = "forced"
         target_rate: NestedKey = "target_rate"
 
-    default_keys = _AcceptedKeys
-    tensor_keys: _AcceptedKeys
     out_keys = ["loss_rate", "rate", "mean_prob", "push"]
     integral: Tensor
     push: Tensor
@@ -79,8 +73,7 @@ class RateLoss(StepLoss):
             raise ValueError(f"control must be one of {allowed}, got {control!r}")
         if ends not in ("excluded", "released"):
             raise ValueError(f"ends must be one of ['excluded', 'released'], got {ends!r}")
-        if self.reduction != "mean":
-            raise ValueError(f"reduction must be 'mean': a rate belongs to a batch, got {self.reduction!r}")
+        self.require_mean()
         self.target_rate, self.control, self.ends = check_target(target), control, ends
         gains = CONTROLLERS.get(control, (0.0, 0.0))
         self.proportional = gains[0] if proportional is None else proportional
@@ -93,12 +86,12 @@ class RateLoss(StepLoss):
         """Logits, decisions, and the mask of forced ones."""
         return [self.tensor_keys.logits, self.tensor_keys.action, self.tensor_keys.forced]
 
-    @dispatch
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Return the loss and its metrics in a tensordict without batch dimension."""
+    def compute(self, tensordict: TensorDictBase) -> dict[str, Tensor]:
+        """Compute the loss and its metrics."""
         keys = self.tensor_keys
+        target: float | Tensor = self.target_rate
         logits, boundaries = read(tensordict, keys.logits), read(tensordict, keys.action).bool()
-        mask = self.free_steps(tensordict, keys.forced)
+        mask = self.free_steps(tensordict)
         metrics = {
             "rate": self.metric(boundaries.to(logits.dtype), mask),
             "mean_prob": self.metric(logits.sigmoid(), mask),
@@ -109,7 +102,6 @@ class RateLoss(StepLoss):
             if tensordict.get(keys.forced, None) is not None:
                 ends = ends | read(tensordict, keys.forced)
             logits, boundaries = logits.masked_fill(ends, RELEASED_LOGIT), boundaries | ends
-        target: Any = self.target_rate
         if tensordict.get(keys.target_rate, None) is not None:
             target = read(tensordict, keys.target_rate)
             if self.control != "logit_pressure":
@@ -122,17 +114,13 @@ class RateLoss(StepLoss):
             loss = control(logits, boundaries, target, mask=mask, process_group=self.process_group)
         else:
             loss = self._controlled(logits, mask)
-        return TensorDict({"loss_rate": loss, **metrics, "push": self.push.clone()})
+        return {"loss_rate": loss, **metrics, "push": self.push.clone()}
 
-    def _controlled(self, logits: Tensor, mask: Tensor | None) -> Tensor:
+    def _controlled(self, logits: Tensor, mask: Mask) -> Tensor:
         """The loss of a control with memory, which is updated first."""
-        state = controller_update(
-            Controller(self.integral, self.push),
-            self.metric(logits.sigmoid(), mask) - self.target_rate,
-            proportional=self.proportional,
-            integral=self.integral_gain,
-            limit=LARGEST_ERROR,
-        )
+        state, error = Controller(self.integral, self.push), self.metric(logits.sigmoid(), mask) - self.target_rate
+        gains = {"proportional": self.proportional, "integral": self.integral_gain}
+        state = controller_update(state, error, **gains, limit=LARGEST_ERROR)
         if self.training:
             self.integral.copy_(state.integral)
             self.push.copy_(state.coefficient)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from tensordict import TensorDict, TensorDictBase
-from tensordict.nn import TensorDictModuleBase, dispatch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
 from tensordict.utils import NestedKey
 from torch import Tensor
 from torchrl.objectives.value import ValueEstimatorBase
@@ -17,7 +17,7 @@ from rltok_rl.functional.reduction import zero_masked
 from rltok_rl.objectives.base import StepLoss, last_steps, read
 from rltok_rl.objectives.critics import VTraceReturn
 from rltok_rl.objectives.estimators import ESTIMATORS
-from rltok_rl.objectives.policy_loss import PolicyLoss, advantages_of, check_gradient, score_actions
+from rltok_rl.objectives.policy_loss import PolicyLoss, advantages_of, score_actions
 
 
 class BoundaryReinforceLoss(PolicyLoss, StepLoss):
@@ -40,9 +40,11 @@ class BoundaryReinforceLoss(PolicyLoss, StepLoss):
         max_weight: largest weight.
         average: over ``"free"`` decisions; over ``"all"`` real steps, where forced decisions count 0; or
             ``"released"`` as in the authors' code, where the last decision of each row counts 0 too.
-        **estimator_options: of an estimator given by name: ``gamma``, ``baseline``, ``group_size``, ...
+        **options: ``reduction`` and ``process_group`` of :class:`~rltok_rl.objectives.base.StepLoss`, and options of an
+            estimator given by name: ``gamma``, ``baseline``, ``group_size``, ...
 
     Example:
+        >>> from tensordict import TensorDict
         >>> loss = BoundaryReinforceLoss("discounted_return", gamma=0.99, baseline="leave_one_out")
         >>> rollout = TensorDict({"action_log_prob": torch.zeros(2, 1, requires_grad=True)}, [2, 1])
         >>> rollout["next"] = TensorDict({"reward": torch.tensor([[[1.0]], [[3.0]]])}, [2, 1])
@@ -53,8 +55,6 @@ class BoundaryReinforceLoss(PolicyLoss, StepLoss):
 
     @dataclass
     class _AcceptedKeys:
-        """Keys of the rollout."""
-
         action: NestedKey = "action"
         action_log_prob: NestedKey = "action_log_prob"
         entropy: NestedKey = "entropy"
@@ -65,8 +65,6 @@ class BoundaryReinforceLoss(PolicyLoss, StepLoss):
         done: NestedKey = "done"
         terminated: NestedKey = "terminated"
 
-    default_keys = _AcceptedKeys
-    tensor_keys: _AcceptedKeys
     SUPPORTED_VALUE_ESTIMATORS = ESTIMATORS
 
     def __init__(
@@ -79,7 +77,7 @@ class BoundaryReinforceLoss(PolicyLoss, StepLoss):
         average: Literal["free", "all", "released"] = "free",
         reduction: Literal["mean", "sum", "none"] = "mean",
         process_group: Any = None,
-        **estimator_options: Any,
+        **options: Any,
     ) -> None:
         super().__init__(reduction=reduction, process_group=process_group)
         if average not in ("free", "all", "released"):
@@ -90,7 +88,7 @@ class BoundaryReinforceLoss(PolicyLoss, StepLoss):
             raise ValueError(f"max_weight belongs to off_policy=True, got max_weight={max_weight}")
         self.actor_network = actor
         self.off_policy, self.max_weight, self.average = off_policy, max_weight, average
-        self.make_value_estimator(estimator, **estimator_options)
+        self.make_value_estimator(estimator, **options)
 
     def make_value_estimator(self, value_type: Any = None, **hyperparams: Any) -> BoundaryReinforceLoss:
         """Replace the estimator by an instance, or by a class or a name with its options."""
@@ -119,23 +117,31 @@ class BoundaryReinforceLoss(PolicyLoss, StepLoss):
         ratios = [] if self.actor_network is None else ["ESS", "kl_approx"]
         return ["loss_policy", "entropy", "advantage_mean", "advantage_spread", *ratios]
 
-    @dispatch
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Return the loss and its metrics in a tensordict without batch dimension."""
+    def compute(self, tensordict: TensorDictBase) -> dict[str, Tensor]:
+        """Compute the loss and its metrics."""
         keys = self.tensor_keys
         tensordict, advantages = advantages_of(tensordict, keys.advantage, self._value_estimator)
-        free = self._counted_steps(tensordict, advantages)
+        free = self.free_steps(tensordict)
+        if self.average == "released":
+            inner = ~last_steps(self.steps(tensordict), advantages)
+            free = inner if free is None else free & inner
         metrics = self.advantage_metrics(advantages, free)
         advantages = zero_masked(advantages, free)  # masked entries may be NaN, and 0 times NaN is NaN
+        log_probs = read(tensordict, keys.action_log_prob)
         if self.actor_network is None:
-            log_probs = check_gradient(read(tensordict, keys.action_log_prob), keys.action_log_prob)
+            if torch.is_grad_enabled() and not log_probs.requires_grad:
+                raise ValueError(
+                    f"{keys.action_log_prob!r} carries no gradient, so that nothing would be learned from it: roll out "
+                    f"with gradients (env.parallel_rollout outside torch.no_grad), or give the loss an actor that "
+                    f"scores decisions again"
+                )
             objective = score_function(log_probs, advantages)
             if tensordict.get(keys.entropy, None) is not None:
                 metrics["entropy"] = self.metric(read(tensordict, keys.entropy), free)
         else:
+            old = zero_masked(log_probs.detach(), free)
             log_probs, entropy = score_actions(tensordict, self.actor_network, keys.action)
             log_probs = zero_masked(log_probs, free)
-            old = zero_masked(read(tensordict, keys.action_log_prob).detach(), free)
             if self.off_policy:
                 objective = importance_weighted(log_probs, old, advantages, max_weight=self.max_weight)
             else:
@@ -143,15 +149,7 @@ class BoundaryReinforceLoss(PolicyLoss, StepLoss):
             metrics |= {"entropy": self.metric(entropy, free), **self.ratio_metrics(log_probs - old, free)}
         if self.average != "free" and free is not None:
             objective, free = torch.where(free, objective, 0.0), self.steps(tensordict)
-        return TensorDict({"loss_policy": self.reduce(-objective, free), **metrics})
-
-    def _counted_steps(self, tensordict: TensorDictBase, like: Tensor) -> Tensor | None:
-        """[*B, T] bool, steps whose decision counts; None for all."""
-        free = self.free_steps(tensordict, self.tensor_keys.forced)
-        if self.average != "released":
-            return free
-        inner = ~last_steps(self.steps(tensordict), like)
-        return inner if free is None else free & inner
+        return {"loss_policy": self.reduce(-objective, free), **metrics}
 
 
 class EntropyBonus(StepLoss):
@@ -159,13 +157,9 @@ class EntropyBonus(StepLoss):
 
     @dataclass
     class _AcceptedKeys:
-        """Keys of the rollout."""
-
         entropy: NestedKey = "entropy"
         forced: NestedKey = "forced"
 
-    default_keys = _AcceptedKeys
-    tensor_keys: _AcceptedKeys
     out_keys = ["loss_entropy", "entropy"]
 
     @property
@@ -173,9 +167,7 @@ class EntropyBonus(StepLoss):
         """Entropies and the mask of forced decisions."""
         return [self.tensor_keys.entropy, self.tensor_keys.forced]
 
-    @dispatch
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Return the loss and its metric in a tensordict without batch dimension."""
-        entropy = read(tensordict, self.tensor_keys.entropy)
-        free = self.free_steps(tensordict, self.tensor_keys.forced)
-        return TensorDict({"loss_entropy": self.reduce(-entropy, free), "entropy": self.metric(entropy, free)})
+    def compute(self, tensordict: TensorDictBase) -> dict[str, Tensor]:
+        """Compute the loss and its metric."""
+        entropy, free = read(tensordict, self.tensor_keys.entropy), self.free_steps(tensordict)
+        return {"loss_entropy": self.reduce(-entropy, free), "entropy": self.metric(entropy, free)}

@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from tensordict import TensorDict, TensorDictBase
-from tensordict.nn import dispatch
+from tensordict import TensorDictBase
 from tensordict.utils import NestedKey
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
 from rltok_rl.agents.segmenters import SegmentedOutput, Segmenter, read_window
 from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.functional.rate import check_target, load_balance
-from rltok_rl.functional.reduction import loss_mean, masked_mean
+from rltok_rl.functional.reduction import Group, loss_mean, masked_mean
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives.base import StepLoss, read, read_flags, under_next
 
@@ -51,21 +49,13 @@ def segmented_losses(
 
         L = L_auto + lambda_early L_early + sum_k c_k L_k + 0.03 L_second
 
-    If boundaries carry a gradient (``gumbel``, ``hnet``) the segmenter learns from L_auto too. The learned policy does
-    not learn here; use :class:`~rltok_rl.objectives.JointLoss`.
+    Reads the first T of ``byte_ids`` [B, T + 1] and predicts the last T; draws with ``uniforms`` [B, T] or the
+    generator. If boundaries carry a gradient (``gumbel``, ``hnet``) the segmenter learns from L_auto too. The learned
+    policy does not learn here; use :class:`~rltok_rl.objectives.JointLoss`.
 
-    Args:
-        model: the U-Net.
-        segmenter: draws the boundaries.
-        byte_ids: [B, T + 1]; the first T are read, the last T predicted.
-        early_exit: coefficient of the early exit (Section 2.6).
-        uniforms: [B, T] in [0, 1) to draw with.
-        generator: source of the random numbers otherwise.
-
-    Returns:
-        ``loss_language_model``, ``loss_early_exit`` and the segmenter's ``loss_<name>``; metrics ``bits_per_byte``,
-        ``early_bits_per_byte`` and ``rate``. With a second level also ``second_rate``, and ``loss_second_level`` if it
-        routes, at the segmenter's rate or else the model's.
+    Returns ``loss_language_model``, ``loss_early_exit`` and the segmenter's ``loss_<name>``; metrics ``bits_per_byte``,
+    ``early_bits_per_byte`` and ``rate``. With a second level also ``second_rate``, and ``loss_second_level`` if it
+    routes, at the segmenter's rate or else the model's.
 
     Example:
         >>> from rltok_rl.agents.segmenters import make_segmenter
@@ -100,33 +90,20 @@ def segmented_losses(
 
 
 def second_level_cost(
-    boundaries: Tensor,
-    probs: Tensor,
-    tokens: Tensor,
-    target: float,
-    *,
-    process_group: ProcessGroup | None = None,
+    boundaries: Tensor, probs: Tensor, tokens: Tensor, target: float, *, process_group: Group = None
 ) -> Tensor:
-    """Compute the ratio loss of a second level, over tokens.
+    """Compute the ratio loss of a second level, over tokens (https://arxiv.org/abs/2507.07955).
 
         L = F G / alpha + (1 - F)(1 - G) / (1 - alpha),        F = mean_s sg(b_s),  G = mean_s p_s
 
-    The first token of a text has p = 1 and counts, as in H-Net's released code.
-
-    Args:
-        boundaries: [*L] bool, b at the bytes that close tokens.
-        probs: [*L] p there.
-        tokens: [*L] bool, the bytes that close tokens.
-        target: alpha, tokens of tokens per token.
-        process_group: processes that train together; F is that of all.
+    ``boundaries`` b and ``probs`` p [*L] are those at the bytes that close ``tokens`` [*L] bool. The target alpha is
+    tokens of tokens per token. The first token of a text has p = 1 and counts, as in H-Net's released code.
 
     Example:
         >>> drawn = torch.tensor([True, False, False, True])
         >>> tokens = torch.tensor([True, False, True, True])
         >>> second_level_cost(drawn, torch.tensor([1.0, 0.0, 0.4, 0.6]), tokens, 2 / 3)
         tensor(1.)
-
-    Reference: https://arxiv.org/abs/2507.07955
     """
     rate = masked_mean(boundaries.to(probs.dtype), tokens, process_group=process_group)
     return load_balance(rate, loss_mean(probs, tokens, process_group=process_group), target)
@@ -136,21 +113,12 @@ class SegmenterLoss(StepLoss):
     """A segmenter's own loss, from a rollout that carries gradients. Writes ``loss_<name>``.
 
     A rollout with a :class:`~rltok_rl.agents.segmenters.SegmenterActor` has it as ``segmenter_<name>``, with the same
-    value at every step of texts that were read together.
-
-    Args:
-        name: a key of ``segmenter.coefficients``.
-        **options: of :class:`~rltok_rl.objectives.base.StepLoss`.
+    value at every step of texts that were read together. ``name`` is a key of ``segmenter.coefficients``.
     """
 
     @dataclass
     class _AcceptedKeys:
-        """Keys of the rollout."""
-
         segmenter_loss: NestedKey = "segmenter"
-
-    default_keys = _AcceptedKeys
-    tensor_keys: Any
 
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__(**options)
@@ -162,40 +130,30 @@ class SegmenterLoss(StepLoss):
         """The segmenter's entry."""
         return [self.tensor_keys.segmenter_loss]
 
-    @dispatch
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Return the loss in a tensordict without batch dimension."""
-        values = read(tensordict, self.tensor_keys.segmenter_loss)
-        return TensorDict({self.out_keys[0]: self.reduce(values, self.steps(tensordict))})
+    def compute(self, tensordict: TensorDictBase) -> dict[str, Tensor]:
+        """Compute the loss."""
+        return {self.out_keys[0]: self.reduce(read(tensordict, *self.in_keys), self.steps(tensordict))}
 
 
 class SecondLevelLoss(StepLoss):
-    """Keep the rate of tokens of tokens at a target, for models whose second level routes.
+    """Keep the rate of tokens of tokens at a target in (0, 1), for models whose second level routes.
 
     Writes ``loss_second_level`` and the metrics ``second_rate`` (tokens of tokens per token) and ``second_mean_prob``.
-
-    Args:
-        target: tokens of tokens per token, in (0, 1).
-        **options: of :class:`~rltok_rl.objectives.base.StepLoss`; ``reduction`` must be ``"mean"``.
+    Options are those of :class:`~rltok_rl.objectives.base.StepLoss`; ``reduction`` must be ``"mean"``.
     """
 
     @dataclass
     class _AcceptedKeys:
-        """Keys of the rollout; the second level's under ``next``, as it decides once a token is closed."""
-
         action: NestedKey = "action"
         forced: NestedKey = "forced"
-        second_boundary: NestedKey = "second_boundary"
+        second_boundary: NestedKey = "second_boundary"  # under next, as it decides once a token is closed
         second_probability: NestedKey = "second_probability"
 
-    default_keys = _AcceptedKeys
-    tensor_keys: _AcceptedKeys
     out_keys = ["loss_second_level", "second_rate", "second_mean_prob"]
 
     def __init__(self, target: float, **options: Any) -> None:
         super().__init__(**options)
-        if self.reduction != "mean":
-            raise ValueError(f"reduction must be 'mean': a rate belongs to a batch, got {self.reduction!r}")
+        self.require_mean()
         self.target_rate = check_target(target)
 
     @property
@@ -204,18 +162,18 @@ class SecondLevelLoss(StepLoss):
         keys = self.tensor_keys
         return [keys.action, keys.forced, under_next(keys.second_boundary), under_next(keys.second_probability)]
 
-    @dispatch
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Return the loss and its metrics in a tensordict without batch dimension."""
+    def compute(self, tensordict: TensorDictBase) -> dict[str, Tensor]:
+        """Compute the loss and its metrics."""
         keys, remedy = self.tensor_keys, " (a model with second_level='routing' writes it)"
         probs = read(tensordict, under_next(keys.second_probability), remedy=remedy)
         drawn = read_flags(tensordict, under_next(keys.second_boundary), remedy=remedy)
         tokens = read(tensordict, keys.action).bool() | read_flags(tensordict, keys.forced)
         real = self.steps(tensordict)
         tokens = tokens if real is None else tokens & real
-        cost = second_level_cost(drawn, probs, tokens, self.target_rate, process_group=self.process_group)
-        metrics = {
+        return {
+            "loss_second_level": second_level_cost(
+                drawn, probs, tokens, self.target_rate, process_group=self.process_group
+            ),
             "second_rate": self.metric(drawn.to(probs.dtype), tokens),
             "second_mean_prob": self.metric(probs, tokens),
         }
-        return TensorDict({"loss_second_level": cost, **metrics})

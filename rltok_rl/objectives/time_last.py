@@ -57,6 +57,10 @@ class View:
         with params.to_module(critic, preserve_module_state=False) if usable else nullcontext():  # type: ignore
             return View(critic(inputs), self.time_dim, None).read(key)
 
+    def next(self) -> View:
+        """Return the view of the entries after each step, without a mask."""
+        return View(self.rollout.get("next"), self.time_dim, None)
+
     def to_rollout(self, values: Tensor) -> Tensor:
         """[*B, T] to [*B, T, 1], with time where the rollout has it."""
         return values.movedim(-1, self.time_dim).unsqueeze(-1)

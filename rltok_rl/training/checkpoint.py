@@ -26,12 +26,7 @@ _PLAIN = (str, int, float, bool, type(None))
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint cannot be read or written.
-
-    Args:
-        message: the file and its error.
-        previous: the newest older checkpoint that is intact, if any.
-    """
+    """A checkpoint cannot be read or written; ``previous`` is the newest older one that is intact, if any."""
 
     def __init__(self, message: str, previous: Path | None = None) -> None:
         offer = f"; {previous} is older and intact" if previous else "; there is no older one"
@@ -39,17 +34,11 @@ class CheckpointError(RuntimeError):
         self.previous = previous
 
 
-def save_checkpoint(folder: Path, update: int, state: Mapping[str, Any], *, keep: int = 2) -> Path:
-    """Write a checkpoint, then remove all but the newest; returns its folder.
+def save_checkpoint(folder: Path, update: int, state: Mapping[str, Any]) -> Path:
+    """Write a checkpoint into ``folder``, then remove all but the newest two; returns its own folder.
 
-    Args:
-        folder: of all checkpoints; created if needed.
-        update: number of the last update.
-        state: nested dicts, lists and tuples of tensors, numbers, strings and None.
-        keep: how many to keep, this one included.
+    The state is made of nested dicts, lists and tuples of tensors, numbers, strings and None.
     """
-    if keep < 1:
-        raise ValueError(f"keep must be at least 1, got {keep}")
     tensors: dict[str, Tensor] = {}
     skeleton = take_apart(state, tensors, "state")
     final = folder / f"{_PREFIX}{update:08d}"
@@ -73,8 +62,7 @@ def save_checkpoint(folder: Path, update: int, state: Mapping[str, Any], *, keep
     except (OSError, SafetensorError) as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise CheckpointError(f"{final} could not be written: {error}", _newest_intact(folder)) from error
-    older = [path for path in list_checkpoints(folder) if path.name < final.name]
-    for old in older[: len(older) - (keep - 1)]:
+    for old in [path for path in list_checkpoints(folder) if path.name < final.name][:-1]:
         _remove(old)
     return final
 
@@ -93,11 +81,7 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:
-    """Read a checkpoint and check its sums; returns the number of its update, and the state on the CPU.
-
-    Args:
-        path: a checkpoint, or a folder of checkpoints for the newest.
-    """
+    """Read a checkpoint, or the newest of a folder; returns its update, and the state on the CPU."""
     if not path.name.startswith(_PREFIX):
         checkpoints = list_checkpoints(path)
         if not checkpoints:
@@ -136,12 +120,7 @@ def _newest_intact(folder: Path, before: Path | None = None) -> Path | None:
 
 
 def take_apart(value: Any, tensors: dict[str, Tensor], where: str) -> Any:
-    """Return a JSON value, with a name in place of every tensor.
-
-    Args:
-        value: nested dicts, lists and tuples of tensors, numbers, strings and None.
-        tensors: filled with copies on the CPU, by these names.
-        where: name of the value in error messages.
+    """Return a JSON value with names in place of tensors, whose copies on the CPU are added to ``tensors``.
 
     Example:
         >>> tensors = {}

@@ -18,7 +18,7 @@ from rltok_rl.renamed import RenamedAttribute
 from rltok_rl.training.alarms import Alarms, TrainingFailed
 from rltok_rl.training.distributed import Processes
 from rltok_rl.training.metrics import Pending, UpdateFlops, UpdateMetrics, fetch, is_broken
-from rltok_rl.training.options import PRECISIONS, LoopOptions, calibration_due, cosine_schedule, make_optimizer
+from rltok_rl.training.options import PRECISIONS, LoopOptions, cosine_schedule, make_optimizer
 from rltok_rl.training.randomness import as_state, random_states, set_random_states
 from rltok_rl.training.sharding import average_gradients, check_parallel, full_state, load_full_state, prepare_model
 from rltok_rl.training.training_step import TrainingStep
@@ -37,14 +37,12 @@ class Trainer:
         model: the U-Net; sharded in place under ``"fsdp"``.
         env: draws one rollout per micro-batch, one episode long. With several processes it has this rank's rows.
         loss: the joint loss. With several processes, its terms span them (``process_group``).
-        options: hyperparameters.
         actor: draws the boundaries; default: the model's policy. Without ``logits``, the loss holds next-byte losses
             alone. The segmenter of a :class:`~rltok_rl.agents.segmenters.SegmenterActor` is trained with the model if
             the loss has its terms.
-        alarms: checks of every update's metrics.
         seed: of the boundaries; the same in all processes, as the environment's.
         processes: the ranks that train together; they make the updates that one process would make with all rows.
-        strategy: one of :data:`~rltok_rl.training.sharding.STRATEGIES`.
+        strategy: ``"none"`` for one process, ``"ddp"`` or ``"fsdp"`` for several.
 
     Example:
         >>> from rltok_rl.data import local_prose
@@ -178,7 +176,8 @@ class Trainer:
         self._pending.append(update)
         if options.total_flops is not None:
             self._fetch()  # the schedule depends on the FLOPs of what was drawn
-        if isinstance(self.segmenter, EntropyThreshold) and calibration_due(self.updates, last=self.done):
+        calibrated = self.done or self.updates in (1, 2, 4, 8) or self.updates % 16 == 0
+        if isinstance(self.segmenter, EntropyThreshold) and calibrated:
             threshold = calibrate(self.segmenter, self.model, [self.step.byte_ids])
             self.segmenter.threshold.fill_(self.processes.mean({"threshold": threshold})["threshold"])
 
@@ -216,11 +215,11 @@ class Trainer:
         num_bytes, flops = self.bytes_per_update, self._flops
         try:
             for update, metrics, alarms in fetch(pending, self.processes, self.alarms):
-                rate, second = metrics.pop("token_rate"), metrics.get("second_rate", 0.0)
-                padded, padded_second = metrics["padded_rate"], metrics.get("padded_second_rate", 0.0)
-                self.flops_done += flops.total(flops.passes, num_bytes, rate, second)
-                self.padded_flops_done += flops.total(flops.passes, num_bytes, padded, padded_second)
-                self.tried_flops_done += flops.total(flops.trials, num_bytes, rate, second)
+                rates = metrics.pop("token_rate"), metrics.get("second_rate", 0.0)
+                padded_rates = metrics["padded_rate"], metrics.get("padded_second_rate", 0.0)
+                self.flops_done += flops.total(flops.passes, num_bytes, *rates)
+                self.padded_flops_done += flops.total(flops.passes, num_bytes, *padded_rates)
+                self.tried_flops_done += flops.total(flops.trials, num_bytes, *rates)
                 metrics["flops"], metrics["padded_flops"] = self.flops_done, self.padded_flops_done
                 metrics["total_flops"] = self.total_flops_done
                 self.last_update = UpdateMetrics(update.update, update.bytes_done, metrics, alarms)
@@ -232,10 +231,9 @@ class Trainer:
     def run(self, after_update: Listener | None = None, *, fetch_when: Callable[[], bool] | None = None) -> None:
         """Train until all bytes are done, or until ``after_update`` returns True.
 
-        Args:
-            after_update: called with the metrics of every update, in order: after each one, or, with the option
-                ``figures_every``, after several. ``trainer.last_update`` has its number.
-            fetch_when: called after every update; True fetches the metrics at once. The same in all processes.
+        ``after_update`` is called with the metrics of every update, in order: after each one, or, with the option
+        ``figures_every``, after several. ``trainer.last_update`` has its number. ``fetch_when`` is called after every
+        update, and fetches the metrics at once if it returns True, which it does in all processes or in none.
         """
         self.model.train()
         if self.segmenter is not None:

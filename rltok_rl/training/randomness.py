@@ -12,15 +12,7 @@ from torch import Tensor
 
 
 def seed_everything(seed: int) -> None:
-    """Seed torch, Python and NumPy; with the same integer in all processes that train together.
-
-    Example:
-        >>> seed_everything(3)
-        >>> first = random.random()
-        >>> seed_everything(3)
-        >>> random.random() == first
-        True
-    """
+    """Seed torch, Python and NumPy; with the same integer in all processes that train together."""
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)
@@ -40,15 +32,11 @@ def random_states(device: torch.device) -> dict[str, Any]:
 
 
 def set_random_states(states: Mapping[str, Any], device: torch.device) -> None:
-    """Restore the states of :func:`random_states`; generators that are not in it keep theirs."""
-    if "torch" in states:
-        torch.set_rng_state(as_state(states["torch"]))
-    if "python" in states:
-        version, numbers, gauss = states["python"]
-        random.setstate((version, tuple(numbers), gauss))
-    if "numpy" in states:
-        name, keys, *rest = states["numpy"]
-        np.random.set_state((name, keys.cpu().numpy().astype(np.uint32), *rest))
+    """Restore the states of :func:`random_states`; without one of a GPU, its generator keeps its own."""
+    torch.set_rng_state(as_state(states["torch"]))
+    random.setstate(states["python"])
+    name, keys, *rest = states["numpy"]
+    np.random.set_state((name, keys.cpu().numpy().astype(np.uint32), *rest))
     if "cuda" in states and device.type == "cuda":
         torch.cuda.set_rng_state(as_state(states["cuda"]), device)
 

@@ -60,7 +60,7 @@ def test_the_help_of_train_lists_every_group_choice_and_option():
 
 
 def test_the_help_of_estimators_lists_every_option():
-    options = schema.schemas(schema.HERE / "studies" / "options.py")["EstimatorOptions"].options
+    options = schema.schemas(schema.HERE / "studies" / "estimator_options.py")["EstimatorOptions"].options
     assert len(options) > 15 and all(one.description for one in options)
     assert all(f"\n  {one.name}: " in option_help.estimators() for one in options)
 

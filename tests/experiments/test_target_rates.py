@@ -37,7 +37,7 @@ def test_options_that_cannot_follow_rates_are_refused():
         ([RATES], r"target_rates must be None where the model has one rate .*got \(0.1, 0.4\)"),
         ([CONDITIONED, "actor.rates=[0.4,0.1]"], r"target_rates must be \(low, high\) with 0 < low <= high < 1"),
         ([CONDITIONED, "actor.rates=[0.1]"], r"actor.rates must be \[low, high\] .*got \[0.1\]"),
-        ([CONDITIONED, RATES, "actor=random"], "actor.rates belongs to 'learned', got .* with 'random'"),
+        ([CONDITIONED, RATES, "actor=random"], "actor.rates belongs to the learned policy, got .* with 'random'"),
         ([CONDITIONED, RATES, "segmenter=whitespace"], "actor.rates belongs to the learned policy, got .*'whitespace'"),
         ([CONDITIONED, RATES, "rate.control=ratio"], "rate.control must be 'logit_pressure' with actor.rates, got 'ra"),
     ):

@@ -17,8 +17,7 @@ from rltok_rl.agents.segmenters import make_segmenter, save_segmenter
 from rltok_rl.experiments import train
 from rltok_rl.experiments.commands import view
 from rltok_rl.experiments.commands.views import sample_views
-from rltok_rl.experiments.runs.checkpointed import load_checkpointed
-from rltok_rl.experiments.runs.folder import read_run
+from rltok_rl.experiments.runs.folder import load_checkpointed, read_run
 
 from rltok_rl import UNet, preset
 from rltok_rl.evaluation import read_text, summarise

@@ -228,7 +228,7 @@ def test_a_clip_out_of_range_is_refused(clip):
 
 
 def test_shapes_that_differ_are_refused():
-    with pytest.raises(ValueError, match=r"log_probs, advantages must share a shape, got \[5, 9\], \[5, 9, 1\]"):
+    with pytest.raises(ValueError, match=r"advantages must have the shape of log_probs, \[5, 9\], got \[5, 9, 1\]"):
         score_function(draw(), draw(5, 9, 1))
     with pytest.raises(ValueError, match="max_weight must be positive or None, got 0"):
         importance_weighted(draw(), draw(), draw(), max_weight=0)

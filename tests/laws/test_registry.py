@@ -11,7 +11,7 @@ from rltok_rl.objectives import BASELINE_NAMES, ESTIMATORS
 from .registry import BASELINES, OBJECTIVES, RETURNS
 
 #: Parts that the others are made of, and checks: they have no law of their own.
-PARTS = {"check_gamma", "check_rewards", "reverse_scan", "wide", "clip_bounds"}
+PARTS = {"check_gamma", "check_rewards", "reverse_scan", "cut", "either", "clip_bounds"}
 
 
 def held_to_laws() -> set[str]:

@@ -1,4 +1,4 @@
-"""Languages with a known answer: endless text whose best boundaries, and what they are worth, can be computed."""
+"""Languages with a known answer: endless text whose best boundaries, and their worth, can be computed."""
 
 from __future__ import annotations
 

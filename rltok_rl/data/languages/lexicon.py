@@ -1,4 +1,4 @@
-"""Words without spaces, each likely to be the one that stood some words earlier."""
+"""A language of words without spaces, many of them copies of earlier words."""
 
 from __future__ import annotations
 
@@ -6,48 +6,40 @@ import math
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from rltok_rl.data.languages.boundary_language import Language, check_alphabets
+from rltok_rl.data.languages.boundary_language import Language, check_alphabets, find_pieces, log_until_impossible
 from rltok_rl.data.languages.words import WordTree, make_words
+from rltok_rl.text import text_to_ids
+from rltok_rl.utils import check_count
 
 
 class Lexicon(Language):
     """Words from a Zipf lexicon, written without spaces, that come back ``lag`` words later.
 
-    ### Text
-    Word n is a copy of word n - lag with probability ``copy``, and fresh otherwise; fresh words, and the first ``lag``,
-    follow Zipf's law. No word begins another, so that every text can be read in one way only, and a word's end is known
-    when its last letter is read. A text begins with the first letter of a word:
-
         cebcecdhdfhacebcecdhdfhadhd...
 
-    ### Best boundaries
-    One right after the last letter of every word: the token pooled there holds the word. What the next word depends on
-    is ``lag - 1`` whole words back, beyond the window of the bytes. Words come in families that differ in their first
-    and last letters alone (:func:`~rltok_rl.data.languages.words.make_words`), so that a boundary before a word's end
-    misses some of it; one behind it does so as soon as the encoder no longer sees all of the word.
+    Word n is a copy of word n - lag with probability ``copy``, and fresh otherwise; fresh words, and the first ``lag``,
+    follow Zipf's law. No word begins another, so that a text can be read in one way only.
 
-    ### What they are worth
-    With word probabilities z and E[n] = sum_i z_i len_i bytes per word,
+    The best boundary is right after the last letter of every word: the token pooled there holds the word, and the next
+    word depends on words that are out of the window's sight. Words come in families
+    (:func:`~rltok_rl.data.languages.words.make_words`), so that a boundary before a word's end misses some of it. With
+    word probabilities z and E[n] = sum_i z_i len_i bytes per word,
 
-        entropy rate = sum_i z_i H(copy e_i + (1 - copy) z) / E[n],
+        entropy rate = sum_i z_i H(copy e_i + (1 - copy) z) / E[n]
 
-    and the floor is one who reads words as if they were independent, and finds where they end as well as ``window``
-    bytes allow: H(z) / E[n] once they always tell, a little more before (computed exactly).
+    The floor reads words as independent, and finds their ends as well as ``window`` bytes allow: H(z) / E[n] if the
+    window always shows them, a little more otherwise (computed exactly).
 
-    ### Arguments
     Args:
-        num_words: size of the lexicon.
-        letters: what words are made of.
         word_lengths: shortest and longest word, at least 2.
-        words: the lexicon itself, most frequent word first, instead of one made from the three above.
+        words: the lexicon, most frequent word first, instead of one made from ``num_words``, ``letters``,
+            ``word_lengths`` and ``lexicon_seed``.
         exponent: of Zipf's law, ``z_i ~ (i + 1)^-exponent``.
         lag: words from a word to its copy, at least 2.
         copy: probability of a copy, in [0, 1).
-        lexicon_seed: of the words made; another seed is another language.
-        window: bytes that the floor, the best early exit, has read; at most ``largest_window``.
+        window: bytes that the floor has read; at most ``largest_window``.
 
     Example:
         >>> language = Lexicon(words=["to", "be", "or", "not"], lag=3, window=4)
@@ -77,22 +69,20 @@ class Lexicon(Language):
             check_alphabets(letters=letters)
             shortest, longest = word_lengths
             words = make_words(num_words, letters=letters, lengths=(shortest, longest), seed=lexicon_seed)
-        for word in words:
-            check_alphabets(words="".join(sorted(set(word))))
+        check_alphabets(words="".join(sorted(set("".join(words)))))
         if len(words) < 2:
             raise ValueError(f"words must be at least 2, got {list(words)}")
-        if isinstance(lag, bool) or not isinstance(lag, int) or lag < 2:
-            raise ValueError(f"lag must be an integer of at least 2, got {lag!r}")
         if not 0.0 <= copy < 1.0:
             raise ValueError(f"copy must lie in [0, 1), got {copy}")
         if not 0.0 <= exponent < math.inf:
             raise ValueError(f"exponent must be at least 0 and finite, got {exponent}")
         self.tree = WordTree(words)
-        self.words, self.lag, self.copy, self.exponent = self.tree.words, lag, copy, exponent
+        self.words, self.copy, self.exponent = self.tree.words, copy, exponent
+        self.lag = check_count("lag", lag, minimum=2)
         self.word_lengths = torch.tensor([len(word) for word in self.words])
         ranks = torch.arange(1, len(self.words) + 1, dtype=torch.float64)
         self.word_probs = ranks.pow(-exponent) / ranks.pow(-exponent).sum()  # z
-        self._weights = self.tree.weights(self.word_probs)  # [nodes, letters], Z(u b)
+        self._passed = self.tree.weights(self.word_probs).sum(-1) / self.word_length  # [nodes] visits per byte
         self._window(window)
 
     @property
@@ -107,7 +97,7 @@ class Lexicon(Language):
 
     @property
     def word_length(self) -> float:
-        """E[n], bytes of a word on average."""
+        """E[n], mean bytes of a word."""
         return float(self.word_probs @ self.word_lengths.double())
 
     @property
@@ -116,22 +106,16 @@ class Lexicon(Language):
         return 1 / self.word_length
 
     def draw_ids(self, num_rows: int, length: int, generator: torch.Generator | None = None) -> Tensor:
-        """Fresh texts, [num_rows, length] int64."""
+        """Draw fresh texts, [num_rows, length] int64."""
         num_words = -(-length // int(self.word_lengths.min()))
         fresh = torch.multinomial(self.word_probs, num_rows * num_words, replacement=True, generator=generator)
         words = fresh.view(num_rows, num_words)
         copied = torch.rand(num_rows, num_words, generator=generator) < self.copy
         for n in range(self.lag, num_words):
             words[:, n] = torch.where(copied[:, n], words[:, n - self.lag], words[:, n])
-        ends = self.word_lengths[words].cumsum(1)  # [n, words] where each word ends
-        place = torch.arange(length).expand(num_rows, -1).contiguous()
-        number = torch.searchsorted(ends, place, right=True)  # [n, length] whose letter this is
-        word = words.gather(1, number)
-        letter = place - ends.gather(1, number) + self.word_lengths[word]
-        spelt = torch.zeros(len(self.words), int(self.word_lengths.max()), dtype=torch.int64)
-        for row, one in enumerate(self.words):
-            spelt[row, : len(one)] = torch.tensor(list(one.encode()))
-        return spelt[word, letter]
+        number, letter = find_pieces(self.word_lengths[words], length)
+        spelt = torch.nn.utils.rnn.pad_sequence([text_to_ids(word) for word in self.words], batch_first=True)
+        return spelt[words.gather(1, number), letter]
 
     def optimal_boundaries(self, byte_ids: Tensor) -> Tensor:
         """True right after the last letter of every word, and in the first column."""
@@ -140,7 +124,7 @@ class Lexicon(Language):
         return best
 
     def ideal_log_prob(self, byte_ids: Tensor) -> Tensor:
-        """Log-probability of every byte given all before it, [*B, T] float64.
+        """Return log p_ideal, [*B, T] float64.
 
             P(b | u, word n - lag = i) = W_i(u b) / W_i(u),    W_i(u) = copy [word i begins with u] + (1 - copy) Z(u)
 
@@ -149,20 +133,17 @@ class Lexicon(Language):
         nodes, completed = self.tree.walk(byte_ids)
         number = (completed >= 0).cumsum(-1) - (completed >= 0).long()  # of the word that each byte is in
         spelt = torch.zeros(*byte_ids.shape[:-1], byte_ids.shape[-1] + 1, dtype=torch.int64)
-        place = torch.where(completed >= 0, number, byte_ids.shape[-1])  # the last column takes what is no word
+        place = torch.where(completed >= 0, number, byte_ids.shape[-1])  # the last column takes the rest
         spelt = spelt.scatter(-1, place, completed)
         source = spelt.gather(-1, (number - self.lag).clamp(min=0))  # word n - lag
-        certain = F.one_hot(torch.arange(len(self.words)), len(self.words)).double()
-        mixed = self.copy * certain + (1 - self.copy) * self.word_probs
-        tables = self._byte_probs(torch.cat((mixed, self.word_probs[None])))  # [words + 1, nodes + 1, 256]
         source = torch.where(number < self.lag, len(self.words), source)
-        prob = tables[source, nodes, byte_ids]
-        return prob.masked_fill((prob == 0).cummax(-1).values, 0).log()
+        tables = self._byte_probs(torch.cat((self._mixed, self.word_probs[None])))  # [words + 1, nodes + 1, 256]
+        return log_until_impossible(tables[source, nodes, byte_ids])
 
     def floor_log_prob(self, byte_ids: Tensor, *, window: int | None = None) -> Tensor:
-        """Log-probability of every byte given the ``window`` bytes before it, [*B, T] float64.
+        """Return log p_floor, [*B, T] float64.
 
-        Every node of the tree may be where the window begins, as often as text passes there; each leads along one path.
+        The window may begin at every node of the tree, as often as text passes there; each leads along one path.
         """
         w = self._window(window)
         probs = self._byte_probs(self.word_probs)  # [nodes + 1, 256]
@@ -181,13 +162,12 @@ class Lexicon(Language):
     @property
     def entropy_rate(self) -> float:
         """``sum_i z_i H(copy e_i + (1 - copy) z) / E[n]``."""
-        mixed = self.copy * torch.eye(len(self.words), dtype=torch.float64) + (1 - self.copy) * self.word_probs
-        return float(self.word_probs @ _entropy(mixed)) / self.word_length
+        return float(self.word_probs @ _entropy(self._mixed)) / self.word_length
 
     def floor_rate(self, *, window: int | None = None) -> float:
-        """What a byte costs one who has read ``window`` bytes, in nats.
+        """Mean cost of a byte to a predictor that has read ``window`` bytes, in nats.
 
-        All beliefs about the place in the tree that so many bytes can lead to are followed, equal ones together.
+        Follows all beliefs about the place in the tree that so many bytes can lead to, equal ones together.
         """
         probs = self._byte_probs(self.word_probs)[:-1][:, self.tree.letters]  # [nodes, letters]
         following = self.tree.next[:-1][:, self.tree.letters].clamp(max=self.tree.num_nodes - 1)
@@ -204,9 +184,9 @@ class Lexicon(Language):
         return float(chance @ _entropy(beliefs @ probs))
 
     @property
-    def _passed(self) -> Tensor:
-        """[nodes] how often text passes each node, ``Z(u) / E[n]``."""
-        return self._weights.sum(-1) / self.word_length
+    def _mixed(self) -> Tensor:
+        """Probabilities of a word after each word ``lag`` words before, ``copy e_i + (1 - copy) z``, [words, words]."""
+        return self.copy * torch.eye(len(self.words), dtype=torch.float64) + (1 - self.copy) * self.word_probs
 
     def _byte_probs(self, word_probs: Tensor) -> Tensor:
         """Next-byte probabilities [..., nodes + 1, 256] under word probabilities [..., words]."""

@@ -120,10 +120,8 @@ def continuation_log_likelihood(
         continuations: n texts of at least one byte, delimiters included.
         context_bytes: bytes that a prediction may see at most; None for all.
         samples: K, the number of draws.
-        greedy: draws a boundary where its probability exceeds one half.
+        greedy, segmenter, target_rate: how boundaries are drawn, as for :func:`~rltok_rl.evaluation.read_text`.
         seed: determines all random numbers.
-        segmenter: draws the boundaries; None uses the model's own policy.
-        target_rate: boundaries per byte, for a model with ``rate_embedding``; None uses the configured rate.
         batch_rows: continuations of a forward pass at most; None limits bytes only.
         progress: called with bytes read and bytes to read, before the first forward pass and after each.
 

@@ -127,8 +127,7 @@ def summarise_samples(samples: Samples) -> dict[str, Any]:
     """Compute the metrics of several draws.
 
     ``one_sample``, ``k_samples`` and ``thresholded`` (None if boundaries have no probability) hold
-    :func:`~rltok_rl.evaluation.loss_metrics` each, the first and the last also their ``rate``; ``corpus_spread`` is the
-    standard deviation of the corpus' bits per byte over draws (None for one).
+    :func:`~rltok_rl.evaluation.loss_metrics`; ``corpus_spread`` is the standard deviation over draws (None for one).
     """
     reading = samples.first
     each = [corpus_bits_per_byte(reading.window_sizes, nats) for nats in samples.nats.unbind(1)]
@@ -204,11 +203,6 @@ def particle_nats(
 
     Windows and options are those of :func:`~rltok_rl.evaluation.read_text`; a segmenter must draw at random, byte by
     byte.
-
-    Example:
-        >>> from rltok_rl.models import preset
-        >>> particle_nats(UNet(preset("tiny")), "to be or not to be", particles=4, context=8).shape
-        torch.Size([3])
 
     Reference: https://arxiv.org/abs/1705.09279
     """

@@ -59,13 +59,12 @@ def choice_metrics(examples: Sequence[Example], scores: Continuations) -> dict[s
 
         bits_i = -log p(y_gold | c) / (ln 2 * bytes of y_gold),    its delimiter included
 
-    Returns:
-        ``examples``; ``choices`` in all; ``cut``, examples with a context that was cut; ``chance``, the accuracy of
-        guessing. The following have a standard error over examples, ``<name>_error`` (None for one example):
-        ``bits_per_byte``, the mean of bits_i; ``one_draw_bits_per_byte``, the same for single draws of the boundaries;
-        ``accuracy``, how often the right choice has the largest log-likelihood; ``accuracy_per_byte``, the same per
-        byte; ``likeliest``, how often each byte of the right choice is the likeliest. If no example has two choices,
-        ``chance`` and the accuracies are None. The first of equal choices counts.
+    Means over examples have a standard error, ``<name>_error`` (None for one example): ``bits_per_byte``, the mean of
+    bits_i; ``one_draw_bits_per_byte``, the same for single draws of the boundaries; ``accuracy``, how often the right
+    choice has the largest log-likelihood; ``accuracy_per_byte``, the same per byte; ``likeliest``, how often each byte
+    of the right choice is the likeliest. ``cut`` counts examples with a context that was cut; ``chance`` is the
+    accuracy of guessing. If no example has two choices, ``chance`` and the accuracies are None. The first of equal
+    choices counts.
 
     Example:
         >>> examples = [Example(b"2 + 2 =", (b" 4", b" 22"), gold=0)]

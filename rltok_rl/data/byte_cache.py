@@ -53,11 +53,6 @@ class CacheIndex:
     report: dict[str, Any] | None = None
     """A :class:`~rltok_rl.data.FilterReport` by name; None without a filter."""
 
-    @property
-    def sizes(self) -> dict[str, int]:
-        """Bytes that each file must have."""
-        return {BYTES: self.bytes, OFFSETS: 8 * (self.documents + 1), KEYS: 8 * self.documents}
-
 
 class CachedSource(DocumentSource):
     """Windows of the documents in a folder of :func:`~rltok_rl.data.write_cache`, read in place.
@@ -119,12 +114,12 @@ def _read_index(folder: Path) -> CacheIndex:
         content = json.loads(path.read_text())
         version = content.pop("format")
         index = CacheIndex(**content)
-        sizes = index.sizes.items()
+        sizes = {BYTES: index.bytes, OFFSETS: 8 * (index.documents + 1), KEYS: 8 * index.documents}
     except (ValueError, KeyError, TypeError, AttributeError):
         raise CacheError(f"{path} is not the index of a cache") from None
     if version != FORMAT:
         raise CacheError(f"{path} has format {version}, this version reads {FORMAT}; make the cache anew")
-    for name, size in sizes:
+    for name, size in sizes.items():
         file = folder / name
         if not file.is_file():
             raise CacheError(f"{file} is missing")

@@ -68,7 +68,7 @@ def _split_text(source: Source, held_out: float) -> Split[Source]:
     cut = int(length * (1 - held_out))
     if min(cut, length - cut) < 2:
         raise ValueError(
-            f"held_out={held_out} must leave 2 bytes on each side of a text, got {cut} and {length - cut} of {length}"
+            f"held_out={held_out} must leave 2 bytes on each side, got {cut} and {length - cut} of {length}"
         )
     train = source.with_documents(source.starts, torch.tensor([cut]))
     held = source.with_documents(source.starts + cut, torch.tensor([length - cut]))

@@ -93,7 +93,7 @@ def test_refused_shares(tmp_path):
     same = [GroupedDocument(f"chapter {n}".encode(), b"the only book") for n in range(4)]
     write_cache(same, tmp_path / "cache", settings={"source": {"split_by": "book"}})
     one_group = "'book' is the same in all of them: give several groups, or split_by=null"
-    tail = "held_out=0.1 must leave 2 bytes on each side of a text, got 9 and 1 of 10"
+    tail = "held_out=0.1 must leave 2 bytes on each side, got 9 and 1 of 10"
     equal, none = ["one and the same"] * 2, "held_out must lie strictly between 0 and 1"
     refused(
         *((lambda h=h: sides(TEXTS, h), ValueError, none) for h in (0.0, 1.0, -0.1, float("nan"))),

@@ -40,7 +40,6 @@ class TrainingStep(nn.Module):
     rollout calls methods of the model other than ``forward``.
 
     Args:
-        env: the environment, whose model is trained.
         loss: the joint loss. For micro-batches, its terms other than next-byte losses, a segmenter's and the second
             level's depend on the model through boundary logits alone, and rows are texts from their first byte on.
         actor: draws the boundaries; default: the model's policy. The segmenter of a ``SegmenterActor`` is trained too.

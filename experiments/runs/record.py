@@ -1,12 +1,4 @@
-"""Record a run in its folder: metrics, snapshots on held-out text, alarms, environment, checkpoints.
-
-    config.yaml        all options
-    model.json         fields of the model's configuration, number of parameters
-    environment.json   an entry per start: command, packages, device, revision, progress
-    metrics.csv        a line per update
-    samples.jsonl      a line per snapshot: an evaluation on held-out text
-    alarms.log         a line per alarm
-    checkpoints/       state to resume from
+"""Record a run in its folder (docs/runs.md): metrics, snapshots, alarms, environment, checkpoints.
 
 Lines are on disk before the next update begins, on accelerators some updates later (``compute.figures_every``), and
 always before a checkpoint. Resuming removes the lines after its checkpoint.
@@ -110,8 +102,8 @@ class Recorder:
             sizes["segmenter_parameters"] = sum(p.numel() for p in parameters)
             sizes["target_rate"] = configured_rate(config, trainer.model, trainer.segmenter)
         replace_text(out / "model.json", json.dumps(sizes, indent=1) + "\n")
-        shown: Any = {**OmegaConf.to_container(options), "env": start}  # type: ignore[dict-item]
-        project = config.logger.project
+        shown: Any = OmegaConf.to_container(options)
+        shown["env"], project = start, config.logger.project
         target = LogTarget(folder=out, run_name=out.name, project=project, config=shown, resume_after=resume_after)
         self.logging = self._open.enter_context(Logging(config.logger.name, target, **config.logger.options))
         self.progress = Progress(config.optim.total_bytes, done=trainer.bytes_done)

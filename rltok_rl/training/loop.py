@@ -208,7 +208,8 @@ class Trainer:
         pending, self._pending = self._pending, []
         num_bytes, flops = self.bytes_per_update, self._flops
         try:
-            for update, metrics, alarms in fetch(pending, self.processes, self.alarms):
+            for update in fetch(pending, self.processes, self.alarms):
+                metrics = update.metrics
                 rates = metrics.pop("token_rate"), metrics.get("second_rate", 0.0)
                 padded_rates = metrics["padded_rate"], metrics.get("padded_second_rate", 0.0)
                 self.flops_done += flops.total(flops.passes, num_bytes, *rates)
@@ -216,8 +217,8 @@ class Trainer:
                 self.tried_flops_done += flops.total(flops.trials, num_bytes, *rates)
                 metrics["flops"], metrics["padded_flops"] = self.flops_done, self.padded_flops_done
                 metrics["total_flops"] = self.total_flops_done
-                self.last_update = UpdateMetrics(update.update, update.bytes_done, metrics, alarms)
-                self._fetched.append(self.last_update)
+                self.last_update = update
+                self._fetched.append(update)
         except TrainingFailed as error:
             self._failed = error
             raise

@@ -24,7 +24,7 @@ from rltok_rl.experiments.runs.resume import check_same_run
 
 from rltok_rl import UNet
 from rltok_rl.evaluation.lm_eval import RltokLM
-from rltok_rl.utils import check_trust, read_config_file
+from rltok_rl.utils import read_config_file
 
 from ..layout import modules
 from .configured import QUICK, configured
@@ -195,11 +195,6 @@ def test_loading_in_python_needs_trust(working):
     assert not executed()
     assert load_segmenter(folder, model, trust_code=True).every == 4
     assert RltokLM("run", trust_code=True).segmenter.every == 4
-
-
-def test_names_of_the_library_need_no_trust():
-    check_trust("segmenter.json", "spacebyte", False)
-    check_trust("segmenter.json", NAME, True)
 
 
 def test_trust_is_passed_to_the_harness(monkeypatch):

@@ -92,9 +92,8 @@ def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:
         previous = _newest_intact(path.parent, before=path)
         hint = f"; remove {path} to resume without it" if previous else ""
         raise CheckpointError(f"{path / damage[0]} {damage[1]}{hint}", previous)
-    manifest = json.loads((path / _MANIFEST).read_text())
     tensors = load_file(path / _TENSORS)
-    return int(manifest["update"]), put_together(json.loads((path / _STATE).read_text()), tensors)
+    return int(path.name.removeprefix(_PREFIX)), put_together(json.loads((path / _STATE).read_text()), tensors)
 
 
 def _find_damage(path: Path) -> tuple[str, str] | None:

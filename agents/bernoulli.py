@@ -1,8 +1,7 @@
 """Stochastic boundary actors: the model's own policy, a constant rate, and the policy that scores stored logits.
 
-Actors serve single steps and whole windows. With :func:`torchrl.modules.set_recurrent_mode` off, ``forward`` decides
-one byte per row; on, it draws all boundaries of rows ``[*B, T]`` with the exact sampler. Losses score decisions in both
-modes alike (``get_dist``), reading earlier boundaries from ``recent``.
+With :func:`torchrl.modules.set_recurrent_mode` off, ``forward`` decides one byte per row. With it on, ``forward`` draws
+all boundaries of rows ``[*B, T]`` with the exact sampler. ``get_dist`` scores decisions in both modes alike.
 """
 
 from __future__ import annotations
@@ -59,11 +58,8 @@ class _BoundaryPolicy(ProbabilisticActor):
 class BernoulliActor(_BoundaryPolicy):
     """A boundary actor whose logits are sums over lags.
 
-    Reads ``recent``, ``forced`` and the keys of its terms. Writes ``logits``, ``entropy``, ``action`` (int64) and
-    ``action_log_prob``, all without a trailing dimension.
-
-    Args:
-        in_keys: keys that ``terms`` reads.
+    Reads ``recent``, ``forced`` and ``in_keys``, the keys of its terms. Writes ``logits``, ``entropy``, ``action``
+    (int64) and ``action_log_prob``, all without a trailing dimension.
     """
 
     draws_windows = True
@@ -87,10 +83,7 @@ class BernoulliActor(_BoundaryPolicy):
     def forward(self, tensordict: TensorDictBase, **options: object) -> TensorDictBase:
         """Decide one byte per row; in recurrent mode draw the boundaries of whole windows.
 
-        Args:
-            tensordict: one step per row, or windows [*B, T], each one text from its first byte. Windows may hold
-                ``uniform``, random numbers in [0, 1) to draw with.
-            **options: passed on for single steps.
+        Windows [*B, T] begin with the first byte of a text. They may hold ``uniform``, random numbers to draw with.
         """
         if not recurrent_mode():
             return super().forward(tensordict, **options)
@@ -139,11 +132,8 @@ class _Logits(nn.Module):
 class LearnedBoundaryActor(BernoulliActor):
     """The boundary policy of a U-Net (Eq. 19-23); shares the boundary head and the norm before it.
 
-    Reads ``encoder_state``, and ``target_rate`` [*B, 1] if the model has ``rate_embedding``. Gradients flow through
-    ``encoder_state`` to the encoder.
-
-    Args:
-        target_rate: one rate for all rows, for models with ``rate_embedding``; the key is then not read.
+    Reads ``encoder_state``. A model with ``rate_embedding`` also reads the key ``target_rate`` [*B, 1], unless one
+    ``target_rate`` for all rows is given. Gradients flow through ``encoder_state`` to the encoder.
     """
 
     def __init__(self, model: UNet, *, target_rate: float | None = None) -> None:
@@ -174,11 +164,7 @@ class _HeadTerms(Terms):
 
 
 class RandomActor(BernoulliActor):
-    """Boundaries with the same probability at every byte.
-
-    Args:
-        rate: boundaries per byte, in (0, 1).
-    """
+    """Boundaries with the same probability at every byte; the rate lies in (0, 1)."""
 
     def __init__(self, rate: float) -> None:
         if not 0.0 < rate < 1.0:

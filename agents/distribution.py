@@ -17,11 +17,9 @@ Shape = torch.Size | list[int] | tuple[int, ...]
 
 
 class BernoulliBoundary(Distribution):
-    """Boundaries with probability ``sigmoid(logits)``, one scalar logit each.
+    """Boundaries with probability ``sigmoid(logits)``, logits [*L].
 
-    Args:
-        logits: [*L] boundary logits.
-        forced: [*L] bool, boundaries that are drawn for any logit; their log-probability and entropy are 0.
+    Boundaries ``forced`` [*L] are drawn for any logit; their log-probability and entropy are 0.
 
     Example:
         >>> policy = BernoulliBoundary(torch.tensor([0.0, 2.0]))
@@ -43,10 +41,7 @@ class BernoulliBoundary(Distribution):
         probs = self.logits.sigmoid()
         return probs if self.forced is None else probs.masked_fill(self.forced, 1.0)
 
-    @property
-    def mean(self) -> Tensor:
-        """Probability of a boundary."""
-        return self.probs
+    mean = probs
 
     @property
     def variance(self) -> Tensor:
@@ -58,10 +53,7 @@ class BernoulliBoundary(Distribution):
         """The likelier decision; a tie at p = 1/2 draws no boundary."""
         return self._with_forced(self.logits > 0)
 
-    @property
-    def deterministic_sample(self) -> Tensor:
-        """The mode; TorchRL reads it when exploration is off."""
-        return self.mode
+    deterministic_sample = mode  # TorchRL reads it when exploration is off
 
     @torch.no_grad()
     def sample(self, sample_shape: Shape = ()) -> Tensor:

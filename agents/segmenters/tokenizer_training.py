@@ -19,17 +19,16 @@ _TRIALS = 6  # unigram models that are trained to reach a rate
 def train_bpe(texts: Iterable[str], *, vocabulary: int) -> TokenizerSplit:
     """Train byte-level BPE with the ``tokenizers`` library (``pip install rltok_rl[bpe]``).
 
-    Args:
-        texts: training texts.
-        vocabulary: vocabulary size, including the 256 bytes.
+    The vocabulary includes the 256 bytes.
     """
     library = tokenizers_library()
-    vocabulary = check_count("vocabulary", vocabulary, minimum=256)
     tokenizer = library.Tokenizer(library.models.BPE())
     tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = library.decoders.ByteLevel()
     trainer = library.trainers.BpeTrainer(
-        vocab_size=vocabulary, initial_alphabet=tokenizer.pre_tokenizer.alphabet(), show_progress=False
+        vocab_size=check_count("vocabulary", vocabulary, minimum=256),
+        initial_alphabet=tokenizer.pre_tokenizer.alphabet(),
+        show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
     return TokenizerSplit(tokenizer)
@@ -38,19 +37,16 @@ def train_bpe(texts: Iterable[str], *, vocabulary: int) -> TokenizerSplit:
 def train_unigram(texts: Iterable[str], *, vocabulary: int = 5000, longest: int = 16) -> WordSplit:
     """Train a unigram model over bytes with the ``tokenizers`` library (``pip install rltok_rl[bpe]``).
 
-    Args:
-        texts: training texts.
-        vocabulary: largest vocabulary size, including the 256 bytes; texts may yield fewer.  # 10,000 in the paper
-        longest: most bytes of a token.
+    The vocabulary, 10,000 in the paper, includes the 256 bytes; texts may yield fewer tokens. A token has at most
+    ``longest`` bytes.
     """
     library = tokenizers_library()
-    vocabulary = check_count("vocabulary", vocabulary, minimum=257)
     tokenizer = library.Tokenizer(library.models.Unigram())
     spaces = library.pre_tokenizers.Split(library.Regex(r"[ \t\n\r\f\x0b]"), "isolated")
     byte_level = library.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.pre_tokenizer = library.pre_tokenizers.Sequence([spaces, byte_level])
     trainer = library.trainers.UnigramTrainer(
-        vocab_size=vocabulary,
+        vocab_size=check_count("vocabulary", vocabulary, minimum=257),
         initial_alphabet=byte_level.alphabet(),
         max_piece_length=check_count("longest", longest),
         show_progress=False,
@@ -62,14 +58,9 @@ def train_unigram(texts: Iterable[str], *, vocabulary: int = 5000, longest: int 
 def train_on(
     name: str, windows: Sequence[bytes], *, length: int, vocabulary: int | None = None, rate: float | None = None
 ) -> TokenizerSplit:
-    """Train the tokenizer of a segmenter, to a vocabulary size or to a rate.
+    """Train the tokenizer of segmenter ``bpe`` or ``unigram``, to a vocabulary size or else to tokens per byte.
 
-    Args:
-        name: ``bpe`` or ``unigram``.
-        windows: training text.
-        length: bytes per window; rates are measured on the first 200 kB.
-        vocabulary: vocabulary size; None goes by the rate.
-        rate: tokens per byte.
+    Windows have ``length`` bytes; rates are measured on the first 200 kB.
     """
     texts = [window.decode("utf-8", errors="replace") for window in windows]
     measured = windows[: max(1, _SAMPLE_BYTES // length)]
@@ -82,14 +73,9 @@ def train_on(
 
 
 def bpe_at_rate(split: TokenizerSplit, windows: Sequence[bytes], rate: float) -> TokenizerSplit:
-    """Cut a BPE vocabulary to the size whose rate is nearest to a target.
+    """Cut a large BPE vocabulary to the size that has the nearest rate to a target on windows.
 
     BPE adds one merge after another, so the first merges are the tokenizer of a smaller vocabulary, with a higher rate.
-
-    Args:
-        split: a tokenizer with a large vocabulary.
-        windows: texts to measure the rate on.
-        rate: tokens per byte.
     """
     content = json.loads(split.tokenizer.to_str())
     merges = content["model"]["merges"]
@@ -106,14 +92,7 @@ def bpe_at_rate(split: TokenizerSplit, windows: Sequence[bytes], rate: float) ->
 def unigram_at_rate(
     texts: Sequence[str], windows: Sequence[bytes], rate: float, *, trials: int = _TRIALS
 ) -> TokenizerSplit:
-    """Train unigram models, halving the interval of vocabulary sizes, and return the one nearest to a target rate.
-
-    Args:
-        texts: training texts.
-        windows: texts to measure the rate on.
-        rate: tokens per byte.
-        trials: models to train.
-    """
+    """Train unigram models on texts, halving the interval of vocabulary sizes, and return the nearest to a rate."""
     least, steps = math.log(257), 2**trials
     width = (math.log(MOST_PIECES) - least) / steps
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
-from rltok_rl.agents.segmenters.gumbel import Fidelity, Predicted, check_fidelity, decision_cost
+from rltok_rl.agents.segmenters.gumbel import HIDDEN, Fidelity, Predicted, decision_cost
 from rltok_rl.agents.segmenters.segmenter import Segmenter, Segments, check_choice
 from torch import Tensor
 
@@ -23,6 +23,7 @@ from rltok_rl.utils import check_count
 
 Split = Callable[[bytes], Sequence[int]]
 """Maps a text to the lengths of its tokens in bytes, which sum to the text's length."""
+Predicting = Literal["oracle", "trained"]
 _SPACES = {chr(256 + ord(space)) for space in " \t\n\r\f\v"}  # in the byte-level alphabet
 _REPLACE = "rltok_rl.question_marks"
 
@@ -47,11 +48,8 @@ codecs.register_error(_REPLACE, _question_marks)
 class TokenizerSplit:
     """A byte-level tokenizer of the ``tokenizers`` library as a :data:`Split`.
 
-    Its pre-tokenizer reads text, and a window may begin or end inside a character. Bytes that are not UTF-8 are read as
-    one question mark each, which keeps positions.
-
-    Args:
-        tokenizer: with the byte-level alphabet, which has one letter per byte.
+    ``tokenizer`` has the byte-level alphabet, one letter per byte. Its pre-tokenizer reads text, and a window may begin
+    or end inside a character: bytes that are not UTF-8 are read as one question mark each, which keeps positions.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -113,29 +111,14 @@ def split_rows(split: Split, byte_ids: Tensor) -> Tensor:
     return torch.tensor(rows, device=byte_ids.device)
 
 
-def _check_split(split: Split | None, train: str) -> Split:
-    if split is None:
-        raise ValueError(f"tokenizer must be a function from bytes to lengths of pieces ({train} makes one), got None")
-    return split
-
-
 class BPESegmenter(Segmenter):
-    """Boundaries where the tokens of a BPE tokenizer begin, one byte after the token before has ended.
-
-    Args:
-        split: the tokenizer, from :func:`train_bpe` for example.
-    """
+    """Boundaries where the tokens of a BPE tokenizer begin, one byte after the token before has ended."""
 
     looks_ahead = True
 
     def __init__(self, split: Split) -> None:
         super().__init__()
         self.split = split
-
-    @classmethod
-    def from_model(cls, model: UNet, tokenizer: Split | None = None) -> BPESegmenter:
-        """Build it for a model."""
-        return cls(_check_split(tokenizer, "train_bpe"))
 
     def _window(self, states: Tensor, byte_ids: Tensor, uniforms: Tensor | None) -> Segments:
         return Segments(split_rows(self.split, byte_ids))
@@ -146,30 +129,8 @@ class UnigramSegmenter(BPESegmenter):
 
     The likeliest split of a word is known at its end.
 
-    Args:
-        split: the tokenizer, from :func:`train_unigram` for example.
-
     Reference: https://arxiv.org/abs/2211.09761
     """
-
-    @classmethod
-    def from_model(  # type: ignore[override]
-        cls,
-        model: UNet,
-        tokenizer: Split | None = None,
-        predictor: Literal["oracle", "trained"] = "oracle",
-        hidden: int | None = None,
-        fidelity: Fidelity = "paper",
-    ) -> Segmenter:
-        """Build the oracle, or with ``predictor="trained"`` a :class:`TrainedPieces`."""
-        split = _check_split(tokenizer, "train_unigram")
-        check_choice("predictor", predictor, ("oracle", "trained"))
-        if predictor == "trained":
-            hidden = 2048 if hidden is None else hidden
-            return TrainedPieces(model.config.width, split, hidden=hidden, fidelity=fidelity)
-        if hidden is not None or fidelity != "paper":
-            raise ValueError(f"hidden and fidelity belong to predictor 'trained', got {hidden} and {fidelity!r}")
-        return cls(split)
 
 
 class TrainedPieces(Predicted):
@@ -177,25 +138,16 @@ class TrainedPieces(Predicted):
 
         a_t = [l_t > 0],        L = mean_{t>0} BCE(l_t, [x_t is the first byte of a token])
 
-    Args:
-        fidelity: ``"paper"``, or ``"released"``: the released code passes probabilities to a loss that takes logits.
+    ``fidelity="released"`` is the released code, which passes probabilities to a loss that takes logits.
 
     Reference: https://arxiv.org/abs/2211.09761
     """
 
     coefficients = {"pieces": 1.0}
 
-    def __init__(
-        self,
-        width: int,
-        split: Split,
-        *,
-        hidden: int = 2048,
-        activation: Literal["gelu", "relu"] = "gelu",
-        fidelity: Fidelity = "paper",
-    ) -> None:
-        super().__init__(width, hidden, activation)
-        self.split, self.fidelity = split, check_fidelity(fidelity)
+    def __init__(self, model: UNet, split: Split, *, hidden: int = HIDDEN, fidelity: Fidelity = "paper") -> None:
+        super().__init__(model.config.width, hidden)
+        self.split, self.fidelity = split, check_choice("fidelity", fidelity, Fidelity)
 
     def losses(self, segments: Segments, byte_ids: Tensor, final_logits: Tensor) -> dict[str, Tensor]:
         """Compute ``pieces``: binary cross-entropy of the predictor in nats; nothing for windows of one byte."""
@@ -204,3 +156,30 @@ class TrainedPieces(Predicted):
             return {}
         starts = split_rows(self.split, byte_ids)
         return {"pieces": decision_cost(segments.logits[:, 1:], starts[:, 1:], self.fidelity)}
+
+
+def bpe(model: UNet, tokenizer: Split | None = None) -> BPESegmenter:
+    """Draw by a BPE tokenizer, from :func:`train_bpe` for example."""
+    return BPESegmenter(_check_split(tokenizer, "train_bpe"))
+
+
+def unigram(
+    model: UNet,
+    tokenizer: Split | None = None,
+    predictor: Predicting = "oracle",
+    hidden: int | None = None,
+    fidelity: Fidelity = "paper",
+) -> Segmenter:
+    """Draw by a unigram tokenizer, or with ``predictor="trained"`` by a :class:`TrainedPieces`."""
+    split = _check_split(tokenizer, "train_unigram")
+    if check_choice("predictor", predictor, Predicting) == "trained":
+        return TrainedPieces(model, split, hidden=HIDDEN if hidden is None else hidden, fidelity=fidelity)
+    if hidden is not None or fidelity != "paper":
+        raise ValueError(f"hidden and fidelity belong to predictor 'trained', got {hidden} and {fidelity!r}")
+    return UnigramSegmenter(split)
+
+
+def _check_split(split: Split | None, train: str) -> Split:
+    if split is None:
+        raise ValueError(f"tokenizer must be a function from bytes to lengths of pieces ({train} makes one), got None")
+    return split

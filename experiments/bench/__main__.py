@@ -16,7 +16,8 @@ from rltok_rl.utils import keep_memory
 MODULES = {
     "rl_parts": ("sampler", "environment", "estimators"),
     "model_parts": ("attention", "decoding", "packing", "compiled"),
-    "step": ("training", "peers"),
+    "step": ("training",),
+    "peers": ("peers",),
     "processes": ("processes",),
 }
 """Sections by the module that has a function of their name; modules import their own packages only."""

@@ -17,17 +17,13 @@ from rltok_rl.utils import check_count
 class OrderedSource(WindowWrapper):
     """All windows of all documents once per epoch, shuffled anew for every epoch.
 
-    Consecutive windows of a document are ``length - 1`` bytes apart and share a byte, so that every byte but a
-    document's first is predicted once. A draw may cross the end of an epoch. The order depends on the seed, the epoch
-    and the number of windows alone; the generator given to ``draw`` is not used.
+    Consecutive windows share a byte, so that every byte but a document's first is predicted once. A draw may cross the
+    end of an epoch. The order depends on the seed, the epoch and the number of windows alone, not on a generator.
 
     Args:
-        source: the documents.
         length: bytes of a window, for an environment ``num_steps + 1``.
-        seed: seed of the order.
         tail: how to treat the end of a document that fills no whole window: ``"overlap"`` moves the last window back
-            to end with the document, ``"short"`` reads a shorter window, ``"drop"`` leaves the bytes out
-            (``dropped_bytes`` counts them).
+            to end with the document, ``"short"`` reads a shorter window, ``"drop"`` leaves it out (``dropped_bytes``).
 
     Example:
         >>> from rltok_rl.data import TextSource
@@ -122,9 +118,7 @@ class OrderedSource(WindowWrapper):
 
 
 class RepeatedSource(WindowWrapper):
-    """Windows of another source, each in ``times`` rows in succession.
-
-    Rows with the same text differ in their boundaries alone, which the baseline ``group_mean`` compares.
+    """Windows of another source, each in ``times`` successive rows, which the baseline ``group_mean`` compares.
 
     Example:
         >>> from rltok_rl.data import TextSource
@@ -149,17 +143,10 @@ class RepeatedSource(WindowWrapper):
 class ShardedSource(WindowWrapper):
     """The rows of one process, of a batch that all processes pick alike.
 
-    Process r of W takes rows ``r n .. (r + 1) n - 1`` of every batch of ``W n``, so that the whole batch does not
-    depend on W. Every process picks the whole batch, with a generator or an order in the same state (same seed), and
-    reads only its own rows. If a process asks for fewer rows, because some episodes end before others, the next draw
-    begins with the rest of its share: no window of an :class:`OrderedSource`'s epoch is repeated or left out.
-
-    Args:
-        source: the same in all processes. A :class:`RepeatedSource` goes around this one, so that rows of one text
-            stay in one process.
-        rank: number of this process.
-        world_size: number of processes.
-        num_rows: n, rows of this process in a batch.
+    Process r of W (``rank``, ``world_size``) takes rows ``r n .. (r + 1) n - 1`` of every batch of ``W n``, so that the
+    whole batch does not depend on W. Every process picks the whole batch, with a generator or an order in the same
+    state, and reads only its own n rows (``num_rows``). The next draw begins with rows that were picked and not drawn:
+    no window of an epoch is repeated or left out. A :class:`RepeatedSource` goes around this source.
 
     Example:
         >>> from rltok_rl.data import TextSource
@@ -191,10 +178,7 @@ class ShardedSource(WindowWrapper):
         return rows[:num_rows]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the source's state and, if a batch was dealt in part, the rest of it.
-
-        Between batches, the state loads in any process of any number of processes.
-        """
+        """Return the source's state, which any process can load, and the rest of a batch that was dealt in part."""
         source = self.source.state_dict()
         state: dict[str, Any] = {"source": source} if source else {}
         if len(self._waiting.document):

@@ -32,10 +32,7 @@ def boundary_strings(num_steps: int) -> Tensor:
         [[1, 0, 0], [1, 0, 1], [1, 1, 0], [1, 1, 1]]
     """
     if not 1 <= num_steps <= MOST_BYTES:
-        raise ValueError(
-            f"num_steps must lie in 1..{MOST_BYTES} to be enumerated (T decisions have 2^(T - 1) strings), "
-            f"got {num_steps}"
-        )
+        raise ValueError(f"num_steps must lie in 1..{MOST_BYTES}: T decisions have 2^(T - 1) strings; got {num_steps}")
     numbers = torch.arange(2 ** (num_steps - 1))
     places = torch.arange(num_steps - 1).flip(0)
     rest = (numbers[:, None] >> places) & 1  # [n, T - 1]
@@ -49,9 +46,10 @@ def enumerate_rollouts(
 
     Keys are those of :meth:`~rltok_rl.envs.ByteBoundaryEnv.parallel_rollout`, and ``log_weight`` [M, n, T], the
     log-probability of the whole string. With gradients on, logits, log-probabilities and log-likelihoods carry them.
+    The soft cap of the policy depends on the model's mode.
 
     Args:
-        model: the U-Net; the soft cap of the policy depends on its mode.
+        model: the U-Net.
         texts: M texts of T + 1 bytes each: a text, several, or ids [M, T + 1].
         reward: a key of :data:`~rltok_rl.functional.rewards.REWARDS`.
         price: nats per boundary.
@@ -125,11 +123,9 @@ def _as_ids(texts: Texts, num_ids: int) -> Tensor:
         if not rows or len({len(row) for row in rows}) != 1:
             raise ValueError(f"texts must be at least one, all of one length, got lengths {[len(row) for row in rows]}")
         ids = torch.stack(rows)
-    if ids.shape[1] < 2:
-        raise ValueError(f"texts must have at least 2 bytes (one to read, one to predict), got {ids.shape[1]}")
-    if ids.shape[1] > MOST_BYTES + 1:
+    if not 2 <= ids.shape[1] <= MOST_BYTES + 1:
         raise ValueError(
-            f"texts must have at most {MOST_BYTES + 1} bytes to be enumerated (T + 1 bytes have 2^(T - 1) boundary "
+            f"texts must have 2..{MOST_BYTES + 1} bytes to be enumerated (T + 1 bytes have 2^(T - 1) boundary "
             f"strings), got {ids.shape[1]}"
         )
     return ids

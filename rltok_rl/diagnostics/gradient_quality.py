@@ -22,10 +22,10 @@ def policy_gradient(model: UNet, rollout: TensorDictBase, advantages: Tensor) ->
         d log pi(a_t) / d W_j  =  (a_t - p_t) (1 - l_t^2 / cap^2) scale  a_{t-j} X_t,        a_{t-0} := 1
 
     The mean is over all B T decisions; forced ones contribute 0. The head is where the policy gradient enters the
-    model: the encoder's gradient is a linear function of the same terms.
+    model: the encoder's gradient is a linear function of the same terms. The soft cap is that of the model's mode.
 
     Args:
-        model: the U-Net whose policy drew the rollout; its soft cap is that of its mode.
+        model: the U-Net whose policy drew the rollout.
         rollout: tensordict [*B, T] with ``encoder_state``, ``recent``, ``logits``, ``action`` and ``forced``.
         advantages: [*B, T].
 
@@ -105,43 +105,31 @@ def jackknife_error(left_out: Tensor) -> float:
 class Comparison:
     """An expected gradient compared with a reference, corrected for noise."""
 
-    cosine: float
-    """Cosine of the two, corrected for noise; nan if noise hides it."""
-    cosine_error: float
-    """Its standard error; the corrected cosine may exceed 1 by as much."""
-    scale: float
-    """Length of the expected gradient over that of the reference; nan likewise."""
+    cosine: float  # corrected for noise; nan if noise hides it
+    cosine_error: float  # its standard error; the corrected cosine may exceed 1 by as much
+    scale: float  # length of the expected gradient over that of the reference; nan likewise
     scale_error: float
-    """Its standard error."""
-    bias: float
-    """``|E g - reference| / |reference|``, corrected for noise; 0 if noise is larger."""
-    bias_limit: float
-    """Upper bound of the bias with 97.5 % confidence: two standard errors of its square above it."""
+    bias: float  # ``|E g - reference| / |reference|``, corrected for noise; 0 if noise is larger
+    bias_limit: float  # bound of the bias with 97.5 % confidence: two standard errors of its square above it
 
 
 def compare(found: Signal, reference: Tensor | Signal) -> Comparison:
-    """Compute cosine, scale and relative bias of an expected gradient against a reference, corrected for noise.
+    """Compute cosine, scale and relative bias of an expected gradient against a reference, exact [P] or measured.
 
     Means of K noisy gradients are longer than the expected one; lengths therefore come from products of different
     repetitions. If less than two standard errors of signal are left on either side, cosine and scale are nan.
-
-    Args:
-        found: the measured gradient.
-        reference: the exact gradient [P], or a measured one.
     """
     own = torch.tensor(found.signal, dtype=torch.float64)
     mean, lost = found.mean.double(), found.ratio < 2 * found.error
-    # Without each repetition of the candidate, then without each of the reference.
+    cases = []  # without each repetition of the candidate, then without each of a measured reference
     if isinstance(reference, Signal):
         target, length = reference.mean.double(), torch.tensor(reference.signal, dtype=torch.float64)
-        cases = [(_left_out(found), length, _products_left(found, target))]
         cases.append((own, _left_out(reference), _products_left(reference, mean)))
         lost = lost or reference.ratio < 2 * reference.error
     else:
         target, length = reference.double(), reference.double().square().sum()
-        cases = [(_left_out(found), length, _products_left(found, target))]
+    cases.append((_left_out(found), length, _products_left(found, target)))
     known = bool(length > 0)
-    lost = lost or not known
 
     def measures(signal: Tensor, squared: Tensor, along: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         cosine = along / (signal * squared).clamp(min=0).sqrt()
@@ -151,10 +139,7 @@ def compare(found: Signal, reference: Tensor | Signal) -> Comparison:
     left = [measures(*case) for case in cases]
     errors = [math.hypot(*(jackknife_error(values[i]) for values in left)) for i in range(3)]
     return Comparison(
-        cosine=math.nan if lost else cosine,
-        cosine_error=math.nan if lost else errors[0],
-        scale=math.nan if lost else scale,
-        scale_error=math.nan if lost else errors[1],
+        *([cosine, errors[0], scale, errors[1]] if known and not lost else [math.nan] * 4),
         bias=math.sqrt(max(bias, 0.0)) if known else math.nan,
         bias_limit=math.sqrt(max(bias + 2 * errors[2], 0.0)) if known else math.nan,
     )

@@ -8,11 +8,11 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rltok_rl.data import RepeatedSource, TextSource
+from rltok_rl.data import TextSource
 from rltok_rl.diagnostics.estimator_report import Candidate, collect_gradients, estimator_report
 from rltok_rl.diagnostics.exact import EnumeratedRollouts, TextRollouts, exact_gradient
 from rltok_rl.diagnostics.gradient_quality import policy_gradient, signal_to_noise
-from rltok_rl.models.flops import forward_flops, matrix_parameters, update_flops
+from rltok_rl.models.flops import forward_flops, update_flops
 from rltok_rl.objectives import ReturnEstimator
 from rltok_rl.objectives.flips import LocalFlips
 
@@ -260,27 +260,3 @@ def test_two_candidates_of_one_name_are_refused(model):
 def test_rows_that_do_not_divide_are_refused(model):
     with pytest.raises(ValueError, match="rows_per_text must divide the 8 rows, got 3"):
         EnumeratedRollouts(model.double(), TEXTS, num_rows=8, seed=0)(3)
-
-
-def test_repeated_windows():
-    source = RepeatedSource(TextSource(PLAY), 3)
-    drawn = source.draw(6, 9, torch.Generator().manual_seed(0)).byte_ids
-    assert (drawn[:3] == drawn[0]).all() and (drawn[3:] == drawn[3]).all() and (drawn[0] != drawn[3]).any()
-    with pytest.raises(ValueError, match="num_rows must be a multiple of times=3, got 4"):
-        source.draw(4, 9)
-    with pytest.raises(ValueError, match="times must be at least 1, got 0"):
-        RepeatedSource(TextSource(PLAY), 0)
-
-
-def test_flops_are_the_matrix_products(model):
-    """Counted by torch itself: every matrix product of a forward pass, attention scores apart."""
-    config = model.config
-    counted = matrix_parameters(model)
-    per_layer = (4 + 3) * config.width**2
-    assert counted["encoder"] == counted["decoder"] == per_layer
-    assert counted["token_layers"] == (4 + 12) * config.width**2
-    assert counted["boundary_head"] == (1 + config.num_lags) * config.width
-    byte_level = sum(n for part, n in counted.items() if part != "token_layers")
-    assert forward_flops(model, 10, 4) == 2 * (10 * byte_level + 4 * counted["token_layers"])
-    assert update_flops(model, 10, 4) == 3 * forward_flops(model, 10, 4)
-    assert forward_flops(model, 10, 4, without=("encoder",)) == forward_flops(model, 10, 4) - 20 * per_layer

@@ -10,7 +10,7 @@ from torchrl.envs.utils import check_env_specs
 from rltok_rl.data import CachedSource, OrderedSource, RepeatedSource, ShardedSource, TextSource, write_cache
 from rltok_rl.data.languages import Recall
 
-from ..each import each, refused
+from ..each import each
 from ..states import same
 from .conftest import LONG, SHORT
 
@@ -43,16 +43,15 @@ def bytes_of(env, num_steps=40, part=(0, 1)):
     return env.parallel_rollout(max_steps=num_steps, generator=generator, part=part)["byte"]
 
 
-def test_from_disk_as_from_memory_stepped_as_in_one_pass(model, cache):
-    one, two = over(model, CachedSource(cache, **WHOLE)), over(model, in_memory())
-    for _ in range(3):
-        assert torch.equal(bytes_of(one), bytes_of(two))
-    check_env_specs(over(model, in_order(in_memory())))
+def test_an_order_from_disk_stepped_as_in_one_pass(model, cache):
+    def make():
+        return over(model, in_order(CachedSource(cache, **WHOLE)))
+
+    check_env_specs(make())
     gym = ByteBoundaryGym(model=model, text=CachedSource(cache, **WHOLE), num_steps=STEPS)
     assert gym.reset(seed=0)[0]
     actions = torch.randint(2, (4, 40), generator=torch.Generator().manual_seed(1))
-    whole = over(model, in_order(in_memory())).parallel_rollout(actions=actions)
-    stepped = over(model, in_order(in_memory()))
+    whole, stepped = make().parallel_rollout(actions=actions), make()
     seen = stepped.reset()
     for step in range(40):
         assert torch.equal(seen["byte"], whole["byte"][:, step])
@@ -77,23 +76,6 @@ def test_a_position_can_be_restored(name, model):
     second.set_random_state(state)
     assert all(torch.equal(bytes_of(second, steps), texts) for texts in expected)
     assert torch.is_tensor(state) == (name == "random")
-
-
-def test_a_position_of_another_kind_is_refused(model):
-    random, ordered = over(model, in_memory()), over(model, in_order(in_memory()))
-    states = [env.random_state() for env in (random, ordered)]
-    refused(
-        (lambda: ordered.set_random_state(states[0]), ValueError, "state must have the keys"),
-        (lambda: random.set_random_state(states[1]), ValueError, "state must be empty for TextSource"),
-    )
-
-
-@each(make=[lambda: in_memory(LONG), lambda: in_order(in_memory(LONG))])
-def test_two_processes_read_what_one_does(make, model):
-    alone = over(model, make(), 4)
-    shares = [over(model, ShardedSource(make(), rank=rank, world_size=2, num_rows=2), 2) for rank in range(2)]
-    for _ in range(5):
-        assert torch.equal(torch.cat([bytes_of(env, STEPS) for env in shares]), bytes_of(alone, STEPS))
 
 
 class Counted(CachedSource):

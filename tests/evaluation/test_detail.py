@@ -11,15 +11,16 @@ from rltok_rl.envs import ByteBoundaryEnv
 
 from rltok_rl.evaluation import read_text, summarise
 from rltok_rl.evaluation.detail import read_detail
-from rltok_rl.models import UNet, preset
+from rltok_rl.models import UNet
+
+from .conftest import small_model
 
 TEXT = "To be, or not to be,\nthat is the question: é € 日本"
 
 
 @pytest.fixture(scope="module")
 def model() -> UNet:
-    torch.manual_seed(0)
-    return UNet(preset("tiny", boundary_scale=1.0, target_rate=0.3)).double().eval()
+    return small_model().double()
 
 
 def seeded(seed: int = 3) -> torch.Generator:

@@ -21,20 +21,19 @@ from rltok_rl.evaluation import (
     summarise_samples,
 )
 from rltok_rl.evaluation.marginal import effective_number, systematic_resampling, window_nats
-from rltok_rl.evaluation.windowed import TextWindows
+from rltok_rl.evaluation.windowed import Output, TextWindows
 from rltok_rl.functional.likelihood import byte_log_prob, log_mean_exp
-from rltok_rl.models import UNet, preset
+from rltok_rl.models import UNet
 from rltok_rl.text import text_to_ids
+
+from .conftest import small_model
 
 TEXTS = ["It is a truth universally acknowledged,", "that a single man é", "must"]
 
 
 @pytest.fixture(scope="module")
-def small_model() -> UNet:
-    torch.manual_seed(0)
-    model = UNet(preset("tiny", width=32, boundary_scale=1.0, target_rate=0.4)).eval()
-    torch.nn.init.normal_(model.final_head.projection.weight, std=0.4)
-    return model
+def narrow_model() -> UNet:
+    return small_model(head=0.4, width=32, target_rate=0.4)
 
 
 @torch.no_grad()
@@ -168,16 +167,16 @@ def test_resampling_is_in_proportion_for_every_weight():
 
 
 @torch.no_grad()
-def test_the_estimate_of_particles_is_unbiased(small_model, seeded, monkeypatch):
+def test_the_estimate_of_particles_is_unbiased(narrow_model, seeded, monkeypatch):
     """Thousands of estimates of one probability that is also enumerated: 16 boundary strings of six bytes."""
     text, count = TEXTS[0][:6], 1_500
-    chances, costs = enumerated(small_model, text_to_ids(text))
+    chances, costs = enumerated(narrow_model, text_to_ids(text))
     exact = float((chances * (-costs).exp()).sum())
     monkeypatch.setattr(marginal, "EVERY", 1)
     resampled: list[int] = []
     resample = marginal.systematic_resampling
     monkeypatch.setattr(marginal, "systematic_resampling", lambda *a: resampled.append(1) or resample(*a))
-    nats = particle_nats(small_model, [text] * count, particles=3, context=9, generator=seeded())
+    nats = particle_nats(narrow_model, [text] * count, particles=3, context=9, generator=seeded())
     ratio = (-nats).exp() / exact
     error = float(ratio.std()) / math.sqrt(count)
     assert resampled and error < 0.03
@@ -205,7 +204,6 @@ class Remembering:
     """Stands in for a stepper: its predictions depend on all boundaries of a row, quickly."""
 
     def __init__(self, num_rows: int) -> None:
-        self.model = UNet(preset("tiny"))  # for its device alone
         self.drawn: list[tuple[int, ...]] = [()] * num_rows
 
     @staticmethod
@@ -222,7 +220,7 @@ class Remembering:
     def step(self, byte_ids, uniforms):
         pairs = zip(self.drawn, uniforms.tolist(), strict=True)
         self.drawn = [(*drawn, int(u < self.chance(drawn))) for drawn, u in pairs]
-        return torch.stack([self.log_probs(drawn) for drawn in self.drawn]), None, None
+        return Output(torch.stack([self.log_probs(drawn) for drawn in self.drawn]), None, None)
 
     def take(self, rows):
         self.drawn = [self.drawn[row] for row in rows.tolist()]
@@ -261,11 +259,11 @@ def test_particles_are_those_of_the_definition(every, seeded, monkeypatch):
     assert branched > 3 and kept > 1
 
 
-def test_particles_bound_more_tightly_than_independent_draws(small_model, seeded):
+def test_particles_bound_more_tightly_than_independent_draws(narrow_model, seeded):
     """The mean bound of 24 windows of 38 bytes, eight readings each."""
     texts = [TEXTS[0]] * 24
-    independent = read_samples(small_model, texts, samples=8, context=64, generator=seeded())
+    independent = read_samples(narrow_model, texts, samples=8, context=64, generator=seeded())
     gain = marginal_nats(independent.nats) - particle_nats(
-        small_model, texts, particles=8, context=64, generator=seeded()
+        narrow_model, texts, particles=8, context=64, generator=seeded()
     )
     assert float(gain.mean()) > 2 * float(gain.std()) / math.sqrt(len(texts)) > 0

@@ -19,7 +19,8 @@ from omegaconf import OmegaConf
 from rltok_rl.experiments.commands import report
 from rltok_rl.experiments.compare import train_systems as compare
 from rltok_rl.experiments.compare.systems import budget, check_system, system_config, system_names
-from rltok_rl.experiments.reports.systems_page import best, page, system_rows, write_page
+from rltok_rl.experiments.reports.systems_page import page, system_rows, write_page
+from rltok_rl.experiments.reports.table import best_systems
 from rltok_rl.experiments.runs.folder import EVALUATION, read_run
 from rltok_rl.experiments.runs.run import run
 
@@ -242,8 +243,8 @@ def test_bold_is_decided_by_a_paired_test_over_documents():
     losses = {"best": (nats, 2.0), "near": (near, 2.001), "far": (far, 2.04), "oracle": (nats, 1.0)}
     shared = {"counts": [100, 300, 200, 100], "flops": 1e12, "tried_flops": 0.0}
     rows = [{**shared, "nats": n, "bits_per_byte": loss, "oracle": s == "oracle"} for s, (n, loss) in losses.items()]
-    assert best(rows) == {0, 1}
-    assert best([*rows, {**rows[0], "flops": 2e12}]) == set()
+    assert best_systems(rows) == {0, 1}
+    assert best_systems([*rows, {**rows[0], "flops": 2e12}]) == set()
 
 
 def test_folder_without_systems_has_no_page(tmp_path):

@@ -33,14 +33,12 @@ class Lexicon(Language):
     window always shows them, a little more otherwise (computed exactly).
 
     Args:
-        num_words: size of the lexicon.
-        letters: letters of the words.
         word_lengths: shortest and longest word, at least 2.
-        words: the lexicon, most frequent word first, instead of the three arguments above.
+        words: the lexicon, most frequent word first, instead of one made from ``num_words``, ``letters``,
+            ``word_lengths`` and ``lexicon_seed``.
         exponent: of Zipf's law, ``z_i ~ (i + 1)^-exponent``.
         lag: words from a word to its copy, at least 2.
         copy: probability of a copy, in [0, 1).
-        lexicon_seed: seed of the words; another seed is another language.
         window: bytes that the floor has read; at most ``largest_window``.
 
     Example:

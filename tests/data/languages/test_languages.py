@@ -244,7 +244,7 @@ def test_words_can_be_told_apart_at_their_ends_and_not_before():
 
 def test_refusals():
     ideal = Recall().ideal_log_prob(texts(Recall(), 8, 100))
-    share = r"one entry for each byte but the first, \[8, 99\], got \[8, 100\]"
+    share = r"log_prob must have shape \[8, 99\], without first bytes, got \[8, 100\]"
     refused(
         (lambda: Recall().floor_rate(window=True), ValueError, "window must be an integer of at least 1, got True"),
         (lambda: Recall().draw(1, 1), ValueError, "length must be at least 2 .* got 1"),
@@ -255,8 +255,8 @@ def test_refusals():
         (Recall, {"window": 0}, "window must be an integer of at least 1, got 0"),
         (Recall, {"values": "0"}, "values must hold at least 2 characters, got '0'"),
         (Recall, {"fillers": ""}, "fillers must hold at least 1 character"),
-        (Recall, {"fillers": "ab0"}, "fillers must have characters of its own, got '0', also in values"),
-        (Recall, {"separator": ";;"}, "separator must have characters of its own, got ';', also in separator"),
+        (Recall, {"fillers": "ab0"}, "fillers must not share characters, got '0', also in values"),
+        (Recall, {"separator": ";;"}, "separator must not share characters, got ';', also in separator"),
         (Recall, {"values": "0\n"}, r"values must be printable ASCII without spaces, got '\\n'"),
         (Recall, {"shortest_gap": -1}, "shortest_gap must be an integer of at least 0, got -1"),
         (Recall, {"mean_gap": 3.0}, "mean_gap must be finite and at least shortest_gap=6, got 3.0"),
@@ -270,7 +270,7 @@ def test_refusals():
         (Lexicon, {"num_words": 60, "letters": "ab", "word_lengths": (2, 3)}, "must be small enough .* got 60"),
         (Lexicon, {"letters": "a"}, "letters must hold at least 2 characters, got 'a'"),
         (Lexicon, {"word_lengths": (5, 4)}, r"word_lengths must be \(shortest, longest\) .* got \(5, 4\)"),
-        (Lexicon, {"letters": "aa"}, "letters must have characters of its own, got 'a', also in letters"),
+        (Lexicon, {"letters": "aa"}, "letters must not share characters, got 'a', also in letters"),
         (Lexicon, {"lag": 1}, "lag must be an integer of at least 2, got 1"),
         (Lexicon, {"copy": 1.0}, r"copy must lie in \[0, 1\), got 1.0"),
         (Lexicon, {"exponent": -1.0}, "exponent must be at least 0 and finite, got -1.0"),

@@ -24,13 +24,8 @@ def policy_gradient(model: UNet, rollout: TensorDictBase, advantages: Tensor) ->
     The mean is over all B T decisions; forced ones contribute 0. The head is where the policy gradient enters the
     model: the encoder's gradient is a linear function of the same terms. The soft cap is that of the model's mode.
 
-    Args:
-        model: the U-Net whose policy drew the rollout.
-        rollout: tensordict [*B, T] with ``encoder_state``, ``recent``, ``logits``, ``action`` and ``forced``.
-        advantages: [*B, T].
-
-    Returns:
-        [*B', (1 + w) D], averaged over the last batch dimension.
+    The model's rollout [*B, T] holds ``encoder_state``, ``recent``, ``logits``, ``action`` and ``forced``. Advantages
+    are [*B, T]; gradients [*B', (1 + w) D], averaged over the last batch dimension.
     """
     head = model.boundary_head
     if head.projection.bias is not None:
@@ -90,13 +85,7 @@ def signal_to_noise(gradients: Tensor) -> Signal:
 def jackknife_error(left_out: Tensor) -> float:
     """Compute the standard error of an estimate from its values [K] without each of K independent repetitions in turn.
 
-        error^2 = (K - 1) / K  sum_i (v_(-i) - mean v)^2
-
-    Example:
-        >>> x = torch.tensor([1.0, 2.0, 6.0])
-        >>> means = (x.sum() - x) / 2
-        >>> round(jackknife_error(means), 4) == round((x.std() / 3**0.5).item(), 4)
-        True
+    error^2 = (K - 1) / K  sum_i (v_(-i) - mean v)^2
     """
     return ((len(left_out) - 1) * (left_out - left_out.mean()).square().mean()).sqrt().item()
 
@@ -159,23 +148,16 @@ def _products_left(found: Signal, target: Tensor) -> Tensor:
     return (along.sum() - along) / (len(along) - 1)
 
 
-def correlation(estimates: Tensor, truth: Tensor, *, groups: Tensor | None = None) -> tuple[float, float]:
+def correlation(estimates: Tensor, truth: Tensor, *, groups: Tensor) -> tuple[float, float]:
     """Compute the correlation of two tensors of one shape, and its standard error over groups.
 
-    Decisions of one text share later bytes and are not independent, so the error is jackknifed over whole groups.
-    ``groups`` is int64 of the same shape; None takes all entries as independent.
-
-    Example:
-        >>> value, error = correlation(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([1.0, -1.0, -1.0, 1.0]))
-        >>> value, round(error, 3)
-        (0.0, 0.707)
+    Decisions of one text share later bytes and are not independent, so the error is jackknifed over whole groups, int64
+    of the same shape.
     """
     x, y = (v.double().flatten() - v.double().mean() for v in (estimates, truth))
     if not len(x) or not x.norm() * y.norm() > 0:
         raise ValueError(f"estimates and truth must both vary, got {len(x)} entries of which one side is constant")
     value = float((x @ y) / (x.norm() * y.norm()))
-    if groups is None:
-        return value, math.sqrt(max(0.0, 1 - value**2) / max(1, len(x) - 2))
     _, index = groups.flatten().unique(return_inverse=True)
     moments = torch.stack((torch.ones_like(x), x, y, x * x, y * y, x * y))  # [6, N]
     sums = torch.zeros(6, int(index.max()) + 1, dtype=x.dtype).index_add_(1, index, moments)

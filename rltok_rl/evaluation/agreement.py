@@ -24,8 +24,8 @@ from rltok_rl.utils import check_count
 class BoundaryMatch:
     """Boundaries compared with a reference's; nan where a ratio has no denominator."""
 
-    precision: float  # fraction of the boundaries that the reference has
-    recall: float  # fraction of the reference's boundaries that are matched
+    precision: float
+    recall: float
     f1: float
     chance_f1: float  # expected F1 of as many boundaries at random places
 
@@ -104,12 +104,7 @@ def boundary_match(
 
 
 def jaccard(boundaries: Tensor, other: Tensor, counted: Tensor | None = None) -> float:
-    """Compute the Jaccard index, ``#{a_t = b_t = 1} / #{a_t = 1 or b_t = 1}``; nan if neither has a boundary.
-
-    Example:
-        >>> jaccard(torch.tensor([1, 1, 0, 0]), torch.tensor([0, 1, 1, 1]))
-        0.25
-    """
+    """Compute the Jaccard index, ``#{a_t = b_t = 1} / #{a_t = 1 or b_t = 1}``; nan if neither has a boundary."""
     counted = _check_strings(boundaries, other, counted)
     mine, theirs = boundaries.bool()[counted], other.bool()[counted]
     return ratio(int((mine & theirs).sum()), int((mine | theirs).sum()))
@@ -140,19 +135,14 @@ def cohen_kappa(boundaries: Tensor, other: Tensor, counted: Tensor | None = None
 def boundary_correlation(probabilities: Tensor, other: Tensor, counted: Tensor | None = None) -> float:
     """Compute Pearson's correlation of two policies' boundary probabilities on a text; nan if one is constant.
 
-        c = sum_t (p_t - p)(q_t - q) / sqrt(sum_t (p_t - p)^2 sum_t (q_t - q)^2),     p, q the means
-
     Each policy's probabilities are given its own draws; strings without probabilities count as 0 and 1.
-
-    Example:
-        >>> round(boundary_correlation(torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.2, 0.4, 0.6])), 6)
-        1.0
     """
     counted = _check_strings(probabilities, other, counted, name="probabilities")
     p, q = probabilities.double()[counted], other.double()[counted]
     if bool((p == p[0]).all() | (q == q[0]).all()):
         return math.nan
-    return float(torch.corrcoef(torch.stack((p, q)))[0, 1])
+    p, q = p - p.mean(), q - q.mean()
+    return max(-1.0, min(1.0, float((p * q).sum() / (p.square().sum() * q.square().sum()).sqrt())))
 
 
 def agreement_matrix(

@@ -61,12 +61,7 @@ def corpus_standard_error(counts: Tensor, nats: Tensor) -> float | None:
 
 
 def document_bits_per_byte(counts: Tensor, nats: Tensor) -> float:
-    """Average the bits per byte of documents, ``b_d = N_d / (ln 2 n_d)``: all documents weigh the same.
-
-    Example:
-        >>> round(document_bits_per_byte(torch.tensor([10, 30]), torch.tensor([10.0, 60.0]) * math.log(2)), 4)
-        1.5
-    """
+    """Average the bits per byte of documents, ``b_d = N_d / (ln 2 n_d)``: all documents weigh the same."""
     return mean_and_error(_checked(counts, nats) / counts / math.log(2))[0]
 
 

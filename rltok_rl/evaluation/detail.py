@@ -88,16 +88,8 @@ def read_detail(
         baseline: a key of :data:`~rltok_rl.functional.baselines.BASELINES`.
         draws: passes that a baseline compares, the shown one included; rules and other baselines use one.
         greedy: thresholds the shown boundaries at one half; those that they are compared with are drawn.
-        generator: on the CPU, source of the random numbers.
-        segmenter: draws the boundaries; None uses the model's own policy.
-        target_rate: boundaries per byte, for a model with ``rate_embedding``.
+        generator, segmenter, target_rate: as for :func:`~rltok_rl.evaluation.read_text`.
         estimator: old name of ``baseline``.
-
-    Example:
-        >>> from rltok_rl.models import preset
-        >>> detail = read_detail(UNet(preset("tiny")), "to be or not to be", context=8, gamma=0.9)
-        >>> len(detail.returns), detail.forced.nonzero().squeeze(1).tolist()
-        (18, [0, 8, 16])
     """
     if reward not in REWARDS:
         raise ValueError(f"reward must be one of {list(REWARDS)}, got {reward!r}")

@@ -83,12 +83,6 @@ def read_samples(
     The first draw equals a single reading. ``read`` is :func:`read_text` or
     :func:`~rltok_rl.evaluation.read_streamed`, with its options; a segmenter must draw at random. ``progress`` is
     called with the bytes of all readings together.
-
-    Example:
-        >>> from rltok_rl.models import preset
-        >>> samples = read_samples(UNet(preset("tiny")), "to be or not to be", samples=3, context=8)
-        >>> samples.nats.shape, bool((marginal_nats(samples.nats) <= samples.nats.mean(1)).all())
-        (torch.Size([3, 3]), True)
     """
     samples = check_count("samples", samples)
     if segmenter is not None and not segmenter.draws_at_random:
@@ -127,8 +121,7 @@ def summarise_samples(samples: Samples) -> dict[str, Any]:
     """Compute the metrics of several draws.
 
     ``one_sample``, ``k_samples`` and ``thresholded`` (None if boundaries have no probability) hold
-    :func:`~rltok_rl.evaluation.loss_metrics` each, the first and the last also their ``rate``; ``corpus_spread`` is the
-    standard deviation of the corpus' bits per byte over draws (None for one).
+    :func:`~rltok_rl.evaluation.loss_metrics`; ``corpus_spread`` is the standard deviation over draws (None for one).
     """
     reading = samples.first
     each = [corpus_bits_per_byte(reading.window_sizes, nats) for nats in samples.nats.unbind(1)]
@@ -204,11 +197,6 @@ def particle_nats(
 
     Windows and options are those of :func:`~rltok_rl.evaluation.read_text`; a segmenter must draw at random, byte by
     byte.
-
-    Example:
-        >>> from rltok_rl.models import preset
-        >>> particle_nats(UNet(preset("tiny")), "to be or not to be", particles=4, context=8).shape
-        torch.Size([3])
 
     Reference: https://arxiv.org/abs/1705.09279
     """

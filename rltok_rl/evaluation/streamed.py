@@ -36,12 +36,6 @@ def read_streamed(
     """Predict documents byte by byte, as :func:`read_text` does with one window for each document.
 
     Options are those of :func:`read_text`; a segmenter must not look ahead.
-
-    Example:
-        >>> from rltok_rl.models import preset
-        >>> reading = read_streamed(UNet(preset("tiny")), ["to be", "or not to be"])
-        >>> len(reading.at), reading.num_windows
-        (15, 2)
     """
     segmented = SegmentedModel(model, segmenter, target_rate, greedy)
     if segmenter is not None and segmenter.looks_ahead:

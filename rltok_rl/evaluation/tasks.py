@@ -59,22 +59,12 @@ def choice_metrics(examples: Sequence[Example], scores: Continuations) -> dict[s
 
         bits_i = -log p(y_gold | c) / (ln 2 * bytes of y_gold),    its delimiter included
 
-    Returns:
-        ``examples``; ``choices`` in all; ``cut``, examples with a context that was cut; ``chance``, the accuracy of
-        guessing. The following have a standard error over examples, ``<name>_error`` (None for one example):
-        ``bits_per_byte``, the mean of bits_i; ``one_draw_bits_per_byte``, the same for single draws of the boundaries;
-        ``accuracy``, how often the right choice has the largest log-likelihood; ``accuracy_per_byte``, the same per
-        byte; ``likeliest``, how often each byte of the right choice is the likeliest. If no example has two choices,
-        ``chance`` and the accuracies are None. The first of equal choices counts.
-
-    Example:
-        >>> examples = [Example(b"2 + 2 =", (b" 4", b" 22"), gold=0)]
-        >>> bits = torch.tensor([4.0, 3.0], dtype=torch.float64)
-        >>> yes = torch.tensor([True, False])
-        >>> scores = Continuations(-bits * math.log(2), -bits * math.log(2), torch.tensor([2, 3]), yes, ~yes)
-        >>> metrics = choice_metrics(examples, scores)
-        >>> metrics["bits_per_byte"], metrics["accuracy"], metrics["accuracy_per_byte"], metrics["likeliest"]
-        (2.0, 0.0, 0.0, 1.0)
+    Means over examples have a standard error, ``<name>_error`` (None for one example): ``bits_per_byte``, the mean of
+    bits_i; ``one_draw_bits_per_byte``, the same for single draws of the boundaries; ``accuracy``, how often the right
+    choice has the largest log-likelihood; ``accuracy_per_byte``, the same per byte; ``likeliest``, how often each byte
+    of the right choice is the likeliest. ``cut`` counts examples with a context that was cut; ``chance`` is the
+    accuracy of guessing. If no example has two choices, ``chance`` and the accuracies are None. The first of equal
+    choices counts.
     """
     if not examples:
         raise ValueError("examples must hold at least one, got none")

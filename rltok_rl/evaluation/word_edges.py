@@ -135,12 +135,7 @@ def position_from_start(byte_ids: Tensor) -> Tensor:
 
 
 def position_from_end(byte_ids: Tensor) -> Tensor:
-    """Count bytes back from the end of their word: 0 at the last letter, 1 before it, -1 at the byte after a word.
-
-    Example:
-        >>> position_from_end(torch.tensor(list(b"be, or")))
-        tensor([ 1,  0, -1, -2,  1,  0])
-    """
+    """Count bytes back from the end of their word: 0 at the last letter, 1 before it, -1 at the byte after a word."""
     return position_from_start(byte_ids.flip(-1)).flip(-1)
 
 

@@ -11,6 +11,7 @@ from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.sampling import sample_boundaries
 from rltok_rl.text import text_to_ids
 
+from ..each import each
 from .conftest import opinionated
 
 
@@ -29,9 +30,7 @@ def by_hand(model, ids, boundaries, t, value, uniforms, gamma, horizon):
     return (later * gamma ** torch.arange(len(later))).sum()
 
 
-@pytest.mark.parametrize("options", [{}, {"pooling": "mean"}, {"num_lags": 0}], ids=str)
-@pytest.mark.parametrize("horizon", [None, 1, 5])
-@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@each(options=[{}, {"pooling": "mean"}, {"num_lags": 0}], horizon=[None, 1, 5], training=[True, False])
 def test_branches_of_the_cache_are_whole_forward_passes(options, horizon, training):
     model = opinionated(**options).train(training)
     num_rows, num_steps, pairs, gamma = 3, 24, 2, 0.9
@@ -59,14 +58,8 @@ def test_many_pairs_find_the_exact_advantage(model):
     log_probs, actions = rollouts["action_log_prob"], rollouts["action"]
     pairs = 600
     for string in (0, 21, 42, 63, 37):
-        found = counterfactual_returns(
-            model,
-            ids,
-            actions[string : string + 1].bool(),
-            torch.arange(1, 7),
-            gamma=1.0,
-            uniforms=torch.rand(1, pairs, 7),
-        )
+        options = {"gamma": 1.0, "uniforms": torch.rand(1, pairs, 7)}
+        found = counterfactual_returns(model, ids, actions[string, None].bool(), torch.arange(1, 7), **options)
         for k, t in enumerate(range(1, 7)):
             same = (actions[:, :t] == actions[string, :t]).all(1)
             weight = log_probs[:, t + 1 :].sum(1).exp()

@@ -51,8 +51,6 @@ def test_boundary_metrics():
         (lambda: e.word_edge_share(AB, ONES(2), torch.zeros(2)), NOTHING),
         *((lambda s=s: s(NONE.long(), NONE), NOTHING) for s in (e.white_space_share, e.word_position_share)),
         (lambda: e.word_position_share(AB, ONES(2), most=0), at_least("most", 1, 0)),
-        (lambda: e.summarise_lengths(ONES(1), quantiles=(0.0,)), r"quantiles must lie in \(0, 1\], got 0.0"),
-        (lambda: e.summarise_lengths(torch.tensor([1, 0])), "lengths must be at least 1, got 0"),
         (lambda: e.token_lengths(ONES(4), ONES(3)), rf"{shape} boundaries, \[4\], got \[3\]"),
         (lambda: e.policy_entropy(torch.tensor([0.5, 1.5])), r"probabilities must lie in \[0, 1\], got 1.5"),
         (lambda: e.policy_entropy(torch.tensor([torch.nan])), r"probabilities must lie in \[0, 1\], got nan"),

@@ -31,11 +31,8 @@ def test_batched_unbatched_and_streamed_are_one_reading(name, short_window_model
     batched = read_text(model, TEXTS, generator=seeded(), **options)
     assert 0.02 < batched.boundaries.double().mean() < 0.98
     reports: list[tuple[int, int, float]] = []
-    others = [
-        read_streamed(
-            model, TEXTS, segmenter=segmenter, generator=seeded(), progress=lambda *report: reports.append(report)
-        )
-    ]
+    progress = {"progress": lambda *report: reports.append(report)}
+    others = [read_streamed(model, TEXTS, segmenter=segmenter, generator=seeded(), **progress)]
     assert reports[-1][:2] == (len(batched.at), len(batched.at)) and reports[0][0] == len(TEXTS)
     assert reports[-1][2] == pytest.approx(float(others[0].final_nats.sum()))
     monkeypatch.setattr(windowed, "BATCH_BYTES", 1)  # a forward pass for each window

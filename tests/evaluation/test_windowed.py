@@ -9,8 +9,6 @@ import torch
 
 from rltok_rl.evaluation import Reading, cut_windows, read_text, summarise, windowed
 from rltok_rl.evaluation.windowed import lay_windows
-from rltok_rl.functional.likelihood import byte_log_prob
-from rltok_rl.models import UNet, preset
 from rltok_rl.text import text_to_ids
 
 TEXT = "It is a truth universally acknowledged, that a single man must be in want of a wife. é" * 2
@@ -75,25 +73,6 @@ def test_costs_and_random_numbers_are_those_of_the_windows_one_by_one(model, see
         assert read.boundaries.tolist() == boundaries and read.forced.tolist() == forced
 
 
-@torch.no_grad()
-def test_each_byte_costs_what_it_does_after_the_bytes_that_it_may_see(model):
-    """By one forward pass for each byte, over exactly the bytes from its window's beginning on."""
-    byte_ids, before = text_to_ids(SHORT), torch.get_rng_state()
-    for context, stride in ((8, 1), (8, 3), (7, 7), (6, 5), (100, 1)):
-        read = read_text(model, SHORT, context=context, stride=stride, greedy=True)
-        costs, boundaries, starts = [], [], set()
-        for byte in range(1, len(byte_ids)):
-            start = 0 if byte <= context else -(-(byte - context) // stride) * stride
-            out = model(byte_ids[None, start:byte], greedy=True)
-            costs.append(-byte_log_prob(out.final_logits[0, -1:], byte_ids[byte : byte + 1]).item())
-            boundaries.append(bool(out.boundaries[0, -1]))
-            starts.add(start)
-        assert len(starts) == read.num_windows
-        assert_close(read.final_nats, costs)
-        assert read.boundaries.tolist() == boundaries, (context, stride)
-    assert torch.equal(before, torch.get_rng_state())
-
-
 def test_batches_change_nothing_and_progress_counts_every_byte_once(model, seeded, monkeypatch):
     texts = [TEXT, "ab", TEXT[:45]]
     many = read_text(model, texts, context=16, stride=5, generator=seeded())
@@ -114,17 +93,6 @@ def test_invalid_utf8_is_read_byte_by_byte(model):
     assert read.byte_ids.tolist() == list(broken) and summarise(read)["bytes"] == len(broken) - 1
     same = read_text(model, ["café", b"caf\xc3\xa9"], context=8, greedy=True)
     assert same.final_nats[:4].tolist() == same.final_nats[4:].tolist() and summarise(same)["bytes"] == 8
-
-
-def test_an_indifferent_model_pays_eight_bits_per_byte(seeded):
-    model = UNet(preset("tiny")).eval()
-    for head in (model.final_head, model.early_head):
-        torch.nn.init.zeros_(head.projection.weight)
-    for size, context in ((2, 5), (7, 3), (len(TEXT), 16)):
-        metrics = summarise(read_text(model, TEXT[:size], context=context, generator=seeded()))
-        assert metrics["bytes"] == len(TEXT[:size].encode()) - 1
-        for name in ("corpus", "document", "early_corpus", "early_document"):
-            assert metrics[f"{name}_bits_per_byte"] == pytest.approx(8.0)
 
 
 def test_metrics_by_hand(model):

@@ -30,7 +30,6 @@ from rltok_rl.agents.segmenters.registry import SEGMENTERS, make_segmenter, segm
 from rltok_rl.agents.segmenters.rule_based import ActorSegmenter, ExactRandom, SpaceByte
 from rltok_rl.agents.segmenters.saved import load_own_state, load_segmenter, own_parameters, own_state, save_segmenter
 from rltok_rl.agents.segmenters.segmenter import Segmenter, SegmenterActor, Segments, State
-from rltok_rl.agents.segmenters.tokenizer_training import train_bpe, train_unigram
 from rltok_rl.agents.segmenters.tokenizers import (
     BPESegmenter,
     TokenizerSplit,
@@ -38,6 +37,8 @@ from rltok_rl.agents.segmenters.tokenizers import (
     UnigramSegmenter,
     WordSplit,
     starts_of_pieces,
+    train_bpe,
+    train_unigram,
 )
 
 __all__ = [

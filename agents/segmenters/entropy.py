@@ -50,10 +50,7 @@ class Predictor(nn.Module):
 
 
 class EarlyExit(Predictor):
-    """The early exit of a U-Net, sharing its parameters; free, and trained with the model.
-
-    Thresholds must be calibrated again as it learns.
-    """
+    """The early exit of a U-Net, sharing its parameters; thresholds must be calibrated again as it learns."""
 
     def __init__(self, model: UNet) -> None:
         super().__init__()
@@ -137,12 +134,7 @@ class _EntropySegmenter(Segmenter):
 
 
 class EntropySpike(_EntropySegmenter):
-    """A boundary where the entropy exceeds each of the last ``lags`` (Nawrot et al., https://arxiv.org/abs/2211.09761).
-
-        a_t = [H_t > H_{t-j} + margin for j = 1 .. lags]
-
-    The paper has no margin, and rounding decides between equal entropies.
-    """
+    """Nawrot's spikes (https://arxiv.org/abs/2211.09761): ``a_t = [H_t > H_{t-j} + margin]`` for all lags j."""
 
     def __init__(self, predictor: Predictor, *, lags: int = 2, margin: float = MARGIN) -> None:
         super().__init__(predictor)

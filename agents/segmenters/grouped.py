@@ -1,6 +1,6 @@
 """Group-relative policy gradients at an exact rate (ReinPatch): rows with the same text compete.
 
-Shapes: B rows, T bytes, D width.
+Shapes: B rows, T bytes, D width. Reference: https://arxiv.org/abs/2603.26097
 """
 
 from __future__ import annotations
@@ -58,8 +58,6 @@ class GroupedSegmenter(Segmenter):
     The policy starts at l = 0, where all strings with the right count are equally likely. A block of bytes has
     ``ceil(rate * block)`` boundaries, also where ``evaluation="round"`` takes the likelier decision. A group is
     ``group_size`` adjacent rows that read the same text. ``detached`` keeps the policy's gradient out of the encoder.
-
-    Reference: https://arxiv.org/abs/2603.26097
     """
 
     coefficients = {"policy": 1.0}
@@ -88,10 +86,7 @@ class GroupedSegmenter(Segmenter):
             nn.init.zeros_(parameter)
 
     def losses(self, segments: Segments, byte_ids: Tensor, final_logits: Tensor) -> dict[str, Tensor]:
-        """Compute ``policy``: the score-function loss, whose gradient is that of nats per byte; in training only.
-
-        Adjacent rows of a group hold equal bytes.
-        """
+        """Compute ``policy``: the score-function loss, whose gradient is that of nats per byte; in training only."""
         if not self.training or byte_ids.shape[1] < 2:
             return {}
         self._check_groups(byte_ids)

@@ -1,6 +1,6 @@
 """Dynamic token pooling with stochastic boundaries (Nawrot et al.): a Gumbel-sigmoid, straight through to pooling.
 
-Shapes: B rows, T bytes, D width.
+Shapes: B rows, T bytes, D width. Reference: https://arxiv.org/abs/2211.09761
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ HIDDEN = 2048
 
 
 def relaxed_boundaries(logits: Tensor, boundaries: Tensor, uniforms: Tensor | None, temperature: float) -> Tensor:
-    """Give decisions the gradient of a Gumbel-sigmoid (straight through).
+    """Give decisions [*L] the gradient of a Gumbel-sigmoid of the uniforms they were drawn with; None is no noise.
 
         s_t = sigmoid((l_t - logit(u_t)) / tau),        a_t = [s_t > 1/2],        a_t + s_t - sg(s_t)
 
-    With the threshold at one half, a_t is exactly Bernoulli(sigmoid(l_t)); the temperature only shapes the gradient.
-    Boundaries [*L] are drawn with the same uniforms u; no uniforms are no noise.
+    Thus a_t is exactly Bernoulli(sigmoid(l_t)), and the temperature only shapes the gradient.
     """
     noise = 0.0 if uniforms is None else torch.logit(uniforms.to(logits.dtype), eps=1e-7)
     relaxed = ((logits - noise) / temperature).sigmoid()
@@ -42,9 +41,8 @@ def group_weights(soft: Tensor) -> Tensor:
 
         w_t = 1 + g_t - sg(g_t),        g_t = sum_{0 < u < t} a_u
 
-    In the paper byte t has weight ``1 - |s - g_t|`` in group s: 1 where s = g_t, with the gradient of g_t, and 0 in
-    other groups. One factor per byte [*B, T] replaces the matrix of bytes and groups. The first of the straight-through
-    decisions [*B, T] opens the text and does not count.
+    One factor per byte [*B, T] replaces the paper's matrix of bytes and groups, ``1 - |s - g_t|`` where s = g_t and 0
+    elsewhere. The first of the straight-through decisions [*B, T] opens the text and does not count.
     """
     free = nn.functional.pad(soft[..., 1:], (1, 0))  # [*B, T]
     count = free.cumsum(-1) - free
@@ -52,10 +50,7 @@ def group_weights(soft: Tensor) -> Tensor:
 
 
 def decision_cost(logits: Tensor, targets: Tensor, fidelity: Fidelity) -> Tensor:
-    """Compute the mean binary cross-entropy of boundary logits [*L] and targets [*L], in nats.
-
-    ``"released"`` is the released code, which passes probabilities to a loss that takes logits.
-    """
+    """Compute the mean binary cross-entropy in nats; the released code passes probabilities for logits."""
     inputs = logits if fidelity == "paper" else logits.sigmoid()
     return nn.functional.binary_cross_entropy_with_logits(inputs, targets.to(inputs.dtype))
 
@@ -123,8 +118,6 @@ class GumbelSegmenter(Predicted):
     ``rate`` is the prior of the binomial loss. The variant ``"baseline"`` has a smaller predictor with a ReLU and twice
     the temperature. Outside training, ``"round"`` rounds probabilities as in the paper and ``"sample"`` samples as in
     its code.
-
-    Reference: https://arxiv.org/abs/2211.09761
     """
 
     coefficients = {"binomial": 1.0}
@@ -159,8 +152,6 @@ class TrainedSpike(Predicted):
         a_t = [l_t > 0],        L = mean_t BCE(l_t, [H_t > H_{t-j} for j = 1 .. lags]),  H of the whole model, detached
 
     ``fidelity="released"`` is the released code, which passes probabilities to a loss that takes logits.
-
-    Reference: https://arxiv.org/abs/2211.09761
     """
 
     coefficients = {"spikes": 1.0}

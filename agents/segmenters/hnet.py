@@ -1,8 +1,7 @@
 """H-Net's dynamic chunking: boundaries where neighbouring states are dissimilar, and a learning rate per stage.
 
-The second stage is the model's second level; its target rate is set here, and its loss is the model's.
-
-Shapes: B rows, T bytes, D width.
+The second stage is the model's second level; its target rate is set here, and its loss is the model's. Shapes: B rows,
+T bytes, D width. Reference: https://arxiv.org/abs/2507.07955
 """
 
 from __future__ import annotations
@@ -34,8 +33,6 @@ class HNetSegmenter(Segmenter):
 
     ``rate`` is 1/N of the ratio loss, ``second_rate`` that of the second of two ``stages``. The variant ``"baseline"``
     adds byte states unprojected (R is the identity) and normalises neither them nor the tokens.
-
-    Reference: https://arxiv.org/abs/2507.07955
     """
 
     coefficients = {"ratio": 0.03}
@@ -130,12 +127,6 @@ def stage_multipliers(chunk_sizes: list[float], widths: list[int], *, gpt_chunk:
 
     Chunk sizes N_0 .. N_{S-1} are bytes (or tokens of the stage before) per token, widths are D_0 .. D_S, and
     ``gpt_chunk`` is N_GPT, bytes per token of the tokenizer that the base learning rate was tuned with.
-
-    Example:
-        >>> [round(m, 2) for m in stage_multipliers([6.0], [1024, 1536])]
-        [2.63, 0.88]
-
-    Reference: https://arxiv.org/abs/2507.07955
     """
     if len(widths) != len(chunk_sizes) + 1:
         raise ValueError(f"widths must have one entry more than chunk_sizes, got {len(widths)} and {len(chunk_sizes)}")
@@ -150,12 +141,6 @@ def split_stages(model: UNet, parameters: Iterable[nn.Parameter], num_stages: in
     The first of two stages holds everything that reads bytes, and parameters that are not the model's (a segmenter's, a
     critic's). The second holds the token layers and everything between them. The third of three, for a model with a
     second level, holds the layers on tokens of tokens; routing between tokens belongs to the second.
-
-    Example:
-        >>> from rltok_rl.models import preset
-        >>> model = UNet(preset("tiny"))
-        >>> [len(stage) for stage in split_stages(model, model.token_layers.parameters(), 2)]
-        [0, 8]
     """
     check_choice("num_stages", num_stages, Literal[2, 3])
     level = model.second_level

@@ -1,6 +1,6 @@
 """One boundary predictor per script (MAGNET): a Gumbel-sigmoid at the rate of the script that it reads.
 
-Shapes: B rows, T bytes, D width.
+Shapes: B rows, T bytes, D width. Reference: https://arxiv.org/abs/2407.08818
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ class MagnetSegmenter(Segmenter):
 
     ``k_s`` and ``n_s`` count boundaries and bytes in script s, without the first byte of a row. ``rates`` replaces
     MAGNET's by script; ``rate`` is that of all other scripts, and before the first letter.
-
-    Reference: https://arxiv.org/abs/2407.08818
     """
 
     coefficients = {"binomial": 1.0}

@@ -64,12 +64,7 @@ def make_segmenter(name: str, model: UNet, **options: Any) -> Segmenter:
 
 
 def segmenter_maker(name: str, *, argument: str = "name") -> Callable[..., Segmenter]:
-    """Return the function ``(model, **options) -> Segmenter`` of a name, which errors call ``argument``.
-
-    Example:
-        >>> list(inspect.signature(segmenter_maker("stride")).parameters)
-        ['model', 'stride']
-    """
+    """Return the function ``(model, **options) -> Segmenter`` of a name, which errors call ``argument``."""
     if name in SEGMENTERS:
         return SEGMENTERS[name]
     if not is_import_path(name):

@@ -35,14 +35,7 @@ def own_parameters(segmenter: nn.Module, model: nn.Module) -> list[nn.Parameter]
 
 
 def own_state(segmenter: Segmenter, model: nn.Module) -> dict[str, Any]:
-    """Return the tensors of a segmenter that are not the model's, and its ``tokenizer`` as JSON.
-
-    Example:
-        >>> from rltok_rl.models import UNet, preset
-        >>> model = UNet(preset("tiny"))
-        >>> sorted(own_state(make_segmenter("entropy-threshold", model, predictor="early_exit"), model))
-        ['threshold']
-    """
+    """Return the tensors of a segmenter that are not the model's, and its ``tokenizer`` as JSON."""
     shared = {id(x) for x in (*model.parameters(), *model.buffers())}
     tensors = segmenter.state_dict(keep_vars=True)
     state: dict[str, Any] = {name: x.detach() for name, x in tensors.items() if id(x) not in shared}

@@ -96,20 +96,14 @@ class Segmenter(nn.Module):
         uniforms: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[Segments, State]:
-        """Draw one boundary in every row, from encoder states [B, D] and bytes [B].
-
-        Returns the boundaries and the next state; ``state`` must not be used again.
-        """
+        """Draw one boundary per row, from encoder states [B, D] and bytes [B]; ``state`` must not be used again."""
         _check_shapes(states, byte_ids, "B")
         segments, after = self._step(states, byte_ids, state, self._uniforms(byte_ids, uniforms, generator))
         boundaries = segments.boundaries | (state["position"] == 0)
         return replace(segments, boundaries=boundaries), {"position": state["position"] + 1, **after}
 
     def losses(self, segments: Segments, byte_ids: Tensor, final_logits: Tensor) -> dict[str, Tensor]:
-        """Compute the segmenter's losses by name, without their coefficients, after the decoder has run.
-
-        ``segments`` come from ``forward``, ``final_logits`` [B, T, 256] are the next-byte logits of the whole model.
-        """
+        """Compute losses by name, without coefficients, given ``forward`` and next-byte logits [B, T, 256]."""
         return {}
 
     def _window(self, states: Tensor, byte_ids: Tensor, uniforms: Tensor | None) -> Segments:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from rltok_rl.agents.segmenters import Segmenter, TokenizerSplit, make_segmenter, segment_text
 from rltok_rl.agents.segmenters.saved import SPLITS, TOKENIZER
-from rltok_rl.agents.segmenters.tokenizers import read_tokenizer
+from rltok_rl.agents.segmenters.tokenizers import read_tokenizer, train_on
 from rltok_rl.experiments.commands import parsers
 from rltok_rl.experiments.commands.arguments import (
     command,
@@ -127,8 +127,7 @@ def trained_tokenizer(
         rate: boundaries per byte to aim at.
         vocabulary: number of tokens instead; None goes by the rate.
     """
-    from rltok_rl.agents.segmenters.tokenizer_training import train_on  # these take seconds to import
-    from rltok_rl.experiments.runs.segmenters import train_tokenizer
+    from rltok_rl.experiments.runs.segmenters import train_tokenizer  # takes seconds to import
     from rltok_rl.experiments.texts import read_texts
 
     aim: dict[str, Any] = {"rate": rate} if vocabulary is None else {"vocabulary": vocabulary}

@@ -17,8 +17,7 @@ from rltok_rl.agents.segmenters import (
     segmenter_maker,
 )
 from rltok_rl.agents.segmenters.hnet import HNetSegmenter
-from rltok_rl.agents.segmenters.tokenizer_training import train_on
-from rltok_rl.agents.segmenters.tokenizers import read_tokenizer
+from rltok_rl.agents.segmenters.tokenizers import read_tokenizer, train_on
 from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.texts import Texts
 

@@ -20,7 +20,7 @@ from rltok_rl.agents.segmenters import (
     train_bpe,
     train_unigram,
 )
-from rltok_rl.agents.segmenters.tokenizer_training import _nearest, bpe_at_rate, unigram_at_rate
+from rltok_rl.agents.segmenters.tokenizers import _nearest, bpe_at_rate, unigram_at_rate
 from rltok_rl.experiments.commands import evaluate, generate, segment
 from rltok_rl.experiments.commands.schema import choices
 from rltok_rl.experiments.runs.build import make_loss, make_model, make_trainer

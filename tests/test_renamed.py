@@ -8,8 +8,7 @@ import sys
 import pytest
 import torch
 from rltok_rl.agents import RolloutPolicy
-from rltok_rl.experiments.commands.old_words import HYPHENS, current_overrides
-from rltok_rl.experiments.commands.overrides import read_command_line
+from rltok_rl.experiments.commands.overrides import HYPHENS, current_overrides, read_command_line
 from rltok_rl.experiments.commands.schema import choices
 from rltok_rl.experiments.run_config import GROUPS
 from rltok_rl.experiments.studies.candidates import CANDIDATES

@@ -107,11 +107,8 @@ class OrderedSource(WindowWrapper):
         mine = self.state_dict()
         if set(state) != set(mine):
             raise ValueError(f"state must have the keys {sorted(mine)}, got {sorted(state)}")
-        changed = [
-            f"{key}: {state[key]!r} there, {value!r} here"
-            for key, value in mine.items()
-            if key != "drawn" and state[key] != value
-        ]
+        mine["drawn"] = state["drawn"]
+        changed = [f"{key}: {state[key]!r} there, {mine[key]!r} here" for key in mine if state[key] != mine[key]]
         if changed:
             raise ValueError(f"state must be of the same order of the same documents ({', '.join(changed)})")
         self.drawn = int(state["drawn"])
@@ -164,6 +161,7 @@ class ShardedSource(WindowWrapper):
         if not 0 <= rank < world_size:
             raise ValueError(f"rank must lie in 0..{world_size - 1}, got {rank}")
         self.rank, self.world_size, self.num_rows = rank, world_size, num_rows
+        self._share = {"rank": rank, "world_size": world_size, "num_rows": num_rows}
         self._waiting, self._length = _no_places(), 0  # rows of this process that were picked, not dealt
 
     def pick(self, num_rows: int, length: int, generator: torch.Generator | None = None) -> Places:
@@ -182,7 +180,7 @@ class ShardedSource(WindowWrapper):
         source = self.source.state_dict()
         state: dict[str, Any] = {"source": source} if source else {}
         if len(self._waiting.document):
-            state["share"] = self._share()
+            state["share"] = dict(self._share)
             state["waiting"] = {"document": self._waiting.document.clone(), "offset": self._waiting.offset.clone()}
             state["length"] = self._length
         return state
@@ -191,18 +189,13 @@ class ShardedSource(WindowWrapper):
         """Restore a state of :meth:`state_dict`."""
         if set(state) - {"source", "share", "waiting", "length"}:
             raise ValueError(f"state must be of a ShardedSource, got the keys {sorted(state)}")
-        if "share" in state and dict(state["share"]) != self._share():
-            raise ValueError(
-                f"state must be of the same share, because a batch was dealt in part ({dict(state['share'])} there, "
-                f"{self._share()} here)"
-            )
+        there = dict(state.get("share", self._share))
+        if there != self._share:
+            raise ValueError(f"state must be of the same share of a batch dealt in part, {self._share}, got {there}")
         self.source.load_state_dict(state.get("source", {}))
         self._waiting, self._length = _no_places(), int(state.get("length", 0))
         if "waiting" in state:
             self._waiting = Places(*(state["waiting"][name].cpu().clone() for name in ("document", "offset")))
-
-    def _share(self) -> dict[str, int]:
-        return {"rank": self.rank, "world_size": self.world_size, "num_rows": self.num_rows}
 
 
 def _no_places() -> Places:

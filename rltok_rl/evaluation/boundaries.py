@@ -68,11 +68,6 @@ def summarise_lengths(
     """Compute mean, standard deviation, quantiles and histogram of token lengths [n].
 
     Tokens of ``longest`` bytes and more share the histogram's last bin. ``quantiles`` are shares in (0, 1].
-
-    Example:
-        >>> lengths = summarise_lengths(torch.tensor([1, 1, 4]), quantiles=(0.5, 1.0), longest=3)
-        >>> lengths.mean, round(lengths.spread, 4), lengths.quantiles, lengths.histogram
-        (2.0, 1.4142, {0.5: 1.0, 1.0: 4.0}, (2, 0, 1))
     """
     longest, count = check_count("longest", longest), len(lengths)
     if not count:

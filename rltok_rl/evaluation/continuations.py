@@ -55,12 +55,6 @@ def mixture_log_likelihood(log_probs: Tensor, targets: Tensor) -> tuple[Tensor, 
 
     Returns:
         log p(y) and the mean over k of log p_k(y), float64; whether y_t maximises p(. | y_<t) for all t.
-
-    Example:
-        >>> two = torch.tensor([[[0.9, 0.1]], [[0.5, 0.5]]]).log()
-        >>> together, alone, likeliest = mixture_log_likelihood(two, torch.tensor([0]))
-        >>> round(together.exp().item(), 4), bool(likeliest)
-        (0.7, True)
     """
     of_targets = log_probs.gather(-1, targets.expand(len(log_probs), -1).unsqueeze(-1)).squeeze(-1).double()  # [K, n]
     totals = of_targets.sum(-1)  # [K]
@@ -124,12 +118,6 @@ def continuation_log_likelihood(
         seed: determines all random numbers.
         batch_rows: continuations of a forward pass at most; None limits bytes only.
         progress: called with bytes read and bytes to read, before the first forward pass and after each.
-
-    Example:
-        >>> from rltok_rl.models import preset
-        >>> scores = continuation_log_likelihood(UNet(preset("tiny")), ["The cat"], [" sat"])
-        >>> scores.log_likelihood.shape, scores.num_bytes
-        (torch.Size([1]), tensor([4]))
     """
     segmented = SegmentedModel(model, segmenter, target_rate, greedy)
     check_samples(segmented, samples)

@@ -90,12 +90,6 @@ def read_detail(
         greedy: thresholds the shown boundaries at one half; those that they are compared with are drawn.
         generator, segmenter, target_rate: as for :func:`~rltok_rl.evaluation.read_text`.
         estimator: old name of ``baseline``.
-
-    Example:
-        >>> from rltok_rl.models import preset
-        >>> detail = read_detail(UNet(preset("tiny")), "to be or not to be", context=8, gamma=0.9)
-        >>> len(detail.returns), detail.forced.nonzero().squeeze(1).tolist()
-        (18, [0, 8, 16])
     """
     if reward not in REWARDS:
         raise ValueError(f"reward must be one of {list(REWARDS)}, got {reward!r}")

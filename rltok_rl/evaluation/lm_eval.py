@@ -55,14 +55,7 @@ class RltokLM(LM):
         device: of a model that is loaded; CUDA falls back to the CPU if there is none.
         batch_size: requests of a forward pass at most; ``"auto"`` limits their bytes, and writes 16 texts at once.
         max_batch_size: the limit for ``"auto"``.
-        trust_code: import and execute a custom segmenter, ``module:Class``, named in the files of ``pretrained``. By
-            default this is an error.
-
-    Example:
-        >>> from rltok_rl.models import preset
-        >>> lm = RltokLM(UNet(preset("tiny")).eval(), context=256)
-        >>> len(lm.write(["The cat"], {"until": ["."], "max_gen_toks": 5}))
-        1
+        trust_code: import and execute a custom segmenter, ``module:Class``, named in the files of ``pretrained``.
     """
 
     def __init__(
@@ -119,10 +112,7 @@ class RltokLM(LM):
         def write(arguments: list[tuple[Any, ...]]) -> list[str]:
             return self.write([context for context, _ in arguments], arguments[0][1])
 
-        def group(arguments: tuple[Any, ...]) -> Any:
-            return sorted((name, str(value)) for name, value in arguments[1].items())
-
-        return self._answer("generate_until", requests, disable_tqdm, write, group)
+        return self._answer("generate_until", requests, disable_tqdm, write)
 
     def write(self, contexts: Sequence[str], options: dict[str, Any]) -> list[str]:
         """Continue non-empty contexts, cut from the left if too long; invalid UTF-8 becomes U+FFFD.
@@ -205,11 +195,10 @@ class RltokLM(LM):
         requests: list[Any],
         quiet: bool,
         answer: Callable[[list[tuple[Any, ...]]], list[Any]],
-        group: Callable[[tuple[Any, ...]], Any] = lambda _: 0,
     ) -> list[Any]:
-        """Answer requests group by group, long ones first, and cache answers as they come; return them in order."""
+        """Answer requests, equal options together, long ones first; cache answers as they come."""
         arguments = [tuple(request.args) for request in requests]
-        groups = [group(each) for each in arguments]
+        groups = [str([sorted(part.items()) for part in each if isinstance(part, dict)]) for each in arguments]
         sizes = [sum(len(text) for text in each if isinstance(text, str)) for each in arguments]
         order = sorted(range(len(requests)), key=lambda place: (groups[place], -sizes[place]))
         answers: list[Any] = [None] * len(requests)

@@ -83,12 +83,6 @@ def read_samples(
     The first draw equals a single reading. ``read`` is :func:`read_text` or
     :func:`~rltok_rl.evaluation.read_streamed`, with its options; a segmenter must draw at random. ``progress`` is
     called with the bytes of all readings together.
-
-    Example:
-        >>> from rltok_rl.models import preset
-        >>> samples = read_samples(UNet(preset("tiny")), "to be or not to be", samples=3, context=8)
-        >>> samples.nats.shape, bool((marginal_nats(samples.nats) <= samples.nats.mean(1)).all())
-        (torch.Size([3, 3]), True)
     """
     samples = check_count("samples", samples)
     if segmenter is not None and not segmenter.draws_at_random:

@@ -65,15 +65,6 @@ def choice_metrics(examples: Sequence[Example], scores: Continuations) -> dict[s
     of the right choice is the likeliest. ``cut`` counts examples with a context that was cut; ``chance`` is the
     accuracy of guessing. If no example has two choices, ``chance`` and the accuracies are None. The first of equal
     choices counts.
-
-    Example:
-        >>> examples = [Example(b"2 + 2 =", (b" 4", b" 22"), gold=0)]
-        >>> bits = torch.tensor([4.0, 3.0], dtype=torch.float64)
-        >>> yes = torch.tensor([True, False])
-        >>> scores = Continuations(-bits * math.log(2), -bits * math.log(2), torch.tensor([2, 3]), yes, ~yes)
-        >>> metrics = choice_metrics(examples, scores)
-        >>> metrics["bits_per_byte"], metrics["accuracy"], metrics["accuracy_per_byte"], metrics["likeliest"]
-        (2.0, 0.0, 0.0, 1.0)
     """
     if not examples:
         raise ValueError("examples must hold at least one, got none")

@@ -247,7 +247,7 @@ def test_a_state_between_batches_is_for_any_number_of_processes():
     assert source.state_dict() == {}
     source.draw(3, 5), two[0].draw(3, 5)
     assert set(source.state_dict()) == {"share", "waiting", "length"}
-    same_share, until = "be of the same share, because a batch was dealt in part", "length must stay 5 until the rows"
+    same_share, until = "be of the same share of a batch dealt in part", "length must stay 5 until the rows"
     refused(
         (lambda: source.draw(1, 6), ValueError, until),
         (lambda: four[0].load_state_dict(two[0].state_dict()), ValueError, same_share),

@@ -134,12 +134,9 @@ def test_uniforms_and_generators_repeat(make_env, model):
 def test_rollout_takes_the_fast_path_only_where_it_is_the_same(make_env, model, monkeypatch):
     env, actor, taken = make_env(), LearnedBoundaryActor(model), []
     original = ByteBoundaryEnv.parallel_rollout
-    monkeypatch.setattr(
-        ByteBoundaryEnv, "parallel_rollout", lambda self, *a, **o: taken.append(1) or original(self, *a, **o)
-    )
+    monkeypatch.setattr(ByteBoundaryEnv, "parallel_rollout", lambda *a, **o: taken.append(1) or original(*a, **o))
     for options, fast in [
         ({}, True),
-        ({"max_steps": 40}, True),
         ({"max_steps": 40, "break_when_any_done": False}, True),
         ({"max_steps": 23}, False),  # the environment stands in the middle of its texts afterwards
         ({"callback": lambda *_: None}, False),
@@ -175,11 +172,9 @@ def test_one_backward_reaches_everything_and_only_through_its_own_loss(make_env,
         assert reached(lambda td, name=name: td[name]) == trunk | policy
     assert reached(lambda td: td["next", "final_log_prob"]) == through_tokens
     assert reached(lambda td: td["next", "early_log_prob"]) == trunk | {"early_head"}
-    everything = {name.split(".")[0] for name, _ in model.named_parameters()}
-    joint = reached(
-        lambda td: td["action_log_prob"].unsqueeze(-1) + td["next", "final_log_prob"] + td["next", "early_log_prob"]
-    )
-    assert joint == everything
+    losses = ("action_log_prob", ("next", "final_log_prob"), ("next", "early_log_prob"))
+    joint = reached(lambda td: sum(td[name].sum() for name in losses))
+    assert joint == {name.split(".")[0] for name, _ in model.named_parameters()}
     for rollout in (EnvBase.rollout(env, 5, LearnedBoundaryActor(model)), env.parallel_rollout()):
         assert not rollout["next", "reward"].requires_grad
     assert not EnvBase.rollout(env, 5)["encoder_state"].requires_grad
@@ -245,9 +240,8 @@ def test_refusals(make_env, model):
         ({"actions": torch.zeros(3).long()}, ValueError, "actions must have shape [3, 'T >= 1'], got [3]"),
         ({"actions": torch.full((3, 5), 2)}, ValueError, "action must be 0 (no boundary) or 1 (boundary), got 2"),
         ({"max_steps": 0}, ValueError, "max_steps must be an integer of at least 1, got 0"),
-        ({"actions": ONES, "uniforms": torch.rand(3, 5)}, ValueError, "give neither with actions"),
-        ({"actions": ONES, "generator": torch.Generator()}, ValueError, "give neither with actions"),
-        ({"uniforms": torch.rand(3, 24), "generator": torch.Generator()}, ValueError, "give uniforms or generator"),
+        ({"actions": ONES, "uniforms": torch.rand(3, 5)}, ValueError, "give at most one of"),
+        ({"uniforms": torch.rand(3, 24), "generator": torch.Generator()}, ValueError, "give at most one of"),
         ({"exclude": ("encoder",)}, ValueError, "exclude must be a tuple of names among ['action_log_prob', 'byte',"),
         ({"exclude": "byte"}, ValueError, "exclude must be a tuple of names"),
         ({"uniforms": torch.rand(3, 5)}, ValueError, "uniforms must have shape [3, 24], got [3, 5]"),
@@ -294,12 +288,12 @@ def test_texts_that_restart_keep_their_rows():
     model = UNet(preset("tiny"))
     documents = [bytes(65 + number % 26 for number in range(length)) for length in (30, 33, 38, 9, 7, 12)]
     env = ByteBoundaryEnv(model, TextSource(documents, short_documents="whole"), num_steps=40, batch_size=(2,), seed=0)
-    permuted = 0
+    permuted = False
     for seed in range(12):
         env.set_seed(seed)
         actions = torch.randint(2, (2, 40), generator=torch.Generator().manual_seed(seed))
         assert torch.equal(env.parallel_rollout(actions=actions)["action"], actions)
         env.set_seed(seed)
         groups = plan_texts(env, 40, None, stop_at_end=False).groups()
-        permuted += any(len(group.row) == 2 and group.row.tolist() == [1, 0] for group in groups)
+        permuted |= any(group.row.tolist() == [1, 0] for group in groups)
     assert permuted  # or nothing was tried

@@ -166,6 +166,11 @@ def test_flips_leave_forced_decisions_and_the_rollout_alone(model):
     assert LocalFlips(model.eval(), gamma=0.9)(draw(1))["advantage"].isfinite().all()
 
 
+def rollout_of_zeros() -> TensorDict:
+    following = {"final_log_prob": torch.zeros(2, 3, 1), "early_log_prob": -torch.ones(2, 3, 1)}
+    return TensorDict({"next": TensorDict(following, [2, 3])}, [2, 3])
+
+
 def test_what_learns_judges_before_it_learns():
     """A baseline that has seen the batch it judges would be biased."""
     seen = []
@@ -175,8 +180,7 @@ def test_what_learns_judges_before_it_learns():
         return rollout.set("advantage", torch.zeros_like(rollout["next", "reward"]))
 
     one = Candidate("learns", estimate, learn=lambda rollout: seen.append("learned"))
-    following = {"final_log_prob": torch.zeros(2, 3, 1), "early_log_prob": torch.zeros(2, 3, 1)}
-    one.advantages(TensorDict({"next": TensorDict(following, [2, 3])}, [2, 3]))
+    one.advantages(rollout_of_zeros())
     assert seen == ["judged", "learned"]
 
 
@@ -208,8 +212,7 @@ def test_what_remembers_is_warmed_up(enumerated):
 
 def test_a_reward_that_needs_the_entropy_is_not_given_something_else():
     """It used to be the early exit's log-likelihood where the rollout had no entropy."""
-    following = {"final_log_prob": torch.zeros(2, 3, 1), "early_log_prob": -torch.ones(2, 3, 1)}
-    rollout = TensorDict({"next": TensorDict(following, [2, 3])}, [2, 3])
+    rollout = rollout_of_zeros()
     one = Candidate("entropy", ReturnEstimator(gamma=0.0), reward="entropy_relative")
     with pytest.raises(KeyError, match=r"must hold 'early_entropy' \(an environment adds it with observe_entropy=True"):
         one.advantages(rollout)

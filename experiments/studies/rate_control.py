@@ -22,7 +22,7 @@ from typing import Any
 
 import pandas as pd
 import torch
-from rltok_rl.experiments.commands import parsers
+from rltok_rl.experiments.commands.parsers import make_parser
 from rltok_rl.experiments.reports.markdown import markdown
 from rltok_rl.experiments.studies.common import Progress, command_line
 from tensordict import TensorDict
@@ -181,7 +181,7 @@ def draw(runs: Sequence[Run], path: Path) -> Path:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the study; return the exit status."""
-    options = parsers.rate_control().parse_args(arguments)
+    options = make_parser("rate-control", __doc__).parse_args(arguments)
     command = command_line("rate_control", sys.argv[1:] if arguments is None else arguments)
     grid = [(c, s, t, p) for c in (*RATE_CONTROLS, *CONTROLLERS) for p in PULLS for s in STARTS for t in TARGETS]
     start, progress, runs = time.perf_counter(), Progress("run"), []

@@ -59,8 +59,9 @@ rate-study: $(VENV)/.ready-fast ## how each rate control holds its target: table
 	$(BIN)/python -m rltok_rl.experiments.studies.rate_control --out experiments/results/rate-control
 
 BOOKS ?= books
-precision-study: $(VENV)/.ready-fast ## whether bfloat16 trains to what float32 does, on documents in BOOKS: table and figure
-	$(BIN)/python -m rltok_rl.experiments.studies.precision source=$(BOOKS) out=experiments/results/precision
+precision-study: $(VENV)/.ready-fast ## whether bfloat16 trains to what float32 does, on documents in BOOKS: runs and their comparison
+	$(BIN)/rltok train --multirun experiment=precision data.source=$(BOOKS) resume=true
+	$(BIN)/rltok report runs/precision/* --out runs/precision-report
 
 learn: $(VENV)/.ready-fast ## whether policies find the best boundaries of languages that know theirs: table and figure
 	$(BIN)/python -m rltok_rl.experiments.studies.learn other_seeds=1 out=experiments/results/learn

@@ -5,9 +5,15 @@ Installed as ``rltok_rl.agents``; import it by that name only.
 
 from __future__ import annotations
 
-from rltok_rl.agents.bernoulli import BernoulliActor, LearnedBoundaryActor, RandomActor, RolloutPolicy, Terms
+from rltok_rl.agents.bernoulli import (
+    BernoulliActor,
+    BernoulliBoundary,
+    LearnedBoundaryActor,
+    RandomActor,
+    RolloutPolicy,
+    Terms,
+)
 from rltok_rl.agents.critic import BoundaryCritic
-from rltok_rl.agents.distribution import BernoulliBoundary
 from rltok_rl.agents.encoding import EncodingBoundaryActor
 from rltok_rl.agents.rules import FixedStrideActor, RuleActor, UniformActor, WhitespaceActor
 

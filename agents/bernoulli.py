@@ -1,8 +1,7 @@
 """Stochastic boundary actors: the model's own policy, a constant rate, and the policy that scores stored logits.
 
-Actors serve single steps and whole windows. With :func:`torchrl.modules.set_recurrent_mode` off, ``forward`` decides
-one byte per row; on, it draws all boundaries of rows ``[*B, T]`` with the exact sampler. Losses score decisions in both
-modes alike (``get_dist``), reading earlier boundaries from ``recent``.
+With :func:`torchrl.modules.set_recurrent_mode` off, ``forward`` decides one byte per row. With it on, ``forward`` draws
+all boundaries of rows ``[*B, T]`` with the exact sampler. ``get_dist`` scores decisions in both modes alike.
 """
 
 from __future__ import annotations
@@ -10,18 +9,90 @@ from __future__ import annotations
 import math
 
 import torch
-from rltok_rl.agents.distribution import BernoulliBoundary
 from tensordict import TensorDictBase
 from tensordict.nn import InteractionType, TensorDictModule
 from tensordict.nn.probabilistic import interaction_type
 from torch import Tensor, nn
+from torch.distributions import Distribution, constraints
 from torchrl.modules import ProbabilisticActor
 from torchrl.modules.tensordict_module.rnn import recurrent_mode
 
 from rltok_rl.functional.policy import boundary_entropy, boundary_log_prob, lagged_logit, recent_boundaries
 from rltok_rl.models.heads import BoundaryTerms, rate_logits, row_rates
 from rltok_rl.models.unet import UNet
-from rltok_rl.sampling import sample_boundaries
+from rltok_rl.sampling import draw_boundary, sample_boundaries
+
+Shape = torch.Size | list[int] | tuple[int, ...]
+
+
+class BernoulliBoundary(Distribution):
+    """Integer boundary decisions with probability ``sigmoid(logits)``, logits [*L].
+
+    Boundaries ``forced`` [*L] are drawn for any logit; their log-probability and entropy are 0.
+    ``torch.distributions.Bernoulli`` samples floats, rejects integers in ``log_prob`` and has no mode at p = 1/2.
+
+    Example:
+        >>> policy = BernoulliBoundary(torch.tensor([0.0, 2.0]))
+        >>> policy.mode, policy.log_prob(torch.tensor([1, 1])).exp()
+        (tensor([0, 1]), tensor([0.5000, 0.8808]))
+    """
+
+    arg_constraints = {"logits": constraints.real}
+    support = constraints.boolean
+    has_enumerate_support = True
+
+    def __init__(self, logits: Tensor, forced: Tensor | None = None) -> None:
+        self.logits, self.forced = logits, forced
+        super().__init__(logits.shape, validate_args=False)
+
+    @property
+    def probs(self) -> Tensor:
+        """Probability of a boundary, 1 where forced."""
+        probs = self.logits.sigmoid()
+        return probs if self.forced is None else probs.masked_fill(self.forced, 1.0)
+
+    mean = probs
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance of each decision."""
+        return self.probs * (1 - self.probs)
+
+    @property
+    def mode(self) -> Tensor:
+        """The likelier decision; a tie at p = 1/2 draws no boundary."""
+        return self._with_forced(self.logits > 0)
+
+    deterministic_sample = mode  # TorchRL reads it when exploration is off
+
+    @torch.no_grad()
+    def sample(self, sample_shape: Shape = ()) -> Tensor:
+        """Draw int64 decisions as the sampler does: a boundary where the logit exceeds ``logit(u)``."""
+        shape = self._extended_shape(torch.Size(sample_shape))
+        uniforms = torch.rand(shape, device=self.logits.device)
+        return self._with_forced(draw_boundary(self.logits.expand(shape), uniforms))
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Compute the log-probability of decisions of any dtype, 0 where forced."""
+        logits, value = torch.broadcast_tensors(self.logits, value)
+        return boundary_log_prob(logits, value, forced=self.forced)
+
+    def entropy(self) -> Tensor:
+        """Compute the entropy in nats, 0 where forced."""
+        return boundary_entropy(self.logits, forced=self.forced)
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        """Return both decisions along a new first dimension."""
+        values = torch.arange(2, device=self.logits.device).view(2, *(1 for _ in self.logits.shape))
+        return values.expand(2, *self.logits.shape) if expand else values
+
+    def expand(self, batch_shape: Shape, _instance: Distribution | None = None) -> BernoulliBoundary:
+        """Expand to a larger batch."""
+        forced = None if self.forced is None else self.forced.expand(batch_shape)
+        return BernoulliBoundary(self.logits.expand(batch_shape), forced)
+
+    def _with_forced(self, drawn: Tensor) -> Tensor:
+        return (drawn if self.forced is None else drawn | self.forced).to(torch.int64)
 
 
 class Terms(nn.Module):
@@ -59,11 +130,8 @@ class _BoundaryPolicy(ProbabilisticActor):
 class BernoulliActor(_BoundaryPolicy):
     """A boundary actor whose logits are sums over lags.
 
-    Reads ``recent``, ``forced`` and the keys of its terms. Writes ``logits``, ``entropy``, ``action`` (int64) and
-    ``action_log_prob``, all without a trailing dimension.
-
-    Args:
-        in_keys: keys that ``terms`` reads.
+    Reads ``recent``, ``forced`` and ``in_keys``, the keys of its terms. Writes ``logits``, ``entropy``, ``action``
+    (int64) and ``action_log_prob``, all without a trailing dimension.
     """
 
     draws_windows = True
@@ -87,10 +155,7 @@ class BernoulliActor(_BoundaryPolicy):
     def forward(self, tensordict: TensorDictBase, **options: object) -> TensorDictBase:
         """Decide one byte per row; in recurrent mode draw the boundaries of whole windows.
 
-        Args:
-            tensordict: one step per row, or windows [*B, T], each one text from its first byte. Windows may hold
-                ``uniform``, random numbers in [0, 1) to draw with.
-            **options: passed on for single steps.
+        Windows [*B, T] begin with the first byte of a text. They may hold ``uniform``, random numbers to draw with.
         """
         if not recurrent_mode():
             return super().forward(tensordict, **options)
@@ -139,11 +204,8 @@ class _Logits(nn.Module):
 class LearnedBoundaryActor(BernoulliActor):
     """The boundary policy of a U-Net (Eq. 19-23); shares the boundary head and the norm before it.
 
-    Reads ``encoder_state``, and ``target_rate`` [*B, 1] if the model has ``rate_embedding``. Gradients flow through
-    ``encoder_state`` to the encoder.
-
-    Args:
-        target_rate: one rate for all rows, for models with ``rate_embedding``; the key is then not read.
+    Reads ``encoder_state``. A model with ``rate_embedding`` also reads the key ``target_rate`` [*B, 1], unless one
+    ``target_rate`` for all rows is given. Gradients flow through ``encoder_state`` to the encoder.
     """
 
     def __init__(self, model: UNet, *, target_rate: float | None = None) -> None:
@@ -174,11 +236,7 @@ class _HeadTerms(Terms):
 
 
 class RandomActor(BernoulliActor):
-    """Boundaries with the same probability at every byte.
-
-    Args:
-        rate: boundaries per byte, in (0, 1).
-    """
+    """Boundaries with the same probability at every byte; the rate lies in (0, 1)."""
 
     def __init__(self, rate: float) -> None:
         if not 0.0 < rate < 1.0:

@@ -11,10 +11,8 @@ from rltok_rl.models.config import UNetConfig
 class BoundaryCritic(ValueOperator):
     """State values from the encoder state: reads ``encoder_state``, writes ``state_value`` [*B, T, 1].
 
-    The last layer starts at zero, so an untrained critic is a baseline of zero.
-
-    Args:
-        detach: keep the critic's gradient out of the encoder.
+    The last layer starts at zero, so an untrained critic is a baseline of zero. ``detach`` keeps the critic's gradient
+    out of the encoder.
     """
 
     def __init__(self, config: UNetConfig, *, hidden: int = 128, detach: bool = True) -> None:

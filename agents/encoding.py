@@ -16,12 +16,9 @@ class EncodingBoundaryActor(BernoulliActor):
     """The boundary policy of a U-Net, computed from bytes.
 
     :class:`~rltok_rl.agents.LearnedBoundaryActor` reads the stored ``encoder_state``; this actor reads ``byte`` and
-    encodes whole windows again, so epochs over a stored rollout train the encoder too. Token layers and decoder do not
-    run. Windows begin with the first byte of a text; ``position`` separates the texts in a row, which never see each
-    other. ``target_rate`` is read if the model has ``rate_embedding``.
-
-    Args:
-        whole_rows: promise that every row is one text, so that the host need not wait for an accelerator to count them.
+    encodes whole windows again, so epochs over a stored rollout train the encoder too. ``position`` separates the texts
+    in a row. ``target_rate`` is read if the model has ``rate_embedding``. ``whole_rows`` promises that every row is one
+    text, so that the host need not wait for an accelerator to count them.
     """
 
     def __init__(self, model: UNet, *, whole_rows: bool = False) -> None:

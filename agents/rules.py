@@ -14,9 +14,7 @@ from rltok_rl.utils import check_count
 class RuleActor(TensorDictModule):
     """An actor that writes ``action`` by a rule on single positions; the first byte of a text always has a boundary.
 
-    Args:
-        rule: maps ``in_keys`` to bool decisions.
-        in_keys: keys that the rule reads.
+    ``rule`` maps ``in_keys`` to bool decisions.
     """
 
     draws_windows = True
@@ -37,13 +35,7 @@ class _WithForced(nn.Module):
 
 
 class UniformActor(RuleActor):
-    """Evenly spaced boundaries at any rate: ``ceil(rate t)`` of them in the first t bytes.
-
-        a_t = [ceil(rate (t + 1)) > ceil(rate t)]
-
-    Args:
-        rate: boundaries per byte, in (0, 1].
-    """
+    """Evenly spaced boundaries at any rate in (0, 1], ``a_t = [ceil(rate (t + 1)) > ceil(rate t)]``."""
 
     def __init__(self, rate: float) -> None:
         if not 0.0 < rate <= 1.0:
@@ -58,11 +50,7 @@ def _evenly_spaced(position: Tensor, *, rate: float) -> Tensor:
 
 
 class FixedStrideActor(RuleActor):
-    """A boundary at every ``stride``-th byte, beginning with the first, as in MEGABYTE.
-
-    Args:
-        stride: bytes per token, at least 1.
-    """
+    """A boundary at every ``stride``-th byte, beginning with the first, as in MEGABYTE."""
 
     def __init__(self, stride: int) -> None:
         super().__init__(partial(_multiples, stride=check_count("stride", stride)), in_keys=["position"])

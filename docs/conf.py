@@ -7,18 +7,20 @@ they lie here, and one link serves both. Warnings are errors.
 from __future__ import annotations
 
 import sys
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from sphinx.util import logging
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))  # rltok_docs
 
-from rltok_docs import stand_ins  # noqa: E402 - imports need the path
-
-stand_ins.install()  # before anything imports the library
-
-from rltok_docs import entries, inventories  # noqa: E402
+from rltok_docs import api  # noqa: E402 - imports need the path
 from rltok_docs.docstrings import ready  # noqa: E402
+
+api.replace_optional()  # before anything imports the library
 
 from rltok_rl import __version__  # noqa: E402
 
@@ -60,8 +62,31 @@ napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 napoleon_use_admonition_for_examples = False
 
-# Other documentations, where their lists of names can be had.
-intersphinx_mapping = inventories.reachable(inventories.SITES, HERE / "_build" / "inventories")
+# Other documentations. Sphinx warns if it cannot reach them, which is no mistake: their names are then code, not links.
+SITES = {
+    "python": "https://docs.python.org/3/",
+    "torch": "https://docs.pytorch.org/docs/stable/",
+    "torchrl": "https://docs.pytorch.org/rl/stable/",
+    "tensordict": "https://docs.pytorch.org/tensordict/stable/",
+    "gymnasium": "https://gymnasium.farama.org/",
+}
+
+
+def _reachable(site: str) -> bool:
+    sign = b"# Sphinx inventory version 2"  # a portal may answer with a page of its own
+    try:
+        with urllib.request.urlopen(f"{site}objects.inv", timeout=5.0) as answer:
+            return answer.read(len(sign)) == sign
+    except (OSError, ValueError):
+        return False
+
+
+with ThreadPoolExecutor(len(SITES)) as pool:
+    intersphinx_mapping = {
+        name: (site, None)
+        for (name, site), reached in zip(SITES.items(), pool.map(_reachable, SITES.values()), strict=True)
+        if reached
+    }
 intersphinx_disabled_reftypes = ["std:*"]
 
 # Looks
@@ -102,17 +127,14 @@ def _write_start(app: Any, error: Exception | None) -> None:
 
 def _check_entries(app: Any, env: Any) -> None:
     """Every public name has come to have an entry: what autodoc could not find would only be missing."""
-    from rltok_docs.names import public_names
-    from sphinx.util import logging
-
     there = {found[0] for found in env.get_domain("py").get_objects()}
-    for missing in sorted({one.entry for one in public_names()} - there):
+    for missing in sorted({name.entry for name in api.public_names()} - there):
         logging.getLogger(__name__).warning("%s has no entry in the reference", missing)
 
 
 def setup(app: Any) -> None:
-    """Connect what is done before, in between and after."""
-    entries.write_pages(HERE / "reference" / "api")
+    """Write the pages of the reference, and connect the steps above."""
+    api.write_pages(HERE / "reference" / "api")
     app.connect("autodoc-process-docstring", _ready_docstring, priority=400)  # before napoleon, at 500
     app.connect("source-read", _give_title)
     app.connect("env-check-consistency", _check_entries)

@@ -20,10 +20,8 @@ from rltok_rl.models.level import SecondDecisions
 class ByteBoundaryEnv(TextEnv):
     """Read text byte by byte and decide after each byte whether a token ends.
 
-    ### Description
-    The world is a window of text and a byte-level U-Net that reads it. After each byte the agent decides whether to
-    draw a token boundary. The U-Net then predicts the next byte, the prediction is rewarded, and the byte is revealed.
-    The agent cannot change the text; it changes how well the text is predicted.
+    A byte-level U-Net reads a window of text. After each byte the agent decides whether to draw a token boundary. The
+    U-Net then predicts the next byte, the prediction is rewarded, and the byte is revealed.
 
     ### Action space
     ``Categorical(2)``, int64 of the batch's shape: 1 draws a boundary after the current byte. The first byte of a text
@@ -49,19 +47,15 @@ class ByteBoundaryEnv(TextEnv):
     ``"early_exit"``: ``log p(x_{t+1}) - log p_early(x_{t+1})`` (Eq. 15); ``"log_likelihood"``: ``log p(x_{t+1})``;
     ``"entropy_relative"``: ``log p(x_{t+1}) + H(p_early)``. Rewards never carry a gradient.
 
-    ### Starting state
-    The first byte of a window drawn from ``source``, or of the text in ``reset(text=...)``. With ``target_rates``, each
-    text has a rate, drawn log-uniformly and given to the model.
-
-    ### Episode end
-    ``terminated`` when the last byte of a document has been revealed; ``truncated`` after ``num_steps`` decisions
-    otherwise.
+    ### Episodes
+    An episode begins with the first byte of a window drawn from ``source``, or of the text in ``reset(text=...)``. With
+    ``target_rates``, each text has a rate, drawn log-uniformly and given to the model. An episode is ``terminated``
+    when the last byte of a document has been revealed, else ``truncated`` after ``num_steps`` decisions.
 
     ### Two speeds
     ``step`` decodes one byte per call with a cache. :meth:`parallel_rollout` makes the same tensordict in one forward
     pass, differentiable with gradients on; :meth:`rollout` uses it automatically when the result is the same.
 
-    ### Arguments
     Args:
         model: the U-Net; the environment uses its device and shares its parameters.
         source: a source of windows, or texts for a :class:`~rltok_rl.data.TextSource`.

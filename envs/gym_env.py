@@ -22,15 +22,9 @@ _LARGE = 1e6  # encoder states have no proven bound, and gymnasium's checker war
 class ByteBoundaryGym(gymnasium.Env):
     """Decide after each byte of a text whether a token ends.
 
-    ### Description
-    :class:`~rltok_rl.envs.ByteBoundaryEnv` with one text, for gymnasium. The agent draws token boundaries, with which a
-    byte-level U-Net predicts the next byte; better predictions are rewarded.
-
-    ### Action Space
-    ``Discrete(2)``: 1 draws a boundary after the current byte. The first byte always has one.
-
-    ### Observation Space
-    A ``Dict``:
+    :class:`~rltok_rl.envs.ByteBoundaryEnv` with one text, for gymnasium: rewards, starting states and episode ends are
+    the same. The action space is ``Discrete(2)``: 1 draws a boundary after the current byte; the first byte always has
+    one. Observations are a ``Dict``:
 
     | key | space | meaning |
     |---|---|---|
@@ -40,20 +34,9 @@ class ByteBoundaryGym(gymnasium.Env):
     | ``encoder_state`` | ``Box(-1e6, 1e6, (D,), float32)`` | state of the encoder |
     | ``early_entropy`` | ``Box(0, ln 256, (1,), float32)`` | nats about the next byte; with ``observe_entropy`` |
 
-    ### Rewards
-    By default the log-likelihood gained over the early exit, in nats; see ``reward`` and ``price`` of
-    :class:`~rltok_rl.envs.ByteBoundaryEnv`.
+    The information has ``byte``; ``num_tokens``, ``bits`` (cost under the whole model) and ``early_bits`` (under the
+    early exit) so far. ``reset(options={"text": ...})`` starts a given text.
 
-    ### Starting State
-    The first byte of a window at a random place of the documents, or of ``options={"text": ...}``.
-
-    ### Episode End
-    Terminated at the end of a document, truncated after ``num_steps`` decisions.
-
-    ### Information
-    ``byte``; ``num_tokens``, ``bits`` (cost under the whole model) and ``early_bits`` (under the early exit) so far.
-
-    ### Arguments
     Args:
         model: an argument of ``UNet.from_pretrained`` (a folder, a run, a hub id, ``"pocket"``), which is trained; the
             name of another preset (``"tiny"``, ``"small"``, ...) or a ``UNetConfig``, which are untrained with weights
@@ -71,9 +54,6 @@ class ByteBoundaryGym(gymnasium.Env):
     import gymnasium
     env = gymnasium.make("rltok_rl:rltok_rl/ByteBoundary-v0", num_steps=128)
     ```
-
-    ### Version History
-    v0: first version.
     """
 
     metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}
@@ -92,6 +72,7 @@ class ByteBoundaryGym(gymnasium.Env):
         self.env = build_env(model, text, (), num_steps=num_steps, **options)
         self.render_mode = render_mode
         self.observation_space = observation_space(self.env)
+        self._names = list(self.observation_space)
         self.action_space = spaces.Discrete(2)
         self._counts = EpisodeCounts(1)
         self._text = bytearray()
@@ -148,7 +129,7 @@ class ByteBoundaryGym(gymnasium.Env):
         )
 
     def _observation(self, seen: TensorDictBase) -> dict[str, Any]:
-        arrays = {name: seen.get(name).numpy(force=True) for name in self.observation_space}
+        arrays = {name: seen.get(name).numpy(force=True) for name in self._names}
         return {**arrays, "byte": np.int64(arrays["byte"])}
 
     def _info(self, seen: TensorDictBase) -> dict[str, Any]:

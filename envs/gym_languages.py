@@ -76,12 +76,9 @@ class RecallGym(_LanguageGym):
     ``env.unwrapped.language.optimal_boundaries(byte_ids)``. The environment does not train its model.
 
     Args:
-        model: as for :class:`ByteBoundaryGym`, a run of ``experiment=recall`` for example; layers of a preset see 4
-            bytes.
+        model: as for :class:`ByteBoundaryGym`, such as a run of ``experiment=recall``; a preset's layers see 4 bytes.
         language: a language, or a dict of options of :class:`~rltok_rl.data.languages.Recall`.
-        num_steps: decisions per episode.
-        render_mode: as for :class:`ByteBoundaryGym`.
-        **options: as for :class:`ByteBoundaryGym`.
+        **options: these and the others as for :class:`ByteBoundaryGym`.
 
     ```python
     import gymnasium

@@ -60,9 +60,7 @@ def read_model(model: Model, overrides: Mapping[str, Any] | None = None) -> UNet
     shown = repr(str(model)) if isinstance(model, (str, Path)) else f"a {type(model).__name__}"
     if overrides and not is_preset(model):
         hint = f"; preset({shown}, ...) is an untrained one" if isinstance(model, str) and model in PACKAGED else ""
-        raise ValueError(
-            f"overrides are for an untrained preset given by name, got {dict(overrides)} and {shown}{hint}"
-        )
+        raise ValueError(f"overrides are for an untrained preset by name, got {dict(overrides)} and {shown}{hint}")
     if isinstance(model, UNet):
         return model
     if is_preset(model):
@@ -91,8 +89,7 @@ def read_source(text: Texts, short_documents: Short | None = None) -> WindowSour
     if isinstance(text, WindowSource):
         if short_documents is not None:
             raise ValueError(
-                f"short_documents belongs to documents, got {short_documents!r} and a {type(text).__name__}, "
-                f"which is made with its own"
+                f"short_documents belongs to documents, got {short_documents!r} and a {type(text).__name__}"
             )
         return text
     refuse_names(text)

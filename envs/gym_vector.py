@@ -42,9 +42,7 @@ class ByteBoundaryVectorEnv(VectorEnv):
     ) -> None:
         check_options(self, options)
         if render_mode is not None:
-            raise ValueError(
-                f"render_mode must be None for many texts at once, got {render_mode!r}; render a single one"
-            )
+            raise ValueError(f"render_mode must be None for many texts, got {render_mode!r}; render a single one")
         modes = [mode.value for mode in AutoresetMode]
         if not isinstance(autoreset_mode, AutoresetMode) and autoreset_mode not in modes:
             raise ValueError(f"autoreset_mode must be one of {modes}, got {autoreset_mode!r}")
@@ -53,6 +51,7 @@ class ByteBoundaryVectorEnv(VectorEnv):
         self.num_envs, self.render_mode = check_count("num_envs", num_envs), render_mode
         self.env = build_env(model, text, (num_envs,), num_steps=num_steps, **options)
         self.single_observation_space = observation_space(self.env)
+        self._names = list(self.single_observation_space)
         self.single_action_space = spaces.Discrete(2)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
@@ -132,7 +131,7 @@ class ByteBoundaryVectorEnv(VectorEnv):
         return self._latest
 
     def _observation(self, seen: TensorDictBase) -> dict[str, np.ndarray]:
-        return {name: seen.get(name).numpy(force=True) for name in self.single_observation_space}
+        return {name: seen.get(name).numpy(force=True) for name in self._names}
 
     def _info(self, seen: TensorDictBase) -> dict[str, Any]:
         counts = {name: values.copy() for name, values in vars(self._counts).items()}

@@ -226,10 +226,8 @@ def _check_options(
         )
     if actions is not None and actor is not None and not hasattr(actor, "get_dist"):
         raise TypeError(f"actor must have get_dist to score actions, got {name}; actor=None scores nothing")
-    if actions is not None and (uniforms is not None or generator is not None):
-        raise ValueError("uniforms and generator draw boundaries; give neither with actions, which are drawn already")
-    if uniforms is not None and generator is not None:
-        raise ValueError("give uniforms or generator, not both")
+    if sum(given is not None for given in (actions, uniforms, generator)) > 1:
+        raise ValueError("give at most one of actions, uniforms and generator")
     known = {*env.observation_spec.keys(), "logits", "entropy", "action_log_prob"}
     if isinstance(exclude, str) or not set(exclude) <= known:
         raise ValueError(f"exclude must be a tuple of names among {sorted(known)}, got {exclude!r}")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import os
+import platform
 import sys
+from importlib.metadata import version
 from typing import Any
 
 from rltok_rl.experiments.commands import help as option_help
-from rltok_rl.experiments.commands.parsers import PARSERS
+from rltok_rl.experiments.commands.parsers import OPTIONS, make_parser, quiet
+from rltok_rl.experiments.commands.schema import HERE, module_doc
 
 from rltok_rl.utils import did_you_mean
 from rltok_rl.version import __version__
@@ -24,83 +26,65 @@ COMMANDS = {
     "view": ("commands.view", "write an HTML page of a text, its boundaries and their rewards"),
     "report": ("commands.report", "write the report of a run, or compare several"),
     "leaderboard": ("commands.leaderboard", "write the page of all committed results"),
-    "demo": ("demo", "train boundary policies for a few minutes and see what they learned"),
+    "demo": ("demo.__main__", "train boundary policies for a few minutes and see what they learned"),
     "bench": ("bench.__main__", "time the fast paths against their references"),
     "estimators": ("studies.estimators", "measure what advantage estimators do to the gradient"),
     "rate-control": ("studies.rate_control", "measure how rate controls hold their target"),
+    "info": ("cli", "print versions and devices"),
 }
 """Module below ``rltok_rl.experiments`` and description, by command."""
-_PACKAGES = ("torch", "torchrl", "tensordict", "gymnasium", "datasets", "hydra-core")
 
 
 def info() -> str:
     """Return versions, and the devices that torch finds."""
-    import platform
-    from importlib.metadata import version
-
     import torch
 
-    lines = [f"{'rltok_rl':<12} {__version__}", *(f"{name:<12} {version(name)}" for name in _PACKAGES)]
-    lines += [f"{'Python':<12} {platform.python_version()}", f"{'threads':<12} {torch.get_num_threads()}"]
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
-    return "\n".join([*lines, f"{'GPU':<12} {device}"])
+    names = ("torch", "torchrl", "tensordict", "gymnasium", "datasets", "hydra-core")
+    lines = {"rltok_rl": __version__, **{name: version(name) for name in names}}
+    lines |= {"Python": platform.python_version(), "threads": str(torch.get_num_threads())}
+    lines |= {"GPU": torch.cuda.get_device_name() if torch.cuda.is_available() else "none"}
+    return "\n".join(f"{name:<12} {value}" for name, value in lines.items())
 
 
 def usage() -> str:
     """Return the list of commands."""
     lines = [f"  {name:<14}{text}" for name, (_, text) in COMMANDS.items()]
-    lines.append(f"  {'info':<14}print versions and devices")
     end = "rltok COMMAND --help lists the options of a command; rltok --version prints the version."
     return "\n".join(["usage: rltok COMMAND [options]", "", *lines, "", end])
 
 
+@quiet
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; its options follow its name."""
-    try:
-        status = _run(sys.argv[1:] if arguments is None else arguments)
-        sys.stdout.flush()
-        return status
-    except BrokenPipeError:  # `rltok train --help | head`; Python flushes at exit, which must not fail again
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    if name == "help" and rest:
+        name, rest = rest[0], ["--help"]
+    if name in ("-h", "--help", "help", "-V", "--version"):
+        print(f"rltok {__version__}" if name in ("-V", "--version") else usage())
         return 0
-    except KeyboardInterrupt:
-        return 130
-
-
-def _run(arguments: list[str]) -> int:
-    if arguments[:1] == ["help"] and len(arguments) > 1:
-        arguments = [arguments[1], "--help"]
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(usage())
-        return 0
-    name, *rest = arguments
-    if name in ("-V", "--version"):
-        print(f"rltok {__version__}")
-        return 0
-    if name != "info" and name not in COMMANDS:
-        commands = [*COMMANDS, "info"]
-        suggestion = did_you_mean(name, [*commands, "--help", "--version"]) or f"; commands are {', '.join(commands)}"
+    if name not in COMMANDS:
+        suggestion = did_you_mean(name, [*COMMANDS, "--help", "--version"]) or f"; commands are {', '.join(COMMANDS)}"
         print(f"rltok: {name!r} is not a command{suggestion}", file=sys.stderr)
         return 2
     flags = rest[:1] if name == "lm-eval" else rest  # the harness's sub-commands have help of their own
     if name in option_help.PAGES and {"-h", "--help"} & {*flags}:
         print(option_help.PAGES[name]())
         return 0
-    checked: list[Any] = []
+    (module, text), checked = COMMANDS[name], []
     if name in ("train", "estimators"):
         try:
             checked = [_read_run_options(name, rest)]
         except ValueError as error:
             print(f"rltok {name}: {error}", file=sys.stderr)
             return 1
-    elif name in PARSERS:
-        PARSERS[name]().parse_args(rest)  # answers --help and wrong options before anything is imported
+    elif name in OPTIONS:  # answers --help and wrong options before anything is imported
+        file = HERE / f"{module.replace('__main__', '__init__').replace('.', '/')}.py"
+        make_parser(name, text if name == "info" else module_doc(file)).parse_args(rest)
     if name == "info":
         print(info())
         return 0
-    module = importlib.import_module(f"rltok_rl.experiments.{COMMANDS[name][0]}")
     sys.argv = [f"rltok {name}", *rest]  # Hydra and argparse read their options here
-    return module.main(*checked) or 0
+    return importlib.import_module(f"rltok_rl.experiments.{module}").main(*checked) or 0
 
 
 def _read_run_options(name: str, arguments: list[str]) -> Any:

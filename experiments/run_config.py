@@ -18,8 +18,8 @@ class ModelConfig:
     overrides: dict[str, Any] = field(default_factory=dict)
     """Fields of ``UNetConfig`` to replace."""
     weights: str | None = None
-    """A trained model to start from: a folder of ``save_pretrained``, a run's folder, a hub id, or ``pocket``. Its
-    configuration must equal this one, except for ``overrides``. Null draws new weights."""
+    """A trained model to start from: a folder, a run, a hub id, or ``pocket``. Its configuration must equal this one,
+    except for ``overrides``. Null draws new weights."""
 
 
 @dataclass
@@ -27,15 +27,13 @@ class DataConfig:
     """Text, and its windows."""
 
     source: str = MISSING
-    """``python-code``, ``python-docs``, a language (``recall``, ``lexicon``), a corpus (a key of
-    ``rltok_rl.data.CORPORA``), or the path of a file or a folder."""
+    """``python-code``, ``python-docs``, a language (``recall``, ``lexicon``), a corpus, or a file or a folder."""
     options: dict[str, Any] = field(default_factory=dict)
     """Options of a language, or of ``datasets.load_dataset`` for a corpus."""
     column: str | None = None
     """Column of local tables; null takes ``text``, else ``content``."""
     split_by: str | None = None
-    """Column of local tables that names a group of documents, such as a book; ``held_out`` then holds out whole groups.
-    Null holds out single documents."""
+    """Column of local tables that names a group, such as a book, to hold out as a whole; null for documents."""
     min_bytes: int = 2
     """Shorter documents are dropped and counted."""
     max_bytes: int | None = None
@@ -65,11 +63,9 @@ class ActorConfig:
     rate: float | None = None
     """Boundaries per byte of ``random`` and ``uniform``; null is the model's target rate."""
     rates: list[float] | None = None
-    """[low, high] of the target rates of texts, drawn log-uniformly, for ``learned`` with
-    ``model.overrides.rate_embedding=true``; null is the model's target rate."""
+    """[low, high] of log-uniform target rates, for ``learned`` with ``model.overrides.rate_embedding=true``."""
     warm_start_bytes: int = 0
-    """First bytes, whose boundaries are drawn at random at the target rate. ``importance`` and ``ppo`` train the policy
-    on them, ``reinforce`` does not."""
+    """First bytes, whose boundaries are random at the target rate; ``reinforce`` does not train the policy on them."""
 
 
 @dataclass
@@ -77,11 +73,9 @@ class SegmenterConfig:
     """The segmenter, which draws the boundaries instead of a policy learned from rewards."""
 
     name: str = "learned"
-    """A key of ``rltok_rl.agents.segmenters.SEGMENTERS``, or a custom segmenter, ``module:Class``. ``learned`` leaves
-    the boundaries to ``actor``."""
+    """A segmenter of the library or ``module:Class``; ``learned`` leaves the boundaries to ``actor``."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Options of the segmenter: ``num_lags`` of ``learned``; ``vocabulary``, ``num_bytes`` and ``rate`` of tokenizers
-    trained when a run starts."""
+    """Its options: ``num_lags`` of ``learned``; ``vocabulary``, ``num_bytes``, ``rate`` of tokenizers; and so on."""
     model: dict[str, Any] = field(default_factory=dict)
     """Fields of ``UNetConfig`` that the segmenter needs; ``model.overrides`` replaces them."""
     stage_factors: bool = True
@@ -93,8 +87,8 @@ class EstimatorConfig:
     """The advantage estimator and its reward."""
 
     name: str = MISSING
-    """``discounted_return``, ``control_variate``, ``local_flips``, ``critic_advantage`` (with ``loss=ppo``), or a
-    custom estimator, ``module:Class``."""
+    """``discounted_return``, ``control_variate``, ``local_flips``, ``critic_advantage`` (``loss=ppo``), or a custom
+    estimator, ``module:Class``."""
     gamma: float = 0.99
     """Discount in [0, 1] of later rewards."""
     reward: str = "early_exit"
@@ -110,7 +104,7 @@ class BaselineConfig:
     """The baseline of returns (variance reduction)."""
 
     name: str = "none"
-    """``none``, ``batch_mean``, ``leave_one_out``, ``group_mean``, ``running_mean``, ``z_score``, or a custom baseline:
+    """``none``, ``batch_mean``, ``leave_one_out``, ``group_mean``, ``running_mean``, ``z_score``, or a custom one:
     ``module:function``, or ``module:Class`` with a memory."""
     rows_per_text: int = 1
     """Rows with the same text, which ``group_mean`` compares."""
@@ -165,8 +159,7 @@ class OptimConfig:
     total_bytes: int = MISSING
     """Total bytes to train on."""
     total_flops: float | None = None
-    """Total FLOPs, trials of the estimator included, after which the run ends instead; the schedule then follows the
-    FLOPs."""
+    """FLOPs, trials of the estimator included, after which the run and its schedule end instead."""
     lr: float = 2e-3
     """Peak learning rate of AdamW."""
     warm_up: float = 0.0
@@ -201,20 +194,19 @@ class ComputeConfig:
     """Layout of token rows: ``padded`` to the longest, or ``packed`` one after the other, with at most 1/64 padding
     from 1,024 tokens on. Results are equal up to rounding; evaluation pads."""
     token_room: float | None = None
-    """Room for packed tokens beyond the target rate, 0.25 for a quarter more, so that tokens are not counted on the
-    device. A batch with more tokens stops the run. Null counts them."""
+    """Room for packed tokens beyond the target rate, 0.25 for a quarter more, instead of counting them (null). A batch
+    with more tokens stops the run."""
     recompute: str = "none"
     """Activations that the backward pass recomputes to save memory: ``none`` or ``layers``. Results are equal."""
     likelihood_chunk: int | None = None
-    """Bytes whose predictions over 256 values are kept at a time, to save memory; the backward pass recomputes the
-    others. Null keeps all, as do segmenters and rewards that read whole predictions."""
+    """Bytes whose predictions over 256 values are kept at a time, to save memory; null keeps all, as do segmenters and
+    rewards that read whole predictions."""
     micro_batches: int = 1
     """Rollouts per update; batch means and rates are taken over all of them."""
     threads: int = 0
     """Threads of torch on the CPU; 0 is torch's default."""
     figures_every: int | None = None
-    """Updates between synchronizations, which fetch metrics from the device and write them. Null is 1 on the CPU and 16
-    elsewhere. Snapshots and checkpoints fetch them too."""
+    """Updates between metrics fetched from the device; null is 1 on the CPU and 16 elsewhere."""
 
 
 @dataclass
@@ -302,22 +294,13 @@ GROUPS = {
 """Groups of options, a folder of yaml files each."""
 
 
-def register() -> None:
-    """Register the schemas with Hydra; yaml files begin with them and may have no other keys."""
-    store = ConfigStore.instance()
-    store.store(name="train_schema", node=TrainConfig)
-    for group, schema in GROUPS.items():
-        store.store(group=group, name="schema", node=schema)
-
-
-register()  # compositions need the schemas
-
-
 def check_out(out: str) -> None:
-    """Refuse an empty folder name, which would scatter the run over the working folder.
-
-    Args:
-        out: the option.
-    """
+    """Refuse an empty folder name, which would scatter the run over the working folder."""
     if not out.strip():
         raise ValueError("out must be a folder, got an empty name; write out=runs/NAME, or out=. for this folder")
+
+
+# Schemas for Hydra: yaml files begin with them and may have no other keys.
+ConfigStore.instance().store(name="train_schema", node=TrainConfig)
+for _group, _schema in GROUPS.items():
+    ConfigStore.instance().store(group=_group, name="schema", node=_schema)

@@ -52,12 +52,7 @@ class Texts:
 
 
 def read_texts(data: DataConfig, *, seed: int = 0) -> Texts:
-    """Read, filter, cache, split and order documents.
-
-    Args:
-        data: the options.
-        seed: seed of the order of epochs.
-    """
+    """Read, filter, cache, split and order documents; epochs are ordered by the seed."""
     if data.order not in ORDERS:
         raise ValueError(f"data.order must be one of {list(ORDERS)}, got {data.order!r}")
     if data.source in LANGUAGES:
@@ -65,15 +60,18 @@ def read_texts(data: DataConfig, *, seed: int = 0) -> Texts:
         if data.order != "random":
             raise ValueError(f"data.order must be 'random' for a language, which never ends, got {data.order!r}")
         return Texts(language, language, language, f"{data.source}, fresh text without end", None)
+    if data.source not in CORPORA and not (data.source and Path(data.source).exists()) and data.source not in BUILT_IN:
+        names = [*BUILT_IN, *LANGUAGES, *CORPORA]
+        raise FileNotFoundError(f"data.source must be one of {names}, a file or a folder, got {data.source!r}")
+    if data.options and data.source not in CORPORA:
+        raise ValueError(f"data.options belong to a language or a corpus, got {data.options} with {data.source!r}")
     if data.source in BUILT_IN:
-        _refuse_options(data)
         memory = TextSource(BUILT_IN[data.source]())
         source: DocumentSource = memory
-        sha256 = hashlib.sha256(memory.bytes.numpy().tobytes()).hexdigest()
-        dropped = ""
+        content, dropped = memory.bytes.numpy().tobytes(), ""
     else:
         source = cache = _cached(data)
-        sha256 = hashlib.sha256(json.dumps(cache.index.sha256, sort_keys=True).encode()).hexdigest()
+        content = json.dumps(cache.index.sha256, sort_keys=True).encode()
         dropped = _dropped(data, cache)
     try:
         parts = split_documents(source, data.held_out)
@@ -90,20 +88,15 @@ def read_texts(data: DataConfig, *, seed: int = 0) -> Texts:
     if data.order == "epochs":
         train = OrderedSource(parts.train, length=data.num_steps + 1, seed=seed)
     groups = parts.held_out.keys() if parts.by == "group" else None
-    return Texts(train, parts.held_out, None, f"{parts}{dropped}", sha256, groups)
+    return Texts(train, parts.held_out, None, f"{parts}{dropped}", hashlib.sha256(content).hexdigest(), groups)
 
 
 def _cached(data: DataConfig) -> CachedSource:
     """The cache of a file, a folder or a corpus; written if it does not exist."""
-    _check_source(data.source)
     corpus = data.source in CORPORA
-    if not corpus:
-        _refuse_options(data)
-        plain = all(kind(file) in PLAIN for file in list_files(data.source))
-        if data.column is not None and plain:
-            raise ValueError(f"data.column belongs to tables, got {data.column!r} with plain text, {data.source!r}")
-    # Plain files have no columns: each is a separate group, as without split_by.
-    split_by = data.split_by if corpus or not plain else None
+    plain = not corpus and all(kind(file) in PLAIN for file in list_files(data.source))
+    if data.column is not None and plain:
+        raise ValueError(f"data.column belongs to tables, got {data.column!r} with plain text, {data.source!r}")
     sha256 = None if corpus else fingerprint(Path(data.source))
     folder = Path(data.cache or _cache_folder(data, sha256))
     try:
@@ -111,7 +104,7 @@ def _cached(data: DataConfig) -> CachedSource:
             data.source if corpus else Path(data.source),
             folder,
             column=data.column,
-            split_by=split_by,
+            split_by=None if plain else data.split_by,  # plain files have no columns: each is a separate group
             min_bytes=data.min_bytes,
             max_bytes=data.max_bytes,
             limit=data.limit,
@@ -130,33 +123,18 @@ def _cached(data: DataConfig) -> CachedSource:
         # The error of a full disk names no file, that of a read-only folder a temporary one.
         if corpus or error.errno is None or str(error.filename or "").startswith(data.source):
             raise
-        raise OSError(
-            f"data.cache must be a folder that can be written, got {str(folder)!r}: {error.strerror}"
-        ) from None
+        message = f"data.cache must be a folder that can be written, got {str(folder)!r}: {error.strerror}"
+        raise OSError(message) from None
 
 
 def _dropped(data: DataConfig, cache: CachedSource) -> str:
     """Lines on dropped documents, skipped files and the folder of the cache."""
     report = FilterReport(**(cache.index.report or {}))
-    lines = [f"{report}"]
-    if report.dropped:
-        lines[0] += "; data.min_bytes=2 keeps all"
-    skipped = [] if data.source in CORPORA else passed_over(data.source)
-    if skipped:
+    lines = [f"{report}{'; data.min_bytes=2 keeps all' if report.dropped else ''}"]
+    if skipped := [] if data.source in CORPORA else passed_over(data.source):
         endings = ", ".join(sorted({path.suffix or path.name for path in skipped})[:8])
         lines.append(f"skipped {len(skipped):,} of other kinds ({endings})")
     return "".join(f"\n  {line}" for line in [*lines, f"cached in {cache.folder}"])
-
-
-def _check_source(source: str) -> None:
-    if source not in CORPORA and not (source and Path(source).exists()):
-        names = [*BUILT_IN, *LANGUAGES, *CORPORA]
-        raise FileNotFoundError(f"data.source must be one of {names}, a file or a folder, got {source!r}")
-
-
-def _refuse_options(data: DataConfig) -> None:
-    if data.options:
-        raise ValueError(f"data.options belong to a language or a corpus, got {data.options} with {data.source!r}")
 
 
 def _cache_folder(data: DataConfig, sha256: str | None) -> Path:

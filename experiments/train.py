@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,8 +23,7 @@ from omegaconf import OmegaConf
 from rltok_rl.experiments.commands import help as option_help
 from rltok_rl.experiments.commands.option_errors import option_words
 from rltok_rl.experiments.commands.overrides import CommandLine, option_types, typed
-from rltok_rl.experiments.commands.refused_runs import missing_folders, remove_empty, remove_sweep
-from rltok_rl.experiments.commands.run_checks import read_run_options
+from rltok_rl.experiments.commands.run_checks import missing_folders, read_run_options, remove_empty, remove_sweep
 from rltok_rl.experiments.compare.systems import check_training
 from rltok_rl.experiments.reports.run_report import write_report
 from rltok_rl.experiments.run_config import TrainConfig
@@ -81,16 +79,9 @@ def _run_or_refuse(config: TrainConfig, command: str, processes: Processes) -> N
             remove_empty(absent)
             if not isinstance(error, TrainingFailed):
                 remove_sweep()
-        message = option_words(str(error), [*option_types(TrainConfig)])
-        raise Refused(f"rltok train: {message}{f', writing to {config.out}' if nameless else ''}") from None
+        raise Refused(f"rltok train: {_named(error)}{f', writing to {config.out}' if nameless else ''}") from None
     if "stopped" in summary and processes.group is None:  # torchrun takes a status for a crash
         sys.exit(128 + summary["stopped"])
-
-
-def _end(message: str) -> NoReturn:
-    """Exit because of the options; they are the same on all ranks, and rank 0 prints the error."""
-    remove_sweep()
-    sys.exit(f"rltok train: {message}" if main_speaks() else 1)
 
 
 def _compare(config: TrainConfig) -> None:
@@ -106,37 +97,38 @@ def _compare(config: TrainConfig) -> None:
         if "HYDRA_FULL_ERROR" in os.environ:
             raise
         remove_empty(absent)
-        remove_sweep()
-        sys.exit(f"rltok train: {option_words(str(error), [*option_types(TrainConfig)])}")
+        _end(_named(error))
 
 
-def _check_sweep(configs: Sequence[TrainConfig]) -> None:
-    """Refuse a sweep before its first run if a later one could not be trained."""
-    for number, config in enumerate(configs):
-        try:
-            check_options(config)
-            if not config.compare.systems:
-                check_training(config)
-        except (ValueError, TypeError) as error:
-            _end(f"run {number} of the sweep: {option_words(str(error), [*option_types(TrainConfig)])}")
+def _named(error: Exception) -> str:
+    """The message, with the name of the option instead of a Python parameter's."""
+    return option_words(str(error), [*option_types(TrainConfig)])
+
+
+def _end(message: str) -> NoReturn:
+    """Exit because of the options; they are the same on all ranks, and rank 0 prints the error."""
+    remove_sweep()
+    sys.exit(f"rltok train: {message}" if main_speaks() else 1)
 
 
 def main(line: CommandLine | None = None) -> None:
-    """Command line.
-
-    Args:
-        line: options that are checked already; default: those of ``sys.argv``.
-    """
+    """Train with the options of a command line that is checked already; default: those of ``sys.argv``."""
     if line is None:
-        if any(word in ("-h", "--help") for word in sys.argv[1:]):
+        if {"-h", "--help"} & {*sys.argv[1:]}:
             print(option_help.train())
             return
         try:
             line = read_run_options("train", sys.argv[1:])
         except ValueError as error:
             _end(str(error))
-    if len(line.configs) > 1:
-        _check_sweep([OmegaConf.to_object(config) for config in line.configs])  # type: ignore[misc]
+    for number, config in enumerate(line.configs if len(line.configs) > 1 else ()):
+        options: Any = OmegaConf.to_object(config)
+        try:  # a later run of a sweep is refused before the first begins
+            check_options(options)
+            if not options.compare.systems:
+                check_training(options)
+        except (ValueError, TypeError) as error:
+            _end(f"run {number} of the sweep: {_named(error)}")
     sys.argv[1:] = line.arguments
     if not main_speaks():  # rank 0 prints options and errors
         sys.argv += ["hydra.output_subdir=null", "hydra/job_logging=disabled"]

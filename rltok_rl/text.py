@@ -1,4 +1,4 @@
-"""Between text and the tensors that hold its bytes."""
+"""Conversion between text and tensors of its bytes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,22 @@ import torch
 from torch import Tensor
 
 
+def check_texts(name: str, texts: object) -> list[str | bytes]:
+    """Require one text or a list of them, each with at least one byte, and return them as a list."""
+    kinds = f"{name} must be str or bytes, or a list of them, got"
+    if not isinstance(texts, (str, bytes, list, tuple)):
+        raise TypeError(f"{kinds} {type(texts).__name__}")
+    rows = [texts] if isinstance(texts, (str, bytes)) else [*texts]
+    for number, row in enumerate(rows):
+        if not isinstance(row, (str, bytes)):
+            raise TypeError(f"{kinds} {type(row).__name__} at {number}")
+        if not row:
+            raise ValueError(f"{name} must have at least 1 byte, got an empty text at {number}")
+    return rows
+
+
 def text_to_ids(text: str | bytes) -> Tensor:
-    """The UTF-8 bytes of a text as [T] int64.
+    """Return the UTF-8 bytes of a text as [T] int64.
 
     Example:
         >>> text_to_ids("aé")
@@ -21,12 +35,7 @@ def text_to_ids(text: str | bytes) -> Tensor:
 
 
 def text_to_bytes(text: str | bytes) -> bytes:
-    r"""The UTF-8 bytes of a text; bytes are left as they are.
-
-    Example:
-        >>> text_to_bytes("aé")
-        b'a\xc3\xa9'
-    """
+    """Return the UTF-8 bytes of a text; bytes are left as they are."""
     if isinstance(text, str):
         return text.encode("utf-8")
     if not isinstance(text, bytes):
@@ -35,7 +44,7 @@ def text_to_bytes(text: str | bytes) -> bytes:
 
 
 def ids_to_bytes(byte_ids: Tensor | Iterable[int]) -> bytes:
-    """The bytes that a [T] tensor of ids stands for; special ids have none and are an error.
+    """Return the bytes of [T] ids; special ids have none and are an error.
 
     Example:
         >>> ids_to_bytes(torch.tensor([104, 105]))

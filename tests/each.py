@@ -36,3 +36,15 @@ def each(**axes: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[...,
         return test
 
     return decorate
+
+
+def refused(*cases: tuple[Callable[[], Any], type[Exception], str]) -> None:
+    """Require that each call raises its error with the words, a regular expression."""
+    wrong = []
+    for call, error, words in cases:
+        try:
+            with pytest.raises(error, match=words):
+                call()
+        except (Exception, pytest.fail.Exception) as failure:  # noqa: PERF203
+            wrong.append(f"{words!r}: {type(failure).__name__}: {failure}")
+    assert not wrong, "\n".join(wrong)

@@ -1,9 +1,10 @@
-"""The clients in docs/clients run as they are written there, and learn in a world whose best boundaries are known."""
+"""The clients in docs/clients run as written, and learn in a world whose best boundaries are known."""
 
 from __future__ import annotations
 
 import csv
 import importlib
+from types import ModuleType
 
 import gymnasium
 import pytest
@@ -23,21 +24,23 @@ LANGUAGE = Recall(values="01", fillers="a", shortest_gap=3, mean_gap=3.0, window
 STEPS, PRICE = 21, 0.05
 
 
-@pytest.fixture(autouse=True)
-def _clients(monkeypatch) -> None:
-    """Their folder is searched, as for somebody who starts them."""
+@pytest.fixture
+def client(monkeypatch):
+    """Import a client from its folder."""
     monkeypatch.syspath_prepend(ROOT / "docs" / "clients")
+    return importlib.import_module
 
 
-def make_model() -> UNet:
-    return UNet(preset("tiny", window=2, width=32))
+@pytest.fixture
+def ppo(client) -> ModuleType:
+    return client("cleanrl_ppo")
 
 
 @pytest.fixture(scope="module")
 def weights() -> dict[str, torch.Tensor]:
-    """Of a model that has learned the language under boundaries drawn half by chance: which to draw, it cannot know."""
+    """Of a model that has learned the language under boundaries that are random by half: it cannot know the best."""
     torch.manual_seed(0)
-    model = make_model()
+    model = UNet(preset("tiny", window=2, width=32))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     for _ in range(120):
         byte_ids = LANGUAGE.draw(8, STEPS + 1).byte_ids
@@ -57,20 +60,16 @@ def weights() -> dict[str, torch.Tensor]:
 
 @pytest.fixture
 def model(weights) -> UNet:
-    made = make_model().eval()
-    made.load_state_dict(weights)
-    return made
+    model = UNet(preset("tiny", window=2, width=32)).eval()
+    model.load_state_dict(weights)
+    return model
 
 
 def changed(model: UNet, weights: dict[str, torch.Tensor]) -> set[str]:
     return {name for name, value in model.state_dict().items() if not torch.equal(value, weights[name])}
 
 
-# The file in the manner of CleanRL
-
-
-def test_ppo_learns_and_repeats_itself(model, weights):
-    ppo = importlib.import_module("cleanrl_ppo")
+def test_ppo_learns_and_repeats_itself(ppo, model, weights):
     options = {"num_envs": 128, "num_steps": STEPS, "learning_rate": 5e-3, "num_minibatches": 8}
     world = {"language": LANGUAGE, "num_steps": STEPS, "price": PRICE, "autoreset_mode": "SameStep"}
 
@@ -92,14 +91,13 @@ def test_ppo_learns_and_repeats_itself(model, weights):
     assert {**again, "SPS": 0} == {**first, "SPS": 0}
 
 
-def test_ppo_advantages_are_those_of_their_definition():
-    """Ends of documents and cuts in the middle; TorchRL's function says the same."""
-    advantages = importlib.import_module("cleanrl_ppo").advantages
+def test_ppo_computes_advantages_and_explained_variance(ppo):
+    """Ends of documents and cuts in the middle, as by the definition and by TorchRL."""
     rewards, values, next_values = torch.randn(3, 12, 4, dtype=torch.float64)
     ended, terminated = torch.rand(12, 4) < 0.3, torch.rand(12, 4) < 0.5
     terminated &= ended
     next_values[terminated] = 0.0
-    found = advantages(rewards, values, next_values, ended, 0.9, 0.8)
+    advantages = ppo.advantages(rewards, values, next_values, ended, 0.9, 0.8)
     for n in range(4):
         for t in range(12):
             expected, weight = 0.0, 1.0
@@ -108,54 +106,40 @@ def test_ppo_advantages_are_those_of_their_definition():
                 weight *= 0.9 * 0.8
                 if ended[s, n]:
                     break
-            assert found[t, n] == pytest.approx(float(expected), abs=1e-12)
+            assert advantages[t, n] == pytest.approx(float(expected), abs=1e-12)
     entries = [x.T.unsqueeze(-1) for x in (values, next_values, rewards, ended, terminated)]  # [N, T, 1]
     theirs, _ = generalized_advantage_estimate(0.9, 0.8, *entries)
-    torch.testing.assert_close(theirs.squeeze(-1).T, found, atol=1e-5, rtol=0)  # theirs rounds to float32 on the way
-
-
-def test_ppo_explains_variance():
-    explained = importlib.import_module("cleanrl_ppo").explained_variance
+    torch.testing.assert_close(theirs.squeeze(-1).T, advantages, atol=1e-5, rtol=0)  # theirs rounds to float32
     returns = torch.tensor([1.0, 2.0, 3.0, 6.0])
-    assert explained(returns + 5, returns) == 1.0 and explained(torch.ones(4), returns) == 0.0
-    assert explained(-returns, returns) == pytest.approx(-3.0)
+    assert ppo.explained_variance(returns + 5, returns) == 1.0
+    assert ppo.explained_variance(torch.ones(4), returns) == 0.0
+    assert ppo.explained_variance(-returns, returns) == pytest.approx(-3.0)
 
 
-def test_ppo_values_a_text_that_was_cut_and_not_one_that_ended(model):
-    """What follows the end of an episode is its own last observation; texts of one batch end in both ways."""
-    ppo = importlib.import_module("cleanrl_ppo")
+def test_ppo_values_a_text_that_was_cut_and_not_one_that_ended(ppo, model, monkeypatch):
+    """After the end of an episode comes its own last observation; texts of one batch end in both ways."""
     seen, advantages = [], ppo.advantages
-
-    def keep(*given):
-        seen.append(given)
-        return advantages(*given)
-
-    ppo.advantages = keep
-    try:
-        env = gymnasium.make_vec(
-            "rltok_rl/ByteBoundary-v0",
-            num_envs=4,
-            model=model,
-            text=TextSource(["#0a", "#0aaa?0#1aaa?1#0aaa?0"], short_documents="whole"),
-            num_steps=6,
-            autoreset_mode="SameStep",
-        )
-        ppo.train(ppo.Args(num_envs=4, num_steps=20, total_steps=80, num_minibatches=2), env)
-    finally:
-        ppo.advantages = advantages
+    monkeypatch.setattr(ppo, "advantages", lambda *given: (seen.append(given), advantages(*given))[1])
+    env = gymnasium.make_vec(
+        "rltok_rl/ByteBoundary-v0",
+        num_envs=4,
+        model=model,
+        text=TextSource(["#0a", "#0aaa?0#1aaa?1#0aaa?0"], short_documents="whole"),
+        num_steps=6,
+        autoreset_mode="SameStep",
+    )
+    ppo.train(ppo.Args(num_envs=4, num_steps=20, total_steps=80, num_minibatches=2), env)
     ((_, values, next_values, ended, *_),) = seen
     goes_on = ~ended[:-1]
     assert torch.equal(next_values[:-1][goes_on], values[1:][goes_on])
     assert (next_values[ended] == 0).any() and (next_values[ended] != 0).any()
-    assert (next_values[:-1][ended[:-1]] != values[1:][ended[:-1]]).all(), "not those of the text that came after"
+    assert (next_values[:-1][ended[:-1]] != values[1:][ended[:-1]]).all(), "not those of the next text"
 
 
-def test_ppo_runs_from_the_command_line(tmp_path, capsys, model):
-    ppo = importlib.import_module("cleanrl_ppo")
+def test_ppo_runs_from_the_command_line(ppo, tmp_path, capsys, model):
     model.save_pretrained(tmp_path / "model")
-    given = ["--model", tmp_path / "model", "--out", tmp_path / "run", "--num-envs", 4, "--episode-steps", 8]
-    given += ["--num-steps", 8, "--total-steps", 64, "--no-anneal-lr", "--price", 8.0, "--hidden", 8]
-    ppo.main([str(one) for one in given])
+    options = f"--model {tmp_path / 'model'} --out {tmp_path / 'run'} --num-envs 4 --episode-steps 8 --num-steps 8"
+    ppo.main([*options.split(), *"--total-steps 64 --no-anneal-lr --price 8.0 --hidden 8".split()])
     with (tmp_path / "run" / "progress.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["steps"] for row in rows] == ["32", "64"] and {row["learning_rate"] for row in rows} == {"0.001"}
@@ -164,35 +148,22 @@ def test_ppo_runs_from_the_command_line(tmp_path, capsys, model):
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
-# TorchRL's Trainer
-
-
-@pytest.fixture
-def trained(model, tmp_path):
-    client = importlib.import_module("torchrl_trainer")
-    env = ByteBoundaryEnv(model, LANGUAGE, num_steps=STEPS, batch_size=(64,), seed=0, price=PRICE)
+def test_torchrl_trainer_teaches_the_policy_of_a_model_but_not_the_language_model(client, model, weights, tmp_path):
+    make_trainer = client("torchrl_trainer").make_trainer
+    world = {"num_steps": STEPS, "seed": 0}
+    env = ByteBoundaryEnv(model, LANGUAGE, batch_size=(64,), price=PRICE, **world)
     logger = CSVLogger(exp_name="figures", log_dir=str(tmp_path))
-    trainer = client.make_trainer(env, updates=15, epochs=2, learning_rate=5e-2, logger=logger)
+    trainer = make_trainer(env, updates=15, epochs=2, learning_rate=5e-2, logger=logger)
     trainer.train()
-    return trainer
-
-
-def test_trainer_teaches_the_models_own_policy(trained, model, weights, tmp_path):
-    rewards = trained._log_dict["reward"]
+    rewards = trainer._log_dict["reward"]
     assert len(rewards) == 15 and sum(rewards[-3:]) > 1.12 * sum(rewards[:3])
-    assert trained.collected_frames == 15 * 64 * STEPS
+    assert trainer.collected_frames == 15 * 64 * STEPS
     assert changed(model, weights) == {"boundary_head.projection.weight"}
     lines = (tmp_path / "figures" / "scalars" / "reward.csv").read_text().splitlines()
-    steps, told = zip(*(line.split(",") for line in lines), strict=True)
+    steps, logged = zip(*(line.split(",") for line in lines), strict=True)
     assert [int(step) for step in steps] == [n * 64 * STEPS for n in range(1, 16)]
-    assert [float(value) for value in told] == pytest.approx(rewards)
-
-
-def test_trainer_cannot_train_the_language_model(model):
-    """Collected batches carry no gradient (docs/limits.md)."""
-    client = importlib.import_module("torchrl_trainer")
-    env = ByteBoundaryEnv(model, LANGUAGE, num_steps=STEPS, batch_size=(16,), seed=0)
-    trainer = client.make_trainer(env, updates=1)
+    assert [float(value) for value in logged] == pytest.approx(rewards)
+    trainer = make_trainer(ByteBoundaryEnv(model, LANGUAGE, batch_size=(16,), **world), updates=1)
     trainer.loss_module = JointLoss.paper(target_rate=0.2)
-    with pytest.raises(ValueError, match="carries no gradient"):
+    with pytest.raises(ValueError, match="carries no gradient"):  # docs/limits.md
         trainer.train()

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from rltok_rl.agents.segmenters.entropy import EntropyCombined, EntropySpike, EntropyThreshold, calibrate
+from rltok_rl.agents.segmenters.entropy import (
+    EarlyExit,
+    EntropyCombined,
+    EntropySpike,
+    EntropyThreshold,
+    OwnModel,
+    Predictor,
+    calibrate,
+)
 from rltok_rl.agents.segmenters.forward import (
     ByteReading,
     Reader,
@@ -18,12 +26,10 @@ from rltok_rl.agents.segmenters.grouped import GroupedSegmenter
 from rltok_rl.agents.segmenters.gumbel import GumbelSegmenter, TrainedSpike
 from rltok_rl.agents.segmenters.hnet import HNetSegmenter, split_stages, stage_groups
 from rltok_rl.agents.segmenters.magnet import MagnetSegmenter
-from rltok_rl.agents.segmenters.predictors import EarlyExit, OwnModel, Predictor
 from rltok_rl.agents.segmenters.registry import SEGMENTERS, make_segmenter, segmenter_maker
 from rltok_rl.agents.segmenters.rule_based import ActorSegmenter, ExactRandom, SpaceByte
 from rltok_rl.agents.segmenters.saved import load_own_state, load_segmenter, own_parameters, own_state, save_segmenter
 from rltok_rl.agents.segmenters.segmenter import Segmenter, SegmenterActor, Segments, State
-from rltok_rl.agents.segmenters.tokenizer_training import train_bpe, train_unigram
 from rltok_rl.agents.segmenters.tokenizers import (
     BPESegmenter,
     TokenizerSplit,
@@ -31,6 +37,8 @@ from rltok_rl.agents.segmenters.tokenizers import (
     UnigramSegmenter,
     WordSplit,
     starts_of_pieces,
+    train_bpe,
+    train_unigram,
 )
 
 __all__ = [

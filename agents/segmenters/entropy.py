@@ -1,6 +1,6 @@
 """Boundaries where the next byte is uncertain: entropy spikes (Nawrot et al.) and thresholds (BLT).
 
-Shapes: B rows, T bytes.
+Shapes: B rows, T bytes. Entropies are those of a predictor: the model's early exit, or a separate byte model.
 """
 
 from __future__ import annotations
@@ -11,19 +11,90 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import torch
-from rltok_rl.agents.segmenters.gumbel import Fidelity, TrainedSpike
-from rltok_rl.agents.segmenters.predictors import Predictor, PredictorName, make_predictor
+from rltok_rl.agents.segmenters.gumbel import HIDDEN, Fidelity, TrainedSpike
 from rltok_rl.agents.segmenters.segmenter import Segmenter, Segments, State, check_choice, check_rate, rate_or_default
-from torch import Tensor
+from torch import Tensor, nn
 
 from rltok_rl.functional.boundary_rules import entropy_rise, entropy_spikes, never_twice, threshold_for_rate
+from rltok_rl.functional.rewards import prediction_entropy
+from rltok_rl.models.byte_model import ByteModel
 from rltok_rl.models.unet import UNet
 from rltok_rl.utils import check_count
 
+Rule = Literal["global", "monotonic"]
+PredictorName = Literal["early_exit", "own"]
 DEFAULT_THRESHOLD = 1.335442066192627
 """BLT's threshold in nats, for its own entropy model."""
 MARGIN = 1e-4
 """Smallest rise of a spike, in nats: entropies of repetitive text are equal up to rounding."""
+
+
+class Predictor(nn.Module):
+    """Predicts the entropy of the next byte, in whole windows and byte by byte."""
+
+    def forward(self, states: Tensor, byte_ids: Tensor) -> Tensor:
+        """Map encoder states [B, T, D] and bytes [B, T] to entropies H_t [B, T] of the byte after x_t, in nats."""
+        raise NotImplementedError
+
+    def start(self, num_rows: int) -> Any:
+        """Return the memory before the first byte."""
+        return None
+
+    def step(self, states: Tensor, byte_ids: Tensor, position: Tensor, memory: Any) -> Tensor:
+        """Return entropies [B] after one more byte per row; changes ``memory`` in place."""
+        return self(states, byte_ids)
+
+    def loss(self, byte_ids: Tensor) -> Tensor | None:
+        """Compute the predictor's own loss; None if there is none, as for windows of one byte."""
+        return None
+
+
+class EarlyExit(Predictor):
+    """The early exit of a U-Net, sharing its parameters; thresholds must be calibrated again as it learns."""
+
+    def __init__(self, model: UNet) -> None:
+        super().__init__()
+        self.norm, self.head = model.encoder_norm, model.early_head
+
+    @torch.no_grad()
+    def forward(self, states: Tensor, byte_ids: Tensor) -> Tensor:
+        """Compute entropies from encoder states."""
+        return prediction_entropy(self.head(self.norm(states)))
+
+
+class OwnModel(Predictor):
+    """A small separate byte model, trained on next bytes alone (BLT)."""
+
+    def __init__(self, model: ByteModel) -> None:
+        super().__init__()
+        self.model = model
+
+    @torch.no_grad()
+    def forward(self, states: Tensor, byte_ids: Tensor) -> Tensor:
+        """Compute entropies from bytes."""
+        return prediction_entropy(self.model(byte_ids))
+
+    def start(self, num_rows: int) -> Any:
+        """Return an empty cache of keys and values."""
+        return self.model.new_cache(num_rows)
+
+    def step(self, states: Tensor, byte_ids: Tensor, position: Tensor, memory: Any) -> Tensor:
+        """Read one more byte per row."""
+        return prediction_entropy(self.model.step(byte_ids, position, memory))
+
+    def loss(self, byte_ids: Tensor) -> Tensor | None:
+        """Compute the mean next-byte cost."""
+        return self.model.loss(byte_ids) if byte_ids.shape[-1] > 1 else None
+
+
+def _make_predictor(model: UNet, name: PredictorName, window: int | None, num_layers: int | None) -> Predictor:
+    """Build a predictor; ``window`` and ``num_layers`` of ``"own"`` default to the encoder's."""
+    if check_choice("predictor", name, PredictorName) == "early_exit":
+        if window is not None or num_layers is not None:
+            raise ValueError(f"window and num_layers belong to predictor 'own', got {window} and {num_layers}")
+        return EarlyExit(model)
+    fields = {"window": window, "num_encoder_layers": num_layers}
+    return OwnModel(ByteModel(replace(model.config, **{k: v for k, v in fields.items() if v is not None})))
 
 
 class _EntropySegmenter(Segmenter):
@@ -63,106 +134,37 @@ class _EntropySegmenter(Segmenter):
 
 
 class EntropySpike(_EntropySegmenter):
-    """A boundary where the entropy exceeds each of the last ``lags``.
-
-        a_t = [H_t > H_{t-j} + margin for j = 1 .. k]
-
-    Args:
-        lags: k.
-        margin: smallest rise of a spike, in nats; 0 in the paper, where rounding decides between equals.
-
-    Reference: https://arxiv.org/abs/2211.09761
-    """
+    """Nawrot's spikes (https://arxiv.org/abs/2211.09761): ``a_t = [H_t > H_{t-j} + margin]`` for all lags j."""
 
     def __init__(self, predictor: Predictor, *, lags: int = 2, margin: float = MARGIN) -> None:
         super().__init__(predictor)
         self.margin = margin
         self._reach = self.lags = check_count("lags", lags)
 
-    @classmethod
-    def from_model(
-        cls,
-        model: UNet,
-        predictor: Literal["trained", "early_exit", "own"] = "trained",
-        lags: int = 2,
-        hidden: int = 2048,
-        fidelity: Fidelity = "paper",
-        window: int | None = None,
-        num_layers: int | None = None,
-    ) -> Segmenter:
-        """Build it for a model; ``predictor="trained"`` is a :class:`TrainedSpike`."""
-        if predictor == "trained":
-            return TrainedSpike(model.config.width, lags=lags, hidden=hidden, fidelity=fidelity)
-        return cls(make_predictor(model, predictor, window, num_layers), lags=lags)
-
     def _rule(self, entropies: Tensor) -> tuple[Tensor, Tensor]:
         return entropy_spikes(entropies, self.lags, margin=self.margin), entropies
 
 
 class EntropyThreshold(_EntropySegmenter):
-    """A boundary where the entropy, or its rise, exceeds a threshold (BLT's global and monotonic rules).
+    """A boundary where the entropy, or its rise, exceeds a threshold in nats (BLT, https://arxiv.org/abs/2412.09871).
 
         global:     a_t = [H_t > theta]
         monotonic:  a_t = [H_t - H_{t-1} > theta]
 
     BLT *starts* a patch at byte t + 1 where a token ends at t here, which is the same. The threshold is a buffer, saved
-    with the weights. :func:`calibrate` sets it from data.
-
-    Args:
-        target_rate: boundaries per byte to calibrate to.
-        threshold: in nats.
-        rule: ``"global"`` or ``"monotonic"``.
-
-    Reference: https://arxiv.org/abs/2412.09871
+    with the weights; :func:`calibrate` sets it so that data has boundaries at ``target_rate``.
     """
 
     threshold: Tensor
+    target_rate: float
 
     def __init__(
-        self,
-        predictor: Predictor,
-        *,
-        target_rate: float,
-        threshold: float = DEFAULT_THRESHOLD,
-        rule: Literal["global", "monotonic"] = "global",
+        self, predictor: Predictor, *, target_rate: float, threshold: float = DEFAULT_THRESHOLD, rule: Rule = "global"
     ) -> None:
         super().__init__(predictor)
-        check_choice("rule", rule, ("global", "monotonic"))
-        self.rule, self.target_rate = rule, check_rate(target_rate)
+        self.rule, self.target_rate = check_choice("rule", rule, Rule), check_rate(target_rate)
         self._reach = 0 if rule == "global" else 1
         self.register_buffer("threshold", torch.tensor(float(threshold), dtype=torch.float64))
-
-    @classmethod
-    def from_model(
-        cls,
-        model: UNet,
-        rate: float | None = None,
-        predictor: PredictorName = "own",
-        threshold: float = DEFAULT_THRESHOLD,
-        threshold_add: float | None = None,
-        window: int | None = None,
-        num_layers: int | None = None,
-    ) -> EntropyThreshold:
-        """Build the global rule for a model; with ``threshold_add`` an :class:`EntropyCombined`."""
-        entropies = make_predictor(model, predictor, window, num_layers)
-        target_rate = rate_or_default(model, rate)
-        if threshold_add is None:
-            return EntropyThreshold(entropies, target_rate=target_rate, threshold=threshold)
-        return EntropyCombined(entropies, target_rate=target_rate, threshold=threshold, threshold_add=threshold_add)
-
-    @classmethod
-    def monotonic(
-        cls,
-        model: UNet,
-        rate: float | None = None,
-        predictor: PredictorName = "own",
-        threshold: float = 0.0,
-        window: int | None = None,
-        num_layers: int | None = None,
-    ) -> EntropyThreshold:
-        """Build the monotonic rule for a model."""
-        entropies = make_predictor(model, predictor, window, num_layers)
-        return cls(entropies, target_rate=rate_or_default(model, rate), threshold=threshold, rule="monotonic")
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         # The threshold follows the module's device but stays float64: a narrower type would move it.
@@ -186,12 +188,7 @@ class EntropyCombined(EntropyThreshold):
 
         a_t = [H_t > theta and H_t - H_{t-1} > theta_add and not a_{t-1}]
 
-    Args:
-        target_rate: boundaries per byte to calibrate to.
-        threshold: theta, in nats; :func:`calibrate` sets it.
-        threshold_add: theta_add, in nats.
-
-    Reference: https://arxiv.org/abs/2412.09871
+    :func:`calibrate` sets ``threshold``, theta, and leaves ``threshold_add``; both are in nats.
     """
 
     def __init__(
@@ -224,10 +221,7 @@ class EntropyCombined(EntropyThreshold):
         return replace(candidates, boundaries=drawn), {**after, "drawn": drawn}
 
     def threshold_for(self, scores: list[Tensor], count: float) -> float:
-        """Find the threshold that draws about ``count`` boundaries in rows of scores [B, T], forced ones included.
-
-        Raising the threshold may add a boundary where it removes the one before, so bisection may miss by a few.
-        """
+        """Bisect for the threshold; as it rises, a removed boundary may free the next byte, so a few may be missed."""
 
         def drawn(theta: float) -> int:
             return sum(int(never_twice(rows.double() > theta).sum()) for rows in scores)
@@ -253,18 +247,11 @@ class EntropyCombined(EntropyThreshold):
 def calibrate(
     segmenter: EntropyThreshold, model: UNet, windows: Iterable[Tensor], *, rate: float | None = None
 ) -> float:
-    """Set a segmenter's threshold so that the given text has boundaries at a target rate.
+    """Set a segmenter's threshold so that batches [B, T >= 2] of bytes have boundaries at ``rate``, and return it.
 
-    Args:
-        segmenter: the segmenter to calibrate.
-        model: its U-Net.
-        windows: batches [B, T >= 2] of bytes; the forced boundary at each row's first byte counts.
-        rate: boundaries per byte; None is the segmenter's target.
-
-    Returns:
-        The threshold, in nats.
+    The rate is by default the segmenter's target. The forced boundary at each row's first byte counts.
     """
-    rate = check_rate(segmenter.target_rate if rate is None else rate)  # type: ignore[arg-type]
+    rate = check_rate(segmenter.target_rate if rate is None else rate)
     scores = [segmenter(model.encode(byte_ids), byte_ids).scores.cpu() for byte_ids in windows]  # [B, T] each
     num_bytes, forced = sum(rows.numel() for rows in scores), sum(map(len, scores))
     if num_bytes == forced:
@@ -274,3 +261,39 @@ def calibrate(
     threshold = segmenter.threshold_for(scores, rate * num_bytes)
     segmenter.threshold.fill_(threshold)
     return threshold
+
+
+def entropy_spike(
+    model: UNet,
+    predictor: Literal["trained", "early_exit", "own"] = "trained",
+    lags: int = 2,
+    hidden: int = HIDDEN,
+    fidelity: Fidelity = "paper",
+    window: int | None = None,
+    num_layers: int | None = None,
+) -> Segmenter:
+    """Build the spike rule for a model; ``predictor="trained"`` is a :class:`TrainedSpike`."""
+    if predictor == "trained":
+        return TrainedSpike(model, lags=lags, hidden=hidden, fidelity=fidelity)
+    return EntropySpike(_make_predictor(model, predictor, window, num_layers), lags=lags)
+
+
+def entropy_threshold(
+    model: UNet,
+    rate: float | None = None,
+    predictor: PredictorName = "own",
+    threshold: float | None = None,
+    threshold_add: float | None = None,
+    window: int | None = None,
+    num_layers: int | None = None,
+    rule: Rule = "global",
+) -> EntropyThreshold:
+    """Build a threshold rule for a model; with ``threshold_add`` an :class:`EntropyCombined`."""
+    entropies, rate = _make_predictor(model, predictor, window, num_layers), rate_or_default(model, rate)
+    if threshold is None:
+        threshold = DEFAULT_THRESHOLD if rule == "global" else 0.0
+    if threshold_add is None:
+        return EntropyThreshold(entropies, target_rate=rate, threshold=threshold, rule=rule)
+    if rule != "global":
+        raise ValueError(f"threshold_add belongs to rule 'global', got {threshold_add} with {rule!r}")
+    return EntropyCombined(entropies, target_rate=rate, threshold=threshold, threshold_add=threshold_add)

@@ -48,15 +48,10 @@ def read_window(
     generator: torch.Generator | None = None,
     layout: Layout = "padded",
 ) -> SegmentedOutput:
-    """Encode windows, draw their boundaries and decode; differentiable boundaries carry the predictions' gradient.
+    """Encode windows [B, T] of whole texts, draw their boundaries and decode.
 
-    Args:
-        model: the U-Net.
-        segmenter: draws the boundaries.
-        byte_ids: [B, T] bytes; each row begins with the first byte of its text.
-        uniforms: [B, T] in [0, 1) to draw with.
-        generator: source of the uniforms otherwise.
-        layout: ``"padded"`` or ``"packed"`` tokens, or a :class:`~rltok_rl.models.tokens.Packing`.
+    Differentiable boundaries carry the predictions' gradient. The layout of tokens is ``"padded"``, ``"packed"``, or a
+    :class:`~rltok_rl.models.tokens.Packing`.
 
     Example:
         >>> from rltok_rl.agents.segmenters import make_segmenter
@@ -107,16 +102,7 @@ def read_byte(
     uniforms: Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> ByteReading:
-    """Read a byte in every row, draw its boundary and predict the next byte.
-
-    Args:
-        model: the U-Net.
-        segmenter: draws the boundaries; must not look ahead.
-        reader: memory, changed in place.
-        byte_ids: [B] the bytes.
-        uniforms: [B] in [0, 1) to draw with.
-        generator: source of the uniforms otherwise.
-    """
+    """Read a byte in every row, draw its boundary and predict the next byte; changes ``reader`` in place."""
     if segmenter.looks_ahead:
         raise ValueError(f"segmenter must not look ahead to be streamed, got {type(segmenter).__name__}")
     observed = observe(model, reader.cache, byte_ids)
@@ -130,14 +116,10 @@ def read_byte(
 def segments_mixing(model: UNet, segments: Segments, forced: Tensor) -> Mixing:
     """Return the segmenter's mixing; if the model smooths tokens, it does so by the segmenter's probabilities.
 
-    Args:
-        model: the U-Net.
-        segments: [B, T] of windows or [B] of a step.
-        forced: bool, broadcast to that shape: boundaries that are no decisions.
+    ``forced`` marks boundaries that are no decisions; its shape is that of the segments, or broadcasts to it.
     """
-    return policy_smoothing(
-        model.config.smoothing, segments.logits, segments.boundaries, forced, mixing=segments.mixing
-    )
+    smoothing = model.config.smoothing
+    return policy_smoothing(smoothing, segments.logits, segments.boundaries, forced, mixing=segments.mixing)
 
 
 @torch.no_grad()
@@ -151,12 +133,7 @@ def segment_text(
 ) -> Segmentation:
     """Draw the boundaries of a text of any length; probabilities are 0 or 1 if the segmenter has none.
 
-    Args:
-        model: the U-Net.
-        segmenter: draws the boundaries.
-        text: at least one byte.
-        generator: source of random numbers.
-        progress: called with the number of bytes encoded so far and the total.
+    ``progress`` is called with the number of bytes encoded so far and the total.
     """
     byte_ids = text_to_ids(text)
     if not len(byte_ids):
@@ -180,17 +157,10 @@ def write_on(
     top_p: float | None = None,
     generator: torch.Generator | None = None,
 ) -> Iterator[GeneratedByte]:
-    """Read a prompt and continue it byte by byte; ``new`` marks the bytes of the continuation.
+    """Read a prompt and continue it byte by byte; ``new`` marks the ``max_bytes`` bytes of the continuation.
 
-    Args:
-        model: the U-Net, in training or evaluation mode as it should run.
-        segmenter: draws the boundaries; must not look ahead.
-        prompt: at least one byte.
-        max_bytes: bytes to write.
-        temperature: 1 samples the model's distribution, 0 takes the likeliest byte.
-        top_k: keep only the k likeliest bytes.
-        top_p: keep only the likeliest bytes that together have this probability.
-        generator: source of all random numbers.
+    ``temperature`` 1 samples the model's distribution, 0 takes the likeliest byte. ``top_k`` keeps only the k likeliest
+    bytes, ``top_p`` only the likeliest that together have this probability.
     """
     if segmenter.looks_ahead:
         raise ValueError(f"segmenter must not look ahead to write, got {type(segmenter).__name__}")
@@ -199,25 +169,19 @@ def write_on(
         raise ValueError("prompt must not be empty (a byte is needed to predict from)")
     draw = partial(sample_bytes, temperature=temperature, top_k=top_k, top_p=top_p)
     draw(torch.zeros(1, 256))  # raise for wrong options now, not at the first byte
-    return _write_on(model, segmenter, prompt_ids, check_count("max_bytes", max_bytes, minimum=0), draw, generator)
-
-
-@torch.no_grad()
-def _write_on(
-    model: UNet,
-    segmenter: Segmenter,
-    prompt_ids: Tensor,
-    max_bytes: int,
-    draw: Callable[..., Tensor],
-    generator: torch.Generator | None,
-) -> Iterator[GeneratedByte]:
+    num_bytes = len(prompt_ids) + check_count("max_bytes", max_bytes, minimum=0)
     device = model.embedding.weight.device
-    reader = start_reading(model, segmenter, 1)
-    logits = torch.zeros(1, 256, device=device)  # the first byte is not predicted
-    for position in range(len(prompt_ids) + max_bytes):
-        new = position >= len(prompt_ids)
-        byte_ids = draw(logits, generator=generator) if new else prompt_ids[position : position + 1].to(device)
-        reading = read_byte(model, segmenter, reader, byte_ids, generator=generator)
-        log_probs = byte_log_prob(logits, byte_ids)
-        yield GeneratedByte(byte_ids, reading.segments.boundaries, log_probs, torch.tensor([new], device=device))
-        logits = reading.prediction.final_logits
+
+    @torch.no_grad()
+    def read() -> Iterator[GeneratedByte]:
+        reader = start_reading(model, segmenter, 1)
+        logits = torch.zeros(1, 256, device=device)  # the first byte is not predicted
+        for position in range(num_bytes):
+            new = position >= len(prompt_ids)
+            byte_ids = draw(logits, generator=generator) if new else prompt_ids[position : position + 1].to(device)
+            reading = read_byte(model, segmenter, reader, byte_ids, generator=generator)
+            log_probs = byte_log_prob(logits, byte_ids)
+            yield GeneratedByte(byte_ids, reading.segments.boundaries, log_probs, torch.tensor([new], device=device))
+            logits = reading.prediction.final_logits
+
+    return read()

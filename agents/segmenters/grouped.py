@@ -1,21 +1,20 @@
 """Group-relative policy gradients at an exact rate (ReinPatch): rows with the same text compete.
 
-Shapes: B rows, T bytes, D width.
+Shapes: B rows, T bytes, D width. Reference: https://arxiv.org/abs/2603.26097
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-from rltok_rl.agents.segmenters.gumbel import perceptron
+from rltok_rl.agents.segmenters.gumbel import Perceptron
 from rltok_rl.agents.segmenters.segmenter import (
     Evaluation,
     Segmenter,
     Segments,
     State,
     check_choice,
-    check_evaluation,
     check_rate,
     rate_or_default,
 )
@@ -40,7 +39,7 @@ def group_advantages(returns: Tensor, group_size: int, advantage: Advantage, *, 
 
     The rows of a group are adjacent in returns R, [B]. The standard deviation is the group's own (divided by g).
     """
-    check_choice("advantage", advantage, ("centred", "leave_one_out", "normalised"))
+    check_choice("advantage", advantage, Advantage)
     exclude = advantage == "leave_one_out"
     centred = group_mean(returns.unsqueeze(-1), group_size=group_size, exclude_self=exclude).squeeze(-1)  # [B]
     if advantage != "normalised":
@@ -54,47 +53,18 @@ class GroupedSegmenter(Segmenter):
 
         a_t ~ Bernoulli(sigmoid(l_t + logit(m_t / n_t)))         m_t boundaries left for n_t bytes of a block
         R_b = mean_t log p(x_{t+1} | x_<=t, a_<=t)
-        L   = -mean_b A_b sum_t log pi(a_t)                      A_b within the group
+        L   = -mean_b A_b sum_t log pi(a_t)                      A_b within the group, see :func:`group_advantages`
 
-    The policy starts at l = 0, where all strings with the right count are equally likely.
-
-    Args:
-        target_rate: boundaries per byte.
-        block: bytes per block; each has ``ceil(target_rate * block)`` boundaries.
-        group_size: adjacent rows that read the same text.
-        advantage: see :func:`group_advantages`.
-        detached: keep the policy's gradient out of the encoder.
-        evaluation: outside training, ``"sample"``, or ``"round"`` to the likelier decision; the count is exact in both.
-
-    Reference: https://arxiv.org/abs/2603.26097
+    The policy starts at l = 0, where all strings with the right count are equally likely. A block of bytes has
+    ``ceil(rate * block)`` boundaries, also where ``evaluation="round"`` takes the likelier decision. A group is
+    ``group_size`` adjacent rows that read the same text. ``detached`` keeps the policy's gradient out of the encoder.
     """
 
     coefficients = {"policy": 1.0}
+    target_rate: float
 
     def __init__(
         self,
-        width: int,
-        *,
-        target_rate: float,
-        block: int = 64,
-        group_size: int = 4,
-        hidden: int | None = None,
-        advantage: Advantage = "centred",
-        detached: bool = True,
-        evaluation: Evaluation = "sample",
-    ) -> None:
-        super().__init__()
-        self.rate = self.target_rate = check_rate(target_rate)
-        self.block, self.group_size = check_count("block", block), check_count("group_size", group_size, minimum=2)
-        check_choice("advantage", advantage, ("centred", "leave_one_out", "normalised"))
-        self.advantage, self.detached, self.evaluation = advantage, detached, check_evaluation(evaluation)
-        self.policy = perceptron(width, width if hidden is None else hidden)
-        for parameter in self.policy[-1].parameters():
-            nn.init.zeros_(parameter)
-
-    @classmethod
-    def from_model(
-        cls,
         model: UNet,
         rate: float | None = None,
         block: int = 64,
@@ -103,21 +73,20 @@ class GroupedSegmenter(Segmenter):
         detached: bool = True,
         evaluation: Evaluation = "sample",
         hidden: int | None = None,
-    ) -> GroupedSegmenter:
-        """Build it for a model."""
-        options: dict[str, Any] = {"advantage": advantage, "detached": detached, "evaluation": evaluation}
-        rate = rate_or_default(model, rate)
+    ) -> None:
+        super().__init__()
+        self.target_rate = check_rate(rate_or_default(model, rate))
+        self.block, self.group_size = check_count("block", block), check_count("group_size", group_size, minimum=2)
+        self.advantage = check_choice("advantage", advantage, Advantage)
+        self.evaluation = check_choice("evaluation", evaluation, Evaluation)
+        self.detached = detached
         width = model.config.width
-        return cls(width, target_rate=rate, block=block, group_size=group_size, hidden=hidden, **options)
+        self.policy = Perceptron(width, width if hidden is None else hidden)
+        for parameter in self.policy[-1].parameters():
+            nn.init.zeros_(parameter)
 
     def losses(self, segments: Segments, byte_ids: Tensor, final_logits: Tensor) -> dict[str, Tensor]:
-        """Compute ``policy``: the score-function loss, whose gradient is that of nats per byte; in training only.
-
-        Args:
-            segments: output of ``forward``.
-            byte_ids: [B, T], adjacent rows of a group equal.
-            final_logits: [B, T, 256].
-        """
+        """Compute ``policy``: the score-function loss, whose gradient is that of nats per byte; in training only."""
         if not self.training or byte_ids.shape[1] < 2:
             return {}
         self._check_groups(byte_ids)
@@ -132,8 +101,8 @@ class GroupedSegmenter(Segmenter):
         logits = self._logits(states)  # [B, T]
         uniforms = None if uniforms is None else uniforms.cpu()
         # On the CPU: launching thousands of tiny steps on an accelerator costs more than copying.
-        drawn = draw_within_budget(logits.detach().cpu(), uniforms, self.rate, self.block).to(logits.device)
-        offsets = budget_offsets(drawn, self.rate, self.block)
+        drawn = draw_within_budget(logits.detach().cpu(), uniforms, self.target_rate, self.block).to(logits.device)
+        offsets = budget_offsets(drawn, self.target_rate, self.block)
         return Segments(drawn, logits=logits + offsets.to(logits.dtype))
 
     def _start(self, num_rows: int, device: torch.device) -> State:
@@ -141,12 +110,11 @@ class GroupedSegmenter(Segmenter):
 
     def _step(self, states: Tensor, byte_ids: Tensor, state: State, uniforms: Tensor | None) -> tuple[Segments, State]:
         logits, position = self._logits(states), state["position"]
-        boundaries, drawn, offset = draw_next(logits, uniforms, position, state["drawn"], self.rate, self.block)
+        boundaries, drawn, offset = draw_next(logits, uniforms, position, state["drawn"], self.target_rate, self.block)
         return Segments(boundaries, logits=logits + offset.to(logits.dtype)), {"drawn": drawn}
 
     def _logits(self, states: Tensor) -> Tensor:
-        logits = self.policy(states.detach() if self.detached else states).squeeze(-1)
-        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return self.policy(states.detach() if self.detached else states)
 
     def _check_groups(self, byte_ids: Tensor) -> None:
         size = self.group_size

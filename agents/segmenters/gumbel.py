@@ -1,22 +1,14 @@
 """Dynamic token pooling with stochastic boundaries (Nawrot et al.): a Gumbel-sigmoid, straight through to pooling.
 
-Shapes: B rows, T bytes, D width.
+Shapes: B rows, T bytes, D width. Reference: https://arxiv.org/abs/2211.09761
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-from rltok_rl.agents.segmenters.segmenter import (
-    Evaluation,
-    Segmenter,
-    Segments,
-    State,
-    check_choice,
-    check_evaluation,
-    rate_or_default,
-)
+from rltok_rl.agents.segmenters.segmenter import Evaluation, Segmenter, Segments, State, check_choice, rate_or_default
 from torch import Tensor, nn
 
 from rltok_rl.functional.boundary_rules import entropy_spikes
@@ -26,18 +18,18 @@ from rltok_rl.models.mixing import Mixing
 from rltok_rl.models.unet import UNet
 from rltok_rl.sampling import draw_boundary
 
-Activation = Literal["gelu", "relu"]
 Fidelity = Literal["paper", "released"]
+Variant = Literal["nawrot", "baseline"]
+HIDDEN = 2048
+"""Hidden width of the released predictor."""
 
 
 def relaxed_boundaries(logits: Tensor, boundaries: Tensor, uniforms: Tensor | None, temperature: float) -> Tensor:
-    """Give decisions the gradient of a Gumbel-sigmoid (straight through).
+    """Give decisions [*L] the gradient of a Gumbel-sigmoid of the uniforms they were drawn with; None is no noise.
 
         s_t = sigmoid((l_t - logit(u_t)) / tau),        a_t = [s_t > 1/2],        a_t + s_t - sg(s_t)
 
-    With the threshold at one half, a_t is exactly Bernoulli(sigmoid(l_t)); the temperature only shapes the gradient.
-
-    Boundaries [*L] are drawn with the same uniforms u; no uniforms are no noise.
+    Thus a_t is exactly Bernoulli(sigmoid(l_t)), and the temperature only shapes the gradient.
     """
     noise = 0.0 if uniforms is None else torch.logit(uniforms.to(logits.dtype), eps=1e-7)
     relaxed = ((logits - noise) / temperature).sigmoid()
@@ -49,9 +41,8 @@ def group_weights(soft: Tensor) -> Tensor:
 
         w_t = 1 + g_t - sg(g_t),        g_t = sum_{0 < u < t} a_u
 
-    In the paper byte t has weight ``1 - |s - g_t|`` in group s: 1 where s = g_t, with the gradient of g_t, and 0 in
-    other groups. One factor per byte [*B, T] replaces the matrix of bytes and groups. The first of the straight-through
-    decisions [*B, T] opens the text and does not count.
+    One factor per byte [*B, T] replaces the paper's matrix of bytes and groups, ``1 - |s - g_t|`` where s = g_t and 0
+    elsewhere. The first of the straight-through decisions [*B, T] opens the text and does not count.
     """
     free = nn.functional.pad(soft[..., 1:], (1, 0))  # [*B, T]
     count = free.cumsum(-1) - free
@@ -59,10 +50,7 @@ def group_weights(soft: Tensor) -> Tensor:
 
 
 def decision_cost(logits: Tensor, targets: Tensor, fidelity: Fidelity) -> Tensor:
-    """Compute the mean binary cross-entropy of boundary logits [*L] and targets [*L], in nats.
-
-    ``"released"`` is the released code, which passes probabilities to a loss that takes logits.
-    """
+    """Compute the mean binary cross-entropy in nats; the released code passes probabilities for logits."""
     inputs = logits if fidelity == "paper" else logits.sigmoid()
     return nn.functional.binary_cross_entropy_with_logits(inputs, targets.to(inputs.dtype))
 
@@ -83,140 +71,97 @@ class NullGroup(nn.Module):
         return Mixing(pooling="mean", pool_weights=weights, first_token=self.null, token_norm=self.norm)
 
 
-def perceptron(width: int, hidden: int, activation: Activation = "gelu") -> nn.Sequential:
-    """Build one hidden layer from encoder states [*L, D] to boundary logits [*L, 1]."""
-    check_choice("activation", activation, ("gelu", "relu"))
-    act = nn.GELU() if activation == "gelu" else nn.ReLU()
-    return nn.Sequential(nn.Linear(width, hidden), act, nn.Linear(hidden, 1))
+class Perceptron(nn.Sequential):
+    """One hidden layer from encoder states [*L, D] to boundary logits [*L], in float32 at least."""
+
+    def __init__(self, width: int, hidden: int, activation: type[nn.Module] = nn.GELU) -> None:
+        super().__init__(nn.Linear(width, hidden), activation(), nn.Linear(hidden, 1))
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Compute the logits."""
+        logits = super().forward(states).squeeze(-1)
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def draw_segments(
+    logits: Tensor, uniforms: Tensor | None, tokens: NullGroup, temperature: float | None = None
+) -> Segments:
+    """Draw by logits [B, T] or [B]; with a temperature, windows are pooled straight through their boundaries."""
+    boundaries = draw_boundary(logits, uniforms)
+    if temperature is None:
+        return Segments(boundaries, logits=logits, mixing=tokens())
+    soft = relaxed_boundaries(logits, boundaries, uniforms, temperature)
+    return Segments(boundaries, logits=logits, soft=soft, mixing=tokens(group_weights(soft)))
 
 
 class Predicted(Segmenter):
-    """Boundary logits from encoder states by a perceptron with one hidden layer."""
+    """Boundaries from encoder states by a perceptron, and Nawrot's tokens."""
 
-    def __init__(self, width: int, hidden: int, activation: Activation) -> None:
+    temperature: float | None = None
+    """Temperature of the relaxation through which windows are trained; does not change the draws. None is without."""
+
+    def __init__(self, width: int, hidden: int, activation: type[nn.Module] = nn.GELU) -> None:
         super().__init__()
-        self.predictor = perceptron(width, hidden, activation)
+        self.predictor = Perceptron(width, hidden, activation)
         self.tokens = NullGroup(width)
 
-    def _logits(self, states: Tensor) -> Tensor:
-        logits = self.predictor(states).squeeze(-1)
-        return logits.to(torch.promote_types(logits.dtype, torch.float32))
-
     def _window(self, states: Tensor, byte_ids: Tensor, uniforms: Tensor | None) -> Segments:
-        logits = self._logits(states)  # [B, T]
-        return Segments(draw_boundary(logits, uniforms), logits=logits, mixing=self.tokens())
+        return draw_segments(self.predictor(states), uniforms, self.tokens, self.temperature)
 
     def _step(self, states: Tensor, byte_ids: Tensor, state: State, uniforms: Tensor | None) -> tuple[Segments, State]:
-        logits = self._logits(states)  # [B]
-        return Segments(draw_boundary(logits, uniforms), logits=logits, mixing=self.tokens()), {}
-
-
-def relaxed_segments(logits: Tensor, uniforms: Tensor | None, temperature: float, tokens: NullGroup) -> Segments:
-    """Draw the boundaries of a window [B, T] and pool it straight through them."""
-    boundaries = draw_boundary(logits, uniforms)
-    soft = relaxed_boundaries(logits, boundaries, uniforms, temperature)
-    return Segments(boundaries, logits=logits, soft=soft, mixing=tokens(group_weights(soft)))
+        return draw_segments(self.predictor(states), uniforms, self.tokens), {}
 
 
 class GumbelSegmenter(Predicted):
     """Boundaries drawn from predicted probabilities, trained straight through pooling.
 
-    Args:
-        target_rate: boundaries per byte, the prior of the binomial loss.
-        hidden: hidden width of the predictor.  # 2048 released
-        temperature: temperature of the relaxation; does not change the draws.
-        evaluation: outside training, ``"round"`` probabilities (as in the paper) or ``"sample"`` (as in its code).
-
-    Reference: https://arxiv.org/abs/2211.09761
+    ``rate`` is the prior of the binomial loss. The variant ``"baseline"`` has a smaller predictor with a ReLU and twice
+    the temperature. Outside training, ``"round"`` rounds probabilities as in the paper and ``"sample"`` samples as in
+    its code.
     """
 
     coefficients = {"binomial": 1.0}
+    target_rate: float
 
     def __init__(
         self,
-        width: int,
-        *,
-        target_rate: float,
-        hidden: int = 2048,
-        activation: Activation = "gelu",
-        temperature: float = 0.5,
-        evaluation: Evaluation = "sample",
-    ) -> None:
-        super().__init__(width, hidden, activation)
-        self.rate = self.target_rate = check_target(target_rate)
-        self.temperature, self.evaluation = check_temperature(temperature), check_evaluation(evaluation)
-
-    @classmethod
-    def from_model(
-        cls,
         model: UNet,
         rate: float | None = None,
-        variant: Literal["nawrot", "baseline"] = "nawrot",
+        variant: Variant = "nawrot",
         evaluation: Evaluation = "sample",
         hidden: int | None = None,
-    ) -> GumbelSegmenter:
-        """Build it for a model; ``"baseline"`` has a smaller predictor and twice the temperature."""
-        check_choice("variant", variant, ("nawrot", "baseline"))
-        width = model.config.width
-        options: dict[str, Any] = {"hidden": 2048}
-        if variant == "baseline":
-            options = {"hidden": width, "activation": "relu", "temperature": 1.0}
-        if hidden is not None:
-            options["hidden"] = hidden
-        return cls(width, target_rate=rate_or_default(model, rate), evaluation=evaluation, **options)
-
-    def _window(self, states: Tensor, byte_ids: Tensor, uniforms: Tensor | None) -> Segments:
-        return relaxed_segments(self._logits(states), uniforms, self.temperature, self.tokens)
+    ) -> None:
+        width, weak = model.config.width, check_choice("variant", variant, Variant) == "baseline"
+        hidden = (width if weak else HIDDEN) if hidden is None else hidden
+        super().__init__(width, hidden, nn.ReLU if weak else nn.GELU)
+        self.temperature = 1.0 if weak else 0.5
+        self.target_rate = check_target(rate_or_default(model, rate))
+        self.evaluation = check_choice("evaluation", evaluation, Evaluation)
 
     def losses(self, segments: Segments, byte_ids: Tensor, final_logits: Tensor) -> dict[str, Tensor]:
         """Compute ``binomial``: minus the log-probability of the number of boundaries at the target rate, per byte."""
         assert segments.soft is not None
         free = segments.soft[:, 1:]  # [B, T - 1]
         trials = torch.full_like(free[:, :1].sum(-1), free.shape[-1])
-        return {"binomial": binomial_cost(free.sum(-1), trials, self.rate).mean()}
+        return {"binomial": binomial_cost(free.sum(-1), trials, self.target_rate).mean()}
 
 
 class TrainedSpike(Predicted):
     """A predictor that learns where the model's next-byte entropies spike (Nawrot et al.).
 
-        a_t = [l_t > 0],        L = mean_t BCE(l_t, [H_t > H_{t-j} for j = 1 .. k]),  H of the whole model, no gradient
+        a_t = [l_t > 0],        L = mean_t BCE(l_t, [H_t > H_{t-j} for j = 1 .. lags]),  H of the whole model, detached
 
-    Args:
-        lags: k.
-        fidelity: ``"paper"``, or ``"released"``: the released code passes probabilities to a loss that takes logits.
-
-    Reference: https://arxiv.org/abs/2211.09761
+    ``fidelity="released"`` is the released code, which passes probabilities to a loss that takes logits.
     """
 
     coefficients = {"spikes": 1.0}
 
-    def __init__(
-        self,
-        width: int,
-        *,
-        lags: int = 2,
-        hidden: int = 2048,
-        activation: Activation = "gelu",
-        fidelity: Fidelity = "paper",
-    ) -> None:
-        super().__init__(width, hidden, activation)
-        self.lags, self.fidelity = lags, check_fidelity(fidelity)
+    def __init__(self, model: UNet, *, lags: int = 2, hidden: int = HIDDEN, fidelity: Fidelity = "paper") -> None:
+        super().__init__(model.config.width, hidden)
+        self.lags, self.fidelity = lags, check_choice("fidelity", fidelity, Fidelity)
 
     def losses(self, segments: Segments, byte_ids: Tensor, final_logits: Tensor) -> dict[str, Tensor]:
         """Compute ``spikes``: binary cross-entropy of the predictor, in nats."""
         assert segments.logits is not None
         spikes = entropy_spikes(prediction_entropy(final_logits.detach()), self.lags)
         return {"spikes": decision_cost(segments.logits, spikes, self.fidelity)}
-
-
-def check_temperature(temperature: float) -> float:
-    """Require a positive temperature."""
-    if not temperature > 0:
-        raise ValueError(f"temperature must be positive, got {temperature}")
-    return temperature
-
-
-def check_fidelity(fidelity: Fidelity) -> Fidelity:
-    """Require a known fidelity."""
-    check_choice("fidelity", fidelity, ("paper", "released"))
-    return fidelity

@@ -1,8 +1,7 @@
 """H-Net's dynamic chunking: boundaries where neighbouring states are dissimilar, and a learning rate per stage.
 
-The second stage is the model's second level; its target rate is set here, and its loss is the model's.
-
-Shapes: B rows, T bytes, D width.
+The second stage is the model's second level; its target rate is set here, and its loss is the model's. Shapes: B rows,
+T bytes, D width. Reference: https://arxiv.org/abs/2507.07955
 """
 
 from __future__ import annotations
@@ -17,9 +16,12 @@ from torch import Tensor, nn
 
 from rltok_rl.functional.rate import check_target, load_balance
 from rltok_rl.functional.routing import Method, confidence, routing_probability, smoothing_shares
+from rltok_rl.models.config import UNetConfig
 from rltok_rl.models.layers import RMSNorm
 from rltok_rl.models.mixing import Mixing
 from rltok_rl.models.unet import UNet
+
+Variant = Literal["faithful", "baseline"]
 
 
 class HNetSegmenter(Segmenter):
@@ -29,67 +31,41 @@ class HNetSegmenter(Segmenter):
         U_j = P_j Mid_j + (1 - P_j) U_{j-1},         P = p clipped to [1e-4, 1 - 1e-4]
         Y_t = R(x_t) + STE(c_t) U_{i(t)},            c_t = p_t at a boundary, 1 - p_t elsewhere
 
-    Args:
-        target_rate: boundaries per byte, 1/N of the ratio loss.
-        second_rate: tokens of tokens per token, 1/N of the second stage; None with one stage.
-        residual: ``"projection"``, zero at first, or ``"identity"``, the byte's own state.
-        norms: normalise byte states before routing and pooling, and tokens after the token layers.
-
-    Reference: https://arxiv.org/abs/2507.07955
+    ``rate`` is 1/N of the ratio loss, ``second_rate`` that of the second of two ``stages``. The variant ``"baseline"``
+    adds byte states unprojected (R is the identity) and normalises neither them nor the tokens.
     """
 
     coefficients = {"ratio": 0.03}
+    target_rate: float
 
     def __init__(
         self,
-        width: int,
-        *,
-        target_rate: float,
-        second_rate: float | None = None,
-        residual: Literal["projection", "identity"] = "projection",
-        norms: bool = True,
-        smoothing: Method = "scan",
-        norm_eps: float = 1e-6,
-    ) -> None:
-        super().__init__()
-        check_choice("residual", residual, ("projection", "identity"))
-        self.rate = self.target_rate = check_target(target_rate)
-        self.second_rate = None if second_rate is None else check_target(second_rate)
-        self.smoothing = smoothing
-        self.query, self.key = (nn.Linear(width, width, bias=False) for _ in range(2))
-        self.byte_norm = RMSNorm(width, norm_eps) if norms else nn.Identity()
-        self.token_norm = RMSNorm(width, norm_eps) if norms else nn.Identity()
-        self.residual = nn.Linear(width, width) if residual == "projection" else None
-        with torch.no_grad():
-            for projection in (self.query, self.key):
-                projection.weight.copy_(torch.eye(width))
-            if self.residual is not None:
-                self.residual.weight.zero_()
-                self.residual.bias.zero_()
-
-    @classmethod
-    def from_model(
-        cls,
         model: UNet,
         rate: float | None = None,
-        variant: Literal["faithful", "baseline"] = "faithful",
+        variant: Variant = "faithful",
         smoothing: Method = "scan",
         stages: Literal[1, 2] = 1,
         second_rate: float | None = None,
-    ) -> HNetSegmenter:
-        """Build it for a model; ``"baseline"`` adds bytes unprojected and has no norms between networks."""
-        check_choice("variant", variant, ("faithful", "baseline"))
-        check_choice("stages", stages, (1, 2))
-        weak: dict[str, Any] = {"residual": "identity", "norms": False} if variant == "baseline" else {}
-        if stages == 2:
-            _check_second_stage(model, weak.get("residual", "projection"))
+    ) -> None:
+        super().__init__()
+        faithful = check_choice("variant", variant, Variant) == "faithful"
+        config, width = model.config, model.config.width
+        if check_choice("stages", stages, Literal[1, 2]) == 2:
+            _check_second_stage(config, "projection" if faithful else "identity")
             rate = 1 / 3 if rate is None else rate  # N = 3, 3
-            second_rate = model.config.second_rate if second_rate is None else second_rate
+            self.second_rate = check_target(config.second_rate if second_rate is None else second_rate)
         elif second_rate is not None:
             raise ValueError(f"second_rate must be left out with stages=1, got {second_rate}")
-        common: dict[str, Any] = {"smoothing": smoothing, "norm_eps": model.config.norm_eps, **weak}
-        target_rate = rate_or_default(model, rate)
-        return cls(model.config.width, target_rate=target_rate, second_rate=second_rate, **common)
+        self.target_rate = check_target(rate_or_default(model, rate))
+        self.smoothing = smoothing
+        self.query, self.key = (nn.Linear(width, width, bias=False) for _ in range(2))
+        self.byte_norm = RMSNorm(width, config.norm_eps) if faithful else nn.Identity()
+        self.token_norm = RMSNorm(width, config.norm_eps) if faithful else nn.Identity()
+        self.residual = nn.Linear(width, width) if faithful else nn.Identity()
+        for projection in (self.query, self.key):
+            nn.init.eye_(projection.weight)
+        for parameter in self.residual.parameters():
+            nn.init.zeros_(parameter)
 
     @property
     def multipliers(self) -> list[float]:
@@ -116,7 +92,7 @@ class HNetSegmenter(Segmenter):
         """Compute ``ratio``: the load-balancing loss, 1 at the target; p_0 = 1 counts, as in the released code."""
         assert segments.scores is not None
         probs = segments.scores
-        return {"ratio": load_balance(segments.boundaries.to(probs.dtype).mean(), probs.mean(), self.rate)}
+        return {"ratio": load_balance(segments.boundaries.to(probs.dtype).mean(), probs.mean(), self.target_rate)}
 
     def _segments(self, probs: Tensor) -> Segments:
         boundaries = probs > 0.5
@@ -126,18 +102,14 @@ class HNetSegmenter(Segmenter):
             update_norm=self.token_norm,
             smoothing=smoothing_shares(probs),
             smoothing_method=self.smoothing,
-            residual=self._residual,
+            residual=lambda states: self.residual(self.byte_norm(states)),
             receive=confidence(probs, boundaries),
         )
         return Segments(boundaries, scores=probs, mixing=mixing)
 
-    def _residual(self, states: Tensor) -> Tensor:
-        x = self.byte_norm(states)
-        return x if self.residual is None else self.residual(x)
 
-
-def _check_second_stage(model: UNet, residual: str) -> None:
-    config, use = model.config, "for segmenter 'hnet' with stages=2"
+def _check_second_stage(config: UNetConfig, residual: str) -> None:
+    use = "for segmenter 'hnet' with stages=2"
     for name, value in (("second_level", "routing"), ("second_residual", residual)):
         if getattr(config, name) != value:
             raise ValueError(f"model must have {name}={value!r} {use}, got {getattr(config, name)!r}")
@@ -153,16 +125,8 @@ def stage_multipliers(chunk_sizes: list[float], widths: list[int], *, gpt_chunk:
 
         m_s = sqrt(N_GPT  prod_{i >= s} N_i / prod_{i >= 0} N_i  D_S / D_s),        N_S = 1
 
-    Args:
-        chunk_sizes: N_0 .. N_{S-1}, bytes (or tokens of the stage before) per token.
-        widths: D_0 .. D_S, one more than chunk sizes.
-        gpt_chunk: N_GPT, bytes per token of the tokenizer that the base learning rate was tuned with.
-
-    Example:
-        >>> [round(m, 2) for m in stage_multipliers([6.0], [1024, 1536])]
-        [2.63, 0.88]
-
-    Reference: https://arxiv.org/abs/2507.07955
+    Chunk sizes N_0 .. N_{S-1} are bytes (or tokens of the stage before) per token, widths are D_0 .. D_S, and
+    ``gpt_chunk`` is N_GPT, bytes per token of the tokenizer that the base learning rate was tuned with.
     """
     if len(widths) != len(chunk_sizes) + 1:
         raise ValueError(f"widths must have one entry more than chunk_sizes, got {len(widths)} and {len(chunk_sizes)}")
@@ -174,21 +138,11 @@ def stage_multipliers(chunk_sizes: list[float], widths: list[int], *, gpt_chunk:
 def split_stages(model: UNet, parameters: Iterable[nn.Parameter], num_stages: int) -> list[list[nn.Parameter]]:
     """Split parameters by stage, outermost first, in the given order.
 
-    The first of two stages holds everything that reads bytes, the second the token layers and everything between them.
-    The third of three holds the layers on tokens of tokens; routing between tokens belongs to the second.
-
-    Args:
-        model: the U-Net.
-        parameters: the model's, and others (a segmenter's, a critic's), which belong to the first stage.
-        num_stages: 2, or 3 for a model with a second level.
-
-    Example:
-        >>> from rltok_rl.models import preset
-        >>> model = UNet(preset("tiny"))
-        >>> [len(stage) for stage in split_stages(model, model.token_layers.parameters(), 2)]
-        [0, 8]
+    The first of two stages holds everything that reads bytes, and parameters that are not the model's (a segmenter's, a
+    critic's). The second holds the token layers and everything between them. The third of three, for a model with a
+    second level, holds the layers on tokens of tokens; routing between tokens belongs to the second.
     """
-    check_choice("num_stages", num_stages, (2, 3))
+    check_choice("num_stages", num_stages, Literal[2, 3])
     level = model.second_level
     if num_stages == 3 and level is None:
         raise ValueError("model must have a second level for three stages, got second_level=None")
@@ -202,12 +156,7 @@ def split_stages(model: UNet, parameters: Iterable[nn.Parameter], num_stages: in
 
 
 def stage_groups(model: UNet, segmenter: HNetSegmenter, *, lr: float) -> list[dict[str, Any]]:
-    """Build an optimizer's parameter groups, outermost stage first, with H-Net's learning rates.
-
-    Args:
-        model: the U-Net.
-        segmenter: its ``multipliers`` are the factors.
-        lr: base learning rate.
+    """Build an optimizer's parameter groups, outermost stage first: ``lr`` times the segmenter's ``multipliers``.
 
     Example:
         >>> from rltok_rl.agents.segmenters import make_segmenter
@@ -217,8 +166,6 @@ def stage_groups(model: UNet, segmenter: HNetSegmenter, *, lr: float) -> list[di
         >>> optimizer = torch.optim.AdamW(stage_groups(model, make_segmenter("hnet", model, stages=2), lr=1e-3))
         >>> [round(group["lr"] * 1e3, 2) for group in optimizer.param_groups]
         [2.14, 1.24, 0.71]
-
-    Reference: https://arxiv.org/abs/2507.07955
     """
     factors = segmenter.multipliers
     parameters = {id(p): p for module in (model, segmenter) for p in module.parameters()}  # some are shared

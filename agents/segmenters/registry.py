@@ -4,45 +4,38 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from rltok_rl.agents.segmenters.entropy import EntropySpike, EntropyThreshold
+from rltok_rl.agents.segmenters import rule_based
+from rltok_rl.agents.segmenters.entropy import entropy_spike, entropy_threshold
 from rltok_rl.agents.segmenters.grouped import GroupedSegmenter
 from rltok_rl.agents.segmenters.gumbel import GumbelSegmenter
 from rltok_rl.agents.segmenters.hnet import HNetSegmenter
 from rltok_rl.agents.segmenters.magnet import MagnetSegmenter
-from rltok_rl.agents.segmenters.rule_based import (
-    ExactRandom,
-    SpaceByte,
-    bernoulli,
-    learned,
-    stride,
-    uniform,
-    whitespace,
-)
 from rltok_rl.agents.segmenters.segmenter import Segmenter
-from rltok_rl.agents.segmenters.tokenizers import BPESegmenter, UnigramSegmenter
+from rltok_rl.agents.segmenters.tokenizers import bpe, unigram
 
 from rltok_rl.models.unet import UNet
 from rltok_rl.utils import import_path, is_import_path
 
 SEGMENTERS: dict[str, Callable[..., Segmenter]] = {
-    "learned": learned,
-    "uniform": uniform,
-    "random": ExactRandom.from_model,
-    "bernoulli": bernoulli,
-    "stride": stride,
-    "whitespace": whitespace,
-    "spacebyte": SpaceByte.from_model,
-    "bpe": BPESegmenter.from_model,
-    "unigram": UnigramSegmenter.from_model,
-    "entropy-spike": EntropySpike.from_model,
-    "entropy-threshold": EntropyThreshold.from_model,
-    "entropy-monotonic": EntropyThreshold.monotonic,
-    "gumbel": GumbelSegmenter.from_model,
-    "magnet": MagnetSegmenter.from_model,
-    "hnet": HNetSegmenter.from_model,
-    "grouped": GroupedSegmenter.from_model,
+    "learned": rule_based.learned,
+    "uniform": rule_based.uniform,
+    "random": rule_based.random,
+    "bernoulli": rule_based.bernoulli,
+    "stride": rule_based.stride,
+    "whitespace": rule_based.whitespace,
+    "spacebyte": rule_based.spacebyte,
+    "bpe": bpe,
+    "unigram": unigram,
+    "entropy-spike": entropy_spike,
+    "entropy-threshold": entropy_threshold,
+    "entropy-monotonic": partial(entropy_threshold, rule="monotonic"),
+    "gumbel": GumbelSegmenter,
+    "magnet": MagnetSegmenter,
+    "hnet": HNetSegmenter,
+    "grouped": GroupedSegmenter,
 }
 """``(model, **options) -> Segmenter`` by name."""
 
@@ -50,10 +43,7 @@ SEGMENTERS: dict[str, Callable[..., Segmenter]] = {
 def make_segmenter(name: str, model: UNet, **options: Any) -> Segmenter:
     """Build a segmenter by name, with the model's dtype and on its device.
 
-    Args:
-        name: a key of :data:`SEGMENTERS`, or ``module:Class`` of a custom one, called as ``Class(model, **options)``.
-        model: the U-Net that it segments for.
-        **options: options of the segmenter; see its ``from_model``.
+    ``name`` is a key of :data:`SEGMENTERS`, or ``module:Class`` of a custom one, called as ``Class(model, **options)``.
 
     Example:
         >>> from rltok_rl.models import preset
@@ -74,16 +64,7 @@ def make_segmenter(name: str, model: UNet, **options: Any) -> Segmenter:
 
 
 def segmenter_maker(name: str, *, argument: str = "name") -> Callable[..., Segmenter]:
-    """Return the function ``(model, **options) -> Segmenter`` of a name.
-
-    Args:
-        name: a key of :data:`SEGMENTERS`, or ``module:Class`` of a custom one.
-        argument: what error messages call the name.
-
-    Example:
-        >>> list(inspect.signature(segmenter_maker("stride")).parameters)
-        ['model', 'stride']
-    """
+    """Return the function ``(model, **options) -> Segmenter`` of a name, which errors call ``argument``."""
     if name in SEGMENTERS:
         return SEGMENTERS[name]
     if not is_import_path(name):

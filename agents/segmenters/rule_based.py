@@ -11,7 +11,8 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torchrl.modules import set_recurrent_mode
 
-from rltok_rl.functional.boundary_rules import select_exactly, select_next, spacebyte, spacelike
+from rltok_rl.functional import boundary_rules
+from rltok_rl.functional.boundary_rules import select_exactly, select_next, spacelike
 from rltok_rl.models.mixing import Mixing
 from rltok_rl.models.unet import UNet
 from rltok_rl.sampling import draw_boundary
@@ -64,14 +65,61 @@ class ActorSegmenter(Segmenter):
 
 
 def _observation(states: Tensor, byte_ids: Tensor, position: Tensor) -> TensorDict:
-    """The keys of an environment's observation that actors read."""
-    entries = {
-        "byte": byte_ids,
-        "position": position.unsqueeze(-1),
-        "forced": position == 0,
-        "encoder_state": states,
-    }
-    return TensorDict(entries, byte_ids.shape)
+    """Return the keys of an environment's observation that actors read."""
+    places = {"position": position.unsqueeze(-1), "forced": position == 0}
+    return TensorDict({"byte": byte_ids, **places, "encoder_state": states}, byte_ids.shape)
+
+
+class ExactRandom(Segmenter):
+    """Boundaries at random places, exactly ``ceil(rate * block)`` of them in every block of bytes."""
+
+    evaluation = "sample"
+    target_rate: float
+
+    def __init__(self, rate: float, *, block: int) -> None:
+        super().__init__()
+        self.target_rate, self.block = check_rate(rate), check_count("block", block)
+
+    def _window(self, states: Tensor, byte_ids: Tensor, uniforms: Tensor | None) -> Segments:
+        assert uniforms is not None
+        # On the CPU: launching thousands of tiny steps on an accelerator costs more than copying.
+        return Segments(select_exactly(uniforms.cpu(), self.target_rate, self.block).to(byte_ids.device))
+
+    def _start(self, num_rows: int, device: torch.device) -> State:
+        return {"drawn": torch.zeros(num_rows, device=device)}
+
+    def _step(self, states: Tensor, byte_ids: Tensor, state: State, uniforms: Tensor | None) -> tuple[Segments, State]:
+        assert uniforms is not None
+        drawn = state["drawn"].to(uniforms.dtype)
+        boundaries, drawn = select_next(uniforms, state["position"], drawn, self.target_rate, self.block)
+        return Segments(boundaries), {"drawn": drawn}
+
+
+class SpaceByte(Segmenter):
+    """A boundary at the first spacelike byte after others; see :func:`~rltok_rl.functional.boundary_rules.spacebyte`.
+
+    With ``repeat``, a token is added to all bytes up to the next boundary, as the U-Net does. SpaceByte itself adds it
+    to the boundary byte alone (False).
+    """
+
+    def __init__(self, *, repeat: bool = True) -> None:
+        super().__init__()
+        self.repeat = repeat
+
+    def _window(self, states: Tensor, byte_ids: Tensor, uniforms: Tensor | None) -> Segments:
+        return self._segments(
+            boundary_rules.spacebyte(byte_ids), torch.arange(byte_ids.shape[1], device=byte_ids.device)
+        )
+
+    def _start(self, num_rows: int, device: torch.device) -> State:
+        return {"space": torch.zeros(num_rows, dtype=torch.bool, device=device)}
+
+    def _step(self, states: Tensor, byte_ids: Tensor, state: State, uniforms: Tensor | None) -> tuple[Segments, State]:
+        space = spacelike(byte_ids)
+        return self._segments(space & ~state["space"], state["position"]), {"space": space}
+
+    def _segments(self, boundaries: Tensor, position: Tensor) -> Segments:
+        return Segments(boundaries, mixing=None if self.repeat else Mixing(receive=boundaries | (position == 0)))
 
 
 def learned(model: UNet) -> ActorSegmenter:
@@ -92,6 +140,11 @@ def bernoulli(model: UNet, rate: float | None = None) -> ActorSegmenter:
     return ActorSegmenter(RandomActor(rate), target_rate=rate)
 
 
+def random(model: UNet, rate: float | None = None, block: int = 4096) -> ExactRandom:
+    """Draw an exact number of boundaries at random places."""
+    return ExactRandom(rate_or_default(model, rate), block=block)
+
+
 def stride(model: UNet, stride: int | None = None) -> ActorSegmenter:
     """Draw a boundary at every ``stride``-th byte."""
     stride = round(1 / model.config.target_rate) if stride is None else stride
@@ -103,70 +156,6 @@ def whitespace(model: UNet) -> ActorSegmenter:
     return ActorSegmenter(WhitespaceActor())
 
 
-class ExactRandom(Segmenter):
-    """Boundaries at random places, exactly ``ceil(rate * block)`` of them in every block of bytes.
-
-    Args:
-        rate: boundaries per byte, in (0, 1].
-        block: bytes per block.
-    """
-
-    evaluation = "sample"
-
-    def __init__(self, rate: float, *, block: int) -> None:
-        super().__init__()
-        self.rate = self.target_rate = check_rate(rate)
-        self.block = check_count("block", block)
-
-    @classmethod
-    def from_model(cls, model: UNet, rate: float | None = None, block: int = 4096) -> ExactRandom:
-        """Build it for a model, by default at the model's rate."""
-        return cls(rate_or_default(model, rate), block=block)
-
-    def _window(self, states: Tensor, byte_ids: Tensor, uniforms: Tensor | None) -> Segments:
-        assert uniforms is not None
-        # On the CPU: launching thousands of tiny steps on an accelerator costs more than copying.
-        return Segments(select_exactly(uniforms.cpu(), self.rate, self.block).to(byte_ids.device))
-
-    def _start(self, num_rows: int, device: torch.device) -> State:
-        return {"drawn": torch.zeros(num_rows, device=device)}
-
-    def _step(self, states: Tensor, byte_ids: Tensor, state: State, uniforms: Tensor | None) -> tuple[Segments, State]:
-        assert uniforms is not None
-        drawn = state["drawn"].to(uniforms.dtype)
-        boundaries, drawn = select_next(uniforms, state["position"], drawn, self.rate, self.block)
-        return Segments(boundaries), {"drawn": drawn}
-
-
-class SpaceByte(Segmenter):
-    """A boundary at the first spacelike byte after others; see :func:`~rltok_rl.functional.boundary_rules.spacebyte`.
-
-    Args:
-        repeat: add a token to all bytes up to the next boundary, as the U-Net does. SpaceByte itself adds it to the
-            boundary byte alone (False).
-    """
-
-    def __init__(self, *, repeat: bool = True) -> None:
-        super().__init__()
-        self.repeat = repeat
-
-    @classmethod
-    def from_model(cls, model: UNet, repeat: bool = True) -> SpaceByte:
-        """Build it for a model."""
-        return cls(repeat=repeat)
-
-    def _window(self, states: Tensor, byte_ids: Tensor, uniforms: Tensor | None) -> Segments:
-        boundaries = spacebyte(byte_ids)
-        first = torch.arange(byte_ids.shape[1], device=byte_ids.device) == 0
-        return Segments(boundaries, mixing=self._mixing(boundaries | first))
-
-    def _start(self, num_rows: int, device: torch.device) -> State:
-        return {"space": torch.zeros(num_rows, dtype=torch.bool, device=device)}
-
-    def _step(self, states: Tensor, byte_ids: Tensor, state: State, uniforms: Tensor | None) -> tuple[Segments, State]:
-        space = spacelike(byte_ids)
-        boundaries = space & ~state["space"]
-        return Segments(boundaries, mixing=self._mixing(boundaries | (state["position"] == 0))), {"space": space}
-
-    def _mixing(self, boundaries: Tensor) -> Mixing | None:
-        return None if self.repeat else Mixing(receive=boundaries)
+def spacebyte(model: UNet, repeat: bool = True) -> SpaceByte:
+    """Draw SpaceByte's boundaries."""
+    return SpaceByte(repeat=repeat)

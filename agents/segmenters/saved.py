@@ -23,8 +23,7 @@ from torch import Tensor, nn
 from rltok_rl.utils import check_trust
 
 WORD, WEIGHTS, TOKENIZER = "segmenter.json", "segmenter.safetensors", "tokenizer.json"
-FORMAT = 1
-"""Raised when files of older versions can no longer be read."""
+FORMAT = 1  # raised when files of older versions can no longer be read
 SPLITS: dict[str, type[TokenizerSplit]] = {"pieces": TokenizerSplit, "words": WordSplit}
 """Kinds of tokenizer splits, by their name in ``segmenter.json``."""
 
@@ -36,14 +35,7 @@ def own_parameters(segmenter: nn.Module, model: nn.Module) -> list[nn.Parameter]
 
 
 def own_state(segmenter: Segmenter, model: nn.Module) -> dict[str, Any]:
-    """Return the tensors of a segmenter that are not the model's, and its ``tokenizer`` as JSON.
-
-    Example:
-        >>> from rltok_rl.models import UNet, preset
-        >>> model = UNet(preset("tiny"))
-        >>> sorted(own_state(make_segmenter("entropy-threshold", model, predictor="early_exit"), model))
-        ['threshold']
-    """
+    """Return the tensors of a segmenter that are not the model's, and its ``tokenizer`` as JSON."""
     shared = {id(x) for x in (*model.parameters(), *model.buffers())}
     tensors = segmenter.state_dict(keep_vars=True)
     state: dict[str, Any] = {name: x.detach() for name, x in tensors.items() if id(x) not in shared}
@@ -74,15 +66,7 @@ def load_own_state(segmenter: Segmenter, model: nn.Module, state: Mapping[str, A
 def save_segmenter(
     folder: Path, segmenter: Segmenter, model: nn.Module, *, name: str, options: Mapping[str, Any]
 ) -> None:
-    """Save a segmenter in the folder of its model.
-
-    Args:
-        folder: the model's folder.
-        segmenter: the model's segmenter.
-        model: the U-Net.
-        name: a key of :data:`~rltok_rl.agents.segmenters.SEGMENTERS`, or ``module:Class``.
-        options: options that the segmenter was built with, plain values.
-    """
+    """Save a segmenter in the folder of its model, with the name and the options (plain values) that it was made of."""
     state = own_state(segmenter, model)
     tokenizer = state.pop("tokenizer", None)
     folder.mkdir(parents=True, exist_ok=True)
@@ -103,15 +87,8 @@ def rebuild_segmenter(
 ) -> Segmenter:
     """Build the segmenter that a file names and load its state, in evaluation mode.
 
-    All names of segmenters that are read from files pass through here and :func:`~rltok_rl.utils.check_trust`.
-
-    Args:
-        path: the file.
-        name: a key of :data:`~rltok_rl.agents.segmenters.SEGMENTERS`, or ``module:Class``.
-        options: options of the segmenter.
-        model: the U-Net.
-        state: from :func:`own_state`.
-        trust_code: whether custom code, ``module:Class``, may be imported.
+    All names of segmenters that are read from files pass through here and :func:`~rltok_rl.utils.check_trust`: custom
+    code, ``module:Class``, is imported only with ``trust_code``.
     """
     check_trust(path, name, trust_code)
     segmenter = make_segmenter(name, model, **options)
@@ -122,11 +99,8 @@ def rebuild_segmenter(
 def load_segmenter(folder: Path, model: Any, trust_code: bool = False) -> Segmenter | None:
     """Load the segmenter in a model's folder, in evaluation mode; None if the model's own policy draws.
 
-    Args:
-        folder: the model's folder.
-        model: the U-Net that was loaded from it.
-        trust_code: whether to import and execute custom code, ``module:Class``, if ``segmenter.json`` names it. The
-            default raises an error instead.
+    If ``segmenter.json`` names custom code, ``module:Class``, it is imported and executed with ``trust_code``, and an
+    error without.
     """
     path = folder / WORD
     if not path.is_file():
@@ -135,9 +109,7 @@ def load_segmenter(folder: Path, model: Any, trust_code: bool = False) -> Segmen
         content = json.loads(path.read_text(encoding="utf-8"))
         name, options, number = str(content["name"]), dict(content["options"]), content["format"]
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"{path} must hold format, name and options as JSON, got what cannot be read: {error}"
-        ) from None
+        raise ValueError(f"{path} must hold format, name and options as JSON, but cannot be read: {error}") from None
     if number != FORMAT:
         raise ValueError(f"{path} must be of format {FORMAT}, got {number!r}")
     check_trust(path, name, trust_code)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from rltok_rl.models.mixing import Mixing
 from rltok_rl.models.unet import UNet
 from rltok_rl.utils import check_count
 
+T = TypeVar("T")
 Evaluation = Literal["sample", "round"]
 State = dict[str, Any]
 """A segmenter's memory between two bytes; always holds ``position`` [B]."""
@@ -42,7 +43,8 @@ class Segmenter(nn.Module):
     """Draws the boundaries of windows, and the same boundaries byte by byte.
 
     Subclasses define how whole windows (``_window``) and single bytes (``_step``) are segmented. The first byte of a
-    text always has a boundary.
+    text always has a boundary. Random segmenters draw with ``uniforms`` in [0, 1), shaped like the bytes, or from
+    ``generator``.
     """
 
     looks_ahead: bool = False
@@ -53,14 +55,11 @@ class Segmenter(nn.Module):
     """Target tokens of tokens per token for a model with a second level; None is the model's target."""
     coefficients: Mapping[str, float] = {}
     """Weights of the entries of :meth:`losses`."""
+    alternatives: tuple[nn.Module, ...] = ()
+    """Interchangeable modules; each byte goes through exactly one."""
     evaluation: Evaluation | None = None
     """How a stochastic segmenter decides outside training: ``"sample"``, or ``"round"`` its probabilities. None is a
     deterministic segmenter."""
-
-    @property
-    def alternatives(self) -> tuple[nn.Module, ...]:
-        """Interchangeable modules; each byte goes through exactly one."""
-        return ()
 
     @property
     def draws_at_random(self) -> bool:
@@ -75,14 +74,7 @@ class Segmenter(nn.Module):
         uniforms: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Segments:
-        """Draw the boundaries of whole texts.
-
-        Args:
-            states: [B, T, D] encoder states.
-            byte_ids: [B, T] bytes; each row begins with the first byte of its text.
-            uniforms: [B, T] in [0, 1) to draw with; ignored if nothing is random.
-            generator: source of the uniforms otherwise.
-        """
+        """Draw the boundaries of whole texts: encoder states [B, T, D] and bytes [B, T] from each text's first."""
         _check_shapes(states, byte_ids, "B, T")
         segments = self._window(states, byte_ids, self._uniforms(byte_ids, uniforms, generator))
         boundaries = segments.boundaries.clone()
@@ -104,31 +96,14 @@ class Segmenter(nn.Module):
         uniforms: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[Segments, State]:
-        """Draw one boundary in every row.
-
-        Args:
-            states: [B, D] encoder states of the bytes just read.
-            byte_ids: [B] the bytes.
-            state: from :meth:`start` or the previous step; must not be used again.
-            uniforms: [B] in [0, 1) to draw with.
-            generator: source of the uniforms otherwise.
-
-        Returns:
-            The boundaries and the next state.
-        """
+        """Draw one boundary per row, from encoder states [B, D] and bytes [B]; ``state`` must not be used again."""
         _check_shapes(states, byte_ids, "B")
         segments, after = self._step(states, byte_ids, state, self._uniforms(byte_ids, uniforms, generator))
         boundaries = segments.boundaries | (state["position"] == 0)
         return replace(segments, boundaries=boundaries), {"position": state["position"] + 1, **after}
 
     def losses(self, segments: Segments, byte_ids: Tensor, final_logits: Tensor) -> dict[str, Tensor]:
-        """Compute the segmenter's losses by name, without their coefficients, after the decoder has run.
-
-        Args:
-            segments: output of ``forward``.
-            byte_ids: [B, T] bytes of the window.
-            final_logits: [B, T, 256] next-byte logits of the whole model.
-        """
+        """Compute losses by name, without coefficients, given ``forward`` and next-byte logits [B, T, 256]."""
         return {}
 
     def _window(self, states: Tensor, byte_ids: Tensor, uniforms: Tensor | None) -> Segments:
@@ -173,13 +148,7 @@ class SegmenterActor(nn.Module):
         return self.segmenter(states, byte_ids, uniforms=uniforms)
 
     def losses(self, segments: Segments, byte_ids: Tensor, final_logits: Tensor) -> dict[str, Tensor]:
-        """Expand the segmenter's losses to all steps, [n, L]; a loss that these texts do not have is 0.
-
-        Args:
-            segments: output of :meth:`draw`.
-            byte_ids: [n, L].
-            final_logits: [n, L, 256] next-byte logits of the whole model.
-        """
+        """Expand the segmenter's losses to all steps, [n, L]; a loss that these texts do not have is 0."""
         losses = self.segmenter.losses(segments, byte_ids, final_logits)
         zero = final_logits.new_zeros(())
         names = self.segmenter.coefficients
@@ -211,13 +180,8 @@ def rate_or_default(model: UNet, rate: float | None) -> float:
     return model.config.target_rate if rate is None else rate
 
 
-def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
-    """Require one of a few values of an option."""
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {[*choices]}, got {value!r}")
-
-
-def check_evaluation(evaluation: Evaluation) -> Evaluation:
-    """Require a known way to decide outside training."""
-    check_choice("evaluation", evaluation, ("sample", "round"))
-    return evaluation
+def check_choice(name: str, value: T, literal: Any) -> T:
+    """Require one of the values of a ``Literal``."""
+    if value not in get_args(literal):
+        raise ValueError(f"{name} must be one of {[*get_args(literal)]}, got {value!r}")
+    return value

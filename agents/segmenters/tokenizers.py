@@ -1,19 +1,19 @@
-"""Segmenters that follow a subword tokenizer: BPE and unigram models (Nawrot et al.).
+"""Segmenters that follow a subword tokenizer: BPE and unigram models (Nawrot et al., https://arxiv.org/abs/2211.09761).
 
 Which tokens a tokenizer chooses depends on later bytes, so these segmenters look ahead: they are oracles to compare
 with, not models that can be streamed. Only :class:`TrainedPieces` predicts the boundaries causally.
-
-Shapes: B rows, T bytes, D width.
 """
 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Sequence
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import torch
-from rltok_rl.agents.segmenters.gumbel import Fidelity, Predicted, check_fidelity, decision_cost
+from rltok_rl.agents.segmenters.gumbel import HIDDEN, Fidelity, Predicted, decision_cost
 from rltok_rl.agents.segmenters.segmenter import Segmenter, Segments, check_choice
 from torch import Tensor
 
@@ -23,8 +23,13 @@ from rltok_rl.utils import check_count
 
 Split = Callable[[bytes], Sequence[int]]
 """Maps a text to the lengths of its tokens in bytes, which sum to the text's length."""
+Predicting = Literal["oracle", "trained"]
 _SPACES = {chr(256 + ord(space)) for space in " \t\n\r\f\v"}  # in the byte-level alphabet
 _REPLACE = "rltok_rl.question_marks"
+MOST_PIECES = 32_768
+"""Largest vocabulary when a rate is given instead of a vocabulary."""
+_SAMPLE_BYTES = 200_000  # that rates are measured on
+_TRIALS = 6  # unigram models that are trained to reach a rate
 
 
 def tokenizers_library() -> Any:
@@ -47,11 +52,8 @@ codecs.register_error(_REPLACE, _question_marks)
 class TokenizerSplit:
     """A byte-level tokenizer of the ``tokenizers`` library as a :data:`Split`.
 
-    Its pre-tokenizer reads text, and a window may begin or end inside a character. Bytes that are not UTF-8 are read as
-    one question mark each, which keeps positions.
-
-    Args:
-        tokenizer: with the byte-level alphabet, which has one letter per byte.
+    ``tokenizer`` has the byte-level alphabet, one letter per byte. Its pre-tokenizer reads text, and a window may begin
+    or end inside a character: bytes that are not UTF-8 are read as one question mark each, which keeps positions.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -67,11 +69,7 @@ class TokenizerSplit:
 
 
 class WordSplit(TokenizerSplit):
-    """A tokenizer of single words as a :data:`Split`.
-
-    White space is not part of the vocabulary: it joins the last token of the word before it. White space before the
-    first word is a token of its own.
-    """
+    """A tokenizer of single words as a :data:`Split`: white space joins the last token of the word before it."""
 
     def __call__(self, text: bytes) -> list[int]:
         """Return the lengths of the tokens."""
@@ -90,9 +88,7 @@ def read_tokenizer(text: str, kind: type[TokenizerSplit] = TokenizerSplit) -> To
 
 
 def starts_of_pieces(lengths: Sequence[int]) -> list[bool]:
-    """Mark the first byte of every token: the end of the token before, one byte late.
-
-    Whether a token has ended is known only once the next byte has been read.
+    """Mark the first byte of every token: only there is it known that the token before has ended.
 
     Example:
         >>> "".join("_|"[start] for start in starts_of_pieces([5, 6, 7]))  # hello, _token, ization
@@ -113,18 +109,8 @@ def split_rows(split: Split, byte_ids: Tensor) -> Tensor:
     return torch.tensor(rows, device=byte_ids.device)
 
 
-def _check_split(split: Split | None, train: str) -> Split:
-    if split is None:
-        raise ValueError(f"tokenizer must be a function from bytes to lengths of pieces ({train} makes one), got None")
-    return split
-
-
 class BPESegmenter(Segmenter):
-    """Boundaries where the tokens of a BPE tokenizer begin, one byte after the token before has ended.
-
-    Args:
-        split: the tokenizer, from :func:`train_bpe` for example.
-    """
+    """Boundaries where the tokens of a BPE tokenizer begin, one byte after the token before has ended."""
 
     looks_ahead = True
 
@@ -132,44 +118,12 @@ class BPESegmenter(Segmenter):
         super().__init__()
         self.split = split
 
-    @classmethod
-    def from_model(cls, model: UNet, tokenizer: Split | None = None) -> BPESegmenter:
-        """Build it for a model."""
-        return cls(_check_split(tokenizer, "train_bpe"))
-
     def _window(self, states: Tensor, byte_ids: Tensor, uniforms: Tensor | None) -> Segments:
         return Segments(split_rows(self.split, byte_ids))
 
 
 class UnigramSegmenter(BPESegmenter):
-    """Boundaries where the tokens of a unigram model begin, one byte after the token before has ended.
-
-    The likeliest split of a word is known at its end.
-
-    Args:
-        split: the tokenizer, from :func:`train_unigram` for example.
-
-    Reference: https://arxiv.org/abs/2211.09761
-    """
-
-    @classmethod
-    def from_model(  # type: ignore[override]
-        cls,
-        model: UNet,
-        tokenizer: Split | None = None,
-        predictor: Literal["oracle", "trained"] = "oracle",
-        hidden: int | None = None,
-        fidelity: Fidelity = "paper",
-    ) -> Segmenter:
-        """Build the oracle, or with ``predictor="trained"`` a :class:`TrainedPieces`."""
-        split = _check_split(tokenizer, "train_unigram")
-        check_choice("predictor", predictor, ("oracle", "trained"))
-        if predictor == "trained":
-            hidden = 2048 if hidden is None else hidden
-            return TrainedPieces(model.config.width, split, hidden=hidden, fidelity=fidelity)
-        if hidden is not None or fidelity != "paper":
-            raise ValueError(f"hidden and fidelity belong to predictor 'trained', got {hidden} and {fidelity!r}")
-        return cls(split)
+    """Boundaries where the tokens of a unigram model begin; the likeliest split of a word is known at its end."""
 
 
 class TrainedPieces(Predicted):
@@ -177,25 +131,14 @@ class TrainedPieces(Predicted):
 
         a_t = [l_t > 0],        L = mean_{t>0} BCE(l_t, [x_t is the first byte of a token])
 
-    Args:
-        fidelity: ``"paper"``, or ``"released"``: the released code passes probabilities to a loss that takes logits.
-
-    Reference: https://arxiv.org/abs/2211.09761
+    ``fidelity="released"`` is the released code, which passes probabilities to a loss that takes logits.
     """
 
     coefficients = {"pieces": 1.0}
 
-    def __init__(
-        self,
-        width: int,
-        split: Split,
-        *,
-        hidden: int = 2048,
-        activation: Literal["gelu", "relu"] = "gelu",
-        fidelity: Fidelity = "paper",
-    ) -> None:
-        super().__init__(width, hidden, activation)
-        self.split, self.fidelity = split, check_fidelity(fidelity)
+    def __init__(self, model: UNet, split: Split, *, hidden: int = HIDDEN, fidelity: Fidelity = "paper") -> None:
+        super().__init__(model.config.width, hidden)
+        self.split, self.fidelity = split, check_choice("fidelity", fidelity, Fidelity)
 
     def losses(self, segments: Segments, byte_ids: Tensor, final_logits: Tensor) -> dict[str, Tensor]:
         """Compute ``pieces``: binary cross-entropy of the predictor in nats; nothing for windows of one byte."""
@@ -204,3 +147,134 @@ class TrainedPieces(Predicted):
             return {}
         starts = split_rows(self.split, byte_ids)
         return {"pieces": decision_cost(segments.logits[:, 1:], starts[:, 1:], self.fidelity)}
+
+
+def bpe(model: UNet, tokenizer: Split | None = None) -> BPESegmenter:
+    """Draw by a BPE tokenizer, from :func:`train_bpe` for example."""
+    return BPESegmenter(_check_split(tokenizer, "train_bpe"))
+
+
+def unigram(
+    model: UNet,
+    tokenizer: Split | None = None,
+    predictor: Predicting = "oracle",
+    hidden: int | None = None,
+    fidelity: Fidelity = "paper",
+) -> Segmenter:
+    """Draw by a unigram tokenizer, or with ``predictor="trained"`` by a :class:`TrainedPieces`."""
+    split = _check_split(tokenizer, "train_unigram")
+    if check_choice("predictor", predictor, Predicting) == "trained":
+        return TrainedPieces(model, split, hidden=HIDDEN if hidden is None else hidden, fidelity=fidelity)
+    if hidden is not None or fidelity != "paper":
+        raise ValueError(f"hidden and fidelity belong to predictor 'trained', got {hidden} and {fidelity!r}")
+    return UnigramSegmenter(split)
+
+
+def _check_split(split: Split | None, train: str) -> Split:
+    if split is None:
+        raise ValueError(f"tokenizer must be a function from bytes to lengths of pieces ({train} makes one), got None")
+    return split
+
+
+def train_bpe(texts: Iterable[str], *, vocabulary: int) -> TokenizerSplit:
+    """Train byte-level BPE with the ``tokenizers`` library (``pip install rltok_rl[bpe]``).
+
+    The vocabulary includes the 256 bytes.
+    """
+    library = tokenizers_library()
+    tokenizer = library.Tokenizer(library.models.BPE())
+    tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = library.decoders.ByteLevel()
+    trainer = library.trainers.BpeTrainer(
+        vocab_size=check_count("vocabulary", vocabulary, minimum=256),
+        initial_alphabet=tokenizer.pre_tokenizer.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return TokenizerSplit(tokenizer)
+
+
+def train_unigram(texts: Iterable[str], *, vocabulary: int = 5000, longest: int = 16) -> WordSplit:
+    """Train a unigram model over bytes with the ``tokenizers`` library (``pip install rltok_rl[bpe]``).
+
+    The vocabulary, 10,000 in the paper, includes the 256 bytes; texts may yield fewer tokens. A token has at most
+    ``longest`` bytes.
+    """
+    library = tokenizers_library()
+    tokenizer = library.Tokenizer(library.models.Unigram())
+    spaces = library.pre_tokenizers.Split(library.Regex(r"[ \t\n\r\f\x0b]"), "isolated")
+    byte_level = library.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = library.pre_tokenizers.Sequence([spaces, byte_level])
+    trainer = library.trainers.UnigramTrainer(
+        vocab_size=check_count("vocabulary", vocabulary, minimum=257),
+        initial_alphabet=byte_level.alphabet(),
+        max_piece_length=check_count("longest", longest),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return WordSplit(tokenizer)
+
+
+def train_on(
+    name: str, windows: Sequence[bytes], *, length: int, vocabulary: int | None = None, rate: float | None = None
+) -> TokenizerSplit:
+    """Train the tokenizer of segmenter ``bpe`` or ``unigram``, to a vocabulary size or else to tokens per byte.
+
+    Windows have ``length`` bytes; rates are measured on the first 200 kB.
+    """
+    texts = [window.decode("utf-8", errors="replace") for window in windows]
+    measured = windows[: max(1, _SAMPLE_BYTES // length)]
+    if vocabulary is not None:
+        return (train_unigram if name == "unigram" else train_bpe)(texts, vocabulary=int(vocabulary))
+    assert rate is not None
+    if name == "unigram":
+        return unigram_at_rate(texts, measured, float(rate))
+    return bpe_at_rate(train_bpe(texts, vocabulary=MOST_PIECES), measured, float(rate))
+
+
+def bpe_at_rate(split: TokenizerSplit, windows: Sequence[bytes], rate: float) -> TokenizerSplit:
+    """Cut a large BPE vocabulary to the size that has the nearest rate to a target on windows.
+
+    BPE adds one merge after another, so the first merges are the tokenizer of a smaller vocabulary, with a higher rate.
+    """
+    content = json.loads(split.tokenizer.to_str())
+    merges = content["model"]["merges"]
+    least = len(content["model"]["vocab"]) - len(merges)
+
+    def cut_to(number: int) -> TokenizerSplit:
+        kept = {piece: place for piece, place in content["model"]["vocab"].items() if place < least + number}
+        model = {**content["model"], "vocab": kept, "merges": merges[:number]}
+        return read_tokenizer(json.dumps({**content, "model": model}))
+
+    return _nearest(cut_to, 0, len(merges), windows, rate)
+
+
+def unigram_at_rate(
+    texts: Sequence[str], windows: Sequence[bytes], rate: float, *, trials: int = _TRIALS
+) -> TokenizerSplit:
+    """Train unigram models on texts, halving the interval of vocabulary sizes, and return the nearest to a rate."""
+    least, steps = math.log(257), 2**trials
+    width = (math.log(MOST_PIECES) - least) / steps
+
+    def sized(number: int) -> TokenizerSplit:
+        return train_unigram(texts, vocabulary=round(math.exp(least + number * width)))
+
+    return _nearest(sized, 0, steps, windows, rate)
+
+
+def _nearest(
+    make: Callable[[int], TokenizerSplit], low: int, high: int, windows: Sequence[bytes], rate: float
+) -> TokenizerSplit:
+    """Bisect for the tokenizer whose rate is nearest to a target; rates fall with the number."""
+    tried: list[tuple[float, TokenizerSplit]] = []
+
+    def measure(number: int) -> float:
+        split = make(number)
+        tried.append((sum(len(split(w)) for w in windows) / sum(map(len, windows)), split))
+        return tried[-1][0]
+
+    measure(high)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if measure(middle) > rate else (low, middle)
+    return min(tried, key=lambda trial: abs(trial[0] - rate))[1]

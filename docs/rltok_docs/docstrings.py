@@ -1,89 +1,29 @@
-"""Docstrings as the library writes them, made ready for Sphinx.
+"""Docstrings made ready for Sphinx: equations, shapes, and Gymnasium's headings and tables.
 
-Equations stand in blocks that are indented by four. Without a mark reStructuredText would take them for quotations and
-flow their lines together; they become literal blocks of the class ``equation``. Shapes stand in brackets, ``[*B, T]``,
-whose star would begin an emphasis; they become literals. Environments describe themselves as gymnasium's do, with
-headings and tables of Markdown.
+Equations are blocks that are indented by four, before the sections: they become literal blocks of the class
+``equation``. Shapes stand in brackets, ``[*B, T]``, whose star would begin an emphasis: they become literals.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator, Sequence
 
-SECTIONS = (
-    "Args",
-    "Returns",
-    "Yields",
-    "Raises",
-    "Example",
-    "Examples",
-    "Attributes",
-    "Reference",
-    "References",
-    "Note",
-)
-_SECTION = re.compile(rf"^({'|'.join(SECTIONS)}):\s*$")
+_SECTION = re.compile(r"^(?:Args|Returns|Yields|Raises|Examples?|Attributes|References?|Note):\s*$", re.M)
+_INDENTED = re.compile(r"(?<=\n\n)((?: {4}.*\n+)+)")
+_DOCTEST = re.compile(r"(^ *>>>.*\n(?: *\S.*\n)*)", re.M)
+_TABLE = re.compile(r"(?:^\|.*\n)+", re.M)
 _SHAPE = re.compile(r"``.*?``|`[^`]*`|(\[(?:\*\w|[A-Z])[^\[\]`]*\]|\|\w+\|)")  # and absolute values, |x|
-_ITEM = re.compile(r"^\s*([-*+]|\d+\.)\s")
+_ITEM = re.compile(r"\s*([-*+]|\d+\.)\s|   ")
 
 
 def ready(doc: Sequence[str]) -> list[str]:
-    """A docstring as Sphinx wants it.
-
-    Args:
-        doc: its lines, without common indentation.
-    """
-    return mark_equations(mark_shapes(mark_markdown(doc)))
-
-
-def mark_markdown(lines: Sequence[str]) -> list[str]:
-    r"""The same docstring, headings and tables of Markdown in the language of Sphinx.
-
-    Args:
-        lines: as they stand there.
+    r"""Return the lines of a docstring as Sphinx wants them.
 
     Example:
-        >>> print("\n".join(mark_markdown(["### Keys", "| key | of |", "|---|---|", "| a | b |"])))
-        **Keys**
-        <BLANKLINE>
-        .. list-table::
-           :header-rows: 1
-        <BLANKLINE>
-           * - key
-             - of
-           * - a
-             - b
-        <BLANKLINE>
-    """
-    marked: list[str] = []
-    in_table = False
-    for line in [*lines, ""]:
-        row = line.startswith("| ")
-        if row and not in_table:
-            marked += [".. list-table::", "   :header-rows: 1", ""]
-        if in_table and not row and not line.startswith("|--"):
-            marked.append("")
-        in_table = row or (in_table and line.startswith("|--"))
-        if line.startswith("### "):
-            marked += [] if line == "### Arguments" else [f"**{line[4:]}**", ""]
-        elif row:
-            cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-            marked += [f"   {'* -' if n == 0 else '  -'} {cell}".rstrip() for n, cell in enumerate(cells)]
-        elif not line.startswith("|--"):
-            marked.append(line)
-    return marked[:-1]
-
-
-def mark_equations(lines: Sequence[str]) -> list[str]:
-    r"""The same docstring, its indented blocks marked as equations; what sections say of arguments is left alone.
-
-    Args:
-        lines: without common indentation.
-
-    Example:
-        >>> print("\n".join(mark_equations(["Sum.", "", "    y = sum_t x_t", "", "Args:", "    x: [T]."])))
-        Sum.
+        >>> print("\n".join(ready(["Sum [T].", "", "    y = sum_t x_t", "", "Args:", "    x: [*B, T]."])))
+        Sum ``[T]``.
         <BLANKLINE>
         .. code-block:: text
            :class: equation
@@ -91,81 +31,47 @@ def mark_equations(lines: Sequence[str]) -> list[str]:
             y = sum_t x_t
         <BLANKLINE>
         Args:
-            x: [T].
+            x: ``[*B, T]``.
     """
-    marked: list[str] = []
-    for block in _blocks(lines):
-        if _is_equation(block, marked):
-            marked += [".. code-block:: text", "   :class: equation", ""]
-        marked += block
-    return marked
-
-
-def mark_shapes(lines: Sequence[str]) -> list[str]:
-    """The same docstring, its shapes as literals; equations and examples are left alone.
-
-    Args:
-        lines: before :func:`mark_equations`.
-
-    Example:
-        >>> mark_shapes(["x: [*B, T] of ``[B]``."])
-        ['x: ``[*B, T]`` of ``[B]``.']
-    """
-    marked: list[str] = []
-    for block in _blocks(lines):
-        equation, example = _is_equation(block, marked), False
-        for line in block:
-            example = bool(line.strip()) and (example or line.lstrip().startswith(">>>"))
-            marked.append(line if equation or example else _SHAPE.sub(_as_literal, line))
-    return marked
-
-
-def _as_literal(found: re.Match[str]) -> str:
-    return f"``{found[1]}``" if found[1] else found[0]
+    text = re.sub(r"^### (.*)$", r"**\1**\n", "\n".join(doc).replace("### Arguments\n", ""), flags=re.M)
+    about, sections = _split(_TABLE.sub(_list_table, f"{text}\n"))
+    marked = ""
+    for block, equation in _blocks(about):
+        marked += f".. code-block:: text\n   :class: equation\n\n{block}" if equation else mark_shapes(block)
+    return (marked + mark_shapes(sections)).splitlines()
 
 
 def equations(doc: str) -> list[str]:
-    r"""The indented blocks of a docstring, in front of its sections.
-
-    Args:
-        doc: cleaned of common indentation.
-
-    Example:
-        >>> equations("Sum.\n\n    y = sum_t x_t\n\nArgs:\n    x: [T].")
-        ['y = sum_t x_t']
-    """
-    found: list[str] = []
-    seen: list[str] = []
-    for block in _blocks(doc.splitlines()):
-        if _is_equation(block, seen):
-            found.append("\n".join(line[4:] for line in block).strip())
-        seen += block
-    return found
+    """Return the equations of a docstring."""
+    blocks = [block for block, equation in _blocks(_split(doc)[0]) if equation]
+    return [inspect.cleandoc(f"\n{block}") for block in blocks]
 
 
-def _blocks(lines: Sequence[str]) -> Iterator[list[str]]:
-    """Paragraphs with the blank lines behind them; neighbouring indented ones are one block, sections are one each."""
-    block: list[str] = []
-    for line in lines:
-        starts = bool(block) and bool(line.strip()) and not block[-1].strip()
-        if starts and not (line.startswith("    ") and (block[0].startswith("    ") or _SECTION.match(block[0]))):
-            yield block
-            block = []
-        elif block and _SECTION.match(line):  # a section right behind a paragraph
-            yield block
-            block = []
-        block.append(line)
-    if block:
-        yield block
+def _split(text: str) -> tuple[str, str]:
+    """The description, and the sections after it."""
+    section = _SECTION.search(text)
+    place = section.start() if section else len(text)
+    return text[:place], text[place:]
 
 
-def _is_equation(block: Sequence[str], before: Sequence[str]) -> bool:
-    if not block[0].startswith("    ") or not any(line.strip() for line in before):
-        return False
-    last = [line for line in before if line.strip()][-1]
-    return (
-        not _ITEM.match(last)
-        and not last.endswith("::")
-        and not last.startswith("   ")
-        and not block[0].lstrip().startswith(">>>")
-    )
+def _blocks(about: str) -> Iterator[tuple[str, bool]]:
+    """Parts of a description, and whether they are equations: indented, but no part of a list and no example."""
+    last = ""
+    for place, block in enumerate(_INDENTED.split(f"{about.rstrip()}\n\n")):
+        listed = _ITEM.match(last) or last.endswith("::") or block.lstrip().startswith(">>>")
+        yield block, place % 2 == 1 and not listed
+        last = block.rstrip().rpartition("\n")[2]
+
+
+def mark_shapes(text: str) -> str:
+    """Make literals of shapes."""
+    parts = _DOCTEST.split(text)  # examples are left alone
+    parts[::2] = [_SHAPE.sub(lambda found: f"``{found[1]}``" if found[1] else found[0], part) for part in parts[::2]]
+    return "".join(parts)
+
+
+def _list_table(found: re.Match[str]) -> str:
+    """A Markdown table as one of reStructuredText."""
+    rows = [line.strip("| ").split("|") for line in found[0].splitlines() if not line.startswith("|--")]
+    lines = [f"   {'  -' if place else '* -'} {cell.strip()}" for row in rows for place, cell in enumerate(row)]
+    return "\n".join([".. list-table::", "   :header-rows: 1", "", *lines, ""])

@@ -7,8 +7,9 @@ import sys
 import time
 
 import torch
+from rltok_rl.experiments import bench
 from rltok_rl.experiments.bench.timing import table, write
-from rltok_rl.experiments.commands import parsers
+from rltok_rl.experiments.commands.parsers import SECTIONS, make_parser
 
 from rltok_rl.training.environment import machine
 from rltok_rl.utils import keep_memory
@@ -16,7 +17,8 @@ from rltok_rl.utils import keep_memory
 MODULES = {
     "rl_parts": ("sampler", "environment", "estimators"),
     "model_parts": ("attention", "decoding", "packing", "compiled"),
-    "step": ("training", "peers"),
+    "step": ("training",),
+    "peers": ("peers",),
     "processes": ("processes",),
 }
 """Sections by the module that has a function of their name; modules import their own packages only."""
@@ -24,13 +26,13 @@ MODULES = {
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the named sections, or all; return 1 if a goal was missed."""
-    options = parsers.bench().parse_args(arguments)
+    options = make_parser("bench", bench.__doc__).parse_args(arguments)
     if options.device == "cuda" and not torch.cuda.is_available():
         print("no CUDA device: nothing to measure")
         return 0
     keep_memory()
     start, rows = time.perf_counter(), []
-    for name in options.sections or parsers.SECTIONS:
+    for name in options.sections or SECTIONS:
         module = next(module for module, sections in MODULES.items() if name in sections)
         section = getattr(importlib.import_module(f"rltok_rl.experiments.bench.{module}"), name)
         rows += section(options.device)

@@ -28,14 +28,10 @@ from rltok_rl.models.unet import UNet
 class FlopCount:
     """FLOPs of one pass over a batch."""
 
-    products: float
-    """Matrix products on bytes and real tokens: the cost of packed tokens, and what budgets count."""
-    padded_products: float
-    """Matrix products with tokens padded to the longest row."""
-    scores: float
-    """Attention scores of visible pairs."""
-    multiplied_scores: float
-    """Attention scores of all multiplied pairs, masked and padded ones included."""
+    products: float  # matrix products on bytes and real tokens: the cost of packed tokens, and what budgets count
+    padded_products: float  # matrix products with tokens padded to the longest row
+    scores: float  # attention scores of visible pairs
+    multiplied_scores: float  # attention scores of all multiplied pairs, masked and padded ones included
 
 
 def count_flops(
@@ -44,10 +40,8 @@ def count_flops(
     """Count the FLOPs of a forward pass over [B, T] bytes, or of a forward and a backward pass (three times as many).
 
     Args:
-        model: the U-Net.
         boundaries: [B, T] bool or 0/1, 1 in the first column.
         second: [B, T] bool, boundaries of the second level at their bytes; default: the model's target in every row.
-        backward: add the backward pass.
         own: entries of further weight matrices that run on every byte, such as a segmenter's.
 
     Example:
@@ -79,13 +73,7 @@ def count_flops(
 def score_flops(config: UNetConfig, num_bytes: int, num_tokens: float, num_second: float = 0.0) -> dict[str, float]:
     """FLOPs of the visible attention scores of one row in a forward pass, by part.
 
-        bytes:   sum_t min(t + 1, W)        tokens:   S (S + 1) / 2
-
-    Args:
-        config: of the model.
-        num_bytes: T.
-        num_tokens: S, or its mean.
-        num_second: tokens of tokens.
+    bytes:   sum_t min(t + 1, W)        tokens:   S (S + 1) / 2
     """
     inside = min(num_bytes, config.window)
     byte_pairs = inside * (inside + 1) / 2 + (num_bytes - inside) * config.window

@@ -13,8 +13,7 @@ import statistics
 import sys
 import time
 
-from rltok_rl.experiments.bench.paper_trainer import fresh_model, paper_trainer
-from rltok_rl.experiments.bench.timing import in_new_process, peak_above, resident
+from rltok_rl.experiments.bench.timing import fresh_model, in_new_process, paper_trainer, peak_above, resident
 from rltok_rl.experiments.reports.markdown import markdown
 
 from rltok_rl.training.options import recompute_layers

@@ -12,10 +12,19 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
-from rltok_rl.experiments.bench.paper_trainer import fresh_model, paper_trainer
-from rltok_rl.experiments.bench.timing import Row, compare, compare_seconds, in_new_process, row_of_pairs, seconds
+from rltok_rl.experiments.bench.timing import (
+    Row,
+    compare,
+    compare_seconds,
+    fresh_model,
+    in_new_process,
+    paper_trainer,
+    row_of_pairs,
+    seconds,
+)
 from torch import Tensor
 
 from rltok_rl.data import TextSource, local_prose
@@ -147,9 +156,8 @@ def _packed_places(num_rows: int, device: str) -> Row:
         packed, padded = (token_layout(boundaries, layout).byte_index.numel() for layout in (Packing(), "padded"))
         places.append((packed, padded))
         empty.append((1 - total / packed, 1 - total / padded))
-    shares = [
-        f"{100 * statistics.fmean(side):.2f} % ({100 * max(side):.2f} at most)" for side in zip(*empty, strict=True)
-    ]
+    sides = [100 * np.array(side) for side in zip(*empty, strict=True)]
+    shares = [f"{side.mean():.2f} % ({side.max():.2f} at most)" for side in sides]
     name, note = f"places, padded / packed, pocket, T={NUM_BYTES}, B={num_rows}", f"empty: {' against '.join(shares)}"
     return row_of_pairs("packing", name, places, note=note, timed=False)
 
@@ -205,9 +213,7 @@ def print_compiled(name: str, device: str, pairs: int) -> None:
     precision = "float32" if device == "cpu" else "bfloat16"
     ours, eager = (paper_trainer(fresh_model(name, device), *COMPILED[name], precision=precision) for _ in range(2))
     compile_layers(ours.model)
-    first = [
-        seconds(ours.update) for _ in range(2)
-    ]  # the second has another number of tokens; later ones compile nothing
+    first = [seconds(ours.update) for _ in range(2)]  # of two numbers of tokens; later ones compile nothing
     programs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     eager.update()
     times = [(seconds(ours.update), seconds(eager.update)) for _ in range(pairs)]

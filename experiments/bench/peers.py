@@ -7,10 +7,13 @@ transformers``).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from rltok_rl.experiments.bench.step import NUM_BYTES, NUM_ROWS, PRESET, SIZE, Mode, our_trainer
+from rltok_rl.experiments.bench.timing import Row, compare
 from torch import Tensor, nn
 
 from rltok_rl.functional.policy import boundary_logits
@@ -19,15 +22,40 @@ from rltok_rl.models.tokens import downsample, token_layout, upsample
 from rltok_rl.sampling import sample_boundaries
 
 RATE = 0.2
-Step = tuple[int, Callable[[], None]]
-"""Number of parameters, and one update on random bytes."""
 
 
-def _step(model: nn.Module, loss: Callable[[Tensor], Tensor], device: str, shape: tuple[int, int]) -> Step:
+def peers(device: str) -> list[Row]:
+    """Steps of published packages on as many bytes, and H-Net's chunker; packages that are missing are skipped."""
+    torch.manual_seed(0)
+    mode = Mode("bfloat16" if device == "cuda" else "float32")
+    trainer = our_trainer(mode, device)
+    ours = sum(p.numel() for p in trainer.model.parameters()) / 1e6
+    rows = []
+    for name, make in {"MEGABYTE (MEGABYTE-pytorch)": megabyte, "BLT (transformers)": blt}.items():
+        try:
+            model, loss = make(device)
+        except ImportError as error:
+            print(f"  peers: skipped {name}: {error}", file=sys.stderr, flush=True)
+            continue
+        note = f"{ours:.1f} M parameters against {sum(p.numel() for p in model.parameters()) / 1e6:.1f} M; "
+        step, title = _step(model, loss, device), f"step, {PRESET} / {name}, {SIZE}"
+        rows.append(compare("peers", title, trainer.update, step, pairs=3, note=note + mode.precision))
+        del model, loss, step
+    try:
+        chunkers = chunker(device)
+    except ImportError as error:
+        print(f"  peers: skipped h-net-dynamic-chunking: {error}", file=sys.stderr, flush=True)
+        return rows
+    name = f"boundaries, pooling, giving back / H-Net's chunker (h-net-dynamic-chunking), D={preset(PRESET).width}"
+    return [*rows, compare("peers", name, *chunkers, pairs=5)]
+
+
+def _step(model: nn.Module, loss: Callable[[Tensor], Tensor], device: str) -> Callable[[], None]:
+    """One update on random bytes."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, fused=True)
 
     def step() -> None:
-        byte_ids = torch.randint(256, shape, device=device)
+        byte_ids = torch.randint(256, (NUM_ROWS, NUM_BYTES), device=device)
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
             value = loss(byte_ids)
         optimizer.zero_grad(set_to_none=True)
@@ -35,27 +63,26 @@ def _step(model: nn.Module, loss: Callable[[Tensor], Tensor], device: str, shape
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
 
-    return sum(parameter.numel() for parameter in model.parameters()), step
+    return step
 
 
-def megabyte(device: str, name: str, num_rows: int, num_bytes: int) -> Step:
-    """MEGABYTE with patches of four bytes."""
+def megabyte(device: str) -> tuple[nn.Module, Callable[[Tensor], Tensor]]:
+    """MEGABYTE with patches of four bytes, and its loss."""
     from MEGABYTE_pytorch import MEGABYTE
 
-    sizes: dict[str, Any] = {"dim": (512, 256), "depth": (4, 2), "max_seq_len": (num_bytes // 4, 4)}
+    sizes: dict[str, Any] = {"dim": (512, 256), "depth": (4, 2), "max_seq_len": (NUM_BYTES // 4, 4)}
     model = MEGABYTE(num_tokens=256, flash_attn=device == "cuda", **sizes).to(device)
-    return _step(model, lambda byte_ids: model(byte_ids, return_loss=True), device, (num_rows, num_bytes))
+    return model, lambda byte_ids: model(byte_ids, return_loss=True)
 
 
-def blt(device: str, name: str, num_rows: int, num_bytes: int) -> Step:
-    """BLT of transformers with the sizes of a preset and given patches, as many as the preset has tokens."""
+def blt(device: str) -> tuple[nn.Module, Callable[[Tensor], Tensor]]:
+    """BLT of transformers with the preset's sizes and given patches, as many as the preset has tokens, and its loss."""
     from transformers import BltConfig, BltForCausalLM
 
-    config = preset(name)
-    heads = {"num_attention_heads": config.num_heads, "num_key_value_heads": config.num_heads}
-    local = {
-        **heads,
-        "hidden_size": config.width,
+    config = preset(PRESET)
+    common = {"num_attention_heads": config.num_heads, "num_key_value_heads": config.num_heads}
+    common["hidden_size"] = config.width
+    local = common | {
         "hidden_size_global": config.width,
         "intermediate_size": config.width,
         "num_hidden_layers": config.num_encoder_layers,
@@ -63,46 +90,39 @@ def blt(device: str, name: str, num_rows: int, num_bytes: int) -> Step:
         "cross_attn_k": 1,
         "vocab_size": 260,
     }
-    tokens = {
-        **heads,
-        "hidden_size": config.width,
+    tokens = common | {
         "intermediate_size": config.token_mlp_ratio * config.width,
         "num_hidden_layers": config.num_token_layers,
         "head_dim": config.head_size,
     }
     options: dict[str, Any] = {
         "vocab_size": 260,
-        "max_position_embeddings": num_bytes,
+        "max_position_embeddings": NUM_BYTES,
         "patch_in_forward": False,
         "local_attention_window_len": config.window,
         "cross_attn_k": 1,
         "encoder_hash_byte_group_size": [3],
         "encoder_hash_byte_group_vocab": 256,
+        "encoder_config": local,
+        "decoder_config": dict(local),
+        "global_config": tokens,
     }
-    sizes: dict[str, Any] = {"encoder_config": local, "decoder_config": dict(local), "global_config": tokens}
-    model: Any = BltForCausalLM(BltConfig(**options, **sizes))
-    model.to(device)
+    model: Any = BltForCausalLM(BltConfig(**options)).to(device)
     patch = round(1 / RATE)
-    lengths = torch.full((num_rows, num_bytes // patch), patch, device=device)
-    lengths[:, -1] += num_bytes - lengths[0].sum()
-
-    def loss(byte_ids: Tensor) -> Tensor:
-        return model(input_ids=byte_ids, labels=byte_ids, patch_lengths=lengths, use_cache=False).loss
-
-    return _step(model, loss, device, (num_rows, num_bytes))
+    lengths = torch.full((NUM_ROWS, NUM_BYTES // patch), patch, device=device)
+    lengths[:, -1] += NUM_BYTES - lengths[0].sum()
+    given: dict[str, Any] = {"patch_lengths": lengths, "use_cache": False}
+    return model, lambda byte_ids: model(input_ids=byte_ids, labels=byte_ids, **given).loss
 
 
-PEERS = {"MEGABYTE (MEGABYTE-pytorch)": megabyte, "BLT (transformers)": blt}
-
-
-def chunker(device: str, name: str, num_rows: int, num_bytes: int) -> tuple[Callable[[], None], Callable[[], None]]:
+def chunker(device: str) -> tuple[Callable[[], None], Callable[[], None]]:
     """Our policy, drawing, pooling and adding, and H-Net's routing, pooling and upsampling, with their gradients."""
     from h_net_dynamic_chunking import DynamicSequenceChunker
 
-    config = preset(name)
+    config = preset(PRESET)
     model = UNet(config).to(device)
     chunks = DynamicSequenceChunker(config.width, target_avg_token_length=1 / RATE).to(device)
-    states = torch.randn(num_rows, num_bytes, config.width, device=device, requires_grad=True)
+    states = torch.randn(NUM_ROWS, NUM_BYTES, config.width, device=device, requires_grad=True)
 
     def ours() -> None:
         terms = model.boundary_terms(states)

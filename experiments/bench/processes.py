@@ -15,8 +15,15 @@ import subprocess
 import sys
 
 import torch
-from rltok_rl.experiments.bench.paper_trainer import fresh_model, paper_trainer
-from rltok_rl.experiments.bench.timing import Row, peak_above, resident, row_of_pairs, seconds
+from rltok_rl.experiments.bench.timing import (
+    Row,
+    fresh_model,
+    paper_trainer,
+    peak_above,
+    resident,
+    row_of_pairs,
+    seconds,
+)
 from rltok_rl.experiments.bench.traffic import CountTraffic, update_traffic
 
 from rltok_rl.models import UNet, preset
@@ -64,9 +71,8 @@ def _run(group: str) -> dict[str, float]:
         if child.returncode != 0:
             raise RuntimeError(f"a process of {group!r} ended with {child.returncode}: {error[-500:]}")
     costs: dict[str, float] = json.loads(outputs[0][0].splitlines()[-1])
-    print(
-        f"  processes: {group}: {costs['seconds']:.2f} s, {costs['memory'] / 1e6:.0f} MB", file=sys.stderr, flush=True
-    )
+    shown = f"{costs['seconds']:.2f} s, {costs['memory'] / 1e6:.0f} MB"
+    print(f"  processes: {group}: {shown}", file=sys.stderr, flush=True)
     return costs
 
 

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from rltok_rl.agents import LearnedBoundaryActor
 from rltok_rl.envs import ByteBoundaryEnv, ByteBoundaryGym, ByteBoundaryVectorEnv, byte_boundary
-from rltok_rl.experiments.bench.paper_trainer import fresh_model, paper_trainer
-from rltok_rl.experiments.bench.timing import Row, compare, compare_seconds
+from rltok_rl.experiments.bench.timing import Row, compare, compare_seconds, fresh_model, paper_trainer
 from torch import Tensor
 from torchrl.envs import EnvBase
 from torchrl.objectives.value import functional as torchrl_value

@@ -1,4 +1,4 @@
-"""A whole training step against the usual implementation, its parts, and the steps of published packages."""
+"""A whole training step against the usual implementation, and its parts."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from rltok_rl.experiments.bench.paper_trainer import fresh_model, paper_trainer
-from rltok_rl.experiments.bench.peers import PEERS, chunker
 from rltok_rl.experiments.bench.plain import PlainUNet, plain_loss
 from rltok_rl.experiments.bench.timing import (
     Row,
     compare,
     compare_seconds,
+    fresh_model,
     in_new_process,
+    paper_trainer,
     peak_above,
     resident,
     row_of_pairs,
@@ -52,11 +52,7 @@ class Mode:
 
 
 def modes(device: str) -> list[Mode]:
-    """Modes to choose from.
-
-    Layers are compiled on GPUs alone: on a CPU that gains a tenth and costs minutes (``docs/performance.md``); the
-    section ``compiled`` measures it. Processors without bfloat16 products use float32 alone.
-    """
+    """Modes to choose from: compiled on GPUs alone, as on a CPU that gains a tenth and costs minutes."""
     if device == "cpu":
         narrow = ["bfloat16"] if torch.ops.mkldnn._is_mkldnn_bf16_supported() else []
         return [Mode(precision) for precision in ("float32", *narrow)]
@@ -170,28 +166,3 @@ def _growth(device: str) -> Row:
     name = "T=8192 / 2 x T=4096, byte layers forward and backward"
     timed = partial(took, 8192, 1), partial(took, 4096, 2)
     return compare_seconds("training", name, *timed, pairs=5, goal=2 / 2.1, note="goal: at most 2.1 times the time")
-
-
-def peers(device: str) -> list[Row]:
-    """Steps of published packages on as many bytes, and H-Net's chunker; packages that are missing are skipped."""
-    torch.manual_seed(0)
-    mode = Mode("bfloat16" if device == "cuda" else "float32")
-    trainer = our_trainer(mode, device)
-    rows = []
-    for name, make_step in PEERS.items():
-        try:
-            num_parameters, step = make_step(device, PRESET, NUM_ROWS, NUM_BYTES)
-        except ImportError as error:
-            print(f"  peers: skipped {name}: {error}", file=sys.stderr, flush=True)
-            continue
-        parameters = [sum(p.numel() for p in trainer.model.parameters()) / 1e6, num_parameters / 1e6]
-        note = f"{parameters[0]:.1f} M parameters against {parameters[1]:.1f} M; {mode.precision}"
-        rows.append(compare("peers", f"step, {PRESET} / {name}, {SIZE}", trainer.update, step, pairs=3, note=note))
-        del step
-    try:
-        ours, theirs = chunker(device, PRESET, NUM_ROWS, NUM_BYTES)
-    except ImportError as error:
-        print(f"  peers: skipped h-net-dynamic-chunking: {error}", file=sys.stderr, flush=True)
-        return rows
-    name = f"boundaries, pooling, giving back / H-Net's chunker (h-net-dynamic-chunking), D={preset(PRESET).width}"
-    return [*rows, compare("peers", name, ours, theirs, pairs=5)]

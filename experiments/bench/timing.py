@@ -1,4 +1,4 @@
-"""Paired timing of two functions, and the table of ratios.
+"""Paired timing of two functions, the table of ratios, and the training that is timed.
 
 The two run A B A B ... in one process, so that a slower machine slows both. Each pair gives a ratio. The median is the
 result; the quartiles show how steady it is.
@@ -18,9 +18,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.experiments.reports.markdown import markdown, without_nan
 
+from rltok_rl.data import local_prose
+from rltok_rl.models import UNet, preset
+from rltok_rl.objectives import JointLoss
+from rltok_rl.training import LoopOptions, Trainer
+from rltok_rl.training.distributed import Processes
 from rltok_rl.training.environment import machine
 
 Pairs = Sequence[tuple[float, float]]
@@ -33,15 +40,11 @@ class Row:
 
     section: str
     name: str
-    ours_ms: float
-    """NaN if the cost is not a time."""
+    ours_ms: float  # NaN if the cost is not a time
     reference_ms: float
-    ratio: float
-    """Cost of the reference divided by ours: the speed-up."""
-    low: float
-    """First quartile of the ratio over pairs."""
+    ratio: float  # cost of the reference divided by ours: the speed-up, a median over pairs
+    low: float  # its first and third quartile
     high: float
-    """Third quartile."""
     goal: float | None = None
     note: str = ""
 
@@ -59,23 +62,11 @@ def compare(
     *,
     pairs: int = 7,
     repeat: int = 1,
-    goal: float | None = None,
-    note: str = "",
+    **options: Any,
 ) -> Row:
-    """Time two functions in turn, after one warm-up of each.
-
-    Args:
-        section: part of the table.
-        name: shown in the row.
-        ours: the fast path.
-        reference: does the same work.
-        pairs: number of measurements of each.
-        repeat: calls of ``ours`` per measurement, for calls that are too short for the clock.
-        goal: ratio to reach.
-        note: shown in the row.
-    """
+    """Time two functions in turn, after one warm-up of each; ``repeat`` calls of ``ours`` per measurement."""
     timed = (lambda: seconds(ours, repeat)), (lambda: seconds(reference))
-    return compare_seconds(section, name, *timed, pairs=pairs, goal=goal, note=note)
+    return compare_seconds(section, name, *timed, pairs=pairs, **options)
 
 
 def compare_seconds(
@@ -89,17 +80,9 @@ def compare_seconds(
 def row_of_pairs(
     section: str, name: str, pairs: Pairs, *, goal: float | None = None, note: str = "", timed: bool = True
 ) -> Row:
-    """Make the row of measured pairs, and print it to standard error.
-
-    Args:
-        section: part of the table.
-        name: shown in the row.
-        pairs: measured costs.
-        goal: ratio to reach.
-        note: shown in the row.
-        timed: whether the costs are seconds.
-    """
-    low, median, high = quartiles([theirs / mine for mine, theirs in pairs])
+    """Make the row of measured pairs (``timed``: of seconds), and print it to standard error."""
+    ratios = [theirs / mine for mine, theirs in pairs]
+    low, median, high = np.quantile(ratios, (0.25, 0.5, 0.75)).tolist()
     ours, reference = (1e3 * statistics.median(side) if timed else math.nan for side in zip(*pairs, strict=True))
     options: dict[str, Any] = {"ratio": median, "low": low, "high": high, "goal": goal, "note": note}
     row = Row(section=section, name=name, ours_ms=ours, reference_ms=reference, **options)
@@ -107,36 +90,19 @@ def row_of_pairs(
     return row
 
 
-def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """First quartile, median, third quartile."""
-    if len(values) < 2:
-        return values[0], values[0], values[0]
-    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
-    return low, median, high
-
-
 def seconds(function: Callable[[], object], repeat: int = 1) -> float:
     """Seconds per call, mean of ``repeat`` calls, with the work that they queue on a GPU."""
-    _synchronise()
+    synchronise = torch.cuda.synchronize if torch.cuda.is_initialized() else lambda: None
+    synchronise()
     start = time.perf_counter()
     for _ in range(repeat):
         function()
-    _synchronise()
+    synchronise()
     return (time.perf_counter() - start) / repeat
 
 
-def _synchronise() -> None:
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-
-
 def in_new_process(call: str, environment: Mapping[str, str] | None = None) -> Any:
-    """Call a function in a new process and return the JSON that it prints last.
-
-    Args:
-        call: ``module.function(arguments)``, of a module of this package.
-        environment: variables of the process; None inherits them.
-    """
+    """Call ``module.function(arguments)`` of this package in a new process; return the JSON that it prints last."""
     code = f"from rltok_rl.experiments.bench import {call.partition('.')[0]}; {call}"
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     if process.returncode != 0:
@@ -178,3 +144,29 @@ def write(rows: Sequence[Row], folder: Path, *, command: str, device: str) -> No
     (folder / "bench.md").write_text(f"`{command}`\n\n{machine(device)}\n\n{table(rows)}\n")
     content = {"command": command, "machine": machine(device), "rows": [without_nan(asdict(row)) for row in rows]}
     (folder / "bench.json").write_text(json.dumps(content, indent=1) + "\n")
+
+
+def fresh_model(name: str, device: str = "cpu") -> UNet:
+    """Return a preset with the same weights in every call."""
+    torch.manual_seed(0)
+    return UNet(preset(name)).to(device)
+
+
+def paper_trainer(
+    model: UNet,
+    num_rows: int,
+    num_bytes: int,
+    *,
+    precision: str = "float32",
+    processes: Processes | None = None,
+    strategy: str = "none",
+    **options: Any,
+) -> Trainer:
+    """Return a trainer with the paper's loss on prose; a single row has no batch mean and trains without a baseline."""
+    options = {"num_steps": num_bytes, "batch_size": (num_rows,), "seed": 0, **options}
+    env = ByteBoundaryEnv(model, local_prose(), **options)
+    baseline = "batch_mean" if num_rows > 1 else "none"
+    group = None if processes is None else processes.group
+    loss = JointLoss.paper(target_rate=model.config.target_rate, baseline=baseline, process_group=group)
+    loop = LoopOptions(total_bytes=10**12, precision=precision)
+    return Trainer(model, env, loss, loop, processes=processes, strategy=strategy)

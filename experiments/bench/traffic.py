@@ -15,23 +15,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 @dataclass
 class Traffic:
-    """Bytes of the tensors in collectives; a whole tensor counts once for any W."""
+    """Bytes of the tensors in all-reduce, all-gather, reduce-scatter; a whole tensor counts once for any W."""
 
     reduced: float = 0.0
-    """Of all-reduce."""
     gathered: float = 0.0
-    """Of all-gather."""
     scattered: float = 0.0
-    """Of reduce-scatter."""
 
     def sent(self, world_size: int) -> float:
         """Return the bytes that each process sends on a ring.
 
-            (W - 1) / W (2 reduced + gathered + scattered)
-
-        Example:
-            >>> Traffic(reduced=100.0).sent(2), Traffic(reduced=100.0).sent(1)
-            (100.0, 0.0)
+        (W - 1) / W (2 reduced + gathered + scattered)
         """
         return (world_size - 1) / world_size * (2 * self.reduced + self.gathered + self.scattered)
 
@@ -42,12 +35,8 @@ def update_traffic(model: nn.Module, num_steps: int, *, strategy: str = "ddp") -
         ddp:   reduced = 4 P + 8 T
         fsdp:  reduced = 8 T,  gathered = 2 x 4 P (forward, backward),  scattered = 4 P
 
-    Metrics and rates add a few hundred bytes, and norms are gathered more often under ``fsdp``.
-
-    Args:
-        model: not sharded, possibly on the meta device.
-        num_steps: T.
-        strategy: ``"ddp"`` or ``"fsdp"``.
+    Metrics and rates add a few hundred bytes, and norms are gathered more often under ``fsdp``. The model, which is not
+    sharded, may be on the meta device.
     """
     if strategy not in ("ddp", "fsdp"):
         raise ValueError(f"strategy must be 'ddp' or 'fsdp', got {strategy!r}")
@@ -68,14 +57,7 @@ _COLLECTIVES = {
 
 
 class CountTraffic(TorchDispatchMode):
-    """Counts the bytes of collectives in :attr:`traffic`; torch's ``CommDebugMode`` counts calls.
-
-    Example:
-        >>> with CountTraffic() as count:
-        ...     _ = nn.Linear(2, 2).weight.sum()
-        >>> count.traffic.sent(1)
-        0.0
-    """
+    """Counts the bytes of collectives in :attr:`traffic`; torch's ``CommDebugMode`` counts calls."""
 
     def __init__(self) -> None:
         super().__init__()

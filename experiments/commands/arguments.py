@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from omegaconf import OmegaConf
 from rltok_rl.agents.segmenters import Segmenter, load_segmenter
-from rltok_rl.experiments.commands.parsers import BUILT_IN
+from rltok_rl.experiments.commands.parsers import BUILT_IN, Parser
 from rltok_rl.experiments.run_config import TrainConfig
 
 from rltok_rl.data import DocumentSource, read_documents
@@ -34,10 +33,6 @@ _PATIENCE = 2.0  # seconds before progress is shown
 def without_subject(error: Exception, *names: str) -> str:
     """Drop the name of a Python parameter from the start of a message, if the option is named already.
 
-    Args:
-        error: its message.
-        names: of parameters.
-
     Example:
         >>> without_subject(ValueError("source must be a folder, got 'x'"), "source", "path")
         "must be a folder, got 'x'"
@@ -46,9 +41,9 @@ def without_subject(error: Exception, *names: str) -> str:
     return next((text[len(name) + 1 :] for name in names if text.startswith(f"{name} must ")), text)
 
 
-def load_with_segmenter(parser: argparse.ArgumentParser, options: argparse.Namespace) -> tuple[UNet, Segmenter | None]:
+def load_with_segmenter(parser: Parser, options: argparse.Namespace) -> tuple[UNet, Segmenter | None]:
     """Load the model ``options.model`` and its segmenter (None: its own policy), or end the command with an error."""
-    argument = f"argument {getattr(options, 'model_argument', 'MODEL')}"
+    argument = f"argument {options.model_argument}"
     try:
         device = torch.device(options.device)
         torch.zeros(1, device=device)
@@ -79,15 +74,13 @@ def _saved_segmenter(options: argparse.Namespace, model: UNet) -> Segmenter | No
     path = folder.parent / "config.yaml"
     if segmenter is None and folder.name == "model" and path.is_file():
         config = read_config_file(path)
-        for group, what in (("segmenter", "segmenter"), ("actor", "actor")):
+        for group in ("segmenter", "actor"):
             if (name := (config.get(group) or {}).get("name", "learned")) != "learned":
-                raise ValueError(f"{folder} must hold segmenter.json, because {path} names the {what} {name!r}")
+                raise ValueError(f"{folder} must hold segmenter.json, because {path} names the {group} {name!r}")
     return segmenter
 
 
-def check_rate(
-    parser: argparse.ArgumentParser, options: argparse.Namespace, model: UNet, segmenter: Segmenter | None
-) -> None:
+def check_rate(parser: Parser, options: argparse.Namespace, model: UNet, segmenter: Segmenter | None) -> None:
     """End the command if ``--rate`` is given and has no effect."""
     if options.rate is None:
         return
@@ -102,7 +95,7 @@ def check_rate(
         parser.error(f"argument --rate: {without_subject(error, 'target_rate')}")
 
 
-def run_config(parser: argparse.ArgumentParser, model: str) -> Any:
+def run_config(parser: Parser, model: str) -> Any:
     """Read the options of a run's folder; None if the model is no run."""
     path = Path(model) / "config.yaml"
     try:
@@ -112,24 +105,17 @@ def run_config(parser: argparse.ArgumentParser, model: str) -> Any:
 
 
 def complete_config(run: Any) -> TrainConfig:
-    """Return a run's options as a ``TrainConfig``, with defaults for options that it does not have.
-
-    Args:
-        run: from :func:`run_config`.
-    """
+    """Return the options of a run's ``config.yaml`` as a ``TrainConfig``, with defaults for missing ones."""
     config: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrainConfig), run))
     if config.data.options.get("trust_remote_code"):
         raise ValueError("data.options.trust_remote_code must be left out, because it executes code of the corpus")
     return config
 
 
-def find_documents(parser: argparse.ArgumentParser, options: argparse.Namespace, run: Any) -> tuple[str, list[bytes]]:
-    """Read the documents that a command names, and their name, or end the command with an error.
+def find_documents(parser: Parser, options: argparse.Namespace, run: Any) -> tuple[str, list[bytes]]:
+    """Read the documents of ``options.data`` (None: the run's held-out text), and their name, or end the command.
 
-    Args:
-        parser: of the command.
-        options: model, data (None: the run's held-out text), column, bytes (of all documents; None: all) and seed.
-        run: the run's options; None if the model is no run.
+    ``options.bytes`` limits their bytes in all; ``run`` has the run's options, None if the model is no run.
     """
     try:
         name, documents = _documents(parser, options, run)
@@ -137,29 +123,26 @@ def find_documents(parser: argparse.ArgumentParser, options: argparse.Namespace,
     except (OSError, ValueError, TypeError) as error:
         if str(error).startswith("column must "):
             parser.error(f"argument --column: {without_subject(error, 'column')}")
-        parser.error(f"argument {parser.get_default('data_argument') or 'DATA'}: {without_subject(error, 'path')}")
+        parser.error(f"argument {options.data_argument}: {without_subject(error, 'path')}")
     if not read:
         parser.error(f"{name} must hold a document of at least 2 bytes, got none")
     return name, read
 
 
-def _documents(parser: argparse.ArgumentParser, options: argparse.Namespace, run: Any) -> tuple[str, Iterable[bytes]]:
+def _documents(parser: Parser, options: argparse.Namespace, run: Any) -> tuple[str, Iterable[bytes]]:
     data, path = options.data, Path(options.data or "")
-    table = data is not None and (path.is_dir() or (path.is_file() and kind(path) in (*LINES, *TABLES)))
-    if table:
+    if data is not None and (path.is_dir() or (path.is_file() and kind(path) in (*LINES, *TABLES))):
         return data, read_documents(path, options.column)
     if options.column is not None:
         parser.error(f"argument --column: belongs to tables, got {data or 'no DATA'}")
-    if data is None:
-        return _held_out(parser, options, run)
     if data in BUILT_IN:
         from rltok_rl.experiments.texts import BUILT_IN as READERS  # takes seconds to import
 
         return data, [READERS[data]()]
-    return data, [read_bytes(parser, data, least=2)]
+    return _held_out(parser, options, run) if data is None else (data, [read_bytes(parser, data, least=2)])
 
 
-def _held_out(parser: argparse.ArgumentParser, options: argparse.Namespace, run: Any) -> tuple[str, Iterable[bytes]]:
+def _held_out(parser: Parser, options: argparse.Namespace, run: Any) -> tuple[str, Iterable[bytes]]:
     """Read the held-out text of a run."""
     from rltok_rl.experiments.texts import read_texts  # takes seconds to import
 
@@ -177,11 +160,7 @@ def _held_out(parser: argparse.ArgumentParser, options: argparse.Namespace, run:
 
 
 def first_bytes(documents: Iterable[bytes], num_bytes: int | None) -> Iterator[bytes]:
-    """Yield documents up to a number of bytes in all, without those of less than two; the last is cut.
-
-    Args:
-        documents: in order; no more are read than needed.
-        num_bytes: at least 2; None for all.
+    """Yield documents of at least two bytes, up to a number of bytes in all; the last is cut.
 
     Example:
         >>> list(first_bytes([b"to be", b"", b"or not", b"to be"], 8))
@@ -195,13 +174,13 @@ def first_bytes(documents: Iterable[bytes], num_bytes: int | None) -> Iterator[b
             num_bytes = None if num_bytes is None else num_bytes - len(document[:num_bytes])
 
 
-def read_bytes(parser: argparse.ArgumentParser, name: str, *, least: int = 1) -> bytes:
+def read_bytes(parser: Parser, name: str, *, least: int = 1) -> bytes:
     """Read the bytes of a file, or of standard input for ``-``."""
-    shown = name
+    shown = "standard input" if name == "-" else name
     if name == "-":
         if sys.stdin.isatty():
             print("reading from the keyboard; Ctrl-D ends", file=sys.stderr)
-        text, shown = sys.stdin.buffer.read(), "standard input"
+        text = sys.stdin.buffer.read()
     else:
         try:
             text = Path(name).read_bytes()
@@ -220,52 +199,23 @@ def use_colour(choice: str) -> bool:
     return allowed and not os.environ.get("NO_COLOR")
 
 
-def command(main: Callable[..., int]) -> Callable[..., int]:
-    """Decorate a command: it writes what its terminal can show, and ends quietly if its reader does (``head``)."""
-
-    @functools.wraps(main)
-    def run(arguments: list[str] | None = None) -> int:
-        if hasattr(sys.stdout, "reconfigure"):
-            sys.stdout.reconfigure(errors="backslashreplace")
-        try:
-            status = main(arguments)
-            sys.stdout.flush()
-            return status
-        except BrokenPipeError:  # Python flushes at exit, which must not fail again
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 0
-        except KeyboardInterrupt:
-            return 130
-
-    return run
-
-
 class Watch:
-    """Time a reading and show its progress, after two seconds or from the start.
-
-    Args:
-        title: printed first; the progress is then shown from the start.
-    """
+    """Time a reading, and show its progress after two seconds, or from the start under a title."""
 
     def __init__(self, title: str | None = None) -> None:
-        self.start, self.done, self.title = time.perf_counter(), 0, title
-        self.seconds = 0.0
-        """From the start to the last report."""
+        self.start, self.title = time.perf_counter(), title
+        self.bytes_per_second = 0.0
         self._progress: Progress | None = None
 
     def __call__(self, done: int, total: int, nats: float | None = None) -> None:
         """Report the bytes read so far, of how many, and their cost."""
-        self.done, self.seconds = done, time.perf_counter() - self.start
+        seconds = time.perf_counter() - self.start
+        self.bytes_per_second = done / seconds
         if self._progress is None:
-            if self.title is None and (self.seconds < _PATIENCE or done == total):
+            if self.title is None and (seconds < _PATIENCE or done == total):
                 return
             self._progress = Progress(total)
             self._progress.start = self.start
             if self.title is not None:
                 self._progress.say(self.title)
         self._progress.show({} if nats is None else {"bits_per_byte": float(bits_per_byte(nats, done))}, done)
-
-    @property
-    def bytes_per_second(self) -> float:
-        """Speed of the reading."""
-        return self.done / self.seconds

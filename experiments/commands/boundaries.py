@@ -21,17 +21,10 @@ from typing import Any
 import torch
 from rltok_rl.agents.segmenters import Segmenter, TokenizerSplit, make_segmenter, segment_text
 from rltok_rl.agents.segmenters.saved import SPLITS, TOKENIZER
-from rltok_rl.agents.segmenters.tokenizers import read_tokenizer
-from rltok_rl.experiments.commands import parsers
-from rltok_rl.experiments.commands.arguments import (
-    command,
-    complete_config,
-    find_documents,
-    load_with_segmenter,
-    read_bytes,
-    run_config,
-)
-from rltok_rl.experiments.commands.tables import matrices, page
+from rltok_rl.agents.segmenters.tokenizers import read_tokenizer, train_on
+from rltok_rl.experiments.commands import arguments as given
+from rltok_rl.experiments.commands.parsers import Parser, command
+from rltok_rl.experiments.commands.tables import agreement_page, boundaries_page
 from rltok_rl.experiments.reports.markdown import without_nan
 from rltok_rl.experiments.run_config import SegmenterConfig
 
@@ -64,8 +57,8 @@ class Drawer:
         """Draw the boundaries of a text."""
         if self.segmenter is None:
             assert self.model is not None
-            greedy, rate = self.options.greedy, self.options.rate
-            return segment(self.model, text, generator=generator, greedy=greedy, target_rate=rate)
+            how: Any = {"greedy": self.options.greedy, "target_rate": self.options.rate}
+            return segment(self.model, text, generator=generator, **how)
         if self.model is not None:
             return segment_text(self.model, self.segmenter, text, generator=generator)
         byte_ids = text_to_ids(text)[None]  # [1, T]; rules read no states
@@ -75,14 +68,9 @@ class Drawer:
         return Segmentation(text, drawn.boundaries[0], probabilities)
 
 
-def _single(options: argparse.Namespace, name: str) -> argparse.Namespace:
-    """The options as a command with one model has them."""
-    return argparse.Namespace(**{**vars(options), "model": name, "data": options.text})
-
-
-def _first_run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> tuple[str, Any]:
+def _first_run(parser: Parser, options: argparse.Namespace) -> tuple[str, Any]:
     """Return the first model that is a run, and its options; note others that may have seen its held-out text."""
-    runs = {name: run for name in options.models if (run := run_config(parser, name)) is not None}
+    runs = {name: run for name in options.models if (run := given.run_config(parser, name)) is not None}
     if not runs:
         if options.text is None:
             missing = f"--text ({options.models[0]} is not the folder of a run)"
@@ -97,12 +85,7 @@ def _first_run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> 
 
 
 def saved_tokenizer(name: str, path: Path) -> TokenizerSplit:
-    """Read a tokenizer from ``tokenizer.json``, from a folder that holds it, or from a run.
-
-    Args:
-        name: ``bpe`` or ``unigram``.
-        path: the file or folder.
-    """
+    """Read ``bpe`` or ``unigram`` from a ``tokenizer.json``, from a folder that holds it, or from a run."""
     file = next((file for file in (path / TOKENIZER, path / "model" / TOKENIZER, path) if file.is_file()), None)
     if file is None:
         raise FileNotFoundError(f"{path} must be a {TOKENIZER} or a folder that holds one")
@@ -117,61 +100,38 @@ def saved_tokenizer(name: str, path: Path) -> TokenizerSplit:
 def trained_tokenizer(
     name: str, model: UNet, *, run: Any, text: bytes | None, rate: float, vocabulary: int | None
 ) -> TokenizerSplit:
-    """Train a tokenizer on windows of a run's training text, or of another text.
-
-    Args:
-        name: ``bpe`` or ``unigram``.
-        model: any U-Net.
-        run: options of the run.
-        text: to train on instead; None takes the run's.
-        rate: boundaries per byte to aim at.
-        vocabulary: number of tokens instead; None goes by the rate.
-    """
-    from rltok_rl.agents.segmenters.tokenizer_training import train_on  # these take seconds to import
-    from rltok_rl.experiments.runs.segmenters import train_tokenizer
+    """Train ``bpe`` or ``unigram`` on a run's training text, or on ``text``: at a rate, or with a vocabulary."""
+    from rltok_rl.experiments.runs.segmenters import train_tokenizer  # these take seconds to import
     from rltok_rl.experiments.texts import read_texts
 
     aim: dict[str, Any] = {"rate": rate} if vocabulary is None else {"vocabulary": vocabulary}
     if text is not None:
         length = min(_WINDOW, len(text))
         return train_on(name, [text[at : at + length] for at in range(0, len(text), length)], length=length, **aim)
-    config = replace(complete_config(run), segmenter=SegmenterConfig(name=name, options=aim))
+    config = replace(given.complete_config(run), segmenter=SegmenterConfig(name=name, options=aim))
     return train_tokenizer(config, model, read_texts(config.data))
 
 
-def _check_tokenizers(parser: argparse.ArgumentParser, options: argparse.Namespace, run: Any) -> dict[str, Any]:
+def _check_tokenizers(parser: Parser, options: argparse.Namespace, run: Any) -> dict[str, Any]:
     """Check the options of tokenizers before anything is drawn; return saved ones and the text to train others on."""
     names = [name for name in options.against if name in TOKENIZERS]
-    given = [key for key in ("tokenizer", "train_on", "vocabulary") if getattr(options, key) is not None]
-    flags = [f"argument --{key.replace('_', '-')}" for key in given]
-    if given and not names:
-        parser.error(f"{flags[0]}: belongs to {' and '.join(TOKENIZERS)} in --against")
+    flags = [f"--{key}" for key in ("tokenizer", "train-on", "vocabulary") if vars(options)[key.replace("-", "_")]]
+    if flags and not names:
+        parser.error(f"argument {flags[0]}: belongs to {' and '.join(TOKENIZERS)} in --against")
     if options.tokenizer is not None:
-        if len(given) > 1:
-            parser.error(f"{flags[1]}: belongs to tokenizers that are trained, not --tokenizer")
+        if len(flags) > 1:
+            parser.error(f"argument {flags[1]}: belongs to tokenizers that are trained, not --tokenizer")
         try:
             return {name: saved_tokenizer(name, options.tokenizer) for name in names}
         except (OSError, ValueError, ImportError) as error:
             parser.error(f"argument --tokenizer: {error}")
     if names and run is None and options.train_on is None:
         parser.error(f"argument --against: {names[0]} needs --tokenizer or --train-on, since no model is a run")
-    return {"text": None if options.train_on is None else read_bytes(parser, options.train_on, least=2)}
+    return {"text": None if options.train_on is None else given.read_bytes(parser, options.train_on, least=2)}
 
 
 def make_reference(name: str, model: UNet, *, rate: float, tokenizer: TokenizerSplit | None = None) -> Segmenter:
-    """Make the segmenter of a name of ``--against``.
-
-    Args:
-        name: of a rule or tokenizer.
-        model: any U-Net; rules do not read its states.
-        rate: boundaries per byte, of rules that aim at one.
-        tokenizer: of ``bpe`` and ``unigram``.
-
-    Example:
-        >>> from rltok_rl.models import preset
-        >>> make_reference("uniform", UNet(preset("tiny")), rate=0.25).target_rate
-        0.25
-    """
+    """Make the segmenter of a name of ``--against``; a rule that aims at a rate gets ``rate`` boundaries per byte."""
     options: dict[str, Any] = {"rate": rate} if name in ("uniform", "random", "bernoulli") else {}
     if name in TOKENIZERS:
         options = {"tokenizer": tokenizer}
@@ -180,32 +140,14 @@ def make_reference(name: str, model: UNet, *, rate: float, tokenizer: TokenizerS
     return make_segmenter(name, model, **options).cpu().eval()
 
 
-def compare(
-    drawn: DrawnTexts, references: dict[str, DrawnTexts], *, shifts: list[int], tolerance: int
-) -> dict[str, list[dict[str, float]]]:
-    """Compute precision, recall and F1 against every reference at every shift.
-
-    Args:
-        drawn: by the model.
-        references: the same texts, by name.
-        shifts: bytes that a reference is moved by.
-        tolerance: bytes that partners may lie apart.
-    """
-
-    def match(reference: DrawnTexts, shift: int) -> dict[str, float]:
-        strings = (drawn.boundaries, reference.boundaries, drawn.counted)
-        return {"shift": shift, **asdict(boundary_match(*strings, shift=shift, tolerance=tolerance))}
-
-    return {name: [match(reference, shift) for shift in shifts] for name, reference in references.items()}
+def match(drawn: DrawnTexts, reference: DrawnTexts, *, shift: int, tolerance: int) -> dict[str, float]:
+    """Compute precision, recall and F1 against a reference that is moved by ``shift`` bytes."""
+    strings = (drawn.boundaries, reference.boundaries, drawn.counted)
+    return {"shift": shift, **asdict(boundary_match(*strings, shift=shift, tolerance=tolerance))}
 
 
 def agree(pairs: dict[str, tuple[DrawnTexts, DrawnTexts]], tolerance: int) -> dict[str, Any]:
-    """Compute one matrix per measure of agreement.
-
-    Args:
-        pairs: two draws of each name; the diagonal compares them.
-        tolerance: of F1, in bytes.
-    """
+    """Compute a matrix per measure of agreement from two draws of each name; the diagonal compares them."""
     first, second = zip(*pairs.values(), strict=True)
     counted = first[0].counted
     boundaries, again = ([drawn.boundaries for drawn in draws] for draws in (first, second))
@@ -219,23 +161,22 @@ def agree(pairs: dict[str, tuple[DrawnTexts, DrawnTexts]], tolerance: int) -> di
     }
 
 
-@command
-def main(arguments: list[str] | None = None) -> int:
+@command("boundaries", __doc__)
+def main(parser: Parser, options: argparse.Namespace) -> None:
     """Command line."""
-    parser = parsers.boundaries()
-    options = parser.parse_args(arguments)
     several = len(options.models) > 1
     for name in options.models:
         if (times := options.models.count(name)) > 1:
             parser.error(f"argument MODEL: every model must be named once, got {name} {times} times")
     if several and options.shift is not None:
         parser.error("argument --shift: belongs to a single model, got several")
-    options.against = list(dict.fromkeys(options.against))
     source, run = _first_run(parser, options)
-    text_name, texts = find_documents(parser, _single(options, source), run)
-    models = {name: Drawer(*load_with_segmenter(parser, _single(options, name)), options) for name in options.models}
+    shared = {**vars(options), "data": options.text}
+    single = {name: argparse.Namespace(**{**shared, "model": name}) for name in options.models}
+    text_name, texts = given.find_documents(parser, single[source], run)
+    models = {name: Drawer(*given.load_with_segmenter(parser, single[name]), options) for name in single}
     tokenizers = _check_tokenizers(parser, options, run)
-    shifts = list(dict.fromkeys(options.shift or (-1, 0, 1)))
+    shifts = [0] if several else list(dict.fromkeys(options.shift or (-1, 0, 1)))
     gap = 1 + options.tolerance + max(map(abs, shifts))  # so that no boundary is moved or paired into another text
     generators = [torch.Generator(device).manual_seed(options.seed) for device in (options.device, "cpu")]
 
@@ -249,7 +190,7 @@ def main(arguments: list[str] | None = None) -> int:
     model, rate = models[first].model, max(metrics[first]["rate"], 1 / metrics[first]["bytes"])
     assert model is not None
     rules: dict[str, Drawer] = {}
-    for name in options.against:
+    for name in dict.fromkeys(options.against):
         try:
             tokenizer = tokenizers.get(name)
             if name in TOKENIZERS and tokenizer is None:
@@ -260,8 +201,10 @@ def main(arguments: list[str] | None = None) -> int:
             parser.error(f"--against {name}: {error}")
     references = {name: draw(drawer) for name, drawer in rules.items()}
     for name, by_model in drawn.items():
-        how = {"shifts": [0] if several else shifts, "tolerance": options.tolerance}
-        metrics[name]["against"] = compare(by_model, references, **how)
+        metrics[name]["against"] = {
+            rule: [match(by_model, reference, shift=shift, tolerance=options.tolerance) for shift in shifts]
+            for rule, reference in references.items()
+        }
     results: dict[str, Any] = {"text": text_name, "tolerance": options.tolerance, "models": metrics}
     if several:
         once = drawn | references
@@ -270,9 +213,4 @@ def main(arguments: list[str] | None = None) -> int:
     if options.json:
         print(json.dumps(without_nan(results), indent=1))
     else:
-        print(matrices(results) if several else page(results))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        print(agreement_page(results) if several else boundaries_page(results))

@@ -13,17 +13,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 from rltok_rl.agents.segmenters import Segmenter
-from rltok_rl.experiments.commands import parsers
-from rltok_rl.experiments.commands.arguments import Watch, command, find_documents, load_with_segmenter, run_config
-from rltok_rl.experiments.commands.parsers import CONTEXT
-from rltok_rl.experiments.commands.tables import table
+from rltok_rl.experiments.commands.arguments import Watch, find_documents, load_with_segmenter, run_config
+from rltok_rl.experiments.commands.parsers import CONTEXT, Parser, command
+from rltok_rl.experiments.commands.tables import evaluation_table
 from rltok_rl.experiments.reports.markdown import without_nan
 
 from rltok_rl.evaluation import (
@@ -44,20 +42,23 @@ def described(segmenter: Segmenter) -> str:
     return f"{type(segmenter).__name__}{ahead}"
 
 
-@command
-def main(arguments: list[str] | None = None) -> int:
+@command("eval", __doc__)
+def main(parser: Parser, options: argparse.Namespace) -> None:
     """Command line."""
-    parser = parsers.evaluate()
-    options = parser.parse_args(arguments)
     run = run_config(parser, options.model)
-    _check_windows(parser, options)
+    for name in ("context", "stride", "windows", "particles"):
+        if options.streamed and getattr(options, name) is not None:
+            parser.error(f"argument --{name}: not allowed with argument --streamed")
+    for name in ("samples", "particles"):
+        if options.greedy and getattr(options, name) is not None:
+            parser.error(f"argument --{name}: not allowed with argument --greedy (--samples also thresholds)")
     context = options.context or (run.data.num_steps if run is not None else CONTEXT)
     stride = context if options.stride is None else options.stride
     if stride > context:
         parser.error(f"argument --stride: must be at most the context, {context}, got {stride}")
     model, segmenter = load_with_segmenter(parser, options)
     _check_segmenter(parser, options, segmenter)
-    name, documents = find_documents(parser, options, run)
+    text_name, documents = find_documents(parser, options, run)
     windows: dict[str, Any] = {"context": context, "stride": stride, "most": options.windows}
     read: Callable[..., Reading] = read_streamed if options.streamed else partial(read_text, **windows)
 
@@ -77,7 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
         more["particles"] = {"count": options.particles, **window_losses(reading, nats)}
     rate = model.config.target_rate if options.rate is None else options.rate
     metrics = {
-        "text": name,
+        "text": text_name,
         "context": None if options.streamed else context,
         "stride": None if options.streamed else stride,
         **summarise(reading),
@@ -86,22 +87,10 @@ def main(arguments: list[str] | None = None) -> int:
         **({} if segmenter is None else {"segmenter": described(segmenter), "oracle": segmenter.looks_ahead}),
         "bytes_per_second": watch.bytes_per_second,
     }
-    print(json.dumps(without_nan(metrics), indent=1) if options.json else table(metrics))
-    return 0
+    print(json.dumps(without_nan(metrics), indent=1) if options.json else evaluation_table(metrics))
 
 
-def _check_windows(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Refuse options that have no effect together."""
-    for name in ("context", "stride", "windows", "particles"):
-        if options.streamed and getattr(options, name) is not None:
-            parser.error(f"argument --{name}: not allowed with argument --streamed")
-    if options.samples is not None and options.greedy:
-        parser.error("argument --samples: not allowed with argument --greedy (it comes with a thresholded reading)")
-    if options.particles is not None and options.greedy:
-        parser.error("argument --particles: not allowed with argument --greedy")
-
-
-def _check_segmenter(parser: argparse.ArgumentParser, options: argparse.Namespace, segmenter: Segmenter | None) -> None:
+def _check_segmenter(parser: Parser, options: argparse.Namespace, segmenter: Segmenter | None) -> None:
     if segmenter is None:
         return
     for name in ("samples", "particles"):
@@ -109,7 +98,3 @@ def _check_segmenter(parser: argparse.ArgumentParser, options: argparse.Namespac
             parser.error(f"argument --{name}: {type(segmenter).__name__} draws nothing at random")
     if options.streamed and segmenter.looks_ahead:
         parser.error(f"argument --streamed: {type(segmenter).__name__} looks at bytes to come")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -16,29 +16,18 @@ from typing import Any
 
 import torch
 from rltok_rl.agents.segmenters import write_on
-from rltok_rl.experiments.commands import parsers
-from rltok_rl.experiments.commands.arguments import command, load_with_segmenter, read_bytes
+from rltok_rl.experiments.commands.arguments import load_with_segmenter, read_bytes
+from rltok_rl.experiments.commands.parsers import Parser, command
 
-from rltok_rl.models import UNet
 from rltok_rl.models.generation import stream
 from rltok_rl.text import text_to_ids
 from rltok_rl.viz.terminal import BoundaryStream
 
 
+@command("generate", __doc__)
 @torch.no_grad()
-def prompt_boundaries(model: UNet, prompt: bytes, options: argparse.Namespace) -> list[bool]:
-    """Return the boundaries that :func:`stream` draws in the prompt: both use the first random numbers."""
-    generator = None if options.greedy else torch.Generator(options.device).manual_seed(options.seed)
-    byte_ids = text_to_ids(prompt)[None].to(options.device)
-    out = model(byte_ids, generator=generator, greedy=options.greedy, target_rate=options.rate)
-    return out.boundaries[0].tolist()
-
-
-@command
-def main(arguments: list[str] | None = None) -> int:
+def main(parser: Parser, options: argparse.Namespace) -> None:
     """Command line."""
-    parser = parsers.generate()
-    options = parser.parse_args(arguments)
     if options.raw and options.show_boundaries:
         parser.error("argument --show-boundaries: not allowed with argument --raw")
     if not options.prompt:
@@ -48,9 +37,10 @@ def main(arguments: list[str] | None = None) -> int:
     generator = torch.Generator(options.device).manual_seed(options.seed)
     how: Any = {"temperature": options.temperature, "top_k": options.top_k, "top_p": options.top_p}
     how |= {"max_bytes": options.bytes, "generator": generator}
+    policy = {"greedy": options.greedy, "target_rate": options.rate}
     try:
         if segmenter is None:
-            steps = stream(model, prompt, greedy=options.greedy, target_rate=options.rate, **how)
+            steps = stream(model, prompt, **policy, **how)
         else:
             steps = write_on(model, segmenter, prompt, **how)
     except ValueError as error:
@@ -59,10 +49,14 @@ def main(arguments: list[str] | None = None) -> int:
         for step in steps:
             sys.stdout.buffer.write(bytes(step.byte_ids[step.new].tolist()))
             sys.stdout.buffer.flush()
-        return 0
+        return
     shown = BoundaryStream()
     if segmenter is None:  # else the prompt is part of the stream
-        marks = prompt_boundaries(model, prompt, options) if options.show_boundaries else [False] * len(prompt)
+        marks = [False] * len(prompt)
+        if options.show_boundaries:  # those that stream draws: both use the first random numbers
+            first = None if options.greedy else torch.Generator(options.device).manual_seed(options.seed)
+            byte_ids = text_to_ids(prompt)[None].to(options.device)
+            marks = model(byte_ids, generator=first, **policy).boundaries[0].tolist()
         for byte, boundary in zip(prompt, marks, strict=True):
             sys.stdout.write(shown.feed(byte, boundary))
     sys.stdout.flush()
@@ -70,8 +64,3 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.write(shown.feed(int(step.byte_ids), options.show_boundaries and bool(step.boundaries)))
         sys.stdout.flush()
     print(shown.close())
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

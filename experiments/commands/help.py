@@ -5,25 +5,26 @@ from __future__ import annotations
 import shutil
 import textwrap
 
-from rltok_rl.experiments.commands.schema import (
-    CONF,
-    HERE,
-    REQUIRED,
-    Option,
-    choices,
-    comment,
-    group_schemas,
-    module_doc,
-    schemas,
-)
+from rltok_rl.experiments.commands import schema
+from rltok_rl.experiments.commands.schema import CONF, HERE
 
-_TRAIN_EXAMPLES = """\
+_TRAIN = """\
+usage: rltok train [GROUP=CHOICE | GROUP.OPTION=VALUE ...]
+
+Train a boundary policy and its language model. A choice sets a whole group of options; the command line overrides
+experiment=. Write null for no value, [a,b] for a list, and quote special characters: "out='my run'". --cfg job prints
+the configuration, --multirun runs every combination of comma-separated values, --hydra-help lists Hydra's own flags.
+
 examples:
   rltok train experiment=recall
   rltok train data.source=notes.txt optim.total_bytes=4_000_000 out=runs/mine
   rltok train experiment=recall segmenter=gumbel optim.lr=2e-3 seed=1 out=runs/gumbel
   rltok train experiment=gamma-grid --multirun"""
-_ESTIMATORS_EXAMPLES = """\
+_ESTIMATORS = """\
+usage: rltok estimators [OPTION=VALUE ...]
+
+{about}
+
 examples:
   rltok estimators
   rltok estimators estimators=[paper,group_mean_4] gamma=0.95 out=runs/two
@@ -32,24 +33,16 @@ examples:
 
 def train() -> str:
     """Return the help of ``rltok train``: groups with their choices, options, examples."""
-    known, groups = schemas(HERE / "run_config.py"), group_schemas()
-    parts = [
-        "usage: rltok train [GROUP=CHOICE | GROUP.OPTION=VALUE ...]",
-        _paragraph(
-            "Train a boundary policy and its language model. A choice sets a whole group of options; the command line "
-            "overrides experiment=. Write null for no value, [a,b] for a list, and quote special characters: "
-            "\"out='my run'\". --cfg job prints the configuration, --multirun runs every combination of "
-            "comma-separated values, --hydra-help lists Hydra's own flags.",
-        ),
-        _TRAIN_EXAMPLES,
-    ]
+    known, groups = schema.schemas(HERE / "run_config.py"), schema.group_schemas()
+    parts = [_TRAIN]
     for group in [*[name for name in groups if (CONF / name).is_dir()], "experiment"]:
         description = known[groups[group]].description if group in groups else "Options of several groups at once."
-        lines = [_paragraph(comment(CONF / group / f"{word}.yaml"), f"  {word:<24}") for word in choices(group)]
+        comments = {word: schema.comment(CONF / group / f"{word}.yaml") for word in schema.choices(group)}
+        lines = [_paragraph(text, f"  {word:<24}") for word, text in comments.items()]
         parts.append("\n".join([f"{group}=CHOICE  {_plain(description)}", *lines]))
-    for group, schema in groups.items():
-        options = [_option(f"{group}.", option) for option in known[schema].options]
-        parts.append("\n".join([f"{group}.OPTION=VALUE  {_plain(known[schema].description)}", *options]))
+    for group, kind in groups.items():
+        title = f"{group}.OPTION=VALUE  {_plain(known[kind].description)}"
+        parts.append("\n".join([title, *(_option(f"{group}.", option) for option in known[kind].options)]))
     loose = [option for option in known["TrainConfig"].options if option.name not in groups]
     parts.append("\n".join(["options of no group", *(_option("", option) for option in loose)]))
     return "\n\n".join(parts)
@@ -57,17 +50,14 @@ def train() -> str:
 
 def estimators() -> str:
     """Return the help of ``rltok estimators``."""
-    path = HERE / "studies" / "estimator_options.py"
-    options = [_option("", option) for option in schemas(path)["EstimatorOptions"].options]
-    about = module_doc(HERE / "studies" / "estimators.py").partition("\n")[0]
-    return "\n\n".join(
-        ["usage: rltok estimators [OPTION=VALUE ...]", about, _ESTIMATORS_EXAMPLES, "\n".join(["options", *options])]
-    )
+    options = schema.schemas(HERE / "studies" / "estimator_options.py")["EstimatorOptions"].options
+    about = schema.module_doc(HERE / "studies" / "estimators.py").partition("\n")[0]
+    return "\n".join([_ESTIMATORS.format(about=about), "", "options", *(_option("", option) for option in options)])
 
 
 def lm_eval() -> str:
     """Return the help of ``rltok lm-eval``."""
-    about = module_doc(HERE / "commands" / "lm_eval.py")
+    about = schema.module_doc(HERE / "commands" / "lm_eval.py")
     return f"usage: rltok lm-eval [options of the harness]\n\n{about}\n\nrltok lm-eval run --help lists the harness's."
 
 
@@ -75,13 +65,13 @@ PAGES = {"train": train, "estimators": estimators, "lm-eval": lm_eval}
 """Help pages by command."""
 
 
-def _option(prefix: str, option: Option) -> str:
+def _option(prefix: str, option: schema.Option) -> str:
     """An option: name, type and default in one line, its description below."""
-    default = " (set by the choice)" if option.default == REQUIRED else f" = {option.default}"
+    default = " (set by the choice)" if option.default == schema.REQUIRED else f" = {option.default}"
     return f"  {prefix}{option.name}: {option.kind}{default}\n" + _paragraph(option.description, "      ")
 
 
-def _paragraph(text: str, start: str = "") -> str:
+def _paragraph(text: str, start: str) -> str:
     """Wrap text at the width of the terminal, indented by the length of its start."""
     width = max(60, min(shutil.get_terminal_size().columns, 120) - 1)
     indent = " " * len(start)

@@ -1,7 +1,6 @@
 """Write the page of all committed results; equal results make equal pages.
 
-    rltok leaderboard
-    python -m rltok_rl.experiments.commands.leaderboard --results experiments/results --out docs/leaderboard.md
+    rltok leaderboard --results experiments/results --out docs/leaderboard.md
 
 It lists every finished run below the folder of results with those that it can be compared with: equal held-out text
 and budget. A test compares the page with the results.
@@ -9,18 +8,18 @@ and budget. A test compares the page with the results.
 
 from __future__ import annotations
 
+import argparse
 import sys
 
-from rltok_rl.experiments.commands import parsers
+from rltok_rl.experiments.commands.parsers import Parser, command
 from rltok_rl.experiments.reports.leaderboard import page
 
 from rltok_rl.training.atomic_files import replace_text
 
 
-def main(arguments: list[str] | None = None) -> int:
+@command("leaderboard", __doc__)
+def main(parser: Parser, options: argparse.Namespace) -> int:
     """Command line."""
-    parser = parsers.leaderboard()
-    options = parser.parse_args(arguments)
     try:
         if not options.results.is_dir():
             raise FileNotFoundError(f"--results must be a folder of results, got {str(options.results)!r}")
@@ -32,7 +31,3 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     print(options.out)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -17,10 +17,8 @@ def with_model(arguments: list[str]) -> list[str]:
     """Add ``--model rltok`` if the harness runs a model and none is named.
 
     Example:
-        >>> with_model(["--tasks", "piqa"])
-        ['--tasks', 'piqa', '--model', 'rltok']
-        >>> with_model(["ls", "tasks"])
-        ['ls', 'tasks']
+        >>> with_model(["--tasks", "piqa"]), with_model(["ls", "tasks"])
+        (['--tasks', 'piqa', '--model', 'rltok'], ['ls', 'tasks'])
     """
     runs = not arguments or arguments[0].startswith("-") or arguments[0] == "run"
     named = any(word in ("--model", "-M") or word.startswith("--model=") for word in arguments)
@@ -40,11 +38,9 @@ def with_trust(arguments: list[str]) -> list[str]:
     for place, word in enumerate(words):
         name, equals, value = word.partition("=")
         if name == "--model_args" and equals:
-            words[place] = f"{name}={_add_trust(value)}"
-            return words
+            return [*words[:place], f"{name}={_add_trust(value)}", *words[place + 1 :]]
         if word in ("--model_args", "-a") and place + 1 < len(words):
-            words[place + 1] = _add_trust(words[place + 1])
-            return words
+            return [*words[: place + 1], _add_trust(words[place + 1]), *words[place + 2 :]]
     return [*words, "--model_args", "trust_code=True"]
 
 

@@ -1,4 +1,4 @@
-"""Explain errors of Hydra and OmegaConf in one line: the name, what it must be, what was given, the nearest name."""
+"""Explain wrong options in one line: the name, what it must be, the given value, the nearest name."""
 
 from __future__ import annotations
 
@@ -17,13 +17,7 @@ _NOISE = ("full_key:", "object_type=", "reference_type=", "Config search path", 
 
 
 def explain(error: Exception, types: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Shorten an error of Hydra to one line: the name, what it must be, what was given, the nearest name.
-
-    Args:
-        error: of Hydra or OmegaConf.
-        types: of all options.
-        names: options and groups.
-    """
+    """Shorten an error of Hydra or OmegaConf to one line, given the types of all options, and all names."""
     if isinstance(error, OverrideParseException):
         return _unreadable(error.override)
     if isinstance(error, MissingConfigException) and error.options:
@@ -54,26 +48,20 @@ def _wrong_type(name: str, text: str, kind: Any) -> str:
 
 def _described(kind: Any) -> str:
     """Describe a type in words."""
-    if kind in _TYPES:
-        return _TYPES[kind]
     inner = get_args(kind)
     if type(None) in inner:
         return f"{_described(inner[0])} or null"
     if str(kind).startswith("list["):
         return f"a list of {inner[0].__name__.replace('str', 'string')}s"
-    return "a dict of dicts" if str(kind).count("dict[") > 1 else "a dict"
+    return _TYPES.get(kind) or ("a dict of dicts" if str(kind).count("dict[") > 1 else "a dict")
 
 
-def one_value(sweep: Override, types: Mapping[str, Any]) -> str:
+def several_values(sweep: Override, types: Mapping[str, Any]) -> str:
     """Explain several values for one option without ``--multirun``."""
     name, _, text = (sweep.input_line or "").lstrip("+").partition("=")
-    message = f"{name} must be one value without --multirun, got {text}; add --multirun for a run each"
     kind = types.get(name)
-    return (
-        f"{message}, or write \"{name}='{text}'\" for one text with commas"
-        if str in (kind, *get_args(kind))
-        else message
-    )
+    quoted = f", or write \"{name}='{text}'\" for one text with commas" if str in (kind, *get_args(kind)) else ""
+    return f"{name} must be one value without --multirun, got {text}; add --multirun for a run each{quoted}"
 
 
 def _unreadable(text: str) -> str:
@@ -81,33 +69,30 @@ def _unreadable(text: str) -> str:
     name, _, value = text.lstrip("+").partition("=")
     if not re.fullmatch(r"[+~]{0,2}[\w./@:-]+", name):
         return f"options must be written name=value without spaces around the name, got {text!r}"
-    for opening, closing in ("[]", "{}"):
-        if value.startswith(opening) and not value.endswith(closing):
-            return f"{name} must end with {closing!r}, got {value!r}; quote the whole option if it has spaces"
-    if value[:1] in ("'", '"') and (len(value) == 1 or value[-1] != value[0]):
-        return f"{name} must end with the quote that it begins with, got {value}"
+    if value[:1] in tuple("'\"[{"):
+        return f"{name} must have its quotes and brackets closed, got {value}"
     quoted = "'" + value.replace("'", "\\'") + "'"
     return f'{name} must be quoted if it has special characters, got {value!r}; write "{name}={quoted}"'
 
 
-def nearest(name: str, allowed: Sequence[str]) -> str:
-    """Return "; did you mean 'x'?", or "" if no name is close; ``lr`` is close to ``optim.lr``.
+def unknown_flag(argument: str, names: Sequence[str], flags: Sequence[str]) -> str:
+    """Explain a word with dashes: an option written as a flag, or a mistyped flag."""
+    typed, _, value = argument.partition("=")
+    name = typed.lstrip("-").replace("-", "_")
+    full = [name] if name in names else [option for option in names if option.rpartition(".")[2] == name]
+    if len(full) == 1:
+        return f"options must be written name=value, got {argument!r}; write {full[0]}={value or 'VALUE'}"
+    return f"there is no flag {typed!r}{did_you_mean('--' + typed.lstrip('-'), flags) or '; --help lists options'}"
 
-    Args:
-        name: that does not exist.
-        allowed: names that do.
-    """
-    suggestion = did_you_mean(name, allowed)
+
+def nearest(name: str, allowed: Sequence[str]) -> str:
+    """Return "; did you mean 'x'?", or "" if no name is close; ``lr`` is close to ``optim.lr``."""
     misplaced = [full for full in allowed if full.rpartition(".")[2] == name.rpartition(".")[2]]
-    return suggestion or (f"; did you mean {misplaced[0]!r}?" if misplaced else "")
+    return did_you_mean(name, allowed) or (f"; did you mean {misplaced[0]!r}?" if misplaced else "")
 
 
 def option_words(message: str, options: Sequence[str]) -> str:
-    """Name the option in a message that names a Python parameter.
-
-    Args:
-        message: of an error.
-        options: dotted names.
+    """Name the option, one of these dotted names, in a message that names a Python parameter.
 
     Example:
         >>> option_words("gamma must lie in [0, 1], got 5.0", ["estimator.gamma", "seed"])

@@ -1,7 +1,4 @@
-"""Check the command line of a Hydra command before anything heavy is imported, and explain mistakes in one line.
-
-Hydra reads and composes the command line; this module shortens its errors and adds suggestions. It imports no torch.
-"""
+"""Read, compose and check the command line of a Hydra command before anything heavy is imported."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import argparse
 import os
 import re
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
@@ -26,13 +24,20 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
-from rltok_rl.experiments.commands.old_words import current_overrides
-from rltok_rl.experiments.commands.option_errors import explain, one_value
+from rltok_rl.experiments.commands.option_errors import explain, several_values, unknown_flag
 from rltok_rl.experiments.commands.schema import CONF, schemas
 from rltok_rl.experiments.run_config import GROUPS
 
 import rltok_rl
-from rltok_rl.utils import did_you_mean
+from rltok_rl.renamed import OPTIONS, current_word
+
+KINDS = {**{group: group for group in (*GROUPS, "experiment")}, **OPTIONS}
+KINDS |= {"estimators": "candidate", "sweep": "candidate", "compare.systems": "segmenter"}
+KINDS |= {"segmenter.name": "segmenter", "model.preset": "model"}
+"""Groups and options whose values may be old words, and the kind of the words."""
+HYPHENS = ("data", "experiment", "model", "optim", "segmenter")
+"""Kinds of words with hyphens: they name systems and settings. Words of other kinds name functions: underscores."""
+_noted: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -42,20 +47,14 @@ class CommandLine:
     arguments: list[str]
     """Flags and overrides as Hydra takes them."""
     overrides: Sequence[Override] = ()
-    runs: Sequence[dict[str, str]] = ()
-    """Overrides of each run, by name; one run without ``--multirun``, none if nothing is run (``--cfg``)."""
     configs: Sequence[DictConfig] = ()
-    """Resolved options of each run."""
-    out: str = ""
-    """``out`` as written, before it is resolved."""
+    """Resolved options of each run: one without ``--multirun``, none if nothing is run (``--cfg``)."""
 
 
 def read_command_line(name: str, arguments: Sequence[str]) -> CommandLine:
-    """Read, compose and check a command line; raise ValueError with one line if something is wrong.
+    """Read, compose and check the arguments of ``rltok NAME``; raise ValueError with one line if something is wrong.
 
-    Args:
-        name: of the configuration; ``NAME_schema`` in Hydra's store has its options.
-        arguments: everything after the command.
+    ``NAME_schema`` in Hydra's store has the options.
     """
     types = option_types(OmegaConf.get_type(ConfigStore.instance().load(f"{name}_schema.yaml").node))
     names = [*types, *GROUPS, "experiment"] if name == "train" else [*types]
@@ -65,30 +64,20 @@ def read_command_line(name: str, arguments: Sequence[str]) -> CommandLine:
         if flags.hydra_help or flags.shell_completion or flags.config_path:
             return CommandLine([*words, *flags.overrides])
         texts = allow_new([whole_numbers(text, types) for text in current_overrides(flags.overrides)])
-        overrides = _parse(texts, names)
-        return CommandLine([*words, *texts], overrides, *_compose_runs(name, flags, overrides, types))
+        for text in texts:
+            if "=" not in text and not text.startswith("~"):
+                value = f"; write {text}=VALUE" if text in names else ""
+                raise ValueError(f"options must be written name=value, got {text!r}{value}")
+        overrides = OverridesParser.create().parse_overrides(texts)
+        return CommandLine([*words, *texts], overrides, _compose_runs(name, flags, overrides, types))
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise ValueError(explain(error, types, names)) from None
 
 
 def compose_config(overrides: Sequence[str], name: str = "train") -> Any:
-    """Compose the options of a run without starting it.
-
-    Args:
-        overrides: ``name=value`` as typed.
-        name: of the configuration.
-    """
+    """Compose the options of a run from ``name=value`` as typed, without starting it."""
     (config,) = read_command_line(name, overrides).configs
     return OmegaConf.to_object(config)
-
-
-def _parse(texts: Sequence[str], names: Sequence[str]) -> list[Override]:
-    """Parse overrides with Hydra's parser."""
-    for text in texts:
-        if "=" not in text and not text.startswith("~"):
-            value = f"; write {text}=VALUE" if text in names else ""
-            raise ValueError(f"options must be written name=value, got {text!r}{value}")
-    return OverridesParser.create().parse_overrides(list(texts))
 
 
 def _read_flags(arguments: Sequence[str], names: Sequence[str]) -> argparse.Namespace:
@@ -98,42 +87,27 @@ def _read_flags(arguments: Sequence[str], names: Sequence[str]) -> argparse.Name
     try:
         flags, unknown = parser.parse_known_intermixed_args(arguments)
     except argparse.ArgumentError as error:
-        _, joined, rest = str(error).partition("ignored explicit argument ")  # -model=tiny, read as -m odel=tiny
-        if not joined:
+        if "ignored explicit argument" not in str(error):
             raise ValueError(str(error)) from None
-        unknown = [word for word in arguments if word.endswith(rest.strip("'"))]
+        unknown = [word for word in arguments if re.match(r"-\w\w", word)]  # -model=tiny, read as -m odel=tiny
     if unknown:
-        raise ValueError(_unknown_flag(unknown[0], names, parser))
+        flag_names = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
+        raise ValueError(unknown_flag(unknown[0], names, flag_names))
     modes = {"--run": flags.run, "--multirun": flags.multirun, "--cfg": flags.cfg, "--info": flags.info}
     modes["--shell-completion"] = flags.shell_completion
     if len(given := [mode for mode, value in modes.items() if value]) > 1:
         raise ValueError(f"only one of {', '.join(modes)} may be given, got {' and '.join(given)}")
     if flags.resolve and not flags.cfg:
         raise ValueError("--resolve belongs to --cfg")
-    if flags.shell_completion and not any(re.match(r"(un)?install=|query=", text) for text in flags.overrides):
-        raise ValueError("--shell-completion must be followed by install=SHELL, uninstall=SHELL or query=SHELL")
     if flags.experimental_rerun is not None:
         raise ValueError("--experimental-rerun is not supported; repeat the command in the run's summary.json")
     return flags
 
 
-def _unknown_flag(argument: str, names: Sequence[str], parser: argparse.ArgumentParser) -> str:
-    """Explain a word with dashes: an option written as a flag, or a mistyped flag."""
-    typed, _, value = argument.partition("=")
-    name = typed.lstrip("-").replace("-", "_")
-    full = [option for option in names if option.rpartition(".")[2] == name]
-    if name in full or len(full) == 1:
-        option = name if name in full else full[0]
-        return f"options must be written name=value, got {argument!r}; write {option}={value or 'VALUE'}"
-    flags = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
-    suggestion = did_you_mean("--" + typed.lstrip("-"), flags)
-    return f"there is no flag {typed!r}{suggestion or '; --help lists options'}"
-
-
 def _compose_runs(
     name: str, flags: argparse.Namespace, overrides: Sequence[Override], types: Mapping[str, Any]
-) -> tuple[list[dict[str, str]], list[DictConfig], str]:
-    """Compose every run; return the overrides of each, its options, and ``out`` as written."""
+) -> list[DictConfig]:
+    """Compose the options of every run."""
     search = [f"hydra.searchpath=[file://{os.path.abspath(flags.config_dir)}]"] if flags.config_dir else []
     single = [str(override.input_line) for override in overrides if not override.is_sweep_override()]
     sweeps = [override for override in overrides if override.is_sweep_override()]
@@ -142,33 +116,28 @@ def _compose_runs(
         def composed(texts: Sequence[str]) -> DictConfig:
             return compose(flags.config_name or name, [*search, *texts], return_hydra_config=True)
 
-        config = composed(single)
-        out = OmegaConf.to_container(config)["out"]  # type: ignore[index,call-overload]
-        runs, configs = [single], [config]
-        if flags.multirun or config.hydra.mode == RunMode.MULTIRUN:
-            params = [f"{key}={value}" for key, value in (config.hydra.sweeper.params or {}).items()]
+        configs = [composed(single)]
+        hydra = configs[0].hydra
+        if flags.multirun or hydra.mode == RunMode.MULTIRUN:
+            params = [f"{key}={value}" for key, value in (hydra.sweeper.params or {}).items()]
             parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
             swept = parser.parse_overrides([*params, *(str(override.input_line) for override in overrides)])
-            if "BasicSweeper" not in config.hydra.sweeper._target_:
-                return [], [], out  # another sweeper chooses the values
+            if "BasicSweeper" not in hydra.sweeper._target_:
+                return []  # another sweeper chooses the values
             (runs,) = BasicSweeper.split_arguments(swept, None)
             configs = [composed(run) for run in runs]
         elif sweeps:
-            raise ValueError(one_value(sweeps[0], types))
-        if flags.cfg or flags.info:
-            return [], [], out
-        configs = [_resolve(config, number) for number, config in enumerate(configs)]
-        return [dict(text.lstrip("+").split("=", 1) for text in run if "=" in text) for run in runs], configs, out
+            raise ValueError(several_values(sweeps[0], types))
+        return [] if flags.cfg or flags.info else [_resolve(config, number) for number, config in enumerate(configs)]
 
 
 def _resolve(config: DictConfig, number: int) -> DictConfig:
-    """Resolve interpolations as in run ``number`` of a sweep; keep the choices of groups under ``hydra``."""
+    """Resolve interpolations as in run ``number`` of a sweep."""
     if missing := OmegaConf.missing_keys(OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])):
         raise ValueError(f"{min(missing)} must be given")
     with open_dict(config):
         config.hydra.job.num, config.hydra.job.id = number, str(number)
-    HydraConfig.instance().set_config(config)
-    with open_dict(config):
+        HydraConfig.instance().set_config(config)
         del config["hydra"]
     OmegaConf.resolve(config)
     return config
@@ -176,10 +145,6 @@ def _resolve(config: DictConfig, number: int) -> DictConfig:
 
 def option_types(schema: Any, prefix: str = "") -> dict[str, Any]:
     """Return the types of all options, by dotted name; for a model, also of its overrides.
-
-    Args:
-        schema: a dataclass of options.
-        prefix: of the names.
 
     Example:
         >>> from rltok_rl.experiments.run_config import RateConfig
@@ -197,18 +162,41 @@ def option_types(schema: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def model_sizes() -> dict[str, Any]:
-    """Return the fields of ``UNetConfig`` and their types, without importing torch; Any for other than numbers."""
-    path = Path(rltok_rl.__file__).parent / "models" / "config.py"
-    kinds = {"int": int, "float": float, "bool": bool}
-    return {option.name: kinds.get(option.kind, Any) for option in schemas(path)["UNetConfig"].options}
+    """Return the fields of ``UNetConfig`` without importing torch: ``int``, or Any for other types."""
+    options = schemas(Path(rltok_rl.__file__).parent / "models" / "config.py")["UNetConfig"].options
+    return {option.name: int if option.kind == "int" else Any for option in options}
+
+
+def current_overrides(arguments: Sequence[str]) -> list[str]:
+    """Replace old words in ``name=value`` with the current ones; the main process prints a line for each change.
+
+    Example:
+        >>> current_overrides(["estimator=discounted_return", "baseline=none,leave_one_out", "seed=1"])
+        ['estimator=discounted_return', 'baseline=none,leave_one_out', 'seed=1']
+    """
+    return [_current_override(argument) for argument in arguments]
+
+
+def _current_override(argument: str) -> str:
+    name, equals, value = argument.partition("=")
+    kind = KINDS.get(name.lstrip("+~"))
+    if kind is None:
+        return argument
+    current = name + equals + re.sub(r"[^\s,'\"\[\]]+", lambda word: _current_choice(kind, word[0]), value)
+    if current != argument and os.environ.get("RANK", "0") == "0" and argument not in _noted:
+        _noted.add(argument)
+        print(f"note: {argument} is now {current}", file=sys.stderr)
+    return current
+
+
+def _current_choice(kind: str, word: str) -> str:
+    if not re.fullmatch(r"[\w-]+", word):
+        return word  # module:Name, a path, or an interpolation
+    return current_word(kind, word.replace("_", "-") if kind in HYPHENS else word.replace("-", "_"))
 
 
 def whole_numbers(text: str, types: Mapping[str, Any]) -> str:
     """Write whole numbers such as ``1e6`` as integers if the option is one.
-
-    Args:
-        text: ``name=value`` as typed.
-        types: of all options.
 
     Example:
         >>> whole_numbers("data.limit=2e2,null", {"data.limit": int | None})
@@ -218,22 +206,18 @@ def whole_numbers(text: str, types: Mapping[str, Any]) -> str:
     kind = types.get(name.lstrip("+"))
     if int not in (kind, *get_args(kind)):
         return text
-    return name + equals + ",".join(map(_whole, values.split(",")))
+    return name + equals + re.sub(r"[^,\s]*\d[eE.][^,\s]*", lambda word: _whole(word[0]), values)
 
 
 def _whole(text: str) -> str:
     try:
-        number = float(text)
+        return str(int(float(text))) if float(text).is_integer() else text
     except ValueError:
         return text
-    return str(int(number)) if number.is_integer() and not text.strip("+-").replace("_", "").isdigit() else text
 
 
 def allow_new(texts: Sequence[str]) -> list[str]:
     """Put ``++`` before options that accept any names, so that Hydra takes new ones.
-
-    Args:
-        texts: ``name=value`` as typed.
 
     Example:
         >>> allow_new(["segmenter.options.hidden=32", "seed=1"])
@@ -244,11 +228,7 @@ def allow_new(texts: Sequence[str]) -> list[str]:
 
 
 def typed(arguments: Sequence[str], num_processes: int | None = None) -> str:
-    """Return a command line as it was typed, quoted for a shell.
-
-    Args:
-        arguments: ``sys.argv``, with the ``++`` of :func:`allow_new`.
-        num_processes: started by ``torchrun``; None without it.
+    """Return ``sys.argv`` as it was typed, quoted for a shell; ``num_processes`` if ``torchrun`` started it.
 
     Example:
         >>> print(typed(["rltok train", "++segmenter.options.hidden=32", "out=runs/${seed}"]))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import functools
+import itertools
 import math
+import os
+import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-from rltok_rl.experiments.commands.argument_types import Parser, add, add_count, make_parser, number, output_path
 
 from rltok_rl.renamed import current_word
 from rltok_rl.utils import did_you_mean
@@ -32,8 +35,7 @@ MOST = 1_000_000
 GAMMA = 0.99
 HELD_OUT = "held-out"
 SECTIONS = (
-    *("sampler", "attention", "decoding", "environment", "estimators"),
-    *("training", "packing", "processes", "peers"),
+    *("sampler", "attention", "decoding", "environment", "estimators", "training", "packing", "processes", "peers"),
 )
 """Sections of :mod:`rltok_rl.experiments.bench`."""
 NAMED_ONLY = ("compiled",)
@@ -41,191 +43,74 @@ NAMED_ONLY = ("compiled",)
 SECONDS, LEAST_SECONDS = 270, 60
 """Time of the demo: default and minimum."""
 
-_DATA = (
-    f"file, folder of documents, - for stdin, or one of {', '.join(BUILT_IN)}; every row of Parquet or JSON lines is "
-)
-_DATA += "a document, as is any other file"
 _MODELS = f"folder of save_pretrained, folder of a run, hub id, or {', '.join(PACKAGED)} (the packaged model)"
 
 
-def _add_model(parser: argparse.ArgumentParser, name: str = "model", **options: Any) -> None:
-    """Declare the model: an argument, or the option ``--model``."""
-    add(parser, name, _MODELS, metavar="MODEL", **options)
-    if name == "--model":
-        parser.set_defaults(model_argument="--model")
-    _add_device(parser)
+def quiet(main: Callable[..., int]) -> Callable[..., int]:
+    """Decorate a command: it writes what its terminal can show, and ends quietly if its reader does (``head``)."""
+
+    @functools.wraps(main)
+    def run(arguments: list[str] | None = None) -> int:
+        if hasattr(sys.stdout, "reconfigure"):
+            sys.stdout.reconfigure(errors="backslashreplace")
+        try:
+            status = main(arguments)
+            sys.stdout.flush()
+            return status
+        except BrokenPipeError:  # Python flushes at exit, which must not fail again
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        except KeyboardInterrupt:
+            return 130
+
+    return run
 
 
-def _add_device(parser: argparse.ArgumentParser) -> None:
-    add(parser, "--device", "where to run it: cpu (default), cuda, cuda:1, mps", default="cpu")
-    text = "import and execute the custom segmenter, module:Class, that the files of MODEL name (default: refuse)"
-    add(parser, "--trust-code", text, action="store_true")
+def command(name: str, description: str | None) -> Callable[[Callable[..., int | None]], Callable[..., int]]:
+    """Decorate the ``main`` of ``rltok NAME``, a function of its parser and options that may return a status."""
+
+    def decorate(run: Callable[..., int | None]) -> Callable[..., int]:
+        def main(arguments: list[str] | None = None) -> int:
+            parser = make_parser(name, description)
+            return run(parser, parser.parse_args(arguments)) or 0
+
+        return main
+
+    return decorate
 
 
-def _add_drawing(parser: argparse.ArgumentParser) -> None:
-    """Declare how boundaries are drawn."""
-    group = parser.add_mutually_exclusive_group()
-    add_count(group, "--seed", "of all random numbers (default: 0)", 0, default=0)
-    add(group, "--greedy", "a boundary if its probability exceeds one half", action="store_true")
-    share = number("between 0 and 1", lambda value: 0.0 < value < 1.0)
-    add(parser, "--rate", "target of boundaries per byte, for models with rate_embedding (default: configured)", share)
+def _count(minimum: int) -> Callable[[str], int]:
+    """Integers of at least ``minimum``."""
+
+    def parse(text: str) -> int:
+        value = int(text.replace("_", "")) if re.fullmatch(r"-?[\d_]*\d", text) else minimum - 1
+        if value < minimum:
+            raise argparse.ArgumentTypeError(f"must be an integer of at least {minimum}, got {text!r}")
+        return value
+
+    return parse
 
 
-def _add_column(parser: argparse.ArgumentParser) -> None:
-    add(parser, "--column", "text column of tables (default: text, else content)")
+def _number(described: str, allowed: Callable[[float], bool]) -> Callable[[str], float]:
+    """Numbers in a range; ``allowed`` must be false for nan."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not allowed(value):
+            raise argparse.ArgumentTypeError(f"must be a number {described}, got {text!r}")
+        return value
+
+    return parse
 
 
-def _add_json(parser: argparse.ArgumentParser) -> None:
-    add(parser, "--json", "write all metrics as one JSON object", action="store_true")
-
-
-def segment() -> argparse.ArgumentParser:
-    """Make the parser of ``rltok segment``."""
-    parser = make_parser("segment", "commands/segment")
-    add(parser, "text", "the text; - (default) is standard input", metavar="TEXT", nargs="?")
-    add(parser, "--file", "read this file instead")
-    _add_model(parser, "--model", default=DEFAULT)
-    _add_drawing(parser)
-    add(parser, "--format", "of the output (default: text)", choices=("text", "json"), default="text")
-    add(parser, "--colour", "of text", choices=("auto", "always", "never"), default="auto")
-    return parser
-
-
-def generate() -> argparse.ArgumentParser:
-    """Make the parser of ``rltok generate``."""
-    parser = make_parser("generate", "commands/generate")
-    add(parser, "prompt", "the text to continue, at least one byte; - is standard input", metavar="PROMPT")
-    _add_model(parser, "--model", default=DEFAULT)
-    add_count(parser, "--bytes", "to write (default: 200)", 0, default=200)
-    warm = number("of at least 0", lambda value: 0.0 <= value < math.inf)
-    add(parser, "--temperature", "0 takes the likeliest byte (default: 1)", warm, default=1.0)
-    add_count(parser, "--top-k", "only the k likeliest bytes")
-    share = number("in (0, 1]", lambda value: 0.0 < value <= 1.0)
-    add(parser, "--top-p", "only the likeliest bytes that together have this probability", share)
-    _add_drawing(parser)
-    add(parser, "--show-boundaries", "write a | after each boundary", action="store_true")
-    add(parser, "--raw", "write new bytes unescaped, without the prompt", action="store_true")
-    return parser
-
-
-def evaluate() -> argparse.ArgumentParser:
-    """Make the parser of ``rltok eval``."""
-    parser = make_parser("eval", "commands/evaluate")
-    _add_model(parser)
-    add(parser, "data", f"{_DATA} (default: a run's held-out text)", metavar="DATA", nargs="?")
-    _add_column(parser)
-    add_count(parser, "--bytes", "read at most so many, from the start (default: all)", 2)
-    add_count(parser, "--windows", "at most so many, evenly spaced (default: all)")
-    add_count(parser, "--context", f"bytes of a window (default: as the run was trained, or {CONTEXT})")
-    stride = "bytes from one window to the next; fewer than --context give each byte more context (default: --context)"
-    add_count(parser, "--stride", stride)
-    add(parser, "--streamed", "read documents byte by byte without windows; slow", action="store_true")
-    samples = "draw boundaries K times; report the cost of one draw, of all together, and thresholded"
-    add_count(parser, "--samples", samples, metavar="K")
-    add_count(parser, "--particles", "also report a tighter bound from K particles; slow", metavar="K")
-    _add_drawing(parser)
-    _add_json(parser)
-    return parser
-
-
-def tasks() -> argparse.ArgumentParser:
-    """Make the parser of ``rltok tasks``."""
-    parser = make_parser("tasks", "commands/tasks")
-    _add_model(parser)
-    add(parser, "tasks", f"of {', '.join(TASKS)}", metavar="TASK", nargs="+", choices=TASKS)
-    add(parser, "--data", "folder of local files (default: the Hugging Face hub)", metavar="FOLDER")
-    add_count(parser, "--limit", "the first so many examples of each (default: all)")
-    add_count(parser, "--context", f"bytes read at most (default: as the run was trained, or {CONTEXT})")
-    add_count(parser, "--samples", "draws of boundaries (default: 1)", default=1)
-    _add_drawing(parser)
-    _add_json(parser)
-    return parser
-
-
-def boundaries() -> argparse.ArgumentParser:
-    """Make the parser of ``rltok boundaries``."""
-    parser = make_parser("boundaries", "commands/boundaries")
-    _add_model(parser, "models", nargs="+")
-    text = "file, - for stdin, python-docs or python-code (default: the first run's held-out text)"
-    add(parser, "--text", text, metavar="DATA")
-    parser.set_defaults(data_argument="--text")
-    add_count(parser, "--bytes", "read at most so many, from the start (default: all)", 2)
-    rules = f"rules and tokenizers to compare with: {', '.join(REFERENCES)} (default: spacebyte)"
-    add(parser, "--against", rules, nargs="+", metavar="NAME", default=["spacebyte"], choices=REFERENCES)
-    add(parser, "--shift", "bytes to move a reference by (default: -1 0 1)", int, nargs="+")
-    add_count(parser, "--tolerance", "bytes that partners may lie apart (default: 0)", 0, default=0)
-    group = parser.add_argument_group("bpe and unigram", "trained on the first run's training text, at its rate")
-    add(group, "--tokenizer", "use this tokenizer.json, or that of a run, instead", Path)
-    add(group, "--train-on", "train on this text instead", metavar="FILE")
-    add_count(group, "--vocabulary", "number of tokens (default: as many as give the same rate)", 257)
-    _add_column(parser)
-    _add_drawing(parser)
-    _add_json(parser)
-    return parser
-
-
-def _baseline(word: str) -> str:
-    """Read the current or an old name of a baseline."""
-    return "none" if word == "discounted_return" else current_word("baseline", word)
-
-
-def view() -> argparse.ArgumentParser:
-    """Make the parser of ``rltok view``."""
-    parser = make_parser("view", "commands/view", usage="%(prog)s MODEL [MODEL ...] [TEXT] [options]")
-    models = (
-        "folder of save_pretrained, of a run or of a checkpoint, or hub id; several are shown on the same text. TEXT "
-    )
-    models += f"is a file, - for stdin, {HELD_OUT} (of the first run), or one of {', '.join(BUILT_IN)}"
-    add(parser, "models", models, metavar="MODEL", nargs="+")
-    add(parser, "--text", "the text itself", metavar="STRING")
-    parser.set_defaults(data_argument="TEXT")
-    add(parser, "--out", "the page (default: %(default)s)", output_path, default=Path("boundaries.html"))
-    add_count(parser, "--bytes", f"show at most so many, from the start (default: all, up to {MOST:,})", 2)
-    context = f"bytes of a window (default: the shortest that the runs were trained with, or {CONTEXT})"
-    add_count(parser, "--context", context)
-    share = number("in [0, 1]", lambda value: 0.0 <= value <= 1.0)
-    add(parser, "--gamma", f"discount of returns (default: the run's, or {GAMMA})", share)
-    add(parser, "--reward", "default: the run's, with its price per boundary, or early_exit", choices=REWARDS)
-    text = "baseline of the advantages (default: %(default)s)"
-    words: dict[str, Any] = {"type": _baseline, "choices": BASELINES}
-    parser.add_argument("--baseline", help=text, default="leave_one_out", **words)
-    parser.add_argument("--estimator", help=argparse.SUPPRESS, dest="baseline", **words)
-    draws = f"draws that {' and '.join(COMPARING)} compare, the shown one included (default: %(default)s)"
-    add_count(parser, "--draws", draws, 2, default=4)
-    _add_device(parser)
-    _add_drawing(parser)
-    return parser
-
-
-def report() -> argparse.ArgumentParser:
-    """Make the parser of ``rltok report``."""
-    parser = make_parser("report", "commands/report")
-    runs = "folder of a run, finished or not, of a comparison, or of several comparisons"
-    add(parser, "runs", runs, Path, nargs="+", metavar="RUN")
-    out = "folder of a comparison of several runs; pages of finished runs are kept, unless --also"
-    add(parser, "--out", out, output_path)
-    add(parser, "--each", "in a comparison, list runs separately that differ only in their seed", action="store_true")
-    also = [extension for extension in FORMATS if extension != "png"]
-    add(parser, "--also", "write figures in these formats, too", nargs="+", choices=also, default=[])
-    return parser
-
-
-def leaderboard() -> argparse.ArgumentParser:
-    """Make the parser of ``rltok leaderboard``."""
-    parser = make_parser("leaderboard", "commands/leaderboard")
-    add(parser, "--results", "folder of results", Path, default=Path("experiments/results"))
-    add(parser, "--out", "the page to write", output_path, default=Path("docs/leaderboard.md"))
-    return parser
-
-
-def demo() -> argparse.ArgumentParser:
-    """Make the parser of ``rltok demo``."""
-    parser = make_parser("demo", "demo/__main__")
-    enough = number(f"of at least {LEAST_SECONDS}", lambda value: LEAST_SECONDS <= value < math.inf)
-    add(parser, "--seconds", f"time of the demo (default: {SECONDS})", enough, default=SECONDS)
-    add(parser, "--out", "folder to write to (default: runs/demo)", output_path, default=Path("runs/demo"))
-    add(parser, "--quick", "a few updates: checks that everything runs, learns nothing", action="store_true")
-    return parser
+def _output(text: str) -> Path:
+    """A path; an empty one would scatter files over the working folder."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError(f"must be a path, got {text!r}")
+    return Path(text)
 
 
 def _section(text: str) -> str:
@@ -236,41 +121,182 @@ def _section(text: str) -> str:
     return text
 
 
-def info() -> argparse.ArgumentParser:
-    """Make the parser of ``rltok info``."""
-    return Parser(prog="rltok info", description="Print versions and devices.")
+def _baseline(word: str) -> str:
+    """The current or an old name of a baseline."""
+    return "none" if word == "discounted_return" else current_word("baseline", word)
 
 
-def bench() -> argparse.ArgumentParser:
-    """Make the parser of ``rltok bench``."""
-    parser = make_parser("bench", "bench/__init__")
-    sections = f"of {', '.join(SECTIONS)} (default: all); {', '.join(NAMED_ONLY)} runs only if named"
-    add(parser, "sections", sections, _section, nargs="*", metavar="section")
-    add(parser, "--device", "where to run", default="cpu", choices=["cpu", "cuda"])
-    add(parser, "--out", "folder of bench.md and bench.json", output_path)
-    return parser
+class Parser(argparse.ArgumentParser):
+    """Reports an unknown flag, with a suggestion, before missing arguments."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Check the flags, then parse as argparse does."""
+        flags = [flag for action in self._actions for flag in action.option_strings]
+        for word in itertools.takewhile(lambda word: word != "--", sys.argv[1:] if args is None else args):
+            typed = str(word).partition("=")[0]
+            # argparse takes words with spaces as text
+            if typed.startswith("--") and " " not in word and not any(flag.startswith(typed) for flag in flags):
+                self.error(f"unrecognized arguments: {typed}{did_you_mean(typed, flags)}")
+        return super().parse_known_args(args, namespace)
 
 
-def rate_control() -> argparse.ArgumentParser:
-    """Make the parser of ``rltok rate-control``."""
-    parser = make_parser("rate-control", "studies/rate_control")
-    add(parser, "--out", "folder of table and figure", output_path, default=Path("runs/rate-control"))
-    add_count(parser, "--updates", "per run, at least 200 (default: 3000)", 200, default=3000)
-    return parser
+Option = tuple[str, dict[str, Any]]
 
 
-PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
-    "segment": segment,
-    "generate": generate,
-    "eval": evaluate,
-    "tasks": tasks,
-    "boundaries": boundaries,
-    "view": view,
-    "report": report,
-    "leaderboard": leaderboard,
-    "demo": demo,
-    "bench": bench,
-    "rate-control": rate_control,
-    "info": info,
+def option(name: str, help: str, least: int | None = None, **options: Any) -> Option:
+    """Describe an argument or option of ``add_argument``; with ``least``, an integer of at least this."""
+    return name, {"help": help, **({} if least is None else {"type": _count(least)}), **options}
+
+
+def flag(name: str, help: str) -> Option:
+    """Describe an option without a value."""
+    return option(name, help, action="store_true")
+
+
+def _model(name: str = "model", **options: Any) -> list[Option]:
+    text = "import and execute the custom segmenter, module:Class, that the files of MODEL name (default: refuse)"
+    return [
+        option(name, _MODELS, metavar="MODEL", **options),
+        option("--device", "where to run it: cpu (default), cuda, cuda:1, mps", default="cpu"),
+        flag("--trust-code", text),
+    ]
+
+
+_OPEN_SHARE = _number("between 0 and 1", lambda value: 0.0 < value < 1.0)
+_POSITIVE_SHARE = _number("in (0, 1]", lambda value: 0.0 < value <= 1.0)
+_SHARE = _number("in [0, 1]", lambda value: 0.0 <= value <= 1.0)
+_NOT_NEGATIVE = _number("of at least 0", lambda value: 0.0 <= value < math.inf)
+_SECONDS = _number(f"of at least {LEAST_SECONDS}", lambda value: LEAST_SECONDS <= value < math.inf)
+_WORDS: dict[str, Any] = {"type": _baseline, "choices": BASELINES, "default": "leave_one_out"}
+_DRAWING = (
+    option("--seed", "of all random numbers (default: 0)", 0, default=0),
+    flag("--greedy", "a boundary if its probability exceeds one half"),
+    option("--rate", "target of boundaries per byte, for models with rate_embedding", type=_OPEN_SHARE),
+)
+_COLUMN = option("--column", "text column of tables (default: text, else content)")
+_JSON = flag("--json", "write all metrics as one JSON object")
+_BYTES = option("--bytes", "read at most so many, from the start (default: all)", 2)
+_WINDOW = option("--context", f"bytes of a window (default: as the run was trained, or {CONTEXT})", 1)
+
+OPTIONS: dict[str, list[Option]] = {
+    "segment": [
+        option("text", "the text; - (default) is standard input", metavar="TEXT", nargs="?"),
+        option("--file", "read this file instead"),
+        *_model("--model", default=DEFAULT),
+        *_DRAWING,
+        option("--format", "of the output (default: text)", choices=("text", "json"), default="text"),
+        option("--colour", "of text", choices=("auto", "always", "never"), default="auto"),
+    ],
+    "generate": [
+        option("prompt", "the text to continue, at least one byte; - is standard input", metavar="PROMPT"),
+        *_model("--model", default=DEFAULT),
+        option("--bytes", "to write (default: 200)", 0, default=200),
+        option("--temperature", "0 takes the likeliest byte (default: 1)", type=_NOT_NEGATIVE, default=1.0),
+        option("--top-k", "only the k likeliest bytes", 1),
+        option("--top-p", "only the likeliest bytes that together have this probability", type=_POSITIVE_SHARE),
+        *_DRAWING,
+        flag("--show-boundaries", "write a | after each boundary"),
+        flag("--raw", "write new bytes unescaped, without the prompt"),
+    ],
+    "eval": [
+        *_model(),
+        option(
+            "data",
+            f"file, folder of documents, - for stdin, or one of {', '.join(BUILT_IN)}; every row of Parquet or "
+            "JSON lines is a document, as is any other file (default: a run's held-out text)",
+            metavar="DATA",
+            nargs="?",
+        ),
+        *(_COLUMN, _BYTES, _WINDOW),
+        option("--windows", "at most so many, evenly spaced (default: all)", 1),
+        option("--stride", "bytes from one window to the next; fewer give more context (default: --context)", 1),
+        flag("--streamed", "read documents byte by byte without windows; slow"),
+        option("--samples", "also report the cost of K draws of boundaries together, and thresholded", 1, metavar="K"),
+        option("--particles", "also report a tighter bound from K particles; slow", 1, metavar="K"),
+        *(*_DRAWING, _JSON),
+    ],
+    "tasks": [
+        *_model(),
+        option("tasks", f"of {', '.join(TASKS)}", metavar="TASK", nargs="+", choices=TASKS),
+        option("--data", "folder of local files (default: the Hugging Face hub)", metavar="FOLDER"),
+        option("--limit", "the first so many examples of each (default: all)", 1),
+        option("--samples", "draws of boundaries (default: 1)", 1, default=1),
+        *(_WINDOW, *_DRAWING, _JSON),
+    ],
+    "boundaries": [
+        *_model("models", nargs="+"),
+        option("--text", "file, - for stdin, or a name (default: the first run's held-out text)", metavar="DATA"),
+        _BYTES,
+        option(
+            "--against",
+            f"rules and tokenizers to compare with: {', '.join(REFERENCES)} (default: spacebyte)",
+            nargs="+",
+            metavar="NAME",
+            default=["spacebyte"],
+            choices=REFERENCES,
+        ),
+        option("--shift", "bytes to move a reference by (default: -1 0 1)", type=int, nargs="+"),
+        option("--tolerance", "bytes that partners may lie apart (default: 0)", 0, default=0),
+        option("--tokenizer", "tokenizer.json, or a run with one (default: trained as the first run)", type=Path),
+        option("--train-on", "train bpe and unigram on this text instead", metavar="FILE"),
+        option("--vocabulary", "tokens of bpe and unigram (default: as many as give the same rate)", 257),
+        *(_COLUMN, *_DRAWING, _JSON),
+    ],
+    "view": [
+        *_model("models", nargs="+"),
+        option("--text", "the text itself", metavar="STRING"),
+        option("--out", "the page (default: %(default)s)", type=_output, default=Path("boundaries.html")),
+        option("--bytes", f"show at most so many, from the start (default: all, up to {MOST:,})", 2),
+        option("--context", f"bytes of a window (default: the runs' shortest, or {CONTEXT})", 1),
+        option("--gamma", f"discount of returns (default: the run's, or {GAMMA})", type=_SHARE),
+        option("--reward", "default: the run's, with its price per boundary, or early_exit", choices=REWARDS),
+        option("--baseline", "baseline of the advantages (default: %(default)s)", **_WORDS),
+        option("--estimator", argparse.SUPPRESS, dest="baseline", **_WORDS),
+        option("--draws", f"draws that {' and '.join(COMPARING)} compare (default: %(default)s)", 2, default=4),
+        *_DRAWING,
+    ],
+    "report": [
+        option("runs", "folder of a run, finished or not, or of comparisons", type=Path, nargs="+", metavar="RUN"),
+        option("--out", "folder of a comparison of several runs; finished runs keep their pages", type=_output),
+        flag("--each", "in a comparison, list runs separately that differ only in their seed"),
+        option("--also", "write figures in these formats, too", nargs="+", choices=FORMATS[1:], default=[]),
+    ],
+    "leaderboard": [
+        option("--results", "folder of results", type=Path, default=Path("experiments/results")),
+        option("--out", "the page to write", type=_output, default=Path("docs/leaderboard.md")),
+    ],
+    "demo": [
+        option("--seconds", f"time of the demo (default: {SECONDS})", type=_SECONDS, default=SECONDS),
+        option("--out", "folder to write to (default: runs/demo)", type=_output, default=Path("runs/demo")),
+        flag("--quick", "a few updates: checks that everything runs, learns nothing"),
+    ],
+    "bench": [
+        option("sections", f"of {', '.join((*SECTIONS, *NAMED_ONLY))}", type=_section, nargs="*", metavar="section"),
+        option("--device", "where to run", default="cpu", choices=["cpu", "cuda"]),
+        option("--out", "folder of bench.md and bench.json", type=_output),
+    ],
+    "rate-control": [
+        option("--out", "folder of table and figure", type=_output, default=Path("runs/rate-control")),
+        option("--updates", "per run, at least 200 (default: 3000)", 200, default=3000),
+    ],
+    "info": [],
 }
-"""Parsers by command; those of ``train`` and ``estimators`` are Hydra's, that of ``lm-eval`` the harness's."""
+"""Options by command. Those of ``train`` and ``estimators`` are Hydra's, those of ``lm-eval`` the harness's."""
+
+
+def make_parser(name: str, description: str | None) -> Parser:
+    """Make the parser of ``rltok NAME``.
+
+    Example:
+        >>> make_parser("tasks", "").parse_args(["pocket", "piqa"]).samples
+        1
+    """
+    raw = argparse.RawDescriptionHelpFormatter
+    usage = "%(prog)s MODEL [MODEL ...] [TEXT] [options]" if name == "view" else None
+    parser = Parser(prog=f"rltok {name}", usage=usage, description=description, formatter_class=raw)
+    drawing: Any = parser.add_mutually_exclusive_group() if _DRAWING[0] in OPTIONS[name] else None
+    for option_name, options in OPTIONS[name]:
+        (drawing if option_name in ("--seed", "--greedy") else parser).add_argument(option_name, **options)
+    parser.set_defaults(model_argument="--model" if name in ("segment", "generate") else "MODEL")
+    parser.set_defaults(data_argument={"boundaries": "--text", "view": "TEXT"}.get(name, "DATA"))
+    return parser

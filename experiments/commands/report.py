@@ -9,19 +9,19 @@ Pages and figures are rewritten each time, also for unfinished runs. With ``--ou
 
 from __future__ import annotations
 
+import argparse
 import sys
 
-from rltok_rl.experiments.commands import parsers
+from rltok_rl.experiments.commands.parsers import Parser, command
 from rltok_rl.experiments.reports.comparison import write_comparison
 from rltok_rl.experiments.reports.run_report import has_page, write_report
 from rltok_rl.experiments.reports.seeds_page import seed_folders, write_seeds_page
 from rltok_rl.experiments.reports.systems_page import is_comparison, write_page
 
 
-def main(arguments: list[str] | None = None) -> int:
+@command("report", __doc__)
+def main(parser: Parser, options: argparse.Namespace) -> int:
     """Command line."""
-    parser = parsers.report()
-    options = parser.parse_args(arguments)
     formats = ("png", *dict.fromkeys(options.also))
     if options.each and options.out is None:
         parser.error("argument --each: belongs to a comparison; give it with several runs and --out")
@@ -41,7 +41,3 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"rltok report: {error}", file=sys.stderr)
         return 2
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

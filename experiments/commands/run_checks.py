@@ -1,20 +1,22 @@
-"""Check the options of runs before anything is imported or written: the policy's options, the model's, the folder."""
+"""Check the options of runs before anything is imported or written, and remove the folders of refused runs."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-import re
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Override
-from omegaconf import DictConfig, OmegaConf
+from hydra.types import RunMode
+from omegaconf import OmegaConf
 from rltok_rl.experiments.commands.option_errors import nearest
 from rltok_rl.experiments.commands.overrides import CommandLine, model_sizes, read_command_line
 from rltok_rl.experiments.commands.schema import CONF
-from rltok_rl.experiments.run_config import GROUPS, check_out
+from rltok_rl.experiments.run_config import check_out
 
 _OF_LEARNED = ("actor", "estimator", "baseline", "rate", "loss")
 """Groups about a policy that learns by rewards."""
@@ -25,89 +27,59 @@ _OF_RULES = ("actor.name", "actor.rate")
 
 
 def read_run_options(name: str, arguments: Sequence[str]) -> CommandLine:
-    """Read and check the command line of ``rltok NAME``; raise ValueError with one line if something is wrong.
-
-    Args:
-        name: ``train`` or ``estimators``.
-        arguments: everything after the command.
-    """
+    """Read and check the arguments of ``rltok NAME``; raise ValueError with one line if something is wrong."""
     line = read_command_line(name, arguments)
     if name == "train":
         check_policy(line.overrides)
         for config in line.configs:
-            _check_model_overrides(config)
-    _check_folders(line)
+            for field in set(config.model.overrides) - set(model_sizes()):
+                suggestion = nearest(field, [*model_sizes()])
+                raise ValueError(f"model.overrides holds fields of UNetConfig, got {field!r}{suggestion}")
+    _check_folders([config.out for config in line.configs])
     return line
 
 
 def check_policy(overrides: Sequence[Override]) -> None:
-    """Refuse options of a learned policy if none is learned, because a rule or a segmenter draws the boundaries.
+    """Refuse options of a learned policy if a rule or a segmenter draws the boundaries instead.
 
     Options that an experiment sets for its policy are ignored then; the same options on the command line are an error.
-
-    Args:
-        overrides: of the command line; the last of several counts.
     """
-    given = [override for override in overrides if not override.is_delete()]
-    heeded: tuple[str, ...] = _OF_ALL
-    drawing = _drawing(given, "segmenter")
-    if drawing is None:
-        drawing, heeded = _drawing(given, "actor"), (*_OF_ALL, *_OF_RULES)
+    given = {override.key_or_group: override for override in overrides if not override.is_delete()}
+    by_segmenter = _drawing(given, "segmenter")
+    drawing = by_segmenter or _drawing(given, "actor")
     if drawing is None:
         return
-    for override in given:
-        name, value = override.key_or_group, override.value()
+    heeded = _OF_ALL if by_segmenter else _OF_ALL + _OF_RULES
+    for name, override in given.items():
         group, dot, _ = name.partition(".")
-        of_actor = name in ("actor", "actor.name") and (drawing.startswith("actor") or value == "learned")
-        if group not in _OF_LEARNED or name in heeded or of_actor:
+        of_actor = group == "actor" and (drawing.startswith("actor") or override.value() == "learned")
+        if group not in _OF_LEARNED or name in heeded or (of_actor and name in ("actor", "actor.name")):
             continue
-        if dot or not _sets_any(group, str(value), heeded):
+        path = CONF / group / f"{override.value()}.yaml"
+        chosen: Any = OmegaConf.load(path) if not dot and path.exists() else {}
+        if not any(f"{group}.{key}" in heeded for key in chosen):
             text = str(override.input_line).partition("=")[2]
             raise ValueError(f"{name}={text} belongs to a policy that is learned, got {drawing}")
 
 
-def _drawing(given: Sequence[Override], group: str) -> str | None:
+def _drawing(given: dict[str, Override], group: str) -> str | None:
     """The override that replaces the learned policy; None if there is none, or in a sweep."""
-    of_group = [override for override in given if override.key_or_group in (group, f"{group}.name")]
-    if not of_group or of_group[-1].is_sweep_override():
+    name = next((name for name in reversed(given) if name in (group, f"{group}.name")), None)
+    if name is None or given[name].is_sweep_override():
         return None
-    value = str(of_group[-1].value())
+    value = str(given[name].value())
     by_policy = value.split("-")[0] == "learned" or value == "warm_start" or "$" in value
-    return None if by_policy else f"{of_group[-1].key_or_group}={value}"
+    return None if by_policy else f"{name}={value}"
 
 
-def _sets_any(group: str, choice: str, names: Sequence[str]) -> bool:
-    """Whether a file of a group sets any of these options."""
-    path = CONF / group / f"{choice}.yaml"
-    options: Any = OmegaConf.to_container(OmegaConf.load(path)) if path.exists() else {}
-    return any(f"{group}.{key}" in names for key in options)
-
-
-def _check_model_overrides(config: DictConfig) -> None:
-    sizes = model_sizes()
-    words = {int: "an int", float: "a float", bool: "true or false"}
-    for name, value in config.model.overrides.items():
-        if name not in sizes:
-            raise ValueError(f"model.overrides holds fields of UNetConfig, got {name!r}{nearest(name, [*sizes])}")
-        kind = sizes[name]
-        if kind in words and type(value) not in ((int, float) if kind is float else (kind,)):
-            raise ValueError(f"model.overrides.{name} must be {words[kind]}, got {value!r}")
-
-
-def _check_folders(line: CommandLine) -> None:
+def _check_folders(folders: Sequence[str]) -> None:
     """Refuse folders that are empty names, shared by several runs, or cannot be written."""
-    by_folder = defaultdict(list)
-    for run, config in zip(line.runs, line.configs, strict=True):
-        check_out(config.out)
-        by_folder[config.out].append(run)
-    for out, runs in by_folder.items():
-        if len(runs) > 1:
-            names = [name for name in runs[0] if len({run.get(name) for run in runs}) > 1]
-            swept = any(override.key_or_group == "out" and override.is_sweep_override() for override in line.overrides)
-            start = out if swept else line.out
+    for out, count in Counter(folders).items():
+        check_out(out)
+        if count > 1:
             raise ValueError(
-                f"out must name another folder for each {' and '.join(names) or 'run'} of --multirun, got {start}; "
-                f"write 'out={start}-{'-'.join(map(_reference, names)) or _reference('')}'"
+                f"out must name another folder for each run of --multirun, got {out} for {count} runs; "
+                f"write 'out={out}-${{hydra:job.num}}'"
             )
         existing = next(path for path in (Path(out), *Path(out).absolute().parents) if path.exists())
         if not existing.is_dir() or not os.access(existing, os.W_OK):
@@ -115,9 +87,28 @@ def _check_folders(line: CommandLine) -> None:
             raise ValueError(f"out must be a folder that can be written, got {out!r}: {existing} {reason}")
 
 
-def _reference(name: str) -> str:
-    """The interpolation that follows a group, an option, or else the number of the run."""
-    if name in (*GROUPS, "experiment"):
-        return f"${{hydra:runtime.choices.{name}}}"
-    single = name and not name.startswith("hydra") and not re.search(r"\.(options|overrides|model)\.", name)
-    return f"${{{name}}}" if single else "${hydra:job.num}"
+def missing_folders(folder: Path) -> list[Path]:
+    """List the folder and its parents that do not exist, the deepest first."""
+    return [path for path in (folder, *folder.parents) if not path.exists()]
+
+
+def remove_empty(folders: Sequence[Path]) -> None:
+    """Remove folders from :func:`missing_folders` that a refused run has made, unless they hold files."""
+    from rltok_rl.training.atomic_files import CLAIM  # imports torch
+
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            if [path.name for path in folder.iterdir()] == [CLAIM]:
+                (folder / CLAIM).unlink()
+            folder.rmdir()
+
+
+def remove_sweep() -> None:
+    """Remove what Hydra has written for a sweep whose first run was refused."""
+    hydra = HydraConfig.get() if HydraConfig.initialized() else None
+    if hydra is None or hydra.mode != RunMode.MULTIRUN or hydra.job.num != 0:
+        return
+    sweep = Path(hydra.sweep.dir)
+    parents = [] if sweep.is_absolute() else list(sweep.parents)[:-1]
+    (sweep / "multirun.yaml").unlink(missing_ok=True)
+    remove_empty([sweep / hydra.sweep.subdir, sweep, *parents])

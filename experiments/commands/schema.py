@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
 import re
 from functools import cache
 from pathlib import Path
@@ -14,7 +15,7 @@ CONF = HERE / "conf"
 """Folder of the groups."""
 REQUIRED = "(required)"
 """Default of an option that has none."""
-_WORDS = {"None": "null", "True": "true", "False": "false"}
+_WORDS = {"None": "null", "True": "true", "False": "false", "MISSING": REQUIRED}
 _WORDS |= {"field(default_factory=dict)": "{}", "field(default_factory=list)": "[]"}
 
 
@@ -49,20 +50,15 @@ def schemas(path: Path) -> dict[str, Schema]:
 def _options(node: ast.ClassDef) -> list[Option]:
     options = []
     for field, after in zip(node.body, [*node.body[1:], None], strict=True):
-        if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
-            continue
-        described = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
-        description = inspect.cleandoc(str(after.value.value)) if described else ""  # type: ignore[union-attr]
-        kind = ast.unparse(field.annotation).replace("'", '"').replace("Literal", "one of ")
-        options.append(Option(field.target.id, kind, _default(field.value), description))
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            described = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+            description = inspect.cleandoc(str(after.value.value)) if described else ""  # type: ignore[union-attr]
+            kind = ast.unparse(field.annotation).replace("'", '"').replace("Literal", "one of ")
+            default = ast.unparse(field.value) if field.value else "MISSING"
+            if factory := re.fullmatch(r"field\(default_factory=lambda: (.*)\)", default):
+                default = factory[1].replace("'", "")
+            options.append(Option(field.target.id, kind, _WORDS.get(default, default.strip("'")), description))
     return options
-
-
-def _default(value: ast.expr | None) -> str:
-    text = "MISSING" if value is None else ast.unparse(value)
-    if factory := re.fullmatch(r"field\(default_factory=lambda: (.*)\)", text):
-        return factory[1].replace("'", "")
-    return REQUIRED if text == "MISSING" else _WORDS.get(text, text.strip("'"))
 
 
 def group_schemas() -> dict[str, str]:
@@ -83,13 +79,9 @@ def choices(group: str) -> list[str]:
 
 def comment(path: Path) -> str:
     """Return the comment at the top of a yaml file, without lines for Hydra such as ``# @package``."""
-    lines = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if not line.startswith("#"):
-            break
-        if not line.startswith("# @"):
-            lines.append(line.removeprefix("#").strip())
-    return " ".join(lines)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    top = itertools.takewhile(lambda line: line.startswith("#"), lines)
+    return " ".join(line.removeprefix("#").strip() for line in top if not line.startswith("# @"))
 
 
 @cache

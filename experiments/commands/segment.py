@@ -16,44 +16,18 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from rltok_rl.agents.segmenters import segment_text
-from rltok_rl.experiments.commands import parsers
-from rltok_rl.experiments.commands.arguments import Watch, command, load_with_segmenter, read_bytes, use_colour
+from rltok_rl.experiments.commands.arguments import Watch, load_with_segmenter, read_bytes, use_colour
+from rltok_rl.experiments.commands.parsers import Parser, command
 
-from rltok_rl.models import Segmentation, segment
+from rltok_rl.models import segment
 from rltok_rl.viz import boundary_pieces
 
 
-def token_records(drawn: Segmentation) -> Iterator[dict[str, Any]]:
-    """Yield each token of a text as plain values for JSON.
-
-    Example:
-        >>> halves = Segmentation("é".encode(), torch.tensor([True, False]), torch.tensor([1.0, 0.25]))
-        >>> for record in token_records(halves):
-        ...     print(record)
-        {'start': 0, 'end': 1, 'token': None, 'hex': 'c3', 'ended': True, 'probabilities': [1.0]}
-        {'start': 1, 'end': 2, 'token': None, 'hex': 'a9', 'ended': False, 'probabilities': [0.25]}
-    """
-    for token in drawn.tokens():
-        try:
-            text = token.content.decode("utf-8")
-        except UnicodeDecodeError:
-            text = None
-        yield {
-            "start": token.start,
-            "end": token.end,
-            "token": text,
-            "hex": token.content.hex(),
-            "ended": token.ended,
-            "probabilities": [round(p, 6) for p in drawn.probabilities[token.start : token.end].tolist()],
-        }
-
-
-def read_text(parser: argparse.ArgumentParser, options: argparse.Namespace) -> bytes:
+def read_text(parser: Parser, options: argparse.Namespace) -> bytes:
     """Return TEXT, or the content of the file or of standard input."""
     if options.text is not None and options.file is not None:
         parser.error("argument --file: not allowed with TEXT")
@@ -66,11 +40,16 @@ def read_text(parser: argparse.ArgumentParser, options: argparse.Namespace) -> b
     return os.fsencode(options.text)
 
 
-@command
-def main(arguments: list[str] | None = None) -> int:
+def _utf8(content: bytes) -> str | None:
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+@command("segment", __doc__)
+def main(parser: Parser, options: argparse.Namespace) -> None:
     """Command line."""
-    parser = parsers.segment()
-    options = parser.parse_args(arguments)
     text = read_text(parser, options)
     model, segmenter = load_with_segmenter(parser, options)
     generator = torch.Generator(options.device).manual_seed(options.seed)
@@ -80,14 +59,11 @@ def main(arguments: list[str] | None = None) -> int:
     else:
         drawn = segment_text(model, segmenter, text, **how)
     if options.format == "json":
-        for record in token_records(drawn):
-            print(json.dumps(record, ensure_ascii=False))
-        return 0
+        for token in drawn.tokens():
+            record = {"start": token.start, "end": token.end, "token": _utf8(token.content), "hex": token.content.hex()}
+            probabilities = [round(p, 6) for p in drawn.probabilities[token.start : token.end].tolist()]
+            print(json.dumps({**record, "ended": token.ended, "probabilities": probabilities}, ensure_ascii=False))
+        return
     for piece in boundary_pieces(text, drawn.boundaries, drawn.probabilities, colour=use_colour(options.colour)):
         print(piece, end="")
     print()
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -11,61 +11,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-from typing import Any
 
-from rltok_rl.experiments.commands import parsers
-from rltok_rl.experiments.commands.arguments import (
-    Watch,
-    command,
-    load_with_segmenter,
-    run_config,
-    without_subject,
-)
+from rltok_rl.experiments.commands.arguments import Watch, load_with_segmenter, run_config, without_subject
 from rltok_rl.experiments.commands.evaluate import described
-from rltok_rl.experiments.commands.parsers import CONTEXT
+from rltok_rl.experiments.commands.parsers import CONTEXT, Parser, command
+from rltok_rl.experiments.commands.tables import tasks_table
 
-from rltok_rl.evaluation.tasks import Example, choice_metrics, read_task, score_examples
-
-COLUMNS = {
-    "bits_per_byte": "bits per byte",
-    "accuracy": "accuracy",
-    "accuracy_per_byte": "per byte",
-    "likeliest": "likeliest bytes",
-}
+from rltok_rl.evaluation.tasks import choice_metrics, read_task, score_examples
 
 
-def read_tasks(parser: argparse.ArgumentParser, options: argparse.Namespace) -> dict[str, list[Example]]:
-    """Read the examples of all tasks, or end the command with an error."""
-    try:
-        return {name: read_task(name, options.data, limit=options.limit) for name in dict.fromkeys(options.tasks)}
-    except (OSError, ValueError) as error:
-        argument = "argument --data: " if str(error).startswith("folder must ") else ""
-        parser.error(argument + without_subject(error, "folder"))
-
-
-def table(tasks: dict[str, dict[str, Any]]) -> str:
-    """Describe the metrics of :func:`rltok_rl.evaluation.tasks.choice_metrics`, by task."""
-    titles = "".join(f"{title:>19}" for title in COLUMNS.values())
-    lines = [f"{'task':<16}{'examples':>8}{titles}{'chance':>9}"]
-    for name, metrics in tasks.items():
-        cells = "".join(f"{_with_error(metrics[key], metrics[f'{key}_error']):>19}" for key in COLUMNS)
-        chance = "-" if metrics["chance"] is None else f"{metrics['chance']:.3f}"
-        lines.append(f"{name:<16}{metrics['examples']:>8,}{cells}{chance:>9}")
-    return "\n".join(lines)
-
-
-def _with_error(value: float | None, error: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.4f}" if error is None else f"{value:.4f} ± {error:.4f}"
-
-
-@command
-def main(arguments: list[str] | None = None) -> int:
+@command("tasks", __doc__)
+def main(parser: Parser, options: argparse.Namespace) -> None:
     """Command line."""
-    parser = parsers.tasks()
-    options = parser.parse_args(arguments)
     if options.greedy and options.samples > 1:
         parser.error("argument --samples: not allowed with argument --greedy")
     run = run_config(parser, options.model)
@@ -75,8 +32,13 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"argument --samples: belongs to random boundaries, got {type(segmenter).__name__}")
     by_policy = "greedy" if options.greedy else "drawn from the policy"
     boundaries = by_policy if segmenter is None else described(segmenter)
+    try:
+        tasks = {name: read_task(name, options.data, limit=options.limit) for name in dict.fromkeys(options.tasks)}
+    except (OSError, ValueError) as error:
+        argument = "argument --data: " if str(error).startswith("folder must ") else ""
+        parser.error(argument + without_subject(error, "folder"))
     metrics = {}
-    for name, examples in read_tasks(parser, options).items():
+    for name, examples in tasks.items():
         scores = score_examples(
             model,
             examples,
@@ -92,15 +54,10 @@ def main(arguments: list[str] | None = None) -> int:
     if options.json:
         how = {"context": context, "samples": options.samples, "seed": options.seed, "boundaries": boundaries}
         print(json.dumps({"model": options.model, **how, "tasks": metrics}, indent=1))
-        return 0
-    print(table(metrics))
+        return
+    print(tasks_table(metrics))
     print(f"\nboundaries: {boundaries}, draws: {options.samples}, bytes read at most: {context:,}")
     for name, task in metrics.items():
         if task["cut"]:
             cut = f"{task['cut']:,} of {task['examples']:,} examples"
             print(f"{name}: contexts of {cut} were cut; --context reads more")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

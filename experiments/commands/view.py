@@ -6,7 +6,8 @@ r"""Write an HTML page of a text, its boundaries and their rewards.
     rltok view runs/mine
 
 The page is one HTML file that loads nothing. MODEL may also be a checkpoint, RUN/checkpoints/update-N. The last
-argument is the text if it is a file, -, or the name of a text; else the page shows a run's own sample over training.
+argument is the text if it is a file, -, python-docs, python-code, or held-out (of the first run); else the page shows a
+run's own sample over training.
 """
 
 from __future__ import annotations
@@ -20,19 +21,16 @@ from typing import Any
 
 import torch
 from rltok_rl.agents.segmenters import Segmenter
-from rltok_rl.experiments.commands import parsers
 from rltok_rl.experiments.commands.arguments import (
     check_rate,
-    command,
     find_documents,
     load_with_segmenter,
     run_config,
     without_subject,
 )
-from rltok_rl.experiments.commands.parsers import BUILT_IN, CONTEXT, GAMMA, HELD_OUT, MOST
+from rltok_rl.experiments.commands.parsers import BUILT_IN, CONTEXT, GAMMA, HELD_OUT, MOST, Parser, command
 from rltok_rl.experiments.commands.views import read_snapshot, reading_note, sample_views, short_names
-from rltok_rl.experiments.runs.checkpointed import is_checkpoint, load_checkpointed
-from rltok_rl.experiments.runs.folder import RunFolder, read_run
+from rltok_rl.experiments.runs.folder import RunFolder, is_checkpoint, load_checkpointed, read_run
 
 from rltok_rl.evaluation.detail import read_detail
 from rltok_rl.models import UNet
@@ -44,7 +42,7 @@ Runs = list[RunFolder | None]
 """The run of each model; None for models that are no runs."""
 
 
-def _split_arguments(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+def _split_arguments(parser: Parser, options: argparse.Namespace) -> None:
     """Set ``options.data`` to the last argument if it is a text, and check ``--out``."""
     *models, last = options.models
     options.data = last if last in ("-", HELD_OUT, *BUILT_IN) or Path(last).is_file() else None
@@ -70,54 +68,49 @@ def _find_run(path: str) -> RunFolder | None:
     return read_run(folder) if (folder / "config.yaml").is_file() else None
 
 
-def _find_text(parser: argparse.ArgumentParser, options: argparse.Namespace, runs: Runs) -> tuple[str, bytes] | None:
+def _find_text(parser: Parser, options: argparse.Namespace, runs: Runs) -> tuple[str, bytes] | None:
     """Return the name and bytes of the text; None if only the samples of runs are shown."""
     if options.text is not None:
         name, text = "a text", os.fsencode(options.text)
     elif options.data is None:
         return None
     else:
-        found = argparse.Namespace(**{**vars(options), "column": None, "model": options.models[0]})
-        config = None
+        source, config = {"column": None, "model": options.models[0]}, None
         if options.data == HELD_OUT:
             run = next((run for run in runs if run is not None), None)
             if run is None:
                 parser.error(f"{HELD_OUT}: none of {options.models} is the folder of a run, which holds out a text")
-            found.model, found.data = str(run.path), None
-            config = run_config(parser, found.model)
-        name, documents = find_documents(parser, found, config)
+            source |= {"model": str(run.path), "data": None}
+            config = run_config(parser, str(run.path))
+        name, documents = find_documents(parser, argparse.Namespace(**{**vars(options), **source}), config)
         text = b"".join(documents)
         if options.data != HELD_OUT:
             name = "standard input" if name == "-" else Path(name).name
     if len(text) < 2:
         parser.error(f"argument --text: must have at least 2 bytes (one to read, one to predict), got {len(text)}")
     if options.bytes is None and len(text) > MOST:
-        parser.error(
-            f"{name} has {len(text):,} bytes, and a page of more than {MOST:,} is slow; --bytes shows so many from "
-            f"the start"
-        )
+        slow = f"a page of more than {MOST:,} is slow; --bytes shows so many from the start"
+        parser.error(f"{name} has {len(text):,} bytes, and {slow}")
     return name, text[: options.bytes]
 
 
-def _load(parser: argparse.ArgumentParser, options: argparse.Namespace, path: str) -> tuple[UNet, Segmenter | None]:
+def _load(parser: Parser, options: argparse.Namespace, path: str) -> tuple[UNet, Segmenter | None]:
     """Load a model, or the model of a checkpoint, and its segmenter."""
-    single = argparse.Namespace(**{**vars(options), "model": path})
     if not is_checkpoint(Path(path)):
-        return load_with_segmenter(parser, single)
+        return load_with_segmenter(parser, argparse.Namespace(**{**vars(options), "model": path}))
     try:
         model, segmenter = load_checkpointed(Path(path), torch.device(options.device), trust_code=options.trust_code)
     except (OSError, ValueError, RuntimeError, ImportError) as error:
         parser.error(f"argument MODEL: {error}")
-    check_rate(parser, single, model, segmenter)
+    check_rate(parser, options, model, segmenter)
     return model, segmenter
 
 
-def _read(parser: argparse.ArgumentParser, options: argparse.Namespace, runs: Runs, name: str, text: bytes) -> TextView:
+def _read(parser: Parser, options: argparse.Namespace, runs: Runs, name: str, text: bytes) -> TextView:
     """Read the text with every model, in equal windows."""
     contexts = [run.option("data.num_steps") for run in runs if run is not None]
     context = options.context or min((context for context in contexts if context), default=CONTEXT)
     names, loaded = short_names(options.models), [_load(parser, options, path) for path in options.models]
-    how = "greedily" if options.greedy else f"seed {options.seed}"
     segmenters = []
     for number, ((model, segmenter), run, label) in enumerate(zip(loaded, runs, names, strict=True), 1):
         rewards: dict[str, Any] = {
@@ -126,24 +119,18 @@ def _read(parser: argparse.ArgumentParser, options: argparse.Namespace, runs: Ru
             "baseline": options.baseline,
             "draws": options.draws,
         }
+        price = 0.0 if options.reward else _or_trained(None, run, "estimator.price", 0.0)
+        policy = {"greedy": options.greedy, "target_rate": options.rate, "segmenter": segmenter}
+        generator = torch.Generator().manual_seed(options.seed)
         if len(text) > 20_000:
             print(f"reading {len(text):,} bytes with {label} ({number} of {len(names)})", file=sys.stderr)
         try:
-            detail = read_detail(
-                model,
-                text,
-                context=context,
-                price=0.0 if options.reward else _or_trained(None, run, "estimator.price", 0.0),
-                greedy=options.greedy,
-                generator=torch.Generator().manual_seed(options.seed),
-                segmenter=segmenter,
-                target_rate=options.rate,
-                **rewards,
-            )
-            about = reading_note(segmenter, context=context, how=how, **rewards)
-            segmenters.append(Segmented(label, [read_snapshot(detail, "as saved")], about))
+            detail = read_detail(model, text, context=context, price=price, generator=generator, **policy, **rewards)
         except ValueError as error:
             parser.error(f"{label}: {error}")
+        how = "greedily" if options.greedy else f"seed {options.seed}"
+        about = reading_note(segmenter, context=context, how=how, **rewards)
+        segmenters.append(Segmented(label, [read_snapshot(detail, "as saved")], about))
     return TextView(name, text, segmenters)
 
 
@@ -153,11 +140,9 @@ def _or_trained(value: Any, run: RunFolder | None, option: str, default: Any) ->
     return next(choice for choice in (value, trained, default) if choice is not None)
 
 
-@command
-def main(arguments: list[str] | None = None) -> int:
+@command("view", __doc__)
+def main(parser: Parser, options: argparse.Namespace) -> None:
     """Command line."""
-    parser = parsers.view()
-    options = parser.parse_args(arguments)
     start = time.perf_counter()
     _split_arguments(parser, options)
     try:
@@ -180,8 +165,3 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"argument --out: {options.out} cannot be written: {error.strerror or error}")
     size = f"{len(page.encode()) / 1e6:.2f} MB, {len(views)} text{'s' * (len(views) > 1)}"
     print(f"{options.out}: {size}, {time.perf_counter() - start:.1f} s; open it in any browser")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

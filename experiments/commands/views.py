@@ -18,9 +18,6 @@ from rltok_rl.viz.viewer import Segmented, Snapshot, TextView
 def short_names(paths: Sequence[str]) -> list[str]:
     """Name models by their folders, with as many parent folders as it takes to tell them apart.
 
-    Args:
-        paths: folders, or ids of the hub.
-
     Example:
         >>> short_names(["runs/a/learned", "runs/b/learned", "runs/b/uniform/"])
         ['a/learned', 'b/learned', 'uniform']
@@ -28,28 +25,18 @@ def short_names(paths: Sequence[str]) -> list[str]:
         ['a', 'a (2)']
     """
     parts = [Path(path).resolve().parts if Path(path).exists() else Path(path).parts for path in paths]
-
-    def name(place: int) -> str:
-        others = [other for other in parts if other != parts[place]]
-        for size in range(1, len(parts[place]) + 1):
-            if all(other[-size:] != parts[place][-size:] for other in others):
-                break
-        return "/".join(parts[place][-size:])
-
-    names, seen = [name(place) for place in range(len(parts))], Counter[str]()
-    for place, short in enumerate(names):
-        seen[short] += 1
-        names[place] = short if seen[short] == 1 else f"{short} ({seen[short]})"
+    names, seen = [], Counter[str]()
+    for own in parts:
+        sizes = range(1, len(own) + 1)
+        apart = (size for size in sizes if all(other[-size:] != own[-size:] for other in parts if other != own))
+        name = "/".join(own[-next(apart, len(own)) :])
+        seen[name] += 1
+        names.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
     return names
 
 
 def read_snapshot(detail: Detail, label: str) -> Snapshot:
-    """Show a text as a model read it.
-
-    Args:
-        detail: from :func:`~rltok_rl.evaluation.detail.read_detail`.
-        label: of the snapshot.
-    """
+    """Show a text as a model read it."""
     numbers = {
         "probability": detail.probabilities,
         "score": detail.scores,
@@ -65,12 +52,7 @@ def read_snapshot(detail: Detail, label: str) -> Snapshot:
 
 
 def sample_snapshots(run: RunFolder, text: bytes) -> list[Snapshot]:
-    """Show the snapshots of a run.
-
-    Args:
-        run: its folder.
-        text: of its sample, or the beginning of it.
-    """
+    """Show the snapshots of a run whose sample begins with a text."""
     snapshots, size = [], len(text)
     for line in run.snapshots:
         sample, boundaries, probabilities = sample_parts(line)
@@ -78,9 +60,8 @@ def sample_snapshots(run: RunFolder, text: bytes) -> list[Snapshot]:
             continue
         tokens = sum(boundaries[:size])
         metrics = {"rate": tokens / size, "bytes_per_token": size / tokens, "tokens": tokens}
-        for name in ("bits_per_byte", "early_bits_per_byte"):
-            if f"held_out_{name}" in line:
-                metrics[name] = line[f"held_out_{name}"]
+        kinds = ("bits_per_byte", "early_bits_per_byte")
+        metrics |= {kind: line[f"held_out_{kind}"] for kind in kinds if f"held_out_{kind}" in line}
         rule = all(p in (0.0, 1.0) for p in probabilities[:size])
         numbers = {} if rule else {"probability": [float("nan"), *probabilities[1:size]]}
         forced = [True] + [False] * (size - 1)
@@ -89,36 +70,27 @@ def sample_snapshots(run: RunFolder, text: bytes) -> list[Snapshot]:
 
 
 def time_label(line: dict[str, Any]) -> str:
-    """Label a snapshot with its time.
-
-    Args:
-        line: of ``samples.jsonl``.
+    """Label a snapshot, a line of ``samples.jsonl``, with its time.
 
     Example:
         >>> time_label({"update": 250, "bytes": 2_048_000}), time_label({"update": 0, "bytes": 0})
         ('update 250, after 2.05 MB', 'before training')
     """
-    if not line["update"]:
-        return "before training"
     megabytes = line["bytes"] / 1e6
-    return f"update {line['update']:,}, after {megabytes:,.{2 if megabytes < 100 else 0}f} MB"
+    after = f"update {line['update']:,}, after {megabytes:,.{2 if megabytes < 100 else 0}f} MB"
+    return after if line["update"] else "before training"
 
 
 def sample_views(runs: Sequence[tuple[str, RunFolder]]) -> list[TextView]:
-    """Show the samples of runs; runs with the same sample are shown side by side.
-
-    Args:
-        runs: names and folders.
-    """
+    """Show the samples of named runs; runs with the same sample are shown side by side."""
     groups: list[list[tuple[str, RunFolder, bytes]]] = []
     for name, run in runs:
-        if not run.snapshots:
-            continue
-        text = sample_parts(run.snapshots[-1])[0]
-        group = next((group for group in groups if _same_sample(group[0][2], text)), None)
-        if group is None:
-            groups.append(group := [])
-        group.append((name, run, text))
+        if run.snapshots:
+            text = sample_parts(run.snapshots[-1])[0]
+            group = next((group for group in groups if _same_sample(group[0][2], text)), None)
+            if group is None:
+                groups.append(group := [])
+            group.append((name, run, text))
     about = "Bits per byte are those of all held-out text at that time; rates are of the text below."
     views = []
     for group in groups:
@@ -138,22 +110,12 @@ def _same_sample(one: bytes, other: bytes) -> bool:
 def reading_note(
     segmenter: Segmenter | None, *, context: int, gamma: float, reward: str, baseline: str, draws: int, how: str
 ) -> str:
-    """Describe in two sentences how the metrics of a model were computed.
-
-    Args:
-        segmenter: None for the model's own policy.
-        context: bytes of a window.
-        gamma: discount.
-        reward: its name.
-        baseline: its name.
-        draws: rows that it compares.
-        how: ``greedily`` or the seed.
-    """
-    at_random = segmenter is None or segmenter.draws_at_random
+    """Describe in two sentences how the metrics of a model were computed."""
     name = "The learned policy" if segmenter is None else type(segmenter).__name__
-    ahead = ", an oracle: it looks at bytes to come" if segmenter is not None and segmenter.looks_ahead else ""
-    drawn = f"draws boundaries ({how})" if at_random else f"sets boundaries by a rule{ahead}"
-    advantage = f"baseline: {baseline}" if at_random else "no advantage: nothing is decided at random"
-    if at_random and baseline in COMPARING:
-        advantage += f" over {draws} draws"
+    if segmenter is None or segmenter.draws_at_random:
+        drawn, advantage = f"draws boundaries ({how})", f"baseline: {baseline}"
+        advantage += f" over {draws} draws" if baseline in COMPARING else ""
+    else:
+        ahead = ", an oracle: it looks at bytes to come" if segmenter.looks_ahead else ""
+        drawn, advantage = f"sets boundaries by a rule{ahead}", "no advantage: nothing is decided at random"
     return f"{name} {drawn} in windows of {context:,} bytes. Reward: {reward}; return: gamma {gamma:g}; {advantage}."

@@ -43,19 +43,23 @@ def system_config(config: TrainConfig, system: str) -> TrainConfig:
     if system not in system_names():
         suggestion = nearest(system, system_names())
         raise ValueError(f"compare.systems must be among {system_names()}, got {system!r}{suggestion}")
+    file: Any = OmegaConf.to_container(
+        OmegaConf.load(CONF / "segmenter" / f"{'learned' if system == PAPER else system}.yaml")
+    )
+    file.pop("defaults", None)
+    options = {**file.pop("options", {}), **config.compare.options.get(system, {})}
     changed: dict[str, Any] = {
-        "segmenter": _segmenter(config, "learned" if system == PAPER else system, system),
+        "segmenter": SegmenterConfig(**file, options=options, stage_factors=config.segmenter.stage_factors),
         "optim": replace(config.optim, total_flops=budget(config)),
         "compare": CompareConfig(),
         "out": str(Path(config.out) / system),
         "resume": True,
     }
     if system == PAPER:  # Section 2.5 and Table 2
+        paper: Any = {"name": "discounted_return", "gamma": 0.99, "reward": "early_exit", "price": 0.0, "options": {}}
         changed |= {
             "actor": ActorConfig(),
-            "estimator": replace(
-                config.estimator, name="discounted_return", gamma=0.99, reward="early_exit", price=0.0, options={}
-            ),
+            "estimator": replace(config.estimator, **paper),
             "baseline": BaselineConfig(name="batch_mean"),
             "loss": replace(config.loss, objective="reinforce", policy_epochs=1, policy=0.01),
             "rate": replace(config.rate, control="logit_pressure", coefficient=0.01, options={}),
@@ -73,12 +77,7 @@ def budget(config: TrainConfig) -> float:
 
 
 def check_system(config: TrainConfig, system: str) -> None:
-    """Raise the errors of a system's configuration now, not hours later when its run begins.
-
-    Args:
-        config: the system's configuration.
-        system: its name, for messages.
-    """
+    """Raise the errors of a system's configuration now, not hours later when its run begins."""
     try:
         check_training(config)
     except (ValueError, TypeError) as error:
@@ -86,11 +85,7 @@ def check_system(config: TrainConfig, system: str) -> None:
 
 
 def check_training(config: TrainConfig) -> None:
-    """Refuse a configuration whose model, segmenter or loss cannot be built; no weights are made.
-
-    Args:
-        config: of a run.
-    """
+    """Refuse a configuration whose model, segmenter or loss cannot be built; no weights are made."""
     check_segmenter_options(config)
     loop_options(config)
     model, segmenter = _meta_model(config), None
@@ -105,10 +100,3 @@ def _meta_model(config: TrainConfig) -> UNet:
     """The model without weights."""
     with torch.device("meta"):
         return UNet(preset(config.model.preset, **model_overrides(config)))
-
-
-def _segmenter(config: TrainConfig, choice: str, system: str) -> SegmenterConfig:
-    group: Any = OmegaConf.to_container(OmegaConf.load(CONF / "segmenter" / f"{choice}.yaml"))
-    group.pop("defaults", None)
-    options = {**group.pop("options", {}), **config.compare.options.get(system, {})}
-    return SegmenterConfig(**group, options=options, stage_factors=config.segmenter.stage_factors)

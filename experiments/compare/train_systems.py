@@ -45,17 +45,8 @@ _SEED = 0x6A7564  # of boundaries drawn in the evaluation
 
 
 def run(config: TrainConfig, command: str) -> Path | None:
-    """Train the remaining systems and write the page of all; return its path, or None if no system is done.
-
-    Args:
-        config: the options of the comparison.
-        command: the command line that started it.
-    """
+    """Train the remaining systems and write the page of all; return its path, or None if no system is done."""
     systems = config.compare.systems
-    if not systems:
-        raise ValueError("compare.systems must name at least one system, got none")
-    if len(set(systems)) < len(systems):
-        raise ValueError(f"compare.systems must name each system once, got {list(systems)}")
     _check_common(config)
     configs = {system: system_config(config, system) for system in systems}  # rejects unknown names
     for system, system_run in configs.items():
@@ -109,12 +100,7 @@ def train_system(config: TrainConfig, command: str, windows: int) -> bool:
 
 
 def evaluate(config: TrainConfig, windows: int) -> dict[str, Any]:
-    """Return the metrics of a trained system on held-out documents, and the bytes and nats of each document.
-
-    Args:
-        config: the system's configuration.
-        windows: maximal number of windows, evenly spaced.
-    """
+    """Return a system's metrics on evenly spaced held-out windows, and each document's bytes and nats."""
     if config.compute.threads:
         torch.set_num_threads(config.compute.threads)
     folder = Path(config.out) / "model"
@@ -154,7 +140,12 @@ def held_out_texts(texts: Texts, windows: int, length: int) -> list[bytes]:
 
 
 def _check_common(config: TrainConfig) -> None:
-    """Reject options of a single run's boundaries, and options of unknown systems."""
+    """Reject options of a single run's boundaries, and systems that are missing, repeated or unknown."""
+    systems = list(config.compare.systems)
+    if not systems:
+        raise ValueError("compare.systems must name at least one system, got none")
+    if len(set(systems)) < len(systems):
+        raise ValueError(f"compare.systems must name each system once, got {systems}")
     if config.actor.name != "learned" or config.segmenter.name != "learned" or config.segmenter.options:
         raise ValueError(
             "actor and segmenter must be left out of a comparison, whose systems replace them (options: "

@@ -1,17 +1,7 @@
-"""The first look: train boundary policies on this machine, in a few minutes, and see what they learned.
-
-    make demo
-    python -m rltok_rl.experiments.demo --seconds 200 --out runs/mine
-
-Each of the two parts trains two models with the same initial weights on the same bytes: one learns where tokens end,
-one spaces them evenly. The first part is a language with a known answer, the second English. Ctrl-C saves; the same
-command resumes. If the folder has a finished demo, the next one gets a folder of its own. The exit status is 0 if the
-policy learned.
-"""
+"""Run the demo: train both parts, measure what they learned, and write its report."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -19,22 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.markup import escape
-from rltok_rl.experiments.commands import parsers
-from rltok_rl.experiments.commands.arguments import command
-from rltok_rl.experiments.demo import screen
+from rltok_rl.experiments import demo as package
+from rltok_rl.experiments.commands.parsers import make_parser, quiet
+from rltok_rl.experiments.demo import parts, screen
 from rltok_rl.experiments.demo.findings import part_findings
-from rltok_rl.experiments.demo.parts import (
-    ENGLISH,
-    RECALL,
-    SYSTEMS,
-    Part,
-    Progress,
-    fitting_bytes,
-    free_folder,
-    measure_speed,
-    run_overrides,
-)
-from rltok_rl.experiments.demo.race import Race, TrainingFailed
+from rltok_rl.experiments.demo.parts import ENGLISH, RECALL, SYSTEMS, Part, Progress, Race, TrainingFailed
 from rltok_rl.experiments.demo.verdicts import learned_something, write_record
 from rltok_rl.experiments.reports.run_report import write_report
 
@@ -48,14 +27,7 @@ _SHARED_SPEED = 0.85  # expected speed of a run next to another one, as a share 
 
 
 class Demo:
-    """The demo in one folder.
-
-    Args:
-        folder: everything is written here.
-        seconds: time for all of it.
-        started: start on ``time.perf_counter``.
-        quick: a few updates per run, to check that all parts work.
-    """
+    """The demo in one folder, in ``seconds`` since ``started`` on ``time.perf_counter``."""
 
     def __init__(self, folder: Path, *, seconds: float, started: float, quick: bool) -> None:
         self.console, self.folder, self.progress = screen.make_console(), folder, Progress(folder)
@@ -87,11 +59,9 @@ class Demo:
         plan = self.plan(part)
         screen.show_part(self.console, part.name, plan)
         folders = {system: self.folder / f"{part.name}-{system}" for system in SYSTEMS}
-        total, start = plan["total_bytes"], self.spent
-        runs = {name: run_overrides(part, name, total_bytes=total, out=folders[name]) for name in SYSTEMS}
-        latest = _LATE * self.seconds - _REPORTING
-        english = part.name == ENGLISH.name
-        deadline = self.started + (latest if english else _FIRST * latest)
+        total, start, english = plan["total_bytes"], self.spent, part.name == ENGLISH.name
+        runs = {name: parts.run_overrides(part, name, total_bytes=total, out=folders[name]) for name in SYSTEMS}
+        deadline = self.started + (_LATE * self.seconds - _REPORTING) * (1.0 if english else _FIRST)
         with Race(runs, folders) as race, screen.PartProgress(self.console, part.name, total) as progress:
             ended = race.follow(progress.show, deadline=deadline, stop=lambda: bool(stop))
         if ended == "stopped":
@@ -101,8 +71,7 @@ class Demo:
             for folder in folders.values():
                 write_report(folder)  # a run that is ended early has not written it
             ended = "done" if all(state.finished for state in race.states()) else ended
-        num_bytes = 2_000 if self.quick else 12_000
-        findings = part_findings(folders, paired=english, num_bytes=num_bytes)
+        findings = part_findings(folders, paired=english, num_bytes=2_000 if self.quick else 12_000)
         findings |= {"ended": ended, "seconds": self.spent - start}
         self.progress.save(**{f"{part.name}_findings": findings})
         screen.show_findings(self.console, part.name, findings)
@@ -111,11 +80,11 @@ class Demo:
     def plan(self, part: Part) -> dict[str, Any]:
         """Return the training size of a part; decided once and saved, so that a resumed demo reads the same bytes."""
         if part.name not in self.progress:
-            overrides = run_overrides(part, "learned", total_bytes=part.most_bytes, out=self.folder)
-            speed, update = measure_speed(overrides)
-            together = speed * self.shared_speed()
+            overrides = parts.run_overrides(part, "learned", total_bytes=part.most_bytes, out=self.folder)
+            speed, update = parts.measure_speed(overrides)
+            together = speed * _SHARED_SPEED / (1 if _cores() > 1 else 2)
             seconds = max(5.0, part.share * (self.seconds - self.spent - _REPORTING) - self.run_start)
-            total = fitting_bytes(part, speed=together, seconds=seconds, update=update)
+            total = parts.fitting_bytes(part, speed=together, seconds=seconds, update=update)
             plan = {
                 "total_bytes": total,
                 "updates": total // update,
@@ -125,16 +94,6 @@ class Demo:
             }
             self.progress.save(**{part.name: plan})
         return self.progress[part.name]
-
-    def shared_speed(self) -> float:
-        """Return the speed of a run next to another one, as a share of its speed alone; measured in the first part."""
-        summary = self.folder / f"{RECALL.name}-learned" / "summary.json"
-        if RECALL.name not in self.progress or not summary.exists():
-            return _SHARED_SPEED if _cores() > 1 else _SHARED_SPEED / 2
-        speed = json.loads(summary.read_text())["bytes_per_second"]
-        if speed is None:  # resumed for a moment only
-            return _SHARED_SPEED
-        return min(max(speed / self.progress[RECALL.name]["bytes_per_second"], _SHARED_SPEED / 4), 1.0)
 
 
 def _cores() -> int:
@@ -149,12 +108,12 @@ def _machine() -> str:
     return f"{facts['processor']}, {cores} core{'s' * (cores > 1)}; {versions}"
 
 
-@command
+@quiet
 def main(arguments: list[str] | None = None) -> int:
     """Run the demo; return 0 if learned boundaries earned more than evenly spaced ones."""
     started = time.perf_counter() - min(30.0, time.process_time())  # imports count
-    options = parsers.demo().parse_args(arguments)
-    demo = Demo(free_folder(options.out), seconds=options.seconds, started=started, quick=options.quick)
+    options = make_parser("demo", package.__doc__).parse_args(arguments)
+    demo = Demo(parts.free_folder(options.out), seconds=options.seconds, started=started, quick=options.quick)
     with StopRequest() as stop:
         try:
             return demo.run(stop)

@@ -11,33 +11,27 @@ from rltok_rl.experiments.commands.arguments import complete_config
 from rltok_rl.experiments.reports.paired import paired_over_documents
 from rltok_rl.experiments.reports.table import estimator_name
 from rltok_rl.experiments.run_config import TrainConfig
-from rltok_rl.experiments.runs.build import make_actor, make_model
-from rltok_rl.experiments.runs.checkpointed import load_checkpointed
-from rltok_rl.experiments.runs.folder import read_run
+from rltok_rl.experiments.runs.folder import load_checkpointed, read_run
 from rltok_rl.experiments.runs.segmenters import actor_segmenter
-from rltok_rl.experiments.texts import Texts, read_texts
+from rltok_rl.experiments.texts import read_texts
 
 from rltok_rl.data import DocumentSource
 from rltok_rl.data.languages import Recall
-from rltok_rl.evaluation import Reading, read_text, word_edge_share
+from rltok_rl.evaluation import Reading, read_text, summarise
 from rltok_rl.models import UNet, segment
 from rltok_rl.models.generation import generate
-from rltok_rl.models.incremental import step
 from rltok_rl.text import ids_to_bytes
 from rltok_rl.training.checkpoint import list_checkpoints
 from rltok_rl.training.metrics import read_lines
-from rltok_rl.training.snapshots import Snapshots
 from rltok_rl.utils import read_config_file
 
 EQUAL_RATES = 0.02
 """Rates that differ by at most this share count as equal; more tokens would explain a better prediction."""
-SHOWN_BYTES = 276
-"""Bytes of held-out text in the picture and the report."""
-_SEED = 7  # of held-out texts, boundaries and continuations
 
 
 def _generator() -> torch.Generator:
-    return torch.Generator().manual_seed(_SEED)
+    """Random numbers of held-out texts, boundaries and continuations."""
+    return torch.Generator().manual_seed(7)
 
 
 def read_config(folder: Path) -> TrainConfig:
@@ -55,19 +49,41 @@ def read_model(folder: Path) -> UNet:
     return load_checkpointed(checkpoints[-1], torch.device("cpu"))[0]
 
 
-def held_out_metrics(folder: Path) -> dict[str, Any]:
-    """Evaluate a run on the text of its snapshots: bits per byte, rate, and for a language the share of the optimum."""
-    config, model = read_config(folder), read_model(folder)
+def part_findings(folders: Mapping[str, Path], *, paired: bool, num_bytes: int) -> dict[str, Any]:
+    """Return the findings of a part as JSON values.
+
+    They are the last held-out metrics and the learning curve of each run, the paired comparison, and the learned
+    policy's boundaries in a text before and after training; word edges are counted in ``num_bytes`` held-out bytes.
+    """
+    lines = {name: read_lines(folder / "samples.jsonl") for name, folder in folders.items()}
+    findings: dict[str, Any] = {name: held_out_metrics(snapshots[-1]) for name, snapshots in lines.items()}
+    findings["curves"] = {name: learning_curve(snapshots) for name, snapshots in lines.items()}
+    if paired:
+        findings["paired"] = paired_windows(folders)
+    for name, place in (("before", 0), ("after", -1)):
+        findings[name] = {key: lines["learned"][place][key] for key in ("text", "boundaries", "probabilities")}
+    config, model = read_config(folders["learned"]), read_model(folders["learned"])
     texts = read_texts(config.data, seed=config.seed)
-    snapshots = Snapshots(
-        held=texts.held_out,
-        actor=make_actor(config, model),
-        language=texts.language,
-        num_rows=config.data.num_rows,
-        num_steps=config.data.num_steps,
-        batches=config.snapshots.batches,
-    )
-    return {name.removeprefix("held_out_"): value for name, value in snapshots.evaluate(model).items()}
+    findings["parameters"] = sum(p.numel() for p in model.parameters())
+    if isinstance(texts.language, Recall):
+        return findings | {"places": value_boundaries(model, texts.language)}
+    text = ids_to_bytes(texts.held_out.draw(1, num_bytes, _generator()).byte_ids[0])
+    reading = read_text(model, text, context=config.data.num_steps, generator=_generator())
+    prompt = findings["after"]["text"][:48].encode("latin-1")
+    return findings | {"edges": summarise(reading)["word_edges"], "continuation": continuation(model, prompt)}
+
+
+def held_out_metrics(snapshot: Mapping[str, Any]) -> dict[str, float]:
+    """Return bits per byte, rate, and for a language the share of the optimum, from a line of ``samples.jsonl``."""
+    prefix = "held_out_"
+    return {name.removeprefix(prefix): value for name, value in snapshot.items() if name.startswith(prefix)}
+
+
+def learning_curve(snapshots: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    """Return the held-out metrics during training, and the megabytes read."""
+    metrics = [held_out_metrics(snapshot) for snapshot in snapshots]
+    curves = {name: [values[name] for values in metrics] for name in metrics[0]}
+    return {"megabytes": [snapshot["bytes"] / 1e6 for snapshot in snapshots], **curves}
 
 
 def paired_windows(folders: Mapping[str, Path], *, num_windows: int = 256) -> dict[str, Any]:
@@ -75,10 +91,6 @@ def paired_windows(folders: Mapping[str, Path], *, num_windows: int = 256) -> di
 
     A policy that is not sure yet draws more boundaries on some texts than on others, and more tokens predict better.
     Its boundary logits are therefore shifted until both runs draw equally many boundaries.
-
-    Args:
-        folders: both runs, named ``learned`` and ``uniform``.
-        num_windows: windows at most, evenly spread over the held-out text.
 
     Returns:
         ``difference`` (bits per byte, learned minus evenly spaced), ``half_width`` of its 95 % interval over windows,
@@ -127,11 +139,7 @@ def _window_nats(reading: Reading) -> dict[str, Any]:
 def shift_to_rate(model: UNet, texts: Sequence[bytes], rate: float, *, steps: int = 10) -> float:
     """Shift the boundary logits of a model, in place, until it draws boundaries at a rate; return the shift.
 
-    Args:
-        model: in evaluation mode.
-        texts: texts that the rate is measured on.
-        rate: boundaries per byte.
-        steps: bisections of the interval from -2 to 2.
+    It is found in ``steps`` bisections of the interval from -2 to 2.
     """
     offset, low, high = model.boundary_head.offset, -2.0, 2.0
     for _ in range(steps):
@@ -143,100 +151,16 @@ def shift_to_rate(model: UNet, texts: Sequence[bytes], rate: float, *, steps: in
     return (low + high) / 2
 
 
-def held_out_text(texts: Texts, num_bytes: int) -> bytes:
-    """Return the beginning of a held-out window; of English, from its first sentence or word."""
-    text = ids_to_bytes(texts.held_out.draw(1, num_bytes + 64, _generator()).byte_ids[0])
-    start = 0
-    if texts.language is None:
-        start = text.find(b". ", 0, 64) + 2 if b". " in text[:64] else text.find(b" ", 0, 64) + 1
-    return text[start : start + num_bytes]
-
-
-def drawn_boundaries(model: UNet, text: bytes) -> dict[str, Any]:
-    """Return a text with the boundaries that a policy draws in it, as JSON values."""
-    drawn = segment(model, text, generator=_generator())
-    return {
-        "text": text.decode("latin-1"),
-        "boundaries": "".join(str(int(b)) for b in drawn.boundaries.tolist()),
-        "probabilities": [round(p, 4) for p in drawn.probabilities.tolist()],
-    }
-
-
-def value_boundaries(model: UNet, language: Recall, *, num_texts: int = 32, length: int = 128) -> dict[str, float]:
+def value_boundaries(model: UNet, language: Recall) -> dict[str, float]:
     """Return the mean probability of a boundary after a value, where it earns a reward, and elsewhere."""
-    byte_ids = language.draw(num_texts, length, _generator()).byte_ids  # [B, T]
+    byte_ids = language.draw(32, 128, _generator()).byte_ids  # [B, T]
     probs = torch.stack([segment(model, ids_to_bytes(row)).probabilities for row in byte_ids])[:, 1:]  # [B, T - 1]
     best = language.optimal_boundaries(byte_ids)[:, 1:]  # the first byte's boundary is forced
     return {"after_value": float(probs[best].mean()), "elsewhere": float(probs[~best].mean())}
 
 
-def word_edges(model: UNet, text: bytes, *, context: int) -> dict[str, dict[str, float]]:
-    """Return the shares of boundaries at word edges, with their expectation by chance."""
-    reading = read_text(model, text, context=context, generator=_generator())
-    boundaries, counted = (torch.zeros(len(reading.byte_ids), dtype=torch.bool) for _ in range(2))
-    boundaries[reading.at], counted[reading.at] = reading.boundaries, ~reading.forced
-    edges = word_edge_share(reading.byte_ids, boundaries, counted)
-    return {name: {"share": edge.share, "chance": edge.chance, "lift": edge.lift} for name, edge in edges.items()}
-
-
-def continuation(model: UNet, prompt: bytes, *, num_bytes: int) -> dict[str, str]:
-    """Continue a prompt; return it, the text and the boundaries as JSON values."""
-    generated = generate(model, prompt, max_bytes=num_bytes, temperature=0.7, generator=_generator())
+def continuation(model: UNet, prompt: bytes) -> dict[str, str]:
+    """Continue a prompt by 150 bytes; return it, the text and the boundaries as JSON values."""
+    generated = generate(model, prompt, max_bytes=150, temperature=0.7, generator=_generator())
     boundaries = "".join(str(int(b)) for b in generated.boundaries[0].tolist())
-    text = generated.texts[0].decode("latin-1")
-    return {"prompt": prompt.decode("latin-1"), "text": text, "boundaries": boundaries}
-
-
-@torch.no_grad()
-def stepping_gap(model: UNet, text: bytes) -> float:
-    """Return the largest difference in log-probability (nats) between a forward pass and byte-by-byte decoding."""
-    byte_ids = torch.tensor([list(text)])  # [1, T]
-    full = model(byte_ids, generator=_generator())
-    cache = model.new_cache(1)
-    steps = [step(model, cache, byte_ids[:, t], full.boundaries[:, t])[1].final_logits for t in range(len(text))]
-    return float((torch.stack(steps, 1).log_softmax(-1) - full.final_logits.log_softmax(-1)).abs().max())
-
-
-def learning_curve(folder: Path) -> dict[str, list[float]]:
-    """Return the held-out metrics during training: megabytes, bits per byte, and the share for a language."""
-    snapshots = read_lines(folder / "samples.jsonl")
-    curve = {"megabytes": [snapshot["bytes"] / 1e6 for snapshot in snapshots]}
-    for name in ("bits_per_byte", "share"):
-        if snapshots and f"held_out_{name}" in snapshots[0]:
-            curve[name] = [snapshot[f"held_out_{name}"] for snapshot in snapshots]
-    return curve
-
-
-def policy_findings(folder: Path, *, num_bytes: int) -> dict[str, Any]:
-    """Describe the learned boundaries: a text before and after training, where they lie, a continuation.
-
-    Args:
-        folder: the learned run.
-        num_bytes: held-out bytes whose word edges are counted.
-    """
-    config = read_config(folder)
-    texts = read_texts(config.data, seed=config.seed)
-    model, untrained = read_model(folder), make_model(config, torch.device("cpu")).eval()
-    text = held_out_text(texts, SHOWN_BYTES)
-    findings: dict[str, Any] = {
-        "before": drawn_boundaries(untrained, text),
-        "after": drawn_boundaries(model, text),
-        "stepping_gap": stepping_gap(model, text[:128]),
-        "target_rate": model.config.target_rate,
-        "parameters": sum(p.numel() for p in model.parameters()),
-    }
-    if isinstance(texts.language, Recall):
-        return findings | {"places": value_boundaries(model, texts.language)}
-    return findings | {
-        "edges": word_edges(model, held_out_text(texts, num_bytes), context=config.data.num_steps),
-        "continuation": continuation(model, text[:48], num_bytes=150),
-    }
-
-
-def part_findings(folders: Mapping[str, Path], *, paired: bool, num_bytes: int) -> dict[str, Any]:
-    """Return the findings of a part as JSON values: metrics by run, ``curves``, ``paired``, and the policy's."""
-    findings: dict[str, Any] = {name: held_out_metrics(folder) for name, folder in folders.items()}
-    findings["curves"] = {name: learning_curve(folder) for name, folder in folders.items()}
-    if paired:
-        findings["paired"] = paired_windows(folders)
-    return findings | policy_findings(folders["learned"], num_bytes=num_bytes)
+    return {"prompt": prompt.decode("latin-1"), "text": generated.texts[0].decode("latin-1"), "boundaries": boundaries}

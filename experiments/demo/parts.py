@@ -1,9 +1,18 @@
-"""Plan of the demo: its two parts, the options of their runs, a training size that fits the time, saved progress."""
+"""The two parts of the demo: options and size of their runs, saved progress, and two training processes side by side.
+
+Each process is ``python -m rltok_rl.experiments.train``, so everything the demo shows can be had without it. On a
+single core they take turns, which doubles the time.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +22,7 @@ from rltok_rl.experiments.commands.overrides import compose_config
 from rltok_rl.experiments.runs.build import make_trainer
 
 from rltok_rl.training.atomic_files import replace_text
+from rltok_rl.training.metrics import read_lines, read_table
 
 SYSTEMS = {"learned": (), "uniform": ("actor=uniform",)}
 """Overrides of the two systems that each part trains side by side."""
@@ -20,6 +30,9 @@ _SNAPSHOTS = ("snapshots.count=16", "snapshots.spacing=linear", "snapshots.batch
 _QUICK = ("data.num_rows=4", "data.num_steps=64", "snapshots.num_bytes=80")
 _QUICK_BYTES = 1024
 _UNTIMED, _TIMED = 2, 4  # updates of the speed measurement
+_POLL = 0.2  # seconds
+_PATIENCE = 20.0  # seconds to finish an update and save, before a process is killed
+_ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")}
 
 
 @dataclass(frozen=True)
@@ -49,7 +62,7 @@ RECALL = Part(
         "experiment=recall",
         "data.num_rows=16",
         "model.overrides.target_rate=0.15",
-        "++model.overrides.boundary_scale=0.125",
+        "model.overrides.boundary_scale=0.125",
     ),
     least_bytes=1_228_800,
     most_bytes=1_740_800,
@@ -59,14 +72,8 @@ RECALL = Part(
 ENGLISH = Part(
     "english",
     (
-        "experiment=books",
-        "data=python-docs",
-        "data.source=python-docs",
-        "data.min_bytes=2",
-        "data.split_by=null",
-        "data.held_out=0.05",
-        "data.num_rows=16",
-        "data.num_steps=128",
+        *("experiment=books", "data=python-docs", "data.source=python-docs", "data.min_bytes=2", "data.split_by=null"),
+        *("data.held_out=0.05", "data.num_rows=16", "data.num_steps=128"),
     ),
     least_bytes=409_600,
     most_bytes=4_096_000,
@@ -84,15 +91,8 @@ def run_overrides(part: Part, system: str, *, total_bytes: int, out: Path) -> li
         ['experiment=recall', 'actor=uniform', 'optim.total_bytes=5000']
     """
     quoted = str(out).replace("\\", "\\\\").replace("'", "\\'")
-    return [
-        *part.overrides,
-        *(SYSTEMS[system] or part.policy),
-        f"optim.total_bytes={total_bytes}",
-        "optim.warm_up=0.0714286",
-        "compute.threads=1",
-        *_SNAPSHOTS,
-        f"out='{quoted}'",
-    ]
+    size = (f"optim.total_bytes={total_bytes}", "optim.warm_up=0.0714286", "compute.threads=1")
+    return [*part.overrides, *(SYSTEMS[system] or part.policy), *size, *_SNAPSHOTS, f"out='{quoted}'"]
 
 
 def measure_speed(overrides: list[str]) -> tuple[float, int]:
@@ -105,25 +105,16 @@ def measure_speed(overrides: list[str]) -> tuple[float, int]:
     start = time.perf_counter()
     for _ in range(_TIMED):
         trainer.update()
-    seconds = time.perf_counter() - start
-    return _TIMED * trainer.bytes_per_update / seconds, trainer.bytes_per_update
+    return _TIMED * trainer.bytes_per_update / (time.perf_counter() - start), trainer.bytes_per_update
 
 
 def fitting_bytes(part: Part, *, speed: float, seconds: float, update: int) -> int:
-    """Return the bytes that can be trained on in a time, in whole updates and within the part's limits.
-
-    Args:
-        part: part of the demo.
-        speed: bytes per second.
-        seconds: time for this run.
-        update: bytes per update.
+    """Return the bytes to train on in a time: whole updates of ``update`` bytes, within the part's limits.
 
     Example:
         >>> part = Part("recall", (), least_bytes=4096, most_bytes=1_000_000, share=0.5)
-        >>> fitting_bytes(part, speed=1e4, seconds=10.0, update=4096)
-        98304
-        >>> fitting_bytes(part, speed=1e4, seconds=0.0, update=4096)
-        4096
+        >>> [fitting_bytes(part, speed=1e4, seconds=seconds, update=4096) for seconds in (10.0, 0.0)]
+        [98304, 4096]
     """
     num_bytes = min(max(speed * seconds, part.least_bytes), part.most_bytes)
     return max(1, int(num_bytes // update)) * update
@@ -150,3 +141,96 @@ def free_folder(folder: Path) -> Path:
         number += 1
         free = folder.with_name(f"{folder.name}-{number}")
     return free
+
+
+@dataclass(frozen=True)
+class RunState:
+    """Progress of a run."""
+
+    name: str
+    bytes_done: int
+    snapshots: list[dict[str, Any]]
+    finished: bool
+
+
+class TrainingFailed(RuntimeError):
+    """A training process ended with an error; the message has the end of its log."""
+
+
+class Race:
+    """Runs that train at the same time, given by command line and folder, until all are finished or stopped."""
+
+    def __init__(self, runs: Mapping[str, Sequence[str]], folders: Mapping[str, Path]) -> None:
+        self.runs, self.folders = runs, folders
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Race:
+        for name, overrides in self.runs.items():
+            folder = self.folders[name]
+            if (folder / "summary.json").exists():
+                continue  # finished before the demo was stopped
+            folder.mkdir(parents=True, exist_ok=True)
+            command = [sys.executable, "-W", "ignore", "-m", "rltok_rl.experiments.train", *overrides, "resume=true"]
+            # A new session: Ctrl-C reaches the demo alone, which lets its runs save.
+            options: Any = {
+                "env": {**os.environ, **_ONE_THREAD},
+                "stdin": subprocess.DEVNULL,
+                "start_new_session": True,
+            }
+            with (folder / "log.txt").open("ab") as log:
+                self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log, **options)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def states(self) -> list[RunState]:
+        """Return the progress of all runs."""
+        states = []
+        for name, folder in self.folders.items():
+            num_bytes = read_table(folder / "metrics.csv").get("bytes", [0])
+            finished = (folder / "summary.json").exists()
+            states.append(RunState(name, int(num_bytes[-1]), read_lines(folder / "samples.jsonl"), finished))
+        return states
+
+    def follow(self, show: Callable[[list[RunState]], None], *, deadline: float, stop: Callable[[], bool]) -> str:
+        """Call ``show`` with the progress several times a second until the end.
+
+        Returns:
+            ``"done"``, ``"late"`` (``time.perf_counter`` passed the deadline) or ``"stopped"`` (``stop`` said so).
+        """
+        while any(process.poll() is None for process in self.processes.values()):
+            show(self.states())
+            if stop():
+                self.end()
+                return "stopped"
+            if time.perf_counter() > deadline:
+                self.end()
+                self.check()
+                return "late"
+            time.sleep(_POLL)
+        self.check()
+        show(self.states())
+        return "done"
+
+    def check(self) -> None:
+        """Raise TrainingFailed if a process ended with an error; signals sent by :meth:`end` are none."""
+        for name, process in self.processes.items():
+            if process.poll() not in (0, None, -signal.SIGTERM, -signal.SIGKILL):
+                log = self.folders[name] / "log.txt"
+                lines = log.read_text(errors="replace").strip().splitlines()[-12:]
+                message = f"the training {name!r} ended with status {process.returncode}; {log} ends with"
+                raise TrainingFailed("\n  ".join([message, *lines]))
+
+    def end(self) -> None:
+        """Ask all processes to save and exit; kill those that do not."""
+        running = [process for process in self.processes.values() if process.poll() is None]
+        for process in running:
+            process.terminate()  # once: a second signal would end it before it has saved
+        latest = time.perf_counter() + _PATIENCE
+        for process in running:
+            try:
+                process.wait(max(0.1, latest - time.perf_counter()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()

@@ -1,10 +1,9 @@
-"""Terminal output of the demo. Progress bars on a terminal, a line now and then elsewhere."""
+"""Terminal output of the demo."""
 
 from __future__ import annotations
 
 import shutil
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,37 @@ from rich.progress import Progress as Bars
 from rich.table import Column, Table
 from rich.theme import Theme
 from rltok_rl.experiments.commands.arguments import use_colour
-from rltok_rl.experiments.demo.race import RunState
-from rltok_rl.experiments.demo.verdicts import EDGES, english_verdict, learned_something
+from rltok_rl.experiments.demo.parts import RunState
+from rltok_rl.experiments.demo.verdicts import english_verdict, learned_something, place_rows, result_rows
 
 from rltok_rl.training.progress import clock
 
-_LINE_EVERY = 15.0  # seconds between lines without a terminal
 _STYLES = {"learned": "dark_cyan", "good": "bold dark_cyan", "bad": "bold indian_red", "quiet": "grey54"}
+_START = """\
+A byte-level language model groups bytes into tokens, and thinks in tokens. Other models fix the groups before \
+training. Here a policy decides after each byte whether a token ends, and is rewarded if it helps:
+
+  bytes --> [good]does a token end here?[/] --> tokens --> the next bytes
+  [quiet]reward: how much better the next bytes are predicted with tokens than without[/]
+
+Four small models now train from scratch on this machine, two at a time. The models of a pair have the same initial \
+weights and read the same bytes; one learns its boundaries, the other spaces them evenly. The first pair reads an \
+artificial language with a known answer, the second English. Ctrl-C saves, and the same command resumes.
+"""
+_PARTS = {
+    "recall": (
+        "1 of 2  A language with a known answer",
+        "  [bold]#3dbaccadb?3#0bdabcbdca?0#7...[/]\n"
+        "After # comes a value, then random letters, then ? and the value again. By then the value is out of sight of "
+        "the layers that read bytes: only a token that ended right after it can carry it. The policy has to find that "
+        "out from rewards. 0 is what a model without tokens can reach, 1 is all that tokens can earn.",
+    ),
+    "english": (
+        "2 of 2  English",
+        "The Python language reference, which every Python brings along. There is no known answer here. Fewer bits per "
+        "byte are better, and the policy has to keep to a budget of tokens.",
+    ),
+}
 
 
 def make_console() -> Console:
@@ -37,107 +60,53 @@ def make_console() -> Console:
 def show_start(console: Console, folder: Path, *, seconds: float, machine: str, resumed: bool) -> None:
     """Explain what the demo does, and how long it takes."""
     _heading(console, "rltok_rl: where should a token end? Learned, from rewards")
-    console.print(
-        "A byte-level language model groups bytes into tokens, and thinks in tokens. Other models fix the groups "
-        "before training. Here a policy decides after each byte whether a token ends, and is rewarded if it helps:\n\n"
-        "  bytes --> [good]does a token end here?[/] --> tokens --> the next bytes\n"
-        "  [quiet]reward: how much better the next bytes are predicted with tokens than without[/]\n\n"
-        "Four small models now train from scratch on this machine, two at a time. The models of a pair have the same "
-        "initial weights and read the same bytes; one learns its boundaries, the other spaces them evenly. The first "
-        "pair reads an artificial language with a known answer, the second English. Ctrl-C saves, and the same command "
-        "resumes.\n"
-    )
-    resuming = ", resuming the demo that was stopped" if resumed else ""
-    for name, value in (("machine", machine), ("time", f"about {clock(seconds)} in all"), ("folder", folder)):
-        console.print(f"  {name:<8} {escape(str(value))}{resuming if name == 'folder' else ''}", soft_wrap=True)
+    console.print(_START)
+    shown = f"{folder}{', resuming the demo that was stopped' if resumed else ''}"
+    for name, value in (("machine", machine), ("time", f"about {clock(seconds)} in all"), ("folder", shown)):
+        console.print(f"  {name:<8} {escape(value)}", soft_wrap=True)
 
 
 def show_part(console: Console, part: str, plan: dict[str, Any]) -> None:
     """Introduce a part."""
-    if part == "recall":
-        _heading(console, "1 of 2  A language with a known answer")
-        console.print(
-            "  [bold]#3dbaccadb?3#0bdabcbdca?0#7...[/]\n"
-            "After # comes a value, then random letters, then ? and the value again. By then the value is out of sight "
-            "of the layers that read bytes: only a token that ended right after it can carry it. The policy has to "
-            "find that out from rewards. 0 is what a model without tokens can reach, 1 is all that tokens can earn."
-        )
-    else:
-        _heading(console, "2 of 2  English")
-        console.print(
-            "The Python language reference, which every Python brings along. There is no known answer here. Fewer bits "
-            "per byte are better, and the policy has to keep to a budget of tokens."
-        )
+    title, text = _PARTS[part]
+    _heading(console, title)
+    console.print(text)
     size = f"{plan['updates']} updates, {plan['total_bytes'] / 1e6:.2f} MB for each model"
     speed = f"{plan['bytes_per_second'] / 1e3:.0f} kB/s measured"
     console.print(f"  [quiet]{size} ({speed}): about {clock(plan['seconds'])}[/]\n")
 
 
-class PartProgress:
-    """Progress of both runs of a part: rich's bars on a terminal, a line every 15 seconds elsewhere."""
+class PartProgress(Bars):
+    """Progress bars of both runs of a part; without a terminal, rich prints them at the end."""
 
     def __init__(self, console: Console, part: str, total: int) -> None:
-        self.console, self.total = console, total
-        self.metric, self.unit = ("share", "of 1") if part == "recall" else ("bits_per_byte", "bits/byte")
-        columns = (TextColumn("  [{task.description}]{task.description:<8}[/]"), BarColumn(30), TaskProgressColumn())
+        label = TextColumn("  [{task.description}]{task.description:<8}[/]")
         note = TextColumn("{task.fields[note]}")
-        self.live = sys.stdout.isatty()
-        self.bars = Bars(*columns, note, TimeRemainingColumn(), console=console, disable=not self.live)
-        self.tasks = {name: self.bars.add_task(name, total=total, note="") for name in ("learned", "uniform")}
-        self.start, self.shown = time.perf_counter(), 0.0
-
-    def __enter__(self) -> PartProgress:
-        self.bars.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bars.stop()
-        if not self.live:
-            self.console.print(self.line())
+        super().__init__(label, BarColumn(30), TaskProgressColumn(), note, TimeRemainingColumn(), console=console)
+        self.total, self.metric = total, "share" if part == "recall" else "bits_per_byte"
+        self.runs = {name: self.add_task(name, total=total, note="") for name in ("learned", "uniform")}
 
     def show(self, states: Sequence[RunState]) -> None:
         """Show the progress of both runs."""
         for state in states:
             values = [snapshot[f"held_out_{self.metric}"] for snapshot in state.snapshots[1:]]  # [0] is untrained
-            note = f"{values[-1]:.3f} {self.unit}" if values else ""
-            self.bars.update(self.tasks[state.name], completed=min(state.bytes_done, self.total), note=note)
-        seconds = time.perf_counter() - self.start
-        if not self.live and seconds - self.shown >= _LINE_EVERY:
-            self.shown = seconds
-            self.console.print(self.line())
-
-    def line(self) -> str:
-        """Return the progress in a line."""
-        tasks = self.bars.tasks
-        notes = [f", {task.fields['note']}" if task.fields["note"] else "" for task in tasks]
-        runs = [f"{task.description} {task.percentage:.0f}%{note}" for task, note in zip(tasks, notes, strict=True)]
-        left = [task.time_remaining for task in tasks if task.time_remaining is not None]
-        eta = f"{clock(max(left))} left" if any(left) else f"{clock(time.perf_counter() - self.start)} so far"
-        return "  " + "; ".join([*runs, eta])
+            note = f"{values[-1]:.3f} {'of 1' if self.metric == 'share' else 'bits/byte'}" if values else ""
+            self.update(self.runs[state.name], completed=min(state.bytes_done, self.total), note=note)
 
 
 def show_findings(console: Console, part: str, findings: dict[str, Any]) -> None:
     """Show the results of a part."""
-    console.print()
     if findings["ended"] == "late":
-        console.print("The time was up before all bytes were read; these are the results so far.")
-    learned, uniform = findings["learned"], findings["uniform"]
-    if part == "recall":
-        style, places = "good" if learned["share"] > uniform["share"] else "bad", findings["places"]
-        console.print(
-            f"  Share of what tokens can earn (1 is all): [{style}]learned {learned['share']:.2f}[/], evenly spaced "
-            f"{uniform['share']:.2f}.\n  A token ends right after a value with probability "
-            f"{places['after_value']:.2f}, elsewhere with {places['elsewhere']:.2f}."
-        )
-        return
-    style = "good" if learned["bits_per_byte"] < uniform["bits_per_byte"] else "bad"
-    console.print(
-        f"  Bits per byte: [{style}]learned {learned['bits_per_byte']:.3f}[/] at {learned['rate']:.3f} tokens per "
-        f"byte, evenly spaced {uniform['bits_per_byte']:.3f} at {uniform['rate']:.3f}."
-    )
-    for key, place in EDGES.items():
-        edge = findings["edges"][key]
-        console.print(f"  Tokens that end at {place:<25} {edge['share']:>6.1%}, by chance {edge['chance']:>6.1%}")
+        console.print("\nThe time was up before all bytes were read; these are the results so far.")
+    _show_table(console, result_rows(part, findings), "learned", "evenly spaced")
+    _show_table(console, place_rows(part, findings), "here", "else")
+
+
+def _show_table(console: Console, rows: Sequence[Sequence[str]], *titles: str) -> None:
+    table = Table(Column("  "), *(Column(title, justify="right") for title in titles), box=None)
+    for label, first, second in rows:
+        table.add_row(f"  {label}", f"[learned]{first}[/]", second)
+    console.print("", table)
 
 
 def show_stop(console: Console, folder: Path, seconds: float) -> None:
@@ -150,24 +119,17 @@ def show_end(console: Console, folder: Path, findings: dict[str, Any], paths: Se
     """Show the results of both parts, the verdict, the files, and further commands."""
     recall, english = findings["recall_findings"], findings["english_findings"]
     _heading(console, f"Done in {clock(findings['seconds'])}")
-    table = Table(Column(), Column("learned", justify="right"), Column("evenly spaced", justify="right"), box=None)
-    for label, part, metric in (
-        ("known answer: share of what tokens can earn", recall, "share"),
-        ("English as trained: bits per byte", english, "bits_per_byte"),
-        ("English as trained: tokens per byte", english, "rate"),
-    ):
-        table.add_row(f"  {label}", f"[learned]{part['learned'][metric]:.3f}[/]", f"{part['uniform'][metric]:.3f}")
-    console.print(table)
+    results = [row for part in ("recall", "english") for row in result_rows(part, findings[f"{part}_findings"])]
+    _show_table(console, results, "learned", "evenly spaced")
+    verdict = (
+        "[bad]It did not learn: its boundaries earned no more than evenly spaced ones.[/]\n"
+        "Try more time, with --seconds. (--quick is always too short.)"
+    )
     if learned_something(findings):
         ours, evenly = (max(0.0, recall[name]["share"]) for name in ("learned", "uniform"))
         verdict = (
             f"It learned: with boundaries placed by rewards alone, tokens earn {ours:.0%} of what there is to earn; "
             f"with evenly spaced ones {evenly:.0%}.\n{escape(english_verdict(english))}"
-        )
-    else:
-        verdict = (
-            "[bad]It did not learn: its boundaries earned no more than evenly spaced ones.[/]\n"
-            "Try more time, with --seconds. (--quick is always too short.)"
         )
     console.print(Padding(verdict, (1, 2)))
     console.print("[bold]Look at[/]")
@@ -175,7 +137,8 @@ def show_end(console: Console, folder: Path, findings: dict[str, Any], paths: Se
     for path in paths:
         _entry(console, str(path), notes.get(path.name))
     console.print("\n[bold]Next[/]")
-    run, rltok = folder / "english-learned", _rltok()
+    run = folder / "english-learned"
+    rltok = "rltok" if shutil.which("rltok") else "python -m rltok_rl.experiments.cli"
     _entry(console, f"{rltok} eval {run}", "bits per byte, and where boundaries lie")
     _entry(console, f"{rltok} generate 'The ' --model {run}", "write with it")
     _entry(console, f"{rltok} train experiment=lexicon", "words without spaces between them")
@@ -192,13 +155,3 @@ def _entry(console: Console, text: str, note: str | None) -> None:
     console.print(f"  {escape(text)}", soft_wrap=True)
     if note:
         console.print(f"      [quiet]{note}[/]")
-
-
-def _rltok() -> str:
-    """The command as it can be typed here: from the path, from this interpreter's folder, or as a module."""
-    if shutil.which("rltok"):
-        return "rltok"
-    neighbour = Path(sys.executable).with_name("rltok")
-    if neighbour.is_file() and neighbour.is_relative_to(Path.cwd()):
-        return str(neighbour.relative_to(Path.cwd()))
-    return "python -m rltok_rl.experiments.cli"

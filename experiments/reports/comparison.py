@@ -42,18 +42,23 @@ _DOTS = (
 )
 _SEEDS = " Thin lines are seeds, the others their means, with a band or a bar of one standard deviation on either side."
 
+_SEVERAL = (
+    "Rows of several seeds have means ± the standard deviation over seeds. Bold: not distinguishable from the best on "
+    "the same held-out text by a paired test over seeds (95 %)."
+)
+_NO_BOLD = "Nothing is bold: a paired test over seeds needs several seeds of each run."
+_SINGLE = (
+    "Errors of single runs are over batches of held-out windows: how well that text was measured, not what other "
+    "documents would give (`rltok eval` has errors over documents)."
+)
+_INTERMEDIATE = "Their metrics are intermediate, and never bold if others are finished."
+
 
 def write_comparison(folders: list[Path], out: Path, *, formats: Sequence[str] = ("png",), each: bool = False) -> Path:
     """Write ``report.md``, figures and ``loss-flops.csv`` of several runs.
 
-    Runs that differ in their seed alone share a row and a colour. Runs on the same held-out text share a table, best
-    in bold; metrics of different tables cannot be compared, and the page says so.
-
-    Args:
-        folders: the runs.
-        out: folder to write to.
-        formats: file formats of the figures; the page shows the PNG, which must be among them.
-        each: give every run a row of its own.
+    Runs that differ in their seed alone share a row and a colour, unless ``each`` is set. Runs on the same held-out
+    text share a table, best in bold; metrics of different tables cannot be compared, and the page says so.
     """
     read = [read_run(folder) for folder in folders]
     runs = dict(zip(_names(read), read, strict=True))
@@ -68,7 +73,7 @@ def write_comparison(folders: list[Path], out: Path, *, formats: Sequence[str] =
     tables = [[table.loc[groups[name]] for name in rows["group"].unique()] for _, rows in table.groupby("text")]
     parts = [f"# {', '.join(groups)}"]
     if len(texts) > 1:
-        separate = "; ".join(", ".join(_name(rows) for rows in group_rows) for group_rows in tables)
+        separate = "; ".join(", ".join(map(_name, group_rows)) for group_rows in tables)
         parts.append(f"**Not all runs can be compared**: these have different held-out texts: {separate}.")
     for place, group_rows in enumerate(tables, 1):
         if len(texts) > 1:
@@ -106,15 +111,9 @@ def _comparison_table(groups: Sequence[pd.DataFrame], options: pd.DataFrame, *, 
     body = []
     for place, rows in enumerate(groups):
         loss, *metrics = metric_cells(rows).values()
-        body.append(
-            [
-                f"{_name(rows)}{' *' if rows['oracle'].any() else ''}",
-                *(option_text(options.at[rows.index[0], name]) for name in names),
-                *([_seed_list(rows)] if seeds else []),
-                f"**{loss}**" if place in best else loss,
-                *metrics,
-            ]
-        )
+        label = f"{_name(rows)}{' *' if rows['oracle'].any() else ''}"
+        cells = [option_text(options.at[rows.index[0], name]) for name in names] + ([_seed_list(rows)] if seeds else [])
+        body.append([label, *cells, f"**{loss}**" if place in best else loss, *metrics])
     return markdown(["run", *(f"`{name}`" for name in names), *(["seeds"] if seeds else []), *COLUMNS], body)
 
 
@@ -167,26 +166,13 @@ def _notes(tables: Sequence[Sequence[pd.DataFrame]], differing: Sequence[str]) -
     """Notes below the tables."""
     groups = [rows for table in tables for rows in table]
     every, singles = pd.concat(groups), [_name(rows) for rows in groups if len(counted(rows)) == 1]
-    notes = []
-    if len(singles) < len(groups):
-        notes.append(
-            "Rows of several seeds have means ± the standard deviation over seeds. Bold: not distinguishable from the "
-            "best on the same held-out text by a paired test over seeds (95 %)."
-        )
-    else:
-        notes.append("Nothing is bold: a paired test over seeds needs several seeds of each run.")
+    notes = [_SEVERAL if len(singles) < len(groups) else _NO_BOLD]
     if singles:
-        notes.append(
-            "Errors of single runs are over batches of held-out windows: how well that text was measured, not what "
-            "other documents would give (`rltok eval` has errors over documents)."
-        )
+        notes.append(_SINGLE)
         rows_of = "One run per row" if len(singles) == len(groups) else f"One seed of {', '.join(singles)}"
         notes.append(f"{rows_of}: a difference may be that of seeds.")
     if unfinished := [_name(rows) for rows in groups if not rows["finished"].any()]:
-        notes.append(
-            f"Not finished: {', '.join(unfinished)}. Their metrics are intermediate, and never bold if others are "
-            "finished."
-        )
+        notes.append(f"Not finished: {', '.join(unfinished)}. {_INTERMEDIATE}")
     if helpless := [_name(rows) for rows in groups if tokens_do_not_help(counted(rows))]:
         notes.append(f"{NO_HELP} This holds for {', '.join(helpless)}.")
     for table in tables:
@@ -245,7 +231,6 @@ def marked_text(title: str, run: RunFolder) -> MarkedText:
     """Return the sample of a run's last snapshot, ready to draw."""
     snapshot = run.snapshots[-1]
     text, boundaries, probabilities = sample_parts(snapshot)
-    note = (
-        f"{snapshot['held_out_bits_per_byte']:.3f} bits per byte, {snapshot['held_out_rate']:.3f} boundaries per byte"
-    )
+    note = f"{snapshot['held_out_bits_per_byte']:.3f} bits per byte, "
+    note += f"{snapshot['held_out_rate']:.3f} boundaries per byte"
     return MarkedText(title, text, probabilities, boundaries, note)

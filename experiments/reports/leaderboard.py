@@ -10,12 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from rltok_rl.experiments.reports.labels import ESTIMATOR_LABELS, SYSTEM_LABELS
 from rltok_rl.experiments.reports.markdown import bullets, markdown, number, with_error, with_unit
-from rltok_rl.experiments.reports.paired import paired_over_documents, tied_with_best
+from rltok_rl.experiments.reports.paired import paired_over_documents
 from rltok_rl.experiments.reports.seeds_page import PAGE, TABLE, seeds_table
-from rltok_rl.experiments.reports.systems_page import rate_with_target
-from rltok_rl.experiments.reports.table import equal_budgets, flops_with_trials, grouped, run_row, same_text
+from rltok_rl.experiments.reports.table import (
+    best_systems,
+    equal_budgets,
+    flops_with_trials,
+    grouped,
+    run_row,
+    same_text,
+    system_cells,
+    total_flops,
+)
 from rltok_rl.experiments.runs.folder import RunFolder, read_run
 
 from rltok_rl.renamed import current_word
@@ -25,19 +32,43 @@ HEADER = (
     *("parameters", "bytes", "seed"),
 )
 
+ESTIMATOR_LABELS = {
+    "raw": "log-likelihood alone",
+    "batch": "log-likelihood, batch mean",
+    "early": "early exit",
+    "paper": "early exit, batch mean: the paper's",
+    "leave_one_out": "early exit, mean of the other rows",
+    "entropy_relative": "early exit's entropy instead of its likelihood, mean of the other rows",
+    "z_score": "early exit, normalised",
+    "running_mean": "early exit, mean of earlier batches",
+    "regression": "early exit, regression on what the early exit knows of the text",
+    "critic_td": "early exit, critic, lambda 0.95",
+    "critic": "early exit, critic, lambda 1",
+    "group_mean_2": "two rows per text, compared with each other",
+    "group_mean_4": "four rows per text",
+    "group_mean_8": "eight rows per text",
+    "local_flips": "local counterfactuals: 3 flips per 16 bytes",
+    "local_flips_far": "local counterfactuals: 3 flips per 32 bytes",
+}
+"""Estimators of the policy gradient, by the current form of their names in `estimators.json`."""
+SYSTEM_LABELS = {
+    "learned": "learned, local flips",
+    "paper": "paper: return, batch mean, γ 0.99",
+    "no_early_exit": "paper, no early exit",
+    "uniform": "uniform",
+    "random": "random",
+}
+"""Systems of the study on languages, by their names in `learn.json`, in the order of the legend."""
+
 
 def page(results: Path, linked_from: Path) -> str:
-    """Return the leaderboard as Markdown.
-
-    Args:
-        results: folder of results, searched recursively.
-        linked_from: folder of the page, for links.
-    """
-    runs = [read_run(path.parent) for path in sorted(results.rglob("summary.json")) if _is_run(path.parent)]
+    """Return the leaderboard of a folder of results as Markdown, with links relative to ``linked_from``."""
+    folders = [path.parent for path in sorted(results.rglob("summary.json"))]
+    runs = [read_run(folder) for folder in folders if (folder / "config.yaml").is_file()]
     rows = [row for row in map(run_row, runs) if row["bits_per_byte"] is not None]
     groups = sorted(
         grouped(rows, _comparable),
-        key=lambda group: (group[0]["run"].option("data.source"), -group[0]["total_flops"], str(group[0]["run"].path)),
+        key=lambda group: (group[0]["run"].option("data.source"), -total_flops(group[0]), str(group[0]["run"].path)),
     )
     parts = [
         "# Leaderboard",
@@ -54,10 +85,6 @@ def page(results: Path, linked_from: Path) -> str:
     parts += [languages(path, linked_from) for path in sorted(results.rglob("learn.json"))]
     parts += [estimators(path, linked_from) for path in sorted(results.rglob("estimators.json"))]
     return "\n\n".join(parts) + "\n"
-
-
-def _is_run(folder: Path) -> bool:
-    return (folder / "config.yaml").is_file()
 
 
 def _comparable(row: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -86,14 +113,12 @@ def _over_seeds(path: Path, linked_from: Path) -> str:
 def _runs(group: Sequence[dict[str, Any]], linked_from: Path) -> str:
     """The section of runs that can be compared, best first, and their commands."""
     rows = sorted(group, key=lambda row: row["bits_per_byte"])
-    equal = equal_budgets(row["total_flops"] for row in rows)
-    losses = [math.nan if row["oracle"] else row["bits_per_byte"] for row in rows]
-    bold = tied_with_best(losses, lambda row, best: paired_over_documents(rows[row], rows[best])) if equal else set()
+    bold = best_systems(rows)
     best = next((row for row in rows if not row["oracle"]), None)
     run = rows[0]["run"]
     unit, amount = _budget(run)
     budget = with_unit(amount, unit) + ("" if unit == "FLOPs" else " of training text")
-    if not equal:
+    if not equal_budgets(map(total_flops, rows)):
         budget += f", {', '.join(row['run'].name for row in rows if row['tried_flops'] != 0.0)} with trials on top"
     commands: dict[str, list[str]] = {}
     for row in group:
@@ -123,19 +148,11 @@ def _measured(row: dict[str, Any]) -> str:
 
 
 def _line(row: dict[str, Any], best: dict[str, Any] | None, bold: bool, linked_from: Path) -> list[str]:
-    run, loss = row["run"], with_error(row["bits_per_byte"], row["standard_error"])
-    difference = None if best in (None, row) else paired_over_documents(row, best)
-    return [
-        f"[{run.name}]({link(run.path / 'report.md', linked_from)}){' *' if row['oracle'] else ''}",
-        row["estimator"],
-        flops_with_trials(row["flops"], row["tried_flops"]),
-        f"**{loss}**" if bold else loss,
-        "-" if difference is None else with_error(difference.mean, difference.error),
-        rate_with_target(row),
-        f"{row['parameters']:,}",
-        with_unit(row["bytes"], "B"),
-        str(row["seed"]),
-    ]
+    run, difference = row["run"], None if best in (None, row) else paired_over_documents(row, best)
+    above = "-" if difference is None else with_error(difference.mean, difference.error)
+    name = f"[{run.name}]({link(run.path / 'report.md', linked_from)})"
+    amounts = f"{row['parameters']:,}", with_unit(row["bytes"], "B"), str(row["seed"])
+    return [*system_cells(name, row, above, bold=bold), *amounts]
 
 
 def languages(path: Path, linked_from: Path) -> str:
@@ -144,7 +161,7 @@ def languages(path: Path, linked_from: Path) -> str:
     courses = pd.json_normalize(content["courses"])
     parts = [
         f"## Languages with a known answer\n\n`{content['command']}`",
-        _more(path.with_name("learn.md"), linked_from),
+        f"More in [learn.md]({link(path.with_name('learn.md'), linked_from)}).",
     ]
     header = ["system", "seeds", "share of the optimal return", "boundaries per byte", "total FLOPs", "bytes"]
     for language, of_language in courses.groupby("language", sort=False):
@@ -186,7 +203,7 @@ def estimators(path: Path, linked_from: Path) -> str:
         body.append([f"`{name}`", meaning, signal, number(row["cost"])])
     parts = [
         f"## Estimators of the policy gradient, gamma {content['options']['gamma']:g}\n\n`{content['command']}`",
-        _more(path.with_name("estimators.md"), linked_from),
+        f"More in [estimators.md]({link(path.with_name('estimators.md'), linked_from)}).",
         markdown(["estimator", "", "signal to noise at equal cost", "cost of an update"], body),
         "Lost in noise: less than two standard errors from nothing.",
     ]
@@ -197,15 +214,6 @@ def _lost(row: dict[str, Any]) -> bool:
     return bool(row["ratio"] < 2 * row["error"])
 
 
-def _more(path: Path, linked_from: Path) -> str:
-    return f"More in [{path.name}]({link(path, linked_from)})."
-
-
 def link(path: Path, linked_from: Path) -> str:
-    """Return a path relative to the folder of the page that links to it.
-
-    Example:
-        >>> link(Path("results/learn.md"), Path("docs"))
-        '../results/learn.md'
-    """
+    """Return a path relative to the folder of the page that links to it."""
     return Path(os.path.relpath(path.resolve(), linked_from.resolve())).as_posix()

@@ -26,7 +26,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def with_error(value: float | None, error: float | None = None, sign: str = "") -> str:
-    """Format a number with three decimals and its standard error or deviation, if there is one.
+    """Format a number with three decimals, and its standard error or deviation if there is one.
 
     Example:
         >>> with_error(2.25, 0.0123), with_error(2.25), with_error(0.1, sign="+"), with_error(None)
@@ -63,14 +63,7 @@ def percent(share: float) -> str:
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table.
-
-    Example:
-        >>> print(markdown(["a", "b"], [["1", "2"]]))
-        | a | b |
-        |---|---|
-        | 1 | 2 |
-    """
+    """Return a Markdown table."""
     lines = [f"| {' | '.join(cells)} |" for cells in (header, *rows)]
     return "\n".join([lines[0], "|" + "---|" * len(header), *lines[1:]])
 
@@ -81,14 +74,7 @@ def bullets(lines: Sequence[str]) -> str:
 
 
 def fenced(text: str) -> str:
-    """Return a text in a fence that is longer than any fence in it.
-
-    Example:
-        >>> print(fenced("a|b"))
-        ```text
-        a|b
-        ```
-    """
+    """Return a text in a fence that is longer than any fence in it."""
     fence = "```"
     while fence in text:
         fence += "`"

@@ -22,12 +22,7 @@ _T_975 = (
 
 
 def t_quantile(freedom: int) -> float:
-    """Return the 97.5 % quantile of Student's t; above 30 degrees of freedom by an expansion.
-
-    Example:
-        >>> t_quantile(2), round(t_quantile(31), 3), round(t_quantile(1000), 3)
-        (4.303, 2.039, 1.962)
-    """
+    """Return the 97.5 % quantile of Student's t; above 30 degrees of freedom by an expansion."""
     if freedom < 1:
         raise ValueError(f"freedom must be at least 1, got {freedom}")
     if freedom <= len(_T_975):
@@ -38,11 +33,10 @@ def t_quantile(freedom: int) -> float:
 
 @dataclass(frozen=True)
 class Difference:
-    """A mean of paired differences."""
+    """A mean of paired differences, its standard error (None for a single pair), and the number of pairs."""
 
     mean: float
     error: float | None
-    """Standard error; None for a single pair."""
     pairs: int
 
     @property
@@ -59,9 +53,7 @@ class Difference:
 def paired_over_documents(row: Mapping[str, Any], other: Mapping[str, Any]) -> Difference | None:
     """Return bits per byte of ``row`` minus those of ``other``; None if their documents differ.
 
-    Args:
-        row: ``counts`` (bytes) and ``nats`` of each document or group of documents.
-        other: the same for the reference.
+    Rows have the ``counts`` (bytes) and ``nats`` of each document or group of documents.
     """
     if not row["counts"] or row["counts"] != other["counts"]:
         return None
@@ -71,13 +63,7 @@ def paired_over_documents(row: Mapping[str, Any], other: Mapping[str, Any]) -> D
 
 
 def paired_over_seeds(losses: Mapping[Any, float], others: Mapping[Any, float]) -> Difference | None:
-    """Return the mean difference of losses by seed, over shared seeds; None if there are none.
-
-    Example:
-        >>> difference = paired_over_seeds({0: 2.1, 1: 2.2, 2: 2.3}, {0: 2.2, 1: 2.31, 2: 2.39})
-        >>> round(difference.mean, 3), difference.pairs, difference.significant
-        (-0.1, 3, True)
-    """
+    """Return the mean difference of losses by seed, over shared seeds; None if there are none."""
     differences = (pd.Series(losses, dtype=float) - pd.Series(others, dtype=float)).dropna()
     if differences.empty:
         return None

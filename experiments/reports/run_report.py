@@ -40,22 +40,18 @@ _NOTABLE = 0.05
 
 
 def write_report(folder: Path, *, formats: Sequence[str] = ("png",)) -> Path:
-    """Write ``report.md`` and ``figures/`` of a run.
-
-    Args:
-        folder: the run, finished or not.
-        formats: file formats of the figures; the page shows the PNG, which must be among them.
-    """
+    """Write ``report.md`` and ``figures/`` of a run, finished or not; the page shows the PNG files."""
     run = read_run(folder)
-    figures = draw_figures(run, formats=formats)
+    figures = _draw_figures(run, formats)
+    alarms = bullets([f"update {line['update']:,}: {line['warning']}" for line in run.alarms])
     parts = [
         f"# {run.name}",
         _state(run),
         f"## What was trained\n\n{trained_table(run)}",
         f"## Results\n\n{results(run)}",
-        *(["## Figures\n\n" + "\n\n".join(_embedded(figures))] if figures else []),
+        *(["## Figures", *figures] if figures else []),
         *([f"## Sample\n\n{_sample(run)}"] if run.snapshots else []),
-        f"## Alarms\n\n{_alarms(run)}",
+        f"## Alarms\n\n{alarms or 'None went off.'}",
         f"## Where it ran\n\n{_environment(run)}",
         f"## What was not done\n\n{bullets(limits(run))}",
     ]
@@ -69,8 +65,8 @@ def has_page(folder: Path) -> bool:
     return all((folder / name).is_file() for name in ("config.yaml", "summary.json", "report.md"))
 
 
-def draw_figures(run: RunFolder, *, formats: Sequence[str] = ("png",)) -> list[str]:
-    """Draw all figures that the run has data for; return their names without the suffix."""
+def _draw_figures(run: RunFolder, formats: Sequence[str]) -> list[str]:
+    """Draw all figures that the run has data for; return their Markdown."""
     out = run.path / "figures"
     out.mkdir(exist_ok=True)
     draw: dict[str, Callable[[Path], Path]] = {}
@@ -84,10 +80,12 @@ def draw_figures(run: RunFolder, *, formats: Sequence[str] = ("png",)) -> list[s
         draw["boundaries"] = lambda path: draw_over_time(lines, path, headings=("bits/byte", "rate"))
         last = marked_text(f"trained on {with_unit(run.snapshots[-1]['bytes'], 'B')}", run)
         draw["text"] = lambda path: draw_texts([last], path)
+    parts = []
     for name, draw_one in draw.items():
         for suffix in formats:
             draw_one(out / f"{name}.{suffix}")
-    return list(draw)
+        parts += [f"![{_CAPTIONS[name]}](figures/{name}.png)", *([_LEGENDS[name]] if name in _LEGENDS else [])]
+    return parts
 
 
 def _snapshot(snapshot: dict[str, Any]) -> Snapshot:
@@ -109,14 +107,9 @@ def trained_table(run: RunFolder) -> str:
     rows = [["model", f"`{option('model.preset')}`{_options(option('model.overrides'))}"]]
     if weights := option("model.weights"):
         rows.append(["initial weights", f"those of `{weights}`"])
-    rows += [
-        ["parameters", f"{parameters:,}" if parameters else "-"],
-        [
-            "data",
-            f"`{option('data.source')}`{_options(option('data.options'))}, {option('data.num_rows')} rows of "
-            f"{option('data.num_steps')} bytes; {option('data.held_out')} of it held out",
-        ],
-    ]
+    data = f"`{option('data.source')}`{_options(option('data.options'))}, {option('data.num_rows')} rows of "
+    data += f"{option('data.num_steps')} bytes; {option('data.held_out')} of it held out"
+    rows += [["parameters", f"{parameters:,}" if parameters else "-"], ["data", data]]
     segmenter = option("segmenter.name")
     groups = _GROUPS
     if segmenter != "learned":
@@ -184,22 +177,11 @@ def _notes(run: RunFolder, *, helpless: bool) -> list[str]:
     return notes
 
 
-def _embedded(figures: list[str]) -> list[str]:
-    parts = []
-    for name in figures:
-        parts += [f"![{_CAPTIONS[name]}](figures/{name}.png)", *([_LEGENDS[name]] if name in _LEGENDS else [])]
-    return parts
-
-
 def _sample(run: RunFolder) -> str:
     text, boundaries, _ = sample_parts(run.snapshots[-1])
     bars = " Bars of the text itself look the same." if b"|" in text else ""
     marked = fenced(boundary_text(text, boundaries, colour=False))
     return f"Held-out text after update {run.snapshots[-1]['update']:,}, a `|` after each boundary.{bars}\n\n{marked}"
-
-
-def _alarms(run: RunFolder) -> str:
-    return bullets([f"update {line['update']:,}: {line['warning']}" for line in run.alarms]) or "None went off."
 
 
 def _environment(run: RunFolder) -> str:
@@ -210,10 +192,10 @@ def _environment(run: RunFolder) -> str:
     for start in run.starts:
         git = start.get("git")
         revision = f"`{git['revision'][:10]}`{' with changes' if git['dirty'] else ''}" if git else "none"
-        device = start.get("gpu", start["processor"])
         updates = f"{start['from_update']} to {start['to_update']}"
         work = f"{start['num_processes']} x {start['threads']}"
-        rows.append([updates, device, start["packages"]["torch"], start["python"], work, revision, start["system"]])
+        device, torch = start.get("gpu", start["processor"]), start["packages"]["torch"]
+        rows.append([updates, device, torch, start["python"], work, revision, start["system"]])
     return markdown(header, rows) + "\n\nAll versions are in [environment.json](environment.json)."
 
 

@@ -9,7 +9,9 @@ Every folder in the given one is a comparison of the same systems with another s
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,8 @@ import numpy as np
 import pandas as pd
 from rltok_rl.experiments.reports.markdown import bullets, markdown, percent, with_error, with_unit
 from rltok_rl.experiments.reports.paired import Difference, paired_over_documents, paired_over_seeds, tied_with_best
-from rltok_rl.experiments.reports.systems_page import evaluated_systems, is_comparison, rate_with_target, system_rows
-from rltok_rl.experiments.reports.table import equal_budgets, flops_with_trials
+from rltok_rl.experiments.reports.systems_page import evaluated_systems, is_comparison, system_rows
+from rltok_rl.experiments.reports.table import equal_budgets, flops_with_trials, rate_with_target, total_flops
 from rltok_rl.experiments.runs.folder import RunFolder, read_run
 
 from rltok_rl.renamed import current_text
@@ -42,17 +44,11 @@ def seed_folders(folder: Path) -> list[Path]:
 
 
 def write_seeds_page(folder: Path, *, formats: Sequence[str] = ("png",)) -> Path:
-    """Write ``compare-seeds.md``, ``compare-seeds.json`` and ``compare-seeds.png``.
-
-    Args:
-        folder: holds a comparison of the same systems per seed.
-        formats: file formats of the figure; the page shows the PNG, which must be among them.
-    """
+    """Write ``compare-seeds.md``, ``compare-seeds.json`` and ``compare-seeds.png`` (or other ``formats`` as well)."""
     runs: dict[str, RunFolder] = {}
     systems: dict[str, dict[int, dict[str, Any]]] = {}
     for path in seed_folders(folder):
-        names = evaluated_systems(path)
-        found = {name: read_run(path / name) for name in names}
+        found = {name: read_run(path / name) for name in evaluated_systems(path)}
         for row in system_rows(found):
             name, seed, run = row["system"], row["seed"], found[row["system"]]
             rows = systems.setdefault(name, {})
@@ -61,8 +57,7 @@ def write_seeds_page(folder: Path, *, formats: Sequence[str] = ("png",)) -> Path
             rows[seed] = {**row, "entropy": entropy_at_shares(run)}
             runs[f"{name} {path.name}"] = run
     order = sorted(systems, key=lambda name: name == _REFERENCE)  # the reference comes last
-    rows_by_system = {name: dict(sorted(systems[name].items())) for name in order}
-    content = _content(list(runs.values()), rows_by_system)
+    content = _content(list(runs.values()), {name: dict(sorted(systems[name].items())) for name in order})
     replace_text(folder / TABLE, json.dumps(content, indent=None, separators=(",", ":")) + "\n")
     groups = {name: [label for label in runs if label.rpartition(" ")[0] == name] for name in order}
     if all(run.history for run in runs.values()):
@@ -87,24 +82,17 @@ def _content(runs: Sequence[RunFolder], systems: Mapping[str, dict[int, dict[str
     }
 
 
-def entropy_at_shares(run: RunFolder, shares: Sequence[float] = SHARES) -> list[float] | None:
-    """Return the policy's entropy at shares of a run's updates, each averaged over a fortieth of the updates.
-
-    None without a learned policy.
-    """
+def entropy_at_shares(run: RunFolder) -> list[float] | None:
+    """Return the policy's entropy at :data:`SHARES`, means over a fortieth of the updates; None without a policy."""
     values = pd.Series(run.history.get("entropy", []), dtype=float).dropna()
     if values.empty:
         return None
     means = values.rolling(max(1, len(values) // 40)).mean().bfill()
-    return [float(means.iloc[max(0, round(share * len(values)) - 1)]) for share in shares]
+    return [float(means.iloc[max(0, round(share * len(values)) - 1)]) for share in SHARES]
 
 
 class SeedTable:
-    """Systems of ``compare-seeds.json``: losses by seed, and differences from each other.
-
-    Args:
-        content: the content of the file.
-    """
+    """Systems of ``compare-seeds.json``: losses by seed, and differences from each other."""
 
     def __init__(self, content: Mapping[str, Any]) -> None:
         rows = [row for system in content["systems"] for row in system["rows"].values()]
@@ -113,11 +101,7 @@ class SeedTable:
         self.systems = list(self.rows["system"].unique())
         self.reference = _REFERENCE if _REFERENCE in self.systems else self.systems[0]
         self.unit = content["data"]["split_by"] or "document"
-
-    @property
-    def total_flops(self) -> list[float]:
-        """Total FLOPs of every run."""
-        return list(self.rows["flops"] + self.rows["tried_flops"].map(lambda flops: flops or 0.0))
+        self.total_flops = list(map(total_flops, rows))
 
     def over_seeds(self, system: str, other: str) -> Difference | None:
         """Paired difference over seeds."""
@@ -129,16 +113,19 @@ class SeedTable:
         if seeds.empty:
             return None
         shared = self.rows[self.rows["seed"].isin(seeds)].set_index("system")
-        nats = [np.mean(shared.loc[[name], "nats"].tolist(), axis=0).tolist() for name in (system, other)]
-        counts = [shared.loc[[name], "counts"].iloc[0] for name in (system, other)]
-        return paired_over_documents(*({"counts": c, "nats": n} for c, n in zip(counts, nats, strict=True)))
+
+        def mean(name: str) -> dict[str, Any]:
+            rows = shared.loc[[name]]
+            return {"counts": rows["counts"].iloc[0], "nats": np.mean(rows["nats"].tolist(), axis=0).tolist()}
+
+        return paired_over_documents(mean(system), mean(other))
 
     def best(self) -> set[int]:
         """Places of the systems that a paired test over seeds cannot tell from the best; empty at unequal budgets."""
         if not equal_budgets(self.total_flops):
             return set()
         oracles = self.rows.groupby("system")["oracle"].first()
-        means = [float("nan") if oracles[name] else self.losses[name].mean() for name in self.systems]
+        means = [math.nan if oracles[name] else self.losses[name].mean() for name in self.systems]
         return tied_with_best(means, lambda row, best: self.over_seeds(self.systems[row], self.systems[best]))
 
 
@@ -215,17 +202,15 @@ def interval(difference: Difference | None) -> str:
 
 def _pairs(table: SeedTable) -> list[str]:
     """Differences of all pairs of systems without the reference."""
-    others = [name for name in table.systems if name != table.reference]
     lines = []
-    for place, name in enumerate(others):
-        for other in others[place + 1 :]:
-            by_seed, by_unit = table.over_seeds(name, other), table.over_documents(name, other)
-            if by_seed is None or by_seed.error is None:
-                verdict = "one seed or none in common, so without a test over seeds"
-            else:
-                verdict = f"over seeds they {'can' if by_seed.significant else 'cannot'} be told apart"
-            difference = f"{interval(by_seed)} over seeds, {interval(by_unit)} over {table.unit}s"
-            lines.append(f"{name} minus {other}: {difference}; {verdict}.")
+    for name, other in combinations([name for name in table.systems if name != table.reference], 2):
+        by_seed, by_unit = table.over_seeds(name, other), table.over_documents(name, other)
+        if by_seed is None or by_seed.error is None:
+            verdict = "one seed or none in common, so without a test over seeds"
+        else:
+            verdict = f"over seeds they {'can' if by_seed.significant else 'cannot'} be told apart"
+        difference = f"{interval(by_seed)} over seeds, {interval(by_unit)} over {table.unit}s"
+        lines.append(f"{name} minus {other}: {difference}; {verdict}.")
     return [bullets(lines)] if lines else []
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from rltok_rl.experiments.reports.comparison import draw_last_texts
 from rltok_rl.experiments.reports.markdown import bullets, markdown, with_error, with_unit
-from rltok_rl.experiments.reports.paired import paired_over_documents, tied_with_best
-from rltok_rl.experiments.reports.table import equal_budgets, flops_with_trials, run_table
+from rltok_rl.experiments.reports.paired import paired_over_documents
+from rltok_rl.experiments.reports.table import best_systems, equal_budgets, run_table, system_cells, total_flops
 from rltok_rl.experiments.runs.folder import EVALUATION, RunFolder, read_run
 
 from rltok_rl.training.environment import machine, without_folders
@@ -34,6 +34,14 @@ HEADER = (
     "boundaries that are at a space",
 )
 _FIRST = ("learned", "learned-paper", "learned-w1", "learned-w0")
+_ON_PAGE = (
+    "Boundaries per byte are measured on held-out text, the target is that of training; “none” if the text alone, "
+    "or a vocabulary, decides.",
+    "Total FLOPs are matrix products of forward and backward passes (attention scores left out), and of the "
+    "forward passes in which an estimator tries other boundaries. “With padding” leaves trials out and counts "
+    "rows of tokens as long as the longest of their batch.",
+    "Time is that of training, evaluations and checkpoints included, on cores that may have been shared.",
+)
 
 
 def evaluated_systems(folder: Path) -> list[str]:
@@ -84,23 +92,6 @@ def write_page(folder: Path, command: str | None = None, *, formats: Sequence[st
     return folder / PAGE
 
 
-def best(rows: Sequence[Mapping[str, Any]]) -> set[int]:
-    """Return the places of the rows that a paired test over documents cannot tell from the best one.
-
-    Oracles are excluded. Empty at unequal budgets.
-    """
-    real = [row for row in rows if not row["oracle"]]
-    if not real or not equal_budgets(map(total_flops, real)):
-        return set()
-    losses = [math.nan if row["oracle"] else row["bits_per_byte"] for row in rows]
-    return tied_with_best(losses, lambda row, best: paired_over_documents(rows[row], rows[best]))
-
-
-def total_flops(row: Mapping[str, Any]) -> float:
-    """Return total FLOPs of a system, trials included if they were recorded."""
-    return row["flops"] + (row["tried_flops"] or 0.0)
-
-
 def page(rows: list[dict[str, Any]], run: RunFolder, unfinished: Sequence[str], command: str) -> str:
     """Return the page as Markdown.
 
@@ -110,7 +101,7 @@ def page(rows: list[dict[str, Any]], run: RunFolder, unfinished: Sequence[str], 
         unfinished: systems in training, with their progress.
         command: the command line that started the comparison.
     """
-    first, strong = rows[0]["system"], best(rows)
+    first, strong = rows[0]["system"], best_systems(rows)
     body = [_line(row, bold=place in strong) for place, row in enumerate(rows)]
     overrides = ", ".join(f"{name} {value}" for name, value in (run.option("model.overrides") or {}).items())
     parts = [
@@ -145,12 +136,10 @@ def _notes(rows: list[dict[str, Any]]) -> list[str]:
     """Notes below the table."""
     first, single = rows[0], rows[0]["standard_error"] is None
     unit = first["split_by"] or "document"
-    error = (
-        "One document gives no standard error, and nothing is bold."
-        if single
-        else f"The standard error is over {unit}s. Bold: not distinguishable from the best by a paired test "
-        f"(95 %, over {unit}s), if total FLOPs differ by at most 2 %."
-    )
+    error = f"The standard error is over {unit}s. Bold: not distinguishable from the best by a paired test "
+    error += f"(95 %, over {unit}s), if total FLOPs differ by at most 2 %."
+    if single:
+        error = "One document gives no standard error, and nothing is bold."
     notes = [
         f"Bits per byte are those of the corpus, all bits over all bytes: {first['predicted']:,} held-out bytes in "
         f"{first['documents']:,} {unit}{'' if first['documents'] == 1 else 's'}, the same for all. {error}"
@@ -158,14 +147,7 @@ def _notes(rows: list[dict[str, Any]]) -> list[str]:
     if rows[1:]:
         paired = "" if single else f", with its standard error over {unit}s, paired"
         notes.append(f"“Minus {first['system']}” is the difference on the same {unit}s{paired}.")
-    notes += [
-        "Boundaries per byte are measured on held-out text, the target is that of training; “none” if the text alone, "
-        "or a vocabulary, decides.",
-        "Total FLOPs are matrix products of forward and backward passes (attention scores left out), and of the "
-        "forward passes in which an estimator tries other boundaries. “With padding” leaves trials out and counts "
-        "rows of tokens as long as the longest of their batch.",
-        "Time is that of training, evaluations and checkpoints included, on cores that may have been shared.",
-    ]
+    notes += _ON_PAGE
     for row in rows:
         if row["target_rates"]:
             rates = ", ".join(f"{script} {rate:g}" for script, rate in row["target_rates"].items())
@@ -185,14 +167,8 @@ def _notes(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _line(row: dict[str, Any], *, bold: bool) -> list[str]:
-    loss = with_error(row["bits_per_byte"], row["standard_error"])
     return [
-        f"{row['system']}{' *' if row['oracle'] else ''}",
-        row["estimator"],
-        flops_with_trials(row["flops"], row["tried_flops"]),
-        f"**{loss}**" if bold else loss,
-        with_error(row["difference"], row["difference_error"], sign="+"),
-        rate_with_target(row),
+        *system_cells(row["system"], row, with_error(row["difference"], row["difference_error"], sign="+"), bold=bold),
         with_unit(row["padded_flops"], "FLOPs"),
         f"{row['parameters']:,}",
         with_unit(row["bytes"], "B"),
@@ -202,19 +178,10 @@ def _line(row: dict[str, Any], *, bold: bool) -> list[str]:
     ]
 
 
-def rate_with_target(row: Mapping[str, Any]) -> str:
-    """Format boundaries per byte with their target."""
-    target = "none" if row["target_rate"] is None else f"{row['target_rate']:g}"
-    return f"{row['rate']:.3f} ({'by script' if row['target_rates'] else target})"
-
-
 def _unfinished(folder: Path) -> list[str]:
     """Systems in training, with the share of their FLOPs that is spent."""
-    runs = [
-        read_run(path)
-        for path in sorted(folder.iterdir())
-        if (path / "config.yaml").is_file() and not (path / EVALUATION).is_file()
-    ]
+    started = (path for path in sorted(folder.iterdir()) if (path / "config.yaml").is_file())
+    runs = [read_run(path) for path in started if not (path / EVALUATION).is_file()]
     shares = [(run.last_value("total_flops") or 0.0) / (run.option("optim.total_flops") or math.inf) for run in runs]
     return [f"{run.name} ({share:.0%})" for run, share in zip(runs, shares, strict=True)]
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import pandas as pd
-from rltok_rl.experiments.reports.markdown import with_unit
-from rltok_rl.experiments.reports.paired import paired_over_seeds, tied_with_best
+from rltok_rl.experiments.reports.markdown import with_error, with_unit
+from rltok_rl.experiments.reports.paired import paired_over_documents, paired_over_seeds, tied_with_best
 from rltok_rl.experiments.runs.folder import RunFolder, flat
 from rltok_rl.experiments.runs.segmenters import TOKENIZERS
 
@@ -92,9 +93,8 @@ def estimator_name(run: RunFolder) -> str:
     if run.option("segmenter.name") != "learned" or run.option("actor.name") != "learned":
         return "-"
     baseline = run.option("baseline.name")
-    return f"`{run.option('estimator.name')}`, gamma {run.option('estimator.gamma'):g}" + (
-        f", `{baseline}`" if baseline not in (None, "none") else ""
-    )
+    name = f"`{run.option('estimator.name')}`, gamma {run.option('estimator.gamma'):g}"
+    return name if baseline in (None, "none") else f"{name}, `{baseline}`"
 
 
 def looks_ahead(run: RunFolder) -> bool:
@@ -104,20 +104,15 @@ def looks_ahead(run: RunFolder) -> bool:
 
 def option_table(runs: Mapping[str, RunFolder]) -> pd.DataFrame:
     """Return the options of runs by dotted name, without those that say nothing about training."""
-    rows = [
-        flat({key: value for key, value in run.config.items() if key not in _NOT_COMPARED}) for run in runs.values()
-    ]
+    rows = [flat({k: value for k, value in run.config.items() if k not in _NOT_COMPARED}) for run in runs.values()]
     keys = dict.fromkeys(key for row in rows for key in row)
     return pd.DataFrame({key: [row.get(key) for row in rows] for key in keys}, index=list(runs), dtype=object)
 
 
 def seed_groups(options: pd.DataFrame) -> pd.Series:
-    """Name the seed group of each run: runs that differ in their seed alone.
+    """Name the seed group of each run, from a row of options per run: runs that differ in ``seed`` alone.
 
     A repeated seed belongs to another group: the same run twice is no second sample.
-
-    Args:
-        options: a row per run with the column ``seed``, by name.
     """
     alike = pd.Series(map(repr, options.drop(columns="seed").to_numpy().tolist()), index=options.index)
     repeat = options.groupby([alike, options["seed"].map(str)]).cumcount()
@@ -131,12 +126,7 @@ def seed_groups(options: pd.DataFrame) -> pd.Series:
 
 
 def _common_name(seeds: Mapping[str, str]) -> str:
-    """The name that runs share without their seeds, else all names.
-
-    Example:
-        >>> _common_name({"ema-0": "0", "ema-1": "1"}), _common_name({"runs-1": "3", "mine": "4"})
-        ('ema', 'runs-1, mine')
-    """
+    """The name that runs share without their seeds, else all names."""
     if len(seeds) == 1:
         return next(iter(seeds))
     short = {_without_seed(name, seed) for name, seed in seeds.items()}
@@ -163,8 +153,38 @@ def best_groups(groups: Sequence[pd.DataFrame]) -> set[int]:
     any_finished = any(rows["finished"].any() for rows in groups)
     losses = [counted(rows).set_index("seed")["held_out_bits_per_byte"].astype(float) for rows in groups]
     excluded = [rows["oracle"].any() or (any_finished and not rows["finished"].any()) for rows in groups]
-    means = [float("nan") if out else one.mean(skipna=False) for out, one in zip(excluded, losses, strict=True)]
+    means = [math.nan if out else group.mean(skipna=False) for out, group in zip(excluded, losses, strict=True)]
     return tied_with_best(means, lambda row, best: paired_over_seeds(losses[row], losses[best]))
+
+
+def best_systems(rows: Sequence[Mapping[str, Any]]) -> set[int]:
+    """Return the places of the runs that a paired test over documents cannot tell from the best.
+
+    Oracles are excluded. Empty at unequal budgets.
+    """
+    if not equal_budgets(total_flops(row) for row in rows if not row["oracle"]):
+        return set()
+    losses = [math.nan if row["oracle"] else row["bits_per_byte"] for row in rows]
+    return tied_with_best(losses, lambda row, best: paired_over_documents(rows[row], rows[best]))
+
+
+def system_cells(name: str, row: Mapping[str, Any], difference: str, *, bold: bool) -> list[str]:
+    """Format a run: name, estimator, total FLOPs, bits per byte, a difference from another run, and the rate."""
+    loss = with_error(row["bits_per_byte"], row["standard_error"])
+    return [
+        f"{name}{' *' if row['oracle'] else ''}",
+        row["estimator"],
+        flops_with_trials(row["flops"], row["tried_flops"]),
+        f"**{loss}**" if bold else loss,
+        difference,
+        rate_with_target(row),
+    ]
+
+
+def rate_with_target(row: Mapping[str, Any]) -> str:
+    """Format boundaries per byte with their target."""
+    target = "none" if row["target_rate"] is None else f"{row['target_rate']:g}"
+    return f"{row['rate']:.3f} ({'by script' if row['target_rates'] else target})"
 
 
 def same_text(run: RunFolder, other: RunFolder) -> bool:
@@ -186,12 +206,7 @@ def _held_out_text(run: RunFolder) -> list[Any]:
 
 
 def grouped(items: Iterable[Item], same: Callable[[Item, Item], bool]) -> list[list[Item]]:
-    """Group items that are the same as the first of their group.
-
-    Example:
-        >>> grouped([1, 2, 3, 4], lambda one, other: one % 2 == other % 2)
-        [[1, 3], [2, 4]]
-    """
+    """Group items that are the same as the first of their group."""
     groups: list[list[Item]] = []
     for item in items:
         group = next((group for group in groups if same(group[0], item)), None)
@@ -202,15 +217,15 @@ def grouped(items: Iterable[Item], same: Callable[[Item, Item], bool]) -> list[l
     return groups
 
 
-def equal_budgets(flops: Iterable[float]) -> bool:
-    """Whether total FLOPs differ by at most 2 %: otherwise a lower loss may be due to the budget.
+def total_flops(row: Mapping[str, Any]) -> float:
+    """Return total FLOPs of a finished run, trials included if they were recorded."""
+    return row["flops"] + (row["tried_flops"] or 0.0)
 
-    Example:
-        >>> equal_budgets([10.5e12, 10.6e12]), equal_budgets([10.5e12, 14.8e12])
-        (True, False)
-    """
+
+def equal_budgets(flops: Iterable[float]) -> bool:
+    """Whether total FLOPs differ by at most 2 %: otherwise a lower loss may be due to the budget."""
     flops = list(flops)
-    return max(flops) <= 1.02 * min(flops)
+    return bool(flops) and max(flops) <= 1.02 * min(flops)
 
 
 def flops_with_trials(flops: float, tried: float | None) -> str:
@@ -230,8 +245,7 @@ def loss_curves(runs: Mapping[str, RunFolder]) -> pd.DataFrame:
     """Return a row per update and per snapshot of every run: loss against bytes and FLOPs, in columns :data:`CURVE`."""
     rows = []
     for name, run in runs.items():
-        trained = pd.DataFrame(run.history).to_dict("records")
-        rows += [{**row, "run": name, "text": "training"} for row in trained]
+        rows += [{**row, "run": name, "text": "training"} for row in pd.DataFrame(run.history).to_dict("records")]
         for row in run.snapshots:
             held_out = {key: row.get(f"held_out_{key}") for key in ("bits_per_byte", "standard_error")}
             rows.append({**row, **held_out, "run": name, "text": "held out"})

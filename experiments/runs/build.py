@@ -42,9 +42,9 @@ from rltok_rl.objectives import (
 from rltok_rl.objectives.segmented import SegmenterLoss
 from rltok_rl.renamed import renamed_word
 from rltok_rl.training import Alarms, LoopOptions, Trainer
+from rltok_rl.training.checkpoint import seed_everything
 from rltok_rl.training.distributed import Processes
 from rltok_rl.training.options import RECOMPUTE, compile_layers, recompute_layers
-from rltok_rl.training.randomness import seed_everything
 from rltok_rl.utils import did_you_mean, is_import_path
 
 ACTORS = ("learned", "random", "uniform", "whitespace")
@@ -58,16 +58,15 @@ def make_actor(config: TrainConfig, model: UNet) -> Any:
     """Return the actor that draws the boundaries; None for the model's policy or a segmenter."""
     actor = config.actor
     _check("actor.name", actor.name, ACTORS)
-    if actor.name in ("learned", "whitespace") and actor.rate is not None:
+    if actor.name in ("random", "uniform"):
+        rate = model.config.target_rate if actor.rate is None else actor.rate
+        return RandomActor(rate) if actor.name == "random" else UniformActor(rate)
+    if actor.rate is not None:
         raise ValueError(
             f"actor.rate belongs to 'random' and 'uniform', got {actor.rate} with {actor.name!r}; a learned policy's "
             f"rate is model.overrides.target_rate"
         )
-    if actor.rates is not None and actor.name != "learned":
-        raise ValueError(f"actor.rates belongs to 'learned', got {list(actor.rates)} with {actor.name!r}")
-    rate = model.config.target_rate if actor.rate is None else actor.rate
-    make = {"random": lambda: RandomActor(rate), "uniform": lambda: UniformActor(rate), "whitespace": WhitespaceActor}
-    return None if actor.name == "learned" else make[actor.name]()
+    return WhitespaceActor() if actor.name == "whitespace" else None
 
 
 def make_advantages(config: TrainConfig, model: UNet, process_group: Any = None) -> Any:
@@ -99,11 +98,7 @@ def make_advantages(config: TrainConfig, model: UNet, process_group: Any = None)
 def make_loss(
     config: TrainConfig, model: UNet, process_group: Any = None, segmenter: Segmenter | None = None
 ) -> JointLoss:
-    """Return the joint loss.
-
-    A learned policy adds the policy gradient and the rate control, a segmenter its own losses, a second level with
-    routing its rate loss.
-    """
+    """Return the joint loss: of the next bytes, and of the learned policy, the segmenter and the second level."""
     weights, rate = config.loss, config.rate
     together: dict[str, Any] = {"process_group": process_group}
     terms: dict[str, Any] = {"language_model": LanguageModelLoss(**together), "early_exit": EarlyExitLoss(**together)}
@@ -176,6 +171,9 @@ def loop_options(config: TrainConfig) -> LoopOptions:
     optim, compute = config.optim, config.compute
     # A segmenter or a rule instead of an experiment's policy ignores that policy's options.
     by_rewards = learned(config) and config.actor.name == "learned"
+    figures_every = compute.figures_every
+    if figures_every is None:
+        figures_every = 1 if torch.device(compute.device).type == "cpu" else FIGURES_EVERY
     return LoopOptions(
         total_bytes=optim.total_bytes,
         total_flops=optim.total_flops,
@@ -187,29 +185,16 @@ def loop_options(config: TrainConfig) -> LoopOptions:
         clip_norm=optim.clip_norm,
         micro_batches=compute.micro_batches,
         precision=compute.precision,
-        figures_every=_figures_every(config),
+        figures_every=figures_every,
         policy_epochs=config.loss.policy_epochs if by_rewards else 1,
         warm_start_bytes=config.actor.warm_start_bytes if by_rewards else 0,
     )
 
 
-def _figures_every(config: TrainConfig) -> int:
-    every = config.compute.figures_every
-    if every is not None:
-        return every
-    return 1 if torch.device(config.compute.device).type == "cpu" else FIGURES_EVERY
-
-
 def make_trainer(
     config: TrainConfig, processes: Processes | None = None, texts: Texts | None = None
 ) -> tuple[Trainer, Texts]:
-    """Return the trainer that a configuration describes, and its documents.
-
-    Args:
-        config: the run's options.
-        processes: the ranks that train together; default: this process alone.
-        texts: the documents; default: those that the configuration names.
-    """
+    """Return the trainer that a configuration describes, and its documents."""
     processes = Processes(device=torch.device(config.compute.device)) if processes is None else processes
     data, compute = config.data, config.compute
     num_rows = processes.share(data.num_rows, name="data.num_rows")
@@ -246,11 +231,9 @@ def make_trainer(
 
 def _rates(config: TrainConfig) -> tuple[float, ...]:
     """The range of ``actor.rates``, checked."""
-    rates = list(config.actor.rates or ())
-    if not learned(config):
-        raise ValueError(
-            f"actor.rates belongs to the learned policy, got {rates} with segmenter {config.segmenter.name!r}"
-        )
+    rates, other = list(config.actor.rates or ()), {config.actor.name, config.segmenter.name} - {"learned"}
+    if other:
+        raise ValueError(f"actor.rates belongs to the learned policy, got {rates} with {other.pop()!r}")
     if config.rate.coefficient and config.rate.control != "logit_pressure":
         raise ValueError(f"rate.control must be 'logit_pressure' with actor.rates, got {config.rate.control!r}")
     if len(rates) != 2:

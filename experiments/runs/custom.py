@@ -21,7 +21,7 @@ def custom_estimator(config: TrainConfig, model: UNet, process_group: Any = None
 
     It also gets ``baseline`` (a function), ``process_group`` and ``model`` (the U-Net) if its signature has them.
     """
-    name, baseline, options = config.estimator.name, config.baseline.name, config.estimator.options
+    name, baseline = config.estimator.name, config.baseline.name
     make = import_path("estimator.name", name)
     if not callable(make):
         raise TypeError(f"estimator.name must name a class of estimators, or a function that makes one, got {name!r}")
@@ -40,17 +40,7 @@ def custom_estimator(config: TrainConfig, model: UNet, process_group: Any = None
         raise ValueError(f"{name} must take process_group to be trained with in several processes")
     if "model" in parameters:
         arguments["model"] = model
-    try:
-        estimator = make(**{**arguments, **options})
-    except TypeError as error:
-        allowed = sorted(_parameters(make) - set(arguments))
-        unknown = next((option for option in options if option not in allowed), None)
-        if unknown and allowed:
-            raise TypeError(
-                f"estimator.options of {name!r} must be among {allowed}, got {unknown!r}"
-                f"{did_you_mean(unknown, allowed)} ({error})"
-            ) from error
-        raise TypeError(f"{name} must take {[*arguments]} and estimator.options {[*options]}: {error}") from error
+    estimator = _call("estimator", name, make, config.estimator.options, arguments)
     if not isinstance(estimator, ValueEstimatorBase):
         raise TypeError(
             f"estimator.name must make a torchrl.objectives.value.ValueEstimatorBase, such as ReturnEstimator, got "
@@ -65,62 +55,52 @@ def configured_baseline(config: TrainConfig) -> Callable[..., Tensor]:
     An instance belongs to one run: its memory is in the run's checkpoints.
     """
     name, options = config.baseline.name, dict(config.baseline.options)
-    if is_import_path(name):
-        function = import_path("baseline.name", name)
-        if isinstance(function, type):
-            return _baseline_module(name, function, options)
-        if not (inspect.isroutine(function) or isinstance(function, partial)):
-            shared = ", which the runs of one process would share: name its class" if callable(function) else ""
-            raise TypeError(
-                f"baseline.name must name a function, or a class of torch.nn.Module, got {name!r}, a "
-                f"{type(function).__name__}{shared}"
-            )
-    else:
+    if not is_import_path(name):
         defaults = {
             "group_mean": {"group_size": config.baseline.rows_per_text},
             "running_mean": {"num_steps": config.data.num_steps},
         }
         return as_baseline(name, **{**defaults.get(name, {}), **options})
+    function = import_path("baseline.name", name)
+    if isinstance(function, type):
+        if not issubclass(function, nn.Module):
+            raise TypeError(
+                f"baseline.name must name a function, or a class of torch.nn.Module, whose memory checkpoints keep, "
+                f"got the class {name!r}"
+            )
+        module = _call("baseline", name, function, options, {})
+        _check_signature(name, module.forward, {})
+        return module
+    if not (inspect.isroutine(function) or isinstance(function, partial)):
+        shared = ", which the runs of one process would share: name its class" if callable(function) else ""
+        raise TypeError(
+            f"baseline.name must name a function, or a class of torch.nn.Module, got {name!r}, a "
+            f"{type(function).__name__}{shared}"
+        )
     _check_signature(name, function, options)
     return partial(function, **options) if options else function
-
-
-def _baseline_module(name: str, kind: type, options: dict[str, Any]) -> nn.Module:
-    """A new baseline with memory."""
-    if not issubclass(kind, nn.Module):
-        raise TypeError(
-            f"baseline.name must name a function, or a class of torch.nn.Module, whose memory checkpoints keep, "
-            f"got the class {name!r}"
-        )
-    try:
-        module = kind(**options)
-    except TypeError as error:
-        allowed = sorted(_parameters(kind))
-        unknown = next((option for option in options if option not in allowed), None)
-        raise TypeError(
-            f"baseline {name!r} must be made with baseline.options {[*options]}, of {allowed}"
-            f"{did_you_mean(unknown, allowed) if unknown else ''} ({error})"
-        ) from error
-    _check_signature(name, module.forward, {})
-    return module
 
 
 def _check_signature(name: str, function: Callable[..., Any], options: dict[str, Any]) -> None:
     try:
         inspect.signature(function).bind("returns", mask=None, process_group=None, **options)
     except TypeError as error:
+        message = f"baseline {name!r} must take (returns, *, mask, process_group) and its options: {error}"
+        raise TypeError(message) from None
+
+
+def _call(kind: str, name: str, make: Callable[..., Any], options: dict[str, Any], arguments: dict[str, Any]) -> Any:
+    """Make an estimator or a baseline; the error of an unknown option suggests the closest one."""
+    try:
+        return make(**{**arguments, **options})
+    except TypeError as error:
+        parameters = inspect.signature(make).parameters.values()
+        named = {p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+        allowed = sorted(named - set(arguments))
+        unknown = next((option for option in options if option not in allowed), None)
+        if unknown is None:
+            raise TypeError(f"{name} must take {[*arguments, *options]}: {error}") from error
+        suggestion = did_you_mean(unknown, allowed)
         raise TypeError(
-            f"baseline {name!r} must take (returns, *, mask, process_group) and its options: {error}"
-        ) from None
-
-
-def _parameters(make: Callable[..., Any]) -> set[str]:
-    """Names of the parameters of a function, or of a class and the base classes that get its ``**options``."""
-    names: set[str] = set()
-    kinds = inspect.getmro(make) if isinstance(make, type) else ()
-    for function in [vars(kind)["__init__"] for kind in kinds if "__init__" in vars(kind)] or [make]:
-        parameters = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
-        names |= {p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
-        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-            break
-    return names
+            f"{kind}.options of {name!r} must be among {allowed}, got {unknown!r}{suggestion} ({error})"
+        ) from error

@@ -1,18 +1,25 @@
-"""Read the folder of a run, finished or not."""
+"""Read the folder of a run, finished or not, and the models of its checkpoints."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import torch
 from omegaconf import OmegaConf
+from rltok_rl.agents.segmenters import Segmenter
+from rltok_rl.agents.segmenters.saved import rebuild_segmenter
+from rltok_rl.agents.segmenters.tokenizers import read_tokenizer
 
+from rltok_rl.models import UNet, UNetConfig
+from rltok_rl.training.checkpoint import load_checkpoint
 from rltok_rl.training.environment import read_starts
 from rltok_rl.training.metrics import read_lines, read_table
 from rltok_rl.utils import read_config_file
-from rltok_rl.viz.run_figures import flops_key as spent
+from rltok_rl.viz.run_figures import flops_key
 
 EVALUATION = "evaluation.json"
 """File of a comparison's system: its metrics on held-out documents."""
@@ -65,7 +72,7 @@ class RunFolder:
     @property
     def last_flops(self) -> float | None:
         """Total FLOPs after the last update, or FLOPs of updates if the run has no record of the total."""
-        return self.last_value(spent(self.history))
+        return self.last_value(flops_key(self.history))
 
     def last_value(self, metric: str) -> float | None:
         """Return a training metric after the last update."""
@@ -90,33 +97,31 @@ def read_run(path: Path) -> RunFolder:
     """Read a run's folder."""
     if not (path / "config.yaml").is_file():
         raise FileNotFoundError(f"{path} is not the folder of a run: it must hold config.yaml")
-    config: Any = OmegaConf.to_container(read_config_file(path / "config.yaml"))
-    readers = {
-        "model.json": _read_json,
-        "environment.json": read_starts,
-        "metrics.csv": read_table,
-        "summary.json": _read_json,
-        EVALUATION: _read_json,
-    }
-    content: dict[str, Any] = {}
-    for name, read in readers.items():
+    content: dict[str, Any] = {"config": OmegaConf.to_container(read_config_file(path / "config.yaml"))}
+    for field, (name, read) in _FILES.items():
         try:
-            content[name] = read(path / name)
+            content[field] = read(path / name)
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(f"{path / name} cannot be read: {error}") from None
-    run = RunFolder(
-        path=path,
-        config=config,
-        model=content["model.json"] or {},
-        starts=content["environment.json"],
-        history=content["metrics.csv"],
-        snapshots=read_lines(path / "samples.jsonl"),
-        alarms=read_lines(path / "alarms.log"),
-        summary=content["summary.json"],
-        evaluation=content[EVALUATION],
-    )
+    run = RunFolder(path=path, **content)
     _add_total_flops(run)
     return run
+
+
+def _read_json(path: Path) -> Any:
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+_FILES: dict[str, tuple[str, Callable[[Path], Any]]] = {
+    "model": ("model.json", lambda path: _read_json(path) or {}),
+    "starts": ("environment.json", read_starts),
+    "history": ("metrics.csv", read_table),
+    "snapshots": ("samples.jsonl", read_lines),
+    "alarms": ("alarms.log", read_lines),
+    "summary": ("summary.json", _read_json),
+    "evaluation": (EVALUATION, _read_json),
+}
+"""Fields of a run, the files that hold them, and their readers."""
 
 
 def _add_total_flops(run: RunFolder) -> None:
@@ -146,5 +151,39 @@ def flat(options: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flattened
 
 
-def _read_json(path: Path) -> Any:
-    return json.loads(path.read_text()) if path.exists() else None
+def is_checkpoint(path: Path) -> bool:
+    """Whether a path is the folder of a checkpoint."""
+    return path.name.startswith("update-") and (path / "manifest.json").is_file()
+
+
+def load_checkpointed(path: Path, device: torch.device, *, trust_code: bool = False) -> tuple[UNet, Segmenter | None]:
+    """Load the model of a run's checkpoint and its segmenter (None: its own policy), in evaluation mode.
+
+    With ``trust_code``, a custom segmenter, ``module:Class``, that the run's ``config.yaml`` names is imported and
+    executed; without, it is an error.
+    """
+    run = read_run(path.resolve().parent.parent)
+    names = {field.name for field in fields(UNetConfig)}
+    sizes = {name: value for name, value in run.model.items() if name in names}
+    if sizes.get("target_rate") is None:  # the segmenter has none
+        sizes.pop("target_rate", None)
+    model = UNet(UNetConfig.from_dict(sizes))
+    state: dict[str, Any] = load_checkpoint(path)[1]
+    model.load_state_dict(state["model"])
+    model = model.to(device).eval()
+    return model, _segmenter(run, model, state.get("segmenter"), trust_code)
+
+
+def _segmenter(run: RunFolder, model: UNet, state: dict[str, Any] | None, trust_code: bool) -> Segmenter | None:
+    actor = run.option("actor.name")
+    if state is None and actor == "learned":
+        return None
+    from rltok_rl.experiments.runs.segmenters import TOKENIZERS, TRAINED_WITH, actor_segmenter  # imports for seconds
+
+    if state is None:
+        return actor_segmenter(actor, run.option("actor.rate"), model)[0].eval()
+    name, options = str(run.option("segmenter.name")), dict(run.option("segmenter.options") or {})
+    if name in TOKENIZERS:
+        options = {key: value for key, value in options.items() if key not in TRAINED_WITH}
+        options["tokenizer"] = read_tokenizer(state["tokenizer"], TOKENIZERS[name])
+    return rebuild_segmenter(run.path / "config.yaml", name, options, model, state, trust_code=trust_code)

@@ -1,12 +1,4 @@
-"""Record a run in its folder: metrics, snapshots on held-out text, alarms, environment, checkpoints.
-
-    config.yaml        all options
-    model.json         fields of the model's configuration, number of parameters
-    environment.json   an entry per start: command, packages, device, revision, progress
-    metrics.csv        a line per update
-    samples.jsonl      a line per snapshot: an evaluation on held-out text
-    alarms.log         a line per alarm
-    checkpoints/       state to resume from
+"""Record a run in its folder (docs/runs.md): metrics, snapshots, alarms, environment, checkpoints.
 
 Lines are on disk before the next update begins, on accelerators some updates later (``compute.figures_every``), and
 always before a checkpoint. Resuming removes the lines after its checkpoint.
@@ -27,7 +19,6 @@ from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs.segmenters import configured_rate
 from rltok_rl.experiments.texts import Texts
 
-from rltok_rl.models import UNet
 from rltok_rl.training import Trainer
 from rltok_rl.training.atomic_files import replace_text
 from rltok_rl.training.checkpoint import save_checkpoint
@@ -47,7 +38,7 @@ TRAINED_ON = "trained_on"
 """Key of a checkpoint: the SHA-256 of its documents."""
 
 
-def result_line(first: dict[str, Any] | None, last: dict[str, Any]) -> str:
+def result_line(first: dict[str, Any], last: dict[str, Any]) -> str:
     """Describe the result of a run in one line, from its first and last snapshot.
 
     Example:
@@ -55,24 +46,17 @@ def result_line(first: dict[str, Any] | None, last: dict[str, Any]) -> str:
         >>> result_line({"held_out_bits_per_byte": 8.031}, last)
         'held-out text: 8.03 -> 2.18 bits per byte (early exit 2.70), 0.203 boundaries per byte'
     """
-    name = "held_out_bits_per_byte"
-    before = f"{first[name]:.2f} -> " if first is not None and name in first else ""
+    before, after = (snapshot["held_out_bits_per_byte"] for snapshot in (first, last))
+    early, rate = last["held_out_early_bits_per_byte"], last["held_out_rate"]
     share = f", {last['held_out_share']:.2f} of what tokens can earn" if "held_out_share" in last else ""
-    early = last.get("held_out_early_bits_per_byte")
-    shown = "" if early is None else f" (early exit {early:.2f})"
-    rate = f"{last['held_out_rate']:.3f} boundaries per byte"
-    return f"held-out text: {before}{last[name]:.2f} bits per byte{shown}, {rate}{share}"
+    costs = f"{before:.2f} -> {after:.2f} bits per byte (early exit {early:.2f})"
+    return f"held-out text: {costs}, {rate:.3f} boundaries per byte{share}"
 
 
 class Recorder:
     """Write a run's files. Rank 0 writes; other ranks only join collectives.
 
-    Args:
-        config: the run's options.
-        trainer: has loaded its state if the run resumes.
-        texts: the documents to train on and to hold out.
-        resuming: keep the lines up to the trainer's update.
-        command: the command line.
+    If the run resumes, the trainer has loaded its state, and lines up to its update are kept.
     """
 
     def __init__(self, config: TrainConfig, trainer: Trainer, texts: Texts, *, resuming: bool, command: str) -> None:
@@ -93,9 +77,8 @@ class Recorder:
         try:
             texts.held_out.check_length(options.num_bytes)
         except ValueError as error:
-            raise ValueError(
-                f"snapshots.num_bytes={options.num_bytes} is more than held-out texts have: {error}"
-            ) from None
+            message = f"snapshots.num_bytes={options.num_bytes} is more than held-out texts have: {error}"
+            raise ValueError(message) from None
         self._open = ExitStack()
         if trainer.processes.main:
             self._begin(config, trainer.updates if resuming else None, command)
@@ -107,8 +90,8 @@ class Recorder:
         # A run that resumes from the start takes the snapshot of update 0 again.
         self.samples = UpdateLog(out / "samples.jsonl", resume_after=resume_after if resume_after != 0 else -1)
         self.alarms = UpdateLog(out / "alarms.log", resume_after=resume_after)
-        resolved = OmegaConf.structured(config)
-        replace_text(out / "config.yaml", OmegaConf.to_yaml(resolved))
+        options = OmegaConf.structured(config)
+        replace_text(out / "config.yaml", OmegaConf.to_yaml(options))
         self.starts = Starts(out / "environment.json", resuming=resume_after is not None)
         processes = trainer.processes
         start = environment(device=processes.device, command=command, num_processes=processes.world_size)
@@ -119,14 +102,9 @@ class Recorder:
             sizes["segmenter_parameters"] = sum(p.numel() for p in parameters)
             sizes["target_rate"] = configured_rate(config, trainer.model, trainer.segmenter)
         replace_text(out / "model.json", json.dumps(sizes, indent=1) + "\n")
-        options: Any = OmegaConf.to_container(resolved)
-        target = LogTarget(
-            folder=out,
-            run_name=out.name,
-            project=config.logger.project,
-            config={**options, "env": start},
-            resume_after=resume_after,
-        )
+        shown: Any = OmegaConf.to_container(options)
+        shown["env"], project = start, config.logger.project
+        target = LogTarget(folder=out, run_name=out.name, project=project, config=shown, resume_after=resume_after)
         self.logging = self._open.enter_context(Logging(config.logger.name, target, **config.logger.options))
         self.progress = Progress(config.optim.total_bytes, done=trainer.bytes_done)
 
@@ -161,9 +139,8 @@ class Recorder:
 
     def _reached_snapshot(self) -> bool:
         """Whether a snapshot is due after this update; if FLOPs end training, by their spent share."""
-        trainer, before = self.trainer, self._way
-        self._way = trainer.way
-        if trainer.options.total_flops is None:
+        before, self._way = self._way, self.trainer.way
+        if self.trainer.options.total_flops is None:
             return self.snapshot_due
         return any(before < update / self.total <= self._way for update in self.due)
 
@@ -174,12 +151,14 @@ class Recorder:
         if not trainer.processes.main:
             return
         snapshot = self.snapshots.take(model)
-        flops = {
-            "flops": trainer.flops_done,
-            "padded_flops": trainer.padded_flops_done,
-            "total_flops": trainer.total_flops_done,
-        }
-        self.samples.add(trainer.updates, bytes=trainer.bytes_done, **flops, **snapshot)
+        self.samples.add(
+            trainer.updates,
+            bytes=trainer.bytes_done,
+            flops=trainer.flops_done,
+            padded_flops=trainer.padded_flops_done,
+            total_flops=trainer.total_flops_done,
+            **snapshot,
+        )
         held_out = {k.removeprefix("held_out_"): v for k, v in snapshot.items() if k.startswith("held_out_")}
         self.logging.add("held_out", held_out, update=trainer.updates)
 
@@ -190,13 +169,3 @@ class Recorder:
         if trainer.processes.main:
             save_checkpoint(self.out / "checkpoints", trainer.updates, {**state, TRAINED_ON: self.texts.sha256})
             self.starts.reach(trainer.updates, trainer.bytes_done, self.progress.seconds)
-
-    def first_snapshot(self) -> dict[str, Any] | None:
-        """Return the snapshot before the first update; None if it was not recorded."""
-        lines = self.samples.read()
-        return lines[0] if lines and lines[0]["update"] == 0 else None
-
-    def last_snapshot(self, model: UNet) -> dict[str, Any]:
-        """Return the snapshot after the last update; take it if it was not recorded."""
-        lines = self.samples.read()
-        return lines[-1] if lines and lines[-1]["update"] == self.trainer.updates else self.snapshots.take(model)

@@ -34,10 +34,9 @@ def last_state(config: TrainConfig, texts: Texts) -> tuple[bool, dict[str, Any] 
     if not (out / "config.yaml").exists():
         return False, None
     check_same_run(config, out / "config.yaml")
-    checkpoints = out / "checkpoints"
-    if not list_checkpoints(checkpoints):
+    if not list_checkpoints(out / "checkpoints"):
         return True, None
-    state = load_checkpoint(checkpoints)[1]
+    state = load_checkpoint(out / "checkpoints")[1]
     trained_on = state.get(TRAINED_ON)
     if trained_on is not None and trained_on != texts.sha256:
         raise ValueError(
@@ -48,12 +47,7 @@ def last_state(config: TrainConfig, texts: Texts) -> tuple[bool, dict[str, Any] 
 
 
 def check_same_run(config: TrainConfig, path: Path) -> None:
-    """Refuse to resume a run under another configuration; the world size may differ.
-
-    Args:
-        config: the options of the resumed run.
-        path: ``config.yaml`` of the run.
-    """
+    """Refuse to resume the run of a ``config.yaml`` under another configuration; the world size may differ."""
     mine = _options(OmegaConf.structured(config))
     # Merged over the schema: options that the file lacks have their defaults.
     theirs = _options(OmegaConf.merge(OmegaConf.structured(TrainConfig), read_config_file(path)))

@@ -17,12 +17,11 @@ from rltok_rl.agents.segmenters import (
     segmenter_maker,
 )
 from rltok_rl.agents.segmenters.hnet import HNetSegmenter
-from rltok_rl.agents.segmenters.tokenizer_training import train_on
-from rltok_rl.agents.segmenters.tokenizers import read_tokenizer
+from rltok_rl.agents.segmenters.tokenizers import read_tokenizer, train_on
 from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.texts import Texts
 
-from rltok_rl.data.windows import WindowSource, WindowWrapper
+from rltok_rl.data.windows import WindowWrapper
 from rltok_rl.models import UNet
 from rltok_rl.models.tokens import Layout, Packing
 from rltok_rl.text import ids_to_bytes
@@ -114,22 +113,16 @@ def train_tokenizer(config: TrainConfig, model: UNet, texts: Texts) -> Tokenizer
     """
     name, length = config.segmenter.name, config.data.num_steps + 1
     options = {key: value for key, value in config.segmenter.options.items() if value is not None}
-    count = max(1, int(options.get("num_bytes", 2_000_000)) // length)
-    windows = _training_windows(texts.train, count, length, seed=config.seed)
-    vocabulary, rate = options.get("vocabulary"), options.get("rate")
-    if name == "unigram" and rate is not None:
-        vocabulary = None
-    elif vocabulary is None and rate is None:
-        vocabulary, rate = (5000, None) if name == "unigram" else (None, model.config.target_rate)
-    return train_on(name, windows, length=length, vocabulary=vocabulary, rate=rate)
-
-
-def _training_windows(source: WindowSource, count: int, length: int, *, seed: int) -> list[bytes]:
-    """Draw windows with a separate generator, so that the windows of training stay the same."""
+    source = texts.train
     while isinstance(source, WindowWrapper):  # an order has a state, which belongs to training
         source = source.source
-    drawn = source.draw(count, length, torch.Generator().manual_seed(seed))
-    return [ids_to_bytes(row[:size]) for row, size in zip(drawn.byte_ids, drawn.lengths.tolist(), strict=True)]
+    count = max(1, int(options.get("num_bytes", 2_000_000)) // length)
+    drawn = source.draw(count, length, torch.Generator().manual_seed(config.seed))
+    windows = [ids_to_bytes(row[:size]) for row, size in zip(drawn.byte_ids, drawn.lengths.tolist(), strict=True)]
+    vocabulary, rate = options.get("vocabulary"), options.get("rate")
+    if vocabulary is None and rate is None:
+        vocabulary, rate = (5000, None) if name == "unigram" else (None, model.config.target_rate)
+    return train_on(name, windows, length=length, vocabulary=vocabulary, rate=rate)
 
 
 def configured_rate(config: TrainConfig, model: UNet, segmenter: Segmenter | None) -> float | None:
@@ -143,13 +136,7 @@ def configured_rate(config: TrainConfig, model: UNet, segmenter: Segmenter | Non
 
 
 def save_with_segmenter(config: TrainConfig, trainer: Trainer, model: UNet) -> None:
-    """Save the model together with its segmenter, if its policy does not draw the boundaries.
-
-    Args:
-        config: the run's options.
-        trainer: holds the segmenter.
-        model: the unsharded model.
-    """
+    """Save the unsharded model, together with its segmenter if its policy does not draw the boundaries."""
     folder = Path(config.out) / "model"
     model.save_pretrained(folder)
     if trainer.segmenter is not None:
@@ -161,13 +148,7 @@ def save_with_segmenter(config: TrainConfig, trainer: Trainer, model: UNet) -> N
 
 
 def actor_segmenter(name: str, rate: float | None, model: UNet) -> tuple[Segmenter, str, dict[str, Any]]:
-    """Return the segmenter that draws an actor's boundaries, its name and its options; never custom code.
-
-    Args:
-        name: ``random``, ``uniform`` or ``whitespace``.
-        rate: boundaries per byte; default: the model's target.
-        model: the U-Net.
-    """
+    """Return the segmenter that draws an actor's boundaries, its name and its options; never custom code."""
     if name not in RULES:
         raise ValueError(f"actor.name must be one of {[*RULES]} or 'learned', got {name!r}")
     options = {} if name == "whitespace" else {"rate": model.config.target_rate if rate is None else rate}
@@ -205,16 +186,14 @@ def second_rate(model: UNet, segmenter: Segmenter | None) -> float:
 
 def _expected_rate(config: TrainConfig, model: UNet, segmenter: Segmenter | None) -> float:
     """The highest target of boundaries per byte."""
-    actor, name = config.actor, config.actor.name
+    actor = config.actor
+    name = actor.name if segmenter is None else config.segmenter.name
+    rate: float | None = model.config.target_rate if actor.rate is None else actor.rate
     if segmenter is not None:
-        name, rate = config.segmenter.name, segmenter.target_rate
-    elif name == "whitespace":
-        rate = None
-    elif name == "learned" and actor.rates:
+        rate = segmenter.target_rate
+    elif actor.rates:
         rate = max(actor.rates)
-    else:
-        rate = model.config.target_rate if name == "learned" or actor.rate is None else actor.rate
-    if rate is None:
+    if rate is None or name == "whitespace":
         raise ValueError(
             f"compute.token_room must be null with {name!r}, which has no target rate, got {config.compute.token_room}"
         )

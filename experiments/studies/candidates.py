@@ -19,14 +19,10 @@ Maker = Callable[[str, float, UNet, int], Candidate]
 
 
 def _plain(baseline: str, reward: str, name: str, gamma: float, model: UNet, num_steps: int) -> Candidate:
-    options = {"num_steps": num_steps} if baseline == "running_mean" else {}
-    estimator = make_estimator("discounted_return", gamma=gamma, baseline=baseline, **options)
-    learn = _learn_nothing if baseline == "running_mean" else None  # estimating updates its mean
-    return Candidate(name, estimator, reward=reward, learn=learn)
-
-
-def _learn_nothing(rollout: TensorDictBase) -> None:
-    pass
+    if baseline != "running_mean":
+        return Candidate(name, make_estimator("discounted_return", gamma=gamma, baseline=baseline), reward=reward)
+    estimator = make_estimator("discounted_return", gamma=gamma, baseline=baseline, num_steps=num_steps)
+    return Candidate(name, estimator, reward=reward, learn=lambda _: None)  # estimating updates its mean
 
 
 def _group(size: int, name: str, gamma: float, model: UNet, num_steps: int) -> Candidate:
@@ -90,15 +86,7 @@ CANDIDATES: dict[str, Maker] = RenamedKeys(
 
 
 def make_candidate(name: str, gamma: float, model: UNet, num_steps: int, *, label: str | None = None) -> Candidate:
-    """Make a candidate.
-
-    Args:
-        name: a key of :data:`CANDIDATES`.
-        gamma: discount.
-        model: the U-Net whose gradient is measured.
-        num_steps: T.
-        label: name in tables; default: ``name``.
-    """
+    """Make a candidate for the gradient of ``model`` over T = ``num_steps``; ``label`` names it in tables."""
     if name not in CANDIDATES:
         raise ValueError(f"estimators must be among {list(CANDIDATES)}, got {name!r}")
     return CANDIDATES[name](label or name, gamma, model, num_steps)

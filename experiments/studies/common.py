@@ -14,13 +14,7 @@ T = TypeVar("T")
 
 
 def read_options(schema: type[T], arguments: Sequence[str]) -> T:
-    """Read ``name=value`` options into a dataclass.
-
-    Example:
-        >>> from rltok_rl.experiments.studies.learn import LearnOptions
-        >>> read_options(LearnOptions, ["seeds=3", "systems=[learned,random]"]).systems
-        ['learned', 'random']
-    """
+    """Read ``name=value`` options into a dataclass."""
     try:
         merged = OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.from_dotlist(list(arguments)))
         options: Any = OmegaConf.to_object(merged)
@@ -38,12 +32,7 @@ def check_minimums(options: Any, minimums: Mapping[str, int]) -> None:
 
 
 class Progress:
-    """Lines on standard error with the number of steps done, and the ETA.
-
-    Args:
-        label: beginning of each line.
-        lines: lines in all; default: one per step.
-    """
+    """Lines on standard error with the number of steps done, and the ETA; ``lines`` in all, or one per step."""
 
     def __init__(self, label: str = "", *, lines: int | None = None) -> None:
         self.label, self.lines, self.start = label, lines, time.perf_counter()
@@ -57,10 +46,5 @@ class Progress:
 
 
 def command_line(module: str, arguments: Sequence[str]) -> str:
-    """Return the command that results files name.
-
-    Example:
-        >>> command_line("learn", ["seeds=3"])
-        'python -m rltok_rl.experiments.studies.learn seeds=3'
-    """
+    """Return the command that results files name."""
     return " ".join([f"python -m rltok_rl.experiments.studies.{module}", *arguments])

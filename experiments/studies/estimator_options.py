@@ -91,8 +91,7 @@ def check_options(options: EstimatorOptions) -> None:
     if options.exact_texts and options.exact_bytes > MOST_BYTES:
         raise ValueError(f"exact_bytes must be at most {MOST_BYTES} to be enumerated, got {options.exact_bytes}")
     # The reference gradient has four rows per text, and estimators that compare rows of a text have others.
-    together = math.lcm(
-        4, *(int(name.rpartition("_")[2]) for name in options.estimators if name.startswith("group_mean_"))
-    )
+    sizes = [int(name.rpartition("_")[2]) for name in options.estimators if name.startswith("group_mean_")]
+    together = math.lcm(4, *sizes)
     if options.num_rows < 1 or options.num_rows % together:
         raise ValueError(f"num_rows must be a multiple of {together} with these estimators, got {options.num_rows}")

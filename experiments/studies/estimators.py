@@ -39,16 +39,13 @@ from rltok_rl.training.environment import machine
 _EXACT_ROWS = 8
 
 
-def _progress(label: str) -> Progress:
-    return Progress(f"{label}:", lines=20)
-
-
 def exact_part(model: UNet, source: TextSource, study: EstimatorOptions) -> dict[str, Any]:
     """Measure bias and noise on short texts, against the exact gradient, in float64."""
     wide = UNet(model.config).double().train(model.training)
     wide.load_state_dict(model.state_dict())
-    generator = torch.Generator().manual_seed(study.seed + 17)
-    texts = source.draw(study.exact_texts, study.exact_bytes + 1, generator).byte_ids
+    texts = source.draw(
+        study.exact_texts, study.exact_bytes + 1, torch.Generator().manual_seed(study.seed + 17)
+    ).byte_ids
     exact = exact_gradient(wide, texts).policy["boundary_head.projection.weight"].flatten()
     rollouts = EnumeratedRollouts(wide, texts, num_rows=_EXACT_ROWS, seed=study.seed)
     rate = float((rollouts.weights.unsqueeze(-1) * rollouts.table["action"]).sum(1).mean())
@@ -66,7 +63,7 @@ def exact_part(model: UNet, source: TextSource, study: EstimatorOptions) -> dict
                 num_steps=study.exact_bytes,
                 rate=rate,
                 reference=exact,
-                progress=_progress(f"exact, gamma {gamma}"),
+                progress=Progress(f"exact, gamma {gamma}:", lines=20),
             )
             tables[str(gamma)] = [row.to_dict() for row in rows]
     return {"texts": [bytes(t.tolist()).decode("utf-8", "replace") for t in texts], "tables": tables}
@@ -79,7 +76,7 @@ def real_part(model: UNet, source: TextSource, study: EstimatorOptions) -> dict[
         return TextRollouts(model, source, num_rows=study.num_rows, num_steps=study.num_steps, seed=study.seed + seed)
 
     unbiased = make_candidate("group_mean_4", 1.0, model, study.num_steps)  # gamma 1: discounts bias the gradient
-    progress = _progress("reference gradient")
+    progress = Progress("reference gradient:", lines=20)
     gradients = collect_gradients(model, rollouts(1000), [unbiased], study.reference_batches, progress=progress)
     reference = signal_to_noise(gradients["group_mean_4"])
     rate = float(rollouts(2000)(1)["action"].float().mean())
@@ -95,7 +92,7 @@ def real_part(model: UNet, source: TextSource, study: EstimatorOptions) -> dict[
             num_steps=study.num_steps,
             rate=rate,
             reference=reference,
-            progress=_progress(f"real text, {label}"),
+            progress=Progress(f"real text, {label}:", lines=20),
         )
         return [row.to_dict() for row in rows]
 
@@ -116,47 +113,25 @@ def real_part(model: UNet, source: TextSource, study: EstimatorOptions) -> dict[
 
 def truth_part(model: UNet, source: TextSource, study: EstimatorOptions) -> dict[str, Any]:
     """Correlate advantages with the true advantage of single decisions, resampled and counterfactual."""
-    generator = torch.Generator().manual_seed(study.seed + 29)
-    texts = source.draw(16, study.num_steps + 1, generator).byte_ids
+    texts = source.draw(16, study.num_steps + 1, torch.Generator().manual_seed(study.seed + 29)).byte_ids
     candidates = [make_candidate(name, study.gamma, model, study.num_steps) for name in study.estimators]
     candidates = [one for one in candidates if one.learn is None]  # those that learn would memorise these few texts
     result: dict[str, Any] = {}
+    shared: Any = {"gamma": study.gamma, "seed": study.seed}
     if candidates and study.samples:
-        resampled = resampled_correlation(
-            model,
-            texts,
-            candidates,
-            gamma=study.gamma,
-            num_samples=study.samples,
-            num_judged=study.judged,
-            seed=study.seed,
-            progress=_progress("resampled truth"),
-        )
-        result["resampled"] = asdict(resampled)
+        shared["progress"] = Progress("resampled truth:", lines=20)
+        sizes: Any = {"num_samples": study.samples, "num_judged": study.judged}
+        result["resampled"] = asdict(resampled_correlation(model, texts, candidates, **sizes, **shared))
     if candidates and study.flip_batches:
+        shared["progress"] = Progress("counterfactual truth:", lines=20)
         rollouts = TextRollouts(model, source, num_rows=16, num_steps=study.num_steps, seed=study.seed + 3000)
-        flipped = counterfactual_correlation(
-            model,
-            rollouts,
-            candidates,
-            gamma=study.gamma,
-            num_batches=study.flip_batches,
-            num_positions=48,
-            pairs=2,
-            seed=study.seed,
-            progress=_progress("counterfactual truth"),
-        )
-        result["counterfactual"] = asdict(flipped)
+        sizes = {"num_batches": study.flip_batches, "num_positions": 48, "pairs": 2}
+        result["counterfactual"] = asdict(counterfactual_correlation(model, rollouts, candidates, **sizes, **shared))
     return result
 
 
 def run(study: EstimatorOptions, command: str) -> Path:
-    """Measure, write page, figures and JSON, and return the folder.
-
-    Args:
-        study: options of the study.
-        command: command line, for the results.
-    """
+    """Measure, write page, figures and JSON (with the ``command``), and return the folder."""
     check_options(study)
     if study.threads:
         torch.set_num_threads(study.threads)
@@ -192,11 +167,7 @@ def run_composed(config: Any) -> None:
 
 
 def main(line: CommandLine | None = None) -> None:
-    """Run the study.
-
-    Args:
-        line: checked options; default: those of ``sys.argv``.
-    """
+    """Run the study with checked options; default: those of ``sys.argv``."""
     if line is None:
         if any(word in ("-h", "--help") for word in sys.argv[1:]):
             print(option_help.estimators())

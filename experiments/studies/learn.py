@@ -9,6 +9,7 @@ run: the same command resumes after an interruption, and redraws a finished stud
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -17,8 +18,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import pandas as pd
 import torch
-from rltok_rl.experiments.reports.labels import SYSTEM_LABELS
+from rltok_rl.experiments.reports.leaderboard import SYSTEM_LABELS
 from rltok_rl.experiments.reports.markdown import markdown, number
 from rltok_rl.experiments.studies.common import Progress, check_minimums, command_line, read_options
 from rltok_rl.experiments.studies.learn_runs import SYSTEMS, fingerprint, run_config, train_and_evaluate
@@ -61,10 +63,8 @@ class LearnOptions:
 def read_learn_options(arguments: Sequence[str]) -> LearnOptions:
     """Read and check the options of a command line, ``name=value``."""
     options = read_options(LearnOptions, arguments)
-    for name, values, allowed in (
-        ("languages", options.languages, list(LANGUAGES)),
-        ("systems", options.systems, list(SYSTEMS)),
-    ):
+    for name, allowed in (("languages", list(LANGUAGES)), ("systems", list(SYSTEMS))):
+        values = getattr(options, name)
         if not values or set(values) - set(allowed):
             raise ValueError(f"{name} must be among {allowed}, got {values}")
     if "learned" not in options.systems:
@@ -76,10 +76,9 @@ def read_learn_options(arguments: Sequence[str]) -> LearnOptions:
 def grid(options: LearnOptions) -> list[tuple[str, str, int]]:
     """Return language, system and seed of all runs in order; the learned policies come first."""
     others = [system for system in options.systems if system != "learned"]
-    return [
-        *((language, "learned", seed) for seed in range(options.seeds) for language in options.languages),
-        *((lang, name, seed) for seed in range(options.other_seeds) for lang in options.languages for name in others),
-    ]
+    learned = itertools.product(range(options.seeds), options.languages, ["learned"])
+    compared = itertools.product(range(options.other_seeds), options.languages, others)
+    return [(language, system, seed) for seed, language, system in (*learned, *compared)]
 
 
 def select(results: Sequence[dict[str, Any]], language: str, system: str) -> list[dict[str, Any]]:
@@ -101,18 +100,15 @@ def table(results: Sequence[dict[str, Any]]) -> str:
     """Return a Markdown table with a row per language and system."""
     header = ["language", "system", "seeds", "share of the optimal return", "lowest", "boundaries per byte"]
     header += ["drawn of the best", "in sight", "elsewhere", "CPU seconds"]
-    rows = []
-    for language in dict.fromkeys(result["language"] for result in results):
-        for system in SYSTEMS:
-            seeds = select(results, language, system)
-            if not seeds:
-                continue
-            metrics = {name: [result["final"][name] for result in seeds] for name in seeds[0]["final"]}
-            means = [number(fmean(metrics[name])) for name in ("rate", "hits", "in_sight", "elsewhere")]
-            seconds = [result["cpu_seconds"] for result in seeds]
-            shares = [f"{fmean(metrics['share']):.3f}", f"{min(metrics['share']):.3f}"]
+    rows, languages = [], dict.fromkeys(result["language"] for result in results)
+    for language, system in itertools.product(languages, SYSTEMS):
+        if seeds := select(results, language, system):
+            metrics = pd.DataFrame([result["final"] for result in seeds])
+            means = metrics[["rate", "hits", "in_sight", "elsewhere"]].mean()
+            shares, seconds = metrics["share"], [result["cpu_seconds"] for result in seeds]
+            cells = [str(len(seeds)), f"{shares.mean():.3f}", f"{shares.min():.3f}", *map(number, means)]
             time = f"{fmean(seconds):.0f} (at most {max(seconds):.0f})"
-            rows.append([f"`{language}`", SYSTEM_LABELS[system], str(len(seeds)), *shares, *means, time])
+            rows.append([f"`{language}`", SYSTEM_LABELS[system], *cells, time])
     return markdown(header, rows)
 
 
@@ -126,12 +122,7 @@ def verdict(results: Sequence[dict[str, Any]], language: str) -> str:
 
 
 def run(options: LearnOptions, command: str) -> list[dict[str, Any]]:
-    """Train the runs that have no results yet, write all results, and return them.
-
-    Args:
-        options: options of the study.
-        command: command line, for the results.
-    """
+    """Train the runs that have no results yet, write all results (with the ``command``), and return them."""
     keep_memory()
     torch.set_num_threads(1)  # CPU seconds are those of one thread
     out = Path(options.out)
@@ -175,12 +166,7 @@ def _show_evaluation(label: str, progress: Progress, done: int, total: int) -> C
 
 
 def draw_learning(results: Sequence[dict[str, Any]], path: Path) -> Path:
-    """Draw a row per language: the learning curve of every system, and a text as every learned policy segments it.
-
-    Args:
-        results: content of ``learn.json``, ``courses``.
-        path: the PNG to write.
-    """
+    """Draw a row per language: the learning curve of every system, and a text as every learned policy segments it."""
     languages = list(dict.fromkeys(result["language"] for result in results))
     if not languages:
         raise ValueError("results must hold at least one run, got none")

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from statistics import fmean, stdev
 from typing import Any
@@ -42,19 +43,7 @@ _SAMPLE_BYTES = 64
 def run_config(
     language: str, system: str, seed: int, *, rate: float | None = None, overrides: Sequence[str] = ()
 ) -> TrainConfig:
-    """Return the configuration of a run.
-
-    Args:
-        language: an experiment, ``recall`` or ``lexicon``.
-        system: a key of :data:`SYSTEMS`.
-        seed: seed of weights, texts and boundaries.
-        rate: boundaries per byte; default: the experiment's.
-        overrides: further ones, as on the command line of a run.
-
-    Example:
-        >>> run_config("recall", "uniform", seed=0, rate=0.25).actor.rate
-        0.25
-    """
+    """Return the configuration of a run on a language, with boundaries per byte of ``rate`` or the experiment's."""
     if system not in SYSTEMS:
         raise ValueError(f"system must be one of {list(SYSTEMS)}, got {system!r}")
     rates = []
@@ -83,27 +72,16 @@ def evaluate(
 ) -> dict[str, float]:
     """Evaluate a policy on fresh texts: the share of the optimal return, and where its boundaries lie.
 
-    Args:
-        model: the U-Net; its mode is restored.
-        language: the language that it was trained on.
-        actor: draws the boundaries; default: the model's own policy.
-        num_rows: rows of a batch.
-        num_steps: decisions per row.
-        num_batches: evaluation batches.
-        seed: seed of texts and boundaries.
-
-    Returns:
-        ``share`` of the optimal return and its ``standard_error`` over batches; ``rate``, boundaries per byte;
-        ``hits``, the share of the best boundaries that is drawn; ``in_sight``, the share that is drawn there or up to
-        ``window - 1`` bytes later; ``elsewhere``, the share of all other places with a boundary.
+    Returns ``share`` of the optimal return and its ``standard_error`` over batches; ``rate``, boundaries per byte;
+    ``hits``, the share of the best boundaries that is drawn; ``in_sight``, the share that is drawn there or up to
+    ``window - 1`` bytes later; ``elsewhere``, the share of all other places with a boundary.
     """
     training = model.training
     model.eval()
     actor = LearnedBoundaryActor(model) if actor is None else actor
     env = ByteBoundaryEnv(model, language, num_steps=num_steps, batch_size=(num_rows,), seed=seed)
     generator = torch.Generator().manual_seed(seed)
-    shares = []
-    counts = dict.fromkeys(("best", "hits", "in_sight", "other", "elsewhere"), 0)
+    shares, counts = [], Counter[str]()
     for _ in range(num_batches):
         rollout = env.parallel_rollout(actor, generator=generator, exclude=("encoder_state",))
         byte_ids = torch.cat((rollout["byte"], rollout["next", "byte"][:, -1:]), 1)  # [B, T + 1]
@@ -114,9 +92,14 @@ def evaluate(
             soon[:, :-later] |= drawn[:, later:]
         best = language.optimal_boundaries(byte_ids)[:, 1:-1]  # [B, T - 1]: the first boundary is forced
         drawn, soon = drawn[:, 1:], soon[:, 1:]
-        places = {"best": best, "hits": best & drawn, "in_sight": best & soon, "other": ~best}
-        for name, mask in (places | {"elsewhere": ~best & drawn}).items():
-            counts[name] += int(mask.sum())
+        places = {
+            "best": best,
+            "hits": best & drawn,
+            "in_sight": best & soon,
+            "other": ~best,
+            "elsewhere": ~best & drawn,
+        }
+        counts.update({name: int(mask.sum()) for name, mask in places.items()})
     model.train(training)
     return {
         "share": fmean(shares),
@@ -151,16 +134,10 @@ def train_and_evaluate(
     num_evaluations: int,
     after_evaluation: Callable[[dict[str, Any], float], None] = lambda *_: None,
 ) -> dict[str, Any]:
-    """Train a run with evaluations on fresh texts, and evaluate its end on others.
+    """Train a run with evenly spaced evaluations on fresh texts, and evaluate its end on others.
 
-    Args:
-        config: configuration of the run, on a language.
-        num_evaluations: small evaluations during training, evenly spaced.
-        after_evaluation: called with each evaluation and the share of the training that is done.
-
-    Returns:
-        ``looks``, the evaluations; ``final`` (:func:`evaluate` on more texts); ``sample``; and the CPU seconds that the
-        process spent on building and training, without evaluations.
+    Calls ``after_evaluation`` with each evaluation and the share of the training that is done. Returns ``looks``, the
+    evaluations; ``final`` (:func:`evaluate` on more texts); ``sample``; and the CPU seconds of building and training.
     """
     torch.set_num_threads(config.compute.threads or 1)
     start, spent = time.process_time(), 0.0

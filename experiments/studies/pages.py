@@ -6,8 +6,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from rltok_rl.experiments.reports.labels import ESTIMATOR_LABELS
-from rltok_rl.experiments.reports.markdown import markdown, number
+from rltok_rl.experiments.reports.leaderboard import ESTIMATOR_LABELS
+from rltok_rl.experiments.reports.markdown import markdown, number, with_error
 
 from rltok_rl.renamed import current_word
 from rltok_rl.viz.style import ALERT, INK, OURS, PALE, plain_figures, run_style, save_figure
@@ -22,12 +22,7 @@ def label(name: str) -> str:
 
 
 def value_and_error(value: float | None, error: float | None) -> str:
-    """Format a value and its standard error with the same decimals; ``-`` if there is no value.
-
-    Example:
-        >>> value_and_error(0.9931, 0.0142), value_and_error(12.34, 3.0), value_and_error(None, None)
-        ('0.993 ± 0.014', '12.3 ± 3.0', '-')
-    """
+    """Format a value and its standard error with the same decimals; ``-`` if there is no value."""
     if value is None or error is None or not error > 0:
         return number(value)
     decimals = max(0, 1 - math.floor(math.log10(error)))
@@ -60,12 +55,7 @@ def gradient_table(rows: list[dict[str, Any]], *, exact: bool) -> str:
 
 
 def write_page(report: dict[str, Any], out: Path) -> Path:
-    """Write all tables as Markdown, ``estimators.md``.
-
-    Args:
-        report: content of ``estimators.json``.
-        out: folder.
-    """
+    """Write all tables as ``estimators.md``, from the content of ``estimators.json``."""
     study, real = report["options"], report["real"]
     sections = [
         f"`{report['command']}`\n\n{report['machine']}; {report['seconds']} s\n",
@@ -85,10 +75,8 @@ def write_page(report: dict[str, Any], out: Path) -> Path:
             f"{study['exact_bytes']} decisions, batches of 8 rows.\n\n" + gradient_table(rows, exact=True)
         )
     for kind, truth in report["truth"].items():
-        body = [
-            [f"`{name}`", label(name), f"{value:.3f} ± {error:.3f}"]
-            for name, (value, error) in truth["correlations"].items()
-        ]
+        correlations = truth["correlations"].items()
+        body = [[f"`{name}`", label(name), with_error(value, error)] for name, (value, error) in correlations]
         sections.append(
             f"## Correlation with the {kind} advantage, gamma {study['gamma']}\n\n{_reliability(truth['reliability'])}"
             "\n\n" + markdown(["estimator", "", "correlation"], body)
@@ -126,12 +114,7 @@ def _reliability(share: float) -> str:
 
 
 def draw_figures(report: dict[str, Any], out: Path) -> list[Path]:
-    """Draw signal at equal cost; if measured, signal and bias by gamma, and correlations with the truth.
-
-    Args:
-        report: content of ``estimators.json``.
-        out: folder.
-    """
+    """Draw signal at equal cost; if measured, signal and bias by gamma, and correlations with the truth."""
     with plain_figures() as plt:
         figures = {"signal": _draw_signal(plt, report)}
         if report["real"]["sweep"]:
@@ -168,10 +151,8 @@ def _draw_gamma(plt: Any, report: dict[str, Any]) -> Any:
     for place, (name, by_gamma) in enumerate(sweep.items()):
         rows = [by_gamma[gamma] for gamma in gammas]
         errors = [row["error"] / row["cost"] for row in rows]
-        signals = [
-            row["per_cost"] if row["per_cost"] > 2 * error else math.nan
-            for row, error in zip(rows, errors, strict=True)
-        ]
+        clear = [row["per_cost"] > 2 * error for row, error in zip(rows, errors, strict=True)]
+        signals = [row["per_cost"] if shown else math.nan for row, shown in zip(rows, clear, strict=True)]
         cosines = [math.nan if row["cosine"] is None else row["cosine"] for row in rows]
         run = run_style(len(sweep) - 1 - place)  # the paper is first, and orange as elsewhere
         style: Any = {"color": run.colour, "marker": run.marker, "ms": 3.5, "elinewidth": 0.8, "label": name}

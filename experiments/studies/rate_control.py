@@ -9,6 +9,7 @@ away from the target.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import sys
@@ -21,7 +22,7 @@ from typing import Any
 
 import pandas as pd
 import torch
-from rltok_rl.experiments.commands import parsers
+from rltok_rl.experiments.commands.parsers import make_parser
 from rltok_rl.experiments.reports.markdown import markdown
 from rltok_rl.experiments.studies.common import Progress, command_line
 from tensordict import TensorDict
@@ -46,24 +47,18 @@ NOISE = 0.2  # nats, standard deviation of the rewards
 
 @dataclass(frozen=True)
 class Run:
-    """A policy under a rate control."""
+    """A policy under a rate control: the rate, averaged over 50 updates, is near within 0.01 of the target."""
 
     control: str
     start: float
     target: float
     pull: float
-    updates: int | None
-    """Updates until the rate, averaged over 50, is within 0.01 of the target; None if it never is."""
-    settled: int | None
-    """Updates until it stays there; None if it is not there at the end."""
-    overshoot: float
-    """How far the rate went beyond the target, seen from its start."""
-    error: float
-    """Mean rate minus target over the last quarter."""
-    holds: bool
-    """Whether the averaged rate stays within 0.01 throughout the last quarter."""
-    rates: list[float]
-    """Mean probability at every update."""
+    updates: int | None  # until the rate is near for the first time
+    settled: int | None  # until it stays near; None if it is not near at the end
+    overshoot: float  # how far the rate went beyond the target, seen from its start
+    error: float  # mean rate minus target over the last quarter
+    holds: bool  # whether the rate is near throughout the last quarter
+    rates: list[float]  # mean probability at every update
 
 
 class LinearPolicy(nn.Module):
@@ -91,22 +86,11 @@ class LinearPolicy(nn.Module):
 
 
 def drive(control: str, start: float, target: float, pull: float, *, num_updates: int, seed: int = 0) -> Run:
-    """Train a policy from a start rate.
-
-    Args:
-        control: a key of ``COEFFICIENTS``.
-        start: rate of the untrained policy.
-        target: rate to reach.
-        pull: nats that the task pays per boundary.
-        num_updates: updates of Adam, learning rate 0.02.
-        seed: seed of weights, states and rewards.
-    """
+    """Train a policy from a start rate; the task pays ``pull`` nats per boundary."""
     torch.manual_seed(seed)
     policy = LinearPolicy(start)
-    terms = {
-        "policy": BoundaryReinforceLoss("discounted_return", gamma=0.0, baseline="leave_one_out"),
-        "rate": RateLoss(target, control=control),
-    }
+    reinforce = BoundaryReinforceLoss("discounted_return", gamma=0.0, baseline="leave_one_out")
+    terms = {"policy": reinforce, "rate": RateLoss(target, control=control)}
     loss = JointLoss(terms, {"policy": 0.01, "rate": COEFFICIENTS[control]})
     optimizer = torch.optim.Adam(policy.parameters(), lr=0.02)
     rates = []
@@ -153,37 +137,40 @@ def table(runs: Sequence[Run]) -> str:
     header = ["control", "coefficient", "pull", "holds ± 0.01", "for good after, median (worst)"]
     header += ["largest overshoot", "largest steady error"]
     rows = []
-    for pull in sorted({run.pull for run in runs}):
-        for control in dict.fromkeys(run.control for run in runs):
-            group = [run for run in runs if (run.control, run.pull) == (control, pull)]
-            times = [math.inf if run.settled is None else run.settled for run in group]
-            speed = f"{median(times):.0f} ({max(times):.0f})".replace("inf", "never")
-            error = max((run.error for run in group), key=abs)
-            holds, overshoot = sum(run.holds for run in group), max(run.overshoot for run in group)
-            rows.append([f"`{control}`", f"{COEFFICIENTS[control]:g}", f"{pull:g}", f"{holds} of {len(group)}"])
-            rows[-1] += [speed, f"{overshoot:.3f}", f"{error:+.3f}"]
+    for (pull, control), group in _groups(runs).items():
+        times = [math.inf if run.settled is None else run.settled for run in group]
+        speed = f"{median(times):.0f} ({max(times):.0f})".replace("inf", "never")
+        error = max((run.error for run in group), key=abs)
+        holds, overshoot = sum(run.holds for run in group), max(run.overshoot for run in group)
+        rows.append([f"`{control}`", f"{COEFFICIENTS[control]:g}", f"{pull:g}", f"{holds} of {len(group)}"])
+        rows[-1] += [speed, f"{overshoot:.3f}", f"{error:+.3f}"]
     return markdown(header, rows)
+
+
+def _groups(runs: Sequence[Run]) -> dict[tuple[float, str], list[Run]]:
+    """Runs by pull and control."""
+    cells = itertools.product(sorted({run.pull for run in runs}), dict.fromkeys(run.control for run in runs))
+    return {cell: [run for run in runs if (run.pull, run.control) == cell] for cell in cells}
 
 
 def draw(runs: Sequence[Run], path: Path) -> Path:
     """Draw the averaged rates of all runs, a column per control and a row per pull."""
-    controls = list(dict.fromkeys(run.control for run in runs))
-    pulls = sorted({run.pull for run in runs})
+    groups = _groups(runs)
+    pulls, controls = (list(dict.fromkeys(names)) for names in zip(*groups, strict=True))
     colours = dict(zip(TARGETS, (SERIES[0], SERIES[3], SERIES[2]), strict=True))
     with plain_figures() as plt:
         layout: Any = {"sharex": True, "sharey": True, "layout": "constrained", "squeeze": False}
         size = (2.1 * len(controls), 1.9 * len(pulls))
         figure, panels = plt.subplots(len(pulls), len(controls), figsize=size, **layout)
-        for row, pull in zip(panels, pulls, strict=True):
-            for axes, control in zip(row, controls, strict=True):
-                for run in runs:
-                    if (run.control, run.pull) == (control, pull):
-                        averaged = pd.Series(run.rates).rolling(SMOOTH, min_periods=1).mean()
-                        axes.plot(averaged, color=colours[run.target], lw=1)
-                for target, colour in colours.items():
-                    axes.axhline(target, color=colour, lw=0.6, ls=":")
-                axes.set(ylim=(0, 0.85), title=control if pull == pulls[0] else "")
-            row[0].set_ylabel(f"rate, task pays {pull:g} nats" if pull else "rate")
+        for axes, ((pull, control), group) in zip(panels.flat, groups.items(), strict=True):
+            for run in group:
+                averaged = pd.Series(run.rates).rolling(SMOOTH, min_periods=1).mean()
+                axes.plot(averaged, color=colours[run.target], lw=1)
+            for target, colour in colours.items():
+                axes.axhline(target, color=colour, lw=0.6, ls=":")
+            axes.set(ylim=(0, 0.85), title=control if pull == pulls[0] else "")
+        for axes, pull in zip(panels[:, 0], pulls, strict=True):
+            axes.set_ylabel(f"rate, task pays {pull:g} nats" if pull else "rate")
         for axes in panels[-1]:
             axes.set_xlabel("updates")
         place: Any = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "ha": "right"}
@@ -194,7 +181,7 @@ def draw(runs: Sequence[Run], path: Path) -> Path:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the study; return the exit status."""
-    options = parsers.rate_control().parse_args(arguments)
+    options = make_parser("rate-control", __doc__).parse_args(arguments)
     command = command_line("rate_control", sys.argv[1:] if arguments is None else arguments)
     grid = [(c, s, t, p) for c in (*RATE_CONTROLS, *CONTROLLERS) for p in PULLS for s in STARTS for t in TARGETS]
     start, progress, runs = time.perf_counter(), Progress("run"), []

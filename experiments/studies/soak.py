@@ -44,15 +44,8 @@ def start(folder: Path, updates: int) -> subprocess.Popen:
 def kill_often(folder: Path, *, kills: int, updates: int, dice: random.Random, verbose: bool = False) -> int:
     """Train with ``kills`` kills; return how many hit an unfinished run, which should be all.
 
-    Kills follow the progress of the run instead of the clock: each comes after its share of the updates at the
-    latest, so that updates are left for all later ones on a machine of any speed.
-
-    Args:
-        folder: folder of the run.
-        kills: number of kills.
-        updates: updates of the run, at least 4 per kill.
-        dice: source of the moments.
-        verbose: print each kill.
+    Kills follow the progress of the run instead of the clock: each comes after its share of the ``updates`` (at least
+    4 per kill) at the latest, so that updates are left for all later ones on a machine of any speed.
     """
     if kills < 1 or updates < 4 * kills:
         raise ValueError(f"kills must be at least 1 and updates at least 4 per kill, got {kills} and {updates}")
@@ -97,7 +90,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the test; return 0 if all kills hit an unfinished run and the metrics are equal."""
     parser = argparse.ArgumentParser(prog="python -m rltok_rl.experiments.studies.soak", description=__doc__)
     parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--updates", type=int, default=None, help="of the run (default: 12 per kill)")
+    parser.add_argument("--updates", type=int, help="of the run (default: 12 per kill)")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     updates = 12 * options.kills if options.updates is None else options.updates

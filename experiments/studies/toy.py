@@ -27,13 +27,9 @@ def toy_config() -> UNetConfig:
 
 
 def train_toy(source: TextSource, *, updates: int, seed: int = 0, lr: float = 4e-3) -> UNet:
-    """Train with the paper's joint loss, leave-one-out advantages and gamma = 0.95.
+    """Train with the paper's joint loss, leave-one-out advantages and gamma = 0.95; 2,700 updates take ten minutes.
 
-    Args:
-        source: source of windows of 257 bytes.
-        updates: batches of 32 x 256 bytes; 2,700 take ten minutes on one core.
-        seed: seed of weights, texts and boundaries.
-        lr: peak learning rate, with 100 updates of warm-up and a cosine decay to a twentieth.
+    The learning rate has 100 updates of warm-up, and a cosine decay to a twentieth of ``lr``.
     """
     torch.manual_seed(seed)
     model = UNet(toy_config())

@@ -2,10 +2,9 @@
 
     <folder>/bytes.bin, offsets.bin, keys.bin, index.json
 
-``bytes.bin`` has all documents; ``offsets.bin`` where each begins and the last one ends, ``keys.bin`` a hash of each
-document or of its group (both int64, little-endian); ``index.json`` counts, checksums and settings. A cache is written
-under another name and then renamed, so that it is complete or absent. A process that is killed meanwhile leaves a
-hidden folder ``.<name>.partial-...``, which may be deleted.
+``offsets.bin`` says where each document begins and the last one ends, ``keys.bin`` has a hash of each document or of
+its group (both int64, little-endian); ``index.json`` counts, checksums and settings. A cache is written under another
+name, ``.<name>.partial-...``, and then renamed, so that it is complete or absent.
 """
 
 from __future__ import annotations
@@ -54,21 +53,12 @@ class CacheIndex:
     report: dict[str, Any] | None = None
     """A :class:`~rltok_rl.data.FilterReport` by name; None without a filter."""
 
-    @property
-    def sizes(self) -> dict[str, int]:
-        """Bytes that each file must have."""
-        return {BYTES: self.bytes, OFFSETS: 8 * (self.documents + 1), KEYS: 8 * self.documents}
-
 
 class CachedSource(DocumentSource):
-    """Windows of a cache's documents, read in place: memory holds 16 bytes per document and no text.
+    """Windows of the documents in a folder of :func:`~rltok_rl.data.write_cache`, read in place.
 
-    Draws the windows of a :class:`~rltok_rl.data.TextSource` of the same documents. Copies in other processes open the
-    files there.
-
-    Args:
-        folder: written by :func:`~rltok_rl.data.write_cache`.
-        short_documents: as for :class:`~rltok_rl.data.TextSource`.
+    Draws the windows of a :class:`~rltok_rl.data.TextSource` of the same documents, with 16 bytes of memory per
+    document. Copies in other processes open the files there.
     """
 
     def __init__(self, folder: str | Path, *, short_documents: Short = "error") -> None:
@@ -124,12 +114,12 @@ def _read_index(folder: Path) -> CacheIndex:
         content = json.loads(path.read_text())
         version = content.pop("format")
         index = CacheIndex(**content)
-        sizes = index.sizes.items()
+        sizes = {BYTES: index.bytes, OFFSETS: 8 * (index.documents + 1), KEYS: 8 * index.documents}
     except (ValueError, KeyError, TypeError, AttributeError):
         raise CacheError(f"{path} is not the index of a cache") from None
     if version != FORMAT:
         raise CacheError(f"{path} has format {version}, this version reads {FORMAT}; make the cache anew")
-    for name, size in sizes:
+    for name, size in sizes.items():
         file = folder / name
         if not file.is_file():
             raise CacheError(f"{file} is missing")
@@ -146,25 +136,13 @@ def write_cache(
     progress: bool = False,
     stream: TextIO | None = None,
 ) -> CacheIndex:
-    """Write documents to disk, one at a time.
+    """Write documents of at least 2 bytes to disk, one at a time.
 
-    An existing cache is never overwritten. With equal ``settings`` it is used and no document is read; with other
-    settings it is an error; without settings the documents are read and must be equal.
-
-    Args:
-        documents: texts or UTF-8 bytes, of at least 2 bytes each. A :class:`~rltok_rl.data.GroupedDocument` is held
-            out with its group. The report of a :class:`~rltok_rl.data.LengthFilter` is kept in the index.
-        folder: folder of the cache.
-        settings: all that the documents depend on, numbers and texts by name.
-        progress: show progress on ``stream`` (default: stderr).
-
-    Example:
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> write_cache(["to be", "or not to be"], Path(folder.name, "play")).bytes
-        17
-        >>> CachedSource(Path(folder.name, "play")).document(0)
-        b'to be'
-        >>> folder.cleanup()
+    A :class:`~rltok_rl.data.GroupedDocument` is held out with its group. The report of a
+    :class:`~rltok_rl.data.LengthFilter` is kept in the index. An existing cache is never overwritten: with equal
+    ``settings`` (all that the documents depend on, numbers and texts by name) it is used and no document is read; with
+    other settings it is an error; without settings the documents are read and must be equal. ``progress`` is shown on
+    ``stream`` (default: stderr).
     """
     if isinstance(documents, (str, bytes)):
         raise TypeError("documents must be several texts, got one; put it in a list")

@@ -29,11 +29,7 @@ def read_documents(path: str | Path, column: str | None = None) -> Iterator[byte
     r"""Read the documents of a file, or of all readable files of a folder and its folders, sorted by path.
 
     A plain file (``.txt``, ``.md``, ``.py``) is one document. JSON lines (``.jsonl``, ``.json``, also with ``.gz``) and
-    Parquet hold one document per line or row. At most one document is in memory, or a few hundred rows of Parquet.
-
-    Args:
-        path: a file or a folder.
-        column: column of the text in tables; None is ``text`` or else ``content``.
+    Parquet hold one document per line or row, in ``column`` (None: ``text`` or else ``content``).
 
     Example:
         >>> import tempfile
@@ -43,18 +39,15 @@ def read_documents(path: str | Path, column: str | None = None) -> Iterator[byte
         [b'to be', b'or not']
         >>> folder.cleanup()
     """
-    return (document.text for document in _read(_nonempty(path), column, None))
+    return (document.text for document in _read(list_files(path), column, None))
 
 
 def read_grouped_documents(path: str | Path, split_by: str, column: str | None = None) -> Iterator[GroupedDocument]:
     """Read documents as :func:`read_documents`, each with the group that it is held out with.
 
-    Args:
-        path: a file or a folder.
-        split_by: column of tables that names the group, such as a chapter's book. A plain file is a separate group.
-        column: column of the text in tables; None is ``text`` or else ``content``.
+    ``split_by`` is the column that names the group, such as a chapter's book. A plain file is a separate group.
     """
-    return _read(_nonempty(path), column, split_by)
+    return _read(list_files(path), column, split_by)
 
 
 def list_files(path: str | Path) -> list[Path]:
@@ -63,6 +56,8 @@ def list_files(path: str | Path) -> list[Path]:
     if path.is_file():
         if kind(path) is None:
             raise ValueError(f"path must be a file of the kinds {list(READABLE)}, got {str(path)!r}")
+        if kind(path) in PLAIN and not path.stat().st_size:
+            raise ValueError(f"path must hold text, got the empty file {str(path)!r}")
         return [path]
     if not path.is_dir():
         raise FileNotFoundError(f"path must be a file or a folder, got {str(path)!r}, which is neither")
@@ -80,13 +75,6 @@ def passed_over(path: str | Path) -> list[Path]:
 def _visible(folder: Path) -> list[Path]:
     inside = (p for p in folder.rglob("*") if not any(part.startswith(".") for part in p.relative_to(folder).parts))
     return sorted(p for p in inside if p.is_file())
-
-
-def _nonempty(path: str | Path) -> list[Path]:
-    files = list_files(path)
-    if files == [Path(path)] and kind(files[0]) in PLAIN and not files[0].stat().st_size:
-        raise ValueError(f"path must hold text, got the empty file {str(path)!r}")
-    return files
 
 
 def kind(path: Path) -> str | None:
@@ -138,17 +126,13 @@ def _read(files: list[Path], column: str | None, split_by: str | None) -> Iterat
         rows = _read_lines if kind(path) in LINES else _read_table
         for where, value, group in rows(path, column, split_by):
             if not isinstance(group, (str, int)):
-                raise TypeError(
-                    f"split_by must name a column of texts or integers, got {type(group).__name__} in {where}"
-                )
+                raise TypeError(f"split_by must name texts or integers, got {type(group).__name__} in {where}")
             yield GroupedDocument(encode_value(value, where), encode_value(str(group), where))
 
 
 def _pick_columns(column: str | None, split_by: str | None, there: list[str], where: str) -> str:
     if split_by is not None and split_by not in there:
-        raise ValueError(
-            f"split_by must be one of {there} in {where}, or null to hold out single documents, got {split_by!r}"
-        )
+        raise ValueError(f"split_by must be one of {there} in {where}, or null for single documents, got {split_by!r}")
     return pick_column(column, there, where)
 
 

@@ -32,19 +32,14 @@ def prepare_cache(
 ) -> CachedSource:
     """Read, filter and cache documents; use the cache if it exists.
 
-    Of local files, the content identifies the cache; of a corpus, its name and options (``revision`` pins its content).
+    Local files are identified by their content, a corpus by its name and options (``revision`` pins its content).
 
     Args:
         source: a key of :data:`~rltok_rl.data.CORPORA`, or the path of a file or a folder.
-        folder: folder of the cache.
         column: as for :func:`~rltok_rl.data.read_documents`; local files only.
         split_by: as for :func:`~rltok_rl.data.read_grouped_documents`; None holds out single documents.
-        min_bytes: shorter documents are dropped.
-        max_bytes: longer documents are cut; None leaves them whole.
         limit: number of documents to read; None reads all.
-        short_documents: as for :class:`~rltok_rl.data.TextSource`.
-        progress: show progress on stderr.
-        sha256: :func:`fingerprint` of local files, if known; None computes it.
+        sha256: :func:`fingerprint` of local files, if known.
         **options: options of :func:`~rltok_rl.data.stream_corpus`, numbers and texts.
     """
     if limit is not None and limit < 1:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
@@ -21,8 +20,7 @@ class Split(Generic[Source]):
     train: Source
     held_out: Source
     by: Literal["document", "group", "tail"]
-    """``"document"``: by a hash of each document; ``"group"``: by a hash of each document's group; ``"tail"``: the end
-    of a single text is held out."""
+    """By a hash of each document or of its group, or the end of a single text is held out."""
 
     def __str__(self) -> str:
         how = {
@@ -44,11 +42,7 @@ def split_documents(source: Source, held_out: float) -> Split[Source]:
 
     A hash of each document decides: a document keeps its side whatever else is in the dataset, and equal documents stay
     together. A cache with groups (``split_by``) is split by a hash of each group. Of a single text, the end is held
-    out.
-
-    Args:
-        source: the documents.
-        held_out: share of documents or groups, or of the bytes of a single text; strictly between 0 and 1.
+    out. ``held_out`` is a share of documents or groups, or of the bytes of a single text, strictly between 0 and 1.
 
     Example:
         >>> from rltok_rl.data import TextSource
@@ -74,7 +68,7 @@ def _split_text(source: Source, held_out: float) -> Split[Source]:
     cut = int(length * (1 - held_out))
     if min(cut, length - cut) < 2:
         raise ValueError(
-            f"held_out={held_out} must leave 2 bytes on each side of a text, got {cut} and {length - cut} of {length}"
+            f"held_out={held_out} must leave 2 bytes on each side, got {cut} and {length - cut} of {length}"
         )
     train = source.with_documents(source.starts, torch.tensor([cut]))
     held = source.with_documents(source.starts + cut, torch.tensor([length - cut]))
@@ -86,16 +80,13 @@ def _plural(number: int, noun: str) -> str:
 
 
 def _remedy(place: Tensor, split_by: str | None) -> str:
-    """Suggest shares, in as few digits as possible, that leave documents on both sides."""
+    """Suggest how to have documents on both sides."""
     least, most = float(place.min()), float(place.max())
     if least == most and split_by:
         return f"{split_by!r} is the same in all of them: give several groups, or split_by=null"
     if least == most:
         return "they are all equal: give one of them, whose end is held out then, or others"
-    digits = 2
-    while (low := math.floor(least * 10**digits) + 1) > (high := math.floor(most * 10**digits)):
-        digits += 1
     return (
-        f"a hash of each decides where it goes, and a share from {low / 10**digits} to {high / 10**digits} leaves "
-        f"some on each side; or give more documents, or one text, whose end is held out then"
+        f"a hash of each decides where it goes, and {(least + most) / 2:.6g} leaves some on each side; or give more "
+        f"documents, or one text, whose end is held out then"
     )

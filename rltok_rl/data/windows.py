@@ -127,9 +127,7 @@ def given_windows(texts: Documents, num_rows: int, length: int) -> Windows:
     for row, text in enumerate(rows):
         ids = text_to_ids(text)
         if len(ids) < 2:
-            raise ValueError(
-                f"text must have at least 2 bytes (one to read, one to predict), got {len(ids)} in row {row}"
-            )
+            raise ValueError(f"text must have at least 2 bytes to read and predict, got {len(ids)} in row {row}")
         sizes[row] = len(ids)
         byte_ids[row, : len(ids)] = ids[:length]
     return Windows(byte_ids, sizes.clamp(max=length), sizes <= length)

@@ -17,17 +17,13 @@ from rltok_rl.utils import check_count
 class OrderedSource(WindowWrapper):
     """All windows of all documents once per epoch, shuffled anew for every epoch.
 
-    Consecutive windows of a document are ``length - 1`` bytes apart and share a byte, so that every byte but a
-    document's first is predicted once. A draw may cross the end of an epoch. The order depends on the seed, the epoch
-    and the number of windows alone; the generator given to ``draw`` is not used.
+    Consecutive windows share a byte, so that every byte but a document's first is predicted once. A draw may cross the
+    end of an epoch. The order depends on the seed, the epoch and the number of windows alone, not on a generator.
 
     Args:
-        source: the documents.
         length: bytes of a window, for an environment ``num_steps + 1``.
-        seed: seed of the order.
         tail: how to treat the end of a document that fills no whole window: ``"overlap"`` moves the last window back
-            to end with the document, ``"short"`` reads a shorter window, ``"drop"`` leaves the bytes out
-            (``dropped_bytes`` counts them).
+            to end with the document, ``"short"`` reads a shorter window, ``"drop"`` leaves it out (``dropped_bytes``).
 
     Example:
         >>> from rltok_rl.data import TextSource
@@ -111,20 +107,15 @@ class OrderedSource(WindowWrapper):
         mine = self.state_dict()
         if set(state) != set(mine):
             raise ValueError(f"state must have the keys {sorted(mine)}, got {sorted(state)}")
-        changed = [
-            f"{key}: {state[key]!r} there, {value!r} here"
-            for key, value in mine.items()
-            if key != "drawn" and state[key] != value
-        ]
+        mine["drawn"] = state["drawn"]
+        changed = [f"{key}: {state[key]!r} there, {mine[key]!r} here" for key in mine if state[key] != mine[key]]
         if changed:
             raise ValueError(f"state must be of the same order of the same documents ({', '.join(changed)})")
         self.drawn = int(state["drawn"])
 
 
 class RepeatedSource(WindowWrapper):
-    """Windows of another source, each in ``times`` rows in succession.
-
-    Rows with the same text differ in their boundaries alone, which the baseline ``group_mean`` compares.
+    """Windows of another source, each in ``times`` successive rows, which the baseline ``group_mean`` compares.
 
     Example:
         >>> from rltok_rl.data import TextSource
@@ -149,17 +140,10 @@ class RepeatedSource(WindowWrapper):
 class ShardedSource(WindowWrapper):
     """The rows of one process, of a batch that all processes pick alike.
 
-    Process r of W takes rows ``r n .. (r + 1) n - 1`` of every batch of ``W n``, so that the whole batch does not
-    depend on W. Every process picks the whole batch, with a generator or an order in the same state (same seed), and
-    reads only its own rows. If a process asks for fewer rows, because some episodes end before others, the next draw
-    begins with the rest of its share: no window of an :class:`OrderedSource`'s epoch is repeated or left out.
-
-    Args:
-        source: the same in all processes. A :class:`RepeatedSource` goes around this one, so that rows of one text
-            stay in one process.
-        rank: number of this process.
-        world_size: number of processes.
-        num_rows: n, rows of this process in a batch.
+    Process r of W (``rank``, ``world_size``) takes rows ``r n .. (r + 1) n - 1`` of every batch of ``W n``, so that the
+    whole batch does not depend on W. Every process picks the whole batch, with a generator or an order in the same
+    state, and reads only its own n rows (``num_rows``). The next draw begins with rows that were picked and not drawn:
+    no window of an epoch is repeated or left out. A :class:`RepeatedSource` goes around this source.
 
     Example:
         >>> from rltok_rl.data import TextSource
@@ -177,6 +161,7 @@ class ShardedSource(WindowWrapper):
         if not 0 <= rank < world_size:
             raise ValueError(f"rank must lie in 0..{world_size - 1}, got {rank}")
         self.rank, self.world_size, self.num_rows = rank, world_size, num_rows
+        self._share = {"rank": rank, "world_size": world_size, "num_rows": num_rows}
         self._waiting, self._length = _no_places(), 0  # rows of this process that were picked, not dealt
 
     def pick(self, num_rows: int, length: int, generator: torch.Generator | None = None) -> Places:
@@ -191,14 +176,11 @@ class ShardedSource(WindowWrapper):
         return rows[:num_rows]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the source's state and, if a batch was dealt in part, the rest of it.
-
-        Between batches, the state loads in any process of any number of processes.
-        """
+        """Return the source's state, which any process can load, and the rest of a batch that was dealt in part."""
         source = self.source.state_dict()
         state: dict[str, Any] = {"source": source} if source else {}
         if len(self._waiting.document):
-            state["share"] = self._share()
+            state["share"] = dict(self._share)
             state["waiting"] = {"document": self._waiting.document.clone(), "offset": self._waiting.offset.clone()}
             state["length"] = self._length
         return state
@@ -207,18 +189,13 @@ class ShardedSource(WindowWrapper):
         """Restore a state of :meth:`state_dict`."""
         if set(state) - {"source", "share", "waiting", "length"}:
             raise ValueError(f"state must be of a ShardedSource, got the keys {sorted(state)}")
-        if "share" in state and dict(state["share"]) != self._share():
-            raise ValueError(
-                f"state must be of the same share, because a batch was dealt in part ({dict(state['share'])} there, "
-                f"{self._share()} here)"
-            )
+        there = dict(state.get("share", self._share))
+        if there != self._share:
+            raise ValueError(f"state must be of the same share of a batch dealt in part, {self._share}, got {there}")
         self.source.load_state_dict(state.get("source", {}))
         self._waiting, self._length = _no_places(), int(state.get("length", 0))
         if "waiting" in state:
             self._waiting = Places(*(state["waiting"][name].cpu().clone() for name in ("document", "offset")))
-
-    def _share(self) -> dict[str, int]:
-        return {"rank": self.rank, "world_size": self.world_size, "num_rows": self.num_rows}
 
 
 def _no_places() -> Places:

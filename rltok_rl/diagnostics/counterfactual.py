@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 
 from rltok_rl.functional.likelihood import byte_log_prob
+from rltok_rl.functional.returns import check_gamma
 from rltok_rl.models.checks import check_boundaries, check_byte_ids
 from rltok_rl.models.incremental import decide, observe
 from rltok_rl.models.unet import UNet
 from rltok_rl.sampling.thresholds import draw_boundary
+from rltok_rl.utils import check_count
 
 
 @dataclass(frozen=True)
@@ -63,66 +65,42 @@ def counterfactual_returns(
         uniforms: [B, n, T] in [0, 1); pair j of row b draws its later boundaries with them.
         horizon: bytes after which a continuation stops; None reads to the end of the text.
     """
-    num_rows, num_steps = boundaries.shape
-    pairs = _check(model, byte_ids, boundaries, positions, gamma, uniforms, horizon)
-    device = byte_ids.device
-    base = torch.arange(num_rows, device=device)
-    cache = model.new_cache(num_rows)
-    # One entry per branch: whose text it reads, which slot of the result it adds to, which uniforms, with or without.
-    row = slot = pair = torch.empty(0, dtype=torch.int64, device=device)
-    born = row
-    totals = torch.zeros(num_rows * len(positions) * pairs, 2, dtype=torch.float64, device=device)
-    side = torch.empty(0, dtype=torch.int64, device=device)
-    probs = []
-    for t in range(num_steps):
-        seen = observe(model, cache, byte_ids[torch.cat((base, row)), t])
-        drawn = draw_boundary(seen.boundary_logit[num_rows:], uniforms[row, pair, t])
-        found = (positions == t).nonzero().flatten()
-        if len(found):
-            probs.append(seen.boundary_logit[:num_rows].sigmoid())
-            new_row = base.repeat_interleave(2 * pairs)
-            new_pair = torch.arange(pairs, device=device).repeat_interleave(2).repeat(num_rows)
-            new_side = torch.tensor([0, 1], device=device).repeat(num_rows * pairs)
-            new_slot = (new_row * len(positions) + found) * pairs + new_pair
-            cache = cache.take(torch.cat((torch.arange(cache.num_rows, device=device), new_row)))
-            row, pair = torch.cat((row, new_row)), torch.cat((pair, new_pair))
-            side, slot = torch.cat((side, new_side)), torch.cat((slot, new_slot))
-            born = torch.cat((born, torch.full_like(new_row, t)))
-            drawn = torch.cat((drawn, new_side.bool()))
-        predicted = decide(model, cache, torch.cat((boundaries[:, t], drawn)))
-        revealed = byte_ids[row, t + 1]
-        gained = byte_log_prob(predicted.final_logits[num_rows:], revealed).double()
-        totals.index_put_((slot, side), gained * gamma ** (t - born).double(), accumulate=True)
-        if horizon is not None and bool((t + 1 - born >= horizon).any()):
-            kept = (t + 1 - born < horizon).nonzero().flatten()
-            cache = cache.take(torch.cat((base, num_rows + kept)))
-            row, pair, side, slot, born = (x[kept] for x in (row, pair, side, slot, born))
-    differences = (totals[:, 1] - totals[:, 0]).view(num_rows, len(positions), pairs)
-    return Counterfactuals(positions, boundaries[:, positions], torch.stack(probs, 1), differences)
-
-
-def _check(
-    model: UNet,
-    byte_ids: Tensor,
-    boundaries: Tensor,
-    positions: Tensor,
-    gamma: float,
-    uniforms: Tensor,
-    horizon: int | None,
-) -> int:
-    """Check the arguments; return n."""
     check_byte_ids(byte_ids, model.config.num_ids)
     num_rows, num_steps = byte_ids.shape[0], byte_ids.shape[1] - 1
     check_boundaries(boundaries, torch.Size((num_rows, num_steps)))
-    if not 0.0 <= gamma <= 1.0:
-        raise ValueError(f"gamma must lie in [0, 1], got {gamma}")
-    if horizon is not None and horizon < 1:
-        raise ValueError(f"horizon must be at least 1 or None, got {horizon}")
+    check_gamma(gamma)
+    if horizon is not None:
+        check_count("horizon", horizon)
     if uniforms.dim() != 3 or uniforms.shape[0] != num_rows or uniforms.shape[2] != num_steps or not uniforms.shape[1]:
         raise ValueError(f"uniforms must be [{num_rows}, n >= 1, {num_steps}], got {[*uniforms.shape]}")
-    if positions.dim() != 1 or positions.dtype != torch.int64 or not len(positions):
-        raise ValueError(f"positions must be int64 of shape [K >= 1], got {positions.dtype} {[*positions.shape]}")
-    low, high = int(positions.min()), int(positions.max())
-    if low < 1 or high >= num_steps or bool((positions.diff() <= 0).any()):
-        raise ValueError(f"positions must increase within 1..{num_steps - 1}, got {positions.tolist()}")
-    return uniforms.shape[1]
+    places = positions.tolist()
+    if positions.dim() != 1 or not places or places != sorted({*places} & {*range(1, num_steps)}):
+        raise ValueError(f"positions must be [K >= 1] and increase within 1..{num_steps - 1}, got {places}")
+    pairs, device = uniforms.shape[1], byte_ids.device
+    base = torch.arange(num_rows, device=device)
+    starts = torch.cartesian_prod(base, torch.arange(pairs, device=device), torch.arange(2, device=device)).T
+    cache = model.new_cache(num_rows)
+    totals = torch.zeros(num_rows, pairs, 2, len(places), dtype=torch.float64, device=device)
+    probs = []
+    # Of each branch: its text, its pair, without (0) or with (1) the boundary, number of the decision, its first byte.
+    branches = torch.empty(5, 0, dtype=torch.int64, device=device)
+    for t in range(num_steps):
+        row, pair = branches[:2]
+        seen = observe(model, cache, byte_ids[torch.cat((base, row)), t])
+        drawn = draw_boundary(seen.boundary_logit[num_rows:], uniforms[row, pair, t])
+        if t in places:
+            probs.append(seen.boundary_logit[:num_rows].sigmoid())
+            origin = starts.new_tensor([[places.index(t)], [t]]).expand(2, starts.shape[1])
+            branches = torch.cat((branches, torch.cat((starts, origin))), 1)
+            cache = cache.take(torch.cat((torch.arange(cache.num_rows, device=device), starts[0])))
+            drawn = torch.cat((drawn, starts[2].bool()))
+        row, pair, side, number, born = branches
+        predicted = decide(model, cache, torch.cat((boundaries[:, t], drawn)))
+        gained = byte_log_prob(predicted.final_logits[num_rows:], byte_ids[row, t + 1]).double()
+        totals.index_put_((row, pair, side, number), gained * gamma ** (t - born).double(), accumulate=True)
+        if horizon is not None and bool((t + 1 - born >= horizon).any()):
+            kept = (t + 1 - born < horizon).nonzero().flatten()
+            cache = cache.take(torch.cat((base, num_rows + kept)))
+            branches = branches[:, kept]
+    differences = (totals[:, :, 1] - totals[:, :, 0]).transpose(1, 2)
+    return Counterfactuals(positions, boundaries[:, positions], torch.stack(probs, 1), differences)

@@ -33,8 +33,8 @@ def boundary_strings(num_steps: int) -> Tensor:
     """
     if not 1 <= num_steps <= MOST_BYTES:
         raise ValueError(
-            f"num_steps must lie in 1..{MOST_BYTES} to be enumerated (T decisions have 2^(T - 1) strings), "
-            f"got {num_steps}"
+            f"num_steps must lie in 1..{MOST_BYTES} to be enumerated (a text of T + 1 bytes has T steps and 2^(T - 1) "
+            f"strings), got {num_steps}"
         )
     numbers = torch.arange(2 ** (num_steps - 1))
     places = torch.arange(num_steps - 1).flip(0)
@@ -49,18 +49,14 @@ def enumerate_rollouts(
 
     Keys are those of :meth:`~rltok_rl.envs.ByteBoundaryEnv.parallel_rollout`, and ``log_weight`` [M, n, T], the
     log-probability of the whole string. With gradients on, logits, log-probabilities and log-likelihoods carry them.
+    The soft cap of the policy depends on the model's mode.
 
-    Args:
-        model: the U-Net; the soft cap of the policy depends on its mode.
-        texts: M texts of T + 1 bytes each: a text, several, or ids [M, T + 1].
-        reward: a key of :data:`~rltok_rl.functional.rewards.REWARDS`.
-        price: nats per boundary.
+    Texts are one, several of one length, or ids [M, T + 1]. A boundary costs ``price`` nats.
     """
     byte_ids = _as_ids(texts, model.config.num_ids).to(model.embedding.weight.device)  # [M, T + 1]
     if reward not in REWARDS:
         raise ValueError(f"reward must be one of {list(REWARDS)}, got {reward!r}")
-    num_texts, length = byte_ids.shape
-    num_steps = length - 1
+    num_texts, num_steps = len(byte_ids), byte_ids.shape[1] - 1
     strings = boundary_strings(num_steps).to(byte_ids.device)
     count = len(strings)
     shape = (num_texts, count, num_steps)
@@ -74,7 +70,8 @@ def enumerate_rollouts(
     early_logits = model.early_logits(states)
     boundaries = strings.expand(num_texts, -1, -1)  # [M, n, T]
     logits = boundary_logits(per_string(base), per_string(lags), boundaries, cap=model.boundary_cap)
-    forced = (torch.arange(num_steps, device=byte_ids.device) == 0).expand(shape)
+    position = torch.arange(num_steps, device=byte_ids.device).expand(shape)
+    forced = position == 0
     log_probs = boundary_log_prob(logits, boundaries, forced=forced)
     decoded = model.decode(per_string(states).flatten(0, 1), boundaries.flatten(0, 1))  # [M n, T, D]
     revealed = byte_ids[:, 1:]
@@ -84,16 +81,15 @@ def enumerate_rollouts(
     rewards = REWARDS[reward](final.detach(), early.detach(), entropy.detach())
     rewards = charge_boundaries(rewards, boundaries, price)
 
-    position = torch.arange(num_steps, device=byte_ids.device).expand(shape)
-    last = position == num_steps - 1
+    last = (position == num_steps - 1).unsqueeze(-1)
     following = {
         "reward": rewards.unsqueeze(-1),
         "final_log_prob": final.unsqueeze(-1),
         "early_log_prob": early.unsqueeze(-1),
-        "done": last.unsqueeze(-1),
+        "done": last,
         # The window is the whole world here: what is differentiated ends with it, and no value comes after.
-        "terminated": last.clone().unsqueeze(-1),
-        "truncated": torch.zeros_like(last).unsqueeze(-1),
+        "terminated": last.clone(),
+        "truncated": torch.zeros_like(last),
         "byte": per_string(revealed),
         "encoder_state": per_string(encoded[:, 1:]),
     }
@@ -119,7 +115,6 @@ def _as_ids(texts: Texts, num_ids: int) -> Tensor:
     if isinstance(texts, Tensor):
         ids = texts if texts.dim() == 2 else texts[None]
         check_byte_ids(ids, num_ids)
-        ids = ids.long()
     else:
         rows = [text_to_ids(text) for text in ([texts] if isinstance(texts, (str, bytes)) else texts)]
         if not rows or len({len(row) for row in rows}) != 1:
@@ -127,9 +122,4 @@ def _as_ids(texts: Texts, num_ids: int) -> Tensor:
         ids = torch.stack(rows)
     if ids.shape[1] < 2:
         raise ValueError(f"texts must have at least 2 bytes (one to read, one to predict), got {ids.shape[1]}")
-    if ids.shape[1] > MOST_BYTES + 1:
-        raise ValueError(
-            f"texts must have at most {MOST_BYTES + 1} bytes to be enumerated (T + 1 bytes have 2^(T - 1) boundary "
-            f"strings), got {ids.shape[1]}"
-        )
-    return ids
+    return ids.long()

@@ -29,28 +29,21 @@ class Candidate:
     """An estimator to measure, with its reward, rows per text and cost."""
 
     name: str
-    estimator: Callable[[TensorDictBase], TensorDictBase]
-    """Writes ``advantage`` into a rollout: any value estimator."""
-    reward: str = "early_exit"
-    """A key of :data:`~rltok_rl.functional.rewards.REWARDS`."""
-    rows_per_text: int = 1
-    """Rows per text, of a batch with the same number of rows."""
-    extra_rows: float = 0.0
-    """Forward passes without encoder and gradient that the estimator needs per row."""
-    flops_per_byte: float = 0.0
-    """Further FLOPs per byte: a critic's forward passes and updates."""
-    learn: Callable[[TensorDictBase], None] | None = None
-    """Called with every batch after it was judged, and with warm-up batches, to train a critic."""
+    estimator: Callable[[TensorDictBase], TensorDictBase]  # writes ``advantage`` into a rollout: any value estimator
+    reward: str = "early_exit"  # a key of :data:`~rltok_rl.functional.rewards.REWARDS`
+    rows_per_text: int = 1  # in a batch with the same number of rows
+    extra_rows: float = 0.0  # forward passes without encoder and gradient that the estimator needs per row
+    flops_per_byte: float = 0.0  # further FLOPs per byte: a critic's forward passes and updates
+    learn: Callable[[TensorDictBase], None] | None = None  # trains a critic on batches: judged ones and warm-up
 
     def advantages(self, rollout: TensorDictBase) -> Tensor:
         """Compute the advantages [B, T] of a rollout, which is unchanged."""
         judged = rollout.copy()
         following = judged["next"].copy()
         final, early = (following[name].squeeze(-1) for name in ("final_log_prob", "early_log_prob"))
+        entropy = early  # not used
         if self.reward == "entropy_relative":
             entropy = read(rollout, "early_entropy", remedy=" (an environment adds it with observe_entropy=True)")
-        else:
-            entropy = early  # not used
         judged["next"] = following.set("reward", REWARDS[self.reward](final, early, entropy).unsqueeze(-1))
         judged = self.estimator(judged)  # before the critic learns from this batch
         if self.learn is not None:
@@ -71,22 +64,14 @@ class Row:
     """Measurements of one candidate."""
 
     name: str
-    ratio: float
-    """Signal to noise of one batch, ``|E g|^2 / tr Cov(g)``."""
-    error: float
-    """Its standard error."""
-    variance: float
-    """Trace of the covariance of one batch's gradient, over the squared length of the reference."""
-    cost: float
-    """FLOPs of an update relative to one without an estimator."""
-    per_cost: float
-    """Signal to noise of the batch that the cost of a plain update buys: ``ratio / cost``."""
-    per_sample: float
-    """Signal to noise of a batch of one row, ``ratio / B``."""
-    per_petaflop: float
-    """Signal to noise that a petaflop buys."""
-    comparison: Comparison
-    """Cosine, length and bias against the reference."""
+    ratio: float  # signal to noise of one batch, ``|E g|^2 / tr Cov(g)``
+    error: float  # standard error of the ratio
+    variance: float  # trace of the covariance of one batch's gradient, over the squared length of the reference
+    cost: float  # FLOPs of an update relative to one without an estimator
+    per_cost: float  # signal to noise of the batch that the cost of a plain update buys: ``ratio / cost``
+    per_sample: float  # signal to noise of a batch of one row, ``ratio / B``
+    per_petaflop: float  # signal to noise that a petaflop buys
+    comparison: Comparison  # cosine, length and bias against the reference
 
     def to_dict(self) -> dict[str, float | str | None]:
         """Return plain values for JSON, which has no nan."""
@@ -105,22 +90,15 @@ def collect_gradients(
     warm_up: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Tensor]:
-    """Compute the policy gradients [K, P] of every candidate on fresh batches.
+    """Compute the policy gradients [K, P] of every candidate on fresh batches, K = ``num_batches``.
 
-    Candidates with the same ``rows_per_text`` get the same batches.
-
-    Args:
-        model: the U-Net.
-        draw: draws rollouts.
-        candidates: estimators to measure.
-        num_batches: K.
-        warm_up: batches beforehand, for candidates that learn or have memory.
-        progress: called with batches done and batches in all.
+    Candidates with the same ``rows_per_text`` get the same batches. Those that learn or have memory get ``warm_up``
+    batches beforehand. ``progress`` is called with batches done and batches in all.
     """
     names = [candidate.name for candidate in candidates]
     if len(set(names)) != len(names):
         raise ValueError(f"candidates must have different names, got {sorted(n for n in names if names.count(n) > 1)}")
-    found: dict[str, list[Tensor]] = {name: [] for name in names}
+    gradients: dict[str, list[Tensor]] = {name: [] for name in names}
     groups = sorted({one.rows_per_text for one in candidates})
     for number in range(warm_up + num_batches):
         for rows in groups:
@@ -133,10 +111,10 @@ def collect_gradients(
             for one in members:
                 advantages = one.advantages(rollout)
                 if number >= warm_up:
-                    found[one.name].append(policy_gradient(model, rollout, advantages))
+                    gradients[one.name].append(policy_gradient(model, rollout, advantages))
         if progress is not None:
             progress(number + 1, warm_up + num_batches)
-    return {name: torch.stack(gradients).double() for name, gradients in found.items()}
+    return {name: torch.stack(each).double() for name, each in gradients.items()}
 
 
 def estimator_report(
@@ -152,38 +130,29 @@ def estimator_report(
     warm_up: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Row]:
-    """Measure candidates against a reference gradient.
+    """Measure candidates against a reference gradient: the exact one [P], or one measured on other batches.
 
-    Args:
-        model: the U-Net.
-        draw: draws rollouts [num_rows, num_steps].
-        candidates: estimators to measure.
-        num_batches: K, at least 3.
-        num_rows: B.
-        num_steps: T.
-        rate: boundaries per byte, for the cost of token layers.
-        reference: the exact gradient [P], or one measured on other batches.
-        warm_up: batches beforehand, for candidates that learn or have memory.
-        progress: called with batches done and batches in all.
+    Batches are rollouts [B, T] = [``num_rows``, ``num_steps``] of ``draw``; see :func:`collect_gradients`, with K at
+    least 3. ``rate``, boundaries per byte, determines the cost of token layers.
     """
     gradients = collect_gradients(model, draw, candidates, num_batches, warm_up=warm_up, progress=progress)
     plain = update_flops(model, num_rows * num_steps, rate * num_rows * num_steps)
     rows = []
     for one in candidates:
-        found = signal_to_noise(gradients[one.name])
+        signal = signal_to_noise(gradients[one.name])
         flops = one.flops(model, num_rows, num_steps, rate)
         squared = reference.signal if isinstance(reference, Signal) else float(reference.double().square().sum())
         rows.append(
             Row(
                 name=one.name,
-                ratio=found.ratio,
-                error=found.error,
-                variance=found.noise / squared if squared > 0 else math.nan,
+                ratio=signal.ratio,
+                error=signal.error,
+                variance=signal.noise / squared if squared > 0 else math.nan,
                 cost=flops / plain,
-                per_cost=found.ratio * plain / flops,
-                per_sample=found.ratio / num_rows,
-                per_petaflop=found.ratio / flops * 1e15,
-                comparison=compare(found, reference),
+                per_cost=signal.ratio * plain / flops,
+                per_sample=signal.ratio / num_rows,
+                per_petaflop=signal.ratio / flops * 1e15,
+                comparison=compare(signal, reference),
             )
         )
     return rows

@@ -9,7 +9,6 @@ from itertools import product
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
@@ -19,7 +18,6 @@ from rltok_rl.data import RepeatedSource, WindowSource
 from rltok_rl.diagnostics.enumeration import Texts, enumerate_rollouts
 from rltok_rl.diagnostics.gradient_quality import policy_gradient
 from rltok_rl.envs import ByteBoundaryEnv
-from rltok_rl.functional.policy import boundary_logits
 from rltok_rl.models.unet import UNet
 from rltok_rl.utils import check_count
 
@@ -30,21 +28,8 @@ Estimate = Callable[[TensorDictBase], TensorDictBase]
 def as_it_stands(estimator: Estimate, *shared: Any) -> Estimate:
     """Return the estimator with its memory frozen: every rollout is judged by a fresh copy.
 
-    Random numbers continue, and models that the estimator uses but does not own are shared. State that a function keeps
-    outside itself cannot be copied.
-
-    Args:
-        estimator: in the mode in which it judges.
-        *shared: objects that the copies share.
-
-    Example:
-        >>> from tensordict import TensorDict
-        >>> from rltok_rl.objectives import make_estimator
-        >>> learning = make_estimator("discounted_return", gamma=1.0, baseline="running_mean", num_steps=1)
-        >>> frozen = as_it_stands(learning)
-        >>> rollout = TensorDict({"next": {"reward": torch.ones(1, 1, 1)}}, [1, 1])
-        >>> [judge(rollout.clone())["advantage"].item() for judge in (frozen, frozen, learning, learning)]
-        [1.0, 1.0, 1.0, 0.0]
+    Random numbers continue, and models that the estimator uses but does not own are shared, as are ``shared`` objects.
+    State that a function keeps outside itself cannot be copied. The estimator keeps its mode.
     """
     memo = {id(x): x for x in (*shared, *_shared(estimator))}
 
@@ -52,9 +37,9 @@ def as_it_stands(estimator: Estimate, *shared: Any) -> Estimate:
         try:
             copied = copy.deepcopy(estimator, dict(memo))
         except (TypeError, RuntimeError) as error:
+            kind = type(estimator).__name__
             raise TypeError(
-                f"estimator must be copyable, so that every batch is judged with the same memory, "
-                f"got {type(estimator).__name__}: {error}"
+                f"estimator must be copyable to be judged with a fixed memory, got {kind}: {error}"
             ) from error
         return copied(rollout)
 
@@ -63,9 +48,7 @@ def as_it_stands(estimator: Estimate, *shared: Any) -> Estimate:
 
 def remembers(estimator: Estimate) -> bool:
     """Whether an estimator may have memory: it has buffers, or is a function, which cannot be inspected."""
-    if not isinstance(estimator, nn.Module):
-        return True
-    return any(module._buffers for module in estimator.modules())
+    return not isinstance(estimator, nn.Module) or any(True for _ in estimator.buffers())
 
 
 def _shared(estimator: Estimate) -> Iterator[Any]:
@@ -77,15 +60,7 @@ def _shared(estimator: Estimate) -> Iterator[Any]:
 
 
 class TextRollouts:
-    """Rollouts of fresh windows of text, each read by several rows, with boundaries of the model's policy.
-
-    Args:
-        model: the U-Net.
-        source: of the windows.
-        num_rows: B.
-        num_steps: T.
-        seed: of texts and boundaries.
-    """
+    """Rollouts [B, T] of fresh windows of text, each read by several rows, with boundaries of the model's policy."""
 
     def __init__(self, model: UNet, source: WindowSource, *, num_rows: int, num_steps: int, seed: int) -> None:
         self.model, self.source, self.num_rows, self.num_steps = model, source, num_rows, num_steps
@@ -95,7 +70,7 @@ class TextRollouts:
 
     @torch.no_grad()
     def __call__(self, rows_per_text: int) -> TensorDictBase:
-        """Draw a rollout [B, T]."""
+        """Draw a rollout with so many rows per text."""
         if rows_per_text not in self._envs:
             self._envs[rows_per_text] = ByteBoundaryEnv(
                 self.model,
@@ -109,14 +84,7 @@ class TextRollouts:
 
 
 class EnumeratedRollouts:
-    """Rollouts drawn from the enumeration of a few short texts, in float64: cheap, and with an exact gradient.
-
-    Args:
-        model: the U-Net, in float64.
-        texts: M texts of one length.
-        num_rows: B.
-        seed: of texts and boundaries.
-    """
+    """Rollouts [B, T] drawn from the enumeration of a few short texts: cheap, and with an exact gradient."""
 
     def __init__(self, model: UNet, texts: Texts, *, num_rows: int, seed: int) -> None:
         with torch.no_grad():
@@ -126,7 +94,7 @@ class EnumeratedRollouts:
         self.generator = torch.Generator().manual_seed(seed)
 
     def __call__(self, rows_per_text: int) -> TensorDictBase:
-        """Draw a rollout [B, T]."""
+        """Draw a rollout with so many rows per text."""
         if self.num_rows % rows_per_text:
             raise ValueError(f"rows_per_text must divide the {self.num_rows} rows, got {rows_per_text}")
         count = self.num_rows // rows_per_text
@@ -145,35 +113,26 @@ MOST_BATCHES = 4096
 def expected_gradient(
     model: UNet,
     texts: Texts,
-    estimator: Callable[[TensorDictBase], TensorDictBase],
+    estimator: Estimate,
     *,
     num_rows: int = 2,
     reward: str = "early_exit",
 ) -> Tensor:
-    """Compute an estimator's expected gradient [P] over all batches of R rows.
+    """Compute an estimator's expected gradient [P] over all batches of R = ``num_rows`` rows, averaged over texts.
 
         E g = sum over strings s_1 .. s_R of pi(s_1) ... pi(s_R) g(s_1, .., s_R),
 
     with ``g`` of :func:`~rltok_rl.diagnostics.gradient_quality.policy_gradient`. Compare it with
-    :func:`exact_head_gradient`.
-
-    Args:
-        model: the U-Net, best in float64.
-        texts: M texts of T + 1 bytes, averaged over; (2^(T - 1))^R batches of each are judged, at most
-            :data:`MOST_BATCHES`.
-        estimator: writes ``advantage`` into a rollout [R, T]. One with memory judges every batch with its current
-            memory (:func:`as_it_stands`). Use training mode.
-        num_rows: R, rows that are compared with each other.
-        reward: a key of :data:`~rltok_rl.functional.rewards.REWARDS`.
+    :func:`exact_head_gradient`. Of each text of T + 1 bytes, (2^(T - 1))^R batches are judged, at most
+    :data:`MOST_BATCHES`. An estimator with memory judges every batch with its current memory (:func:`as_it_stands`).
+    Use float64 and training mode.
     """
     num_rows = check_count("num_rows", num_rows)
     rollouts = enumerate_rollouts(model, texts, reward=reward)  # [M, n, T]
     num_strings = rollouts.shape[1]
     if num_strings**num_rows > MOST_BATCHES:
-        raise ValueError(
-            f"texts and num_rows must make at most {MOST_BATCHES} batches, got {num_strings} boundary strings in "
-            f"{num_rows} rows, {num_strings**num_rows}"
-        )
+        made = f"{num_strings} boundary strings in {num_rows} rows, {num_strings**num_rows}"
+        raise ValueError(f"texts and num_rows must make at most {MOST_BATCHES} batches, got {made}")
     strings = torch.tensor(list(product(range(num_strings), repeat=num_rows)))  # [C, R]
     judge = as_it_stands(estimator, model)
     gradients = []
@@ -196,8 +155,6 @@ class ExactGradient:
     """The expected loss of some texts and its gradient, in float64."""
 
     loss: Tensor  # [] nats per byte, averaged over boundary strings and texts
-    base: Tensor  # [M, T] gradient with respect to the base terms of the boundary logits, through the policy
-    lags: Tensor  # [M, T, w] the same for the lag terms
     policy: dict[str, Tensor]  # gradient through the policy, by parameter
     likelihood: dict[str, Tensor]  # gradient through the log-likelihoods, by parameter
 
@@ -208,34 +165,21 @@ class ExactGradient:
 
 
 def expected_loss(model: UNet, texts: Texts, *, price: float = 0.0) -> Tensor:
-    """Compute the expected loss in nats per byte, differentiable through policy and language model.
-
-    Args:
-        model: the U-Net, in its current mode and precision.
-        texts: M texts of one length, at most 17 bytes each.
-        price: nats per boundary.
-
-    Example:
-        >>> from rltok_rl.models import preset
-        >>> expected_loss(UNet(preset("tiny")), "to be") > 0
-        tensor(True)
-    """
-    _, weights, losses = _per_string(model, texts, price)
+    """Compute the expected loss in nats per byte, differentiable through policy and language model."""
+    weights, losses = _per_string(model, texts, price)
     return (weights * losses).sum(-1).mean()
 
 
 def exact_gradient(model: UNet, texts: Texts, *, price: float = 0.0) -> ExactGradient:
-    """Differentiate the expected loss over all boundary strings, in float64.
+    """Differentiate the expected loss over all boundary strings, in a float64 copy of the model.
 
-    Args:
-        model: the U-Net; a float64 copy of it is used.
-        texts: M texts of one length, at most 17 bytes each; 13 bytes (2,048 strings) take seconds with a tiny model.
-        price: nats per boundary.
+    Texts have one length of at most 17 bytes; 13 bytes (2,048 strings) take seconds with a tiny model. A boundary costs
+    ``price`` nats.
     """
     model = copy.deepcopy(model).double().requires_grad_()
     model.zero_grad(set_to_none=True)
     with torch.enable_grad():
-        rollouts, weights, losses = _per_string(model, texts, price)
+        weights, losses = _per_string(model, texts, price)
         through_policy = (weights * losses.detach()).sum(-1).mean()
         through_likelihood = (weights.detach() * losses).sum(-1).mean()
     parameters = dict(model.named_parameters())
@@ -243,31 +187,12 @@ def exact_gradient(model: UNet, texts: Texts, *, price: float = 0.0) -> ExactGra
     for half in (through_policy, through_likelihood):
         gradients = torch.autograd.grad(half, list(parameters.values()), retain_graph=True, materialize_grads=True)
         halves.append(dict(zip(parameters, gradients, strict=True)))
-    base, lags = _term_gradients(model, rollouts["encoder_state"][:, 0], rollouts["action"], losses)
-    return ExactGradient(through_policy.detach(), base, lags, policy=halves[0], likelihood=halves[1])
+    return ExactGradient(through_policy.detach(), policy=halves[0], likelihood=halves[1])
 
 
-def _per_string(model: UNet, texts: Texts, price: float) -> tuple[TensorDictBase, Tensor, Tensor]:
-    """Rollouts [M, n, T] of all strings, their probabilities [M, n] and their losses [M, n] in nats per byte."""
+def _per_string(model: UNet, texts: Texts, price: float) -> tuple[Tensor, Tensor]:
+    """Probabilities [M, n] of all strings and their losses [M, n] in nats per byte."""
     rollouts = enumerate_rollouts(model, texts, price=price)
     charged = price * rollouts["action"].to(rollouts["logits"].dtype)
     losses = (charged - rollouts["next", "final_log_prob"].squeeze(-1)).mean(-1)
-    return rollouts, rollouts["log_weight"][..., 0].exp(), losses
-
-
-def _term_gradients(model: UNet, states: Tensor, boundaries: Tensor, losses: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradient of the expected loss for the terms of the boundary logits, [M, T] and [M, T, w]."""
-    with torch.enable_grad():
-        base, lags = (x.detach().requires_grad_() for x in model.boundary_terms(states.detach()))
-        count = boundaries.shape[1]
-        logits = boundary_logits(
-            base.unsqueeze(1).expand(-1, count, -1),
-            lags.unsqueeze(1).expand(-1, count, -1, -1),
-            boundaries,
-            cap=model.boundary_cap,
-        )
-        free = torch.where(boundaries.bool(), logits, -logits)[..., 1:]  # the first decision is forced
-        weights = F.logsigmoid(free).sum(-1).exp()
-        expected = (weights * losses.detach()).sum(-1).mean()
-        base_gradient, lag_gradient = torch.autograd.grad(expected, (base, lags), materialize_grads=True)
-    return base_gradient, lag_gradient
+    return rollouts["log_weight"][..., 0].exp(), losses

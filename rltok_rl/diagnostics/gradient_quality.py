@@ -22,15 +22,10 @@ def policy_gradient(model: UNet, rollout: TensorDictBase, advantages: Tensor) ->
         d log pi(a_t) / d W_j  =  (a_t - p_t) (1 - l_t^2 / cap^2) scale  a_{t-j} X_t,        a_{t-0} := 1
 
     The mean is over all B T decisions; forced ones contribute 0. The head is where the policy gradient enters the
-    model: the encoder's gradient is a linear function of the same terms.
+    model: the encoder's gradient is a linear function of the same terms. The soft cap is that of the model's mode.
 
-    Args:
-        model: the U-Net whose policy drew the rollout; its soft cap is that of its mode.
-        rollout: tensordict [*B, T] with ``encoder_state``, ``recent``, ``logits``, ``action`` and ``forced``.
-        advantages: [*B, T].
-
-    Returns:
-        [*B', (1 + w) D], averaged over the last batch dimension.
+    The model's rollout [*B, T] holds ``encoder_state``, ``recent``, ``logits``, ``action`` and ``forced``. Advantages
+    are [*B, T]; gradients [*B', (1 + w) D], averaged over the last batch dimension.
     """
     head = model.boundary_head
     if head.projection.bias is not None:
@@ -90,13 +85,7 @@ def signal_to_noise(gradients: Tensor) -> Signal:
 def jackknife_error(left_out: Tensor) -> float:
     """Compute the standard error of an estimate from its values [K] without each of K independent repetitions in turn.
 
-        error^2 = (K - 1) / K  sum_i (v_(-i) - mean v)^2
-
-    Example:
-        >>> x = torch.tensor([1.0, 2.0, 6.0])
-        >>> means = (x.sum() - x) / 2
-        >>> round(jackknife_error(means), 4) == round((x.std() / 3**0.5).item(), 4)
-        True
+    error^2 = (K - 1) / K  sum_i (v_(-i) - mean v)^2
     """
     return ((len(left_out) - 1) * (left_out - left_out.mean()).square().mean()).sqrt().item()
 
@@ -105,43 +94,31 @@ def jackknife_error(left_out: Tensor) -> float:
 class Comparison:
     """An expected gradient compared with a reference, corrected for noise."""
 
-    cosine: float
-    """Cosine of the two, corrected for noise; nan if noise hides it."""
-    cosine_error: float
-    """Its standard error; the corrected cosine may exceed 1 by as much."""
-    scale: float
-    """Length of the expected gradient over that of the reference; nan likewise."""
+    cosine: float  # corrected for noise; nan if noise hides it
+    cosine_error: float  # its standard error; the corrected cosine may exceed 1 by as much
+    scale: float  # length of the expected gradient over that of the reference; nan likewise
     scale_error: float
-    """Its standard error."""
-    bias: float
-    """``|E g - reference| / |reference|``, corrected for noise; 0 if noise is larger."""
-    bias_limit: float
-    """Upper bound of the bias with 97.5 % confidence: two standard errors of its square above it."""
+    bias: float  # ``|E g - reference| / |reference|``, corrected for noise; 0 if noise is larger
+    bias_limit: float  # bound of the bias with 97.5 % confidence: two standard errors of its square above it
 
 
 def compare(found: Signal, reference: Tensor | Signal) -> Comparison:
-    """Compute cosine, scale and relative bias of an expected gradient against a reference, corrected for noise.
+    """Compute cosine, scale and relative bias of an expected gradient against a reference, exact [P] or measured.
 
     Means of K noisy gradients are longer than the expected one; lengths therefore come from products of different
     repetitions. If less than two standard errors of signal are left on either side, cosine and scale are nan.
-
-    Args:
-        found: the measured gradient.
-        reference: the exact gradient [P], or a measured one.
     """
     own = torch.tensor(found.signal, dtype=torch.float64)
     mean, lost = found.mean.double(), found.ratio < 2 * found.error
-    # Without each repetition of the candidate, then without each of the reference.
+    cases = []  # without each repetition of the candidate, then without each of a measured reference
     if isinstance(reference, Signal):
         target, length = reference.mean.double(), torch.tensor(reference.signal, dtype=torch.float64)
-        cases = [(_left_out(found), length, _products_left(found, target))]
         cases.append((own, _left_out(reference), _products_left(reference, mean)))
         lost = lost or reference.ratio < 2 * reference.error
     else:
         target, length = reference.double(), reference.double().square().sum()
-        cases = [(_left_out(found), length, _products_left(found, target))]
+    cases.append((_left_out(found), length, _products_left(found, target)))
     known = bool(length > 0)
-    lost = lost or not known
 
     def measures(signal: Tensor, squared: Tensor, along: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         cosine = along / (signal * squared).clamp(min=0).sqrt()
@@ -151,10 +128,7 @@ def compare(found: Signal, reference: Tensor | Signal) -> Comparison:
     left = [measures(*case) for case in cases]
     errors = [math.hypot(*(jackknife_error(values[i]) for values in left)) for i in range(3)]
     return Comparison(
-        cosine=math.nan if lost else cosine,
-        cosine_error=math.nan if lost else errors[0],
-        scale=math.nan if lost else scale,
-        scale_error=math.nan if lost else errors[1],
+        *([cosine, errors[0], scale, errors[1]] if known and not lost else [math.nan] * 4),
         bias=math.sqrt(max(bias, 0.0)) if known else math.nan,
         bias_limit=math.sqrt(max(bias + 2 * errors[2], 0.0)) if known else math.nan,
     )
@@ -174,23 +148,16 @@ def _products_left(found: Signal, target: Tensor) -> Tensor:
     return (along.sum() - along) / (len(along) - 1)
 
 
-def correlation(estimates: Tensor, truth: Tensor, *, groups: Tensor | None = None) -> tuple[float, float]:
+def correlation(estimates: Tensor, truth: Tensor, *, groups: Tensor) -> tuple[float, float]:
     """Compute the correlation of two tensors of one shape, and its standard error over groups.
 
-    Decisions of one text share later bytes and are not independent, so the error is jackknifed over whole groups.
-    ``groups`` is int64 of the same shape; None takes all entries as independent.
-
-    Example:
-        >>> value, error = correlation(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([1.0, -1.0, -1.0, 1.0]))
-        >>> value, round(error, 3)
-        (0.0, 0.707)
+    Decisions of one text share later bytes and are not independent, so the error is jackknifed over whole groups, int64
+    of the same shape.
     """
     x, y = (v.double().flatten() - v.double().mean() for v in (estimates, truth))
     if not len(x) or not x.norm() * y.norm() > 0:
         raise ValueError(f"estimates and truth must both vary, got {len(x)} entries of which one side is constant")
     value = float((x @ y) / (x.norm() * y.norm()))
-    if groups is None:
-        return value, math.sqrt(max(0.0, 1 - value**2) / max(1, len(x) - 2))
     _, index = groups.flatten().unique(return_inverse=True)
     moments = torch.stack((torch.ones_like(x), x, y, x * x, y * y, x * y))  # [6, N]
     sums = torch.zeros(6, int(index.max()) + 1, dtype=x.dtype).index_add_(1, index, moments)

@@ -7,8 +7,9 @@ environment writes. As in training, estimators are in training mode and have see
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase
@@ -33,10 +34,9 @@ _SEEN = (1.0, 2.0, 0.5)  # scales of the rewards of earlier batches
 def broken_laws(make: Make) -> dict[str, str]:
     """Return the laws that an estimator breaks, with an explanation each; {} if it obeys all of :data:`LAWS`.
 
-    Args:
-        make: called as ``make(gamma=...)``: a class, or a partial with other options. For a baseline use
-            ``partial(ReturnEstimator, baseline=MyBaseline)``. Windows have :data:`NUM_STEPS` = 5 steps; shrink options
-            whose effect needs more: ``partial(MyEstimator, period=2)``.
+    ``make`` is called as ``make(gamma=...)``: a class, or a partial with other options. For a baseline use
+    ``partial(ReturnEstimator, baseline=MyBaseline)``. Windows have :data:`NUM_STEPS` = 5 steps; shrink options whose
+    effect needs more: ``partial(MyEstimator, period=2)``.
 
     Example:
         >>> from functools import partial
@@ -46,13 +46,24 @@ def broken_laws(make: Make) -> dict[str, str]:
         >>> sorted(broken_laws(partial(ReturnEstimator, baseline="z_score")))
         ['ends', 'exact', 'past']
     """
+    return messages(LAWS, make)
+
+
+def messages(laws: Mapping[str, Callable[..., None]], *arguments: Any) -> dict[str, str]:
+    """Call laws; return the message of each that is broken."""
     broken = {}
-    for name, law in LAWS.items():
+    for name, law in laws.items():
         try:
-            law(make)
+            law(*arguments)
         except AssertionError as error:
             broken[name] = str(error)
     return broken
+
+
+def require(holds: bool | Tensor, message: str) -> None:
+    """Raise an AssertionError with a message unless something holds."""
+    if not holds:
+        raise AssertionError(message)
 
 
 def writes(make: Make) -> None:
@@ -61,19 +72,19 @@ def writes(make: Make) -> None:
     before = rollout.clone()
     found = _judge(make, rollout)
     for key in ("advantage", "value_target"):
-        _require(key in found, f"{key!r} is not written")
+        require(key in found, f"{key!r} is not written")
         shape, wanted = [*found[key].shape], [*rollout.shape, 1]
-        _require(shape == wanted, f"{key!r} must have shape {wanted}, got {shape}")
-        _require(bool(found[key].isfinite().all()), f"{key!r} must be finite")
+        require(shape == wanted, f"{key!r} must have shape {wanted}, got {shape}")
+        require(found[key].isfinite().all(), f"{key!r} must be finite")
     changed = [str(key) for key in before.keys(True, True) if not torch.equal(found[key], before[key])]
-    _require(not changed, f"entries of the rollout are changed: {changed}")
+    require(not changed, f"entries of the rollout are changed: {changed}")
 
 
 def repeats(make: Make) -> None:
     """In evaluation mode, judging a rollout twice gives the same advantages."""
     estimator = _warmed(make).eval()
     first, second = (estimator(_rollout())["advantage"] for _ in range(2))
-    _require(torch.equal(first, second), "the same rollout, judged twice, has other advantages")
+    require(torch.equal(first, second), "the same rollout, judged twice, has other advantages")
 
 
 def carries_no_gradient(make: Make) -> None:
@@ -81,7 +92,7 @@ def carries_no_gradient(make: Make) -> None:
     rollout = _rollout()
     for key in (("next", "reward"), "logits", "action_log_prob", ("next", "final_log_prob")):
         rollout[key] = rollout[key].detach().requires_grad_()
-    _require(not _judge(make, rollout)["advantage"].requires_grad, "advantages carry a gradient")
+    require(not _judge(make, rollout)["advantage"].requires_grad, "advantages carry a gradient")
 
 
 def past(make: Make) -> None:
@@ -115,11 +126,11 @@ def mask(make: Make) -> None:
     filled["action"][~real] = 1 - filled["action"][~real]
     estimators = _warmed(make), _warmed(make)
     one, other = (f(x)["advantage"].squeeze(-1) for f, x in zip(estimators, (rollout, filled), strict=True))
-    _require(bool(other.isfinite().all()), "NaN rewards where ('collector', 'mask') is False reach advantages")
+    require(other.isfinite().all(), "NaN rewards where ('collector', 'mask') is False reach advantages")
     _require_close(one, other, "entries where ('collector', 'mask') is False change advantages")
-    _require(not bool(other[~real].any()), "advantages must be 0 where ('collector', 'mask') is False")
+    require(not other[~real].any(), "advantages must be 0 where ('collector', 'mask') is False")
     one, other = (estimator(_rollout())["advantage"] for estimator in estimators)
-    _require(torch.equal(one, other), "entries where ('collector', 'mask') is False are remembered")
+    require(torch.equal(one, other), "entries where ('collector', 'mask') is False are remembered")
 
 
 def memory(make: Make) -> None:
@@ -128,7 +139,7 @@ def memory(make: Make) -> None:
     fresh.load_state_dict(going.state_dict())
     for scale in (2.0, 3.0):
         one, other = (estimator(_rollout(scale))["advantage"] for estimator in (going, fresh))
-        _require(torch.equal(one, other), "with a loaded state it judges otherwise: its state_dict lacks something")
+        require(torch.equal(one, other), "with a loaded state it judges otherwise: its state_dict lacks something")
 
 
 def exact(make: Make) -> None:
@@ -141,22 +152,12 @@ def exact(make: Make) -> None:
         found = expected_gradient(_model(), TEXT, made)
         cosine, length = torch.cosine_similarity(found, right, dim=0), found.norm() / right.norm()
         off = (found - right).norm() / right.norm()
-        _require(
-            bool(off < 1e-6),
-            f"at gamma = 1 the expected gradient{when} is off by {off:.1%} of the exact one (cosine {cosine:.3f}, "
-            f"length {length:.3f})",
-        )
+        measured = f"off by {off:.1%} of the exact one (cosine {cosine:.3f}, length {length:.3f})"
+        require(off < 1e-6, f"at gamma = 1 the expected gradient{when} is {measured}")
 
 
 LAWS: dict[str, Callable[[Make], None]] = {
-    "writes": writes,
-    "repeats": repeats,
-    "carries_no_gradient": carries_no_gradient,
-    "past": past,
-    "ends": ends,
-    "mask": mask,
-    "memory": memory,
-    "exact": exact,
+    law.__name__: law for law in (writes, repeats, carries_no_gradient, past, ends, mask, memory, exact)
 }
 """Laws by name; each takes ``make`` and raises an AssertionError if it is broken."""
 
@@ -195,18 +196,16 @@ def _rollout(scale: float = 1.0) -> TensorDictBase:
 
 def _made(make: Make, gamma: float = _GAMMA) -> ValueEstimatorBase:
     """A copy of the estimator in training mode; laws may share a baseline, and each needs it in its first state."""
-    how = f"make must make an estimator when it is called as make(gamma={gamma})"
-    if isinstance(make, ValueEstimatorBase) or not callable(make):
-        raise TypeError(f"{how}: a class, or a function with the other options in it, got {make!r}")
+    how = f"make must make an estimator when it is called as make(gamma={gamma}): a class or functools.partial"
     try:
         made = make(gamma=gamma)
     except TypeError as error:
         raise TypeError(
-            f"{how}, by functools.partial with its other options (num_steps={NUM_STEPS}: windows of the laws have "
-            f"{NUM_STEPS} steps), or partial(ReturnEstimator, baseline=...) of a baseline: {error}"
+            f"{how} with its other options (num_steps={NUM_STEPS}: windows of the laws have {NUM_STEPS} steps), or "
+            f"partial(ReturnEstimator, baseline=...) of a baseline; got {error}"
         ) from error
     if not isinstance(made, ValueEstimatorBase):
-        raise TypeError(f"{how}, got {make!r}, which makes a {type(made).__name__}")
+        raise TypeError(f"{how}; got {make!r}, which makes a {type(made).__name__}")
     return copy.deepcopy(made).train()
 
 
@@ -222,10 +221,5 @@ def _judge(make: Make, rollout: TensorDictBase) -> TensorDictBase:
     return _warmed(make)(rollout.clone())
 
 
-def _require(holds: bool, message: str) -> None:
-    if not holds:
-        raise AssertionError(message)
-
-
 def _require_close(one: Tensor, other: Tensor, message: str) -> None:
-    _require(torch.allclose(one, other, rtol=1e-9, atol=1e-9), message)
+    torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9, msg=message)

@@ -7,11 +7,13 @@ Segmenters are built with ``make(model)``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rltok_rl.agents.segmenters import Segmenter, read_byte, read_window, start_reading
+from rltok_rl.diagnostics.laws import messages, require
 from rltok_rl.models.config import preset
 from rltok_rl.models.unet import UNet
 
@@ -22,8 +24,7 @@ TEXT = "Größe: 3 m, not 12 cm. 日本語 and naïve cafés; to be, or not to b
 def broken_segmenter_laws(make: Callable[[UNet], Segmenter]) -> dict[str, str]:
     """Return the laws that a segmenter breaks, with an explanation each; {} if it obeys all.
 
-    Args:
-        make: called with a small U-Net in float64: a class, or a function with the options.
+    ``make`` is called with a small U-Net in float64: a class, or a function with the options.
 
     Example:
         >>> from rltok_rl.agents.segmenters import make_segmenter
@@ -34,30 +35,20 @@ def broken_segmenter_laws(make: Callable[[UNet], Segmenter]) -> dict[str, str]:
         torch.manual_seed(0)
         model = UNet(preset("tiny", width=16, window=6, num_lags=3)).double()
         segmenter = make(model).double()
-    broken = {}
-    for name, law in SEGMENTER_LAWS.items():
-        if segmenter.looks_ahead and name in _CAUSAL:
-            continue
-        try:
-            law(model, segmenter, example_texts(2, 16))
-        except AssertionError as error:
-            broken[name] = str(error)
-    return broken
+    laws = {name: law for name, law in SEGMENTER_LAWS.items() if not (segmenter.looks_ahead and name in _CAUSAL)}
+    return messages(laws, model, segmenter, example_texts(2, 16))
 
 
 def assert_prefixes_agree(model: UNet, segmenter: Segmenter, byte_ids: Tensor) -> None:
     """f(x_<i) = f(x)_<i for every i, and for every other ending."""
     uniforms = fixed_uniforms(byte_ids)
-    with torch.no_grad():
-        whole = read_window(model, segmenter, byte_ids, uniforms=uniforms)
-        for end in range(1, byte_ids.shape[1]):
-            other = torch.cat((byte_ids[:, :end], byte_ids[:, end:].flip(1)), 1)
-            for given in (byte_ids[:, :end], other):
-                part = read_window(model, segmenter, given, uniforms=uniforms[:, : given.shape[1]])
-                same = torch.equal(part.segments.boundaries[:, :end], whole.segments.boundaries[:, :end])
-                _require(same, f"boundaries before byte {end} depend on what comes after it")
-                apart = (part.final_logits[:, :end] - whole.final_logits[:, :end]).abs().max()
-                _require(bool(apart < 1e-9), f"predictions before byte {end} depend on what comes after it")
+    whole = _read_window(model, segmenter, byte_ids, uniforms)
+    for end in range(1, byte_ids.shape[1]):
+        other = torch.cat((byte_ids[:, :end], byte_ids[:, end:].flip(1)), 1)
+        for given in (byte_ids[:, :end], other):
+            part = _read_window(model, segmenter, given, uniforms[:, : given.shape[1]])
+            before = slice(None), slice(end)
+            _require_equal(part, whole, before, before, f"before byte {end} depend on what comes after it")
 
 
 def assert_no_gradient_from_later(model: UNet, segmenter: Segmenter, byte_ids: Tensor) -> None:
@@ -76,35 +67,25 @@ def assert_no_gradient_from_later(model: UNet, segmenter: Segmenter, byte_ids: T
     direction = torch.linspace(-1, 1, 256, dtype=torch.float64).sin()
     for t in range(byte_ids.shape[1]):
         (slope,) = torch.autograd.grad((out.final_logits[:, t] @ direction).sum(), embeddings[0], retain_graph=True)
-        _require(bool(slope[:, : t + 1].abs().max() > 0), f"the prediction after byte {t} depends on no byte")
-        later = bool(slope[:, t + 1 :].abs().sum() == 0)
-        _require(later, f"the prediction after byte {t} has a gradient from later bytes")
+        require(slope[:, : t + 1].any(), f"the prediction after byte {t} depends on no byte")
+        require(not slope[:, t + 1 :].any(), f"the prediction after byte {t} has a gradient from later bytes")
 
 
 def assert_steps_are_the_window(model: UNet, segmenter: Segmenter, byte_ids: Tensor) -> None:
     """Boundaries and predictions byte by byte are those of the whole window."""
     uniforms = fixed_uniforms(byte_ids)
-    with torch.no_grad():
-        whole = read_window(model, segmenter, byte_ids, uniforms=uniforms)
-    boundaries, logits = read_streamed(model, segmenter, byte_ids, uniforms)
-    differ = (boundaries != whole.segments.boundaries).nonzero()
-    _require(not len(differ), f"step and window differ, first at [row, byte] {differ[:1].tolist()}")
-    _require(bool((logits - whole.final_logits).abs().max() < 1e-9), "predictions of steps and of the window differ")
-    _require(bool(boundaries[:, 0].all()), "the first byte must have a boundary")
+    steps = read_streamed(model, segmenter, byte_ids, uniforms)
+    _require_equal(steps, _read_window(model, segmenter, byte_ids, uniforms), ..., ..., "of steps and window differ")
+    require(steps[0][:, 0].all(), "the first byte must have a boundary")
 
 
 def assert_rows_are_apart(model: UNet, segmenter: Segmenter, byte_ids: Tensor) -> None:
     """A row has the same boundaries in a batch and alone."""
     uniforms = fixed_uniforms(byte_ids)
-    with torch.no_grad():
-        together = read_window(model, segmenter, byte_ids, uniforms=uniforms)
-        for row in range(len(byte_ids)):
-            here = slice(row, row + 1)
-            alone = read_window(model, segmenter, byte_ids[here], uniforms=uniforms[here])
-            same = torch.equal(alone.segments.boundaries, together.segments.boundaries[here])
-            _require(same, f"boundaries of row {row} depend on other rows")
-            apart = (alone.final_logits - together.final_logits[here]).abs().max()
-            _require(bool(apart < 1e-9), f"predictions of row {row} depend on other rows")
+    together = _read_window(model, segmenter, byte_ids, uniforms)
+    for row in range(len(byte_ids)):
+        alone = _read_window(model, segmenter, byte_ids[row : row + 1], uniforms[row : row + 1])
+        _require_equal(alone, together, 0, row, f"of row {row} depend on other rows")
 
 
 SEGMENTER_LAWS: dict[str, Callable[[UNet, Segmenter, Tensor], None]] = {
@@ -132,14 +113,20 @@ def fixed_uniforms(byte_ids: Tensor) -> Tensor:
 def read_streamed(model: UNet, segmenter: Segmenter, byte_ids: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     """Read byte by byte; return boundaries [B, T] and next-byte logits [B, T, 256]."""
     reader = start_reading(model, segmenter, len(byte_ids))
-    read = [
-        read_byte(model, segmenter, reader, byte_ids[:, t], uniforms=uniforms[:, t]) for t in range(byte_ids.shape[1])
-    ]
-    return torch.stack([r.segments.boundaries for r in read], 1), torch.stack(
-        [r.prediction.final_logits for r in read], 1
-    )
+    columns = zip(byte_ids.T, uniforms.T, strict=True)
+    steps = [read_byte(model, segmenter, reader, byte, uniforms=drawn) for byte, drawn in columns]
+    boundaries = torch.stack([step.segments.boundaries for step in steps], 1)
+    return boundaries, torch.stack([step.prediction.final_logits for step in steps], 1)
 
 
-def _require(holds: bool, message: str) -> None:
-    if not holds:
-        raise AssertionError(message)
+@torch.no_grad()
+def _read_window(model: UNet, segmenter: Segmenter, byte_ids: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+    """The same, in one go."""
+    read = read_window(model, segmenter, byte_ids, uniforms=uniforms)
+    return read.segments.boundaries, read.final_logits
+
+
+def _require_equal(one: Any, other: Any, here: Any, there: Any, message: str) -> None:
+    """Require boundaries and predictions to be equal at two indices."""
+    for name, x, y in zip(("boundaries", "predictions"), one, other, strict=True):
+        torch.testing.assert_close(x[here], y[there], rtol=0, atol=1e-9, msg=f"{name} {message}")

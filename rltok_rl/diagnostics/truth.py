@@ -7,8 +7,9 @@ all. *Counterfactual*: both decisions at t in one row, with many continuations e
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase
@@ -24,6 +25,7 @@ from rltok_rl.models.unet import UNet
 from rltok_rl.text import ids_to_bytes
 
 Progress = Callable[[int, int], None]
+_Judged = tuple[TensorDictBase, Any, Tensor, Tensor]  # a rollout, an index of decisions, their worth and texts
 
 
 @dataclass(frozen=True)
@@ -35,25 +37,6 @@ class Agreement:
     reliability: float
     """Share of the measured truth's variance that is no noise. Correlations with the truth itself are larger by one
     over its square root, for all candidates."""
-
-
-class _Rows:
-    """Repeated rollouts of the same texts, several rows each."""
-
-    def __init__(self, model: UNet, byte_ids: Tensor, rows_per_text: int, generator: torch.Generator) -> None:
-        self.texts = [ids_to_bytes(row) for row in byte_ids.repeat_interleave(rows_per_text, 0)]
-        self.env = ByteBoundaryEnv(
-            model,
-            self.texts[0],
-            num_steps=byte_ids.shape[1] - 1,
-            batch_size=(len(self.texts),),
-            observe_entropy=True,
-            seed=0,
-        )
-        self.actor, self.generator = LearnedBoundaryActor(model), generator
-
-    def draw(self) -> TensorDictBase:
-        return self.env.parallel_rollout(self.actor, text=self.texts, generator=self.generator)
 
 
 @torch.no_grad()
@@ -69,34 +52,25 @@ def resampled_correlation(
     least: int = 30,
     progress: Progress | None = None,
 ) -> Agreement:
-    """Correlate advantages with the resampled truth, over all free decisions that went both ways.
+    """Correlate advantages with the resampled truth, over all free decisions that went both ways ``least`` times.
 
-    Truth and judged rows are different samples. Standard errors are over texts.
-
-    Args:
-        model: the U-Net.
-        byte_ids: [M, T + 1] texts; a batch has a row of each, so that batch means average over M.
-        candidates: estimators to judge.
-        gamma: discount of the truth, and of the candidates.
-        num_samples: rows per text for the truth (8,192 in the authors' notebook).
-        num_judged: rows per text that are judged.
-        seed: of all boundaries.
-        least: how often a decision must have gone either way to count.
-        progress: called with samples drawn and samples in all.
+    ``num_samples`` rows of each text give the truth (8,192 in the authors' notebook), and ``num_judged`` other rows are
+    judged. A batch has a row of each of the texts [M, T + 1], so that batch means average over M. ``progress`` is
+    called with samples drawn and samples in all.
     """
     generator = torch.Generator().manual_seed(seed)
-    rows = _Rows(model, byte_ids, 1, generator)
+    draw = _repeated(model, byte_ids, 1, generator)
     shape = (len(byte_ids), byte_ids.shape[1] - 1)
     drawn = torch.zeros(shape, dtype=torch.float64)
-    sums, squares = (torch.zeros(2, *shape, dtype=torch.float64) for _ in range(2))  # of returns, without and with
+    sums, squares = torch.zeros(2, 2, *shape, dtype=torch.float64)  # of returns, without and with the boundary
     for number in range(num_samples):
-        rollout = rows.draw()
-        found = discounted_return(rollout["next", "final_log_prob"].squeeze(-1), gamma).double()
+        rollout = draw()
+        returns = discounted_return(rollout["next", "final_log_prob"].squeeze(-1), gamma).double()
         action = rollout["action"].double()
         sides = torch.stack((1 - action, action))
         drawn += action
-        sums += found * sides
-        squares += found.square() * sides
+        sums += returns * sides
+        squares += returns.square() * sides
         if progress is not None:
             progress(number + 1, num_samples)
     counts = torch.stack((num_samples - drawn, drawn))  # [2, M, T]
@@ -114,24 +88,17 @@ def resampled_correlation(
     chance = drawn / num_samples
     spread = chance * values[1].square() + (1 - chance) * values[0].square()  # of the truth, decisions as they fall
     share = (chance * (1 - chance) * noise)[counted].sum() / spread[counted].sum()
-    correlations: dict[str, tuple[float, float]] = {}
-    for size in sorted({one.rows_per_text for one in candidates}):
-        members = [one for one in candidates if one.rows_per_text == size]
-        rows = _Rows(model, byte_ids, size, generator)
-        kept: dict[str, list[Tensor]] = {one.name: [] for one in members}
-        truth, texts = [], []
+
+    def judged(size: int) -> Iterator[_Judged]:
+        draw = _repeated(model, byte_ids, size, generator)
         where = counted.repeat_interleave(size, 0)
         text = torch.arange(len(counted)).repeat_interleave(size).unsqueeze(1).expand(where.shape)[where]
+        without, with_boundary = values.repeat_interleave(size, 1)
         for _ in range(max(1, num_judged // size)):
-            rollout = rows.draw()
-            taken = rollout["action"].bool().unflatten(0, (-1, size))  # [M, size, T]
-            worth = torch.where(taken, values[1].unsqueeze(1), values[0].unsqueeze(1))
-            truth.append(worth.flatten(0, 1)[where])
-            texts.append(text)
-            for one in members:
-                kept[one.name].append(one.advantages(rollout)[where])
-        correlations |= _correlations(kept, truth, texts)
-    return Agreement(correlations, 1 - float(share))
+            rollout = draw()
+            yield rollout, where, torch.where(rollout["action"].bool(), with_boundary, without)[where], text
+
+    return Agreement(_correlations(candidates, judged), 1 - float(share))
 
 
 @torch.no_grad()
@@ -149,28 +116,19 @@ def counterfactual_correlation(
 ) -> Agreement:
     """Correlate advantages with the effect of flipping the decision, with the same random numbers afterwards.
 
-    Args:
-        model: the U-Net.
-        draw: draws rollouts [B, T].
-        candidates: estimators to judge.
-        gamma: discount of the truth, and of the candidates.
-        num_batches: rollouts for each number of rows per text.
-        num_positions: decisions flipped per row, spread over the window.
-        pairs: continuations per decision, with and without the boundary; at least 2, to measure the truth's noise.
-        seed: of positions and continuations.
-        progress: called with rollouts done and rollouts in all.
+    For each number of rows per text, ``num_batches`` rollouts [B, T] of ``draw`` are judged at ``num_positions``
+    decisions per row. Each gets ``pairs`` of continuations, with and without the boundary; at least 2, to measure the
+    truth's noise. ``progress`` is called with rollouts done and rollouts in all.
     """
     if pairs < 2:
         raise ValueError(f"pairs must be at least 2, got {pairs}")
     generator = torch.Generator().manual_seed(seed)
-    sizes = sorted({one.rows_per_text for one in candidates})
-    correlations: dict[str, tuple[float, float]] = {}
+    total = num_batches * len({one.rows_per_text for one in candidates})
     squared = noise = 0.0
     done = 0
-    for size in sizes:
-        members = [one for one in candidates if one.rows_per_text == size]
-        kept: dict[str, list[Tensor]] = {one.name: [] for one in members}
-        truth, texts = [], []
+
+    def judged(size: int) -> Iterator[_Judged]:
+        nonlocal squared, noise, done
         for number in range(num_batches):
             rollout = draw(size)
             length = rollout.shape[1]
@@ -178,24 +136,42 @@ def counterfactual_correlation(
             positions = (torch.randperm(length - 1, generator=generator)[:num_positions] + 1).sort().values
             uniforms = torch.rand(len(byte_ids), pairs, length, generator=generator)
             boundaries = rollout["action"].bool() | rollout["forced"]
-            found = counterfactual_returns(model, byte_ids, boundaries, positions, gamma=gamma, uniforms=uniforms)
-            truth.append(found.advantage)
+            flips = counterfactual_returns(model, byte_ids, boundaries, positions, gamma=gamma, uniforms=uniforms)
+            weight = (flips.boundaries.double() - flips.probs).square()
+            squared += float(flips.advantage.square().sum())
+            noise += float((weight * flips.differences.var(-1) / pairs).sum())
             text = torch.arange(len(byte_ids)) // size + number * len(byte_ids)
-            texts.append(text.unsqueeze(1).expand(found.advantage.shape))
-            weight = (found.boundaries.double() - found.probs).square()
-            squared += float(found.advantage.square().sum())
-            noise += float((weight * found.differences.var(-1) / pairs).sum())
-            for one in members:
-                kept[one.name].append(one.advantages(rollout)[:, positions])
+            yield rollout, (slice(None), positions), flips.advantage, text[:, None].expand(flips.advantage.shape)
             done += 1
             if progress is not None:
-                progress(done, num_batches * len(sizes))
-        correlations |= _correlations(kept, truth, texts)
+                progress(done, total)
+
+    correlations = _correlations(candidates, judged)
     return Agreement(correlations, 1 - noise / squared if squared else math.nan)
 
 
+def _repeated(model: UNet, byte_ids: Tensor, size: int, generator: torch.Generator) -> Callable[[], TensorDictBase]:
+    """A function that draws rollouts of the same texts, with ``size`` rows each."""
+    texts = [ids_to_bytes(row) for row in byte_ids.repeat_interleave(size, 0)]
+    num_steps, actor = byte_ids.shape[1] - 1, LearnedBoundaryActor(model)
+    env = ByteBoundaryEnv(model, texts[0], num_steps=num_steps, batch_size=(len(texts),), observe_entropy=True, seed=0)
+    return lambda: env.parallel_rollout(actor, text=texts, generator=generator)
+
+
 def _correlations(
-    kept: dict[str, list[Tensor]], truth: list[Tensor], texts: list[Tensor]
+    candidates: Sequence[Candidate], judged: Callable[[int], Iterable[_Judged]]
 ) -> dict[str, tuple[float, float]]:
-    groups, worth = torch.cat(texts), torch.cat(truth)
-    return {name: correlation(torch.cat(values), worth, groups=groups) for name, values in kept.items()}
+    """Correlations of advantages with the worth of decisions, by candidate; ``judged`` gets the rows per text."""
+    correlations: dict[str, tuple[float, float]] = {}
+    for size in sorted({one.rows_per_text for one in candidates}):
+        members = [one for one in candidates if one.rows_per_text == size]
+        kept: dict[str, list[Tensor]] = {one.name: [] for one in members}
+        truth, texts = [], []
+        for rollout, index, worth, text in judged(size):
+            truth.append(worth)
+            texts.append(text)
+            for one in members:
+                kept[one.name].append(one.advantages(rollout)[index])
+        groups, worth = torch.cat(texts), torch.cat(truth)
+        correlations |= {name: correlation(torch.cat(each), worth, groups=groups) for name, each in kept.items()}
+    return correlations

@@ -24,8 +24,8 @@ from rltok_rl.utils import check_count
 class BoundaryMatch:
     """Boundaries compared with a reference's; nan where a ratio has no denominator."""
 
-    precision: float  # fraction of the boundaries that the reference has
-    recall: float  # fraction of the reference's boundaries that are matched
+    precision: float
+    recall: float
     f1: float
     chance_f1: float  # expected F1 of as many boundaries at random places
 
@@ -34,8 +34,8 @@ def move_boundaries(boundaries: Tensor, by: int) -> Tensor:
     """Move boundaries ``by`` bytes to the right (left if negative); those that leave the text are dropped.
 
     Example:
-        >>> move_boundaries(torch.tensor([1, 0, 1, 0, 0]), -1).int()
-        tensor([0, 1, 0, 0, 0], dtype=torch.int32)
+        >>> move_boundaries(torch.tensor([1, 0, 1, 0, 0]), -1).long()
+        tensor([0, 1, 0, 0, 0])
     """
     length = boundaries.shape[-1]
     clock = torch.arange(length, device=boundaries.device)
@@ -45,8 +45,7 @@ def move_boundaries(boundaries: Tensor, by: int) -> Tensor:
 def count_pairs(boundaries: Tensor, reference: Tensor, tolerance: int = 0) -> int:
     """Count the largest matching of boundaries with a reference's, partners at most ``tolerance`` bytes apart.
 
-    Every boundary has at most one partner, so boundaries everywhere gain nothing by tolerance. Pairing each, from the
-    left, with the first free partner in reach is optimal.
+    Every boundary has at most one partner, so boundaries everywhere gain nothing by tolerance.
 
     Example:
         >>> count_pairs(torch.tensor([1, 1, 1, 0]), torch.tensor([0, 0, 0, 1]), tolerance=1)
@@ -55,7 +54,7 @@ def count_pairs(boundaries: Tensor, reference: Tensor, tolerance: int = 0) -> in
     if check_count("tolerance", tolerance, minimum=0) == 0:
         return int((boundaries.bool() & reference.bool()).sum())
     mine, theirs = (_places(string, gap=tolerance) for string in (boundaries, reference))
-    pairs = i = j = 0
+    pairs = i = j = 0  # pairing each, from the left, with the first free partner in reach is optimal
     while i < len(mine) and j < len(theirs):
         if abs(mine[i] - theirs[j]) <= tolerance:
             pairs, i, j = pairs + 1, i + 1, j + 1
@@ -75,20 +74,17 @@ def boundary_match(
     tolerance: int = 0,
     draws: int = 20,
 ) -> BoundaryMatch:
-    """Compute precision, recall and F1 against a reference, and the F1 of chance at the same two rates.
+    """Compute precision, recall and F1 against a reference moved by ``shift`` bytes, and the F1 of chance.
 
-        precision = m / n_a,     recall = m / n_r,     F1 = 2 m / (n_a + n_r)
+        precision = m / n_a,     recall = m / n_r,     F1 = 2 m / (n_a + n_r),     m from :func:`count_pairs`
         chance: m = n_a n_r / N without tolerance, its mean over all ways to lay n_a boundaries on N bytes
 
-    m is :func:`count_pairs` within ``tolerance`` bytes, after the reference is moved by ``shift`` bytes. With a
-    tolerance, chance is the mean F1 of ``draws`` random strings of n_a boundaries, with fixed random numbers.
+    With a tolerance, chance is the mean F1 of ``draws`` random strings of n_a boundaries, with fixed random numbers.
 
     Example:
         >>> mine, theirs = torch.tensor([0, 1, 0, 1, 1, 0, 0, 0]), torch.tensor([0, 1, 0, 0, 0, 1, 0, 0])
         >>> boundary_match(mine, theirs)
         BoundaryMatch(precision=0.3333333333333333, recall=0.5, f1=0.4, chance_f1=0.3)
-        >>> boundary_match(mine, theirs, tolerance=1).f1
-        0.8
     """
     counted = _check_strings(boundaries, reference, counted)
     mine = boundaries.bool() & counted
@@ -108,16 +104,9 @@ def boundary_match(
 
 
 def jaccard(boundaries: Tensor, other: Tensor, counted: Tensor | None = None) -> float:
-    """Divide the boundaries that both strings have by those that either has; nan if neither has one.
-
-        J = #{a_t = b_t = 1} / #{a_t = 1 or b_t = 1}
-
-    Example:
-        >>> jaccard(torch.tensor([1, 1, 0, 0]), torch.tensor([0, 1, 1, 1]))
-        0.25
-    """
+    """Compute the Jaccard index, ``#{a_t = b_t = 1} / #{a_t = 1 or b_t = 1}``; nan if neither has a boundary."""
     counted = _check_strings(boundaries, other, counted)
-    mine, theirs = boundaries.bool() & counted, other.bool() & counted
+    mine, theirs = boundaries.bool()[counted], other.bool()[counted]
     return ratio(int((mine & theirs).sum()), int((mine | theirs).sum()))
 
 
@@ -126,8 +115,7 @@ def cohen_kappa(boundaries: Tensor, other: Tensor, counted: Tensor | None = None
 
         kappa = (o - e) / (1 - e),     o = #{a_t = b_t} / N,     e = r_a r_b + (1 - r_a)(1 - r_b)
 
-    r_a and r_b are the rates of boundaries on N counted bytes. In [-1, 1]; nan if both strings are all boundaries or
-    both have none, which cannot disagree.
+    r_a and r_b are the rates of boundaries on N counted bytes; nan if both strings are all boundaries or have none.
 
     Example:
         >>> cohen_kappa(torch.tensor([1, 1, 0, 0]), torch.tensor([1, 0, 0, 0]))
@@ -147,40 +135,25 @@ def cohen_kappa(boundaries: Tensor, other: Tensor, counted: Tensor | None = None
 def boundary_correlation(probabilities: Tensor, other: Tensor, counted: Tensor | None = None) -> float:
     """Compute Pearson's correlation of two policies' boundary probabilities on a text; nan if one is constant.
 
-        c = sum_t (p_t - p)(q_t - q) / sqrt(sum_t (p_t - p)^2 sum_t (q_t - q)^2),     p, q the means
-
-    Each policy's probabilities are given its own draws. Strings without probabilities count as 0 and 1.
-
-    Example:
-        >>> round(boundary_correlation(torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.2, 0.4, 0.6])), 6)
-        1.0
+    Each policy's probabilities are given its own draws; strings without probabilities count as 0 and 1.
     """
     counted = _check_strings(probabilities, other, counted, name="probabilities")
     p, q = probabilities.double()[counted], other.double()[counted]
-    if bool((p == p[0]).all()) or bool((q == q[0]).all()):
+    if bool((p == p[0]).all() | (q == q[0]).all()):
         return math.nan
     p, q = p - p.mean(), q - q.mean()
-    correlation = float((p * q).sum() / (p.square().sum() * q.square().sum()).sqrt())
-    return max(-1.0, min(1.0, correlation))
+    return max(-1.0, min(1.0, float((p * q).sum() / (p.square().sum() * q.square().sum()).sqrt())))
 
 
 def agreement_matrix(
     strings: Sequence[Tensor], again: Sequence[Tensor], measure: Callable[[Tensor, Tensor], float]
 ) -> list[list[float]]:
-    """Compare every string with every other; on the diagonal, with a second draw of the same policy.
+    """Compare M strings on one text with each other, by a symmetric measure: [M][M].
 
-        m_ij = (f(x_i, y_j) + f(y_i, x_j)) / 2,     x and y two draws of each
+        m_ij = (f(x_i, y_j) + f(y_i, x_j)) / 2,     x = strings and y = again two draws of each
 
     The diagonal is the agreement of two draws of one policy, and so the most that two equal policies reach. A string
     that is not random is its own second draw.
-
-    Args:
-        strings: M strings on one text.
-        again: a second draw of each.
-        measure: symmetric, such as :func:`cohen_kappa`.
-
-    Returns:
-        [M][M], symmetric.
 
     Example:
         >>> a, b = torch.tensor([1, 1, 0, 0]), torch.tensor([1, 0, 0, 0])

@@ -1,7 +1,7 @@
 """Bits per byte of documents, averaged over bytes (corpus) or over documents, with standard errors.
 
 Shapes: D documents; ``counts`` [D] holds predicted bytes n_d and ``nats`` [D] their cost N_d, or the difference of the
-costs of two systems on the same bytes.
+costs of two systems on the same bytes. Standard errors are over documents, None for one document.
 """
 
 from __future__ import annotations
@@ -39,9 +39,7 @@ def mean_and_error(values: Sequence[float] | Tensor) -> tuple[float, float | Non
 
 
 def corpus_bits_per_byte(counts: Tensor, nats: Tensor) -> float:
-    """Divide all bits by all bytes: long documents weigh more than short ones.
-
-        B = sum_d N_d / (ln 2 sum_d n_d)
+    """Divide all bits by all bytes, ``sum_d N_d / (ln 2 sum_d n_d)``: long documents weigh more than short ones.
 
     Example:
         >>> round(corpus_bits_per_byte(torch.tensor([10, 30]), torch.tensor([10.0, 60.0]) * math.log(2)), 4)
@@ -51,15 +49,11 @@ def corpus_bits_per_byte(counts: Tensor, nats: Tensor) -> float:
 
 
 def corpus_standard_error(counts: Tensor, nats: Tensor) -> float | None:
-    """Return the standard error of the corpus' bits per byte over documents, None for one document.
+    """Return the standard error of the corpus' bits per byte.
 
     To first order, a ratio of two means deviates as the mean of its residuals e_d does:
 
         SE = SE of mean_d e_d,        e_d = (N_d - R n_d) / (ln 2 mean_d n_d),        R = sum_d N_d / sum_d n_d
-
-    Example:
-        >>> corpus_standard_error(torch.tensor([10, 10]), torch.tensor([10.0, 10.0]))
-        0.0
     """
     exact = _checked(counts, nats)
     residuals = exact - exact.sum() / counts.sum() * counts
@@ -67,35 +61,17 @@ def corpus_standard_error(counts: Tensor, nats: Tensor) -> float | None:
 
 
 def document_bits_per_byte(counts: Tensor, nats: Tensor) -> float:
-    """Average the bits per byte of documents: all documents weigh the same.
-
-        B = (1/D) sum_d b_d,        b_d = N_d / (ln 2 n_d)
-
-    Example:
-        >>> round(document_bits_per_byte(torch.tensor([10, 30]), torch.tensor([10.0, 60.0]) * math.log(2)), 4)
-        1.5
-    """
+    """Average the bits per byte of documents, ``b_d = N_d / (ln 2 n_d)``: all documents weigh the same."""
     return mean_and_error(_checked(counts, nats) / counts / math.log(2))[0]
 
 
 def document_standard_error(counts: Tensor, nats: Tensor) -> float | None:
-    """Return the standard error of :func:`document_bits_per_byte` over documents, None for one document.
-
-    Example:
-        >>> document_standard_error(torch.tensor([10, 10]), torch.tensor([10.0, 10.0]))
-        0.0
-    """
+    """Return the standard error of :func:`document_bits_per_byte`."""
     return mean_and_error(_checked(counts, nats) / counts / math.log(2))[1]
 
 
 def loss_metrics(counts: Tensor, nats: Tensor, prefix: str = "") -> dict[str, float | None]:
-    """Return both means and their standard errors by name.
-
-    Example:
-        >>> metrics = loss_metrics(torch.tensor([4]), torch.tensor([8 * math.log(2)]), "early_")
-        >>> round(metrics["early_corpus_bits_per_byte"], 4), metrics["early_corpus_standard_error"]
-        (2.0, None)
-    """
+    """Return both means and their standard errors: ``corpus_bits_per_byte``, ``document_standard_error`` and so on."""
     return {
         f"{prefix}corpus_bits_per_byte": corpus_bits_per_byte(counts, nats),
         f"{prefix}corpus_standard_error": corpus_standard_error(counts, nats),
@@ -133,36 +109,20 @@ def summarise(reading: Reading) -> dict[str, Any]:
 
 
 def group_documents(reading: Reading, groups: Tensor) -> Reading:
-    """Count the documents of each group as one.
+    """Count the documents of each group as one; ``groups`` holds an integer per document.
 
     Chapters of a book are no independent samples: a standard error over chapters is too small.
-
-    Args:
-        reading: of several documents.
-        groups: [documents] any integers.
-
-    Example:
-        >>> from rltok_rl.evaluation import read_text
-        >>> from rltok_rl.models import UNet, preset
-        >>> reading = read_text(UNet(preset("tiny")), ["to be", "or not", "to be"], context=8)
-        >>> summarise(group_documents(reading, torch.tensor([0, 0, 1])))["documents"]
-        2
     """
-    document = torch.zeros_like(reading.at) if reading.document is None else reading.document
+    document = reading.document
     if len(groups) <= int(document.max()):
         raise ValueError(f"groups must have one entry per text, got {len(groups)} for {int(document.max()) + 1} texts")
     return replace(reading, document=groups.unique(return_inverse=True)[1][document])
 
 
 def document_nats(reading: Reading, nats: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Sum predictions and costs by document: counts [D] and nats [D].
-
-    Args:
-        reading: of D documents.
-        nats: [n] costs; None takes those of the whole model.
-    """
-    number = torch.zeros_like(reading.at) if reading.document is None else reading.document
-    return sum_documents(number, torch.ones_like(number), reading.final_nats if nats is None else nats)
+    """Sum predictions and their costs (None: of the whole model) by document: counts [D] and nats [D]."""
+    counts = torch.ones_like(reading.document)
+    return sum_documents(reading.document, counts, reading.final_nats if nats is None else nats)
 
 
 def sum_documents(number: Tensor, counts: Tensor, nats: Tensor) -> tuple[Tensor, Tensor]:
@@ -176,7 +136,7 @@ def _checked(counts: Tensor, nats: Tensor) -> Tensor:
     """Require one cost per document and no empty document; return the costs in float64."""
     if counts.dim() != 1 or counts.shape != nats.shape or not len(counts) or int(counts.min()) < 1:
         raise ValueError(
-            "counts and nats must be [D >= 1] of one length, with at least 1 byte in each document, got "
-            f"{[*counts.shape]} and {[*nats.shape]}" + (f", least {int(counts.min())}" if counts.numel() else "")
+            "counts and nats must be [D >= 1] of one length, with at least 1 byte in each document, got shapes "
+            f"{[*counts.shape]} and {[*nats.shape]}, counts {counts[:10].tolist()}"
         )
     return nats.double()

@@ -1,6 +1,7 @@
 """Boundary metrics of documents: where boundaries lie, token lengths, and the entropy of the policy.
 
-Shapes: B rows, T bytes, n tokens.
+Shapes: n tokens; ``boundaries`` [*B, T] bool or 0/1, a text per row, where a_t ends a token after byte t; ``counted``
+[*B, T] bool, bytes whose boundary is a decision, None for all.
 """
 
 from __future__ import annotations
@@ -33,35 +34,22 @@ LONGEST = 16
 class TokenLengths:
     """Bytes per token; nan if there is no token."""
 
-    count: int
-    """n, tokens."""
+    count: int  # n, tokens
     mean: float
-    spread: float
-    """Standard deviation over the tokens, with divisor n."""
-    quantiles: dict[float, float]
-    """By q: the shortest length l such that at least a share q of the tokens is no longer."""
-    histogram: tuple[int, ...]
-    """Tokens of 1, 2, .. bytes; the last entry counts all longer ones."""
+    spread: float  # standard deviation over the tokens, with divisor n
+    quantiles: dict[float, float]  # by q: the shortest length such that at least a share q of the tokens is no longer
+    histogram: tuple[int, ...]  # tokens of 1, 2, .. bytes; the last entry counts all longer ones
 
 
 def token_lengths(boundaries: Tensor, counted: Tensor | None = None) -> Tensor:
-    """Return the lengths of all tokens that end at a counted boundary.
+    """Return the lengths of all tokens that end at a counted boundary, [n] int64, row after row.
 
         n_s = t_s - t_{s-1},      t_0 < t_1 < .. the bytes with a boundary, t_{-1} = -1
 
     The token of one byte at a forced boundary is not counted; the next token begins after it. Bytes after the last
     boundary of a row form no token.
 
-    Args:
-        boundaries: [*B, T] bool or 0/1, a text per row; a_t ends a token after byte t.
-        counted: [*B, T] bool, bytes whose boundary is a decision; None for all.
-
-    Returns:
-        [n] int64, row after row.
-
     Example:
-        >>> token_lengths(torch.tensor([1, 0, 0, 1, 1, 0]))
-        tensor([1, 3, 1])
         >>> token_lengths(torch.tensor([1, 0, 0, 1, 1, 0]), torch.arange(6) > 0)
         tensor([3, 1])
     """
@@ -77,34 +65,19 @@ def token_lengths(boundaries: Tensor, counted: Tensor | None = None) -> Tensor:
 def summarise_lengths(
     lengths: Tensor, *, quantiles: Sequence[float] = QUANTILES, longest: int = LONGEST
 ) -> TokenLengths:
-    """Compute mean, standard deviation, quantiles and histogram of token lengths.
+    """Compute mean, standard deviation, quantiles and histogram of token lengths [n].
 
-        mean = sum_s n_s / n,      spread = sqrt(sum_s (n_s - mean)^2 / n)
-
-    Args:
-        lengths: [n] at least 1 each.
-        quantiles: shares in (0, 1].
-        longest: bytes from which on tokens share a bin.
-
-    Example:
-        >>> lengths = summarise_lengths(torch.tensor([1, 1, 4]), quantiles=(0.5, 1.0), longest=3)
-        >>> lengths.mean, round(lengths.spread, 4), lengths.quantiles, lengths.histogram
-        (2.0, 1.4142, {0.5: 1.0, 1.0: 4.0}, (2, 0, 1))
+    Tokens of ``longest`` bytes and more share the histogram's last bin. ``quantiles`` are shares in (0, 1].
     """
     longest, count = check_count("longest", longest), len(lengths)
-    wrong = [q for q in quantiles if not 0.0 < q <= 1.0]
-    if wrong:
-        raise ValueError(f"quantiles must lie in (0, 1], got {wrong[0]}")
     if not count:
         return TokenLengths(0, math.nan, math.nan, dict.fromkeys(quantiles, math.nan), (0,) * longest)
-    if int(lengths.min()) < 1:
-        raise ValueError(f"lengths must be at least 1, got {int(lengths.min())}")
     exact, ordered = lengths.double(), lengths.sort().values
     return TokenLengths(
         count,
         float(exact.mean()),
         float(exact.std(correction=0)),
-        {q: float(ordered[max(0, math.ceil(q * count - 1e-9) - 1)]) for q in quantiles},
+        {q: float(ordered[math.ceil(q * count - 1e-9) - 1]) for q in quantiles},
         tuple(lengths.clamp(max=longest).bincount(minlength=longest + 1)[1:].tolist()),
     )
 
@@ -115,10 +88,6 @@ def policy_entropy(probabilities: Tensor, counted: Tensor | None = None) -> floa
         H = 1/n sum_{t counted} h(p_t),     h(p) = -p log2 p - (1 - p) log2(1 - p),     p_t = pi(a_t = 1 | a_<t)
 
     The sum over a text is an unbiased estimate, from one draw, of the entropy of the policy's boundary strings.
-
-    Args:
-        probabilities: [*B, T] p_t, given the boundaries that were drawn before t.
-        counted: [*B, T] bool, bytes whose boundary is a decision; None for all.
 
     Example:
         >>> policy_entropy(torch.tensor([0.5, 0.0, 1.0, 0.5]))
@@ -136,23 +105,16 @@ def policy_entropy(probabilities: Tensor, counted: Tensor | None = None) -> floa
 class DrawnTexts:
     """Texts with their boundaries, one after the other: [N] each."""
 
-    byte_ids: Tensor
-    """int64; between texts stand bytes 0, which are in no word and no character."""
-    boundaries: Tensor
-    """bool; True between texts, so that no token crosses from one to the next."""
-    probabilities: Tensor
-    """float32, of a boundary, given those drawn before."""
-    counted: Tensor
-    """bool, bytes whose boundary is a decision: not the first of a text, nor those between texts."""
+    byte_ids: Tensor  # int64; between texts stand bytes 0, which are in no word and no character
+    boundaries: Tensor  # bool; True between texts, so that no token crosses from one to the next
+    probabilities: Tensor  # float32, of a boundary, given those drawn before
+    counted: Tensor  # bool, bytes whose boundary is a decision: not the first of a text, nor those between texts
 
 
 def join_texts(drawn: Sequence[Segmentation], *, gap: int = 1) -> DrawnTexts:
-    r"""Join texts, so that metrics can be computed over all of them at once.
+    r"""Join texts with ``gap`` bytes between them, so that metrics can be computed over all of them at once.
 
-    Args:
-        drawn: texts with their boundaries, at least one of 2 bytes.
-        gap: bytes between texts; more than the shift and tolerance of a comparison
-            (:func:`~rltok_rl.evaluation.agreement.boundary_match`).
+    The gap must exceed the shift and tolerance of comparisons (:func:`~rltok_rl.evaluation.boundary_match`).
 
     Example:
         >>> to = Segmentation(b"to", torch.tensor([True, False]), torch.tensor([1.0, 0.25]))
@@ -167,19 +129,14 @@ def join_texts(drawn: Sequence[Segmentation], *, gap: int = 1) -> DrawnTexts:
     parts: list[tuple[Tensor, ...]] = []
     for text in drawn:
         decided = torch.arange(len(text.text)) > 0
-        parts += [(text_to_ids(text.text), text.boundaries, text.probabilities, decided), between]
-    return DrawnTexts(*(torch.cat(columns) for columns in zip(*parts[:-1], strict=True)))
+        parts += [between, (text_to_ids(text.text), text.boundaries, text.probabilities, decided)]
+    return DrawnTexts(*(torch.cat(columns) for columns in zip(*parts[1:], strict=True)))
 
 
 def boundary_metrics(drawn: DrawnTexts) -> dict[str, Any]:
-    """Compute all metrics of the boundaries that are decisions, as plain values.
+    """Compute all metrics of the boundaries that are decisions, as plain values; nan where a ratio has no denominator.
 
-    Returns:
-        ``bytes`` (with a decision), ``boundaries`` and their ``rate``; ``white_space``, ``word_edges``,
-        ``word_positions`` and ``split_characters``, each with ``share`` (precision), ``chance``, ``covered`` (recall)
-        and ``lift`` (enrichment); ``bytes_per_token`` with the fields of :class:`TokenLengths`; ``entropy`` with
-        ``bits_per_byte``, and ``most``, the largest that a policy of this mean probability can have. nan where a ratio
-        has no denominator.
+    ``entropy["most"]`` is the largest that a policy of this mean probability can have.
     """
     text = (drawn.byte_ids, drawn.boundaries, drawn.counted)
     total, count = int(drawn.counted.sum()), int((drawn.boundaries & drawn.counted).sum())

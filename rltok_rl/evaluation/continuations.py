@@ -24,8 +24,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from rltok_rl.agents.segmenters import Segmenter
-from rltok_rl.evaluation.windowed import check_rate, run_window
+from rltok_rl.evaluation.windowed import SegmentedModel
 from rltok_rl.models import UNet
+from rltok_rl.text import text_to_bytes
 from rltok_rl.utils import check_count
 
 BATCH_BYTES = 16_384
@@ -53,14 +54,7 @@ def mixture_log_likelihood(log_probs: Tensor, targets: Tensor) -> tuple[Tensor, 
         targets: [n] the bytes y_t.
 
     Returns:
-        log p(y), [] float64; the mean over k of log p_k(y), [] float64; whether y_t maximises p(. | y_<t) for all t,
-        [] bool.
-
-    Example:
-        >>> two = torch.tensor([[[0.9, 0.1]], [[0.5, 0.5]]]).log()
-        >>> together, alone, likeliest = mixture_log_likelihood(two, torch.tensor([0]))
-        >>> round(together.exp().item(), 4), bool(likeliest)
-        (0.7, True)
+        log p(y) and the mean over k of log p_k(y), float64; whether y_t maximises p(. | y_<t) for all t.
     """
     of_targets = log_probs.gather(-1, targets.expand(len(log_probs), -1).unsqueeze(-1)).squeeze(-1).double()  # [K, n]
     totals = of_targets.sum(-1)  # [K]
@@ -73,18 +67,11 @@ def mixture_log_likelihood(log_probs: Tensor, targets: Tensor) -> tuple[Tensor, 
 def continuation_windows(
     context: bytes, continuation: bytes, context_bytes: int | None = None
 ) -> list[tuple[bytes, int]]:
-    r"""Cut a continuation into texts that predict each of its bytes once, from as many bytes as allowed.
+    r"""Cut a continuation into texts that predict each of its bytes once, from at most ``context_bytes`` (None: all).
 
-    Contexts are cut from the left. A continuation longer than ``context_bytes`` is cut into pieces of that length. The
-    first byte after an empty context is not predicted.
-
-    Args:
-        context: c.
-        continuation: y.
-        context_bytes: bytes that a prediction may see at most; None for all.
-
-    Returns:
-        Of each piece the text, of which all but the last byte are read, and how many of its last bytes are predicted.
+    Contexts are cut from the left, and a continuation longer than ``context_bytes`` into pieces of that length. The
+    first byte after an empty context is not predicted. Each text comes with the number of its last bytes that are
+    predicted; all but its last byte are read.
 
     Example:
         >>> continuation_windows(b"to be or", b" not", 6)
@@ -125,22 +112,15 @@ def continuation_log_likelihood(
         model: the U-Net, in the mode it should run in.
         contexts: n texts, which may be empty.
         continuations: n texts of at least one byte, delimiters included.
-        context_bytes: bytes that a prediction may see at most, see :func:`continuation_windows`; None for all.
+        context_bytes: bytes that a prediction may see at most; None for all.
         samples: K, the number of draws.
-        greedy: draws a boundary where its probability exceeds one half.
+        greedy, segmenter, target_rate: how boundaries are drawn, as for :func:`~rltok_rl.evaluation.read_text`.
         seed: determines all random numbers.
-        segmenter: draws the boundaries; None uses the model's own policy.
-        target_rate: boundaries per byte, for a model with ``rate_embedding``; None uses the configured rate.
-        batch_rows: continuations of a forward pass at most; None limits bytes only (:data:`BATCH_BYTES`).
+        batch_rows: continuations of a forward pass at most; None limits bytes only.
         progress: called with bytes read and bytes to read, before the first forward pass and after each.
-
-    Example:
-        >>> from rltok_rl.models import preset
-        >>> scores = continuation_log_likelihood(UNet(preset("tiny")), ["The cat"], [" sat"])
-        >>> scores.log_likelihood.shape, scores.num_bytes
-        (torch.Size([1]), tensor([4]))
     """
-    check_drawing(samples, greedy, segmenter, target_rate)
+    segmented = SegmentedModel(model, segmenter, target_rate, greedy)
+    check_samples(segmented, samples)
     if batch_rows is not None:
         check_count("batch_rows", batch_rows)
     before, after = _as_bytes("contexts", contexts, 0), _as_bytes("continuations", continuations, 1)
@@ -150,24 +130,23 @@ def continuation_log_likelihood(
     for number, (context, continuation) in enumerate(zip(before, after, strict=True)):
         for piece, (text, scored) in enumerate(continuation_windows(context, continuation, context_bytes)):
             windows.append(_Window(number, text, scored, continuation_seed(seed, piece, context or continuation)))
-    together = torch.tensor([-math.log(256) * (not context) for context in before], dtype=torch.float64)
-    alone, likeliest = together.clone(), torch.tensor([len(context) > 0 for context in before], dtype=torch.bool)
+    lengths = torch.tensor([len(context) for context in before], dtype=torch.int64)
+    num_bytes = torch.tensor([len(continuation) for continuation in after], dtype=torch.int64)
+    together = (lengths == 0) * torch.tensor(-math.log(256), dtype=torch.float64)
+    alone, likeliest = together.clone(), lengths > 0
     total, done = sum(window.length for window in windows) * samples, 0
+    padded = segmenter is None or not segmenter.looks_ahead  # looking ahead would see the padding
     if progress is not None:
         progress(0, total)
-    padded = segmenter is None or not segmenter.looks_ahead  # looking ahead would see the padding
     for batch in _batches(windows, samples, batch_rows, padded):
-        scores = _score(model, batch, samples, greedy, segmenter, target_rate)
-        for window, (all_draws, one_draw, best) in zip(batch, scores, strict=True):
+        for window, (all_draws, one_draw, best) in zip(batch, _score(segmented, batch, samples), strict=True):
             together[window.number] += all_draws
             alone[window.number] += one_draw
             likeliest[window.number] &= best
         done += sum(window.length for window in batch) * samples
         if progress is not None:
             progress(done, total)
-    num_bytes = torch.tensor([len(continuation) for continuation in after], dtype=torch.int64)
-    reads = torch.tensor([len(context) for context in before], dtype=torch.int64) + num_bytes - 1
-    cut = reads > (math.inf if context_bytes is None else context_bytes)
+    cut = lengths + num_bytes - 1 > (math.inf if context_bytes is None else context_bytes)
     return Continuations(together, alone, num_bytes, likeliest, cut)
 
 
@@ -190,29 +169,21 @@ class _Window:
         return torch.rand(self.length, samples, generator=torch.Generator().manual_seed(self.seed))
 
 
-def _score(
-    model: UNet,
-    batch: list[_Window],
-    samples: int,
-    greedy: bool,
-    segmenter: Segmenter | None,
-    target_rate: float | None,
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def _score(segmented: SegmentedModel, batch: list[_Window], samples: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """:func:`mixture_log_likelihood` of each window; each is read K times, in neighbouring rows."""
     texts = [torch.tensor(list(window.text)) for window in batch]
     # Padded on the right, where no scored byte can see it.
     read = pad_sequence([text[:-1] for text in texts], batch_first=True).repeat_interleave(samples, 0)  # [R K, T]
     drawn = None
-    if not greedy and (segmenter is None or segmenter.draws_at_random):
+    if segmented.at_random and not segmented.greedy:
         drawn = pad_sequence([window.uniforms(samples) for window in batch], batch_first=True)  # [R, T, K]
         drawn = drawn.transpose(1, 2).flatten(0, 1)  # [R K, T]
-    out = run_window(model, segmenter, read, drawn, greedy=greedy, target_rate=target_rate)
+    final_logits = segmented.run(read, drawn).final_logits
     ends = torch.tensor([window.length for window in batch]).repeat_interleave(samples)[:, None]
     scored = torch.tensor([window.scored for window in batch]).repeat_interleave(samples)[:, None]
     place = torch.arange(read.shape[1])
-    logits = out.final_logits[
-        ((place >= ends - scored) & (place < ends)).to(out.final_logits.device)
-    ]  # [predictions, V]
+    predicted = (place >= ends - scored) & (place < ends)
+    logits = final_logits[predicted.to(final_logits.device)]  # [predictions, V]
     log_probs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1).cpu()
     parts = log_probs.split([window.scored * samples for window in batch])
     for window, text, part in zip(batch, texts, parts, strict=True):
@@ -245,26 +216,18 @@ def _as_bytes(name: str, texts: Sequence[str | bytes], least: int) -> list[bytes
         raise TypeError(f"{name} must be a list of texts, got one {type(texts).__name__}")
     encoded = []
     for number, text in enumerate(texts):
-        if isinstance(text, str):
-            try:
-                text = text.encode("utf-8")
-            except UnicodeEncodeError as error:
-                place = f"at character {error.start} of number {number}"
-                raise ValueError(f"{name} must be UTF-8, got {error.reason} {place}") from None
-        if not isinstance(text, bytes):
-            raise TypeError(f"{name} must hold str or bytes, got {type(text).__name__} as number {number}")
-        if len(text) < least:
+        try:
+            encoded.append(text_to_bytes(text))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{name} must hold texts, got number {number}: {error}") from None
+        if len(encoded[-1]) < least:
             raise ValueError(f"{name} must have at least {least} byte each, got an empty one as number {number}")
-        encoded.append(text)
     return encoded
 
 
-def check_drawing(samples: int, greedy: bool, segmenter: Segmenter | None, target_rate: float | None) -> None:
-    """Refuse contradictory options of drawing; see :func:`continuation_log_likelihood`."""
-    at_random = not greedy if segmenter is None else segmenter.draws_at_random
-    if check_count("samples", samples) > 1 and not at_random:
-        boundaries = "greedy boundaries" if segmenter is None else type(segmenter).__name__
+def check_samples(segmented: SegmentedModel, samples: int) -> None:
+    """Refuse several samples of boundaries that are not drawn at random."""
+    segmented.check_own_greedy()
+    if check_count("samples", samples) > 1 and (segmented.greedy or not segmented.at_random):
+        boundaries = segmented.name if segmented.segmenter is not None else "greedy boundaries"
         raise ValueError(f"samples must be 1 if nothing is drawn at random, got {samples} with {boundaries}")
-    if greedy and segmenter is not None and segmenter.draws_at_random:
-        raise ValueError(f"greedy belongs to the model's own policy, got it with {type(segmenter).__name__}")
-    check_rate(segmenter, target_rate)

@@ -1,7 +1,6 @@
 """Per-byte metrics of a text: probabilities, costs, rewards, returns and advantages, as the viewer shows them.
 
-The text is read in the windows and with the random numbers of :func:`~rltok_rl.evaluation.read_text`, so costs and
-boundaries equal those of ``rltok eval``.
+The text is read by :func:`~rltok_rl.evaluation.read_text`, so costs and boundaries equal those of ``rltok eval``.
 """
 
 from __future__ import annotations
@@ -15,14 +14,13 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from rltok_rl.agents.segmenters import Segmenter
-from rltok_rl.evaluation.windowed import BATCH_BYTES, check_rate, lay_windows, run_window
+from rltok_rl.evaluation.windowed import Output, Reading, SegmentedModel, read_text
 from rltok_rl.functional.baselines import BASELINES
-from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.functional.returns import check_gamma, discounted_return
 from rltok_rl.functional.rewards import REWARDS, charge_boundaries, prediction_entropy
 from rltok_rl.models import UNet
 from rltok_rl.renamed import renamed_word
-from rltok_rl.text import text_to_ids
+from rltok_rl.text import text_to_bytes
 from rltok_rl.utils import check_count
 
 COMPARING = ("batch_mean", "leave_one_out")
@@ -55,18 +53,6 @@ class Detail:
             "bytes_per_token": count / tokens,
             "tokens": tokens,
         }
-
-
-@dataclass(frozen=True)
-class _Pass:
-    """One pass over the text; n = N - 1 decisions, float64 unless stated otherwise."""
-
-    boundaries: Tensor  # [n] bool
-    probabilities: Tensor
-    scores: Tensor
-    final: Tensor  # log p(x_{t+1})
-    early: Tensor
-    rewards: Tensor
 
 
 @torch.no_grad()
@@ -102,16 +88,8 @@ def read_detail(
         baseline: a key of :data:`~rltok_rl.functional.baselines.BASELINES`.
         draws: passes that a baseline compares, the shown one included; rules and other baselines use one.
         greedy: thresholds the shown boundaries at one half; those that they are compared with are drawn.
-        generator: on the CPU, source of the random numbers.
-        segmenter: draws the boundaries; None uses the model's own policy.
-        target_rate: boundaries per byte, for a model with ``rate_embedding``.
+        generator, segmenter, target_rate: as for :func:`~rltok_rl.evaluation.read_text`.
         estimator: old name of ``baseline``.
-
-    Example:
-        >>> from rltok_rl.models import preset
-        >>> detail = read_detail(UNet(preset("tiny")), "to be or not to be", context=8, gamma=0.9)
-        >>> len(detail.returns), detail.forced.nonzero().squeeze(1).tolist()
-        (18, [0, 8, 16])
     """
     if reward not in REWARDS:
         raise ValueError(f"reward must be one of {list(REWARDS)}, got {reward!r}")
@@ -122,55 +100,57 @@ def read_detail(
     if baseline not in BASELINES:
         raise ValueError(f"baseline must be one of {list(BASELINES)}, got {baseline!r}")
     check_gamma(gamma)
-    at_random = segmenter is None or segmenter.draws_at_random
-    if greedy and segmenter is not None and at_random:
-        raise ValueError(f"greedy belongs to the model's own policy, got it with {type(segmenter).__name__}")
-    check_rate(segmenter, target_rate)
+    segmented = SegmentedModel(model, segmenter, target_rate, greedy)
+    segmented.check_own_greedy()
+    at_random = segmented.at_random
     rows = check_count("draws", draws, minimum=2) if at_random and baseline in COMPARING else 1
-    byte_ids = text_to_ids(text)  # [N]
-    size = len(byte_ids) - 1
-    check_count("num_bytes", len(byte_ids), minimum=2)
-    windows = lay_windows([(0, len(byte_ids))], context)
+    content = text_to_bytes(text)
+    probabilities, scores, entropy = torch.full((3, max(0, len(content) - 1)), math.nan, dtype=torch.float64)
 
-    def read(uniforms: Tensor | None) -> _Pass:
-        """Read all windows once, with random numbers [n]; None draws greedily."""
-        boundaries = torch.zeros(size, dtype=torch.bool)
-        probabilities, scores, final, early, rewards = torch.full((5, size), math.nan, dtype=torch.float64)
-        for batch in windows.batches(BATCH_BYTES):
-            place = windows.start[batch, None] + torch.arange(int(windows.reads[batch[0]]))  # [B, T] in 0..n - 1
-            drawn = None if uniforms is None else uniforms[place]
-            out = run_window(model, segmenter, byte_ids[place], drawn, greedy=drawn is None, target_rate=target_rate)
-            following = byte_ids[place + 1].to(out.boundaries.device)
-            log_probs = byte_log_prob(out.final_logits, following), byte_log_prob(out.early_logits, following)
-            rewarded = REWARDS[reward](*log_probs, prediction_entropy(out.early_logits))
-            boundaries[place] = out.boundaries.cpu()
-            final[place], early[place] = (values.double().cpu() for values in log_probs)
-            rewards[place] = charge_boundaries(rewarded, out.boundaries, price).double().cpu()
-            if out.boundary_logits is not None:
-                probabilities[place] = out.boundary_logits.sigmoid().double().cpu()
-            if out.scores is not None:
-                scores[place] = out.scores.double().cpu().nan_to_num(math.nan, math.nan, math.nan)  # infinite: no score
-        return _Pass(boundaries, probabilities, scores, final, early, rewards)
+    def observe(numbers: Tensor, out: Output) -> None:
+        entropy[numbers] = prediction_entropy(out.early_logits).double().cpu()
+        if out.boundary_logits is not None:
+            probabilities[numbers] = out.boundary_logits.sigmoid().double().cpu()
+        if out.scores is not None:
+            scores[numbers] = out.scores.double().cpu().nan_to_num(math.nan, math.nan, math.nan)  # infinite: no score
 
-    passes = [read(None if greedy and row == 0 else torch.rand(size, generator=generator)) for row in range(rows)]
-    shown = passes[0]
-    forced = torch.zeros(size, dtype=torch.bool)
-    forced[windows.start] = True
-    rewards = torch.stack([one.rewards for one in passes])  # [draws, n]
+    def read(shown: bool) -> Reading:
+        return read_text(
+            model,
+            content,
+            context=context,
+            greedy=greedy and shown,
+            generator=generator,
+            segmenter=segmenter,
+            target_rate=target_rate,
+            observe=observe if shown else None,
+        )
+
+    readings = [read(shown=row == 0) for row in range(rows)]
+    first, forced = readings[0], readings[0].forced
+    rewards = torch.stack(
+        [
+            charge_boundaries(REWARDS[reward](-one.final_nats, -one.early_nats, entropy), one.boundaries, price)
+            for one in readings
+        ]
+    )  # [draws, n]
     returns = discounted_return(rewards, gamma, done=forced.roll(-1).expand_as(rewards))
-    advantages = torch.full((size,), math.nan, dtype=torch.float64)
+    advantages = torch.full_like(entropy, math.nan)
     if at_random:
-        decided = (~forced).expand_as(returns)
-        advantages = BASELINES[baseline](returns, mask=decided)[0].masked_fill(forced, math.nan)
+        advantages = BASELINES[baseline](returns, mask=(~forced).expand_as(returns))[0]
+
+    def decided(values: Tensor) -> Tensor:
+        return pad(values.masked_fill(forced, math.nan), (0, 1), value=math.nan)
+
     return Detail(
-        text=bytes(byte_ids.tolist()),
-        boundaries=pad(shown.boundaries, (0, 1)),
+        text=content,
+        boundaries=pad(first.boundaries, (0, 1)),
         forced=pad(forced, (0, 1)),
-        probabilities=pad(shown.probabilities.masked_fill(forced, math.nan), (0, 1), value=math.nan),
-        scores=pad(shown.scores.masked_fill(forced, math.nan), (0, 1), value=math.nan),
-        final_bits=pad(shown.final / -math.log(2), (1, 0), value=math.nan),
-        early_bits=pad(shown.early / -math.log(2), (1, 0), value=math.nan),
+        probabilities=decided(probabilities),
+        scores=decided(scores),
+        final_bits=pad(first.final_nats / math.log(2), (1, 0), value=math.nan),
+        early_bits=pad(first.early_nats / math.log(2), (1, 0), value=math.nan),
         rewards=pad(rewards[0], (0, 1), value=math.nan),
         returns=pad(returns[0], (0, 1), value=math.nan),
-        advantages=pad(advantages, (0, 1), value=math.nan),
+        advantages=decided(advantages),
     )

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 from rltok_rl.agents.segmenters import Segmenter, load_segmenter, write_on
-from rltok_rl.evaluation.continuations import check_drawing, continuation_log_likelihood, continuation_seed
+from rltok_rl.evaluation.continuations import check_samples, continuation_log_likelihood, continuation_seed
+from rltok_rl.evaluation.windowed import SegmentedModel
 from rltok_rl.models import UNet
 from rltok_rl.models.generation import GeneratedByte, stream
 from rltok_rl.models.pretrained import model_folder
@@ -40,9 +41,8 @@ _GENERATION = {"until", "max_gen_toks", "do_sample", "temperature", "top_k", "to
 class RltokLM(LM):
     """A U-Net as a model of the harness.
 
-    ``loglikelihood`` and ``loglikelihood_rolling`` use
-    :func:`~rltok_rl.evaluation.continuations.continuation_log_likelihood`: an answer depends on its request and
-    ``seed`` alone, so the harness may cache it.
+    An answer of ``loglikelihood`` and ``loglikelihood_rolling`` depends on its request and ``seed`` alone, so the
+    harness may cache it; see :func:`~rltok_rl.evaluation.continuations.continuation_log_likelihood`.
 
     Args:
         pretrained: folder of save_pretrained, folder of a run, hub id, or a model.
@@ -55,14 +55,7 @@ class RltokLM(LM):
         device: of a model that is loaded; CUDA falls back to the CPU if there is none.
         batch_size: requests of a forward pass at most; ``"auto"`` limits their bytes, and writes 16 texts at once.
         max_batch_size: the limit for ``"auto"``.
-        trust_code: import and execute a custom segmenter, ``module:Class``, named in the files of ``pretrained``. By
-            default this is an error.
-
-    Example:
-        >>> from rltok_rl.models import preset
-        >>> lm = RltokLM(UNet(preset("tiny")).eval(), context=256)
-        >>> len(lm.write(["The cat"], {"until": ["."], "max_gen_toks": 5}))
-        1
+        trust_code: import and execute a custom segmenter, ``module:Class``, named in the files of ``pretrained``.
     """
 
     def __init__(
@@ -94,14 +87,14 @@ class RltokLM(LM):
         self.context = None if context is None else check_count("context", context, minimum=2)
         self.greedy, self.seed, self.rate = greedy, check_count("seed", seed, minimum=0), rate
         self.samples = check_count("samples", samples)
-        check_drawing(samples, greedy, self.segmenter, rate)
+        check_samples(SegmentedModel(self.model, self.segmenter, rate, greedy), samples)
         self.batch_rows = max_batch_size
         if batch_size is not None and not str(batch_size).startswith("auto"):
             self.batch_rows = check_count("batch_size", int(batch_size) if isinstance(batch_size, str) else batch_size)
 
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """Return log p(continuation | context) in nats of each request, and whether all its bytes are the likeliest."""
-        return self._answer("loglikelihood", requests, self._score, disable_tqdm)
+        return self._answer("loglikelihood", requests, disable_tqdm, self._score)
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
         """Return log p of whole texts in nats: each byte once, from as many as allowed; the first costs 8 bits."""
@@ -111,7 +104,7 @@ class RltokLM(LM):
             scores = iter(self._score(texts) if texts else [])
             return [next(scores)[0] if text else 0.0 for (text,) in arguments]  # the empty text is certain
 
-        return self._answer("loglikelihood_rolling", requests, score, disable_tqdm)
+        return self._answer("loglikelihood_rolling", requests, disable_tqdm, score)
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
         """Write a text after the context of each request, with its options; see :meth:`write`."""
@@ -119,21 +112,14 @@ class RltokLM(LM):
         def write(arguments: list[tuple[Any, ...]]) -> list[str]:
             return self.write([context for context, _ in arguments], arguments[0][1])
 
-        def group(arguments: tuple[Any, ...]) -> Any:
-            return sorted((name, str(value)) for name, value in arguments[1].items())
-
-        return self._answer("generate_until", requests, write, disable_tqdm, group)
+        return self._answer("generate_until", requests, disable_tqdm, write)
 
     def write(self, contexts: Sequence[str], options: dict[str, Any]) -> list[str]:
-        """Continue contexts; invalid UTF-8 becomes U+FFFD.
+        """Continue non-empty contexts, cut from the left if too long; invalid UTF-8 becomes U+FFFD.
 
-        A text ends before its first stop string. With ``temperature`` 0, ``do_sample`` False, or neither given, the
-        likeliest byte is taken. A batch shares a generator, so random results depend on ``batch_size``.
-
-        Args:
-            contexts: non-empty; only the last bytes are read if they are too long.
-            options: ``until``, one stop string or several; ``max_gen_toks``, bytes; ``do_sample``, ``temperature``,
-                ``top_k``, ``top_p``.
+        A text ends before its first stop string (``until``) or after ``max_gen_toks`` bytes. With ``temperature`` 0,
+        ``do_sample`` False, or neither given, the likeliest byte is taken. A batch shares a generator, so random
+        results depend on ``batch_size``.
         """
         unknown = sorted(set(options) - _GENERATION)
         if unknown:
@@ -149,19 +135,16 @@ class RltokLM(LM):
             raise ValueError("temperature must be above 0 if do_sample is true, got 0")
         sampling = {"temperature": temperature, "top_k": options.get("top_k"), "top_p": options.get("top_p")}
         rows = 1 if self.segmenter is not None else self.batch_rows or 16
-        prompts = [self._prompt(context, most) for context in contexts]
+        prompts = [context.encode() for context in contexts]
+        if not all(prompts):
+            raise ValueError("context must have at least 1 byte to write on from, got an empty one")
+        if self.context is not None:  # so that all that is read and written fits, if possible
+            prompts = [prompt[-max(1, self.context - most) :] for prompt in prompts]
         written: list[str] = []
         for start in range(0, len(prompts), rows):
             texts = self._write_batch(prompts[start : start + rows], most, stops, sampling)
             written += [text.decode("utf-8", errors="replace") for text in texts]
         return written
-
-    def _prompt(self, context: str, most: int) -> bytes:
-        """The last bytes of a context, so that with ``most`` more bytes it fits ``self.context`` if possible."""
-        prompt = context.encode()
-        if not prompt:
-            raise ValueError("context must have at least 1 byte to write on from, got an empty one")
-        return prompt if self.context is None else prompt[-max(1, self.context - most) :]
 
     def _write_batch(
         self, prompts: list[bytes], most: int, stops: list[bytes], sampling: dict[str, Any]
@@ -210,24 +193,22 @@ class RltokLM(LM):
         self,
         name: str,
         requests: list[Any],
-        answer: Callable[[list[tuple[Any, ...]]], list[Any]],
         quiet: bool,
-        group: Callable[[tuple[Any, ...]], Any] = lambda _: 0,
+        answer: Callable[[list[tuple[Any, ...]]], list[Any]],
     ) -> list[Any]:
-        """Answer requests group by group, long ones first, and cache answers as they come; return them in order."""
+        """Answer requests, equal options together, long ones first; cache answers as they come."""
         arguments = [tuple(request.args) for request in requests]
-
-        def order(place: int) -> Any:
-            return group(arguments[place]), -sum(len(text) for text in arguments[place] if isinstance(text, str))
-
-        places = sorted(range(len(arguments)), key=order)
-        answers: list[Any] = [None] * len(arguments)
-        with tqdm(total=len(arguments), desc=f"rltok {name}", disable=quiet) as bar:
-            for chunk in _chunks(places, lambda place: group(arguments[place])):
-                for place, result in zip(chunk, answer([arguments[place] for place in chunk]), strict=True):
-                    answers[place] = result
-                    self.cache_hook.add_partial(name, arguments[place], result)
-                bar.update(len(chunk))
+        groups = [str([sorted(part.items()) for part in each if isinstance(part, dict)]) for each in arguments]
+        sizes = [sum(len(text) for text in each if isinstance(text, str)) for each in arguments]
+        order = sorted(range(len(requests)), key=lambda place: (groups[place], -sizes[place]))
+        answers: list[Any] = [None] * len(requests)
+        with tqdm(total=len(requests), desc=f"rltok {name}", disable=quiet) as bar:
+            for _, members in itertools.groupby(order, key=lambda place: groups[place]):
+                while places := list(itertools.islice(members, CHUNK)):
+                    for place, result in zip(places, answer([arguments[place] for place in places]), strict=True):
+                        answers[place] = result
+                        self.cache_hook.add_partial(name, arguments[place], result)
+                    bar.update(len(places))
         return answers
 
 
@@ -240,17 +221,4 @@ def _load(source: str, device: str, trust_code: bool) -> tuple[UNet, Segmenter |
     segmenter, run = load_segmenter(folder, model, trust_code), folder.parent / "config.yaml"
     if folder.name != "model" or not run.is_file():
         return model, segmenter, None
-    config = read_config_file(run)
-    for group in ("segmenter", "actor"):
-        name = (config.get(group) or {}).get("name", "learned")
-        if segmenter is None and name != "learned":  # older versions did not save an actor's segmenter
-            raise ValueError(f"pretrained needs the segmenter of {group}={name} beside its model, got none in {folder}")
-    return model, segmenter, (config.get("data") or {}).get("num_steps")
-
-
-def _chunks(places: list[int], group: Callable[[int], Any]) -> Iterator[list[int]]:
-    """Runs of at most :data:`CHUNK` places of one group."""
-    for _, run in itertools.groupby(places, key=group):
-        together = list(run)
-        for start in range(0, len(together), CHUNK):
-            yield together[start : start + CHUNK]
+    return model, segmenter, (read_config_file(run).get("data") or {}).get("num_steps")

@@ -26,8 +26,8 @@ from rltok_rl.evaluation.windowed import (
     BATCH_BYTES,
     Progress,
     Reading,
+    SegmentedModel,
     TextWindows,
-    check_rate,
     join_documents,
     lay_windows,
     read_text,
@@ -56,11 +56,7 @@ def marginal_nats(nats: Tensor) -> Tensor:
         C_k = -log (1/k) sum_j exp(-N_j),        N_j = -sum_t log p(x_{t+1} | x_<=t, a^j_<=t),   a^j ~ pi
         E C_1 >= E C_2 >= ... >= -log p(x)
 
-    Args:
-        nats: [*L, k] N_j.
-
-    Returns:
-        [*L] C_k.
+    Costs N_j are [*L, k], bounds C_k [*L].
 
     Example:
         >>> marginal_nats(torch.tensor([[1.0, 1.0], [1.0, 1001.0]]))
@@ -82,23 +78,11 @@ def read_samples(
     progress: Progress | None = None,
     **options: Any,
 ) -> Samples:
-    """Read a text several times with random boundaries, and once with boundaries thresholded at one half.
+    """Read a text k = ``samples`` times with random boundaries, and once with boundaries thresholded at one half.
 
-    Args:
-        model: the U-Net, in the mode it should run in.
-        text: one document or several, at least 2 bytes each.
-        samples: k, the number of draws.
-        read: :func:`read_text` or :func:`~rltok_rl.evaluation.read_streamed`.
-        segmenter: draws the boundaries at random; None uses the model's own policy.
-        generator: source of the random numbers; the first draw equals a single reading.
-        progress: called with the bytes of all readings together.
-        **options: of ``read``.
-
-    Example:
-        >>> from rltok_rl.models import preset
-        >>> samples = read_samples(UNet(preset("tiny")), "to be or not to be", samples=3, context=8)
-        >>> samples.nats.shape, bool((marginal_nats(samples.nats) <= samples.nats.mean(1)).all())
-        (torch.Size([3, 3]), True)
+    The first draw equals a single reading. ``read`` is :func:`read_text` or
+    :func:`~rltok_rl.evaluation.read_streamed`, with its options; a segmenter must draw at random. ``progress`` is
+    called with the bytes of all readings together.
     """
     samples = check_count("samples", samples)
     if segmenter is not None and not segmenter.draws_at_random:
@@ -119,16 +103,16 @@ def read_samples(
         return reading
 
     first = draw(generator=generator)
-    nats = [window_nats(first), *(window_nats(draw(generator=generator)) for _ in range(samples - 1))]
+    nats = torch.stack([window_nats(first), *(window_nats(draw(generator=generator)) for _ in range(samples - 1))], 1)
     if not probable:
-        return Samples(first, torch.stack(nats, 1), None, None)
+        return Samples(first, nats, None, None)
     greedy = draw(greedy=True)
-    return Samples(first, torch.stack(nats, 1), window_nats(greedy), float(greedy.boundaries.double().mean()))
+    return Samples(first, nats, window_nats(greedy), float(greedy.boundaries.double().mean()))
 
 
 def window_nats(reading: Reading) -> Tensor:
     """[W] costs of the predictions that each window counts, by the whole model."""
-    sizes = _sizes(reading)
+    sizes = reading.window_sizes
     number = torch.arange(len(sizes)).repeat_interleave(sizes)
     return torch.zeros(len(sizes), dtype=torch.float64).index_add(0, number, reading.final_nats)
 
@@ -136,13 +120,11 @@ def window_nats(reading: Reading) -> Tensor:
 def summarise_samples(samples: Samples) -> dict[str, Any]:
     """Compute the metrics of several draws.
 
-    Returns:
-        ``count`` (k); ``one_sample``, ``k_samples`` and ``thresholded`` (None if boundaries have no probability), each
-        with :func:`~rltok_rl.evaluation.loss_metrics`, the first and the last with their ``rate``; ``corpus_spread``,
-        the standard deviation of the corpus' bits per byte over draws (None for one).
+    ``one_sample``, ``k_samples`` and ``thresholded`` (None if boundaries have no probability) hold
+    :func:`~rltok_rl.evaluation.loss_metrics`; ``corpus_spread`` is the standard deviation over draws (None for one).
     """
     reading = samples.first
-    each = [corpus_bits_per_byte(_sizes(reading), nats) for nats in samples.nats.unbind(1)]
+    each = [corpus_bits_per_byte(reading.window_sizes, nats) for nats in samples.nats.unbind(1)]
     thresholded = None
     if samples.thresholded is not None:
         thresholded = {**window_losses(reading, samples.thresholded), "rate": samples.thresholded_rate}
@@ -157,21 +139,9 @@ def summarise_samples(samples: Samples) -> dict[str, Any]:
 
 
 def window_losses(reading: Reading, nats: Tensor) -> dict[str, float | None]:
-    """Compute :func:`~rltok_rl.evaluation.loss_metrics` from costs of whole windows.
-
-    Args:
-        reading: of the same windows.
-        nats: [W] costs.
-    """
-    sizes = _sizes(reading)
-    number = torch.zeros_like(sizes) if reading.document is None else reading.document[sizes.cumsum(0) - sizes]
-    return loss_metrics(*sum_documents(number, sizes, nats))
-
-
-def _sizes(reading: Reading) -> Tensor:
-    if reading.window_sizes is None:
-        raise ValueError("reading must have window_sizes, the predictions of each window, got None")
-    return reading.window_sizes
+    """Compute :func:`~rltok_rl.evaluation.loss_metrics` from the costs [W] of a reading's windows."""
+    sizes = reading.window_sizes
+    return loss_metrics(*sum_documents(reading.document[sizes.cumsum(0) - sizes], sizes, nats))
 
 
 @torch.no_grad()
@@ -183,17 +153,10 @@ def _has_probabilities(model: UNet, segmenter: Segmenter) -> bool:
 
 
 def systematic_resampling(log_weights: Tensor, uniforms: Tensor) -> Tensor:
-    """Draw K of K particles in proportion to their weights, with one random number.
+    """Draw K of K particles in proportion to their weights w, with one random number u: [*B, K] in rising order.
 
         i_k = min {j : sum_{m<=j} w_m > (u + k) / K sum_m w_m},    k = 0 .. K - 1
         E #{k : i_k = j} = K w_j / sum_m w_m
-
-    Args:
-        log_weights: [*B, K] log w.
-        uniforms: [*B] u in [0, 1).
-
-    Returns:
-        [*B, K] int64, in rising order.
 
     Example:
         >>> systematic_resampling(torch.tensor([0.1, 0.6, 0.3]).log(), torch.tensor(0.5))
@@ -206,15 +169,7 @@ def systematic_resampling(log_weights: Tensor, uniforms: Tensor) -> Tensor:
 
 
 def effective_number(log_weights: Tensor) -> Tensor:
-    """Compute the effective number of particles, ``(sum_j w_j)^2 / sum_j w_j^2``, from 1 to K.
-
-    Args:
-        log_weights: [*B, K] log w.
-
-    Example:
-        >>> effective_number(torch.tensor([[0.0, 0.0], [0.0, -1000.0]]))
-        tensor([2., 1.])
-    """
+    """Compute the effective number of particles, ``(sum_j w_j)^2 / sum_j w_j^2``, from 1 to K."""
     return 1 / log_weights.softmax(-1).square().sum(-1)
 
 
@@ -232,7 +187,7 @@ def particle_nats(
     target_rate: float | None = None,
     progress: Progress | None = None,
 ) -> Tensor:
-    """Bound the cost of each window over all boundary strings from above, in expectation, by particles.
+    """Bound the cost of each window over all boundary strings from above, in expectation, by particles: [W] float64.
 
         C = -sum_m log (1/K) sum_j w_m^j,      w_m^j = prod_t p(x_{t+1} | x_<=t, a^j_<=t) over the bytes of part m
 
@@ -240,20 +195,13 @@ def particle_nats(
     then drawn in proportion to w_m. The product of the means is an unbiased estimate of p(x), as the mean of
     independent draws is. Bytes that a window reads again weigh nothing.
 
-    Options are those of :func:`~rltok_rl.evaluation.read_text`; a segmenter must draw at random, byte by byte.
-
-    Returns:
-        [W] float64, for the windows of :func:`~rltok_rl.evaluation.read_text`.
-
-    Example:
-        >>> from rltok_rl.models import preset
-        >>> particle_nats(UNet(preset("tiny")), "to be or not to be", particles=4, context=8).shape
-        torch.Size([3])
+    Windows and options are those of :func:`~rltok_rl.evaluation.read_text`; a segmenter must draw at random, byte by
+    byte.
 
     Reference: https://arxiv.org/abs/1705.09279
     """
     count = check_count("particles", particles)
-    check_rate(segmenter, target_rate)
+    segmented = SegmentedModel(model, segmenter, target_rate)
     if segmenter is not None and (segmenter.looks_ahead or not segmenter.draws_at_random):
         raise ValueError(
             f"particles belong to boundaries that are drawn at random, byte by byte, got {type(segmenter).__name__}"
@@ -266,7 +214,7 @@ def particle_nats(
     uniforms, before = torch.rand(int(needed.sum()), generator=generator), needed.cumsum(0) - needed
     done = 0
     for rows in windows.batches(max(1, BATCH_BYTES // count)):
-        stepper = Stepper(model, segmenter, len(rows) * count, target_rate=target_rate)
+        stepper = Stepper(segmented, len(rows) * count)
         drawn = uniforms[before[rows, None] + torch.arange(int(needed[rows[0]]))]
         nats[rows] = _filter(stepper, byte_ids, windows.take(rows), drawn, count)
         done += int(windows.sizes[rows].sum())
@@ -278,14 +226,13 @@ def particle_nats(
 def _filter(stepper: Stepper, byte_ids: Tensor, windows: TextWindows, uniforms: Tensor, count: int) -> Tensor:
     """Costs [B] of windows of one length, with ``count`` particles each and the random numbers of each [B, ...]."""
     num_windows, length = len(windows), int(windows.reads[0])
-    device = stepper.model.embedding.weight.device
     log_weights, cost = torch.zeros(num_windows, count, dtype=torch.float64), torch.zeros(num_windows).double()
     for t in range(length):
         place = windows.start + t  # [B]
-        drawn = uniforms[:, t * count : (t + 1) * count].flatten().to(device)
-        final_logits, _, _ = stepper.step(byte_ids[place].repeat_interleave(count).to(device), drawn)
-        following = byte_ids[place + 1].repeat_interleave(count).to(device)
-        log_probs = byte_log_prob(final_logits, following).double().cpu().view(num_windows, count)
+        drawn = uniforms[:, t * count : (t + 1) * count].flatten()
+        logits = stepper.step(byte_ids[place].repeat_interleave(count), drawn).final_logits
+        following = byte_ids[place + 1].repeat_interleave(count).to(logits.device)
+        log_probs = byte_log_prob(logits, following).double().cpu().view(num_windows, count)
         log_weights += log_probs * (place + 1 >= windows.first)[:, None]
         if count == 1 or t + 1 == length or (t + 1) % EVERY:
             continue
@@ -294,7 +241,7 @@ def _filter(stepper: Stepper, byte_ids: Tensor, windows: TextWindows, uniforms: 
             continue
         drawn = systematic_resampling(log_weights, uniforms[:, length * count + t // EVERY])
         rows = torch.where(few[:, None], drawn, torch.arange(count)) + torch.arange(num_windows)[:, None] * count
-        stepper.take(rows.flatten().to(device))
+        stepper.take(rows.flatten())
         cost = torch.where(few, cost - log_mean_exp(log_weights), cost)
         log_weights = log_weights.masked_fill(few[:, None], 0.0)
     return cost - log_mean_exp(log_weights)

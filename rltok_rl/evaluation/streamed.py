@@ -2,8 +2,6 @@
 
 Predictions equal those of one forward pass over the whole text. Memory grows with tokens only (their keys and values),
 but every byte is a step, so windows are far faster.
-
-Shapes: B rows.
 """
 
 from __future__ import annotations
@@ -14,17 +12,7 @@ import torch
 from torch import Tensor
 
 from rltok_rl.agents.segmenters import Reader, Segmenter, read_byte, start_reading
-from rltok_rl.evaluation.windowed import (
-    Progress,
-    Reading,
-    TextWindows,
-    check_probabilities,
-    check_rate,
-    draw_uniforms,
-    empty_reading,
-    join_documents,
-)
-from rltok_rl.functional.likelihood import byte_log_prob
+from rltok_rl.evaluation.windowed import Output, Progress, Reading, SegmentedModel, TextWindows, join_documents
 from rltok_rl.models import UNet
 from rltok_rl.models.incremental import decide, observe
 from rltok_rl.sampling import draw_boundary
@@ -47,48 +35,29 @@ def read_streamed(
 ) -> Reading:
     """Predict documents byte by byte, as :func:`read_text` does with one window for each document.
 
-    Args:
-        model: the U-Net, in the mode it should run in.
-        text: one document or several, at least 2 bytes each.
-        greedy: draws a boundary where its probability exceeds one half, without random numbers.
-        generator: on the CPU; draws one number per byte read, in the order of the text.
-        segmenter: draws the boundaries without looking ahead; None uses the model's own policy.
-        target_rate: boundaries per byte, for a model with ``rate_embedding``; None uses the configured rate.
-        progress: called every few steps.
-
-    Example:
-        >>> from rltok_rl.models import preset
-        >>> reading = read_streamed(UNet(preset("tiny")), ["to be", "or not to be"])
-        >>> len(reading.at), reading.num_windows
-        (15, 2)
+    Options are those of :func:`read_text`; a segmenter must not look ahead.
     """
-    check_rate(segmenter, target_rate)
+    segmented = SegmentedModel(model, segmenter, target_rate, greedy)
     if segmenter is not None and segmenter.looks_ahead:
-        raise ValueError(f"segmenter must not look ahead to be streamed, got {type(segmenter).__name__}")
+        raise ValueError(f"segmenter must not look ahead to be streamed, got {segmented.name}")
     byte_ids, spans = join_documents(text)
     start, end = torch.tensor(spans).unbind(1)
-    windows = TextWindows(start, start + 1, end)
-    reading, sizes = empty_reading(byte_ids, spans, windows), windows.sizes
-    total, begins = len(reading.at), sizes.cumsum(0) - sizes
+    reading = Reading.empty(byte_ids, spans, TextWindows(start, start + 1, end))
+    sizes, total = end - start - 1, len(reading.at)
+    begins = sizes.cumsum(0) - sizes
     reading.forced[begins] = True
-    uniforms = draw_uniforms(total, greedy, segmenter, generator)
-    device, done, cost = model.embedding.weight.device, 0, 0.0
+    uniforms = segmented.uniforms(total, generator)
+    done, cost = 0, 0.0
     for rows in _side_by_side(sizes):
-        stepper = Stepper(model, segmenter, len(rows), greedy=greedy, target_rate=target_rate)
+        stepper = Stepper(segmented, len(rows))
         left = sizes[rows]
         for t in range(int(left.max())):
             active = t < left
-            number = begins[rows] + torch.minimum(
-                torch.tensor(t), left - 1
-            )  # [B]; finished rows repeat their last byte
-            drawn = None if uniforms is None else uniforms[number].to(device)
+            number = begins[rows] + left.sub(1).clamp(max=t)  # [B]; finished rows repeat their last byte
             place = reading.at[number]
-            final_logits, early_logits, boundaries = stepper.step(byte_ids[place].to(device), drawn)
-            following, number = byte_ids[place + 1].to(device), number[active]
-            reading.final_nats[number] = -byte_log_prob(final_logits, following).double().cpu()[active]
-            reading.early_nats[number] = -byte_log_prob(early_logits, following).double().cpu()[active]
-            reading.boundaries[number] = boundaries.cpu()[active]
-            done, cost = done + len(number), cost + float(reading.final_nats[number].sum())
+            out = stepper.step(byte_ids[place], None if uniforms is None else uniforms[number])
+            cost += reading.record(number[active], byte_ids[place + 1], out, active)
+            done += int(active.sum())
             if progress is not None and (t % _REPORT_EVERY == 0 or done == total):
                 progress(done, total, cost)
     return reading
@@ -97,37 +66,33 @@ def read_streamed(
 class Stepper:
     """Reads B rows of text, a byte of each per step, and predicts the next; rows can branch."""
 
-    def __init__(
-        self,
-        model: UNet,
-        segmenter: Segmenter | None,
-        num_rows: int,
-        *,
-        greedy: bool = False,
-        target_rate: float | None = None,
-    ) -> None:
-        self.model, self.segmenter, self.greedy = model, segmenter, greedy
+    def __init__(self, segmented: SegmentedModel, num_rows: int) -> None:
+        self.segmented = segmented
+        model, segmenter = segmented.model, segmented.segmenter
         if segmenter is None:
-            self.reader = Reader(model.new_cache(num_rows, target_rate=target_rate), {})
+            self.reader = Reader(model.new_cache(num_rows, target_rate=segmented.target_rate), {})
         else:
             self.reader = start_reading(model, segmenter, num_rows)
 
-    def step(self, byte_ids: Tensor, uniforms: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Turn bytes [B] and random numbers [B] into final and early logits [B, 256] and boundaries [B]."""
-        model, cache = self.model, self.reader.cache
-        if self.segmenter is None:
-            observed = observe(model, cache, byte_ids)
-            drawn = draw_boundary(observed.boundary_logit, uniforms) | (cache.position == 0)
-            return decide(model, cache, drawn).final_logits, observed.early_logits, drawn
-        read = read_byte(model, self.segmenter, self.reader, byte_ids, uniforms=uniforms)
-        check_probabilities(self.segmenter, read.segments.logits, self.greedy)
-        return read.prediction.final_logits, read.observation.early_logits, read.segments.boundaries
+    def step(self, byte_ids: Tensor, uniforms: Tensor | None) -> Output:
+        """Read bytes [B] with random numbers [B]."""
+        segmented, cache = self.segmented, self.reader.cache
+        model, segmenter, device = segmented.model, segmented.segmenter, segmented.device
+        byte_ids, uniforms = byte_ids.to(device), None if uniforms is None else uniforms.to(device)
+        if segmenter is None:
+            seen = observe(model, cache, byte_ids)
+            drawn = draw_boundary(seen.boundary_logit, uniforms) | (cache.position == 0)
+            return Output(decide(model, cache, drawn).final_logits, seen.early_logits, drawn)
+        read = read_byte(model, segmenter, self.reader, byte_ids, uniforms=uniforms)
+        segmented.check_probabilities(read.segments.logits)
+        return Output(read.prediction.final_logits, read.observation.early_logits, read.segments.boundaries)
 
     def take(self, rows: Tensor) -> None:
         """Continue from rows [n] in this order; a row that occurs several times branches."""
+        rows = rows.to(self.segmented.device)
         other = [name for name, value in self.reader.state.items() if not isinstance(value, Tensor)]
         if other:
-            raise TypeError(f"segmenter must keep tensors to branch, got {type(self.segmenter).__name__} with {other}")
+            raise TypeError(f"segmenter must keep tensors to branch, got {self.segmented.name} with {other}")
         state = {name: value.index_select(0, rows) for name, value in self.reader.state.items()}
         self.reader = Reader(self.reader.cache.take(rows), state)
 
@@ -135,8 +100,7 @@ class Stepper:
 def _side_by_side(sizes: Tensor) -> Iterator[Tensor]:
     """Numbers of documents that form a batch, the longest first: those of a batch end at about the same time."""
     order = sizes.argsort(descending=True, stable=True)
-    start = 0
-    while start < len(order):
-        rows = max(1, ROW_BYTES // int(sizes[order[start]]))
-        yield order[start : start + rows]
-        start += rows
+    while len(order):
+        rows = max(1, ROW_BYTES // int(sizes[order[0]]))
+        yield order[:rows]
+        order = order[rows:]

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rltok_rl.data.files import encode_value
 from rltok_rl.evaluation.bits import mean_and_error
 from rltok_rl.evaluation.continuations import Continuations, continuation_log_likelihood
 from rltok_rl.models import UNet
@@ -32,19 +31,13 @@ class Example:
     """A question with its choices."""
 
     context: bytes
-    choices: tuple[bytes, ...]
-    """What may follow the context, each with its delimiter, usually a space."""
-    gold: int
-    """Number of the right choice, from 0."""
+    choices: tuple[bytes, ...]  # what may follow the context, each with its delimiter, usually a space
+    gold: int  # number of the right choice, from 0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.context, bytes):
-            raise TypeError(f"context must be bytes, got {type(self.context).__name__}")
         if not self.choices:
             raise ValueError(f"choices must hold at least one, got none after {self.context[-40:]!r}")
         for number, choice in enumerate(self.choices):
-            if not isinstance(choice, bytes):
-                raise TypeError(f"choices must be bytes, got {type(choice).__name__} as number {number}")
             if not choice:
                 raise ValueError(f"choices must have at least 1 byte each, got an empty one as number {number}")
         if check_count("gold", self.gold, minimum=0) >= len(self.choices):
@@ -54,10 +47,7 @@ class Example:
 def score_examples(model: UNet, examples: Sequence[Example], **options: Any) -> Continuations:
     """Score all choices of all examples, one after the other.
 
-    Args:
-        model: the U-Net, in the mode it should run in.
-        examples: at least one.
-        **options: of :func:`~rltok_rl.evaluation.continuations.continuation_log_likelihood`.
+    Options are those of :func:`~rltok_rl.evaluation.continuations.continuation_log_likelihood`.
     """
     contexts = [example.context for example in examples for _ in example.choices]
     choices = [choice for example in examples for choice in example.choices]
@@ -65,30 +55,16 @@ def score_examples(model: UNet, examples: Sequence[Example], **options: Any) -> 
 
 
 def choice_metrics(examples: Sequence[Example], scores: Continuations) -> dict[str, Any]:
-    """Compute bits per byte of the right answers, and accuracies.
+    """Compute bits per byte of the right answers, and accuracies, from the ``scores`` of :func:`score_examples`.
 
         bits_i = -log p(y_gold | c) / (ln 2 * bytes of y_gold),    its delimiter included
 
-    Args:
-        examples: at least one.
-        scores: of all their choices, from :func:`score_examples`.
-
-    Returns:
-        ``examples``; ``choices`` in all; ``cut``, examples with a context that was cut; ``chance``, the accuracy of
-        guessing. The following have a standard error over examples, ``<name>_error`` (None for one example):
-        ``bits_per_byte``, the mean of bits_i; ``one_draw_bits_per_byte``, the same for single draws of the boundaries;
-        ``accuracy``, how often the right choice has the largest log-likelihood; ``accuracy_per_byte``, the same per
-        byte; ``likeliest``, how often each byte of the right choice is the likeliest. If no example has two choices,
-        ``chance`` and the accuracies are None. The first of equal choices counts.
-
-    Example:
-        >>> examples = [Example(b"2 + 2 =", (b" 4", b" 22"), gold=0)]
-        >>> bits = torch.tensor([4.0, 3.0], dtype=torch.float64)
-        >>> yes = torch.tensor([True, False])
-        >>> scores = Continuations(-bits * math.log(2), -bits * math.log(2), torch.tensor([2, 3]), yes, ~yes)
-        >>> metrics = choice_metrics(examples, scores)
-        >>> metrics["bits_per_byte"], metrics["accuracy"], metrics["accuracy_per_byte"], metrics["likeliest"]
-        (2.0, 0.0, 0.0, 1.0)
+    Means over examples have a standard error, ``<name>_error`` (None for one example): ``bits_per_byte``, the mean of
+    bits_i; ``one_draw_bits_per_byte``, the same for single draws of the boundaries; ``accuracy``, how often the right
+    choice has the largest log-likelihood; ``accuracy_per_byte``, the same per byte; ``likeliest``, how often each byte
+    of the right choice is the likeliest. ``cut`` counts examples with a context that was cut; ``chance`` is the
+    accuracy of guessing. If no example has two choices, ``chance`` and the accuracies are None. The first of equal
+    choices counts.
     """
     if not examples:
         raise ValueError("examples must hold at least one, got none")
@@ -131,13 +107,13 @@ Question = tuple[str, list[str], int]
 
 def piqa(row: Row) -> Question:
     """Ask for the better of two ways to reach a goal."""
-    return f"Question: {_text(row, 'goal')}\nAnswer:", [f" {_text(row, 'sol1')}", f" {_text(row, 'sol2')}"], _label(row)
+    return "Question: " + row["goal"] + "\nAnswer:", [" " + row["sol1"], " " + row["sol2"]], int(row["label"])
 
 
 def hellaswag(row: Row) -> Question:
     """Ask for the right one of four endings of a scene."""
-    context = f"{_text(row, 'activity_label')}: {_text(row, 'ctx_a')} {_text(row, 'ctx_b').capitalize()}"
-    return clean_hellaswag(context), [f" {clean_hellaswag(end)}" for end in _texts(row, "endings")], _label(row)
+    context = row["activity_label"] + ": " + row["ctx_a"] + " " + row["ctx_b"].capitalize()
+    return clean_hellaswag(context), [" " + clean_hellaswag(end) for end in row["endings"]], int(row["label"])
 
 
 def clean_hellaswag(text: str) -> str:
@@ -147,33 +123,28 @@ def clean_hellaswag(text: str) -> str:
         >>> clean_hellaswag(" How to knit [title] Buy wool [step] Soft  wool. ")
         'How to knit. Buy wool Soft wool.'
     """
-    text = re.sub(r"\[.*?\]", "", text.strip().replace(" [title]", ". "))
-    return text.replace("  ", " ")
+    return re.sub(r"\[.*?\]", "", text.strip().replace(" [title]", ". ")).replace("  ", " ")
 
 
 def arc_easy(row: Row) -> Question:
     """Ask a question of a school exam."""
-    choices = row["choices"]
-    if not isinstance(choices, Mapping) or not {"text", "label"} <= set(choices):
-        raise ValueError(f"choices must have text and label, got {choices!r}")
-    labels, key = _texts(choices, "label"), _text(row, "answerKey")
+    texts, labels, key = row["choices"]["text"], row["choices"]["label"], row["answerKey"]
     if key not in labels:
         raise ValueError(f"answerKey must be one of {labels}, got {key!r}")
-    return f"Question: {_text(row, 'question')}\nAnswer:", [f" {t}" for t in _texts(choices, "text")], labels.index(key)
+    return "Question: " + row["question"] + "\nAnswer:", [" " + text for text in texts], labels.index(key)
 
 
 def lambada_openai(row: Row) -> Question:
     """Ask for the last word of a passage."""
-    context, _, last = _text(row, "text").rpartition(" ")
-    return context, [f" {last}"], 0
+    context, _, last = row["text"].rpartition(" ")
+    return context, [" " + last], 0
 
 
 @dataclass(frozen=True)
 class Task:
     """A dataset and the function that turns its rows into questions."""
 
-    path: str
-    """Name on the Hugging Face hub."""
+    path: str  # name on the Hugging Face hub
     split: str
     columns: tuple[str, ...]
     format: Callable[[Row], Question]
@@ -196,13 +167,10 @@ ENDINGS = (".parquet", ".jsonl", ".json")
 
 
 def read_task(name: str, folder: str | Path | None = None, *, limit: int | None = None) -> list[Example]:
-    """Read the questions of a task from the Hugging Face hub or from local files.
+    """Read the first ``limit`` questions of a task (None: all) from the Hugging Face hub or from local files.
 
-    Args:
-        name: a key of :data:`TASKS`.
-        folder: holds ``<name>.parquet``, ``<name>.jsonl``, ``<name>.json``, or a folder ``<name>`` with a copy of the
-            hub's repository; None reads from the hub.
-        limit: reads the first rows only; None reads all.
+    ``folder`` holds ``<name>.parquet``, ``<name>.jsonl``, ``<name>.json``, or a folder ``<name>`` with a copy of the
+    hub's repository; None reads from the hub.
     """
     if name not in TASKS:
         raise ValueError(f"name must be one of {list(TASKS)}, got {name!r}")
@@ -260,26 +228,6 @@ def _example(task: Task, row: Row, place: str) -> Example:
         raise ValueError(f"{place} must have the columns {list(task.columns)}, got {list(row)}")
     try:
         context, choices, gold = task.format(row)
-        return Example(encode_value(context, place), tuple(encode_value(choice, place) for choice in choices), gold)
-    except (ValueError, TypeError) as error:
+        return Example(context.encode(), tuple(choice.encode() for choice in choices), gold)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{place} is no question of {task.path}: {error}") from None
-
-
-def _text(row: Row, column: str) -> str:
-    text = row[column]
-    if not isinstance(text, str):
-        raise TypeError(f"{column} must be a text, got {text!r}")
-    return text
-
-
-def _texts(row: Row, column: str) -> list[str]:
-    texts = row[column]
-    if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) for text in texts):
-        raise TypeError(f"{column} must be a list of texts, got {texts!r}")
-    return list(texts)
-
-
-def _label(row: Row) -> int:
-    """The number of the right choice; some datasets write it as a text, and those of test sets are often empty."""
-    label = row["label"]
-    return int(label) if isinstance(label, str) and label.isdecimal() else check_count("label", label, minimum=0)

@@ -19,7 +19,7 @@ from torch import Tensor
 from rltok_rl.agents.segmenters import Segmenter, read_window
 from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.models import UNet
-from rltok_rl.text import text_to_bytes
+from rltok_rl.text import text_to_bytes, text_to_ids
 from rltok_rl.utils import check_count
 
 BATCH_BYTES = 16_384
@@ -48,7 +48,6 @@ class TextWindows:
         return self.end - self.first
 
     def __len__(self) -> int:
-        """W."""
         return len(self.start)
 
     def take(self, rows: Tensor | slice) -> TextWindows:
@@ -75,15 +74,9 @@ class TextWindows:
 
 
 def cut_windows(num_bytes: int, context: int, stride: int | None = None) -> list[tuple[int, int]]:
-    """Cut a text into windows that predict every byte but the first once.
+    """Cut a text into windows (start, end) that predict every byte but the first once.
 
-    Args:
-        num_bytes: length of the text, at least 2.
-        context: bytes that a window reads at most.
-        stride: bytes from the start of one window to the next, at most ``context``; None is ``context``.
-
-    Returns:
-        (start, end) of each window, ``end`` exclusive; a window counts the bytes beyond the previous window's end.
+    A window counts the bytes beyond the previous window's end, which is exclusive. A ``stride`` of None is ``context``.
 
     Example:
         >>> cut_windows(8, 3)
@@ -123,7 +116,73 @@ def join_documents(text: str | bytes | Sequence[str | bytes]) -> tuple[Tensor, l
             )
         spans.append((start, start + len(document)))
         start += len(document) + 1
-    return torch.frombuffer(bytearray(b"\0".join(documents)), dtype=torch.uint8).long(), spans
+    return text_to_ids(b"\0".join(documents)), spans
+
+
+class Output(NamedTuple):
+    """Predictions and boundaries of a window [B, T] or a step [B]."""
+
+    final_logits: Tensor  # [.., 256]
+    early_logits: Tensor  # [.., 256]
+    boundaries: Tensor  # bool
+    boundary_logits: Tensor | None = None  # None for rules
+    scores: Tensor | None = None  # what a rule compares with its threshold
+
+
+@dataclass(frozen=True)
+class SegmentedModel:
+    """A model with what draws its boundaries: its own policy, or a segmenter."""
+
+    model: UNet
+    segmenter: Segmenter | None
+    target_rate: float | None = None
+    greedy: bool = False
+
+    def __post_init__(self) -> None:
+        if self.target_rate is not None and self.segmenter is not None:
+            raise ValueError(f"target_rate belongs to the model's own policy, got it with {self.name}")
+
+    @property
+    def name(self) -> str:
+        """The segmenter's class."""
+        return type(self.segmenter).__name__
+
+    @property
+    def device(self) -> torch.device:
+        """The model's device."""
+        return self.model.embedding.weight.device
+
+    @property
+    def at_random(self) -> bool:
+        """Whether boundaries are drawn at random unless they are greedy."""
+        return self.segmenter is None or self.segmenter.draws_at_random
+
+    def check_own_greedy(self) -> None:
+        """Refuse greedy boundaries of a segmenter that draws at random."""
+        if self.greedy and self.segmenter is not None and self.at_random:
+            raise ValueError(f"greedy belongs to the model's own policy, got it with {self.name}")
+
+    def check_probabilities(self, logits: Tensor | None) -> None:
+        """Refuse greedy boundaries of a segmenter that draws without probabilities."""
+        if self.greedy and self.at_random and logits is None:
+            raise ValueError(f"greedy needs boundaries that have a probability each, got {self.name}")
+
+    def uniforms(self, count: int, generator: torch.Generator | None) -> Tensor | None:
+        """[count] random numbers; one half each for a greedy segmenter, None for the greedy policy."""
+        if not self.greedy:
+            return torch.rand(count, generator=generator)
+        return None if self.segmenter is None else torch.full((count,), 0.5)
+
+    def run(self, byte_ids: Tensor, uniforms: Tensor | None) -> Output:
+        """Read bytes [B, T] with random numbers [B, T]."""
+        byte_ids, uniforms = byte_ids.to(self.device), None if uniforms is None else uniforms.to(self.device)
+        if self.segmenter is None:
+            out: Any = self.model(byte_ids, uniforms=uniforms, greedy=self.greedy, target_rate=self.target_rate)
+            return Output(out.final_logits, out.early_logits, out.boundaries, out.boundary_logits)
+        read = read_window(self.model, self.segmenter, byte_ids, uniforms=uniforms)
+        segments = read.segments
+        self.check_probabilities(segments.logits)
+        return Output(read.final_logits, read.early_logits, segments.boundaries, segments.logits, segments.scores)
 
 
 @dataclass(frozen=True)
@@ -136,18 +195,30 @@ class Reading:
     early_nats: Tensor  # [n] float64, by the early exit
     boundaries: Tensor  # [n] bool, a_t
     forced: Tensor  # [n] bool, the first byte of a window, whose boundary is not a decision
-    num_windows: int
-    document: Tensor | None = None  # [n] int64, number of the document; None for a single one
-    window_sizes: Tensor | None = None  # [num_windows] int64, predictions that each window counts
+    document: Tensor  # [n] int64, number of the document
+    window_sizes: Tensor  # [W] int64, predictions that each window counts
 
+    @property
+    def num_windows(self) -> int:
+        """W."""
+        return len(self.window_sizes)
 
-def empty_reading(byte_ids: Tensor, spans: list[tuple[int, int]], windows: TextWindows) -> Reading:
-    """Return a reading of zeros, to be filled in place."""
-    at = windows.places()
-    final, early = torch.zeros(2, len(at), dtype=torch.float64)
-    boundaries, forced = torch.zeros(2, len(at), dtype=torch.bool)
-    document = torch.searchsorted(torch.tensor([start for start, _ in spans]), at, right=True) - 1
-    return Reading(byte_ids, at, final, early, boundaries, forced, len(windows), document, windows.sizes)
+    @classmethod
+    def empty(cls, byte_ids: Tensor, spans: list[tuple[int, int]], windows: TextWindows) -> Reading:
+        """A reading of zeros, to be filled by :meth:`record`."""
+        at = windows.places()
+        final, early = torch.zeros(2, len(at), dtype=torch.float64)
+        boundaries, forced = torch.zeros(2, len(at), dtype=torch.bool)
+        document = torch.searchsorted(torch.tensor([start for start, _ in spans]), at, right=True) - 1
+        return cls(byte_ids, at, final, early, boundaries, forced, document, windows.sizes)
+
+    def record(self, number: Tensor, following: Tensor, out: Output, counted: Tensor) -> float:
+        """Write the counted predictions of the bytes ``following``, at ``number``; return their cost in nats."""
+        following = following.to(out.boundaries.device)
+        for nats, logits in ((self.final_nats, out.final_logits), (self.early_nats, out.early_logits)):
+            nats[number] = -byte_log_prob(logits, following).double().cpu()[counted]
+        self.boundaries[number] = out.boundaries.cpu()[counted]
+        return float(self.final_nats[number].sum())
 
 
 @torch.no_grad()
@@ -163,6 +234,7 @@ def read_text(
     segmenter: Segmenter | None = None,
     target_rate: float | None = None,
     progress: Progress | None = None,
+    observe: Callable[[Tensor, Output], None] | None = None,
 ) -> Reading:
     """Predict documents window by window, with boundaries drawn by the policy or a segmenter.
 
@@ -172,15 +244,15 @@ def read_text(
         model: the U-Net, in the mode it should run in.
         text: one document or several, at least 2 bytes each.
         context: bytes that a window reads at most.
-        stride: bytes from the start of one window to the next, at most ``context``; None is ``context``. Smaller
-            strides show at least ``context - stride + 1`` bytes to each prediction and cost ``context / stride`` times
-            as much.
+        stride: bytes from the start of one window to the next; None is ``context``. Smaller strides show at least
+            ``context - stride + 1`` bytes to each prediction and cost ``context / stride`` times as much.
         most: reads at most this many windows, evenly spread; None reads all.
         greedy: draws a boundary where its probability exceeds one half, without random numbers.
         generator: on the CPU; draws one number per byte read, window by window in the order of the text.
         segmenter: draws the boundaries; None uses the model's own policy.
         target_rate: boundaries per byte, for a model with ``rate_embedding``; None uses the configured rate.
         progress: called after each forward pass.
+        observe: called after each forward pass with the numbers [B, T] of its predictions and its output.
 
     Example:
         >>> from rltok_rl.models import preset
@@ -188,80 +260,27 @@ def read_text(
         >>> len(reading.at), reading.num_windows
         (17, 3)
     """
-    check_rate(segmenter, target_rate)
+    segmented = SegmentedModel(model, segmenter, target_rate, greedy)
     byte_ids, spans = join_documents(text)
     windows = lay_windows(spans, context, stride).spread(most)
-    reading = empty_reading(byte_ids, spans, windows)
+    reading = Reading.empty(byte_ids, spans, windows)
     reads, first = windows.reads, windows.first
     begins = windows.sizes.cumsum(0) - windows.sizes  # number of each window's first prediction
     before = reads.cumsum(0) - reads  # number of its first random number
-    uniforms = draw_uniforms(int(reads.sum()), greedy, segmenter, generator)
+    uniforms = segmented.uniforms(int(reads.sum()), generator)
     done, cost = 0, 0.0
     for rows in windows.batches(BATCH_BYTES):
         steps = torch.arange(int(reads[rows[0]]))
         place = windows.start[rows, None] + steps  # [B, T]
         drawn = None if uniforms is None else uniforms[before[rows, None] + steps]
-        out = run_window(model, segmenter, byte_ids[place], drawn, greedy=greedy, target_rate=target_rate)
-        check_probabilities(segmenter, out.boundary_logits, greedy)
+        out = segmented.run(byte_ids[place], drawn)
+        numbers = (begins - first)[rows, None] + place + 1  # [B, T]
         counted = place + 1 >= first[rows, None]
-        number = ((begins - first)[rows, None] + place + 1)[counted]
-        following = byte_ids[place + 1].to(out.boundaries.device)
-        for nats, logits in ((reading.final_nats, out.final_logits), (reading.early_nats, out.early_logits)):
-            nats[number] = -byte_log_prob(logits, following).double().cpu()[counted]
-        reading.boundaries[number] = out.boundaries.cpu()[counted]
-        reading.forced[number] = (steps == 0).expand_as(counted)[counted]
-        done, cost = done + len(number), cost + float(reading.final_nats[number].sum())
+        cost += reading.record(numbers[counted], byte_ids[place + 1], out, counted)
+        reading.forced[numbers[counted]] = (steps == 0).expand_as(counted)[counted]
+        done += int(counted.sum())
+        if observe is not None:
+            observe(numbers, out)
         if progress is not None:
             progress(done, len(reading.at), cost)
     return reading
-
-
-class WindowOutput(NamedTuple):
-    """Predictions and boundaries of one forward pass."""
-
-    final_logits: Tensor  # [B, T, 256]
-    early_logits: Tensor  # [B, T, 256]
-    boundaries: Tensor  # [B, T] bool
-    boundary_logits: Tensor | None  # [B, T]; None for rules
-    scores: Tensor | None  # [B, T], what a rule compares with its threshold
-
-
-def run_window(
-    model: UNet,
-    segmenter: Segmenter | None,
-    byte_ids: Tensor,
-    uniforms: Tensor | None,
-    *,
-    greedy: bool = False,
-    target_rate: float | None = None,
-) -> WindowOutput:
-    """Run a model and its policy or a segmenter on bytes [B, T] and random numbers [B, T]."""
-    device = model.embedding.weight.device
-    read, drawn = byte_ids.to(device), None if uniforms is None else uniforms.to(device)
-    if segmenter is None:
-        out: Any = model(read, uniforms=drawn, greedy=greedy, target_rate=target_rate)
-        return WindowOutput(out.final_logits, out.early_logits, out.boundaries, out.boundary_logits, None)
-    cut = read_window(model, segmenter, read, uniforms=drawn)
-    segments = cut.segments
-    return WindowOutput(cut.final_logits, cut.early_logits, segments.boundaries, segments.logits, segments.scores)
-
-
-def check_rate(segmenter: Segmenter | None, target_rate: float | None) -> None:
-    """Refuse a target rate for boundaries that do not follow one."""
-    if target_rate is not None and segmenter is not None:
-        raise ValueError(f"target_rate belongs to the model's own policy, got it with {type(segmenter).__name__}")
-
-
-def check_probabilities(segmenter: Segmenter | None, logits: Tensor | None, greedy: bool) -> None:
-    """Refuse greedy boundaries of a segmenter that draws without probabilities."""
-    if greedy and segmenter is not None and segmenter.draws_at_random and logits is None:
-        raise ValueError(f"greedy needs boundaries that have a probability each, got {type(segmenter).__name__}")
-
-
-def draw_uniforms(
-    count: int, greedy: bool, segmenter: Segmenter | None, generator: torch.Generator | None
-) -> Tensor | None:
-    """[count] random numbers; one half each for a greedy segmenter, None for the greedy policy."""
-    if not greedy:
-        return torch.rand(count, generator=generator)
-    return None if segmenter is None else torch.full((count,), 0.5)

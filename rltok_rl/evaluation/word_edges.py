@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rltok_rl.text import ids_to_bytes
 from rltok_rl.utils import check_count
 
 EDGES = ("last_letter", "space", "first_letter", "any")
@@ -23,17 +24,7 @@ EDGES = ("last_letter", "space", "first_letter", "any")
 OUTSIDE = -2
 """Position of bytes that neither belong to a word nor touch one on the side that is counted from."""
 _SPACES = tuple(b" \t\n\r\f\v")
-# First bytes, how many bytes follow, and what the first of these may be (the Unicode Standard, Table 3-7).
-_WELL_FORMED = (
-    (0xC2, 0xDF, 1, 0x80, 0xBF),
-    (0xE0, 0xE0, 2, 0xA0, 0xBF),
-    (0xE1, 0xEC, 2, 0x80, 0xBF),
-    (0xED, 0xED, 2, 0x80, 0x9F),
-    (0xEE, 0xEF, 2, 0x80, 0xBF),
-    (0xF0, 0xF0, 3, 0x90, 0xBF),
-    (0xF1, 0xF3, 3, 0x80, 0xBF),
-    (0xF4, 0xF4, 3, 0x80, 0x8F),
-)
+_WORDS = tuple(byte for byte in range(256) if byte >= 128 or chr(byte).isalnum())
 
 
 @dataclass(frozen=True)
@@ -72,9 +63,8 @@ def check_counted(counted: Tensor | None, like: Tensor, name: str) -> Tensor:
 def place_share(places: Tensor, boundaries: Tensor, counted: Tensor | None = None) -> EdgeShare:
     """Compare boundaries with places of one kind.
 
-        share   = #{t counted: a_t = 1, t in places} / #{t counted: a_t = 1}
-        chance  = #{t counted: t in places} / #{t counted}
-        covered = #{t counted: a_t = 1, t in places} / #{t counted: t in places}
+        share = #{a_t = 1, t in places} / #{a_t = 1},     covered = #{a_t = 1, t in places} / #{t in places}
+        chance = #{t in places} / N,                      over the N counted bytes t
 
     ``chance`` is the mean share over all ways to lay as many boundaries on the counted bytes, however many there are.
     With the rate of boundaries, ``covered / rate = share / chance``.
@@ -92,53 +82,29 @@ def place_share(places: Tensor, boundaries: Tensor, counted: Tensor | None = Non
 
 
 def white_space(byte_ids: Tensor) -> Tensor:
-    """Mark blanks, tabs, line feeds, carriage returns, form feeds and vertical tabs.
-
-    Example:
-        >>> white_space(torch.tensor(list(b"to be"))).int()
-        tensor([0, 0, 1, 0, 0], dtype=torch.int32)
-    """
+    """Mark blanks, tabs, line feeds, carriage returns, form feeds and vertical tabs."""
     return torch.isin(byte_ids, torch.tensor(_SPACES, device=byte_ids.device))
 
 
 def white_space_share(byte_ids: Tensor, boundaries: Tensor, counted: Tensor | None = None) -> EdgeShare:
-    """Compare boundaries with white space; see :func:`place_share`.
-
-    Example:
-        >>> at = white_space_share(torch.tensor(list(b"to be or")), torch.tensor([1, 0, 1, 0, 0, 0, 0, 0]))
-        >>> at.share, at.covered, at.lift  # one of two boundaries, one of two spaces; two of eight bytes are spaces
-        (0.5, 0.5, 2.0)
-    """
+    """Compare boundaries with white space; see :func:`place_share`."""
     return place_share(white_space(byte_ids), boundaries, counted)
 
 
 def in_words(byte_ids: Tensor) -> Tensor:
-    """Mark bytes of words: ASCII letters and digits, and all bytes beyond ASCII.
-
-    Example:
-        >>> in_words(torch.tensor(list(b"R2, d"))).int()
-        tensor([1, 1, 0, 0, 1], dtype=torch.int32)
-    """
-    lower = byte_ids | 0x20  # maps capitals to small letters, and nothing else to a letter
-    letter = (lower >= ord("a")) & (lower <= ord("z"))
-    digit = (byte_ids >= ord("0")) & (byte_ids <= ord("9"))
-    return letter | digit | ((byte_ids >= 128) & (byte_ids < 256))
+    """Mark bytes of words: ASCII letters and digits, and all bytes beyond ASCII."""
+    return torch.isin(byte_ids, torch.tensor(_WORDS, device=byte_ids.device))
 
 
 def word_edges(byte_ids: Tensor) -> dict[str, Tensor]:
-    """Mark the last letter of each word, the space right after a word, and the first letter of each word.
+    """Mark each of :data:`EDGES`: last letters, the space right after a word, first letters, and all three.
 
     A word of one letter is both its first and its last. Beyond the ends of a text there is no word.
 
-    Returns:
-        [*B, T] bool for each of :data:`EDGES`.
-
     Example:
         >>> edges = word_edges(torch.tensor(list(b"to be")))
-        >>> edges["last_letter"].int(), edges["space"].int(), edges["first_letter"].int()
-        (tensor([0, 1, 0, 0, 1], dtype=torch.int32),
-         tensor([0, 0, 1, 0, 0], dtype=torch.int32),
-         tensor([1, 0, 0, 1, 0], dtype=torch.int32))
+        >>> edges["last_letter"].long(), edges["space"].long()
+        (tensor([0, 1, 0, 0, 1]), tensor([0, 0, 1, 0, 0]))
     """
     word = in_words(byte_ids)
     before, after = F.pad(word, (1, 0))[..., :-1], F.pad(word, (0, 1))[..., 1:]
@@ -147,24 +113,14 @@ def word_edges(byte_ids: Tensor) -> dict[str, Tensor]:
 
 
 def word_edge_share(byte_ids: Tensor, boundaries: Tensor, counted: Tensor | None = None) -> dict[str, EdgeShare]:
-    """Compare boundaries with each of :data:`EDGES`; see :func:`place_share`.
-
-    Example:
-        >>> text = torch.tensor(list(b"to be or"))
-        >>> shares = word_edge_share(text, torch.tensor([0, 1, 0, 0, 1, 0, 0, 0]))
-        >>> shares["last_letter"].share, shares["last_letter"].chance, round(shares["last_letter"].covered, 3)
-        (1.0, 0.375, 0.667)
-    """
+    """Compare boundaries with each of :data:`EDGES`; see :func:`place_share`."""
     return {name: place_share(edge, boundaries, counted) for name, edge in word_edges(byte_ids).items()}
 
 
 def position_from_start(byte_ids: Tensor) -> Tensor:
     """Count bytes from the start of their word: 0 at the first letter, -1 at the byte before a word.
 
-        p_t = t - s,    s the last first letter at or before t;    -1 where x_{t+1} begins a word and x_t is in none
-
-    Returns:
-        [*B, T] int64; :data:`OUTSIDE` for bytes neither in a word nor right before one.
+    Bytes neither in a word nor right before one have :data:`OUTSIDE`, -2.
 
     Example:
         >>> position_from_start(torch.tensor(list(b"be, or")))
@@ -179,31 +135,17 @@ def position_from_start(byte_ids: Tensor) -> Tensor:
 
 
 def position_from_end(byte_ids: Tensor) -> Tensor:
-    """Count bytes back from the end of their word: 0 at the last letter, 1 before it, -1 at the byte after a word.
-
-    Example:
-        >>> position_from_end(torch.tensor(list(b"be, or")))
-        tensor([ 1,  0, -1, -2,  1,  0])
-    """
+    """Count bytes back from the end of their word: 0 at the last letter, 1 before it, -1 at the byte after a word."""
     return position_from_start(byte_ids.flip(-1)).flip(-1)
 
 
 def word_position_share(
     byte_ids: Tensor, boundaries: Tensor, counted: Tensor | None = None, *, most: int = 6
 ) -> dict[str, dict[str, EdgeShare]]:
-    """Compare boundaries with each position in a word; see :func:`place_share`.
+    """Compare boundaries with each position in a word, from its ``"start"`` and its ``"end"``; see :func:`place_share`.
 
-    Over the positions of one side shares sum to 1, and so do chances. With k = ``most``:
-
-    Returns:
-        For ``"start"`` and ``"end"``, the shares at ``"-1"`` (the byte before a word, after a word), ``"0"`` (its first
-        byte, its last) .. ``"k-1"``, ``"k+"`` and ``"outside"``.
-
-    Example:
-        >>> text = torch.tensor(list(b"to be or"))
-        >>> shares = word_position_share(text, torch.tensor([0, 0, 1, 0, 0, 1, 0, 0]), most=1)
-        >>> {name: (at.share, at.chance) for name, at in shares["end"].items()}
-        {'-1': (1.0, 0.25), '0': (0.0, 0.375), '1+': (0.0, 0.375), 'outside': (0.0, 0.0)}
+    With k = ``most``, positions are ``"-1"`` (the byte before a word, after a word), ``"0"`` (its first byte, its last)
+    .. ``"k-1"``, ``"k+"`` and ``"outside"``. Over those of one side shares sum to 1, and so do chances.
     """
     most = check_count("most", most)
     names = {**{str(p): p for p in range(-1, most)}, f"{most}+": most, "outside": OUTSIDE}
@@ -221,29 +163,17 @@ def inside_characters(byte_ids: Tensor) -> Tensor:
     characters of their own, which cannot be split.
 
     Example:
-        >>> inside_characters(torch.tensor(list("a€é".encode()))).int()
-        tensor([0, 1, 1, 0, 1, 0], dtype=torch.int32)
-        >>> inside_characters(torch.tensor(list("€".encode()[:2]))).int()  # cut off
-        tensor([0, 0], dtype=torch.int32)
+        >>> inside_characters(torch.tensor(list("a€é".encode()))).long()
+        tensor([0, 1, 1, 0, 1, 0])
     """
-    length = byte_ids.shape[-1]
-    ahead = [F.pad(byte_ids, (0, back))[..., back : back + length] for back in range(4)]  # x_t .. x_{t+3}
-    continues = [(x >= 0x80) & (x <= 0xBF) for x in ahead]
-    inside = torch.zeros_like(byte_ids, dtype=torch.bool)
-    for low, high, following, least, largest in _WELL_FORMED:
-        begins = (byte_ids >= low) & (byte_ids <= high) & (ahead[1] >= least) & (ahead[1] <= largest)
-        for place in range(2, following + 1):
-            begins = begins & continues[place]
-        for place in range(following):
-            inside |= F.pad(begins, (place, 0))[..., :length]
+    inside = torch.ones(byte_ids.shape, dtype=torch.bool, device=byte_ids.device)
+    for row, marks in zip(byte_ids[None].flatten(0, -2), inside[None].flatten(0, -2), strict=True):
+        letters = ids_to_bytes(row).decode("utf-8", errors="surrogateescape")  # a byte of no character: a surrogate
+        sizes = [len(letter.encode("utf-8", errors="surrogateescape")) for letter in letters]
+        marks[torch.tensor(sizes, dtype=torch.int64, device=marks.device).cumsum(0) - 1] = False
     return inside
 
 
 def split_character_share(byte_ids: Tensor, boundaries: Tensor, counted: Tensor | None = None) -> EdgeShare:
-    """Compare boundaries with the bytes inside characters; see :func:`place_share`. ``chance`` is 0 for ASCII.
-
-    Example:
-        >>> split_character_share(torch.tensor(list("aéb".encode())), torch.tensor([1, 1, 0, 0]))
-        EdgeShare(share=0.5, chance=0.25, covered=1.0)
-    """
+    """Compare boundaries with the bytes inside characters; see :func:`place_share`. ``chance`` is 0 for ASCII."""
     return place_share(inside_characters(byte_ids), boundaries, counted)

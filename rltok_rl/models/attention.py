@@ -1,8 +1,7 @@
-"""Causal attention: over a sliding window, over rows of equal length, and over packed rows.
+"""Causal attention of rotated heads: over a sliding window, over rows of equal length, and over packed rows.
 
 Shapes: B rows, T bytes, S tokens of the longest row, N places of all packed rows, H heads, C channels of a head.
-Queries, keys and values are rotated already. Scores are scaled by ``C^(-1/2)`` and, with ``cap``, soft-capped as in
-Gemma 2.
+Scores are scaled by ``C^(-1/2)`` and, with ``cap``, soft-capped as in Gemma 2.
 """
 
 from __future__ import annotations
@@ -19,12 +18,9 @@ from torch import Tensor
 from rltok_rl.functional.policy import soft_cap
 from rltok_rl.models.layers import Attention, compiled, scores_backend, varies
 
-SMALLEST_BLOCK = 32
-"""Bytes of a block of the sliding window at least: shorter ones cost more launches than products."""
-CAPPED_CHUNK = 256
-"""Rows of the score matrix that capped attention holds at once."""
-FLEX_BLOCK = 128
-"""Places of a block of flex attention."""
+SMALLEST_BLOCK = 32  # bytes of a block of the sliding window; shorter ones cost more launches than products
+CAPPED_CHUNK = 256  # rows of the score matrix that capped attention holds at once
+FLEX_BLOCK = 128  # places of a block of flex attention
 
 
 def attend(
@@ -32,13 +28,7 @@ def attend(
 ) -> Tensor:
     """Compute softmax attention over [.., H, length, C], by torch's fused kernel unless scores are capped.
 
-    Args:
-        query: [.., H, queries, C].
-        key: [.., H, keys, C].
-        value: [.., H, keys, C].
-        mask: True at visible keys; None shows all.
-        cap: soft cap of the scores.
-        varying: dimensions of the scores, counted from the end, whose sizes change with every batch.
+    ``mask`` is True at visible keys; ``varying`` are dimensions of the scores whose sizes change with every batch.
     """
     if cap is None:
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
@@ -55,8 +45,7 @@ def capped_softmax(scores: Tensor, mask: Tensor | None, scale: float, cap: float
     scores = soft_cap(scores * scale, cap)
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))
-    wide = torch.promote_types(scores.dtype, torch.float32)
-    return scores.softmax(-1, dtype=wide).to(dtype)
+    return scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(dtype)
 
 
 def causal_attention(query: Tensor, key: Tensor, value: Tensor, *, cap: float | None = None) -> Tensor:
@@ -81,8 +70,7 @@ def sliding_window_attention(
 ) -> Tensor:
     """Let every position see itself and the ``window - 1`` earlier ones, in O(T x window): [B, T, H, C] each.
 
-    The sequence is cut into blocks at least as long as the window, so that a block's queries find all their keys in
-    their own and the previous block. The last block is padded.
+    Blocks are at least as long as the window, so that queries find all their keys in their own and the previous block.
     """
     if window < 1:
         raise ValueError(f"window must be at least 1 (a byte sees itself), got {window}")
@@ -102,21 +90,12 @@ def sliding_window_attention(
         previous = F.pad(x[:, :-1], (0, 0, 0, 0, 1, 0))  # the first block has none: zeros, masked below
         return torch.cat((previous, x), dim=2)  # [B * H, num_blocks, 2 * block, C]
 
-    q = blocked(query)
-    mask = _block_mask(num_blocks, block, window, query.device)  # [num_blocks, block, 2 * block]
-    out = attend(q, with_previous(key), with_previous(value), mask, cap, varying=(-3,))
-    out = out.reshape(batch, heads, num_blocks * block, channels)[:, :, :length]
-    return out.transpose(1, 2)
-
-
-def _block_mask(num_blocks: int, block: int, window: int, device: torch.device) -> Tensor:
-    """Mark the visible among the 2 * block keys of each block's queries: [num_blocks, block, 2 * block]."""
-    query = torch.arange(block, 2 * block, device=device)[:, None]
-    key = torch.arange(2 * block, device=device)
-    band = (key <= query) & (key > query - window)  # [block, 2 * block]
-    exists = torch.ones(num_blocks, 1, 2 * block, dtype=torch.bool, device=device)
+    at = torch.arange(2 * block, device=query.device)  # of keys; queries are the second half
+    band = (at <= at[block:, None]) & (at > at[block:, None] - window)  # [block, 2 * block]
+    exists = torch.ones(num_blocks, 1, 2 * block, dtype=torch.bool, device=query.device)
     exists[0, :, :block] = False
-    return band & exists
+    out = attend(blocked(query), with_previous(key), with_previous(value), band & exists, cap, varying=(-3,))
+    return out.reshape(batch, heads, num_blocks * block, channels)[:, :, :length].transpose(1, 2)
 
 
 # Packed rows.
@@ -126,12 +105,9 @@ def _block_mask(num_blocks: int, block: int, window: int, device: torch.device) 
 class PackedRows:
     """Rows that follow each other in one sequence, with empty places only behind the last."""
 
-    num_tokens: Tensor
-    """[B] int64, at least 1."""
-    room: int
-    """N."""
-    most: int
-    """Upper bound of a row's tokens that the host knows."""
+    num_tokens: Tensor  # [B] int64, at least 1
+    room: int  # N
+    most: int  # upper bound of a row's tokens that the host knows
 
     @property
     def starts(self) -> Tensor:
@@ -160,7 +136,7 @@ class PackedRows:
 
     @property
     def longest(self) -> int:
-        """S; the host waits for an accelerator here."""
+        """S; the host waits."""
         return int(self.num_tokens.max()) if len(self.num_tokens) else 0
 
     @property
@@ -178,15 +154,9 @@ METHODS = ("flex", "padded", "rows")
 
 
 def packed_attention(rows: PackedRows, *, cap: float | None, head_size: int, method: str = "auto") -> Attention:
-    """Return causal attention inside packed rows, from [N, H, C] to [N, H, C], for all layers.
+    """Return causal attention inside packed rows, [N, H, C], by one of :data:`METHODS` or ``"auto"``.
 
     Outputs at empty places are finite and meaningless.
-
-    Args:
-        rows: the packed rows.
-        cap: soft cap of the scores.
-        head_size: C.
-        method: one of :data:`METHODS`, or ``"auto"``.
     """
     method = fastest_method(rows.num_tokens.device, head_size=head_size) if method == "auto" else method
     if method not in METHODS:
@@ -213,7 +183,7 @@ def fastest_method(device: torch.device, *, head_size: int) -> str:
 
 
 def row_block_mask(rows: PackedRows, block: int = FLEX_BLOCK) -> Any:
-    """Return flex attention's block mask of packed rows: which blocks of keys each block of queries sees.
+    """Return flex attention's block mask of packed rows.
 
     A query at place n sees the keys u with begin(n) <= u <= n. Begins never decrease, so a block of queries a..b sees
     the blocks from begin(a)'s to its own, and needs no mask for those between begin(b)'s and its own.
@@ -241,11 +211,7 @@ def _in_order(blocks: Tensor) -> tuple[Tensor, Tensor]:
     return blocks.sum(-1).to(torch.int32)[None, None], which.to(torch.int32)[None, None]
 
 
-@cache
-def _compiled_flex_attention() -> Any:
-    from torch.nn.attention.flex_attention import flex_attention
-
-    return torch.compile(flex_attention)
+_compile_once = cache(torch.compile)
 
 
 def flex_rows_attention(query: Tensor, key: Tensor, value: Tensor, *, block_mask: Any, cap: str | None) -> Tensor:
@@ -253,7 +219,7 @@ def flex_rows_attention(query: Tensor, key: Tensor, value: Tensor, *, block_mask
     from torch.nn.attention.flex_attention import flex_attention
 
     eager = query.device.type == "cpu" or torch.compiler.is_compiling()
-    flex: Any = flex_attention if eager else _compiled_flex_attention()
+    flex: Any = flex_attention if eager else _compile_once(flex_attention)
     limit = 0.0 if cap is None else float(cap)
 
     def capped(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -282,7 +248,6 @@ def _row_by_row_attention(
 ) -> Tensor:
     """Attend in one row after the other, without padding."""
     sizes = [*lengths, len(query) - sum(lengths)]
-    parts = zip(*(x.split(sizes) for x in (query, key, value)), strict=True)
-    *rows, (empty, _, _) = ((q, k, v) for q, k, v in parts)
-    out = [causal_attention(q[None], k[None], v[None], cap=cap)[0] for q, k, v in rows]
-    return torch.cat([*out, torch.zeros_like(empty)])
+    *rows, empty = zip(*(x[None].split(sizes, 1) for x in (query, key, value)), strict=True)
+    out = [causal_attention(*heads, cap=cap)[0] for heads in rows]
+    return torch.cat([*out, torch.zeros_like(empty[0][0])])

@@ -1,7 +1,4 @@
-"""Byte-level language model without tokens, for segmenters that need the entropy of the next byte.
-
-Shapes: B rows, T bytes, D width.
-"""
+"""Byte-level language model without tokens, for segmenters that need the entropy of the next byte."""
 
 from __future__ import annotations
 
@@ -20,17 +17,7 @@ from rltok_rl.models.layers import LayerStack, RMSNorm, rotary
 
 
 class ByteModel(nn.Module):
-    """Byte layers of a U-Net's encoder with a next-byte head.
-
-    Args:
-        config: width, heads, ``num_encoder_layers``, window and ``byte_mlp_ratio`` are read.
-
-    Example:
-        >>> from rltok_rl.models import preset
-        >>> model = ByteModel(preset("tiny"))
-        >>> model(torch.randint(256, (2, 10))).shape
-        torch.Size([2, 10, 256])
-    """
+    """Byte layers of a U-Net's encoder with a next-byte head."""
 
     def __init__(self, config: UNetConfig) -> None:
         super().__init__()

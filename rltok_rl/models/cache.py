@@ -1,7 +1,6 @@
-"""Decoding cache of the U-Net: its state between two bytes.
+"""Decoding cache of the U-Net: its state between two bytes. Rows are independent.
 
-Shapes: B rows, D width, w lags, W window, n bytes of an n-gram, k tokens read. Every tensor has rows first. Rows are
-independent: they may stand at different positions and have different numbers of tokens.
+Shapes: B rows, D width, w lags, W window, n bytes of an n-gram, k tokens read.
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ from functools import lru_cache
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.types import Device
 
 from rltok_rl.models.config import UNetConfig
 from rltok_rl.models.key_value_cache import RowState, TokenCache, WindowCache
 from rltok_rl.models.tokens import TokenLayout, closing_token
 
-FIRST_CAPACITY = 64
-"""Tokens per row that a new cache has room for."""
+FIRST_CAPACITY = 64  # tokens per row that a new cache has room for
 
 
 @dataclass
@@ -54,12 +53,7 @@ class UNetCache(RowState):
 
     @classmethod
     def empty(
-        cls,
-        config: UNetConfig,
-        num_rows: int,
-        *,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
+        cls, config: UNetConfig, num_rows: int, *, device: Device = "cpu", dtype: torch.dtype = torch.float32
     ) -> UNetCache:
         """Return the cache of ``num_rows`` texts before their first byte."""
         if num_rows < 1:
@@ -110,7 +104,7 @@ class UNetCache(RowState):
         return not bool((self.position > 0).any() or self.pending.any())
 
     def set_rates(self, rates: Tensor | None, rows: Tensor | None = None) -> None:
-        """Set target rates: [B], or [n] of ``rows`` [n]; a text must not change its rate."""
+        """Set target rates [B], or [n] of ``rows`` [n]; only before a row's first byte."""
         if rates is None or self.target_rate is None:
             raise ValueError("rates must be those of a cache whose model has rate_embedding (model.new_cache makes it)")
         # Out of place: the old tensor may be in an observation.
@@ -123,10 +117,7 @@ class UNetCache(RowState):
         self.bytes_before = latest if rows is None else self.bytes_before.index_copy(0, rows, latest)
 
     def finish_window(self, states: Tensor, layout: TokenLayout, *, open_first: bool = False) -> None:
-        """Set everything but keys, values and tokens after a whole window with encoder states [B, T, D].
-
-        With ``open_first`` the first byte waits for the second token.
-        """
+        """Set everything but keys, values and tokens after a whole window with encoder states [B, T, D]."""
         num_lags = self.recent.shape[1]
         tail = closing_token(layout, open_first) > layout.token_index[:, -1:]  # [B, T] bytes that wait for a token
         self.position = torch.full_like(self.position, states.shape[1])
@@ -156,7 +147,7 @@ class UNetCache(RowState):
         return self.map(torch.clone)
 
     def repeat(self, times: int) -> UNetCache:
-        """Return every row ``times`` times in succession: row b becomes b*times, ..., b*times + times - 1."""
+        """Return every row ``times`` times in succession."""
         if times < 1:
             raise ValueError(f"times must be at least 1, got {times}")
         return self.map(lambda x: x.repeat_interleave(times, dim=0))

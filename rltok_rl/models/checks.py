@@ -1,7 +1,6 @@
 """Argument checks of the model's public methods.
 
-Shapes and dtypes are always checked. Values are checked on the CPU; on an accelerator reading them would make the host
-wait, so the same conditions become asynchronous device assertions.
+Values are checked on the CPU; on an accelerator, where the host would have to wait, by asynchronous device assertions.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ def check_byte_ids(byte_ids: Tensor, num_ids: int, *, rank: int = 2) -> None:
     if not isinstance(byte_ids, Tensor):
         raise TypeError(f"byte_ids must be a tensor of shape {shape}, got {type(byte_ids).__name__}")
     if byte_ids.dtype not in _INTEGERS:
-        allowed = [str(dtype).removeprefix("torch.") for dtype in _INTEGERS]
-        raise TypeError(f"byte_ids must be an integer tensor, got {byte_ids.dtype}; allowed are {allowed}")
+        raise TypeError(f"byte_ids must be an integer tensor, got {byte_ids.dtype}; allowed are {list(_INTEGERS)}")
     if byte_ids.dim() != rank:
         raise ValueError(f"byte_ids must have shape {shape}, got {list(byte_ids.shape)}")
     special = f" (256 to {num_ids - 1} are the special ids)" if num_ids > 256 else ""
@@ -38,9 +36,8 @@ def check_boundaries(boundaries: Tensor, shape: torch.Size, *, first: bool = Tru
         raise ValueError(f"boundaries must have the shape of byte_ids, {list(shape)}, got {list(boundaries.shape)}")
     if boundaries.dtype != torch.bool:
         _check_all((boundaries == 0) | (boundaries == 1), boundaries, "boundaries must be 0 or 1")
-    if first and boundaries.shape[-1]:
-        starts = boundaries[..., :1]
-        _check_all(starts == 1, starts, _FIRST)
+    if first:
+        _check_all(boundaries[..., :1] == 1, boundaries[..., :1], _FIRST)
 
 
 def check_first_boundaries(boundaries: Tensor, position: Tensor) -> None:
@@ -80,7 +77,6 @@ def _check_all(condition: Tensor, values: Tensor, message: str) -> None:
     if condition.device.type != "cpu":
         torch._assert_async(condition.all())
     elif not condition.all():
-        where = (~condition).nonzero()
-        first = where[0].tolist()
-        more = f" and {len(where) - 1} more" if len(where) > 1 else ""
+        first, *others = (~condition).nonzero().tolist()
+        more = f" and {len(others)} more" if others else ""
         raise ValueError(f"{message}, got {values[tuple(first)].item()} at index {first}{more}")

@@ -89,52 +89,48 @@ class UNetConfig:
     def __post_init__(self) -> None:
         """Check every field."""
         for name, minimum in _COUNTS.items():
-            object.__setattr__(self, name, check_count(name, getattr(self, name), minimum=minimum))
+            if name != "num_lower_layers" or self.num_lower_layers is not None:
+                object.__setattr__(self, name, check_count(name, getattr(self, name), minimum=minimum))
         object.__setattr__(self, "ngram_sizes", _ngram_sizes(self.ngram_sizes))
+        for name, (limit, words) in _RANGES.items():
+            value = getattr(self, name)
+            if value is None and name.endswith("_cap"):
+                continue
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise TypeError(f"{name} must be a number, got {value!r}")
+            if not 0 < value < limit:
+                raise ValueError(f"{name} must {words}, got {value}")
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} must be one of {list(choices)}, got {getattr(self, name)!r}")
+        if not isinstance(self.rate_embedding, bool):
+            raise TypeError(f"rate_embedding must be True or False, got {self.rate_embedding!r}")
         if self.width % (2 * self.num_heads):
             raise ValueError(
                 f"width must be a multiple of 2 * num_heads (rotary positions turn pairs of channels), "
                 f"got width={self.width}, num_heads={self.num_heads}"
             )
-        for name in _POSITIVE:
-            _check_positive(name, getattr(self, name))
-        for name in _CAPS:
-            if getattr(self, name) is not None:
-                _check_positive(name, getattr(self, name), ", or None (no cap)")
-        if not isinstance(self.rate_embedding, bool):
-            raise TypeError(f"rate_embedding must be True or False, got {self.rate_embedding!r}")
-        _check_number("target_rate", self.target_rate)
-        if not 0.0 < self.target_rate < 1.0:
-            raise ValueError(f"target_rate must lie strictly between 0 and 1, got {self.target_rate}")
-        for name, choices in _CHOICES.items():
-            _check_choice(name, getattr(self, name), choices)
-        if self.second_level is not None:
-            self._check_second_level()
-            return
-        for field in fields(self):
-            if field.name in _SECOND and getattr(self, field.name) != field.default:
-                raise ValueError(
-                    f"{field.name} must be left out if second_level is None, got {getattr(self, field.name)!r}"
-                )
+        self._check_second_level()
 
     def _check_second_level(self) -> None:
-        _check_choice("second_level", self.second_level, ("stride", "routing"))
-        _check_choice("second_residual", self.second_residual, ("identity", "projection"))
-        rate, lower = self.second_rate, self.num_lower_layers
-        _check_number("second_rate", rate)
-        if self.second_level == "routing" and not 0 < rate < 1:
+        """Check what depends on the kind of second level."""
+        rate = self.second_rate
+        if self.second_level is None:
+            defaults = {field.name: field.default for field in fields(self)}
+            for name in ("second_rate", "num_second_layers", "num_lower_layers", "second_residual"):
+                if getattr(self, name) != defaults[name]:
+                    raise ValueError(f"{name} must be left out if second_level is None, got {getattr(self, name)!r}")
+        elif self.second_level == "routing" and rate >= 1:
             raise ValueError(f"second_rate must lie strictly between 0 and 1 for 'routing', got {rate}")
-        if self.second_level == "stride":
-            if not 0 < rate <= 1 or abs(1 / rate - round(1 / rate)) > 1e-6 / rate:
+        elif self.second_level == "stride":
+            if rate > 1 or abs(1 / rate - round(1 / rate)) > 1e-6 / rate:
                 raise ValueError(f"second_rate must be 1, 1/2, 1/3, ... for 'stride', got {rate}")
             if self.second_residual != "identity":
                 raise ValueError(f"second_residual must be 'identity' for 'stride', got {self.second_residual!r}")
-        if lower is not None:
-            object.__setattr__(self, "num_lower_layers", check_count("num_lower_layers", lower, minimum=0))
-            if lower > self.num_token_layers:
-                raise ValueError(
-                    f"num_lower_layers must be at most num_token_layers, {self.num_token_layers}, got {lower}"
-                )
+        if self.lower_layers > self.num_token_layers:
+            raise ValueError(
+                f"num_lower_layers must be at most num_token_layers, {self.num_token_layers}, got {self.lower_layers}"
+            )
 
     @property
     def lower_layers(self) -> int:
@@ -171,8 +167,7 @@ class UNetConfig:
     def from_dict(cls, values: dict[str, Any]) -> UNetConfig:
         """Build from plain values; unknown keys are an error."""
         known = {f.name for f in fields(cls)}
-        unknown = sorted(set(values) - known)
-        if unknown:
+        if unknown := sorted(set(values) - known):
             raise ValueError(f"unknown keys {unknown} for UNetConfig; allowed are {sorted(known)}")
         return cls(**values)
 
@@ -180,39 +175,28 @@ class UNetConfig:
 _COUNTS = {
     **dict.fromkeys(("width", "num_heads", "num_token_layers", "window", "byte_mlp_ratio", "token_mlp_ratio"), 1),
     **dict.fromkeys(("ngram_buckets", "tokens_read", "num_second_layers"), 1),
-    **dict.fromkeys(("num_encoder_layers", "num_decoder_layers", "num_special", "num_lags"), 0),
+    **dict.fromkeys(("num_encoder_layers", "num_decoder_layers", "num_special", "num_lags", "num_lower_layers"), 0),
 }
 """Minimum of every integer field."""
-_POSITIVE = ("boundary_scale", "rope_base", "norm_eps")
-_CAPS = ("boundary_cap", "attention_cap", "final_cap")
-_CHOICES: dict[str, tuple[str, ...]] = {
+_POSITIVE = (math.inf, "be positive and finite")
+_RANGES: dict[str, tuple[float, str]] = {
+    **dict.fromkeys(("boundary_scale", "rope_base", "norm_eps", "second_rate"), _POSITIVE),
+    **dict.fromkeys(("boundary_cap", "attention_cap", "final_cap"), (math.inf, f"{_POSITIVE[1]}, or None (no cap)")),
+    "target_rate": (1.0, "lie strictly between 0 and 1"),
+}
+"""Upper limit of every number (the lower one is 0), and its range in words."""
+_CHOICES: dict[str, tuple[str | None, ...]] = {
     "pooling": get_args(Pooling),
     "upsampling": get_args(Upsampling),
     "smoothing": get_args(Smoothing),
     "ngram_scale": ("mean", "sum"),
+    "second_level": (None, "stride", "routing"),
+    "second_residual": ("identity", "projection"),
 }
-_SECOND = ("second_rate", "num_second_layers", "num_lower_layers", "second_residual")
-"""Fields that need a second level."""
-
-
-def _check_number(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} must be a number, got {value!r}")
-
-
-def _check_positive(name: str, value: float, otherwise: str = "") -> None:
-    _check_number(name, value)
-    if not 0 < value < math.inf:
-        raise ValueError(f"{name} must be positive and finite{otherwise}, got {value}")
-
-
-def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name} must be one of {list(allowed)}, got {value!r}")
 
 
 def _ngram_sizes(values: Any) -> tuple[int, ...]:
-    """Check n-gram sizes: distinct, and at least 2 because single bytes have an embedding already."""
+    """Return n-gram sizes, distinct and at least 2 because single bytes have an embedding already."""
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
         raise TypeError(f"ngram_sizes must be a list of integers of at least 2, got {values!r}")
     sizes = tuple(check_count("ngram_sizes", value, minimum=2) for value in values)
@@ -221,11 +205,9 @@ def _ngram_sizes(values: Any) -> tuple[int, ...]:
     return sizes
 
 
-# Presets. ``paper-*`` are the columns of Table 2; ``released-*`` are further sizes of the authors' released
-# configurations. The number in a name counts all parameters: embedding (256 bytes and 64 special ids), layers, both
-# next-byte heads and the boundary projection. A byte layer has 7 D^2 of them, a token layer 16 D^2.
-
-# Gemma 2's soft caps, and the 64 special ids of the authors' byte tokenizer (vocabulary 320).
+# ``paper-*`` are the columns of Table 2; ``released-*`` are further sizes of the authors' released configurations. The
+# number in a name counts all parameters: a byte layer has 7 D^2 of them, a token layer 16 D^2. ``_PAPER`` are Gemma 2's
+# soft caps, and the 64 special ids of the authors' byte tokenizer (vocabulary 320).
 _PAPER: dict[str, Any] = {"num_special": 64, "attention_cap": 50.0, "final_cap": 30.0}
 
 
@@ -252,11 +234,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def preset(name: str, **overrides: Any) -> UNetConfig:
-    """Return a named configuration, with any field replaced.
-
-    Args:
-        name: a key of ``PRESETS``.
-        **overrides: fields of :class:`UNetConfig` to change.
+    """Return a configuration of ``PRESETS``, with any field replaced.
 
     Example:
         >>> preset("tiny", num_lags=1).num_lags

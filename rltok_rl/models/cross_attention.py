@@ -22,14 +22,13 @@ class CrossAttention(nn.Module):
     def __init__(self, config: UNetConfig) -> None:
         super().__init__()
         width = config.width
-        self.num_heads, self.cap = config.num_heads, config.attention_cap
+        self.num_heads, self.cap, self.rope_base = config.num_heads, config.attention_cap, config.rope_base
         self.query_norm = RMSNorm(width, config.norm_eps)
         self.key_norm = RMSNorm(width, config.norm_eps)
         self.query = nn.Linear(width, width, bias=False)
         self.key_value = nn.Linear(width, 2 * width, bias=False)
         self.out = nn.Linear(width, width, bias=False)
         self.out_norm = RMSNorm(width, config.norm_eps)
-        self.rope_base = config.rope_base
 
     def queries(self, x: Tensor, positions: Tensor) -> Tensor:
         """[*L, D] at positions [*L] to [*L, H, C]."""
@@ -49,10 +48,6 @@ class CrossAttention(nn.Module):
         wide = torch.promote_types(query.dtype, torch.float32)
         scores = (query.to(wide) * key.to(wide)).sum(-1) * query.shape[-1] ** -0.5
         return scores if self.cap is None else soft_cap(scores, self.cap)
-
-    def read_ring(self, query: Tensor, ring: WindowCache, rows: Tensor, newest: Tensor, count: Tensor) -> Tensor:
-        """Attend with [n, H, C] to the ``count`` [n] entries of each of ``rows`` up to ``newest`` [n]: [n, D]."""
-        return self.merge(ring.read(rows, query, newest, count, self.cap))
 
     def _rotated(self, x: Tensor, positions: Tensor) -> Tensor:
         return rotate(x, rotary(positions, x.shape[-1], self.rope_base))
@@ -75,15 +70,11 @@ class SegmentPooling(CrossAttention):
         states: Tensor,
         layout: TokenLayout,
         *,
-        weights: Tensor | None = None,
-        open_first: bool = False,
-        ring: WindowCache | None = None,
+        weights: Tensor | None,
+        open_first: bool,
+        ring: WindowCache | None,
     ) -> Tensor:
-        """Pool byte states X [B, T, D] of a window into tokens [B, S, D] or [N, D].
-
-        ``weights`` [B, T] are factors on values; with ``open_first`` the first byte flows into the second token; a
-        ``ring`` receives the keys and values of the last W bytes.
-        """
+        """Pool byte states X [B, T, D] into tokens, as :func:`downsample` does; a ``ring`` gets the last W bytes."""
         length, clock = states.shape[1], torch.arange(states.shape[1], device=states.device)
         keys, values = self.keys_values(states, clock.expand(states.shape[:2]))  # [B, T, H, C]
         if ring is not None:
@@ -108,7 +99,7 @@ class SegmentPooling(CrossAttention):
 
     def step(self, states: Tensor, position: Tensor, length: Tensor, ring: WindowCache, rows: Tensor) -> Tensor:
         """Pool the segments of ``length`` [n] bytes that end at ``states`` [n, D] into tokens [n, D]."""
-        return states + self.read_ring(self.queries(states, position), ring, rows, position, length)
+        return states + self.merge(ring.read(rows, self.queries(states, position), position, length, self.cap))
 
 
 class TokenReading(CrossAttention):
@@ -122,10 +113,7 @@ class TokenReading(CrossAttention):
         self.num_read = config.tokens_read
 
     def forward(self, states: Tensor, updates: Tensor, layout: TokenLayout, ring: WindowCache | None = None) -> Tensor:
-        """Attend from byte states X [B, T, D] to updates U [B, S, D] or [N, D]: R [B, T, D].
-
-        A ``ring`` receives the keys and values of each row's last k tokens; it needs padded tokens.
-        """
+        """Attend from X [B, T, D] to updates U [B, S, D] or [N, D]; a ``ring`` gets the last k padded tokens."""
         keys, values = self.keys_values(updates, layout.positions)  # [*shape, H, C]
         if ring is not None:
             ring.write_last(keys, values, layout.num_tokens)
@@ -140,10 +128,8 @@ class TokenReading(CrossAttention):
 
         scores = torch.stack([self.scores(query, of_tokens(keys, which)) for which in read])  # [k, B, T, H]
         shares = scores.masked_fill(~exists[..., None], float("-inf")).softmax(0).to(values.dtype)
-        heads = sum(
-            share[..., None] * of_tokens(values, which) for share, which in zip(shares, read, strict=True)
-        )  # [B, T, H, C]
-        return self.merge(heads)
+        parts = (share[..., None] * of_tokens(values, which) for share, which in zip(shares, read, strict=True))
+        return self.merge(sum(parts))  # of [B, T, H, C]
 
     def write(self, updates: Tensor, position: Tensor, number: Tensor, ring: WindowCache, rows: Tensor) -> None:
         """Cache the ``number``-th [n] token of each of ``rows`` [n]: updates [n, D] at byte positions [n]."""
@@ -151,22 +137,15 @@ class TokenReading(CrossAttention):
 
     def step(self, states: Tensor, position: Tensor, count: Tensor, ring: WindowCache, rows: Tensor) -> Tensor:
         """Attend from a byte in each of ``rows`` [n] with ``count`` [n] tokens so far: [n, D]."""
-        return self.read_ring(self.queries(states, position), ring, rows, count - 1, count)
+        return self.merge(ring.read(rows, self.queries(states, position), count - 1, count, self.cap))
 
 
 def segment_attention(scores: Tensor, values: Tensor, owner: Tensor, num_owners: int) -> Tensor:
-    """Average values with a softmax within segments, in time linear in the number of entries.
+    """Average values v [M, H, C] with a softmax within segments, by scores c [M, H], in time linear in M.
 
-        out_s = sum_{u in s} exp(c_u) v_u / sum_{u in s} exp(c_u)
+        out_s = sum_{u in s} exp(c_u) v_u / sum_{u in s} exp(c_u)      (0 without entries)
 
-    Args:
-        scores: [M, H] the c, in float32 at least.
-        values: [M, H, C].
-        owner: [M] int64, the segment of each entry; ``num_owners`` is no segment.
-        num_owners: number of segments; one without entries averages to 0.
-
-    Returns:
-        [num_owners, H, C] in the dtype of the scores.
+    ``owner`` [M] is each entry's segment, ``num_owners`` if none. Returns [num_owners, H, C] in the scores' dtype.
     """
     heads = scores.shape[1]
     index = owner[:, None].expand(-1, heads)

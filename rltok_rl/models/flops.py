@@ -12,65 +12,34 @@ from __future__ import annotations
 from rltok_rl.models.unet import UNet
 
 _PER_BYTE = (
-    "encoder",
-    "decoder",
-    "boundary_head",
-    "early_head",
-    "final_head",
-    "token_pooling.key_value",
-    "token_reading.query",
-    "token_reading.out",
+    *("encoder", "decoder", "boundary_head", "early_head", "final_head"),
+    *("token_pooling.key_value", "token_reading.query", "token_reading.out"),
 )
 _PER_TOKEN = (
-    "token_layers",
-    "token_pooling.query",
-    "token_pooling.out",
-    "token_reading.key_value",
+    *("token_layers", "token_pooling.query", "token_pooling.out", "token_reading.key_value"),
     "second_level.routing",  # it reads every token
 )
 _PER_SECOND = ("second_level.layers",)
 
 
 def parameter_counts(model: UNet) -> dict[str, int]:
-    """Count the parameters of each part and their total.
-
-    Example:
-        >>> from rltok_rl.models import preset
-        >>> parameter_counts(UNet(preset("tiny")))["boundary_head"]
-        576
-    """
+    """Count the parameters of each part and their total."""
     counts = {name: sum(p.numel() for p in part.parameters()) for name, part in model.named_children()}
     return {**counts, "total": sum(counts.values())}
 
 
 def matrix_parameters(model: UNet) -> dict[str, int]:
-    """Count the entries of the weight matrices of each part that computes with them.
-
-    Example:
-        >>> from rltok_rl.models import preset
-        >>> matrix_parameters(UNet(preset("tiny")))["token_layers"] == 16 * 64**2
-        True
-    """
+    """Count the entries of the weight matrices of each part that computes with them."""
     parts = {name: part for name, part in model.named_modules() if name in _PER_BYTE + _PER_TOKEN + _PER_SECOND}
     return {name: sum(p.numel() for p in part.parameters() if p.dim() == 2) for name, part in parts.items()}
 
 
 def forward_flops(
-    model: UNet,
-    num_bytes: float,
-    num_tokens: float,
-    *,
-    num_second: float | None = None,
-    without: tuple[str, ...] = (),
+    model: UNet, num_bytes: float, num_tokens: float, *, num_second: float | None = None, without: tuple[str, ...] = ()
 ) -> float:
-    """Return the FLOPs of one forward pass.
+    """Return the FLOPs of one forward pass over all bytes and tokens, padding included, without some parts.
 
-    Args:
-        model: the U-Net.
-        num_bytes: bytes of all rows.
-        num_tokens: tokens of all rows, with padding if tokens are padded.
-        num_second: tokens of tokens; None is the number at the model's ``second_rate``.
-        without: parts to leave out, ``("encoder", ...)``.
+    ``num_second`` are tokens of tokens; None is their number at the model's ``second_rate``.
     """
     counts = {part: n for part, n in matrix_parameters(model).items() if part not in without}
     tokens = sum(counts.pop(part, 0) for part in _PER_TOKEN)
@@ -80,12 +49,5 @@ def forward_flops(
 
 
 def update_flops(model: UNet, num_bytes: float, num_tokens: float, *, num_second: float | None = None) -> float:
-    """Return the FLOPs of one forward and backward pass; arguments as for :func:`forward_flops`.
-
-    Example:
-        >>> from rltok_rl.models import preset
-        >>> model = UNet(preset("tiny"))
-        >>> update_flops(model, 100, 20) == 3 * forward_flops(model, 100, 20)
-        True
-    """
+    """Return the FLOPs of one forward and backward pass; arguments as for :func:`forward_flops`."""
     return 3.0 * forward_flops(model, num_bytes, num_tokens, num_second=num_second)

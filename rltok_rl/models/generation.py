@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -13,12 +13,11 @@ from torch import Tensor
 
 from rltok_rl.functional.decoding import sample_bytes
 from rltok_rl.functional.likelihood import byte_log_prob
-from rltok_rl.models.cache import UNetCache
 from rltok_rl.models.heads import TargetRate
 from rltok_rl.models.incremental import decide, observe, prefill
 from rltok_rl.models.unet import UNet
 from rltok_rl.sampling import draw_boundary
-from rltok_rl.text import text_to_ids
+from rltok_rl.text import check_texts, text_to_ids
 from rltok_rl.utils import check_count
 
 Prompts = str | bytes | Sequence[str | bytes]
@@ -38,12 +37,9 @@ class GeneratedByte:
 class Generation:
     """New bytes of each prompt."""
 
-    texts: list[bytes]
-    """The new bytes of each row, without the prompt."""
-    boundaries: list[Tensor]
-    """[len(text)] bool per row, the boundary drawn after each new byte."""
-    log_probs: list[Tensor]
-    """[len(text)] per row, in nats."""
+    texts: list[bytes]  # without the prompts
+    boundaries: list[Tensor]  # [len(text)] bool per row, drawn after each new byte
+    log_probs: list[Tensor]  # [len(text)] per row, in nats
 
 
 def stream(
@@ -59,71 +55,56 @@ def stream(
     target_rate: TargetRate | None = None,
     boundaries: Literal["sample", "greedy"] | None = None,
 ) -> Iterator[GeneratedByte]:
-    """Continue prompts and yield every byte with its boundary.
+    """Continue prompts, and yield every byte with its boundary.
 
-    Rows with shorter prompts write while longer ones still read theirs (``new`` is False there). The stream ends when
-    the row with the longest prompt has written ``max_bytes``.
+    Rows with shorter prompts write while longer ones still read theirs (``new`` is False there). The model runs in the
+    mode it is in; ``model.eval()`` lifts the soft cap of boundary logits.
 
     Args:
-        model: the U-Net, in the mode it should run in (``model.eval()`` lifts the soft cap of boundary logits).
+        model: the U-Net.
         prompts: one text or several, of any lengths, none empty.
-        max_bytes: number of bytes to write after each prompt.
+        max_bytes: new bytes per prompt.
         temperature: 1 samples the model's distribution, 0 takes the likeliest byte.
         top_k: keep only the k likeliest bytes.
         top_p: keep only the likeliest bytes that together have this probability.
-        greedy: draw a boundary if its probability exceeds one half, without random numbers; bytes follow
-            ``temperature``.
+        greedy: draw a boundary if its probability exceeds one half, without random numbers.
         generator: source of all random numbers.
         target_rate: boundaries per byte, one or [B], for models with ``rate_embedding``; None is the configured rate.
         boundaries: deprecated; ``"greedy"`` is ``greedy=True``, ``"sample"`` is ``greedy=False``.
     """
-    rows = [text_to_ids(prompt) for prompt in _as_rows(prompts)]
+    rows = [text_to_ids(prompt) for prompt in check_texts("prompts", prompts)]
+    if not rows:
+        raise ValueError("prompts must hold at least one text, got an empty list")
     max_bytes = check_count("max_bytes", max_bytes, minimum=0)
-    greedy = _greedy(greedy, boundaries)
+    if boundaries is not None:
+        greedy = _former_greedy(boundaries)
     draw = partial(sample_bytes, temperature=temperature, top_k=top_k, top_p=top_p)
     draw(torch.zeros(1, 256))  # refuse wrong options now, not at the first byte
-    cache = model.new_cache(len(rows), target_rate=target_rate)
-    return _stream(model, cache, rows, max_bytes, draw, greedy, generator)
-
-
-@torch.no_grad()
-def _stream(
-    model: UNet,
-    cache: UNetCache,
-    rows: list[Tensor],
-    max_bytes: int,
-    draw: Callable[..., Tensor],
-    greedy: bool,
-    generator: torch.Generator | None,
-) -> Iterator[GeneratedByte]:
-    device = model.embedding.weight.device
+    cache, device = model.new_cache(len(rows), target_rate=target_rate), model.embedding.weight.device
     lengths = torch.tensor([len(row) for row in rows], device=device)  # [B]
     shortest, longest = int(lengths.min()), int(lengths.max())
     prompt = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(device)  # [B, longest]
-    output = prefill(model, cache, prompt[:, :shortest], generator=generator, greedy=greedy)
-    logits = output.final_logits[:, -1]  # [B, 256]
-    for position in range(shortest, longest + max_bytes):
-        drawn = draw(logits, generator=generator)  # [B]
-        new = lengths <= position  # [B]
-        byte_ids = drawn if position >= longest else torch.where(new, drawn, prompt[:, position])
-        observation = observe(model, cache, byte_ids)
-        uniforms = None if greedy else torch.rand(len(rows), generator=generator, device=device)
-        boundaries = draw_boundary(observation.boundary_logit, uniforms)  # [B]
-        prediction = decide(model, cache, boundaries)
-        yield GeneratedByte(byte_ids, boundaries, byte_log_prob(logits, byte_ids), new)
-        logits = prediction.final_logits
+
+    @torch.no_grad()
+    def steps() -> Iterator[GeneratedByte]:
+        output = prefill(model, cache, prompt[:, :shortest], generator=generator, greedy=greedy)
+        logits = output.final_logits[:, -1]  # [B, 256]
+        for position in range(shortest, longest + max_bytes):
+            drawn = draw(logits, generator=generator)  # [B]
+            new = lengths <= position  # [B]
+            byte_ids = drawn if position >= longest else torch.where(new, drawn, prompt[:, position])
+            observation = observe(model, cache, byte_ids)
+            uniforms = None if greedy else torch.rand(len(rows), generator=generator, device=device)
+            boundaries = draw_boundary(observation.boundary_logit, uniforms)  # [B]
+            prediction = decide(model, cache, boundaries)
+            yield GeneratedByte(byte_ids, boundaries, byte_log_prob(logits, byte_ids), new)
+            logits = prediction.final_logits
+
+    return steps()
 
 
 def generate(model: UNet, prompts: Prompts, *, max_bytes: int, stop: bytes | None = None, **options: Any) -> Generation:
-    """Continue prompts byte by byte; :func:`stream` does the same and yields each byte as it is written.
-
-    Args:
-        model: the U-Net, in the mode it should run in.
-        prompts: one text or several, of any lengths, none empty.
-        max_bytes: number of bytes to write after each prompt.
-        stop: end a row once it has written this; the stop itself is kept.
-        **options: ``temperature``, ``top_k``, ``top_p``, ``greedy``, ``generator`` and ``target_rate`` of
-            :func:`stream`.
+    """Continue prompts until ``stop``, which is kept, or ``max_bytes``; options are those of :func:`stream`.
 
     Example:
         >>> from rltok_rl.models import preset
@@ -133,10 +114,9 @@ def generate(model: UNet, prompts: Prompts, *, max_bytes: int, stop: bytes | Non
     """
     if stop is not None and (not isinstance(stop, bytes) or not stop):
         raise ValueError(f"stop must be a non-empty bytes object or None, got {stop!r}")
-    num_rows = len(_as_rows(prompts))
     if options.get("boundaries") is not None:
-        options["greedy"] = _greedy(options.get("greedy", False), options.pop("boundaries"))
-    texts = [bytearray() for _ in range(num_rows)]
+        options["greedy"] = _former_greedy(options.pop("boundaries"))
+    texts = [bytearray() for _ in check_texts("prompts", prompts)]
     boundaries: list[list[Tensor]] = [[] for _ in texts]
     log_probs: list[list[Tensor]] = [[] for _ in texts]
 
@@ -158,30 +138,10 @@ def generate(model: UNet, prompts: Prompts, *, max_bytes: int, stop: bytes | Non
     )
 
 
-def _as_rows(prompts: Prompts) -> list[str | bytes]:
-    wrong_type = "prompts must be str or bytes, or a list of them, got"
-    if not isinstance(prompts, (str, bytes, list, tuple)):
-        raise TypeError(f"{wrong_type} {type(prompts).__name__}")
-    rows = [prompts] if isinstance(prompts, (str, bytes)) else list(prompts)
-    if not rows:
-        raise ValueError("prompts must hold at least one text, got an empty list")
-    for number, row in enumerate(rows):
-        if not isinstance(row, (str, bytes)):
-            raise TypeError(f"{wrong_type} {type(row).__name__} at {number}")
-        if not row:
-            raise ValueError(
-                f"prompts must not be empty (a byte is needed to predict from), got an empty text at {number}"
-            )
-    return rows
-
-
-def _greedy(greedy: bool, boundaries: str | None) -> bool:
-    """Read ``greedy`` by its current or its former name."""
-    if boundaries is None:
-        return greedy
+def _former_greedy(boundaries: str) -> bool:
+    """Read ``greedy`` by its former name."""
     if boundaries not in ("sample", "greedy"):
         raise ValueError(f"boundaries must be one of ['sample', 'greedy'], got {boundaries!r}")
-    if greedy and boundaries == "sample":
-        raise ValueError("boundaries is the former name of greedy, got boundaries='sample' and greedy=True")
-    warnings.warn(f"boundaries={boundaries!r} is greedy={boundaries == 'greedy'} now", DeprecationWarning, stacklevel=3)
-    return boundaries == "greedy"
+    greedy = boundaries == "greedy"
+    warnings.warn(f"boundaries={boundaries!r} is greedy={greedy} now", DeprecationWarning, stacklevel=3)
+    return greedy

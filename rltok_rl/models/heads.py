@@ -6,7 +6,7 @@ Shapes: B rows, T bytes, D width, w lags, n bytes of an n-gram.
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
@@ -21,15 +21,13 @@ from rltok_rl.models.config import NUM_BYTES, UNetConfig
 
 TargetRate = float | Tensor
 """Boundaries per byte, of all rows or [B] of each."""
-_FREQUENCIES = (1.0, 0.5, 0.25, 0.125)  # per unit of logit; the period of the slowest, 50, covers all rates
+_FREQUENCIES = (1.0, 0.5, 0.25, 0.125)  # per unit of logit; the slowest has a period of 50, which covers all rates
 
 
 class NgramEmbedding(nn.Module):
     """Embeddings of byte n-grams: one table per size, whose rows n-grams share by their hash.
 
-        e_t = s ( E(x_t) + sum_n E_n[hash(x_{t-n+1} .. x_t)] ),    s = 1 / (1 + number of sizes), or 1
-
-    ``ngram_scale="mean"`` is the s of BLT's paper, ``"sum"`` that of its code.
+        e_t = s ( E(x_t) + sum_n E_n[hash(x_{t-n+1} .. x_t)] ),    s = 1 / (1 + number of sizes), or 1 for "sum"
 
     Reference: https://arxiv.org/abs/2412.09871
     """
@@ -41,10 +39,7 @@ class NgramEmbedding(nn.Module):
         self.tables = nn.ModuleList(nn.Embedding(self.buckets, config.width) for _ in self.sizes)
 
     def forward(self, embedded: Tensor, byte_ids: Tensor, before: Tensor | None = None) -> Tensor:
-        """Add the n-grams that end at each byte of [*B, T] to its embedding [*B, T, D].
-
-        ``before`` [*B, n - 1] are the bytes before, for the largest n; None is the beginning of a text.
-        """
+        """Add n-grams of [*B, T] bytes, and of the n - 1 ``before`` them (None: a text's start), to [*B, T, D]."""
         ids = byte_ids.long()
         ids = F.pad(ids, (self.before, 0)) if before is None else torch.cat((before, ids), -1)  # [*B, n - 1 + T]
         for size, table in zip(self.sizes, self.tables, strict=True):
@@ -54,19 +49,11 @@ class NgramEmbedding(nn.Module):
 
 
 def row_rates(config: UNetConfig, target_rate: TargetRate | None, like: Tensor) -> Tensor | None:
-    """Return the target rate of each row of ``like`` [B, ...], float32; None for models without ``rate_embedding``.
-
-    Example:
-        >>> from rltok_rl.models import preset
-        >>> row_rates(preset("tiny", rate_embedding=True), 0.25, torch.zeros(2, 9))
-        tensor([0.2500, 0.2500])
-    """
+    """Return the target rate of each row of ``like`` [B, ...], float32; None for models without ``rate_embedding``."""
     if not config.rate_embedding:
         if target_rate is not None:
-            raise ValueError(
-                "target_rate must be left out where the model has one rate only (rate_embedding=False), "
-                f"{config.target_rate}"
-            )
+            one_rate = f"the model has one rate only (rate_embedding=False), {config.target_rate}"
+            raise ValueError(f"target_rate must be left out where {one_rate}")
         return None
     rate = config.target_rate if target_rate is None else target_rate
     check_rates(rate, like.shape)
@@ -110,9 +97,7 @@ class BoundaryTerms(NamedTuple):
 class BoundaryHead(nn.Module):
     """Project byte states to the terms of their boundary logits (Eq. 21, 22).
 
-        l^raw_t = W_0 X_t + sum_{j=1..w} a_{t-j} W_j X_t,      l_t = l^raw_t * scale + logit(target rate)
-
-    The target rate is the configured one, or that of each row. The sampler draws boundaries from the terms.
+    l^raw_t = W_0 X_t + sum_{j=1..w} a_{t-j} W_j X_t,      l_t = l^raw_t * scale + logit(target rate)
     """
 
     def __init__(self, config: UNetConfig) -> None:
@@ -132,18 +117,16 @@ class BoundaryHead(nn.Module):
 
         ``offset`` are logits of target rates with the first dimensions of ``states``; None is the configured rate's.
         """
-        with _without_autocast(states.device):  # a few products per byte, which all boundaries depend on
+        device = states.device.type
+        autocast = torch.amp.is_autocast_available(device)  # not on the meta device, where FLOPs are counted
+        # A few products per byte, which all boundaries depend on.
+        with torch.autocast(device, enabled=False) if autocast else nullcontext():
             terms = self.projection(states)  # [*B, T, 1 + w]
         terms = terms.to(torch.promote_types(terms.dtype, torch.float32)) * self.scale
         base = terms[..., 0]  # [*B, T]
         if offset is None:
             return BoundaryTerms(base + self.offset, terms[..., 1:])
         return BoundaryTerms(base + offset.reshape(offset.shape + (1,) * (base.dim() - offset.dim())), terms[..., 1:])
-
-
-def _without_autocast(device: torch.device) -> AbstractContextManager[object]:
-    available = torch.amp.is_autocast_available(device.type)  # not on the meta device, where FLOPs are counted
-    return torch.autocast(device.type, enabled=False) if available else nullcontext()
 
 
 class ByteHead(nn.Module):
@@ -157,7 +140,7 @@ class ByteHead(nn.Module):
     def forward(self, states: Tensor, targets: Tensor | None = None, *, chunk: int | None = None) -> Tensor:
         """[*B, T, D] to logits [*B, T, 256], or to the log-likelihoods [*B, T] of ``targets``, float32 at least.
 
-        For log-likelihoods, ``chunk`` positions have their logits in memory at once; None is all.
+        With ``chunk``, only so many positions have their logits in memory at once.
         """
         if targets is None:
             return self._logits(states)

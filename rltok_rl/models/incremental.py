@@ -1,8 +1,7 @@
 """Incremental decoding: one byte at a time, equal to the full forward pass.
 
 A step has two halves, because a boundary is decided after its byte: :func:`observe` reads ``x_t`` and returns the
-boundary logit and the early exit's prediction; :func:`decide` takes ``a_t`` and predicts ``x_{t+1}``. :func:`prefill`
-reads a whole prompt at once.
+boundary logit and the early exit's prediction; :func:`decide` takes ``a_t`` and predicts ``x_{t+1}``.
 
 Shapes: B rows, T bytes of a prompt, D width, w lags, n rows of a step.
 """
@@ -43,19 +42,14 @@ class Prediction:
 
 @torch.no_grad()
 def observe(model: UNet, cache: UNetCache, byte_ids: Tensor, *, rows: Tensor | None = None) -> Observation:
-    """Read the next byte of every row, or of some.
+    """Read the next bytes: [B], or [n] of ``rows`` [n], so that rows reset while others are pending catch up.
 
-    Args:
-        model: the U-Net.
-        cache: changed in place.
-        byte_ids: [B] the bytes x_t; [n] with ``rows``.
-        rows: [n] int64, the rows to read a byte in; None is all. Rows that were reset while others are pending catch
-            up with it.
+    The cache is changed in place.
     """
     check_byte_ids(byte_ids, model.config.num_ids, rank=1)
     check_cache(model.config, cache, model.embedding.weight)
-    if rows is not None and (rows.dtype != torch.int64 or rows.dim() != 1 or len(rows.unique()) != len(rows)):
-        raise ValueError(f"rows must be int64 of shape [n] without repetition, got {rows.dtype} {rows.tolist()}")
+    if rows is not None and (rows.dtype != torch.int64 or rows.dim() != 1 or not bool((rows.diff() > 0).all())):
+        raise ValueError(f"rows must be int64 of shape [n], in increasing order, got {rows.dtype} {rows.tolist()}")
     reading = torch.arange(cache.num_rows, device=cache.position.device) if rows is None else rows
     if len(byte_ids) != len(reading):
         raise ValueError(f"byte_ids must hold one byte per row that reads, {len(reading)}, got {len(byte_ids)}")
@@ -80,15 +74,10 @@ def observe(model: UNet, cache: UNetCache, byte_ids: Tensor, *, rows: Tensor | N
 
 @torch.no_grad()
 def decide(model: UNet, cache: UNetCache, boundaries: Tensor, *, mixing: Mixing | None = None) -> Prediction:
-    """Decide the boundaries after the observed bytes, and predict the next bytes.
+    """Decide the boundaries [B] after the observed bytes, 1 at a row's first, and predict the next bytes.
 
-    Token layers run in rows with a boundary only: a step without any costs byte layers alone.
-
-    Args:
-        model: the U-Net.
-        cache: changed in place.
-        boundaries: [B] the boundaries a_t, 1 at a row's first byte.
-        mixing: pooling and upsampling, if they are not the model's; entries are [B].
+    Token layers run only in rows with a boundary. ``mixing``, with entries [B], replaces the model's. The cache is
+    changed in place.
     """
     check_pending(cache.pending, expected=True)
     check_boundaries(boundaries, cache.position.shape, first=False)
@@ -157,17 +146,8 @@ def prefill(
     generator: torch.Generator | None = None,
     greedy: bool = False,
 ) -> UNetOutput:
-    """Read whole prompts in one forward pass, and leave the cache as stepping through them would.
+    """Read prompts [B, T >= 1] in one forward pass, and leave the cache as stepping through them would.
 
-    Args:
-        model: the U-Net.
-        cache: an empty cache; changed in place.
-        byte_ids: [B, T] prompts of equal length, T >= 1.
-        boundaries: [B, T] their boundaries; None draws them from the policy.
-        generator: source of random numbers.
-        greedy: draw a boundary if its probability exceeds one half.
-
-    Returns:
-        The output of the forward pass; its last position predicts the first new byte.
+    Other arguments and the output are those of the model; the last position predicts the first new byte.
     """
     return model(byte_ids, boundaries, generator=generator, greedy=greedy, cache=cache)

@@ -1,13 +1,13 @@
 """Keys and values of attention layers between two bytes: the last bytes in a ring, or all tokens.
 
-Shapes: B rows, L layers, W window, S cached tokens, H heads, C channels of a head, D width, n rows of a step. Every
-tensor has rows first.
+Shapes: B rows, L layers, W window, S cached tokens, H heads, C channels of a head, D width, n rows of a step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -63,7 +63,7 @@ class WindowCache(RowState):
         self.keys[:, layer, kept % window] = keys[:, kept].to(self.keys.dtype)
         self.values[:, layer, kept % window] = values[:, kept].to(self.values.dtype)
 
-    # Attention between bytes and tokens uses a ring of one layer, with bytes or tokens in it.
+    # For attention between bytes and tokens: a ring of one layer.
 
     def write(self, rows: Tensor, number: Tensor, key: Tensor, value: Tensor) -> None:
         """Write the ``number``-th [n] entry of each of ``rows`` [n]: key and value [n, H, C]."""
@@ -88,10 +88,7 @@ class WindowCache(RowState):
 
 @dataclass
 class TokenCache(RowState):
-    """State of one level: keys and values of all tokens, and the update that the current token adds to its units.
-
-    The room for tokens doubles when a row is full.
-    """
+    """State of one level: keys and values of all tokens, and the update that the current token adds to its units."""
 
     keys: Tensor  # [B, L, S, H, C]
     values: Tensor  # [B, L, S, H, C]
@@ -99,7 +96,7 @@ class TokenCache(RowState):
     update: Tensor  # [B, D]
 
     def make_room(self, needed: int) -> None:
-        """Make room for ``needed`` tokens per row; doubling keeps the cost per token constant."""
+        """Make room for ``needed`` tokens per row, at least doubling it when it grows."""
         capacity = self.keys.shape[2]
         if needed > capacity:
             more = max(needed, 2 * capacity) - capacity
@@ -135,35 +132,27 @@ class TokenCache(RowState):
 def _recording(attend: Attention, write: Callable[[int, Tensor, Tensor], None]) -> Callable[[int], Attention]:
     """Let every layer's attention write its keys and values."""
 
-    def attend_at(layer: int) -> Attention:
-        def recorded(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            write(layer, key, value)
-            return attend(query, key, value)
+    def recorded(query: Tensor, key: Tensor, value: Tensor, *, layer: int) -> Tensor:
+        write(layer, key, value)
+        return attend(query, key, value)
 
-        return recorded
-
-    return attend_at
+    return lambda layer: partial(recorded, layer=layer)
 
 
 def _stepping(
     keys: Tensor, values: Tensor, rows: Tensor, slot: Tensor, seen: Tensor, cap: float | None
 ) -> Callable[[int], Attention]:
     """Let every layer write one entry into ``slot`` [n] of each of ``rows`` [n], and attend where ``seen`` [n, S]."""
-    everyone = len(rows) == len(keys)
 
-    def attend_at(layer: int) -> Attention:
-        cached_keys, cached_values = keys[:, layer], values[:, layer]
+    def step(query: Tensor, key: Tensor, value: Tensor, *, layer: int) -> Tensor:
+        k, v = keys[:, layer], values[:, layer]
+        k[rows, slot], v[rows, slot] = key.to(keys.dtype), value.to(values.dtype)
+        k, v = k[:, : seen.shape[1]], v[:, : seen.shape[1]]
+        if len(rows) < len(keys):  # other rows do no work
+            k, v = k[rows], v[rows]
+        return _attend_once(query, k, v, seen, cap)
 
-        def step(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            cached_keys[rows, slot], cached_values[rows, slot] = key.to(keys.dtype), value.to(values.dtype)
-            k, v = cached_keys[:, : seen.shape[1]], cached_values[:, : seen.shape[1]]
-            if not everyone:  # other rows do no work
-                k, v = k[rows], v[rows]
-            return _attend_once(query, k, v, seen, cap)
-
-        return step
-
-    return attend_at
+    return lambda layer: partial(step, layer=layer)
 
 
 def _attend_once(query: Tensor, keys: Tensor, values: Tensor, seen: Tensor, cap: float | None) -> Tensor:

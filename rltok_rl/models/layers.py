@@ -5,8 +5,7 @@ Layers do not know which positions they may see: each call passes its attention 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -30,10 +29,7 @@ class Rotary(NamedTuple):
 
 
 def rotary(positions: Tensor, head_size: int, base: float) -> Rotary:
-    """Return the angles ``position * base^(-2i / head_size)`` of positions [*L] as cosines and sines.
-
-    Tokens have the position of their boundary byte, so that bytes and tokens share one clock.
-    """
+    """Return the angles ``position * base^(-2i / head_size)`` of positions [*L]; a token has its boundary byte's."""
     exponents = torch.arange(0, head_size, 2, device=positions.device, dtype=torch.float32) / head_size
     angles = positions.to(torch.float32)[..., None, None] * base**-exponents  # [*L, 1, head_size / 2]
     return Rotary(angles.cos(), angles.sin())
@@ -91,7 +87,7 @@ class SelfAttention(nn.Module):
 
 
 class TransformerLayer(nn.Module):
-    """Residual layer with a norm before and after both attention and MLP."""
+    """Residual layer with norms before and after both attention and MLP."""
 
     def __init__(self, config: UNetConfig, mlp_ratio: int) -> None:
         super().__init__()
@@ -102,16 +98,18 @@ class TransformerLayer(nn.Module):
         self.mlp_norm = RMSNorm(width, eps)
         self.mlp = GeGLU(width, mlp_ratio * width)
         self.mlp_out_norm = RMSNorm(width, eps)
-        self.backend: str | None = None
-        """``torch.compile`` backend of the parts before and after attention; None runs them eagerly."""
+        self.backend: str | None = None  # of ``torch.compile``, for the parts before and after attention
 
     def forward(self, x: Tensor, angles: Rotary, attend: Attention) -> Tensor:
         """[*L, D] to [*L, D]."""
         if self.backend is None or x.dim() != 2 or len(x) < FEW:
             return self.finish(x, attend(*self.heads(x, angles)).flatten(-2))
         heads = compiled(TransformerLayer.heads, self.backend)(self, varies(x), angles)
-        with compiled_scores(self.backend):
+        before = _SCORES.set(self.backend)
+        try:
             attended = attend(*heads)  # [*L, H, C]
+        finally:
+            _SCORES.reset(before)
         return compiled(TransformerLayer.finish, self.backend)(self, x, varies(in_rows(attended, x.shape[-1])))
 
     def heads(self, x: Tensor, angles: Rotary) -> tuple[Tensor, Tensor, Tensor]:
@@ -147,12 +145,7 @@ class LayerStack(nn.ModuleList):
     ) -> Tensor:
         """Run all layers or ``only`` some: [*L, D] to [*L, D].
 
-        Args:
-            x: [*L, D].
-            angles: of the positions [*L].
-            attend_at: layer number to attention function.
-            only: numbers of the layers to run.
-            cached: whether attention writes into a cache, and must not be recomputed.
+        ``attend_at`` returns a layer's attention; if it writes into a cache (``cached``), nothing is recomputed.
         """
         shape = x.shape
         if len(self) and self[0].backend is not None and shape[:-1].numel() >= FEW:
@@ -206,16 +199,6 @@ def in_rows(x: Tensor, *last: int) -> Tensor:
     return rows.clone() if rows._is_view() else rows
 
 
-@contextmanager
-def compiled_scores(backend: str) -> Iterator[None]:
-    """Compile the softmax of capped attention within the block."""
-    before = _SCORES.set(backend)
-    try:
-        yield
-    finally:
-        _SCORES.reset(before)
-
-
 def scores_backend() -> str | None:
-    """Return the backend set by :func:`compiled_scores`, or None."""
+    """Return the backend that compiles the softmax of capped attention in this call, or None."""
     return _SCORES.get()

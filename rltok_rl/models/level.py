@@ -1,7 +1,7 @@
-"""Levels: pool units into tokens, run layers on tokens, give tokens back to their units.
+"""Levels: pool units (bytes or tokens) into tokens, run layers on tokens, give tokens back to their units.
 
-Units are bytes or, on a second level, tokens; :func:`run_level` computes a window of either, :func:`step_level` one new
-token. Shapes: B rows, T units, S or N tokens, D width, n rows of a step.
+:func:`run_level` computes a window, :func:`step_level` one new token. Shapes: B rows, T units, S or N tokens, D width,
+n rows of a step.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from rltok_rl.functional.routing import confidence, routing_probability, smoothing_shares
 from rltok_rl.models.cache import SecondCache
-from rltok_rl.models.config import UNetConfig, Upsampling
+from rltok_rl.models.config import Pooling, UNetConfig, Upsampling
 from rltok_rl.models.key_value_cache import TokenCache
 from rltok_rl.models.layers import Attention, LayerStack, RMSNorm, Rotary, rotary
 from rltok_rl.models.mixing import Mixing, give_back, pool_tokens, token_update, token_updates
@@ -27,10 +26,8 @@ from rltok_rl.models.tokens import TokenLayout, layout_above
 class SecondDecisions:
     """Decisions of the second level at the bytes that close tokens: [B, T] of a window, [B] of a step."""
 
-    boundaries: Tensor
-    """bool, True at the byte whose token closes a token of tokens."""
-    probabilities: Tensor | None
-    """Of a boundary, float32 at least; 0 at bytes that close no token. None if boundaries have no probability."""
+    boundaries: Tensor  # bool, True at the byte whose token closes a token of tokens
+    probabilities: Tensor | None  # float32 at least, 0 at bytes that close no token; None for 'stride'
 
 
 Run = Callable[[Tensor, Callable[[int], Attention]], tuple[Tensor, SecondDecisions | None]]
@@ -64,15 +61,12 @@ def run_level(
     mixing: Mixing,
     config: UNetConfig,
     *,
-    pooling: Literal["select", "mean"] | Callable[..., Tensor] = "select",
+    pooling: Pooling | Callable[..., Tensor] = "select",
     upsampling: Upsampling = "add",
     read: Callable[[Tensor, Tensor, TokenLayout], Tensor] | None = None,
     cache: TokenCache | None = None,
 ) -> tuple[Tensor, SecondDecisions | None]:
-    """Compute a window of units [B, T, D]: the states with their tokens' updates, and the decisions above.
-
-    A ``cache`` is filled as if the units had come one by one.
-    """
+    """Update a window of units [B, T, D] by their tokens, and fill the ``cache`` as if units had come one by one."""
     tokens_in = pool_tokens(states, layout, mixing, pooling)  # [B, S, D] or [N, D]
     attend = layout.attention(config.attention_cap, config.head_size)
     tokens_out, decisions = run(tokens_in, cache.recording(attend, layout) if cache else lambda _: attend)
@@ -92,7 +86,7 @@ def step_level(
     *,
     upsampling: Upsampling = "add",
 ) -> SecondDecisions | None:
-    """Compute a new token [n, D] in each of ``rows`` [n], and store its update; entries of ``mixing`` are [n]."""
+    """Compute a new token [n, D] in each of ``rows`` [n], with ``mixing`` entries [n], and store its update."""
     if mixing.token_norm is not None:
         tokens = mixing.token_norm(tokens)
     tokens_out, decisions = run(tokens, cache.attention(rows, config.attention_cap))
@@ -170,8 +164,11 @@ class SecondLevel(nn.Module):
             probs = None if self.routing is None else torch.zeros_like(below.boundaries, dtype=torch.float32)
             return states, SecondDecisions(below.boundaries, probs)
         # Packed rows are one long row [1, N] here, which begins anew at every first token.
-        rows = states if below.rows is None else states[None]
-        number, real = _numbers(below)  # [B, S]
+        if below.rows is not None:
+            rows, number, real = states[None], below.rows.number[None], below.rows.real[None]
+        else:
+            rows, number = states, torch.arange(below.width, device=states.device).expand(below.shape)  # [B, S]
+            real = number < below.num_tokens[:, None]
         probs = None if self.routing is None else self.routing.probabilities(rows)  # [B, S]
         if probs is not None and below.rows is not None:
             probs = probs.masked_fill(number == 0, 1.0)
@@ -207,8 +204,7 @@ class SecondLevel(nn.Module):
         """Scatter the decisions [n] about new tokens of ``rows`` [n] into all rows [B]."""
         boundaries, probs = torch.zeros(num_rows, dtype=torch.bool, device=rows.device), None
         if self.routing is not None:
-            dtype = torch.promote_types(self.routing.query.weight.dtype, torch.float32)
-            probs = torch.zeros(num_rows, dtype=dtype, device=rows.device)
+            probs = boundaries.to(torch.promote_types(self.routing.query.weight.dtype, torch.float32))
         if decisions is not None:
             boundaries = boundaries.index_copy(0, rows, decisions.boundaries)
             if probs is not None and decisions.probabilities is not None:
@@ -226,18 +222,10 @@ class SecondLevel(nn.Module):
         return partial(run_layers, self.layers, angles=angles, cached=cached)
 
     def _query(self, states: Tensor) -> Tensor:
-        """Return what routing compares the next token with, [n, D]; zeros for ``stride``."""
+        """Return what routing compares the next token with, [n, D]."""
         if self.routing is None:
             return torch.zeros_like(states)
         return self.routing.query(self.routing.token_norm(states))
-
-
-def _numbers(layout: TokenLayout) -> tuple[Tensor, Tensor]:
-    """Return each token's number in its row, and whether it is no padding: [B, S], or [1, N] of packed tokens."""
-    if layout.rows is not None:
-        return layout.rows.number[None], layout.rows.real[None]
-    number = torch.arange(layout.width, device=layout.positions.device).expand(layout.shape)
-    return number, number < layout.num_tokens[:, None]
 
 
 def _at_bytes(layout: TokenLayout, drawn: Tensor, probs: Tensor | None) -> SecondDecisions:

@@ -1,7 +1,6 @@
 """Variants of pooling and upsampling: weights, a null token, norms, smoothing.
 
-Shapes: B rows, T bytes, S or N tokens, D width. Boundaries say where tokens end; a :class:`Mixing` says how they are
-pooled and given back. Its entries belong to single bytes, so that a window reads [B, T] and a step [B].
+Shapes: B rows, T bytes, S or N tokens, D width. Tensors of a :class:`Mixing` are [B, T] for a window, [B] for a step.
 """
 
 from __future__ import annotations
@@ -9,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from rltok_rl.functional.routing import Method, confidence, smooth
-from rltok_rl.models.config import Smoothing, Upsampling
+from rltok_rl.models.config import Pooling, Smoothing, Upsampling
 from rltok_rl.models.tokens import TokenLayout, downsample, upsample
 
 
@@ -26,47 +25,28 @@ class Mixing:
     X'_s = norm(pool_u(w_u X_u)),    U_s = P_s Mid_s + (1 - P_s) U_{s-1},    Y_t = residual(X_t) + c_t U_{i(t)}
     """
 
-    pooling: Literal["select", "mean"] | None = None
-    """Pooling of bytes; None is the model's."""
-    pool_weights: Tensor | None = None
-    """w: straight-through factors, 1 in value, that carry a gradient into pooling. Steps skip them."""
-    first_token: Tensor | None = None
-    """[D] replaces the first token; the first byte then waits for the next boundary."""
-    token_norm: Callable[[Tensor], Tensor] | None = None
-    """Applied to tokens before the token layers."""
-    update_norm: Callable[[Tensor], Tensor] | None = None
-    """Applied to tokens after the token layers."""
-    smoothing: Tensor | None = None
-    """P: share of a token in its bytes' update, read at boundaries; the rest comes from the tokens before."""
-    smoothing_method: Method = "scan"
-    """Smoothing of a window; all methods agree."""
-    residual: Callable[[Tensor], Tensor] | None = None
-    """Applied to a byte's own state where the update is added; None is the identity."""
-    receive: Tensor | None = None
-    """c: factors on each byte's update."""
+    pooling: Literal["select", "mean"] | None = None  # None is the model's
+    pool_weights: Tensor | None = None  # w, straight-through factors of 1 with a gradient; steps skip them
+    first_token: Tensor | None = None  # [D] replaces the first token; the first byte then waits for the next boundary
+    token_norm: Callable[[Tensor], Tensor] | None = None  # before the token layers
+    update_norm: Callable[[Tensor], Tensor] | None = None  # after the token layers
+    smoothing: Tensor | None = None  # P, share of a new token in its bytes' update; read at boundaries
+    smoothing_method: Method = "scan"  # of a window; all methods agree
+    residual: Callable[[Tensor], Tensor] | None = None  # of a byte's own state; None is the identity
+    receive: Tensor | None = None  # c, factors on each byte's update
 
 
 def policy_smoothing(
-    smoothing: Smoothing,
-    logits: Tensor | None,
-    boundaries: Tensor,
-    forced: Tensor,
-    mixing: Mixing | None = None,
+    smoothing: Smoothing, logits: Tensor | None, boundaries: Tensor, forced: Tensor, mixing: Mixing | None = None
 ) -> Mixing:
-    """Smooth tokens by the probability of their boundary.
+    """Smooth tokens by the probability of their boundary, given logits l, decisions and forced boundaries, all [*L].
 
         U_j = P_j Mid_j + (1 - P_j) U_{j-1},     P = sigmoid(l), 1 where a boundary is forced
 
     ``"detached"`` stops the gradient through P: the policy learns from rewards alone. ``"gradient"`` keeps it.
     ``"straight_through"`` keeps it and adds H-Net's confidence, a factor on updates that is 1 in value, with the
-    gradient of the decision's probability: p at a boundary and 1 - p elsewhere.
-
-    Args:
-        smoothing: the variant; ``"none"`` returns ``mixing``.
-        logits: [*L] boundary logits l; None if boundaries have no probability, which disables smoothing.
-        boundaries: [*L] bool.
-        forced: [*L] bool, boundaries that were not decided.
-        mixing: further differences; its own smoothing takes precedence.
+    gradient of the decision's probability: p at a boundary and 1 - p elsewhere. Nothing is smoothed without ``logits``,
+    and smoothing in ``mixing`` takes precedence.
 
     Reference: https://arxiv.org/abs/2507.07955
     """
@@ -83,18 +63,12 @@ def policy_smoothing(
 
 
 def pool_tokens(
-    states: Tensor,
-    layout: TokenLayout,
-    mixing: Mixing,
-    pooling: Literal["select", "mean"] | Callable[..., Tensor] = "select",
+    states: Tensor, layout: TokenLayout, mixing: Mixing, pooling: Pooling | Callable[..., Tensor] = "select"
 ) -> Tensor:
-    """Pool byte states [B, T, D] into the inputs of token layers, [B, S, D] or [N, D].
-
-    ``pooling`` is the model's, by name or as a module; that of ``mixing`` takes precedence.
-    """
+    """Pool byte states [B, T, D] into the inputs of token layers, [B, S, D] or [N, D], by the model's ``pooling``."""
     null = mixing.first_token
-    method = mixing.pooling or pooling
-    pool = partial(downsample, pooling=method) if isinstance(method, str) else method
+    method: Any = mixing.pooling or pooling
+    pool = method if callable(method) else partial(downsample, pooling=method)
     tokens = pool(states, layout, weights=mixing.pool_weights, open_first=null is not None)  # [B, S, D] or [N, D]
     if null is not None:
         tokens = torch.where(_first_tokens(layout).unsqueeze(-1), null.to(tokens.dtype), tokens)
@@ -102,11 +76,7 @@ def pool_tokens(
 
 
 def token_update(tokens_in: Tensor, tokens_out: Tensor, upsampling: Upsampling = "add") -> Tensor:
-    """Return what a token adds to every byte that it serves: [*L, D] each.
-
-    add, attention:  Mid_s                                                                           (Eq. 9)
-    deviation:       Mid_s - X'_s,  the change that the token layers made
-    """
+    """Return what a token adds to its bytes [*L, D]: Mid_s (Eq. 9), or with "deviation" the change Mid_s - X'_s."""
     return tokens_out - tokens_in if upsampling == "deviation" else tokens_out
 
 
@@ -129,10 +99,7 @@ def give_back(
     mixing: Mixing,
     read: Callable[[Tensor, Tensor, TokenLayout], Tensor] | None = None,
 ) -> Tensor:
-    """Add tokens' updates [B, S, D] or [N, D] to byte states X [B, T, D], giving Y [B, T, D].
-
-    ``read`` computes what bytes receive; None is the update of the token that serves each.
-    """
+    """Add tokens' updates [B, S, D] or [N, D], as bytes ``read`` them, to byte states X [B, T, D], giving Y."""
     if read is None and mixing.receive is None and mixing.residual is None:
         return upsample(states, updates, layout)
     received = upsample(torch.zeros_like(states), updates, layout) if read is None else read(states, updates, layout)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from rltok_rl.models.config import PRESETS, UNetConfig
 from rltok_rl.version import __version__
@@ -20,18 +20,14 @@ try:
     from safetensors.torch import save_file
 except ImportError:  # a GPU machine with torch alone: models compute there, and cannot be saved or loaded
 
-    class PyTorchModelHubMixin:  # type: ignore[no-redef]
-        """Stands in for the mixin."""
-
+    class PyTorchModelHubMixin:  # type: ignore[no-redef] # noqa: D101
         def __init_subclass__(cls, **_: object) -> None:
             super().__init_subclass__()
 
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
-FORMAT = 1
-"""Version of the files; it increases when older files can no longer be read."""
-PACKAGED = {"pocket": Path(__file__).parents[1] / "assets" / "pocket"}
-"""Folders of the models that come with the package."""
+FORMAT = 1  # increases when older files can no longer be read
+PACKAGED = {"pocket": Path(__file__).parents[1] / "assets" / "pocket"}  # models that come with the package
 SOURCES = f"a folder of save_pretrained, a run's folder, a hub id (user/name) or one of {[*PACKAGED]}"
 _KIND = "rltok_rl-unet"
 _HUB_OPTIONS = ("revision", "cache_dir", "token", "local_files_only", "force_download")
@@ -73,75 +69,43 @@ class Pretrained(
     tags=["byte-level", "tokenization", "reinforcement-learning"],
     model_card_template=CARD,
 ):
-    """Saving and loading of a U-Net.
-
-    Example:
-        >>> import tempfile
-        >>> from rltok_rl.models import UNet, preset
-        >>> folder = UNet(preset("tiny")).save_pretrained(Path(tempfile.mkdtemp()) / "model")
-        >>> sorted(path.name for path in folder.iterdir())
-        ['README.md', 'config.json', 'model.safetensors']
-        >>> UNet.from_pretrained(folder).config.width
-        64
-    """
+    """Saving and loading of a U-Net."""
 
     config: UNetConfig
 
     def save_pretrained(self, folder: str | Path, **options: Any) -> Path:  # type: ignore[override]
         """Write ``model.safetensors``, ``config.json`` and, if there is none yet, a model card ``README.md``.
 
-        Weights keep their dtypes; a weight that is shared between two places is written once. A model in the folder is
-        replaced.
-
-        Args:
-            folder: created if necessary.
-            **options: of ``PyTorchModelHubMixin.save_pretrained``.
-
-        Returns:
-            The folder.
+        Weights keep their dtypes; a weight that is shared between two places is written once. Returns the folder.
         """
         super().save_pretrained(folder, **options)
         return Path(folder)
 
     def push_to_hub(self, repo_id: str, *, commit_message: str = "Add model", **options: Any) -> str:
-        """Save the model to a repository of the hub, which is created if necessary.
+        """Save the model to a repository ``user/name`` of the hub, created if necessary; returns the commit's address.
 
-        Args:
-            repo_id: ``"user/name"``.
-            commit_message: one line.
-            **options: of ``PyTorchModelHubMixin.push_to_hub``, such as ``private``, ``branch`` and ``token``.
-
-        Returns:
-            The address of the commit.
+        Options such as ``private``, ``branch`` and ``token`` are those of ``PyTorchModelHubMixin.push_to_hub``.
         """
         card = {"source": repo_id}
         return super().push_to_hub(repo_id, commit_message=commit_message, model_card_kwargs=card, **options)
 
     @classmethod
     def from_pretrained(  # type: ignore[override]
-        cls: type[_Model],
-        source: str | Path,
-        *,
-        device: str | torch.device = "cpu",
-        **options: Any,
+        cls: type[_Model], source: str | Path, *, device: str | torch.device = "cpu", **options: Any
     ) -> _Model:
         """Load a model in evaluation mode, with the dtypes of the saved weights. No random numbers are drawn.
 
-        Args:
-            source: a folder of :meth:`save_pretrained`, the folder of a run (its ``model``), the id of a repository of
-                the hub, or the name of a packaged model (:data:`PACKAGED`). Folders come first and need no network.
-            device: of the weights.
-            **options: of the hub: ``revision``, ``cache_dir``, ``token``, ``local_files_only``, ``force_download``.
+        The source is a folder of :meth:`save_pretrained`, a run's folder, the name of a packaged model
+        (:data:`PACKAGED`), or a hub id, with the hub's options ``revision``, ``cache_dir``, ``token``,
+        ``local_files_only`` and ``force_download``. Folders come first and need no network.
         """
-        unknown = sorted(set(options) - set(_HUB_OPTIONS))
-        if unknown:
+        if unknown := sorted(set(options) - set(_HUB_OPTIONS)):
             raise TypeError(f"unknown options {unknown} of from_pretrained; allowed are {['device', *_HUB_OPTIONS]}")
         folder = model_folder(source)
         try:
             if folder is not None:
                 read_config(json.loads((folder / CONFIG).read_text(encoding="utf-8")), folder)
-            place = str(folder or source)
-            return super().from_pretrained(place, device=torch.device(device), **options)
+            return super().from_pretrained(str(folder or source), device=torch.device(device), **options)
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"{CONFIG} of {folder or source} must be JSON, got text that is not: {error}") from None
         except (OSError, EntryNotFoundError, HFValidationError) as error:
@@ -173,21 +137,15 @@ class Pretrained(
 
 
 def read_config(values: Any, source: str | Path) -> UNetConfig:
-    """Return the configuration in the contents of a ``config.json``; ``source`` is named in errors.
-
-    Example:
-        >>> read_config({"model_type": "gpt2"}, "somewhere")
-        Traceback (most recent call last):
-        ValueError: config.json of somewhere must be of model_type 'rltok_rl-unet', got 'gpt2'
-    """
+    """Return the configuration in the contents of a ``config.json``; ``source`` is named in errors."""
     here = f"{CONFIG} of {source}"
     if not isinstance(values, dict):
         raise ValueError(f"{here} must hold an object with the fields of UNetConfig, got {values!r}")
-    fields = dict(values)
-    kind = fields.pop("model_type", None)
+    head = {"model_type": None, "format": None, "rltok_rl_version": "unknown"}
+    fields = {name: value for name, value in values.items() if name not in head}
+    kind, number, version = ({**head, **values}[name] for name in head)
     if kind != _KIND:
         raise ValueError(f"{here} must be of model_type {_KIND!r}, got {kind!r}")
-    number, version = fields.pop("format", None), fields.pop("rltok_rl_version", "unknown")
     written = f"(written by rltok_rl {version}; this is {__version__})"
     if number != FORMAT:
         raise ValueError(f"{here} must be of format {FORMAT}, got {number!r} {written}")
@@ -198,20 +156,10 @@ def read_config(values: Any, source: str | Path) -> UNetConfig:
 
 
 def model_folder(source: str | Path) -> Path | None:
-    """Return the folder with the model of ``source``; None if it may be on the hub.
-
-    Args:
-        source: as for :meth:`Pretrained.from_pretrained`.
-
-    Example:
-        >>> model_folder("somebody/on-the-hub") is None
-        True
-    """
+    """Return the folder with the model of a ``source`` of ``from_pretrained``; None if it may be on the hub."""
     path = Path(source)
     if path.is_file():
-        raise NotADirectoryError(
-            f"source must be a folder or a hub id, got the file {path}; its folder is {path.parent}"
-        )
+        raise NotADirectoryError(f"source must be a folder or a hub id, got the file {path}")
     if not path.is_dir():
         if str(source) in PACKAGED:
             return PACKAGED[str(source)]
@@ -224,28 +172,16 @@ def model_folder(source: str | Path) -> Path | None:
             return folder
     names = sorted(inside.name for inside in path.iterdir())
     shown = f"{names[:8]}{' and more' if len(names) > 8 else ''}" if names else "nothing"
-    unfinished = (
-        "; a training run writes model/ at its end, resume it with resume=true" if "checkpoints" in names else ""
-    )
-    raise FileNotFoundError(
-        f"{path} must hold config.json (as save_pretrained writes it) or model/config.json (a run), "
-        f"got {shown}{unfinished}"
-    )
+    if "checkpoints" in names:
+        shown += "; a training run writes model/ at its end, resume it with resume=true"
+    expected = "config.json (as save_pretrained writes it) or model/config.json (a run)"
+    raise FileNotFoundError(f"{path} must hold {expected}, got {shown}")
 
 
 def begin_with(model: nn.Module, source: str | Path, *, replaced: Collection[str] = ()) -> None:
-    """Replace a U-Net's weights by trained ones, to continue training from them.
+    """Replace a U-Net's weights by those of a ``source`` of ``from_pretrained``, to continue training from them.
 
-    Args:
-        model: the U-Net; keeps its dtypes and its device.
-        source: as for :meth:`Pretrained.from_pretrained`.
-        replaced: fields of the configuration that may differ.
-
-    Example:
-        >>> from rltok_rl.models import UNet, preset
-        >>> begin_with(UNet(preset("pocket", num_lags=1)), "pocket")
-        Traceback (most recent call last):
-        ValueError: weights of 'pocket' are of another configuration (num_lags: 8 there, 1 here)
+    The model keeps its dtypes and its device. Fields of the configuration in ``replaced`` may differ.
     """
     trained = type(model).from_pretrained(source)  # type: ignore[attr-defined] # a U-Net
     ours, theirs = model.config.to_dict(), trained.config.to_dict()  # type: ignore[operator, union-attr]
@@ -265,16 +201,13 @@ def begin_with(model: nn.Module, source: str | Path, *, replaced: Collection[str
 
 
 def write_weights(model: nn.Module, path: Path) -> None:
-    """Write all weights; an interrupted write leaves the old file. Tied parameters are written under the first name."""
+    """Write all weights, tied ones under their first name; an interrupted write leaves the old file."""
     first: dict[int, str] = {}
     named = model.named_parameters(remove_duplicate=False)
     tied = {name: first[id(p)] for name, p in named if first.setdefault(id(p), name) != name}
     # Copies: safetensors needs contiguous tensors that share no memory.
-    tensors = {
-        name: weight.detach().to("cpu", copy=True).contiguous()
-        for name, weight in model.state_dict().items()
-        if name not in tied
-    }
+    weights = {name: weight for name, weight in model.state_dict().items() if name not in tied}
+    tensors = {name: weight.to("cpu", copy=True).contiguous() for name, weight in weights.items()}
     partial = path.with_name(f".{path.name}.partial")
     try:
         save_file(tensors, partial, metadata={"format": "pt", "tied": json.dumps(tied)})
@@ -294,32 +227,12 @@ def read_weights(model: nn.Module, path: Path, device: torch.device) -> None:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
     except (SafetensorError, ValueError) as error:
         raise ValueError(f"{path} must be a whole safetensors file, got one that cannot be read: {error}") from error
-    check_fit(model.state_dict(), tensors, tied, path)
-    # Assigned, because copying would convert to the dtype of the model.
-    model.load_state_dict({**tensors, **{name: tensors[first] for name, first in tied.items()}}, assign=True)
+    tensors |= {name: tensors[first] for name, first in tied.items() if first in tensors}
+    try:
+        model.load_state_dict(tensors, assign=True)  # copying would convert to the dtype of the model
+    except RuntimeError as error:
+        _, *problems = (line.strip(" \t.") for line in str(error).splitlines())
+        raise ValueError(f"{path} must hold the weights of its config.json, got: {'; '.join(problems)}") from None
     for name, first in tied.items():
         place, _, leaf = name.rpartition(".")
         setattr(model.get_submodule(place), leaf, model.get_parameter(first))
-
-
-def check_fit(model: Mapping[str, Tensor], file: Mapping[str, Tensor], tied: Mapping[str, str], path: Path) -> None:
-    """Require the model's weights in a file, by name and shape; ``tied`` maps further names to names in the file.
-
-    Example:
-        >>> check_fit({"a": torch.ones(2)}, {"a": torch.ones(3)}, {}, Path("w"))
-        Traceback (most recent call last):
-        ValueError: w must hold the weights of its config.json, got a of shape [3] instead of [2] (1 of 1 do not fit)
-    """
-    wrong = []
-    for name, weight in model.items():
-        saved = file.get(tied.get(name, name))
-        if saved is None:
-            wrong.append(f"no {name}")
-        elif saved.shape != weight.shape:
-            wrong.append(f"{name} of shape {[*saved.shape]} instead of {[*weight.shape]}")
-        elif not saved.dtype.is_floating_point:
-            wrong.append(f"{name} of dtype {saved.dtype} instead of a floating-point one")
-    wrong += [f"{name}, which is not a weight of the model" for name in (*file, *tied) if name not in model]
-    if wrong:
-        count = f"{len(wrong)} of {len({*model, *file, *tied})} do not fit"
-        raise ValueError(f"{path} must hold the weights of its config.json, got {wrong[0]} ({count})")

@@ -1,7 +1,7 @@
 """Segmentation of long texts: boundaries and their probabilities, without token layers and decoder.
 
-The policy reads the byte encoder alone, which sees a sliding window. A long text is encoded in pieces, each together
-with the bytes before it that the encoder can see, so that boundaries equal those of one pass over the whole text.
+The policy's encoder sees a sliding window. So a long text is encoded in pieces, each with the bytes before it that the
+encoder can see, and boundaries equal those of one pass over the whole text.
 """
 
 from __future__ import annotations
@@ -17,14 +17,12 @@ from rltok_rl.functional.policy import boundary_logits
 from rltok_rl.models.heads import BoundaryTerms
 from rltok_rl.models.unet import UNet
 from rltok_rl.sampling import sample_boundaries
-from rltok_rl.text import text_to_bytes, text_to_ids
+from rltok_rl.text import check_texts, text_to_bytes, text_to_ids
 from rltok_rl.utils import check_count
 
-PIECE = 4_096
-"""Bytes that are encoded at once."""
+PIECE = 4_096  # bytes that are encoded at once
 Texts = list[str] | list[bytes] | list[str | bytes] | tuple[str | bytes, ...]
-Progress = Callable[[int, int], None]
-"""Called with the bytes encoded so far and the bytes of the text."""
+Progress = Callable[[int, int], None]  # called with the bytes encoded so far and the bytes of the text
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,8 @@ class Segmentation:
 def segment(model: UNet, text: str | bytes, **options: Any) -> Segmentation: ...
 @overload
 def segment(model: UNet, text: Texts, **options: Any) -> list[Segmentation]: ...
-def segment(  # type: ignore[misc] # **options stand for the keywords below
+@torch.no_grad()  # type: ignore[misc] # **options stand for the keywords below
+def segment(
     model: UNet,
     text: str | bytes | Texts,
     *,
@@ -69,59 +68,38 @@ def segment(  # type: ignore[misc] # **options stand for the keywords below
     target_rate: float | None = None,
     progress: Progress | None = None,
 ) -> Segmentation | list[Segmentation]:
-    """Draw the boundaries of texts of any length, in time and memory linear in the length.
+    """Draw the boundaries of a text of any length, or of each text of a list.
+
+    The model runs in the mode it is in; ``model.eval()`` lifts the soft cap of boundary logits.
 
     Args:
-        model: the U-Net, in the mode it should run in (``model.eval()`` lifts the soft cap of boundary logits).
-        text: one text of at least one byte, or a list of texts.
-        greedy: draw a boundary if its probability exceeds one half, without random numbers.
+        model: the U-Net.
+        text: at least one byte each.
+        greedy: draw a boundary if its probability exceeds one half.
         generator: source of random numbers, the same as in one forward pass; texts of a list draw from it in order.
         piece: bytes to encode at once.
         target_rate: boundaries per byte, for models with ``rate_embedding``; None is the configured rate.
         progress: called after each piece with the bytes encoded so far and the bytes of the text.
 
-    Returns:
-        Boundaries and their probabilities; a list of them for a list of texts.
-
     Example:
         >>> from rltok_rl.models import preset
-        >>> model, generator = UNet(preset("tiny")), torch.Generator().manual_seed(0)
-        >>> drawn = segment(model, "to be or not to be", generator=generator)
+        >>> drawn = segment(UNet(preset("tiny")), "to be or not to be")
         >>> b"".join(token.content for token in drawn.tokens())
         b'to be or not to be'
-        >>> [each.text for each in segment(model, ["to be", "or not"], generator=generator)]
-        [b'to be', b'or not']
     """
-    reading: dict[str, Any] = {"piece": piece, "target_rate": target_rate, "progress": progress}
-    if isinstance(text, (str, bytes)):
-        if not text:
-            raise ValueError("text must have at least 1 byte, got an empty text")
-        return _segment(model, text, greedy, generator, reading)
-    wrong_type = "text must be str or bytes, or a list of them, got"
-    if not isinstance(text, (list, tuple)):
-        raise TypeError(f"{wrong_type} {type(text).__name__}")
-    for number, content in enumerate(text):
-        if not isinstance(content, (str, bytes)):
-            raise TypeError(f"{wrong_type} {type(content).__name__} at {number}")
-        if not content:
-            raise ValueError(f"text must have at least 1 byte, got an empty text at {number}")
-    return [_segment(model, content, greedy, generator, reading) for content in text]
-
-
-@torch.no_grad()
-def _segment(
-    model: UNet, text: str | bytes, greedy: bool, generator: torch.Generator | None, reading: dict[str, Any]
-) -> Segmentation:
-    terms = policy_terms(model, text_to_ids(text), **reading)
-    boundaries = sample_boundaries(*terms, generator=generator, cap=model.boundary_cap, greedy=greedy)  # [1, T]
-    probabilities = boundary_logits(*terms, boundaries, cap=model.boundary_cap).sigmoid()
-    probabilities[:, 0] = 1.0
-    return Segmentation(text_to_bytes(text), boundaries[0].cpu(), probabilities[0].float().cpu())
+    found = []
+    for content in check_texts("text", text):
+        terms = policy_terms(model, text_to_ids(content), piece=piece, target_rate=target_rate, progress=progress)
+        boundaries = sample_boundaries(*terms, generator=generator, cap=model.boundary_cap, greedy=greedy)  # [1, T]
+        probabilities = boundary_logits(*terms, boundaries, cap=model.boundary_cap).sigmoid()
+        probabilities[:, 0] = 1.0
+        found.append(Segmentation(text_to_bytes(content), boundaries[0].cpu(), probabilities[0].float().cpu()))
+    return found[0] if isinstance(text, (str, bytes)) else found
 
 
 @torch.no_grad()
 def policy_terms(model: UNet, byte_ids: Tensor, *, target_rate: float | None = None, **reading: Any) -> BoundaryTerms:
-    """Compute the boundary terms of a long text [T]: base [1, T] and lags [1, T, w]; options of encode_pieces."""
+    """Compute the boundary terms of a long text [T]: base [1, T] and lags [1, T, w]."""
     pieces = encode_pieces(model, byte_ids, target_rate=target_rate, **reading)
     parts = [model.boundary_terms(states, target_rate=target_rate) for states in pieces]
     return BoundaryTerms(*(torch.cat(columns, dim=1) for columns in zip(*parts, strict=True)))
@@ -129,17 +107,9 @@ def policy_terms(model: UNet, byte_ids: Tensor, *, target_rate: float | None = N
 
 @torch.no_grad()
 def encode_pieces(
-    model: UNet,
-    byte_ids: Tensor,
-    *,
-    piece: int = PIECE,
-    target_rate: float | None = None,
-    progress: Progress | None = None,
+    model: UNet, byte_ids: Tensor, *, piece: int = PIECE, target_rate: Any = None, progress: Progress | None = None
 ) -> Iterator[Tensor]:
-    """Yield the encoder states [1, <= piece, D] of a long text [T], equal to those of one pass up to rounding.
-
-    Options are those of :func:`segment`.
-    """
+    """Yield the encoder states [1, <= piece, D] of a long text [T], equal to those of one pass up to rounding."""
     piece = check_count("piece", piece)
     # Number of earlier bytes that a state can depend on.
     reach = model.config.num_encoder_layers * (model.config.window - 1) + model.config.bytes_before

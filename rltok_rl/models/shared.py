@@ -1,8 +1,7 @@
 """One set of weights for several processes of a machine.
 
-TorchRL's collectors copy environments and policies to their workers and later update only the policy's weights. Here
-the environment needs the model too: its encoder, its predictions, its rewards. So workers map the weights themselves:
-they see what an optimizer writes here in their next step, and nothing is sent.
+TorchRL's collectors send workers new weights for the policy alone, but here the environment needs the model too. So
+workers map the weights into memory, and see in their next step what an optimizer writes.
 """
 
 from __future__ import annotations
@@ -21,20 +20,15 @@ _MODELS: dict[str, UNet] = {}  # models of this process by the folder of their w
 
 
 class SharedModel:
-    """Handle of a model that other processes can receive; calling it there returns the model.
+    """Handle of a U-Net on the CPU that other processes can receive; calling it there returns the model.
 
-    The weights move into memory-mapped files, which are deleted with the handle that created them. In-place writes, as
-    by optimizers, reach all processes.
-
-    Args:
-        model: a U-Net on the CPU.
-        folder: of the files; None is a temporary folder.
+    The weights move into memory-mapped files (in a temporary folder, deleted with the handle, unless one is given).
+    In-place writes, as by optimizers, reach all processes.
 
     Example:
         >>> from rltok_rl.models import preset
         >>> model = UNet(preset("tiny"))
-        >>> shared = SharedModel(model)
-        >>> shared() is model
+        >>> SharedModel(model)() is model
         True
     """
 

@@ -2,13 +2,9 @@
 
 Shapes: B rows, T bytes, S tokens of the longest row, N places of all packed rows, D width.
 
-Rows of tokens are ragged. They are padded to the longest row, [B, S], or packed one behind the other, [N]. N changes
-every batch, and each new shape means recompilation, reallocation and a new graph capture. The room for N tokens is
-therefore a multiple of m tokens,
-
-    m = max(16, the largest power of two that is at most N / 64),
-
-which leaves fewer than m empty places behind the last row: less than 1/64 of the tokens from N = 1,024 on.
+Ragged rows of tokens are padded to the longest, [B, S], or packed one behind the other, [N]. N changes every batch, and
+each new shape means recompilation, reallocation and a new graph capture. The room for N tokens is therefore a multiple
+of m = max(16, the largest power of two that is at most N / 64): less than 1/64 of it is empty from N = 1,024 on.
 """
 
 from __future__ import annotations
@@ -26,18 +22,12 @@ from rltok_rl.models.attention import PackedRows, causal_attention, packed_atten
 from rltok_rl.models.layers import Attention
 
 SMALLEST_BUCKET = 16  # tokens
-BUCKETS = 64  # of a total, unless the smallest are smaller still
+BUCKETS = 64  # of a total
 
 
 def bucketed(total: int) -> int:
-    """Return the room for a number of tokens: the next multiple of its bucket.
-
-    Example:
-        >>> [bucketed(n) for n in (0, 1, 800, 6500, 26000)]
-        [0, 16, 800, 6528, 26112]
-    """
-    part = total // BUCKETS
-    size = max(SMALLEST_BUCKET, 1 << part.bit_length() >> 1)
+    """Return the room for a number of tokens: 0 for 0, 16 for 1, 800 for 800, 6,528 for 6,500."""
+    size = max(SMALLEST_BUCKET, 1 << (total // BUCKETS).bit_length() >> 1)
     return -(-total // size) * size
 
 
@@ -51,26 +41,21 @@ def bucketed_totals(totals: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Packing:
-    """Packed tokens: their room, and the attention inside rows.
+    """Packed tokens: their room (more tokens are an error), and the method of attention inside rows.
 
     Example:
         >>> Packing(tokens=0.25).room_for(1000, num_rows=4)
         256
     """
 
-    bucketed: bool = True
-    """Round totals up, so that shapes repeat."""
-    tokens: float | None = None
-    """Tokens per byte that fit; more are an error. None fits any number, and makes the host wait for an accelerator."""
-    second: float | None = None
-    """With ``tokens``: tokens of tokens per token that fit; None fits any number."""
+    bucketed: bool = True  # round totals up, so that shapes repeat
+    tokens: float | None = None  # tokens per byte that fit; None fits any number, and makes the host wait
+    second: float | None = None  # with ``tokens``: tokens of tokens per token that fit
     attention: Literal["auto", "flex", "padded", "rows"] = "auto"
-    """A method of :data:`rltok_rl.models.attention.METHODS`; ``"auto"`` is the device's default."""
 
     def __post_init__(self) -> None:
         """Check every field."""
-        for name in ("tokens", "second"):
-            share = getattr(self, name)
+        for name, share in (("tokens", self.tokens), ("second", self.second)):
             if share is not None and not 0 < share < math.inf:
                 raise ValueError(f"{name} must be a positive number or None, got {share}")
         if self.second is not None and self.tokens is None:
@@ -80,10 +65,14 @@ class Packing:
             object.__setattr__(self, "attention", "auto")
 
     def room_for(self, num_bytes: int, num_rows: int) -> int | None:
-        """Return N for ``num_bytes`` bytes of all rows, if it is fixed; each row has one more, its first token."""
+        """Return N for ``num_bytes`` bytes of all rows, or None if it is not fixed; rows' first tokens are extra."""
         if self.tokens is None:
             return None
         return self.rounded(min(num_bytes, math.ceil(self.tokens * num_bytes) + num_rows))
+
+    def rounded(self, total: int) -> int:
+        """Return the room for a total number of tokens."""
+        return bucketed(total) if self.bucketed else total
 
     def places(self, total: Tensor, num_bytes: int, num_rows: int) -> Tensor:
         """Return the room for a total number of tokens on a device, without reading it."""
@@ -92,19 +81,14 @@ class Packing:
             return torch.full_like(total, room)
         return bucketed_totals(total) if self.bucketed else total
 
-    def rounded(self, total: int) -> int:
-        """Return the room for a total number of tokens."""
-        return bucketed(total) if self.bucketed else total
-
     @property
     def above(self) -> Packing:
         """Packing of tokens of tokens among tokens."""
-        second = 1.0 if self.second is None else self.second
-        return replace(self, tokens=None if self.tokens is None else second, second=None)
+        return replace(self, tokens=None if self.tokens is None else self.second or 1.0, second=None)
 
 
 Layout = Literal["padded", "packed"] | Packing
-"""Layout of ragged rows: ``"padded"`` to the longest, ``"packed"`` without empty places, or a :class:`Packing`."""
+"""Layout of ragged rows: padded to the longest, packed without empty places, or a :class:`Packing`."""
 
 
 def as_packing(layout: Layout) -> Packing | None:
@@ -113,35 +97,26 @@ def as_packing(layout: Layout) -> Packing | None:
         return layout
     if layout not in ("padded", "packed"):
         raise ValueError(f"layout must be one of ['padded', 'packed'] or a Packing, got {layout!r}")
-    return Packing(bucketed=False) if layout == "packed" else None
+    return None if layout == "padded" else Packing(bucketed=False)
 
 
 @dataclass(frozen=True)
 class TokenLayout:
     """Where every token comes from and which token serves every byte."""
 
-    shape: tuple[int, ...]
-    """(B, S) padded or (N,) packed."""
-    boundaries: Tensor
-    """[B, T] bool."""
-    num_tokens: Tensor
-    """[B] tokens of each row."""
-    positions: Tensor
-    """[*shape] byte position of each token; 0 in padding."""
-    byte_index: Tensor
-    """[B * S] or [N] flat index ``row * T + position`` of each token's boundary byte; in padding a row's byte 0."""
-    token_index: Tensor
-    """[B, T] flat index of the token that serves each byte, i(t)."""
-    first: Tensor
-    """[B] flat index of each row's first token; [0] without bytes."""
-    rows: PackedRows | None = None
-    """The packed rows; None when padded."""
-    packing: Packing | None = None
-    """Options of packed rows; None when padded."""
+    shape: tuple[int, ...]  # (B, S) padded or (N,) packed
+    boundaries: Tensor  # [B, T] bool
+    num_tokens: Tensor  # [B]
+    positions: Tensor  # [*shape] byte position of each token; 0 in padding
+    byte_index: Tensor  # [B * S] or [N] flat index of each token's boundary byte; in padding a row's byte 0
+    token_index: Tensor  # [B, T] flat index of the token that serves each byte, i(t)
+    first: Tensor  # [B] flat index of each row's first token; [0] without bytes
+    rows: PackedRows | None = None  # None when padded
+    packing: Packing | None = None  # None when padded
 
     @property
     def width(self) -> int:
-        """S; for packed tokens the host waits for an accelerator here."""
+        """S; for packed tokens the host waits."""
         return self.shape[1] if self.rows is None else self.rows.longest
 
     def attention(self, cap: float | None, head_size: int = 0) -> Attention:
@@ -152,51 +127,32 @@ class TokenLayout:
 
 
 def token_layout(boundaries: Tensor, layout: Layout = "padded") -> TokenLayout:
-    """Lay out the tokens of a boundary string.
+    """Lay out the tokens of boundaries [B, T] bool, True in the first column.
 
-    The shape depends on the boundaries, so the host waits for an accelerator here, once, unless a ``Packing`` fixes the
-    room.
-
-    Args:
-        boundaries: [B, T] bool, True in the first column.
-        layout: ``"padded"``, ``"packed"``, or a :class:`~rltok_rl.models.tokens.Packing`.
+    The shape depends on the boundaries, so the host waits for an accelerator here unless a ``Packing`` fixes the room.
     """
     packing = as_packing(layout)
     num_rows, length = boundaries.shape
-    row_ids = torch.arange(num_rows, device=boundaries.device)
     if packing is not None:
         served = boundaries.flatten().cumsum(0).view(num_rows, length) - 1  # [B, T] counted through all rows
         first = served[:, :1].flatten()  # [B]
-        ends = served[:, -1:].flatten() + 1
-        num_tokens = ends - first if length else boundaries.new_zeros(num_rows, dtype=torch.int64)
+        num_tokens = served[:, -1] + 1 - first if length else boundaries.new_zeros(num_rows, dtype=torch.int64)
         return _packed(boundaries, num_tokens, served, first, packing, most=length)
     token_of_byte = boundaries.cumsum(1) - 1  # [B, T], i(t)
     num_tokens = token_of_byte[:, -1] + 1 if length else boundaries.new_zeros(num_rows, dtype=torch.int64)  # [B]
     width = int(num_tokens.max()) if num_rows else 0
-    token_index = token_of_byte + row_ids[:, None] * width
-    starts = (row_ids[:, None] * length).expand(num_rows, width).flatten()  # [B * S] a row's byte 0
+    row_ids = torch.arange(num_rows, device=boundaries.device)[:, None]
+    token_index = token_of_byte + row_ids * width
+    starts = (row_ids * length).expand(num_rows, width).flatten()  # [B * S] a row's byte 0
     byte_index = _boundary_bytes(boundaries, token_index, starts)
-    return TokenLayout(
-        (num_rows, width),
-        boundaries,
-        num_tokens,
-        (byte_index - starts).view(num_rows, width),
-        byte_index,
-        token_index,
-        token_index[:, :1].flatten(),
-    )
+    positions, first = (byte_index - starts).view(num_rows, width), token_index[:, :1].flatten()
+    return TokenLayout((num_rows, width), boundaries, num_tokens, positions, byte_index, token_index, first)
 
 
 def layout_above(boundaries: Tensor, below: TokenLayout) -> TokenLayout:
-    """Lay out tokens of tokens like the tokens ``below``.
+    """Lay out tokens of tokens like the tokens ``below``, which take the place of bytes.
 
-    Args:
-        boundaries: [B, S] bool, or [1, N] of packed tokens, True if a token closes a token of tokens: always at the
-            first token of a row, never in padding.
-        below: layout of the tokens.
-
-    Returns:
-        A layout whose bytes are the tokens; of packed tokens, one row [1, N] holds all rows.
+    Boundaries are [B, S] bool, or [1, N] of packed tokens: True at the first token of a row, never in padding.
     """
     if below.rows is None or below.packing is None:
         return token_layout(boundaries)
@@ -208,13 +164,18 @@ def layout_above(boundaries: Tensor, below: TokenLayout) -> TokenLayout:
 def _packed(
     boundaries: Tensor, num_tokens: Tensor, served: Tensor, first: Tensor, packing: Packing, *, most: int
 ) -> TokenLayout:
-    """Lay out packed tokens: ``boundaries`` and ``served`` are [B, T], or [1, N]; no row has more than ``most``."""
+    """Lay out packed tokens; ``boundaries`` and ``served`` are [B, T], or [1, N]; no row has more than ``most``."""
     room = packing.room_for(boundaries.numel(), len(num_tokens))
     if room is None:
         total, most = torch.stack((num_tokens.sum(), num_tokens.max())).tolist() if len(num_tokens) else (0, 0)
         room = packing.rounded(total)
     else:
-        _check_room(num_tokens.sum(), room, boundaries.numel())
+        drawn = num_tokens.sum()
+        message = "more tokens were drawn than there is room for (compute.token_room, Packing.tokens)"
+        if drawn.device.type != "cpu":
+            torch._assert_async(drawn <= room, message)  # without a wait for the answer
+        elif int(drawn) > room:
+            raise ValueError(f"{message}: {int(drawn)} of {boundaries.numel()} places closed one, room for {room}")
     empty = torch.zeros(room, dtype=torch.int64, device=boundaries.device)
     byte_index = _boundary_bytes(boundaries, served, empty)
     return TokenLayout(
@@ -239,15 +200,6 @@ def _boundary_bytes(boundaries: Tensor, served: Tensor, empty: Tensor) -> Tensor
     return torch.cat((empty, empty.new_zeros(1))).scatter(0, slots, places)[:count]
 
 
-def _check_room(total: Tensor, room: int, num_places: int) -> None:
-    """Require that all tokens fit; the host does not wait for an accelerator's answer."""
-    message = "more tokens were drawn than there is room for (compute.token_room, Packing.tokens)"
-    if total.device.type != "cpu":
-        torch._assert_async(total <= room, message)
-    elif int(total) > room:
-        raise ValueError(f"{message}: {int(total)} of {num_places} places closed one, room for {room}")
-
-
 def downsample(
     states: Tensor,
     layout: TokenLayout,
@@ -256,20 +208,13 @@ def downsample(
     weights: Tensor | None = None,
     open_first: bool = False,
 ) -> Tensor:
-    """Pool byte states into tokens.
+    """Pool byte states X [B, T, D] into tokens [B, S, D] or [N, D], with weights w [B, T].
 
         select:  X'_s = w_t X_t                              for the boundary t that closes token s       (Eq. 7)
         mean:    X'_s = sum w_u X_u / sum w_u                over the bytes u after the previous boundary, up to t
 
-    Args:
-        states: [B, T, D] byte states X.
-        layout: the tokens.
-        pooling: ``"select"`` or ``"mean"``.
-        weights: [B, T] w; None is 1.
-        open_first: with ``"mean"``, let the first byte flow into the second token instead of closing its own.
-
-    Returns:
-        [B, S, D] or [N, D] tokens; padding holds copies of the row's first byte (select) or zeros (mean).
+    With ``"mean"`` and ``open_first``, the first byte flows into the second token instead of closing its own. Padding
+    holds copies of the row's first byte (select) or zeros (mean).
     """
     if pooling == "select":
         selected = states if weights is None else states * weights.to(states.dtype).unsqueeze(-1)
@@ -290,9 +235,8 @@ def downsample(
 
 def closing_token(layout: TokenLayout, open_first: bool) -> Tensor:
     """Return the flat index [B, T] of the token that pools each byte: the next one to be closed."""
-    closes = layout.boundaries.to(torch.int64)
+    closes = layout.boundaries.to(torch.int64, copy=True)
     if open_first:
-        closes = closes.clone()
         closes[:, :1] = 0
     return layout.token_index - closes + 1
 

@@ -6,10 +6,9 @@ position t predicts ``x_{t+1}``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -57,14 +56,11 @@ class Decoded(NamedTuple):
     """Byte states after tokens and decoder."""
 
     states: Tensor  # [B, T, D]
-    second: SecondDecisions | None  # [B, T], None without a second level
+    second: SecondDecisions | None  # [B, T]
 
 
 class UNet(Pretrained, nn.Module):
     """Byte-level U-Net with a boundary policy and an early exit.
-
-    Args:
-        config: sizes and options; see :func:`rltok_rl.models.preset` for the paper's.
 
     Example:
         >>> from rltok_rl.models import preset
@@ -112,13 +108,13 @@ class UNet(Pretrained, nn.Module):
         nn.init.normal_(self.embedding.weight, std=self.config.width**-0.5)  # unit size after sqrt(D)
         if self.rate_embedding is not None:
             nn.init.zeros_(self.rate_embedding.weight)
-        for table in self.ngrams.parameters() if self.ngrams is not None else ():
-            nn.init.normal_(table, std=self.config.width**-0.5)
+        if self.ngrams is not None:
+            for table in self.ngrams.parameters():
+                nn.init.normal_(table, std=self.config.width**-0.5)
         nn.init.normal_(self.final_head.projection.weight, std=0.02)  # first predictions close to uniform
         self.early_head.load_state_dict(self.final_head.state_dict())
 
-    # The stages, in the order of the forward pass; segmenters and the environment work between them. ``target_rate`` is
-    # that of the rows, one or [B], for models with ``rate_embedding``; None is the cache's, or the configured rate.
+    # The stages, in the order of the forward pass; segmenters and the environment work between them.
 
     def encode(
         self, byte_ids: Tensor, *, cache: UNetCache | None = None, target_rate: TargetRate | None = None
@@ -140,14 +136,11 @@ class UNet(Pretrained, nn.Module):
         return self.early_head(self.encoder_norm(encoder_states))
 
     def early_log_prob(self, encoder_states: Tensor, targets: Tensor, *, chunk: int | None = None) -> Tensor:
-        """Log-likelihoods of target bytes under the early exit: [B, T, D] and [B, T] to [B, T].
-
-        ``chunk`` positions have their logits in memory at once; None is all.
-        """
+        """Log-likelihoods [B, T] of target bytes under the early exit; ``chunk`` positions hold logits at once."""
         return self.early_head(self.encoder_norm(encoder_states), targets, chunk=chunk)
 
     def decode(self, encoder_states: Tensor, boundaries: Tensor, **options: Any) -> Tensor:
-        """Return the decoder states [B, T, D] of :meth:`decode_levels`, which takes the same options."""
+        """Return the decoder states [B, T, D] of :meth:`decode_levels`."""
         return self.decode_levels(encoder_states, boundaries, **options).states
 
     def decode_levels(
@@ -162,31 +155,26 @@ class UNet(Pretrained, nn.Module):
     ) -> Decoded:
         """Pool, run the token layers, give tokens back to bytes, run the byte decoder (Eq. 3 to 6).
 
-        Args:
-            encoder_states: [B, T, D], X.
-            boundaries: [B, T] bool or 0/1, 1 in the first column.
-            layout: layout of ragged rows of tokens; results are equal.
-            cache: an empty cache, filled as if the window had been read byte by byte; needs padded tokens.
-            mixing: pooling and upsampling, if they are not the model's.
-            target_rate: of the rows, for ``smoothing``.
+        Results do not depend on the layout. An empty ``cache``, which needs padded tokens, is filled as if the window
+        had been read byte by byte; ``mixing`` replaces the model's pooling and upsampling.
         """
         check_boundaries(boundaries, encoder_states.shape[:2])
         boundaries = boundaries.bool()
         if mixing is None:
             mixing = self.own_mixing(encoder_states, boundaries, target_rate=_rates_of(target_rate, cache))
         where = token_layout(boundaries, layout)
-        above = None
-        if self.second_level is not None:
-            above = partial(self.second_level, below=where, cache=cache.second if cache else None)
+        above = self.second_level and partial(self.second_level, below=where, cache=cache and cache.second)
+        pool = self.token_pooling and partial(self.token_pooling, ring=cache and cache.segment_bytes)
+        read = self.token_reading and partial(self.token_reading, ring=cache and cache.last_tokens)
         mixed, second = run_level(  # [B, T, D]
             encoder_states,
             where,
             self.run_tokens(where.positions, above, cached=cache is not None),
             mixing,
             self.config,
-            pooling=self._pooling(cache),
+            pooling=pool or self.config.pooling,
             upsampling=self.config.upsampling,
-            read=None if self.token_reading is None else partial(self.token_reading, ring=cache and cache.last_tokens),
+            read=read,
             cache=cache.tokens if cache else None,
         )
         if cache:
@@ -194,17 +182,9 @@ class UNet(Pretrained, nn.Module):
         return Decoded(self._run_bytes(self.decoder, mixed, cache.decoder if cache else None), second)
 
     def own_mixing(
-        self,
-        encoder_states: Tensor,
-        boundaries: Tensor,
-        cache: UNetCache | None = None,
-        *,
-        target_rate: TargetRate | None = None,
+        self, encoder_states: Tensor, boundaries: Tensor, cache: UNetCache | None = None, *, target_rate: Any = None
     ) -> Mixing:
-        """Return the model's own mixing: with ``smoothing``, by the probabilities of its policy.
-
-        States are [B, T, D] and boundaries [B, T] of whole texts, [B, D] and [B] of a step with its ``cache``.
-        """
+        """Return the model's mixing for states [B, T, D] and boundaries [B, T], or [B, D] and [B] of a cached step."""
         if self.config.smoothing == "none":
             return Mixing()
         terms = self.boundary_terms(encoder_states, target_rate=_rates_of(target_rate, cache))
@@ -220,7 +200,7 @@ class UNet(Pretrained, nn.Module):
         return self.final_head(self.decoder_norm(decoder_states))
 
     def final_log_prob(self, decoder_states: Tensor, targets: Tensor, *, chunk: int | None = None) -> Tensor:
-        """Log-likelihoods of target bytes under the whole model; arguments as for :meth:`early_log_prob`."""
+        """Log-likelihoods [B, T] of target bytes under the whole model; ``chunk`` positions hold logits at once."""
         return self.final_head(self.decoder_norm(decoder_states), targets, chunk=chunk)
 
     def forward(
@@ -235,18 +215,17 @@ class UNet(Pretrained, nn.Module):
         cache: UNetCache | None = None,
         target_rate: TargetRate | None = None,
     ) -> UNetOutput:
-        """Run the whole model on a window of bytes.
+        """Run the whole model on a window of bytes [B, T] in 0..255, or special ids of the configuration.
 
         Args:
-            byte_ids: [B, T] integers in 0..255, or special ids of the configuration.
+            byte_ids: [B, T].
             boundaries: [B, T] 0/1 or bool with 1 in the first column; None draws them from the policy.
-            uniforms: [B, T] in [0, 1), random numbers to draw with.
-            generator: source of random numbers otherwise.
-            greedy: with ``boundaries=None``, draw a boundary if its probability exceeds one half.
+            uniforms: [B, T] in [0, 1), random numbers to draw with; None takes them from ``generator``.
+            generator: source of random numbers.
+            greedy: draw a boundary if its probability exceeds one half.
             layout: ``"padded"`` or ``"packed"`` tokens, or a :class:`~rltok_rl.models.tokens.Packing`.
-            cache: an empty cache to fill, see :func:`rltok_rl.models.incremental.prefill`.
-            target_rate: boundaries per byte, one or [B], for models with ``rate_embedding``; None is the configured
-                rate. With a cache the rates are the cache's.
+            cache: an empty cache to fill, which then has the rates.
+            target_rate: boundaries per byte, one or [B], with ``rate_embedding``; None is the configured rate.
         """
         check_byte_ids(byte_ids, self.config.num_ids)
         if cache is not None:
@@ -262,8 +241,9 @@ class UNet(Pretrained, nn.Module):
         states = self.encode(byte_ids, cache=cache, target_rate=rates)
         terms = self.boundary_terms(states, target_rate=rates)
         if boundaries is None:
-            options: dict[str, Any] = {"uniforms": uniforms, "generator": generator, "greedy": greedy}
-            boundaries = sample_boundaries(*terms, cap=self.boundary_cap, **options)
+            boundaries = sample_boundaries(
+                *terms, cap=self.boundary_cap, uniforms=uniforms, generator=generator, greedy=greedy
+            )
         decoded = self.decode_levels(states, boundaries, layout=layout, cache=cache, target_rate=rates)
         return UNetOutput(
             boundaries=boundaries,
@@ -277,7 +257,7 @@ class UNet(Pretrained, nn.Module):
         )
 
     def new_cache(self, num_rows: int, *, target_rate: TargetRate | None = None) -> UNetCache:
-        """Return a cache for ``num_rows`` texts, with the model's sizes, dtype and device, and the rows' rates."""
+        """Return a cache for ``num_rows`` texts at the given rates."""
         weight = self.embedding.weight
         cache = UNetCache.empty(self.config, num_rows, device=weight.device, dtype=weight.dtype)
         if target_rate is not None:
@@ -290,10 +270,7 @@ class UNet(Pretrained, nn.Module):
         return self.boundary_head.cap
 
     def embed(self, byte_ids: Tensor, before: Tensor | None = None, rates: Tensor | None = None) -> Tensor:
-        """Embed bytes at unit size, with n-grams and the rows' target rates [B]: [*B, T] to [*B, T, D].
-
-        ``before`` [*B, n - 1] are the bytes before, for n-grams; None is the beginning of a text.
-        """
+        """Embed bytes [*B, T] at unit size, with n-grams (of the bytes ``before`` too) and rates: [*B, T, D]."""
         embedded = self.embedding(byte_ids.long())
         if self.ngrams is not None:
             embedded = self.ngrams(embedded, byte_ids, before)
@@ -307,14 +284,9 @@ class UNet(Pretrained, nn.Module):
         return rotary(positions, self.config.head_size, self.config.rope_base)
 
     def run_tokens(self, positions: Tensor, above: Above | None, *, cached: bool) -> Run:
-        """Return the token layers for tokens at byte positions [*L], with the second level ``above`` between them."""
+        """Return the token layers at byte positions [*L], with the second level ``above`` between them."""
         angles, lower = self.byte_angles(positions), self.config.lower_layers
         return partial(run_layers, self.token_layers, angles=angles, above=above, lower=lower, cached=cached)
-
-    def _pooling(self, cache: UNetCache | None) -> Literal["select", "mean"] | Callable[..., Tensor]:
-        if self.token_pooling is not None:
-            return partial(self.token_pooling, ring=cache and cache.segment_bytes)
-        return "mean" if self.config.pooling == "mean" else "select"
 
     def _run_bytes(self, layers: LayerStack, x: Tensor, cache: WindowCache | None) -> Tensor:
         """Byte layers over a whole window: [B, T, D] to [B, T, D]."""

@@ -17,31 +17,22 @@ class Alarms:
 
     A rate or an entropy out of bounds for ``patience`` updates in a row is reported once, until it has recovered.
     Losses and gradients that are not finite are an error.
-
-    Args:
-        target_rate: boundaries per byte; None checks for rates near 0 and 1 only.
-        patience: updates in a row.
-        least_entropy: nats per decision below which a policy no longer explores.
     """
 
     target_rate: float | None = None
+    """Boundaries per byte; None checks for rates near 0 and 1 only."""
     patience: int = 50
     least_entropy: float = 1e-3
+    """Nats per decision below which a policy no longer explores."""
     _count: dict[str, int] = field(default_factory=dict)
 
     def check(self, metrics: Mapping[str, float], update: int) -> list[str]:
-        """Return the warnings of an update, mostly none.
-
-        Args:
-            metrics: ``loss``, ``grad_norm``, ``rate`` and ``entropy`` are checked if they are there.
-            update: its number, for messages.
-        """
+        """Return the warnings about ``loss``, ``grad_norm``, ``rate`` and ``entropy``, as far as they are there."""
         for name in ("loss", "grad_norm"):
-            value = metrics.get(name)
-            if value is not None and not math.isfinite(value):
+            if not math.isfinite(metrics.get(name, 0.0)):
                 raise TrainingFailed(
-                    f"{name} is {value} at update {update}: lower the learning rate, lengthen the warm-up, or train in "
-                    f"float32; the last checkpoint is from before"
+                    f"{name} is {metrics[name]} at update {update}: lower the learning rate, lengthen the warm-up, or "
+                    f"train in float32; the last checkpoint is from before"
                 )
         warnings = []
         rate, entropy = metrics.get("rate"), metrics.get("entropy")

@@ -11,15 +11,7 @@ CLAIM = ".lock"
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a file atomically: readers, and runs that resume after a kill, find the old text or the new one.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "summary.json"
-        >>> replace_text(path, "{}")
-        >>> path.read_text()
-        '{}'
-    """
+    """Write a file atomically: readers, and runs that resume after a kill, find the old text or the new one."""
     partial = path.with_name(f".{path.name}.partial")
     partial.write_text(text)
     partial.replace(path)
@@ -31,14 +23,6 @@ def claim_folder(folder: Path) -> Iterator[None]:
 
     The operating system unlocks it when the process ends, however it ends. On Windows and on file systems without locks
     nothing is locked.
-
-    Example:
-        >>> import tempfile
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> with claim_folder(folder), claim_folder(folder):  # doctest: +ELLIPSIS
-        ...     pass
-        Traceback (most recent call last):
-        BlockingIOError: ... is in use by another run; wait for it, or choose another folder
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / CLAIM).open("a") as file:

@@ -1,19 +1,20 @@
-"""Checkpoints: tensors in safetensors, the rest in JSON, and checksums of both.
+"""Checkpoints, which hold the states of random generators too: tensors in safetensors, the rest in JSON, checksums.
 
-    <folder>/update-00000120/tensors.safetensors, state.json, manifest.json
-
-A checkpoint is written under another name, flushed to disk and then renamed: a process that is killed at any moment
-leaves all of it or none. Nothing is pickled.
+A checkpoint, ``update-00000120``, is written under another name, flushed to disk and then renamed: a process that is
+killed at any moment leaves all of it or none. Nothing is pickled.
 """
 
 from __future__ import annotations
 
 import json
+import random
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -26,12 +27,7 @@ _PLAIN = (str, int, float, bool, type(None))
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint cannot be read or written.
-
-    Args:
-        message: the file and its error.
-        previous: the newest older checkpoint that is intact, if any.
-    """
+    """A checkpoint cannot be read or written; ``previous`` is the newest older one that is intact, if any."""
 
     def __init__(self, message: str, previous: Path | None = None) -> None:
         offer = f"; {previous} is older and intact" if previous else "; there is no older one"
@@ -39,17 +35,11 @@ class CheckpointError(RuntimeError):
         self.previous = previous
 
 
-def save_checkpoint(folder: Path, update: int, state: Mapping[str, Any], *, keep: int = 2) -> Path:
-    """Write a checkpoint, then remove all but the newest; returns its folder.
+def save_checkpoint(folder: Path, update: int, state: Mapping[str, Any]) -> Path:
+    """Write a checkpoint into ``folder``, then remove all but the newest two; returns its own folder.
 
-    Args:
-        folder: of all checkpoints; created if needed.
-        update: number of the last update.
-        state: nested dicts, lists and tuples of tensors, numbers, strings and None.
-        keep: how many to keep, this one included.
+    The state is made of nested dicts, lists and tuples of tensors, numbers, strings and None.
     """
-    if keep < 1:
-        raise ValueError(f"keep must be at least 1, got {keep}")
     tensors: dict[str, Tensor] = {}
     skeleton = take_apart(state, tensors, "state")
     final = folder / f"{_PREFIX}{update:08d}"
@@ -73,8 +63,7 @@ def save_checkpoint(folder: Path, update: int, state: Mapping[str, Any], *, keep
     except (OSError, SafetensorError) as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise CheckpointError(f"{final} could not be written: {error}", _newest_intact(folder)) from error
-    older = [path for path in list_checkpoints(folder) if path.name < final.name]
-    for old in older[: len(older) - (keep - 1)]:
+    for old in [path for path in list_checkpoints(folder) if path.name < final.name][:-1]:
         _remove(old)
     return final
 
@@ -93,11 +82,7 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:
-    """Read a checkpoint and check its sums; returns the number of its update, and the state on the CPU.
-
-    Args:
-        path: a checkpoint, or a folder of checkpoints for the newest.
-    """
+    """Read a checkpoint, or the newest of a folder; returns its update, and the state on the CPU."""
     if not path.name.startswith(_PREFIX):
         checkpoints = list_checkpoints(path)
         if not checkpoints:
@@ -108,9 +93,8 @@ def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:
         previous = _newest_intact(path.parent, before=path)
         hint = f"; remove {path} to resume without it" if previous else ""
         raise CheckpointError(f"{path / damage[0]} {damage[1]}{hint}", previous)
-    manifest = json.loads((path / _MANIFEST).read_text())
     tensors = load_file(path / _TENSORS)
-    return int(manifest["update"]), put_together(json.loads((path / _STATE).read_text()), tensors)
+    return int(path.name.removeprefix(_PREFIX)), put_together(json.loads((path / _STATE).read_text()), tensors)
 
 
 def _find_damage(path: Path) -> tuple[str, str] | None:
@@ -136,12 +120,7 @@ def _newest_intact(folder: Path, before: Path | None = None) -> Path | None:
 
 
 def take_apart(value: Any, tensors: dict[str, Tensor], where: str) -> Any:
-    """Return a JSON value, with a name in place of every tensor.
-
-    Args:
-        value: nested dicts, lists and tuples of tensors, numbers, strings and None.
-        tensors: filled with copies on the CPU, by these names.
-        where: name of the value in error messages.
+    """Return a JSON value with names in place of tensors, whose copies on the CPU are added to ``tensors``.
 
     Example:
         >>> tensors = {}
@@ -177,3 +156,38 @@ def put_together(value: Any, tensors: Mapping[str, Tensor]) -> Any:
         return {put_together(k, tensors): put_together(v, tensors) for k, v in content}
     parts = [put_together(v, tensors) for v in content]
     return parts if kind == "list" else tuple(parts)
+
+
+def seed_everything(seed: int) -> None:
+    """Seed torch, Python and NumPy; with the same integer in all processes that train together."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+
+
+def random_states(device: torch.device) -> dict[str, Any]:
+    """Return the states of torch's, Python's and NumPy's generators, and of the device's if it is a GPU."""
+    name, keys, *rest = np.random.get_state()
+    states: dict[str, Any] = {
+        "torch": torch.get_rng_state(),
+        "python": random.getstate(),
+        "numpy": [name, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest],
+    }
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def set_random_states(states: Mapping[str, Any], device: torch.device) -> None:
+    """Restore the states of :func:`random_states`; without one of a GPU, its generator keeps its own."""
+    torch.set_rng_state(as_state(states["torch"]))
+    random.setstate(states["python"])
+    name, keys, *rest = states["numpy"]
+    np.random.set_state((name, keys.cpu().numpy().astype(np.uint32), *rest))
+    if "cuda" in states and device.type == "cuda":
+        torch.cuda.set_rng_state(as_state(states["cuda"]), device)
+
+
+def as_state(state: Tensor) -> Tensor:
+    """Return a generator's state as torch wants it, on whatever device it was loaded."""
+    return state.to("cpu", torch.uint8)

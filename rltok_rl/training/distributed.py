@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from types import TracebackType
 from typing import Any
 from uuid import uuid4
 
@@ -43,12 +42,6 @@ class Processes:
     torchrun, which prints the one of the rank that failed first. Ranks that only lost their connection to it wait for
     torchrun to end them.
 
-    Args:
-        rank: number of this process.
-        world_size: W.
-        device: where this process computes.
-        group: for collectives; None for one process.
-
     Example:
         >>> alone = Processes()
         >>> alone.main, alone.share(6), alone.any(False), alone.mean({"loss": 2.0})
@@ -59,6 +52,7 @@ class Processes:
     world_size: int = 1
     device: torch.device = torch.device("cpu")
     group: ProcessGroup | None = None
+    """For collectives; None for one process."""
 
     @property
     def main(self) -> bool:
@@ -71,12 +65,7 @@ class Processes:
         return self.rank, self.world_size
 
     def share(self, num_rows: int, *, name: str = "num_rows") -> int:
-        """Return the rows of this process, B/W.
-
-        Args:
-            num_rows: B.
-            name: the caller's name of B, for the message.
-        """
+        """Return the rows of this process, B/W; ``name`` stands in the error if B is no multiple of W."""
         if num_rows < 1 or num_rows % self.world_size:
             raise ValueError(
                 f"{name} counts the rows of all processes and must be a multiple of their number, {self.world_size}, "
@@ -110,11 +99,7 @@ class Processes:
         return values / self.world_size
 
     def broadcast(self, value: Any) -> Any:
-        """Return rank 0's value in all processes; tensors arrive on the CPU.
-
-        Args:
-            value: anything that a checkpoint can hold; ignored on other ranks.
-        """
+        """Return rank 0's value, anything that a checkpoint can hold, in all processes; tensors arrive on the CPU."""
         if self.group is None:
             return value
         tensors: dict[str, Tensor] = {}
@@ -135,9 +120,7 @@ class Processes:
     def __enter__(self) -> Processes:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self.group is None:
             return
         if error is None:
@@ -146,13 +129,10 @@ class Processes:
             if not self.main:  # rank 0 prints the message, unless it has none
                 time.sleep(_GRACE)
         elif isinstance(error, Exception):
-            if _lost_connection(error):
+            words = ("gloo", "nccl", "peer")  # of an error whose cause is the end of another rank
+            if isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words):
                 time.sleep(_GRACE)
             get_error_handler().record_exception(error)
-
-
-def _lost_connection(error: Exception) -> bool:
-    return isinstance(error, RuntimeError) and any(name in str(error).lower() for name in ("gloo", "nccl", "peer"))
 
 
 def main_speaks() -> bool:
@@ -164,29 +144,20 @@ def init_processes(device: str | torch.device = "cpu") -> Processes:
     """Join the process group that torchrun has started; without torchrun, or with one process, return a lone process.
 
     On ``cuda`` each process takes the GPU of its local rank. Collectives use NCCL there and Gloo on the CPU.
-
-    Args:
-        device: where to compute, ``"cpu"`` or ``"cuda"``.
     """
     device = torch.device(device)
     variables = {name: os.environ[name] for name in (*_VARIABLES, *_ADDRESS) if name in os.environ}
-    if not any(name in variables for name in _VARIABLES):
+    if not any(name in variables for name in _VARIABLES) or variables.get("WORLD_SIZE") == "1":
         return Processes(device=device)
     missing = [name for name in (*_VARIABLES, *_ADDRESS) if name not in variables]
-    # A world of one needs no address.
-    if missing and not (variables.get("WORLD_SIZE") == "1" and set(missing) <= set(_ADDRESS)):
+    if missing:
         raise RuntimeError(
             f"the environment must have all of {[*_VARIABLES, *_ADDRESS]} or none of {[*_VARIABLES]}, got {variables} "
             f"without {missing}; start with torchrun, which sets them, or unset them to train in one process"
         )
-    for name in _VARIABLES:
-        if not variables[name].isdigit():
-            raise RuntimeError(f"{name} must be a number, got {variables[name]!r}")
     rank, world_size, local_rank = (int(variables[name]) for name in _VARIABLES)
-    if world_size < 1 or rank >= world_size:
+    if rank >= world_size:
         raise RuntimeError(f"RANK must be less than WORLD_SIZE, got RANK={rank} and WORLD_SIZE={world_size}")
-    if world_size == 1:
-        return Processes(device=device)
     if device.type == "cuda":
         if local_rank >= torch.cuda.device_count():
             raise RuntimeError(
@@ -203,11 +174,10 @@ def init_processes(device: str | torch.device = "cpu") -> Processes:
 
 
 def fresh_store(store: Store, rank: int, world_size: int) -> Store:
-    """Agree on an unused prefix of the store, the same for all ranks of this attempt.
+    """Agree on an unused prefix of the store: torchrun keeps the addresses of dead ranks through restarts.
 
-    torchrun keeps one store through restarts, with the addresses of ranks that have died, and counts restarts per
-    machine: ``env://`` alone connects to the dead ones, or hangs. So each rank sends a random word, and takes the
-    prefix that rank 0 answers to this very word.
+    It counts restarts per machine, so ``env://`` alone connects to dead ranks, or hangs. Here each rank sends a random
+    word, and takes the prefix that rank 0 answers to this very word.
     """
     if rank > 0:
         word = uuid4().hex

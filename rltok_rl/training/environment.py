@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -16,43 +17,24 @@ import torch
 from rltok_rl.training.atomic_files import replace_text
 from rltok_rl.version import __version__
 
-PACKAGES = (
-    "torch",
-    "torchrl",
-    "tensordict",
-    "gymnasium",
-    "datasets",
-    "hydra-core",
-    "matplotlib",
-    "numpy",
-    "safetensors",
-)
+PACKAGES = "torch torchrl tensordict gymnasium datasets hydra-core matplotlib numpy safetensors"
 """Packages whose versions are recorded if they are installed."""
 
 
 def environment(*, device: str | torch.device = "cpu", command: str = "", num_processes: int = 1) -> dict[str, Any]:
-    """Return what a run depends on besides its configuration, without names of this machine's folders.
-
-    Args:
-        device: where the run computes.
-        command: the command line that started it.
-        num_processes: world size.
-
-    Example:
-        >>> run = environment(command="rltok train seed=1")
-        >>> run["command"], run["device"], run["num_processes"]
-        ('rltok train seed=1', 'cpu', 1)
-        >>> "torch" in run["packages"]
-        True
-    """
+    """Return what a run depends on besides its configuration, without names of this machine's folders."""
     kind = torch.device(device).type
     gpu = {"gpu": torch.cuda.get_device_name(device)} if kind == "cuda" else {}
+    packages = {}
+    for name in PACKAGES.split():
+        with suppress(PackageNotFoundError):
+            packages[name] = version(name)
     return {
         "command": without_folders(command),
         "rltok_rl": __version__,
         "git": git_state(Path(__file__).resolve().parent),
         "python": platform.python_version(),
-        "packages": {name: number for name in PACKAGES if (number := _version(name)) is not None},
+        "packages": packages,
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
         "device": kind,
@@ -78,6 +60,22 @@ def git_state(folder: Path) -> dict[str, Any] | None:
     return {"revision": revision, "dirty": bool(_git(folder, "status", "--porcelain"))}
 
 
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _processor() -> str:
+    file = Path("/proc/cpuinfo")
+    for line in file.read_text().splitlines() if file.exists() else ():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
 def without_folders(text: str) -> str:
     """Replace the working folder by ``.`` and the home folder by ``~``.
 
@@ -92,13 +90,11 @@ def without_folders(text: str) -> str:
 
 
 def peak_memory(device: str | torch.device = "cpu") -> dict[str, int]:
-    """Return the peak memory of this process, and of its GPU, in bytes; empty if the system does not say."""
+    """Return the peak memory of this process, and of its GPU, in bytes; not of a process on Windows."""
     peaks = {}
-    try:
+    if sys.platform != "win32":
         import resource
-    except ImportError:  # not on Windows
-        pass
-    else:
+
         kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         peaks["peak_memory"] = kilobytes if sys.platform == "darwin" else 1024 * kilobytes
     if torch.device(device).type == "cuda":
@@ -111,10 +107,6 @@ class Starts:
 
     Each entry is its :func:`environment`, with the update it resumed after, and the updates and seconds up to its last
     checkpoint.
-
-    Args:
-        path: the file.
-        resuming: keep the entries in it.
     """
 
     def __init__(self, path: Path, *, resuming: bool = False) -> None:
@@ -122,13 +114,7 @@ class Starts:
         self.entries: list[dict[str, Any]] = read_starts(path) if resuming else []
 
     def begin(self, entry: dict[str, Any], *, update: int, bytes_done: int) -> None:
-        """Add a start.
-
-        Args:
-            entry: its environment.
-            update: the update it resumes after, or 0.
-            bytes_done: bytes trained on until then.
-        """
+        """Add the environment of a start that resumes after an update, or 0."""
         self.entries.append({**entry, "from_update": update, "from_bytes": bytes_done})
         self.reach(update, bytes_done, 0.0)
 
@@ -152,26 +138,3 @@ def bytes_per_second(entries: list[dict[str, Any]]) -> float | None:
     """
     seconds = sum(entry["seconds"] for entry in entries)
     return sum(entry["to_bytes"] - entry["from_bytes"] for entry in entries) / seconds if seconds else None
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    try:
-        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
-
-
-def _processor() -> str:
-    file = Path("/proc/cpuinfo")
-    for line in file.read_text().splitlines() if file.exists() else ():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

@@ -33,10 +33,8 @@ _MAKERS: dict[str, tuple[Maker, str | None]] = {}
 def register_logger(name: str, make: Maker, *, package: str | None = None) -> None:
     """Register a logger for ``logger.name``.
 
-    Args:
-        name: of the logger.
-        make: called with a :class:`LogTarget` and the configuration's options; returns a ``torchrl`` logger.
-        package: that it needs, under its name for pip and ``import``.
+    ``make`` takes a :class:`LogTarget` and ``logger.options``, and returns a TorchRL logger. ``package`` is one that it
+    needs, under its name for pip and ``import``.
     """
     _MAKERS[name] = make, package
 
@@ -47,13 +45,7 @@ def logger_names() -> list[str]:
 
 
 def check_logger(name: str) -> None:
-    """Raise an error if a logger is unknown or its package is missing.
-
-    Example:
-        >>> check_logger("paper")
-        Traceback (most recent call last):
-        ValueError: logger.name must be one of ['csv', 'tensorboard', 'wandb'], got 'paper'
-    """
+    """Raise an error if a logger is unknown or its package is missing."""
     if name not in logger_names():
         raise ValueError(f"logger.name must be one of {logger_names()}, got {name!r}")
     package = None if name == "csv" else _MAKERS[name][1]
@@ -65,12 +57,7 @@ def check_logger(name: str) -> None:
 
 
 class Logging:
-    """A TorchRL logger, or none, as a context that closes it.
-
-    Args:
-        name: a registered logger, or ``csv`` for none.
-        target: the run.
-        **options: of the logger.
+    """A TorchRL logger by its name, or none for ``csv``, as a context that closes it.
 
     Example:
         >>> with Logging("csv", LogTarget(folder=Path("runs/mine"), run_name="mine")) as logging:
@@ -86,13 +73,7 @@ class Logging:
         self._options = {"override_global_step": True} if isinstance(self.logger, WandbLogger) else {}
 
     def add(self, group: str, metrics: Mapping[str, float], *, update: int) -> None:
-        """Log metrics.
-
-        Args:
-            group: ``train`` or ``held_out``, the prefix of their names.
-            metrics: by name.
-            update: its number.
-        """
+        """Log metrics under the names ``train/...`` or ``held_out/...``, which ``group`` begins."""
         if self.logger is not None:
             named = {f"{group}/{name}": value for name, value in metrics.items()}
             self.logger.log_metrics(named, step=update, **self._options)
@@ -102,20 +83,13 @@ class Logging:
 
     def __exit__(self, *_: object) -> None:
         experiment = getattr(self.logger, "experiment", None)
-        for method in ("finish", "close"):
-            if hasattr(experiment, method):
-                getattr(experiment, method)()
-                return
+        close = getattr(experiment, "finish", None) or getattr(experiment, "close", None)
+        if close is not None:
+            close()
 
 
 class ResumingTensorboard(TensorboardLogger):
-    """TorchRL's TensorBoard logger, which drops the metrics that a resumed run logs again.
-
-    Args:
-        exp_name: folder of the events.
-        log_dir: its parent.
-        resume_after: the last update to keep; None for a new run.
-    """
+    """TorchRL's TensorBoard logger, which drops the metrics after the update ``resume_after``: they come again."""
 
     def __init__(self, exp_name: str, log_dir: str, *, resume_after: int | None = None) -> None:
         self.resume_after = resume_after
@@ -141,12 +115,7 @@ def _wandb(target: LogTarget, **options: Any) -> Logger:
 
 
 def run_id(path: Path, *, keep: bool) -> str:
-    """Return the run's identifier, which a resumed run keeps.
-
-    Args:
-        path: its file.
-        keep: read it from the file, if there is one.
-    """
+    """Return the run's identifier, which a resumed run keeps in a file."""
     if not (keep and path.exists()):
         path.write_text(uuid.uuid4().hex[:12] + "\n")
     return path.read_text().strip()

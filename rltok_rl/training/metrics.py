@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,10 +58,8 @@ class Pending:
         self.values.append(torch.stack([value.to(device, non_blocking=True) for value in wide]))
 
 
-def fetch(
-    pending: Sequence[Pending], processes: Processes, alarms: Alarms
-) -> Iterator[tuple[Pending, dict[str, float], list[str]]]:
-    """Yield each update with its metrics, averaged over processes, and its warnings; the host waits once.
+def fetch(pending: Sequence[Pending], processes: Processes, alarms: Alarms) -> Iterator[UpdateMetrics]:
+    """Yield the metrics of each update, averaged over processes, and its warnings; the host waits once.
 
     Of further PPO epochs, losses and gradient norms are checked, and the last epoch's policy metrics reported.
     """
@@ -77,16 +74,11 @@ def fetch(
             losses: dict[str, float] = {name: epoch[name] for name in ("loss", "grad_norm") if name in epoch}
             warnings += alarms.check(losses, update.update)
             metrics |= {name: epoch[name] for name in _LAST_EPOCH if name in epoch}
-        yield update, {**metrics, "lr": update.lr}, warnings
+        yield UpdateMetrics(update.update, update.bytes_done, {**metrics, "lr": update.lr}, warnings)
 
 
 def is_broken(metrics: Mapping[str, Tensor], before: Tensor | None) -> Tensor:
-    """Return 1 if the loss or the gradient norm of this or an earlier step is not finite, else 0; on the device.
-
-    Args:
-        metrics: of the step.
-        before: the result of the step before; None for the first.
-    """
+    """Return 1 if the loss or gradient norm of a step is not finite, or ``before`` is 1, else 0; on the device."""
     watched = [metrics[name].detach().float().reshape(()) for name in ("loss", "grad_norm") if name in metrics]
     wrong = (~torch.stack(watched).isfinite()).any().float()
     return wrong if before is None else torch.maximum(before, wrong)
@@ -113,29 +105,14 @@ class UpdateFlops:
         trials = [trial_flops(n, tokens, num_second=second) for n, tokens, second in units]
         return cls((per_byte, *levels), tuple(trials))
 
-    def total(self, costs: tuple[float, ...], num_bytes: float, rate: float, second_rate: float = 0.0) -> float:
-        """Return the FLOPs of an update.
-
-        Args:
-            costs: ``passes`` or ``trials``.
-            num_bytes: bytes of the batch.
-            rate: tokens per byte, with or without padding.
-            second_rate: tokens of tokens per token, likewise.
-        """
+    def total(self, costs: tuple[float, ...], num_bytes: float, rate: float, second_rate: float) -> float:
+        """Return the FLOPs of an update, from its tokens per byte and its tokens of tokens per token."""
         per_byte, per_token, per_second = costs
         return num_bytes * (per_byte + rate * (per_token + per_second * second_rate))
 
 
 def segmenter_matrices(segmenter: Segmenter, model: UNet) -> int:
-    """Count the entries of a segmenter's weight matrices that a byte passes, without those of the model.
-
-    Example:
-        >>> from rltok_rl.agents.segmenters import make_segmenter
-        >>> from rltok_rl.models import preset
-        >>> model = UNet(preset("tiny"))
-        >>> segmenter_matrices(make_segmenter("hnet", model), model) == 3 * 64**2
-        True
-    """
+    """Count the entries of a segmenter's weight matrices that a byte passes, without those of the model."""
     ignored = {id(m.weight) for m in segmenter.modules() if isinstance(m, nn.Embedding)}
     # A byte passes one of the alternatives.
     ignored |= {id(p) for other in segmenter.alternatives[1:] for p in other.parameters()}
@@ -143,12 +120,9 @@ def segmenter_matrices(segmenter: Segmenter, model: UNet) -> int:
 
 
 class UpdateLog:
-    """A file of JSON lines, each with the number of its update.
+    """A file of JSON lines, each with the number of its update, written with the first line.
 
-    Args:
-        path: the file, written with the first line.
-        resume_after: the last update to keep, without lines that a killed process left half written; None starts a new
-            file, and is an error if it exists.
+    ``resume_after`` is the last update to keep; None starts a new file, and is an error if it exists.
 
     Example:
         >>> import tempfile
@@ -156,49 +130,28 @@ class UpdateLog:
         >>> log = UpdateLog(path)
         >>> for update in (0, 10, 20):
         ...     log.add(update, rate=0.5)
-        >>> UpdateLog(path, resume_after=10).updates
+        >>> log = UpdateLog(path, resume_after=10)
+        >>> [line["update"] for line in read_lines(path)]
         [0, 10]
     """
 
     def __init__(self, path: Path, *, resume_after: int | None = None) -> None:
         self.path = path
-        lines = _kept(path, read_lines, resume_after)
-        if lines:
-            replace_text(path, "".join(json.dumps(line) + "\n" for line in lines))
-
-    @property
-    def updates(self) -> list[int]:
-        """The update of every line."""
-        return [line["update"] for line in self.read()]
+        _cut(path, lambda line: int(json.loads(line)["update"]), resume_after)
 
     def add(self, update: int, **content: Any) -> None:
         """Append a line of JSON values."""
         with self.path.open("a") as file:
             file.write(json.dumps({"update": update, **content}) + "\n")
 
-    def read(self) -> list[dict[str, Any]]:
-        """Return all lines."""
-        return read_lines(self.path)
-
 
 class MetricsTable:
-    """A CSV file with a line per update, written before the next update begins.
-
-    Args:
-        path: the file, written with the first line.
-        resume_after: the last update to keep; None starts a new file, and is an error if it exists.
-    """
+    """A CSV file with a line per update, written before the next update begins; resumed as an :class:`UpdateLog`."""
 
     def __init__(self, path: Path, *, resume_after: int | None = None) -> None:
         self.path = path
-        rows = _kept(path, _whole_rows, resume_after)
-        self.columns = list(rows[0]) if rows else []
-        if rows:
-            text = io.StringIO()
-            writer = csv.DictWriter(text, self.columns)
-            writer.writeheader()
-            writer.writerows(rows)
-            replace_text(path, text.getvalue())
+        header = _cut(path, lambda line: int(line.partition(",")[0]), resume_after, header=1)
+        self.columns = next(csv.reader(header), [])
 
     def add(self, update: int, bytes_done: int, metrics: Mapping[str, float]) -> None:
         """Append a line; the names of the metrics are the same in all lines."""
@@ -213,40 +166,34 @@ class MetricsTable:
                 writer.writeheader()
             writer.writerow(row)
 
-    def read(self) -> dict[str, list[float]]:
-        """Return all lines, one list per column."""
-        return read_table(self.path)
-
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """Read the complete lines of an :class:`UpdateLog`; none if there is no file."""
-    lines: list[dict[str, Any]] = []
-    for line in path.read_text().splitlines() if path.exists() else ():
-        try:
-            lines.append(json.loads(line))
-        except json.JSONDecodeError:  # half written by a process that was killed, so the last
-            break
-    return lines
+    return [json.loads(line) for line in _complete_lines(path)]
 
 
 def read_table(path: Path) -> dict[str, list[float]]:
     """Read the complete lines of a :class:`MetricsTable`, one list per column; none if there is no file."""
-    rows = _whole_rows(path) if path.exists() else []
+    rows = list(csv.DictReader(_complete_lines(path)))
     return {name: [float(row[name]) for row in rows] for name in (rows[0] if rows else [])}
 
 
-def _whole_rows(path: Path) -> list[dict[str, str]]:
-    text = path.read_text()
-    return list(csv.DictReader(text[: text.rfind("\n") + 1].splitlines()))
+def _complete_lines(path: Path) -> list[str]:
+    """Lines with their ends, without one that a killed process left half written."""
+    lines = path.read_bytes().decode().splitlines(keepends=True) if path.exists() else []
+    return [line for line in lines if line.endswith("\n")]
 
 
-def _kept(path: Path, read: Any, resume_after: int | None) -> list[dict[str, Any]]:
-    """Lines up to the update that a run resumes after; the file is deleted if there are none."""
+def _cut(path: Path, update_of: Callable[[str], int], resume_after: int | None, *, header: int = 0) -> list[str]:
+    """Remove the lines after an update, and the file if none are left; returns the lines that are left."""
     if not path.exists():
         return []
     if resume_after is None:
         raise FileExistsError(f"{path} holds another run; resume it, or choose another folder")
-    lines = [line for line in read(path) if int(line["update"]) <= resume_after]
-    if not lines:
-        path.unlink()
-    return lines
+    lines = _complete_lines(path)
+    kept = lines[:header] + [line for line in lines[header:] if update_of(line) <= resume_after]
+    if len(kept) > header:
+        replace_text(path, "".join(kept))
+        return kept
+    path.unlink()
+    return []

@@ -17,7 +17,6 @@ from rltok_rl.utils import check_count
 PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
 RECOMPUTE = ("none", "layers")
 """Layers that run again in the backward pass: none, or every byte and token layer."""
-_CALIBRATION_PERIOD = 16  # updates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +57,8 @@ class LoopOptions:
 
     def __post_init__(self) -> None:
         """Reject values that cannot be run."""
-        for name in ("total_bytes", "micro_batches", "policy_epochs", "figures_every"):
-            check_count(name, getattr(self, name))
-        check_count("warm_start_bytes", self.warm_start_bytes, minimum=0)
+        for name in ("total_bytes", "micro_batches", "policy_epochs", "figures_every", "warm_start_bytes"):
+            check_count(name, getattr(self, name), minimum=0 if name == "warm_start_bytes" else 1)
         for name in ("lr", "clip_norm", "total_flops"):
             value = getattr(self, name)
             if value is not None and not value > 0:
@@ -72,7 +70,8 @@ class LoopOptions:
             raise ValueError(f"precision must be one of {list(PRECISIONS)}, got {self.precision!r}")
         if not 0 <= self.warm_up_bytes < self.total_bytes:
             raise ValueError(f"warm_up_bytes must lie in [0, total_bytes={self.total_bytes}), got {self.warm_up_bytes}")
-        cosine_schedule(0, self.total_bytes, warm_up=self.warm_up_bytes, floor=self.lr_floor)
+        if not 0 <= self.lr_floor <= 1:
+            raise ValueError(f"lr_floor must lie in [0, 1], got {self.lr_floor}")
 
 
 def cosine_schedule(done: float, total: float, *, warm_up: float, floor: float = 0.0) -> float:
@@ -81,45 +80,18 @@ def cosine_schedule(done: float, total: float, *, warm_up: float, floor: float =
         s = done / warm_up                                                 before the end of warm-up
         s = floor + (1 - floor) (1 + cos(pi (done - warm_up) / (total - warm_up))) / 2          after
 
-    Args:
-        done: bytes trained on so far.
-        total: bytes of the whole training; beyond them the floor stays.
-        warm_up: bytes of warm-up, less than ``total``.
-        floor: final share, in [0, 1].
-
     Example:
         >>> [round(cosine_schedule(done, 100, warm_up=20), 2) for done in (10, 20, 60, 100)]
         [0.5, 1.0, 0.5, 0.0]
     """
-    if not 0 <= warm_up < total:
-        raise ValueError(f"warm_up must lie in [0, total={total}), got {warm_up}")
-    if not 0.0 <= floor <= 1.0:
-        raise ValueError(f"floor must lie in [0, 1], got {floor}")
     if done < warm_up:
         return done / warm_up
     way = min(1.0, (done - warm_up) / (total - warm_up))
     return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * way))
 
 
-def calibration_due(update: int, *, last: bool = False) -> bool:
-    """Return whether an entropy segmenter's threshold is set anew: after updates 1, 2, 4, 8, every 16th and the last.
-
-    Example:
-        >>> [n for n in range(1, 50) if calibration_due(n)]
-        [1, 2, 4, 8, 16, 32, 48]
-    """
-    early = update < _CALIBRATION_PERIOD and update & (update - 1) == 0
-    return last or early or update % _CALIBRATION_PERIOD == 0
-
-
 def make_optimizer(trained: nn.Module, options: LoopOptions, *, model: UNet | None = None) -> torch.optim.AdamW:
-    """Return AdamW with weight decay on weight matrices alone.
-
-    Args:
-        trained: the training step, or any module.
-        options: learning rate, betas, weight decay, factors of the stages.
-        model: the U-Net, whose stages have factors.
-    """
+    """Return AdamW with weight decay on weight matrices alone; ``stage_factors`` are those of the model's stages."""
     embeddings = {id(m.weight) for m in trained.modules() if isinstance(m, nn.Embedding)}
     decayed = [p for p in trained.parameters() if p.dim() >= 2 and id(p) not in embeddings]
     others = [p for p in trained.parameters() if p.dim() < 2 or id(p) in embeddings]
@@ -128,8 +100,7 @@ def make_optimizer(trained: nn.Module, options: LoopOptions, *, model: UNet | No
         {"params": others, "weight_decay": 0.0},
     ]
     if options.stage_factors is not None:
-        if model is None:
-            raise ValueError("model must be given with stage_factors, got None")
+        assert model is not None
         groups = [
             {"params": stage, "weight_decay": group["weight_decay"], "lr_factor": factor}
             for group in groups
@@ -145,10 +116,6 @@ def compile_layers(model: UNet, *, backend: str = "inductor") -> None:
 
     Three programs serve all layers and any number of positions: before attention, and after it in byte and in token
     layers, whose MLPs differ in size. Capped scores need three more. The first calls compile them.
-
-    Args:
-        model: the U-Net.
-        backend: of ``torch.compile``.
     """
     for layer in model.modules():
         if isinstance(layer, TransformerLayer):
@@ -159,10 +126,6 @@ def recompute_layers(model: UNet, what: str = "layers") -> None:
     """Run layers again in the backward pass instead of keeping their activations; results are equal to the last bit.
 
     Memory for L layers, T bytes and width D: L [T, D] tensors and the activations of one layer, instead of all.
-
-    Args:
-        model: the U-Net.
-        what: one of :data:`RECOMPUTE`.
     """
     if what not in RECOMPUTE:
         raise ValueError(f"recompute must be one of {list(RECOMPUTE)}, got {what!r}")

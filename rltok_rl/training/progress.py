@@ -22,17 +22,11 @@ def clock(seconds: float) -> str:
         >>> clock(10), clock(3_725)
         ('0:10', '1:02:05')
     """
-    text = tqdm.format_interval(round(seconds))
-    return text.removeprefix("0")
+    return tqdm.format_interval(round(seconds)).removeprefix("0")
 
 
 def bar(share: float, width: int, *, blocks: str = Bar.UTF) -> str:
-    """Return a bar of block characters, filled from the left to a fraction of a character.
-
-    Args:
-        share: in [0, 1].
-        width: in characters.
-        blocks: an empty character, those in between, a full one.
+    """Return a bar of ``blocks``, characters from empty to full, filled from the left to a fraction of a character.
 
     Example:
         >>> bar(0.5, 6, blocks=" -#")
@@ -44,11 +38,7 @@ def bar(share: float, width: int, *, blocks: str = Bar.UTF) -> str:
 class Progress:
     """Progress of a run in bytes: a tqdm bar on a terminal, a line every few seconds elsewhere.
 
-    Args:
-        total: bytes in all.
-        done: bytes done before, which speed and ETA leave out.
-        every: seconds between lines without a terminal.
-        stream: default: standard error.
+    ``done`` are bytes done before, which speed and ETA leave out.
     """
 
     def __init__(self, total: int, *, done: int = 0, every: float = 10.0, stream: TextIO | None = None) -> None:

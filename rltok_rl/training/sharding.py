@@ -30,10 +30,16 @@ def check_parallel(
     model: UNet, loss: JointLoss, segmenter: nn.Module | None, strategy: str, processes: Processes
 ) -> None:
     """Reject losses that cannot be trained in several processes: not sharded, or with statistics of one rank."""
+    if strategy not in STRATEGIES:
+        raise ValueError(f"strategy must be one of {list(STRATEGIES)}, got {strategy!r}")
     if strategy == "fsdp" and segmenter is not None:
         raise ValueError("strategy must be 'none' or 'ddp' with a segmenter, which is not sharded, got 'fsdp'")
     if processes.group is None:
         return
+    if strategy == "none":
+        raise ValueError(
+            f"strategy must be 'ddp' or 'fsdp' with {processes.world_size} processes, got 'none', which is one process"
+        )
     if strategy == "fsdp" and {id(p) for p in loss.parameters()} - {id(p) for p in model.parameters()}:
         raise ValueError("strategy must be 'ddp' with a critic, which is not sharded, got 'fsdp'")
     for name, term in loss.terms.items():
@@ -46,27 +52,18 @@ def check_parallel(
 
 
 def prepare_model(model: UNet, strategy: str, processes: Processes) -> None:
-    """Copy rank 0's model to all processes, and shard it for ``"fsdp"``; in place, before optimizers are made."""
-    if strategy not in STRATEGIES:
-        raise ValueError(f"strategy must be one of {list(STRATEGIES)}, got {strategy!r}")
+    """Copy rank 0's model to all processes, and shard it for ``"fsdp"``; in place, before optimizers are made.
+
+    Every module that is called on its own is sharded: actor and early exit call heads and norms outside the byte
+    layers, in any order. The boundary terms are views of their projection's output, of which FSDP2 warns, so the
+    projection alone is sharded.
+    """
     if processes.group is None:
         return
-    if strategy == "none":
-        raise ValueError(
-            f"strategy must be 'ddp' or 'fsdp' with {processes.world_size} processes, got 'none', which is one process"
-        )
     for tensor in (*model.parameters(), *model.buffers()):
         dist.broadcast(tensor.data, src=0, group=processes.group)
-    if strategy == "fsdp":
-        _shard(model, processes)
-
-
-def _shard(model: UNet, processes: Processes) -> None:
-    """Shard every module that is called on its own.
-
-    Actor and early exit call heads and norms outside the byte layers, in any order. The boundary terms are views of
-    their projection's output, of which FSDP2 warns, so the projection alone is sharded.
-    """
+    if strategy != "fsdp":
+        return
     mesh = init_device_mesh(processes.device.type, (processes.world_size,))
     layers = [module for module in model.modules() if isinstance(module, TransformerLayer)]
     norms, projection = (model.encoder_norm, model.decoder_norm), model.boundary_head.projection
@@ -108,26 +105,21 @@ def load_full_state(
     """Load states of whole tensors, sharding them as the parameters are."""
     set_model_state_dict(model, dict(weights), options=_WHOLE)  # it replaces tensors by shards
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    moments = {
-        number: {name: _shard_like(x, parameters[number]) for name, x in entry.items()}
-        for number, entry in state["state"].items()
-    }
+
+    def shard(value: Tensor, parameter: Tensor) -> Tensor:
+        if not isinstance(parameter, DTensor) or value.shape != parameter.shape:
+            return value
+        return distribute_tensor(value.to(parameter.device), parameter.device_mesh, parameter.placements)
+
+    moments = {n: {k: shard(x, parameters[n]) for k, x in entry.items()} for n, entry in state["state"].items()}
     optimizer.load_state_dict({**state, "state": moments})
-
-
-def _shard_like(value: Tensor, parameter: Tensor) -> Tensor:
-    """Shard a tensor that has the shape of a sharded parameter; return others as they are."""
-    if not isinstance(parameter, DTensor) or value.shape != parameter.shape:
-        return value
-    return distribute_tensor(value.to(parameter.device), parameter.device_mesh, parameter.placements)
 
 
 def whole_model(model: UNet) -> UNet:
     """Return the model if it is not sharded, else an unsharded copy; all processes call it."""
     if not isinstance(model.embedding.weight, DTensor):
         return model
-    weights = get_model_state_dict(model, options=_WHOLE)
     with torch.device("meta"):
         copy = UNet(model.config)
-    copy.load_state_dict(weights, assign=True)
+    copy.load_state_dict(get_model_state_dict(model, options=_WHOLE), assign=True)
     return copy.train(model.training)

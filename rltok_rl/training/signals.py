@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from types import FrameType, TracebackType
+from types import FrameType
 
 
 class StopRequest:
@@ -13,10 +13,7 @@ class StopRequest:
         with StopRequest() as stop:
             trainer.run(lambda metrics: bool(stop))
 
-    After the block, signals have their former handlers.
-
-    Args:
-        say: print a line when the signal arrives, because the loop may take a while to stop.
+    After the block, signals have their former handlers. With ``say``, a line is printed when the signal arrives.
     """
 
     def __init__(self, *, say: bool = False) -> None:
@@ -37,18 +34,13 @@ class StopRequest:
             self._handlers[number] = signal.signal(number, self._record)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._restore()
-
-    def _record(self, number: int, frame: FrameType | None) -> None:
-        self.signal = number
-        self._restore()
-        if self._say:  # past Python's buffers, which the signal may have interrupted
-            os.write(2, f"\n{self.name}: stopping after this step and a save; again ends at once\n".encode())
-
-    def _restore(self) -> None:
+    def __exit__(self, *_: object) -> None:
         while self._handlers:
             number, handler = self._handlers.popitem()
             signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _record(self, number: int, frame: FrameType | None) -> None:
+        self.signal = number
+        self.__exit__()
+        if self._say:  # past Python's buffers, which the signal may have interrupted
+            os.write(2, f"\n{self.name}: stopping after this step and a save; again ends at once\n".encode())

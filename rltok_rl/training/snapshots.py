@@ -16,6 +16,7 @@ from rltok_rl.data.windows import WindowSource
 from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.models.unet import UNet
 from rltok_rl.renamed import RenamedAttribute
+from rltok_rl.utils import check_count
 
 SPACINGS = ("log", "linear")
 _SEED = 0x68656C64
@@ -23,25 +24,18 @@ _SEED = 0x68656C64
 
 
 def snapshot_updates(total: int, count: int, *, spacing: str = "log") -> list[int]:
-    """Return the updates after which to evaluate, the last one always among them.
+    """Return the updates after which to evaluate, at most ``count``, the last one always among them.
 
-    Args:
-        total: updates of the whole training.
-        count: evaluations at most.
-        spacing: ``"log"``, each after twice as many updates as the one before; or ``"linear"``.
+    With ``"log"`` spacing, each comes after twice as many updates as the one before.
 
     Example:
         >>> snapshot_updates(1000, 8)
         [8, 16, 31, 62, 125, 250, 500, 1000]
         >>> snapshot_updates(1000, 4, spacing="linear")
         [250, 500, 750, 1000]
-        >>> snapshot_updates(3, 8)
-        [1, 2, 3]
     """
-    if total < 1:
-        raise ValueError(f"total must be at least 1, got {total}")
-    if count < 1:
-        raise ValueError(f"count must be at least 1, got {count}")
+    check_count("total", total)
+    check_count("count", count)
     if spacing not in SPACINGS:
         raise ValueError(f"spacing must be one of {list(SPACINGS)}, got {spacing!r}")
     halvings = range(count - 1, -1, -1)
@@ -54,25 +48,19 @@ class Snapshots:
     """Evaluations of a model on held-out text, which leave its training unchanged.
 
     Texts and random numbers are the same every time, so only the model makes a difference.
-
-    Args:
-        held: the held-out text.
-        actor: draws the boundaries; default: the model's policy.
-        language: of the text, if its optimum is known, for the captured share of it.
-        num_rows: rows of a batch.
-        num_steps: decisions per row.
-        batches: evaluation batches.
-        num_bytes: length of the sample.
-        seed: of texts and boundaries.
     """
 
     held: WindowSource
     actor: Any = None
+    """Draws the boundaries; default: the model's policy."""
     language: Language | None = None
+    """Of the text, if its optimum is known, for the captured share of it."""
     num_rows: int
     num_steps: int
+    """Decisions per row."""
     batches: int = 8
     num_bytes: int = 240
+    """Length of the sample."""
     seed: int = _SEED
 
     @property
@@ -81,11 +69,7 @@ class Snapshots:
         return self.batches * self.num_rows * self.num_steps
 
     def take(self, model: UNet) -> dict[str, Any]:
-        """Return metrics and a sample as JSON values, in evaluation mode.
-
-        Args:
-            model: not sharded.
-        """
+        """Return metrics and a sample as JSON values, in evaluation mode; the model is not sharded."""
         segmenter = self.actor.segmenter if isinstance(self.actor, SegmenterActor) else None
         modes = [(module, module.training) for module in (model, segmenter) if module is not None]
         try:
@@ -99,8 +83,8 @@ class Snapshots:
     @torch.no_grad()
     def evaluate(self, model: UNet) -> dict[str, float]:
         """Return bits per byte, their standard error over batches, and the rate, with boundaries drawn at random."""
-        rows: Any = {"num_steps": self.num_steps, "batch_size": (self.num_rows,)}
-        env = ByteBoundaryEnv(model, self.held, seed=self.seed, **rows)
+        size = (self.num_rows,)
+        env = ByteBoundaryEnv(model, self.held, num_steps=self.num_steps, batch_size=size, seed=self.seed)
         generator = torch.Generator(model.embedding.weight.device).manual_seed(self.seed)
         actor = LearnedBoundaryActor(model) if self.actor is None else self.actor
         nats, early, rates, shares = [], [], [], []
@@ -128,11 +112,7 @@ class Snapshots:
 
     @torch.no_grad()
     def sample(self, model: UNet) -> dict[str, Any]:
-        """Return one text with boundaries drawn from the policy, and their probabilities.
-
-        Returns:
-            ``text``, a character per byte (latin-1); ``boundaries``, a 0 or 1 per byte; ``probabilities``.
-        """
+        """Return ``text``, a character per byte (latin-1), ``boundaries``, a 0 or 1 per byte, and ``probabilities``."""
         device, seed = model.embedding.weight.device, self.seed + 1
         drawn = self.held.draw(1, self.num_bytes, torch.Generator().manual_seed(seed))
         window = drawn.byte_ids[:, : int(drawn.lengths[0])].to(device)  # [1, T], a document may be shorter
@@ -156,10 +136,5 @@ class Snapshots:
 
 
 def sample_parts(line: dict[str, Any]) -> tuple[bytes, list[bool], list[float]]:
-    """Return text, boundaries and probabilities of a sample, as the functions of :mod:`rltok_rl.viz` take them.
-
-    Example:
-        >>> sample_parts({"text": "ab", "boundaries": "10", "probabilities": [0.9, 0.1]})
-        (b'ab', [True, False], [0.9, 0.1])
-    """
+    """Return text, boundaries and probabilities of a sample, as the functions of :mod:`rltok_rl.viz` take them."""
     return line["text"].encode("latin-1"), [b == "1" for b in line["boundaries"]], line["probabilities"]

@@ -1,13 +1,9 @@
-"""One training step as a module: rollout, losses and gradients, of a whole batch or in micro-batches.
+"""One training step as a module: rollout, losses and gradients, of a whole batch or of m micro-batches [B, T].
 
-Shapes: m micro-batches of B rows each, T decisions.
-
-Micro-batches give the gradients of the whole batch. Next-byte losses are means over steps, so each micro-batch runs its
-own backward pass. Advantages and rates are statistics of the whole batch, and depend on the model through the boundary
-logits [m B, T] alone, which are small. The policy's terms are therefore differentiated with respect to all logits
-first, and these gradients are then propagated through encoder and policy, micro-batch by micro-batch. Further PPO
-epochs on a stored batch do the same. The ratio loss of a second level reads token states; its rates are those of a
-micro-batch, as H-Net's are those of a device.
+Micro-batches give the gradients of the whole batch. Next-byte losses are means over steps, so each micro-batch has its
+own backward pass. Other terms depend on the model through the boundary logits [m B, T] alone: they are differentiated
+with respect to all logits first, then each micro-batch propagates its part through encoder and policy. Further PPO
+epochs on a stored batch do the same. The rates of a second level's ratio loss are those of a micro-batch.
 """
 
 from __future__ import annotations
@@ -27,6 +23,7 @@ from rltok_rl.models.tokens import Layout, Packing, as_packing
 from rltok_rl.objectives import BoundaryClipPPOLoss, EarlyExitLoss, JointLoss, LanguageModelLoss, SecondLevelLoss
 from rltok_rl.objectives.policy_loss import advantages_of
 from rltok_rl.objectives.segmented import SegmenterLoss
+from rltok_rl.utils import check_count
 
 _MEANS_OVER_STEPS = (LanguageModelLoss, EarlyExitLoss, SecondLevelLoss, SegmenterLoss)
 
@@ -39,11 +36,9 @@ class TrainingStep(nn.Module):
     rollout calls methods of the model other than ``forward``.
 
     Args:
-        env: the environment, whose model is trained.
         loss: the joint loss. For micro-batches, its terms other than next-byte losses, a segmenter's and the second
             level's depend on the model through boundary logits alone, and rows are texts from their first byte on.
         actor: draws the boundaries; default: the model's policy. The segmenter of a ``SegmenterActor`` is trained too.
-        generator: source of the boundaries' random numbers.
         part: rank and world size; all ranks together draw the batch that one process would draw.
         precision: dtype of matrix products under autocast; default: the model's own.
         keep_batch: keep the batch with its advantages in ``batch``, for :meth:`policy_epoch`.
@@ -61,7 +56,6 @@ class TrainingStep(nn.Module):
     env: ByteBoundaryEnv
     actor: Any
     policy: LearnedBoundaryActor
-    random_actor: RandomActor
 
     def __init__(
         self,
@@ -77,13 +71,8 @@ class TrainingStep(nn.Module):
         super().__init__()
         self.model, self.loss = env.model, loss
         self.segmenter = actor.segmenter if isinstance(actor, SegmenterActor) else None
-        policy, random_actor = LearnedBoundaryActor(env.model), RandomActor(env.model.config.target_rate)
-        unregistered = {
-            "env": env,
-            "policy": policy,
-            "actor": policy if actor is None else actor,
-            "random_actor": random_actor,
-        }
+        policy = LearnedBoundaryActor(env.model)
+        unregistered = {"env": env, "policy": policy, "actor": policy if actor is None else actor}
         for name, value in unregistered.items():  # they share the model's parameters, or are not trained
             object.__setattr__(self, name, value)
         self.generator, self.part, self.precision, self.keep_batch = generator, part, precision, keep_batch
@@ -100,8 +89,7 @@ class TrainingStep(nn.Module):
     def forward(self, *, warm_start: bool = False) -> dict[str, Tensor]:
         """Draw a rollout and compute all losses.
 
-        Args:
-            warm_start: draw the boundaries at random; the policy then learns only if its term is off-policy.
+        A warm start draws the boundaries at random; the policy then learns only if its term is off-policy.
         """
         self._whole_rows = True
         rollout, rates = self._rollout(warm_start)
@@ -111,47 +99,39 @@ class TrainingStep(nn.Module):
         terms = self._prediction_terms if warm_start and not self.off_policy else self.loss.terms
         values: dict[str, list[Tensor]] = {}
         total = torch.stack([self._run_term(name, rollout, values) for name in terms]).sum()
-        return _with_rates({**{name: value for name, (value,) in values.items()}, "loss": total}, [rates])
+        return {**rates, **{name: value for name, (value,) in values.items()}, "loss": total}
 
     def accumulate(self, micro_batches: int, *, warm_start: bool = False) -> dict[str, Tensor]:
-        """Add the gradients of m rollouts, equal to those of one batch with all their rows; returns its metrics.
-
-        Args:
-            micro_batches: m.
-            warm_start: as for calling the step.
-        """
-        if micro_batches < 1:
-            raise ValueError(f"micro_batches must be at least 1, got {micro_batches}")
+        """Add the gradients of m rollouts, equal to those of one batch with all their rows; returns its metrics."""
+        check_count("micro_batches", micro_batches)
         self._whole_rows = on_policy = True
         batch: list[TensorDictBase] = []
         values: dict[str, list[Tensor]] = {}
-        all_rates: list[Tensor] = []
+        all_rates: dict[str, list[Tensor]] = {}
         for _ in range(micro_batches):
             rollout, rates = self._rollout(warm_start)
+            for name, value in rates.items():
+                all_rates.setdefault(name, []).append(value)
             losses = [self._run_term(name, rollout, values) for name in self._prediction_terms]
             log_prob = rollout.get("action_log_prob", None)
             on_policy = on_policy and log_prob is not None and log_prob.requires_grad
             if losses:
                 (torch.stack(losses).sum() / micro_batches).backward()
             batch.append(rollout.detach())
-            all_rates.append(rates)
-        metrics = {name: torch.stack(parts).mean(0) for name, parts in values.items()}
+        metrics = _means(values)
         if len(self._prediction_terms) < len(self.loss.terms) and (self.off_policy or not warm_start):
             if self.keep_batch:
                 batch = self.batch = list(self._with_advantages(cat(batch, 0)).split(len(batch[0]), 0))
             metrics |= self.policy_epoch(batch, on_policy=on_policy)
         metrics["loss"] = torch.stack([value for name, value in metrics.items() if name.startswith("loss_")]).sum()
-        return _with_rates(metrics, all_rates)
+        return {**_means(all_rates), **metrics}  # a rate loss leaves forced boundaries out of its rate
 
     def policy_epoch(self, batch: Sequence[TensorDictBase], *, on_policy: bool = False) -> dict[str, Tensor]:
         """Add the gradients of all terms other than next-byte losses, for a stored batch; returns its metrics.
 
-        Encoder and policy run again; token layers and decoder do not.
-
-        Args:
-            batch: micro-batches [B, T] without gradients.
-            on_policy: the current policy drew the boundaries and wrote their ``logits``. Otherwise it scores them
-                again, and ``action_log_prob`` stays that of the policy that drew them.
+        The batch is a list of micro-batches [B, T] without gradients. Encoder and policy run again; token layers and
+        decoder do not. With ``on_policy``, the current policy drew the boundaries and wrote their ``logits``. Otherwise
+        it scores them again, and ``action_log_prob`` stays that of the policy that drew them.
         """
         actor = EncodingBoundaryActor(self.model, whole_rows=self._whole_rows)
 
@@ -184,19 +164,15 @@ class TrainingStep(nn.Module):
         return {name: value for name, (value,) in values.items()}
 
     def draw(self, *, warm_start: bool = False) -> TensorDictBase:
-        """Draw a rollout [B, T] with gradients.
-
-        Args:
-            warm_start: draw the boundaries at random.
-        """
-        actor = self.random_actor if warm_start else self.actor
+        """Draw a rollout [B, T] with gradients; a warm start draws the boundaries at random."""
+        actor = RandomActor(self.model.config.target_rate) if warm_start else self.actor
         rollout = self.env.parallel_rollout(actor, generator=self.generator, part=self.part)
         if warm_start and self.off_policy:
             scores = self.policy.get_dist(rollout)
             rollout["logits"], rollout["entropy"] = scores.logits, scores.entropy()
         return rollout
 
-    def _rollout(self, warm_start: bool) -> tuple[TensorDictBase, Tensor]:
+    def _rollout(self, warm_start: bool) -> tuple[TensorDictBase, dict[str, Tensor]]:
         """A rollout under autocast, and its rates."""
         with self._autocast():
             rollout = self.draw(warm_start=warm_start)
@@ -224,23 +200,23 @@ class TrainingStep(nn.Module):
         return torch.autocast(device, dtype=self.precision or torch.bfloat16, enabled=self.precision is not None)
 
 
-def rollout_rates(rollout: TensorDictBase, layout: Layout = "padded") -> Tensor:
-    """Return boundaries, tokens, and tokens with padding, each per byte; of a second level two more, per token.
+def _means(values: dict[str, list[Tensor]]) -> dict[str, Tensor]:
+    return {name: torch.stack(parts).mean(0) for name, parts in values.items()}
 
-    Args:
-        rollout: [B, T].
-        layout: of the tokens, which decides the padding.
-    """
+
+def rollout_rates(rollout: TensorDictBase, layout: Layout = "padded") -> dict[str, Tensor]:
+    """Return boundaries, tokens, and tokens with padding, each per byte; of a second level two more, per token."""
     length, packing = rollout.shape[-1], as_packing(layout)
     drawn = (rollout["action"].bool() | rollout["forced"]).float().mean(-1)  # [B]
     room = None if packing is None else packing.room_for(length * len(drawn), len(drawn))
     padded = _with_padding(drawn, length, packing, length * len(drawn))
-    rates = [rollout["action"].float().mean(), drawn.mean(), padded]
+    rates = {"rate": rollout["action"].float().mean(), "token_rate": drawn.mean(), "padded_rate": padded}
     if ("next", "second_boundary") in rollout.keys(include_nested=True):
         second = rollout["next", "second_boundary"].float().mean(-1)  # [B]
         above = None if packing is None else packing.above
-        rates += [second.mean() / drawn.mean(), _with_padding(second, length, above, room or 0) / padded]
-    return torch.stack(rates)
+        rates["second_rate"] = second.mean() / drawn.mean()
+        rates["padded_second_rate"] = _with_padding(second, length, above, room or 0) / padded
+    return rates
 
 
 def _with_padding(rates: Tensor, length: int, packing: Packing | None, num_below: int) -> Tensor:
@@ -249,14 +225,3 @@ def _with_padding(rates: Tensor, length: int, packing: Packing | None, num_below
         return rates.max()
     total = (rates.double().sum() * length).round().long()
     return (packing.places(total, num_below, len(rates)) / (length * len(rates))).float()
-
-
-def _with_rates(metrics: dict[str, Tensor], rates: list[Tensor]) -> dict[str, Tensor]:
-    """Metrics with the means of :func:`rollout_rates` over micro-batches."""
-    drawn, tokens, padded, *second = torch.stack(rates).mean(0)
-    metrics.setdefault("rate", drawn)  # a rate loss leaves forced boundaries out
-    metrics |= {"token_rate": tokens, "padded_rate": padded}
-    if second:
-        metrics.setdefault("second_rate", second[0])
-        metrics["padded_second_rate"] = second[1]
-    return metrics

@@ -51,12 +51,11 @@ def draw_dots(axes: Any, x: Sequence[float], y: Sequence[float], **style: Any) -
 
 @dataclass(frozen=True)
 class MeanLine:
-    """The mean of several lines."""
+    """The mean of several lines, with their standard deviation (divisor n - 1; 0 for a single line)."""
 
     x: list[float]
     y: list[float]
     spread: list[float]
-    """Standard deviation over the lines, with divisor n - 1; 0 for a single line."""
 
 
 def mean_line(lines: Sequence[Points], *, share: float = 0.9) -> MeanLine:
@@ -64,11 +63,6 @@ def mean_line(lines: Sequence[Points], *, share: float = 0.9) -> MeanLine:
 
     Lines with less than ``share`` of the longest line's values are of unfinished runs and left out. Of the others, each
     is cut to the shortest.
-
-    Example:
-        >>> unfinished = ([1.0], [9.0])
-        >>> mean_line([([1.0, 2.0], [4.0, 2.0]), ([1.0, 2.0], [4.0, 4.0]), unfinished]).y
-        [4.0, 3.0]
     """
     longest = max((len(x) for x, _ in lines), default=0)
     kept = [line for line in lines if len(line[0]) >= share * longest]
@@ -81,12 +75,7 @@ def mean_line(lines: Sequence[Points], *, share: float = 0.9) -> MeanLine:
 
 
 def seed_groups(names: Iterable[str], groups: Mapping[str, Sequence[str]] | None) -> dict[str, list[str]]:
-    """Return the names of runs by group; those in no group form groups of one.
-
-    Example:
-        >>> seed_groups(["a-0", "b", "a-1"], {"a": ["a-0", "a-1", "a-2"]})
-        {'a': ['a-0', 'a-1'], 'b': ['b']}
-    """
+    """Return the names of runs by group; those in no group form groups of one."""
     group_of = {member: group for group, members in (groups or {}).items() for member in members}
     members: dict[str, list[str]] = {}
     for name in names:
@@ -115,7 +104,7 @@ def dot_seeds(axes: Any, points: Sequence[Points], style: RunStyle, width: float
     if len(points) > 1:
         axes.errorbar(mean.x, mean.y, mean.spread, fmt="none", ecolor=style.colour, elinewidth=0.8, zorder=2.9)
     draw_dots(axes, mean.x, mean.y, color=style.colour, marker=style.marker, ms=3 * width / 1.4)
-    return [y + sign * spread for y, spread in zip(mean.y, mean.spread, strict=True) for sign in (-1, 1)]
+    return [*np.subtract(mean.y, mean.spread), *np.add(mean.y, mean.spread)]
 
 
 def fit(
@@ -132,41 +121,26 @@ def fit(
         return
     low, high, top = min(every), max(every), max(late)
     if high - low > 2 * (top - low) > 0:
-        place: Any = {"transform": axes.transAxes, "va": "top", "fontsize": 7, "color": QUIET}
-        axes.text(0.05, 0.99, f"\u2191 from {high:.1f}", **place)
+        arrow = f"\u2191 from {high:.1f}"
+        axes.text(0.05, 0.99, arrow, transform=axes.transAxes, va="top", fontsize=7, color=QUIET)
         high = top
     margin = 0.05 * (high - low)
     axes.set_ylim(low - margin, high + margin)
 
 
-def plain_numbers(axis: Any) -> None:
-    """Label a logarithmic axis of few decades with numbers instead of powers."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+def plain_numbers(axis: Any, *, prefixes: bool = False) -> None:
+    """Label a logarithmic axis with a few numbers instead of powers, and large ones with ``prefixes`` of thousands."""
+    from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullFormatter
 
     low, high = axis.get_view_interval()
-    subs: Any = (1, 1.5, 2, 3, 4, 5, 6, 8) if high < 30 * low else (1, 2, 5) if high < 1000 * low else (1,)
-    axis.set_major_locator(LogLocator(subs=subs))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_formatter(NullFormatter())
-
-
-def large_numbers(axis: Any) -> None:
-    """Label a logarithmic axis with a few numbers with a thousands prefix."""
-    from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
-
-    low, high = axis.get_view_interval()
-    axis.set_major_locator(LogLocator(subs=(1, 2, 3, 5) if high < 30 * low else (1,)))
-    axis.set_major_formatter(EngFormatter())
+    steps: Any = [(1, 2, 3, 5), (1,)] if prefixes else [(1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 5)]
+    axis.set_major_locator(LogLocator(subs=steps[0] if high < 30 * low else steps[-1] if high < 1000 * low else (1,)))
+    axis.set_major_formatter(EngFormatter() if prefixes else FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
 
 
 def line_widths(number: int) -> list[float]:
-    """Return widths of lines in points, the first the broadest, so that lines on top of each other stay visible.
-
-    Example:
-        >>> line_widths(1), line_widths(3)
-        ([1.4], [2.4, 1.8, 1.2])
-    """
+    """Return widths of lines in points, the first the broadest, so that lines on top of each other stay visible."""
     if number == 1:
         return [1.4]
     step = min(0.6, 1.5 / (number - 1))
@@ -190,11 +164,8 @@ def spread_apart(places: Sequence[float], gap: float) -> list[float]:
         while len(pools) > 1 and np.mean(pools[-2]) > np.mean(pools[-1]):
             later = pools.pop()
             pools[-1] += later
-    moved = [float(np.mean(pool)) for pool in pools for _ in pool]
-    result = [0.0] * len(places)
-    for rank, n in enumerate(order):
-        result[n] = moved[rank] + rank * gap
-    return result
+    moved = np.array([np.mean(pool) for pool in pools for _ in pool]) + gap * np.arange(len(places))
+    return moved[np.argsort(order)].tolist()
 
 
 def label_ends(axes: Any, ends: Sequence[tuple[float, float, str, str]], *, size: float = 7.5) -> None:
@@ -206,14 +177,13 @@ def label_ends(axes: Any, ends: Sequence[tuple[float, float, str, str]], *, size
 
     box = axes.get_window_extent()
     points = axes.transData.transform([(x, y) for x, y, _, _ in ends]) if ends else np.zeros((0, 2))
-    inside = [min(max(float(y), box.y0), box.y1) for y in points[:, 1]]
-    heights = spread_apart(inside, 1.3 * size * axes.figure.dpi / 72)
+    heights = spread_apart(np.clip(points[:, 1], box.y0, box.y1).tolist(), 1.3 * size * axes.figure.dpi / 72)
     excess = max(0.0, max(heights, default=0.0) - box.y1)
     for (_, _, name, colour), point, height in zip(ends, points, heights, strict=True):
-        x, y = axes.transAxes.inverted().transform((point[0], point[1]))
+        x, y = axes.transAxes.inverted().transform(point)
         place = (1.05, (height - excess - box.y0) / box.height)
         if 0 <= x <= 1 and -0.01 <= y <= 1.01:
-            connection: Any = {"color": colour, "lw": 0.6, "clip_on": False, "transform": axes.transAxes}
-            axes.plot([x + 0.012, place[0] - 0.012], [y, place[1]], **connection)
+            connection = [x + 0.012, place[0] - 0.012], [y, place[1]]
+            axes.plot(*connection, color=colour, lw=0.6, clip_on=False, transform=axes.transAxes)
         darker = tuple(0.72 * part for part in to_rgb(colour))
         axes.text(*place, name, color=darker, fontsize=size, va="center", transform=axes.transAxes)

@@ -24,19 +24,11 @@ def boundary_picture(
     columns: int = 64,
     least_characters: int = 1,
 ) -> np.ndarray:
-    """Draw bytes in lines of fixed width as an image, for frames of an environment.
+    """Draw T bytes in lines of fixed width as an image [height, width, 3] uint8, for frames of an environment.
 
-    Args:
-        text: T bytes.
-        boundaries: T decisions.
-        probabilities: T numbers in [0, 1], shown as colours; None colours the decisions.
-        rewards: T numbers in nats, shown as colours instead; nan for bytes without one.
-        title: a line above.
-        columns: characters per line.
-        least_characters: leaves grey space for a growing text, so that all pictures have one size.
-
-    Returns:
-        [height, width, 3] uint8, both sizes even, as films require.
+    Colours show probabilities in [0, 1], or rewards in nats (nan for bytes without one), or else the decisions.
+    ``least_characters`` leaves grey space for a growing text, so that all pictures have one size. Both sizes are even,
+    as films require.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.collections import PatchCollection

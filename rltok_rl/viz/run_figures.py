@@ -2,6 +2,7 @@
 
 A history holds a list per metric: ``bytes``, ``total_flops`` (``flops`` in runs that did not record trials), and any
 others. A run is the history of its training, and that of its evaluations on held-out text (``held_out_<metric>``).
+Groups are the names of runs that differ in their seed only; other runs form groups of one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from rltok_rl.viz.axes import (
     draw_seeds,
     fit,
     label_ends,
-    large_numbers,
     line_widths,
     mean_line,
     plain_numbers,
@@ -34,6 +34,7 @@ Groups = Mapping[str, Sequence[str]]
 
 _END = 5.0
 """The end of training, drawn large, begins at this fraction of the budget."""
+_DASHED: Any = (0, (4, 3))
 # Title, metrics, kind of axis.
 _PANELS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("bits per byte", ("early_bits_per_byte", "bits_per_byte"), "loss"),
@@ -51,60 +52,36 @@ def draw_curves(
 ) -> Path:
     """Draw losses, rate, entropy, advantage spread, gradient norm and learning rate over bytes.
 
-    Args:
-        history: of training.
-        path: the picture to write.
-        target_rate: drawn as a dashed line.
-        held_out: of evaluations on held-out text, drawn as dots.
+    Evaluations on held-out text are dots, the target rate is a dashed line.
     """
     _check_history(history)
-    held_out = held_out or {}
     panels = [(title, [key for key in keys if _known(history, key)], kind) for title, keys, kind in _PANELS]
     panels = [panel for panel in panels if panel[1]]
-    columns = 2 if len(panels) == 4 else min(3, len(panels))
-    rows = -(-len(panels) // columns)
     with plain_figures() as plt:
-        size = (3.1 * columns, 2.1 * rows + 0.2)
-        figure, grid = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False, sharex=True)
-        for axes in grid.flat[len(panels) :]:
-            axes.set_axis_off()
-        for axes, (title, keys, kind) in zip(grid.flat, panels, strict=False):
-            points = []
-            several = len(keys) > 1 or f"held_out_{keys[-1]}" in held_out
+        figure, grid = _panels(plt, len(panels), 2.1, 0.2)
+        for axes, (title, keys, kind) in zip(grid, panels, strict=True):
+            held = {key: f"held_out_{key}" for key in keys if f"held_out_{key}" in (held_out or {})}
             for key in keys:
-                early = key == "early_bits_per_byte"
-                label, noisy = _LABELS.get(key, "training") if several else None, key != "lr"
-                megabytes = [x / 1e6 for x in history["bytes"]]
-                draw_line(axes, megabytes, history[key], color=PALE if early else OURS, label=label, noisy=noisy)
-            for key in keys:
-                if f"held_out_{key}" in held_out:
-                    early = key == "early_bits_per_byte"
-                    points.append(held_out[f"held_out_{key}"])
-                    megabytes = [x / 1e6 for x in held_out["bytes"]]
-                    name = "early exit, held out" if early else "held out"
-                    draw_dots(axes, megabytes, points[-1], color=PALE if early else INK, label=name)
+                colour, noisy = PALE if key == "early_bits_per_byte" else OURS, key != "lr"
+                label = _LABELS.get(key, "training") if len(keys) > 1 or keys[-1] in held else None
+                draw_line(axes, *_points(history, "bytes", key, 1e6), color=colour, label=label, noisy=noisy)
+            for key, name in held.items():
+                colour, label = (PALE, "early exit, held out") if key == "early_bits_per_byte" else (INK, "held out")
+                draw_dots(axes, *_points(held_out or {}, "bytes", name, 1e6), color=colour, label=label)
             if keys == ["rate"] and target_rate is not None:
-                axes.axhline(target_rate, color=ALERT, lw=0.9, ls=(0, (4, 3)), label="target")
-            _set_range(axes, kind, [history[key] for key in keys], points)
+                axes.axhline(target_rate, color=ALERT, lw=0.9, ls=_DASHED, label="target")
+            _set_range(axes, kind, [history[key] for key in keys], [(held_out or {})[name] for name in held.values()])
             if axes.get_legend_handles_labels()[0]:
                 axes.legend(fontsize=7)
             axes.set_title(title)
             axes.set_xlim(left=0)
-        for axes in grid.flat[: len(panels)][-columns:]:  # the lowest of each column
-            axes.set_xlabel("MB of text")
-            axes.tick_params(labelbottom=True)
         return save_figure(figure, path)
 
 
 def draw_loss_flops(history: History, path: Path, *, held_out: History | None = None) -> Path:
-    """Draw the losses over the FLOPs spent, on logarithmic axes, with the last values at their ends.
+    """Draw the losses over the FLOPs spent, on logarithmic axes, with the last values on held-out text at their ends.
 
     The distance of the two losses is what tokens are worth at that many FLOPs. A power law is a straight line.
-
-    Args:
-        history: of training.
-        path: the picture to write.
-        held_out: of evaluations on held-out text, drawn as connected dots.
     """
     _check_history(history)
     with plain_figures() as plt:
@@ -114,15 +91,15 @@ def draw_loss_flops(history: History, path: Path, *, held_out: History | None = 
         for key, colour, ink in (("early_bits_per_byte", PALE, PALE), ("bits_per_byte", OURS, INK)):
             if key not in history:
                 continue
-            label = f"{_LABELS[key]}, training"
-            draw_line(axes, history[flops_key(history)], history[key], color=colour, label=label)
+            line = _points(history, flops_key(history), key)
+            draw_line(axes, *line, color=colour, label=f"{_LABELS[key]}, training")
             x, y = _held_out_points(held_out or {}, flops_key(held_out or {}), f"held_out_{key}")
             if x:
                 name = "held out" if key == "bits_per_byte" else "early exit, held out"
                 draw_dots(axes, x, y, color=ink, ls="-", lw=0.7, label=name)
                 ends.append((x[-1], y[-1], f"{name}  {y[-1]:.3f}", ink))
         axes.set(xlabel=_flops_label([history]), xscale="log", yscale="log", title="bits per byte")
-        large_numbers(axes.xaxis)
+        plain_numbers(axes.xaxis, prefixes=True)
         plain_numbers(axes.yaxis)
         axes.legend(fontsize=7)
         label_ends(axes, ends)
@@ -138,14 +115,8 @@ def draw_comparison(
 ) -> Path:
     """Draw bits per byte, rate, policy entropy and advantage spread over bytes, with a colour per group of runs.
 
-    Lines are training, dots held-out text. A group of several runs has a thin line for each, their mean, and a band
-    (bars for dots) of a standard deviation on either side.
-
-    Args:
-        runs: by name.
-        path: the picture to write.
-        target_rates: by name; drawn as dashed lines.
-        groups: names of runs that differ in their seed only, by the name of the group; other runs form groups of one.
+    Lines are training, dots held-out text, dashed lines target rates. A group of several runs has a thin line for each,
+    their mean, and a band (bars for dots) of a standard deviation on either side.
     """
     drawn = _with_history(runs, "bytes", "runs must hold one with at least one update, got none")
     panels = [(title, keys[-1]) for title, keys, _ in _PANELS[:4]]
@@ -153,26 +124,23 @@ def draw_comparison(
     members = seed_groups(drawn, groups)
     styles, widths = [run_style(number) for number in range(len(members))], line_widths(len(members))
     targets = {name: rate for name, rate in (target_rates or {}).items() if name in drawn and rate is not None}
-    columns, legend_columns = 2 if len(panels) == 4 else len(panels), min(3, len(members))
-    rows = -(-len(panels) // columns)
+    legend_columns = min(3, len(members))
     with plain_figures() as plt:
-        size = (3.1 * max(2, columns), 2.3 * rows + 0.3 + 0.18 * -(-len(members) // legend_columns))
-        figure, grid = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False, sharex=True)
-        for axes, (title, key) in zip(grid.flat, panels, strict=True):
+        figure, grid = _panels(plt, len(panels), 2.3, 0.3 + 0.18 * -(-len(members) // legend_columns), least=2)
+        for axes, (title, key) in zip(grid, panels, strict=True):
             heights: list[Sequence[float]] = []
             points: list[Sequence[float]] = []
             logarithmic = key == "advantage_spread"
             for style, width, (group, names) in zip(styles, widths, members.items(), strict=True):
-                axes.plot(
-                    [], [], color=style.colour, ls=style.dashes, lw=width, marker=style.marker, ms=3.5, label=group
-                )
+                line: Any = {"color": style.colour, "ls": style.dashes, "lw": width}
+                axes.plot([], [], **line, marker=style.marker, ms=3.5, label=group)
                 lines = [_points(drawn[name][0], "bytes", key, 1e6) for name in names if _known(drawn[name][0], key)]
                 if lines:
                     drawn_heights = draw_seeds(axes, lines, style, width)
                     heights += drawn_heights[: len(lines)] if logarithmic else drawn_heights  # a band may reach zero
                 for rate in dict.fromkeys(targets[name] for name in names if key == "rate" and name in targets):
                     colour = PALE if len(set(targets.values())) == 1 else style.colour
-                    axes.axhline(rate, color=colour, lw=0.9, ls=(0, (4, 3)))
+                    axes.axhline(rate, color=colour, lw=0.9, ls=_DASHED)
                     heights.append([rate])
                 if key in ("bits_per_byte", "rate"):
                     held = [_held_out_points(drawn[name][1], "bytes", f"held_out_{key}", 1e6) for name in names]
@@ -184,9 +152,7 @@ def draw_comparison(
             elif positive:
                 axes.set(yscale="log", ylim=(min(positive) / 1.15, max(positive) * 1.15))
                 plain_numbers(axes.yaxis)
-        for axes in grid[-1]:
-            axes.set_xlabel("MB of text")
-        handles = grid[0][0].get_legend_handles_labels()
+        handles = grid[0].get_legend_handles_labels()
         figure.legend(*handles, loc="outside lower center", ncols=legend_columns, fontsize=7.5)
         return save_figure(figure, path)
 
@@ -197,11 +163,6 @@ def draw_loss_against_flops(runs: Mapping[str, Run], path: Path, *, groups: Grou
     On the left lines are training and dots held-out text. On the right, from a fifth of the largest budget on, lines
     join evaluations on held-out text, or show training if there are none. Names stand at the ends with the last value:
     for several seeds the mean and the standard deviation.
-
-    Args:
-        runs: by name.
-        path: the picture to write.
-        groups: names of runs that differ in their seed only, by the name of the group; other runs form groups of one.
     """
     drawn = _with_history(runs, None, "runs must hold one with at least one update and its FLOPs, got none")
     members = {group: [drawn[name] for name in names] for group, names in seed_groups(drawn, groups).items()}
@@ -214,8 +175,7 @@ def draw_loss_against_flops(runs: Mapping[str, Run], path: Path, *, groups: Grou
     with plain_figures() as plt:
         figure = plt.figure(figsize=(width, height))
         bottom, panel_height = 0.5 / height, (height - 0.85) / height
-        left = figure.add_axes((0.42 / width, bottom, 2.9 / width, panel_height))
-        right = figure.add_axes((3.85 / width, bottom, 2.9 / width, panel_height))
+        left, right = (figure.add_axes((x / width, bottom, 2.9 / width, panel_height)) for x in (0.42, 3.85))
         shown: list[float] = []
         for style, line_width, group, end in zip(styles, widths, members.values(), ends, strict=True):
             draw_seeds(left, [_points(history, flops_key(history)) for history, _ in group], style, line_width)
@@ -235,7 +195,7 @@ def draw_loss_against_flops(runs: Mapping[str, Run], path: Path, *, groups: Grou
             margin = 0.06 * (max(shown) - min(shown) or 0.01)
             right.set(xlim=(start, budget * 1.06), ylim=(min(shown) - margin, max(shown) + margin))
         for axes in (left, right):
-            large_numbers(axes.xaxis)
+            plain_numbers(axes.xaxis, prefixes=True)
             axes.set_xlabel(_flops_label([history for history, _ in drawn.values()]))
         colours = [style.colour for style in styles]
         label_ends(right, [(e.x[-1], e.y[-1], name, c) for e, name, c in zip(ends, names, colours, strict=True)])
@@ -255,6 +215,20 @@ def _flops_label(histories: Sequence[History]) -> str:
 def _known(history: History, key: str) -> bool:
     """Whether a metric has any value; rules have no entropy, for example."""
     return any(value == value for value in history.get(key, ()))
+
+
+def _panels(plt: Any, count: int, height: float, below: float, *, least: int = 1) -> tuple[Any, Any]:
+    """A figure with panels over megabytes of text."""
+    columns = 2 if count == 4 else min(3, count)
+    rows = -(-count // columns)
+    size = (3.1 * max(least, columns), height * rows + below)
+    figure, grid = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False, sharex=True)
+    for axes in grid.flat[count:]:
+        axes.set_axis_off()
+    for axes in grid.flat[:count][-columns:]:  # the lowest of each column
+        axes.set_xlabel("MB of text")
+        axes.tick_params(labelbottom=True)
+    return figure, grid.flat[:count]
 
 
 def _points(history: History, x: str, y: str = "bits_per_byte", scale: float = 1.0) -> Points:

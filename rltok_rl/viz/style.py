@@ -10,10 +10,7 @@ from typing import Any
 
 INK, PALE, QUIET, OURS, ALERT = "#1b1b1b", "#9aa5b1", "#5c6770", "#0b7a75", "#d55e00"
 SERIES = (OURS, "#e69f00", "#0072b2", ALERT, "#cc79a7", "#56b4e9", INK)
-"""Colours of several runs: those of Okabe and Ito (2008), with a darker green and without yellow.
-
-Any two are at least 18 units of CIELAB apart, also to eyes without green or without red cones; a test checks that.
-"""
+"""Colours of several runs, at least 18 units of CIELAB apart to all eyes: Okabe and Ito (2008), with a darker green."""
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1, 1.2)))
 MOST_RUNS = len(SERIES) * len(_DASHES)
@@ -43,13 +40,7 @@ _STYLE: Any = {
 
 @contextmanager
 def plain_figures() -> Iterator[Any]:
-    """Draw with ``pyplot`` in the project's style, without a screen.
-
-    Example:
-        >>> with plain_figures() as plt:
-        ...     figure, axes = plt.subplots()
-        ...     plt.close(figure)
-    """
+    """Draw with ``pyplot`` in the project's style, without a screen."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -82,20 +73,16 @@ class RunStyle:
 
 
 def run_style(number: int) -> RunStyle:
-    """Return the style of run ``number``, different for all runs below :data:`MOST_RUNS`.
-
-    Example:
-        >>> run_style(0) != run_style(7), run_style(0).colour == run_style(7).colour
-        (True, True)
-    """
+    """Return the style of run ``number``, different for all runs below :data:`MOST_RUNS`."""
     if not 0 <= number < MOST_RUNS:
         raise ValueError(f"runs must be at most {MOST_RUNS}, so that they can be told apart, got {number + 1}")
     place = number % len(SERIES)
     return RunStyle(SERIES[place], _MARKERS[place], _DASHES[number // len(SERIES)])
 
 
-def shades() -> Any:
-    """Return the colours of probabilities from 0 to 1, white to dark green: lightness alone distinguishes them."""
+def shades(*, signed: bool = False) -> Any:
+    """Return the colours of probabilities, white to dark green, or of losses and gains, violet over white to green."""
     from matplotlib.colors import LinearSegmentedColormap
 
-    return LinearSegmentedColormap.from_list("boundary", ["#ffffff", "#57ada5", "#075e5a"])
+    colours = ["#7b3294", "#ffffff", OURS] if signed else ["#ffffff", "#57ada5", "#075e5a"]
+    return LinearSegmentedColormap.from_list("signed" if signed else "boundary", colours)

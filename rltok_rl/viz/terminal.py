@@ -13,11 +13,9 @@ from rltok_rl.utils import check_count
 
 PIECE = 1 << 16
 """Bytes that are rendered at once."""
-
 # From unlikely (blue) to likely (yellow), as in the paper's Figure 2; distinct without red or green.
 _RAMP = (24, 31, 67, 103, 145, 187, 228, 226)
 _RESET = "\x1b[0m"
-_ESCAPED = 0xDC00  # plus a byte of no character: how Python decodes it without loss
 
 
 def boundary_text(
@@ -28,17 +26,11 @@ def boundary_text(
     colour: bool = True,
     mark: str = "|",
 ) -> str:
-    r"""Render bytes with a mark after each boundary, coloured by boundary probability.
+    r"""Render bytes with a mark after each boundary, in ANSI colours of the boundary probabilities.
 
-    A character of several bytes takes the probability of its last byte (as in the paper's figures) and the boundaries
-    of all its bytes. Invalid UTF-8 and control characters other than newline are shown as ``\\xNN``.
-
-    Args:
-        text: T bytes.
-        boundaries: T decisions.
-        probabilities: T numbers in [0, 1]; None colours the decisions.
-        colour: writes ANSI colours; without them the marks remain.
-        mark: written after a character for each boundary of its bytes.
+    Without probabilities, decisions are coloured. A character of several bytes takes the probability of its last byte
+    (as in the paper's figures) and the boundaries of all its bytes. Invalid UTF-8 and control characters other than
+    newline are shown as ``\\xNN``.
 
     Example:
         >>> boundary_text(b"to be", [1, 0, 1, 0, 0], colour=False)
@@ -59,20 +51,10 @@ def boundary_text(
 def boundary_pieces(
     text: bytes, boundaries: Tensor, probabilities: Tensor, *, piece: int = PIECE, **options: Any
 ) -> Iterator[str]:
-    """Render a long text piece by piece, so that memory holds one of them at a time.
+    """Render a long text of T bytes in pieces of about ``piece`` bytes, so that memory holds one of them at a time.
 
-    Joined, the pieces are :func:`boundary_text` of the whole text, except that colours restart at each piece.
-
-    Args:
-        text: T bytes.
-        boundaries: [T] decisions.
-        probabilities: [T] numbers in [0, 1].
-        piece: bytes to render at once; a piece ends with a character.
-        **options: of :func:`boundary_text`.
-
-    Example:
-        >>> "".join(boundary_pieces("né".encode(), torch.tensor([1, 0, 1]), torch.ones(3), piece=2, colour=False))
-        'n|é|'
+    Joined, the pieces are :func:`boundary_text` of the whole text with the same options, except that colours restart at
+    each piece. Boundaries and probabilities are tensors [T].
     """
     check_count("piece", piece)
     if not len(text) == len(boundaries) == len(probabilities):
@@ -82,7 +64,9 @@ def boundary_pieces(
         )
     start = 0
     while start < len(text):
-        end = _character_end(text, start + piece)
+        end = start + piece
+        while end < min(len(text), start + piece + 3) and text[end] & 0xC0 == 0x80:  # inside a character
+            end += 1
         marks = (boundaries[start:end].tolist(), probabilities[start:end].tolist())
         yield boundary_text(text[start:end], *marks, **options)
         start = end
@@ -93,9 +77,6 @@ class BoundaryStream:
 
     Joined, the output is ``boundary_text(..., colour=False)`` of all bytes.
 
-    Args:
-        mark: written after a character for each boundary of its bytes.
-
     Example:
         >>> shown = BoundaryStream()
         >>> [shown.feed(byte, boundary) for byte, boundary in zip("né!".encode(), (True, False, True, False))]
@@ -104,70 +85,44 @@ class BoundaryStream:
 
     def __init__(self, mark: str = "|") -> None:
         self.mark = mark
-        self._bytes = bytearray()  # of an incomplete character
-        self._marks: list[bool] = []  # of each of them
+        self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+        self._bytes = b""  # not shown yet
+        self._marks: list[bool] = []
 
     def feed(self, byte: int, boundary: bool = False) -> str:
         """Add a byte and whether a boundary follows it; return what is complete."""
-        self._bytes.append(byte)
+        self._bytes += bytes([byte])
         self._marks.append(bool(boundary))
-        shown = ""
-        while self._bytes and not _incomplete(bytes(self._bytes)):
-            shown += self._pop()
-        return shown
+        return self._show(self._decoder.decode(bytes([byte])))
 
     def close(self) -> str:
         """Return the bytes of a character that was cut off."""
-        shown = ""
-        while self._bytes:
-            shown += self._pop()
-        return shown
+        return self._show(self._decoder.decode(b"", final=True))
 
-    def _pop(self) -> str:
-        _, end, shown = characters(bytes(self._bytes))[0]
-        shown += self.mark * sum(self._marks[:end])
-        del self._bytes[:end], self._marks[:end]
+    def _show(self, decoded: str) -> str:
+        size = len(decoded.encode("utf-8", "surrogateescape"))
+        shown = boundary_text(self._bytes[:size], self._marks[:size], colour=False, mark=self.mark)
+        self._bytes, self._marks = self._bytes[size:], self._marks[size:]
         return shown
 
 
 def check_marks(text: bytes, boundaries: Sequence[bool] | None, probabilities: Sequence[float]) -> None:
     """Require one decision and one probability in [0, 1] per byte."""
-    if boundaries is not None and len(boundaries) != len(text):
-        raise ValueError(f"boundaries must have one entry per byte of text, {len(text)}, got {len(boundaries)}")
-    if len(probabilities) != len(text):
-        raise ValueError(f"probabilities must have one entry per byte of text, {len(text)}, got {len(probabilities)}")
-    outside = [p for p in probabilities if not 0.0 <= p <= 1.0]
-    if outside:
-        raise ValueError(f"probabilities must lie in [0, 1], got {outside[0]}")
+    for name, values in (("boundaries", boundaries), ("probabilities", probabilities)):
+        if values is not None and len(values) != len(text):
+            raise ValueError(f"{name} must have one entry per byte of text, {len(text)}, got {len(values)}")
+    for p in probabilities:
+        if not 0.0 <= p <= 1.0:
+            raise ValueError(f"probabilities must lie in [0, 1], got {p}")
 
 
 def characters(text: bytes) -> list[tuple[int, int, str]]:
     """Split into (start, end, text to show), one entry per character."""
-    result = []
-    start = 0
+    result, start = [], 0
     for character in text.decode("utf-8", "surrogateescape"):
-        code = ord(character)
-        single = code < 0x80 or _ESCAPED <= code < _ESCAPED + 0x100
-        end = start + (1 if single else len(character.encode()))
-        if character.isprintable() or character == "\n":
-            shown = character
-        else:
-            shown = "".join(f"\\x{byte:02x}" for byte in text[start:end])
-        result.append((start, end, shown))
-        start = end
+        content = character.encode("utf-8", "surrogateescape")
+        plain = character.isprintable() or character == "\n"
+        shown = character if plain else "".join(f"\\x{byte:02x}" for byte in content)
+        result.append((start, start + len(content), shown))
+        start += len(content)
     return result
-
-
-def _incomplete(start: bytes) -> bool:
-    """Whether these are the first bytes of a character that lacks some."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    try:
-        return decoder.decode(start) == ""
-    except UnicodeDecodeError:
-        return False
-
-
-def _character_end(text: bytes, place: int) -> int:
-    """The first place from ``place`` on that cuts no character."""
-    start = max(0, place - 3)
-    return next((start + end for _, end, _ in characters(text[start : place + 3]) if start + end >= place), len(text))

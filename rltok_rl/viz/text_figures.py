@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rltok_rl.viz.style import ALERT, INK, OURS, PALE, QUIET, plain_figures, save_figure, shades
+from rltok_rl.viz.style import ALERT, INK, PALE, QUIET, plain_figures, save_figure, shades
 from rltok_rl.viz.terminal import characters, check_marks
 
 MOST_BYTES = 20_000
@@ -27,51 +27,44 @@ _CELL, _DPI, _LINE = 13 / 200, 200, 0.2  # a letter, and from line to line; a le
 _CELL_OVER_TIME, _DPI_OVER_TIME = 12 / 150, 150
 _SIDE, _HEAD, _KEY, _KEY_WIDTH = 0.12, 0.32, 0.5, 4.8  # beside the text, above each text, and of the key below
 _DARK, _FAINT = 0.6, 0.3  # letters are white above the first probability, escapes grey below the second
+_LABEL = "probability of a boundary after the character"
 
 
 class Cell(NamedTuple):
-    """A character as it is shown, a column per letter of ``shown``."""
+    """A character, its bytes from ``start`` to ``end``, as it is shown with a column per letter of ``shown``."""
 
     start: int
     end: int
-    """Its bytes."""
     shown: str
 
 
 @dataclass(frozen=True)
 class MarkedText:
-    """A text with a segmenter's boundaries."""
+    """A text with a segmenter's boundaries and their probabilities; a note is written at the right, above the text."""
 
     title: str
     text: bytes
     probabilities: Sequence[float]
-    """Of a boundary after each byte."""
     boundaries: Sequence[bool] | None = None
     """Drawn as bars; None draws none."""
     note: str = ""
-    """Written at the right, above the text."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A text with a policy's boundaries at some time."""
+    """A text with a policy's boundaries at the time ``label``; notes are written behind the text, a column each."""
 
     label: str
-    """The time."""
     text: bytes
     boundaries: Sequence[bool]
     probabilities: Sequence[float]
     notes: Sequence[str] = ()
-    """Written behind the text, a column each."""
 
 
 def draw_texts(texts: Sequence[MarkedText], path: Path, *, columns: int = 100) -> Path:
     """Draw texts under each other, in lines of at most ``columns`` characters.
 
-    Args:
-        texts: of several segmenters, or samples.
-        path: the picture to write.
-        columns: width of a line; control characters and invalid UTF-8 take four columns per byte.
+    Control characters and invalid UTF-8 take four columns per byte.
     """
     if not texts:
         raise ValueError("texts must hold at least one, got none")
@@ -83,8 +76,7 @@ def draw_texts(texts: Sequence[MarkedText], path: Path, *, columns: int = 100) -
     if total > MOST_BYTES:
         raise ValueError(f"texts must have at most {MOST_BYTES:,} bytes together, got {total:,}: draw a part of them")
     blocks = [wrapped(cells(text.text), columns) for text in texts]
-    width = max(len(cell_texts(line)) for block in blocks for line in block) * _CELL
-    width = max(width, _KEY_WIDTH)
+    width = max(_KEY_WIDTH, *(len(cell_texts(line)) * _CELL for block in blocks for line in block))
     height = sum(_HEAD + _LINE * len(block) for block in blocks) + _KEY
     with plain_figures() as plt:
         figure = plt.figure(figsize=(width + 2 * _SIDE, height))
@@ -99,20 +91,16 @@ def draw_texts(texts: Sequence[MarkedText], path: Path, *, columns: int = 100) -
                 draw_line(axes, line, text.probabilities, text.boundaries, _SIDE, y)
                 y += _LINE
         bars = "boundary drawn" if any(text.boundaries is not None for text in texts) else ""
-        draw_key(axes, _SIDE, y + 0.22, "probability of a boundary after the character", bars=bars)
+        draw_key(axes, _SIDE, y + 0.22, _LABEL, bars=bars)
         return save_figure(figure, path, dpi=_DPI)
 
 
 def draw_over_time(
     snapshots: Sequence[Snapshot], path: Path, *, columns: int = 96, headings: Sequence[str] = ()
 ) -> Path:
-    """Draw the same part of a text once per snapshot, from the first of its lines or words on.
+    """Draw ``columns`` characters of a text once per snapshot, the earliest first, from a line or word on.
 
-    Args:
-        snapshots: of one text, the earliest first.
-        path: the picture to write.
-        columns: characters of each line.
-        headings: written above the notes.
+    Headings are written above the notes.
     """
     if not snapshots:
         raise ValueError("snapshots must hold at least one, got none")
@@ -120,27 +108,23 @@ def draw_over_time(
     if len(texts) > 1:
         raise ValueError(f"snapshots must be of one text, got {len(texts)}")
     line = [cell._replace(shown=one_glyph(cell.shown)) for cell in visible_part(snapshots[0].text, columns)]
-    left, note, step = 0.75, 0.6, 0.25
-    width = len(line) * _CELL_OVER_TIME
+    left, note, step, top = 0.75, 0.6, 0.25, 0.24
+    width, height = len(line) * _CELL_OVER_TIME, 0.8 + step * len(snapshots)
     small: Any = {"fontsize": 7.5, "ha": "right", "va": "center"}
     with plain_figures() as plt:
-        canvas = (left + max(width, _KEY_WIDTH) + note * max(1, len(headings)) + 0.1, 0.8 + step * len(snapshots))
-        figure = plt.figure(figsize=canvas)
+        figure = plt.figure(figsize=(left + max(width, _KEY_WIDTH) + note * max(1, len(headings)) + 0.1, height))
         axes = inch_axes(figure)
-        axes.text(left, 0.24, "The same held-out text as training goes on", fontsize=9, va="center")
-        axes.text(left - 0.08, 0.24, "trained on", color=QUIET, **small)
+        axes.text(left, top, "The same held-out text as training goes on", fontsize=9, va="center")
+        axes.text(left - 0.08, top, "trained on", color=QUIET, **small)
         for number, heading in enumerate(headings, 1):
-            axes.text(left + width + number * note, 0.24, heading, color=QUIET, **small)
-        for number, snapshot in enumerate(snapshots):
+            axes.text(left + width + number * note, top, heading, color=QUIET, **small)
+        for number, shot in enumerate(snapshots):
             y = 0.38 + number * step
-            draw_line(
-                axes, line, snapshot.probabilities, snapshot.boundaries, left, y, size=_CELL_OVER_TIME, height=step
-            )
-            axes.text(left - 0.08, y + step / 2, snapshot.label, **small)
-            for place, text in enumerate(snapshot.notes, 1):
+            draw_line(axes, line, shot.probabilities, shot.boundaries, left, y, size=_CELL_OVER_TIME, height=step)
+            axes.text(left - 0.08, y + step / 2, shot.label, **small)
+            for place, text in enumerate(shot.notes, 1):
                 axes.text(left + width + place * note, y + step / 2, text, **small)
-        label = "probability of a boundary after the character"
-        draw_key(axes, left, canvas[1] - 0.22, label, bars="boundary drawn")
+        draw_key(axes, left, height - 0.22, _LABEL, bars="boundary drawn")
         return save_figure(figure, path, dpi=_DPI_OVER_TIME)
 
 
@@ -153,12 +137,13 @@ def cells(text: bytes) -> list[Cell]:
         >>> [cell.shown for cell in cells("é日\n".encode() + b"\xff")]
         ['é', '□', '⏎', '\\xff']
     """
-    result = []
-    for start, end, character in characters(text):
-        escape = len(character) > 1 and end - start == 1
+
+    def shown(character: str, size: int) -> str:
+        escape = len(character) > 1 and size == 1
         visible = escape or (len(character) == 1 and has_glyph(character))
-        result.append(Cell(start, end, _BREAK if character == "\n" else character if visible else _MISSING))
-    return result
+        return _BREAK if character == "\n" else character if visible else _MISSING
+
+    return [Cell(start, end, shown(character, end - start)) for start, end, character in characters(text)]
 
 
 def cell_texts(line: Sequence[Cell]) -> str:
@@ -180,12 +165,7 @@ def has_glyph(character: str) -> bool:
 
 
 def wrapped(text: list[Cell], columns: int) -> list[list[Cell]]:
-    """Break cells into lines: after each line break, and else before a word unless it is longer than half a line.
-
-    Example:
-        >>> [cell_texts(line) for line in wrapped(cells(b"to be"), 4)]
-        ['to ', 'be']
-    """
+    """Break cells into lines: after each line break, and else before a word unless it is longer than half a line."""
     widest = max((len(cell.shown) for cell in text), default=1)
     if columns < widest:
         raise ValueError(f"columns must be at least {widest}, the width of the widest character, got {columns}")
@@ -203,12 +183,7 @@ def wrapped(text: list[Cell], columns: int) -> list[list[Cell]]:
 
 
 def visible_part(text: bytes, columns: int) -> list[Cell]:
-    r"""Select ``columns`` characters from the beginning of a line, or else of a word.
-
-    Example:
-        >>> cell_texts(visible_part(b"rk it\nto be or not to be", 8))
-        'to be or'
-    """
+    """Return as many cells as fit in a line, from the beginning of a line or else of a word on."""
     every = cells(text)
     latest = max(0, len(every) - columns)  # a later beginning would leave part of the line empty
     for separator in (_BREAK, " "):
@@ -247,7 +222,7 @@ def draw_line(
     from matplotlib.patches import Rectangle
 
     values = [shares[cell.end - 1] for cell in line]
-    faces = (signed_shades() if signed else shades())(values)
+    faces = shades(signed=signed)(values)
     edges = x + size * np.cumsum([0, *(len(cell.shown) for cell in line)])
     top, bottom = y + 0.01, y + height - 0.01
     patches = [Rectangle((a, top), b - a, bottom - top) for a, b in zip(edges, edges[1:], strict=False)]
@@ -277,10 +252,11 @@ def draw_key(
     style: Any = {"va": "center", "fontsize": 7.5, "color": INK}
     letter = 0.053  # inches on average
     if label:
-        start, end = x + letter * (len(ends[0]) + 1), x + letter * (len(ends[0]) + 1) + 1.0
+        start = x + letter * (len(ends[0]) + 1)
+        end = start + 1.0
         limits = {"xlim": axes.get_xlim(), "ylim": axes.get_ylim()}
         axes.text(start - 0.04, y, ends[0], ha="right", **style)
-        ramp: Any = {"cmap": signed_shades() if signed else shades(), "aspect": "auto"}
+        ramp: Any = {"cmap": shades(signed=signed), "aspect": "auto"}
         axes.imshow([np.linspace(0, 1, 256)], extent=(start, end, y + 0.05, y - 0.05), **ramp)
         axes.set(**limits)  # the image has moved them
         frame = [start, end, end, start, start], [y - 0.05, y - 0.05, y + 0.05, y + 0.05, y - 0.05]
@@ -292,10 +268,3 @@ def draw_key(
         axes.text(x + 0.08, y, bars, **style)
         x += letter * (len(bars) + 5)
     return x
-
-
-def signed_shades() -> Any:
-    """Return the colours of gains and losses, green and violet, by amount; nothing is white."""
-    from matplotlib.colors import LinearSegmentedColormap
-
-    return LinearSegmentedColormap.from_list("signed", ["#7b3294", "#ffffff", OURS])

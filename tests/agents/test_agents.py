@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
+
 import pytest
 import torch
 from rltok_rl.agents import (
@@ -20,8 +23,6 @@ from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.envs import EnvBase, ExplorationType, TransformedEnv
 from torchrl.envs.utils import set_exploration_type
 from torchrl.modules import set_recurrent_mode
-from torchrl.objectives import A2CLoss, ClipPPOLoss, ReinforceLoss
-from torchrl.objectives.value import GAE
 
 from rltok_rl.data import TextSource
 from rltok_rl.models import UNet, preset
@@ -39,100 +40,68 @@ def env(model) -> ByteBoundaryEnv:
     return ByteBoundaryEnv(model, TEXT, num_steps=20, batch_size=(4,), seed=0)
 
 
+def observed(text: bytes) -> TensorDict:
+    position = torch.arange(len(text))[None, :, None]
+    entries = {"byte": torch.tensor([list(text)]), "position": position, "forced": position[..., 0] == 0}
+    return TensorDict(entries, (1, len(text)))
+
+
 def test_distribution_equals_torch():
     logits = torch.linspace(-6, 6, 25)
     ours, theirs = BernoulliBoundary(logits), torch.distributions.Bernoulli(logits=logits)
     for value in (0, 1):
         integers = torch.full((25,), value)
-        torch.testing.assert_close(ours.log_prob(integers), theirs.log_prob(integers.float()))
-        torch.testing.assert_close(ours.log_prob(integers.bool()), theirs.log_prob(integers.float()))
+        for values in (integers, integers.bool()):
+            torch.testing.assert_close(ours.log_prob(values), theirs.log_prob(integers.float()))
     torch.testing.assert_close(ours.entropy(), theirs.entropy(), rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(ours.mean, theirs.mean)
     torch.testing.assert_close(ours.variance, theirs.variance)
     assert ours.sample().dtype == ours.mode.dtype == torch.int64
-    assert ours.sample((3,)).shape == (3, 25)
-    assert ours.expand((2, 25)).logits.shape == (2, 25)
-    both = ours.enumerate_support()
-    torch.testing.assert_close(ours.log_prob(both).exp().sum(0), torch.ones(25))
-
-
-def test_mode_at_one_half_is_defined():
-    assert BernoulliBoundary(torch.zeros(1)).mode.item() == 0
-
-
-def test_sampled_frequencies():
-    """40,000 draws per logit: a standard error is at most 0.0025."""
-    logits = torch.tensor([-2.0, 0.0, 1.0])
-    mean = BernoulliBoundary(logits).sample((40_000,)).float().mean(0)
-    torch.testing.assert_close(mean, logits.sigmoid(), rtol=0, atol=0.0125)
+    assert ours.sample((3,)).shape == (3, 25) and ours.expand((2, 25)).logits.shape == (2, 25)
+    torch.testing.assert_close(ours.log_prob(ours.enumerate_support()).exp().sum(0), torch.ones(25))
+    assert BernoulliBoundary(torch.zeros(1)).mode.item() == 0  # a tie is no boundary
+    few = BernoulliBoundary(torch.tensor([-2.0, 0.0, 1.0]))
+    mean = few.sample((40_000,)).float().mean(0)  # a standard error is at most 0.0025
+    torch.testing.assert_close(mean, few.probs, rtol=0, atol=0.0125)
 
 
 def test_forced_boundaries():
     policy = BernoulliBoundary(torch.tensor([-50.0, -50.0]), forced=torch.tensor([True, False]))
     assert policy.sample().tolist() == policy.mode.tolist() == [1, 0]
     assert policy.log_prob(torch.tensor([1, 0]))[0] == 0 == policy.entropy()[0]
-    wide = policy.expand((3, 2))
-    for one in (policy, wide):
-        assert one.probs[..., 0].eq(1).all() and one.probs[..., 1].lt(1e-9).all()
-        assert one.variance.lt(1e-9).all()
-    assert wide.mode[:, 0].tolist() == [1, 1, 1]
+    for each in (policy, policy.expand((3, 2))):
+        assert each.probs[..., 0].eq(1).all() and each.probs[..., 1].lt(1e-9).all()
+        assert each.variance.lt(1e-9).all() and each.mode[..., 0].eq(1).all()
 
 
-def test_uniform_actor_spaces_evenly():
-    for rate, length in ((0.2, 4096), (1 / 3, 999), (0.25, 100), (1.0, 10), (0.07, 500)):
-        position = torch.arange(length)[None, :, None]
-        td = TensorDict({"position": position, "forced": position[..., 0] == 0}, (1, length))
-        action = UniformActor(rate)(td)["action"][0]
-        assert action[0] == 1
-        assert abs(int(action.sum()) - rate * length) < 1 + 1e-6  # 4096 * 0.2 = 819.2: the paper counts 819
-        gaps = action.nonzero().diff(dim=0)
-        assert len(gaps) == 0 or gaps.max() - gaps.min() <= 1
-
-
-def test_stride_and_whitespace_actors():
-    every = torch.arange(256)[None]
-    marks = WhitespaceActor()(TensorDict({"byte": every, "forced": every < 0}, (1, 256)))["action"][0]
-    assert bytes(marks.nonzero().flatten().tolist()) == b"\t\n\v\f\r "
-    text = torch.tensor([list(b" two words\n")])
-    position = torch.arange(text.shape[1])[None, :, None]
-    td = TensorDict({"byte": text, "position": position, "forced": position[..., 0] == 0}, text.shape)
-    assert WhitespaceActor()(td.clone())["action"][0].tolist() == [1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1]
-    assert FixedStrideActor(4)(td.clone())["action"][0].tolist() == [1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0]
-
-
-def test_actor_shares_the_models_parameters(model):
-    shared = {id(p) for p in model.parameters()}
-    assert {id(p) for p in LearnedBoundaryActor(model).parameters()} <= shared
+def test_fixed_rules():
+    for rate in (Fraction(1, 5), Fraction(1, 4), Fraction(3, 10), Fraction(1, 3), Fraction(207, 1000), 1):
+        drawn = UniformActor(float(rate))(observed(bytes(500)))["action"][0]
+        assert drawn.cumsum(0).tolist() == [math.ceil(rate * t) for t in range(1, 501)], rate
+    marks = WhitespaceActor()(observed(bytes(range(256))))["action"][0, 1:].nonzero().flatten() + 1
+    assert bytes(marks.tolist()) == b"\t\n\v\f\r "
+    for actor, drawn in ((WhitespaceActor(), "10001000001"), (FixedStrideActor(4), "10001000100")):
+        assert "".join(map(str, actor(observed(b" two words\n"))["action"][0].tolist())) == drawn
 
 
 @torch.no_grad()
 def test_scores_of_stored_decisions_are_the_sampled_ones(env, model):
     """As losses score: recurrent mode on, deterministic, decisions and earlier boundaries from the buffer."""
     actor = LearnedBoundaryActor(model)
+    assert {id(p) for p in actor.parameters()} <= {id(p) for p in model.parameters()}
     rollout = env.parallel_rollout(actor)
-    with set_recurrent_mode(True), set_exploration_type(ExplorationType.DETERMINISTIC):
-        policy = actor.get_dist(rollout)
-        torch.testing.assert_close(policy.log_prob(rollout["action"]), rollout["action_log_prob"], rtol=0, atol=1e-6)
-    torch.testing.assert_close(policy.entropy(), rollout["entropy"], rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("loss_class", "learned"), [(ClipPPOLoss, True), (A2CLoss, True), (ReinforceLoss, True), (ClipPPOLoss, False)]
-)
-def test_stock_losses(env, model, loss_class, learned):
-    actor = LearnedBoundaryActor(model) if learned else RandomActor(0.3)
-    critic = BoundaryCritic(model.config)
-    rollout = env.parallel_rollout(actor, exclude=()).detach()
-    GAE(gamma=0.9, lmbda=0.9, value_network=critic, deactivate_vmap=True)(rollout)
-    loss = loss_class(actor, critic)
-    out = loss(rollout)
-    total = sum(value for key, value in out.items() if key.startswith("loss_"))
-    assert total.isfinite()
-    if loss_class is ClipPPOLoss:
-        torch.testing.assert_close(out["kl_approx"], torch.zeros(()), rtol=0, atol=1e-6)  # on policy
-    total.backward()
-    head = model.boundary_head.projection.weight.grad
-    assert (head is not None and head.abs().max() > 0) == learned
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(8), batch_size=4)
+    buffer.extend(rollout)
+    for stored in (rollout, buffer.sample()):
+        assert stored.shape == (4, 20)
+        with set_recurrent_mode(True), set_exploration_type(ExplorationType.DETERMINISTIC):
+            policy = actor.get_dist(stored)
+            log_prob = policy.log_prob(stored["action"])
+        torch.testing.assert_close(log_prob, stored["action_log_prob"], rtol=0, atol=1e-6)
+        torch.testing.assert_close(policy.entropy(), stored["entropy"], rtol=0, atol=1e-6)
+    rollout = EnvBase.rollout(env, 20, RandomActor(0.5))
+    torch.testing.assert_close(rollout["action_log_prob"][:, 1:].exp(), torch.full((4, 19), 0.5))
+    assert (rollout["action"][:, 0] == 1).all() and (rollout["action_log_prob"][:, 0] == 0).all()
 
 
 def test_collectors(env, model):
@@ -154,35 +123,12 @@ def test_collectors(env, model):
         stock.shutdown(), ours.shutdown()
 
 
-def test_refusals(env, model):
-    two_lags = ByteBoundaryEnv(UNet(preset("tiny", num_lags=2)).eval(), TEXT, num_steps=5, batch_size=(2,), seed=0)
-    too_many_lags = "recent must hold the last 8 boundaries, got 2"
-
-    def collector(policy=None, env=env, **options):
-        return ParallelCollector(env, policy or RandomActor(0.3), total_frames=80, **options)
-
-    for call, error, message in [
-        (lambda: RandomActor(0.0), ValueError, "rate must lie strictly between 0 and 1, got 0.0"),
-        (lambda: UniformActor(1.5), ValueError, r"rate must lie in \(0, 1\], got 1.5"),
-        (lambda: FixedStrideActor(0), ValueError, "stride must be an integer of at least 1, got 0"),
-        (lambda: collector(lambda td: td), ValueError, "policy must draw whole windows .* got function"),
-        (lambda: collector(max_frames_per_traj=10), ValueError, "max_frames_per_traj needs .* stepped .* got 10"),
-        (lambda: collector(frames_per_batch=42), ValueError, "frames_per_batch must be a multiple of the 4 rows"),
-        (lambda: collector(env=TransformedEnv(env)), TypeError, "env must be a ByteBoundaryEnv, got TransformedEnv"),
-        (lambda: EnvBase.rollout(two_lags, 5, LearnedBoundaryActor(model)), ValueError, too_many_lags),
-        (lambda: two_lags.parallel_rollout(LearnedBoundaryActor(model)), ValueError, too_many_lags),
-    ]:
-        with pytest.raises(error, match=message):
-            call()
-
-
 def test_parallel_collector_honours_the_stock_options(env, model):
     actor, calls = LearnedBoundaryActor(model), []
 
     def batch(**options):
         env.set_seed(0)
-        collector = ParallelCollector(env, actor, total_frames=80, **options)
-        return next(iter(collector))
+        return next(iter(ParallelCollector(env, actor, total_frames=80, **options)))
 
     greedy = batch(exploration_type=ExplorationType.DETERMINISTIC)
     free = ~greedy["forced"]
@@ -206,39 +152,37 @@ def test_every_text_in_a_batch_has_a_new_trajectory_number(model):
     assert len(set(numbers)) == len(numbers)
 
 
-def test_replay_buffer(env, model):
-    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(8), batch_size=4)
-    with torch.no_grad():
-        buffer.extend(env.parallel_rollout(LearnedBoundaryActor(model)))
-    sample = buffer.sample()
-    assert sample.shape == (4, 20)
-    with set_recurrent_mode(True):
-        again = LearnedBoundaryActor(model).get_dist(sample).log_prob(sample["action"])
-    torch.testing.assert_close(again, sample["action_log_prob"], rtol=0, atol=1e-6)
-
-
 def test_critic_starts_at_zero_and_is_detached(env, model):
-    critic = BoundaryCritic(model.config)
-    rollout = critic(env.parallel_rollout())
-    assert rollout["state_value"].shape == (4, 20, 1)
-    assert (rollout["state_value"] == 0).all()
-    model.zero_grad()
-    with torch.no_grad():
-        critic.module[-1].weight.normal_()
-    critic(rollout)["state_value"].sum().backward()
-    assert all(p.grad is None or p.grad.abs().max() == 0 for p in model.parameters())
-    attached = BoundaryCritic(model.config, detach=False)
-    with torch.no_grad():
-        attached.module[-1].weight.normal_()
-    states = 7 * rollout["encoder_state"].detach()
-    scaled, plain = (attached.module(x) for x in (states, states / 7))
-    torch.testing.assert_close(scaled, plain, rtol=1e-3, atol=1e-3)  # a norm comes first: states grow in training
-    attached(env.parallel_rollout())["state_value"].sum().backward()
-    assert model.embedding.weight.grad.abs().max() > 0
+    for detach in (True, False):
+        critic = BoundaryCritic(model.config, detach=detach)
+        rollout = critic(env.parallel_rollout())
+        assert rollout["state_value"].shape == (4, 20, 1) and (rollout["state_value"] == 0).all()
+        with torch.no_grad():
+            critic.module[-1].weight.normal_()
+        model.zero_grad()
+        critic(rollout)["state_value"].sum().backward()
+        assert (model.embedding.weight.grad is None) == detach
+    states = rollout["encoder_state"].detach()
+    torch.testing.assert_close(critic.module(7 * states), critic.module(states), rtol=1e-3, atol=1e-3)  # normed
 
 
-def test_random_actor_in_a_plain_rollout(env):
-    with torch.no_grad():
-        rollout = EnvBase.rollout(env, 20, RandomActor(0.5))
-    torch.testing.assert_close(rollout["action_log_prob"][:, 1:].exp(), torch.full((4, 19), 0.5))
-    assert (rollout["action"][:, 0] == 1).all() and (rollout["action_log_prob"][:, 0] == 0).all()
+def test_refusals(env, model):
+    two_lags = ByteBoundaryEnv(UNet(preset("tiny", num_lags=2)).eval(), TEXT, num_steps=5, batch_size=(2,), seed=0)
+    too_many_lags = "recent must hold the last 8 boundaries, got 2"
+
+    def collector(policy=None, env=env, **options):
+        return ParallelCollector(env, policy or RandomActor(0.3), total_frames=80, **options)
+
+    for call, error, message in [
+        (lambda: RandomActor(0.0), ValueError, "rate must lie strictly between 0 and 1, got 0.0"),
+        (lambda: UniformActor(1.5), ValueError, r"rate must lie in \(0, 1\], got 1.5"),
+        (lambda: FixedStrideActor(0), ValueError, "stride must be an integer of at least 1, got 0"),
+        (lambda: collector(lambda td: td), ValueError, "policy must draw whole windows .* got function"),
+        (lambda: collector(max_frames_per_traj=10), ValueError, "max_frames_per_traj needs .* stepped .* got 10"),
+        (lambda: collector(frames_per_batch=42), ValueError, "frames_per_batch must be a multiple of the 4 rows"),
+        (lambda: collector(env=TransformedEnv(env)), TypeError, "env must be a ByteBoundaryEnv, got TransformedEnv"),
+        (lambda: EnvBase.rollout(two_lags, 5, LearnedBoundaryActor(model)), ValueError, too_many_lags),
+        (lambda: two_lags.parallel_rollout(LearnedBoundaryActor(model)), ValueError, too_many_lags),
+    ]:
+        with pytest.raises(error, match=message):
+            call()

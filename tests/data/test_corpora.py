@@ -1,52 +1,65 @@
-"""Corpora through ``datasets``, from local files of the layout that the real ones have."""
+"""Text that comes with Python, and corpora through ``datasets``, from local files of the layout of the real ones."""
 
 from __future__ import annotations
+
+import importlib.util
+import pydoc_data.topics
+import sysconfig
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rltok_rl.data import CORPORA, Corpus, read_documents, stream_corpus
+from rltok_rl.data import CORPORA, Corpus, corpora, local_code, local_prose, read_documents, stream_corpus
 
+from ..each import refused
 from .test_files import write
 
 TEXTS = [f"document {n}, è vero" for n in range(20)]
 
 
 @pytest.fixture(autouse=True)
-def _own_folder(tmp_path_factory, monkeypatch):
-    """Whatever ``datasets`` keeps, it keeps in a folder of the test."""
+def _folders_of_the_test(tmp_path_factory, monkeypatch):
     import datasets
 
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path_factory.mktemp("datasets")))
-    monkeypatch.setattr(datasets.config, "HF_MODULES_CACHE", str(tmp_path_factory.mktemp("modules")))
+    for name in ("HF_DATASETS_CACHE", "HF_MODULES_CACHE"):
+        monkeypatch.setattr(datasets.config, name, str(tmp_path_factory.mktemp(name)))
 
 
-def test_names():
-    """Names, configurations and columns of the paper's corpora, as their pages give them."""
-    web, code = CORPORA["fineweb-10bt"], CORPORA["codeparrot-clean"]
-    assert (web.path, web.configuration, web.column, web.split) == (
-        "HuggingFaceFW/fineweb",
-        "sample-10BT",
-        "text",
-        "train",
-    )
-    assert (code.path, code.configuration, code.column, code.split) == (
-        "codeparrot/codeparrot-clean",
-        None,
-        "content",
-        "train",
-    )
+def test_prose_and_code_of_this_python(monkeypatch):
+    library = Path(sysconfig.get_paths()["stdlib"])
+    spec = importlib.util.spec_from_file_location("topics", library / "pydoc_data" / "topics.py")
+    topics = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(topics)
+    monkeypatch.setattr(pydoc_data.topics, "topics", topics.topics)
+    monkeypatch.setattr(corpora, "STANDARD_LIBRARY", library)
+    prose, code = local_prose(), local_code(300_000)
+    assert len(prose) > 300_000 and b"  " not in prose and b"\n" not in prose
+    assert prose.decode("utf-8").startswith("Execution model Structure of a program A Python program is")
+    assert b"import " in code and b"unittest.main()" not in code  # no tests of Python
+    assert (local_prose(5000), local_code(5000)) == (prose[:5000], code[:5000])
+    page = "Objects\n*******\n\nValues, types\n=============\n\n* an item\n-x is minus x\n~~~~\n^^^^\n"
+    monkeypatch.setattr(pydoc_data.topics, "topics", {"objects": page, "zebra": "Z\n-"})
+    assert local_prose() == b"Objects Values, types * an item -x is minus x Z"  # without underlines
+
+
+def test_names_of_the_papers_corpora():
+    assert vars(CORPORA["fineweb-10bt"]) == {
+        "path": "HuggingFaceFW/fineweb",
+        "column": "text",
+        "configuration": "sample-10BT",
+        "split": "train",
+    }
+    assert CORPORA["codeparrot-clean"] == Corpus("codeparrot/codeparrot-clean", "content")
 
 
 def test_parquet_like_fineweb(tmp_path):
-    """A folder for each configuration, Parquet files with more columns than the text."""
     folder = tmp_path / "sample" / "10BT"
     folder.mkdir(parents=True)
     for part in range(2):
-        rows = TEXTS[part * 10 : part * 10 + 10]
-        table = pa.table({"text": rows, "id": [f"<{n}>" for n in range(10)], "token_count": list(range(10))})
-        pq.write_table(table, folder / f"{part:03d}_00000.parquet")
+        rows = {"text": TEXTS[part * 10 : part * 10 + 10], "id": [f"<{n}>" for n in range(10)]}
+        pq.write_table(pa.table(rows), folder / f"{part:03d}_00000.parquet")
     (tmp_path / "README.md").write_text(
         "---\nconfigs:\n- config_name: sample-10BT\n  data_files:\n  - split: train\n    path: sample/10BT/*\n---\n"
     )
@@ -55,7 +68,6 @@ def test_parquet_like_fineweb(tmp_path):
 
 
 def test_json_like_codeparrot(tmp_path):
-    """JSON lines in gzip, ``file-000000000001.json.gz``."""
     for part in range(2):
         write(tmp_path / f"file-{part + 1:012d}.json.gz", TEXTS[part * 10 : part * 10 + 10], "content")
     corpus = Corpus(str(tmp_path), CORPORA["codeparrot-clean"].column)
@@ -64,21 +76,21 @@ def test_json_like_codeparrot(tmp_path):
     assert next(stream_corpus(Corpus("json"), data_files=files)) == TEXTS[10].encode()
 
 
-@pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])
-def test_a_wrong_column_names_those_there(tmp_path, name):
-    write(tmp_path / name)
-    with pytest.raises(ValueError, match=r"column must be one of \['id', 'text'\] in .*, got column 'content'"):
-        next(stream_corpus(Corpus(str(tmp_path), "content")))
-
-
-def test_values_that_are_no_texts(tmp_path):
-    pq.write_table(pa.table({"text": ["a", None]}), tmp_path / "a.parquet")
-    with pytest.raises(TypeError, match="column must hold texts, got NoneType in row 1 of"):
-        list(stream_corpus(Corpus(str(tmp_path))))
-
-
-def test_bad_names_and_options():
-    with pytest.raises(ValueError, match=r"corpus must be one of \['fineweb-10bt', .*\] or a Corpus, got 'wikipedia'"):
-        stream_corpus("wikipedia")
-    with pytest.raises(ValueError, match="options must not hold 'streaming'"):
-        stream_corpus("codeparrot", split="test")
+def test_refusals(tmp_path):
+    for name in ("parquet", "jsonl"):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name / f"a.{name}")
+    (tmp_path / "null").mkdir()
+    pq.write_table(pa.table({"text": ["a", None]}), tmp_path / "null" / "a.parquet")
+    column = r"column must be one of \['id', 'text'\] in .*, got column 'content'"
+    refused(
+        (lambda: next(stream_corpus(Corpus(str(tmp_path / "parquet"), "content"))), ValueError, column),
+        (lambda: next(stream_corpus(Corpus(str(tmp_path / "jsonl"), "content"))), ValueError, column),
+        (
+            lambda: list(stream_corpus(Corpus(str(tmp_path / "null")))),
+            TypeError,
+            "hold texts, got NoneType in row 1 of",
+        ),
+        (lambda: stream_corpus("wikipedia"), ValueError, r"one of \['fineweb-10bt', .*\] or a Corpus, got 'wikipedia'"),
+        (lambda: stream_corpus("codeparrot", split="test"), ValueError, "options must not hold 'streaming'"),
+    )

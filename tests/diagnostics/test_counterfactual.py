@@ -11,6 +11,7 @@ from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.sampling import sample_boundaries
 from rltok_rl.text import text_to_ids
 
+from ..each import each
 from .conftest import opinionated
 
 
@@ -29,9 +30,7 @@ def by_hand(model, ids, boundaries, t, value, uniforms, gamma, horizon):
     return (later * gamma ** torch.arange(len(later))).sum()
 
 
-@pytest.mark.parametrize("options", [{}, {"pooling": "mean"}, {"num_lags": 0}], ids=str)
-@pytest.mark.parametrize("horizon", [None, 1, 5])
-@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@each(options=[{}, {"pooling": "mean"}, {"num_lags": 0}], horizon=[None, 1, 5], training=[True, False])
 def test_branches_of_the_cache_are_whole_forward_passes(options, horizon, training):
     model = opinionated(**options).train(training)
     num_rows, num_steps, pairs, gamma = 3, 24, 2, 0.9
@@ -59,14 +58,8 @@ def test_many_pairs_find_the_exact_advantage(model):
     log_probs, actions = rollouts["action_log_prob"], rollouts["action"]
     pairs = 600
     for string in (0, 21, 42, 63, 37):
-        found = counterfactual_returns(
-            model,
-            ids,
-            actions[string : string + 1].bool(),
-            torch.arange(1, 7),
-            gamma=1.0,
-            uniforms=torch.rand(1, pairs, 7),
-        )
+        options = {"gamma": 1.0, "uniforms": torch.rand(1, pairs, 7)}
+        found = counterfactual_returns(model, ids, actions[string, None].bool(), torch.arange(1, 7), **options)
         for k, t in enumerate(range(1, 7)):
             same = (actions[:, :t] == actions[string, :t]).all(1)
             weight = log_probs[:, t + 1 :].sum(1).exp()
@@ -82,31 +75,13 @@ def test_bad_requests_are_refused(model):
     good = {"gamma": 0.9, "uniforms": torch.rand(2, 3, 8)}
     wrong = [
         ({"gamma": 1.5}, torch.tensor([1]), r"gamma must lie in \[0, 1\], got 1.5"),
-        ({"horizon": 0}, torch.tensor([1]), "horizon must be at least 1 or None, got 0"),
+        ({"horizon": 0}, torch.tensor([1]), "horizon must be an integer of at least 1, got 0"),
         ({"uniforms": torch.rand(2, 8)}, torch.tensor([1]), r"uniforms must be \[2, n >= 1, 8\], got \[2, 8\]"),
-        ({}, torch.tensor([0]), r"positions must increase within 1\.\.7, got \[0\]"),
-        ({}, torch.tensor([3, 3]), "positions must increase"),
-        ({}, torch.tensor([8]), "positions must increase"),
-        ({}, torch.tensor([], dtype=torch.int64), r"positions must be int64 of shape \[K >= 1\]"),
+        ({}, torch.tensor([0]), r"and increase within 1\.\.7, got \[0\]"),
+        ({}, torch.tensor([3, 3]), "increase within"),
+        ({}, torch.tensor([8]), "increase within"),
+        ({}, torch.tensor([], dtype=torch.int64), r"positions must be \[K >= 1\]"),
     ]
     for options, positions, message in wrong:
         with pytest.raises(ValueError, match=message):
             counterfactual_returns(model, ids, boundaries, positions, **{**good, **options})
-
-
-def test_a_cache_takes_rows_in_any_order(model):
-    cache = model.new_cache(2)
-    from rltok_rl.models.incremental import step
-
-    for t in range(5):
-        step(model, cache, torch.tensor([65 + t, 97 + t]), torch.tensor([1, int(t == 0)]))
-    branched = cache.take(torch.tensor([1, 0, 1]))
-    _, ours = step(model, branched, torch.tensor([5, 6, 7]), torch.tensor([1, 0, 0]))
-    kept = cache.clone()
-    _, first = step(model, kept, torch.tensor([6, 5]), torch.tensor([0, 1]))
-    torch.testing.assert_close(ours.final_logits[:2], first.final_logits.flip(0))
-    assert cache.position.tolist() == [5, 5]  # branching leaves the original alone
-    with pytest.raises(ValueError, match=r"rows must lie in 0\.\.1, got 0\.\.2"):
-        cache.take(torch.tensor([0, 2]))
-    with pytest.raises(ValueError, match="rows must be int64"):
-        cache.take(torch.tensor([], dtype=torch.int64))

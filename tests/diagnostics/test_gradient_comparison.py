@@ -58,9 +58,8 @@ def test_what_is_lost_in_noise_has_no_direction():
 def test_correlation_is_pearsons():
     x, y = torch.randn(3, 40), torch.randn(3, 40)
     expected = torch.corrcoef(torch.stack((x.flatten(), y.flatten())))[0, 1]
-    found, error = correlation(x, y)
-    assert found == pytest.approx(expected.item(), rel=1e-5) and error == pytest.approx(118**-0.5, rel=0.05)
-    assert correlation(x, y, groups=torch.arange(120).view(3, 40))[0] == pytest.approx(expected.item(), rel=1e-5)
+    found, error = correlation(x, y, groups=torch.arange(120).view(3, 40))
+    assert found == pytest.approx(expected.item(), rel=1e-5) and error == pytest.approx(118**-0.5, rel=0.3)
 
 
 def test_entries_that_depend_on_each_other_are_no_evidence():
@@ -68,16 +67,17 @@ def test_entries_that_depend_on_each_other_are_no_evidence():
     torch.manual_seed(0)
     x, y = (torch.randn(100, 1) + 0.01 * torch.randn(100, 50) for _ in range(2))
     groups = torch.arange(100).unsqueeze(1).expand(100, 50)
-    naive, honest = correlation(x, y)[1], correlation(x, y, groups=groups)[1]
-    assert naive == pytest.approx(5000**-0.5, rel=0.05) and honest == pytest.approx(0.1, rel=0.35)
+    honest = correlation(x, y, groups=groups)[1]
+    assert honest == pytest.approx(0.1, rel=0.35)
     left = torch.stack([torch.corrcoef(torch.stack([v[groups != g] for v in (x, y)]))[0, 1] for g in range(100)])
     assert honest == pytest.approx((99 * (left - left.mean()).square().mean()).sqrt().item(), rel=1e-3)
 
 
 def test_what_does_not_vary_is_refused():
-    with pytest.raises(ValueError, match="estimates and truth must both vary, got 4 entries"):
-        correlation(torch.ones(4), torch.randn(4))
-    with pytest.raises(ValueError, match="got 0 entries"):
-        correlation(torch.empty(0), torch.empty(0))
-    with pytest.raises(ValueError, match="groups must be at least 2 for a standard error, got 1"):
-        correlation(torch.randn(4), torch.randn(4), groups=torch.zeros(4, dtype=torch.int64))
+    for x, y, words in (
+        (torch.ones(4), torch.randn(4), "estimates and truth must both vary, got 4 entries"),
+        (torch.empty(0), torch.empty(0), "got 0 entries"),
+        (torch.randn(4), torch.randn(4), "groups must be at least 2 for a standard error, got 1"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            correlation(x, y, groups=torch.zeros(len(x), dtype=torch.int64))

@@ -25,11 +25,7 @@ def test_correlations_are_high_where_advantages_are_the_truth(model):
     source = TextSource(PLAY)
     texts = source.draw(4, 13, torch.Generator().manual_seed(0)).byte_ids
     members = [
-        Candidate(
-            "siblings",
-            ReturnEstimator(gamma=0.9, baseline="group_mean", group_size=8),
-            rows_per_text=8,
-        ),
+        Candidate("siblings", ReturnEstimator(gamma=0.9, baseline="group_mean", group_size=8), rows_per_text=8),
         Candidate("early", ReturnEstimator(gamma=0.9)),
         Candidate("rubbish", rubbish),
     ]
@@ -69,11 +65,9 @@ def test_the_exact_truth_falls_short_of_the_measured_one_by_its_noise_alone(mode
 def test_more_pairs_are_as_much_more_reliable_as_spearman_and_brown_say(model):
     draw = TextRollouts(model, TextSource(PLAY), num_rows=8, num_steps=12, seed=0)
     members = [Candidate("rubbish", rubbish)]
+    options = {"gamma": 0.9, "num_batches": 8, "num_positions": 8}
     few, many = (
-        counterfactual_correlation(
-            model, draw, members, gamma=0.9, num_batches=8, num_positions=8, pairs=pairs
-        ).reliability
-        for pairs in (2, 16)
+        counterfactual_correlation(model, draw, members, pairs=pairs, **options).reliability for pairs in (2, 16)
     )
     assert 0.05 < few < many < 1
     assert many == pytest.approx(8 * few / (1 + 7 * few), abs=0.1)

@@ -6,13 +6,25 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
-from gymnasium.wrappers.vector import NormalizeObservation, NormalizeReward, RecordEpisodeStatistics
+from gymnasium.wrappers.vector import FlattenObservation, NormalizeObservation, NormalizeReward, RecordEpisodeStatistics
 from rltok_rl.envs import ByteBoundaryVectorEnv
 
 import rltok_rl  # noqa: F401 - registers the ids
 
+from ..each import refused
+
 ID = "rltok_rl/ByteBoundary-v0"
 TEXTS = ["a text that is long enough for any window here", "bcdef", "xyz"]  # one is cut, two end
+
+
+def deal_by_row(env: ByteBoundaryVectorEnv) -> None:
+    """Give every row the document of its number whenever it begins."""
+    source, restart = env.env.source, env._restart
+
+    def again(rows: np.ndarray, **options):
+        return restart(rows, **(options or {"text": [source.document(int(number)) for number in rows.nonzero()[0]]}))
+
+    env._restart = again
 
 
 def test_next_step_is_what_gymnasium_does_with_single_environments():
@@ -23,11 +35,9 @@ def test_next_step_is_what_gymnasium_does_with_single_environments():
     ours = gymnasium.make_vec(ID, num_envs=3, text=TEXTS, short_documents="whole", num_steps=6)
     assert ours.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP
     deal_by_row(ours.unwrapped)
-    first = ours.reset(seed=0)[0]
-    np.testing.assert_array_equal(first["byte"], [ord(text[0]) for text in TEXTS])
+    np.testing.assert_array_equal(ours.reset(seed=0)[0]["byte"], [ord(text[0]) for text in TEXTS])
     theirs.reset(seed=0)
-    waited = set()
-    place = np.zeros(3, dtype=int)
+    waited, place = set(), np.zeros(3, dtype=int)
     for action in actions:
         one, other = ours.step(action), theirs.step(action)
         for row in (1, 2):  # texts shorter than a window begin where they begin
@@ -47,21 +57,7 @@ def test_next_step_is_what_gymnasium_does_with_single_environments():
     assert len(waited) > 3, "rows waited one by one, and several together"
 
 
-def deal_by_row(env: ByteBoundaryVectorEnv) -> None:
-    """Give every row the document of its number whenever it begins."""
-    source, restart = env.env.source, env._restart
-
-    def again(rows: np.ndarray, **options):
-        if not options:
-            numbers = rows.nonzero()[0]
-            options = {"text": [source.document(int(number)) for number in numbers]}
-        return restart(rows, **options)
-
-    env._restart = again
-
-
-def test_a_standard_loop_with_statistics_runs_on():
-    """By default, texts restart in the next step."""
+def test_wrappers_work_with_next_step():
     env = RecordEpisodeStatistics(gymnasium.make_vec(ID, num_envs=4, num_steps=5, price=0.1))
     env.reset(seed=0)
     rewards = np.zeros(4)
@@ -73,16 +69,9 @@ def test_a_standard_loop_with_statistics_runs_on():
         assert truncated.tolist() == [step % 6 == 4] * 4 and not terminated.any()
     assert env.episode_count == 8 and list(env.length_queue) == [5] * 8
     np.testing.assert_allclose(list(env.return_queue)[:4], rewards, rtol=1e-5)
-
-
-def test_wrappers_that_ask_for_next_step_take_it():
-    env = NormalizeReward(gymnasium.make_vec(ID, num_envs=2, num_steps=4))
-    flat = gymnasium.wrappers.vector.FlattenObservation(env)
-    env = NormalizeObservation(flat)
+    env = NormalizeObservation(FlattenObservation(NormalizeReward(gymnasium.make_vec(ID, num_envs=2, num_steps=4))))
     env.reset(seed=0)
-    for _ in range(6):
-        observation, *_ = env.step(np.zeros(2, dtype=int))
-    assert np.isfinite(observation).all()
+    assert all(np.isfinite(env.step(np.zeros(2, dtype=int))[0]).all() for _ in range(6))
 
 
 def test_same_seed_reads_the_same_texts_in_all_modes():
@@ -101,20 +90,34 @@ def test_same_seed_reads_the_same_texts_in_all_modes():
         np.testing.assert_array_equal(begun[0], other)
 
 
-def test_disabled_says_which_modes_go_on():
-    env = ByteBoundaryVectorEnv(2, num_steps=3, autoreset_mode="Disabled")
-    env.reset(options={"text": ["ab", "abcdef"]})
-    env.step(np.array([1, 1]))
-    with pytest.raises(RuntimeError, match=r"in rows \[0\]; .*reset_mask.*autoreset_mode='SameStep' or 'NextStep'"):
-        env.step(np.array([1, 1]))
-    env.reset(options={"reset_mask": np.array([True, False])})
-    env.step(np.array([1, 1]))
+def test_same_step_returns_final_observations():
+    env = ByteBoundaryVectorEnv(2, num_steps=2, autoreset_mode=AutoresetMode.SAME_STEP)
+    env.reset(seed=0, options={"text": ["ab", "abcdef"]})
+    observation, _, terminated, truncated, info = env.step(np.array([1, 1]))
+    assert terminated.tolist() == [True, False] and not truncated.any()
+    assert info["final_obs"][0]["position"].item() == 1 and info["final_obs"][1] is None
+    assert info["_final_obs"].tolist() == [True, False]
+    assert observation["position"].flatten().tolist() == [0, 1]
+    observation, _, _, truncated, info = env.step(np.array([0, 0]))
+    assert truncated.tolist() == [False, True] and observation["position"].flatten().tolist() == [1, 0]
+    assert info["final_info"]["num_tokens"].tolist() == [1, 1] and info["num_tokens"].tolist() == [1, 0]
 
 
-def test_a_row_that_is_reset_by_hand_does_not_wait():
+def test_rows_are_reset_by_hand():
+    mask = {"reset_mask": np.array([True, False])}
     env = ByteBoundaryVectorEnv(2, num_steps=3)
-    env.reset(options={"text": ["ab", "abcdef"]})
-    env.step(np.array([1, 1]))
-    env.reset(options={"reset_mask": np.array([True, False])})
-    observation, reward, *_ = env.step(np.array([1, 1]))
-    assert observation["position"].flatten().tolist() == [1, 2] and (reward != 0).all()
+    env.reset(seed=0)
+    env.step(np.array([1, 0]))
+    observation, info = env.reset(options=mask)
+    assert observation["position"].flatten().tolist() == [0, 1] and info["num_tokens"].tolist() == [0, 1]
+    assert env.step(np.array([0, 0]))[4]["num_tokens"].tolist() == [1, 1]  # row 1 has drawn its first boundary already
+    for mode in ("NextStep", "Disabled"):  # a row that is reset by hand does not wait
+        env = ByteBoundaryVectorEnv(2, num_steps=3, autoreset_mode=mode)
+        env.reset(options={"text": ["ab", "abcdef"]})
+        env.step(np.array([1, 1]))
+        if mode == "Disabled":
+            words = r"in rows \[0\]; .*reset_mask.*autoreset_mode='SameStep' or 'NextStep'"
+            refused((lambda env=env: env.step(np.array([1, 1])), RuntimeError, words))
+        env.reset(options=mask)
+        observation, reward, *_ = env.step(np.array([1, 1]))
+        assert observation["position"].flatten().tolist() == [1, 2] and (reward != 0).all()

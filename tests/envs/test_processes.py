@@ -27,66 +27,47 @@ def _begin_quickly() -> Iterator[None]:
     mp.set_start_method(before, force=True)
 
 
-def make_env(seed: int) -> ByteBoundaryEnv:
-    """Two rows over a text of one's own."""
-    return ByteBoundaryEnv(UNet(preset("tiny")).eval(), "some text " * 10, num_steps=8, batch_size=(2,), seed=seed)
+def make_env(seed: int, shared: SharedModel | None = None, batch_size: tuple[int, ...] = (2,)) -> ByteBoundaryEnv:
+    model = UNet(preset("tiny")).eval() if shared is None else shared()
+    return ByteBoundaryEnv(model, "some text " * 10, num_steps=8, batch_size=batch_size, seed=seed)
+
+
+def make_actor(shared: SharedModel) -> LearnedBoundaryActor:
+    return LearnedBoundaryActor(shared())
+
+
+def collect(total_frames: int, shared: SharedModel | None = None, **options) -> Iterator:
+    options |= {"frames_per_batch": 32, "total_frames": total_frames, "cat_results": "stack"}
+    makers = [partial(make_env, seed, shared) for seed in (0, 1)]
+    collector = MultiSyncCollector(makers, **options, auto_register_policy_transforms=False)
+    try:
+        yield from (batch.clone() for batch in collector)
+    finally:
+        collector.shutdown()
 
 
 def test_two_processes():
-    collector = MultiSyncCollector(
-        [partial(make_env, 0), partial(make_env, 1)],
-        RandomActor(0.3),
-        frames_per_batch=32,
-        total_frames=64,
-        cat_results="stack",
-        auto_register_policy_transforms=False,
-    )
-    try:
-        batches = [batch.clone() for batch in collector]
-    finally:
-        collector.shutdown()
-    assert len(batches) == 2
-    assert batches[0].shape == (2, 2, 8)
-    assert (batches[0]["byte"] > 0).all()
-
-
-def shared_env(shared: SharedModel, seed: int) -> ByteBoundaryEnv:
-    """Two rows over a shared model."""
-    return ByteBoundaryEnv(shared(), "some text " * 10, num_steps=8, batch_size=(2,), seed=seed)
-
-
-def shared_actor(shared: SharedModel) -> LearnedBoundaryActor:
-    """The policy of a shared model."""
-    return LearnedBoundaryActor(shared())
+    batches = list(collect(64, policy=RandomActor(0.3)))
+    assert [batch.shape for batch in batches] == [(2, 2, 8)] * 2 and (batches[0]["byte"] > 0).all()
 
 
 @torch.no_grad()
 def test_two_processes_read_the_weights_that_are_trained_here():
-    """Every batch is what the model, as it stands here and now, makes of the same texts and decisions."""
+    """Every batch is what the model, as it is here and now, makes of the same texts and decisions."""
     torch.manual_seed(0)
     model = UNet(preset("tiny")).eval()
     shared = SharedModel(model)
-    collector = MultiSyncCollector(
-        [partial(shared_env, shared, seed) for seed in (0, 1)],
-        policy_factory=[partial(shared_actor, shared)] * 2,
-        frames_per_batch=32,
-        total_frames=96,
-        cat_results="stack",
-        reset_at_each_iter=True,  # a text that goes on has been read in part with the weights of before
-        auto_register_policy_transforms=False,
-    )
-    here = ByteBoundaryEnv(model, "some text " * 10, num_steps=8, batch_size=(), seed=0)
-    try:
-        for batch in collector:
-            for row in batch.clone().flatten(0, 1).unbind(0):
-                text = ids_to_bytes(torch.cat((row["byte"], row["next", "byte"][-1:])))
-                expected = here.parallel_rollout(LearnedBoundaryActor(model), actions=row["action"], text=text)
-                for key in ("encoder_state", "logits", ("next", "reward")):
-                    torch.testing.assert_close(row[key], expected[key], rtol=1e-4, atol=1e-4)
-            for weight in model.parameters():
-                weight.mul_(1.2)  # in place, as an optimizer does
-    finally:
-        collector.shutdown()
+    here, actor = make_env(0, lambda: model, batch_size=()), LearnedBoundaryActor(model)
+    # Texts that go on were read in part with earlier weights.
+    options = {"policy_factory": [partial(make_actor, shared)] * 2, "reset_at_each_iter": True}
+    for batch in collect(96, shared, **options):
+        for row in batch.flatten(0, 1).unbind(0):
+            text = ids_to_bytes(torch.cat((row["byte"], row["next", "byte"][-1:])))
+            expected = here.parallel_rollout(actor, actions=row["action"], text=text)
+            for key in ("encoder_state", "logits", ("next", "reward")):
+                torch.testing.assert_close(row[key], expected[key], rtol=1e-4, atol=1e-4)
+        for weight in model.parameters():
+            weight.mul_(1.2)  # in place, as an optimizer does
 
 
 def test_a_shared_model_is_on_the_cpu():

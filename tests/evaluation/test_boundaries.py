@@ -88,11 +88,9 @@ def test_metrics_of_several_texts_are_those_of_all_their_bytes():
     free = [(part, place) for part in parts for place in range(1, len(part.text))]
     laid = [(part, place) for part, place in free if part.boundaries[place]]
     assert (metrics["bytes"], metrics["boundaries"], metrics["rate"]) == (len(free), len(laid), len(laid) / len(free))
-    spaces = {
-        name: [part.text[at : at + 1].isspace() for part, at in ones] for name, ones in (("a", laid), ("b", free))
-    }
-    assert metrics["white_space"]["share"] == sum(spaces["a"]) / len(laid)
-    assert metrics["white_space"]["chance"] == sum(spaces["b"]) / len(free)
+    for name, places in (("share", laid), ("chance", free)):
+        spaces = [part.text[at : at + 1].isspace() for part, at in places]
+        assert metrics["white_space"][name] == sum(spaces) / len(places)
     entropies = [policy_entropy(part.probabilities[at : at + 1]) for part, at in free]
     assert metrics["entropy"]["bits_per_byte"] == pytest.approx(sum(entropies) / len(free))
     assert metrics["entropy"]["bits_per_byte"] < metrics["entropy"]["most"] <= 1

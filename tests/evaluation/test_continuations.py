@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -18,8 +19,10 @@ from rltok_rl.evaluation.continuations import (
     mixture_log_likelihood,
 )
 from rltok_rl.functional.policy import boundary_log_prob
-from rltok_rl.models import UNet, preset
+from rltok_rl.models import UNet
 from rltok_rl.text import text_to_bytes, text_to_ids
+
+from .conftest import small_model
 
 PAIRS = [
     ("The cat sat on", " the mat"),
@@ -34,10 +37,9 @@ CONTEXTS, ANSWERS = [context for context, _ in PAIRS], [answer for _, answer in 
 
 
 @pytest.fixture(scope="module")
-def model() -> UNet:
+def model(mild_model) -> UNet:
     """With a weak final head, so that sums over all boundary strings are estimated well."""
-    torch.manual_seed(0)
-    return UNet(preset("tiny", boundary_scale=1.0, target_rate=0.3)).eval()
+    return mild_model
 
 
 def by_definition(model: UNet, context, answer, *, samples=1, greedy=False, seed=0, segmenter=None) -> list[float]:
@@ -51,12 +53,8 @@ def by_definition(model: UNet, context, answer, *, samples=1, greedy=False, seed
         total = 0.0 if context else -math.log(256)
         if len(text) > 1:
             drawn = {} if greedy else {"uniforms": uniforms[None, :, draw]}
-            read = text[None, :-1]
-            out = (
-                model(read, greedy=greedy, **drawn)
-                if segmenter is None
-                else read_window(model, segmenter, read, **drawn)
-            )
+            run = partial(model, greedy=greedy) if segmenter is None else partial(read_window, model, segmenter)
+            out = run(text[None, :-1], **drawn)
             log_probs = out.final_logits[0].log_softmax(-1)
             total += sum(float(log_probs[t - 1, text[t]]) for t in range(max(len(context), 1), len(text)))
         costs.append(total)
@@ -125,16 +123,8 @@ def test_probabilities_of_all_bytes_sum_to_one(model):
         scores = continuation_log_likelihood(model, [context] * 256, every, samples=3)
         assert float(scores.log_likelihood.exp().sum()) == pytest.approx(1.0, abs=1e-5)
     assert scores.log_likelihood.tolist() == [-math.log(256)] * 256
-    equal = continuation_log_likelihood(model, ["The cat"] * 3, [" sat", " sat", " sad"], samples=2, seed=7)
+    equal = continuation_log_likelihood(model, ["The cat"] * 2, [" sat"] * 2, samples=2, seed=7)
     assert equal.log_likelihood[0] == equal.log_likelihood[1]  # equal choices tie
-    other = continuation_log_likelihood(model, ["The cat"], [" sat"], samples=2, seed=8)
-    assert float(other.log_likelihood[0]) != float(equal.log_likelihood[0])
-
-
-def test_a_continuation_costs_what_its_parts_cost_one_after_the_other(model):
-    whole = continuation_log_likelihood(model, ["The cat"], [" sat"], greedy=True).log_likelihood
-    parts = continuation_log_likelihood(model, ["The cat", "The cat sa"], [" sa", "t"], greedy=True).log_likelihood
-    assert_close(parts.sum()[None], whole)
 
 
 def test_batches_change_nothing_and_progress_counts_bytes_up_to_all(model, monkeypatch):
@@ -146,8 +136,6 @@ def test_batches_change_nothing_and_progress_counts_bytes_up_to_all(model, monke
         order = [3, 0, 6, 2, 5, 1, 4]
         moved = continuation_log_likelihood(model, [CONTEXTS[n] for n in order], [ANSWERS[n] for n in order], **options)
         assert same(together, moved, order)
-        some = continuation_log_likelihood(model, CONTEXTS[:2], ANSWERS[:2], **options)
-        assert_close(some.log_likelihood, together.log_likelihood[:2])
     monkeypatch.setattr(continuations, "BATCH_BYTES", 64)
     reports: list[tuple[int, int]] = []
     options["progress"] = lambda *report: reports.append(report)
@@ -167,16 +155,12 @@ class FromTheEnd(Segmenter):
 
 
 def test_segmenters_that_look_ahead_see_no_padding(model, monkeypatch):
-    def both() -> tuple[Continuations, Continuations]:
-        together, alone = (
-            continuation_log_likelihood(model, CONTEXTS, ANSWERS, segmenter=FromTheEnd(), batch_rows=rows)
-            for rows in (None, 1)
-        )
-        return together, alone
+    def score(rows: int | None) -> Continuations:
+        return continuation_log_likelihood(model, CONTEXTS, ANSWERS, segmenter=FromTheEnd(), batch_rows=rows)
 
-    assert same(*both())
+    assert same(score(None), score(1))
     monkeypatch.setattr(FromTheEnd, "looks_ahead", False)
-    assert not same(*both())  # the test would find padding
+    assert not same(score(None), score(1))  # the test would find padding
 
 
 def test_windows_predict_each_byte_once_from_as_much_as_may_be_read():
@@ -192,15 +176,6 @@ def test_windows_predict_each_byte_once_from_as_much_as_may_be_read():
                 assert text[begin:end] == window and scored < len(window)
                 assert read is None or len(window) - 1 == min(read, end - 1)  # full, unless the text begins there
             assert end == len(text), (read, context, answer)
-
-
-def test_contexts_are_cut_from_the_left(model):
-    cut = continuation_log_likelihood(model, ["The cat sat on"], [" the mat"], context_bytes=12, greedy=True)
-    tail = continuation_log_likelihood(model, ["at on"], [" the mat"], greedy=True)
-    whole = continuation_log_likelihood(model, ["The cat sat on"], [" the mat"], context_bytes=21, greedy=True)
-    assert_close(cut.log_likelihood, tail.log_likelihood)
-    assert bool(cut.cut) and not bool(tail.cut) and not bool(whole.cut)
-    assert float(whole.log_likelihood) != float(cut.log_likelihood)
 
 
 def test_a_text_after_nothing_costs_what_reading_it_costs_and_eight_bits(model):
@@ -231,34 +206,8 @@ def test_a_mixture_writes_greedily_what_its_own_probabilities_say():
     assert best < 40  # weights matter: bytes that are likeliest place by place are not the same
 
 
-def test_more_draws_cost_less_in_the_mean():
-    """Over all choices of K - 1 of K draws, for any values."""
-    torch.manual_seed(2)
-    log_probs, targets = torch.randn(5, 3, 7).log_softmax(-1), torch.tensor([1, 0, 6])
-    means = []
-    for size in range(1, 6):
-        chosen = itertools.combinations(range(5), size)
-        means.append(torch.stack([mixture_log_likelihood(log_probs[list(c)], targets)[0] for c in chosen]).mean())
-    assert bool((torch.stack(means).diff() > 0).all())
-    all_draws, one_draw, _ = mixture_log_likelihood(log_probs, targets)
-    assert_close(torch.stack([all_draws, one_draw]), torch.stack([means[-1], means[0]]))
-
-
-@torch.no_grad()
-def test_what_the_model_would_write_is_the_likeliest(model):
-    text = text_to_ids("The cat")
-    for _ in range(5):
-        text = torch.cat((text, model(text[None], greedy=True).final_logits[0, -1:].argmax(-1)))
-    written = bytes(text[7:].tolist())
-    other = written[:-1] + bytes([written[-1] ^ 1])
-    scores = continuation_log_likelihood(model, ["The cat"] * 2, [written, other], greedy=True)
-    assert scores.likeliest.tolist() == [True, False]
-    assert not continuation_log_likelihood(model, [""], [b"a"]).likeliest  # nothing would begin with it
-
-
 def test_a_target_rate_reaches_the_policy():
-    torch.manual_seed(0)
-    model = UNet(preset("tiny", boundary_scale=1.0, rate_embedding=True)).eval()
+    model = small_model(rate_embedding=True)
     low, high, configured, default = (
         float(continuation_log_likelihood(model, ["The cat sat"], [" on the mat"], target_rate=rate).log_likelihood)
         for rate in (0.05, 0.9, model.config.target_rate, None)

@@ -11,25 +11,20 @@ from rltok_rl.envs import ByteBoundaryEnv
 
 from rltok_rl.evaluation import read_text, summarise
 from rltok_rl.evaluation.detail import read_detail
-from rltok_rl.models import UNet, preset
+from rltok_rl.models import UNet
+
+from .conftest import small_model
 
 TEXT = "To be, or not to be,\nthat is the question: é € 日本"
 
 
 @pytest.fixture(scope="module")
 def model() -> UNet:
-    torch.manual_seed(0)
-    return UNet(preset("tiny", boundary_scale=1.0, target_rate=0.3)).double().eval()
+    return small_model().double()
 
 
 def seeded(seed: int = 3) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
-
-
-def passes(model: UNet, draws: int, context: int) -> list:
-    """The text, read again and again with the same random numbers one after the other."""
-    generator = seeded()
-    return [read_text(model, TEXT, context=context, generator=generator) for _ in range(draws)]
 
 
 def returns_by_hand(rewards: list[float], context: int, gamma: float) -> list[float]:
@@ -40,18 +35,23 @@ def returns_by_hand(rewards: list[float], context: int, gamma: float) -> list[fl
     return returns
 
 
-def test_costs_and_boundaries_are_those_of_an_evaluation(model):
+def test_rewards_returns_and_advantages_by_hand(model):
+    """Of three readings with random numbers one after the other; the first is shown, and compared with the others."""
     for context in (7, 16, 100):
-        detail = read_detail(model, TEXT, context=context, gamma=0.9, draws=2, generator=seeded())
-        reading = read_text(model, TEXT, context=context, generator=seeded())
-        assert torch.equal(detail.boundaries[:-1], reading.boundaries)
-        assert torch.equal(detail.forced[:-1], reading.forced)
-        torch.testing.assert_close(detail.final_bits[1:] * math.log(2), reading.final_nats, rtol=1e-9, atol=1e-9)
-        torch.testing.assert_close(detail.early_bits[1:] * math.log(2), reading.early_nats, rtol=1e-9, atol=1e-9)
-        expected = summarise(reading)
+        detail = read_detail(model, TEXT, context=context, gamma=0.9, price=0.25, draws=3, generator=seeded())
+        generator = seeded()
+        readings = [read_text(model, TEXT, context=context, generator=generator) for _ in range(3)]
+        rewards = [(one.early_nats - one.final_nats - 0.25 * one.boundaries).tolist() for one in readings]
+        returns = [returns_by_hand(row, context, 0.9) for row in rewards]
+        advantages = [mine - (one + other) / 2 for mine, one, other in zip(*returns, strict=True)]
+        expected = [math.nan if t % context == 0 else advantage for t, advantage in enumerate(advantages)]
+        assert detail.rewards.tolist() == pytest.approx([*rewards[0], math.nan], nan_ok=True)
+        assert detail.returns.tolist() == pytest.approx([*returns[0], math.nan], nan_ok=True)
+        assert detail.advantages.tolist() == pytest.approx([*expected, math.nan], nan_ok=True)
+        metrics = summarise(readings[0])
         for name, value in detail.summary.items():
-            assert value == pytest.approx(expected[name.replace("bits_per_byte", "corpus_bits_per_byte")]), name
-        assert math.isnan(detail.final_bits[0]) and math.isnan(detail.rewards[-1]) and not detail.boundaries[-1]
+            assert value == pytest.approx(metrics[name.replace("bits_per_byte", "corpus_bits_per_byte")]), name
+        assert math.isnan(detail.final_bits[0]) and not detail.boundaries[-1]
 
 
 def test_probabilities_are_those_of_the_policy_and_forced_bytes_have_none(model):
@@ -65,15 +65,6 @@ def test_probabilities_are_those_of_the_policy_and_forced_bytes_have_none(model)
     assert detail.probabilities.isnan().nonzero().squeeze(1).tolist() == [*range(0, size - 1, 16), size - 1]
 
 
-def test_rewards_and_returns_by_hand(model):
-    detail = read_detail(model, TEXT, context=16, gamma=0.9, price=0.25, draws=2, generator=seeded())
-    first = passes(model, 1, 16)[0]
-    rewards = first.early_nats - first.final_nats - 0.25 * first.boundaries
-    torch.testing.assert_close(detail.rewards[:-1], rewards, rtol=1e-8, atol=1e-8)
-    by_hand = torch.tensor(returns_by_hand(rewards.tolist(), 16, 0.9), dtype=torch.float64)
-    torch.testing.assert_close(detail.returns[:-1], by_hand, rtol=1e-8, atol=1e-8)
-
-
 def test_rewards_are_those_of_the_environment(model):
     """One window, the boundaries given to the environment as actions, byte by byte."""
     text = TEXT.encode()[:24]
@@ -84,31 +75,6 @@ def test_rewards_are_those_of_the_environment(model):
         stepped = env.step(state.set("action", detail.boundaries[None, t].to(env.action_spec.dtype)))
         assert stepped["next", "reward"].item() == pytest.approx(detail.rewards[t].item(), abs=1e-4), t
         state = stepped["next"]
-
-
-def test_leave_one_out_takes_the_mean_of_the_other_draws(model):
-    draws = 3
-    detail = read_detail(model, TEXT, context=16, gamma=0.9, draws=draws, generator=seeded())
-    rows = [returns_by_hand((one.early_nats - one.final_nats).tolist(), 16, 0.9) for one in passes(model, draws, 16)]
-    for t, value in enumerate(detail.advantages.tolist()):
-        if t % 16 == 0 or t == len(rows[0]):
-            assert math.isnan(value)
-        else:
-            others = [row[t] for row in rows[1:]]
-            assert value == pytest.approx(rows[0][t] - sum(others) / len(others), abs=1e-7)
-
-
-def test_other_estimators(model):
-    options = {"context": 16, "gamma": 0.5}
-    plain = read_detail(model, TEXT, baseline="none", generator=seeded(), **options)
-    free = ~plain.advantages.isnan()
-    assert torch.equal(plain.advantages[free], plain.returns[free])
-    normal = read_detail(model, TEXT, baseline="z_score", generator=seeded(), **options)
-    assert normal.advantages[free].mean().item() == pytest.approx(0, abs=1e-6)
-    assert normal.advantages[free].std(unbiased=False).item() == pytest.approx(1, abs=1e-5)
-    shrunk = read_detail(model, TEXT, baseline="batch_mean", draws=4, generator=seeded(), **options)
-    whole = read_detail(model, TEXT, baseline="leave_one_out", draws=4, generator=seeded(), **options)
-    torch.testing.assert_close(shrunk.advantages[free] * 4 / 3, whole.advantages[free], rtol=1e-8, atol=1e-8)
 
 
 def test_greedy_boundaries_are_shown_and_compared_with_draws(model):

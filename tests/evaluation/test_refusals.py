@@ -6,31 +6,7 @@ import pytest
 import torch
 from rltok_rl.agents.segmenters import make_segmenter
 
-from rltok_rl.evaluation import (
-    boundary_correlation,
-    boundary_match,
-    cohen_kappa,
-    corpus_bits_per_byte,
-    corpus_standard_error,
-    cut_windows,
-    document_bits_per_byte,
-    document_standard_error,
-    jaccard,
-    join_texts,
-    mean_and_error,
-    particle_nats,
-    place_share,
-    policy_entropy,
-    read_samples,
-    read_streamed,
-    read_text,
-    summarise_lengths,
-    token_lengths,
-    white_space_share,
-    word_edge_share,
-    word_position_share,
-)
-from rltok_rl.evaluation.agreement import agreement_matrix
+from rltok_rl import evaluation as e
 from rltok_rl.evaluation.continuations import continuation_log_likelihood as score
 from rltok_rl.evaluation.detail import read_detail
 from rltok_rl.evaluation.lm_eval import RltokLM
@@ -38,11 +14,12 @@ from rltok_rl.evaluation.tasks import Example, choice_metrics, score_examples
 from rltok_rl.models import Segmentation
 from rltok_rl.text import text_to_ids
 
-ONES, NONE = torch.ones, torch.zeros(0)
+ONES, NONE, AB = torch.ones, torch.zeros(0), text_to_ids("ab")
 ONE_BYTE = Segmentation(b"x", torch.tensor([True]), torch.ones(1))
+NOTHING, OWN = "counted must hold at least one byte, got none", "belongs to the model's own policy, got it with"
 
 
-def refuse(calls) -> None:
+def refuse(*calls) -> None:
     """Try all calls, and report all that are not refused with the words."""
     wrong = []
     for call, words in calls:
@@ -54,107 +31,76 @@ def refuse(calls) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def at_least(name: str, least: int, value: object) -> str:
+    return f"{name} must be an integer of at least {least}, got {value!r}"
+
+
 def test_boundary_metrics():
-    ab = text_to_ids("ab")
-    one_text = r"boundaries must be of one text, got shapes \[2\] and \[3\]"
-    nothing = "counted must hold at least one byte, got none"
+    unlike = r"must be of one text, got shapes \[2\] and \[3\]"
+    shape = "counted must have the shape of"
     refuse(
-        [
-            *((lambda m=m: m(ONES(2), ONES(3)), one_text) for m in (cohen_kappa, jaccard, boundary_match)),
-            *((lambda m=m: m(ONES(2), ONES(2), torch.zeros(2)), nothing) for m in (cohen_kappa, jaccard)),
-            (
-                lambda: boundary_correlation(ONES(2), ONES(3)),
-                r"probabilities must be of one text, got shapes \[2\] and",
-            ),
-            (
-                lambda: boundary_match(ONES(3), ONES(3), ONES(4)),
-                r"counted must have the shape of boundaries, \[3\], got",
-            ),
-            (lambda: boundary_match(NONE, NONE), nothing),
-            (
-                lambda: boundary_match(ONES(3), ONES(3), tolerance=-1),
-                "tolerance must be an integer of at least 0, got -1",
-            ),
-            (lambda: agreement_matrix([ab], [], jaccard), "strings and again must be as many, got 1 and 0"),
-            (lambda: place_share(ONES(2), ONES(3)), r"boundaries must have the shape of byte_ids, \[2\], got \[3\]"),
-            (
-                lambda: word_edge_share(ab, ONES(2), ONES(1)),
-                r"counted must have the shape of byte_ids, \[2\], got \[1\]",
-            ),
-            (lambda: word_edge_share(ab, ONES(2), torch.zeros(2)), nothing),
-            *((lambda s=s: s(text_to_ids(""), NONE), nothing) for s in (white_space_share, word_position_share)),
-            (lambda: word_position_share(ab, ONES(2), most=0), "most must be an integer of at least 1, got 0"),
-            (lambda: summarise_lengths(ONES(1), quantiles=(0.0,)), r"quantiles must lie in \(0, 1\], got 0.0"),
-            (lambda: summarise_lengths(torch.tensor([1, 0])), "lengths must be at least 1, got 0"),
-            (lambda: token_lengths(ONES(4), ONES(3)), r"counted must have the shape of boundaries, \[4\], got \[3\]"),
-            (lambda: policy_entropy(torch.tensor([0.5, 1.5])), r"probabilities must lie in \[0, 1\], got 1.5"),
-            (lambda: policy_entropy(torch.tensor([torch.nan])), r"probabilities must lie in \[0, 1\], got nan"),
-            (lambda: policy_entropy(ONES(1), ONES(1) < 0), nothing),
-            (
-                lambda: policy_entropy(ONES(1), ONES(2)),
-                r"counted must have the shape of probabilities, \[1\], got \[2\]",
-            ),
-            *((lambda t=t: join_texts(t), "drawn must hold a text of at least 2 bytes") for t in ([], [ONE_BYTE])),
-        ]
+        *((lambda m=m: m(ONES(2), ONES(3)), unlike) for m in (e.cohen_kappa, e.jaccard, e.boundary_match)),
+        *((lambda m=m: m(ONES(2), ONES(2), torch.zeros(2)), NOTHING) for m in (e.cohen_kappa, e.jaccard)),
+        (lambda: e.boundary_correlation(ONES(2), ONES(3)), f"probabilities {unlike}"),
+        (lambda: e.boundary_match(ONES(3), ONES(3), ONES(4)), rf"{shape} boundaries, \[3\], got \[4\]"),
+        (lambda: e.boundary_match(NONE, NONE), NOTHING),
+        (lambda: e.boundary_match(ONES(3), ONES(3), tolerance=-1), at_least("tolerance", 0, -1)),
+        (lambda: e.agreement_matrix([AB], [], e.jaccard), "strings and again must be as many, got 1 and 0"),
+        (lambda: e.place_share(ONES(2), ONES(3)), r"boundaries must have the shape of byte_ids, \[2\], got \[3\]"),
+        (lambda: e.word_edge_share(AB, ONES(2), ONES(1)), rf"{shape} byte_ids, \[2\], got \[1\]"),
+        (lambda: e.word_edge_share(AB, ONES(2), torch.zeros(2)), NOTHING),
+        *((lambda s=s: s(NONE.long(), NONE), NOTHING) for s in (e.white_space_share, e.word_position_share)),
+        (lambda: e.word_position_share(AB, ONES(2), most=0), at_least("most", 1, 0)),
+        (lambda: e.token_lengths(ONES(4), ONES(3)), rf"{shape} boundaries, \[4\], got \[3\]"),
+        (lambda: e.policy_entropy(torch.tensor([0.5, 1.5])), r"probabilities must lie in \[0, 1\], got 1.5"),
+        (lambda: e.policy_entropy(torch.tensor([torch.nan])), r"probabilities must lie in \[0, 1\], got nan"),
+        (lambda: e.policy_entropy(ONES(1), ONES(1) < 0), NOTHING),
+        (lambda: e.policy_entropy(ONES(1), ONES(2)), rf"{shape} probabilities, \[1\], got \[2\]"),
+        *((lambda t=t: e.join_texts(t), "drawn must hold a text of at least 2 bytes") for t in ([], [ONE_BYTE])),
     )
 
 
 def test_costs():
-    empty, unequal = (torch.tensor([3, 0]), ONES(2)), (torch.tensor([3]), ONES(2))
-    means = (corpus_bits_per_byte, corpus_standard_error, document_bits_per_byte, document_standard_error)
-    every = [(mean, costs) for mean in means for costs in ((NONE, NONE), empty, unequal)]
+    costs = (NONE, NONE), (torch.tensor([3, 0]), ONES(2)), (torch.tensor([3]), ONES(2))
+    means = e.corpus_bits_per_byte, e.corpus_standard_error, e.document_bits_per_byte, e.document_standard_error
     refuse(
-        [
-            *((lambda m=m, c=c: m(*c), "counts and nats must be") for m, c in every),
-            (lambda: mean_and_error([]), "values must hold at least one, got none"),
-            (lambda: cut_windows(20, 4, 5), "stride must be at most the context, 4, .* got 5"),
-            (lambda: cut_windows(20, 4, 0), "stride must be an integer of at least 1, got 0"),
-            (lambda: cut_windows(1, 4), "num_bytes must be an integer of at least 2, got 1"),
-        ]
+        *((lambda m=m, c=c: m(*c), "counts and nats must be") for m in means for c in costs),
+        (lambda: e.mean_and_error([]), "values must hold at least one, got none"),
+        (lambda: e.cut_windows(20, 4, 5), "stride must be at most the context, 4, .* got 5"),
+        (lambda: e.cut_windows(20, 4, 0), at_least("stride", 1, 0)),
+        (lambda: e.cut_windows(1, 4), at_least("num_bytes", 2, 1)),
     )
 
 
 def test_readings(model):
-    rule, gumbel, random = (make_segmenter(name, model).eval() for name in ("spacebyte", "gumbel", "random"))
-    gumbel.evaluation = "round"
-    oracle = make_segmenter("spacebyte", model)
-    oracle.looks_ahead = True
-    own_rate = "target_rate belongs to the model's own policy, got it with SpaceByte"
+    rule, gumbel, random, oracle = (make_segmenter(n, model) for n in ("spacebyte", "gumbel", "random", "spacebyte"))
+    gumbel.evaluation, oracle.looks_ahead = "round", True
+
+    def read(text="abc", context=4, **options):
+        return e.read_text(model, text, context=context, **options)
+
+    def samples(count=2, **options):
+        return e.read_samples(model, "abc", samples=count, context=4, **options)
+
+    def particles(count=2, **options):
+        return e.particle_nats(model, "abc", particles=count, context=4, **options)
+
+    short = "text must have at least 2 bytes .*, got"
     refuse(
-        [
-            (lambda: read_text(model, "a", context=4), "text must have at least 2 bytes .*, got 1"),
-            (lambda: read_text(model, ["abc", ""], context=2), "text must have at least 2 bytes .*, got 0 in text 1"),
-            (lambda: read_text(model, [], context=2), "text must hold at least one text, got none"),
-            (lambda: read_text(model, "abc", context=0), "context must be an integer of at least 1, got 0"),
-            (lambda: read_text(model, "abcde", context=2, most=0), "most must be an integer of at least 1, got 0"),
-            (
-                lambda: read_text(model, "abc", context=4, segmenter=random, greedy=True),
-                "greedy needs boundaries that have a probability each, got ExactRandom",
-            ),
-            (lambda: read_streamed(model, "a"), "text must have at least 2 bytes .*, got 1"),
-            (lambda: read_streamed(model, "abc", segmenter=rule, target_rate=0.2), own_rate),
-            (
-                lambda: read_streamed(model, "abc", segmenter=oracle),
-                "segmenter must not look ahead to be streamed, got",
-            ),
-            (
-                lambda: read_samples(model, "abc", samples=0, context=4),
-                "samples must be an integer of at least 1, got 0",
-            ),
-            (lambda: read_samples(model, "abc", samples=2, context=4, greedy=True), "greedy must be left out"),
-            (
-                lambda: read_samples(model, "abc", samples=2, context=4, segmenter=gumbel),
-                "samples belong to boundaries that are drawn at random, got",
-            ),
-            (
-                lambda: particle_nats(model, "ab", particles=0, context=4),
-                "particles must be an integer of at least 1, ",
-            ),
-            (
-                lambda: particle_nats(model, "abc", particles=2, context=4, segmenter=rule),
-                "particles belong to boundaries that are drawn at random, .* got SpaceByte",
-            ),
-        ]
+        (lambda: read("a"), f"{short} 1"),
+        (lambda: read(["abc", ""]), f"{short} 0 in text 1"),
+        (lambda: read([]), "text must hold at least one text, got none"),
+        (lambda: read(context=0), at_least("context", 1, 0)),
+        (lambda: read(most=0), at_least("most", 1, 0)),
+        (lambda: read(segmenter=random, greedy=True), "greedy needs boundaries that .* probability each, got ExactR"),
+        (lambda: e.read_streamed(model, "a"), f"{short} 1"),
+        (lambda: e.read_streamed(model, "abc", segmenter=rule, target_rate=0.2), f"target_rate {OWN} SpaceByte"),
+        (lambda: e.read_streamed(model, "abc", segmenter=oracle), "segmenter must not look ahead to be streamed, got"),
+        (lambda: samples(0), at_least("samples", 1, 0)),
+        (lambda: samples(greedy=True), "greedy must be left out"),
+        (lambda: samples(segmenter=gumbel.eval()), "samples belong to boundaries that are drawn at random, got Gumbel"),
+        (lambda: particles(0), at_least("particles", 1, 0)),
+        (lambda: particles(segmenter=rule), "particles belong to boundaries .* at random, .* got SpaceByte"),
     )
 
 
@@ -164,94 +110,58 @@ def test_details(model):
     def read(text="abc", gamma=0.9, **options):
         return read_detail(model, text, context=16, gamma=gamma, **options)
 
-    own = "belongs to the model's own policy, got it with"
     refuse(
-        [
-            (lambda: read(baseline="flips"), r"baseline must be one of \['none', .*got 'flips'"),
-            (lambda: read(reward="fame"), "reward must be one of .*got 'fame'"),
-            (lambda: read(draws=1), "draws must be .*2, got 1"),
-            (lambda: read(gamma=2), r"gamma must lie in \[0, 1\], got 2"),
-            (lambda: read(target_rate=0.2, segmenter=rule), f"target_rate {own}"),
-            (lambda: read(greedy=True, segmenter=bernoulli), f"greedy {own}"),
-            (lambda: read("a"), "num_bytes must be .*2, got 1"),
-        ]
+        (lambda: read(baseline="flips"), r"baseline must be one of \['none', .*got 'flips'"),
+        (lambda: read(reward="fame"), "reward must be one of .*got 'fame'"),
+        (lambda: read(draws=1), at_least("draws", 2, 1)),
+        (lambda: read(gamma=2), r"gamma must lie in \[0, 1\], got 2"),
+        (lambda: read(target_rate=0.2, segmenter=rule), f"target_rate {OWN}"),
+        (lambda: read(greedy=True, segmenter=bernoulli), f"greedy {OWN}"),
+        (lambda: read("a"), "text must have at least 2 bytes .*, got 1"),
     )
 
 
 def test_continuations_and_tasks(model):
     rule, random = make_segmenter("uniform", model), make_segmenter("random", model)
-    a, x = ["a"], ["x"]
     questions = [Example(b"Water is", (b" wet", b" dry"), 0)]
+
+    def ask(contexts=("a",), answers=("x",), **options):
+        return score(model, contexts, answers, **options)
+
     refuse(
-        [
-            (
-                lambda: score(model, ["a", "b"], ["x", ""]),
-                "continuations must have at least 1 byte each, got an empty one",
-            ),
-            (lambda: score(model, a, ["x", "y"]), "as many, got 1 and 2"),
-            (lambda: score(model, "a", x), "contexts must be a list of texts, got one str"),
-            (lambda: score(model, a, [5]), "continuations must hold str or bytes, got int as number 0"),
-            (
-                lambda: score(model, ["a\ud800"], x),
-                "contexts must be UTF-8, got surrogates .* at character 1 of number 0",
-            ),
-            (lambda: score(model, a, x, samples=0), "samples must be an integer of at least 1, got 0"),
-            (
-                lambda: score(model, a, x, samples=2, greedy=True),
-                "samples must be 1 if nothing is drawn .*, got 2 with g",
-            ),
-            (lambda: score(model, a, x, samples=2, segmenter=rule), "got 2 with ActorSegmenter"),
-            (lambda: score(model, a, x, context_bytes=0), "context_bytes must be an integer of at least 1, got 0"),
-            (lambda: score(model, a, x, batch_rows=0), "batch_rows must be an integer of at least 1, got 0"),
-            (lambda: score(model, a, x, target_rate=0.2), "target_rate must be left out where the model has one rate"),
-            (
-                lambda: score(model, a, x, target_rate=0.2, segmenter=rule),
-                "target_rate belongs to the model's own policy",
-            ),
-            (
-                lambda: score(model, a, x, greedy=True, segmenter=random),
-                "greedy belongs to .*, got it with ExactRandom",
-            ),
-            (lambda: choice_metrics([], score(model, [], [])), "examples must hold at least one, got none"),
-            (
-                lambda: choice_metrics(questions * 2, score_examples(model, questions)),
-                "scores must be of all choices of all examples, 4, got 2",
-            ),
-            (lambda: Example(b"a", (), 0), "choices must hold at least one, got none after b'a'"),
-            (
-                lambda: Example(b"a", (b"x", b""), 0),
-                "choices must have at least 1 byte each, got an empty one as number 1",
-            ),
-            (lambda: Example(b"a", (b"x", b"y"), 2), "gold must lie in 0..1, got 2"),
-            (lambda: Example(b"a", (b"x", b"y"), -1), "gold must be an integer of at least 0, got -1"),
-            (lambda: Example(b"a", (b"x", b"y"), "1"), "gold must be an integer of at least 0, got '1'"),
-            (lambda: Example("a", (b"x",), 0), "context must be bytes, got str"),
-            (lambda: Example(b"a", ("x",), 0), "choices must be bytes, got str as number 0"),
-        ]
+        (lambda: ask("ab", ["x", ""]), "contexts must be a list of texts, got one str"),
+        (lambda: ask(["a", "b"], ["x", ""]), "continuations must have at least 1 byte each, .* empty one as number 1"),
+        (lambda: ask(["a"], ["x", "y"]), "as many, got 1 and 2"),
+        (lambda: ask(["a"], [5]), "continuations must hold texts, got number 0: text must be str or bytes, got int"),
+        (lambda: ask(["a\ud800"]), "contexts must hold texts, got number 0: .* position 1: surrogates not allowed"),
+        (lambda: ask(samples=0), at_least("samples", 1, 0)),
+        (lambda: ask(samples=2, greedy=True), "samples must be 1 if nothing is drawn .*, got 2 with greedy boundaries"),
+        (lambda: ask(samples=2, segmenter=rule), "got 2 with ActorSegmenter"),
+        (lambda: ask(context_bytes=0), at_least("context_bytes", 1, 0)),
+        (lambda: ask(batch_rows=0), at_least("batch_rows", 1, 0)),
+        (lambda: ask(target_rate=0.2), "target_rate must be left out"),
+        (lambda: ask(target_rate=0.2, segmenter=rule), f"target_rate {OWN} ActorSegmenter"),
+        (lambda: ask(greedy=True, segmenter=random), f"greedy {OWN} ExactRandom"),
+        (lambda: choice_metrics([], ask([], [])), "examples must hold at least one, got none"),
+        (lambda: choice_metrics(questions * 2, score_examples(model, questions)), "scores must be of all .*, 4, got 2"),
+        (lambda: Example(b"a", (), 0), "choices must hold at least one, got none after b'a'"),
+        (lambda: Example(b"a", (b"x", b""), 0), "choices must have at least 1 byte each, got an empty one as number 1"),
+        (lambda: Example(b"a", (b"x", b"y"), 2), "gold must lie in 0..1, got 2"),
+        *((lambda g=g: Example(b"a", (b"x", b"y"), g), at_least("gold", 0, g)) for g in (-1, "1")),
     )
 
 
 def test_the_harness(model, tmp_path):
     lm, rule = RltokLM(model), make_segmenter("uniform", model)
+    numbers = {"context": (2, 1), "samples": (1, 0), "batch_size": (1, 0), "seed": (0, -1)}
     refuse(
-        [
-            (
-                lambda: lm.write(["a"], {"num_beams": 3}),
-                r"options of generation must be of \['do_sample', .*, got \['num",
-            ),
-            (lambda: lm.write(["a"], {"max_gen_toks": -1}), "max_gen_toks must be an integer of at least 0, got -1"),
-            (lambda: lm.write([""], {}), "context must have at least 1 byte to write on from, got an empty one"),
-            (lambda: lm.write(["a"], {"do_sample": True}), "temperature must be above 0 if do_sample is true, got 0"),
-            (lambda: RltokLM(model, context=1), "context must be an integer of at least 2, got 1"),
-            (lambda: RltokLM(model, samples=0), "samples must be an integer of at least 1, got 0"),
-            (lambda: RltokLM(model, batch_size=0), "batch_size must be an integer of at least 1, got 0"),
-            (lambda: RltokLM(model, seed=-1), "seed must be an integer of at least 0, got -1"),
-            (
-                lambda: RltokLM(model, rate=0.2, segmenter=rule),
-                "target_rate belongs to the model's own policy, got it wi",
-            ),
-            (lambda: RltokLM(str(tmp_path), segmenter=rule), "segmenter must be left out if pretrained is a name"),
-        ]
+        (lambda: lm.write(["a"], {"num_beams": 3}), r"options of generation must be of \['do_sample', .*, got \['num"),
+        (lambda: lm.write(["a"], {"max_gen_toks": -1}), at_least("max_gen_toks", 0, -1)),
+        (lambda: lm.write([""], {}), "context must have at least 1 byte to write on from, got an empty one"),
+        (lambda: lm.write(["a"], {"do_sample": True}), "temperature must be above 0 if do_sample is true, got 0"),
+        *((lambda n=n, v=v: RltokLM(model, **{n: v}), at_least(n, least, v)) for n, (least, v) in numbers.items()),
+        (lambda: RltokLM(model, rate=0.2, segmenter=rule), f"target_rate {OWN}"),
+        (lambda: RltokLM(str(tmp_path), segmenter=rule), "segmenter must be left out if pretrained is a name"),
     )
     with pytest.raises(FileNotFoundError, match="no such folder"):
         RltokLM(str(tmp_path / "nowhere"))

@@ -7,17 +7,16 @@ import torch
 from rltok_rl.agents.segmenters import make_segmenter
 
 from rltok_rl.evaluation import read_samples, read_streamed, read_text, streamed, windowed
-from rltok_rl.models import UNet, preset
+from rltok_rl.models import UNet
+
+from .conftest import small_model
 
 TEXTS = ["It is a truth universally acknowledged,", "must", "be in want. é", b"\xff\xfe\x00ab"]
 
 
 @pytest.fixture(scope="module")
 def short_window_model() -> UNet:
-    torch.manual_seed(1)
-    model = UNet(preset("tiny", boundary_scale=1.0, target_rate=0.3, window=16)).eval()
-    torch.nn.init.normal_(model.final_head.projection.weight, std=0.5)
-    return model
+    return small_model(head=0.5, seed=1, window=16)
 
 
 SEGMENTERS = (None, "learned", "spacebyte", "random", "hnet", "gumbel", "magnet", "grouped", "entropy-spike")
@@ -32,11 +31,8 @@ def test_batched_unbatched_and_streamed_are_one_reading(name, short_window_model
     batched = read_text(model, TEXTS, generator=seeded(), **options)
     assert 0.02 < batched.boundaries.double().mean() < 0.98
     reports: list[tuple[int, int, float]] = []
-    others = [
-        read_streamed(
-            model, TEXTS, segmenter=segmenter, generator=seeded(), progress=lambda *report: reports.append(report)
-        )
-    ]
+    progress = {"progress": lambda *report: reports.append(report)}
+    others = [read_streamed(model, TEXTS, segmenter=segmenter, generator=seeded(), **progress)]
     assert reports[-1][:2] == (len(batched.at), len(batched.at)) and reports[0][0] == len(TEXTS)
     assert reports[-1][2] == pytest.approx(float(others[0].final_nats.sum()))
     monkeypatch.setattr(windowed, "BATCH_BYTES", 1)  # a forward pass for each window
@@ -54,23 +50,18 @@ def test_batched_unbatched_and_streamed_are_one_reading(name, short_window_model
 
 def test_samples_are_streamed_too(short_window_model, seeded):
     for segmenter in (None, make_segmenter("gumbel", short_window_model).eval()):
-        whole, stream = (
-            read_samples(
-                short_window_model, TEXTS, read=read, generator=seeded(), segmenter=segmenter, samples=2, **options
-            )
-            for read, options in ((read_text, {"context": 100}), (read_streamed, {}))
-        )
+        options = {"segmenter": segmenter, "samples": 2}
+        whole = read_samples(short_window_model, TEXTS, generator=seeded(), context=100, **options)
+        stream = read_samples(short_window_model, TEXTS, generator=seeded(), read=read_streamed, **options)
         torch.testing.assert_close(whole.nats, stream.nats, atol=1e-3, rtol=0)
         torch.testing.assert_close(whole.thresholded, stream.thresholded, atol=1e-3, rtol=0)
         assert whole.thresholded_rate == stream.thresholded_rate
 
 
 def test_a_target_rate_is_streamed(seeded):
-    model = UNet(preset("tiny", rate_embedding=True, boundary_scale=1.0)).eval()
+    model = small_model(rate_embedding=True)
     torch.nn.init.normal_(model.rate_embedding.weight, std=0.5)
-    whole, stream = (
-        read(model, TEXTS[0], target_rate=0.5, generator=seeded(), **options)
-        for read, options in ((read_text, {"context": 100}), (read_streamed, {}))
-    )
+    whole = read_text(model, TEXTS[0], target_rate=0.5, generator=seeded(), context=100)
+    stream = read_streamed(model, TEXTS[0], target_rate=0.5, generator=seeded())
     assert torch.equal(whole.boundaries, stream.boundaries)
     torch.testing.assert_close(whole.final_nats, stream.final_nats, atol=1e-4, rtol=0)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rltok_rl.evaluation.continuations import Continuations, continuation_log_likelihood
-from rltok_rl.evaluation.tasks import TASKS, Example, choice_metrics, clean_hellaswag, read_task, score_examples
+from rltok_rl.evaluation.tasks import TASKS, Example, choice_metrics, read_task, score_examples
 from rltok_rl.models import UNet, preset
 
 ROWS = {
@@ -22,31 +22,16 @@ ROWS = {
     ],
     "hellaswag": [
         {
-            "activity_label": "Roof shingle removal",
-            "ctx_a": "A man is sitting on a roof.",
+            "activity_label": "Roof",
+            "ctx_a": "[header] A man [title] sits.",
             "ctx_b": "he THEN",
-            "endings": ["is using wrap.", "[substeps] starts  pulling.", " rips [title] a level.", "sits."],
+            "endings": ["is using wrap.", "[substeps] starts  pulling.", " rips [title] a level.", "[a] x [b]"],
             "label": "3",
-        },
-        {
-            "activity_label": "Cars",
-            "ctx_a": "[header] How to drive [title] Start.",
-            "ctx_b": "",
-            "endings": ["a", "b", "c", "d"],
-            "label": "0",
         },
     ],
     "arc_easy": [
-        {
-            "question": "Which is a gas?",
-            "choices": {"text": ["iron", "air", "salt"], "label": ["A", "B", "C"]},
-            "answerKey": "B",
-        },
-        {
-            "question": "What is hot?",
-            "choices": {"text": ["ice", "fire", "snow", "rain"], "label": ["1", "2", "3", "4"]},
-            "answerKey": "2",
-        },
+        {"question": "Gas?", "choices": {"text": ["iron", "air"], "label": ["A", "B"]}, "answerKey": "B"},
+        {"question": "Hot?", "choices": {"text": ["ice", "fire"], "label": ["1", "2"]}, "answerKey": "2"},
     ],
     "lambada_openai": [
         {"text": "in my palm is a clear stone, inside it a small\nivory statue"},
@@ -60,15 +45,14 @@ EXPECTED = {
     ],
     "hellaswag": [
         Example(
-            b"Roof shingle removal: A man is sitting on a roof. He then",  # capitalised: the rest becomes small
-            (b" is using wrap.", b"  starts pulling.", b" rips. a level.", b" sits."),
+            b"Roof: A man. sits. He then",  # capitalised: the rest becomes small
+            (b" is using wrap.", b"  starts pulling.", b" rips. a level.", b"  x "),
             3,
         ),
-        Example(b"Cars: How to drive. Start.", (b" a", b" b", b" c", b" d"), 0),
     ],
     "arc_easy": [
-        Example(b"Question: Which is a gas?\nAnswer:", (b" iron", b" air", b" salt"), 1),
-        Example(b"Question: What is hot?\nAnswer:", (b" ice", b" fire", b" snow", b" rain"), 1),
+        Example(b"Question: Gas?\nAnswer:", (b" iron", b" air"), 1),
+        Example(b"Question: Hot?\nAnswer:", (b" ice", b" fire"), 1),
     ],
     "lambada_openai": [
         Example(b"in my palm is a clear stone, inside it a small\nivory", (b" statue",), 0),
@@ -161,34 +145,24 @@ def test_texts_by_hand(tmp_path):
 
 def test_a_copy_of_the_repository_is_read_with_its_configuration_and_split(tmp_path):
     """As ARC lies on the hub: a folder for each configuration, a file for each split."""
-    for configuration, split, rows in (
-        ("ARC-Easy", "test", ROWS["arc_easy"]),
-        ("ARC-Easy", "train", ROWS["arc_easy"][1:]),
-        ("ARC-Challenge", "test", ROWS["arc_easy"][:1]),
-    ):
-        folder = tmp_path / "arc_easy" / configuration
+    easy = ROWS["arc_easy"]
+    for name, split, rows in (("Easy", "test", easy), ("Easy", "train", easy[1:]), ("Challenge", "test", easy[:1])):
+        folder = tmp_path / "arc_easy" / f"ARC-{name}"
         folder.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.Table.from_pylist(rows), folder / f"{split}-00000-of-00001.parquet")
-    told = [
+    configs = [
         {"config_name": name, "data_files": [{"split": split, "path": f"{name}/{split}-*"} for split in splits]}
         for name, splits in (("ARC-Challenge", ["test"]), ("ARC-Easy", ["train", "test"]))
     ]
-    (tmp_path / "arc_easy" / "README.md").write_text(f"---\nconfigs: {json.dumps(told)}\n---\n")
+    (tmp_path / "arc_easy" / "README.md").write_text(f"---\nconfigs: {json.dumps(configs)}\n---\n")
     assert read_task("arc_easy", tmp_path) == EXPECTED["arc_easy"]
 
 
-def test_marks_of_hellaswag_go_in_their_order():
-    assert clean_hellaswag("  a [title] b  ") == "a. b"  # ". " and a space: two, of which one stays
-    assert clean_hellaswag("[a] x [b]") == " x "  # stripped before, not after
-    assert clean_hellaswag("a   b") == "a  b"  # pairs, once
-
-
 def test_without_the_hub_a_folder_is_asked_for():
-    with pytest.raises(OSError, match=r"^piqa cannot be read from the hub \(baber/piqa\): .*") as raised:
+    words = r"^piqa cannot be read from the hub \(baber/piqa\): .*--data FOLDER.*piqa.parquet.*goal, sol1, sol2, label"
+    with pytest.raises(OSError, match=words) as raised:
         read_task("piqa")
-    told = str(raised.value)
-    assert "--data FOLDER" in told and "piqa.parquet" in told and "goal, sol1, sol2, label" in told
-    assert "\n" not in told
+    assert "\n" not in str(raised.value)
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path):
@@ -213,22 +187,19 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
     refused(OSError, "lambada_openai cannot be read from .*lambada_openai.parquet", "lambada_openai")
 
 
-def test_errors_of_rows_name_their_place():
-    from rltok_rl.evaluation.tasks import _example
-
+def test_errors_of_rows_name_their_place(tmp_path):
     for name, change, words in (
         ("piqa", {"label": 2}, "gold must lie in 0..1, got 2"),
-        ("piqa", {"label": -1}, "label must be an integer of at least 0, got -1"),  # as in test sets
-        ("piqa", {"sol1": None}, "sol1 must be a text, got None"),
-        ("hellaswag", {"label": ""}, "label must be an integer of at least 0, got ''"),
+        ("piqa", {"label": -1}, "gold must be an integer of at least 0, got -1"),  # as in test sets
+        ("piqa", {"sol1": None}, "can only concatenate str"),
+        ("hellaswag", {"label": ""}, "invalid literal for int"),
         ("hellaswag", {"endings": []}, "choices must hold at least one, got none"),
-        ("hellaswag", {"endings": "abcd"}, "endings must be a list of texts, got 'abcd'"),
-        ("arc_easy", {"answerKey": "E"}, r"answerKey must be one of \['A', 'B', 'C'\], got 'E'"),
+        ("arc_easy", {"answerKey": "E"}, r"answerKey must be one of \['A', 'B'\], got 'E'"),
         ("arc_easy", {"choices": {"text": ["a"], "label": ["A", "B"]}}, "gold must lie in 0..0, got 1"),
-        ("arc_easy", {"choices": ["a", "b"]}, "choices must have text and label, got"),
-        ("lambada_openai", {"text": 5}, "text must be a text, got 5"),
-        ("lambada_openai", {"text": "a \ud800"}, "text must be UTF-8, got surrogates not allowed"),
+        ("arc_easy", {"choices": ["a", "b"]}, "list indices must be integers"),
+        ("lambada_openai", {"text": 5}, "'int' object has no attribute 'rpartition'"),
     ):
-        place = f"^row 7 of x is no question of {re.escape(TASKS[name].path)}: .*"
+        write_lines(tmp_path / f"{name}.jsonl", [{**ROWS[name][0], **change}])
+        place = f"^row 0 of .*{name}.jsonl is no question of {re.escape(TASKS[name].path)}: .*"
         with pytest.raises(ValueError, match=place + words):
-            _example(TASKS[name], {**ROWS[name][0], **change}, "row 7 of x")
+            read_task(name, tmp_path)

@@ -1,11 +1,15 @@
-"""Shared fixtures: a small model, and finished runs that are trained once and only read."""
+"""Shared fixtures: a small model, commands, and finished runs that are trained once and only read."""
 
 from __future__ import annotations
 
+import io
+import json
+import sys
 from pathlib import Path
 
 import pytest
 import torch
+from rltok_rl.agents.segmenters import make_segmenter, save_segmenter
 from rltok_rl.experiments.compare import train_systems
 from rltok_rl.experiments.reports.run_report import write_report
 from rltok_rl.experiments.runs import build
@@ -44,6 +48,60 @@ def model() -> UNet:
 @pytest.fixture(scope="module")
 def folder(model, tmp_path_factory) -> str:
     return str(model.save_pretrained(tmp_path_factory.mktemp("models") / "tiny"))
+
+
+def save_ruled(folder: Path, model: UNet, name: str, **options) -> Path:
+    """Save a model with a segmenter."""
+    path = model.save_pretrained(folder)
+    save_segmenter(path, make_segmenter(name, model, **options), model, name=name, options=options)
+    return path
+
+
+@pytest.fixture
+def file(tmp_path) -> str:
+    path = tmp_path / "text.txt"
+    path.write_bytes("To be, or not to be,\nthat is the question: é €".encode())
+    return str(path)
+
+
+@pytest.fixture
+def stdin(monkeypatch):
+    def give(content: bytes) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+    return give
+
+
+@pytest.fixture
+def output(capsys):
+    """Run a command that succeeds; return what it prints."""
+
+    def run_command(command, *arguments) -> str:
+        capsys.readouterr()
+        assert command.main([str(argument) for argument in arguments]) == 0
+        return capsys.readouterr().out
+
+    return run_command
+
+
+@pytest.fixture
+def metrics_of(output):
+    """Run a command with ``--json``; return what it prints, which must be JSON without NaN."""
+    wrong = {"parse_constant": lambda name: pytest.fail(f"{name} is no JSON")}
+    return lambda command, *arguments: json.loads(output(command, *arguments, "--json"), **wrong)
+
+
+@pytest.fixture
+def refused(capsys):
+    """Run a command that refuses its arguments; return its message."""
+
+    def run_command(command, *arguments) -> str:
+        with pytest.raises(SystemExit) as ended:
+            command.main([str(argument) for argument in arguments])
+        assert ended.value.code == 2
+        return capsys.readouterr().err
+
+    return run_command
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""A training that ends in the middle, as one that is killed does: its line is written, and nothing after it."""
+"""End a run as a kill does, right after it has written the line of an update."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rltok_rl.training.metrics import MetricsTable
 
 @contextlib.contextmanager
 def killed_at(update: int) -> Iterator[None]:
-    """Kill the training in the block as soon as the line of ``update`` is written; it must get so far."""
+    """Kill the run in the block after the line of ``update``, which it must reach."""
     add = MetricsTable.add
 
     def add_and_fail(self, number, *rest):
@@ -20,6 +20,6 @@ def killed_at(update: int) -> Iterator[None]:
         if number == update:
             raise KeyError("killed")
 
-    with pytest.MonkeyPatch.context() as patched, pytest.raises(KeyError, match="killed"):
-        patched.setattr(MetricsTable, "add", add_and_fail)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyError, match="killed"):
+        patch.setattr(MetricsTable, "add", add_and_fail)
         yield

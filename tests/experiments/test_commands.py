@@ -1,8 +1,7 @@
-"""The commands segment, generate and eval: what they write, and what they refuse."""
+"""The commands segment, generate and tasks: their output is the functions', and mistakes are refused."""
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 import os
@@ -11,87 +10,57 @@ import sys
 
 import pytest
 import torch
-from omegaconf import OmegaConf
-from rltok_rl.experiments import cli
-from rltok_rl.experiments.commands import evaluate, generate, segment
-from rltok_rl.experiments.reports import markdown
+from rltok_rl.experiments.commands import evaluate, generate, segment, tasks
 
-from rltok_rl import UNet, stream, text_to_ids
+from rltok_rl import stream, text_to_ids
 from rltok_rl.data import local_prose
-from rltok_rl.evaluation import read_text, summarise
+from rltok_rl.evaluation.tasks import choice_metrics, read_task, score_examples
 from rltok_rl.viz import boundary_text
 
-from .configured import configured
+from .conftest import save_ruled
 
 TEXT = "To be, or not to be,\nthat is the question: é €"
-
-
-@pytest.fixture
-def file(tmp_path) -> str:
-    path = tmp_path / "text.txt"
-    path.write_bytes(TEXT.encode())
-    return str(path)
-
-
-@pytest.fixture
-def stdin(monkeypatch):
-    def give(content: bytes) -> None:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
-
-    return give
+ROWS = {
+    "piqa": [
+        {"goal": "Open a jar", "sol1": "Twist the lid.", "sol2": "Twist it.", "label": 1},
+        {"goal": "Boil water", "sol1": "In a pot.", "sol2": "In a sock.", "label": 0},
+        {"goal": "Sit", "sol1": "Down.", "sol2": "Up.", "label": 0},
+    ],
+    "lambada_openai": [{"text": "to be or not to be"}, {"text": "all that glitters is not gold"}],
+}
 
 
 def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def refused(command, arguments, capsys) -> str:
-    with pytest.raises(SystemExit) as ended:
-        command.main([str(argument) for argument in arguments])
-    assert ended.value.code == 2
-    return capsys.readouterr().err
-
-
-def named(command, folder, file) -> list:
-    """A model and a text as the command wants them."""
-    return [folder, file] if command is evaluate else [file, "--model", folder]
-
-
-# segment
-
-
-def test_segment_shows_the_boundaries_of_the_model(model, folder, file, capsys):
+def test_segment_shows_the_boundaries_of_the_model(model, folder, file, stdin, output):
     out = model(text_to_ids(TEXT)[None], generator=seeded(4))
     probabilities = out.boundary_logits.sigmoid()[0].tolist()
     probabilities[0] = 1.0
     for colour in (False, True):
         options = ["--model", folder, "--seed", "4", "--colour", "always" if colour else "never"]
-        assert segment.main(["--file", file, *options]) == 0
         expected = boundary_text(TEXT.encode(), out.boundaries[0].tolist(), probabilities, colour=colour)
-        assert capsys.readouterr().out == expected + "\n"
-
-
-def test_segment_reads_standard_input_and_draws_greedily(model, folder, stdin, capsys):
-    out = model(text_to_ids(TEXT)[None], greedy=True)
-    expected = boundary_text(TEXT.encode(), out.boundaries[0].tolist(), colour=False)
-    for arguments in (["--model", folder, "--greedy"], ["-", "--model", folder, "--greedy"]):
+        assert output(segment, "--file", file, *options) == expected + "\n"
+    greedy = model(text_to_ids(TEXT)[None], greedy=True).boundaries[0].tolist()
+    for arguments in ([], ["-"]):
         stdin(TEXT.encode())
-        assert segment.main(arguments) == 0
-        assert capsys.readouterr().out == expected + "\n"
+        shown = output(segment, *arguments, "--model", folder, "--greedy")
+        assert shown == boundary_text(TEXT.encode(), greedy, colour=False) + "\n"
 
 
-def test_segment_writes_tokens_as_json_lines(model, folder, tmp_path, capsys):
+def test_segment_writes_tokens_as_json_lines(model, folder, tmp_path, output):
     content = TEXT.encode() + b"\xff\x00" + TEXT.encode()
     (tmp_path / "bytes").write_bytes(content)
-    assert segment.main(["--file", str(tmp_path / "bytes"), "--model", folder, "--format", "json"]) == 0
-    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    lines = output(segment, "--file", tmp_path / "bytes", "--model", folder, "--format", "json").splitlines()
+    records = [json.loads(line) for line in lines]
     assert b"".join(bytes.fromhex(r["hex"]) for r in records) == content
     assert [r["start"] for r in records] == [0, *(r["end"] for r in records[:-1])]
     assert records[-1]["end"] == len(content)
     out = model(torch.tensor(list(content))[None], generator=seeded())
     assert [r["end"] - 1 for r in records if r["ended"]] == out.boundaries[0].nonzero().squeeze(1).tolist()
-    probabilities = [p for r in records for p in r["probabilities"]]
-    torch.testing.assert_close(torch.tensor(probabilities[1:]), out.boundary_logits.sigmoid()[0, 1:], atol=1e-5, rtol=0)
+    probabilities = torch.tensor([p for r in records for p in r["probabilities"]])
+    torch.testing.assert_close(probabilities[1:], out.boundary_logits.sigmoid()[0, 1:], atol=1e-5, rtol=0)
     for record in records:
         inside = bytes.fromhex(record["hex"])
         assert len(record["probabilities"]) == len(inside)
@@ -99,54 +68,47 @@ def test_segment_writes_tokens_as_json_lines(model, folder, tmp_path, capsys):
     assert any(r["token"] is None for r in records) and any(r["token"] for r in records)
 
 
-def test_colours_are_for_terminals(folder, file, capsys, monkeypatch):
-    for name, value, coloured in (("FORCE_COLOR", "1", True), ("NO_COLOR", "1", False)):  # both: the second wins
-        monkeypatch.setenv(name, value)
-        segment.main(["--file", file, "--model", folder])
-        assert ("\x1b[" in capsys.readouterr().out) is coloured
+def test_colours_are_for_terminals(folder, file, output, monkeypatch):
+    for name, coloured in (("FORCE_COLOR", True), ("NO_COLOR", False)):  # both: the second wins
+        monkeypatch.setenv(name, "1")
+        assert ("\x1b[" in output(segment, "--file", file, "--model", folder)) is coloured
     monkeypatch.delenv("FORCE_COLOR")
     monkeypatch.delenv("NO_COLOR")
-    segment.main(["--file", file, "--model", folder])
-    assert "\x1b[" not in capsys.readouterr().out
+    assert "\x1b[" not in output(segment, "--file", file, "--model", folder)
 
 
-# generate
+def test_generate_writes_the_bytes_of_stream(model, folder, capsysbinary):
+    def written(prompt: bytes, seed: int = 0, **options) -> bytes:
+        return bytes(int(step.byte_ids) for step in stream(model, prompt, generator=seeded(seed), **options))
 
-
-def written(model: UNet, prompt: bytes, **options) -> bytes:
-    return bytes(int(s.byte_ids) for s in stream(model, prompt, generator=seeded(options.pop("seed", 0)), **options))
-
-
-def test_generate_writes_what_stream_gives(model, folder, capsysbinary):
-    assert generate.main(["To be é", "--model", folder, "--bytes", "60", "--seed", "3", "--top-k", "30"]) == 0
     prompt = "To be é".encode()
-    content = prompt + written(model, prompt, max_bytes=60, top_k=30, seed=3)
+    assert generate.main(["To be é", "--model", folder, "--bytes", "60", "--seed", "3", "--top-k", "30"]) == 0
+    content = prompt + written(prompt, max_bytes=60, top_k=30, seed=3)
     shown = boundary_text(content, [0] * len(content), colour=False)
     assert capsysbinary.readouterr().out == shown.encode() + b"\n"
-
-
-def test_generate_writes_bytes_as_they_are(model, folder, capsysbinary):
     assert generate.main(["To be", "--model", folder, "--bytes", "50", "--raw", "--temperature", "2"]) == 0
-    content = written(model, b"To be", max_bytes=50, temperature=2.0)
+    content = written(b"To be", max_bytes=50, temperature=2.0)
     assert capsysbinary.readouterr().out == content
-    with pytest.raises(UnicodeDecodeError):  # so that the claim is not empty
+    with pytest.raises(UnicodeDecodeError):
         content.decode()
 
 
-def test_generate_shows_the_boundaries_that_it_drew(model, folder, capsys):
+def test_generate_shows_the_boundaries_that_it_drew(model, folder, output):
     prompt = b"To be, or not to be"
     for greedy in (False, True):
         options = ["--model", folder, "--bytes", "40", "--top-p", "0.9", "--show-boundaries"]
-        assert generate.main([prompt.decode(), *options, *["--greedy"] * greedy]) == 0
+        shown = output(generate, prompt.decode(), *options, *["--greedy"] * greedy)
         steps = list(stream(model, prompt, max_bytes=40, top_p=0.9, greedy=greedy, generator=seeded()))
         out = model(torch.tensor(list(prompt))[None], greedy=greedy, generator=None if greedy else seeded())
         content = prompt + bytes(int(step.byte_ids) for step in steps)
         marks = out.boundaries[0].tolist() + [bool(step.boundaries) for step in steps]
-        assert capsys.readouterr().out == boundary_text(content, marks, colour=False) + "\n"
+        assert shown == boundary_text(content, marks, colour=False) + "\n"
 
 
-def test_generate_streams(folder, monkeypatch):
-    """Each byte is handed on before the next is asked for."""
+def test_generate_streams_and_takes_any_bytes_as_a_prompt(folder, stdin, output, monkeypatch):
+    stdin(b"\xff a")
+    assert output(generate, "-", "--model", folder, "--bytes", "0") == "\\xff a\n"
+    assert output(generate, os.fsdecode(b"\xff a"), "--model", folder, "--bytes", "0") == "\\xff a\n"
     seen = []
 
     class Out(io.StringIO):
@@ -158,139 +120,108 @@ def test_generate_streams(folder, monkeypatch):
     assert seen[0] == "ab" and len({len(s) for s in seen}) >= 5
 
 
-def test_generate_takes_any_bytes_as_a_prompt(folder, stdin, capsys):
-    stdin(b"\xff a")
-    assert generate.main(["-", "--model", folder, "--bytes", "0"]) == 0
-    assert generate.main([os.fsdecode(b"\xff a"), "--model", folder, "--bytes", "0"]) == 0
-    assert capsys.readouterr().out == "\\xff a\n" * 2
+@pytest.fixture(scope="module")
+def questions(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("questions")
+    for name, rows in ROWS.items():
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
 
 
-# eval
+def test_tasks_are_scored_as_by_the_functions(model, folder, questions, tmp_path, metrics_of, refused):
+    data = ["--data", questions]
+    results = metrics_of(tasks, folder, *ROWS, *data, "--samples", 2, "--seed", 3, "--context", 20)
+    assert (results["context"], results["samples"], results["seed"]) == (20, 2, 3)
+    assert results["boundaries"] == "drawn from the policy" and list(results["tasks"]) == [*ROWS]
+    for name, metrics in results["tasks"].items():
+        examples = read_task(name, questions)
+        expected = choice_metrics(examples, score_examples(model, examples, samples=2, seed=3, context_bytes=20))
+        assert {key: value if value is None else pytest.approx(value) for key, value in expected.items()} == metrics
+    examples = read_task("piqa", questions)
+    results = metrics_of(tasks, folder, "piqa", *data, "--limit", 2)
+    scores = score_examples(model, examples, context_bytes=results["context"])
+    bits = -scores.log_likelihood / scores.num_bytes / torch.log(torch.tensor(2.0, dtype=torch.float64))
+    assert results["tasks"]["piqa"]["examples"] == 2 and results["context"] == 256
+    # The third example changes nothing about the first two.
+    assert results["tasks"]["piqa"]["bits_per_byte"] == pytest.approx(
+        float(bits[torch.tensor([1, 2])].mean()), abs=1e-5
+    )
+    ruled = save_ruled(tmp_path / "ruled", model, "uniform", rate=0.5)
+    results = metrics_of(tasks, ruled, "piqa", *data)
+    assert results["boundaries"] == "ActorSegmenter"
+    message = "argument --samples: belongs to random boundaries, got ActorSegmenter"
+    assert message in refused(tasks, ruled, "piqa", *data, "--samples", 2)
 
 
-def test_eval_writes_the_figures_of_the_reading(model, folder, file, capsys):
-    assert evaluate.main([folder, file, "--context", "16", "--json"]) == 0
-    figures = json.loads(capsys.readouterr().out)
-    expected = summarise(read_text(model, TEXT, context=16, generator=seeded()))
-    assert figures.pop("bytes_per_second") > 0
-    assert (figures.pop("text"), figures.pop("context"), figures.pop("stride")) == (file, 16, 16)
-    assert figures.pop("target_rate") == 0.3
-    assert figures == json.loads(json.dumps(markdown.without_nan(expected)))
-    assert figures["bytes"] == len(TEXT.encode()) - 1
+def test_table_of_tasks_has_errors_and_cut_contexts(folder, questions, capsys):
+    assert tasks.main([folder, *ROWS, "--data", str(questions), "--greedy", "--context", "20"]) == 0
+    shown = capsys.readouterr()
+    header, piqa, lambada, *rest = shown.out.splitlines()
+    assert "bits per byte" in header and "likeliest bytes" in header
+    assert piqa.startswith("piqa") and piqa.count("±") == 4 and piqa.endswith("0.500")
+    assert lambada.split()[:2] == ["lambada_openai", "2"] and lambada.count("±") == 2 and lambada.endswith("-")
+    assert "boundaries: greedy, draws: 1, bytes read at most: 20" in rest
+    assert "piqa: contexts of 3 of 3 examples were cut; --context reads more" in rest
+    assert "piqa: 3 examples" in shown.err and "100%" in shown.err and "left" in shown.err
 
 
-def test_eval_shows_a_table(folder, file, capsys):
-    assert evaluate.main([folder, file, "--greedy"]) == 0
-    shown = capsys.readouterr().out
-    for expected in (
-        "bits per byte      ",
-        "early exit",
-        "rate ",
-        "(target 0.3)",
-        "last letter",
-        "in 1 window of 256",
-    ):
-        assert expected in shown
-
-
-def test_eval_reads_a_part(model, folder, file, capsys):
-    options = ["--bytes", "30", "--windows", "2", "--context", "5", "--seed", "9", "--json"]
-    assert evaluate.main([folder, file, *options]) == 0
-    figures = json.loads(capsys.readouterr().out)
-    reading = read_text(model, TEXT.encode()[:30], context=5, most=2, generator=seeded(9))
-    assert (figures["bytes"], figures["windows"]) == (10, 2)
-    assert figures["corpus_bits_per_byte"] == summarise(reading)["corpus_bits_per_byte"]
-
-
-def test_eval_measures_a_run_on_what_it_held_out(model, tmp_path, capsys):
-    config = configured()
-    (tmp_path / "text.txt").write_bytes(local_prose(20_000))
-    config.data.source, config.data.held_out, config.data.num_steps = str(tmp_path / "text.txt"), 0.1, 128
-    config.data.cache = str(tmp_path / "cache")
-    (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.structured(config)))
-    model.save_pretrained(tmp_path / "model")
-    assert evaluate.main([str(tmp_path), "--json"]) == 0
-    figures = json.loads(capsys.readouterr().out)
-    expected = summarise(read_text(model, local_prose(20_000)[18_000:], context=128, generator=seeded()))
-    assert figures["text"] == f"held out of {tmp_path / 'text.txt'}"
-    assert (figures["bytes"], figures["context"]) == (1999, 128)
-    assert figures["corpus_bits_per_byte"] == expected["corpus_bits_per_byte"]
-    (tmp_path / "text.txt").unlink()
-    assert "cannot be read again" in refused(evaluate, [tmp_path], capsys)
-
-
-def test_eval_knows_texts_by_name(folder, capsys):
-    assert evaluate.main([folder, "python-docs", "--bytes", "300", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["bytes"] == 299
-
-
-# all
-
-
-def test_missing_models_are_refused(tmp_path, file, capsys, monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+def test_mistakes_are_refused(folder, file, questions, tmp_path, stdin, refused, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    (tmp_path / "empty").mkdir()
-    for command in (segment, generate, evaluate):
-        error = refused(command, named(command, tmp_path / "empty", file), capsys)
-        option = "MODEL" if command is evaluate else "--model"
-        assert f"argument {option}: " in error and "must hold config.json" in error
-        error = refused(command, named(command, tmp_path / "none", file), capsys)
-        assert f"argument {option}: must be a folder of save_pretrained" in error
-        assert "there is no such folder" in error and "Traceback" not in error
-
-
-def test_wrong_options_are_named(folder, file, capsys):
+    for name, content in (("empty", b""), ("one", b"a")):
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "folder").mkdir()
+    data = ["--data", questions]
+    common = {segment: ["--file", file, "--model", folder], generate: ["To", "--model", folder]}
+    common |= {evaluate: [folder, file], tasks: [folder, "piqa"]}
     for command, options, message in (
         (segment, ["--device", "cuda:99"], "argument --device: 'cuda:99' cannot be used"),
         (segment, ["--device", "abacus"], "argument --device: 'abacus' cannot be used"),
-        (segment, ["--seed", "1", "--greedy"], "not allowed with argument"),
-        (segment, ["--seed", "-1"], "argument --seed: must be an integer of at least 0, got '-1'"),
+        (segment, ["--seed", 1, "--greedy"], "not allowed with argument"),
+        (segment, ["--seed", -1], "argument --seed: must be an integer of at least 0, got '-1'"),
+        (segment, ["--rate", 0.3], "argument --rate: needs a model with rate_embedding, got one of a single rate"),
         (generate, ["--bytes", "x"], "argument --bytes: must be an integer of at least 0, got 'x'"),
-        (generate, ["--temperature", "-1"], "argument --temperature: must be a number of at least 0, got '-1'"),
-        (generate, ["--top-k", "0"], "argument --top-k: must be an integer of at least 1, got '0'"),
-        (generate, ["--top-p", "2"], "argument --top-p: must be a number in (0, 1], got '2'"),
-        (segment, ["--rate", "5"], "argument --rate: must be a number between 0 and 1, got '5'"),
-        (segment, ["--rate", "0.3"], "argument --rate: needs a model with rate_embedding, got one of a single rate"),
-        (evaluate, ["--column", "x"], "argument --column: belongs to tables"),
+        (generate, ["--temperature", -1], "argument --temperature: must be a number of at least 0, got '-1'"),
+        (generate, ["--top-k", 0], "argument --top-k: must be an integer of at least 1, got '0'"),
         (generate, ["--raw", "--show-boundaries"], "--show-boundaries: not allowed with argument --raw"),
-        (evaluate, ["--bytes", "1"], "argument --bytes: must be an integer of at least 2, got '1'"),
-        (evaluate, ["--context", "0"], "argument --context: must be an integer of at least 1, got '0'"),
-        (evaluate, ["--windows", "0"], "argument --windows: must be an integer of at least 1, got '0'"),
+        (evaluate, ["--column", "x"], "argument --column: belongs to tables"),
+        (evaluate, ["--bytes", 1], "argument --bytes: must be an integer of at least 2, got '1'"),
+        (tasks, ["mmlu"], "invalid choice: 'mmlu'"),
+        (tasks, ["--greedy", "--samples", 2], "--samples: not allowed with argument --greedy"),
+        (tasks, ["--data", tmp_path / "no"], "argument --data: must be an existing folder"),
+        (tasks, ["hellaswag", *data], "argument --data: must hold one of hellaswag"),
+        (tasks, ["--limit", 0], "argument --limit: must be an integer of at least 1"),
+        (tasks, [*data, "--rate", 0.2], "argument --rate"),
     ):
-        assert message in refused(command, [*named(command, folder, file), *options], capsys)
-
-
-def test_text_that_is_not_there_is_named(folder, tmp_path, stdin, capsys):
-    (tmp_path / "empty").touch()
-    (tmp_path / "one").write_bytes(b"a")
-    assert "empty must hold at least 1 byte, got 0" in refused(segment, ["--file", tmp_path / "empty"], capsys)
-    assert "one must hold at least 2 bytes, got 1" in refused(evaluate, [folder, tmp_path / "one"], capsys)
-    assert "none cannot be read: No such file or directory" in refused(segment, ["--file", tmp_path / "none"], capsys)
-    assert f"{tmp_path} cannot be read: Is a directory" in refused(segment, ["--file", tmp_path], capsys)
-    assert "argument PROMPT: must have at least 1 byte, got none" in refused(generate, ["", "--model", folder], capsys)
-    for command, arguments in ((segment, []), (generate, ["-"])):
+        assert message in refused(command, *common[command], *options), message
+    for command, arguments, message in (
+        (segment, ["--file", tmp_path / "empty"], "empty must hold at least 1 byte, got 0"),
+        (segment, ["--file", tmp_path / "none"], "none cannot be read: No such file or directory"),
+        (segment, ["--file", tmp_path], f"{tmp_path} cannot be read: Is a directory"),
+        (segment, ["", "--model", folder], "argument TEXT: must have at least 1 byte, got none"),
+        (segment, ["--model", folder], "standard input must hold at least 1 byte, got 0"),
+        (generate, ["", "--model", folder], "argument PROMPT: must have at least 1 byte, got none"),
+        (generate, ["-", "--model", folder], "standard input must hold at least 1 byte, got 0"),
+        (evaluate, [folder, tmp_path / "one"], "one must hold at least 2 bytes, got 1"),
+        (evaluate, [folder], "arguments are required: DATA"),
+        (segment, ["a", "--model", tmp_path / "folder"], "argument --model: "),
+        (generate, ["a", "--model", tmp_path / "none"], "argument --model: must be a folder of save_pretrained"),
+        (evaluate, [tmp_path / "folder", file], "must hold config.json"),
+        (evaluate, [tmp_path / "none", file], "there is no such folder"),
+    ):
         stdin(b"")
-        said = refused(command, ["--model", folder, *arguments], capsys)
-        assert "standard input must hold at least 1 byte, got 0" in said
-    assert "arguments are required: DATA" in refused(evaluate, [folder], capsys)
+        error = refused(command, *arguments)
+        assert message in error and "Traceback" not in error
 
 
-def test_the_command_line_ends_quietly_where_its_reader_does(folder, tmp_path):
-    """``rltok segment ... | head -1``: no traceback, and what was asked for arrived."""
-    path = tmp_path / "long"
-    path.write_bytes(local_prose(60_000))
-    command = [sys.executable, "-W", "ignore", "-m", "rltok_rl.experiments.commands.segment", "--model", folder]
-    command += ["--file", str(path), "--format", "json"]
+def test_segment_ends_quietly_if_its_reader_does(folder, tmp_path):
+    """``rltok segment ... | head -1``: no traceback, and the first line arrived."""
+    (tmp_path / "long").write_bytes(local_prose(60_000))
+    command = [sys.executable, "-W", "ignore", "-m", "rltok_rl.experiments.cli", "segment", "--model", folder]
+    command += ["--file", str(tmp_path / "long"), "--format", "json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stderr is not None
         first = json.loads(process.stdout.readline())
         process.stdout.close()
-        said = process.stderr.read()
+        errors = process.stderr.read()
     assert first["start"] == 0 and process.returncode == 0
-    assert b"Traceback" not in said and b"BrokenPipe" not in said  # a slow machine prints its progress there
-
-
-def test_every_command_has_a_module():
-    for module, _ in cli.COMMANDS.values():
-        assert importlib.util.find_spec(f"rltok_rl.experiments.{module}") is not None
+    assert b"Traceback" not in errors and b"BrokenPipe" not in errors  # a slow machine prints its progress there

@@ -19,7 +19,8 @@ from omegaconf import OmegaConf
 from rltok_rl.experiments.commands import report
 from rltok_rl.experiments.compare import train_systems as compare
 from rltok_rl.experiments.compare.systems import budget, check_system, system_config, system_names
-from rltok_rl.experiments.reports.systems_page import best, page, system_rows, write_page
+from rltok_rl.experiments.reports.systems_page import page, system_rows, write_page
+from rltok_rl.experiments.reports.table import best_systems
 from rltok_rl.experiments.runs.folder import EVALUATION, read_run
 from rltok_rl.experiments.runs.run import run
 
@@ -107,13 +108,10 @@ def test_stopped_comparison_resumes_with_equal_metrics(compared, tmp_path, monke
             assert (out / system / name).read_text() == (compared / system / name).read_text()
 
 
-def test_system_of_another_process_is_skipped(tmp_path, capsys):
+def test_a_system_of_another_process_is_skipped_and_errors_of_a_child_are_raised(tmp_path, capsys, monkeypatch):
     with claim_folder(tmp_path / "out" / "uniform"):
         assert compare.run(small(tmp_path / "out", "uniform"), "") is None
     assert "already training in another process; skipped" in capsys.readouterr().err
-
-
-def test_errors_of_a_child_process_are_raised_in_its_parent(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "setsid", lambda: None)
     monkeypatch.setattr(compare, "_exit_with", lambda parent: None)
     config = system_config(small(tmp_path / "out", "gumbel"), "gumbel")
@@ -151,7 +149,7 @@ def test_killed_comparison_leaves_no_process_behind(tmp_path):
 
 
 def _ended(process: int) -> bool:
-    """Whether all threads have ended: the last one releases the files."""
+    """Whether all threads have ended, and so released the files."""
     about = Path(f"/proc/{process}")
     try:
         return "\nState:\tZ" in (about / "status").read_text() and len([*(about / "task").iterdir()]) == 1
@@ -191,11 +189,20 @@ def test_mistakes_are_refused_before_training(tmp_path):
         assert not (tmp_path / "out").exists(), message
 
 
-def test_every_system_can_be_trained(tmp_path):
+def test_systems_share_a_budget_and_can_be_trained(tmp_path):
     """In a model whose tokens have a layer before and after a second level."""
     config = small(tmp_path, "uniform", "model.overrides.num_token_layers=2")
     for system in system_names():
         check_system(system_config(config, system), system)
+    config = small(tmp_path, "uniform", "model.overrides.target_rate=0.35")
+    model = UNet(preset(config.model.preset, **config.model.overrides))
+    assert budget(config) == pytest.approx(update_flops(model, 1_280, 448))  # the bytes at the target rate
+    assert system_config(config, "uniform").optim.total_flops == budget(config)
+    assert budget(small(tmp_path, "uniform", "compare.flops=7e9")) == 7e9
+    paper, plain = (system_config(small(tmp_path, "learned"), system) for system in ("learned-paper", "learned"))
+    assert (paper.estimator.name, paper.estimator.gamma, paper.estimator.options) == ("discounted_return", 0.99, {})
+    assert (paper.baseline.name, paper.loss.policy, paper.rate.coefficient) == ("batch_mean", 0.01, 0.01)
+    assert plain.estimator.name == "local_flips" and plain.optim.total_flops == paper.optim.total_flops
 
 
 def test_page_shows_targets_by_script_rows_per_text_and_trials(compared):
@@ -218,23 +225,7 @@ def test_page_shows_targets_by_script_rows_per_text_and_trials(compared):
     assert re.match(r"# Systems at [0-9.]+ MFLOPs in total\n", text()) and "% trials)" not in text()
 
 
-def test_budget_is_the_cost_of_the_bytes_at_the_target_rate(tmp_path):
-    config = small(tmp_path, "uniform", "model.overrides.target_rate=0.35")
-    model = UNet(preset(config.model.preset, **config.model.overrides))
-    assert budget(config) == pytest.approx(update_flops(model, 1_280, 448))
-    assert system_config(config, "uniform").optim.total_flops == budget(config)
-    assert budget(small(tmp_path, "uniform", "compare.flops=7e9")) == 7e9
-
-
-def test_the_papers_estimator_is_a_separate_system(tmp_path):
-    config = system_config(small(tmp_path, "learned"), "learned-paper")
-    assert (config.estimator.name, config.estimator.gamma, config.estimator.options) == ("discounted_return", 0.99, {})
-    assert (config.baseline.name, config.loss.policy, config.rate.coefficient) == ("batch_mean", 0.01, 0.01)
-    plain = system_config(small(tmp_path, "learned"), "learned")
-    assert plain.estimator.name == "local_flips" and plain.optim.total_flops == config.optim.total_flops
-
-
-def test_bold_is_decided_by_a_paired_test_over_documents():
+def test_bold_is_decided_by_a_paired_test_over_documents(tmp_path):
     """Documents differ by far more than systems: unpaired errors would tell nothing apart."""
     nats, jitter = [150.0, 820.0, 150.0, 300.0], [3.0, -3.0, 3.0, -3.0]
     near = [n + j for n, j in zip(nats, jitter, strict=True)]
@@ -242,9 +233,6 @@ def test_bold_is_decided_by_a_paired_test_over_documents():
     losses = {"best": (nats, 2.0), "near": (near, 2.001), "far": (far, 2.04), "oracle": (nats, 1.0)}
     shared = {"counts": [100, 300, 200, 100], "flops": 1e12, "tried_flops": 0.0}
     rows = [{**shared, "nats": n, "bits_per_byte": loss, "oracle": s == "oracle"} for s, (n, loss) in losses.items()]
-    assert best(rows) == {0, 1}
-    assert best([*rows, {**rows[0], "flops": 2e12}]) == set()
-
-
-def test_folder_without_systems_has_no_page(tmp_path):
+    assert best_systems(rows) == {0, 1}
+    assert best_systems([*rows, {**rows[0], "flops": 2e12}]) == set()
     assert write_page(tmp_path) is None

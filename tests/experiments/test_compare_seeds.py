@@ -10,103 +10,77 @@ from pathlib import Path
 
 import pytest
 from rltok_rl.experiments.commands import report
-from rltok_rl.experiments.reports import seeds_page as seeds
-from rltok_rl.experiments.reports.seeds_page import entropy_at_shares, seeds_page, write_seeds_page
+from rltok_rl.experiments.reports import seeds_page
+from rltok_rl.experiments.reports.seeds_page import entropy_at_shares, write_seeds_page
 from rltok_rl.experiments.runs.folder import read_run
 
-from ..layout import ROOT
+from .results import RESULTS, copy_run, rewrite
 
-RESULTS = ROOT / "experiments" / "results" / "compare"
-KEPT = (
-    "config.yaml",
-    "summary.json",
-    "evaluation.json",
-    "model.json",
-    "environment.json",
-    "metrics.csv",
-    "samples.jsonl",
-)
 MOVED = {"learned": (-0.05, -0.06, -0.04), "uniform": (0.0, 0.01, -0.01), "spacebyte": (-0.045, -0.06, -0.04)}
 """Bits per byte of each seed, relative to the committed evenly spaced run."""
+BASE = json.loads((RESULTS / "compare/uniform/evaluation.json").read_text())
 
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
     """Three seeds of three systems."""
-    base = json.loads((RESULTS / "uniform" / "evaluation.json").read_text())
     for system, moves in MOVED.items():
         for seed, move in enumerate(moves):
-            run = tmp_path / "three" / str(seed) / system
-            run.mkdir(parents=True)
-            for name in KEPT:
-                shutil.copy(RESULTS / system / name, run / name)
+            run = copy_run(f"compare/{system}", tmp_path / "three" / str(seed) / system, "metrics.csv", "samples.jsonl")
             config = (run / "config.yaml").read_text()
             (run / "config.yaml").write_text(re.sub(r"\nseed: \d+", f"\nseed: {seed}", config))
-            evaluation = json.loads((run / "evaluation.json").read_text())
-            nats = [n + move * math.log(2) * c for n, c in zip(base["nats"], base["counts"], strict=True)]
-            loss = base["corpus_bits_per_byte"] + move
-            summary = json.loads((run / "summary.json").read_text())
-            (run / "summary.json").write_text(json.dumps({**summary, "tried_flops": 0.0}))
-            (run / "evaluation.json").write_text(json.dumps({**evaluation, "nats": nats, "corpus_bits_per_byte": loss}))
+            nats = [n + move * math.log(2) * c for n, c in zip(BASE["nats"], BASE["counts"], strict=True)]
+            rewrite(run / "evaluation.json", nats=nats, corpus_bits_per_byte=BASE["corpus_bits_per_byte"] + move)
+            rewrite(run / "summary.json", tried_flops=0.0)
     return tmp_path / "three"
 
 
 @pytest.fixture
 def no_figure(monkeypatch):
-    """Skip the figure, which takes longer than the page."""
-    monkeypatch.setattr(seeds, "draw_loss_against_flops", lambda *_, **__: None)
+    monkeypatch.setattr(seeds_page, "draw_loss_against_flops", lambda *_, **__: None)
 
 
-def cells(page: str, system: str) -> list[str]:
-    (row,) = [line for line in page.splitlines() if re.match(rf"\| {system}( \*)? \|", line)]
+def cells(page: Path, system: str) -> list[str]:
+    (row,) = [line for line in page.read_text().splitlines() if re.match(rf"\| {system}( \*)? \|", line)]
     return [cell.strip() for cell in row.split("|")[1:-1]]
 
 
-def test_means_and_paired_differences_are_those_of_the_seeds(folder):
-    page = write_seeds_page(folder).read_text()
-    base = json.loads((RESULTS / "uniform" / "evaluation.json").read_text())["corpus_bits_per_byte"]
-    learned = cells(page, "learned")
-    assert learned[3] == f"**{base - 0.05:.3f} ± 0.010**"
-    assert learned[4] == ", ".join(f"{base + move:.3f}" for move in MOVED["learned"])
+def test_means_and_paired_differences_are_those_of_the_seeds(folder, capsys):
+    assert report.main([str(folder)]) == 0
+    page = folder / "compare-seeds.md"
+    assert capsys.readouterr().out.strip() == str(page) and (folder / "compare-seeds.png").stat().st_size > 9000
+    learned, loss = cells(page, "learned"), BASE["corpus_bits_per_byte"]
+    assert learned[2] == "10.5 TFLOPs" and learned[3] == f"**{loss - 0.05:.3f} ± 0.010**"
+    assert learned[4] == ", ".join(f"{loss + move:.3f}" for move in MOVED["learned"])
     assert learned[5] == "-0.050 [-0.100, -0.000]"  # differences -0.05, -0.07, -0.03; 4.303 x 0.02 / sqrt(3)
     assert learned[6] == "-0.050 [-0.050, -0.050]"  # every document was moved by the same amount
     assert cells(page, "spacebyte")[3].startswith("**") and not cells(page, "uniform")[3].startswith("**")
-    assert "learned minus spacebyte: -0.002" in page and "they cannot be told apart" in page
-    assert learned[2] == "10.5 TFLOPs"
-    assert (folder / "compare-seeds.png").stat().st_size > 9000
+    text = page.read_text()
+    assert "learned minus spacebyte: -0.002" in text and "they cannot be told apart" in text
+    # The page needs nothing but its JSON.
+    assert seeds_page.seeds_page(json.loads((folder / "compare-seeds.json").read_text())) == text
 
 
 def test_nothing_is_bold_at_unequal_budgets(folder, no_figure):
     for seed in range(3):
-        path = folder / str(seed) / "learned" / "summary.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), "tried_flops": 4.3e12}))
-    page = write_seeds_page(folder).read_text()
+        rewrite(folder / str(seed) / "learned" / "summary.json", tried_flops=4.3e12)
+    page = write_seeds_page(folder)
     assert cells(page, "learned")[2] == "14.8 TFLOPs (29 % trials)"  # trials are part of the total
     assert not any(cells(page, system)[3].startswith("**") for system in MOVED)
 
 
-def test_systems_of_fewer_seeds_are_paired_by_those_they_share(folder, no_figure):
-    shutil.rmtree(folder / "1" / "spacebyte")
-    shutil.rmtree(folder / "2" / "spacebyte")
-    page = write_seeds_page(folder).read_text()
-    assert cells(page, "spacebyte")[5:7] == ["-0.045", "-0.045 [-0.045, -0.045]"]  # of seed 0 alone
-
-
-def test_command_writes_the_page_from_its_json(folder, no_figure, capsys):
-    assert report.main([str(folder)]) == 0
-    assert capsys.readouterr().out.strip() == str(folder / "compare-seeds.md")
-    content = json.loads((folder / "compare-seeds.json").read_text())
-    assert seeds_page(content) == (folder / "compare-seeds.md").read_text()
-
-
-def test_a_seed_comes_once(folder, no_figure):
+def test_systems_are_paired_by_the_seeds_they_share_and_no_seed_comes_twice(folder, no_figure):
+    for seed in "12":
+        shutil.rmtree(folder / seed / "spacebyte")
+    # Of seed 0 alone.
+    assert cells(write_seeds_page(folder), "spacebyte")[5:7] == ["-0.045", "-0.045 [-0.045, -0.045]"]
     shutil.copytree(folder / "0", folder / "again")
     with pytest.raises(ValueError, match="seed 0 of 'learned' must be there once, got it twice"):
         write_seeds_page(folder)
 
 
 def test_entropy_at_shares_of_a_run():
-    run = read_run(RESULTS / "learned")
+    run = read_run(RESULTS / "compare/learned")
     early, *_, late = entropy_at_shares(run)
     assert early > late == pytest.approx(run.final_mean("entropy"))
-    assert entropy_at_shares(read_run(RESULTS / "uniform")) is None
+    assert entropy_at_shares(read_run(RESULTS / "compare/uniform")) is None

@@ -77,8 +77,7 @@ def test_runs_that_differ_in_their_seed_alone_share_a_group():
         names = seed_groups(options)
         return {name: list(members) for name, members in names.groupby(names, sort=False).groups.items()}
 
-    near = {"near-0": (0, 0.9), "near-1": (1, 0.9)}
-    far = {f"far_seed-{seed}": (seed, 0.99) for seed in (0, 1, 2)}
+    near, far = {"near-0": (0, 0.9), "near-1": (1, 0.9)}, {f"far_seed-{seed}": (seed, 0.99) for seed in (0, 1, 2)}
     assert groups({**near, **far}) == {"near": [*near], "far": [*far]}
     # The same seed twice is no second seed.
     assert groups({**near, "again": (1, 0.9)}) == {"near": [*near], "again": ["again"]}
@@ -117,18 +116,13 @@ def test_row_of_several_seeds_has_mean_and_deviation(make, drawn, tmp_path):
 
 
 def test_bold_is_decided_by_a_paired_test_over_seeds(make, tmp_path):
-    losses = {  # seeds differ by far more than systems: unpaired errors could tell nothing apart
-        "near": (2.009, 3.0, 4.012),
-        "best": (2.0, 3.002, 4.0),
-        "far": (2.1, 3.1, 4.102),
-        "oracle": (1.5, 2.5, 3.5),
-    }
-    folders = [
-        make(f"{name}-{seed}", f"seed={seed}", f"estimator.gamma=0.{n}", *oracle, loss=loss)
-        for n, (name, values) in enumerate(losses.items())
-        for oracle in [["segmenter.name=bpe"] if name == "oracle" else []]
-        for seed, loss in enumerate(values)
-    ]
+    # Seeds differ by far more than systems: unpaired errors could tell nothing apart.
+    losses = {"near": (2.009, 3.0, 4.012), "best": (2.0, 3.002, 4.0), "far": (2.1, 3.1, 4.102)}
+    losses |= {"oracle": (1.5, 2.5, 3.5)}
+    folders = []
+    for n, (name, values) in enumerate(losses.items()):
+        options = [f"estimator.gamma=0.{n}", *(["segmenter.name=bpe"] if name == "oracle" else [])]
+        folders += [make(f"{name}-{seed}", f"seed={seed}", *options, loss=loss) for seed, loss in enumerate(values)]
     page = page_of(folders, tmp_path)
     bold = {row[0] for row in rows_of(page) if any(cell.startswith("**") for cell in row)}
     assert bold == {"near", "best"} and "oracle *" in [row[0] for row in rows_of(page)]
@@ -175,24 +169,18 @@ def test_notes_on_tokens_that_do_not_help_and_on_the_first_batch(make, tmp_path)
     assert "gave 8.000 bits per byte on held-out text and 2.000 on the first batch" in helpful
 
 
-def test_only_differing_options_have_a_column(make, tmp_path):
-    page = page_of([make("one"), make("two", "estimator.gamma=1.0")], tmp_path)
+def test_differing_options_texts_and_vocabularies_are_shown(make, monkeypatch, tmp_path):
+    one = make("one")
+    page = page_of([one, make("two", "estimator.gamma=1.0")], tmp_path)
     assert "`estimator.gamma`" in page and "`optim.lr`" not in page and "`out`" not in page
-    same = page_of([tmp_path / "one", tmp_path / "one"], tmp_path)
+    same = page_of([one, one], tmp_path)
     assert "All runs have one configuration." in same and len({row[0] for row in rows_of(same)}) == 2
-
-
-def test_runs_on_different_texts_are_not_compared(make, monkeypatch, tmp_path):
+    page = page_of([one, make("special", special=64)], tmp_path)
+    assert "Vocabularies differ (256 bytes; 256 bytes and 64 special ids)" in page and "Not all runs" not in page
     monkeypatch.setattr(comparison, "draw_texts", lambda *_: pytest.fail("one picture of two texts"))
-    code = ["data.source=python-code"]
-    page = page_of([make("one"), make("other", *code), make("third", text="or not to be")], tmp_path)
+    page = page_of([one, make("other", "data.source=python-code"), make("third", text="or not to be")], tmp_path)
     assert "**Not all runs can be compared**: these have different held-out texts: one; other; third." in page
     assert page.count("## Text ") == 3 and "## Text 2: `python-code`" in page and "**2" not in page
-
-
-def test_different_vocabularies_are_noted(make, tmp_path):
-    page = page_of([make("one"), make("other", special=64)], tmp_path)
-    assert "Vocabularies differ (256 bytes; 256 bytes and 64 special ids)" in page and "Not all runs" not in page
 
 
 def test_figures_and_loss_curves_of_trained_runs(learned_run, uniform_run, tmp_path):

@@ -1,4 +1,4 @@
-"""Every yaml file makes a training; what cannot be trained is refused by name."""
+"""Every yaml file makes a training; options that cannot be trained are refused by name."""
 
 from __future__ import annotations
 
@@ -23,20 +23,22 @@ from rltok_rl.training import LoopOptions
 from .configured import QUICK, composed, configured
 
 FILES = sorted(p.relative_to(CONF).with_suffix("").as_posix() for p in CONF.rglob("*/*.yaml"))
-#: What a file needs in addition.
+SMALL_TOKENIZER = ["segmenter.options.vocabulary=300", "segmenter.options.num_bytes=20000"]
 COMPANY = {
-    "estimator/control_variate": ["baseline=none"],
+    **{f"estimator/{name}": ["baseline=none"] for name in ("control_variate", "local_flips", "near_flips")},
+    **{f"segmenter/{name}": SMALL_TOKENIZER for name in ("bpe", "unigram", "unigram-trained")},
     "estimator/critic_advantage": ["loss=ppo"],
-    "estimator/local_flips": ["baseline=none"],
-    "estimator/near_flips": ["baseline=none"],
     "actor/warm_start": ["loss=importance"],
     "experiment/pocket-on": ["model.weights=pocket"],
 }
-SMALL_TOKENIZER = ["segmenter.options.vocabulary=300", "segmenter.options.num_bytes=20000"]
-COMPANY |= {f"segmenter/{name}": SMALL_TOKENIZER for name in ("bpe", "unigram", "unigram-trained")}
+"""Options that a file needs in addition."""
 ON_FILES = ("books", "compare", "compare-seeds", "own-text", "pocket", "pocket-on", "files")
 UPDATED = ("actor", "baseline", "estimator", "loss", "optim", "rate", "segmenter")
 """Groups whose files change an update; of the others, the trainer is built."""
+
+
+def trainer_of(*options: str):
+    return make_trainer(configured(*QUICK, *options))[0]
 
 
 def test_every_file_has_no_ignored_options_and_makes_a_trainer():
@@ -45,8 +47,7 @@ def test_every_file_has_no_ignored_options_and_makes_a_trainer():
     for file in FILES:
         group, name = file.split("/")
         chosen = [f"{group}={name}", *COMPANY.get(file, []), "compute.device=cpu"]
-        needed = ["data.source=books"] if name in ON_FILES else []
-        check_options(configured(*chosen, *needed))
+        check_options(configured(*chosen, *(["data.source=books"] if name in ON_FILES else [])))
         config = configured(*chosen, *QUICK, "compute.compile=false")
         config.actor.warm_start_bytes = min(config.actor.warm_start_bytes, 128)
         config.data.options, config.data.min_bytes = {}, 2
@@ -58,9 +59,6 @@ def test_every_file_has_no_ignored_options_and_makes_a_trainer():
             metrics = trainer.update()
             assert all(torch.isfinite(torch.tensor(value)) for value in metrics.values()), file
             assert {"loss", "bits_per_byte", "rate", "grad_norm", "lr", "flops"} <= set(metrics), file
-
-
-def test_every_source_is_trained_on():
     for source in ("recall", "lexicon", "python-code", "python-docs"):
         trainer, texts = make_trainer(configured(*QUICK[:-1], f"data={source}", "data.num_steps=32"))
         assert (texts.language is not None) == (source in ("recall", "lexicon"))
@@ -76,7 +74,8 @@ def test_options_of_these_tests_are_composed_as_by_hydra():
         assert configured(*options) == composed(*options)
 
 
-def test_an_ablation_changes_what_it_is_named_after():
+def test_ablations_change_one_option_and_the_papers_runs_have_its_numbers():
+    """Table 2 and Section 4: sizes, bytes, batches of 4096-byte sequences."""
     base = configured("experiment=ablations")
     named = (base.estimator.name, base.estimator.gamma, base.baseline.name)
     assert named == ("discounted_return", 0.99, "batch_mean")
@@ -91,34 +90,21 @@ def test_an_ablation_changes_what_it_is_named_after():
     for name, (option, value) in changes.items():
         assert reduce(getattr, option.split("."), configured(f"experiment={name}")) == value, name
     assert configured("experiment=no-early-exit").loss.early_exit == 0.0
-
-
-def test_the_papers_runs_have_the_papers_numbers():
-    """Table 2 and Section 4: sizes, bytes, batches of 4096-byte sequences."""
-    expected = {
+    for name, numbers in {
         "paper-147m-fineweb": ("paper-147m", "fineweb-10bt", 6_000_000_000, 1.5e-3, 450_000_000, 128),
         "paper-90m-codeparrot": ("paper-90m", "codeparrot", 3_400_000_000, 2e-3, 250_000_000, 128),
         "rate-sweep": ("paper-20m", "fineweb-10bt", 1_500_000_000, 3e-3, 110_000_000, 64),
-    }
-    for name, numbers in expected.items():
+    }.items():
         config = configured(f"experiment={name}")
-        rows = config.data.num_rows * config.compute.micro_batches
-        optim = config.optim
-        found = (config.model.preset, config.data.source, optim.total_bytes, optim.lr, optim.warm_up_bytes, rows)
-        assert found == numbers
-        assert (config.data.min_bytes, config.data.max_bytes, config.data.num_steps + 1) == (4096, 4096, 4096)
-        assert (optim.beta1, optim.beta2, config.estimator.gamma, config.baseline.name) == (
-            0.9,
-            0.999,
-            0.99,
-            "batch_mean",
-        )
+        data, optim, rows = config.data, config.optim, config.data.num_rows * config.compute.micro_batches
+        sizes = (config.model.preset, data.source, optim.total_bytes, optim.lr, optim.warm_up_bytes, rows)
+        assert sizes == numbers and (data.min_bytes, data.max_bytes, data.num_steps + 1) == (4096, 4096, 4096)
+        assert (optim.beta1, optim.beta2, config.estimator.gamma) == (0.9, 0.999, 0.99)
+        assert config.baseline.name == "batch_mean"
 
 
-def test_options_reach_what_they_name():
-    trainer, _ = make_trainer(
-        configured(*QUICK, "loss=ppo", "loss.clip_high=0.3", "loss.policy=0.5", "estimator=critic_advantage")
-    )
+def test_options_reach_the_objects_that_they_name():
+    trainer = trainer_of("loss=ppo", "loss.clip_high=0.3", "loss.policy=0.5", "estimator=critic_advantage")
     term = trainer.loss.terms["policy"]
     assert isinstance(term, BoundaryClipPPOLoss) and term.critic_network is not None
     assert float(term.clip_epsilon_high) == pytest.approx(0.3) and float(term.clip_epsilon_low) == pytest.approx(0.2)
@@ -126,42 +112,22 @@ def test_options_reach_what_they_name():
     flips = make_advantages(configured("estimator=local_flips", "baseline=none", "estimator.price=0.5"), trainer.model)
     assert isinstance(flips, LocalFlips) and flips.price == 0.5
     for name, kind in {"random": RandomActor, "uniform": UniformActor, "whitespace": WhitespaceActor}.items():
-        trainer, _ = make_trainer(configured(*QUICK, f"actor={name}"))
+        trainer = trainer_of(f"actor={name}")
         assert isinstance(trainer.actor, kind) and "policy" not in trainer.loss.terms
     assert {*BASELINE_NAMES} == {*choices("baseline")}
     assert all(configured(f"baseline={word}").baseline.name == word for word in choices("baseline"))
-
-
-def test_options_of_the_optimizer_reach_the_loop():
-    """All but the default value of each."""
-    expected = LoopOptions(
-        total_bytes=512,
-        lr=0.5,
-        warm_up_bytes=130,
-        lr_floor=0.25,
-        betas=(0.5, 0.75),
-        weight_decay=0.125,
-        clip_norm=2.0,
-        micro_batches=3,
-        precision="bfloat16",
-        policy_epochs=2,
-        warm_start_bytes=20,
-    )
-    optim = "lr=0.5 warm_up_bytes=130 lr_floor=0.25 beta1=0.5 beta2=0.75 weight_decay=0.125 clip_norm=2.0"
-    options = [f"optim.{option}" for option in optim.split()]
+    given = {"lr": 0.5, "warm_up_bytes": 130, "lr_floor": 0.25, "weight_decay": 0.125, "clip_norm": 2.0}
+    options = [f"optim.{name}={value}" for name, value in {**given, "beta1": 0.5, "beta2": 0.75}.items()]
     options += ["compute.micro_batches=3", "compute.precision=bfloat16", "loss.policy_epochs=2"]
-    trainer, _ = make_trainer(configured(*QUICK, "loss=ppo", *options, "actor.warm_start_bytes=20"))
-    assert trainer.options == expected
+    more = {"betas": (0.5, 0.75), "micro_batches": 3, "precision": "bfloat16", "policy_epochs": 2}
+    expected = LoopOptions(total_bytes=512, warm_start_bytes=20, **given, **more)
+    assert trainer_of("loss=ppo", *options, "actor.warm_start_bytes=20").options == expected
 
 
 def test_an_entropy_bonus_adds_its_weighted_loss_to_every_objective():
     for loss in ("reinforce", "importance", "ppo"):
-        plain, bonus = (
-            make_trainer(configured(*QUICK, f"loss={loss}", "loss.policy_epochs=1", f"loss.entropy={weight}"))[
-                0
-            ].update()
-            for weight in (0.0, 0.5)
-        )
+        options = [f"loss={loss}", "loss.policy_epochs=1"]
+        plain, bonus = (trainer_of(*options, f"loss.entropy={weight}").update() for weight in (0.0, 0.5))
         assert "loss_entropy" not in plain
         assert bonus["loss_entropy"] == pytest.approx(-0.5 * bonus["entropy"], rel=1e-5)
         assert bonus["loss"] == pytest.approx(plain["loss"] + bonus["loss_entropy"], rel=1e-5), loss
@@ -170,65 +136,61 @@ def test_an_entropy_bonus_adds_its_weighted_loss_to_every_objective():
 def test_epochs_visit_the_training_text_in_an_order_of_the_seed():
     """Held-out text is in no epoch."""
     (first, texts), (other, _) = (make_trainer(configured(*QUICK, "data.order=epochs", f"seed={n}")) for n in (0, 1))
-    train, held = first.env.source, texts.held_out
-    assert isinstance(train, OrderedSource) and isinstance(held, DocumentSource)
-    whole = local_prose()
-    assert b"".join(train.source.documents()) + b"".join(held.documents()) == whole
-    assert not torch.equal(train.order(0), other.env.source.order(0))
+    source, held = first.env.source, texts.held_out
+    assert isinstance(source, OrderedSource) and isinstance(held, DocumentSource)
+    assert b"".join(source.source.documents()) + b"".join(held.documents()) == local_prose()
+    assert not torch.equal(source.order(0), other.env.source.order(0))
 
 
-#: Options to the message of the trainer.
 NOT_TRAINED = [
-    (["estimator.name=td"], "estimator.name must be one of"),
-    (["baseline.name=mean"], "baseline.name must be one of"),
-    (["baseline.name=leave_one"], "got 'leave_one'; did you mean 'leave_one_out'"),
-    (["baseline.name=group_maen"], "got 'group_maen'; did you mean 'group_mean'"),
-    (["estimator=control_variate"], "baseline must be 'none' with ControlVariateReturn, .* got 'leave_one_out'"),
-    (["actor.name=greedy"], "actor.name must be one of"),
-    (["loss.objective=trpo"], "loss.objective must be one of"),
-    (["estimator=local_flips"], "baseline must be 'none' with 'local_flips'"),
-    (["estimator=critic_advantage"], "estimator 'critic_advantage' needs loss.objective='ppo'"),
-    (
-        ["estimator=control_variate", "baseline=group_mean"],
-        "must be 'none' with ControlVariateReturn, .*'group_mean'",
-    ),
-    (["baseline=group_mean", "baseline.rows_per_text=1"], "baseline.rows_per_text must be at least 2"),
-    (["actor.rate=0.3"], "actor.rate belongs to 'random' and 'uniform'"),
-    (["loss.policy_epochs=2"], "policy_epochs=2 needs a term 'policy' that weighs decisions"),
-    (["data.order=sorted"], "data.order must be one of"),
-    (["+data.options.a=1"], "data.options belong to a language or a corpus"),
-    (["data=recall", "data.source=recall", "data.order=epochs"], "data.order must be 'random' for a language"),
-    (["data.held_out=1.5"], "held_out must lie strictly between 0 and 1, got 1.5"),
-    (["data.num_steps=1_000_000"], "documents must have at least the 1000001 bytes of a window"),
+    ("estimator.name=td", "estimator.name must be one of"),
+    ("baseline.name=mean", "baseline.name must be one of"),
+    ("baseline.name=leave_one", "got 'leave_one'; did you mean 'leave_one_out'"),
+    ("baseline.name=group_maen", "got 'group_maen'; did you mean 'group_mean'"),
+    ("estimator=control_variate", "baseline must be 'none' with ControlVariateReturn, .* got 'leave_one_out'"),
+    ("actor.name=greedy", "actor.name must be one of"),
+    ("loss.objective=trpo", "loss.objective must be one of"),
+    ("estimator=local_flips", "baseline must be 'none' with 'local_flips'"),
+    ("estimator=critic_advantage", "estimator 'critic_advantage' needs loss.objective='ppo'"),
+    ("estimator=control_variate baseline=group_mean", "must be 'none' with ControlVariateReturn, .*'group_mean'"),
+    ("baseline=group_mean baseline.rows_per_text=1", "baseline.rows_per_text must be at least 2"),
+    ("actor.rate=0.3", "actor.rate belongs to 'random' and 'uniform'"),
+    ("loss.policy_epochs=2", "policy_epochs=2 needs a term 'policy' that weighs decisions"),
+    ("data.order=sorted", "data.order must be one of"),
+    ("+data.options.a=1", "data.options belong to a language or a corpus"),
+    ("data=recall data.source=recall data.order=epochs", "data.order must be 'random' for a language"),
+    ("data.held_out=1.5", "held_out must lie strictly between 0 and 1, got 1.5"),
+    ("data.num_steps=1_000_000", "documents must have at least the 1000001 bytes of a window"),
 ]
-#: Options to the message before anything is read.
+"""Options, and the message of the trainer."""
 IGNORED = [
-    (["checkpoint_every=0"], "checkpoint_every must be at least 1, got 0"),
-    (["snapshots.batches=0"], "snapshots.batches must be at least 1, got 0"),
-    (["snapshots.num_bytes=1"], "snapshots.num_bytes must be at least 2, got 1"),
-    (["baseline.rows_per_text=0"], "baseline.rows_per_text must be at least 1, got 0"),
-    (["compute.threads=-1"], "compute.threads must be at least 0, got -1"),
-    (["data.num_steps=0"], "data.num_steps must be at least 1, got 0"),
-    (["compute.device=gpu"], "compute.device 'gpu' cannot be used"),
-    (["compute.device=cuda:99"], "compute.device 'cuda:99' cannot be used"),
-    (["data.limit=3"], "data.limit belongs to files and corpora, got data.source='python-docs' .data=python-docs"),
-    (["experiment=books"], "data.min_bytes belongs to files and corpora, got data.source='python-docs'"),
-    (["data.source=recall", "data.held_out=0.5"], "data.held_out belongs to files and corpora, got .*'recall'"),
-    (["loss.clip_low=0.1"], "loss.clip_low belongs to ppo, got loss.objective='reinforce'"),
-    (["loss.max_weight=3"], "loss.max_weight belongs to importance, got loss.objective='reinforce'"),
-    (["loss=ppo", "loss.average=all"], "loss.average belongs to reinforce and importance, got .*'ppo'"),
-    (["estimator=local_flips", "baseline=none", "+baseline.options.a=1"], "baseline.options must be empty with"),
+    ("checkpoint_every=0", "checkpoint_every must be at least 1, got 0"),
+    ("snapshots.batches=0", "snapshots.batches must be at least 1, got 0"),
+    ("snapshots.num_bytes=1", "snapshots.num_bytes must be at least 2, got 1"),
+    ("baseline.rows_per_text=0", "baseline.rows_per_text must be at least 1, got 0"),
+    ("compute.threads=-1", "compute.threads must be at least 0, got -1"),
+    ("data.num_steps=0", "data.num_steps must be at least 1, got 0"),
+    ("compute.device=gpu", "compute.device 'gpu' cannot be used"),
+    ("compute.device=cuda:99", "compute.device 'cuda:99' cannot be used"),
+    ("data.limit=3", "data.limit belongs to files and corpora, got data.source='python-docs' .data=python-docs"),
+    ("experiment=books", "data.min_bytes belongs to files and corpora, got data.source='python-docs'"),
+    ("data.source=recall data.held_out=0.5", "data.held_out belongs to files and corpora, got .*'recall'"),
+    ("loss.clip_low=0.1", "loss.clip_low belongs to ppo, got loss.objective='reinforce'"),
+    ("loss.max_weight=3", "loss.max_weight belongs to importance, got loss.objective='reinforce'"),
+    ("loss=ppo loss.average=all", "loss.average belongs to reinforce and importance, got .*'ppo'"),
+    ("estimator=local_flips baseline=none +baseline.options.a=1", "baseline.options must be empty with"),
 ]
+"""Options, and the message before anything is read."""
 
 
 def test_options_that_cannot_be_trained_are_refused(monkeypatch):
     for options, message in NOT_TRAINED:
         with pytest.raises(ValueError, match=message):
-            make_trainer(configured(*QUICK, *options))
+            trainer_of(*options.split())
     monkeypatch.setattr(run, "make_trainer", lambda *_: pytest.fail("a trainer was made"))
     for options, message in IGNORED:
         with pytest.raises(ValueError, match=message):
-            train.run(configured(*QUICK, *options), "")
+            train.run(configured(*QUICK, *options.split()), "")
 
 
 def test_a_rule_can_replace_the_policy_of_any_experiment():
@@ -249,13 +211,14 @@ def test_files_are_cached_filtered_and_counted(tmp_path, monkeypatch):
     lines = [f'{{"text": "{"to be or not to be, " * n}"}}' for n in range(1, 41)]
     (tmp_path / "some.jsonl").write_text("\n".join(lines))
     options = [*QUICK[:-1], "data=files", "data.source=some.jsonl", "data.min_bytes=100", "data.order=epochs"]
-    trainer, texts = make_trainer(configured(*options, "data.num_steps=32", "data.held_out=0.2"))
+    options += ["data.num_steps=32", "data.held_out=0.2"]
+    trainer, texts = make_trainer(configured(*options))
     assert "kept 36 of 40 documents" in texts.described and "data.min_bytes=2 keeps all" in texts.described
     assert "\n  cached in caches/some-" in texts.described and "skipped" not in texts.described
     assert len(list((tmp_path / "caches").iterdir())) == 1
     trainer.update()
-    make_trainer(configured(*options, "data.num_steps=32", "data.held_out=0.2", "data.min_bytes=200"))
-    assert len(list((tmp_path / "caches").iterdir())) == 2  # another way of filtering is another cache
+    make_trainer(configured(*options, "data.min_bytes=200"))
+    assert len(list((tmp_path / "caches").iterdir())) == 2  # other filters, another cache
 
 
 def test_the_packaged_model_reads_documents_of_any_length(tmp_path, monkeypatch):
@@ -265,43 +228,40 @@ def test_the_packaged_model_reads_documents_of_any_length(tmp_path, monkeypatch)
     for number in range(30):
         (tmp_path / "mine" / f"{number}.txt").write_bytes(text[1000 * number : 1000 * number + 40 * (number + 1)])
     (tmp_path / "mine" / "table.csv").write_text("a,b")
+    (tmp_path / "one.txt").write_bytes(text[:2000])
     trainer, texts = make_trainer(configured("experiment=own-text", "data.source=mine", "data.num_rows=2"))
     assert "kept 30 of 30" in texts.described and "skipped 1 of other kinds (.csv)" in texts.described
     assert trainer.update()["bits_per_byte"] < 4.0  # it has learned to read before
-    with pytest.raises(
-        ValueError, match="data.num_steps=512 is too much for the training text .*; data.short_documents=whole"
+    for source, message, *options in (
+        ("mine", "data.num_steps=512 is too much for the training text .*; data.short_documents=whole"),
+        ("one.txt", "too much for the held-out text .1 document .1,800 bytes. to train on", "data.num_steps=256"),
     ):
-        make_trainer(configured("experiment=own-text", "data.source=mine", "data.short_documents=error"))
-    (tmp_path / "one.txt").write_bytes(text[:2000])
-    short = ["data.short_documents=error", "data.num_steps=256"]
-    with pytest.raises(ValueError, match="too much for the held-out text .1 document .1,800 bytes. to train on"):
-        make_trainer(configured("experiment=own-text", "data.source=one.txt", *short))
+        options += [f"data.source={source}", "data.short_documents=error"]
+        with pytest.raises(ValueError, match=message):
+            make_trainer(configured("experiment=own-text", *options))
 
 
 def test_text_that_cannot_be_read_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-
-    def read(name: str, *options: str):
-        return make_trainer(configured(*QUICK[:-1], "data=files", f"data.source={name}", "data.num_steps=8", *options))
-
-    with pytest.raises(FileNotFoundError, match="data.source must be one of .*'fineweb-10bt'.*, a file or a folder"):
-        read("none.txt")
-    with pytest.raises(FileNotFoundError, match="data.source must be one of .*, got ''"):
-        read("")
-    (tmp_path / "plain.txt").write_text("some words, and more of them")
-    with pytest.raises(ValueError, match="data.column belongs to tables, got 'body' with plain text, 'plain.txt'"):
-        read("plain.txt", "data.column=body")
-    with pytest.raises(OSError, match="data.cache must be a folder that can be written, got '/dev/null/cache'"):
-        read("plain.txt", "data.cache=/dev/null/cache")
-    (tmp_path / "broken.txt").write_bytes(b"abc\xff\xfe")
-    with pytest.raises(ValueError, match="text must be UTF-8, got .* at byte 3 of broken.txt"):
-        read("broken.txt")
-    (tmp_path / "empty.txt").write_bytes(b"")
-    with pytest.raises(ValueError, match="empty.txt|documents must hold at least one text"):
-        read("empty.txt")
-    (tmp_path / "table.jsonl").write_text('{"body": "some words"}')
-    with pytest.raises(ValueError, match="column.*body"):
-        read("table.jsonl")
+    for name, content in {
+        "plain.txt": b"some words, and more of them",
+        "broken.txt": b"abc\xff\xfe",
+        "empty.txt": b"",
+        "table.jsonl": b'{"body": "some words"}',
+    }.items():
+        (tmp_path / name).write_bytes(content)
+    for options, error, message in (
+        ("none.txt", FileNotFoundError, "data.source must be one of .*'fineweb-10bt'.*, a file or a folder"),
+        ("", FileNotFoundError, "data.source must be one of .*, got ''"),
+        ("plain.txt data.column=body", ValueError, "data.column belongs to tables, got 'body' with plain text, 'plain"),
+        ("plain.txt data.cache=/dev/null/cache", OSError, "data.cache must be a folder that can be written, got '/dev"),
+        ("broken.txt", ValueError, "text must be UTF-8, got .* at byte 3 of broken.txt"),
+        ("empty.txt", ValueError, "empty.txt|documents must hold at least one text"),
+        ("table.jsonl", ValueError, "column.*body"),
+    ):
+        with pytest.raises(error, match=message):
+            source = f"data.source={options}".split()
+            make_trainer(configured(*QUICK[:-1], "data=files", *source, "data.num_steps=8"))
 
 
 def test_tables_without_a_book_are_split_by_document_or_refused_without_a_trace(tmp_path, monkeypatch):

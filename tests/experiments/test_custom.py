@@ -107,7 +107,7 @@ def advantages(*options: str):
     return make_advantages(config, make_model(config, torch.device("cpu")))
 
 
-def test_estimator_gets_the_arguments_of_its_signature(module):
+def test_estimators_and_baselines_get_the_arguments_of_their_signatures(module):
     options = [f"estimator.name={module}:Doubled", "estimator.gamma=0.7", "estimator.options.times=3"]
     made = advantages(*options)
     kind = importlib.import_module(module).Doubled
@@ -117,6 +117,10 @@ def test_estimator_gets_the_arguments_of_its_signature(module):
     siblings = advantages(*options, "baseline=group_mean").baseline
     returns = torch.tensor([[1.0], [3.0]])
     assert siblings(returns, mask=None, process_group=None).tolist() == [[-2.0], [2.0]]
+    made = advantages(f"baseline.name={module}:half", "baseline.options.share=0.25")
+    assert type(made) is ReturnEstimator and made.baseline(torch.tensor([[8.0]])).item() == 2.0
+    both = advantages(f"baseline.name={module}:half", f"estimator.name={module}:Doubled")
+    assert both.baseline(torch.tensor([[8.0]])).item() == 4.0
 
 
 def test_custom_estimator_trains_as_the_librarys(module):
@@ -130,40 +134,40 @@ def test_custom_estimator_trains_as_the_librarys(module):
     assert all(torch.equal(weight, states[1][name]) for name, weight in states[0].items())
 
 
-def test_baseline_gets_its_options(module):
-    made = advantages(f"baseline.name={module}:half", "baseline.options.share=0.25")
-    assert type(made) is ReturnEstimator
-    assert made.baseline(torch.tensor([[8.0]])).item() == 2.0
-    both = advantages(f"baseline.name={module}:half", f"estimator.name={module}:Doubled")
-    assert both.baseline(torch.tensor([[8.0]])).item() == 4.0
+REFUSED = [
+    ("estimator.name=nowhere:Mine", "a module that is installed or lies in the working folder, got 'nowhere:M"),
+    ("estimator.name=OWN:Double", "no 'Double' there; did you mean 'Doubled'"),
+    ("estimator.name='own-things:Mine'", "must be a word, or module:Name as Python imports it"),
+    ("estimator.name=OWN:constant", "must name a class of estimators"),
+    ("estimator.name=OWN:Undiscounted", "must take gamma, which estimator.gamma is"),
+    ("estimator.name=OWN:Bare", "baseline must be 'none' with 'custom_things:Bare', which takes no baseline"),
+    ("estimator.name=OWN:no_estimator baseline=none", "which makes a str"),
+    ("estimator.name=OWN:Doubled estimator.options.span=3", "of 'custom_things:Doubled' must be among .*'times'"),
+    ("estimator.name=OWN:Both estimator.options.decai=3", "got 'decai'; did you mean 'decay'"),
+    ("estimator.name=OWN:Alone", "baseline must be 'none' with Alone, whose own _advantages takes its place"),
+    ("baseline.name=OWN:careless", r"must take \(returns, \*, mask, process_group\) and its options"),
+    ("baseline.name=OWN:half baseline.options.part=1", "got an unexpected keyword argument 'part'"),
+    ("baseline.name=OWN:constant", "baseline.name must name a function, .* got 'custom_things:constant', a int$"),
+    ("baseline.name=OWN:made", "a Remembering, which the runs of one process would share: name its class"),
+    ("baseline.name=OWN:Plain", "a class of torch.nn.Module, whose memory checkpoints keep, got the class"),
+    ("baseline.name=OWN:Deaf", r"must take \(returns, \*, mask, process_group\) and its options"),
+    ("baseline.name=OWN:Remembering baseline.options.decai=1", r"of \['decay'\]; did you mean 'decay'"),
+    ("estimator.name=td", "estimator.name must be one of .* or module:Name of your own, got 'td'"),
+]
 
 
-def test_wrong_estimators_and_baselines_are_refused(module):
-    for options, message in (
-        (["estimator.name=nowhere:Mine"], "a module that is installed or lies in the working folder, got 'nowhere:M"),
-        (["estimator.name=OWN:Double"], "no 'Double' there; did you mean 'Doubled'"),
-        (["estimator.name='own things:Mine'"], "must be a word, or module:Name as Python imports it"),
-        (["estimator.name=OWN:constant"], "must name a class of estimators"),
-        (["estimator.name=OWN:Undiscounted"], "must take gamma, which estimator.gamma is"),
-        (["estimator.name=OWN:Bare"], "baseline must be 'none' with 'custom_things:Bare', which takes no baseline"),
-        (["estimator.name=OWN:no_estimator", "baseline=none"], "which makes a str"),
-        (
-            ["estimator.name=OWN:Doubled", "estimator.options.span=3"],
-            r"of 'custom_things:Doubled' must be among .*'times'",
-        ),
-        (["estimator.name=OWN:Both", "estimator.options.decai=3"], "got 'decai'; did you mean 'decay'"),
-        (["estimator.name=OWN:Alone"], "baseline must be 'none' with Alone, whose own _advantages takes its place"),
-        (["baseline.name=OWN:careless"], r"must take \(returns, \*, mask, process_group\) and its options"),
-        (["baseline.name=OWN:half", "baseline.options.part=1"], "got an unexpected keyword argument 'part'"),
-        (["baseline.name=OWN:constant"], "baseline.name must name a function, .* got 'custom_things:constant', a int$"),
-        (["baseline.name=OWN:made"], "a Remembering, which the runs of one process would share: name its class"),
-        (["baseline.name=OWN:Plain"], "a class of torch.nn.Module, whose memory checkpoints keep, got the class"),
-        (["baseline.name=OWN:Deaf"], r"must take \(returns, \*, mask, process_group\) and its options"),
-        (["baseline.name=OWN:Remembering", "baseline.options.decai=1"], r"of \['decay'\]; did you mean 'decay'"),
-        (["estimator.name=td"], "estimator.name must be one of .* or module:Name of your own, got 'td'"),
-    ):
+def test_wrong_estimators_and_baselines_are_refused(module, tmp_path):
+    for options, message in REFUSED:
         with pytest.raises((ValueError, TypeError, ImportError), match=message):
-            advantages(*(option.replace("OWN", module) for option in options))
+            advantages(*options.replace("OWN", module).split())
+    (tmp_path / "fails_itself.py").write_text("import nothing_of_that_name")
+    with pytest.raises(ModuleNotFoundError, match="^No module named 'nothing_of_that_name'"):
+        import_path("estimator.name", "fails_itself:Mine")
+    config = configured(*QUICK, f"estimator.name={module}:Bare", "baseline=none")
+    model = make_model(config, torch.device("cpu"))
+    assert make_advantages(config, model).gamma == config.estimator.gamma
+    with pytest.raises(ValueError, match="must take process_group to be trained with in several processes"):
+        make_advantages(config, model, process_group=object())
 
 
 def test_baseline_with_memory_is_new_for_every_run_and_resumes(module):
@@ -179,20 +183,6 @@ def test_baseline_with_memory_is_new_for_every_run_and_resumes(module):
         means.append(trainer.loss.terms["policy"]._value_estimator.baseline.mean)
     assert torch.equal(*means) and means[0] != 0 and means[0] is not means[1]
     assert all(torch.equal(x, y) for x, y in zip(going.model.parameters(), fresh.model.parameters(), strict=True))
-
-
-def test_error_of_a_failing_module_is_raised(module, tmp_path):
-    (tmp_path / "fails_itself.py").write_text("import nothing_of_that_name")
-    with pytest.raises(ModuleNotFoundError, match="^No module named 'nothing_of_that_name'"):
-        import_path("estimator.name", "fails_itself:Mine")
-
-
-def test_several_processes_need_process_group(module):
-    config = configured(*QUICK, f"estimator.name={module}:Bare", "baseline=none")
-    model = make_model(config, torch.device("cpu"))
-    assert make_advantages(config, model).gamma == config.estimator.gamma
-    with pytest.raises(ValueError, match="must take process_group to be trained with in several processes"):
-        make_advantages(config, model, process_group=object())
 
 
 def test_segmenter_trains_is_saved_and_loaded(module, tmp_path):

@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from rltok_rl.experiments.reports.labels import ESTIMATOR_LABELS
+from rltok_rl.experiments.reports.leaderboard import ESTIMATOR_LABELS
 from rltok_rl.experiments.studies import estimators
 from rltok_rl.experiments.studies.candidates import CANDIDATES, make_candidate
 from rltok_rl.experiments.studies.estimator_options import EstimatorOptions
@@ -21,20 +21,8 @@ from rltok_rl.models import UNet
 
 from ..forked import run_forked
 
-QUICK = {
-    "num_batches": 3,
-    "warm_up": 1,
-    "reference_batches": 3,
-    "num_rows": 8,
-    "num_steps": 48,
-    "exact_texts": 2,
-    "exact_bytes": 5,
-    "exact_batches": 9,
-    "samples": 250,
-    "judged": 8,
-    "flip_batches": 1,
-    "gammas": [0.5, 1.0],
-}
+QUICK = {"num_batches": 3, "warm_up": 1, "reference_batches": 3, "num_rows": 8, "num_steps": 48, "exact_texts": 2}
+QUICK |= {"exact_bytes": 5, "exact_batches": 9, "samples": 250, "judged": 8, "flip_batches": 1, "gammas": [0.5, 1.0]}
 
 
 def test_candidates_estimate_what_their_names_say():
@@ -63,9 +51,8 @@ def test_candidates_estimate_what_their_names_say():
     for name, span in (("local_flips", 16), ("local_flips_far", 32)):
         flips = candidates[name]
         assert (flips.extra_rows, flips.estimator.num_flips, flips.estimator.span) == (3, 3, span)
-    width, hidden = model.config.width, 128
-    # One estimate, four training steps.
-    assert candidates["critic"].flops_per_byte == 2 * (width * hidden + hidden) * (1 + 4 * 3)
+    one_pass = 2 * (model.config.width * 128 + 128)
+    assert candidates["critic"].flops_per_byte == one_pass * (1 + 4 * 3)  # one estimate, four training steps
 
 
 def test_wrong_options_are_refused_before_anything_is_trained(tmp_path):
@@ -136,9 +123,8 @@ def test_the_command_writes_tables_and_figures(tmp_path):
 
 
 def test_learning_estimators_alone_have_no_truth_to_compare(tmp_path):
-    quick = {**QUICK, "exact_texts": 0, "num_rows": 4, "gammas": [1.0]}
-    options = {"estimators": ["critic"], "updates": 2, "toy": str(tmp_path / "toy.safetensors")}
-    out = run(EstimatorOptions(**quick, **options, out=str(tmp_path / "out")), "")
+    options = {**QUICK, "exact_texts": 0, "num_rows": 4, "gammas": [1.0], "estimators": ["critic"], "updates": 2}
+    out = run(EstimatorOptions(**options, toy=str(tmp_path / "toy.safetensors"), out=str(tmp_path / "out")), "")
     assert not (out / "truth.png").exists() and "`critic`" in (out / "estimators.md").read_text()
 
 

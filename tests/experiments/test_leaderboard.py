@@ -11,22 +11,7 @@ from rltok_rl.experiments.commands import leaderboard as command
 from rltok_rl.experiments.reports import leaderboard
 
 from ..layout import ROOT
-
-RESULTS = ROOT / "experiments" / "results"
-KEPT = ("config.yaml", "summary.json", "evaluation.json", "model.json", "environment.json")
-
-
-def copy_run(source: str, target: Path) -> Path:
-    """A committed run without what the page does not read."""
-    target.mkdir(parents=True)
-    for name in KEPT:
-        if (RESULTS / source / name).exists():
-            shutil.copy(RESULTS / source / name, target / name)
-    return target
-
-
-def rewrite(path: Path, **changes) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+from .results import RESULTS, copy_run, rewrite
 
 
 def sections(page: str) -> dict[str, list[list[str]]]:
@@ -38,58 +23,47 @@ def sections(page: str) -> dict[str, list[list[str]]]:
     return found
 
 
-def test_the_page_is_what_the_results_give():
+def test_the_page_is_what_the_results_give_and_lists_each_run_once():
     page = leaderboard.page(RESULTS, ROOT / "docs")
     assert page == (ROOT / "docs" / "leaderboard.md").read_text(), "run `rltok leaderboard`"
-    for target in re.findall(r"\]\(([^)]+)\)", page):
-        assert (ROOT / "docs" / target).exists(), target
-
-
-def test_every_finished_run_is_listed_once():
-    page = (ROOT / "docs" / "leaderboard.md").read_text()
+    assert [target for target in re.findall(r"\]\(([^)]+)\)", page) if not (ROOT / "docs" / target).exists()] == []
     folders = [path.parent for path in RESULTS.rglob("summary.json") if (path.parent / "config.yaml").exists()]
-    assert folders
-    for folder in folders:
-        assert page.count(f"({Path('..') / folder.relative_to(ROOT) / 'report.md'})") == 1, folder
+    counts = {page.count(f"({Path('..') / folder.relative_to(ROOT) / 'report.md'})") for folder in folders}
+    assert folders and counts == {1}
 
 
 def test_rows_share_text_and_budget(tmp_path):
     results = tmp_path / "results"
     for name in ("learned", "uniform", "spacebyte"):
         copy_run(f"compare/{name}", results / "compare" / name)
-    richer = copy_run("compare/learned", results / "richer" / "learned")
-    config = (richer / "config.yaml").read_text()
-    (richer / "config.yaml").write_text(re.sub("total_flops: .*", "total_flops: 2.0e13", config))
-    other = copy_run("compare/learned", results / "other" / "learned")
-    (other / "config.yaml").write_text(config.replace("source: books", "source: poems"))
-    fewer = copy_run("compare/uniform", results / "fewer" / "uniform")
-    evaluation = json.loads((fewer / "evaluation.json").read_text())
-    rewrite(fewer / "evaluation.json", counts=evaluation["counts"][:-1], nats=evaluation["nats"][:-1])
+    for name, pattern, value in (("richer", "total_flops: .*", "total_flops: 2.0e13"), ("other", ": books", ": poems")):
+        config = copy_run("compare/learned", results / name / "learned") / "config.yaml"
+        config.write_text(re.sub(pattern, value, config.read_text()))
+    evaluation = copy_run("compare/uniform", results / "fewer" / "uniform") / "evaluation.json"
+    documents = json.loads(evaluation.read_text())
+    rewrite(evaluation, counts=documents["counts"][:-1], nats=documents["nats"][:-1])
     copy_run("books/learned", results / "books" / "learned")
-    shutil.copytree(results / "compare" / "uniform", results / "begun")
-    (results / "begun" / "summary.json").unlink()
-    found = leaderboard.page(results, tmp_path)
-    headings = [line.removeprefix("## ") for line in found.splitlines() if line.startswith("## ")]
-    assert sorted(headings) == [
+    (copy_run("compare/uniform", results / "begun") / "summary.json").unlink()
+    page = leaderboard.page(results, tmp_path)
+    assert sorted(sections(page)) == [
         "`books`, 10.5 TFLOPs",
         "`books`, 10.5 TFLOPs, learned with trials on top",
         "`books`, 12.0 MB of training text",
         "`books`, 20.0 TFLOPs",
         "`poems`, 10.5 TFLOPs",
     ]
-    assert "begun" not in found and found.count("results/compare/") == 3
+    assert "begun" not in page and page.count("results/compare/") == 3
 
 
 def test_the_best_is_bold_but_no_oracle(tmp_path):
     results = tmp_path / "results"
     for name, loss in (("near", 2.0001), ("best", 2.0), ("far", 2.03), ("oracle", 1.0)):
-        folder = copy_run("compare/uniform", results / name)
-        evaluation = json.loads((folder / "evaluation.json").read_text())
+        path = copy_run("compare/uniform", results / name) / "evaluation.json"
+        evaluation = json.loads(path.read_text())
         nats = [n * loss / evaluation["corpus_bits_per_byte"] for n in evaluation["nats"]]
         if name == "near":  # documents differ in both directions from those of the best
             nats = [n * (1.02 if place % 2 else 0.98) for place, n in enumerate(nats)]
-        moved = {"corpus_bits_per_byte": loss, "corpus_standard_error": 0.015, "nats": nats, "oracle": name == "oracle"}
-        rewrite(folder / "evaluation.json", **moved)
+        rewrite(path, corpus_bits_per_byte=loss, corpus_standard_error=0.015, nats=nats, oracle=name == "oracle")
     page = leaderboard.page(results, tmp_path)
     (rows,) = sections(page).values()
     assert [re.findall(r"\[(\w+)\]", row[0])[0] for row in rows] == ["oracle", "best", "near", "far"]
@@ -99,20 +73,22 @@ def test_the_best_is_bold_but_no_oracle(tmp_path):
 
 
 def test_the_command_writes_the_same_bytes_again(tmp_path, capsys):
-    copy_run("compare/learned", tmp_path / "results" / "learned")
-    arguments = ["--results", str(tmp_path / "results"), "--out", str(tmp_path / "docs" / "page.md")]
+    run, page = copy_run("compare/learned", tmp_path / "results" / "learned"), tmp_path / "docs" / "page.md"
+    arguments = ["--results", str(tmp_path / "results"), "--out", str(page)]
     assert command.main(arguments) == 0
-    first = (tmp_path / "docs" / "page.md").read_bytes()
-    assert command.main(arguments) == 0 and (tmp_path / "docs" / "page.md").read_bytes() == first
+    first = page.read_bytes()
+    assert command.main(arguments) == 0 and page.read_bytes() == first
     assert b"[learned](../results/learned/report.md)" in first
-    assert command.main(["--results", str(tmp_path / "nothing")]) == 2
-    assert "--results must be a folder of results, got " in capsys.readouterr().err
     (tmp_path / "file").touch()  # where a folder would have to be
-    assert command.main([*arguments[:2], "--out", str(tmp_path / "file" / "page.md")]) == 2
-    assert "rltok leaderboard: " in capsys.readouterr().err
-    (tmp_path / "results" / "learned" / "summary.json").write_text("{")
-    assert command.main(arguments) == 2
-    assert "summary.json cannot be read" in capsys.readouterr().err
+    broken = tmp_path / "broken"
+    shutil.copytree(run.parent, broken)
+    (broken / "learned" / "summary.json").write_text("{")
+    for wrong, message in (
+        (["--results", str(tmp_path / "nothing")], "--results must be a folder of results, got "),
+        ([*arguments[:2], "--out", str(tmp_path / "file" / "page.md")], "rltok leaderboard: "),
+        (["--results", str(broken), *arguments[2:]], "summary.json cannot be read"),
+    ):
+        assert command.main(wrong) == 2 and message in capsys.readouterr().err, wrong
 
 
 def test_studies_have_a_table(tmp_path):

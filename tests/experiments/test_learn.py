@@ -9,17 +9,6 @@ import matplotlib.image
 import pytest
 import torch
 from rltok_rl.experiments.studies import learn, learn_runs
-from rltok_rl.experiments.studies.learn import (
-    draw_learning,
-    grid,
-    main,
-    matched_rate,
-    passed,
-    read_learn_options,
-    run,
-    table,
-    verdict,
-)
 from rltok_rl.experiments.studies.learn_runs import SYSTEMS, evaluate, fingerprint, run_config, train_and_evaluate
 from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
@@ -68,10 +57,8 @@ def test_boundaries_are_counted_against_the_best_ones():
     actor.draws_windows, actor.draws_at_random = True, False
     model = UNet(preset("tiny", window=4))
     metrics = evaluate(model, Recall(), actor, num_rows=16, num_steps=64, num_batches=2)
-    assert metrics["hits"] == metrics["in_sight"] == 1.0
-    assert 0.4 < metrics["elsewhere"] < 0.6
-    assert metrics["elsewhere"] < metrics["rate"] < metrics["elsewhere"] + 0.1
-    assert model.training
+    assert metrics["hits"] == metrics["in_sight"] == 1.0 and 0.4 < metrics["elsewhere"] < 0.6
+    assert metrics["elsewhere"] < metrics["rate"] < metrics["elsewhere"] + 0.1 and model.training
 
 
 @pytest.fixture
@@ -103,11 +90,11 @@ def test_systems_differ_in_what_they_name_and_in_nothing_else():
 def test_the_command_resumes_redraws_and_reports_whether_the_goal_was_met(tmp_path, capsys, monkeypatch):
     options = [f"out={tmp_path}", "languages=[recall]", "seeds=2", "other_seeds=1", "looks=1"]
     options += ["systems=[learned,random]", f"overrides=[{','.join(TINY)}]"]
-    assert main(options) == 1  # nothing is learned from 256 bytes
+    assert learn.main(options) == 1  # nothing is learned from 256 bytes
     assert "0 of 2 seeds" in capsys.readouterr().out
     first = json.loads((tmp_path / "learn.json").read_text())
     assert [(one["system"], one["seed"]) for one in first["courses"]] == [("learned", 0), ("learned", 1), ("random", 0)]
-    assert first["courses"][2]["rate_given"] == matched_rate(first["courses"], "recall")
+    assert first["courses"][2]["rate_given"] == learn.matched_rate(first["courses"], "recall")
     assert (tmp_path / "learn.png").stat().st_size > 10_000
 
     trained = []
@@ -119,10 +106,11 @@ def test_the_command_resumes_redraws_and_reports_whether_the_goal_was_met(tmp_pa
     monkeypatch.setattr(learn, "train_and_evaluate", recorded)
     first["courses"].pop()
     (tmp_path / "learn.json").write_text(json.dumps(first))
-    run(read_learn_options(options), "again")
+    learn.run(learn.read_learn_options(options), "again")
     assert trained == [("random", 0)]
     trained.clear()
-    run(read_learn_options([*options, "seeds=1", f"overrides=[{','.join([*TINY, 'optim.lr=0.1'])}]"]), "other options")
+    changed = [*options, "seeds=1", f"overrides=[{','.join([*TINY, 'optim.lr=0.1'])}]"]
+    learn.run(learn.read_learn_options(changed), "other options")
     assert trained == [("learned", 0), ("random", 0)]
 
 
@@ -130,15 +118,14 @@ def test_a_row_of_the_table_and_the_verdict_by_hand():
     metrics = {"share": 0.96, "standard_error": 0.0, "rate": 0.1, "hits": 0.9, "in_sight": 1.0, "elsewhere": 0.05}
     good = {"language": "recall", "system": "learned", "seed": 0, "cpu_seconds": 100.0, "final": metrics}
     results = [good, {**good, "cpu_seconds": 181.0}, {**good, "final": {**metrics, "share": 0.94}}]
-    assert [passed(one) for one in results] == [True, False, False]
-    assert verdict(results, "recall").startswith("recall: 1 of 3 seeds at or above 0.95")
-    assert "| 3 | 0.953 | 0.940 | 0.100 | 0.900 | 1.00 | 0.0500 | 127 (at most 181) |" in table(results)
+    assert [learn.passed(one) for one in results] == [True, False, False]
+    assert learn.verdict(results, "recall").startswith("recall: 1 of 3 seeds at or above 0.95")
+    assert "| 3 | 0.953 | 0.940 | 0.100 | 0.900 | 1.00 | 0.0500 | 127 (at most 181) |" in learn.table(results)
 
 
 def test_the_learned_policies_come_first_and_options_are_checked(tmp_path):
-    cells = grid(read_learn_options(["seeds=2", "other_seeds=1"]))
-    learned = [cell for cell in cells if cell[1] == "learned"]
-    assert cells[: len(learned)] == learned and len(learned) == 4
+    cells = learn.grid(learn.read_learn_options(["seeds=2", "other_seeds=1"]))
+    assert [cell[1] for cell in cells].index("uniform") == [cell[1] for cell in cells].count("learned") == 4
     assert len(cells) == len(set(cells)) == 4 + 2 * (len(SYSTEMS) - 1)
     for option, message in (
         ("systems=[mine]", "systems must be among .*, got \\['mine'\\]"),
@@ -147,11 +134,11 @@ def test_the_learned_policies_come_first_and_options_are_checked(tmp_path):
         ("sedes=1", "options must be among .*'other_seeds'.*, got \\['sedes=1'\\]"),
     ):
         with pytest.raises(ValueError, match=message):
-            read_learn_options([option])
+            learn.read_learn_options([option])
     with pytest.raises(ValueError, match="system must be one of .*, got 'mine'"):
         run_config("recall", "mine", 0)
     with pytest.raises(ValueError, match="results must hold at least one run, got none"):
-        draw_learning([], tmp_path / "none.png")
+        learn.draw_learning([], tmp_path / "none.png")
 
 
 def test_the_legend_stays_within_the_figure(tmp_path):
@@ -162,7 +149,7 @@ def test_the_legend_stays_within_the_figure(tmp_path):
         for system in SYSTEMS
         for seed in (0, 1)
     ]
-    pixels = matplotlib.image.imread(draw_learning(results, tmp_path / "two.png"))[..., :3]
+    pixels = matplotlib.image.imread(learn.draw_learning(results, tmp_path / "two.png"))[..., :3]
     legend = pixels[-40:]  # [rows, columns, 3]
     assert legend.min() < 0.5, "there should be a legend at the bottom"
     assert (legend[:, -4:] == 1).all(), "it is cut off at the right edge"

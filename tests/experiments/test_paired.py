@@ -15,26 +15,22 @@ from rltok_rl.experiments.reports.paired import (
 
 
 def test_quantiles_are_those_of_student():
-    """The textbook's values, and the normal quantile in the limit."""
     expected = {1: 12.706, 4: 2.776, 30: 2.042, 40: 2.021, 120: 1.980, 10**6: 1.960}
     assert {freedom: pytest.approx(t_quantile(freedom), abs=1e-3) for freedom in expected} == expected
     with pytest.raises(ValueError, match="freedom must be at least 1, got 0"):
         t_quantile(0)
 
 
-def test_differences_over_documents_leave_out_what_documents_have_in_common():
-    counts = [100, 200, 300, 400]
-    hard = [1.0, 2.5, 1.5, 3.0]  # nats per byte, far apart from document to document
-    first = {"counts": counts, "nats": [n * h for n, h in zip(counts, hard, strict=True)]}
-    second = {"counts": counts, "nats": [n * (h + 0.1 * math.log(2)) for n, h in zip(counts, hard, strict=True)]}
-    apart = paired_over_documents(second, first)
+def test_documents_and_seeds_are_paired():
+    counts, hard = [100, 200, 300, 400], [1.0, 2.5, 1.5, 3.0]  # nats per byte, far apart from document to document
+    easy = {"counts": counts, "nats": [n * h for n, h in zip(counts, hard, strict=True)]}
+    worse = {"counts": counts, "nats": [n * (h + 0.1 * math.log(2)) for n, h in zip(counts, hard, strict=True)]}
+    apart = paired_over_documents(worse, easy)
     assert apart.mean == pytest.approx(0.1) and apart.error == pytest.approx(0, abs=1e-12) and apart.pairs == 4
-    assert apart.significant and not paired_over_documents(first, first).significant
-    assert paired_over_documents(first, {"counts": [1], "nats": [1.0]}) is None
+    assert apart.significant and not paired_over_documents(easy, easy).significant
+    assert paired_over_documents(easy, {"counts": [1], "nats": [1.0]}) is None
     assert paired_over_documents({"counts": None}, {"counts": None}) is None
 
-
-def test_seeds_are_paired_by_number():
     apart = paired_over_seeds({2: 2.3, 0: 2.1, 7: 9.9}, {0: 2.2, 2: 2.6})
     assert (apart.mean, apart.error, apart.pairs) == (pytest.approx(-0.2), pytest.approx(0.1), 2)
     assert apart.half_width == pytest.approx(1.2706) and not apart.significant
@@ -45,11 +41,11 @@ def test_seeds_are_paired_by_number():
 
 def test_bold_needs_a_test():
     far, near, single = Difference(0.1, 0.01, 9), Difference(0.01, 0.01, 9), Difference(0.01, None, 1)
-
-    def tied(losses, *differences):
-        return tied_with_best(losses, lambda row, best: differences[row])
-
-    assert tied([2.0, 2.01, 2.1], None, near, far) == {0, 1}
-    assert tied([2.0, 2.01], None, None) == tied([2.0, 2.01], None, single) == set()
-    assert tied([math.nan, 2.1], None, far) == set()  # alone, nothing was tested against it
-    assert tied([]) == set()
+    for losses, differences, bold in (
+        ([2.0, 2.01, 2.1], (None, near, far), {0, 1}),
+        ([2.0, 2.01], (None, None), set()),
+        ([2.0, 2.01], (None, single), set()),
+        ([math.nan, 2.1], (None, far), set()),  # alone, nothing was tested against it
+        ([], (), set()),
+    ):
+        assert tied_with_best(losses, lambda row, best, found=differences: found[row]) == bold, losses

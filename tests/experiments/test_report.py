@@ -22,30 +22,26 @@ FILES = {
 }
 
 
-@pytest.fixture
-def copied(learned_run, tmp_path) -> Path:
-    return Path(shutil.copytree(learned_run, tmp_path / "learned", ignore=shutil.ignore_patterns("figures", "model")))
+def copy_files(run: Path, folder: Path, *names: str) -> Path:
+    folder.mkdir()
+    for name in names:
+        shutil.copy(run / name, folder / name)
+    return folder
 
 
 @pytest.fixture
 def bare(learned_run, tmp_path) -> Path:
     """A run that has metrics but no figures to draw, save of its last snapshot."""
-    (tmp_path / "mine").mkdir()
-    for name in ("config.yaml", "model.json"):
-        shutil.copy(learned_run / name, tmp_path / "mine" / name)
+    folder = copy_files(learned_run, tmp_path / "mine", "config.yaml", "model.json")
     last = (learned_run / "samples.jsonl").read_text().splitlines()[-1]
-    (tmp_path / "mine" / "samples.jsonl").write_text(last + "\n")
-    return tmp_path / "mine"
+    (folder / "samples.jsonl").write_text(last + "\n")
+    return folder
 
 
-def test_run_leaves_all_of_its_files(learned_run):
+def test_run_leaves_all_of_its_files_and_snapshots_before_during_and_after(learned_run):
     files = {path.relative_to(learned_run).as_posix() for path in learned_run.rglob("*") if path.is_file()}
     assert {name for name in files if not name.startswith(("checkpoints/", "model/"))} == FILES
-    assert any(name.startswith("model/") for name in files)
-    assert any(name.startswith("checkpoints/update-00000008/") for name in files)
-
-
-def test_snapshots_are_taken_before_during_and_after(learned_run):
+    assert {"model/config.json"} <= files and any(name.startswith("checkpoints/update-00000008/") for name in files)
     run, summary = read_run(learned_run), json.loads((learned_run / "summary.json").read_text())
     lines = run.snapshots
     assert [line["update"] for line in lines] == [0, 1, 2, 4, 8] and lines[-1]["bytes"] == 1024
@@ -81,39 +77,36 @@ def test_page_has_options_metrics_and_alarms(learned_run):
     assert not machine_paths((learned_run / "environment.json").read_text() + page)
 
 
-def test_page_is_written_again_from_the_folder_alone(copied, monkeypatch, tmp_path, capsys):
-    page = (copied / "report.md").read_text()
-    (copied / "report.md").unlink()
+def test_page_is_written_again_from_the_folder_alone(learned_run, monkeypatch, tmp_path, capsys):
+    copied = tmp_path / "learned"
+    shutil.copytree(learned_run, copied, ignore=shutil.ignore_patterns("figures", "model", "report.md"))
     monkeypatch.chdir(tmp_path)
     assert report.main(["learned"]) == 0
-    assert (copied / "report.md").read_text() == page
+    assert (copied / "report.md").read_text() == (learned_run / "report.md").read_text()
     assert (copied / "figures" / "boundaries.png").stat().st_size > 5_000
     assert capsys.readouterr().out.strip() == "learned/report.md"
-
-
-def test_unfinished_run_has_a_report(learned_run, copied, tmp_path):
-    for kept in (["config.yaml"], ["config.yaml", "metrics.csv"], ["config.yaml", "samples.jsonl"]):
-        folder = tmp_path / "-".join(kept)
-        folder.mkdir()
-        for name in kept:
-            shutil.copy(learned_run / name, folder / name)
-        page = write_report(folder).read_text()
-        assert "**Unfinished**" in page and "resume it with `resume=true`" in page
-        assert ("figures/curves.png" in page) == ("metrics.csv" in kept)
-        assert ("figures/boundaries.png" in page) == ("samples.jsonl" in kept)
+    # Unfinished, and the last snapshot is older than the last update.
     lines = (copied / "samples.jsonl").read_text().splitlines()
     (copied / "samples.jsonl").write_text("\n".join(lines[:-1]) + "\n")
     (copied / "summary.json").unlink()
-    assert " at 512 B |" in results(read_run(copied))  # the last snapshot is older than the last update
+    assert " at 512 B |" in results(read_run(copied))
 
 
-def test_rate_without_a_target(bare):
+def test_unfinished_run_has_a_report(learned_run, tmp_path):
+    for more in ([], ["metrics.csv"], ["samples.jsonl"]):
+        page = write_report(
+            copy_files(learned_run, tmp_path / "-".join([*more, "x"]), "config.yaml", *more)
+        ).read_text()
+        assert "**Unfinished**" in page and "resume it with `resume=true`" in page
+        assert ("figures/curves.png" in page) == ("metrics.csv" in more)
+        assert ("figures/boundaries.png" in page) == ("samples.jsonl" in more)
+
+
+def test_rate_without_a_target_and_figures_in_other_formats(bare, capsys):
     sizes = json.loads((bare / "model.json").read_text())
     (bare / "model.json").write_text(json.dumps({**sizes, "target_rate": None}))
     assert re.search(r"\| rate \(target\) \| [0-9.]+ \(-\) \|", results(read_run(bare)))
 
-
-def test_figures_in_other_formats(bare, capsys):
     def figures() -> dict[str, bytes]:
         assert report.main([str(bare), "--also", "pdf", "svg"]) == 0
         return {path.name: path.read_bytes() for path in (bare / "figures").iterdir()}
@@ -139,7 +132,7 @@ def test_unreadable_files_are_named(bare, capsys):
         (bare / name).unlink() if before is None else (bare / name).write_text(before)
 
 
-def test_command_refuses_wrong_arguments(learned_run, bare, tmp_path, capsys):
+def test_command_refuses_wrong_arguments(learned_run, tmp_path, capsys):
     run, empty, file = str(learned_run), str(tmp_path), tmp_path / "file"
     file.touch()
     for arguments, message in (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import os
 import random
 import re
@@ -27,16 +26,17 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from rltok_rl.data import local_prose
 from rltok_rl.models import UNet
-from rltok_rl.training import loggers
 from rltok_rl.training.checkpoint import load_checkpoint
 from rltok_rl.training.metrics import MetricsTable
 
+from ..each import each
 from ..forked import Forked
-from ..training.test_loggers import Recording
+from ..states import same
 from .configured import QUICK, configured
 from .killed import killed_at
 
-LONGER = [*QUICK, "optim.total_bytes=1_280", "checkpoint_every=3", "compute.threads=1", "resume=true"]
+UNRESUMED = [*QUICK, "optim.total_bytes=1_280", "checkpoint_every=3", "compute.threads=1"]
+LONGER = [*UNRESUMED, "resume=true"]
 """Ten updates."""
 
 
@@ -87,8 +87,8 @@ def test_killed_without_warning_and_resumed_is_uninterrupted(tmp_path, monkeypat
     assert metrics(tmp_path / "killed") == metrics(tmp_path / "whole") and len(table(tmp_path / "whole")) == 60
 
 
-def test_asked_to_stop_it_saves_and_resumes_later(whole, tmp_path, monkeypatch, capfd):
-    """SIGTERM after the fifth update, as a scheduler sends it; alarms and environments go on."""
+def test_stopped_run_saves_and_resumes_later(whole, tmp_path, monkeypatch, capfd):
+    """SIGTERM after the fifth update, as a scheduler sends it; alarms and environments continue."""
     config = configured(*LONGER, f"out={tmp_path}/run")
     early_alarms(monkeypatch, patience=4)
     add = MetricsTable.add
@@ -112,6 +112,10 @@ def test_asked_to_stop_it_saves_and_resumes_later(whole, tmp_path, monkeypatch, 
     assert summary["threads"] == 1 and summary["peak_memory"] > 50e6
 
 
+def alarms_of(capsys) -> list[str]:
+    return [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning:")]
+
+
 def test_alarms_go_off_once_over_a_kill(whole, tmp_path, monkeypatch, capsys):
     early_alarms(monkeypatch, patience=4)
     config = configured(*LONGER, f"out={tmp_path}/run")
@@ -119,38 +123,35 @@ def test_alarms_go_off_once_over_a_kill(whole, tmp_path, monkeypatch, capsys):
         run(config, "")
     run(config, "")
     assert (tmp_path / "run" / "alarms.log").read_text() == (whole / "alarms.log").read_text()
-    warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning:")]
-    assert len(warnings) == 1 and warnings[0].startswith("warning: update 4: the policy has stopped exploring")
-    assert "add an entropy bonus" in warnings[0]
+    (warning,) = alarms_of(capsys)
+    assert warning.startswith("warning: update 4: the policy has stopped exploring") and "entropy bonus" in warning
 
 
 def test_alarms_count_batches_not_epochs(tmp_path, monkeypatch, capsys):
     """Further epochs of the policy over a batch neither hurry a warning nor reset it."""
     early_alarms(monkeypatch, patience=3)
     run(configured(*QUICK, "loss=ppo", f"out={tmp_path}/run"), "")
-    warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning:")]
-    assert len(warnings) == 1 and warnings[0].startswith("warning: update 3: the policy has stopped exploring")
+    (warning,) = alarms_of(capsys)
+    assert warning.startswith("warning: update 3: the policy has stopped exploring")
 
 
-def test_speed_and_memory_options_may_change(whole, tmp_path):
+@each(
+    options=[
+        ("compute.recompute=layers", "compute.threads=2", "compute=cpus"),
+        ("compute.likelihood_chunk=7", "compute.tokens=packed"),
+        ("compute.tokens=packed", "compute.token_room=3.0"),
+    ]
+)
+def test_speed_and_memory_options_may_change(whole, tmp_path, options):
     threads = torch.get_num_threads()
-    for number, options in enumerate(
-        [
-            ["compute.recompute=layers", "compute.threads=2", "compute=cpus"],
-            ["compute.likelihood_chunk=7"],
-            ["compute.tokens=packed"],
-            ["compute.tokens=packed", "compute.token_room=3.0"],
-        ]
-    ):
-        folder = copied(whole, tmp_path / str(number), "summary.json", "model", "update-00000010")
-        config = configured(*LONGER[:-2], *LONGER[-1:], *options, f"out={folder}")
-        try:
-            assert run(config, "")["updates"] == 10
-        finally:
-            torch.set_num_threads(threads)
-        for name in ("loss", "bits_per_byte", "rate", "grad_norm"):
-            mine, other = ([float(row[name]) for row in table(path)] for path in (folder, whole))
-            assert mine == pytest.approx(other, rel=1e-3, abs=1e-5), (options, name)
+    folder = copied(whole, tmp_path / str(hash(options)), "summary.json", "model", "update-00000010")
+    try:
+        assert run(configured(*QUICK, *LONGER[-4:-2], "resume=true", *options, f"out={folder}"), "")["updates"] == 10
+    finally:
+        torch.set_num_threads(threads)
+    for name in ("loss", "bits_per_byte", "rate", "grad_norm"):
+        mine, other = ([float(row[name]) for row in table(path)] for path in (folder, whole))
+        assert mine == pytest.approx(other, rel=1e-3, abs=1e-5), name
 
 
 def test_another_configuration_is_not_resumed(learned_run):
@@ -175,7 +176,7 @@ def test_another_configuration_is_not_resumed(learned_run):
 
 def test_folder_with_a_run_is_refused_with_its_state(whole, tmp_path):
     folder = copied(whole, tmp_path / "run", "model", "checkpoints")
-    config = configured(*LONGER[:-1], f"out={folder}")
+    config = configured(*UNRESUMED, f"out={folder}")
     with pytest.raises(FileExistsError, match="out=.*run holds a run, which is finished; choose another folder"):
         run(config, "")
     (folder / "summary.json").unlink()
@@ -208,27 +209,7 @@ def test_changed_texts_are_not_resumed(tmp_path, monkeypatch):
     assert run(configured(*options, "out=run"), "")["updates"] == 4 and metrics(Path("run")) == before
 
 
-def test_logger_gets_every_update_once_over_a_kill(tmp_path, monkeypatch):
-    created = []
-    monkeypatch.setattr(loggers, "_MAKERS", dict(loggers._MAKERS))
-    loggers.register_logger("recording", lambda target, **options: created.append(Recording(target)) or created[-1])
-    options = [*LONGER, f"out={tmp_path}/run", "logger.name=recording"]
-    with killed_at(5):
-        run(configured(*options), "")
-    run(configured(*options), "")
-    first, second = created
-    assert (first.target.resume_after, second.target.resume_after) == (None, 3) and first.closed and second.closed
-
-    def steps(logger, name):
-        return [step for seen, _, step in logger.seen if seen == name]
-
-    assert steps(first, "train/loss") == [1, 2, 3, 4] and steps(second, "train/loss") == [4, 5, 6, 7, 8, 9, 10]
-    assert steps(first, "held_out/bits_per_byte") == [0, 1, 2] and steps(second, "held_out/bits_per_byte") == [5, 10]
-    values = {step: value for name, value, step in second.seen if name == "train/loss"}
-    assert values == {int(row["update"]): float(row["loss"]) for row in table(tmp_path / "run")[3:]}
-
-
-def test_tensorboard_reads_back_every_metric_once_over_a_kill(tmp_path):
+def test_tensorboard_has_every_metric_once_over_a_kill(tmp_path):
     out = tmp_path / "run"
 
     def events() -> dict[str, dict[int, float]]:
@@ -238,40 +219,38 @@ def test_tensorboard_reads_back_every_metric_once_over_a_kill(tmp_path):
         assert all(len({event.step for event in points}) == len(points) for points in scalars.values())
         return {name: {event.step: event.value for event in points} for name, points in scalars.items()}
 
+    config = configured(*LONGER, "logger=tensorboard", f"out={out}")
     with killed_at(5):
-        run(configured(*LONGER, "logger=tensorboard", f"out={out}"), "")
+        run(config, "")
     assert max(events()["train/loss"]) == 4, "updates 4 and 5 come again after the checkpoint of update 3"
-    run(configured(*LONGER, "logger=tensorboard", f"out={out}"), "")
+    run(config, "")
     expected: dict[str, dict[int, float]] = {}
-    for row in table(out):
-        update = int(row.pop("update"))
-        for name in set(row) - {"bytes"}:
-            expected.setdefault(f"train/{name}", {})[update] = float(row[name])
+    lines = [(f"train/{name}", row) for row in table(out) for name in set(row) - {"update", "bytes"}]
     for line in map(json.loads, (out / "samples.jsonl").read_text().splitlines()):
-        for name in (name for name in line if name.startswith("held_out_")):
-            expected.setdefault(name.replace("held_out_", "held_out/"), {})[line["update"]] = line[name]
+        lines += [(name, line) for name in line if name.startswith("held_out_")]
+    for name, line in lines:
+        shown = name.replace("held_out_", "held_out/")
+        expected.setdefault(shown, {})[int(line["update"])] = float(line[name.removeprefix("train/")])
     logged = events()
     assert set(logged) == set(expected) and {"train/loss", "held_out/bits_per_byte"} <= set(logged)
     assert sorted(logged["train/loss"]) == [*range(1, 11)]
     for name, values in expected.items():
         assert set(logged[name]) == set(values), name
         for step, value in values.items():
-            there = logged[name][step]
-            assert there == np.float32(value) or (math.isnan(there) and math.isnan(value)), (name, step)
+            np.testing.assert_equal(np.float32(logged[name][step]), np.float32(value))  # nan is nan
 
 
 def test_finished_run_keeps_every_file(uniform_run, tmp_path, monkeypatch, capsys):
     """The peak memory of its summary is not that of a process which only read a checkpoint."""
     folder = copied(uniform_run, tmp_path / "mine")
-    shutil.copy(folder / "sample.txt", folder / "report.md")
     config = configured(*QUICK, "actor=uniform", "snapshots.batches=1", f"out={folder}", "resume=true")
-    before = files(folder)
     monkeypatch.setattr(runs, "peak_memory", lambda *_: {"peak_memory": 1})
 
     def write_report(folder: Path) -> Path:
-        shutil.copy(folder / "sample.txt", folder / "report.md")
-        return folder / "report.md"
+        return Path(shutil.copy(folder / "sample.txt", folder / "report.md"))
 
+    write_report(folder)
+    before = files(folder)
     summary = run(config, "another", report=write_report)
     assert files(folder) == before
     assert summary == json.loads(before["summary.json"]) and summary["peak_memory"] > 50e6
@@ -283,9 +262,8 @@ def test_finished_run_keeps_every_file(uniform_run, tmp_path, monkeypatch, capsy
     run(config, "another", report=write_report)
     assert "wrote model, sample.txt, report.md, which it lacked" in capsys.readouterr().err
     after, weights = files(folder), "model/model.safetensors"
-    first, second = (load(content.pop(weights)) for content in (before, after))  # its header has no order
+    assert same(*(dict(sorted(load(content.pop(weights)).items())) for content in (after, before)))
     assert after == before
-    assert set(first) == set(second) and all(torch.equal(x, second[name]) for name, x in first.items())
     (folder / "summary.json").unlink()  # killed after its last checkpoint: its end has to be written again
     command = json.loads(before["summary.json"])["command"]
     assert run(config, f"{command} resume=true")["command"] == command

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from dataclasses import replace
 
 import pytest
@@ -20,7 +19,7 @@ from rltok_rl.agents.segmenters import (
     train_bpe,
     train_unigram,
 )
-from rltok_rl.agents.segmenters.tokenizer_training import _nearest, bpe_at_rate, unigram_at_rate
+from rltok_rl.agents.segmenters.tokenizers import _nearest, bpe_at_rate, unigram_at_rate
 from rltok_rl.experiments.commands import evaluate, generate, segment
 from rltok_rl.experiments.commands.schema import choices
 from rltok_rl.experiments.runs.build import make_loss, make_model, make_trainer
@@ -44,6 +43,10 @@ TINY = [*SMALL, "model.overrides.width=16", "model.overrides.num_token_layers=1"
 TEXT = b"It is a truth universally acknowledged, that a single man in possession of a good fortune, " * 2
 
 
+def trainer_of(*options: str):
+    return make_trainer(configured(*options))[0]
+
+
 def few(word: str) -> list[str]:
     """Options that make a segmenter quick to train: small predictors, small vocabularies of little text; few layers."""
     if configured(*SMALL, f"segmenter={word}").segmenter.name in TOKENIZERS:
@@ -54,8 +57,7 @@ def few(word: str) -> list[str]:
     return ["segmenter.options.hidden=32"] if word in wide else []
 
 
-def test_every_segmenter_has_a_word():
-    """One that is new in the library is one of the configuration's too, and every word is explained."""
+def test_every_segmenter_has_a_word_that_pages_explain():
     pages = [(ROOT / "docs" / page).read_text() for page in ("segmenters.md", "training.md")]
     assert all(f"`{word}`" in page for word in choices("segmenter") for page in pages)
     assert {configured(*SMALL, f"segmenter={word}").segmenter.name for word in choices("segmenter")} == set(SEGMENTERS)
@@ -64,14 +66,12 @@ def test_every_segmenter_has_a_word():
 @pytest.mark.parametrize("word", CHOICES)
 def test_every_segmenter_trains_and_resumes_to_the_last_bit(word):
     config = configured(*TINY, f"segmenter={word}", *few(word))
-    trainer, _ = make_trainer(config)
+    trainer, other = (make_trainer(config)[0] for _ in range(2))
     own = dict(trainer.segmenter.named_parameters()) if trainer.segmenter is not None else {}
     before = {name: parameter.detach().clone() for name, parameter in own.items()}
     first = trainer.update()
     trainer.update()
-    state = copy.deepcopy(trainer.state_dict())
-    other, _ = make_trainer(config)
-    other.load_state_dict(state)
+    other.load_state_dict(copy.deepcopy(trainer.state_dict()))
     assert trainer.update() == other.update() and same(trainer.state_dict(), other.state_dict())
     assert 7 < first["bits_per_byte"] < 9 and first["rate"] <= first["padded_rate"] <= 1
     for name, parameter in own.items():
@@ -80,22 +80,14 @@ def test_every_segmenter_trains_and_resumes_to_the_last_bit(word):
         assert not torch.equal(parameter, before[name]), f"{name} of {word} is not trained"
 
 
-def test_learned_policy_has_its_recorded_metrics():
+def test_learned_policy_has_its_recorded_metrics_and_lags():
     """A hundredth of a nat would be another computation."""
-    trainer, _ = make_trainer(configured(*QUICK[:-1], "data=recall", "segmenter=learned"))
+    trainer = trainer_of(*QUICK[:-1], "data=recall", "segmenter=learned")
     for _ in range(3):
         metrics = trainer.update()
-    expected = {
-        "bits_per_byte": 7.289722,
-        "flops": 281296896.0,  # of the tokens at first bytes, too
-        "grad_norm": 2.487803,
-        "loss": 5.569107,
-        "rate": 0.193548,
-    }
+    expected = {"bits_per_byte": 7.289722, "grad_norm": 2.487803, "loss": 5.569107, "rate": 0.193548}
+    expected["flops"] = 281296896.0  # with the tokens at first bytes
     assert {name: metrics[name] for name in expected} == pytest.approx(expected, rel=1e-4)
-
-
-def test_lags_of_learned_segmenters():
     for word, lags in (("learned-w0", 0), ("learned-w1", 1), ("learned", 8)):
         config = configured(*SMALL, f"segmenter={word}")
         model = make_model(config, torch.device("cpu"))
@@ -103,13 +95,18 @@ def test_lags_of_learned_segmenters():
 
 
 def test_flops_of_a_segmenter_are_those_of_its_matrices():
-    trainer, _ = make_trainer(configured(*SMALL, "segmenter=gumbel", "segmenter.options.hidden=32"))
+    """Of MAGNET's four predictors one reads a byte."""
+    trainer = trainer_of(*SMALL, "segmenter=gumbel", "segmenter.options.hidden=32")
     parts = matrix_parameters(trainer.model)
     tokens, width = parts.pop("token_layers"), trainer.model.config.width
     metrics = trainer.update()
     per_byte = sum(parts.values()) + 32 * width + 32
     assert metrics["flops"] == pytest.approx(6 * 128 * (per_byte + tokens * metrics["rate"]))
     assert trainer.padded_flops_done == pytest.approx(6 * 128 * (per_byte + tokens * metrics["padded_rate"]))
+    model = UNet(preset("tiny"))
+    one, four = (make_segmenter(name, model, hidden=32) for name in ("gumbel", "magnet"))
+    assert segmenter_matrices(four, model) == segmenter_matrices(one, model) > 0
+    assert len(own_parameters(four, model)) > len(own_parameters(one, model))
 
 
 def test_run_and_schedule_end_with_the_flops():
@@ -121,82 +118,64 @@ def test_run_and_schedule_end_with_the_flops():
     rates: list[float] = []
     longer.run(lambda metrics: rates.append(metrics["lr"]))
     assert plain.updates == 6 and longer.updates == 12 and longer.flops_done == pytest.approx(plain.flops_done * 2)
-    config.optim.total_bytes = 25600  # a share of this is what warm-up would be; the schedule ends with the FLOPs
+    config.optim.total_bytes = 25600  # warm-up is a share of this; the schedule ends with the FLOPs
     last: list[float] = []
     make_trainer(config)[0].run(lambda metrics: last.append(metrics["lr"]))
     assert len(last) == 12 and last[6] == pytest.approx(rates[6], rel=0.2) and last[-1] < 0.02 * max(last)
 
 
-def test_learning_rates_of_stages():
-    trainer, _ = make_trainer(configured(*SMALL, "segmenter=hnet"))
-    trainer.update()
-    inner = {id(p) for p in trainer.model.token_layers.parameters()}
-    groups = {(id(p) in inner, group["lr"]) for group in trainer.optimizer.param_groups for p in group["params"]}
-    rates = dict(groups)
-    assert len(groups) == 2 and rates[False] / rates[True] == pytest.approx(2.0)  # sqrt(1 / 0.25)
-    assert make_trainer(configured(*SMALL, "segmenter=hnet-baseline"))[0].options.stage_factors is None
-    assert (
-        make_trainer(configured(*SMALL, "segmenter=hnet", "segmenter.stage_factors=false"))[0].options.stage_factors
-        is None
-    )
+def learning_rates(trainer, *stages) -> dict[int, float]:
+    """Learning rates by stage: 0, and the last of these modules that holds a parameter."""
+    stage = {
+        id(p): number for number, modules in enumerate(stages, 1) for module in modules for p in module.parameters()
+    }
+    groups = trainer.optimizer.param_groups
+    pairs = {(stage.get(id(p), 0), group["lr"]) for group in groups for p in group["params"]}
+    assert len(pairs) == len(dict(pairs)) == len(stages) + 1
+    return dict(pairs)
 
 
-def test_two_stages_have_three_learning_rates_and_two_ratio_losses():
+def test_stages_have_learning_rates_and_ratio_losses():
     """The word brings the model's second level; chunks of 1/0.25 and 1/0.4."""
+    trainer = trainer_of(*SMALL, "segmenter=hnet")
+    trainer.update()
+    rates = learning_rates(trainer, [trainer.model.token_layers])
+    assert rates[0] / rates[1] == pytest.approx(2.0)  # sqrt(1 / 0.25)
+    for options in (["segmenter=hnet-baseline"], ["segmenter=hnet", "segmenter.stage_factors=false"]):
+        assert trainer_of(*SMALL, *options).options.stage_factors is None
     options = ["segmenter=hnet-2stage", "segmenter.options.rate=0.25", "segmenter.options.second_rate=0.4"]
-    trainer, _ = make_trainer(configured(*SMALL, *options))
+    trainer = trainer_of(*SMALL, *options)
     metrics = trainer.update()
-    second, router = trainer.model.second_level.layers, trainer.model.second_level.routing
-    stage = {id(p): 2 for p in second.parameters()}
-    stage |= {id(p): 1 for part in (trainer.model.token_layers, router) for p in part.parameters()}
-    groups = {(stage.get(id(p), 0), group["lr"]) for group in trainer.optimizer.param_groups for p in group["params"]}
-    rates = dict(groups)
-    assert len(groups) == 3 and rates[0] / rates[1] == pytest.approx(2.0)
-    assert rates[1] / rates[2] == pytest.approx(0.4**-0.5)
+    second, model = trainer.model.second_level, trainer.model
+    rates = learning_rates(trainer, [model.token_layers, second.routing], [second.layers])
+    assert rates[0] / rates[1] == pytest.approx(2.0) and rates[1] / rates[2] == pytest.approx(0.4**-0.5)
     assert trainer.loss.terms["second_level"].target_rate == 0.4
     assert {"loss_ratio", "loss_second_level"} <= set(metrics)
-    parts = matrix_parameters(trainer.model)
+    parts = matrix_parameters(model)
     tokens = parts.pop("token_layers") + parts.pop("second_level.routing")
-    above, width = parts.pop("second_level.layers"), trainer.model.config.width
-    for rate, many, spent in (
-        (metrics["rate"], metrics["second_rate"], trainer.flops_done),
-        (metrics["padded_rate"], metrics["padded_second_rate"], trainer.padded_flops_done),
-    ):
-        per_byte = sum(parts.values()) + 3 * width**2 + rate * (tokens + many * above)
+    above, width = parts.pop("second_level.layers"), model.config.width
+    for prefix, spent in (("", trainer.flops_done), ("padded_", trainer.padded_flops_done)):
+        rate, second_rate = metrics[f"{prefix}rate"], metrics[f"{prefix}second_rate"]
+        per_byte = sum(parts.values()) + 3 * width**2 + rate * (tokens + second_rate * above)
         assert spent == pytest.approx(6 * 128 * per_byte)
 
 
-def test_random_boundaries_are_equally_many_in_every_window():
-    """ceil(0.2 * 32) in each window, or twice ceil(0.2 * 16)."""
+def test_rates_of_random_boundaries_and_thresholds():
+    """Each window has ceil(0.2 * 32) random boundaries, or twice ceil(0.2 * 16)."""
     for block, count in (([], 7), (["segmenter.options.block=16"], 8)):
-        trainer, _ = make_trainer(configured(*TINY, "segmenter=random", "model.overrides.target_rate=0.2", *block))
+        trainer = trainer_of(*TINY, "segmenter=random", "model.overrides.target_rate=0.2", *block)
         rollouts = [trainer.env.parallel_rollout(trainer.actor) for _ in range(3)]
         assert {int(n) for rollout in rollouts for n in rollout["action"].sum(1)} == {count}
-
-
-def test_thresholds_reach_the_target_rate():
-    """The last update calibrates on its own text: there the rate is the target."""
     for word in ("entropy-threshold", "entropy-monotonic", "entropy-combined"):
-        trainer, _ = make_trainer(configured(*TINY, f"segmenter={word}", "optim.total_bytes=640"))
-        trainer.run()
+        trainer = trainer_of(*TINY, f"segmenter={word}", "optim.total_bytes=640")
+        trainer.run()  # the last update calibrates on its own text
         assert isinstance(trainer.segmenter, EntropyThreshold) and trainer.updates == 5
         boundaries = read_window(trainer.model, trainer.segmenter, trainer.step.byte_ids).segments.boundaries
         assert float(boundaries.float().mean()) == pytest.approx(0.25, abs=0.01), word
 
 
-def test_fewer_merges_are_the_tokenizer_of_a_smaller_vocabulary():
-    """And the one whose rate is nearest to the target is taken."""
-    texts = [TEXT.decode()] * 3
-    large = train_bpe(texts, vocabulary=320)
-    cut = bpe_at_rate(large, [TEXT], 0.48)
-    count = cut.tokenizer.get_vocab_size()
-    assert 256 < count < 320 and cut(TEXT) == train_bpe(texts, vocabulary=count)(TEXT)
-    rates = {v: len(train_bpe(texts, vocabulary=v)(TEXT)) / len(TEXT) for v in range(257, 320)}
-    assert len(cut(TEXT)) / len(TEXT) == min(rates.values(), key=lambda rate: abs(rate - 0.48))
-
-
 @pytest.mark.parametrize("word", [word for word in CHOICES if not word.startswith("learned")])
-def test_saved_beside_the_model_and_loaded_a_segmenter_draws_the_same(word, tmp_path):
+def test_a_saved_and_loaded_segmenter_draws_the_same(word, tmp_path):
     torch.manual_seed(1)
     config = configured(*SMALL, f"segmenter={word}")
     fields = {"num_token_layers": 2} if "2stage" in word else {}
@@ -215,26 +194,22 @@ def test_saved_beside_the_model_and_loaded_a_segmenter_draws_the_same(word, tmp_
     again = load_segmenter(folder, loaded)
     assert type(again) is type(segmenter) and not again.training
     assert train_on is None or type(again.split) is type(segmenter.split)
+    for mine, theirs in ((model, loaded), (segmenter, again)):
+        assert all(torch.equal(x, y) for x, y in zip(mine.parameters(), theirs.parameters(), strict=True))
     one, other = (
         read_text(m, [TEXT, TEXT[5:90]], context=24, segmenter=s, generator=torch.Generator().manual_seed(0))
         for m, s in ((model, segmenter), (loaded, again))
     )
-    for mine, theirs in ((model, loaded), (segmenter, again)):
-        assert all(torch.equal(x, y) for x, y in zip(mine.parameters(), theirs.parameters(), strict=True))
-    # Products of equal weights may round otherwise where these lie elsewhere in memory.
     assert torch.equal(one.boundaries, other.boundaries)
-    torch.testing.assert_close(one.final_nats, other.final_nats, rtol=0, atol=1e-5)
-    if segmenter.draws_at_random:
-        return
-    # Windows read together are windows read one by one.
-    for start in (0, 24, 48):
+    torch.testing.assert_close(one.final_nats, other.final_nats, rtol=0, atol=1e-5)  # memory layout may change rounding
+    for start in () if segmenter.draws_at_random else (0, 24, 48):  # windows read together are windows read one by one
         alone = read_window(model, segmenter, text_to_ids(TEXT[start : start + 24])[None])
         assert torch.equal(alone.segments.boundaries[0], one.boundaries[start : start + 24])
         costs = -alone.final_logits[0].log_softmax(-1).gather(1, text_to_ids(TEXT[start + 1 : start + 25])[:, None])
         assert torch.allclose(costs.squeeze(1).double(), one.final_nats[start : start + 24], atol=1e-4)
 
 
-def test_a_folder_without_a_segmenter_has_none_and_a_broken_one_is_named(tmp_path):
+def test_a_broken_segmenter_is_named(tmp_path):
     model = UNet(preset("tiny"))
     folder = model.save_pretrained(tmp_path / "model")
     assert load_segmenter(folder, model) is None
@@ -250,37 +225,25 @@ def test_a_folder_without_a_segmenter_has_none_and_a_broken_one_is_named(tmp_pat
         load_segmenter(folder, model)
 
 
-def test_commands_use_the_segmenter_of_a_run(gumbel_run, capsys, tmp_path):
-    capsys.readouterr()
-    model = UNet.from_pretrained(gumbel_run)
+def test_commands_use_the_segmenter_or_actor_of_a_run(gumbel_run, uniform_run, metrics_of, output, tmp_path):
+    model, file = UNet.from_pretrained(gumbel_run), tmp_path / "text.txt"
     segmenter = load_segmenter(gumbel_run / "model", model)
-    file = tmp_path / "text.txt"
     file.write_bytes(TEXT)
-    assert evaluate.main([str(gumbel_run), str(file), "--json"]) == 0
-    metrics = json.loads(capsys.readouterr().out)
-    expected = summarise(read_text(model, TEXT, context=32, segmenter=segmenter))
-    assert metrics["corpus_bits_per_byte"] == expected["corpus_bits_per_byte"] and metrics["segmenter"].startswith(
-        "Gumbel"
-    )
-    assert metrics["corpus_bits_per_byte"] != summarise(read_text(model, TEXT, context=32))["corpus_bits_per_byte"]
-    assert segment.main(["--file", str(file), "--model", str(gumbel_run), "--format", "json"]) == 0
-    tokens = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    drawn = read_window(model, segmenter, text_to_ids(TEXT)[None])
-    assert [t["end"] - 1 for t in tokens if t["ended"]] == drawn.segments.boundaries[0].nonzero().flatten().tolist()
-    assert generate.main(["It is", "--model", str(gumbel_run), "--bytes", "5", "--temperature", "0"]) == 0
-    written = capsys.readouterr().out
+    metrics = metrics_of(evaluate, gumbel_run, file)
+    expected, of_policy = (summarise(read_text(model, TEXT, context=32, segmenter=s)) for s in (segmenter, None))
+    assert metrics["corpus_bits_per_byte"] == expected["corpus_bits_per_byte"] != of_policy["corpus_bits_per_byte"]
+    assert metrics["segmenter"].startswith("Gumbel")
+    drawn = read_window(model, segmenter, text_to_ids(TEXT)[None]).segments.boundaries[0].tolist()
+    shown = output(segment, "--file", file, "--model", gumbel_run, "--colour", "never")
+    assert shown.count("|") == sum(drawn)
+    shown = output(generate, "It is", "--model", gumbel_run, "--bytes", 5, "--temperature", 0)
     best = read_window(model, segmenter, text_to_ids(b"It is")[None]).final_logits[0, -1].argmax()
-    assert written.startswith("It is") and written[5:].startswith(chr(int(best))) | (int(best) > 126 or int(best) < 32)
+    assert shown.startswith("It is") and shown[5:].startswith(chr(int(best))) | (int(best) > 126 or int(best) < 32)
+    # A run with evenly spaced boundaries is evaluated with them, not with the policy that it did not train.
+    assert metrics_of(evaluate, uniform_run, file)["tokens"] == sum(-(-n // 5) for n in (32, 32, 32, 32, 32, 21))
 
 
-def test_commands_draw_boundaries_with_the_actor_of_a_run(uniform_run, tmp_path, capsys):
-    """A run with evenly spaced boundaries is evaluated with them, not with the policy that it did not train."""
-    (tmp_path / "text.txt").write_bytes(TEXT)
-    evaluate.main([str(uniform_run), f"{tmp_path}/text.txt", "--json"])
-    assert json.loads(capsys.readouterr().out)["tokens"] == sum(-(-n // 5) for n in (32, 32, 32, 32, 32, 21))
-
-
-def test_configurations_without_sense_are_refused():
+def test_contradictory_options_are_refused():
     tokenizer = ["segmenter=unigram", "segmenter.options.tokenizer=x"]
     for options, message in (
         (["segmenter=hnet", "actor=uniform"], "actor must be 'learned' with segmenter='hnet', which draws the bound"),
@@ -293,19 +256,31 @@ def test_configurations_without_sense_are_refused():
         (["segmenter=grouped", "data.num_rows=5"], "multiple of segmenter.options.group_size, 4, in each of 1"),
     ):
         with pytest.raises(ValueError, match=message):
-            make_trainer(configured(*SMALL, *options))
+            trainer_of(*SMALL, *options)
 
 
-def test_bpe_is_trained_on_the_training_text_alone():
+def test_tokenizers_are_trained_on_training_text_alone():
+    """Words of the training side have tokens, and those of the other side have none."""
     config = configured(*SMALL[:-2], "data=python-docs", "segmenter=bpe", "segmenter.options.num_bytes=20000")
     trainer, texts = make_trainer(config, texts=read_texts(config.data))
-    split = trainer.segmenter.split
     held = next(texts.held_out.documents())[:4000]
-    assert trainer.segmenter.looks_ahead and 0.15 < len(split(held)) / len(held) < 0.4
+    assert trainer.segmenter.looks_ahead and 0.15 < len(trainer.segmenter.split(held)) / len(held) < 0.4
+    seen, unseen = (TextSource(f"{words} " * 200) for words in ("abc bca", "xyz zyx"))
+    texts = replace(read_texts(configured(*TINY).data), train=seen, held_out=unseen, language=None)
+    config = configured(*TINY, "segmenter=bpe", "segmenter.options.vocabulary=270")
+    split = make_trainer(config, texts=texts)[0].segmenter.split
+    assert len(split(b"abc abc abc")) < 9 and len(split(b"xyz xyz xyz")) >= 9
 
 
-def test_bisection_returns_the_nearest_rate_and_not_the_last_one():
-    def make(number):  # one piece per number + 1 bytes
+def test_tokenizers_have_a_vocabulary_or_the_nearest_rate():
+    texts = [TEXT.decode()] * 3
+    cut = bpe_at_rate(train_bpe(texts, vocabulary=320), [TEXT], 0.48)  # fewer merges are a smaller vocabulary
+    count = cut.tokenizer.get_vocab_size()
+    assert 256 < count < 320 and cut(TEXT) == train_bpe(texts, vocabulary=count)(TEXT)
+    rates = {v: len(train_bpe(texts, vocabulary=v)(TEXT)) / len(TEXT) for v in range(257, 320)}
+    assert len(cut(TEXT)) / len(TEXT) == min(rates.values(), key=lambda rate: abs(rate - 0.48))
+
+    def make(number):  # a token per number + 1 bytes
         return lambda window: window[:: number + 1]
 
     window = bytes(5040)
@@ -313,35 +288,14 @@ def test_bisection_returns_the_nearest_rate_and_not_the_last_one():
         distances = [abs(len(make(number)(window)) / 5040 - rate) for number in range(1, 9)]
         nearest = _nearest(make, 0, 8, [window], rate)
         assert abs(len(nearest(window)) / 5040 - rate) == min(distances)
-
-
-def test_tokenizers_never_see_held_out_text():
-    """Words of the training side have pieces, and those of the other side have none."""
-    config = configured(*TINY, "segmenter=bpe", "segmenter.options.vocabulary=270")
-    seen, unseen = (TextSource(f"{one} " * 200) for one in ("abc bca", "xyz zyx"))
-    texts = replace(read_texts(config.data), train=seen, held_out=unseen, language=None)
-    split = make_trainer(config, texts=texts)[0].segmenter.split
-    assert len(split(b"abc abc abc")) < 9 and len(split(b"xyz xyz xyz")) >= 9
-
-
-UNIGRAM = ["data=python-docs", "segmenter=unigram", "segmenter.options.num_bytes=20000"]
-
-
-def test_unigram_pieces_are_of_a_vocabulary_or_near_a_rate():
-    texts = read_texts(configured(*TINY[:-4], "data=python-docs").data)
-    trainer, _ = make_trainer(configured(*TINY, *UNIGRAM, "segmenter.options.vocabulary=400"), texts=texts)
+    unigram = ["segmenter=unigram", "segmenter.options.num_bytes=20000", "segmenter.options.vocabulary=400"]
+    trainer = trainer_of(*TINY, "data=python-docs", *unigram)
     assert trainer.segmenter.looks_ahead and trainer.segmenter.split.tokenizer.get_vocab_size() <= 400
-    known = [
-        "a boundary is where a token ends; a token is a run of bytes. " * 9,
-        "bytes, tokens, boundaries, runs " * 9,
-    ]
-    windows = [text.encode() for text in known]
-    rates = []
-    for rate in (0.3, 0.6):
-        split = unigram_at_rate(known, windows, rate, trials=3)
-        rates.append(sum(len(split(w)) for w in windows) / sum(map(len, windows)))
-        assert type(split) is WordSplit
-    assert rates[0] <= rates[1] and abs(rates[0] - 0.3) < 0.15
+    known = ["a boundary is where a token ends; a token is a run of bytes. ", "bytes, tokens, boundaries, runs "]
+    windows = [text.encode() * 9 for text in known]
+    splits = [unigram_at_rate([text * 9 for text in known], windows, rate, trials=3) for rate in (0.3, 0.6)]
+    low, high = (sum(len(split(w)) for w in windows) / sum(map(len, windows)) for split in splits)
+    assert type(splits[0]) is WordSplit and low <= high and abs(low - 0.3) < 0.15
 
 
 def test_target_rates_of_segmenters():
@@ -374,14 +328,6 @@ def test_rows_of_a_group_read_one_text():
         trainer.update()  # refuses groups that read several texts
         rows = trainer.step.byte_ids
         assert torch.equal(rows[0::2], rows[1::2]) and not torch.equal(rows[0], rows[2])
-
-
-def test_flops_are_of_the_predictor_that_reads_a_byte():
-    """Of MAGNET's four predictors one reads a byte."""
-    model = UNet(preset("tiny"))
-    one, four = (make_segmenter(name, model, hidden=32) for name in ("gumbel", "magnet"))
-    assert segmenter_matrices(four, model) == segmenter_matrices(one, model) > 0
-    assert len(own_parameters(four, model)) > len(own_parameters(one, model))
 
 
 def test_second_level_with_routing_has_a_loss():

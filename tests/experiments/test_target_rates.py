@@ -37,7 +37,7 @@ def test_options_that_cannot_follow_rates_are_refused():
         ([RATES], r"target_rates must be None where the model has one rate .*got \(0.1, 0.4\)"),
         ([CONDITIONED, "actor.rates=[0.4,0.1]"], r"target_rates must be \(low, high\) with 0 < low <= high < 1"),
         ([CONDITIONED, "actor.rates=[0.1]"], r"actor.rates must be \[low, high\] .*got \[0.1\]"),
-        ([CONDITIONED, RATES, "actor=random"], "actor.rates belongs to 'learned', got .* with 'random'"),
+        ([CONDITIONED, RATES, "actor=random"], "actor.rates belongs to the learned policy, got .* with 'random'"),
         ([CONDITIONED, RATES, "segmenter=whitespace"], "actor.rates belongs to the learned policy, got .*'whitespace'"),
         ([CONDITIONED, RATES, "rate.control=ratio"], "rate.control must be 'logit_pressure' with actor.rates, got 'ra"),
     ):
@@ -47,14 +47,13 @@ def test_options_that_cannot_follow_rates_are_refused():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> str:
-    torch.manual_seed(0)
     model = UNet(preset("tiny", rate_embedding=True))
     return str(model.save_pretrained(tmp_path_factory.mktemp("models") / "rates"))
 
 
-@pytest.fixture
-def file(tmp_path) -> str:
-    path = tmp_path / "text.txt"
+@pytest.fixture(scope="module")
+def file(tmp_path_factory) -> str:
+    path = tmp_path_factory.mktemp("texts") / "text.txt"
     path.write_text(TEXT)
     return str(path)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import importlib.util
 import json
 import shlex
@@ -20,12 +19,13 @@ from rltok_rl.experiments.runs.build import make_trainer
 from rltok_rl.experiments.runs.run import run
 from safetensors import SafetensorError
 
-from rltok_rl.models import UNet, preset
+from rltok_rl.models import UNet
 from rltok_rl.training.atomic_files import claim_folder
 from rltok_rl.training.checkpoint import load_checkpoint
 from rltok_rl.training.distributed import Processes, Refused
-from rltok_rl.training.metrics import read_lines
+from rltok_rl.training.metrics import read_lines, read_table
 
+from ..each import each
 from ..forked import run_forked
 from ..layout import ROOT
 from .configured import QUICK, configured
@@ -41,9 +41,9 @@ def _no_reports(monkeypatch):
 
 
 def test_run_writes_its_folder(tmp_path, capsys):
-    config = configured(*QUICK, f"out={tmp_path}/run")
-    summary = train.run(config, "the command")
     out = tmp_path / "run"
+    config = configured(*QUICK, f"out={out}")
+    summary = train.run(config, "the command")
     assert json.loads((out / "summary.json").read_text()) == summary
     assert summary["updates"] == 4 and summary["command"] == "the command"
     assert 4 < summary["held_out_bits_per_byte"] < 9
@@ -68,30 +68,22 @@ def test_command_runs(tmp_path):
     assert done.returncode == 0, done.stderr[-2000:]
     assert "100%" in done.stderr and f"report: {tmp_path}/run/report.md" in done.stdout
     assert (tmp_path / "run" / "figures" / "curves.png").stat().st_size > 10_000
-    files = {path.name for path in (tmp_path / "run").iterdir()}
     documented = (ROOT / "docs" / "runs.md").read_text()
-    assert [name for name in files if f"`{name}" not in documented] == [], "docs/runs.md has a row for every file"
+    undocumented = [path.name for path in (tmp_path / "run").iterdir() if f"`{path.name}" not in documented]
+    assert undocumented == [], "docs/runs.md has a row for every file"
 
 
-def test_initial_weights(tmp_path):
-    torch.manual_seed(5)
-    model = UNet(preset("tiny", boundary_scale=1.0, target_rate=0.3))
-    folder = str(model.save_pretrained(tmp_path / "trained"))
+def test_initial_weights(model, folder, tmp_path):
+    trainer, _ = make_trainer(configured(*QUICK, *SAME, f"model.weights={folder}"))
+    assert all(torch.equal(one, trainer.model.state_dict()[name]) for name, one in model.state_dict().items())
+    assert trainer.model.training
 
-    def first_loss(out: str, weights: str | None) -> float:
-        config = configured(*QUICK, *SAME, "snapshots.batches=1", f"out={tmp_path}/{out}")
-        config.model.weights = weights
-        trainer, _ = make_trainer(config)
-        if weights == folder:
-            assert all(torch.equal(one, trainer.model.state_dict()[name]) for name, one in model.state_dict().items())
-        assert trainer.model.training
-        run(config, "the command")
-        with (tmp_path / out / "metrics.csv").open(newline="") as file:
-            return float(next(csv.DictReader(file))["bits_per_byte"])
+    def first_loss(name: str, *options: str) -> float:
+        run(configured(*QUICK, *SAME, "snapshots.batches=1", f"out={tmp_path}/{name}", *options), "")
+        return read_table(tmp_path / name / "metrics.csv")["bits_per_byte"][0]
 
-    loaded, fresh = first_loss("loaded", folder), first_loss("fresh", None)
-    assert loaded != fresh
-    assert first_loss("on", str(tmp_path / "loaded")) < loaded - 0.05  # the folder of a run is a model, too
+    fresh = first_loss("fresh")  # the folder of a run is a model, too
+    assert first_loss("continued", f"model.weights={tmp_path}/fresh") < fresh - 0.05
 
 
 def test_weights_of_another_model_are_refused(folder):
@@ -100,11 +92,10 @@ def test_weights_of_another_model_are_refused(folder):
         (["model=tiny", SAME[1]], r"of another configuration \(target_rate: 0.3 there, 0.2 here\)"),
         ([*SAME, "+model.overrides.width=32"], "do not fit another width: their shapes depend on it"),
         (["model=small"], "of another configuration .width: 64 there"),
+        (["model.weights=no/such/folder"], "source must be a folder of save_pretrained"),
     ):
-        with pytest.raises(ValueError, match=message):
-            make_trainer(configured(*QUICK, *options, f"model.weights={folder}"))
-    with pytest.raises(FileNotFoundError, match="source must be a folder of save_pretrained"):
-        make_trainer(configured(*QUICK, "model.weights=no/such/folder"))
+        with pytest.raises((ValueError, FileNotFoundError), match=message):
+            make_trainer(configured(*QUICK, f"model.weights={folder}", *options))
     options = ("model=tiny", "+model.overrides.boundary_scale=0.5", "+model.overrides.target_rate=0.1")
     trainer, _ = make_trainer(configured(*QUICK, *options, f"model.weights={folder}"))
     assert trainer.model.config.target_rate == 0.1  # no weight's shape depends on it
@@ -113,27 +104,21 @@ def test_weights_of_another_model_are_refused(folder):
 def test_refusals_come_before_the_folder_is_written(tmp_path, monkeypatch):
     (tmp_path / "some.jsonl").write_text("\n".join(json.dumps({"text": f"{n} to be or not " * 5}) for n in range(40)))
     files = [f"data.source={tmp_path}/some.jsonl", f"data.cache={tmp_path}/cache", "data.held_out=0.3"]
-    config = configured(*QUICK, *files, f"out={tmp_path}/run")
+    out = tmp_path / "run"
     with pytest.raises(ValueError, match="snapshots.num_bytes=240 is more than held-out texts have: documents must"):
-        run(config, "")
-    assert not (tmp_path / "run" / "config.yaml").exists()
+        run(configured(*QUICK, *files, f"out={out}"), "")
+    with claim_folder(out), pytest.raises(BlockingIOError, match="in use by another run"):
+        run(configured(*QUICK, "resume=true", f"out={out}"), "")
     monkeypatch.setattr(importlib.util, "find_spec", lambda package: None)
     monkeypatch.setattr(runs, "make_trainer", lambda *_: pytest.fail("a trainer was made"))
     with pytest.raises(ImportError, match="needs the package tensorboard: pip install tensorboard"):
-        run(configured(*QUICK, f"out={tmp_path}/logged", "logger=tensorboard"), "")
-    assert not (tmp_path / "logged").exists()
+        run(configured(*QUICK, f"out={out}", "logger=tensorboard"), "")
+    assert not (out / "config.yaml").exists()
 
 
 def test_refused_command_leaves_no_folder(tmp_path):
     done = run_forked("rltok_rl.experiments.train", *QUICK, "loss.objective=none", "out=runs/a", cwd=tmp_path)
     assert done.returncode == 1 and "rltok train: " in done.stderr and not (tmp_path / "runs" / "a").exists()
-
-
-def test_two_runs_do_not_share_a_folder(tmp_path):
-    config = configured(*QUICK, "resume=true", f"out={tmp_path}/run")
-    with claim_folder(tmp_path / "run"), pytest.raises(BlockingIOError, match="in use by another run"):
-        run(config, "")
-    assert not (tmp_path / "run" / "config.yaml").exists()
 
 
 def test_stopped_run_exits_with_the_status_of_its_signal(tmp_path, monkeypatch):
@@ -144,27 +129,36 @@ def test_stopped_run_exits_with_the_status_of_its_signal(tmp_path, monkeypatch):
     assert ended.value.code == 130
 
 
-@pytest.mark.parametrize("where", ["rltok_rl.training.metrics.csv.DictWriter", "rltok_rl.models.pretrained.save_file"])
-def test_full_disk_ends_a_run_in_one_line_that_names_the_folder(tmp_path, monkeypatch, where):
+@each(
+    failure=[
+        ("rltok_rl.training.metrics.csv.DictWriter", OSError(28, "No space left on device")),
+        ("rltok_rl.models.pretrained.save_file", SafetensorError("No space left on device")),
+    ]
+)
+def test_full_disk_ends_a_run_in_one_line_that_names_the_folder(tmp_path, failure):
     """While a table grows, and as the model is saved."""
+    where, error = failure
+    out = tmp_path / where
 
     def full(*_, **__):
-        raise OSError(28, "No space left on device") if "csv" in where else SafetensorError("No space left on device")
+        raise error
 
-    monkeypatch.setattr(where, full)
-    config = configured(*QUICK, f"out={tmp_path}/run")
-    with pytest.raises(Refused, match="^rltok train: .*No space left on device") as refused:
-        train._run_or_refuse(config, "", Processes())
-    assert f"{tmp_path}/run" in str(refused.value) and "\n" not in str(refused.value)
-    monkeypatch.undo()
-    assert run(configured(*QUICK, f"out={tmp_path}/run", "resume=true"), "")["updates"] == 4  # nothing is half written
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Refused) as refused:
+        patch.setattr(where, full)
+        train._run_or_refuse(configured(*QUICK, f"out={out}"), "", Processes())
+    message = str(refused.value)
+    assert message.startswith("rltok train: ") and "No space left on device" in message and "\n" not in message
+    assert str(out) in message
+    assert run(configured(*QUICK, f"out={out}", "resume=true"), "")["updates"] == 4  # nothing is half written
 
 
-def test_rows_have_to_fit_texts_and_processes():
-    with pytest.raises(ValueError, match="data.num_rows must be a multiple of baseline.rows_per_text, 4, in each of 1"):
-        make_trainer(configured(*QUICK, "baseline.rows_per_text=4", "data.num_rows=6"))
-    with pytest.raises(ValueError, match=r"strategy must be one of \['none', 'ddp', 'fsdp'\], got 'zero'"):
-        make_trainer(configured(*QUICK, "compute.strategy=zero"))
+def test_rows_have_to_fit_texts_and_strategies_exist():
+    for options, message in (
+        (["baseline.rows_per_text=4", "data.num_rows=6"], "multiple of baseline.rows_per_text, 4, in each of 1"),
+        (["compute.strategy=zero"], r"strategy must be one of \['none', 'ddp', 'fsdp'\], got 'zero'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make_trainer(configured(*QUICK, *options))
 
 
 def test_recorded_command_can_be_pasted():

@@ -14,18 +14,17 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from rltok_rl.agents.segmenters import load_segmenter
-from rltok_rl.experiments import train
 from rltok_rl.experiments.commands import boundaries, evaluate, generate, report, segment, tasks, view
 from rltok_rl.experiments.commands import lm_eval as harness
 from rltok_rl.experiments.compare import train_systems as compare
 from rltok_rl.experiments.runs import segmenters as segmenting
-from rltok_rl.experiments.runs.checkpointed import load_checkpointed
-from rltok_rl.experiments.runs.folder import read_run
+from rltok_rl.experiments.runs.folder import load_checkpointed, read_run
 from rltok_rl.experiments.runs.resume import check_same_run
+from rltok_rl.experiments.runs.run import run
 
 from rltok_rl import UNet
 from rltok_rl.evaluation.lm_eval import RltokLM
-from rltok_rl.utils import check_trust, read_config_file
+from rltok_rl.utils import read_config_file
 
 from ..layout import modules
 from .configured import QUICK, configured
@@ -75,34 +74,38 @@ def made(tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(sys, "path", [*sys.path])
-        patch.setattr(train, "write_report", lambda out: out / "report.md")
-        train.run(configured(*TRAINING, "out=run"), "rltok train")
+        run(configured(*TRAINING, "out=run"), "rltok train")
     forget()
     return folder
 
 
 @pytest.fixture
 def working(made, tmp_path, monkeypatch) -> Path:
-    """A copy to work in: the working folder holds the module, which has not been executed."""
+    """A copy as the working folder, whose module has not been executed."""
     folder = Path(shutil.copytree(made, tmp_path / "working"))
     (folder / "executed").unlink()
     (folder / "caches").mkdir(exist_ok=True)
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(train, "write_report", lambda out: out / "report.md")
     forget()
     yield folder
     forget()
+
+
+@pytest.fixture
+def without_segmenter(working) -> Path:
+    """A run whose model folder has lost its segmenter file."""
+    Path("run/model/segmenter.json").unlink()
+    return working
 
 
 def executed() -> bool:
     return Path("executed").exists()
 
 
-def change(path: str, options: dict) -> None:
-    """Replace options in a run's ``config.yaml``."""
-    config = OmegaConf.merge(OmegaConf.load(f"{path}/config.yaml"), options)
-    Path(path, "config.yaml").write_text(OmegaConf.to_yaml(config))
+def change(options: dict) -> None:
+    """Replace options in the run's ``config.yaml``."""
+    OmegaConf.save(OmegaConf.merge(OmegaConf.load("run/config.yaml"), options), "run/config.yaml")
 
 
 def refused(command, arguments, capsys) -> str:
@@ -116,10 +119,7 @@ def message(path: str) -> str:
     return f"{path} names custom code, 'foreign_code:Every', which would be executed; pass --trust-code"
 
 
-# Commands
-
-
-def test_a_segmenter_file_with_custom_code_needs_trust(working, capsys):
+def test_segmenter_file_with_custom_code_needs_trust(working, capsys):
     for number, name in enumerate(COMMANDS):
         command, arguments = COMMANDS[name](("run", "run/model")[number % 2])
         assert message("run/model/segmenter.json") in refused(command, arguments, capsys)
@@ -128,19 +128,16 @@ def test_a_segmenter_file_with_custom_code_needs_trust(working, capsys):
         forget()
     for command in (evaluate, boundaries):  # on the run's own text
         assert message("run/model/segmenter.json") in refused(command, ["run"], capsys)
-
-
-def test_trusted_code_draws_the_boundaries(working, capsys):
+    capsys.readouterr()
     assert segment.main(["abcdefghi", "--model", "run", "--format", "json", "--trust-code"]) == 0
     tokens = [json.loads(line)["token"] for line in capsys.readouterr().out.splitlines()]
     assert tokens == ["a", "bcde", "fghi"]
 
 
-def test_a_run_without_a_learned_policy_needs_its_segmenter_file(working, capsys):
+def test_run_without_a_learned_policy_needs_its_segmenter_file(without_segmenter, capsys):
     """Nothing is made by a name in config.yaml."""
-    Path("run/model/segmenter.json").unlink()
     for group, other in (("segmenter", "actor"), ("actor", "segmenter")):
-        change("run", {group: {"name": NAME, "options": {}}, other: {"name": "learned"}})
+        change({group: {"name": NAME, "options": {}}, other: {"name": "learned"}})
         expected = f"run/model must hold segmenter.json, because run/config.yaml names the {group} 'foreign_code:Every'"
         for name in COMMANDS:
             command, arguments = COMMANDS[name]("run")
@@ -148,7 +145,7 @@ def test_a_run_without_a_learned_policy_needs_its_segmenter_file(working, capsys
                 assert expected in refused(command, [*arguments, *trust], capsys), name
 
 
-def test_the_segmenter_of_a_checkpoint_needs_trust(working, capsys):
+def test_segmenter_of_a_checkpoint_needs_trust(working, capsys):
     """Its name stands in the run's config.yaml."""
     checkpoint = "run/checkpoints/update-00000002"
     command, arguments = COMMANDS["view"](checkpoint)
@@ -160,39 +157,29 @@ def test_the_segmenter_of_a_checkpoint_needs_trust(working, capsys):
     assert load_checkpointed(Path(checkpoint), torch.device("cpu"), trust_code=True)[1].every == 4
 
 
-def test_an_actor_is_made_by_name_alone(working):
+def test_actor_is_made_by_name_alone(working):
     with pytest.raises(ValueError, match="actor.name must be one of"):
         segmenting.actor_segmenter(NAME, None, UNet.from_pretrained("run"))
     assert not executed()
 
 
-def test_a_configuration_does_not_read_the_environment(working, monkeypatch, capsys):
+def test_configuration_does_not_read_the_environment(without_segmenter, monkeypatch, capsys):
     monkeypatch.setenv("A_SECRET", "xyzzy")
-    Path("run/model/segmenter.json").unlink()
-    changed = {"segmenter": {"name": "learned", "options": {}}, "data": {"source": "${oc.env:A_SECRET}"}}
-    change("run", changed)
+    change({"segmenter": {"name": "learned", "options": {}}, "data": {"source": "${oc.env:A_SECRET}"}})
     for name in COMMANDS:
         error = refused(*COMMANDS[name]("run"), capsys)
         assert "config.yaml must hold plain values, got the interpolation '${oc.env:A_SECRET}' in data.source" in error
         assert "xyzzy" not in error
 
 
-def test_a_configuration_does_not_execute_the_code_of_a_corpus(working, capsys):
-    Path("run/model/segmenter.json").unlink()
+def test_configuration_executes_no_code_of_a_corpus_and_no_python_objects(without_segmenter, capsys):
     corpus = {"source": "codeparrot", "options": {"trust_remote_code": True}}
-    change("run", {"segmenter": {"name": "learned", "options": {}}, "data": corpus})
+    change({"segmenter": {"name": "learned", "options": {}}, "data": corpus})
     error = refused(evaluate, ["run"], capsys)
     assert "cannot be read again: data.options.trust_remote_code must be left out" in error
-
-
-def test_python_objects_in_a_configuration_are_refused(working, capsys):
-    Path("run/model/segmenter.json").unlink()
     with Path("run/config.yaml").open("a") as file:
         file.write("extra: !!python/object/apply:os.mkdir ['executed']\n")
     assert "run/config.yaml cannot be read" in refused(evaluate, ["run"], capsys)
-
-
-# Python
 
 
 def test_loading_in_python_needs_trust(working):
@@ -207,33 +194,19 @@ def test_loading_in_python_needs_trust(working):
     assert RltokLM("run", trust_code=True).segmenter.every == 4
 
 
-def test_names_of_the_library_need_no_trust():
-    check_trust("segmenter.json", "spacebyte", False)
-    check_trust("segmenter.json", NAME, True)
-
-
-def test_the_harness_is_given_the_trust(monkeypatch):
+def test_trust_is_passed_to_the_harness(monkeypatch):
     import lm_eval.__main__
 
     seen: list[list[str]] = []
-    monkeypatch.setattr(lm_eval.__main__, "cli_evaluate", lambda: seen.append(sys.argv[1:]))
-    for given in (
-        ["--model_args", "pretrained=run", "--trust-code"],
-        ["--trust-code", "--model_args=pretrained=run"],
-        ["-a", '{"pretrained": "run"}', "--trust-code"],
-        ["--trust-code"],
+    monkeypatch.setattr(lm_eval.__main__, "cli_evaluate", lambda: seen.append(sys.argv[1:-2]))
+    for words, passed in (
+        (["--model_args", "pretrained=run", "--trust-code"], ["--model_args", "pretrained=run,trust_code=True"]),
+        (["--trust-code", "--model_args=pretrained=run"], ["--model_args=pretrained=run,trust_code=True"]),
+        (["-a", '{"pretrained": "run"}', "--trust-code"], ["-a", '{"pretrained": "run", "trust_code": true}']),
+        (["--trust-code"], ["--model", "rltok"]),
     ):
-        monkeypatch.setattr(sys, "argv", ["rltok lm-eval", *given])
-        assert harness.main() == 0
-    assert [arguments[:-2] for arguments in seen] == [
-        ["--model_args", "pretrained=run,trust_code=True"],
-        ["--model_args=pretrained=run,trust_code=True"],
-        ["-a", '{"pretrained": "run", "trust_code": true}'],
-        ["--model", "rltok"],
-    ]
-
-
-# Runs
+        monkeypatch.setattr(sys, "argv", ["rltok lm-eval", *words])
+        assert harness.main() == 0 and seen.pop() == passed
 
 
 def test_reading_a_run_executes_nothing(working):
@@ -249,28 +222,22 @@ def test_reading_a_run_executes_nothing(working):
 def test_names_on_the_command_line_need_no_trust_and_resume(working):
     Path("run/summary.json").unlink()
     shutil.rmtree("run/checkpoints/update-00000002")
-    done = train.run(configured(*TRAINING, "out=run", "resume=true"), "rltok train")
+    done = run(configured(*TRAINING, "out=run", "resume=true"), "rltok train")
     assert done["updates"] == 2 and executed()
 
 
-def test_a_comparison_refuses_custom_code_in_its_folder(working):
+def test_comparison_refuses_custom_code_in_its_folder(working):
     """Its systems are those of the library."""
     with pytest.raises(ValueError, match=r"segmenter\.json names custom code"):
         compare.evaluate(configured(*QUICK, "segmenter=uniform", "model.overrides.width=16", "out=run"), 2)
     assert not executed()
 
 
-# The rule
-
-
 @cache
-def calls() -> list[tuple[str, str]]:
-    """All calls of the library: the module, and what is called as it is written."""
-    found = []
-    for module, path in modules():
-        nodes = ast.walk(ast.parse(path.read_text()))
-        found += [(module, ast.unparse(node.func)) for node in nodes if isinstance(node, ast.Call)]
-    return found
+def calls() -> set[tuple[str, str]]:
+    """All calls of the library: the module, and the called expression."""
+    nodes = [(module, node) for module, path in modules() for node in ast.walk(ast.parse(path.read_text()))]
+    return {(module, ast.unparse(node.func)) for module, node in nodes if isinstance(node, ast.Call)}
 
 
 def used(name: str) -> set[str]:
@@ -315,11 +282,13 @@ def test_nothing_is_unpickled():
         assert "allow_pickle" not in path.read_text(), path
 
 
-@pytest.mark.parametrize(
-    ("content", "error"),
-    [("- a\n", "must hold options by name, got list"), ("a: [\n", "cannot be read"), ("a: ${b}\nb: 1\n", "in a;")],
-)
-def test_a_configuration_that_cannot_be_used_is_named(tmp_path, content, error):
-    (tmp_path / "config.yaml").write_text(content)
-    with pytest.raises(ValueError, match=error):
-        read_config_file(tmp_path / "config.yaml")
+def test_configuration_that_cannot_be_used_is_named(tmp_path):
+    path = tmp_path / "config.yaml"
+    for content, error in (
+        ("- a", "must hold options by name, got list"),
+        ("a: [", "cannot be read"),
+        ("a: ${b}", "in a;"),
+    ):
+        path.write_text(content)
+        with pytest.raises(ValueError, match=error):
+            read_config_file(path)

@@ -10,64 +10,58 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rltok_rl.models.attention import causal_attention, sliding_window_attention
 
+from ..each import each
+from .conftest import seeded
 
-def dense_reference(query: Tensor, key: Tensor, value: Tensor, window: int, cap: float | None) -> Tensor:
+
+def visible(length: int, window: int) -> Tensor:
+    t = torch.arange(length)
+    return (t <= t[:, None]) & (t > t[:, None] - window)
+
+
+def dense(query: Tensor, key: Tensor, value: Tensor, window: int, cap: float | None) -> Tensor:
     """The definition, with a T x T mask: position t sees t - window < u <= t."""
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
     scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
-    if cap is not None:
-        scores = cap * torch.tanh(scores / cap)
-    t = torch.arange(q.shape[2])
-    seen = (t <= t[:, None]) & (t > t[:, None] - window)
+    scores = scores if cap is None else cap * torch.tanh(scores / cap)
+    seen = visible(q.shape[2], window)
     return (scores.masked_fill(~seen, float("-inf")).softmax(-1) @ v).transpose(1, 2)
 
 
-def heads(length: int, *, num_rows: int = 2, seed: int = 0, scale: float = 3.0) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(seed)
+def heads(length: int, *, num_rows: int = 2) -> list[Tensor]:
+    generator = seeded(length)
     # Large queries make sharp attention, where a key seen or missed by mistake shows.
-    return [s * torch.randn(num_rows, length, 2, 8, generator=generator) for s in (scale, 1.0, 1.0)]
+    return [s * torch.randn(num_rows, length, 2, 8, generator=generator) for s in (3.0, 1.0, 1.0)]
 
 
-@pytest.mark.parametrize("cap", [None, 5.0])
-@pytest.mark.parametrize("window", [1, 7, 64])
-def test_sliding_window_equals_dense_at_every_length(window, cap):
-    for length in range(1, 301):
-        query, key, value = heads(length, num_rows=1, seed=length)
-        out = sliding_window_attention(query, key, value, window=window, cap=cap)
-        torch.testing.assert_close(
-            out,
-            dense_reference(query, key, value, window, cap),
-            rtol=0,
-            atol=1e-5,
-            msg=lambda m, n=length: f"T={n}: {m}",
-        )
+@each(cap=[None, 5.0], window=[1, 7, 64], length=range(1, 301))
+def test_sliding_window_equals_dense_at_every_length(length, window, cap):
+    inputs = heads(length, num_rows=1)
+    out = sliding_window_attention(*inputs, window=window, cap=cap)
+    torch.testing.assert_close(out, dense(*inputs, window, cap), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("cap", [None, 5.0])
-@pytest.mark.parametrize(("length", "window"), [(1, 4), (33, 1), (64, 64), (65, 64), (130, 40), (300, 64)])
-def test_gradients_equal_dense(length, window, cap):
-    inputs = [x.requires_grad_() for x in heads(length)]
-    weight = torch.randn(2, length, 2, 8)
+@each(cap=[None, 5.0], case=[(1, 4), (33, 1), (64, 64), (65, 64), (130, 40), (300, 64)])
+def test_gradients_equal_dense(case, cap):
+    length, window = case
+    inputs, weight = [x.requires_grad_() for x in heads(length)], torch.randn(2, length, 2, 8)
     ours = torch.autograd.grad((sliding_window_attention(*inputs, window=window, cap=cap) * weight).sum(), inputs)
-    theirs = torch.autograd.grad((dense_reference(*inputs, window, cap) * weight).sum(), inputs)
+    theirs = torch.autograd.grad((dense(*inputs, window, cap) * weight).sum(), inputs)
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("cap", [None, 5.0])
-@pytest.mark.parametrize("length", [0, 1, 5, 300])
+@each(cap=[None, 5.0], length=[0, 1, 5, 300])
 def test_causal_attention_is_a_window_of_everything(length, cap):
-    query, key, value = heads(length)
-    out = causal_attention(query, key, value, cap=cap)
-    torch.testing.assert_close(out, dense_reference(query, key, value, length + 1, cap), rtol=0, atol=1e-5)
+    inputs = heads(length)
+    out = causal_attention(*inputs, cap=cap)
+    torch.testing.assert_close(out, dense(*inputs, length + 1, cap), rtol=0, atol=1e-5)
 
 
 class Sizes(TorchDispatchMode):
     """Counts the elements of every tensor that any operation makes, forward and backward."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.largest, self.total = 0, 0
+    largest = total = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
@@ -78,7 +72,7 @@ class Sizes(TorchDispatchMode):
         return out
 
 
-@pytest.mark.parametrize("cap", [None, 5.0])
+@each(cap=[None, 5.0])
 def test_cost_is_linear_in_length(cap):
     """Twice the bytes make tensors at most twice as large, and in all at most twice the elements."""
     window, counts = 64, []
@@ -88,30 +82,17 @@ def test_cost_is_linear_in_length(cap):
             sliding_window_attention(*inputs, window=window, cap=cap).sum().backward()
         assert sizes.largest <= 2 * length * 2 * window  # H * T * 2 * block
         counts.append(sizes)
-    assert counts[1].largest <= 2 * counts[0].largest
-    assert counts[1].total <= 2.01 * counts[0].total
-    with Sizes() as dense:  # the same count does see a T x T mask
-        dense_reference(*heads(2048, num_rows=1), window, cap)
-    assert dense.largest >= 2048**2
-
-
-def test_window_zero_is_refused():
-    with pytest.raises(ValueError, match="window must be at least 1.*got 0"):
-        sliding_window_attention(*heads(4), window=0)
+    assert counts[1].largest <= 2 * counts[0].largest and counts[1].total <= 2.01 * counts[0].total
+    with Sizes() as whole:  # the same count does see a T x T mask
+        dense(*heads(2048, num_rows=1), window, cap)
+    assert whole.largest >= 2048**2
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_sliding_window_equals_dense_on_gpu(dtype):
-    for length in (1, 63, 64, 65, 300, 4096):
-        query, key, value = (x.cuda() for x in heads(length))
-        out = sliding_window_attention(query.to(dtype), key.to(dtype), value.to(dtype), window=64)
-        expected = F.scaled_dot_product_attention(
-            *(x.to(dtype).float().transpose(1, 2) for x in (query, key, value)), attn_mask=_band(length, 64).cuda()
-        ).transpose(1, 2)
-        torch.testing.assert_close(out.float(), expected, rtol=0, atol=1e-5 if dtype == torch.float32 else 3e-2)
-
-
-def _band(length: int, window: int) -> Tensor:
-    t = torch.arange(length)
-    return (t <= t[:, None]) & (t > t[:, None] - window)
+@each(dtype=[torch.float32, torch.bfloat16], length=[1, 63, 64, 65, 300, 4096])
+def test_sliding_window_equals_dense_on_gpu(dtype, length):
+    inputs = [x.cuda().to(dtype) for x in heads(length)]
+    out = sliding_window_attention(*inputs, window=64)
+    wide = [x.float().transpose(1, 2) for x in inputs]
+    expected = F.scaled_dot_product_attention(*wide, attn_mask=visible(length, 64).cuda()).transpose(1, 2)
+    torch.testing.assert_close(out.float(), expected, rtol=0, atol=1e-5 if dtype == torch.float32 else 3e-2)

@@ -12,9 +12,10 @@ from torch._dynamo.utils import counters
 from rltok_rl.models import UNet, layers, preset
 from rltok_rl.training.options import compile_layers
 
+from .conftest import mixed_boundaries, seeded
+
 # Of torch: its tracer looks at tensors that are not leaves.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-ROWS, BYTES = 2, 600
 RATES = (0.2, 0.9, 0.5, 0.02, 0.7)  # up to three chunks of capped attention; tokens of few positions as well
 
 
@@ -35,22 +36,15 @@ def twins(cap: float | None, backend: str = "eager") -> tuple[UNet, UNet]:
     return model, compiled
 
 
-def batch(number: int) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(number)
-    byte_ids = torch.randint(256, (ROWS, BYTES), generator=generator)
-    boundaries = torch.rand(ROWS, BYTES, generator=generator) < RATES[number]
-    boundaries[:, 0] = True
-    return byte_ids, boundaries
+def step(model: UNet, number: int, layout: str = "padded") -> torch.Tensor:
+    byte_ids = torch.randint(256, (2, 600), generator=seeded(number))
+    out = model(byte_ids, mixed_boundaries(2, 600, RATES[number]), layout=layout)
+    (out.final_logits.mean() + out.early_logits.mean()).backward()
+    return out.final_logits.detach()
 
 
 def programs() -> int:
     return counters["stats"]["unique_graphs"]
-
-
-def step(model: UNet, number: int, layout: str) -> torch.Tensor:
-    out = model(*batch(number), layout=layout)
-    (out.final_logits.mean() + out.early_logits.mean()).backward()
-    return out.final_logits.detach()
 
 
 @pytest.mark.parametrize(("cap", "expected"), [(None, 3), (50.0, 6)])
@@ -71,14 +65,14 @@ def test_lengths_are_marked(monkeypatch):
     monkeypatch.setattr(layers, "varies", lambda x, *_: x)
     _, compiled = twins(None)
     for number in range(2):
-        step(compiled, number, "padded")
+        step(compiled, number)
     assert programs() > 3
 
 
 def test_gradients_are_those_of_layers_that_are_not_compiled():
     model, compiled = twins(50.0, "aot_eager")  # traced backward passes, without a compiler
     for one in (model, compiled):
-        step(one, 1, "padded")
+        step(one, 1)
     for (name, mine), theirs in zip(compiled.named_parameters(), model.parameters(), strict=True):
         assert (mine.grad is None) == (theirs.grad is None), name
         if mine.grad is not None:
@@ -86,13 +80,10 @@ def test_gradients_are_those_of_layers_that_are_not_compiled():
 
 
 def test_a_copy_computes_with_weights_of_its_own():
-    _, compiled = twins(None)
-    other = copy.deepcopy(compiled)
+    model, compiled = twins(None)
+    other, before = copy.deepcopy(compiled), step(compiled, 0)
     with torch.no_grad():
         for weight in other.parameters():
             weight.mul_(1.5)
-    byte_ids, boundaries = batch(0)
-    before = compiled(byte_ids, boundaries).final_logits
-    assert not torch.equal(other(byte_ids, boundaries).final_logits, before)
-    assert torch.equal(compiled(byte_ids, boundaries).final_logits, before)
-    assert list(compiled.state_dict()) == list(twins(None)[0].state_dict())
+    assert not torch.equal(step(other, 0), before) and torch.equal(step(compiled, 0), before)
+    assert list(compiled.state_dict()) == list(model.state_dict())

@@ -1,4 +1,4 @@
-"""Variants of pooling and upsampling: windows, prefills and steps agree."""
+"""Variants of pooling and upsampling, and the byte model: windows, prefills and steps agree."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from rltok_rl.models.byte_model import ByteModel
 from rltok_rl.models.config import UNetConfig, preset
-from rltok_rl.models.incremental import decide, observe
 from rltok_rl.models.mixing import Mixing
 
-from .conftest import hold_for, mixed_boundaries
+from ..each import each
+from .conftest import mixed_boundaries, stepped
 
 WIDTH = 64
 
@@ -31,67 +31,43 @@ def kinds() -> dict[str, Mixing]:
         "residual": nn.Linear(WIDTH, WIDTH),
         "receive": torch.rand(3, 30),
     }
-    one = {name: Mixing(**{name: value}) for name, value in entries.items()}
-    return {
-        **one,
-        "first_token, mean": Mixing(pooling="mean", first_token=entries["first_token"]),
-        "all": Mixing(**entries),
-    }
+    null_mean = Mixing(pooling="mean", first_token=entries["first_token"])
+    alone = {name: Mixing(**{name: value}) for name, value in entries.items()}
+    return {**alone, "first_token, mean": null_mean, "all": Mixing(**entries)}
 
 
 KINDS = kinds()
 
 
-def at(mixing: Mixing, t: int) -> Mixing:
-    """The entries of byte t."""
-    taken = {name: getattr(mixing, name) for name in ("smoothing", "receive")}
-    return replace(mixing, **{name: None if x is None else x[:, t] for name, x in taken.items()})
+def part(mixing: Mixing, times: int | slice) -> Mixing:
+    """The entries of some bytes."""
+    entries = {"smoothing": mixing.smoothing, "receive": mixing.receive}
+    return replace(mixing, **{name: None if x is None else x[:, times] for name, x in entries.items()})
 
 
-def until(mixing: Mixing, t: int) -> Mixing:
-    """The entries of bytes before t."""
-    taken = {name: getattr(mixing, name) for name in ("smoothing", "receive")}
-    return replace(mixing, **{name: None if x is None else x[:, :t] for name, x in taken.items()})
-
-
-def stepped(model, cache, byte_ids: Tensor, boundaries: Tensor, mixing: Mixing, start: int = 0) -> Tensor:
-    said = []
-    for t in range(start, byte_ids.shape[1]):
-        observe(model, cache, byte_ids[:, t])
-        said.append(decide(model, cache, boundaries[:, t], mixing=at(mixing, t)).final_logits)
-    return torch.stack(said, 1)
-
-
+@each(kind=KINDS, case=[(0, "add"), (1, "deviation"), (2, "add"), (20, "deviation")])
 @torch.no_grad()
-def test_windows_prefills_and_steps_agree(build, text):
+def test_windows_prefills_and_steps_agree(kind, case, build, text):
     """Every entry matters, too; prompts end before, at and after the first byte that a null token delays."""
-    byte_ids, boundaries = text(3, 30), mixed_boundaries(3, 30)
-
-    def law(mixing):
-        for prompt, upsampling in ((0, "add"), (1, "deviation"), (2, "add"), (20, "deviation")):
-            model = build(upsampling=upsampling)
-            states = model.encode(byte_ids)
-            full = model.final_logits(model.decode(states, boundaries, mixing=mixing))
-            packed = model.final_logits(model.decode(states, boundaries, mixing=mixing, layout="packed"))
-            torch.testing.assert_close(packed, full, rtol=0, atol=1e-4)
-            plain = model.final_logits(model.decode(states, boundaries))
-            assert (plain - full).abs().max() > 0.01
-            assert torch.equal(plain, model.final_logits(model.decode(states, boundaries, mixing=Mixing())))
-            cache, end = model.new_cache(3), min(30, prompt + 10)
-            if prompt:
-                prefix = model.encode(byte_ids[:, :prompt], cache=cache)
-                model.decode(prefix, boundaries[:, :prompt], cache=cache, mixing=until(mixing, prompt))
-            ours = stepped(model, cache, byte_ids[:, :end], boundaries[:, :end], mixing, start=prompt)
-            torch.testing.assert_close(ours, full[:, prompt:end], rtol=0, atol=1e-4)
-
-    hold_for(law, KINDS)
+    mixing, (prompt, upsampling) = KINDS[kind], case
+    model, byte_ids, boundaries = build(upsampling=upsampling), text(3, 30), mixed_boundaries(3, 30)
+    states = model.encode(byte_ids)
+    full = model.final_logits(model.decode(states, boundaries, mixing=mixing))
+    packed = model.final_logits(model.decode(states, boundaries, mixing=mixing, layout="packed"))
+    torch.testing.assert_close(packed, full, rtol=0, atol=1e-4)
+    assert (model.final_logits(model.decode(states, boundaries)) - full).abs().max() > 0.01
+    cache, times = model.new_cache(3), slice(prompt, min(30, prompt + 10))
+    if prompt:
+        prefix = model.encode(byte_ids[:, :prompt], cache=cache)
+        model.decode(prefix, boundaries[:, :prompt], cache=cache, mixing=part(mixing, slice(prompt)))
+    ours = stepped(model, cache, byte_ids[:, times], boundaries[:, times], lambda t: part(mixing, prompt + t))
+    torch.testing.assert_close(ours["final_logits"], full[:, times], rtol=0, atol=1e-4)
 
 
 @torch.no_grad()
 def test_a_byte_model_steps_as_it_reads():
     torch.manual_seed(0)
-    model = ByteModel(preset("tiny")).double()
-    byte_ids = torch.randint(256, (2, 40))
+    model, byte_ids = ByteModel(preset("tiny")).double(), torch.randint(256, (2, 40))
     whole, cache = model(byte_ids), model.new_cache(2)
     steps = [model.step(byte_ids[:, t], torch.full((2,), t), cache) for t in range(40)]
     torch.testing.assert_close(torch.stack(steps, 1), whole, rtol=0, atol=1e-9)
@@ -102,8 +78,8 @@ def test_a_byte_model_steps_as_it_reads():
         model.loss(byte_ids[:, :1])
 
 
-def test_a_byte_model_needs_no_more_than_a_configuration():
+def test_a_fresh_byte_model_knows_nothing():
     config = UNetConfig(width=16, num_heads=2, num_encoder_layers=2, num_token_layers=1, num_decoder_layers=0)
     torch.manual_seed(0)
-    # Fresh weights know nothing: ln 256 = 5.55 nats, and some for being confidently wrong.
+    # ln 256 = 5.55 nats, and some for being confidently wrong.
     assert ByteModel(config).loss(torch.randint(256, (2, 200))).item() == pytest.approx(5.55, abs=0.3)

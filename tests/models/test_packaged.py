@@ -1,14 +1,14 @@
-"""The model that comes with the package: it is small, it is there, and it has learned English."""
+"""The model that comes with the package is small and has learned English."""
 
 from __future__ import annotations
 
-import pytest
-import torch
 from rltok_rl.experiments.commands import generate, segment
 
 from rltok_rl import UNet, preset
 from rltok_rl.evaluation import read_text, summarise
 from rltok_rl.models.pretrained import PACKAGED, model_folder
+
+from .conftest import seeded
 
 TEXT = (
     "The old house stood at the end of the lane, and nobody had lived in it for years. In the evening, when the wind "
@@ -18,22 +18,14 @@ TEXT = (
 """English that no book has, so that it cannot have been trained on."""
 
 
-@pytest.fixture(scope="module")
-def model() -> UNet:
-    return UNet.from_pretrained("pocket")
-
-
-def test_it_is_small(model):
-    weights = PACKAGED["pocket"] / "model.safetensors"
-    assert weights.stat().st_size <= 12_000_000
+def test_it_is_small_and_has_learned_english():
+    assert (PACKAGED["pocket"] / "model.safetensors").stat().st_size <= 12_000_000
+    model = UNet.from_pretrained("pocket")
     assert model.config == preset("pocket")
-
-
-def test_it_has_learned_english(model):
-    figures = summarise(read_text(model, TEXT, context=512, generator=torch.Generator().manual_seed(0)))
-    assert figures["corpus_bits_per_byte"] < 2.2  # 8 without training; about 4.5 for the frequencies of letters
-    assert figures["corpus_bits_per_byte"] < figures["early_corpus_bits_per_byte"] - 0.2  # tokens are worth something
-    assert figures["word_edges"]["space"]["covered"] > 0.9 and abs(figures["rate"] - 0.2) < 0.05
+    metrics = summarise(read_text(model, TEXT, context=512, generator=seeded(0)))
+    assert metrics["corpus_bits_per_byte"] < 2.2  # 8 without training; about 4.5 for the frequencies of letters
+    assert metrics["corpus_bits_per_byte"] < metrics["early_corpus_bits_per_byte"] - 0.2  # tokens are worth something
+    assert metrics["word_edges"]["space"]["covered"] > 0.9 and abs(metrics["rate"] - 0.2) < 0.05
 
 
 def test_commands_take_it_where_no_other_is_named(capsys):

@@ -1,4 +1,4 @@
-"""Room for packed tokens: its size, equality with padded tokens, and no wait for an accelerator."""
+"""Packed tokens: their room, equality with padded tokens, and no wait for an accelerator."""
 
 from __future__ import annotations
 
@@ -9,29 +9,15 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rltok_rl.functional.likelihood import next_byte_log_prob
 from rltok_rl.models import UNet, attention, preset
 from rltok_rl.models.mixing import Mixing
 from rltok_rl.models.tokens import Packing, bucketed, bucketed_totals, downsample, token_layout, upsample
 
-OPTIONS = {
-    "add": {},
-    "mean, capped": {"pooling": "mean", "upsampling": "deviation", "attention_cap": 5.0},
-    "attention": {"pooling": "attention", "upsampling": "attention"},
-    "smoothing": {"smoothing": "straight_through"},
-    "stride": {"second_level": "stride", "num_token_layers": 2},
-    "routing": {"second_level": "routing", "num_token_layers": 2},
-    "as H-Net": {"second_level": "routing", "second_residual": "projection", "num_lower_layers": 0},
-}
-every_option = pytest.mark.parametrize("options", OPTIONS.values(), ids=list(OPTIONS))
+from ..each import each
+from .conftest import VARIANTS, loss_and_gradients, mixed_boundaries
 
-
-def ragged(num_rows: int = 4, length: int = 50) -> Tensor:
-    """Rows with one token, every byte a token, and between."""
-    rates = torch.tensor([0.0, 1.1, 0.2, 0.5])[:num_rows, None]
-    boundaries = torch.rand(num_rows, length, generator=torch.Generator().manual_seed(3)) < rates
-    boundaries[:, :1] = True
-    return boundaries
+PACKINGS = [Packing(), Packing(tokens=0.9), Packing(tokens=5.0), Packing(bucketed=False)]
+LAYOUTS = ["packed", Packing(), Packing(tokens=0.9, second=0.9), Packing(tokens=0.9, attention="padded")]
 
 
 def test_buckets_leave_at_most_two_per_cent_empty():
@@ -42,18 +28,16 @@ def test_buckets_leave_at_most_two_per_cent_empty():
     empty = rooms - totals
     assert int(empty.min()) == 0 and (empty < 16)[totals < 2048].all()
     share = empty / rooms
-    assert share[totals >= 800].max() <= 0.02
+    assert share[totals >= 800].max() <= 0.02 and share[totals >= 800].mean() < 0.008
     assert share[totals >= 1024].max() < 1 / 64
-    assert share[totals >= 800].mean() < 0.008
     # Shapes repeat: as many rooms as there are buckets, between one power of two and the next.
     assert len({bucketed(n) for n in range(8192, 16384)}) <= 65
 
 
-@pytest.mark.parametrize("num_rows", [1, 4])
-@pytest.mark.parametrize("packing", [Packing(), Packing(tokens=0.9), Packing(tokens=5.0), Packing(bucketed=False)])
+@each(num_rows=[1, 4], packing=PACKINGS)
 def test_every_room_has_the_same_tokens_in_it(packing, num_rows):
-    """Against the layout without an empty place; and behind the tokens there is a byte that exists."""
-    boundaries, states = ragged(num_rows), torch.randn(num_rows, 50, 6, requires_grad=True)
+    """As the layout without empty places has; behind the tokens is a byte that exists."""
+    boundaries, states = mixed_boundaries(num_rows, 50), torch.randn(num_rows, 50, 6, requires_grad=True)
     exact, roomy = token_layout(boundaries, "packed"), token_layout(boundaries, packing)
     total = int(boundaries.sum())
     assert exact.shape == (total,) and exact.positions.tolist() == boundaries.nonzero()[:, 1].tolist()
@@ -68,54 +52,34 @@ def test_every_room_has_the_same_tokens_in_it(packing, num_rows):
         tokens = downsample(states, roomy, pooling)
         torch.testing.assert_close(tokens[:total], downsample(states, exact, pooling), rtol=0, atol=0)
         served = upsample(states, torch.cat((tokens[:total], torch.full_like(tokens[total:], torch.nan))), roomy)
-        assert served.isfinite().all()  # no byte is served by a place that holds no token
+        assert served.isfinite().all()  # no byte is served by an empty place
 
 
-def run(model: UNet, byte_ids: Tensor, boundaries: Tensor, layout) -> tuple[Tensor, dict[str, Tensor]]:
-    model.zero_grad(set_to_none=True)
-    out = model(byte_ids, boundaries, layout=layout)
-    (-next_byte_log_prob(out.final_logits, byte_ids).mean()).backward()
-    return out.final_logits.detach(), {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
-
-
-@every_option
-def test_room_changes_no_value_and_no_gradient(build, text, options):
-    byte_ids, boundaries, model = text(4, 50), ragged(), build(**options).double()
-    expected, gradients = run(model, byte_ids, boundaries, "padded")
-    for packing in (Packing(), Packing(tokens=0.7, second=0.9), Packing(tokens=0.7, attention="padded")):
-        said, found = run(model, byte_ids, boundaries, packing)
-        torch.testing.assert_close(said, expected, rtol=0, atol=1e-10)
+@each(name=VARIANTS)
+def test_layouts_change_no_value_and_no_gradient(name, build, text):
+    byte_ids, boundaries, model = text(4, 50), mixed_boundaries(4, 50), build(**VARIANTS[name]).double()
+    expected = model(byte_ids, boundaries).final_logits
+    gradients = loss_and_gradients(model, expected)
+    for layout in LAYOUTS:
+        logits = model(byte_ids, boundaries, layout=layout).final_logits
+        torch.testing.assert_close(logits, expected, rtol=0, atol=1e-10)
+        found = loss_and_gradients(model, logits)
         assert found.keys() == gradients.keys()
-        for name, gradient in gradients.items():
-            torch.testing.assert_close(found[name], gradient, rtol=0, atol=1e-10, msg=lambda m, n=name: f"{n}: {m}")
+        for parameter, gradient in gradients.items():
+            torch.testing.assert_close(found[parameter], gradient, rtol=1e-9, atol=1e-8)
 
 
-def test_a_first_token_of_its_own_and_smoothing_begin_anew_in_every_row():
-    """What a segmenter's mixing puts at the first token goes to that of every row, and to no empty place's gradient."""
-    model, boundaries = UNet(preset("tiny")).double(), ragged()
+def test_a_null_token_and_smoothing_begin_anew_in_every_row():
+    """The first token of a mixing goes to that of every row, and its gradient comes from no empty place."""
+    model, boundaries = UNet(preset("tiny")).double(), mixed_boundaries(4, 50)
     states = torch.randn(4, 50, 64, dtype=torch.float64, requires_grad=True)
     null = torch.randn(64, dtype=torch.float64, requires_grad=True)
-    mixing = Mixing(pooling="mean", first_token=null, smoothing=torch.rand(4, 50, dtype=torch.float64))
-    found = []
+    mixing, found = Mixing(pooling="mean", first_token=null, smoothing=torch.rand(4, 50, dtype=torch.float64)), []
     for layout in ("padded", Packing(tokens=0.9)):
         out = model.decode(states, boundaries, layout=layout, mixing=mixing)
         found.append((out, *torch.autograd.grad(out.square().sum(), (states, null))))
     for padded, packed in zip(*found, strict=True):
         torch.testing.assert_close(packed, padded, rtol=0, atol=1e-10)
-
-
-def test_too_many_tokens_are_an_error():
-    boundaries = torch.ones(4, 50, dtype=torch.bool)
-    with pytest.raises(ValueError, match=r"more tokens .*compute.token_room.*: 200 of 200 places .* room for 64"):
-        token_layout(boundaries, Packing(tokens=0.25))
-    assert token_layout(boundaries, Packing(tokens=1.0)).shape == (208,)
-    model = UNet(preset("tiny", second_level="stride", second_rate=1.0, num_token_layers=2))
-    with pytest.raises(ValueError, match=r"200 of 208 places .* room for 32"):
-        model(torch.zeros(4, 50, dtype=torch.int64), boundaries, layout=Packing(tokens=1.0, second=0.1))
-    with pytest.raises(ValueError, match="tokens must be a positive number or None, got 0"):
-        Packing(tokens=0)
-    with pytest.raises(ValueError, match="second must be None if tokens is None"):
-        Packing(second=0.3)
 
 
 class Asked(TorchDispatchMode):
@@ -130,15 +94,15 @@ class Asked(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("name", ["mean, capped", "attention", "smoothing", "stride", "as H-Net"])
-def test_no_host_waits_for_a_fixed_room(name, monkeypatch):
+@each(name=["mean, deviation, capped", "n-grams, smoothing", "attention", "stride", "as H-Net"])
+def test_no_host_waits_for_a_fixed_room(name):
     """Forward and backward on meta tensors, which refuse to be read."""
-    monkeypatch.setattr(attention, "flex_rows_attention", lambda query, key, value, **_: query * 2 + key + value)
     with torch.device("meta"):
-        model = UNet(preset("tiny", **OPTIONS[name]))
+        model = UNet(preset("tiny", **VARIANTS[name]))
         states = torch.empty(3, 96, 64, requires_grad=True)
         boundaries = torch.empty(3, 96, dtype=torch.bool)
-    with Asked() as asked:
+    with pytest.MonkeyPatch.context() as patch, Asked() as asked:
+        patch.setattr(attention, "flex_rows_attention", lambda query, key, value, **_: query * 2 + key + value)
         model.decode(states, boundaries, layout=Packing(tokens=0.5, attention="flex")).sum().backward()
     assert states.grad.shape == states.shape
     assert not asked.names & {"_local_scalar_dense", "nonzero", "masked_select", "unique_dim"}
@@ -148,20 +112,14 @@ def test_no_host_waits_for_a_fixed_room(name, monkeypatch):
             model.decode(states, boundaries, layout=layout)
 
 
-def test_block_masks_are_built_without_reading_values():
+def test_shapes_of_a_fixed_room_do_not_depend_on_the_batch():
+    """Programs and graphs are made for shapes; block masks are built without reading values."""
     rows = attention.PackedRows(torch.empty(3, dtype=torch.int64, device="meta"), room=600, most=300)
     mask = attention.row_block_mask(rows)
     assert mask.kv_indices.shape == (1, 1, 5, 5) and mask.kv_indices.device.type == "meta"
-
-
-def test_layouts_have_no_field_that_goes_by_the_batch():
-    """With a room that is known, shapes are the same for any boundaries: what programs and graphs are made for."""
-    few, many = (torch.rand(4, 50, generator=torch.Generator().manual_seed(0)) < rate for rate in (0.1, 0.6))
     shapes = []
-    for boundaries in (few, many):
-        boundaries[:, 0] = True
+    for boundaries in (mixed_boundaries(4, 50, 0.1), mixed_boundaries(4, 50, 0.6)):
         where = token_layout(boundaries, Packing(tokens=0.8))
-        mask = attention.row_block_mask(where.rows)
         tensors = [getattr(where, f.name) for f in fields(where)]
-        shapes.append([x.shape for x in tensors if isinstance(x, Tensor)] + [where.shape, mask.kv_indices.shape])
+        shapes.append([x.shape for x in tensors if isinstance(x, Tensor)] + [where.shape])
     assert shapes[0] == shapes[1]

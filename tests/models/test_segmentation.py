@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 import rltok_rl
 from rltok_rl.models.incremental import prefill
 from rltok_rl.models.segmentation import policy_terms, segment
 
+from ..each import each
+from .conftest import seeded
 
-@pytest.mark.parametrize("layers", [0, 1, 3])
-@pytest.mark.parametrize("piece", [1, 7, 32, 100])
-def test_pieces_are_one_pass(build, text, layers, piece):
-    model, byte_ids = build(num_encoder_layers=layers, window=4), text(1, 60)
-    whole = model.boundary_terms(model.encode(byte_ids))
-    for one, two in zip(whole, policy_terms(model, byte_ids[0], piece=piece), strict=True):
-        torch.testing.assert_close(one, two)
+OPTIONS = {
+    **{f"{n} layers": {"num_encoder_layers": n, "window": 4} for n in (0, 1, 3)},
+    "n-grams": {"num_encoder_layers": 2, "window": 3, "ngram_sizes": (3, 2, 7), "ngram_buckets": 50},
+    "rates": {"num_encoder_layers": 2, "window": 3, "rate_embedding": True},
+}
+
+
+@each(name=OPTIONS, piece=[1, 7, 32, 100])
+@torch.no_grad()
+def test_pieces_are_one_pass(name, piece, build, text):
+    model, byte_ids = build(**OPTIONS[name]).double(), text(1, 60)
+    rate = 0.4 if name == "rates" else None
+    if rate is not None:
+        model.rate_embedding.weight.normal_(generator=seeded(3))
+    whole = model.boundary_terms(model.encode(byte_ids, target_rate=rate), target_rate=rate)
+    for one, two in zip(whole, policy_terms(model, byte_ids[0], piece=piece, target_rate=rate), strict=True):
+        torch.testing.assert_close(one, two, rtol=0, atol=1e-6)  # rotary angles are float32
 
 
 @torch.no_grad()
@@ -29,65 +40,39 @@ def test_context_before_a_piece_is_needed(build, text):
     assert abs(float(whole - less)) > 1e-5
 
 
-@pytest.mark.parametrize("greedy", [False, True])
-def test_boundaries_are_those_of_the_model(build, text, greedy):
+@each(greedy=[False, True])
+@torch.no_grad()
+def test_boundaries_are_those_of_the_model(greedy, build, text):
     model, byte_ids = build(boundary_scale=2.0, target_rate=0.4), text(1, 400)
-    generator = (lambda: None) if greedy else (lambda: torch.Generator().manual_seed(3))
-    content = bytes(byte_ids[0].tolist())
-    drawn = segment(model, content, greedy=greedy, generator=generator(), piece=33)
-    out = model(byte_ids, greedy=greedy, generator=generator())
-    assert torch.equal(drawn.boundaries, out.boundaries[0])
-    assert 10 < drawn.boundaries.sum() < 390
-    torch.testing.assert_close(drawn.probabilities[1:], out.boundary_logits.sigmoid()[0, 1:].detach())
+    how, content = {"greedy": greedy}, bytes(byte_ids[0].tolist())
+    drawn = segment(model, content, generator=None if greedy else seeded(3), piece=33, **how)
+    out = model(byte_ids, generator=None if greedy else seeded(3), **how)
+    assert torch.equal(drawn.boundaries, out.boundaries[0]) and 10 < drawn.boundaries.sum() < 390
+    torch.testing.assert_close(drawn.probabilities[1:], out.boundary_logits.sigmoid()[0, 1:])
     assert drawn.probabilities[0] == 1 and drawn.text == content
-    read = prefill(model, model.new_cache(1), byte_ids, greedy=greedy, generator=generator())
+    read = prefill(model, model.new_cache(1), byte_ids, generator=None if greedy else seeded(3), **how)
     assert torch.equal(drawn.boundaries, read.boundaries[0])
 
 
 def test_tokens_are_the_text(build):
-    drawn = segment(build(), "to be or not to be, é " * 9, generator=torch.Generator().manual_seed(0))
+    calls, content = [], "to be or not to be, é " * 9
+    drawn = segment(build(), content, generator=seeded(0), piece=90, progress=lambda *now: calls.append(now))
+    assert calls == [(90, 207), (180, 207), (207, 207)]
     tokens = list(drawn.tokens())
     assert b"".join(token.content for token in tokens) == drawn.text
     assert [token.start for token in tokens[1:]] == [token.end for token in tokens[:-1]]
     assert [token.end - 1 for token in tokens if token.ended] == drawn.boundaries.nonzero().squeeze(1).tolist()
     assert all(token.ended for token in tokens[:-1])
-
-
-def test_nothing_cannot_be_segmented(build):
-    with pytest.raises(ValueError, match="text must have at least 1 byte, got an empty text"):
-        segment(build(), "")
-    with pytest.raises(ValueError, match="piece must be an integer of at least 1, got 0"):
-        segment(build(), "a", piece=0)
     assert segment(build(), "a").boundaries.tolist() == [True]
 
 
-def test_progress_is_called_after_every_piece(build):
-    calls = []
-    segment(build(), "to be or not to be", piece=5, progress=lambda *now: calls.append(now))
-    assert calls == [(5, 18), (10, 18), (15, 18), (18, 18)]
-
-
-@pytest.mark.parametrize("greedy", [False, True])
-def test_a_list_of_texts_is_segmented_text_by_text(build, greedy):
-    model, texts = build(boundary_scale=2.0, target_rate=0.4).eval(), ["to be or not to be, é", b"\xff\x00 bytes"]
-    one, several = (torch.Generator().manual_seed(3) for _ in range(2))
-    each = [rltok_rl.segment(model, text, greedy=greedy, generator=one) for text in texts]
+@each(greedy=[False, True])
+def test_a_list_of_texts_is_segmented_text_by_text(greedy, build):
+    model, texts = build(boundary_scale=2.0, target_rate=0.4), ["to be or not to be, é", b"\xff\x00 bytes"]
+    one, several = seeded(3), seeded(3)
     together = rltok_rl.segment(model, texts, greedy=greedy, generator=several)
     assert [found.text for found in together] == ["to be or not to be, é".encode(), b"\xff\x00 bytes"]
-    for alone, found in zip(each, together, strict=True):
+    for content, found in zip(texts, together, strict=True):
+        alone = segment(model, content, greedy=greedy, generator=one)
         assert torch.equal(alone.boundaries, found.boundaries) and torch.equal(alone.probabilities, found.probabilities)
-    assert rltok_rl.segment(model, []) == [] and rltok_rl.segment is segment
-
-
-@pytest.mark.parametrize(
-    ("texts", "error", "message"),
-    [
-        ("", ValueError, "text must have at least 1 byte, got an empty text"),
-        (["a", b""], ValueError, "text must have at least 1 byte, got an empty text at 1"),
-        (["a", 3], TypeError, "text must be str or bytes, or a list of them, got int at 1"),
-        (3, TypeError, "text must be str or bytes, or a list of them, got int"),
-    ],
-)
-def test_texts_that_cannot_be_segmented_are_named(build, texts, error, message):
-    with pytest.raises(error, match=message):
-        rltok_rl.segment(build(), texts)
+    assert segment(model, []) == []

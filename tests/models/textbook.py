@@ -1,8 +1,7 @@
 """The U-Net with all its options, written down from equations row by row: slow, and separate from the library.
 
 Nothing is shared with the library but the names of its parameters. Transformer layers are those of
-`experiments/reinforce.py`: attention has a T x T mask, rotary positions turn complex numbers. Tokens are picked in a
-Python loop.
+`experiments/reinforce.py`. Tokens are picked in a Python loop.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """Where the host would wait for a GPU, found without one.
 
-A GPU works through a queue that the host fills. The host waits wherever it needs a value from the device (``.item()``,
-``if tensor``, ``nonzero``, whose result has as many entries as there are) or copies between the two without
-``non_blocking``; the queue runs empty meanwhile. Here a device is made up: its tensors say that they are on ``cuda:0``,
-so that all code takes the way that it takes on a GPU, and lie in main memory, so that values are there. Every
-operation that would wait is noted, with the line that asked for it, and goes on.
-
-Kernels are those of the CPU: figures are close to a GPU's, times say nothing.
+The host waits for a GPU wherever it needs a value (``.item()``, ``if tensor``, ``nonzero``) or copies without
+``non_blocking``. On the simulated device, tensors say that they are on ``cuda:0`` and lie in main memory. Each
+operation that would wait is noted with its line of Python, and goes on. Kernels are those of the CPU: values are close
+to a GPU's, times say nothing.
 """
 
 from __future__ import annotations
@@ -25,24 +22,12 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
 
-PRETENDED = torch.device("cuda:0")
-"""The device that is made up."""
-_VALUES = (
-    "_local_scalar_dense",
-    "nonzero",
-    "argwhere",
-    "masked_select",
-    "_unique2",
-    "unique_dim",
-    "unique_consecutive",
-    "unique_dim_consecutive",
-    "bincount",
-    "equal",
-    "_linalg_check_errors",
-    "histc",
-)
-"""Operations whose result, or its shape, the host has to know."""
+PRETENDED = torch.device("cuda:0")  # the simulated device
+# Operations whose result, or its shape, the host has to know.
+_VALUES = {"_local_scalar_dense", "nonzero", "argwhere", "masked_select", "_unique2", "unique_dim", "bincount", "equal"}
+_VALUES |= {"unique_consecutive", "unique_dim_consecutive", "_linalg_check_errors", "histc"}
 _MASKED = ("index", "index_put", "index_put_", "_index_put_impl_")
 _MAKERS = Path(torch.__file__).parent.parent
 _NOT_OURS = tuple(f"{_MAKERS / name}/" for name in ("torch", "tensordict", "torchrl", "numpy"))
@@ -50,36 +35,29 @@ _NOT_OURS = tuple(f"{_MAKERS / name}/" for name in ("torch", "tensordict", "torc
 
 @dataclass(frozen=True)
 class Wait:
-    """One operation that makes the host wait, and who asked for it."""
+    """One operation that makes the host wait, and the innermost function outside torch's packages."""
 
-    operation: str
-    """Of torch, ``_local_scalar_dense`` for ``.item()``, ``bool()``, ``int()``, ``float()``; ``copy to cpu`` and
-    ``copy to cuda`` for copies that are not ``non_blocking``."""
+    operation: str  # of torch (``_local_scalar_dense`` for ``.item()``), ``copy to cpu`` or ``copy to cuda``
     file: str
     line: int
     function: str
-    """Innermost of those that belong to no package of torch's."""
 
     def __str__(self) -> str:
-        """As tables have it."""
         return f"{self.operation}  {self.function}  ({Path(self.file).name}:{self.line})"
 
 
 @dataclass
 class Waits:
-    """What was seen."""
+    """The waits so far, and the device to move tensors to."""
 
     device: torch.device = PRETENDED
-    """Where to move what is to be looked at."""
     found: list[Wait] = field(default_factory=list)
 
     def table(self) -> str:
         """A line for each place, with how often the host waited there."""
-        counted = Counter(self.found)
-        return "\n".join(f"{count:5d}  {wait}" for wait, count in counted.items())
+        return "\n".join(f"{count:5d}  {wait}" for wait, count in Counter(self.found).items())
 
     def clear(self) -> None:
-        """Forget what was seen so far."""
         self.found.clear()
 
 
@@ -87,43 +65,27 @@ class PretendedTensor(Tensor):
     """A tensor that lies in main memory and says that it is on a GPU."""
 
     held: Tensor
+    device = property(lambda self: PRETENDED)  # type: ignore[assignment]
+    is_cuda = property(lambda self: True)  # type: ignore[assignment]
+    is_meta = property(lambda self: False)  # type: ignore[assignment]
 
     @staticmethod
     def __new__(cls, real: Tensor) -> PretendedTensor:
-        """Put a tensor on the device that is made up."""
         with unset_fake_temporarily():
             shell = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device="meta")
         made = Tensor._make_subclass(cls, shell, False, device_for_backend_keys=PRETENDED)
         made.held = real
         return made
 
-    @property
-    def device(self) -> torch.device:  # type: ignore[override]
-        """Where it says that it is; torch itself is told of no device, for want of one."""
-        return PRETENDED
-
-    @property
-    def is_cuda(self) -> bool:  # type: ignore[override]
-        """As ``device`` has it."""
-        return True
-
-    @property
-    def is_meta(self) -> bool:  # type: ignore[override]
-        """As ``device`` has it."""
-        return False
-
     def tolist(self) -> Any:
-        """Copied to the host, as on a GPU."""
         return self.cpu().tolist()
 
     def numpy(self, *, force: bool = False) -> Any:
-        """Copied to the host; refused as on a GPU where that is not asked for."""
         if not force:
             raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() first.")
         return self.detach().cpu().numpy()
 
     def __repr__(self) -> str:  # type: ignore[override]
-        """What lies in memory."""
         return f"PretendedTensor({self.held!r})"
 
     @classmethod
@@ -134,7 +96,7 @@ class PretendedTensor(Tensor):
 
 
 class _Pretending(TorchDispatchMode):
-    """Runs every operation on the CPU; results are on the device that the arguments were said to be on."""
+    """Runs every operation on the CPU; results are on the device of the arguments."""
 
     def __init__(self, waits: Waits) -> None:
         super().__init__()
@@ -142,7 +104,7 @@ class _Pretending(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
-        given = [x for x in _tensors((args, kwargs)) if isinstance(x, PretendedTensor)]
+        given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, PretendedTensor)]
         asked = kwargs.get("device")
         asked = None if asked is None else torch.device(asked)
         there = bool(given) if asked is None else asked.type in (PRETENDED.type, "meta")
@@ -150,7 +112,7 @@ class _Pretending(TorchDispatchMode):
         if not given and not there:
             with unset_fake_temporarily():
                 return func(*args, **kwargs)
-        self._look(name, args, kwargs, there=there)
+        self._check(name, args, kwargs, there=there)
         if name == "_fused_sdp_choice":
             return int(torch.nn.attention.SDPBackend.MATH.value)
         if asked is not None:
@@ -173,54 +135,33 @@ class _Pretending(TorchDispatchMode):
             return args[0]
         return _mapped(dressed, out)
 
-    def _look(self, name: str, args: Any, kwargs: Any, *, there: bool) -> None:
+    def _check(self, name: str, args: Any, kwargs: Any, *, there: bool) -> None:
         """Note an operation that a host would wait in."""
-        if name in _VALUES:
-            self._note(name)
-        elif name == "repeat_interleave" and kwargs.get("output_size") is None:
+        if name in _VALUES or (name == "repeat_interleave" and kwargs.get("output_size") is None):
             self._note(name)
         elif name in _MASKED and any(isinstance(x, Tensor) and x.dtype in (torch.bool, torch.uint8) for x in args[1]):
             if name != "index" and args[2].numel() == 1 and not any(args[3:]):
                 return  # a number is filled in uncounted; a tensor of one element is not, and looks the same
             self._note(f"{name} with a mask")
-        elif name == "_to_copy":
-            source = isinstance(args[0], PretendedTensor)
-            if source != there and not kwargs.get("non_blocking", False):
-                self._note("copy to cuda" if there else "copy to cpu")
-        elif name == "copy_":
-            source, target = isinstance(args[1], PretendedTensor), isinstance(args[0], PretendedTensor)
-            blocking = not (kwargs.get("non_blocking", False) or (len(args) > 2 and args[2]))
-            if source != target and blocking:
+        elif name in ("_to_copy", "copy_"):
+            source = isinstance(args[name == "copy_"], PretendedTensor)
+            target = there if name == "_to_copy" else isinstance(args[0], PretendedTensor)
+            non_blocking = kwargs.get("non_blocking", False) or (name == "copy_" and len(args) > 2 and args[2])
+            if source != target and not non_blocking:
                 self._note("copy to cuda" if target else "copy to cpu")
 
     def _note(self, operation: str) -> None:
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None and (
-            frame.f_code.co_filename == __file__ or frame.f_code.co_filename.startswith((*_NOT_OURS, "<"))
-        ):
+        skipped = (__file__, "<", *_NOT_OURS)
+        while frame is not None and frame.f_code.co_filename.startswith(skipped):
             frame = frame.f_back
-        if frame is None:
-            self.waits.found.append(Wait(operation, "", 0, ""))
-            return
-        code = frame.f_code
-        self.waits.found.append(Wait(operation, code.co_filename, frame.f_lineno, code.co_name))
+        code = None if frame is None else frame.f_code
+        place = ("", 0, "") if code is None else (code.co_filename, frame.f_lineno, code.co_name)
+        self.waits.found.append(Wait(operation, *place))
 
 
 def _mapped(change: Callable[[Tensor], Tensor], values: Any) -> Any:
-    """Arguments or results of an operation, which are lists at most, with other tensors."""
-    if isinstance(values, Tensor):
-        return change(values)
-    if isinstance(values, (list, tuple)):
-        return type(values)([_mapped(change, x) for x in values])
-    return {name: _mapped(change, x) for name, x in values.items()} if isinstance(values, dict) else values
-
-
-def _tensors(values: Any) -> Iterator[Tensor]:
-    if isinstance(values, Tensor):
-        yield values
-    elif isinstance(values, (list, tuple, dict)):
-        for x in values.values() if isinstance(values, dict) else values:
-            yield from _tensors(x)
+    return tree_map_only(Tensor, change, values)
 
 
 def _bare(values: Any) -> Any:
@@ -234,9 +175,8 @@ _GENERATOR = torch.Generator
 def host_waits() -> Iterator[Waits]:
     """Note where the host would wait for a GPU, in the block; no GPU is needed, and none is used.
 
-    What is to be looked at is made or moved in the block, on ``device`` of what is given; it is of no use after it.
-    Generators of that device draw the CPU's numbers. On a machine with a GPU
-    ``torch.cuda.set_sync_debug_mode("warn")`` says the same of the real one, without the lines of Python.
+    Move models and data to ``device`` in the block; afterwards they cannot be used. Generators of that device draw the
+    CPU's numbers. On a GPU, ``torch.cuda.set_sync_debug_mode("warn")`` reports the same without lines of Python.
 
     Example:
         >>> with host_waits() as seen:

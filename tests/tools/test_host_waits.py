@@ -1,4 +1,4 @@
-"""No host synchronisation in a training step except at logging: shown on a device that is made up."""
+"""No host synchronisation in a training step except at logging: shown on a simulated device."""
 
 from __future__ import annotations
 
@@ -15,16 +15,9 @@ from rltok_rl.training.distributed import Processes
 from ..experiments.configured import QUICK, configured
 from .host_waits import PretendedTensor, host_waits
 
-SMALL = [
-    "model=tiny",
-    "model.overrides.width=16",
-    "model.overrides.num_heads=2",
-    "model.overrides.num_lags=2",
-    "data.num_steps=24",
-    *QUICK[:3],
-]
-LAYOUT = {"token_layout"}
-"""How many tokens there are decides a shape: the one wait of every step."""
+OVERRIDES = "model.overrides.width=16 model.overrides.num_heads=2 model.overrides.num_lags=2 data.num_steps=24"
+SMALL = ["model=tiny", *OVERRIDES.split(), *QUICK[:3]]
+LAYOUT = {"token_layout"}  # how many tokens there are decides a shape: the one wait of every step
 SYSTEMS: dict[str, tuple[list[str], set[str]]] = {
     "paper": ([], LAYOUT),
     "micro-batches": (["compute.micro_batches=2", "rate=price", "loss.entropy=0.01"], LAYOUT),

@@ -16,8 +16,9 @@ from rltok_rl.training.checkpoint import load_checkpoint, save_checkpoint
 from rltok_rl.training.distributed import Processes
 from rltok_rl.training.sharding import whole_model
 
+from ..each import each
 from ..states import same
-from .processes import ROWS, STEPS, make, metrics_of, spawn
+from .processes import STEPS, UPDATE, make, metrics_of, spawn
 
 CASES = {
     "leave one out": {},
@@ -27,15 +28,15 @@ CASES = {
     "micro-batches": {"baseline": "z_score", "control": "price", "micro_batches": 2},
     "flips, rates": {"estimator": "local_flips", "rates": (0.1, 0.6)},
     "control variate, one rate": {"estimator": "control_variate", "rates": (0.2, 0.2)},
-    "epochs": {"policy_epochs": 3, "warm_start_bytes": ROWS * STEPS},
-    "rates, micro-batches, epochs": {"rates": (0.1, 0.6), "micro_batches": 2, "policy_epochs": 2, "short": True},
+    "epochs": {"ppo": True, "policy_epochs": 3, "warm_start_bytes": UPDATE},
+    "rates, micro-batches": {"rates": (0.1, 0.6), "short": True, "ppo": True, "policy_epochs": 2, "micro_batches": 2},
     "less memory": {"recompute": "layers", "chunk": 7, "micro_batches": 2},
     "critic": {"estimator": "critic_advantage", "policy_epochs": 2, "micro_batches": 2},
 }
 STRATEGIES = ["ddp", "fsdp"]
 RUNS = [(s, name) for s in STRATEGIES for name in CASES if (s, name) != ("fsdp", "critic")]
 RESUMED = {"baseline": "running_mean", "control": "pi", "updates": 6}
-PADDED = ("padded_rate", "padded_flops")
+WRAPPED = {"plain": {}, "warm start": {}, "critic": CASES["critic"]}
 
 
 def train(processes: Processes, folder: Path) -> None:
@@ -48,7 +49,7 @@ def train(processes: Processes, folder: Path) -> None:
         torch.save(result, folder / f"{strategy} {name} {processes.rank}.pt")
     for strategy in STRATEGIES:
         trainer = make(processes, strategy, **RESUMED, seed=5)
-        # The main process alone has the file.
+        # Rank 0 alone has the file.
         state = processes.broadcast(load_checkpoint(folder / "one")[1] if processes.main else None)
         trainer.load_state_dict(state)
         loaded = trainer.state_dict()
@@ -62,7 +63,7 @@ def train(processes: Processes, folder: Path) -> None:
 
 def wrap_in_ddp(processes: Processes, folder: Path) -> None:
     """Run the step in torch's wrapper, as docs/distributed.md shows; then with an unused policy, and a critic."""
-    for name, case in (("plain", {}), ("warm start", {}), ("critic", CASES["critic"])):
+    for name, case in WRAPPED.items():
         trainer = make(processes, "ddp", **case)
         step = DistributedDataParallel(trainer.step, find_unused_parameters=name == "warm start")
         step(warm_start=name == "warm start")["loss"].backward()
@@ -84,22 +85,22 @@ def make_mistakes(processes: Processes, folder: Path) -> None:
     """Use statistics of each process's rows; use options that cannot be; at last, fail in one process."""
     trainer = make(processes, "ddp")
     for term in trainer.loss.terms.values():
-        term.process_group = None
-        if getattr(term, "_value_estimator", None) is not None:
-            term._value_estimator.process_group = None
+        for part in (term, getattr(term, "_value_estimator", None)):
+            if part is not None:
+                part.process_group = None
     torch.save(metrics_of(trainer), folder / f"apart {processes.rank}.pt")
-    for options, message in (
-        ({"strategy": "none"}, "strategy must be 'ddp' or 'fsdp' with 2 processes, got 'none'"),
-        ({"strategy": "fsdp", "estimator": "critic_advantage"}, "must be 'ddp' with a critic, which is not sharded"),
-        ({"strategy": "zero"}, r"strategy must be one of \['none', 'ddp', 'fsdp'\], got 'zero'"),
+    loss = make().loss  # spans one process
+    parallel = {"processes": processes, "strategy": "ddp"}
+    wrong = "process_group of LanguageModelLoss in term 'language_model' must be that of"
+    for call, message in (
+        (lambda: make(processes, "none"), "strategy must be 'ddp' or 'fsdp' with 2 processes, got 'none'"),
+        (lambda: make(processes, "fsdp", **CASES["critic"]), "must be 'ddp' with a critic, which is not sharded"),
+        (lambda: make(processes, "zero"), r"strategy must be one of \['none', 'ddp', 'fsdp'\], got 'zero'"),
+        (lambda: processes.share(5), "rows of all processes and must be a multiple of their number, 2, got 5"),
+        (lambda: type(trainer)(trainer.model, trainer.env, loss, trainer.options, **parallel), wrong),
     ):
         with pytest.raises(ValueError, match=message):
-            make(processes, **options)
-    with pytest.raises(ValueError, match="rows of all processes and must be a multiple of their number, 2, got 5"):
-        processes.share(5)
-    loss = make().loss  # spans one process
-    with pytest.raises(ValueError, match="process_group of LanguageModelLoss in term 'language_model' must be that of"):
-        type(trainer)(trainer.model, trainer.env, loss, trainer.options, processes=processes, strategy="ddp")
+            call()
     if processes.rank == 1:
         raise KeyError("only here")
     processes.any(True)  # waits for rank 1
@@ -122,33 +123,30 @@ def trained(tmp_path_factory) -> Path:
 
 
 def assert_close(several: list[dict[str, float]], alone: list[dict[str, float]]) -> None:
-    assert len(several) == len(alone)
-    for one, two in zip(several, alone, strict=True):
-        # Rows of tokens are as long as the longest of their process: more processes pad no more.
-        for name in PADDED:
-            assert one[name] == pytest.approx(two[name]) or one[name] < two[name], name
-        one, two = ({k: v for k, v in metrics.items() if k not in PADDED} for metrics in (one, two))
+    for one, two in zip(map(dict, several), map(dict, alone), strict=True):
+        for name in ("padded_rate", "padded_flops"):  # rows are as long as the longest of their process
+            assert one.pop(name) <= two.pop(name) * (1 + 1e-6), name
         assert one == pytest.approx(two, rel=1e-5, abs=1e-5)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_two_processes_are_one(trained, strategy):
-    """Losses, metrics, parameters and states of four updates, in every case."""
-    for name in [name for other, name in RUNS if other == strategy]:
-        alone = make(**CASES[name])
-        expected = metrics_of(alone)
+@each(name=CASES)
+def test_two_processes_are_one(trained, name):
+    """Losses, metrics, parameters and states of four updates."""
+    alone = make(**CASES[name])
+    expected = metrics_of(alone)
+    for strategy in [strategy for strategy, other in RUNS if other == name]:
         first, second = (torch.load(trained / f"{strategy} {name} {rank}.pt") for rank in (0, 1))
         assert_close(first["metrics"], expected)
-        assert same(first, second), name
+        assert same(first, second), strategy
         assert len(expected) == first["state"]["updates"] == 4 and first["state"]["bytes_done"] == alone.bytes_done
         for key, value in alone.model.state_dict().items():
-            torch.testing.assert_close(first["state"]["model"][key], value, rtol=1e-5, atol=1e-5, msg=f"{name}: {key}")
+            torch.testing.assert_close(first["state"]["model"][key], value, rtol=1e-5, atol=1e-5, msg=key)
             assert torch.equal(first["weights"][key], first["state"]["model"][key])
 
 
-@pytest.mark.parametrize("name", ["plain", "warm start", "critic"])
-def test_a_step_in_torchs_wrapper_has_the_gradients_of_one_process(trained, name):
-    step = make(**(CASES["critic"] if name == "critic" else {})).step
+@each(name=WRAPPED)
+def test_step_in_torchs_wrapper_has_the_gradients_of_one_process(trained, name):
+    step = make(**WRAPPED[name]).step
     step(warm_start=name == "warm start")["loss"].backward()
     for rank in (0, 1):
         several = torch.load(trained / f"step {name} {rank}.pt")
@@ -158,16 +156,16 @@ def test_a_step_in_torchs_wrapper_has_the_gradients_of_one_process(trained, name
                 assert (several[key] - parameter.grad).abs().max() <= 1e-6 * max(1.0, parameter.grad.abs().max()), key
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_checkpoints_belong_to_no_number_of_processes(trained, strategy):
+def test_checkpoints_load_with_any_number_of_processes(trained):
     """One process, then two, then one again: the metrics of one all the way."""
     whole = metrics_of(make(**RESUMED))
-    assert_close(torch.load(trained / f"{strategy} resumed.pt"), whole[2:4])
-    alone = make(**RESUMED, seed=5)
-    update, state = load_checkpoint(trained / strategy)
-    alone.load_state_dict(state)
-    assert update == alone.updates == 4
-    assert_close(metrics_of(alone), whole[4:])
+    for strategy in STRATEGIES:
+        assert_close(torch.load(trained / f"{strategy} resumed.pt"), whole[2:4])
+        alone = make(**RESUMED, seed=5)
+        update, state = load_checkpoint(trained / strategy)
+        alone.load_state_dict(state)
+        assert update == alone.updates == 4
+        assert_close(metrics_of(alone), whole[4:])
 
 
 def test_rows_of_one_process_are_not_the_batch(trained):
@@ -176,7 +174,7 @@ def test_rows_of_one_process_are_not_the_batch(trained):
         assert_close(torch.load(trained / "apart 0.pt"), metrics_of(make()))
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@each(strategy=STRATEGIES)
 def test_counted_traffic_is_the_calculated_one(trained, strategy):
     model = make().model
     planned = update_traffic(model, STEPS, strategy=strategy)
@@ -194,12 +192,8 @@ def test_counted_traffic_is_the_calculated_one(trained, strategy):
 
 
 def test_traffic_is_calculated_for_a_ring_and_without_memory():
-    """Of W processes, each passes on W - 1 of W shards; a sum for everyone is scattered, then gathered."""
-    assert Traffic(reduced=8.0).sent(4) == 12.0
-    assert Traffic(gathered=8.0).sent(4) == Traffic(scattered=8.0).sent(4) == 6.0
+    assert [Traffic(**{kind: 8.0}).sent(4) for kind in ("reduced", "gathered", "scattered")] == [12.0, 6.0, 6.0]
     with torch.device("meta"):
         layer = nn.Linear(10, 10, bias=False)
     assert update_traffic(layer, 5) == Traffic(reduced=440.0)
     assert update_traffic(layer, 5, strategy="fsdp") == Traffic(reduced=40.0, gathered=800.0, scattered=400.0)
-    with pytest.raises(ValueError, match="strategy must be 'ddp' or 'fsdp', got 'none'"):
-        update_traffic(layer, 5, strategy="none")

@@ -19,34 +19,19 @@ from rltok_rl.experiments import train
 from rltok_rl.training.checkpoint import list_checkpoints
 from rltok_rl.training.distributed import fresh_store, init_processes
 
-from ..experiments.test_train import configured
+from ..each import each
+from ..experiments.configured import QUICK, configured
 
 UPDATES = 40
-OPTIONS = [
-    f"optim.total_bytes={UPDATES * 4 * 32}",
-    "optim.warm_up_bytes=0",
-    "data.num_rows=4",
-    "data.num_steps=32",
-    "data.source=python-docs",
-    "checkpoint_every=4",
-    "compute.threads=1",
-]
+OPTIONS = [*QUICK[1:], f"optim.total_bytes={UPDATES * 128}", "checkpoint_every=4", "compute.threads=1"]
 
 
 def launch(folder: Path, *options: str, restarts: int = 1) -> subprocess.Popen:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [
-        *torchrun,
-        "--max-restarts",
-        str(restarts),
-        "-m",
-        "rltok_rl.experiments.train",
-        *OPTIONS,
-        f"out={folder}",
-    ]
-    # A session of its own, so that nothing outlives the test.
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += ["--max-restarts", str(restarts), "-m", "rltok_rl.experiments.train", "compute.strategy=ddp"]
+    # A new session, so that nothing outlives the test.
     return subprocess.Popen(
-        [*command, *options],
+        [*command, *OPTIONS, f"out={folder}", *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -55,14 +40,14 @@ def launch(folder: Path, *options: str, restarts: int = 1) -> subprocess.Popen:
     )
 
 
-def finish(process: subprocess.Popen) -> tuple[str, str]:
-    """Its output and errors, after it has ended without an error."""
+def finish(process: subprocess.Popen, *, status: int = 0) -> tuple[str, str]:
+    """Its output and errors, after it has ended."""
     try:
         out, err = process.communicate(timeout=150)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-    assert process.returncode == 0, err[-3000:]
+    assert process.returncode == status, err[-3000:]
     return out, err
 
 
@@ -74,7 +59,7 @@ def rows(folder: Path) -> list[dict[str, float]]:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory) -> tuple[Path, str, str]:
     folder = tmp_path_factory.mktemp("run") / "ddp"
-    return folder, *finish(launch(folder, "compute.strategy=ddp"))
+    return folder, *finish(launch(folder))
 
 
 def test_two_processes_write_the_folder_of_one(undisturbed, tmp_path):
@@ -88,26 +73,21 @@ def test_two_processes_write_the_folder_of_one(undisturbed, tmp_path):
     assert files == {p.relative_to(tmp_path / "one").as_posix() for p in (tmp_path / "one").rglob("*")}
     one, two = rows(tmp_path / "one"), rows(folder)
     assert len(one) == len(two) == UPDATES
-    for a, b in zip(one[:10], two, strict=False):  # rounding grows where a decision falls the other way
+    for a, b in zip(one[:10], two, strict=False):  # rounding grows once a decision differs
         # Rows of tokens are as long as the longest of their process: two pad no more than one.
         assert b.pop("padded_flops") <= a.pop("padded_flops") * (1 + 1e-6)
         assert b == pytest.approx(a, rel=1e-4, abs=1e-5)
 
 
-def rank_of(pid: int) -> str | None:
-    found = [x for x in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") if x.startswith(b"RANK=")]
-    return found[0].decode() if found else None
-
-
-def test_a_killed_process_restarts_all(undisturbed, tmp_path):
+def test_killed_process_restarts_all(undisturbed, tmp_path):
     """SIGKILL of one process: all resume from the last checkpoint, to the same metrics bit for bit."""
     folder = tmp_path / "killed"
-    process = launch(folder, "compute.strategy=ddp", "resume=true")
+    process = launch(folder, "resume=true")
     try:
         while len(list_checkpoints(folder / "checkpoints")) < 2 and process.poll() is None:
             time.sleep(0.01)
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        (second,) = [int(pid) for pid in children if rank_of(int(pid)) == "RANK=1"]
+        (second,) = [int(pid) for pid in children if b"\0RANK=1\0" in Path(f"/proc/{pid}/environ").read_bytes()]
         os.kill(second, signal.SIGKILL)
     except BaseException:
         os.killpg(process.pid, signal.SIGKILL)
@@ -117,62 +97,56 @@ def test_a_killed_process_restarts_all(undisturbed, tmp_path):
     assert (folder / "metrics.csv").read_text() == (undisturbed[0] / "metrics.csv").read_text()
 
 
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
+@each(
+    refusal=[
         ("optim.lrr=1", "rltok train: there is no option 'optim.lrr'; did you mean 'optim.lr'?"),
-        ("data.source=none.txt", "rltok train: data.source must be one of"),  # found out by the main process alone
-    ],
+        ("data.source=none.txt", "rltok train: data.source must be one of"),  # noticed by rank 0 alone
+    ]
 )
-def test_wrong_options_are_one_line_from_one_process(option, message, tmp_path):
-    process = launch(tmp_path / "run", "compute.strategy=ddp", option, restarts=0)
-    try:
-        _, err = process.communicate(timeout=150)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-    assert process.returncode == 1
+def test_wrong_options_are_one_line_from_one_process(refusal, tmp_path):
+    option, message = refusal
+    _, err = finish(launch(tmp_path / "run", option, restarts=0), status=1)
     # What remains is torchrun's own: a table of exit codes.
-    said = [line for line in err.splitlines() if line.startswith(("rltok train:", "process "))]
-    assert len(said) == 1 and said[0].startswith(message)
+    lines = [line for line in err.splitlines() if line.startswith(("rltok train:", "process "))]
+    assert len(lines) == 1 and lines[0].startswith(message)
     assert not any(f"/{package}/" in err for package in ("rltok_rl", "experiments", "envs"))  # no tracebacks of ours
 
 
-ENVIRONMENTS = [
-    ({"WORLD_SIZE": "2", "RANK": "0"}, r"without \['LOCAL_RANK', 'MASTER_ADDR', 'MASTER_PORT'\]; start with torchrun"),
-    ({"RANK": "2"}, "RANK must be less than WORLD_SIZE, got RANK=2 and WORLD_SIZE=2"),
-    ({"RANK": "two"}, "RANK must be a number, got 'two'"),
-    ({"LOCAL_RANK": "9999"}, "--nproc-per-node must be at most|no CUDA"),
-]
+COMPLETE = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "0", "MASTER_PORT": "0"}
 
 
-def test_a_part_of_an_environment_is_refused(monkeypatch):
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-    for name in names:
+def test_incomplete_or_wrong_environments_are_refused(monkeypatch):
+    for name in COMPLETE:
         monkeypatch.delenv(name, raising=False)
     assert init_processes().group is None
-    complete = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "0", "MASTER_PORT": "0"}
-    for number, (variables, message) in enumerate(ENVIRONMENTS):
-        for name, value in ({**complete, **variables} if number else variables).items():
+    for variables, device, message in (
+        (
+            {"WORLD_SIZE": "2", "RANK": "0"},
+            "cpu",
+            r"without \['LOCAL_RANK', 'MASTER_ADDR', 'MASTER_PORT'\]; start with",
+        ),
+        ({**COMPLETE, "RANK": "2"}, "cpu", "RANK must be less than WORLD_SIZE, got RANK=2 and WORLD_SIZE=2"),
+        ({**COMPLETE, "LOCAL_RANK": "9999"}, "cuda", "--nproc-per-node must be at most|no CUDA"),
+    ):
+        for name, value in variables.items():
             monkeypatch.setenv(name, value)
         with pytest.raises(RuntimeError, match=message):
-            init_processes("cuda" if "LOCAL_RANK" in variables else "cpu")
+            init_processes(device)
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert init_processes().group is None
 
 
-def test_an_earlier_attempt_leaves_nothing_behind():
+def test_earlier_attempt_leaves_nothing_behind():
     """Words and answers of processes that are gone stay in the store; no rank takes them for new."""
     store = dist.HashStore()
-    store.set("hello 1", "gone")
-    store.set("answer gone", "old")
-    store.set("met old 1", "yes")
-    names = []
-    for _ in range(2):  # two attempts, each slow in another order
+    for key, value in (("hello 1", "gone"), ("answer gone", "old"), ("met old 1", "yes")):
+        store.set(key, value)
+    attempts = []
+    for number in range(2):
         with ThreadPoolExecutor(3) as pool:
             met = [pool.submit(fresh_store, store, rank, 3) for rank in (2, 0, 1)]
-            stores = [one.result(timeout=20) for one in met]
-        stores[0].set("name", str(len(names)))
-        assert {one.get("name") for one in stores} == {str(len(names)).encode()}
-        names.append(stores)
-    assert names[0][1].get("name") == b"0"  # and the new one does not write into the old one's
+            stores = [future.result(timeout=20) for future in met]
+        stores[0].set("name", str(number))
+        assert {one.get("name") for one in stores} == {str(number).encode()}
+        attempts.append(stores)
+    assert attempts[0][1].get("name") == b"0"  # the second attempt does not write into the store of the first

@@ -17,45 +17,44 @@ TEXT = "the cat sat on the mat, and the dog sat on the log. " * 40
 pytestmark = pytest.mark.gpu
 
 
-def make(device: str, *, total_bytes: int = 20 * 8 * 64, **options) -> Trainer:
+def make(device: str = "cuda", **options) -> Trainer:
     torch.manual_seed(0)
     model = UNet(preset("tiny")).to(device)
     env = ByteBoundaryEnv(model, TEXT, num_steps=64, batch_size=(8,), seed=0)
     loss = JointLoss.paper(target_rate=0.2, baseline="leave_one_out", gamma=0.9).to(device)
-    return Trainer(model, env, loss, LoopOptions(total_bytes=total_bytes, lr=4e-3, **options))
+    return Trainer(model, env, loss, LoopOptions(total_bytes=20 * 8 * 64, lr=4e-3, **options))
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_it_learns(precision):
-    trainer, costs = make("cuda", precision=precision), []
-    trainer.run(lambda figures: costs.append(figures["bits_per_byte"]))
+    trainer, costs = make(precision=precision), []
+    trainer.run(lambda metrics: costs.append(metrics["bits_per_byte"]))
     assert costs[-1] < 0.7 * costs[0]
 
 
 def test_resumed_is_uninterrupted():
     """Within one process: the kernels of a step add up in one order."""
-    whole, first, second = make("cuda"), make("cuda"), make("cuda")
-    expected = [whole.update() for _ in range(5)]
+    whole, first, second = make(), make(), make()
+    expected = [whole.update()["loss"] for _ in range(5)]
     for _ in range(3):
         first.update()
     second.load_state_dict(copy.deepcopy(first.state_dict()))
-    for figures, wanted in zip([second.update() for _ in range(2)], expected[3:], strict=True):
-        assert figures["loss"] == pytest.approx(wanted["loss"], rel=1e-5)
+    assert [second.update()["loss"] for _ in range(2)] == pytest.approx(expected[3:], rel=1e-5)
 
 
 def test_losses_agree_with_those_of_the_cpu():
-    """Losses of a first update, its boundaries given by equal weights and texts on both devices."""
+    """Losses of a first update with the same boundaries, weights and texts on both devices."""
     actions = (torch.rand(8, 64, generator=torch.Generator().manual_seed(0)) < 0.2).long()
-    found = []
+    losses = []
     for device in ("cpu", "cuda"):
         trainer = make(device)
         rollout = trainer.env.parallel_rollout(trainer.policy, actions=actions.to(device))
-        found.append({name: float(value) for name, value in trainer.loss(rollout).items() if name.startswith("loss")})
-    assert found[0] == pytest.approx(found[1], rel=1e-3, abs=1e-5)
+        losses.append({name: float(value) for name, value in trainer.loss(rollout).items() if name.startswith("loss")})
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3, abs=1e-5)
 
 
 def test_compiled_layers_train():
-    trainer = make("cuda", precision="bfloat16")
+    trainer = make(precision="bfloat16")
     compile_layers(trainer.model)
     first, *_, last = [trainer.update()["bits_per_byte"] for _ in range(10)]
     assert last < first

@@ -15,29 +15,19 @@ from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-FLAGS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--no-first-run",
-    "--disable-extensions",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--hide-scrollbars",
-    "--force-color-profile=srgb",
-    "--remote-debugging-pipe",
-)
+FLAGS = """--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run --disable-extensions
+--disable-background-networking --disable-component-update --hide-scrollbars --force-color-profile=srgb
+--remote-debugging-pipe""".split()
 _KEYS = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Home": 36, "End": 35, "Escape": 27}
 
 
 def find_browser() -> str | None:
-    """Where Chromium is; None where it is not."""
-    return next((found for name in NAMES if (found := shutil.which(name))), None)
+    """Return the path of Chromium, or None."""
+    return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
 def _pipe() -> tuple[int, int]:
-    """Both ends of a pipe, by numbers that nothing else wants."""
+    """Both ends of a pipe, by numbers above those of the protocol."""
     ends = os.pipe()
     moved = tuple(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 16) for end in ends)
     for end in ends:
@@ -46,22 +36,18 @@ def _pipe() -> tuple[int, int]:
 
 
 class Browser:
-    """One browser with one page.
-
-    Args:
-        profile: an empty folder for what it writes.
-    """
+    """One browser with one page; ``profile`` is an empty folder for its files."""
 
     def __init__(self, profile: Path) -> None:
-        found = find_browser()
-        assert found is not None
+        path = find_browser()
+        assert path is not None
         to_read, self._out = _pipe()
         self._in, to_write = _pipe()
         # The protocol is read from descriptor 3 and written to descriptor 4.
         actions = [(os.POSIX_SPAWN_DUP2, to_read, 3), (os.POSIX_SPAWN_DUP2, to_write, 4)]
         actions += [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
-        command = [found, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
-        self._process = os.posix_spawn(found, command, os.environ, file_actions=actions)
+        command = [path, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
+        self._process = os.posix_spawn(path, command, os.environ, file_actions=actions)
         os.close(to_read)
         os.close(to_write)
         self._number, self._held = 0, b""
@@ -74,7 +60,7 @@ class Browser:
             self.send(f"{domain}.enable")
 
     def send(self, method: str, **params: Any) -> Any:
-        """Ask for something and wait for the answer; what happens meanwhile is noted in ``events``."""
+        """Send a command and return its answer; events meanwhile are appended to ``events``."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": params}
         if self._session:
@@ -98,20 +84,18 @@ class Browser:
         message, self._held = self._held.split(b"\0", 1)
         return json.loads(message)
 
-    def open(self, path: Path) -> float:
-        """Load a file and wait until its script is done; seconds that this took."""
+    def open(self, path: Path) -> None:
+        """Load a file and wait until its script is done."""
         self.run("document.documentElement && delete document.documentElement.dataset.ready")  # of the page before
         self.events.clear()
-        start = time.monotonic()
         self.send("Page.navigate", url=path.resolve().as_uri())
         self.wait("document.documentElement?.dataset.ready === 'yes'")
-        return time.monotonic() - start
 
     def run(self, expression: str) -> Any:
-        """The value of an expression in the page."""
-        found = self.send("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
-        assert "exceptionDetails" not in found, found["exceptionDetails"]
-        return found["result"].get("value")
+        """Return the value of an expression in the page."""
+        answer = self.send("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
 
     def wait(self, expression: str) -> None:
         """Wait until an expression is true."""
@@ -120,51 +104,47 @@ class Browser:
             assert time.monotonic() < until, f"never came: {expression}"
             time.sleep(0.02)
 
-    def press(self, key: str, *, shift: bool = False) -> None:
-        """Press a key and let it go."""
-        code = {"windowsVirtualKeyCode": _KEYS[key]} if key in _KEYS else {"text": key}
-        common = {"key": key, "modifiers": 8 if shift else 0}
-        self.send("Input.dispatchKeyEvent", type="keyDown", **common, **code)
-        self.send("Input.dispatchKeyEvent", type="keyUp", **common)
+    def press(self, *keys: str, shift: bool = False) -> None:
+        """Press keys, one after another."""
+        for key in keys:
+            code = {"windowsVirtualKeyCode": _KEYS[key]} if key in _KEYS else {"text": key}
+            common = {"key": key, "modifiers": 8 if shift else 0}
+            self.send("Input.dispatchKeyEvent", type="keyDown", **common, **code)
+            self.send("Input.dispatchKeyEvent", type="keyUp", **common)
 
-    def point(self, x: float, y: float, *, press: bool = False) -> None:
-        """Move the mouse somewhere, and press it there."""
+    def point(self, x: float, y: float) -> None:
+        """Move the mouse."""
         self.send("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
-        if press:
-            for kind in ("mousePressed", "mouseReleased"):
-                self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     def touch(self, x: float, y: float) -> None:
-        """Touch the screen somewhere."""
+        """Touch the screen."""
         self.send("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}])
         self.send("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
 
-    def size(self, width: int, height: int, *, scale: float = 1.0, mobile: bool = False) -> None:
+    def size(self, width: int, height: int, *, mobile: bool = False) -> None:
         """Set the size of the window."""
-        self.send(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=mobile
-        )
+        size = {"width": width, "height": height, "deviceScaleFactor": 1.0}
+        self.send("Emulation.setDeviceMetricsOverride", **size, mobile=mobile)
         self.send("Emulation.setTouchEmulationEnabled", enabled=mobile)
 
     def prefer(self, scheme: str) -> None:
         """Prefer ``light`` or ``dark``, as a system does."""
-        features = [{"name": "prefers-color-scheme", "value": scheme}]
-        self.send("Emulation.setEmulatedMedia", features=features)
+        self.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
     def picture(self, path: Path) -> None:
-        """Write a PNG of what is seen."""
+        """Write a PNG of the window."""
         path.write_bytes(base64.b64decode(self.send("Page.captureScreenshot", format="png")["data"]))
 
     def complaints(self) -> list[str]:
-        """What the page's script and its security policy complained of since it was opened."""
+        """Return errors of the page's script and of its security policy since it was opened."""
         thrown = [e["params"]["exceptionDetails"] for e in self.events if e["method"] == "Runtime.exceptionThrown"]
         logged = [e["params"]["entry"] for e in self.events if e["method"] == "Log.entryAdded"]
-        return [str(one) for one in thrown + logged]
+        return [str(complaint) for complaint in thrown + logged]
 
     def requests(self) -> list[str]:
-        """Addresses that were asked for since the page was opened."""
-        asked = [e["params"]["request"]["url"] for e in self.events if e["method"] == "Network.requestWillBeSent"]
-        return [url for url in asked if not url.startswith("data:")]
+        """Return the addresses that were fetched since the page was opened."""
+        urls = [e["params"]["request"]["url"] for e in self.events if e["method"] == "Network.requestWillBeSent"]
+        return [url for url in urls if not url.startswith("data:")]
 
     def close(self) -> None:
         """End the browser."""

@@ -23,48 +23,42 @@ NASTY = b"</script><script>alert(1)</script><!-- <![CDATA[ \" ' & \xe2\x80\xa8 \
 NAME = NASTY.decode("utf-8", "replace")
 
 
-def nasty_view() -> TextView:
-    size = len(NASTY)
-    looks = [
-        Snapshot(NAME, [n % 3 == 0 for n in range(size)], numbers={"probability": np.linspace(0, 1, size)})
-        for _ in "ab"
-    ]
-    return TextView(NAME, NASTY, [Segmented(NAME, looks, NAME)], NAME)
-
-
 class Elements(HTMLParser):
     """Every element of a page with its attributes, and the text of those that hold any."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
-        self.held: dict[int, str] = {}
+        self.found: list[tuple[str, dict[str, str | None], str]] = []
         self.comments = 0
-        self.inside: int | None = None
         self.feed(page)
         self.close()
 
     def handle_starttag(self, tag, attrs):
-        self.inside = len(self.found)
-        self.found.append((tag, dict(attrs)))
+        self.found.append((tag, dict(attrs), ""))
 
     def handle_endtag(self, tag):
-        self.inside = None
+        self.found.append(("", {}, ""))
 
     def handle_data(self, data):
-        if self.inside is not None:
-            self.held[self.inside] = self.held.get(self.inside, "") + data
+        if self.found:
+            tag, attributes, text = self.found[-1]
+            self.found[-1] = tag, attributes, text + data
 
     def handle_comment(self, data):
         self.comments += 1
 
     def text(self, tag: str) -> list[str]:
-        return [self.held.get(n, "") for n, (name, _) in enumerate(self.found) if name == tag]
+        return [text for name, _, text in self.found if name == tag]
+
+
+def view_of(text=b"ab", name="t", segmenters=None, **options) -> TextView:
+    snapshot = {"boundaries": [n % 3 == 0 for n in range(len(text))], **options}
+    return TextView(name, text, segmenters or [Segmented(name, [Snapshot(name, **snapshot)] * 2, name)], name)
 
 
 @pytest.fixture(scope="module")
 def page() -> str:
-    return viewer_page([nasty_view()], title=NAME)
+    return viewer_page([view_of(NASTY, NAME, numbers={"probability": np.linspace(0, 1, len(NASTY))})], title=NAME)
 
 
 @pytest.fixture(scope="module")
@@ -77,62 +71,49 @@ def content_of(page: str) -> dict:
     return json.loads(held)
 
 
-def test_texts_and_names_are_no_markup(page, elements):
-    plain = Elements(viewer_page([TextView("a", b"ab", [Segmented("b", [Snapshot("c", [1, 0])])])]))
-    assert [tag for tag, _ in elements.found] == [tag for tag, _ in plain.found]
+def test_texts_and_names_are_no_markup_and_come_back_whole(page, elements):
+    plain = Elements(viewer_page([view_of()]))
+    assert [tag for tag, *_ in elements.found] == [tag for tag, *_ in plain.found]
     assert elements.comments == 0
     assert page.count("<script") == page.count("</script>") == 2
     assert "\0" not in page and "\u2028" not in page and "alert(1)</script>" not in page
     page.encode("utf-8")
-
-
-def test_texts_and_names_come_back_whole(page, elements):
     content = content_of(page)
     (view,) = content["texts"]
-    assert base64.b64decode(view["data"]) == NASTY
-    assert view["size"] == len(NASTY)
-    segmenter = view["segmenters"][0]
+    (segmenter,) = view["segmenters"]
+    assert base64.b64decode(view["data"]) == NASTY and view["size"] == len(NASTY)
     assert {content["title"], view["name"], view["about"], segmenter["name"], segmenter["about"]} == {NAME}
     assert [look["label"] for look in segmenter["looks"]] == [NAME, NAME]
-    (title,) = elements.text("title")
-    assert title == f"{NAME} - {NAME}".replace("\0", " ").replace("\u2028", " ")
+    assert elements.text("title") == [f"{NAME} - {NAME}".replace("\0", " ").replace("\u2028", " ")]
 
 
-def test_nothing_is_fetched(page, elements):
+def test_nothing_is_fetched(elements):
     """No element of the page names another file, and the page's own policy forbids all that it does not name."""
-    for tag, attributes in elements.found:
+    for tag, attributes, _ in elements.found:
         for name in ("src", "href", "action", "data", "poster", "srcset", "formaction", "style", "onclick", "onload"):
             value = attributes.get(name)
             assert value is None or value.startswith("#") or value == "data:,", (tag, name, value)
     shipped = "".join(files("rltok_rl.viz.viewer").joinpath(name).read_text() for name in (*SCRIPTS, "style.css"))
     for word in ("http:", "https:", "url(", "@import", "fetch(", "XMLHttpRequest", "import(", "innerHTML", "eval("):
         assert word not in shipped, word
-
-
-def test_the_policy_names_this_script_and_this_style_sheet(elements):
-    (policy,) = [a["content"] for t, a in elements.found if a.get("http-equiv") == "Content-Security-Policy"]
+    (policy,) = [a["content"] for _, a, _ in elements.found if a.get("http-equiv") == "Content-Security-Policy"]
     rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
-    assert rules["default-src"] == rules["base-uri"] == rules["form-action"] == "'none'"
-    assert set(rules) == {"default-src", "base-uri", "form-action", "img-src", "script-src", "style-src"}
-    assert rules["img-src"] == "data:"
+    expected = dict.fromkeys(("default-src", "base-uri", "form-action"), "'none'") | {"img-src": "data:"}
     for rule, tag in (("script-src", "script"), ("style-src", "style")):
-        checksum = base64.b64encode(hashlib.sha256(elements.text(tag)[-1].encode()).digest()).decode()
-        assert rules[rule] == f"'sha256-{checksum}'"
+        text = next(text for text in reversed(elements.text(tag)) if text)
+        expected[rule] = f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+    assert rules == expected
 
 
 def test_what_a_screen_reader_and_a_phone_need(elements):
-    by_id = {a["id"]: a for _, a in elements.found if "id" in a}
-    assert ("html", {"lang": "en"}) in elements.found
+    by_id = {a["id"]: a for _, a, _ in elements.found if "id" in a}
+    assert ("html", {"lang": "en"}) in [element[:2] for element in elements.found]
     assert by_id["text"]["tabindex"] == "0" and by_id["text"]["aria-describedby"] in by_id
-    assert by_id["said"]["aria-live"] == "polite"
-    for tag, attributes in elements.found:
-        if tag == "button":
-            assert attributes.get("aria-label"), attributes
-    assert by_id["slider"]["aria-label"]
-    assert {"name": "viewport", "content": "width=device-width, initial-scale=1"} in [a for _, a in elements.found]
-    style = elements.text("style")[0]
+    assert by_id["said"]["aria-live"] == "polite" and by_id["slider"]["aria-label"]
+    assert all(attributes.get("aria-label") for tag, attributes, _ in elements.found if tag == "button")
+    assert {"name": "viewport", "content": "width=device-width, initial-scale=1"} in [a for _, a, _ in elements.found]
     for word in ("prefers-color-scheme: dark", '[data-theme="dark"]', "max-width: 640px", ":focus-visible"):
-        assert word in style
+        assert word in elements.text("style")[0]
 
 
 def luminance(colour: str) -> float:
@@ -148,34 +129,27 @@ def test_text_is_readable_on_every_colour(elements):
     for theme in themes:
         colours = dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", theme))
         pairs = [("ink", name) for name in ("paper", "surface", "seq", "pos", "neg", "odd", "even")]
-        for above, below in [*pairs, ("pale", "paper"), ("pale", "surface"), ("accent", "paper")]:
-            light, dark = sorted((luminance(colours[above]), luminance(colours[below])), reverse=True)
-            assert (light + 0.05) / (dark + 0.05) >= 4.5, (above, below, theme)
+        for pair in [*pairs, ("pale", "paper"), ("pale", "surface"), ("accent", "paper")]:
+            dark, light = sorted(luminance(colours[name]) for name in pair)
+            assert (light + 0.05) / (dark + 0.05) >= 4.5, (pair, theme)
 
 
-@pytest.mark.parametrize("values", [[0.0], [1.5, -2.25, 1e-3], [7.0, 7.0], np.linspace(-30, 30, 1000) ** 3])
-def test_numbers_come_back_to_half_a_step(values):
-    given = np.append(np.asarray(values), math.nan)
-    held = pack_numbers(given)
-    assert held is not None
-    json.dumps(held, allow_nan=False)
-    found = unpack_numbers(held)
-    assert math.isnan(found[-1])
-    step = (max(values) - min(values)) / (MISSING - 1)
-    assert np.abs(found[:-1] - values).max() <= step / 2 * (1 + 1e-9)
-    assert min(values) == found[:-1].min() and max(values) == pytest.approx(found[:-1].max())
-
-
-def test_numbers_that_are_all_missing_are_left_out_and_infinite_ones_refused():
+def test_numbers_and_bits_come_back():
+    for values in ([0.0], [1.5, -2.25, 1e-3], [7.0, 7.0], np.linspace(-30, 30, 1000) ** 3):
+        held = pack_numbers(np.append(np.asarray(values), math.nan))
+        json.dumps(held, allow_nan=False)
+        unpacked = unpack_numbers(held)
+        assert math.isnan(unpacked[-1])
+        step = (max(values) - min(values)) / (MISSING - 1)
+        assert np.abs(unpacked[:-1] - values).max() <= step / 2 * (1 + 1e-9)
+        assert min(values) == unpacked[:-1].min() and max(values) == pytest.approx(unpacked[:-1].max())
     assert pack_numbers([math.nan, math.nan]) is None
-    with pytest.raises(ValueError, match="values must be finite numbers or NaN, got -inf"):
-        pack_numbers([1.0, -math.inf])
-
-
-def test_bits_come_back():
     flags = np.random.default_rng(0).random(77) < 0.3
-    found = np.unpackbits(np.frombuffer(base64.b64decode(pack_bits(flags)), np.uint8), bitorder="little", count=77)
-    assert found.astype(bool).tolist() == flags.tolist()
+    bits = np.unpackbits(np.frombuffer(base64.b64decode(pack_bits(flags)), np.uint8), bitorder="little", count=77)
+    assert bits.astype(bool).tolist() == flags.tolist()
+    value = {"</script>": ["<!--", "a & b", "\u2028", "\x00", 'q"q', "\\", 1.5, None]}
+    assert json.loads(script_json(value)) == value
+    assert not set("<>&\u2028\0") & set(script_json(value))
 
 
 def test_a_long_text_stays_small():
@@ -183,38 +157,25 @@ def test_a_long_text_stays_small():
     numbers = {name: np.random.default_rng(n).random(size) for n, name in enumerate(("reward", "return", "advantage"))}
     numbers |= {name: numbers["reward"] for name in ("probability", "final_bits", "early_bits")}
     looks = [Snapshot("now", np.zeros(size, bool), np.zeros(size, bool), None, numbers)]
-    page = viewer_page([TextView("long", b"x" * size, [Segmented(f"{n}", looks) for n in range(3)])])
+    page = viewer_page([view_of(b"x" * size, segmenters=[Segmented(f"{n}", looks) for n in range(3)])])
     assert len(page) < 5_200_000
 
 
-@pytest.mark.parametrize(
-    ("view", "message"),
-    [
-        (TextView("t", b"", [Segmented("s", [Snapshot("l", [])])]), "text of 't' must have at least 1 byte"),
-        (TextView("t", b"a", []), "segmenters of 't' must be at least one"),
-        (TextView("t", b"a", [Segmented("s", [])]), "each with at least one snapshot"),
-        (TextView("t", b"ab", [Segmented("s", [Snapshot("l", [1])])]), "boundaries must have one .* 2, got 1"),
-        (TextView("t", b"a", [Segmented("s", [Snapshot("l", [1], [1, 0])])]), "forced must have .* 1, got 2"),
-        (TextView("t", b"a", [Segmented("s", [Snapshot("l", [1], numbers={"joy": [1]})])]), r"numbers .*got \['joy'\]"),
-        (TextView("t", b"a", [Segmented("s", [Snapshot("l", [1], metrics={"joy": 1})])]), r"metrics .*got \['joy'\]"),
-    ],
-)
-def test_what_does_not_fit_is_refused(view, message):
-    with pytest.raises(ValueError, match=message):
-        viewer_page([view])
-
-
-def test_no_texts_are_refused():
-    with pytest.raises(ValueError, match="texts must hold at least one text, got none"):
-        viewer_page([])
-
-
-def test_json_for_scripts_is_json():
-    value = {"</script>": ["<!--", "a & b", "\u2028", "\x00", 'q"q', "\\", 1.5, None]}
-    assert json.loads(script_json(value)) == value
-    assert not set("<>&\u2028\0") & set(script_json(value))
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        script_json([math.nan])
+def test_refusals():
+    for views, words in [
+        ([], "texts must hold at least one text, got none"),
+        ([view_of(b"")], "text of 't' must have at least 1 byte"),
+        ([TextView("t", b"a", [])], "segmenters of 't' must be at least one"),
+        ([view_of(segmenters=[Segmented("s", [])])], "each with at least one snapshot"),
+        ([view_of(boundaries=[1])], "boundaries must have one .* 2, got 1"),
+        ([view_of(forced=[1, 0, 1])], "forced must have .* 2, got 3"),
+        ([view_of(numbers={"joy": [1, 1]})], r"numbers .*got \['joy'\]"),
+        ([view_of(metrics={"joy": 1})], r"metrics .*got \['joy'\]"),
+        ([view_of(numbers={"reward": [1.0, -math.inf]})], "values must be finite numbers or NaN, got -inf"),
+        ([view_of(metrics={"rate": math.nan})], "not JSON compliant"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            viewer_page(views)
 
 
 def test_a_page_knows_its_kind(page, tmp_path):
@@ -227,8 +188,7 @@ def test_a_page_knows_its_kind(page, tmp_path):
 def test_the_example_of_the_docs_runs():
     page = (ROOT / "docs" / "viewer.md").read_text()
     (block,) = re.findall(r"^```python\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
-    made: dict = {}
-    exec(compile(block, "viewer.md", "exec"), made)
-    (text,) = content_of(made["page"])["texts"]
-    assert text["segmenters"][0]["looks"][0]["decided"] == len(made["text"]) - 1
-    assert set(text["segmenters"][0]["looks"][0]["numbers"]) == {"probability", "reward"}
+    names: dict = {}
+    exec(compile(block, "viewer.md", "exec"), names)
+    look = content_of(names["page"])["texts"][0]["segmenters"][0]["looks"][0]
+    assert look["decided"] == len(names["text"]) - 1 and set(look["numbers"]) == {"probability", "reward"}

@@ -21,11 +21,9 @@ class Language(WindowSource, ABC):
 
         optimal return = E[ log p_ideal(x_t | x_<t) - log p_floor(x_t | x_{t-w..t-1}) ]
 
-    Entry t of a log-probability is that of byte t, given the bytes before it. A rollout's
-    ``("next", "final_log_prob")`` lines up with ``ideal_log_prob(byte_ids)[..., 1:]``. Everything runs on the CPU.
-
-    Args:
-        window: w, bytes that the floor has read; ``visible_bytes`` computes it for a model.
+    ``visible_bytes`` computes a model's window w. Entry t of a log-probability is that of byte t, given the bytes
+    before it: a rollout's ``("next", "final_log_prob")`` lines up with ``ideal_log_prob(byte_ids)[..., 1:]``.
+    Everything runs on the CPU.
     """
 
     name: str
@@ -83,9 +81,7 @@ class Language(WindowSource, ABC):
         """
         expected = [*byte_ids.shape[:-1], byte_ids.shape[-1] - 1]
         if [*log_prob.shape] != expected:
-            raise ValueError(
-                f"log_prob must have one entry for each byte but the first, {expected}, got {list(log_prob.shape)}"
-            )
+            raise ValueError(f"log_prob must have shape {expected}, without first bytes, got {list(log_prob.shape)}")
         byte_ids = byte_ids.cpu()
         floor = self.floor_log_prob(byte_ids, window=window)[..., 1:].sum()
         ideal = self.ideal_log_prob(byte_ids)[..., 1:].sum()
@@ -127,9 +123,7 @@ def visible_bytes(layer_window: int, num_layers: int) -> int:
         (8, 15)
     """
     if layer_window < 1 or num_layers < 0:
-        raise ValueError(
-            f"layer_window must be at least 1 and num_layers at least 0, got {layer_window} and {num_layers}"
-        )
+        raise ValueError(f"layer_window must be at least 1 and num_layers at least 0, got {layer_window}, {num_layers}")
     return 1 + num_layers * (layer_window - 1)
 
 
@@ -141,9 +135,7 @@ def check_alphabets(**alphabets: str) -> None:
             if not "!" <= character <= "~":
                 raise ValueError(f"{name} must be printable ASCII without spaces, got {character!r} in {characters!r}")
             if character in owner:
-                raise ValueError(
-                    f"{name} must have characters of its own, got {character!r}, also in {owner[character]}"
-                )
+                raise ValueError(f"{name} must not share characters, got {character!r}, also in {owner[character]}")
             owner[character] = name
 
 

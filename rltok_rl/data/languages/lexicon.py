@@ -22,25 +22,22 @@ class Lexicon(Language):
     Word n is a copy of word n - lag with probability ``copy``, and fresh otherwise; fresh words, and the first ``lag``,
     follow Zipf's law. No word begins another, so that a text can be read in one way only.
 
-    The best boundary is right after the last letter of every word: the token pooled there holds the word, and the next
-    word depends on words that are out of the window's sight. Words come in families
-    (:func:`~rltok_rl.data.languages.words.make_words`), so that a boundary before a word's end misses some of it. With
-    word probabilities z and E[n] = sum_i z_i len_i bytes per word,
+    The best boundary is right after the last letter of every word, whose token holds the word; a boundary before its
+    end misses some of it (:func:`~rltok_rl.data.languages.words.make_words`). With word probabilities z and
+    E[n] = sum_i z_i len_i bytes per word,
 
         entropy rate = sum_i z_i H(copy e_i + (1 - copy) z) / E[n]
 
-    The floor reads words as independent, and finds their ends as well as ``window`` bytes allow: H(z) / E[n] if the
-    window always shows them, a little more otherwise (computed exactly).
+    The floor reads words as independent: H(z) / E[n] if ``window`` bytes always show where words end, else a little
+    more (computed exactly).
 
     Args:
-        num_words: size of the lexicon.
-        letters: letters of the words.
         word_lengths: shortest and longest word, at least 2.
-        words: the lexicon, most frequent word first, instead of the three arguments above.
+        words: the lexicon, most frequent word first, instead of one made from ``num_words``, ``letters``,
+            ``word_lengths`` and ``lexicon_seed``.
         exponent: of Zipf's law, ``z_i ~ (i + 1)^-exponent``.
         lag: words from a word to its copy, at least 2.
         copy: probability of a copy, in [0, 1).
-        lexicon_seed: seed of the words; another seed is another language.
         window: bytes that the floor has read; at most ``largest_window``.
 
     Example:

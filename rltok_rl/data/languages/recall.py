@@ -20,7 +20,8 @@ class Recall(Language):
         #3dbaccadb?3#0bdabcbdca?0#7a...
 
     The value v is one of V characters and each filler byte one of F, all equally likely; the number g of filler bytes
-    is random. A text begins with a record.
+    is random: ``"memoryless"`` (each byte from the shortest on is the last with the same chance) or ``"uniform"`` (all
+    lengths up to ``2 mean_gap - shortest_gap`` equally often). A text begins with a record.
 
     The best boundary is right after the value of each ``#v``: the token pooled there holds v for all bytes up to ``?``.
     A boundary a few bytes later, while the encoder still sees v, carries as much; other boundaries carry nothing. Per
@@ -30,16 +31,6 @@ class Recall(Language):
 
     With memoryless gaps the second part is 0 once w reaches ``shortest_gap``. The decoder's layers see further than the
     early exit: tokens *must* carry ``floor_rate(window=visible_bytes(...)) - entropy_rate``.
-
-    Args:
-        values: V characters, one byte each.
-        fillers: F characters, one byte each.
-        shortest_gap: minimum of filler bytes.
-        mean_gap: mean of filler bytes.
-        gap_law: ``"memoryless"`` (each byte from the shortest on is the last with the same chance) or ``"uniform"``
-            (all lengths up to ``2 mean_gap - shortest_gap`` equally often).
-        separator: ends every record; distinct characters.
-        window: bytes that the floor has read.
 
     Example:
         >>> language = Recall(values="0123", shortest_gap=3, mean_gap=4.0, window=4)

@@ -4,28 +4,21 @@ const MISSING = 65535;
 
 function unpackBytes(held) {
   const raw = atob(held);
-  const bytes = new Uint8Array(raw.length);
-  for (let i = 0; i < raw.length; i++) bytes[i] = raw.charCodeAt(i);
-  return bytes;
+  return new Uint8Array(raw.length).map((_, i) => raw.charCodeAt(i));
 }
 
 function unpackBits(held, size) {
-  const flags = new Uint8Array(size);
-  if (held === null) return flags;
-  const bytes = unpackBytes(held);
-  for (let i = 0; i < size; i++) flags[i] = (bytes[i >> 3] >> (i & 7)) & 1;
-  return flags;
+  const bytes = unpackBytes(held ?? "");
+  return new Uint8Array(size).map((_, i) => (bytes[i >> 3] >> (i & 7)) & 1);
 }
 
 function unpackNumbers(held) {
   const bytes = unpackBytes(held.data);
-  const values = new Float32Array(bytes.length / 2);
   const step = (held.high - held.low) / (MISSING - 1);
-  for (let i = 0; i < values.length; i++) {
+  return new Float32Array(bytes.length / 2).map((_, i) => {
     const code = bytes[2 * i] | (bytes[2 * i + 1] << 8);
-    values[i] = code === MISSING ? NaN : held.low + step * code;
-  }
-  return values;
+    return code === MISSING ? NaN : held.low + step * code;
+  });
 }
 
 // Length in bytes of the character at i, or 0 for invalid UTF-8.
@@ -71,14 +64,16 @@ function shownCharacter(bytes, start, end) {
   return character(bytes, start, end) ?? escaped(bytes, start, end);
 }
 
-// Number of the character that contains a byte.
-function characterAt(starts, position) {
-  let low = 0;
-  let high = starts.length - 2;
+// The last of `count` places, in order, that begins at or before `at`.
+function lastBegun(count, begin, at) {
+  let [low, high] = [0, count - 1];
   while (low < high) {
     const middle = (low + high + 1) >> 1;
-    if (starts[middle] <= position) low = middle;
+    if (begin(middle) <= at) low = middle;
     else high = middle - 1;
   }
   return low;
 }
+
+// Number of the character that contains a byte.
+const characterAt = (starts, byte) => lastBegun(starts.length - 1, (c) => starts[c], byte);

@@ -1,14 +1,16 @@
 // The card: metrics of one byte, or of the bytes of one character.
 
-const element = (tag, words, name) => {
-  const made = document.createElement(tag);
-  if (words !== undefined) made.textContent = words;
-  if (name) made.className = name;
-  return made;
-};
-const number = (value, digits = 3) => (value === undefined || Number.isNaN(value) ? "–" : value.toFixed(digits).replace("-", "−"));
+function element(tag, words, name, properties) {
+  const node = Object.assign(document.createElement(tag), properties);
+  if (words !== undefined) node.textContent = words;
+  if (name) node.className = name;
+  return node;
+}
+const unknown = (value) => value === undefined || Number.isNaN(value);
+const number = (value, digits = 3) => (unknown(value) ? "–" : value.toFixed(digits).replace("-", "−"));
 const signed = (value, digits = 3) => (value > 0 ? "+" : "") + number(value, digits);
-const probability = (p) => (p === undefined || Number.isNaN(p) ? "–" : p > 0 && p < 0.0005 ? "< 0.001" : number(p));
+const probability = (p) => (p > 0 && p < 0.0005 ? "< 0.001" : number(p));
+const count = (value) => value.toLocaleString("en");
 
 // The last byte of a text is predicted, and not read: no decision follows it.
 function drawnWord(seen, i) {
@@ -30,37 +32,33 @@ const ROWS = [
 ];
 
 const GLYPHS = { 9: "⇥", 10: "↵", 32: "␣" };
-function named(one, start, end) {
-  const seen = character(one.bytes, start, end);
-  if (end - start === 1 && GLYPHS[one.bytes[start]]) return GLYPHS[one.bytes[start]];
-  return seen ?? escaped(one.bytes, start, end);
+function named({ bytes }, start, end) {
+  if (end - start === 1 && GLYPHS[bytes[start]]) return GLYPHS[bytes[start]];
+  return character(bytes, start, end) ?? escaped(bytes, start, end);
 }
 
-function codePoint(one, start, end) {
-  if (characterLength(one.bytes, start) !== end - start) return "no UTF-8";
-  return "U+" + decoder.decode(one.bytes.subarray(start, end)).codePointAt(0).toString(16).toUpperCase().padStart(4, "0");
+function codePoint({ bytes }, start, end) {
+  if (characterLength(bytes, start) !== end - start) return "no UTF-8";
+  return "U+" + decoder.decode(bytes.subarray(start, end)).codePointAt(0).toString(16).toUpperCase().padStart(4, "0");
 }
 
 // First byte of the token that a byte is in, and one beyond its last.
 function tokenAround(seen, at, size) {
-  let start = at;
-  let end = at;
+  let [start, end] = [at, at];
   while (start > 0 && !seen.boundaries[start - 1]) start--;
   while (end < size - 1 && !seen.boundaries[end]) end++;
   return [start, end + 1];
 }
 
 function fillCard(at) {
-  const one = text();
-  const seen = look();
+  const [one, seen] = [text(), look()];
   const c = characterAt(one.starts, at);
   const [start, end] = [one.starts[c], one.starts[c + 1]];
-  const card = $("card");
-  const head = element("div", undefined, "glyph");
-  const words = element("span");
   const several = end - start > 1;
-  words.append(element("strong", several ? `bytes ${start.toLocaleString("en")} to ${(end - 1).toLocaleString("en")}` : `byte ${start.toLocaleString("en")}`));
-  words.append(`of ${one.size.toLocaleString("en")} · ${codePoint(one, start, end)}`);
+  const words = element("span");
+  words.append(element("strong", several ? `bytes ${count(start)} to ${count(end - 1)}` : `byte ${count(start)}`));
+  words.append(`of ${count(one.size)} · ${codePoint(one, start, end)}`);
+  const head = element("div", undefined, "glyph");
   head.append(element("b", named(one, start, end)), words);
   const table = element("table");
   for (const [name, label, show] of ROWS) {
@@ -69,44 +67,36 @@ function fillCard(at) {
     row.append(element("th", label));
     for (let i = start; i < end; i++) {
       const shown = name === "part" ? show(i) : show(seen.numbers[name][i]);
-      const names = (several && i === at && label === "This byte" ? "now " : "") + (shown === "yes" ? "yes" : "");
-      row.append(element("td", shown, names));
+      const now = several && i === at && label === "This byte" ? "now " : "";
+      row.append(element("td", shown, now + (shown === "yes" ? "yes" : "")));
     }
     table.append(row);
   }
   const [first, last] = tokenAround(seen, at, one.size);
-  const token = element("p", `token ${seen.tokens[at].toLocaleString("en")}, ${last - first} byte${last - first === 1 ? "" : "s"} `, "token");
+  const token = element("p", `token ${count(seen.tokens[at])}, ${last - first} byte${last - first === 1 ? "" : "s"} `, "token");
   token.append(element("code", tokenText(one, first, last)));
-  card.replaceChildren(head, table, token);
+  $("card").replaceChildren(head, table, token);
 }
 
 function tokenText(one, first, last) {
-  const shown = [];
   const stop = Math.min(last, first + 60);
-  for (let i = first; i < stop; ) {
-    const length = characterLength(one.bytes, i) || 1;
-    if (i + length > last) {
-      shown.push(escaped(one.bytes, i, last)); // a boundary splits the character
-      break;
-    }
-    shown.push(isLayout(one.bytes[i]) ? GLYPHS[one.bytes[i]] : shownCharacter(one.bytes, i, i + length));
-    i += length;
+  let shown = "";
+  for (let i = first, end; i < stop; i = end) {
+    end = i + (characterLength(one.bytes, i) || 1);
+    if (end > last) shown += escaped(one.bytes, i, last); // a boundary splits the character
+    else shown += isLayout(one.bytes[i]) ? GLYPHS[one.bytes[i]] : shownCharacter(one.bytes, i, end);
   }
-  return shown.join("").replaceAll(" ", "␣") + (stop < last ? " …" : "");
+  return shown.replaceAll(" ", "␣") + (stop < last ? " …" : "");
 }
 
 function showCard() {
   const card = $("card");
   const at = position();
-  if (at === null) {
-    card.hidden = true;
-    return;
-  }
+  card.hidden = at === null;
+  if (at === null) return;
   fillCard(at);
-  card.hidden = false;
   const span = spanOf(characterAt(text().starts, at));
-  const lines = span.getClientRects();
-  const box = lines[lines.length - 1] ?? span.getBoundingClientRect();
+  const box = [...span.getClientRects()].pop() ?? span.getBoundingClientRect();
   const [below, above] = [box.bottom + 10, box.top - 10 - card.offsetHeight];
   let top = below + card.offsetHeight < innerHeight ? below : above;
   let left = Math.min(Math.max(8, box.left - 20), innerWidth - card.offsetWidth - 8);
@@ -120,13 +110,12 @@ function showCard() {
 
 // A line for screen readers.
 function say(at) {
-  const one = text();
-  const seen = look();
+  const [one, seen] = [text(), look()];
   const c = characterAt(one.starts, at);
   const { probability: p, reward, final_bits: bits } = seen.numbers;
   const parts = [`byte ${at}`, named(one, one.starts[c], one.starts[c + 1]), `boundary ${drawnWord(seen, at)}`];
-  if (p && !Number.isNaN(p[at])) parts.push(`probability ${probability(p[at])}`);
-  if (bits && !Number.isNaN(bits[at])) parts.push(`${number(bits[at], 2)} bits`);
-  if (reward && !Number.isNaN(reward[at])) parts.push(`reward ${number(reward[at], 2)}`);
+  if (!unknown(p?.[at])) parts.push(`probability ${probability(p[at])}`);
+  if (!unknown(bits?.[at])) parts.push(`${number(bits[at], 2)} bits`);
+  if (!unknown(reward?.[at])) parts.push(`reward ${number(reward[at], 2)}`);
   $("said").textContent = parts.join(", ");
 }

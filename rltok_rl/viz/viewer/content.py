@@ -27,7 +27,6 @@ class Snapshot:
     """A text of N bytes with a segmenter's boundaries at some time."""
 
     label: str
-    """The time, or the state of training."""
     boundaries: Sequence[bool] | np.ndarray
     """N decisions, one after each byte."""
     forced: Sequence[bool] | np.ndarray = ()
@@ -42,37 +41,25 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Segmented:
-    """Snapshots of one segmenter, the earliest first."""
+    """Snapshots of one segmenter, the earliest first, with a sentence or two about how the metrics were computed."""
 
     name: str
     snapshots: Sequence[Snapshot]
     about: str = ""
-    """How the metrics were computed, in a sentence or two."""
 
 
 @dataclass(frozen=True)
 class TextView:
-    """A text with the boundaries of several segmenters."""
+    """A text with the boundaries of several segmenters, and remarks about their metrics."""
 
     name: str
     text: bytes
     segmenters: Sequence[Segmented]
     about: str = ""
-    """Remarks about the metrics of this text."""
 
 
 def packed(view: TextView) -> dict[str, Any]:
-    """Encode a view for JSON.
-
-    Args:
-        view: at least one byte, and at least one segmenter with at least one snapshot.
-
-    Example:
-        >>> snapshot = Snapshot("now", [True, False], numbers={"probability": [float("nan"), 0.25]})
-        >>> content = packed(TextView("two bytes", b"ab", [Segmented("mine", [snapshot])]))
-        >>> content["size"], content["data"], sorted(content["segmenters"][0]["looks"][0]["numbers"])
-        (2, 'YWI=', ['probability'])
-    """
+    """Encode a view for JSON."""
     if not view.text:
         raise ValueError(f"text of {view.name!r} must have at least 1 byte, got an empty text")
     if not view.segmenters or not all(segmented.snapshots for segmented in view.segmenters):
@@ -86,12 +73,7 @@ def packed(view: TextView) -> dict[str, Any]:
 
 
 def pack_bits(flags: Sequence[bool] | np.ndarray) -> str:
-    """Pack flags eight to a byte, the first in its lowest bit, in base64.
-
-    Example:
-        >>> pack_bits([True, False, True])
-        'BQ=='
-    """
+    """Pack flags eight to a byte, the first in its lowest bit, in base64."""
     return _base64(np.packbits(np.asarray(flags, dtype=bool), bitorder="little").tobytes())
 
 
@@ -100,13 +82,7 @@ def pack_numbers(values: Sequence[float] | np.ndarray) -> dict[str, Any] | None:
 
         v_t = low + (high - low) c_t / 65534,        c_t = 65535 for NaN
 
-    Returns:
-        ``low``, ``high`` and ``data``: codes of 16 bits, the lower byte first, in base64. None if all are NaN.
-
-    Example:
-        >>> numbers = pack_numbers([0.0, float("nan"), 1.0])
-        >>> numbers["low"], numbers["high"], unpack_numbers(numbers).tolist()
-        (0.0, 1.0, [0.0, nan, 1.0])
+    ``data`` holds the codes c of 16 bits, the lower byte first, in base64. None if all numbers are NaN.
     """
     exact = np.asarray(values, dtype=np.float64)
     known = ~np.isnan(exact)

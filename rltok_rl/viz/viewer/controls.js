@@ -1,30 +1,28 @@
 // Controls: texts, segmenters, snapshots, colours.
 
 function fillSegmenters() {
-  const rows = text().segmenters.map((who, n) => {
-    const row = element("tr");
-    const choice = element("input");
-    Object.assign(choice, { type: "radio", name: "segmenter", value: String(n), id: `segmenter-${n}` });
+  const { segmenters } = text();
+  const rows = segmenters.map((who, n) => {
     const label = element("label");
+    const choice = element("input", undefined, "", { type: "radio", name: "segmenter", value: String(n), id: `segmenter-${n}` });
     label.append(choice, element("span", who.name));
-    if (text().segmenters.length > 1 && n < 9) label.lastChild.append(" ", element("kbd", String(n + 1)));
-    const head = element("th");
-    head.scope = "row";
+    if (segmenters.length > 1 && n < 9) label.lastChild.append(" ", element("kbd", String(n + 1)));
+    const head = element("th", undefined, "", { scope: "row" });
     head.append(label);
-    row.append(head);
-    for (let k = 0; k < 5; k++) row.append(element("td", "–", k === 1 || k === 2 ? "wide" : ""));
+    const row = element("tr");
+    row.append(head, ...["", "wide", "wide", "", ""].map((name) => element("td", "–", name)));
     return row;
   });
   $("rows").replaceChildren(...rows);
 }
 
-function fillFigures() {
+function fillMetrics() {
   [...$("rows").children].forEach((row, n) => {
     const who = text().segmenters[n];
     const chosen = n === state.segmenter;
-    const { bits_per_byte: bits, early_bits_per_byte: early, rate, bytes_per_token: length } = who.looks[chosen ? state.look : lookLike(who)].figures;
-    const gained = early === undefined || bits === undefined ? undefined : early - bits;
-    const shown = [number(bits), number(early), gained === undefined ? "–" : signed(gained), number(rate), number(length, 2)];
+    const { figures } = who.looks[chosen ? state.look : lookLike(who)];
+    const { bits_per_byte: bits, early_bits_per_byte: early, rate, bytes_per_token: length } = figures;
+    const shown = [number(bits), number(early), signed(early - bits), number(rate), number(length, 2)];
     shown.forEach((words, k) => (row.children[k + 1].textContent = words));
     row.classList.toggle("chosen", chosen);
     row.querySelector("input").checked = chosen;
@@ -35,29 +33,26 @@ function fillFigures() {
 // The snapshot of another segmenter with the label that is shown, else the one at the same share of training.
 function lookLike(who) {
   const { looks } = segmenter();
-  const found = who.looks.findIndex((seen) => seen.label === looks[state.look].label);
+  const same = who.looks.findIndex((seen) => seen.label === looks[state.look].label);
   const share = looks.length > 1 ? state.look / (looks.length - 1) : 1;
-  return found < 0 ? Math.round(share * (who.looks.length - 1)) : found;
+  return same < 0 ? Math.round(share * (who.looks.length - 1)) : same;
 }
 
+const lastLook = () => segmenter().looks.length - 1;
+
 function fillSteps() {
-  const { looks } = segmenter();
-  $("steps").hidden = looks.length < 2;
-  $("slider").max = String(looks.length - 1);
-  $("slider").value = String(state.look);
+  $("steps").hidden = lastLook() === 0;
+  Object.assign($("slider"), { max: String(lastLook()), value: String(state.look) });
   $("slider").setAttribute("aria-valuetext", look().label);
   $("step").textContent = look().label;
 }
 
 const modeInputs = {};
-for (const [mode, { key, name }] of Object.entries(MODES)) {
+for (const [mode, { name }] of Object.entries(MODES)) {
   const label = element("label", name);
-  const choice = element("input");
-  Object.assign(choice, { type: "radio", name: "mode", value: mode });
-  label.title = `${name} (${key})`;
-  label.append(choice);
-  modeInputs[mode] = choice;
-  choice.addEventListener("change", () => chooseMode(mode));
+  modeInputs[mode] = element("input", undefined, "", { type: "radio", name: "mode", value: mode });
+  modeInputs[mode].addEventListener("change", () => chooseMode(mode));
+  label.append(modeInputs[mode]);
   $("modes").append(label);
 }
 
@@ -68,7 +63,7 @@ function fillModes() {
     choice.disabled = !hasMode(mode);
     choice.checked = mode === shown;
     choice.parentElement.hidden = mode === "score" && !scores;
-    choice.parentElement.title = hasMode(mode) ? `${MODES[mode].name} (${MODES[mode].key})` : `${MODES[mode].name}: not known here`;
+    choice.parentElement.title = MODES[mode].name + (hasMode(mode) ? ` (${MODES[mode].key})` : ": not known here");
   }
   fillLegend(shown);
 }
@@ -77,14 +72,13 @@ function fillLegend(mode) {
   const { kind, unit } = MODES[mode];
   const legend = $("legend");
   const ramp = element("span", undefined, kind === "tokens" ? "ramp two" : "ramp");
-  const swatch = (name) => ramp.append(element("i", undefined, name));
+  const swatches = (...names) => ramp.append(...names.map((name) => element("i", undefined, name)));
   if (kind === "tokens") {
-    swatch("odd");
-    swatch("even");
+    swatches("odd", "even");
     legend.replaceChildren(ramp, element("span", "a token each"));
   } else {
     const [low, high] = scaleOf(mode);
-    for (let level = kind === "signed" ? -LEVELS : 0; level <= LEVELS; level += 2) swatch(level ? (kind !== "signed" ? "s" : level > 0 ? "u" : "d") + Math.abs(level) : "");
+    for (let level = kind === "signed" ? -LEVELS : 0; level <= LEVELS; level += 2) swatches(colourClass(level, kind));
     const ends = kind === "share" ? ["0", "1"] : kind === "signed" ? [signed(low, 1), signed(high, 1)] : [number(low, 2), number(high, 2)];
     legend.replaceChildren(element("span", ends[0]), ramp, element("span", unit ? `${ends[1]} ${unit}` : ends[1]));
   }
@@ -93,7 +87,7 @@ function fillLegend(mode) {
 }
 
 function refresh() {
-  fillFigures();
+  fillMetrics();
   fillSteps();
   fillModes();
   paintAll();
@@ -101,13 +95,11 @@ function refresh() {
 }
 
 function chooseText(n) {
-  state.text = n;
+  Object.assign(state, { text: n, segmenter: 0, cursor: null, hover: null });
   unpackText(text());
-  Object.assign(state, { segmenter: 0, look: 0, cursor: null, hover: null });
-  state.look = segmenter().looks.length - 1;
+  state.look = lastLook();
   $("texts").value = String(n);
-  const size = `${text().size.toLocaleString("en")} bytes`;
-  $("subject").textContent = `${text().name}, ${size}`;
+  $("subject").textContent = `${text().name}, ${count(text().size)} bytes`;
   fillSegmenters();
   layText();
   refresh();
@@ -116,13 +108,12 @@ function chooseText(n) {
 function chooseSegmenter(n) {
   if (n < 0 || n >= text().segmenters.length || n === state.segmenter) return;
   stop();
-  const at = lookLike(text().segmenters[n]);
-  Object.assign(state, { segmenter: n, look: at });
+  Object.assign(state, { look: lookLike(text().segmenters[n]), segmenter: n });
   refresh();
 }
 
 function chooseLook(n) {
-  state.look = Math.max(0, Math.min(n, segmenter().looks.length - 1));
+  state.look = Math.max(0, Math.min(n, lastLook()));
   refresh();
 }
 
@@ -135,20 +126,22 @@ function chooseMode(mode) {
 
 // Play the snapshots as a film.
 let film = null;
+function showPlaying(playing) {
+  $("play").textContent = playing ? "❚❚" : "▶";
+  $("play").setAttribute("aria-pressed", String(playing));
+}
 function stop() {
   clearInterval(film);
   film = null;
-  $("play").textContent = "▶";
-  $("play").setAttribute("aria-pressed", "false");
+  showPlaying(false);
 }
 function play() {
   if (film) return stop();
-  if (state.look === segmenter().looks.length - 1) chooseLook(0);
-  $("play").textContent = "❚❚";
-  $("play").setAttribute("aria-pressed", "true");
+  if (state.look === lastLook()) chooseLook(0);
+  showPlaying(true);
   film = setInterval(() => {
     chooseLook(state.look + 1);
-    if (state.look === segmenter().looks.length - 1) stop();
+    if (state.look === lastLook()) stop();
   }, 800);
 }
 

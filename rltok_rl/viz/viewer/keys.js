@@ -1,19 +1,15 @@
 // Mouse, touch and keys; then the page starts.
 
 const host = $("text");
-const spanUnder = (event) => (event.target.at === undefined ? null : event.target);
-const lastByte = (span) => text().starts[span.at + 1] - 1;
+const lastByte = (span) => (span.at === undefined ? null : text().starts[span.at + 1] - 1);
 
 // The card follows the pointer; a click keeps it.
 host.addEventListener("pointerover", (event) => {
-  if (event.pointerType === "touch") return;
-  const span = spanUnder(event);
-  setHover(span ? lastByte(span) : null);
+  if (event.pointerType !== "touch") setHover(lastByte(event.target));
 });
 host.addEventListener("pointerleave", () => setHover(null));
 host.addEventListener("click", (event) => {
-  const span = spanUnder(event);
-  if (span && getSelection().isCollapsed) setCursor(lastByte(span), false);
+  if (event.target.at !== undefined && getSelection().isCollapsed) setCursor(lastByte(event.target), false);
 });
 addEventListener("scroll", () => !$("card").hidden && showCard(), { passive: true });
 addEventListener("resize", () => showCard());
@@ -30,11 +26,9 @@ function moveTo(change) {
 
 function touched(at) {
   if (at === null) return [];
-  const one = text();
-  const ends = tokenAround(look(), at, one.size);
-  const first = pieces.indexOf(pieceOf(characterAt(one.starts, ends[0])));
-  const last = pieces.indexOf(pieceOf(characterAt(one.starts, ends[1] - 1)));
-  return pieces.slice(first, last + 1);
+  const { starts, size } = text();
+  const [start, end] = tokenAround(look(), at, size);
+  return pieces.slice(pieceAt(characterAt(starts, start)), pieceAt(characterAt(starts, end - 1)) + 1);
 }
 
 function setHover(at) {
@@ -96,14 +90,12 @@ for (const [mode, { key }] of Object.entries(MODES)) KEYS[key] = () => chooseMod
 
 addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || $("help").open) return;
-  const focus = document.activeElement;
-  const inText = focus === host;
-  const free = inText || focus === document.body || focus === null;
+  const focus = document.activeElement ?? document.body;
   const sideways = event.key === "ArrowLeft" || event.key === "ArrowRight";
-  if (event.key in ARROWS && (inText || (free && sideways))) {
+  if (event.key in ARROWS && (focus === host || (focus === document.body && sideways))) {
     event.preventDefault();
     ARROWS[event.key](event);
-  } else if (focus && focus.matches("select")) {
+  } else if (focus.matches("select")) {
     return; // letters choose among its entries
   } else if (event.key in KEYS) {
     event.preventDefault();
@@ -123,7 +115,7 @@ $("help").addEventListener("click", (event) => event.target === $("help") && $("
 addEventListener("beforeprint", () => pieces.forEach(dress));
 
 $("title").textContent = content.title;
-$("texts").append(...texts.map((one, n) => Object.assign(element("option", one.name), { value: String(n) })));
+$("texts").append(...texts.map((one, n) => element("option", one.name, "", { value: String(n) })));
 $("text-choice").hidden = texts.length < 2;
 chooseText(0);
 document.documentElement.dataset.ready = "yes";

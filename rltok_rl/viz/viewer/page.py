@@ -27,11 +27,7 @@ _POLICY = (
 
 
 def viewer_page(texts: Sequence[TextView], *, title: str = "Token boundaries") -> str:
-    """Make an HTML page, to be written as UTF-8.
-
-    Args:
-        texts: at least one; the first is shown first.
-        title: heading of the page.
+    """Make an HTML page, to be written as UTF-8; the first text is shown first.
 
     Example:
         >>> from rltok_rl.viz.viewer import Segmented, Snapshot
@@ -65,12 +61,7 @@ def viewer_page(texts: Sequence[TextView], *, title: str = "Token boundaries") -
 
 
 def script_json(value: Any) -> str:
-    r"""Encode JSON for a script element: nothing in it ends the element or begins a comment.
-
-    Example:
-        >>> script_json(["</script><!-- & \u2028"])
-        '["\\u003c/script\\u003e\\u003c!-- \\u0026 \\u2028"]'
-    """
+    """Encode JSON for a script element: nothing in it ends the element or begins a comment."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     # In JSON these characters occur in strings only, where they may be escaped.
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

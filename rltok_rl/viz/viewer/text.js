@@ -7,7 +7,7 @@ const LONG_TEXT = 300000; // bytes from which on pieces out of sight are not lai
 
 const $ = (id) => document.getElementById(id);
 const content = JSON.parse($("content").textContent);
-const texts = content.texts.map((held) => ({ held, name: held.name, about: held.about, size: held.size, segmenters: null }));
+const { texts } = content;
 const state = { text: 0, segmenter: 0, look: 0, mode: "probability", cursor: null, hover: null };
 const text = () => texts[state.text];
 const segmenter = () => text().segmenters[state.segmenter];
@@ -15,33 +15,26 @@ const look = () => opened(segmenter().looks[state.look]);
 
 // A text is unpacked when it is first shown, and so are the metrics of each segmenter.
 function unpackText(one) {
-  if (one.segmenters) return;
-  one.bytes = unpackBytes(one.held.data);
+  if (one.bytes) return;
+  one.bytes = unpackBytes(one.data);
   one.starts = characterStarts(one.bytes);
-  one.segmenters = one.held.segmenters.map(({ name, about, looks }) => ({ name, about, looks: looks.map((held) => closed(held, one.size)) }));
   one.scales = {};
-  one.held = null;
-}
-
-function closed(held, size) {
-  const { label, figures, decided, numbers } = held;
-  const names = new Set(Object.keys(numbers));
-  if (names.has("early_bits") && names.has("final_bits")) names.add("gained");
-  return { label, figures, decided, names, held, size };
+  for (const seen of one.segmenters.flatMap(({ looks }) => looks)) {
+    seen.names = new Set(Object.keys(seen.numbers));
+    if (seen.names.has("early_bits") && seen.names.has("final_bits")) seen.names.add("gained");
+  }
 }
 
 function opened(seen) {
-  if (!seen.held) return seen;
-  const { held, size } = seen;
-  seen.numbers = {};
-  seen.boundaries = unpackBits(held.boundaries, size);
-  seen.forced = unpackBits(held.forced, size);
-  for (const name of Object.keys(held.numbers)) seen.numbers[name] = unpackNumbers(held.numbers[name]);
+  if (seen.tokens) return seen;
+  const { size } = text();
+  seen.boundaries = unpackBits(seen.boundaries, size);
+  seen.forced = unpackBits(seen.forced, size);
+  for (const name of Object.keys(seen.numbers)) seen.numbers[name] = unpackNumbers(seen.numbers[name]);
   const { early_bits: early, final_bits: final } = seen.numbers;
   if (seen.names.has("gained")) seen.numbers.gained = early.map((bits, i) => bits - final[i]);
   seen.tokens = new Uint32Array(size); // tokens that ended before each byte
   for (let i = 1; i < size; i++) seen.tokens[i] = seen.tokens[i - 1] + seen.boundaries[i - 1];
-  seen.held = null;
   return seen;
 }
 
@@ -61,59 +54,52 @@ const shownMode = () => (hasMode(state.mode) ? state.mode : hasMode("probability
 // One scale for all segmenters of a text, so that they compare: all but the outermost hundredth fits.
 function scaleOf(mode) {
   const { of, kind } = MODES[mode];
-  const one = text();
+  const { scales, segmenters } = text();
   if (kind === "share") return [0, 1];
-  if (!(mode in one.scales)) {
-    const values = [];
-    for (const who of one.segmenters) for (const seen of who.looks) {
-      if (!seen.names.has(of)) continue;
-      const numbers = opened(seen).numbers[of];
-      const stride = Math.max(1, Math.floor(numbers.length / 20000));
-      for (let i = 0; i < numbers.length; i += stride) if (!Number.isNaN(numbers[i])) values.push(kind === "signed" ? Math.abs(numbers[i]) : numbers[i]);
-    }
-    values.sort((a, b) => a - b);
-    const high = values[Math.floor(0.99 * (values.length - 1))] || 1;
-    one.scales[mode] = kind === "range" ? [values[0] ?? 0, high] : [kind === "signed" ? -high : 0, high];
+  if (mode in scales) return scales[mode];
+  const values = [];
+  for (const seen of segmenters.flatMap((who) => who.looks).filter(({ names }) => names.has(of))) {
+    const numbers = opened(seen).numbers[of];
+    const stride = Math.max(1, Math.floor(numbers.length / 20000));
+    for (let i = 0; i < numbers.length; i += stride) values.push(kind === "signed" ? Math.abs(numbers[i]) : numbers[i]);
   }
-  return one.scales[mode];
+  const known = values.filter((value) => !Number.isNaN(value)).sort((a, b) => a - b);
+  const high = known[Math.floor(0.99 * (known.length - 1))] || 1;
+  return (scales[mode] = kind === "range" ? [known[0] ?? 0, high] : [kind === "signed" ? -high : 0, high]);
 }
 
-// The class of a value's colour: s for amounts, u and d for positive and negative values.
+// The class of a value's colour.
 function colour(value, kind, low, high) {
   if (Number.isNaN(value)) return "";
   const share = kind === "signed" ? value / high : (value - low) / (high - low || 1);
-  const level = Math.min(LEVELS, Math.round(LEVELS * Math.abs(share)));
-  if (level === 0) return "";
-  return (kind !== "signed" ? "s" : share > 0 ? "u" : "d") + level;
+  return colourClass(Math.max(-LEVELS, Math.min(LEVELS, Math.sign(share) * Math.round(LEVELS * Math.abs(share)))), kind);
+}
+
+// s for amounts, u and d for positive and negative values.
+function colourClass(level, kind) {
+  return level === 0 ? "" : (kind !== "signed" ? "s" : level > 0 ? "u" : "d") + Math.abs(level);
 }
 
 const sheet = document.styleSheets[0];
 for (const [letter, name] of [["s", "seq"], ["u", "pos"], ["d", "neg"]]) {
   for (let level = 1; level <= LEVELS; level++) {
-    sheet.insertRule(`.${letter}${level} { background: color-mix(in srgb, var(--${name}) ${Math.round((100 * level) / LEVELS)}%, transparent); --sign: var(--ink); }`, sheet.cssRules.length);
+    const mix = `color-mix(in srgb, var(--${name}) ${Math.round((100 * level) / LEVELS)}%, transparent)`;
+    sheet.insertRule(`.${letter}${level} { background: ${mix}; --sign: var(--ink); }`, sheet.cssRules.length);
   }
 }
-sheet.insertRule(".odd { background: var(--odd); --sign: var(--ink); }", sheet.cssRules.length);
-sheet.insertRule(".even { background: var(--even); --sign: var(--ink); }", sheet.cssRules.length);
 
 let pieces = []; // {node, first, last, spans}
 let near = null;
 
-function cutPieces(one) {
-  const found = [];
-  const { bytes, starts } = one;
-  const count = starts.length - 1;
-  let first = 0;
-  for (let last = 1; last <= count; last++) {
-    const size = last - first;
+function cutPieces({ bytes, starts }) {
+  const cuts = [0];
+  for (let last = 1; last < starts.length; last++) {
+    const size = last - cuts[cuts.length - 1];
     const before = bytes[starts[last - 1]];
     const over = (size >= PIECE && before === 10) || (size >= LONGEST - 200 && before === 32) || size >= LONGEST;
-    if (over || last === count) {
-      found.push([first, last]);
-      first = last;
-    }
+    if (over || last === starts.length - 1) cuts.push(last);
   }
-  return found;
+  return cuts.slice(1).map((last, n) => [cuts[n], last]);
 }
 
 function plain(one, first, last) {
@@ -128,15 +114,13 @@ function layText() {
   if (near) near.disconnect();
   host.textContent = "";
   host.classList.toggle("long", one.size > LONG_TEXT);
-  host.setAttribute("aria-label", `${one.name}, ${one.size.toLocaleString("en")} bytes`);
+  host.setAttribute("aria-label", `${one.name}, ${count(one.size)} bytes`);
   near = new IntersectionObserver((entries) => {
     for (const entry of entries) entry.isIntersecting ? dress(entry.target.piece) : undress(entry.target.piece);
   }, { rootMargin: "600px 0px" });
   pieces = cutPieces(one).map(([first, last]) => {
-    const node = document.createElement("div");
-    const piece = { node, first, last, spans: null };
-    node.piece = piece;
-    node.textContent = plain(one, first, last);
+    const node = element("div", plain(one, first, last));
+    const piece = (node.piece = { node, first, last, spans: null });
     if (one.size > LONG_TEXT) node.style.containIntrinsicSize = `auto ${Math.max(1, Math.ceil((last - first) / 75)) * 31}px`;
     host.append(node);
     near.observe(node);
@@ -148,20 +132,16 @@ function layText() {
 function dress(piece) {
   if (piece.spans) return;
   const one = text();
-  const made = document.createDocumentFragment();
   piece.spans = [];
   for (let c = piece.first; c < piece.last; c++) {
-    const span = document.createElement("span");
-    const start = one.starts[c];
-    const end = one.starts[c + 1];
+    const [start, end] = [one.starts[c], one.starts[c + 1]];
     const shown = shownCharacter(one.bytes, start, end);
-    span.textContent = shown;
-    span.at = c;
-    span.kind = isLayout(one.bytes[start]) ? (shown === "\t" ? "sign tab " : "sign ") : character(one.bytes, start, end) === null ? "escape " : "";
+    const span = element("span", shown, "", { at: c });
+    if (isLayout(one.bytes[start])) span.kind = shown === "\t" ? "sign tab " : "sign ";
+    else span.kind = character(one.bytes, start, end) === null ? "escape " : "";
     piece.spans.push(span);
-    made.append(span);
   }
-  piece.node.replaceChildren(made);
+  piece.node.replaceChildren(...piece.spans);
   paint(piece);
 }
 
@@ -172,9 +152,7 @@ function undress(piece) {
 }
 
 function paint(piece) {
-  const one = text();
-  const seen = look();
-  const mode = shownMode();
+  const [one, seen, mode] = [text(), look(), shownMode()];
   const { of, kind } = MODES[mode];
   const [low, high] = kind === "tokens" ? [0, 1] : scaleOf(mode);
   const numbers = of ? seen.numbers[of] : null;
@@ -183,8 +161,7 @@ function paint(piece) {
   const token = at === null ? -1 : tokens[at];
   const here = at === null ? -1 : characterAt(one.starts, at);
   for (const span of piece.spans) {
-    const start = one.starts[span.at];
-    const end = one.starts[span.at + 1];
+    const [start, end] = [one.starts[span.at], one.starts[span.at + 1]];
     let names = span.kind;
     names += numbers ? colour(numbers[end - 1], kind, low, high) : tokens[end - 1] % 2 ? "odd" : "even";
     let drawn = 0; // 1 forced, 2 a decision; of any of the bytes
@@ -198,20 +175,11 @@ function paint(piece) {
 
 const paintAll = () => pieces.forEach((piece) => piece.spans && paint(piece));
 
-// The piece of a character; pieces are in order.
-function pieceOf(at) {
-  let low = 0;
-  let high = pieces.length - 1;
-  while (low < high) {
-    const middle = (low + high + 1) >> 1;
-    if (pieces[middle].first <= at) low = middle;
-    else high = middle - 1;
-  }
-  return pieces[low];
-}
+// The number of the piece that contains a character.
+const pieceAt = (at) => lastBegun(pieces.length, (n) => pieces[n].first, at);
 
 function spanOf(at) {
-  const piece = pieceOf(at);
+  const piece = pieces[pieceAt(at)];
   dress(piece);
   return piece.spans[at - piece.first];
 }

@@ -18,7 +18,6 @@ from rltok_rl.agents.segmenters import (
     read_window,
     start_reading,
 )
-from rltok_rl.agents.segmenters.segmenter import check_rate
 from rltok_rl.agents.segmenters.tokenizers import split_rows
 
 import rltok_rl.models.mixing
@@ -69,23 +68,22 @@ def test_law_for_models_with_the_options_of_appendix_c():
 
 def test_windows_of_any_length_and_layout_equal_steps():
     def check(case: Case) -> None:
-        for overrides in ({}, APPENDIX_C):
+        for overrides, length in (({}, 1), ({}, 2), ({}, 19), (APPENDIX_C, 19)):
             model, segmenter = build(case, **overrides)
-            for length in (19,) if overrides else (1, 2, 19):
-                byte_ids = texts(2, length)
-                uniforms = fixed_uniforms(byte_ids)
-                with torch.no_grad():
-                    padded, packed = (
-                        read_window(model, segmenter, byte_ids, uniforms=uniforms, layout=layout)
-                        for layout in ("padded", "packed")
-                    )
-                boundaries = padded.segments.boundaries
-                assert boundaries.dtype == torch.bool and bool(boundaries[:, 0].all())
-                torch.testing.assert_close(padded.final_logits, packed.final_logits, rtol=0, atol=1e-9)
-                if not (segmenter.looks_ahead or overrides):
-                    streamed, logits = read_streamed(model, segmenter, byte_ids, uniforms)
-                    assert torch.equal(streamed, boundaries)
-                    torch.testing.assert_close(logits, padded.final_logits, rtol=0, atol=1e-9)
+            byte_ids = texts(2, length)
+            uniforms = fixed_uniforms(byte_ids)
+            with torch.no_grad():
+                padded, packed = (
+                    read_window(model, segmenter, byte_ids, uniforms=uniforms, layout=layout)
+                    for layout in ("padded", "packed")
+                )
+            boundaries = padded.segments.boundaries
+            assert boundaries.dtype == torch.bool and bool(boundaries[:, 0].all())
+            torch.testing.assert_close(padded.final_logits, packed.final_logits, rtol=0, atol=1e-9)
+            if not (segmenter.looks_ahead or overrides):
+                streamed, logits = read_streamed(model, segmenter, byte_ids, uniforms)
+                assert torch.equal(streamed, boundaries)
+                torch.testing.assert_close(logits, padded.final_logits, rtol=0, atol=1e-9)
 
     assert_for_all(CASES, check)
 
@@ -136,9 +134,9 @@ def test_target_rates_are_reached():
     assert_for_all({name: case for name, case in CASES.items() if case.tolerance is not None}, check)
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "expected"),
-    [
+def test_exact_counts():
+    """There are k = ceil(r n) in each block of n bytes, in every row, for any weights and random numbers."""
+    for name, options, expected in [
         ("uniform", {"rate": 0.25}, 24),
         ("uniform", {"rate": 0.3}, 29),
         ("random", {"rate": 0.25, "block": 96}, 24),
@@ -146,15 +144,12 @@ def test_target_rates_are_reached():
         ("stride", {"stride": 7}, 14),
         ("grouped", {"rate": 0.25, "block": 96}, 24),
         ("grouped", {"rate": 0.3, "block": 24}, 4 * 8),
-    ],
-)
-def test_exact_counts(name, options, expected):
-    """There are k = ceil(r n) in each block of n bytes, in every row, for any weights and random numbers."""
-    model, segmenter = build(Case(name, options))
-    byte_ids = texts(6, 96)
-    for uniforms in (fixed_uniforms(byte_ids), torch.zeros(6, 96), torch.full((6, 96), 1 - 2**-24)):
-        counts = segmenter(model.encode(byte_ids), byte_ids, uniforms=uniforms).boundaries.sum(1)
-        assert counts.tolist() == [expected] * 6
+    ]:
+        model, segmenter = build(Case(name, options))
+        byte_ids = texts(6, 96)
+        for uniforms in (fixed_uniforms(byte_ids), torch.zeros(6, 96), torch.full((6, 96), 1 - 2**-24)):
+            counts = segmenter(model.encode(byte_ids), byte_ids, uniforms=uniforms).boundaries.sum(1)
+            assert counts.tolist() == [expected] * 6, (name, options)
 
 
 def test_smoothing_uses_the_segmenters_probabilities():
@@ -257,25 +252,27 @@ def test_refusals():
     model, segmenter = build(CASES["random"])
     oracle = build(CASES["spacebyte"])[1]
     oracle.looks_ahead = True
-    two, three = torch.zeros(2, 3, 4), torch.zeros(2, 3, dtype=torch.int64)
-    for call, message in [
-        (lambda: make_segmenter("bytes", model), "name must be one of .*, got 'bytes'"),
+    states, bytes_ = torch.zeros(2, 3, 4), torch.zeros(2, 3, dtype=torch.int64)
+    for name, options, words in [
+        ("bytes", {}, "name must be one of .*, got 'bytes'"),
+        ("stride", {"rate": 0.2}, r"options of segmenter 'stride' must be among \['stride'\], got \['rate'\]"),
+        ("random", {"rate": 0.0}, r"rate must lie in \(0, 1\], got 0.0"),
+        ("magnet", {"rates": {"greek": 0.2}}, r"one of .*, got \['greek'\]"),
+        ("magnet", {"rates": {"latin": 1.5}}, "target must lie strictly between 0 and 1"),
+        ("magnet", {"evaluation": "greedy"}, "evaluation must be one of"),
+        ("grouped", {"group_size": 1}, "group_size must be an integer of at least 2, got 1"),
+        ("grouped", {"advantage": "best"}, r"advantage must be one of \['centred', .*'best'"),
+        ("entropy-monotonic", {"threshold_add": 0.1}, "threshold_add belongs to rule 'global', got 0.1"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            make_segmenter(name, model, **options)
+    for call, words in [
+        (lambda: segmenter(states, bytes_[:, :2]), r"states \[B, T, D\] and byte_ids \[B, T\] must agree"),
+        (lambda: segmenter(states, bytes_, uniforms=torch.zeros(2, 2)), "uniforms must have the shape of byte_ids"),
         (
-            lambda: make_segmenter("stride", model, rate=0.2),
-            r"options of segmenter 'stride' must be among \['stride'\], got \['rate'\]",
-        ),
-        (lambda: segmenter(two, three[:, :2]), r"states \[B, T, D\] and byte_ids \[B, T\] must agree"),
-        (lambda: segmenter(two, three, uniforms=torch.zeros(2, 2)), "uniforms must have the shape of byte_ids"),
-        (lambda: make_segmenter("magnet", model, rates={"greek": 0.2}), r"one of .*, got \['greek'\]"),
-        (lambda: make_segmenter("magnet", model, rates={"latin": 1.5}), "target must lie strictly between 0 and 1"),
-        (lambda: make_segmenter("magnet", model, evaluation="greedy"), "evaluation must be one of"),
-        (lambda: make_segmenter("grouped", model, group_size=1), "group_size must be an integer of at least 2, got 1"),
-        (lambda: make_segmenter("grouped", model, advantage="best"), r"advantage must be one of \['centred', .*'best'"),
-        (lambda: check_rate(0.0), r"rate must lie in \(0, 1\], got 0.0"),
-        (
-            lambda: read_byte(model, oracle, start_reading(model, oracle, 1), three[0, :1]),
+            lambda: read_byte(model, oracle, start_reading(model, oracle, 1), bytes_[0, :1]),
             "segmenter must not look ahead to be streamed, got SpaceByte",
         ),
     ]:
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=words):
             call()

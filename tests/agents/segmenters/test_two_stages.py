@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from rltok_rl.agents.segmenters import make_segmenter, read_window, split_stages, stage_groups
+from rltok_rl.agents.segmenters.hnet import stage_multipliers
 
 from rltok_rl.models import UNet, preset
 
@@ -19,32 +20,35 @@ def two_level_model(**overrides) -> UNet:
 
 
 def test_refusals():
+    two = {"stages": 2}
     for config, options, message in [
-        ({}, {"stages": 2}, "model must have second_level='routing' for segmenter 'hnet' with stages=2, got None"),
-        ({"second_level": "stride"}, {"stages": 2}, "second_level='routing' .*, got 'stride'"),
-        (ROUTING, {"stages": 2}, "model must have second_residual='projection' for .*, got 'identity'"),
-        (HNET, {"stages": 2, "variant": "baseline"}, "model must have second_residual='identity' for .*'projection'"),
-        ({**HNET, "num_token_layers": 1}, {"stages": 2}, r"num_token_layers=2 at least\), got num_token_layers=1, 1"),
-        ({**HNET, "num_lower_layers": 0}, {"stages": 2}, "got num_token_layers=2, 0 of them before it"),
+        ({}, two, "model must have second_level='routing' for segmenter 'hnet' with stages=2, got None"),
+        ({"second_level": "stride"}, two, "second_level='routing' .*, got 'stride'"),
+        (ROUTING, two, "model must have second_residual='projection' for .*, got 'identity'"),
+        (HNET, {**two, "variant": "baseline"}, "model must have second_residual='identity' for .*'projection'"),
+        ({**HNET, "num_token_layers": 1}, two, r"num_token_layers=2 at least\), got num_token_layers=1, 1"),
+        ({**HNET, "num_lower_layers": 0}, two, "got num_token_layers=2, 0 of them before it"),
         (HNET, {"stages": 3}, r"stages must be one of \[1, 2\], got 3"),
         (HNET, {"second_rate": 0.5}, "second_rate must be left out with stages=1, got 0.5"),
-        (HNET, {"stages": 2, "second_rate": 1.0}, "target must lie strictly between 0 and 1, got 1.0"),
+        (HNET, {**two, "second_rate": 1.0}, "target must lie strictly between 0 and 1, got 1.0"),
     ]:
-        model = UNet(preset("tiny", **config))
         with pytest.raises(ValueError, match=message):
-            make_segmenter("hnet", model, **options)
+            make_segmenter("hnet", UNet(preset("tiny", **config)), **options)
     with pytest.raises(ValueError, match="model must have a second level for three stages"):
         split_stages(UNet(preset("tiny")), [], 3)
+    with pytest.raises(ValueError, match="widths must have one entry more than chunk_sizes, got 1 and 1"):
+        stage_multipliers([6.0], [8])
 
 
-def test_rates_are_a_third_each_unless_said():
-    model = two_level_model()
-    segmenter = make_segmenter("hnet", model, stages=2)
-    assert (segmenter.target_rate, segmenter.second_rate) == (1 / 3, 1 / 3)
-    assert make_segmenter("hnet", two_level_model(second_rate=0.5), stages=2).second_rate == 0.5
-    said = make_segmenter("hnet", model, stages=2, rate=0.2, second_rate=0.4)
-    assert (said.target_rate, said.second_rate) == (0.2, 0.4)
-    assert make_segmenter("hnet", model).second_rate is None
+def test_rates_are_a_third_each_unless_given():
+    for config, options, rates in [
+        ({}, {"stages": 2}, (1 / 3, 1 / 3)),
+        ({"second_rate": 0.5}, {"stages": 2}, (1 / 3, 0.5)),
+        ({}, {"stages": 2, "rate": 0.2, "second_rate": 0.4}, (0.2, 0.4)),
+        ({}, {}, (0.2, None)),
+    ]:
+        segmenter = make_segmenter("hnet", two_level_model(**config), **options)
+        assert (segmenter.target_rate, segmenter.second_rate) == rates
 
 
 def test_three_learning_rates():
@@ -52,7 +56,6 @@ def test_three_learning_rates():
     model = two_level_model()
     segmenter = make_segmenter("hnet", model, stages=2)
     expected = [math.sqrt(4.6), math.sqrt(4.6 / 3), math.sqrt(4.6 / 9)]
-    assert segmenter.multipliers == pytest.approx(expected)
     groups = stage_groups(model, segmenter, lr=0.01)
     assert [g["lr"] for g in groups] == pytest.approx([0.01 * m for m in expected])
     members = [{id(p) for p in g["params"]} for g in groups]
@@ -61,15 +64,15 @@ def test_three_learning_rates():
     assert members[2] == {id(p) for p in model.second_level.layers.parameters()}
     inner = [*model.token_layers.parameters(), *model.second_level.routing.parameters()]
     assert members[1] == {id(p) for p in inner}
-    assert len(stage_groups(model, make_segmenter("hnet", model), lr=1.0)) == 2
+    one_stage = make_segmenter("hnet", model, rate=1 / 6)
+    assert [g["lr"] for g in stage_groups(model, one_stage, lr=1.0)] == pytest.approx([4.6**0.5, (4.6 / 6) ** 0.5])
 
 
 def test_each_stage_has_its_boundaries_and_its_gradients():
     """Boundaries of the second stage lie at tokens of the first; next-byte losses reach both routers."""
     model = two_level_model()
     segmenter = make_segmenter("hnet", model, stages=2)
-    with torch.no_grad():
-        # Fresh token states are too much alike for a boundary; another projection takes them apart.
+    with torch.no_grad():  # fresh token states are too much alike for a boundary
         model.second_level.routing.key.weight.normal_(std=64**-0.5)
         model.second_level.routing.residual.weight.normal_(std=64**-0.5)
     out = read_window(model, segmenter, texts(2, 60))

@@ -1,7 +1,7 @@
-"""What the languages' log-probabilities are by definition: sums over all texts that could have been written.
+"""The languages' log-probabilities by definition: sums over all texts that could have been written.
 
-Nothing here is shared with the package. A text is a row of pieces (records, words), and a predictor's probability of a
-byte is the chance of all texts that go on with it over the chance of all texts that it may be reading.
+Nothing here is shared with the package. A text is a row of pieces (records, words). A byte's probability is the chance
+of all texts that continue with it over the chance of all texts that the predictor may be reading.
 """
 
 from __future__ import annotations
@@ -14,17 +14,14 @@ Pieces = dict[str, float]
 
 
 def recall_pieces(values: str, fillers: str, gaps: dict[int, float], separator: str) -> Pieces:
-    """All records and their probabilities."""
-    found = {}
-    for value, (gap, chance) in itertools.product(values, gaps.items()):
-        for filler in itertools.product(fillers, repeat=gap):
-            record = f"#{value}{''.join(filler)}?{value}{separator}"
-            found[record] = chance / len(values) / len(fillers) ** gap
-    return found
+    return {
+        f"#{value}{''.join(filler)}?{value}{separator}": chance / len(values) / len(fillers) ** gap
+        for value, (gap, chance) in itertools.product(values, gaps.items())
+        for filler in itertools.product(fillers, repeat=gap)
+    }
 
 
 def zipf_pieces(words: tuple[str, ...], exponent: float) -> Pieces:
-    """Words and their probabilities."""
     weights = [(rank + 1) ** -exponent for rank in range(len(words))]
     return {word: weight / sum(weights) for word, weight in zip(words, weights, strict=True)}
 
@@ -55,11 +52,9 @@ class Independent:
         return self.begins(text[len(rest) :]) if text.startswith(rest) else 0.0
 
     def ideal(self, text: str) -> list[float]:
-        """Log-probability of each byte given all before it."""
         return [log(self.begins(text[: t + 1])) - log(self.begins(text[:t])) for t in range(len(text))]
 
     def floor(self, text: str, window: int) -> list[float]:
-        """Log-probability of each byte given the ``window`` bytes before it."""
         out = self.ideal(text[:window])
         for t in range(window, len(text)):
             seen = text[t - window : t]
@@ -98,7 +93,6 @@ class Copying:
         return total
 
     def ideal(self, text: str) -> list[float]:
-        """Log-probability of each byte given all before it."""
         return [log(self.begins(text[: t + 1])) - log(self.begins(text[:t])) for t in range(len(text))]
 
 

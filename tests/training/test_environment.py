@@ -1,0 +1,71 @@
+"""A run's environment and starts, without names of folders."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+from rltok_rl.training.environment import Starts, bytes_per_second, environment, git_state, peak_memory, without_folders
+
+from ..test_project_text import machine_paths
+
+
+def git(folder: Path, *arguments: str) -> str:
+    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    command = ["git", "-C", str(folder), *who, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_environment_names_versions_and_no_folder(monkeypatch):
+    monkeypatch.setenv("HOME", "/somewhere/ada")
+    entry = environment(command=f"train out={Path.cwd()}/runs/x data.source=/somewhere/ada/text", num_processes=3)
+    assert entry["packages"]["torch"].split(".")[0].isdigit() and entry["python"].count(".") == 2
+    assert entry["command"] == "train out=./runs/x data.source=~/text"
+    assert entry["num_processes"] == 3 and entry["threads"] >= 1 and entry["device"] == "cpu"
+    text = json.dumps(entry)
+    assert not machine_paths(text) and str(Path.cwd()) not in text and "ada" not in text
+
+
+def test_revision_is_that_of_the_checkout(tmp_path, monkeypatch):
+    """There is none outside of a checkout, in a folder that git ignores, or without git."""
+    checkout = tmp_path / "checkout"
+    package, installed, elsewhere = checkout / "package", checkout / "venv" / "package", tmp_path / "elsewhere"
+    for folder in (package, installed, elsewhere):
+        folder.mkdir(parents=True)
+        (folder / "code.py").write_text("1\n")
+    (checkout / ".gitignore").write_text("venv/\n")
+    for arguments in (("init", "-q"), ("add", "."), ("commit", "-qm", "one")):
+        git(checkout, *arguments)
+    revision = git(checkout, "rev-parse", "HEAD")
+    assert git_state(package) == {"revision": revision, "dirty": False}
+    (package / "code.py").write_text("2\n")
+    assert git_state(package) == {"revision": revision, "dirty": True}
+    assert git_state(elsewhere) is None and git_state(installed) is None
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert git_state(package) is None
+
+
+def test_only_whole_names_of_folders_are_shortened(monkeypatch):
+    monkeypatch.setenv("HOME", "/h")
+    assert without_folders("out=/h/runs /hall/x") == "out=~/runs /hall/x"
+    monkeypatch.setenv("HOME", "/")
+    assert without_folders("out=/tmp/x") == "out=/tmp/x"
+
+
+def test_peak_memory_counts_bytes():
+    assert 50e6 < peak_memory()["peak_memory"] < 1e12  # torch alone has more than 50 MB; kilobytes would be below
+
+
+def test_starts_are_kept_and_timed(tmp_path):
+    path = tmp_path / "environment.json"
+    first = Starts(path)
+    first.begin({"command": "a"}, update=0, bytes_done=0)
+    assert bytes_per_second(Starts(path, resuming=True).entries) is None
+    first.reach(5, 500, 2.0)
+    second = Starts(path, resuming=True)
+    second.begin({"command": "b"}, update=5, bytes_done=500)
+    second.reach(8, 800, 1.0)
+    entries = json.loads(path.read_text())
+    assert [(e["command"], e["from_update"], e["to_update"]) for e in entries] == [("a", 0, 5), ("b", 5, 8)]
+    assert bytes_per_second(entries) == 800 / 3 and Starts(path).entries == []

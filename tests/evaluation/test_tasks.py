@@ -184,9 +184,11 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
 def test_errors_of_rows_name_their_place(tmp_path):
     for name, change, words in (
         ("piqa", {"label": 2}, "gold must lie in 0..1, got 2"),
-        ("piqa", {"label": -1}, "gold must be an integer of at least 0, got -1"),  # as in test sets
+        ("piqa", {"label": -1}, "label must be an integer of at least 0, got -1"),  # as in test sets
+        ("piqa", {"label": 0.7}, "label must be an integer of at least 0, got 0.7"),
+        ("hellaswag", {"endings": "a"}, "endings must be a list of texts, got 'a'"),
         ("piqa", {"sol1": None}, "can only concatenate str"),
-        ("hellaswag", {"label": ""}, "invalid literal for int"),
+        ("hellaswag", {"label": ""}, "label must be an integer of at least 0, got ''"),
         ("hellaswag", {"endings": []}, "choices must hold at least one, got none"),
         ("arc_easy", {"answerKey": "E"}, r"answerKey must be one of \['A', 'B'\], got 'E'"),
         ("arc_easy", {"choices": {"text": ["a"], "label": ["A", "B"]}}, "gold must lie in 0..0, got 1"),

@@ -1,8 +1,7 @@
 """Token boundaries as a reinforcement-learning environment.
 
-A byte-level language model draws its own token boundaries; a policy gradient teaches it where. The names below are
-enough to build a model, run it and write with it; everything else lives in the sub-packages. Names are loaded when they
-are first used, so that importing this package does not import torch.
+A byte-level language model draws its own token boundaries; a policy gradient teaches it where. The names below build,
+run and sample a model. They are loaded when they are first used, so that importing this package does not import torch.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ _CHECKOUT = Path(__file__).resolve().parent.parent
 class _Neighbours:
     """Find `rltok_rl.envs` and its like beside this package, where a checkout has them; a wheel has them inside.
 
-    Adding the checkout to ``__path__`` would do as well, but then `rltok_rl.tests`, and `rltok_rl.rltok_rl` with the
-    whole package once more inside it, and so on, could be imported too.
+    With the checkout in ``__path__``, `rltok_rl.tests` and `rltok_rl.rltok_rl` could be imported too.
     """
 
     names = frozenset({"rltok_rl.envs", "rltok_rl.agents", "rltok_rl.experiments"})
@@ -64,9 +62,8 @@ else:
             return importlib.import_module(f"{__name__}.{name}")
         if name not in _HOME:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-        globals()[name] = found  # the next use finds it at once
-        return found
+        globals()[name] = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+        return globals()[name]
 
 
 __all__ = [

@@ -71,39 +71,17 @@ Value = TypeVar("Value")
 
 
 def current_word(kind: str, word: str) -> str:
-    """Return the current form of an option word.
-
-    Args:
-        kind: a key of :data:`WORDS`.
-        word: old or current.
-
-    Example:
-        >>> current_word("baseline", "siblings"), current_word("baseline", "none")
-        ('group_mean', 'none')
-    """
+    """Return the current form of an option word; ``kind`` is a key of :data:`WORDS`."""
     return WORDS.get(kind, {}).get(word, word)
 
 
 def current_text(text: str) -> str:
-    """Replace the old names of baselines in backquotes, as a page of results has them.
-
-    Args:
-        text: Markdown.
-
-    Example:
-        >>> current_text("`discounted_return`, gamma 0.9, `batch_centred`")
-        '`discounted_return`, gamma 0.9, `batch_mean`'
-    """
+    """Replace the old names of baselines in backquotes, as a page of results has them."""
     return re.sub(r"`(\w+)`", lambda word: f"`{current_word('baseline', word[1])}`", text)
 
 
 def renamed_word(kind: str, word: str) -> str:
-    """Return the current form of an option word, with a warning if the word is an old one.
-
-    Args:
-        kind: a key of :data:`WORDS`.
-        word: old or current.
-    """
+    """Return the current form of an option word, with a warning if the word is an old one."""
     current = current_word(kind, word)
     if current != word:
         warnings.warn(f"{kind} {word!r} is now {current!r}", DeprecationWarning, stacklevel=3)
@@ -111,11 +89,7 @@ def renamed_word(kind: str, word: str) -> str:
 
 
 def rename_options(config: MutableMapping[Any, Any]) -> None:
-    """Replace the old words in the options of a run, in place and without a warning.
-
-    Args:
-        config: nested options, as ``config.yaml`` has them.
-    """
+    """Replace the old words in the nested options of a run, in place and without a warning."""
     for name, kind in OPTIONS.items():
         group, _, option = name.partition(".")
         options = config.get(group)
@@ -124,12 +98,7 @@ def rename_options(config: MutableMapping[Any, Any]) -> None:
 
 
 def renamed_names(module: Mapping[str, Any], names: Mapping[str, str]) -> Callable[[str], Any]:
-    """Make the ``__getattr__`` of a module in which names were changed.
-
-    Args:
-        module: ``globals()`` of the module.
-        names: old name to new name.
-    """
+    """Make the ``__getattr__`` of a module, given its ``globals()``, with old names of its objects."""
 
     def __getattr__(name: str) -> Any:
         if name not in names:
@@ -142,16 +111,7 @@ def renamed_names(module: Mapping[str, Any], names: Mapping[str, str]) -> Callab
 
 
 class RenamedKeys(dict[str, Value]):
-    """A dictionary of option words that accepts the old ones, with a warning.
-
-    Args:
-        kind: a key of :data:`WORDS`.
-        items: by current words.
-
-    Example:
-        >>> "siblings" in RenamedKeys("baseline", {"group_mean": 1})
-        True
-    """
+    """A dictionary of option words that accepts the old ones, with a warning."""
 
     def __init__(self, kind: str, items: Mapping[str, Value]) -> None:
         super().__init__(items)
@@ -184,22 +144,18 @@ class RenamedModules:
     """Find modules by the names that they had before."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
-        """The module of the new name, if ``name`` is an old one."""
+        """Return the module of the new name, if ``name`` is an old one."""
         return ModuleSpec(name, _Alias()) if name in MODULES else None
 
 
 def install() -> None:
-    """Let old names be imported; behind all other finders, so that a module that exists comes first."""
+    """Let old names be imported, after all other finders, so that a module that exists comes first."""
     if not any(isinstance(finder, RenamedModules) for finder in sys.meta_path):
         sys.meta_path.append(RenamedModules())
 
 
 class RenamedAttribute:
-    """A method or attribute under its old name, with a warning.
-
-    Args:
-        new: its name.
-    """
+    """A method or attribute under its old name, with a warning."""
 
     def __init__(self, new: str) -> None:
         self.new = new

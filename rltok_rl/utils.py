@@ -1,4 +1,4 @@
-"""Numbers that callers give, checked by name."""
+"""Helpers of all packages: argument checks, import paths, suggestions, config files, memory."""
 
 from __future__ import annotations
 
@@ -17,17 +17,7 @@ from rltok_rl.renamed import rename_options
 
 
 def check_count(name: str, value: object, *, minimum: int = 1) -> int:
-    """Require an integer of at least ``minimum``; NumPy's integers are integers too.
-
-    Args:
-        name: what the message calls it.
-        value: what was given.
-        minimum: the least that is allowed.
-
-    Example:
-        >>> check_count("num_steps", 3)
-        3
-    """
+    """Require an integer of at least ``minimum``, NumPy's included, and return it as an int."""
     try:
         count = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
@@ -38,36 +28,12 @@ def check_count(name: str, value: object, *, minimum: int = 1) -> int:
 
 
 def is_import_path(name: str) -> bool:
-    """Whether a name says where something lies, and is none of this library's words.
-
-    Args:
-        name: of anything.
-
-    Example:
-        >>> is_import_path("my_package.judging:Mine"), is_import_path("leave_one_out")
-        (True, False)
-    """
+    """Whether a name is an import path, ``module:Name``, and not one of this library's words."""
     return ":" in name
 
 
 def check_trust(path: str | Path, name: str, trust_code: bool) -> None:
-    """Raise an error if a file names custom code and the user does not trust it.
-
-    Files come from anywhere, and importing a module executes it. A name on a command line is the user's choice and
-    needs no check.
-
-    Args:
-        path: the file.
-        name: a name that was read from it.
-        trust_code: whether the user trusts the code.
-
-    Example:
-        >>> check_trust("mymodel/segmenter.json", "spacebyte", False)
-        >>> check_trust("mymodel/segmenter.json", "evil:Evil", False)
-        Traceback (most recent call last):
-        ValueError: mymodel/segmenter.json names custom code, 'evil:Evil', which would be executed; pass --trust-code \
-(in Python, trust_code=True) if you trust it
-    """
+    """Raise an error if a name in a file is an import path, which would be executed, and the user does not trust it."""
     if is_import_path(name) and not trust_code:
         raise ValueError(
             f"{path} names custom code, {name!r}, which would be executed; pass --trust-code (in Python, "
@@ -76,11 +42,7 @@ def check_trust(path: str | Path, name: str, trust_code: bool) -> None:
 
 
 def import_path(argument: str, name: str) -> Any:
-    """What lies at ``module:Name``; modules are found as ``python -m`` finds them, in the working folder too.
-
-    Args:
-        argument: what messages call it.
-        name: a module, a colon, and a name in the module.
+    """Return the object at ``module:Name``, also of modules in the working folder; messages name the ``argument``.
 
     Example:
         >>> import_path("baseline.name", "rltok_rl.functional.baselines:leave_one_out").__name__
@@ -92,31 +54,26 @@ def import_path(argument: str, name: str) -> Any:
     here = os.getcwd()
     if "" not in sys.path and here not in sys.path:
         sys.path.insert(0, here)
-    importlib.invalidate_caches()  # the file may be newer than the last look at its folder
+    importlib.invalidate_caches()  # the file may be newer than the import system's cache
     try:
-        found: Any = importlib.import_module(module)
+        target: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # the module is there, and what it imports is not
+            raise  # the module exists, but not a module that it imports
         raise ImportError(
             f"{argument} must name a module that is installed or lies in the working folder, got {name!r}: "
             f"there is no {error.name!r}"
         ) from None
     for part in attribute.split("."):
-        if not hasattr(found, part):
-            meant = did_you_mean(part, [one for one in vars(found) if not one.startswith("_")])
-            raise ValueError(f"{argument} must name something in the module, got {name!r}: no {part!r} there{meant}")
-        found = getattr(found, part)
-    return found
+        if not hasattr(target, part):
+            hint = did_you_mean(part, [public for public in vars(target) if not public.startswith("_")])
+            raise ValueError(f"{argument} must name something in the module, got {name!r}: no {part!r} there{hint}")
+        target = getattr(target, part)
+    return target
 
 
 def did_you_mean(name: str, allowed: Iterable[str], words: Mapping[str, str] | None = None) -> str:
-    """The end of a message that names what may have been meant; empty where nothing is near.
-
-    Args:
-        name: that does not exist.
-        allowed: names that do.
-        words: other words for names, by the word.
+    """Return "; did you mean 'x'?" for the allowed name closest to ``name`` or its synonym, or "" if none is close.
 
     Example:
         >>> did_you_mean("runing_mean", ["leave_one_out", "running_mean"])
@@ -131,11 +88,7 @@ def did_you_mean(name: str, allowed: Iterable[str], words: Mapping[str, str] | N
 def read_config_file(path: Path) -> Any:
     """Return the options in a run's ``config.yaml`` as an OmegaConf mapping.
 
-    A run writes plain values. Interpolations such as ``${oc.env:HOME}`` would read the environment of whoever opens the
-    file, so they are an error.
-
-    Args:
-        path: the file, possibly from somebody else.
+    Interpolations such as ``${oc.env:HOME}``, which would read the environment of the reader, are an error.
     """
     from omegaconf import DictConfig, OmegaConf  # takes a tenth of a second to import
     from omegaconf.errors import OmegaConfBaseException
@@ -156,7 +109,7 @@ def read_config_file(path: Path) -> Any:
 
 
 def _strings(value: Any, name: str) -> Iterator[tuple[str, str]]:
-    """All strings in nested containers, with their dotted names."""
+    """Yield all strings in nested containers with their dotted names."""
     if isinstance(value, str):
         yield name, value
     elif isinstance(value, (dict, list)):
@@ -170,8 +123,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of malloc.h
 def keep_memory() -> None:
     """Ask the C library to keep freed memory instead of giving it back (glibc only).
 
-    By default every tensor beyond 32 MB is mapped anew and its pages cleared fault by fault, which on a CPU can
-    cost more than the arithmetic. Both sides of a comparison profit; what is compared is then the work.
+    By default every tensor beyond 32 MB is mapped anew, which on a CPU can cost more than the arithmetic.
     """
     if sys.platform == "linux" and (libc := ctypes.util.find_library("c")):
         mallopt = getattr(ctypes.CDLL(libc), "mallopt", None)  # other C libraries have none

@@ -18,11 +18,7 @@ BRIEF = {
 
 
 def shorten(config: Any) -> None:
-    """Replace what makes a training long, once all has been checked that is typed.
-
-    Args:
-        config: a :class:`~rltok_rl.experiments.run_config.TrainConfig`.
-    """
+    """Shorten a run, after its options were checked."""
     from rltok_rl.experiments.runs.build import loop_options
 
     loop_options(config)

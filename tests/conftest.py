@@ -52,9 +52,8 @@ class _SkipMissing:
 def _missing_package(error: BaseException | None) -> str | None:
     """Return the package that is not installed and so caused an error, or None if the error has another cause."""
     while error is not None:
-        package = (
-            (getattr(error, "name", None) or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
-        )
+        name = error.name if isinstance(error, ModuleNotFoundError) else None
+        package = (name or "").partition(".")[0]
         if package and package not in ("rltok_rl", "tests") and importlib.util.find_spec(package) is None:
             return package
         error = error.__cause__ or error.__context__

@@ -15,20 +15,12 @@ from typing import Any
 
 
 def hide(packages: Iterable[str]) -> None:
-    """Make packages invisible to imports and to ``importlib.util.find_spec``.
-
-    Args:
-        packages: top-level names.
-    """
+    """Make top-level packages invisible to imports and to ``importlib.util.find_spec``."""
     sys.meta_path[:] = [_Without(finder, frozenset(packages)) for finder in sys.meta_path]
 
 
 def all_but(distributions: Iterable[str]) -> set[str]:
-    """Return the installed top-level packages that neither these distributions nor their dependencies bring.
-
-    Args:
-        distributions: names as pip knows them.
-    """
+    """Return the installed top-level packages that neither these distributions nor their dependencies bring."""
     kept, queue = set(), [_normal(name) for name in distributions]
     while queue:
         name = queue.pop()

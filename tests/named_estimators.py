@@ -10,11 +10,16 @@ NAMES = ("discounted_return", *BASELINE_NAMES[1:], *(name for name in ESTIMATORS
 """All words, of estimators that need no model."""
 
 
-def words(name: str) -> tuple[str, dict[str, Any]]:
-    """The estimator, and its options."""
-    return ("discounted_return", {"baseline": name}) if name in BASELINE_NAMES else (name, {})
-
-
 def named_estimator(name: str, **options: Any) -> Any:
-    estimator, own = words(name)
-    return make_estimator(estimator, **{**own, **options})
+    estimator = {"baseline": name, "name": "discounted_return"} if name in BASELINE_NAMES else {"name": name}
+    return make_estimator(**{**estimator, **options})
+
+
+def needed_options(name: str, num_steps: int, actor: Any, critic: Any = None) -> dict[str, Any]:
+    """Return the options that an estimator cannot do without."""
+    return {
+        "group_mean": {"group_size": 2},
+        "running_mean": {"num_steps": num_steps},
+        "critic_advantage": {"value_network": critic},
+        "vtrace_return": {"actor_network": actor, "value_network": critic},
+    }.get(name, {})

@@ -5,9 +5,8 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Collection
+from graphlib import TopologicalSorter
 from pathlib import Path
-
-import pytest
 
 from .layout import ROOT, ROOTS, modules
 
@@ -79,79 +78,47 @@ def test_imports_point_one_way():
     assert violations(ROOT) == []
 
 
-@pytest.mark.parametrize(
-    ("place", "code", "message"),
-    [
-        ("rltok_rl/functional/a.py", "from rltok_rl.models.b import X", "(functional) imports rltok_rl.models.b"),
-        ("rltok_rl/functional/a.py", "def f():\n    import rltok_rl.models.b", "imports rltok_rl.models.b"),
-        ("rltok_rl/functional/a.py", "from ..models import b", "imports rltok_rl.models"),
-        ("rltok_rl/functional/a.py", "from rltok_rl import models", "imports rltok_rl.models"),
-        ("agents/a.py", "import rltok_rl.envs.b", "(agents) imports rltok_rl.envs.b (envs), which is not below it"),
-        ("rltok_rl/models/a.py", "from experiments import b", "import it as rltok_rl.experiments"),
-        ("rltok_rl/novel/__init__.py", "", "layer 'novel' is not in"),
-    ],
+PLANTED = (
+    ("rltok_rl/functional/a.py", "from rltok_rl.models.b import X", "(functional) imports rltok_rl.models.b"),
+    ("rltok_rl/functional/a.py", "def f():\n    import rltok_rl.models.b", "imports rltok_rl.models.b"),
+    ("rltok_rl/functional/a.py", "from ..models import b", "imports rltok_rl.models"),
+    ("rltok_rl/functional/a.py", "from rltok_rl import models", "imports rltok_rl.models"),
+    ("agents/a.py", "import rltok_rl.envs.b", "(agents) imports rltok_rl.envs.b (envs), which is not below it"),
+    ("rltok_rl/models/a.py", "from experiments import b", "import it as rltok_rl.experiments"),
+    ("rltok_rl/novel/__init__.py", "", "layer 'novel' is not in"),
 )
-def test_a_planted_violation_is_found(tmp_path, place, code, message):
+
+
+def test_planted_violations_are_found(tmp_path):
     for package in ("rltok_rl", "rltok_rl/functional", "rltok_rl/models", "envs", "agents", "experiments"):
         (tmp_path / package).mkdir(parents=True, exist_ok=True)
         (tmp_path / package / "__init__.py").touch()
     for module in ("rltok_rl/models/b.py", "envs/b.py"):
         (tmp_path / module).touch()
-    assert violations(tmp_path) == []
-    (tmp_path / place).parent.mkdir(exist_ok=True)
-    (tmp_path / place).write_text(code)
-    assert any(message in line for line in violations(tmp_path))
-
-
-def circles(root: Path) -> list[list[str]]:
-    """Modules that import each other in a circle, type hints included: the strongly connected components."""
-    known = dict(modules(root))
-    below = {name: [t for t in imported(path, name, known) if t in known and t != name] for name, path in known.items()}
-    number: dict[str, int] = {}
-    lowest: dict[str, int] = {}
-    path: list[str] = []
-    found: list[list[str]] = []
-
-    def visit(name: str) -> None:
-        number[name] = lowest[name] = len(number)
-        path.append(name)
-        for target in below[name]:
-            if target not in number:
-                visit(target)
-            if target in path:
-                lowest[name] = min(lowest[name], lowest[target])
-        if lowest[name] == number[name]:
-            component = path[path.index(name) :]
-            del path[path.index(name) :]
-            if len(component) > 1:
-                found.append(sorted(component))
-
-    for name in below:
-        if name not in number:
-            visit(name)
-    return found
+    for place, code, message in PLANTED:
+        assert violations(tmp_path) == []
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        (tmp_path / place).write_text(code)
+        assert any(message in line for line in violations(tmp_path)), code
+        (tmp_path / place).unlink()
 
 
 def test_no_module_imports_itself_through_others():
-    assert circles(ROOT) == []
-
-
-def rooms_upward(root: Path) -> list[str]:
-    """Imports within `experiments` that point from a lower room to a higher one."""
-    rank = {name: place for place, name in enumerate(ROOMS)}
-    lines = []
-    for name, path in modules(root):
-        parts = name.split(".")
-        if parts[:2] == ["rltok_rl", "experiments"] and len(parts) > 2 and parts[2] in rank:
-            for target in sorted(imported(path, name)):
-                room = target.split(".")[2] if target.startswith("rltok_rl.experiments.") else parts[2]
-                if rank.get(room, 0) > rank[parts[2]]:
-                    lines.append(f"{name} imports {target}, whose room is above it")
-    return lines
+    """Type hints included; the error of a circle names its modules."""
+    known = dict(modules(ROOT))
+    below = {name: {t for t in imported(path, name, known) if t in known} - {name} for name, path in known.items()}
+    TopologicalSorter(below).prepare()
 
 
 def test_rooms_of_experiments_import_downwards():
-    assert rooms_upward(ROOT) == []
+    rank = {name: place for place, name in enumerate(ROOMS)}
+    upward = []
+    for name, path in modules(ROOT):
+        parts = name.split(".")
+        if parts[:2] == ["rltok_rl", "experiments"] and len(parts) > 2 and parts[2] in rank:
+            rooms = {t.split(".")[2] for t in imported(path, name) if t.startswith("rltok_rl.experiments.")}
+            upward += [f"{name} imports {room}" for room in rooms if rank.get(room, 0) > rank[parts[2]]]
+    assert upward == []
 
 
 # A command may have the name of the module that it runs, and the method's one-file reference that of its loss.

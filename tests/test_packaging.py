@@ -87,18 +87,13 @@ def test_wheel_works_in_a_clean_environment(wheel, tmp_path):
     assert told["version"] in wheel.name
 
 
-def test_checkout_works_without_installation(tmp_path):
+def test_checkout_works_without_installation_and_shows_no_more_than_a_wheel(tmp_path):
     environment = {**_environment(), "PYTHONPATH": str(ROOT)}
     # -S would hide torch; an editable installation, where there is one, points to the same files.
     code = PROBE.replace('("envs", "agents", "experiments", "tests", "docs")', "()")  # the checkout itself is searched
-    told = json.loads(run([sys.executable, "-c", code], cwd=tmp_path, env=environment))
-    files = told["files"]
+    files = json.loads(run([sys.executable, "-c", code], cwd=tmp_path, env=environment))["files"]
     assert Path(files["rltok_rl.envs"]) == ROOT / "envs" / "__init__.py"
     assert Path(files["rltok_rl.experiments.demo"]) == ROOT / "experiments" / "demo" / "__init__.py"
-
-
-def test_checkout_shows_no_more_than_a_wheel(tmp_path):
-    environment = {**_environment(), "PYTHONPATH": str(ROOT)}
     code = "import importlib.util, rltok_rl, sys; print(*(importlib.util.find_spec(name) for name in sys.argv[1:]))"
     names = ["rltok_rl.tests", "rltok_rl.docs", "rltok_rl.rltok_rl"]
     assert run([sys.executable, "-c", code, *names], cwd=tmp_path, env=environment).split() == ["None"] * 3

@@ -42,9 +42,9 @@ from rltok_rl.objectives import (
 from rltok_rl.objectives.segmented import SegmenterLoss
 from rltok_rl.renamed import renamed_word
 from rltok_rl.training import Alarms, LoopOptions, Trainer
+from rltok_rl.training.checkpoint import seed_everything
 from rltok_rl.training.distributed import Processes
 from rltok_rl.training.options import RECOMPUTE, compile_layers, recompute_layers
-from rltok_rl.training.randomness import seed_everything
 from rltok_rl.utils import did_you_mean, is_import_path
 
 ACTORS = ("learned", "random", "uniform", "whitespace")

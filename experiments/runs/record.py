@@ -1,12 +1,4 @@
-"""Record a run in its folder: metrics, snapshots on held-out text, alarms, environment, checkpoints.
-
-    config.yaml        all options
-    model.json         fields of the model's configuration, number of parameters
-    environment.json   an entry per start: command, packages, device, revision, progress
-    metrics.csv        a line per update
-    samples.jsonl      a line per snapshot: an evaluation on held-out text
-    alarms.log         a line per alarm
-    checkpoints/       state to resume from
+"""Record a run in its folder (docs/runs.md): metrics, snapshots, alarms, environment, checkpoints.
 
 Lines are on disk before the next update begins, on accelerators some updates later (``compute.figures_every``), and
 always before a checkpoint. Resuming removes the lines after its checkpoint.
@@ -27,13 +19,12 @@ from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs.segmenters import configured_rate
 from rltok_rl.experiments.texts import Texts
 
-from rltok_rl.models import UNet
 from rltok_rl.training import Trainer
 from rltok_rl.training.atomic_files import replace_text
 from rltok_rl.training.checkpoint import save_checkpoint
 from rltok_rl.training.environment import Starts, environment
 from rltok_rl.training.loggers import Logging, LogTarget
-from rltok_rl.training.metrics import MetricsTable, UpdateLog, read_lines
+from rltok_rl.training.metrics import MetricsTable, UpdateLog
 from rltok_rl.training.progress import Progress
 from rltok_rl.training.sharding import whole_model
 from rltok_rl.training.snapshots import Snapshots, snapshot_updates
@@ -47,7 +38,7 @@ TRAINED_ON = "trained_on"
 """Key of a checkpoint: the SHA-256 of its documents."""
 
 
-def result_line(first: dict[str, Any] | None, last: dict[str, Any]) -> str:
+def result_line(first: dict[str, Any], last: dict[str, Any]) -> str:
     """Describe the result of a run in one line, from its first and last snapshot.
 
     Example:
@@ -55,13 +46,11 @@ def result_line(first: dict[str, Any] | None, last: dict[str, Any]) -> str:
         >>> result_line({"held_out_bits_per_byte": 8.031}, last)
         'held-out text: 8.03 -> 2.18 bits per byte (early exit 2.70), 0.203 boundaries per byte'
     """
-    name = "held_out_bits_per_byte"
-    before = f"{first[name]:.2f} -> " if first is not None and name in first else ""
+    before, after = (snapshot["held_out_bits_per_byte"] for snapshot in (first, last))
+    early, rate = last["held_out_early_bits_per_byte"], last["held_out_rate"]
     share = f", {last['held_out_share']:.2f} of what tokens can earn" if "held_out_share" in last else ""
-    early = last.get("held_out_early_bits_per_byte")
-    shown = "" if early is None else f" (early exit {early:.2f})"
-    rate = f"{last['held_out_rate']:.3f} boundaries per byte"
-    return f"held-out text: {before}{last[name]:.2f} bits per byte{shown}, {rate}{share}"
+    costs = f"{before:.2f} -> {after:.2f} bits per byte (early exit {early:.2f})"
+    return f"held-out text: {costs}, {rate:.3f} boundaries per byte{share}"
 
 
 class Recorder:
@@ -113,8 +102,8 @@ class Recorder:
             sizes["segmenter_parameters"] = sum(p.numel() for p in parameters)
             sizes["target_rate"] = configured_rate(config, trainer.model, trainer.segmenter)
         replace_text(out / "model.json", json.dumps(sizes, indent=1) + "\n")
-        shown: Any = {**OmegaConf.to_container(options), "env": start}  # type: ignore[dict-item]
-        project = config.logger.project
+        shown: Any = OmegaConf.to_container(options)
+        shown["env"], project = start, config.logger.project
         target = LogTarget(folder=out, run_name=out.name, project=project, config=shown, resume_after=resume_after)
         self.logging = self._open.enter_context(Logging(config.logger.name, target, **config.logger.options))
         self.progress = Progress(config.optim.total_bytes, done=trainer.bytes_done)
@@ -180,13 +169,3 @@ class Recorder:
         if trainer.processes.main:
             save_checkpoint(self.out / "checkpoints", trainer.updates, {**state, TRAINED_ON: self.texts.sha256})
             self.starts.reach(trainer.updates, trainer.bytes_done, self.progress.seconds)
-
-    def first_snapshot(self) -> dict[str, Any] | None:
-        """Return the snapshot before the first update; None if it was not recorded."""
-        lines = read_lines(self.samples.path)
-        return lines[0] if lines and lines[0]["update"] == 0 else None
-
-    def last_snapshot(self, model: UNet) -> dict[str, Any]:
-        """Return the snapshot after the last update; take it if it was not recorded."""
-        lines = read_lines(self.samples.path)
-        return lines[-1] if lines and lines[-1]["update"] == self.trainer.updates else self.snapshots.take(model)

@@ -72,7 +72,7 @@ def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts, re
 
         def after_update(metrics: dict[str, float]) -> bool:
             recorder.after_update(metrics)
-            if trainer.last_update is not None and trainer.last_update.update < trainer.updates:
+            if trainer.last_update.update < trainer.updates:  # type: ignore[union-attr]
                 return False  # more updates follow in this batch
             stopping = processes.any(bool(stop))  # the signal may not have reached all ranks yet
             if stopping or trainer.done or trainer.updates % config.checkpoint_every == 0:
@@ -94,7 +94,7 @@ def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts, re
         print(f"\n{cause}: saved after update {trainer.updates}; resume with resume=true", file=sys.stderr)
         return dict(progress, stopped=stop.signal or signal.SIGTERM)
     print("trained; evaluating on held-out text, drawing figures", file=sys.stderr)
-    snapshot = recorder.last_snapshot(model)
+    snapshots = _snapshots(out)
     summary = {
         "command": recorder.starts.entries[0]["command"],
         "machine": machine(processes.device.type),
@@ -107,12 +107,12 @@ def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts, re
         "bytes_per_second": bytes_per_second(recorder.starts.entries),
         "threads": torch.get_num_threads(),
         **peak_memory(processes.device),
-        **{name: value for name, value in snapshot.items() if name.startswith("held_out_")},
+        **{name: value for name, value in snapshots[-1].items() if name.startswith("held_out_")},
     }
     replace_text(out / "summary.json", json.dumps(summary, indent=1) + "\n")
-    _write_sample(out, snapshot)
+    _write_sample(out, snapshots[-1])
     page = report(out) if report else None
-    print(result_line(recorder.first_snapshot(), snapshot))
+    print(result_line(snapshots[0], snapshots[-1]))
     if page:
         print(f"report: {page}")
     return summary
@@ -124,12 +124,11 @@ def _finished(config: TrainConfig, trainer: Trainer, model: Any, report: Report 
     Memory, speed and time in the summary stay those recorded during training.
     """
     out = Path(config.out)
-    snapshots = read_lines(out / "samples.jsonl")
-    if not (out / "summary.json").is_file() or not snapshots or snapshots[-1]["update"] != trainer.updates:
+    if not (out / "summary.json").is_file():
         return None
     writers: dict[str, Callable[[], Any]] = {
         "model": lambda: save_with_segmenter(config, trainer, model),
-        "sample.txt": lambda: _write_sample(out, snapshots[-1]),
+        "sample.txt": lambda: _write_sample(out, _snapshots(out)[-1]),
     }
     if report:
         writers["report.md"] = lambda: report(out)
@@ -140,6 +139,16 @@ def _finished(config: TrainConfig, trainer: Trainer, model: Any, report: Report 
     print(f"{out} is finished, after update {trainer.updates}: {wrote}", file=sys.stderr)
     summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
     return summary
+
+
+def _snapshots(out: Path) -> list[dict[str, Any]]:
+    """Read the snapshots of a finished run: the first before update 1, the last after the last update."""
+    snapshots = read_lines(out / "samples.jsonl")
+    if not snapshots:
+        raise FileNotFoundError(
+            f"{out / 'samples.jsonl'} must hold the run's snapshots, got none; train in a new folder"
+        )
+    return snapshots
 
 
 def _write_sample(out: Path, snapshot: dict[str, Any]) -> None:

@@ -188,7 +188,7 @@ def _expected_rate(config: TrainConfig, model: UNet, segmenter: Segmenter | None
     """The highest target of boundaries per byte."""
     actor = config.actor
     name = actor.name if segmenter is None else config.segmenter.name
-    rate = model.config.target_rate if actor.rate is None else actor.rate
+    rate: float | None = model.config.target_rate if actor.rate is None else actor.rate
     if segmenter is not None:
         rate = segmenter.target_rate
     elif actor.rates:

@@ -9,11 +9,10 @@ import torch
 from rltok_rl.experiments.run_config import DataConfig, LossConfig, TrainConfig, check_out
 from rltok_rl.experiments.texts import BUILT_IN, LANGUAGES
 
-_SNAPSHOTS = ("snapshots.count", "snapshots.batches")
 _MINIMA = {
-    0: ("compute.threads", "seed"),
-    1: ("data.num_rows", "data.num_steps", "baseline.rows_per_text", "checkpoint_every", *_SNAPSHOTS),
-    2: ("snapshots.num_bytes",),
+    0: "compute.threads seed",
+    1: "data.num_rows data.num_steps baseline.rows_per_text checkpoint_every snapshots.count snapshots.batches",
+    2: "snapshots.num_bytes",
 }
 """Options by their smallest value."""
 _FILE_OPTIONS = ("column", "min_bytes", "max_bytes", "limit", "cache", "short_documents", "split_by")
@@ -29,7 +28,7 @@ _OBJECTIVES = {
 def check_options(config: TrainConfig) -> None:
     """Reject numbers that are too small, options that would be ignored, and devices that do not exist."""
     for minimum, names in _MINIMA.items():
-        for name in names:
+        for name in names.split():
             if attrgetter(name)(config) < minimum:
                 raise ValueError(f"{name} must be at least {minimum}, got {attrgetter(name)(config)}")
     check_out(config.out)

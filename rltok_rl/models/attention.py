@@ -1,8 +1,7 @@
-"""Causal attention: over a sliding window, over rows of equal length, and over packed rows.
+"""Causal attention of rotated heads: over a sliding window, over rows of equal length, and over packed rows.
 
 Shapes: B rows, T bytes, S tokens of the longest row, N places of all packed rows, H heads, C channels of a head.
-Queries, keys and values are rotated already. Scores are scaled by ``C^(-1/2)`` and, with ``cap``, soft-capped as in
-Gemma 2.
+Scores are scaled by ``C^(-1/2)`` and, with ``cap``, soft-capped as in Gemma 2.
 """
 
 from __future__ import annotations
@@ -137,7 +136,7 @@ class PackedRows:
 
     @property
     def longest(self) -> int:
-        """S; the host waits for an accelerator here."""
+        """S; the host waits."""
         return int(self.num_tokens.max()) if len(self.num_tokens) else 0
 
     @property
@@ -249,7 +248,6 @@ def _row_by_row_attention(
 ) -> Tensor:
     """Attend in one row after the other, without padding."""
     sizes = [*lengths, len(query) - sum(lengths)]
-    parts = zip(*(x.split(sizes) for x in (query, key, value)), strict=True)
-    *rows, (empty, _, _) = ((q, k, v) for q, k, v in parts)
-    out = [causal_attention(q[None], k[None], v[None], cap=cap)[0] for q, k, v in rows]
-    return torch.cat([*out, torch.zeros_like(empty)])
+    *rows, empty = zip(*(x[None].split(sizes, 1) for x in (query, key, value)), strict=True)
+    out = [causal_attention(*heads, cap=cap)[0] for heads in rows]
+    return torch.cat([*out, torch.zeros_like(empty[0][0])])

@@ -205,11 +205,9 @@ def _ngram_sizes(values: Any) -> tuple[int, ...]:
     return sizes
 
 
-# Presets. ``paper-*`` are the columns of Table 2; ``released-*`` are further sizes of the authors' released
-# configurations. The number in a name counts all parameters: embedding (256 bytes and 64 special ids), layers, both
-# next-byte heads and the boundary projection. A byte layer has 7 D^2 of them, a token layer 16 D^2.
-
-# Gemma 2's soft caps, and the 64 special ids of the authors' byte tokenizer (vocabulary 320).
+# ``paper-*`` are the columns of Table 2; ``released-*`` are further sizes of the authors' released configurations. The
+# number in a name counts all parameters: a byte layer has 7 D^2 of them, a token layer 16 D^2. ``_PAPER`` are Gemma 2's
+# soft caps, and the 64 special ids of the authors' byte tokenizer (vocabulary 320).
 _PAPER: dict[str, Any] = {"num_special": 64, "attention_cap": 50.0, "final_cap": 30.0}
 
 

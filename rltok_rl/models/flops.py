@@ -23,13 +23,7 @@ _PER_SECOND = ("second_level.layers",)
 
 
 def parameter_counts(model: UNet) -> dict[str, int]:
-    """Count the parameters of each part and their total.
-
-    Example:
-        >>> from rltok_rl.models import preset
-        >>> parameter_counts(UNet(preset("tiny")))["boundary_head"]
-        576
-    """
+    """Count the parameters of each part and their total."""
     counts = {name: sum(p.numel() for p in part.parameters()) for name, part in model.named_children()}
     return {**counts, "total": sum(counts.values())}
 

@@ -55,7 +55,7 @@ def stream(
     target_rate: TargetRate | None = None,
     boundaries: Literal["sample", "greedy"] | None = None,
 ) -> Iterator[GeneratedByte]:
-    """Continue prompts by ``max_bytes`` bytes each, and yield every byte with its boundary.
+    """Continue prompts, and yield every byte with its boundary.
 
     Rows with shorter prompts write while longer ones still read theirs (``new`` is False there). The model runs in the
     mode it is in; ``model.eval()`` lifts the soft cap of boundary logits.
@@ -63,7 +63,7 @@ def stream(
     Args:
         model: the U-Net.
         prompts: one text or several, of any lengths, none empty.
-        max_bytes: number of bytes to write.
+        max_bytes: new bytes per prompt.
         temperature: 1 samples the model's distribution, 0 takes the likeliest byte.
         top_k: keep only the k likeliest bytes.
         top_p: keep only the likeliest bytes that together have this probability.

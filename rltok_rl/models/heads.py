@@ -27,9 +27,7 @@ _FREQUENCIES = (1.0, 0.5, 0.25, 0.125)  # per unit of logit; the slowest has a p
 class NgramEmbedding(nn.Module):
     """Embeddings of byte n-grams: one table per size, whose rows n-grams share by their hash.
 
-        e_t = s ( E(x_t) + sum_n E_n[hash(x_{t-n+1} .. x_t)] ),    s = 1 / (1 + number of sizes), or 1
-
-    ``ngram_scale="mean"`` is the s of BLT's paper, ``"sum"`` that of its code.
+        e_t = s ( E(x_t) + sum_n E_n[hash(x_{t-n+1} .. x_t)] ),    s = 1 / (1 + number of sizes), or 1 for "sum"
 
     Reference: https://arxiv.org/abs/2412.09871
     """

@@ -95,11 +95,9 @@ class Pretrained(
     ) -> _Model:
         """Load a model in evaluation mode, with the dtypes of the saved weights. No random numbers are drawn.
 
-        Args:
-            source: a folder of :meth:`save_pretrained`, the folder of a run (its ``model``), the id of a repository of
-                the hub, or the name of a packaged model (:data:`PACKAGED`). Folders come first and need no network.
-            device: of the weights.
-            **options: of the hub: ``revision``, ``cache_dir``, ``token``, ``local_files_only``, ``force_download``.
+        The source is a folder of :meth:`save_pretrained`, a run's folder, the name of a packaged model
+        (:data:`PACKAGED`), or a hub id, with the hub's options ``revision``, ``cache_dir``, ``token``,
+        ``local_files_only`` and ``force_download``. Folders come first and need no network.
         """
         if unknown := sorted(set(options) - set(_HUB_OPTIONS)):
             raise TypeError(f"unknown options {unknown} of from_pretrained; allowed are {['device', *_HUB_OPTIONS]}")
@@ -208,11 +206,8 @@ def write_weights(model: nn.Module, path: Path) -> None:
     named = model.named_parameters(remove_duplicate=False)
     tied = {name: first[id(p)] for name, p in named if first.setdefault(id(p), name) != name}
     # Copies: safetensors needs contiguous tensors that share no memory.
-    tensors = {
-        name: weight.detach().to("cpu", copy=True).contiguous()
-        for name, weight in model.state_dict().items()
-        if name not in tied
-    }
+    weights = {name: weight for name, weight in model.state_dict().items() if name not in tied}
+    tensors = {name: weight.to("cpu", copy=True).contiguous() for name, weight in weights.items()}
     partial = path.with_name(f".{path.name}.partial")
     try:
         save_file(tensors, partial, metadata={"format": "pt", "tied": json.dumps(tied)})

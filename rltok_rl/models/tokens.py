@@ -26,14 +26,8 @@ BUCKETS = 64  # of a total
 
 
 def bucketed(total: int) -> int:
-    """Return the room for a number of tokens: the next multiple of its bucket.
-
-    Example:
-        >>> [bucketed(n) for n in (0, 1, 800, 6500, 26000)]
-        [0, 16, 800, 6528, 26112]
-    """
-    part = total // BUCKETS
-    size = max(SMALLEST_BUCKET, 1 << part.bit_length() >> 1)
+    """Return the room for a number of tokens: 0 for 0, 16 for 1, 800 for 800, 6,528 for 6,500."""
+    size = max(SMALLEST_BUCKET, 1 << (total // BUCKETS).bit_length() >> 1)
     return -(-total // size) * size
 
 
@@ -47,21 +41,17 @@ def bucketed_totals(totals: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Packing:
-    """Packed tokens: their room, and the attention inside rows.
+    """Packed tokens: their room (more tokens are an error), and the method of attention inside rows.
 
     Example:
         >>> Packing(tokens=0.25).room_for(1000, num_rows=4)
         256
     """
 
-    bucketed: bool = True
-    """Round totals up, so that shapes repeat."""
-    tokens: float | None = None
-    """Tokens per byte that fit; more are an error. None fits any number, and makes the host wait for an accelerator."""
-    second: float | None = None
-    """With ``tokens``: tokens of tokens per token that fit; None fits any number."""
+    bucketed: bool = True  # round totals up, so that shapes repeat
+    tokens: float | None = None  # tokens per byte that fit; None fits any number, and makes the host wait
+    second: float | None = None  # with ``tokens``: tokens of tokens per token that fit
     attention: Literal["auto", "flex", "padded", "rows"] = "auto"
-    """A method of :data:`rltok_rl.models.attention.METHODS`."""
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -98,7 +88,7 @@ class Packing:
 
 
 Layout = Literal["padded", "packed"] | Packing
-"""Layout of ragged rows: ``"padded"`` to the longest, ``"packed"`` without empty places, or a :class:`Packing`."""
+"""Layout of ragged rows: padded to the longest, packed without empty places, or a :class:`Packing`."""
 
 
 def as_packing(layout: Layout) -> Packing | None:
@@ -107,7 +97,7 @@ def as_packing(layout: Layout) -> Packing | None:
         return layout
     if layout not in ("padded", "packed"):
         raise ValueError(f"layout must be one of ['padded', 'packed'] or a Packing, got {layout!r}")
-    return Packing(bucketed=False) if layout == "packed" else None
+    return None if layout == "padded" else Packing(bucketed=False)
 
 
 @dataclass(frozen=True)
@@ -126,7 +116,7 @@ class TokenLayout:
 
     @property
     def width(self) -> int:
-        """S; for packed tokens the host waits for an accelerator here."""
+        """S; for packed tokens the host waits."""
         return self.shape[1] if self.rows is None else self.rows.longest
 
     def attention(self, cap: float | None, head_size: int = 0) -> Attention:
@@ -146,8 +136,7 @@ def token_layout(boundaries: Tensor, layout: Layout = "padded") -> TokenLayout:
     if packing is not None:
         served = boundaries.flatten().cumsum(0).view(num_rows, length) - 1  # [B, T] counted through all rows
         first = served[:, :1].flatten()  # [B]
-        ends = served[:, -1:].flatten() + 1
-        num_tokens = ends - first if length else boundaries.new_zeros(num_rows, dtype=torch.int64)
+        num_tokens = served[:, -1] + 1 - first if length else boundaries.new_zeros(num_rows, dtype=torch.int64)
         return _packed(boundaries, num_tokens, served, first, packing, most=length)
     token_of_byte = boundaries.cumsum(1) - 1  # [B, T], i(t)
     num_tokens = token_of_byte[:, -1] + 1 if length else boundaries.new_zeros(num_rows, dtype=torch.int64)  # [B]

@@ -215,18 +215,17 @@ class UNet(Pretrained, nn.Module):
         cache: UNetCache | None = None,
         target_rate: TargetRate | None = None,
     ) -> UNetOutput:
-        """Run the whole model on a window of bytes.
+        """Run the whole model on a window of bytes [B, T] in 0..255, or special ids of the configuration.
 
         Args:
-            byte_ids: [B, T] integers in 0..255, or special ids of the configuration.
+            byte_ids: [B, T].
             boundaries: [B, T] 0/1 or bool with 1 in the first column; None draws them from the policy.
-            uniforms: [B, T] in [0, 1), random numbers to draw with.
-            generator: source of random numbers otherwise.
+            uniforms: [B, T] in [0, 1), random numbers to draw with; None takes them from ``generator``.
+            generator: source of random numbers.
             greedy: draw a boundary if its probability exceeds one half.
             layout: ``"padded"`` or ``"packed"`` tokens, or a :class:`~rltok_rl.models.tokens.Packing`.
             cache: an empty cache to fill, which then has the rates.
-            target_rate: boundaries per byte, one or [B], for models with ``rate_embedding``; None is the configured
-                rate.
+            target_rate: boundaries per byte, one or [B], with ``rate_embedding``; None is the configured rate.
         """
         check_byte_ids(byte_ids, self.config.num_ids)
         if cache is not None:

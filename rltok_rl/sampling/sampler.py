@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from rltok_rl.functional.policy import check_terms, precision
-from rltok_rl.sampling import compiled, portable
-from rltok_rl.sampling.thresholds import boundary_thresholds, check_options
+from rltok_rl.functional.reduction import wide
+from rltok_rl.sampling import solvers
+from rltok_rl.sampling.thresholds import boundary_thresholds, check_numbers, check_options
 
-TRITON_LAGS = 31
-"""Bits of a signed 32-bit integer without its sign."""
+TRITON_LAGS = 31  # bits of a signed 32-bit integer without its sign
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def _triton_missing(device: str, num_lags: int) -> str | None:
 
 
 def _maps_missing(device: str, num_lags: int) -> str | None:
-    most = portable.MOST_MAPPED_LAGS
+    most = solvers.MOST_MAPPED_LAGS
     return None if num_lags <= most else f"it follows 2^w states; w may be {most} at most, got {num_lags}"
 
 
@@ -55,10 +55,10 @@ def _triton_loop(base: Tensor, lags: Tensor, thresholds: Tensor) -> Tensor:
 
 
 METHODS: dict[str, Method] = {
-    "loop": Method(portable.loop),
-    "sweeps": Method(portable.sweeps),
-    "maps": Method(portable.maps, _maps_missing),
-    "numba": Method(compiled.numba_loop, _numba_missing, checks=True),
+    "loop": Method(solvers.loop),
+    "sweeps": Method(solvers.sweeps),
+    "maps": Method(solvers.maps, _maps_missing),
+    "numba": Method(solvers.numba_loop, _numba_missing, checks=True),
     "triton": Method(_triton_loop, _triton_missing),
 }
 """Every method by name; docs/sampling.md compares their costs."""
@@ -75,16 +75,10 @@ def choose_method(device: str, num_lags: int) -> str:
 
 @torch.no_grad()
 def threshold_recurrence(base: Tensor, lags: Tensor, thresholds: Tensor, *, method: str = "auto") -> Tensor:
-    """Solve ``a_t = [base_t + sum_j a_{t-j} lags_{t,j} > theta_t]``, with ``a`` 0 before the text.
+    """Solve ``a_t = [base_t + sum_j a_{t-j} lags_{t,j} > theta_t]`` for [*B, T] bool, with ``a`` 0 before the text.
 
-    Args:
-        base: [*B, T] base terms.
-        lags: [*B, T, w] lag terms.
-        thresholds: [*B, T], infinite ones included; compared in the precision of the terms.
-        method: ``"auto"`` or a key of :data:`METHODS`; all methods agree.
-
-    Returns:
-        [*B, T] bool.
+    ``base`` and ``thresholds`` are [*B, T], ``lags`` [*B, T, w]. Thresholds may be infinite and are compared in the
+    precision of the terms. ``method`` is ``"auto"`` or a key of :data:`METHODS`; all methods agree.
 
     Example:
         >>> base, lags = torch.full((1, 6), 1.0), torch.full((1, 6, 1), -2.0)  # drawn unless just drawn
@@ -92,47 +86,10 @@ def threshold_recurrence(base: Tensor, lags: Tensor, thresholds: Tensor, *, meth
         tensor([[1, 0, 1, 0, 1, 0]], dtype=torch.int32)
     """
     check_terms(base, lags)
-    if not isinstance(thresholds, Tensor) or not thresholds.dtype.is_floating_point:
-        kind = str(thresholds.dtype) if isinstance(thresholds, Tensor) else type(thresholds).__name__
-        raise TypeError(f"thresholds must be a floating-point tensor, got {kind}")
-    if thresholds.shape != base.shape or thresholds.device != base.device:
-        raise ValueError(
-            f"thresholds must have the shape of base, {[*base.shape]}, and its device, {base.device}, "
-            f"got {[*thresholds.shape]} on {thresholds.device}"
-        )
+    check_numbers("thresholds", thresholds, base)
     if base.device.type == "cpu" and bool(thresholds.isnan().any()):
         raise ValueError(f"thresholds must be numbers, got nan at index {thresholds.isnan().nonzero()[0].tolist()}")
     return _solve(base, lags, thresholds, method)
-
-
-def _solve(base: Tensor, lags: Tensor, thresholds: Tensor, method: str) -> Tensor:
-    """Solve the recurrence for checked thresholds."""
-    dtype = precision(base, lags)  # one for all methods, so that their sums are equal
-    device, num_lags = base.device.type, lags.shape[-1]
-    if method == "auto":
-        method = choose_method(device, num_lags)
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {['auto', *METHODS]}, got {method!r}")
-    missing = METHODS[method].missing(device, num_lags)
-    if missing is not None:
-        raise ValueError(f"method {method!r} cannot run here: {missing}")
-    if num_lags == 0 or base.numel() == 0:  # nothing depends on anything
-        _check_finite(base, lags)
-        return base.to(dtype) > thresholds.to(dtype)
-    solver = METHODS[method]
-    if not solver.checks:
-        _check_finite(base, lags)
-    rows = base.shape[:-1].numel()
-    flat = (
-        base.detach().to(dtype).reshape(rows, -1),
-        lags.detach().to(dtype).reshape(rows, -1, num_lags),
-        thresholds.detach().to(dtype).reshape(rows, -1),
-    )
-    try:
-        return solver.solve(*flat).view(base.shape)
-    except FloatingPointError:
-        _check_finite(base, lags)  # names the term
-        return portable.loop(*flat).view(base.shape)  # all terms are finite: only the solver's checksum overflowed
 
 
 @torch.no_grad()
@@ -148,21 +105,18 @@ def sample_boundaries(
     greedy: bool = False,
     method: str = "auto",
 ) -> Tensor:
-    """Draw boundary strings from the policy, exactly.
+    """Draw boundary strings [*B, T] bool from the policy, exactly.
 
     Args:
         base: [*B, T] base terms of the logits, scaled, with the target rate's bias.
         lags: [*B, T, w] lag terms, scaled.
-        uniforms: [*B, T] in [0, 1), random numbers to draw with.
-        generator: source of random numbers otherwise, float32 on base's device.
+        uniforms: [*B, T] in [0, 1), random numbers to draw with; None draws float32 ones from ``generator``.
+        generator: of base's device.
         cap: soft cap of the logits (in training), or None.
         force_first: force a boundary at position 0, ``a_0 = 1``.
         forced: -1 (free), 0 or 1, broadcastable to [*B, T].
         greedy: draw a boundary if its probability exceeds one half, without random numbers.
         method: ``"auto"`` or a key of :data:`METHODS`; all methods agree.
-
-    Returns:
-        [*B, T] bool.
 
     Example:
         >>> base, lags = torch.zeros(2, 5), torch.zeros(2, 5, 1)
@@ -172,7 +126,7 @@ def sample_boundaries(
     check_terms(base, lags)
     if greedy and uniforms is not None:
         raise ValueError("uniforms must be None with greedy=True: greedy decisions use no random numbers")
-    check_options(uniforms, base.shape, cap=cap, forced=forced, device=base.device)
+    check_options(uniforms, base, cap=cap, forced=forced)
     if uniforms is None and not greedy:
         uniforms = torch.rand(base.shape, generator=generator, device=base.device, dtype=torch.float32)
     like = base.new_empty(0, dtype=precision(base, lags))
@@ -182,16 +136,42 @@ def sample_boundaries(
     return _solve(base, lags, thresholds, method)
 
 
+def _solve(base: Tensor, lags: Tensor, thresholds: Tensor, method: str) -> Tensor:
+    """Solve the recurrence for checked thresholds."""
+    device, num_lags = base.device.type, lags.shape[-1]
+    if method == "auto":
+        method = choose_method(device, num_lags)
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {['auto', *METHODS]}, got {method!r}")
+    solver = METHODS[method]
+    missing = solver.missing(device, num_lags)
+    if missing is not None:
+        raise ValueError(f"method {method!r} cannot run here: {missing}")
+    independent = num_lags == 0 or base.numel() == 0
+    if independent or not solver.checks:
+        _check_finite(base, lags)
+    dtype = precision(base, lags)  # one for all methods, so that their sums are equal
+    if independent:
+        return base.to(dtype) > thresholds.to(dtype)
+    rows = base.shape[:-1].numel()
+    base_rows, lag_rows = base.detach().to(dtype).reshape(rows, -1), lags.detach().to(dtype).reshape(rows, -1, num_lags)
+    flat = base_rows, lag_rows, thresholds.detach().to(dtype).reshape(rows, -1)
+    try:
+        return solver.solve(*flat).view(base.shape)
+    except FloatingPointError:
+        _check_finite(base, lags)  # names the term
+        return solvers.loop(*flat).view(base.shape)  # all terms are finite: only the solver's checksum overflowed
+
+
 def _check_finite(base: Tensor, lags: Tensor) -> None:
     """Require finite terms; their sum is checked first, because it is cheap."""
     for name, terms in (("base", base), ("lags", lags)):
         if terms.device.type != "cpu":  # exactly, because a sum may overflow
             torch._assert_async(terms.isfinite().all())
-        elif not bool(terms.sum(dtype=torch.promote_types(terms.dtype, torch.float32)).isfinite()):
-            wrong = (~terms.isfinite()).nonzero()
-            if len(wrong):
-                first = wrong[0].tolist()
+        elif not bool(terms.sum(dtype=wide(terms)).isfinite()):
+            wrong = (~terms.isfinite()).nonzero().tolist()
+            if wrong:
                 raise ValueError(
-                    f"{name} must be finite, got {terms[tuple(first)].item()} at index {first} "
+                    f"{name} must be finite, got {terms[tuple(wrong[0])].item()} at index {wrong[0]} "
                     f"({len(wrong)} of {terms.numel()} values are not finite)"
                 )

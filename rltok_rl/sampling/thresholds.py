@@ -21,16 +21,10 @@ from torch import Tensor
 def boundary_thresholds(
     uniforms: Tensor | None, shape: torch.Size, *, cap: float | None, forced: Tensor | None, like: Tensor
 ) -> Tensor:
-    """Return the threshold theta of each uncapped logit, with the dtype and device of ``like``.
+    """Return the threshold theta of each uncapped logit [*B, T], with the dtype and device of ``like``.
 
-    Args:
-        uniforms: [*B, T] in [0, 1); None is greedy. A uniform of 0 (probability 2^-24 in float32) always draws a
-            boundary, because 0 < sigmoid(l). The logit is taken in the wider precision of ``uniforms`` and ``like``:
-            rounding float64 numbers near 1 to 1 would exclude boundaries.
-        shape: ``[*B, T]``.
-        cap: soft cap of the logits, or None.
-        forced: integers, -1 free, 0 or 1 forced, broadcastable to ``shape``; or None.
-        like: any tensor.
+    ``uniforms`` [*B, T] are in [0, 1); None is greedy. A uniform of 0 always draws a boundary, because 0 < sigmoid(l).
+    ``forced`` is -1 where free, 0 or 1 where forced, and broadcasts to the shape.
     """
     if uniforms is None:
         thresholds = like.new_zeros(shape)
@@ -45,11 +39,7 @@ def boundary_thresholds(
 
 
 def draw_boundary(logits: Tensor, uniforms: Tensor | None) -> Tensor:
-    """Decide single positions by ``a = [l > logit(u)]``: logits [*L], soft-capped already, to bool [*L].
-
-    Args:
-        logits: [*L].
-        uniforms: [*L] in [0, 1); None is greedy.
+    """Decide single positions by ``a = [l > logit(u)]``: soft-capped logits [*L] to bool [*L]; None is greedy.
 
     Example:
         >>> draw_boundary(torch.tensor([0.0, 0.0]), torch.tensor([0.4, 0.6]))
@@ -62,36 +52,41 @@ def draw_boundary(logits: Tensor, uniforms: Tensor | None) -> Tensor:
 
 
 def _logit(uniforms: Tensor, dtype: torch.dtype) -> Tensor:
+    """In the wider precision: rounding float64 numbers near 1 to 1 would exclude boundaries."""
     return torch.logit(uniforms.to(torch.promote_types(uniforms.dtype, dtype))).to(dtype)
 
 
-def check_options(
-    uniforms: Tensor | None, shape: torch.Size, *, cap: float | None, forced: Tensor | None, device: torch.device
-) -> None:
+def check_numbers(name: str, numbers: Tensor, base: Tensor) -> None:
+    """Require a floating-point tensor with the shape and the device of ``base``."""
+    if not isinstance(numbers, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(numbers).__name__}")
+    if numbers.shape != base.shape or not numbers.dtype.is_floating_point or numbers.device != base.device:
+        raise ValueError(
+            f"{name} must be a floating-point tensor of shape {[*base.shape]} on {base.device}, "
+            f"got {numbers.dtype} {[*numbers.shape]} on {numbers.device}"
+        )
+
+
+def check_options(uniforms: Tensor | None, base: Tensor, *, cap: float | None, forced: Tensor | None) -> None:
     """Check options of drawing; values on the CPU only, because reading them elsewhere makes the host wait."""
     if cap is not None and not 0 < cap < math.inf:
         raise ValueError(f"cap must be positive and finite, or None, got {cap}")
-    for name, option in (("uniforms", uniforms), ("forced", forced)):
-        if option is not None and not isinstance(option, Tensor):
-            raise TypeError(f"{name} must be a tensor or None, got {type(option).__name__}")
     if uniforms is not None:
-        if uniforms.shape != shape or not uniforms.dtype.is_floating_point or uniforms.device != device:
-            raise ValueError(
-                f"uniforms must be a floating-point tensor of shape {[*shape]} on {device}, "
-                f"got {uniforms.dtype} {[*uniforms.shape]} on {uniforms.device}"
-            )
-        if device.type == "cpu" and uniforms.numel():
+        check_numbers("uniforms", uniforms, base)
+        if uniforms.device.type == "cpu" and uniforms.numel():
             low, high = (float(x) for x in uniforms.aminmax())
             if not (low >= 0.0 and high < 1.0):
                 raise ValueError(f"uniforms must lie in [0, 1), got values from {low} to {high}")
-    if forced is not None:
-        if forced.dtype.is_floating_point or forced.dtype == torch.bool:
-            raise TypeError(f"forced must be an integer tensor of -1 (free), 0 and 1, got {forced.dtype}")
-        if forced.device != device:
-            raise ValueError(f"forced must be on base's device, {device}, got {forced.device}")
-        if forced.dim() > len(shape) or any(
-            n not in (1, size) for n, size in zip(reversed(forced.shape), reversed(shape), strict=False)
-        ):
-            raise ValueError(f"forced must broadcast to {[*shape]}, got {[*forced.shape]}")
-        if device.type == "cpu" and not bool(((forced >= -1) & (forced <= 1)).all()):
-            raise ValueError(f"forced must hold -1 (free), 0 and 1, got {sorted(set(forced.flatten().tolist()))[:5]}")
+    if forced is None:
+        return
+    if not isinstance(forced, Tensor) or forced.dtype.is_floating_point or forced.dtype == torch.bool:
+        kind = str(forced.dtype) if isinstance(forced, Tensor) else type(forced).__name__
+        raise TypeError(f"forced must be an integer tensor of -1 (free), 0 and 1, got {kind}")
+    if forced.device != base.device:
+        raise ValueError(f"forced must be on base's device, {base.device}, got {forced.device}")
+    try:
+        forced.expand(base.shape)
+    except RuntimeError:
+        raise ValueError(f"forced must broadcast to {[*base.shape]}, got {[*forced.shape]}") from None
+    if forced.device.type == "cpu" and not bool(((forced >= -1) & (forced <= 1)).all()):
+        raise ValueError(f"forced must hold -1 (free), 0 and 1, got {sorted(set(forced.flatten().tolist()))[:5]}")

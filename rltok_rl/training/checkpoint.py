@@ -1,19 +1,20 @@
-"""Checkpoints: tensors in safetensors, the rest in JSON, and checksums of both.
+"""Checkpoints, which hold the states of random generators too: tensors in safetensors, the rest in JSON, checksums.
 
-    <folder>/update-00000120/tensors.safetensors, state.json, manifest.json
-
-A checkpoint is written under another name, flushed to disk and then renamed: a process that is killed at any moment
-leaves all of it or none. Nothing is pickled.
+A checkpoint, ``update-00000120``, is written under another name, flushed to disk and then renamed: a process that is
+killed at any moment leaves all of it or none. Nothing is pickled.
 """
 
 from __future__ import annotations
 
 import json
+import random
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -92,9 +93,8 @@ def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:
         previous = _newest_intact(path.parent, before=path)
         hint = f"; remove {path} to resume without it" if previous else ""
         raise CheckpointError(f"{path / damage[0]} {damage[1]}{hint}", previous)
-    manifest = json.loads((path / _MANIFEST).read_text())
     tensors = load_file(path / _TENSORS)
-    return int(manifest["update"]), put_together(json.loads((path / _STATE).read_text()), tensors)
+    return int(path.name.removeprefix(_PREFIX)), put_together(json.loads((path / _STATE).read_text()), tensors)
 
 
 def _find_damage(path: Path) -> tuple[str, str] | None:
@@ -156,3 +156,38 @@ def put_together(value: Any, tensors: Mapping[str, Tensor]) -> Any:
         return {put_together(k, tensors): put_together(v, tensors) for k, v in content}
     parts = [put_together(v, tensors) for v in content]
     return parts if kind == "list" else tuple(parts)
+
+
+def seed_everything(seed: int) -> None:
+    """Seed torch, Python and NumPy; with the same integer in all processes that train together."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+
+
+def random_states(device: torch.device) -> dict[str, Any]:
+    """Return the states of torch's, Python's and NumPy's generators, and of the device's if it is a GPU."""
+    name, keys, *rest = np.random.get_state()
+    states: dict[str, Any] = {
+        "torch": torch.get_rng_state(),
+        "python": random.getstate(),
+        "numpy": [name, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest],
+    }
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def set_random_states(states: Mapping[str, Any], device: torch.device) -> None:
+    """Restore the states of :func:`random_states`; without one of a GPU, its generator keeps its own."""
+    torch.set_rng_state(as_state(states["torch"]))
+    random.setstate(states["python"])
+    name, keys, *rest = states["numpy"]
+    np.random.set_state((name, keys.cpu().numpy().astype(np.uint32), *rest))
+    if "cuda" in states and device.type == "cuda":
+        torch.cuda.set_rng_state(as_state(states["cuda"]), device)
+
+
+def as_state(state: Tensor) -> Tensor:
+    """Return a generator's state as torch wants it, on whatever device it was loaded."""
+    return state.to("cpu", torch.uint8)

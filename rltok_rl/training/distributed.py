@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from types import TracebackType
 from typing import Any
 from uuid import uuid4
 
@@ -121,9 +120,7 @@ class Processes:
     def __enter__(self) -> Processes:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self.group is None:
             return
         if error is None:
@@ -177,11 +174,10 @@ def init_processes(device: str | torch.device = "cpu") -> Processes:
 
 
 def fresh_store(store: Store, rank: int, world_size: int) -> Store:
-    """Agree on an unused prefix of the store, the same for all ranks of this attempt.
+    """Agree on an unused prefix of the store: torchrun keeps the addresses of dead ranks through restarts.
 
-    torchrun keeps one store through restarts, with the addresses of ranks that have died, and counts restarts per
-    machine: ``env://`` alone connects to the dead ones, or hangs. So each rank sends a random word, and takes the
-    prefix that rank 0 answers to this very word.
+    It counts restarts per machine, so ``env://`` alone connects to dead ranks, or hangs. Here each rank sends a random
+    word, and takes the prefix that rank 0 answers to this very word.
     """
     if rank > 0:
         word = uuid4().hex

@@ -16,10 +16,10 @@ from rltok_rl.models.unet import UNet
 from rltok_rl.objectives import JointLoss
 from rltok_rl.renamed import RenamedAttribute
 from rltok_rl.training.alarms import Alarms, TrainingFailed
+from rltok_rl.training.checkpoint import as_state, random_states, set_random_states
 from rltok_rl.training.distributed import Processes
 from rltok_rl.training.metrics import Pending, UpdateFlops, UpdateMetrics, fetch, is_broken
 from rltok_rl.training.options import PRECISIONS, LoopOptions, cosine_schedule, make_optimizer
-from rltok_rl.training.randomness import as_state, random_states, set_random_states
 from rltok_rl.training.sharding import average_gradients, check_parallel, full_state, load_full_state, prepare_model
 from rltok_rl.training.training_step import TrainingStep
 
@@ -34,15 +34,13 @@ class Trainer:
     unsharded, so it loads with any world size.
 
     Args:
-        model: the U-Net; sharded in place under ``"fsdp"``.
         env: draws one rollout per micro-batch, one episode long. With several processes it has this rank's rows.
         loss: the joint loss. With several processes, its terms span them (``process_group``).
         actor: draws the boundaries; default: the model's policy. Without ``logits``, the loss holds next-byte losses
-            alone. The segmenter of a :class:`~rltok_rl.agents.segmenters.SegmenterActor` is trained with the model if
-            the loss has its terms.
+            alone. The segmenter of a ``SegmenterActor`` is trained with the model if the loss has its terms.
         seed: of the boundaries; the same in all processes, as the environment's.
         processes: the ranks that train together; they make the updates that one process would make with all rows.
-        strategy: ``"none"`` for one process, ``"ddp"`` or ``"fsdp"`` for several.
+        strategy: ``"ddp"`` or ``"fsdp"`` with several processes, which shards the model in place.
 
     Example:
         >>> from rltok_rl.data import local_prose
@@ -182,10 +180,9 @@ class Trainer:
             self.segmenter.threshold.fill_(self.processes.mean({"threshold": threshold})["threshold"])
 
     def _step_optimizer(self, metrics: dict[str, Tensor], update: Pending) -> None:
-        """Average and clip the gradients, and step.
+        """Average and clip the gradients, and step, unless a loss or gradient is or was not finite.
 
-        A loss or gradient that is not finite changes neither weights nor moments, in this step and all later ones: the
-        optimizer reads a flag on the device, without waiting for the host. Fetching the metrics raises the error.
+        The optimizer reads a flag on the device, without waiting for the host. Fetching the metrics raises the error.
         """
         average_gradients(self.step.parameters(), self.processes.group)
         norm = nn.utils.clip_grad_norm_(self.step.parameters(), self.options.clip_norm)
@@ -196,10 +193,7 @@ class Trainer:
         self.optimizer.step()
 
     def fetch_metrics(self) -> list[UpdateMetrics]:
-        """Return all updates since the last call, with metrics averaged over processes.
-
-        All processes call it. The host waits for the device once.
-        """
+        """Return all updates since the last call, with metrics averaged over processes; all of them call it."""
         self._fetch()
         fetched, self._fetched = self._fetched, []
         return fetched
@@ -214,7 +208,8 @@ class Trainer:
         pending, self._pending = self._pending, []
         num_bytes, flops = self.bytes_per_update, self._flops
         try:
-            for update, metrics, alarms in fetch(pending, self.processes, self.alarms):
+            for update in fetch(pending, self.processes, self.alarms):
+                metrics = update.metrics
                 rates = metrics.pop("token_rate"), metrics.get("second_rate", 0.0)
                 padded_rates = metrics["padded_rate"], metrics.get("padded_second_rate", 0.0)
                 self.flops_done += flops.total(flops.passes, num_bytes, *rates)
@@ -222,8 +217,8 @@ class Trainer:
                 self.tried_flops_done += flops.total(flops.trials, num_bytes, *rates)
                 metrics["flops"], metrics["padded_flops"] = self.flops_done, self.padded_flops_done
                 metrics["total_flops"] = self.total_flops_done
-                self.last_update = UpdateMetrics(update.update, update.bytes_done, metrics, alarms)
-                self._fetched.append(self.last_update)
+                self.last_update = update
+                self._fetched.append(update)
         except TrainingFailed as error:
             self._failed = error
             raise
@@ -231,9 +226,9 @@ class Trainer:
     def run(self, after_update: Listener | None = None, *, fetch_when: Callable[[], bool] | None = None) -> None:
         """Train until all bytes are done, or until ``after_update`` returns True.
 
-        ``after_update`` is called with the metrics of every update, in order: after each one, or, with the option
-        ``figures_every``, after several. ``trainer.last_update`` has its number. ``fetch_when`` is called after every
-        update, and fetches the metrics at once if it returns True, which it does in all processes or in none.
+        ``after_update`` gets the metrics of every update in order, with ``figures_every`` those of several at a time;
+        ``trainer.last_update`` has its number. They are fetched at once if ``fetch_when`` returns True after an update,
+        in all processes.
         """
         self.model.train()
         if self.segmenter is not None:

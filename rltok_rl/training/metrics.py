@@ -58,10 +58,8 @@ class Pending:
         self.values.append(torch.stack([value.to(device, non_blocking=True) for value in wide]))
 
 
-def fetch(
-    pending: Sequence[Pending], processes: Processes, alarms: Alarms
-) -> Iterator[tuple[Pending, dict[str, float], list[str]]]:
-    """Yield each update with its metrics, averaged over processes, and its warnings; the host waits once.
+def fetch(pending: Sequence[Pending], processes: Processes, alarms: Alarms) -> Iterator[UpdateMetrics]:
+    """Yield the metrics of each update, averaged over processes, and its warnings; the host waits once.
 
     Of further PPO epochs, losses and gradient norms are checked, and the last epoch's policy metrics reported.
     """
@@ -76,7 +74,7 @@ def fetch(
             losses: dict[str, float] = {name: epoch[name] for name in ("loss", "grad_norm") if name in epoch}
             warnings += alarms.check(losses, update.update)
             metrics |= {name: epoch[name] for name in _LAST_EPOCH if name in epoch}
-        yield update, {**metrics, "lr": update.lr}, warnings
+        yield UpdateMetrics(update.update, update.bytes_done, {**metrics, "lr": update.lr}, warnings)
 
 
 def is_broken(metrics: Mapping[str, Tensor], before: Tensor | None) -> Tensor:

@@ -93,9 +93,8 @@ def cosine_schedule(done: float, total: float, *, warm_up: float, floor: float =
 def make_optimizer(trained: nn.Module, options: LoopOptions, *, model: UNet | None = None) -> torch.optim.AdamW:
     """Return AdamW with weight decay on weight matrices alone; ``stage_factors`` are those of the model's stages."""
     embeddings = {id(m.weight) for m in trained.modules() if isinstance(m, nn.Embedding)}
-    decayed, others = [], []
-    for p in trained.parameters():
-        (others if p.dim() < 2 or id(p) in embeddings else decayed).append(p)
+    decayed = [p for p in trained.parameters() if p.dim() >= 2 and id(p) not in embeddings]
+    others = [p for p in trained.parameters() if p.dim() < 2 or id(p) in embeddings]
     groups: list[dict[str, Any]] = [
         {"params": decayed, "weight_decay": options.weight_decay},
         {"params": others, "weight_decay": 0.0},

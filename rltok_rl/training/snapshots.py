@@ -34,8 +34,8 @@ def snapshot_updates(total: int, count: int, *, spacing: str = "log") -> list[in
         >>> snapshot_updates(1000, 4, spacing="linear")
         [250, 500, 750, 1000]
     """
-    for name, value in (("total", total), ("count", count)):
-        check_count(name, value)
+    check_count("total", total)
+    check_count("count", count)
     if spacing not in SPACINGS:
         raise ValueError(f"spacing must be one of {list(SPACINGS)}, got {spacing!r}")
     halvings = range(count - 1, -1, -1)

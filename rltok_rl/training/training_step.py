@@ -1,13 +1,9 @@
-"""One training step as a module: rollout, losses and gradients, of a whole batch or in micro-batches.
+"""One training step as a module: rollout, losses and gradients, of a whole batch or of m micro-batches [B, T].
 
-Shapes: m micro-batches of B rows each, T decisions.
-
-Micro-batches give the gradients of the whole batch. Next-byte losses are means over steps, so each micro-batch runs its
-own backward pass. Advantages and rates are statistics of the whole batch, and depend on the model through the boundary
-logits [m B, T] alone, which are small. The policy's terms are therefore differentiated with respect to all logits
-first, and these gradients are then propagated through encoder and policy, micro-batch by micro-batch. Further PPO
-epochs on a stored batch do the same. The ratio loss of a second level reads token states; its rates are those of a
-micro-batch, as H-Net's are those of a device.
+Micro-batches give the gradients of the whole batch. Next-byte losses are means over steps, so each micro-batch has its
+own backward pass. Other terms depend on the model through the boundary logits [m B, T] alone: they are differentiated
+with respect to all logits first, then each micro-batch propagates its part through encoder and policy. Further PPO
+epochs on a stored batch do the same. The rates of a second level's ratio loss are those of a micro-batch.
 """
 
 from __future__ import annotations
@@ -40,7 +36,6 @@ class TrainingStep(nn.Module):
     rollout calls methods of the model other than ``forward``.
 
     Args:
-        env: the environment, whose model is trained.
         loss: the joint loss. For micro-batches, its terms other than next-byte losses, a segmenter's and the second
             level's depend on the model through boundary logits alone, and rows are texts from their first byte on.
         actor: draws the boundaries; default: the model's policy. The segmenter of a ``SegmenterActor`` is trained too.

@@ -123,9 +123,8 @@ def test_the_command_writes_tables_and_figures(tmp_path):
 
 
 def test_learning_estimators_alone_have_no_truth_to_compare(tmp_path):
-    quick = {**QUICK, "exact_texts": 0, "num_rows": 4, "gammas": [1.0]}
-    options = {"estimators": ["critic"], "updates": 2, "toy": str(tmp_path / "toy.safetensors")}
-    out = run(EstimatorOptions(**quick, **options, out=str(tmp_path / "out")), "")
+    options = {**QUICK, "exact_texts": 0, "num_rows": 4, "gammas": [1.0], "estimators": ["critic"], "updates": 2}
+    out = run(EstimatorOptions(**options, toy=str(tmp_path / "toy.safetensors"), out=str(tmp_path / "out")), "")
     assert not (out / "truth.png").exists() and "`critic`" in (out / "estimators.md").read_text()
 
 

@@ -21,20 +21,11 @@ MORE = {
     "bpe": PIECES,
     "unigram": PIECES,
     "unigram-trained": [*PIECES, HIDDEN],
-    "entropy-spike-released": [HIDDEN],
-    "gumbel": [HIDDEN],
-    "gumbel-baseline": [HIDDEN],
-    "magnet": [HIDDEN],
     "grouped": ["segmenter.options.group_size=2"],
+    **dict.fromkeys(("gumbel", "gumbel-baseline", "magnet"), [HIDDEN]),
 }
-VARIANTS = (
-    "gumbel-round",
-    "learned-w0",
-    "learned-w1",
-    "entropy-combined",
-    "entropy-monotonic",
-    "entropy-spike-released",
-)
+VARIANTS = ("gumbel-round", "learned-w0", "learned-w1")
+VARIANTS += ("entropy-combined", "entropy-monotonic", "entropy-spike-released")
 SYSTEMS = {word: [f"segmenter={word}", *MORE.get(word, [])] for word in choices("segmenter") if word not in VARIANTS}
 LEVEL = ["model.overrides.num_token_layers=2", "model.overrides.second_level=routing"]
 STRIDE = [*LEVEL[:1], "model.overrides.second_level=stride"]
@@ -97,11 +88,10 @@ def test_room_changes_nothing(name):
 
 
 def test_padded_rate_is_the_room_of_tokens():
-    """``padded_rate`` is the room that tokens had, per byte: 4 rows of 32 bytes."""
-    updates, _ = trained("actor=uniform", "actor.rate=0.25", "compute.tokens=packed")
-    assert updates[0]["padded_rate"] == pytest.approx(32 / 128)  # 32 tokens, two buckets of 16
-    updates, _ = trained("actor=uniform", "actor.rate=0.25", "compute.tokens=packed", "compute.token_room=0.5")
-    assert updates[0]["padded_rate"] == pytest.approx(64 / 128)  # 48 and one for each row, in buckets of 16
+    """Per byte: 4 rows of 32 bytes have 32 tokens, two buckets of 16; with a half more, 48 and one for each row."""
+    packed = ("actor=uniform", "actor.rate=0.25", "compute.tokens=packed")
+    for room, places in (([], 32), (["compute.token_room=0.5"], 64)):
+        assert trained(*packed, *room)[0][0]["padded_rate"] == pytest.approx(places / 128)
 
 
 def test_too_many_tokens_are_an_error():
@@ -141,8 +131,7 @@ def test_room_depends_on_the_target_rate():
         (["actor=uniform"], 0.3),
         (["model.overrides.rate_embedding=true", "actor.rates=[0.1,0.4]"], 0.4),
     ):
-        config = configured(*SMALL, *room, *options)
-        trainer, _ = make_trainer(config)
+        trainer, _ = make_trainer(configured(*SMALL, *room, *options))
         assert trainer.env.layout == Packing(tokens=1.25 * rate)
     config = configured(*SMALL, *room, *STRIDE)
     trainer, _ = make_trainer(config)

@@ -9,8 +9,10 @@ from rltok_rl.experiments.studies.rate_control import COEFFICIENTS, STARTS, TARG
 from rltok_rl.functional.rate import RATE_CONTROLS
 from rltok_rl.objectives.rate_loss import CONTROLLERS
 
+from ..each import each
 
-@pytest.mark.parametrize("control", list(COEFFICIENTS))
+
+@each(control=COEFFICIENTS)
 def test_reaches_its_targets_and_holds_them(control):
     """From below and from above: every control from both starts, and to every target."""
     for number, target in enumerate(TARGETS):
@@ -26,11 +28,8 @@ def test_some_hold_it_against_a_task_with_another_rate():
         assert run.holds == holds and (holds or run.error > 0.02), control
 
 
-def test_every_control_has_a_row():
+def test_runs_are_summarised_by_hand():
     assert set(COEFFICIENTS) == {*RATE_CONTROLS, *CONTROLLERS}
-
-
-def test_a_run_is_summarised_by_hand():
     rates = [0.5] * 50 + [0.2] * 50 + [0.1] * 50 + [0.2] * 200
     run = summarise("hinge", 0.5, 0.2, 0.0, rates)
     assert run.updates == 49 + 50  # a window of 50 with a single 0.5 in it averages 0.206
@@ -39,8 +38,7 @@ def test_a_run_is_summarised_by_hand():
     assert summarise("hinge", 0.5, 0.9, 0.0, rates).updates is None
     assert run.settled == 146 + 50  # the first window with four of 0.1; five average 0.19, at the very edge
 
-
-def test_a_rate_that_shoots_through_has_neither_settled_nor_held():
+    # A rate that shoots through has neither settled nor held.
     rates = [0.05] * 50 + [0.2] * 50 + [0.3] * 300
     through = summarise("ratio", 0.05, 0.2, 0.3, rates)
     assert through.updates is not None and through.settled is None and not through.holds

@@ -47,14 +47,13 @@ def test_options_that_cannot_follow_rates_are_refused():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> str:
-    torch.manual_seed(0)
     model = UNet(preset("tiny", rate_embedding=True))
     return str(model.save_pretrained(tmp_path_factory.mktemp("models") / "rates"))
 
 
-@pytest.fixture
-def file(tmp_path) -> str:
-    path = tmp_path / "text.txt"
+@pytest.fixture(scope="module")
+def file(tmp_path_factory) -> str:
+    path = tmp_path_factory.mktemp("texts") / "text.txt"
     path.write_text(TEXT)
     return str(path)
 

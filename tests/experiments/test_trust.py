@@ -14,17 +14,17 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from rltok_rl.agents.segmenters import load_segmenter
-from rltok_rl.experiments import train
 from rltok_rl.experiments.commands import boundaries, evaluate, generate, report, segment, tasks, view
 from rltok_rl.experiments.commands import lm_eval as harness
 from rltok_rl.experiments.compare import train_systems as compare
 from rltok_rl.experiments.runs import segmenters as segmenting
 from rltok_rl.experiments.runs.folder import load_checkpointed, read_run
 from rltok_rl.experiments.runs.resume import check_same_run
+from rltok_rl.experiments.runs.run import run
 
 from rltok_rl import UNet
 from rltok_rl.evaluation.lm_eval import RltokLM
-from rltok_rl.utils import check_trust, read_config_file
+from rltok_rl.utils import read_config_file
 
 from ..layout import modules
 from .configured import QUICK, configured
@@ -74,8 +74,7 @@ def made(tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(sys, "path", [*sys.path])
-        patch.setattr(train, "write_report", lambda out: out / "report.md")
-        train.run(configured(*TRAINING, "out=run"), "rltok train")
+        run(configured(*TRAINING, "out=run"), "rltok train")
     forget()
     return folder
 
@@ -88,7 +87,6 @@ def working(made, tmp_path, monkeypatch) -> Path:
     (folder / "caches").mkdir(exist_ok=True)
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(train, "write_report", lambda out: out / "report.md")
     forget()
     yield folder
     forget()
@@ -105,10 +103,9 @@ def executed() -> bool:
     return Path("executed").exists()
 
 
-def change(path: str, options: dict) -> None:
-    """Replace options in a run's ``config.yaml``."""
-    config = OmegaConf.merge(OmegaConf.load(f"{path}/config.yaml"), options)
-    Path(path, "config.yaml").write_text(OmegaConf.to_yaml(config))
+def change(options: dict) -> None:
+    """Replace options in the run's ``config.yaml``."""
+    OmegaConf.save(OmegaConf.merge(OmegaConf.load("run/config.yaml"), options), "run/config.yaml")
 
 
 def refused(command, arguments, capsys) -> str:
@@ -140,7 +137,7 @@ def test_segmenter_file_with_custom_code_needs_trust(working, capsys):
 def test_run_without_a_learned_policy_needs_its_segmenter_file(without_segmenter, capsys):
     """Nothing is made by a name in config.yaml."""
     for group, other in (("segmenter", "actor"), ("actor", "segmenter")):
-        change("run", {group: {"name": NAME, "options": {}}, other: {"name": "learned"}})
+        change({group: {"name": NAME, "options": {}}, other: {"name": "learned"}})
         expected = f"run/model must hold segmenter.json, because run/config.yaml names the {group} 'foreign_code:Every'"
         for name in COMMANDS:
             command, arguments = COMMANDS[name]("run")
@@ -168,7 +165,7 @@ def test_actor_is_made_by_name_alone(working):
 
 def test_configuration_does_not_read_the_environment(without_segmenter, monkeypatch, capsys):
     monkeypatch.setenv("A_SECRET", "xyzzy")
-    change("run", {"segmenter": {"name": "learned", "options": {}}, "data": {"source": "${oc.env:A_SECRET}"}})
+    change({"segmenter": {"name": "learned", "options": {}}, "data": {"source": "${oc.env:A_SECRET}"}})
     for name in COMMANDS:
         error = refused(*COMMANDS[name]("run"), capsys)
         assert "config.yaml must hold plain values, got the interpolation '${oc.env:A_SECRET}' in data.source" in error
@@ -177,7 +174,7 @@ def test_configuration_does_not_read_the_environment(without_segmenter, monkeypa
 
 def test_configuration_executes_no_code_of_a_corpus_and_no_python_objects(without_segmenter, capsys):
     corpus = {"source": "codeparrot", "options": {"trust_remote_code": True}}
-    change("run", {"segmenter": {"name": "learned", "options": {}}, "data": corpus})
+    change({"segmenter": {"name": "learned", "options": {}}, "data": corpus})
     error = refused(evaluate, ["run"], capsys)
     assert "cannot be read again: data.options.trust_remote_code must be left out" in error
     with Path("run/config.yaml").open("a") as file:
@@ -195,11 +192,6 @@ def test_loading_in_python_needs_trust(working):
     assert not executed()
     assert load_segmenter(folder, model, trust_code=True).every == 4
     assert RltokLM("run", trust_code=True).segmenter.every == 4
-
-
-def test_names_of_the_library_need_no_trust():
-    check_trust("segmenter.json", "spacebyte", False)
-    check_trust("segmenter.json", NAME, True)
 
 
 def test_trust_is_passed_to_the_harness(monkeypatch):
@@ -230,7 +222,7 @@ def test_reading_a_run_executes_nothing(working):
 def test_names_on_the_command_line_need_no_trust_and_resume(working):
     Path("run/summary.json").unlink()
     shutil.rmtree("run/checkpoints/update-00000002")
-    done = train.run(configured(*TRAINING, "out=run", "resume=true"), "rltok train")
+    done = run(configured(*TRAINING, "out=run", "resume=true"), "rltok train")
     assert done["updates"] == 2 and executed()
 
 
@@ -244,10 +236,8 @@ def test_comparison_refuses_custom_code_in_its_folder(working):
 @cache
 def calls() -> set[tuple[str, str]]:
     """All calls of the library: the module, and the called expression."""
-    trees = {module: ast.walk(ast.parse(path.read_text())) for module, path in modules()}
-    return {
-        (name, ast.unparse(node.func)) for name, tree in trees.items() for node in tree if isinstance(node, ast.Call)
-    }
+    nodes = [(module, node) for module, path in modules() for node in ast.walk(ast.parse(path.read_text()))]
+    return {(module, ast.unparse(node.func)) for module, node in nodes if isinstance(node, ast.Call)}
 
 
 def used(name: str) -> set[str]:

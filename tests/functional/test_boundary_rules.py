@@ -1,9 +1,9 @@
-"""Rules for boundaries equal their published definitions, written out by hand."""
+"""Rules for boundaries equal their published definitions; exact numbers of boundaries are exact."""
 
 from __future__ import annotations
 
 import math
-from itertools import combinations
+from itertools import combinations, product
 
 import pytest
 import torch
@@ -17,9 +17,12 @@ from rltok_rl.functional.boundary_rules import (
     spacelike,
     threshold_for_rate,
 )
+from rltok_rl.functional.budget import FORCED, budget_offsets, draw_within_budget, string_log_prob
+
+from ..each import each
 
 
-def test_spacelike_bytes_all_256():
+def test_spacelike_bytes_are_the_published_ones():
     """SpaceByte's own words: b < '0', '9' < b < 'A', 'Z' < b < 'a', 'z' < b < 0x80, b >= 0xC0."""
 
     def published(b: int) -> bool:
@@ -27,45 +30,29 @@ def test_spacelike_bytes_all_256():
 
     everything = torch.arange(256)
     assert spacelike(everything).tolist() == [published(b) for b in range(256)]
-    assert int(spacelike(everything).sum()) == 256 - 10 - 52 - 64
     assert torch.equal(spacelike(everything.to(torch.uint8)), spacelike(everything))
 
 
 def test_spacebyte_by_hand():
+    """Never inside a character."""
     text = "Hi, (you)  é日x"
-    #                     H  i  ,     (  y  o  u  )        é  .  日 .  .  x
-    expected = torch.tensor([0, 0, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0])
-    assert spacebyte(torch.tensor(list(text.encode()))).int().tolist() == expected.tolist()
+    #           H  i  ,     (  y  o  u  )        é  .  日 .  .  x
+    expected = [0, 0, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0]
+    assert spacebyte(torch.tensor(list(text.encode()))).int().tolist() == expected
 
 
-def test_no_boundary_inside_a_character():
-    ids = torch.tensor(list("日本語 naïve ß".encode()))
-    assert not (spacebyte(ids) & (ids >= 0x80) & (ids <= 0xBF)).any()
-
-
-@pytest.mark.parametrize("lags", [1, 2, 5])
+@each(lags=[1, 2, 5])
 def test_spikes_equal_a_loop(lags):
     entropies = torch.randn(3, 40, dtype=torch.float64)
-    expected = torch.zeros(3, 40, dtype=torch.bool)
-    for row in range(3):
-        for t in range(40):
-            expected[row, t] = all(entropies[row, t] > entropies[row, t - j] for j in range(1, lags + 1) if t >= j)
-    assert torch.equal(entropy_spikes(entropies, lags), expected)
+    expected = [
+        [all(row[t] > row[t - j] for j in range(1, min(t, lags) + 1)) for t in range(40)] for row in entropies.tolist()
+    ]
+    assert entropy_spikes(entropies, lags).tolist() == expected
 
 
-def test_blt_indices():
-    """A high entropy at i starts a patch at i + 1, that is, ends a token at i; entropies by hand."""
-    entropies = torch.tensor([0.1, 2.0, 0.5, 1.4, 1.2, 3.0])
-    threshold = 1.335442066192627
-    starts = {0, 1} | {i + 1 for i in range(1, 6) if entropies[i] > threshold}  # as published: 0 and 1 always start
-    ends = {t for t in range(6) if t == 0 or entropies[t] > threshold}
-    assert starts == {0} | {t + 1 for t in ends} == {0, 1, 2, 4, 6}
-    rises = entropy_rise(entropies)
-    assert rises[0] == -math.inf
-    torch.testing.assert_close(rises[1:], torch.tensor([1.9, -1.5, 0.9, -0.2, 1.8]))
-
-
-def test_thresholds_meet_their_rate():
+def test_rises_and_thresholds():
+    rises = entropy_rise(torch.tensor([0.1, 2.0, 0.5, 1.4, 1.2, 3.0]))
+    torch.testing.assert_close(rises, torch.tensor([-math.inf, 1.9, -1.5, 0.9, -0.2, 1.8]))
     scores = torch.randn(1000, dtype=torch.float64)
     for rate in (0.0, 0.123, 0.5, 1.0):
         assert int((scores > threshold_for_rate(scores, rate)).sum()) == round(1000 * rate)
@@ -76,28 +63,75 @@ def test_thresholds_meet_their_rate():
         threshold_for_rate(torch.zeros(1), 2)
 
 
-@pytest.mark.parametrize("rate", [0.05, 0.2, 0.25, 1 / 3, 1.0])
-def test_the_number_at_random_is_exact(rate):
-    drawn = select_exactly(torch.rand(5, 4096), rate, 4096)
-    assert drawn.sum(1).tolist() == [exact_count(rate, 4096)] * 5
-    assert drawn[:, 0].all()
-    blocks = select_exactly(torch.rand(2, 96), rate, 32).view(2, 3, 32).sum(-1)
-    assert (blocks == exact_count(rate, 32)).all()
+@each(case=[(0.25, 8), (0.3, 10), (0.5, 4), (1.0, 5), (0.2, 1), (1 / 3, 24)])
+def test_counts_are_exact_with_any_policy_and_random_numbers(case):
+    rate, block = case
+    drawn, noise = [], torch.randn(50, 3 * block)
+    for uniforms in (torch.rand(50, 3 * block).double(), 0 * noise, 0 * noise + 1 - 2**-24):
+        drawn += [draw_within_budget(scale * noise, uniforms, rate, block) for scale in (0.0, 1.0, 40.0)]
+        drawn.append(select_exactly(uniforms, rate, block))
+        assert uniforms.dtype == torch.float32 or torch.equal(drawn[-1], drawn[-4])  # without a policy
+    for strings in (*drawn, draw_within_budget(noise, None, rate, block)):
+        assert (strings.view(50, 3, block).sum(-1) == exact_count(rate, block)).all() and strings[:, 0].all()
 
 
-def test_extreme_random_numbers_change_no_count():
-    for uniforms in (torch.zeros(1, 64), torch.full((1, 64), 1 - 2**-24)):
-        assert int(select_exactly(uniforms, 0.25, 64).sum()) == 16
+def test_strings_have_probabilities_that_add_up():
+    """By hand: of 6 bytes 3 have a boundary, the first among them; C(5, 2) strings, all others impossible."""
+    logits = torch.randn(6, dtype=torch.float64)
+    strings = torch.tensor([[True, *rest] for rest in product([False, True], repeat=5)])
+    offsets = budget_offsets(strings, 0.5, 6)
+    probs, uniform = (string_log_prob(x + offsets, strings).sum(-1).exp() for x in (logits, 0 * logits))
+    possible = strings.sum(-1) == 3
+    assert float(probs[possible].sum()) == pytest.approx(1.0, abs=1e-12) and int(possible.sum()) == 10
+    assert float(probs[~possible].abs().max()) == 0
+    torch.testing.assert_close(uniform[possible], torch.full((10,), 0.1, dtype=torch.float64))
+    for string, prob in zip(strings[possible].tolist(), probs[possible].tolist(), strict=True):
+        expected, left = 1.0, 2
+        for t in range(1, 6):
+            share = left / (6 - t)
+            odds = math.exp(logits[t]) * share / (1 - share) if share < 1 else math.inf
+            p = odds / (1 + odds) if odds < math.inf else 1.0
+            expected *= p if string[t] else 1 - p
+            left -= string[t]
+        assert prob == pytest.approx(expected, rel=1e-9)
 
 
-def test_strings_at_random_are_equally_likely():
-    """Blocks of 6 with 3 boundaries, the first fixed: C(5, 2) = 10 strings.
+def test_strings_are_drawn_as_often_as_their_probability_says():
+    """Chi-square with 5 degrees of freedom exceeds 27.9 with probability 4e-5, with 9 33.7 with probability 1e-4."""
+    logits = torch.tensor([0.0, 1.0, -1.0, 0.5, 2.0, 0.3], dtype=torch.float64)
+    for length, chosen, bound in ((5, 2, 27.9), (6, 2, 33.7)):
+        places = combinations(range(1, length), chosen)
+        strings = torch.tensor([[t == 0 or t in place for t in range(length)] for place in places])
+        uniforms = torch.rand(20_000, length, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        rate = (chosen + 1) / length
+        if length == 5:
+            offsets = budget_offsets(strings, rate, length)
+            probs = string_log_prob(logits[:length] + offsets, strings).sum(-1).exp()
+            drawn = draw_within_budget(logits[:length].expand(20_000, length), uniforms, rate, length)
+        else:
+            probs, drawn = torch.tensor(1 / len(strings)), select_exactly(uniforms, rate, length)
+        counts = (drawn[:, None] == strings).all(-1).sum(0)
+        assert int(counts.sum()) == 20_000
+        assert float(((counts - 20_000 * probs) ** 2 / (20_000 * probs)).sum()) < bound
 
-    Chi-square has 9 degrees of freedom; it exceeds 33.7 with probability 1e-4.
-    """
-    drawn = select_exactly(torch.rand(20_000, 6, dtype=torch.float64), 0.5, 6)
-    codes = (drawn * 2 ** torch.arange(6)).sum(1)
-    strings = [1 + 2**i + 2**j for i, j in combinations(range(1, 6), 2)]
-    counts = torch.tensor([int((codes == code).sum()) for code in strings], dtype=torch.float64)
-    assert int(counts.sum()) == 20_000
-    assert float(((counts - 2000) ** 2 / 2000).sum()) < 33.7
+
+def test_offsets_begin_anew_in_every_block():
+    strings = draw_within_budget(torch.randn(4, 36), torch.rand(4, 36), 0.3, 12)
+    offsets = budget_offsets(strings, 0.3, 12)
+    for row, t in product(range(4), range(36)):
+        left, rest = 4 - int(strings[row, t - t % 12 : t].sum()), 12 - t % 12
+        if t == 0 or left == rest:
+            assert offsets[row, t] == FORCED
+        elif left == 0:
+            assert offsets[row, t] == -FORCED
+        else:
+            assert float(offsets[row, t]) == pytest.approx(math.log(left / (rest - left)))
+
+
+@each(dtype=[torch.float32, torch.float64])
+def test_decisions_that_the_count_makes_have_no_gradient(dtype):
+    logits = torch.randn(8, dtype=dtype, requires_grad=True)
+    string = torch.tensor([1, 0, 0, 1, 1, 1, 0, 0]).bool()  # blocks of 4 with 2 boundaries
+    offsets = budget_offsets(string, 0.5, 4).to(dtype)
+    (slope,) = torch.autograd.grad(string_log_prob(logits + offsets, string).sum(), logits)
+    assert (slope == 0).tolist() == [True, False, False, True, False, False, True, True]

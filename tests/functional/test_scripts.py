@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import unicodedata
 
-import pytest
 import torch
 
 from rltok_rl.functional.scripts import SCRIPTS, running_script, script_told, scripts_of
 from rltok_rl.text import text_to_ids
 
+from ..each import each
+
 OTHER, LATIN, DEVANAGARI, CYRILLIC = range(4)
 NAMES = {"LATIN": LATIN, "DEVANAGARI": DEVANAGARI, "BENGALI": DEVANAGARI, "TELUGU": DEVANAGARI, "CYRILLIC": CYRILLIC}
 
 
-def test_letters_tell_the_script_of_their_name():
+def test_letters_have_the_script_of_their_name():
     """All letters up to U+2AFF and a sample of the others, against the first word of their Unicode name."""
     points = [*range(0x2B00), *range(0x2B00, 0x110000, 97), *range(0xA640, 0xA6A0), *range(0xA8E0, 0xA900)]
     letters = [chr(p) for p in points if unicodedata.category(chr(p)) in ("Lu", "Ll", "Lo") and chr(p) not in "ªºµ"]
@@ -28,35 +29,25 @@ def test_letters_tell_the_script_of_their_name():
     assert len(letters) > 3000 and not wrong, wrong[:20]
 
 
-def test_marks_digits_and_symbols_tell_nothing():
-    for character in "0 \n.,;!?'\"()[]{}|~@«»×÷–—…“”€→∑。、😀\u0301\u0964":
-        assert script_told(text_to_ids(character)).eq(-1).all(), character
-
-
-def test_a_character_tells_its_script_at_its_last_byte():
-    ids = text_to_ids("aя, भ1 日z")
+def test_a_character_has_its_script_at_its_last_byte():
     expected = [1] + [1, 3] + [3, 3] + [3, 3, 2] + [2, 2] + [2, 2, 0] + [1]
-    assert scripts_of(ids).tolist() == expected
+    assert scripts_of(text_to_ids("aя, भ1 日z")).tolist() == expected
     assert len("भ".encode()) == len("日".encode()) == 3
 
 
-@pytest.mark.parametrize("text", ["aя भ日 é 😀 ж", "наука", "भाषा और", "plain", "日本語", "1, 2"])
-def test_no_later_byte_has_a_say(text):
-    ids = text_to_ids(text)
-    whole = scripts_of(ids)
-    for end in range(1, len(ids)):
-        assert torch.equal(scripts_of(ids[:end]), whole[:end])
-
-
-def test_scripts_go_on_over_a_cut():
-    ids = text_to_ids("наука: भाषा, 12 token 日本")
-    whole = scripts_of(ids)
-    for cut in range(1, len(ids)):
-        told = script_told(ids[max(cut - 3, 0) :])[min(cut, 3) :]
-        assert torch.equal(running_script(told, whole[cut - 1]), whole[cut:])
-
-
-def test_what_is_no_text_tells_nothing():
+def test_marks_digits_symbols_and_broken_text_have_none():
+    for character in "0 \n.,;!?'\"()[]{}|~@«»×÷–—…“”€→∑。、😀\u0301\u0964":
+        assert script_told(text_to_ids(character)).eq(-1).all(), character
     broken = torch.tensor([0x80, 0xBF, 0xC3, 0xC3, 0xE0, 0xA4, 0x20, 0xF8, 0xFF, 0xC0, 0x80, 300])
     assert script_told(broken).eq(-1).all()
     assert scripts_of(broken.expand(2, 12)).eq(OTHER).all()
+
+
+@each(text=["aя भ日 é 😀 ж", "наука: भाषा, 12 token 日本", "भाषा और", "plain", "日本語", "1, 2"])
+def test_no_later_byte_matters_and_a_cut_text_continues(text):
+    ids = text_to_ids(text)
+    whole = scripts_of(ids)
+    for cut in range(1, len(ids)):
+        assert torch.equal(scripts_of(ids[:cut]), whole[:cut])
+        told = script_told(ids[max(cut - 3, 0) :])[min(cut, 3) :]
+        assert torch.equal(running_script(told, whole[cut - 1]), whole[cut:])

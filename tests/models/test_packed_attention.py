@@ -11,38 +11,51 @@ from torch._dynamo.backends.debugging import aot_eager
 from rltok_rl.models import attention
 from rltok_rl.models.attention import METHODS, PackedRows, fastest_method, packed_attention, row_block_mask
 from rltok_rl.models.layers import Attention
-from rltok_rl.models.tokens import Packing
+
+from ..each import each
+from .conftest import seeded
 
 LENGTHS = [[3, 1, 7], [1], [40, 1, 129, 60], [5, 6]]
-ROOMS = [0, 5, 150]
-"""Empty places behind the last row."""
+CASES = [*zip(LENGTHS * 2, (0, 150, 5, 0, 5, 0, 150, 5), (None, 5.0) * 4, strict=True)]
+"""Lengths, empty places behind the last row, cap."""
 
 
 def rows_of(lengths: list[int], spare: int, device: str = "cpu") -> PackedRows:
-    counts = torch.tensor(lengths, device=device)
-    return PackedRows(counts, sum(lengths) + spare, most=max(lengths))
+    return PackedRows(torch.tensor(lengths, device=device), sum(lengths) + spare, most=max(lengths))
 
 
 def heads(count: int) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(count)
+    generator = seeded(count)
     # Large queries make sharp attention, which shows a key that is seen or missed by mistake.
     return [s * torch.randn(count, 2, 16, generator=generator, dtype=torch.float64) for s in (3.0, 1.0, 1.0)]
 
 
+def visible(lengths: list[int], spare: int = 0) -> Tensor:
+    """The keys [N, N] that each query sees; empty places are alone."""
+    owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths)).tolist()
+    owner = torch.tensor(owner + list(range(len(lengths), len(lengths) + spare)))
+    return (owner[:, None] == owner) & torch.ones(len(owner), len(owner), dtype=torch.bool).tril()
+
+
 def by_mask(query: Tensor, key: Tensor, value: Tensor, lengths: list[int], cap: float | None) -> Tensor:
     """The definition with a dense mask over all rows: [sum of lengths, H, C]."""
-    owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
-    seen = (owner[:, None] == owner) & torch.ones(len(owner), len(owner), dtype=torch.bool).tril()
-    query, key, value = (x[: len(owner)] for x in (query, key, value))
+    query, key, value = (x[: sum(lengths)] for x in (query, key, value))
     scores = torch.einsum("qhc,khc->hqk", query, key) / query.shape[-1] ** 0.5
     scores = scores if cap is None else cap * torch.tanh(scores / cap)
-    return torch.einsum("hqk,khc->qhc", scores.masked_fill(~seen, float("-inf")).softmax(-1), value)
+    return torch.einsum("hqk,khc->qhc", scores.masked_fill(~visible(lengths), float("-inf")).softmax(-1), value)
 
 
-def assert_rows_alone(method: str, lengths: list[int], spare: int, cap: float | None) -> None:
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@each(method=METHODS, case=CASES)
+def test_rows_are_alone_with_their_gradients(method, case):
+    """Flex attention runs uncompiled, by torch's definition; torch has no kernel for its gradients on a CPU."""
+    lengths, spare, cap = case
     total, weight = sum(lengths), torch.randn(sum(lengths), 2, 16, dtype=torch.float64)
     inputs = [x.requires_grad_() for x in heads(total + spare)]
-    out = packed_attention(rows_of(lengths, spare), cap=cap, head_size=16, method=method)(*inputs)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch_flex, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True, raising=False)
+        patch.setattr(torch_flex, "_validate_device", lambda *tensors: None, raising=False)
+        out = packed_attention(rows_of(lengths, spare), cap=cap, head_size=16, method=method)(*inputs)
     expected = by_mask(*inputs, lengths, cap)
     torch.testing.assert_close(out[:total], expected, rtol=0, atol=1e-10)
     assert out.shape == inputs[0].shape and bool(out.isfinite().all())
@@ -52,26 +65,14 @@ def assert_rows_alone(method: str, lengths: list[int], spare: int, cap: float | 
         assert not mine[total:].any()  # empty places have no gradient
 
 
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-@pytest.mark.parametrize("method", METHODS)
-def test_rows_are_alone_with_their_gradients(method, monkeypatch):
-    """Flex attention runs uncompiled, by torch's definition; torch has no kernel for its gradients on a CPU."""
-    monkeypatch.setattr(torch_flex, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True, raising=False)
-    monkeypatch.setattr(torch_flex, "_validate_device", lambda *tensors: None, raising=False)
-    for lengths, spare, cap in zip(LENGTHS * 2, (0, 150, 5, 0, 5, 0, 150, 5), (None, 5.0) * 4, strict=True):
-        assert_rows_alone(method, lengths, spare, cap)
-
-
 def test_flex_rows_are_compiled_for_any_shape(monkeypatch):
     """Inside a compiled layer, traced without kernels: one program serves several batches, with a cap."""
     monkeypatch.setattr(torch_flex, "_validate_device", lambda *tensors: None, raising=False)
-    programs = []
+    programs, layer = [], torch.nn.Linear(32, 96, dtype=torch.float64)
 
     def counting(graph, inputs):
         programs.append(graph)
         return aot_eager(graph, inputs)
-
-    layer = torch.nn.Linear(32, 96, dtype=torch.float64)
 
     def attended(x: Tensor, attend: Attention) -> Tensor:
         return attend(*layer(x).unflatten(-1, (3, 2, 16)).unbind(-3))
@@ -98,25 +99,20 @@ def listed_blocks(counts: Tensor, which: Tensor) -> Tensor:
     return out
 
 
-def test_block_masks_equal_the_dense_mask():
+@each(lengths=[*LENGTHS, [16, 16, 32, 8], [1] * 40], spare=[0, 5, 150])
+def test_block_masks_equal_the_dense_mask(lengths, spare):
     """A kernel sees only the listed blocks, and applies the mask in some of them."""
-    for lengths in [*LENGTHS, [16, 16, 32, 8], [1] * 40]:
-        for spare in ROOMS:
-            rows, block = rows_of(lengths, spare), 8
-            mask = row_block_mask(rows, block)
-            owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths)).tolist()
-            owner = torch.tensor(owner + list(range(len(lengths), len(lengths) + spare)))  # empty places are alone
-            place = torch.arange(rows.room)
-            seen = (owner[:, None] == owner) & (place <= place[:, None])  # [N, N]
-            assert torch.equal(mask.mask_mod(0, 0, place[:, None], place), seen)
-            count = -(-rows.room // block)
-            padded = torch.zeros(count * block, count * block, dtype=torch.bool)
-            padded[: rows.room, : rows.room] = seen
-            cut = padded.view(count, block, count, block).transpose(1, 2).flatten(2)  # [n, n, block^2]
-            some = listed_blocks(mask.kv_num_blocks, mask.kv_indices)
-            full = listed_blocks(mask.full_kv_num_blocks, mask.full_kv_indices)
-            assert not (some & full).any() and torch.equal(some | full, cut.any(-1))
-            assert cut[full].all() and int(full.sum()) == int((cut.all(-1)).sum())
+    rows, block = rows_of(lengths, spare), 8
+    mask, seen, place = row_block_mask(rows, block), visible(lengths, spare), torch.arange(rows.room)
+    assert torch.equal(mask.mask_mod(0, 0, place[:, None], place), seen)
+    count = -(-rows.room // block)
+    padded = torch.zeros(count * block, count * block, dtype=torch.bool)
+    padded[: rows.room, : rows.room] = seen
+    cut = padded.view(count, block, count, block).transpose(1, 2).flatten(2)  # [n, n, block^2]
+    some = listed_blocks(mask.kv_num_blocks, mask.kv_indices)
+    full = listed_blocks(mask.full_kv_num_blocks, mask.full_kv_indices)
+    assert not (some & full).any() and torch.equal(some | full, cut.any(-1))
+    assert cut[full].all() and int(full.sum()) == int((cut.all(-1)).sum())
 
 
 def test_methods_are_chosen_by_device(monkeypatch):
@@ -126,31 +122,24 @@ def test_methods_are_chosen_by_device(monkeypatch):
     monkeypatch.setattr(attention.importlib.util, "find_spec", lambda name: triton[0])
     assert fastest_method(torch.device("cpu"), head_size=64) == "rows"
     assert fastest_method(torch.device("xpu"), head_size=64) == "padded"
-    assert fastest_method(cuda, head_size=64) == "flex"
-    assert fastest_method(cuda, head_size=8) == "padded"
+    assert (fastest_method(cuda, head_size=64), fastest_method(cuda, head_size=8)) == ("flex", "padded")
     triton[0] = None
     assert fastest_method(cuda, head_size=64) == "padded"
-    with pytest.raises(ValueError, match=r"attention must be 'auto' or one of .*got 'dense'"):
-        packed_attention(rows_of([3, 1], 0), cap=None, head_size=16, method="dense")
-    with pytest.warns(DeprecationWarning, match="attention='varlen' was removed; 'auto' is used") as warned:
-        assert Packing(attention="varlen").attention == "auto"
-    assert warned[0].filename == __file__
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("method", METHODS)
-def test_methods_agree_on_gpu(method):
-    cases = zip([*LENGTHS, [700, 3, 1025]], (0, 5, 150, 0, 5), (None, 5.0, None, 5.0, 5.0), strict=True)
-    for lengths, spare, cap in cases:
-        total, results = sum(lengths), []
-        weight = torch.randn(total, 2, 16)
-        for device, dtype in (("cpu", torch.float64), ("cuda", torch.float32)):
-            inputs = [x.float().to(device, dtype).requires_grad_() for x in heads(total + spare)]
-            rows = rows_of(lengths, spare, device)
-            out = packed_attention(rows, cap=cap, head_size=16, method="rows" if device == "cpu" else method)(*inputs)
-            assert out.isfinite().all()
-            gradients = torch.autograd.grad((out[:total] * weight.to(device, dtype)).sum(), inputs)
-            assert not any(x[total:].any() for x in gradients)
-            results.append([x.double().cpu() for x in (out[:total], *gradients)])
-        for mine, theirs in zip(*results, strict=True):
-            torch.testing.assert_close(theirs, mine, rtol=1e-3, atol=1e-3)
+@each(method=METHODS, case=[*CASES[:4], ([700, 3, 1025], 5, 5.0)])
+def test_methods_agree_on_gpu(method, case):
+    lengths, spare, cap = case
+    total, results = sum(lengths), []
+    weight = torch.randn(total, 2, 16)
+    for device, dtype in (("cpu", torch.float64), ("cuda", torch.float32)):
+        inputs = [x.float().to(device, dtype).requires_grad_() for x in heads(total + spare)]
+        here = "rows" if device == "cpu" else method
+        out = packed_attention(rows_of(lengths, spare, device), cap=cap, head_size=16, method=here)(*inputs)
+        assert out.isfinite().all()
+        gradients = torch.autograd.grad((out[:total] * weight.to(device, dtype)).sum(), inputs)
+        assert not any(x[total:].any() for x in gradients)
+        results.append([x.double().cpu() for x in (out[:total], *gradients)])
+    for expected, ours in zip(*results, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-3, atol=1e-3)

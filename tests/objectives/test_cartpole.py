@@ -13,7 +13,8 @@ from torchrl.objectives import A2CLoss, ClipPPOLoss, ReinforceLoss
 
 from rltok_rl.objectives import ZeroCritic
 
-from ..named_estimators import NAMES, named_estimator
+from ..each import each
+from ..named_estimators import NAMES, named_estimator, needed_options
 
 
 def episode_length(batch) -> float:
@@ -31,8 +32,7 @@ def make_actor(env, net) -> ProbabilisticActor:
     )
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("loss_type", [ClipPPOLoss, A2CLoss, ReinforceLoss])
+@each(name=NAMES, loss_type=[ClipPPOLoss, A2CLoss, ReinforceLoss])
 def test_every_estimator_judges_a_pole(name, loss_type):
     """One batch with episodes that end inside; the gradient is that of the estimator's advantages."""
     env = SerialEnv(4, lambda: GymEnv("CartPole-v1", device="cpu"))
@@ -41,18 +41,14 @@ def test_every_estimator_judges_a_pole(name, loss_type):
     with torch.no_grad(), set_exploration_type(ExplorationType.RANDOM):
         batch = env.rollout(40, actor, break_when_any_done=False)
     assert batch["next", "done"].any()
-    options = {
-        "group_mean": {"group_size": 2},
-        "running_mean": {"num_steps": 40},
-        "control_variate": {"regressor_keys": ("observation",), "hindsight": False},
-        "critic_advantage": {"value_network": ValueOperator(torch.nn.Linear(4, 1), in_keys=["observation"])},
-        "vtrace_return": {"actor_network": actor},
-    }
-    judged = named_estimator(name, gamma=0.97, **options.get(name, {}))(batch.clone())
+    options = needed_options(name, 40, actor, ValueOperator(torch.nn.Linear(4, 1), in_keys=["observation"]))
+    if name == "control_variate":
+        options = {"regressor_keys": ("observation",), "hindsight": False}
+    judged = named_estimator(name, gamma=0.97, **options)(batch.clone())
     advantages = judged["advantage"].squeeze(-1)
     assert advantages.shape == (4, 40) and advantages.isfinite().all() and advantages.std() > 0
     loss = loss_type(actor, ZeroCritic(), functional=False)
-    loss.make_value_estimator(named_estimator(name, gamma=0.97, **options.get(name, {})))
+    loss.make_value_estimator(named_estimator(name, gamma=0.97, **options))
     out = loss(batch.clone())
     objective = out["loss_objective"] if "loss_objective" in out.keys() else out["loss_actor"]
     log_probs = actor.get_dist(batch).log_prob(batch["action"])

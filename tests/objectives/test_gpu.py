@@ -11,7 +11,8 @@ from rltok_rl.diagnostics.exact import exact_gradient
 from rltok_rl.functional.returns import discounted_return
 from rltok_rl.objectives import JointLoss, LocalFlips
 
-from ..named_estimators import NAMES, named_estimator
+from ..each import each
+from ..named_estimators import NAMES, named_estimator, needed_options
 from .conftest import TEXT, make_model, make_rollout
 
 pytestmark = pytest.mark.gpu
@@ -23,20 +24,15 @@ def test_returns_are_those_of_the_cpu():
     torch.testing.assert_close(there, discounted_return(rewards, 0.99, done=done), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each(name=NAMES)
 def test_estimators_are_those_of_the_cpu(name):
     model = make_model()
     rollout = make_rollout(model).detach()
     rollout["state_value"] = rollout["next", "state_value"] = torch.zeros(4, 12, 1)
 
     def advantages(device):
-        options = {
-            "group_mean": {"group_size": 2},
-            "running_mean": {"num_steps": 12},
-            "vtrace_return": {"actor_network": LearnedBoundaryActor(model)},
-        }
-        model.to(device)
-        estimator = named_estimator(name, gamma=0.9, **options.get(name, {})).to(device)
+        options = needed_options(name, 12, LearnedBoundaryActor(model.to(device)))
+        estimator = named_estimator(name, gamma=0.9, **options).to(device)
         return estimator(rollout.to(device))["advantage"].cpu()
 
     torch.testing.assert_close(advantages("cuda"), advantages("cpu"), rtol=1e-3, atol=1e-4)

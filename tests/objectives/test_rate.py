@@ -10,91 +10,75 @@ from rltok_rl.functional.rate import RATE_CONTROLS
 from rltok_rl.objectives import RateLoss
 from rltok_rl.objectives.rate_loss import CONTROLLERS
 
+from ..each import each
 
-def rollout(mean_logit=0.0, shape=(8, 40)):
-    logits = (torch.randn(shape) + mean_logit).requires_grad_()
-    action = (torch.rand(shape) < logits.sigmoid()).long()
-    forced = torch.zeros(shape, dtype=torch.bool)
-    forced[:, 0] = True
-    return TensorDict({"logits": logits, "action": action, "forced": forced}, shape)
+ONE_TARGET = ["ratio", "binomial", "hinge", "pi", "price"]
 
 
-@pytest.mark.parametrize("control", [*RATE_CONTROLS, *CONTROLLERS])
-@pytest.mark.parametrize(("mean_logit", "sign"), [(3.0, 1), (-4.0, -1)], ids=["above", "below"])
-def test_pushes_towards_the_target(control, mean_logit, sign):
-    td = rollout(mean_logit)
-    RateLoss(0.4, control=control)(td)["loss_rate"].backward()
-    gradient = td["logits"].grad
-    assert gradient.sum() * sign > 0
-    assert (gradient[:, 0] == 0).all()  # forced
+def rollout(mean_logit=0.0, **entries):
+    logits = (torch.randn(8, 40) + mean_logit).requires_grad_()
+    action, forced = torch.rand(8, 40) < logits.sigmoid(), torch.arange(40).expand(8, 40) == 0
+    return TensorDict({"logits": logits, "action": action.long(), "forced": forced, **entries}, [8, 40])
 
 
-@pytest.mark.parametrize("control", CONTROLLERS)
-@pytest.mark.parametrize(("mean_logit", "sign"), [(1.0, 1), (-3.0, -1)], ids=["above", "below"])
-def test_memory_advances_in_training_and_is_saved(control, mean_logit, sign):
+def slope(td, **options):
+    return torch.autograd.grad(RateLoss(0.2, **options)(td)["loss_rate"], td["logits"])[0]
+
+
+@each(control=[*RATE_CONTROLS, *CONTROLLERS], side=[(3.0, 1), (-4.0, -1)])
+def test_pushes_towards_the_target(control, side):
+    push = slope(rollout(side[0]), control=control)
+    assert push.sum() * side[1] > 0
+    assert (push[:, 0] == 0).all()  # forced
+
+
+@each(control=CONTROLLERS, side=[(1.0, 1), (-3.0, -1)])
+def test_memory_advances_in_training_and_is_saved(control, side):
     """On both sides of the target, a call adds at most 0.02 to the sum of errors."""
-    loss, td = RateLoss(0.3, control=control, proportional=2.0, integral=0.5), rollout(mean_logit)
-    error = td["logits"][:, 1:].sigmoid().mean() - 0.3
-    assert sign * error > 0.02
-    loss.eval()
-    loss(td)
+    loss, td = RateLoss(0.3, control=control, proportional=2.0, integral=0.5), rollout(side[0])
+    error = td["logits"].detach()[:, 1:].sigmoid().mean() - 0.3
+    assert side[1] * error > 0.02
+    loss.eval()(td)
     assert loss.integral == 0
     loss.train()
     for n in (1, 2, 3):
-        out = loss(td)
-        expected = sign * 0.02 * n * 0.5 + 2.0 * error
-        torch.testing.assert_close(out["push"], expected.detach())
+        torch.testing.assert_close(loss(td)["push"], side[1] * 0.02 * n * 0.5 + 2.0 * error)
     other = RateLoss(0.3, control=control)
     other.load_state_dict(loss.state_dict())
     assert other.integral == loss.integral and other.push == loss.push
 
 
-def test_targets_of_their_own_push_each_group_alone():
+def test_each_group_of_texts_is_pushed_to_its_target():
     """Against a loop over groups, by value and gradient; with one target for all, the loss of one target."""
-    td = rollout(0.5)
     targets = torch.tensor([0.1, 0.3, 0.3, 0.6])[torch.arange(8) // 2]  # rows 2 to 5 share one
-    td["target_rate"] = targets[:, None, None].expand(8, 40, 1).clone()
-    loss = RateLoss(0.2)(td)["loss_rate"]
-    (slope,) = torch.autograd.grad(loss, td["logits"])
+    td = rollout(0.5, target_rate=targets[:, None, None].expand(8, 40, 1).clone())
     logits, expected = td["logits"].detach(), torch.zeros(8, 40)
     for rows in ([0, 1], [2, 3, 4, 5], [6, 7]):
-        error = logits[rows, 1:].sigmoid().mean() - targets[rows[0]]
-        expected[rows, 1:] = error / (8 * 39)
-    torch.testing.assert_close(slope, expected)
-    torch.testing.assert_close(loss.detach(), (logits * expected).sum())
+        expected[rows, 1:] = (logits[rows, 1:].sigmoid().mean() - targets[rows[0]]) / (8 * 39)
+    torch.testing.assert_close(slope(td), expected)
+    torch.testing.assert_close(RateLoss(0.4)(td)["loss_rate"].detach(), (logits * expected).sum())
     td["target_rate"].fill_(0.2)
-    ours, plain = RateLoss(0.4)(td)["loss_rate"], RateLoss(0.2)(td.exclude("target_rate"))["loss_rate"]
-    torch.testing.assert_close(ours, plain)
-    for one, other in zip(*(torch.autograd.grad(x, td["logits"]) for x in (ours, plain)), strict=True):
-        torch.testing.assert_close(one, other)
+    torch.testing.assert_close(slope(td), slope(td.exclude("target_rate")))
+    torch.testing.assert_close(RateLoss(0.4)(td)["loss_rate"], RateLoss(0.2)(td.exclude("target_rate"))["loss_rate"])
 
 
 def test_padding_has_no_target():
-    """What stands in steps that are not real reaches nothing."""
-    td = rollout()
-    td["target_rate"] = torch.full((8, 40), 0.3)
+    td = rollout(target_rate=torch.full((8, 40), 0.3))
     td["collector", "mask"] = torch.arange(40).expand(8, 40) < 30
-    (expected,) = torch.autograd.grad(RateLoss(0.2)(td)["loss_rate"], td["logits"])
+    expected = slope(td)
     td["target_rate"][:, 30:] = torch.nan
-    (found,) = torch.autograd.grad(RateLoss(0.2)(td)["loss_rate"], td["logits"])
-    assert torch.equal(found, expected) and (found[:, 30:] == 0).all() and (found[:, 1:30] != 0).any()
+    assert torch.equal(slope(td), expected) and (expected[:, 30:] == 0).all() and (expected[:, 1:30] != 0).any()
 
 
-@pytest.mark.parametrize("control", ["ratio", "binomial", "hinge", "pi", "price"])
-def test_controls_of_one_target_refuse_several(control):
-    td = rollout().set("target_rate", torch.full((8, 40, 1), 0.3))
-    with pytest.raises(ValueError, match=f"control must be 'logit_pressure' if each text .*got '{control}'"):
-        RateLoss(0.2, control=control)(td)
-
-
-def test_misuse_is_refused():
-    with pytest.raises(ValueError, match="target must lie strictly between 0 and 1, got 1"):
-        RateLoss(1)
-    with pytest.raises(ValueError, match=r"control must be one of \['logit_pressure', .*'price'\], got 'pid'"):
-        RateLoss(0.2, control="pid")
-    with pytest.raises(ValueError, match=r"ends must be one of \['excluded', 'released'\], got 'all'"):
-        RateLoss(0.2, ends="all")
-    with pytest.raises(ValueError, match="reduction must be 'mean'"):
-        RateLoss(0.2, reduction="none")
-    with pytest.raises(KeyError, match="must hold 'logits'"):
-        RateLoss(0.2)(rollout().exclude("logits"))
+def test_refusals():
+    td = rollout(target_rate=torch.full((8, 40, 1), 0.3))
+    for call, error, words in (
+        (lambda: RateLoss(1), ValueError, "target must lie strictly between 0 and 1, got 1"),
+        (lambda: RateLoss(0.2, control="pid"), ValueError, r"one of \['logit_pressure', .*'price'\], got 'pid'"),
+        (lambda: RateLoss(0.2, ends="all"), ValueError, r"ends must be one of \['excluded', 'released'\], got 'all'"),
+        (lambda: RateLoss(0.2, reduction="none"), ValueError, "reduction must be 'mean'"),
+        (lambda: RateLoss(0.2)(td.exclude("logits")), KeyError, "must hold 'logits'"),
+        *((lambda c=c: slope(td, control=c), ValueError, f"if each text .*got '{c}'") for c in ONE_TARGET),
+    ):
+        with pytest.raises(error, match=words):
+            call()

@@ -12,56 +12,36 @@ from torchrl.envs import EnvBase, check_env_specs
 from rltok_rl.data import TextSource
 from rltok_rl.models import UNet, preset
 from rltok_rl.models.flops import forward_flops, matrix_parameters
-from rltok_rl.objectives import JointLoss, LanguageModelLoss, SecondLevelLoss
+from rltok_rl.objectives import SecondLevelLoss
 from rltok_rl.objectives.base import MissingEntryError
 from rltok_rl.objectives.segmented import second_level_cost, segmented_losses
 
+from ..each import each
 from .conftest import TEXT, make_model, make_rollout
 
 ROUTING = {"second_level": "routing", "num_token_layers": 2}
 
 
-def by_hand(rollout, target: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """The loss N/(N - 1) ((N - 1) F G + (1 - F)(1 - G)) and F, step by step."""
-    rows, steps = rollout.shape
-    drawn, probs = [], []
-    for row in range(rows):
-        for t in range(steps):
-            if rollout["action"][row, t] or rollout["forced"][row, t]:
-                drawn.append(rollout["next", "second_boundary"][row, t].float())
-                probs.append(rollout["next", "second_probability"][row, t, 0])
-    n, f, g = 1 / target, torch.stack(drawn).mean(), torch.stack(probs).mean()
-    return n / (n - 1) * ((n - 1) * f * g + (1 - f) * (1 - g)), f
-
-
-def test_the_loss_is_published_and_reads_tokens_alone():
+@pytest.mark.parametrize("real", [12, 7])
+def test_the_loss_is_published_and_reads_real_tokens_alone(real):
+    """N/(N - 1) ((N - 1) F G + (1 - F)(1 - G)) over tokens."""
     rollout = make_rollout(make_model(**ROUTING))
-    out = SecondLevelLoss(0.25)(rollout)
-    expected, rate = by_hand(rollout, 0.25)
-    torch.testing.assert_close(out["loss_second_level"], expected)
-    torch.testing.assert_close(out["second_rate"], rate)
-    tokens = rollout["action"].bool() | rollout["forced"]
-    (slope,) = torch.autograd.grad(out["loss_second_level"], rollout["next", "second_probability"], retain_graph=True)
-    flat = slope.squeeze(-1)
-    assert (flat[~tokens] == 0).all() and flat[tokens].unique().numel() == 1
-
-
-def test_steps_that_are_not_real_count_nowhere():
-    rollout = make_rollout(make_model(**ROUTING))
-    mask = torch.ones(rollout.shape, dtype=torch.bool)
-    mask[:, 7:] = False
+    mask = torch.arange(12).expand(4, 12) < real
+    tokens = (rollout["action"].bool() | rollout["forced"]) & mask
+    probs = rollout["next", "second_probability"]
+    n, f, g = 4, rollout["next", "second_boundary"][tokens].float().mean(), probs.squeeze(-1)[tokens].mean()
     loss = SecondLevelLoss(0.25)
     loss.loss_mask_key = "mask"
     out = loss(rollout.clone(recurse=False).set("mask", mask))
-    torch.testing.assert_close(out["loss_second_level"], by_hand(rollout[:, :7], 0.25)[0])
+    torch.testing.assert_close(out["loss_second_level"], n / (n - 1) * ((n - 1) * f * g + (1 - f) * (1 - g)))
+    torch.testing.assert_close(out["second_rate"], f)
+    slope = torch.autograd.grad(out["loss_second_level"], probs)[0].squeeze(-1)
+    assert (slope[~tokens] == 0).all() and slope[tokens].unique().numel() == 1
 
 
-def test_it_joins_other_terms_and_reaches_below_the_second_level():
+def test_its_gradient_reaches_below_the_second_level():
     model = make_model(**ROUTING)
-    terms = {"language_model": LanguageModelLoss(), "second_level": SecondLevelLoss(1 / 3)}
-    joint = JointLoss(terms, {"second_level": 0.03})
-    out = joint(make_rollout(model))
-    out["loss_second_level"].backward()
+    SecondLevelLoss(1 / 3)(make_rollout(model))["loss_second_level"].backward()
     reached = {n.split(".")[0] for n, p in model.named_parameters() if p.grad is not None and p.grad.abs().max() > 0}
     assert reached == {"embedding", "encoder", "token_layers", "second_level"}
     routing = model.second_level.routing
@@ -79,11 +59,10 @@ def test_a_rollout_without_routing_is_refused_by_name():
         SecondLevelLoss(1.0)
 
 
-@pytest.mark.parametrize("level", ["stride", "routing"])
-@pytest.mark.parametrize("batch_size", [(3,), ()])
+@each(level=["stride", "routing"], batch_size=[(3,), ()])
 @torch.no_grad()
 def test_a_stepped_rollout_is_the_parallel_one(level, batch_size):
-    """Documents end inside, so that rows start anew; decisions of the second level are told one place later."""
+    """Documents end inside, so that rows start anew; decisions of the second level are one place later."""
     model = make_model(second_level=level, num_token_layers=2).eval()
     source = TextSource(["ab", "a longer one, of words", "x" * 30, TEXT], short_documents="whole")
     env = ByteBoundaryEnv(model, source, num_steps=12, batch_size=batch_size, seed=0)
@@ -108,7 +87,7 @@ def test_a_stepped_rollout_is_the_parallel_one(level, batch_size):
     check_env_specs(env)
 
 
-@pytest.mark.parametrize("target", [0.2, 0.5])
+@each(target=[0.2, 0.5])
 def test_the_loss_alone_brings_the_rate_to_its_target(target):
     torch.manual_seed(0)
     model = UNet(preset("tiny", num_token_layers=2, second_level="routing", second_rate=target))
@@ -143,7 +122,7 @@ def test_segmented_training_has_both_ratio_losses():
     assert 0.3 < float(figures["second_rate"]) < 0.5
 
 
-def test_flops_count_tokens_of_tokens_apart():
+def test_flops_of_tokens_of_tokens_are_counted_separately():
     plain, model = UNet(preset("tiny", num_token_layers=2)), UNet(preset("tiny", num_second_layers=3, **ROUTING))
     counted = matrix_parameters(model)
     assert counted["second_level.layers"] == 3 * 16 * 64**2 and counted["second_level.routing"] == 2 * 64**2

@@ -15,6 +15,8 @@ from rltok_rl.models import UNet, preset
 from rltok_rl.objectives import EarlyExitLoss, JointLoss, LanguageModelLoss, SecondLevelLoss
 from rltok_rl.objectives.segmented import SegmenterLoss, segmented_losses
 
+from ..each import each
+
 TEXT = b"Call me Ishmael. Some years ago - never mind how long precisely - I thought I would sail about a little. "
 
 
@@ -30,7 +32,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", list(SEGMENTERS))
+@each(name=SEGMENTERS)
 def test_every_segmenter_trains_the_model(name, byte_ids):
     model = UNet(preset("tiny"))
     options = OPTIONS.get(name, {})
@@ -47,9 +49,9 @@ def test_every_segmenter_trains_the_model(name, byte_ids):
     torch.testing.assert_close(out.total, sum(out.losses.values()))
 
 
-@pytest.mark.parametrize(("name", "loss"), [("gumbel", "binomial"), ("hnet", "ratio"), ("entropy-spike", "spikes")])
-def test_own_losses_carry_their_coefficients(name, loss, byte_ids):
-    model = UNet(preset("tiny"))
+@each(case=[("gumbel", "binomial"), ("hnet", "ratio"), ("entropy-spike", "spikes")])
+def test_losses_of_segmenters_are_weighted_by_their_coefficients(case, byte_ids):
+    (name, loss), model = case, UNet(preset("tiny"))
     segmenter = make_segmenter(name, model)
     out = segmented_losses(model, segmenter, byte_ids, early_exit=0.5)
     (own,) = segmenter.losses(out.output.segments, byte_ids[:, :-1], out.output.final_logits).values()
@@ -76,9 +78,10 @@ COUPLED = [(name, {}, OPTIONS.get(name, {})) for name in SEGMENTERS if name != "
 """Segmenters, fields of the model, options."""
 
 
-@pytest.mark.parametrize(("name", "fields", "options"), COUPLED)
-def test_a_rollout_by_a_segmenter_gives_the_same_losses_and_gradients(name, fields, options, byte_ids):
+@each(case=COUPLED)
+def test_a_rollout_by_a_segmenter_gives_the_same_losses_and_gradients(case, byte_ids):
     """The environment's parallel rollout and terms of a joint loss, against the one forward pass."""
+    name, fields, options = case
     if name == "grouped":  # reads every text twice
         byte_ids = byte_ids[:2].repeat_interleave(2, 0)
     texts = [bytes(row.tolist()) for row in byte_ids]
@@ -131,7 +134,7 @@ def test_texts_of_different_lengths_are_not_padded_for_a_segmenter():
 
 
 def slopes(name: str, byte_ids: torch.Tensor, **options) -> dict[str, float]:
-    """Largest gradient of the next-byte loss alone in each parameter that is the segmenter's own."""
+    """Largest gradient of the next-byte loss alone in each parameter that is only the segmenter's."""
     model = UNet(preset("tiny"))
     segmenter = make_segmenter(name, model, **options)
     segmented_losses(model, segmenter, byte_ids).losses["loss_language_model"].backward()
@@ -140,24 +143,12 @@ def slopes(name: str, byte_ids: torch.Tensor, **options) -> dict[str, float]:
     return {key: 0.0 if p.grad is None else float(p.grad.abs().max()) for key, p in own}
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "learning"),
-    [
-        ("gumbel", {}, "predictor.0.weight"),
-        ("hnet", {}, "query.weight"),
-        ("hnet", {"variant": "baseline"}, "key.weight"),
-    ],
-)
-def test_next_byte_losses_reach_what_draws_boundaries(name, options, learning, byte_ids):
-    assert slopes(name, byte_ids, **options)[learning] > 1e-7
-
-
-def test_a_spike_predictor_learns_from_spikes_alone(byte_ids):
-    found = slopes("entropy-spike", byte_ids)
-    assert all(found[key] == 0 for key in found if key.startswith("predictor"))
-
-
-def test_an_entropy_model_of_its_own_learns_from_its_own_loss_alone(byte_ids):
+def test_next_byte_losses_reach_boundaries_that_carry_a_gradient_alone(byte_ids):
+    """A spike predictor learns from spikes alone, and a separate entropy model from its own loss."""
+    assert slopes("gumbel", byte_ids)["predictor.0.weight"] > 1e-7
+    assert slopes("hnet", byte_ids)["query.weight"] > 1e-7
+    assert slopes("hnet", byte_ids, variant="baseline")["key.weight"] > 1e-7
+    assert not any(slope for key, slope in slopes("entropy-spike", byte_ids).items() if key.startswith("predictor"))
     assert set(slopes("entropy-threshold", byte_ids).values()) == {0.0}
     model = UNet(preset("tiny"))
     segmenter = make_segmenter("entropy-threshold", model)
@@ -166,7 +157,7 @@ def test_an_entropy_model_of_its_own_learns_from_its_own_loss_alone(byte_ids):
     assert all(p.grad is not None for p in segmenter.parameters())
 
 
-@pytest.mark.parametrize("name", ["hnet", "gumbel"])
+@each(name=["hnet", "gumbel"])
 def test_a_few_updates_lower_the_loss(name, byte_ids):
     torch.manual_seed(0)
     model = UNet(preset("tiny"))
@@ -182,7 +173,7 @@ def test_a_few_updates_lower_the_loss(name, byte_ids):
     assert bits[0] == pytest.approx(8, abs=0.3) and bits[-1] < 4.5
 
 
-def test_misuse_is_said_by_name():
+def test_a_text_without_a_next_byte_is_refused():
     model = UNet(preset("tiny"))
     with pytest.raises(ValueError, match=r"byte_ids must have shape \[B, T \+ 1 >= 2\], got \[2, 1\]"):
         segmented_losses(model, make_segmenter("uniform", model), torch.zeros(2, 1, dtype=torch.int64))

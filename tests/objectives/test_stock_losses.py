@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -12,22 +13,12 @@ from torchrl.objectives import A2CLoss, ClipPPOLoss, ReinforceLoss
 from rltok_rl.functional.returns import discounted_return
 from rltok_rl.objectives import ESTIMATORS, ReturnEstimator, ZeroCritic
 
-from ..named_estimators import NAMES, named_estimator
-from .conftest import make_rollout
+from ..each import each
+from ..named_estimators import NAMES, named_estimator, needed_options
+from .conftest import make_model, make_rollout
 
 LOSSES = {"ClipPPOLoss": ClipPPOLoss, "A2CLoss": A2CLoss, "ReinforceLoss": ReinforceLoss}
-every_loss = pytest.mark.parametrize("loss_name", list(LOSSES))
-every_estimator = pytest.mark.parametrize("name", NAMES)
-
-
-def options(name, actor, critic):
-    return {
-        "gamma": 0.9,
-        **({"group_size": 2} if name == "group_mean" else {}),
-        **({"num_steps": 12} if name == "running_mean" else {}),
-        **({"actor_network": actor} if name == "vtrace_return" else {}),
-        **({"value_network": critic} if name in ("critic_advantage", "vtrace_return") else {}),
-    }
+LEAVE_ONE_OUT = {"gamma": 0.9, "baseline": "leave_one_out"}
 
 
 def policy_gradient(model, loss, rollout):
@@ -41,87 +32,62 @@ def by_hand(model, actor, rollout, advantages):
     return torch.autograd.grad(-(log_probs * advantages).mean(), model.boundary_head.projection.weight)[0]
 
 
-@every_loss
-@every_estimator
-@pytest.mark.parametrize("functional", [True, False])
-@pytest.mark.parametrize("how", ["instance", "class", "precomputed"])
-def test_a_cell_of_the_table(loss_name, name, how, functional, model):
+@each(loss_name=LOSSES, name=NAMES)
+def test_a_cell_of_the_table(loss_name, name):
     """The loss trains the policy by the estimator's advantages, whichever way it got them."""
-    rollout = make_rollout(model).detach()
-    actor, critic = LearnedBoundaryActor(model), BoundaryCritic(model.config)
+    model = make_model()
+    rollout, actor, critic = make_rollout(model).detach(), LearnedBoundaryActor(model), BoundaryCritic(model.config)
     torch.nn.init.normal_(critic.module[-1].weight)
-    loss = LOSSES[loss_name](actor, critic, functional=functional)
-    estimator = named_estimator(name, **options(name, actor, critic))
-    expected = by_hand(model, actor, rollout, estimator(rollout.copy())["advantage"].squeeze(-1))
-    if name == "running_mean":
-        estimator = named_estimator(name, **options(name, actor, critic))  # it remembers the batch it has judged
-    if how == "instance":
-        loss.make_value_estimator(estimator)
-    elif how == "class":
-        given = options(name, actor, critic)
-        if type(estimator) is ReturnEstimator:
-            given["baseline"] = "none" if name == "discounted_return" else name
-        if name == "critic_advantage":
-            given["lmbda"] = 0.95
-        loss.make_value_estimator(type(estimator), **given)
-    else:
-        rollout = estimator(rollout)
-    torch.testing.assert_close(policy_gradient(model, loss, rollout), expected, rtol=1e-4, atol=1e-6)
+    options = {"gamma": 0.9, **needed_options(name, 12, actor, critic)}
+    judged = named_estimator(name, **options)(rollout.copy())
+    expected = by_hand(model, actor, rollout, judged["advantage"].squeeze(-1))
+    for how, functional in product(("instance", "class", "precomputed"), (True, False)):
+        loss = LOSSES[loss_name](actor, critic, functional=functional)
+        estimator = named_estimator(name, **options)  # a running mean remembers the batch it has judged
+        if how == "instance":
+            loss.make_value_estimator(estimator)
+        elif how == "class":
+            more = {"lmbda": 0.95} if name == "critic_advantage" else {}
+            if type(estimator) is ReturnEstimator:
+                more = {"baseline": "none" if name == "discounted_return" else name}
+            loss.make_value_estimator(type(estimator), **options, **more)
+        ours = policy_gradient(model, loss, judged if how == "precomputed" else rollout)
+        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-6, msg=lambda m, h=how: f"{h}: {m}")
 
 
-@every_loss
-def test_names_are_refused_by_stock_losses(loss_name, model):
-    """TorchRL takes a name only if the loss lists it."""
-    loss = LOSSES[loss_name](LearnedBoundaryActor(model), BoundaryCritic(model.config), functional=False)
-    with pytest.raises(NotImplementedError, match="'discounted_return' is not implemented for loss"):
-        loss.make_value_estimator("discounted_return", gamma=0.9, baseline="leave_one_out")
-
-
-@every_loss
-@pytest.mark.parametrize("name", ["critic_advantage", "vtrace_return"])
-def test_a_functional_loss_may_hold_a_critic_without_parameters(loss_name, name, model):
-    """TorchRL hands over the critic's parameters, of which a zero critic has none."""
+@each(loss_name=LOSSES)
+def test_keys_names_and_critics_without_parameters(loss_name, model):
+    """TorchRL takes the names that it lists, passes on keys when they are set, and passes its critic's parameters."""
     rollout, actor = make_rollout(model).detach(), LearnedBoundaryActor(model)
-    loss = LOSSES[loss_name](actor, ZeroCritic())
-    loss.make_value_estimator(named_estimator(name, **options(name, actor, ZeroCritic())))
-    assert policy_gradient(model, loss, rollout).abs().max() > 0
-
-
-@pytest.mark.parametrize("loss_name", ["A2CLoss", "ReinforceLoss"])
-def test_two_losses_insist_on_a_critic_and_a_zero_one_will_do(loss_name, model):
-    rollout, actor = make_rollout(model).detach(), LearnedBoundaryActor(model)
-    with pytest.raises(TypeError, match="Missing positional arguments"):
-        LOSSES[loss_name](actor, None)
     loss = LOSSES[loss_name](actor, ZeroCritic(), functional=False)
-    loss.make_value_estimator(ReturnEstimator(gamma=0.9, baseline="leave_one_out"))
+    with pytest.raises(NotImplementedError, match="'discounted_return' is not implemented for loss"):
+        loss.make_value_estimator("discounted_return", **LEAVE_ONE_OUT)
+    loss.make_value_estimator(ReturnEstimator(**LEAVE_ONE_OUT))
+    loss.set_keys(advantage=("deep", "adv"))
     g = discounted_return(rollout["next", "reward"].squeeze(-1), 0.9)
     expected = by_hand(model, actor, rollout, (g - g.mean(0)) * 4 / 3)
     torch.testing.assert_close(policy_gradient(model, loss, rollout), expected, rtol=1e-4, atol=1e-6)
+    for name in ("critic_advantage", "vtrace_return"):
+        loss = LOSSES[loss_name](actor, ZeroCritic())
+        options = needed_options(name, 12, actor, ZeroCritic())
+        loss.make_value_estimator(named_estimator(name, gamma=0.9, **options))
+        assert policy_gradient(model, loss, rollout).abs().max() > 0
 
 
-def test_clip_ppo_without_a_critic_needs_the_advantage_beforehand(model):
+def test_stock_losses_without_a_critic(model):
+    """Two of them require one; ClipPPOLoss takes advantages computed beforehand."""
     rollout, actor = make_rollout(model).detach(), LearnedBoundaryActor(model)
+    for kind in (A2CLoss, ReinforceLoss):
+        with pytest.raises(TypeError, match="Missing positional arguments"):
+            kind(actor, None)
     loss = ClipPPOLoss(actor, None, functional=False)
-    loss.make_value_estimator(ReturnEstimator(gamma=0.9, baseline="leave_one_out"))
+    loss.make_value_estimator(ReturnEstimator(**LEAVE_ONE_OUT))
     with pytest.raises(RuntimeError, match="Critic network is not specified"):
         loss(rollout.copy())
-    assert loss(ReturnEstimator(gamma=0.9, baseline="leave_one_out")(rollout))["loss_objective"].requires_grad
-
-
-@every_loss
-def test_an_instance_learns_the_losss_keys_from_set_keys_alone(loss_name, model):
-    """The loss passes its keys on when they are set, not when the estimator is given."""
-    rollout, actor = make_rollout(model).detach(), LearnedBoundaryActor(model)
-    loss = LOSSES[loss_name](actor, ZeroCritic(), functional=False)
-    loss.make_value_estimator(ReturnEstimator(gamma=0.9, baseline="leave_one_out"))
-    loss.set_keys(advantage=("deep", "adv"))
-    rollout["next", "reward"] = rollout["next", "reward"]
-    assert policy_gradient(model, loss, rollout).abs().max() > 0
+    assert loss(ReturnEstimator(**LEAVE_ONE_OUT)(rollout))["loss_objective"].requires_grad
 
 
 def test_the_table_in_the_docs_names_every_estimator():
     page = (Path(__file__).resolve().parents[2] / "docs" / "objectives.md").read_text()
-    rows = [line for line in page.splitlines() if line.startswith("| `")]
-    listed = {line.split("`")[1] for line in rows}
-    assert {*ESTIMATORS, *NAMES} <= listed
-    assert all(loss in page for loss in LOSSES)
+    listed = {line.split("`")[1] for line in page.splitlines() if line.startswith("| `")}
+    assert {*ESTIMATORS, *NAMES} <= listed and all(loss in page for loss in LOSSES)

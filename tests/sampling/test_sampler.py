@@ -1,4 +1,4 @@
-"""What is drawn follows the policy, whatever else is asked for."""
+"""Draws follow the policy, with every option."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ from rltok_rl.sampling.thresholds import draw_boundary
 from .policies import random_policy, trained_policy
 
 
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
 def test_frequencies_are_the_policys():
     """All 2^5 strings, 200,000 draws. A chi-square of 31 degrees of freedom exceeds 70 with probability 1e-4."""
     num_draws = 200_000
@@ -23,16 +27,10 @@ def test_frequencies_are_the_policys():
     logits = boundary_logits(base.expand(32, 5), lags.expand(32, 5, 2), strings)
     probs = boundary_log_prob(logits, strings).sum(-1).exp()
     assert probs.sum().item() == pytest.approx(1.0, abs=1e-5)
-    drawn = sample_boundaries(
-        base.expand(num_draws, 5),
-        lags.expand(num_draws, 5, 2),
-        force_first=False,
-        generator=torch.Generator().manual_seed(0),
-    )
-    index = (drawn.long() * torch.tensor([16, 8, 4, 2, 1])).sum(-1)
-    counts = torch.bincount(index, minlength=32)
-    chi_square = ((counts - num_draws * probs) ** 2 / (num_draws * probs)).sum().item()
-    assert chi_square < 70
+    terms = base.expand(num_draws, 5), lags.expand(num_draws, 5, 2)
+    drawn = sample_boundaries(*terms, force_first=False, generator=seeded())
+    counts = torch.bincount((drawn.long() * torch.tensor([16, 8, 4, 2, 1])).sum(-1), minlength=32)
+    assert ((counts - num_draws * probs) ** 2 / (num_draws * probs)).sum().item() < 70
 
 
 def test_uniforms_are_compared_with_probabilities():
@@ -47,22 +45,22 @@ def test_uniforms_are_compared_with_probabilities():
         assert decided.float().mean() > 0.99
 
 
-def test_soft_cap_keeps_every_decision_open():
+def test_a_soft_cap_keeps_every_decision_open():
     """With a cap of 1, probabilities stay within sigmoid(+-1): a decided policy errs in 27 % of all draws."""
     base, lags = torch.full((64, 500), 50.0), torch.zeros(64, 500, 1)
-    assert sample_boundaries(base, lags, generator=torch.Generator().manual_seed(0)).all()
-    capped = sample_boundaries(base, lags, cap=1.0, generator=torch.Generator().manual_seed(0))
+    assert sample_boundaries(base, lags, generator=seeded()).all()
+    capped = sample_boundaries(base, lags, cap=1.0, generator=seeded())
     assert capped.float().mean().item() == pytest.approx(torch.tensor(1.0).sigmoid().item(), abs=0.01)  # 4 std. errors
 
 
 def test_extreme_uniforms():
     base, lags = torch.zeros(1, 2), torch.zeros(1, 2, 1)
-    largest = torch.nextafter(torch.tensor(1.0), torch.tensor(0.0))
+    uniforms = torch.tensor([[0.0, torch.nextafter(torch.tensor(1.0), torch.tensor(0.0))]])
     for cap in (None, 6.0):
-        drawn = sample_boundaries(
-            base, lags, uniforms=torch.stack((torch.tensor(0.0), largest))[None], cap=cap, force_first=False
-        )
-        assert drawn.tolist() == [[True, False]]
+        assert sample_boundaries(base, lags, uniforms=uniforms, cap=cap, force_first=False).tolist() == [[True, False]]
+    wide = torch.full((1, 1), 1 - 1e-12, dtype=torch.float64)  # below sigmoid(80), but 1 in float32
+    base, lags = torch.full((1, 1), 80.0), torch.zeros(1, 1, 1)
+    assert sample_boundaries(base, lags, uniforms=wide, force_first=False).all() and draw_boundary(base, wide).all()
 
 
 def test_greedy_draws_where_boundaries_are_likelier_than_not():
@@ -73,87 +71,49 @@ def test_greedy_draws_where_boundaries_are_likelier_than_not():
     assert not sample_boundaries(torch.zeros(1, 3), torch.zeros(1, 3, 1), greedy=True, force_first=False).any()  # a tie
 
 
-def test_forced_positions_are_kept_and_felt():
+def test_forced_positions_are_kept_and_seen_by_free_ones():
     base, lags = random_policy(6, 200, 3, scale=3.0)
-    forced = torch.randint(-1, 2, (6, 200))
+    forced, uniforms = torch.randint(-1, 2, (6, 200)), torch.rand(6, 200)
     forced[:, 0] = 0
-    uniforms = torch.rand(6, 200)
     drawn = sample_boundaries(base, lags, uniforms=uniforms, forced=forced)
     assert drawn[:, 0].all()  # force_first goes first
-    given = forced.clone()
-    given[:, 0] = 1
-    assert torch.equal(drawn[given >= 0], given[given >= 0].bool())
-    # Free decisions see the forced ones as their past.
-    probs = boundary_logits(base, lags, drawn).sigmoid()
-    free = (given < 0) & ((uniforms - probs).abs() > 1e-5)
+    kept, probs = forced[:, 1:] >= 0, boundary_logits(base, lags, drawn).sigmoid()
+    assert torch.equal(drawn[:, 1:][kept], forced[:, 1:][kept].bool())
+    free = (forced < 0) & ((uniforms - probs).abs() > 1e-5)
     assert torch.equal(drawn[free], (uniforms < probs)[free])
     one_row = sample_boundaries(base, lags, uniforms=uniforms, forced=forced[0])
     assert torch.equal(one_row, sample_boundaries(base, lags, uniforms=uniforms, forced=forced[0].expand(6, 200)))
 
 
-def test_log_prob_recomputed_in_parallel_is_the_sampled_one():
-    """Walk through a drawn string as the sampler did: the same logits bit for bit, log-probabilities to rounding."""
-    base, lags = trained_policy(3, 100, 8)
-    drawn = sample_boundaries(base, lags, generator=torch.Generator().manual_seed(0))
-    logits = boundary_logits(base, lags, drawn)
-    log_probs = boundary_log_prob(logits, drawn)
-    for t in range(100):
-        logit = base[:, t]
-        for j in range(min(t, 8), 0, -1):
-            logit = logit + lags[:, t, j - 1] * drawn[:, t - j]
-        assert torch.equal(logits[:, t], logit)
-        torch.testing.assert_close(log_probs[:, t], boundary_log_prob(logit, drawn[:, t]), rtol=1e-6, atol=1e-7)
-
-
-def test_generator_repeats_and_moves_on():
+def test_a_generator_repeats_and_advances_whatever_the_default_dtype():
     base, lags = random_policy(2, 100, 2)
-    generator = torch.Generator().manual_seed(3)
+    generator = seeded(3)
     first, second = (sample_boundaries(base, lags, generator=generator) for _ in range(2))
     assert not torch.equal(first, second)
-    assert torch.equal(first, sample_boundaries(base, lags, generator=torch.Generator().manual_seed(3)))
-
-
-def test_the_default_dtype_changes_no_draw():
-    """One seed, one string: random numbers are float32 whatever a program sets as its default."""
-    base, lags = random_policy(2, 100, 2)
-    expected = sample_boundaries(base, lags, generator=torch.Generator().manual_seed(3))
     default = torch.get_default_dtype()
     try:
         torch.set_default_dtype(torch.float64)
-        assert torch.equal(expected, sample_boundaries(base, lags, generator=torch.Generator().manual_seed(3)))
+        assert torch.equal(first, sample_boundaries(base, lags, generator=seeded(3)))
     finally:
         torch.set_default_dtype(default)
 
 
-def test_wide_uniforms_are_not_rounded_to_one():
-    """1 - 1e-12 is below sigmoid(80) and, rounded to float32, would be 1."""
-    base, lags = torch.full((1, 1), 80.0), torch.zeros(1, 1, 1)
-    uniforms = torch.full((1, 1), 1 - 1e-12, dtype=torch.float64)
-    assert sample_boundaries(base, lags, uniforms=uniforms, force_first=False).all()
-    assert draw_boundary(base, uniforms).all()  # a position at a time, by the same rule
-
-
 @pytest.mark.parametrize("shape", [(), (2,), (2, 3)])
 def test_leading_shapes_and_empty_strings(shape):
-    base, lags = torch.randn(*shape, 10), torch.randn(*shape, 10, 2)
+    base, lags = torch.randn(*shape, 10, requires_grad=True), torch.randn(*shape, 10, 2, requires_grad=True)
     drawn = sample_boundaries(base, lags)
     assert drawn.shape == base.shape and drawn.dtype == torch.bool and drawn[..., 0].all()
+    assert not drawn.requires_grad
     assert sample_boundaries(base[..., :0], lags[..., :0, :]).shape == (*shape, 0)
 
 
-def test_nothing_is_tracked():
-    base, lags = torch.randn(2, 5, requires_grad=True), torch.randn(2, 5, 2, requires_grad=True)
-    assert not sample_boundaries(base, lags).requires_grad
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
+def test_refusals():
+    for options, error, message in (
         ({"cap": -1.0}, ValueError, "cap must be positive and finite, or None, got -1.0"),
         ({"cap": float("inf")}, ValueError, "cap must be positive and finite, or None, got inf"),
         ({"cap": float("nan")}, ValueError, "cap must be positive and finite, or None, got nan"),
-        ({"uniforms": [0.5]}, TypeError, "uniforms must be a tensor or None, got list"),
-        ({"forced": [1]}, TypeError, "forced must be a tensor or None, got list"),
+        ({"uniforms": [0.5]}, TypeError, "uniforms must be a tensor, got list"),
+        ({"forced": [1]}, TypeError, "forced must be an integer tensor of -1 (free), 0 and 1, got list"),
         ({"uniforms": torch.rand(2, 4)}, ValueError, "uniforms must be a floating-point tensor of shape [2, 5]"),
         ({"uniforms": torch.full((2, 5), 1.0)}, ValueError, "uniforms must lie in [0, 1), got values from 1.0 to 1.0"),
         ({"uniforms": torch.full((2, 5), float("nan"))}, ValueError, "uniforms must lie in [0, 1)"),
@@ -163,8 +123,6 @@ def test_nothing_is_tracked():
         ({"forced": torch.ones(3, 5).long()}, ValueError, "forced must broadcast to [2, 5], got [3, 5]"),
         ({"forced": torch.ones(3, 2, 5).long()}, ValueError, "forced must broadcast to [2, 5], got [3, 2, 5]"),
         ({"method": "magic"}, ValueError, "method must be one of"),
-    ],
-)
-def test_errors(options, error, message):
-    with pytest.raises(error, match=re.escape(message)):
-        sample_boundaries(torch.zeros(2, 5), torch.zeros(2, 5, 1), **options)
+    ):
+        with pytest.raises(error, match=re.escape(message)):
+            sample_boundaries(torch.zeros(2, 5), torch.zeros(2, 5, 1), **options)

@@ -12,7 +12,7 @@ import pytest
 
 PROBE = """
 import torch
-from rltok_rl.sampling.portable import loop
+from rltok_rl.sampling.solvers import loop
 from rltok_rl.sampling.triton_kernel import triton_loop
 from tests.sampling.policies import tight_thresholds
 torch.manual_seed(0)

@@ -27,9 +27,9 @@ from rltok_rl.objectives import (
     make_estimator,
 )
 from rltok_rl.training import LoopOptions, Trainer
+from rltok_rl.training.checkpoint import seed_everything
 from rltok_rl.training.distributed import Processes
 from rltok_rl.training.options import recompute_layers
-from rltok_rl.training.randomness import seed_everything
 
 from ..forked import CONTEXT
 

@@ -17,8 +17,14 @@ import pytest
 import torch
 
 from rltok_rl.training.atomic_files import claim_folder, replace_text
-from rltok_rl.training.checkpoint import CheckpointError, list_checkpoints, load_checkpoint, save_checkpoint
-from rltok_rl.training.randomness import random_states, set_random_states
+from rltok_rl.training.checkpoint import (
+    CheckpointError,
+    list_checkpoints,
+    load_checkpoint,
+    random_states,
+    save_checkpoint,
+    set_random_states,
+)
 from rltok_rl.training.signals import StopRequest
 
 from ..each import each

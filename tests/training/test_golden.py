@@ -64,5 +64,6 @@ def test_losses_are_the_stored_ones(kind):
 
 
 if __name__ == "__main__":
-    CURVES.write_text(json.dumps({kind: curve(**options) for kind, options in KINDS.items()}, indent=1) + "\n")
+    curves = json.dumps({kind: curve(**options) for kind, options in KINDS.items()})
+    CURVES.write_text(curves.replace("}, {", "},\n{") + "\n")
     print(f"wrote {CURVES}")

@@ -7,32 +7,23 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from torchrl.record.loggers import Logger
+from torchrl.record.loggers import CSVLogger
 from torchrl.record.loggers import wandb as torchrl_wandb
 
 from rltok_rl.training import loggers
 from rltok_rl.training.loggers import Logging, LogTarget, check_logger, register_logger
 
 
-class Recording(Logger):
+class Recording(CSVLogger):
     """A logger of TorchRL that remembers."""
 
     def __init__(self, target, **options):
-        self.target, self.options, self.seen, self.closed = target, options, [], False
-        super().__init__(exp_name=target.run_name, log_dir=str(target.folder))
-
-    def _create_experiment(self):
-        return SimpleNamespace(close=lambda: setattr(self, "closed", True))
+        self.target, self.options, self.seen = target, options, []
+        super().__init__(target.run_name, str(target.folder))
+        self.experiment = SimpleNamespace(close=lambda: self.seen.append("closed"))
 
     def log_scalar(self, name, value, step=None, **_):
         self.seen.append((name, value, step))
-
-    def log_video(self, *_, **__): ...
-
-    log_hparams = log_histogram = log_video
-
-    def __repr__(self):
-        return "Recording()"
 
 
 def target(folder, **options) -> LogTarget:
@@ -49,8 +40,8 @@ def test_metrics_arrive_by_group_and_update(tmp_path, monkeypatch):
         logging.add("held_out", {"rate": 0.25}, update=3)
         raise KeyError  # closed all the same
     (logger,) = created
-    assert logger.seen == [("train/loss", 2.0, 3), ("train/rate", 0.2, 3), ("held_out/rate", 0.25, 3)]
-    assert logger.options == options and logger.target.resume_after == 2 and logger.closed
+    assert logger.seen == [("train/loss", 2.0, 3), ("train/rate", 0.2, 3), ("held_out/rate", 0.25, 3), "closed"]
+    assert logger.options == options and logger.target.resume_after == 2
 
 
 def test_unknown_loggers_missing_packages_and_options_of_csv_are_refused(tmp_path, monkeypatch):
@@ -63,22 +54,6 @@ def test_unknown_loggers_missing_packages_and_options_of_csv_are_refused(tmp_pat
     for name in ("tensorboard", "wandb"):
         with pytest.raises(ImportError, match=f"logger.name '{name}' needs the package {name}: pip install {name}"):
             check_logger(name)
-
-
-@pytest.mark.parametrize(("resume_after", "purge"), [(None, None), (0, 0), (7, 8)])
-def test_tensorboard_drops_metrics_that_come_again(resume_after, purge, tmp_path, monkeypatch):
-    """Metrics of updates after the checkpoint are purged, in the run's folder."""
-    written = []
-
-    def writer(log_dir, purge_step):
-        written.append((log_dir, purge_step))
-        scalar = lambda name, value, global_step: written.append((name, value, global_step))  # noqa: E731
-        return SimpleNamespace(log_dir=log_dir, add_scalar=scalar, close=lambda: written.append("closed"))
-
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=writer))
-    with Logging("tensorboard", target(tmp_path, resume_after=resume_after)) as logging:
-        logging.add("train", {"loss": 1.5}, update=8)
-    assert written == [(str(tmp_path / "tensorboard"), purge), ("train/loss", 1.5, 8), "closed"]
 
 
 def test_wandb_keeps_its_run_and_its_steps(tmp_path, monkeypatch):

@@ -126,19 +126,6 @@ def test_second_levels_loss_trains_only_below_it(micro_batches):
     assert reached == {"embedding", "encoder", "token_layers", "second_level"}
 
 
-def test_alarms_are_patient_over_a_resumption():
-    def fresh() -> Trainer:
-        trainer = make()
-        trainer.alarms = Alarms(patience=3, least_entropy=9.0)
-        return trainer
-
-    trainer, resumed, warnings = fresh(), fresh(), []
-    trainer.run(lambda _: warnings.append(trainer.warnings) or len(warnings) == 2)
-    resumed.load_state_dict(copy.deepcopy(trainer.state_dict()))
-    resumed.run(lambda _: warnings.append(resumed.warnings))
-    assert [len(texts) for texts in warnings] == [0, 0, 1, 0] and "add an entropy bonus" in warnings[2][0]
-
-
 def test_alarms_go_off_once_until_recovery():
     alarms = Alarms(target_rate=0.2, patience=3)
     bad, good = {"rate": 0.9, "entropy": 1e-5}, {"rate": 0.2, "entropy": 0.3}

@@ -6,8 +6,8 @@ import copy
 
 import pytest
 import torch
-from rltok_rl.experiments import train
 from rltok_rl.experiments.runs.build import loop_options
+from rltok_rl.experiments.runs.run import run
 
 from rltok_rl.training import TrainingFailed
 from rltok_rl.training.metrics import MetricsTable, UpdateLog, read_lines, read_table
@@ -91,20 +91,19 @@ def test_updates_before_an_error_are_reported(monkeypatch):
     assert len(reported) == 2
 
 
-def test_killed_run_resumes_to_the_same_files(tmp_path, monkeypatch):
+def test_killed_run_resumes_to_the_same_files(tmp_path):
     """A line per update, all of them written before a checkpoint."""
-    monkeypatch.setattr(train, "write_report", lambda out: out / "report.md")
     options = [*QUICK, "optim.total_bytes=1_152", "model=tiny", "model.overrides.width=16", "checkpoint_every=4"]
     options += ["snapshots.count=1", "snapshots.batches=1", "snapshots.num_bytes=30"]  # nine updates
 
-    def run(name: str, every: int) -> None:
-        train.run(configured(*options, f"out={tmp_path / name}", f"compute.figures_every={every}", "resume=true"), "")
+    def train(name: str, every: int) -> None:
+        run(configured(*options, f"out={tmp_path / name}", f"compute.figures_every={every}", "resume=true"), "")
 
-    run("at once", 1)
+    train("at once", 1)
     with killed_at(6):  # fetched with the eighth, before its checkpoint
-        run("late", 5)
+        train("late", 5)
     assert len((tmp_path / "late" / "metrics.csv").read_text().splitlines()) == 1 + 6
-    run("late", 5)
+    train("late", 5)
     for name in ("metrics.csv", "samples.jsonl"):
         assert (tmp_path / "late" / name).read_bytes() == (tmp_path / "at once" / name).read_bytes()
 

@@ -61,14 +61,6 @@ def assert_close(ours: dict[str, torch.Tensor], expected: dict[str, torch.Tensor
         torch.testing.assert_close(gradient, expected[name], rtol=rtol, atol=1e-7, msg=name)
 
 
-def test_first_epoch_of_clipping_is_reinforce():
-    """At first ratios are 1, and both objectives have one gradient."""
-    ours, expected = (make_trainer(joint(policy)) for policy in (clipped(), BoundaryReinforceLoss(**LEAVE_ONE_OUT)))
-    for trainer in (ours, expected):
-        trainer.update()
-    assert_close(gradients(ours.model), gradients(expected.model))
-
-
 @both
 def test_epochs_train_encoder_and_policy_on_the_stored_batch(micro_batches):
     """Each further epoch is one step down the clipped objective of the first batch, by a definition of few lines."""

@@ -1,9 +1,8 @@
-"""Fixed rules and entropy rules on a few numbers, worked out by hand or byte by byte in float64."""
+"""The policy and entropy rules, against loops and a few numbers worked out by hand."""
 
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 
 import pytest
 import torch
@@ -13,37 +12,11 @@ from rltok_rl.agents.segmenters import (
     EntropyThreshold,
     Predictor,
     calibrate,
-    make_segmenter,
 )
 
 from rltok_rl.functional.boundary_rules import never_twice
-from rltok_rl.models import UNet, preset
 
 from .definition import CASES, Case, build, texts
-
-
-def drawn_by(name, byte_ids, **options):
-    segmenter = make_segmenter(name, UNet(preset("tiny")), **options)
-    return segmenter(torch.zeros(*byte_ids.shape, 1), byte_ids).boundaries
-
-
-def test_uniform_has_drawn_ceil_r_t_boundaries_after_every_byte():
-    for rate in (Fraction(1, 5), Fraction(1, 4), Fraction(3, 10), Fraction(1, 3), Fraction(207, 1000), 1):
-        drawn = drawn_by("uniform", torch.zeros(1, 500, dtype=torch.int64), rate=float(rate))[0]
-        assert drawn.cumsum(0).tolist() == [math.ceil(rate * t) for t in range(1, 501)], rate
-
-
-def test_spacebyte_of_all_pairs_of_bytes():
-    """A start is a spacelike byte that follows one which is not; its classes are spelt out as in the paper's code."""
-
-    def spacelike(b: int) -> bool:
-        letter_or_digit = chr(b) in "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-        return not letter_or_digit and not 0x80 <= b < 0xC0
-
-    pairs = torch.cartesian_prod(torch.arange(256), torch.arange(256))
-    expected = torch.tensor([spacelike(b) and not spacelike(a) for a, b in pairs.tolist()])
-    for repeat in (True, False):
-        assert torch.equal(drawn_by("spacebyte", pairs, repeat=repeat)[:, 1], expected)
 
 
 @pytest.mark.parametrize(("num_lags", "training"), [(1, True), (8, True), (8, False)])

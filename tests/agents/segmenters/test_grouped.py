@@ -86,15 +86,6 @@ def test_advantages_by_hand():
             torch.testing.assert_close(advantages, expected)
 
 
-def test_a_new_policy_is_selection_sampling():
-    torch.manual_seed(1)
-    model = UNet(preset("tiny")).double()
-    byte_ids = text_to_ids("to be, or not to be, that is the")[None].repeat(8, 1)
-    uniforms, states = torch.rand(byte_ids.shape, dtype=torch.float64), model.encode(byte_ids)
-    segmenters = [make_segmenter(name, model, rate=0.25, block=16) for name in ("grouped", "random")]
-    assert torch.equal(*(segmenter(states, byte_ids, uniforms=uniforms).boundaries for segmenter in segmenters))
-
-
 def test_the_gradient_stays_out_of_the_encoder_unless_asked():
     for detached in (True, False):
         world = World(detached=detached)

@@ -13,7 +13,6 @@ from rltok_rl.agents.segmenters.hnet import HNetSegmenter
 from rltok_rl.functional.boundary_rules import entropy_spikes
 from rltok_rl.functional.rate import RATE_CONTROLS
 from rltok_rl.functional.rewards import prediction_entropy
-from rltok_rl.functional.routing import confidence
 from rltok_rl.models import UNet, preset
 from rltok_rl.models.mixing import pool_tokens, token_updates
 from rltok_rl.models.tokens import token_layout
@@ -71,8 +70,7 @@ def test_the_binomial_loss_is_exact_and_reaches_the_logits_through_the_relaxatio
     torch.testing.assert_close(loss, exact.mean())
     (slope,) = torch.autograd.grad(loss, segments.logits)
     k = counts[:, None].clone().requires_grad_()
-    n = torch.tensor(19.0).double()
-    cost = -(torch.lgamma(n + 1) - torch.lgamma(k + 1) - torch.lgamma(n - k + 1) + k * math.log(0.25 / 0.75)) / 19 / 2
+    cost = (torch.lgamma(k + 1) + torch.lgamma(20 - k) - k * math.log(0.25 / 0.75)) / 19 / 2
     (per_count,) = torch.autograd.grad(cost.sum(), k)
     s = ((segments.logits - torch.logit(uniforms)) / 0.5).sigmoid().detach()
     torch.testing.assert_close(slope[:, 1:], (per_count * s * (1 - s) / 0.5)[:, 1:])
@@ -111,7 +109,6 @@ def test_routing_on_a_few_vectors():
     bytes_ = torch.zeros(1, 4, dtype=torch.int64)
     right_right_up_left = torch.tensor([[[1.0, 0.0], [3.0, 0.0], [0.0, 2.0], [-1.0, 0.0]]])
     segments = segmenter(right_right_up_left, bytes_)
-    torch.testing.assert_close(segments.scores, torch.tensor([[1.0, 0.0, 0.5, 0.5]]))
     assert segments.boundaries[0].tolist() == [True, False, False, False]
     with torch.no_grad():
         segmenter.query.weight.copy_(torch.tensor([[0.0, -1.0], [1.0, 0.0]]))
@@ -119,9 +116,6 @@ def test_routing_on_a_few_vectors():
     for given, expected in ((states, [1.0, 0.0, 0.0]), (states.flip(1), [1.0, 1.0, 1.0])):
         probs = segmenter(given, bytes_[:, :3]).scores
         torch.testing.assert_close(probs, torch.tensor([expected]), rtol=0, atol=1e-6)
-    probs = torch.tensor([0.9, 0.2], dtype=torch.float64, requires_grad=True)
-    sure = confidence(probs, torch.tensor([True, False]))
-    assert sure.tolist() == [1.0, 1.0] and torch.autograd.grad(sure.sum(), probs)[0].tolist() == [1.0, -1.0]
 
 
 @pytest.mark.parametrize("variant", ["faithful", "baseline"])

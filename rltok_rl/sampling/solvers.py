@@ -1,4 +1,4 @@
-"""The threshold recurrence in plain torch: the reference loop, sweeps to the fixed point, maps over lag states.
+"""The threshold recurrence solved by a loop, by sweeps to the fixed point, by maps over lag states, or by numba.
 
     a_t = [base_t + sum_{j=1..w} a_{t-j} lags_{t,j} > theta_t]
 
@@ -7,6 +7,10 @@ from the oldest to the newest, so that all make the same sums bit for bit.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from math import isfinite
 
 import torch
 import torch.nn.functional as F
@@ -22,25 +26,20 @@ MOST_MAPPED_LAGS = 8  # 2^w states
 _CHEAP_STATES = 2**13
 _CHUNK = 64
 _MOST_HELD = 2**23  # bytes of decisions in memory at once: longer strings are cut into spans
+_ROWS = 8  # walked side by side: one row is a chain of dependent additions, several keep the processor busy
 
 
-def loop(base: Tensor, lags: Tensor, thresholds: Tensor) -> Tensor:
-    """Solve one position after the other, all rows at once: the definition."""
+def loop(base: Tensor, lags: Tensor, thresholds: Tensor, recent: Tensor | None = None) -> Tensor:
+    """Solve one position after the other, all rows at once: the definition.
+
+    ``recent`` [B, w], newest first, are the boundaries before the first position; None is none.
+    """
     boundaries = torch.zeros(base.shape, dtype=torch.bool, device=base.device)
-    recent = boundaries.new_zeros(base.shape[0], lags.shape[-1])
-    _continue_loop(base, lags, thresholds, boundaries, recent, 0)
+    recent = boundaries.new_zeros(base.shape[0], lags.shape[-1]) if recent is None else recent
+    for t in range(base.shape[1]):
+        boundaries[:, t] = drawn = lagged_logit(base[:, t], lags[:, t], recent) > thresholds[:, t]  # [B]
+        recent = torch.cat((drawn[:, None], recent), dim=1)[:, : lags.shape[-1]]
     return boundaries
-
-
-def _continue_loop(
-    base: Tensor, lags: Tensor, thresholds: Tensor, boundaries: Tensor, recent: Tensor, start: int
-) -> None:
-    """Fill ``boundaries`` from ``start`` on, after the ``recent`` [B, w] ones."""
-    num_lags = lags.shape[-1]
-    for t in range(start, base.shape[1]):
-        drawn = lagged_logit(base[:, t], lags[:, t], recent) > thresholds[:, t]  # [B]
-        boundaries[:, t] = drawn
-        recent = torch.cat((drawn[:, None], recent), dim=1)[:, :num_lags]
 
 
 def sweeps(base: Tensor, lags: Tensor, thresholds: Tensor) -> Tensor:
@@ -55,7 +54,7 @@ def sweeps(base: Tensor, lags: Tensor, thresholds: Tensor) -> Tensor:
     padded = F.pad(base > thresholds, (num_lags, 0)).to(base.dtype)  # [B, w + T], w zeros before the text
     start = 0  # everything before is settled
     for sweep in range(_MAX_SWEEPS):
-        if start >= length or num_lags == 0 or (sweep > _PATIENCE and start < _SLOWEST_SWEEP * sweep):
+        if start >= length or (sweep > _PATIENCE and start < _SLOWEST_SWEEP * sweep):
             break
         logits = base[:, start:]
         for j in range(num_lags, 0, -1):
@@ -70,28 +69,20 @@ def sweeps(base: Tensor, lags: Tensor, thresholds: Tensor) -> Tensor:
             break
         start += int(changed.int().argmax()) + 1  # this position was computed from settled ones
     boundaries = padded[:, num_lags:] > 0
-    if start < length and num_lags:
+    if start < length:
         recent = padded[:, start : start + num_lags].flip(1) > 0  # [B, w], newest first
-        if _maps_are_cheap(base, num_lags):
-            boundaries[:, start:] = maps(base[:, start:], lags[:, start:], thresholds[:, start:], recent)
-        else:
-            _continue_loop(base, lags, thresholds, boundaries, recent, start)
+        few = base.device.type != "cpu" or base.shape[0] << num_lags <= _CHEAP_STATES
+        solve = maps if num_lags <= MOST_MAPPED_LAGS and few else loop
+        boundaries[:, start:] = solve(base[:, start:], lags[:, start:], thresholds[:, start:], recent)
     return boundaries
 
 
-def _maps_are_cheap(base: Tensor, num_lags: int) -> bool:
-    if num_lags > MOST_MAPPED_LAGS:
-        return False
-    return base.device.type != "cpu" or base.shape[0] << num_lags <= _CHEAP_STATES
-
-
 def maps(base: Tensor, lags: Tensor, thresholds: Tensor, recent: Tensor | None = None) -> Tensor:
-    """Follow all 2^w lag states through each chunk at once, then chain the chunks.
+    """Follow all 2^w lag states through each chunk at once, then chain the chunks; ``recent`` as in :func:`loop`.
 
     The last w boundaries are a state; a position maps states to states. Chunks compose their maps in parallel, a short
     loop over chunks finds the state in which each one starts, and a second pass reads the boundaries. The work is
     independent of the policy and grows as 2^w, which suits accelerators and short lag windows; memory is bounded.
-    ``recent`` [B, w], newest first, are the boundaries before the first position; None is none.
     """
     num_rows, length = base.shape
     num_lags = lags.shape[-1]
@@ -111,7 +102,7 @@ def _map_span(base: Tensor, lags: Tensor, thresholds: Tensor, state: Tensor) -> 
     """Solve a span that starts in ``state`` [B, 1]: boundaries [B, n], and the state after its last whole chunk."""
     num_rows, length = base.shape
     num_lags = lags.shape[-1]
-    num_chunks = max(1, -(-length // _CHUNK))
+    num_chunks = -(-length // _CHUNK)
     pad = num_chunks * _CHUNK - length
 
     def chunked(x: Tensor) -> Tensor:
@@ -120,7 +111,7 @@ def _map_span(base: Tensor, lags: Tensor, thresholds: Tensor, state: Tensor) -> 
         return x.view(num_rows, num_chunks, _CHUNK, *x.shape[2:]).movedim(2, 0)
 
     base, lags, thresholds = chunked(base), chunked(lags), chunked(thresholds)
-    newest = 1 << (num_lags - 1) if num_lags else 0  # bit k of a state is the boundary w - k bytes ago
+    newest = 1 << (num_lags - 1)  # bit k of a state is the boundary w - k bytes ago
     states = torch.arange(1 << num_lags, device=base.device)
 
     def draws(c: int) -> Tensor:
@@ -145,3 +136,54 @@ def _map_span(base: Tensor, lags: Tensor, thresholds: Tensor, state: Tensor) -> 
         boundaries.append(here)
         state = (state >> 1) + newest * here
     return torch.cat(boundaries, dim=-1).flatten(1)[:, :length], after
+
+
+def numba_loop(base: Tensor, lags: Tensor, thresholds: Tensor) -> Tensor:
+    """[B, T], [B, T, w], [B, T] to [B, T] bool; compiled once per w and dtype.
+
+    Raises FloatingPointError if a term may be infinite or not a number. That check is nearly free in here, and costs
+    more than the walk from outside.
+    """
+    boundaries = torch.empty(base.shape, dtype=torch.bool)
+    history = base.new_zeros(_ROWS, base.shape[1] + lags.shape[-1])
+    walk = _walk(lags.shape[-1])
+    checksum = walk(base.numpy(), lags.numpy(), thresholds.numpy(), boundaries.numpy(), history.numpy())
+    if not isfinite(checksum):
+        raise FloatingPointError("base or lags are not finite, or too large to add up")
+    return boundaries
+
+
+@cache
+def _walk(num_lags: int) -> Callable[..., float]:
+    """Compile for a number of lags, so that the sum over them is unrolled."""
+    import numba
+    from numba import boolean, float32, float64
+
+    rows = _ROWS
+    signatures = [
+        # Strides are left open (A) where views arrive: the lags are a slice of the projection's output.
+        float64(real[:, :], real[:, :, :], real[:, :], boolean[:, ::1], real[:, ::1])
+        for real in (float32, float64)
+    ]
+
+    def walk(base, lags, thresholds, boundaries, history):  # pragma: no cover - runs compiled
+        num_rows, length = base.shape
+        one, zero = history.dtype.type(1), history.dtype.type(0)
+        checksum = zero
+        for first in range(0, num_rows, rows):
+            last = min(first + rows, num_rows)
+            for t in range(length):
+                for row in range(first, last):
+                    total = base[row, t]
+                    for j in range(num_lags, 0, -1):  # oldest first; times 0 or 1 is exact
+                        total += lags[row, t, j - 1] * history[row - first, t + num_lags - j]
+                    checksum += total  # nan times 0 is nan: no term escapes
+                    drawn = total > thresholds[row, t]
+                    boundaries[row, t] = drawn
+                    history[row - first, t + num_lags] = one if drawn else zero
+        return checksum
+
+    try:
+        return numba.njit(signatures, cache=True, nogil=True)(walk)
+    except (RuntimeError, OSError):  # the cache cannot be written: compile in every process
+        return numba.njit(signatures, nogil=True)(walk)

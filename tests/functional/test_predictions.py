@@ -1,0 +1,127 @@
+"""Likelihoods, draws, n-grams and smoothing against their definitions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from rltok_rl.functional.decoding import filter_logits, sample_bytes
+from rltok_rl.functional.likelihood import bits_per_byte, byte_log_prob, next_byte_log_prob
+from rltok_rl.functional.ngrams import PRIME, ngram_hash, signed
+from rltok_rl.functional.routing import smooth
+from rltok_rl.text import ids_to_bytes, text_to_ids
+
+from ..each import each
+
+LOGITS = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
+
+
+@each(dtype=[torch.float32, torch.float64, torch.bfloat16])
+def test_byte_log_prob_is_cross_entropy(dtype):
+    logits, targets = 5 * torch.randn(3, 7, 256, dtype=dtype), torch.randint(256, (3, 7))
+    wide = logits.to(torch.promote_types(dtype, torch.float32))
+    expected = -F.cross_entropy(wide.flatten(0, 1), targets.flatten(), reduction="none").view(3, 7)
+    torch.testing.assert_close(byte_log_prob(logits, targets), expected)
+    assert bits_per_byte(-byte_log_prob(0 * logits, targets).sum(), 21).item() == pytest.approx(8.0)
+
+
+def test_next_byte_is_the_byte_after():
+    logits = torch.zeros(1, 3, 256)
+    logits[0, 0, 6] = logits[0, 1, 7] = 100.0  # positions 0 and 1 know the next byte
+    torch.testing.assert_close(next_byte_log_prob(logits, torch.tensor([[5, 6, 7]])), torch.zeros(1, 2))
+    for length in (0, 1):
+        assert next_byte_log_prob(torch.zeros(2, length, 256), torch.zeros(2, length).long()).shape == (2, 0)
+
+
+def test_filters_keep_the_likeliest():
+    shuffle = torch.tensor([2, 0, 3, 1])
+    for options, kept in (
+        ({}, 4),
+        ({"top_k": 1}, 1),
+        ({"top_k": 3}, 3),
+        ({"top_k": 99}, 4),
+        ({"top_p": 1e-9}, 1),
+        ({"top_p": 0.49}, 1),
+        ({"top_p": 0.51}, 2),
+        ({"top_p": 0.81}, 3),
+        ({"top_p": 1.0}, 4),
+        ({"top_k": 2, "top_p": 0.7}, 2),  # after k = 2 the first holds 0.625 < 0.7
+        ({"top_k": 2, "top_p": 0.6}, 1),
+    ):
+        filtered = filter_logits(LOGITS[:, shuffle], **options)
+        assert filtered.isfinite()[:, shuffle.argsort()].tolist() == [[i < kept for i in range(4)]], options
+
+
+@each(temperature=[0.5, 1.0, 2.0])
+def test_draws_follow_temperature(temperature):
+    """20,000 draws: a standard error is at most 0.0036, so 0.02 is beyond five of them."""
+    drawn = sample_bytes(LOGITS.expand(20_000, 4), temperature=temperature, generator=torch.Generator().manual_seed(0))
+    frequencies = torch.bincount(drawn, minlength=4) / 20_000
+    torch.testing.assert_close(frequencies, (LOGITS[0] / temperature).softmax(-1), rtol=0, atol=0.02)
+    assert sample_bytes(LOGITS.flip(-1), temperature=0.0).tolist() == [3]
+
+
+def test_text_survives_a_round_trip():
+    for text in ("", "plain", "ünïcode 文字", "\x00\n"):
+        assert ids_to_bytes(text_to_ids(text)).decode() == text
+
+
+@each(size=[1, 2, 3, 8], buckets=[1, 7, 500_000, 2**62])
+def test_hashes_are_those_of_python_integers(size, buckets):
+    assert 255 * PRIME**3 > 2**63  # from n = 4 on sums wrap around
+    byte_ids = torch.randint(320, (3, 40), generator=torch.Generator().manual_seed(0))
+    ours = ngram_hash(byte_ids, size, buckets)
+    grams = byte_ids.unfold(1, size, 1).tolist()
+    expected = [[signed(sum(x * PRIME**k for k, x in enumerate(gram))) % buckets for gram in row] for row in grams]
+    assert ours.tolist() == expected and int(ours.min()) >= 0
+
+
+@each(length=[1, 2, 3, 7, 64, 100])
+def test_smoothing_by_scan_and_loop_is_the_sum(length):
+    values = torch.randn(2, length, 3, dtype=torch.float64, requires_grad=True)
+    weights = torch.rand(2, length, dtype=torch.float64, requires_grad=True)
+    fresh = torch.arange(length).expand(2, length) % 50 == 0
+    expected = torch.zeros(2, length, 3, dtype=torch.float64)
+    for j in range(length):
+        for i in range(j - j % 50, j + 1):  # a fresh token takes nothing from those before it
+            kept = (1 - weights[:, i + 1 : j + 1]).prod(1)
+            expected[:, j] += (kept * weights[:, i])[:, None] * values[:, i]
+    slopes = []
+    for method in ("scan", "loop"):
+        out = smooth(values, weights, fresh=fresh, method=method)
+        torch.testing.assert_close(out, expected, rtol=0, atol=1e-12)
+        slopes.append(torch.autograd.grad((out * torch.arange(1.0, 4.0)).sum(), (values, weights)))
+    for ours, theirs in zip(*slopes, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
+    if length == 7:
+        assert torch.autograd.gradcheck(smooth, (values, weights))
+
+
+def test_narrow_types_are_smoothed_in_float32():
+    values, weights = torch.randn(1, 300, 2), torch.full((1, 300), 0.02)
+    narrow = smooth(values.bfloat16(), weights)
+    assert narrow.dtype == torch.bfloat16
+    torch.testing.assert_close(narrow.float(), smooth(values.bfloat16().float(), weights), rtol=0.01, atol=0.01)
+
+
+def test_refusals():
+    for call, error, words in (
+        (
+            lambda: byte_log_prob(torch.zeros(2, 256), torch.zeros(3)),
+            ValueError,
+            r"must agree, got \[2, 256\] and \[3\]",
+        ),
+        (lambda: bits_per_byte(1.0, 0), ValueError, "num_bytes must be at least 1, got 0"),
+        (lambda: sample_bytes(LOGITS, temperature=float("nan")), ValueError, "temperature must be at least 0, got nan"),
+        (lambda: smooth(LOGITS, LOGITS[:, 0], method="fast"), ValueError, r"one of \['scan', 'loop'\], got 'fast'"),
+        (lambda: smooth(torch.zeros(2, 1), torch.zeros(3)), ValueError, "values .* and weights .* must agree"),
+        (lambda: text_to_ids(3), TypeError, "text must be str or bytes, got int"),
+        (lambda: ids_to_bytes([65, 256]), ValueError, r"byte_ids must lie in 0\.\.255.*got 256"),
+        *(
+            (lambda ids=ids: ids_to_bytes(ids), TypeError, "integer")
+            for ids in ([104.5], torch.tensor([104.0]), torch.tensor([[104, 105]]), torch.tensor(104))
+        ),
+    ):
+        with pytest.raises(error, match=words):
+            call()

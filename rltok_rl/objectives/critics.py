@@ -130,8 +130,8 @@ class VTraceReturn(CriticAdvantage):
         log_probs = self.actor_network.get_dist(entries).log_prob(view.rollout.get(self.tensor_keys.action))
         log_probs = log_probs.reshape(view.rollout.batch_size).movedim(view.time_dim, -1)
         log_ratios = log_probs - view.read(self.tensor_keys.sample_log_prob)
-        clips = {"lmbda": self.lmbda, "rho_clip": self.rho_clip, "c_clip": self.c_clip}
-        advantages, target = vtrace(*inputs, log_ratios, self.gamma, **clips, **options)
+        options |= {"lmbda": self.lmbda, "rho_clip": self.rho_clip, "c_clip": self.c_clip}
+        advantages, target = vtrace(*inputs, log_ratios, self.gamma, **options)
         return target, advantages
 
 

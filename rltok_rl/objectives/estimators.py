@@ -231,7 +231,7 @@ class ControlVariateReturn(ReturnEstimator):
             done = view.find(under_next(self.tensor_keys.done))
             ahead = [discounted_return(x, self.gamma, done=done, mask=view.mask) for x in features.unbind(-1)]
             features = torch.cat((features, torch.stack(ahead, -1)), -1)
-        options = {"ridge": self.ridge, "folds": self.folds, "process_group": self.process_group}
+        options: dict[str, Any] = {"ridge": self.ridge, "folds": self.folds, "process_group": self.process_group}
         return control_variate(returns, features, mask=view.mask, **options)
 
 

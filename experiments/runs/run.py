@@ -94,7 +94,7 @@ def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts, re
         print(f"\n{cause}: saved after update {trainer.updates}; resume with resume=true", file=sys.stderr)
         return dict(progress, stopped=stop.signal or signal.SIGTERM)
     print("trained; evaluating on held-out text, drawing figures", file=sys.stderr)
-    snapshots = read_lines(out / "samples.jsonl")  # the first before update 1, the last after the last update
+    snapshots = _snapshots(out)
     summary = {
         "command": recorder.starts.entries[0]["command"],
         "machine": machine(processes.device.type),
@@ -128,7 +128,7 @@ def _finished(config: TrainConfig, trainer: Trainer, model: Any, report: Report 
         return None
     writers: dict[str, Callable[[], Any]] = {
         "model": lambda: save_with_segmenter(config, trainer, model),
-        "sample.txt": lambda: _write_sample(out, read_lines(out / "samples.jsonl")[-1]),
+        "sample.txt": lambda: _write_sample(out, _snapshots(out)[-1]),
     }
     if report:
         writers["report.md"] = lambda: report(out)
@@ -139,6 +139,16 @@ def _finished(config: TrainConfig, trainer: Trainer, model: Any, report: Report 
     print(f"{out} is finished, after update {trainer.updates}: {wrote}", file=sys.stderr)
     summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
     return summary
+
+
+def _snapshots(out: Path) -> list[dict[str, Any]]:
+    """Read the snapshots of a finished run: the first before update 1, the last after the last update."""
+    snapshots = read_lines(out / "samples.jsonl")
+    if not snapshots:
+        raise FileNotFoundError(
+            f"{out / 'samples.jsonl'} must hold the run's snapshots, got none; train in a new folder"
+        )
+    return snapshots
 
 
 def _write_sample(out: Path, snapshot: dict[str, Any]) -> None:

@@ -127,11 +127,9 @@ def compare(found: Signal, reference: Tensor | Signal) -> Comparison:
     cosine, scale, bias = (x.item() for x in measures(own, length, mean @ target))
     left = [measures(*case) for case in cases]
     errors = [math.hypot(*(jackknife_error(values[i]) for values in left)) for i in range(3)]
-    return Comparison(
-        *([cosine, errors[0], scale, errors[1]] if known and not lost else [math.nan] * 4),
-        bias=math.sqrt(max(bias, 0.0)) if known else math.nan,
-        bias_limit=math.sqrt(max(bias + 2 * errors[2], 0.0)) if known else math.nan,
-    )
+    direction = [cosine, errors[0], scale, errors[1]] if known and not lost else [math.nan] * 4
+    bounds = [math.sqrt(max(square, 0.0)) if known else math.nan for square in (bias, bias + 2 * errors[2])]
+    return Comparison(*direction, *bounds)
 
 
 def _left_out(found: Signal) -> Tensor:

@@ -179,15 +179,10 @@ def _score(segmented: SegmentedModel, batch: list[_Window], samples: int) -> Ite
         drawn = pad_sequence([window.uniforms(samples) for window in batch], batch_first=True)  # [R, T, K]
         drawn = drawn.transpose(1, 2).flatten(0, 1)  # [R K, T]
     final_logits = segmented.run(read, drawn).final_logits
-    ends = torch.tensor([window.length for window in batch]).repeat_interleave(samples)[:, None]
-    scored = torch.tensor([window.scored for window in batch]).repeat_interleave(samples)[:, None]
-    place = torch.arange(read.shape[1])
-    predicted = (place >= ends - scored) & (place < ends)
-    logits = final_logits[predicted.to(final_logits.device)]  # [predictions, V]
-    log_probs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1).cpu()
-    parts = log_probs.split([window.scored * samples for window in batch])
-    for window, text, part in zip(batch, texts, parts, strict=True):
-        yield mixture_log_likelihood(part.unflatten(0, (samples, -1)), text[len(text) - window.scored :])
+    for window, text, rows in zip(batch, texts, final_logits.split(samples), strict=True):
+        logits = rows[:, window.length - window.scored : window.length]  # [K, n, V]
+        log_probs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1).cpu()
+        yield mixture_log_likelihood(log_probs, text[len(text) - window.scored :])
 
 
 def _batches(windows: list[_Window], samples: int, batch_rows: int | None, padded: bool) -> Iterator[list[_Window]]:

@@ -107,13 +107,21 @@ Question = tuple[str, list[str], int]
 
 def piqa(row: Row) -> Question:
     """Ask for the better of two ways to reach a goal."""
-    return "Question: " + row["goal"] + "\nAnswer:", [" " + row["sol1"], " " + row["sol2"]], int(row["label"])
+    return "Question: " + row["goal"] + "\nAnswer:", [" " + row["sol1"], " " + row["sol2"]], _label(row)
 
 
 def hellaswag(row: Row) -> Question:
     """Ask for the right one of four endings of a scene."""
+    if isinstance(row["endings"], str):
+        raise TypeError(f"endings must be a list of texts, got {row['endings']!r}")
     context = row["activity_label"] + ": " + row["ctx_a"] + " " + row["ctx_b"].capitalize()
-    return clean_hellaswag(context), [" " + clean_hellaswag(end) for end in row["endings"]], int(row["label"])
+    return clean_hellaswag(context), [" " + clean_hellaswag(end) for end in row["endings"]], _label(row)
+
+
+def _label(row: Row) -> int:
+    """The number of the right choice; some datasets write it as a text."""
+    label = row["label"]
+    return int(label) if isinstance(label, str) and label.isdecimal() else check_count("label", label, minimum=0)
 
 
 def clean_hellaswag(text: str) -> str:

@@ -74,9 +74,7 @@ class TextWindows:
 
 
 def cut_windows(num_bytes: int, context: int, stride: int | None = None) -> list[tuple[int, int]]:
-    """Cut a text into windows (start, end) that predict every byte but the first once.
-
-    A window counts the bytes beyond the previous window's end, which is exclusive. A ``stride`` of None is ``context``.
+    """Cut a text into windows (start, end) that predict every byte but the first once; ``end`` is exclusive.
 
     Example:
         >>> cut_windows(8, 3)

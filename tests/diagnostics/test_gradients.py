@@ -59,13 +59,10 @@ def test_noise_alone_is_no_signal():
     assert 0.7 < errors.mean() / ratios.std() < 1.5
 
 
-@pytest.mark.parametrize("shape", [(2, 5), (5,)])
-def test_too_few_repetitions_are_refused(shape):
-    with pytest.raises(ValueError, match=r"gradients must be \[K >= 3, P\]"):
-        signal_to_noise(torch.zeros(shape))
-
-
-def test_a_bias_and_a_wrong_shape_are_refused(model):
+def test_too_few_repetitions_a_bias_and_a_wrong_shape_are_refused(model):
+    for shape in ((2, 5), (5,)):
+        with pytest.raises(ValueError, match=r"gradients must be \[K >= 3, P\]"):
+            signal_to_noise(torch.zeros(shape))
     rollout = enumerate_rollouts(model, "abc")
     with pytest.raises(ValueError, match=r"advantages must have the shape of logits, \[1, 2, 2\], got \[2, 2\]"):
         policy_gradient(model, rollout, torch.zeros(2, 2))

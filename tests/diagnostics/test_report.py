@@ -13,10 +13,12 @@ from rltok_rl.data import TextSource
 from rltok_rl.diagnostics.estimator_report import Candidate, collect_gradients, estimator_report
 from rltok_rl.diagnostics.exact import EnumeratedRollouts, TextRollouts, exact_gradient
 from rltok_rl.diagnostics.gradient_quality import policy_gradient, signal_to_noise
+from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.models.flops import forward_flops, update_flops
 from rltok_rl.objectives import ReturnEstimator
 from rltok_rl.objectives.flips import LocalFlips
 
+from ..each import each
 from .conftest import opinionated
 
 TEXTS = ["to be, o", "question", "whether "]
@@ -119,7 +121,7 @@ def test_flips_are_unbiased_where_they_promise_to_be(enumerated):
     assert signal_to_noise(found).ratio > 0.5  # the test could see a gradient that is off by half
 
 
-@pytest.mark.parametrize("span", [1, 3, 9])
+@each(span=[1, 3, 9])
 def test_a_flip_is_judged_by_its_span_alone(span, monkeypatch):
     """Without lags nothing else changes when one decision does: the flipped row can be made by hand."""
     model = opinionated(num_lags=0)
@@ -134,12 +136,10 @@ def test_a_flip_is_judged_by_its_span_alone(span, monkeypatch):
         boundaries[0] = True
         other = boundaries.clone()
         other[t] = ~other[t]
-        gained = []
-        for string in (boundaries, other):
-            with torch.no_grad():
-                said = model(byte_ids[row : row + 1, :-1], string[None]).final_logits
-            log_prob = said.log_softmax(-1)[0].gather(1, byte_ids[row, 1:, None]).squeeze(1)
-            gained.append(log_prob - 0.3 * string)
+        strings = torch.stack((boundaries, other))
+        with torch.no_grad():
+            logits = model(byte_ids[row, :-1].expand(2, -1), strings).final_logits
+        gained = byte_log_prob(logits, byte_ids[row, 1:].expand(2, -1)) - 0.3 * strings
         lost = (gained[0] - gained[1])[t : t + span]
         p = rollout["logits"][row, t].sigmoid()
         expected = (p if boundaries[t] else 1 - p) / 0.5 * (lost * 0.9 ** torch.arange(len(lost))).sum()
@@ -166,6 +166,11 @@ def test_flips_leave_forced_decisions_and_the_rollout_alone(model):
     assert LocalFlips(model.eval(), gamma=0.9)(draw(1))["advantage"].isfinite().all()
 
 
+def rollout_of_zeros() -> TensorDict:
+    following = {"final_log_prob": torch.zeros(2, 3, 1), "early_log_prob": -torch.ones(2, 3, 1)}
+    return TensorDict({"next": TensorDict(following, [2, 3])}, [2, 3])
+
+
 def test_what_learns_judges_before_it_learns():
     """A baseline that has seen the batch it judges would be biased."""
     seen = []
@@ -175,8 +180,7 @@ def test_what_learns_judges_before_it_learns():
         return rollout.set("advantage", torch.zeros_like(rollout["next", "reward"]))
 
     one = Candidate("learns", estimate, learn=lambda rollout: seen.append("learned"))
-    following = {"final_log_prob": torch.zeros(2, 3, 1), "early_log_prob": torch.zeros(2, 3, 1)}
-    one.advantages(TensorDict({"next": TensorDict(following, [2, 3])}, [2, 3]))
+    one.advantages(rollout_of_zeros())
     assert seen == ["judged", "learned"]
 
 
@@ -208,8 +212,7 @@ def test_what_remembers_is_warmed_up(enumerated):
 
 def test_a_reward_that_needs_the_entropy_is_not_given_something_else():
     """It used to be the early exit's log-likelihood where the rollout had no entropy."""
-    following = {"final_log_prob": torch.zeros(2, 3, 1), "early_log_prob": -torch.ones(2, 3, 1)}
-    rollout = TensorDict({"next": TensorDict(following, [2, 3])}, [2, 3])
+    rollout = rollout_of_zeros()
     one = Candidate("entropy", ReturnEstimator(gamma=0.0), reward="entropy_relative")
     with pytest.raises(KeyError, match=r"must hold 'early_entropy' \(an environment adds it with observe_entropy=True"):
         one.advantages(rollout)

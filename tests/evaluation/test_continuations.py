@@ -10,7 +10,7 @@ import pytest
 import torch
 from rltok_rl.agents.segmenters import Segmenter, Segments, make_segmenter, read_window, train_bpe
 
-from rltok_rl.evaluation import continuations, read_text
+from rltok_rl.evaluation import continuations
 from rltok_rl.evaluation.continuations import (
     Continuations,
     continuation_log_likelihood,
@@ -176,15 +176,6 @@ def test_windows_predict_each_byte_once_from_as_much_as_may_be_read():
                 assert text[begin:end] == window and scored < len(window)
                 assert read is None or len(window) - 1 == min(read, end - 1)  # full, unless the text begins there
             assert end == len(text), (read, context, answer)
-
-
-def test_a_text_after_nothing_costs_what_reading_it_costs_and_eight_bits(model):
-    """On windows that both cut: of texts of one window, and of as many bytes as full windows predict."""
-    for size, context in ((2, 9), (9, 9), (10, 9), (19, 9), (37, 9), (30, 100)):
-        text = "It is a truth universally acknowledged"[:size]
-        scores = continuation_log_likelihood(model, [""], [text], context_bytes=context, greedy=True)
-        nats = float(read_text(model, text, context=context, greedy=True).final_nats.sum())
-        assert_close(scores.log_likelihood, [-nats - math.log(256)])
 
 
 def test_a_mixture_writes_greedily_what_its_own_probabilities_say():

@@ -83,12 +83,12 @@ def results(folder):
         )
 
 
-def request(kind: str, *arguments) -> Instance:
-    return Instance(request_type=kind, doc={}, arguments=arguments, idx=0)
+def requests(kind: str, *each) -> list[Instance]:
+    return [Instance(request_type=kind, doc={}, arguments=arguments, idx=0) for arguments in each]
 
 
 def scores(lm: RltokLM, pairs) -> list[tuple[float, bool]]:
-    return lm.loglikelihood([request("loglikelihood", *pair) for pair in pairs], disable_tqdm=True)
+    return lm.loglikelihood(requests("loglikelihood", *pairs), disable_tqdm=True)
 
 
 PAIRS = [("The cat", " sat"), ("", "no context"), ("Where is é? " * 5, " here"), ("a", " b"), ("The cat", " é")]
@@ -172,21 +172,20 @@ def test_answers_are_kept_as_they_come(model, tmp_path, monkeypatch):
         return score(pairs)
 
     monkeypatch.setattr(lm, "_score", fail_at_last)
-    requests = [request("loglikelihood", *pair) for pair in PAIRS]
+    pairs = requests("loglikelihood", *PAIRS)
     with pytest.raises(KeyboardInterrupt):
-        cached.loglikelihood(requests)
+        cached.loglikelihood(pairs)
     assert asked == [2, 2, 1]
-    again = cached.loglikelihood(requests)
-    assert asked == [2, 2, 1, 1]
+    again = cached.loglikelihood(pairs)
     for (one, greedy), (other, also) in zip(again, whole, strict=True):
         assert one == pytest.approx(other, abs=1e-5) and greedy is also
-    assert cached.loglikelihood(requests) == again and asked == [2, 2, 1, 1]
+    assert cached.loglikelihood(pairs) == again and asked == [2, 2, 1, 1]
     cached.dbdict.close()
 
 
 def test_the_empty_text_is_certain(model):
     lm = RltokLM(model)
-    scored = lm.loglikelihood_rolling([request("loglikelihood_rolling", text) for text in ("", "x", "")], True)
+    scored = lm.loglikelihood_rolling(requests("loglikelihood_rolling", ("",), ("x",), ("",)), True)
     assert scored == [0.0, pytest.approx(-math.log(256)), 0.0]
 
 
@@ -196,8 +195,8 @@ def test_texts_are_written_alike_together_and_alone(model):
     contexts = ["The cat", "a", "Some longer context, é"]
     together = lm.write(contexts, options)
     assert together == [lm.write([context], options)[0] for context in contexts]
-    asked = [request("generate_until", context, options) for context in contexts]
-    asked.append(request("generate_until", "The cat", {**options, "max_gen_toks": 3}))
+    asked = [*((context, options) for context in contexts), ("The cat", {**options, "max_gen_toks": 3})]
+    asked = requests("generate_until", *asked)
     assert lm.generate_until(asked, disable_tqdm=True) == [*together, *lm.write(["The cat"], {"max_gen_toks": 3})]
 
 

@@ -87,14 +87,6 @@ def test_batches_change_nothing_and_progress_counts_every_byte_once(model, seede
     assert reports[-1][2] == pytest.approx(float(few.final_nats.sum()))
 
 
-def test_invalid_utf8_is_read_byte_by_byte(model):
-    broken = b"caf\xc3\xa9 \xff\xfe\x00 \xe2\x82"  # the last character is cut off
-    read = read_text(model, broken, context=8, greedy=True)
-    assert read.byte_ids.tolist() == list(broken) and summarise(read)["bytes"] == len(broken) - 1
-    same = read_text(model, ["café", b"caf\xc3\xa9"], context=8, greedy=True)
-    assert same.final_nats[:4].tolist() == same.final_nats[4:].tolist() and summarise(same)["bytes"] == 8
-
-
 def test_metrics_by_hand(model):
     """Six predictions of "the cat" in windows of three, boundaries after t (forced), e, space (forced) and a."""
     bits = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], dtype=torch.float64)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import combinations
 
 import pytest
 import torch
@@ -105,22 +104,6 @@ def test_shares_of_a_side_are_of_all_boundaries(seeded):
     for side in word_position_share(text, torch.rand(len(text), generator=seeded()) < 0.3).values():
         assert sum(at.share for at in side.values()) == pytest.approx(1)
         assert sum(at.chance for at in side.values()) == pytest.approx(1)
-
-
-def test_chance_is_the_mean_over_all_ways_to_lay_boundaries():
-    """By enumeration of all ways to lay that many boundaries on the counted bytes."""
-    text = text_to_ids("to be, or")
-    counted = torch.tensor([0, 1, 1, 1, 1, 1, 1, 0, 1], dtype=torch.bool)
-    for number in (1, 2, 5):
-        totals = dict.fromkeys(EDGES, 0.0)
-        ways = list(combinations(counted.nonzero().squeeze(1).tolist(), number))
-        for way in ways:
-            boundaries = torch.zeros(len(text), dtype=torch.bool)
-            boundaries[list(way)] = True
-            shares = word_edge_share(text, boundaries, counted)
-            totals = {name: totals[name] + shares[name].share for name in EDGES}
-        for name in EDGES:
-            assert totals[name] / len(ways) == pytest.approx(shares[name].chance), (name, number)
 
 
 def test_ratios_without_a_denominator():

@@ -271,3 +271,7 @@ def test_finished_run_keeps_every_file(uniform_run, tmp_path, monkeypatch, capsy
     assert [start["command"] for start in starts] == [command, f"{command} resume=true"]
     page = trained_table(read_run(folder))
     assert f"\n{command}\n" in page and "resume=true" not in page
+    (folder / "samples.jsonl").unlink()
+    (folder / "sample.txt").unlink()
+    with pytest.raises(FileNotFoundError, match="samples.jsonl must hold the run's snapshots, got none"):
+        run(config, command)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from rltok_rl.models import UNet, layers, preset
+from rltok_rl.models import UNet, preset
 from rltok_rl.training.options import compile_layers
 
 from .conftest import mixed_boundaries, seeded
@@ -58,15 +58,6 @@ def test_few_programs_serve_all_lengths_and_layouts(cap, expected):
         made.append(programs())
     assert made[-1] == made[1] == expected
     assert not counters["graph_break"]
-
-
-def test_lengths_are_marked(monkeypatch):
-    """Without the marks other lengths are other programs, of which torch makes some more general later."""
-    monkeypatch.setattr(layers, "varies", lambda x, *_: x)
-    _, compiled = twins(None)
-    for number in range(2):
-        step(compiled, number)
-    assert programs() > 3
 
 
 def test_gradients_are_those_of_layers_that_are_not_compiled():

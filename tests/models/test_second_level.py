@@ -11,12 +11,10 @@ from torch import Tensor
 
 from rltok_rl.models import UNet, level, preset
 from rltok_rl.models.incremental import decide, observe
-from rltok_rl.models.mixing import give_back
 from rltok_rl.models.tokens import token_layout
 
 from ..each import each
-from .conftest import LEVELS, assert_causal, loss_and_gradients, mixed_boundaries, slopes
-from .test_unet import ahead
+from .conftest import LEVELS, loss_and_gradients, mixed_boundaries, slopes
 from .textbook import textbook_forward
 
 
@@ -45,22 +43,6 @@ def test_steps_without_tokens_decide_nothing(name, build, text):
         said = decide(model, cache, torch.tensor(drawn)).second
         assert not said.boundaries[torch.tensor(drawn) == 0].any()
         assert said.probabilities is None or (said.probabilities > 0).tolist() == [bool(d) for d in drawn]
-
-
-@each(name=LEVELS, layout=["padded", "packed"])
-@torch.no_grad()
-def test_causality_test_catches_an_early_token_of_tokens(name, layout, build, text):
-    model, byte_ids, boundaries, calls = build(**LEVELS[name]).double(), text(1, 20), mixed_boundaries(1, 20), []
-    if int(model(byte_ids, boundaries).second.boundaries.sum()) == 1:
-        return  # the last token has no successor to leak
-
-    def early(states, updates, layout, *others):
-        calls.append(layout)  # the second level is computed within the first
-        return give_back(states, updates, ahead(layout) if len(calls) % 2 else layout, *others)
-
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(AssertionError, match="sees what comes after it"):
-        patch.setattr(level, "give_back", early)
-        assert_causal(model, byte_ids, boundaries, layout=layout)
 
 
 @each(name=LEVELS)

@@ -21,120 +21,100 @@ def textbook_forward(model, byte_ids: Tensor, boundaries: Tensor, *, training: b
 
 
 def _row(model, byte_ids: Tensor, boundaries: Tensor, training: bool) -> dict[str, Tensor]:
-    config, weights = model.config, dict(model.named_parameters())
-    length = len(byte_ids)
-    clock = torch.arange(length)
+    config, clock = model.config, torch.arange(len(byte_ids))
+    times = clock.tolist()
     window = (clock <= clock[:, None]) & (clock > clock[:, None] - config.window)
-
-    x = _embed(config, weights, byte_ids.tolist()) * math.sqrt(config.width)
-    for i in range(config.num_encoder_layers):
-        x = _layer(config, weights, f"encoder.{i}", x, clock, window)
-
-    normed = _norm(config, weights["encoder_norm.weight"], x)
-    terms = normed @ weights["boundary_head.projection.weight"].T  # [T, 1 + w]
-    raw = [
-        terms[t, 0] + sum((terms[t, j] * boundaries[t - j] for j in range(1, config.num_lags + 1) if t >= j), 0.0)
-        for t in range(length)
-    ]
+    x = _layers(model, "encoder", _embed(model, byte_ids.tolist()) * math.sqrt(config.width), clock, window)
+    normed = _norm(model, "encoder_norm", x)
+    terms = _linear(model, "boundary_head.projection", normed)  # [T, 1 + w]
+    lags = range(1, config.num_lags + 1)
+    raw = [terms[t, 0] + sum((terms[t, j] * boundaries[t - j] for j in lags if t >= j), 0.0) for t in times]
     logits = torch.stack(raw) * config.boundary_scale + math.log(config.target_rate / (1 - config.target_rate))
     if training and config.boundary_cap is not None:
         logits = config.boundary_cap * torch.tanh(logits / config.boundary_cap)
     tokens, positions, serving, since = [], [], [], []
-    for t in range(length):
-        since.append(x[t])
+    for t in times:
+        since.append(t)
         if boundaries[t]:
             if config.pooling == "attention":
-                bytes_of_it = [u for u in range(t - len(since) + 1, t + 1) if t - u < config.window]
-                tokens.append(x[t] + _cross(config, weights, "token_pooling", x[t], t, x[bytes_of_it], bytes_of_it))
+                near = [u for u in since if t - u < config.window]
+                tokens.append(x[t] + _cross(model, "token_pooling", x[t], t, x[near], near))
             else:
-                tokens.append(x[t] if config.pooling == "select" else torch.stack(since).mean(0))
+                tokens.append(x[t] if config.pooling == "select" else x[since].mean(0))
             positions.append(t)
             since = []
         serving.append(len(tokens) - 1)
-    before, count = torch.stack(tokens), len(tokens)
-    after = before
-    for i in range(config.lower_layers):
-        after = _layer(config, weights, f"token_layers.{i}", after, torch.tensor(positions), _causal(count))
+    before, at, causal = torch.stack(tokens), torch.tensor(positions), _causal(len(tokens))
+    lower = config.lower_layers
+    after = _layers(model, "token_layers", before, at, causal, range(lower))
     if config.second_level is not None:
-        after = _second_level(config, weights, after, positions)
-    for i in range(config.lower_layers, config.num_token_layers):
-        after = _layer(config, weights, f"token_layers.{i}", after, torch.tensor(positions), _causal(count))
+        after = _second_level(model, after, at)
+    after = _layers(model, "token_layers", after, at, causal, range(lower, config.num_token_layers))
     update = after - before if config.upsampling == "deviation" else after
     if config.smoothing != "none":
-        probs = [1.0 if t == 0 else torch.sigmoid(logits[t]) for t in positions]
-        smoothed = [update[0]]
-        for j in range(1, count):
-            smoothed.append(probs[j] * update[j] + (1 - probs[j]) * smoothed[-1])
-        update = torch.stack(smoothed)
+        update = _smoothed(update, [1.0 if t == 0 else torch.sigmoid(logits[t]) for t in positions])
     y = []
-    for t in range(length):
+    for t in times:
         read = list(range(max(0, serving[t] - config.tokens_read + 1), serving[t] + 1))
         if config.upsampling == "attention":
-            at = [positions[j] for j in read]
-            y.append(x[t] + _cross(config, weights, "token_reading", x[t], t, update[read], at))
+            y.append(x[t] + _cross(model, "token_reading", x[t], t, update[read], [positions[j] for j in read]))
         else:
             y.append(x[t] + update[serving[t]])
-    y = torch.stack(y)
-    for i in range(config.num_decoder_layers):
-        y = _layer(config, weights, f"decoder.{i}", y, clock, window)
-
+    decoded = _norm(model, "decoder_norm", _layers(model, "decoder", torch.stack(y), clock, window))
     return {
         "boundary_logits": logits,
-        "early_logits": soft_cap(normed @ weights["early_head.projection.weight"].T, config.final_cap),
-        "final_logits": soft_cap(
-            _norm(config, weights["decoder_norm.weight"], y) @ weights["final_head.projection.weight"].T,
-            config.final_cap,
-        ),
+        "early_logits": soft_cap(_linear(model, "early_head.projection", normed), config.final_cap),
+        "final_logits": soft_cap(_linear(model, "final_head.projection", decoded), config.final_cap),
     }
 
 
-def _embed(config, weights: dict[str, Tensor], byte_ids: list[int]) -> Tensor:
-    rows = []
+def _smoothed(updates: Tensor, shares: list) -> Tensor:
+    """U_j = P_j M_j + (1 - P_j) U_{j-1}, one token after the other."""
+    out = [shares[0] * updates[0]]
+    for j in range(1, len(shares)):
+        out.append(shares[j] * updates[j] + (1 - shares[j]) * out[-1])
+    return torch.stack(out)
+
+
+def _embed(model, byte_ids: list[int]) -> Tensor:
+    config, rows = model.config, []
     for t in range(len(byte_ids)):
-        total = weights["embedding.weight"][byte_ids[t]]
+        total = model.embedding.weight[byte_ids[t]]
         for number, size in enumerate(config.ngram_sizes):
             gram = [byte_ids[u] if u >= 0 else 0 for u in range(t - size + 1, t + 1)]
             bits = sum(byte * 1_000_000_007**k for k, byte in enumerate(gram)) % 2**64
             bucket = (bits - 2**64 if bits >= 2**63 else bits) % config.ngram_buckets  # as signed, rounded down
-            total = total + weights[f"ngrams.tables.{number}.weight"][bucket]
+            total = total + model.get_parameter(f"ngrams.tables.{number}.weight")[bucket]
         rows.append(total / (1 + len(config.ngram_sizes)) if config.ngram_scale == "mean" else total)
     return torch.stack(rows)
 
 
-def _second_level(config, weights: dict[str, Tensor], z: Tensor, positions: list[int]) -> Tensor:
+def _second_level(model, z: Tensor, positions: Tensor) -> Tensor:
     """Tokens [S, D] after they have received their tokens of tokens, one token after the other."""
-    name, probs, places = "second_level.routing", [], []
-    faithful = config.second_residual == "projection"
-    x = _norm(config, weights[f"{name}.token_norm.weight"], z) if faithful else z
+    config, name, probs, places = model.config, "second_level.routing", [], []
+    routes, projects = config.second_level == "routing", config.second_residual == "projection"
+    x = _norm(model, f"{name}.token_norm", z) if projects else z
     for s in range(len(z)):
-        if config.second_level == "stride":
-            chosen = s % config.second_stride == 0
-        else:
+        chosen = s % config.second_stride == 0
+        if routes:
             p = torch.ones(()).to(z)
             if s > 0:
-                query, key = weights[f"{name}.query.weight"] @ x[s - 1], weights[f"{name}.key.weight"] @ x[s]
+                query, key = _linear(model, f"{name}.query", x[s - 1]), _linear(model, f"{name}.key", x[s])
                 p = (1 - (query @ key) / (query.norm() * key.norm())) / 2
             probs.append(p)
             chosen = p > 0.5
         if chosen:
             places.append(s)
-    above, clock = torch.stack([x[s] for s in places]), torch.tensor([positions[s] for s in places])
-    for i in range(config.num_second_layers):
-        above = _layer(config, weights, f"second_level.layers.{i}", above, clock, _causal(len(places)))
-    if faithful:
-        above = _norm(config, weights[f"{name}.update_norm.weight"], above)
-    out, current, number = [], torch.zeros_like(z[0]), 0
+    above = _layers(model, "second_level.layers", x[places], positions[places], _causal(len(places)))
+    if projects:
+        above = _norm(model, f"{name}.update_norm", above)
+    updates = _smoothed(above, [probs[s].clamp(1e-4, 1 - 1e-4) if routes else 1.0 for s in places])
+    out, number = [], -1
     for s in range(len(z)):
-        if s in places:
-            share = probs[s].clamp(1e-4, 1 - 1e-4) if config.second_level == "routing" else 1.0
-            current = share * above[number] + (1 - share) * current
-            number += 1
-        own = weights[f"{name}.residual.weight"] @ x[s] + weights[f"{name}.residual.bias"] if faithful else z[s]
-        sure = 1.0
-        if config.second_level == "routing":
-            c = probs[s] if s in places else 1 - probs[s]
-            sure = 1 + (c - c.detach())
-        out.append(own + sure * current)
+        number += s in places
+        own = _linear(model, f"{name}.residual", x[s]) + model.second_level.routing.residual.bias if projects else z[s]
+        c = (probs[s] if s in places else 1 - probs[s]) if routes else torch.ones(())
+        out.append(own + (1 + (c - c.detach())) * updates[number])
     return torch.stack(out)
 
 
@@ -142,30 +122,35 @@ def _causal(length: int) -> Tensor:
     return torch.ones(length, length, dtype=torch.bool).tril()
 
 
-def _layer(config, weights: dict[str, Tensor], name: str, x: Tensor, clock: Tensor, mask: Tensor) -> Tensor:
-    own = {key.removeprefix(f"{name}."): weight for key, weight in weights.items() if key.startswith(f"{name}.")}
-    with torch.device("meta"):
-        layer = TransformerLayer(config, mlp_ratio=1)  # sizes come with the weights
-    return functional_call(layer, own, (x[None], clock[None], mask))[0]
+def _layers(model, name: str, x: Tensor, clock: Tensor, mask: Tensor, only: range | None = None) -> Tensor:
+    stack = model.get_submodule(name)
+    for i in range(len(stack)) if only is None else only:
+        with torch.device("meta"):
+            layer = TransformerLayer(model.config, mlp_ratio=1)  # sizes come with the weights
+        x = functional_call(layer, dict(stack[i].named_parameters()), (x[None], clock[None], mask))[0]
+    return x
 
 
-def _cross(config, weights: dict[str, Tensor], name: str, asks: Tensor, at: int, held: Tensor, where: list) -> Tensor:
+def _cross(model, name: str, asks: Tensor, at: int, held: Tensor, where: list[int]) -> Tensor:
     """One query [D] at a position, against states [n, D] at others: [D]."""
-    size = config.head_size
-    query = weights[f"{name}.query.weight"] @ _norm(config, weights[f"{name}.query_norm.weight"], asks)
-    both = _norm(config, weights[f"{name}.key_norm.weight"], held) @ weights[f"{name}.key_value.weight"].T
-    heads = []
-    for h in range(config.num_heads):
-        part = slice(h * size, (h + 1) * size)
-        turned = _turn(both[:, : config.width][:, part], torch.tensor(where), config.rope_base)
-        score = turned @ _turn(query[None, part], torch.tensor([at]), config.rope_base)[0] / math.sqrt(size)
-        heads.append(soft_cap(score, config.attention_cap).softmax(0) @ both[:, config.width :][:, part])
-    return _norm(config, weights[f"{name}.out_norm.weight"], weights[f"{name}.out.weight"] @ torch.cat(heads))
+    config, heads = model.config, []
+    query = _linear(model, f"{name}.query", _norm(model, f"{name}.query_norm", asks))
+    keys, values = _linear(model, f"{name}.key_value", _norm(model, f"{name}.key_norm", held)).chunk(2, -1)
+    for part in torch.arange(config.width).split(config.head_size):
+        turned = _turn(keys[:, part], torch.tensor(where), config.rope_base)
+        score = turned @ _turn(query[None, part], torch.tensor([at]), config.rope_base)[0] / math.sqrt(len(part))
+        heads.append(soft_cap(score, config.attention_cap).softmax(0) @ values[:, part])
+    return _norm(model, f"{name}.out_norm", _linear(model, f"{name}.out", torch.cat(heads)))
 
 
 def _turn(x: Tensor, clock: Tensor, base: float) -> Tensor:
     return rotate(x[None, None], clock[None], base)[0, 0]
 
 
-def _norm(config, weight: Tensor, x: Tensor) -> Tensor:
-    return x / torch.sqrt((x**2).mean(-1, keepdim=True) + config.norm_eps) * (1 + weight)
+def _linear(model, name: str, x: Tensor) -> Tensor:
+    return x @ model.get_parameter(f"{name}.weight").T
+
+
+def _norm(model, name: str, x: Tensor) -> Tensor:
+    weight = model.get_parameter(f"{name}.weight")
+    return x / torch.sqrt((x**2).mean(-1, keepdim=True) + model.config.norm_eps) * (1 + weight)

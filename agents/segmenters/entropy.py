@@ -93,7 +93,7 @@ def _make_predictor(model: UNet, name: PredictorName, window: int | None, num_la
         if window is not None or num_layers is not None:
             raise ValueError(f"window and num_layers belong to predictor 'own', got {window} and {num_layers}")
         return EarlyExit(model)
-    fields = {"window": window, "num_encoder_layers": num_layers}
+    fields: dict[str, Any] = {"window": window, "num_encoder_layers": num_layers}
     return OwnModel(ByteModel(replace(model.config, **{k: v for k, v in fields.items() if v is not None})))
 
 

@@ -76,6 +76,9 @@ class StepLoss(StepReductions, LossModule):
         process_group: processes that train together. Gradients averaged over them are those of the mean over all steps.
     """
 
+    keys_under_next: tuple[str, ...] = ()
+    optional_keys: tuple[str, ...] = ()
+
     def __init__(self, *, reduction: Reduction = "mean", process_group: Group = None) -> None:
         super().__init__()
         if reduction not in _REDUCTIONS:
@@ -96,6 +99,12 @@ class StepLoss(StepReductions, LossModule):
     def default_keys(self) -> type:
         """Entries of the rollout that a loss reads, by the names that ``set_keys`` takes."""
         return self._AcceptedKeys
+
+    @property
+    def in_keys(self) -> list[NestedKey]:
+        """Entries that the loss reads."""
+        keys = {name: key for name, key in vars(self.tensor_keys).items() if name not in self.optional_keys}
+        return [under_next(key) if name in self.keys_under_next else key for name, key in keys.items()]
 
     def _forward_value_estimator_keys(self, **_: Any) -> None:
         """Do nothing: this loss has no estimator."""

@@ -27,11 +27,8 @@ class CriticAdvantage(ReturnEstimator):
     Values are read from the rollout (``state_value`` and ``("next", "state_value")``) if it has them, else computed
     with the critic: once before and once after the step, never under vmap, so that critics that pool tokens work.
 
-    Args:
-        gamma: discount in [0, 1].
-        lmbda: in [0, 1]; 1 is the return minus the value, 0 the one-step error.
-        value_network: the critic; None needs the values in the rollout.
-        **options: of :class:`ReturnEstimator`; the baseline is applied to the advantages.
+    ``lmbda`` in [0, 1] is the weight of later steps: 1 is the return minus the value, 0 the one-step error. Options are
+    those of :class:`ReturnEstimator`; the baseline is applied to the advantages.
     """
 
     def __init__(self, *, gamma: float, lmbda: float, value_network: Any = None, **options: Any) -> None:
@@ -79,14 +76,9 @@ class CriticAdvantage(ReturnEstimator):
 class VTraceReturn(CriticAdvantage):
     """V-trace advantages for decisions of an earlier policy, registered as ``"vtrace_return"``.
 
-    Args:
-        gamma: discount in [0, 1].
-        lmbda: in [0, 1].
-        actor_network: the current policy; scores the rollout's actions. ``action_log_prob`` is the earlier policy's.
-        value_network: the critic; None reads values from the rollout, or uses 0.
-        rho_clip: largest weight of a temporal difference.
-        c_clip: largest weight of later steps.
-        **options: of :class:`CriticAdvantage`.
+    ``actor_network`` is the current policy and scores the rollout's actions; ``action_log_prob`` is the earlier
+    policy's. Without a critic, values are read from the rollout or 0. ``rho_clip`` is the largest weight of a temporal
+    difference, ``c_clip`` that of later steps. Options are those of :class:`CriticAdvantage`.
     """
 
     @dataclass
@@ -138,8 +130,8 @@ class VTraceReturn(CriticAdvantage):
         log_probs = self.actor_network.get_dist(entries).log_prob(view.rollout.get(self.tensor_keys.action))
         log_probs = log_probs.reshape(view.rollout.batch_size).movedim(view.time_dim, -1)
         log_ratios = log_probs - view.read(self.tensor_keys.sample_log_prob)
-        clips = {"lmbda": self.lmbda, "rho_clip": self.rho_clip, "c_clip": self.c_clip}
-        advantages, target = vtrace(*inputs, log_ratios, self.gamma, **clips, **options)
+        options |= {"lmbda": self.lmbda, "rho_clip": self.rho_clip, "c_clip": self.c_clip}
+        advantages, target = vtrace(*inputs, log_ratios, self.gamma, **options)
         return target, advantages
 
 

@@ -196,15 +196,14 @@ class ReturnEstimator(ValueEstimatorBase):
 class ControlVariateReturn(ReturnEstimator):
     """Returns minus a regression fitted on other rows, registered as ``"control_variate"``.
 
+    Options are those of :class:`ReturnEstimator` and of
+    :func:`~rltok_rl.functional.control_variate.control_variate`, and:
+
     Args:
-        gamma: discount in [0, 1].
         regressor_keys: entries [*B, T] or [*B, T, F] to regress on, independent of the decisions from t on. The early
             exit's outputs always are.
         hindsight: regress also on discounted sums of these entries over the steps to come. The future of the text may
             be used, because it does not depend on the decisions.
-        ridge: see :func:`~rltok_rl.functional.control_variate.control_variate`.
-        folds: see there.
-        **options: of :class:`ReturnEstimator`.
     """
 
     def __init__(
@@ -232,7 +231,7 @@ class ControlVariateReturn(ReturnEstimator):
             done = view.find(under_next(self.tensor_keys.done))
             ahead = [discounted_return(x, self.gamma, done=done, mask=view.mask) for x in features.unbind(-1)]
             features = torch.cat((features, torch.stack(ahead, -1)), -1)
-        options = {"ridge": self.ridge, "folds": self.folds, "process_group": self.process_group}
+        options: dict[str, Any] = {"ridge": self.ridge, "folds": self.folds, "process_group": self.process_group}
         return control_variate(returns, features, mask=view.mask, **options)
 
 

@@ -43,8 +43,14 @@ class JointLoss(LossModule):
         if infinite:
             raise ValueError(f"coefficients must be finite numbers, got {infinite}")
         self.terms: Mapping[str, LossModule] = nn.ModuleDict(terms)  # type: ignore[assignment]
-        self._output_names = self._name_outputs()
-        for name in terms:
+        self._output_names: dict[str, dict[str, str]] = {}  # each term's outputs, and their names in the joint output
+        used: set[str] = set()
+        for name, term in terms.items():
+            clashing = [key for key in term.out_keys if key in used and key.startswith("loss_")]
+            if clashing:
+                raise ValueError(f"two terms write {clashing[0]!r}; the second is {name!r}")
+            names = self._output_names[name] = {k: f"{name}_{k}" if k in used else k for k in term.out_keys}
+            used |= set(names.values())
             self.register_buffer(f"coeff_{name}", torch.tensor(float(coefficients.get(name, 1.0))))
 
     @classmethod
@@ -129,18 +135,6 @@ class JointLoss(LossModule):
         LossModule.loss_mask_key.fset(self, key)
         for term in self.terms.values():
             term.loss_mask_key = key
-
-    def _name_outputs(self) -> dict[str, dict[str, str]]:
-        """Each term's outputs, and their names in the joint output."""
-        names: dict[str, dict[str, str]] = {}
-        used: set[str] = set()
-        for name, term in self.terms.items():
-            clashing = [key for key in term.out_keys if key in used and key.startswith("loss_")]
-            if clashing:
-                raise ValueError(f"two terms write {clashing[0]!r}; the second is {name!r}")
-            names[name] = {key: f"{name}_{key}" if key in used else key for key in term.out_keys}
-            used |= set(names[name].values())
-        return names
 
     @property
     def in_keys(self) -> list[NestedKey]:

@@ -9,7 +9,7 @@ from tensordict import TensorDictBase
 from tensordict.utils import NestedKey
 from torch import Tensor
 
-from rltok_rl.objectives.base import StepLoss, read, under_next
+from rltok_rl.objectives.base import StepLoss, read
 
 
 class LanguageModelLoss(StepLoss):
@@ -22,14 +22,10 @@ class LanguageModelLoss(StepLoss):
 
     @dataclass
     class _AcceptedKeys:
-        log_prob: NestedKey = "final_log_prob"  # under next
+        log_prob: NestedKey = "final_log_prob"
 
+    keys_under_next = ("log_prob",)
     out_keys = ["loss_language_model", "bits_per_byte"]
-
-    @property
-    def in_keys(self) -> list[NestedKey]:
-        """The log-likelihood under ``next``."""
-        return [under_next(self.tensor_keys.log_prob)]
 
     def compute(self, tensordict: TensorDictBase) -> dict[str, Tensor]:
         """Compute the loss and its metric."""
@@ -49,6 +45,6 @@ class EarlyExitLoss(LanguageModelLoss):
 
     @dataclass
     class _AcceptedKeys:
-        log_prob: NestedKey = "early_log_prob"  # under next
+        log_prob: NestedKey = "early_log_prob"
 
     out_keys = ["loss_early_exit", "early_bits_per_byte"]

@@ -53,6 +53,7 @@ class RateLoss(StepLoss):
         forced: NestedKey = "forced"
         target_rate: NestedKey = "target_rate"
 
+    optional_keys = ("target_rate",)
     out_keys = ["loss_rate", "rate", "mean_prob", "push"]
     integral: Tensor
     push: Tensor
@@ -80,11 +81,6 @@ class RateLoss(StepLoss):
         self.integral_gain = gains[1] if integral is None else integral
         for name, value in zip(("integral", "push"), Controller.empty(), strict=True):
             self.register_buffer(name, value)
-
-    @property
-    def in_keys(self) -> list[NestedKey]:
-        """Logits, decisions, and the mask of forced ones."""
-        return [self.tensor_keys.logits, self.tensor_keys.action, self.tensor_keys.forced]
 
     def compute(self, tensordict: TensorDictBase) -> dict[str, Tensor]:
         """Compute the loss and its metrics."""

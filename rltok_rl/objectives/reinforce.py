@@ -162,11 +162,6 @@ class EntropyBonus(StepLoss):
 
     out_keys = ["loss_entropy", "entropy"]
 
-    @property
-    def in_keys(self) -> list[NestedKey]:
-        """Entropies and the mask of forced decisions."""
-        return [self.tensor_keys.entropy, self.tensor_keys.forced]
-
     def compute(self, tensordict: TensorDictBase) -> dict[str, Tensor]:
         """Compute the loss and its metric."""
         entropy, free = read(tensordict, self.tensor_keys.entropy), self.free_steps(tensordict)

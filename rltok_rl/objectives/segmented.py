@@ -16,7 +16,7 @@ from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.functional.rate import check_target, load_balance
 from rltok_rl.functional.reduction import Group, loss_mean, masked_mean
 from rltok_rl.models.unet import UNet
-from rltok_rl.objectives.base import StepLoss, read, read_flags, under_next
+from rltok_rl.objectives.base import StepLoss, read, read_flags
 
 SECOND_LEVEL_WEIGHT = 0.03
 """H-Net's coefficient of its ratio losses."""
@@ -125,11 +125,6 @@ class SegmenterLoss(StepLoss):
         self.out_keys = [f"loss_{name}"]
         self.set_keys(segmenter_loss=f"segmenter_{name}")
 
-    @property
-    def in_keys(self) -> list[NestedKey]:
-        """The segmenter's entry."""
-        return [self.tensor_keys.segmenter_loss]
-
     def compute(self, tensordict: TensorDictBase) -> dict[str, Tensor]:
         """Compute the loss."""
         return {self.out_keys[0]: self.reduce(read(tensordict, *self.in_keys), self.steps(tensordict))}
@@ -146,9 +141,10 @@ class SecondLevelLoss(StepLoss):
     class _AcceptedKeys:
         action: NestedKey = "action"
         forced: NestedKey = "forced"
-        second_boundary: NestedKey = "second_boundary"  # under next, as it decides once a token is closed
+        second_boundary: NestedKey = "second_boundary"
         second_probability: NestedKey = "second_probability"
 
+    keys_under_next = ("second_boundary", "second_probability")  # the second level decides once a token is closed
     out_keys = ["loss_second_level", "second_rate", "second_mean_prob"]
 
     def __init__(self, target: float, **options: Any) -> None:
@@ -156,24 +152,15 @@ class SecondLevelLoss(StepLoss):
         self.require_mean()
         self.target_rate = check_target(target)
 
-    @property
-    def in_keys(self) -> list[NestedKey]:
-        """The steps that closed a token, and the second level's boundaries."""
-        keys = self.tensor_keys
-        return [keys.action, keys.forced, under_next(keys.second_boundary), under_next(keys.second_probability)]
-
     def compute(self, tensordict: TensorDictBase) -> dict[str, Tensor]:
         """Compute the loss and its metrics."""
-        keys, remedy = self.tensor_keys, " (a model with second_level='routing' writes it)"
-        probs = read(tensordict, under_next(keys.second_probability), remedy=remedy)
-        drawn = read_flags(tensordict, under_next(keys.second_boundary), remedy=remedy)
-        tokens = read(tensordict, keys.action).bool() | read_flags(tensordict, keys.forced)
+        action, forced, boundary, probability = self.in_keys
+        remedy = " (a model with second_level='routing' writes it)"
+        probs = read(tensordict, probability, remedy=remedy)
+        drawn = read_flags(tensordict, boundary, remedy=remedy)
+        tokens = read(tensordict, action).bool() | read_flags(tensordict, forced)
         real = self.steps(tensordict)
         tokens = tokens if real is None else tokens & real
-        return {
-            "loss_second_level": second_level_cost(
-                drawn, probs, tokens, self.target_rate, process_group=self.process_group
-            ),
-            "second_rate": self.metric(drawn.to(probs.dtype), tokens),
-            "second_mean_prob": self.metric(probs, tokens),
-        }
+        cost = second_level_cost(drawn, probs, tokens, self.target_rate, process_group=self.process_group)
+        rate, mean_prob = self.metric(drawn.to(probs.dtype), tokens), self.metric(probs, tokens)
+        return {"loss_second_level": cost, "second_rate": rate, "second_mean_prob": mean_prob}

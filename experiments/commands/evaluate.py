@@ -3,10 +3,9 @@
     rltok eval runs/mine
     rltok eval runs/mine notes.txt --context 512 --json
 
-Reports bits per byte of the whole model and of the early exit, each byte but the first predicted once; boundaries per
-byte; and the share of boundaries at the last letter of a word, at the space after it, and at the first letter, with the
-share of as many random boundaries. The text is what the run held out, unless DATA names another. docs/evaluation.md
-defines the metrics.
+Reports bits per byte of the whole model and of the early exit, boundaries per byte, and the shares of boundaries at the
+last letter of a word, at the space after it and at the first letter, each with its value by chance. The default text is
+the run's held-out text. docs/evaluation.md defines the metrics.
 """
 
 from __future__ import annotations

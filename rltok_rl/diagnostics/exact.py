@@ -26,10 +26,10 @@ Estimate = Callable[[TensorDictBase], TensorDictBase]
 
 
 def as_it_stands(estimator: Estimate, *shared: Any) -> Estimate:
-    """Return the estimator with its memory frozen: every rollout is judged by a fresh copy.
+    """Return a function that estimates every rollout with a fresh copy of the estimator, as it is now.
 
-    Random numbers continue, and models that the estimator uses but does not own are shared, as are ``shared`` objects.
-    State that a function keeps outside itself cannot be copied. The estimator keeps its mode.
+    Its memory (a running mean, say) therefore never changes. Random numbers continue. Models that the estimator uses
+    but does not own are shared, as are ``shared`` objects. State that a function keeps outside itself is not copied.
     """
     memo = {id(x): x for x in (*shared, *_shared(estimator))}
 

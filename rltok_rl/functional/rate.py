@@ -144,7 +144,7 @@ def hinge_loss(
 
         L = max(r - (target + slack), 0) + max((target - slack) - r, 0),        r = mean_t a_t, straight through to p
 
-    (FlexiTokens, https://arxiv.org/abs/2507.12720, has a band from three standard deviations below its target to it.)
+    (In FlexiTokens, https://arxiv.org/abs/2507.12720, the band is [target - 3 standard deviations, target].)
     """
     if slack < 0:
         raise ValueError(f"slack must be at least 0, got {slack}")
@@ -183,8 +183,8 @@ def controller_update(
 
         I' = I + clip(e, -limit, limit),        c' = proportional e + integral I'
 
-    Without a limit the way to a distant target would fill the integral, and the rate would overshoot. The new
-    coefficient is the push towards fewer boundaries. (MrT5, https://arxiv.org/abs/2410.20771, controls deletions so.)
+    The coefficient pushes towards fewer boundaries. Without a limit, a distant target would fill the integral and the
+    rate would overshoot. MrT5 (https://arxiv.org/abs/2410.20771) controls deletions in this way.
     """
     total = state.integral + error.clamp(-limit, limit)
     return Controller(total, proportional * error + integral * total)
@@ -198,9 +198,9 @@ def controlled_logits(logits: Tensor, coefficient: Tensor, *, mask: Mask = None,
 def priced_boundaries(logits: Tensor, price: Tensor, *, mask: Mask = None, process_group: Group = None) -> Tensor:
     """Compute the loss of a price per boundary in nats, ``price mean_t(p_t)``: its expected cost.
 
-    With an integral controller of the price this is dual ascent on the constraint; with a proportional part also, the
-    method of multipliers, which does not oscillate (https://arxiv.org/abs/2007.03964). To let the cost reach earlier
-    decisions, charge it from the rewards: :func:`~rltok_rl.functional.rewards.charge_boundaries`.
+    An integral controller of the price makes this dual ascent on the constraint. Adding a proportional part gives the
+    method of multipliers, which does not oscillate (https://arxiv.org/abs/2007.03964). For costs that also reach
+    earlier decisions, use :func:`~rltok_rl.functional.rewards.charge_boundaries`.
     """
     return price * loss_mean(zero_masked(logits, mask).sigmoid(), mask, process_group=process_group)
 

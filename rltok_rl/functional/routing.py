@@ -1,6 +1,6 @@
 """H-Net's routing rule: a boundary where neighbouring states differ, and its differentiable parts.
 
-The same for bytes that become tokens and for tokens that become tokens of tokens.
+It serves bytes and, with a second level, tokens. :func:`rltok_rl.functional.rate.ratio_loss` is H-Net's rate control.
 Reference: https://arxiv.org/abs/2507.07955
 """
 
@@ -39,7 +39,7 @@ def smoothing_shares(probs: Tensor) -> Tensor:
 
 
 def smooth(values: Tensor, weights: Tensor, *, fresh: Tensor | None = None, method: Method = "scan") -> Tensor:
-    """Mix tokens ``values`` z [*B, S, D] with those before them, the more the less sure their boundary was.
+    """Smooth tokens ``values`` z [*B, S, D]: a token with an uncertain boundary keeps more of those before it.
 
         z'_j = P_j z_j + (1 - P_j) z'_{j-1},        z'_{-1} = 0
 

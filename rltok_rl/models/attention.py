@@ -185,8 +185,9 @@ def fastest_method(device: torch.device, *, head_size: int) -> str:
 def row_block_mask(rows: PackedRows, block: int = FLEX_BLOCK) -> Any:
     """Return flex attention's block mask of packed rows.
 
-    A query at place n sees the keys u with begin(n) <= u <= n. Begins never decrease, so a block of queries a..b sees
-    the blocks from begin(a)'s to its own, and needs no mask for those between begin(b)'s and its own.
+    A query at position n sees the keys u with begin(n) <= u <= n, and begin(n) never decreases. A block of queries a..b
+    therefore reads the key blocks from that of begin(a) to its own. Blocks strictly between that of begin(b) and its
+    own need no mask.
     """
     from torch.nn.attention.flex_attention import BlockMask
 

@@ -4,7 +4,7 @@ Shapes: B rows, T bytes, S tokens of the longest row, N places of all packed row
 
 Ragged rows of tokens are padded to the longest, [B, S], or packed one behind the other, [N]. N changes every batch, and
 each new shape means recompilation, reallocation and a new graph capture. The room for N tokens is therefore a multiple
-of m = max(16, the largest power of two that is at most N / 64): less than 1/64 of it is empty from N = 1,024 on.
+of m = max(16, the largest power of two that is at most N / 64): padding is below 1/64 from N = 1,024 on.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Packing:
             object.__setattr__(self, "attention", "auto")
 
     def room_for(self, num_bytes: int, num_rows: int) -> int | None:
-        """Return N for ``num_bytes`` bytes of all rows, or None if it is not fixed; rows' first tokens are extra."""
+        """Return N for ``num_bytes`` bytes of all rows, or None if it is not fixed; each row's first token adds one."""
         if self.tokens is None:
             return None
         return self.rounded(min(num_bytes, math.ceil(self.tokens * num_bytes) + num_rows))

@@ -31,8 +31,8 @@ class LocalFlips(ReturnEstimator):
         A_t = pi(a_t) / (n q_t)  sum_{k < span} gamma^k (R_{t+1+k} - R^flip_{t+1+k})
 
     Every row runs ``num_flips`` more times, without encoder and gradient. In each of these rows one decision per block
-    of ``span`` bytes is flipped, drawn with probability ``q_t`` proportional to ``p_t (1 - p_t)`` within its block; the
-    others are drawn again with the random numbers that explain the rollout's decisions. This measures the effect of a
+    of ``span`` bytes is flipped, drawn with probability ``q_t`` proportional to ``p_t (1 - p_t)`` within its block. The
+    others are redrawn with random numbers conditioned on the rollout's decisions. This measures the effect of a
     decision directly, without the noise of all decisions after it.
 
     The expected gradient is exact if each of these rows has a single flip and the sum reaches the end (``span`` at

@@ -177,7 +177,7 @@ def fresh_store(store: Store, rank: int, world_size: int) -> Store:
     """Agree on an unused prefix of the store: torchrun keeps the addresses of dead ranks through restarts.
 
     It counts restarts per machine, so ``env://`` alone connects to dead ranks, or hangs. Here each rank sends a random
-    word, and takes the prefix that rank 0 answers to this very word.
+    word and waits for rank 0 to answer that word with a prefix.
     """
     if rank > 0:
         word = uuid4().hex

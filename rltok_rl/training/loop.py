@@ -95,7 +95,7 @@ class Trainer:
         self.updates = self.bytes_done = 0
         self.flops_done = self.padded_flops_done = self.tried_flops_done = 0.0
         self.last_update: UpdateMetrics | None = None
-        """The last update whose metrics were fetched; with ``figures_every`` there may be later ones."""
+        """The last update whose metrics were fetched; ``figures_every`` above 1 delays fetching."""
         self._pending: list[Pending] = []
         self._fetched: list[UpdateMetrics] = []
         self._broken: Tensor | None = None  # 1 after a loss or gradient that is not finite

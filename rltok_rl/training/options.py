@@ -26,8 +26,8 @@ class LoopOptions:
     total_bytes: int
     """Bytes to train on."""
     total_flops: float | None = None
-    """FLOPs after which training ends instead, an estimator's trials included, padding not. The learning-rate schedule
-    then follows the FLOPs, as if ``total_bytes`` were the bytes that they suffice for."""
+    """Total FLOPs, which replace ``total_bytes`` as the end of training and in the learning-rate schedule. An
+    estimator's trials count, padding does not."""
     lr: float = 2e-3
     """Peak learning rate of AdamW."""
     warm_up_bytes: int = 0

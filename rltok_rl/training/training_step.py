@@ -1,9 +1,9 @@
 """One training step as a module: rollout, losses and gradients, of a whole batch or of m micro-batches [B, T].
 
 Micro-batches give the gradients of the whole batch. Next-byte losses are means over steps, so each micro-batch has its
-own backward pass. Other terms depend on the model through the boundary logits [m B, T] alone: they are differentiated
-with respect to all logits first, then each micro-batch propagates its part through encoder and policy. Further PPO
-epochs on a stored batch do the same. The rates of a second level's ratio loss are those of a micro-batch.
+own backward pass. Policy and rate losses depend on the model only through the boundary logits [m B, T]. Their gradient
+with respect to all logits is computed first; then each micro-batch propagates its part through encoder and policy.
+Further PPO epochs on a stored batch do the same. The ratio loss of a second level uses the rates of a micro-batch.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class TrainingStep(nn.Module):
     rollout calls methods of the model other than ``forward``.
 
     Args:
-        loss: the joint loss. For micro-batches, its terms other than next-byte losses, a segmenter's and the second
-            level's depend on the model through boundary logits alone, and rows are texts from their first byte on.
+        loss: the joint loss. With micro-batches, every term is a next-byte loss, a loss of a segmenter or of the second
+            level, or depends on the model only through boundary logits; rows are texts from their first byte on.
         actor: draws the boundaries; default: the model's policy. The segmenter of a ``SegmenterActor`` is trained too.
         part: rank and world size; all ranks together draw the batch that one process would draw.
         precision: dtype of matrix products under autocast; default: the model's own.

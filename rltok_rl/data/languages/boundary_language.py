@@ -69,7 +69,7 @@ class Language(WindowSource, ABC):
 
     @property
     def optimal_return_per_byte(self) -> float:
-        """Return of the optimal boundaries, in nats per byte of an endless text."""
+        """Return of the optimal boundaries, ``floor_rate() - entropy_rate``, in nats per byte of an endless text."""
         return self.floor_rate() - self.entropy_rate
 
     def share_captured(self, byte_ids: Tensor, log_prob: Tensor, *, window: int | None = None) -> float:

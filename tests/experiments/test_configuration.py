@@ -32,7 +32,7 @@ COMPANY = {
     "experiment/pocket-on": ["model.weights=pocket"],
 }
 """Options that a file needs in addition."""
-ON_FILES = ("books", "compare", "compare-seeds", "own-text", "pocket", "pocket-on", "files")
+ON_FILES = ("books", "compare", "compare-seeds", "own-text", "pocket", "pocket-on", "precision", "files")
 UPDATED = ("actor", "baseline", "estimator", "loss", "optim", "rate", "segmenter")
 """Groups whose files change an update; of the others, the trainer is built."""
 

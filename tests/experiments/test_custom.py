@@ -151,7 +151,7 @@ REFUSED = [
     ("baseline.name=OWN:made", "a Remembering, which the runs of one process would share: name its class"),
     ("baseline.name=OWN:Plain", "a class of torch.nn.Module, whose memory checkpoints keep, got the class"),
     ("baseline.name=OWN:Deaf", r"must take \(returns, \*, mask, process_group\) and its options"),
-    ("baseline.name=OWN:Remembering baseline.options.decai=1", r"of \['decay'\]; did you mean 'decay'"),
+    ("baseline.name=OWN:Remembering baseline.options.decai=1", r"among \['decay'\], got 'decai'; did you mean 'decay'"),
     ("estimator.name=td", "estimator.name must be one of .* or module:Name of your own, got 'td'"),
 ]
 

@@ -17,7 +17,17 @@ import torch
 from rltok_rl.training.atomic_files import replace_text
 from rltok_rl.version import __version__
 
-PACKAGES = "torch torchrl tensordict gymnasium datasets hydra-core matplotlib numpy safetensors"
+PACKAGES = (
+    "torch",
+    "torchrl",
+    "tensordict",
+    "gymnasium",
+    "datasets",
+    "hydra-core",
+    "matplotlib",
+    "numpy",
+    "safetensors",
+)
 """Packages whose versions are recorded if they are installed."""
 
 
@@ -26,7 +36,7 @@ def environment(*, device: str | torch.device = "cpu", command: str = "", num_pr
     kind = torch.device(device).type
     gpu = {"gpu": torch.cuda.get_device_name(device)} if kind == "cuda" else {}
     packages = {}
-    for name in PACKAGES.split():
+    for name in PACKAGES:
         with suppress(PackageNotFoundError):
             packages[name] = version(name)
     return {

@@ -87,9 +87,9 @@ def _read_flags(arguments: Sequence[str], names: Sequence[str]) -> argparse.Name
     try:
         flags, unknown = parser.parse_known_intermixed_args(arguments)
     except argparse.ArgumentError as error:
-        if "ignored explicit argument" not in str(error):
-            raise ValueError(str(error)) from None
         unknown = [word for word in arguments if re.match(r"-\w\w", word)]  # -model=tiny, read as -m odel=tiny
+        if not unknown or "ignored explicit argument" not in str(error):
+            raise ValueError(str(error)) from None
     if unknown:
         flag_names = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
         raise ValueError(unknown_flag(unknown[0], names, flag_names))

@@ -2,7 +2,7 @@
 
 All are one recurrence from the end, ``G_t = x_t + c_t G_{t+1}``, over the last dimension of [*B, T]. ``done`` is True
 at steps that end an episode. ``mask`` is True at real steps; it is for padding before or after a sequence, because
-discounting continues through masked steps. Sums are at least float32; results have the dtype of the rewards, and are 0
+discounting continues through masked steps. Sums are at least float32, results have the dtype of the rewards and are 0
 where masked.
 """
 

@@ -2,7 +2,8 @@
 
 All are one recurrence from the end, ``G_t = x_t + c_t G_{t+1}``, over the last dimension of [*B, T]. ``done`` is True
 at steps that end an episode. ``mask`` is True at real steps; it is for padding before or after a sequence, because
-discounting continues through masked steps. Sums are at least float32, results have the dtype of the rewards and are 0 where masked.
+discounting continues through masked steps. Sums are at least float32, results have the dtype of the rewards and are 0
+where masked.
 """
 
 from __future__ import annotations

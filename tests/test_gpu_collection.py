@@ -42,7 +42,7 @@ def everything() -> set[str]:
 def test_every_file_with_gpu_tests_is_collected(everything):
     files = {str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py") if marked(path.read_text())}
     assert {test.partition("::")[0] for test in everything} == files
-    assert len(everything) > 25
+    assert len(everything) > 15
 
 
 @pytest.mark.parametrize("more", [(), ("torchrl", "tensordict", "gymnasium")], ids=["torch", "torchrl"])
@@ -50,7 +50,7 @@ def test_collection_needs_torch_numpy_and_pytest_alone(everything, more):
     """Tests of the model and the sampler are found; files that need more are skipped, and the output says so."""
     found, output = collect("torch", "numpy", "pytest", *more)
     missing = everything - found
-    assert found <= everything and len(found) > 10
+    assert found <= everything and len(found) > 5
     assert all(test.startswith(NEED_MORE) for test in missing)
     for folder in {test.split("/")[1] for test in missing}:
         assert re.search(rf"^SKIPPED .*tests/{folder}\b.* is not installed$", output, flags=re.MULTILINE), output

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from rltok_rl.experiments.demo.verdicts import english_verdict, learned_somethin
 from rltok_rl.training.progress import clock
 
 _STYLES = {"learned": "dark_cyan", "good": "bold dark_cyan", "bad": "bold indian_red", "quiet": "grey54"}
+_LINE_EVERY = 15.0  # seconds between lines without a terminal
 _START = """\
 A byte-level language model groups bytes into tokens, and thinks in tokens. Other models fix the groups before \
 training. Here a policy decides after each byte whether a token ends, and is rewarded if it helps:
@@ -77,7 +79,7 @@ def show_part(console: Console, part: str, plan: dict[str, Any]) -> None:
 
 
 class PartProgress(Bars):
-    """Progress bars of both runs of a part; without a terminal, rich prints them at the end."""
+    """Progress bars of both runs of a part; without a terminal, a line every 15 seconds."""
 
     def __init__(self, console: Console, part: str, total: int) -> None:
         label = TextColumn("  [{task.description}]{task.description:<8}[/]")
@@ -85,6 +87,7 @@ class PartProgress(Bars):
         super().__init__(label, BarColumn(30), TaskProgressColumn(), note, TimeRemainingColumn(), console=console)
         self.total, self.metric = total, "share" if part == "recall" else "bits_per_byte"
         self.runs = {name: self.add_task(name, total=total, note="") for name in ("learned", "uniform")}
+        self.next_line = time.monotonic() + _LINE_EVERY
 
     def show(self, states: Sequence[RunState]) -> None:
         """Show the progress of both runs."""
@@ -92,6 +95,11 @@ class PartProgress(Bars):
             values = [snapshot[f"held_out_{self.metric}"] for snapshot in state.snapshots[1:]]  # [0] is untrained
             note = f"{values[-1]:.3f} {'of 1' if self.metric == 'share' else 'bits/byte'}" if values else ""
             self.update(self.runs[state.name], completed=min(state.bytes_done, self.total), note=note)
+        if not self.console.is_terminal and time.monotonic() >= self.next_line:
+            self.next_line = time.monotonic() + _LINE_EVERY
+            runs = [f"{task.description} {task.percentage:.0f}% {task.fields['note']}".rstrip() for task in self.tasks]
+            left = max((task.time_remaining or 0.0 for task in self.tasks), default=0.0)
+            self.console.print(f"  {', '.join(runs)}; {clock(left)} left" if left else f"  {', '.join(runs)}")
 
 
 def show_findings(console: Console, part: str, findings: dict[str, Any]) -> None:

@@ -4,8 +4,8 @@
                             + second-level matrix parameters x tokens of tokens)
 
 Two for each multiply-add, three passes of equal cost (forward, and backward to inputs and to weights). Attention
-scores, norms and the embedding are not counted, as in the paper. A run's total, with an estimator's trials, is summed
-in :mod:`rltok_rl.training.loop`.
+scores, norms and the embedding are not counted, as in the paper. :mod:`rltok_rl.training.loop` sums a run's total, with
+an estimator's trials.
 """
 
 from __future__ import annotations

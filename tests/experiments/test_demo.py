@@ -134,12 +134,14 @@ def test_progress_is_drawn_on_terminals_and_written_elsewhere(live, monkeypatch)
     for name, value in {"NO_COLOR": "", "FORCE_COLOR": "", "TERM": "xterm-256color"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr(screen, "_LINE_EVERY", 0.0)
     snapshots = [{"held_out_share": value} for value in (-9.0, 0.25)]
     with screen.PartProgress(screen.make_console(), "recall", 200) as progress:
         progress.show([RunState(name, 100, snapshots, finished=False) for name in SYSTEMS])
     output = stream.getvalue()
     assert "50%" in output and "0.250 of 1" in output and "-9" not in output
-    assert ("\x1b[" in output) == live and (live or output.count("\n") == 2)
+    assert ("\x1b[" in output) == live and (live or output.count("\n") == 3)
+    assert live or output.startswith("  learned 50% 0.250 of 1, uniform 50% 0.250 of 1\n"), "before the end"
 
 
 def test_a_stopped_run_resumes_and_a_failed_one_is_named(tmp_path):

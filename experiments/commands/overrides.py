@@ -95,8 +95,8 @@ def _read_flags(arguments: Sequence[str], names: Sequence[str]) -> argparse.Name
         raise ValueError(unknown_flag(unknown[0], names, flag_names))
     modes = {"--run": flags.run, "--multirun": flags.multirun, "--cfg": flags.cfg, "--info": flags.info}
     modes["--shell-completion"] = flags.shell_completion
-    if len(given := [mode for mode, value in modes.items() if value]) > 1:
-        raise ValueError(f"only one of {', '.join(modes)} may be given, got {' and '.join(given)}")
+    if len(chosen := [mode for mode, value in modes.items() if value]) > 1:
+        raise ValueError(f"only one of {', '.join(modes)} may be given, got {' and '.join(chosen)}")
     if flags.resolve and not flags.cfg:
         raise ValueError("--resolve belongs to --cfg")
     if flags.experimental_rerun is not None:

@@ -1,4 +1,4 @@
-"""Options of training, and what they set up: learning-rate schedule, optimizer, compiled and recomputed layers."""
+"""Training options, learning-rate schedule, optimizer, compiled and recomputed layers."""
 
 from __future__ import annotations
 

@@ -111,8 +111,8 @@ def blt(device: str) -> tuple[nn.Module, Callable[[Tensor], Tensor]]:
     patch = round(1 / RATE)
     lengths = torch.full((NUM_ROWS, NUM_BYTES // patch), patch, device=device)
     lengths[:, -1] += NUM_BYTES - lengths[0].sum()
-    given: dict[str, Any] = {"patch_lengths": lengths, "use_cache": False}
-    return model, lambda byte_ids: model(input_ids=byte_ids, labels=byte_ids, **given).loss
+    inputs: dict[str, Any] = {"patch_lengths": lengths, "use_cache": False}
+    return model, lambda byte_ids: model(input_ids=byte_ids, labels=byte_ids, **inputs).loss
 
 
 def chunker(device: str) -> tuple[Callable[[], None], Callable[[], None]]:

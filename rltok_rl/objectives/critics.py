@@ -45,7 +45,7 @@ class CriticAdvantage(ReturnEstimator):
         self._lmbda = float(check_gamma(value, "lmbda"))
 
     def get_extra_state(self) -> dict[str, float]:
-        """Numbers in the state besides tensors."""
+        """Return the non-tensor state."""
         return {**super().get_extra_state(), "lmbda": self.lmbda}
 
     @property

@@ -105,11 +105,11 @@ class ReturnEstimator(ValueEstimatorBase):
         self._gamma = float(check_gamma(value))
 
     def get_extra_state(self) -> dict[str, float]:
-        """Numbers in the state besides tensors."""
+        """Return the non-tensor state."""
         return {"gamma": self.gamma}
 
     def set_extra_state(self, state: dict[str, float]) -> None:
-        """Load these numbers."""
+        """Load the non-tensor state."""
         for name, value in state.items():
             setattr(self, name, value)
 

@@ -32,7 +32,7 @@ PACKAGES = (
 
 
 def environment(*, device: str | torch.device = "cpu", command: str = "", num_processes: int = 1) -> dict[str, Any]:
-    """Return what a run depends on besides its configuration, without names of this machine's folders."""
+    """Return command, versions, commit and machine of a run, without folder names."""
     kind = torch.device(device).type
     gpu = {"gpu": torch.cuda.get_device_name(device)} if kind == "cuda" else {}
     packages = {}
@@ -124,7 +124,7 @@ class Starts:
         self.entries: list[dict[str, Any]] = read_starts(path) if resuming else []
 
     def begin(self, entry: dict[str, Any], *, update: int, bytes_done: int) -> None:
-        """Add the environment of a start that resumes after an update, or 0."""
+        """Record a start; ``update`` is the one it resumes after, 0 for a new run."""
         self.entries.append({**entry, "from_update": update, "from_bytes": bytes_done})
         self.reach(update, bytes_done, 0.0)
 

@@ -163,6 +163,10 @@ def test_weight_decay_spares_norms_and_the_embedding():
 
 REFUSALS = [
     (lambda: LoopOptions(total_bytes=0), "total_bytes must be an integer of at least 1, got 0"),
+    (
+        lambda: make_optimizer(UNet(preset("tiny")), LoopOptions(total_bytes=9, stage_factors=(1.0, 1.0))),
+        "model must be given with stage_factors, got None",
+    ),
     (lambda: LoopOptions(total_bytes=9, lr=0.0), "lr must be positive, got 0.0"),
     (lambda: LoopOptions(total_bytes=9, precision="half"), r"one of \['float32', 'bfloat16'\], got 'half'"),
     (lambda: LoopOptions(total_bytes=9, warm_up_bytes=9), r"warm_up_bytes must lie in \[0, total_bytes=9\), got 9"),

@@ -13,7 +13,7 @@ SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist worksteal
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-oldest test-newest check docs bench estimator-study rate-study precision-study learn soak gpu-test gpu-bench format clean
 
-help: ## show what can be made
+help: ## list all targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
 
 demo: $(VENV)/.ready-fast ## train boundary policies in minutes, show what they learned
@@ -27,7 +27,7 @@ test: $(VENV)/.ready-test ## run all tests, doctests included
 PINNED_TORCH := $(shell sed -n 's/^torch==//p' constraints-cpu.txt)
 OLDEST_TORCH ?= $(PINNED_TORCH)
 NEWEST_TORCH ?= $(PINNED_TORCH)
-# What reads torch, torchrl, tensordict and gymnasium; clients with packages of their own are left to `make test`.
+# Tests of code that uses torch, TorchRL, TensorDict and Gymnasium; tests of other clients run in `make test`.
 QUICK_TESTS := tests/functional tests/sampling tests/laws tests/agents tests/envs tests/objectives -k "not stable_baselines and not sb3"
 
 test-oldest: $(VENV)-oldest/.ready ## run the quick tests on the oldest versions that are supported
@@ -66,7 +66,7 @@ precision-study: $(VENV)/.ready-fast ## whether bfloat16 trains to what float32 
 learn: $(VENV)/.ready-fast ## whether policies find the best boundaries of languages that know theirs: table and figure
 	$(BIN)/python -m rltok_rl.experiments.studies.learn other_seeds=1 out=experiments/results/learn
 
-soak: $(VENV)/.ready-fast ## kill a training a hundred times, and compare it with one that was left alone
+soak: $(VENV)/.ready-fast ## kill a run a hundred times and compare it with an uninterrupted one
 	$(BIN)/python -m rltok_rl.experiments.studies.soak --kills 100
 
 # A machine with a GPU has a torch that fits it: $(VENV)-gpu uses that one as it is, and adds what is missing.

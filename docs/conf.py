@@ -1,7 +1,7 @@
 """How the documentation is built: `make docs`.
 
-Sources are read from the root of the repository, so that a page and the results that it leads to lie in the site as
-they lie here, and one link serves both. Warnings are errors.
+Sources are read from the repository root, so relative links work in the repository and on the site. Warnings are
+errors.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ extensions = [
 
 # Markdown: headings are targets of links, as on the pages of a repository.
 myst_heading_anchors = 4
-suppress_warnings = ["myst.header"]  # a README begins where it likes
+suppress_warnings = ["myst.header"]  # README has no top-level title
 
 # Python
 default_role = "py:obj"
@@ -119,15 +119,15 @@ def _give_title(app: Any, docname: str, source: list[str]) -> None:
 
 
 def _write_start(app: Any, error: Exception | None) -> None:
-    """A page at the top of the site that leads to the first one."""
+    """Write a start page that redirects to docs/index."""
     if error is None and app.builder.format == "html":
         start = app.builder.get_target_uri(root_doc)
         (Path(app.outdir) / "index.html").write_text(_START.format(start), encoding="utf-8")
 
 
 def _check_entries(app: Any, env: Any) -> None:
-    """Every public name has come to have an entry: what autodoc could not find would only be missing."""
-    there = {found[0] for found in env.get_domain("py").get_objects()}
+    """Warn about public names without an entry; autodoc skips them silently."""
+    there = {entry[0] for entry in env.get_domain("py").get_objects()}
     for missing in sorted({name.entry for name in api.public_names()} - there):
         logging.getLogger(__name__).warning("%s has no entry in the reference", missing)
 

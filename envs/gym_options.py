@@ -51,7 +51,7 @@ def build_env(
 
 
 def is_preset(model: Model) -> bool:
-    """Whether a model is named by an untrained preset."""
+    """Return whether a model is named by an untrained preset."""
     return isinstance(model, str) and model in UNTRAINED
 
 

@@ -226,7 +226,7 @@ def _check_options(
         )
     if actions is not None and actor is not None and not hasattr(actor, "get_dist"):
         raise TypeError(f"actor must have get_dist to score actions, got {name}; actor=None scores nothing")
-    if sum(given is not None for given in (actions, uniforms, generator)) > 1:
+    if sum(value is not None for value in (actions, uniforms, generator)) > 1:
         raise ValueError("give at most one of actions, uniforms and generator")
     known = {*env.observation_spec.keys(), "logits", "entropy", "action_log_prob"}
     if isinstance(exclude, str) or not set(exclude) <= known:

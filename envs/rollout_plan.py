@@ -101,15 +101,15 @@ def plan_texts(
     """
     index, count = part
     num_rows, window = env.num_rows * count, env.num_steps + 1
-    given = None if texts is None else given_windows(texts, num_rows, window)
+    first_texts = None if texts is None else given_windows(texts, num_rows, window)
     places: list[Places] = []  # of texts that were drawn
     measured: list[tuple[Tensor, Tensor]] = []  # lengths and ends
     rates: list[Tensor | None] = []
 
     def draw(num_texts: int) -> Tensor:
         """Draw the next texts [m]; returns their decisions."""
-        if given is not None and not measured:
-            measured.append((given.lengths, given.ends))
+        if first_texts is not None and not measured:
+            measured.append((first_texts.lengths, first_texts.ends))
         else:
             places.append(env.pick_places(num_texts))
             measured.append(env.source.measure(places[-1], window))
@@ -129,9 +129,9 @@ def plan_texts(
     steps = torch.minimum(length - 1, num_steps - start)
     mine = (row // env.num_rows == index).nonzero().squeeze(1)
     sorted_steps = (steps[row // env.num_rows == r].sort(descending=True).values.tolist() for r in range(count))
-    byte_ids = [] if given is None else [given.byte_ids]
+    byte_ids = [] if first_texts is None else [first_texts.byte_ids]
     if places:
-        first = 0 if given is None else num_rows
+        first = 0 if first_texts is None else num_rows
         byte_ids.append(env.source.read(Places.cat(places)[mine[mine >= first] - first], window).byte_ids)
     drawn_rates = [rate for rate in rates if rate is not None]
     return Plan(

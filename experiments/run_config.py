@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_type_hints
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
@@ -278,18 +278,10 @@ class TrainConfig:
     """Updates between checkpoints; the last update always has one."""
 
 
+_TYPES = get_type_hints(TrainConfig)
 GROUPS = {
-    "model": ModelConfig,
-    "data": DataConfig,
-    "actor": ActorConfig,
-    "segmenter": SegmenterConfig,
-    "estimator": EstimatorConfig,
-    "baseline": BaselineConfig,
-    "loss": LossConfig,
-    "rate": RateConfig,
-    "optim": OptimConfig,
-    "compute": ComputeConfig,
-    "logger": LoggerConfig,
+    name: _TYPES[name]
+    for name in "model data actor segmenter estimator baseline loss rate optim compute logger".split()
 }
 """Groups of options, a folder of yaml files each."""
 

@@ -18,7 +18,7 @@ _CHECKOUT = Path(__file__).resolve().parent.parent
 
 
 class _Neighbours:
-    """Find `rltok_rl.envs` and its like beside this package, where a checkout has them; a wheel has them inside.
+    """Find `rltok_rl.envs`, `agents` and `experiments` next to this package in a checkout; a wheel contains them.
 
     With the checkout in ``__path__``, `rltok_rl.tests` and `rltok_rl.rltok_rl` could be imported too.
     """

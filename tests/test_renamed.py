@@ -15,7 +15,7 @@ from rltok_rl.experiments.studies.candidates import CANDIDATES
 from tensordict import TensorDict
 
 from rltok_rl import objectives
-from rltok_rl.functional import baselines
+from rltok_rl.functional import baselines, scripts
 from rltok_rl.objectives import BASELINE_NAMES, ESTIMATORS, estimators
 from rltok_rl.renamed import MODULES, WORDS, RenamedKeys, current_word, renamed_word
 from rltok_rl.utils import read_config_file
@@ -79,6 +79,8 @@ def test_old_names_of_functions_and_classes_work():
     for old, new in {"batch_centred": "batch_mean", "group_centred": "group_mean", "z_normalised": "z_score"}.items():
         with pytest.warns(DeprecationWarning, match=f"{old} is now {new}"):
             assert getattr(baselines, old) is getattr(baselines, new)
+    with pytest.warns(DeprecationWarning, match="script_told is now script_at"):
+        assert scripts.script_told is scripts.script_at
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         baselines.nothing  # noqa: B018
     keys = RenamedKeys("baseline", {"group_mean": 1})

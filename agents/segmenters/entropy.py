@@ -255,7 +255,7 @@ def calibrate(
     scores = [segmenter(model.encode(byte_ids), byte_ids).scores.cpu() for byte_ids in windows]  # [B, T] each
     num_bytes, forced = sum(rows.numel() for rows in scores), sum(map(len, scores))
     if num_bytes == forced:
-        raise ValueError(f"windows must hold bytes beside the first of each row, got {num_bytes} bytes in all")
+        raise ValueError(f"windows must have at least 2 bytes per row, got {num_bytes} bytes in all")
     if rate * num_bytes < forced:
         raise ValueError(f"rate must be at least {forced / num_bytes:.4g}, which first bytes alone make, got {rate}")
     threshold = segmenter.threshold_for(scores, rate * num_bytes)

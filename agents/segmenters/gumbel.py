@@ -131,10 +131,11 @@ class GumbelSegmenter(Predicted):
         evaluation: Evaluation = "sample",
         hidden: int | None = None,
     ) -> None:
-        width, weak = model.config.width, check_choice("variant", variant, Variant) == "baseline"
-        hidden = (width if weak else HIDDEN) if hidden is None else hidden
-        super().__init__(width, hidden, nn.ReLU if weak else nn.GELU)
-        self.temperature = 1.0 if weak else 0.5
+        width = model.config.width
+        variants = {"nawrot": (HIDDEN, nn.GELU, 0.5), "baseline": (width, nn.ReLU, 1.0)}
+        default, activation, temperature = variants[check_choice("variant", variant, Variant)]
+        super().__init__(width, default if hidden is None else hidden, activation)
+        self.temperature = temperature
         self.target_rate = check_target(rate_or_default(model, rate))
         self.evaluation = check_choice("evaluation", evaluation, Evaluation)
 

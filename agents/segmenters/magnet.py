@@ -13,7 +13,7 @@ from rltok_rl.agents.segmenters.segmenter import Evaluation, Segmenter, Segments
 from torch import Tensor, nn
 
 from rltok_rl.functional.rate import binomial_cost, check_target
-from rltok_rl.functional.scripts import SCRIPTS, running_script, script_told, scripts_of
+from rltok_rl.functional.scripts import SCRIPTS, running_script, script_at, scripts_of
 from rltok_rl.models.unet import UNet
 
 RATES = {"latin": 0.2, "devanagari": 0.08, "cyrillic": 0.1}
@@ -76,7 +76,7 @@ class MagnetSegmenter(Segmenter):
 
     def _step(self, states: Tensor, byte_ids: Tensor, state: State, uniforms: Tensor | None) -> tuple[Segments, State]:
         last_bytes = torch.cat((state["bytes"], byte_ids.long().unsqueeze(-1)), 1)  # [B, 4]
-        script = running_script(script_told(last_bytes)[:, -1:], state["script"]).squeeze(-1)
+        script = running_script(script_at(last_bytes)[:, -1:], state["script"]).squeeze(-1)
         segments = draw_segments(self._logits(states, script), uniforms, self.tokens)
         return segments, {"bytes": last_bytes[:, 1:], "script": script}
 

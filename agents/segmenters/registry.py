@@ -68,8 +68,8 @@ def segmenter_maker(name: str, *, argument: str = "name") -> Callable[..., Segme
     if name in SEGMENTERS:
         return SEGMENTERS[name]
     if not is_import_path(name):
-        raise ValueError(f"{argument} must be one of {sorted(SEGMENTERS)}, or module:Name of your own, got {name!r}")
+        raise ValueError(f"{argument} must be one of {sorted(SEGMENTERS)}, or a custom module:Name, got {name!r}")
     make = import_path(argument, name)
     if not callable(make) or next(iter(inspect.signature(make).parameters), None) != "model":
-        raise TypeError(f"{argument} must name what takes (model, **options) and makes a segmenter, got {name!r}")
+        raise TypeError(f"{argument} must name a callable (model, **options) -> Segmenter, got {name!r}")
     return make

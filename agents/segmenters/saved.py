@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from rltok_rl.utils import check_trust
+from rltok_rl.utils import check_trust, read_config_file
 
 WORD, WEIGHTS, TOKENIZER = "segmenter.json", "segmenter.safetensors", "tokenizer.json"
 FORMAT = 1  # raised when files of older versions can no longer be read
@@ -100,10 +100,14 @@ def load_segmenter(folder: Path, model: Any, trust_code: bool = False) -> Segmen
     """Load the segmenter in a model's folder, in evaluation mode; None if the model's own policy draws.
 
     If ``segmenter.json`` names custom code, ``module:Class``, it is imported and executed with ``trust_code``, and an
-    error without.
+    error without. A missing file is an error in a run whose ``config.yaml`` names a segmenter or an actor.
     """
-    path = folder / WORD
+    path, run = folder / WORD, folder.parent / "config.yaml"
     if not path.is_file():
+        config = read_config_file(run) if folder.name == "model" and run.is_file() else {}
+        for group in ("segmenter", "actor"):
+            if (name := (config.get(group) or {}).get("name", "learned")) != "learned":
+                raise ValueError(f"{folder} must hold {WORD}, because {run} names the {group} {name!r}")
         return None
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

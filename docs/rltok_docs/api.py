@@ -19,19 +19,41 @@ from typing import Any, NamedTuple
 
 from rltok_docs.docstrings import equations, mark_shapes, ready
 
-PACKAGES = (
-    *("rltok_rl.functional", "rltok_rl.sampling", "rltok_rl.models", "rltok_rl.data", "rltok_rl.data.languages"),
-    *("rltok_rl.agents", "rltok_rl.agents.segmenters", "rltok_rl.envs", "rltok_rl.objectives", "rltok_rl.training"),
-    *("rltok_rl.evaluation", "rltok_rl.diagnostics", "rltok_rl.viz", "rltok_rl.viz.viewer", "rltok_rl"),
-)
+PACKAGES = [
+    "rltok_rl.functional",
+    "rltok_rl.sampling",
+    "rltok_rl.models",
+    "rltok_rl.data",
+    "rltok_rl.data.languages",
+    "rltok_rl.agents",
+    "rltok_rl.agents.segmenters",
+    "rltok_rl.envs",
+    "rltok_rl.objectives",
+    "rltok_rl.training",
+    "rltok_rl.evaluation",
+    "rltok_rl.diagnostics",
+    "rltok_rl.viz",
+    "rltok_rl.viz.viewer",
+    "rltok_rl",
+]
 """Packages in the order of the reference. A name that several of them export has its entry with the first."""
-ALSO = (
-    *("rltok_rl.models.flops", "rltok_rl.models.generation", "rltok_rl.models.tokens", "rltok_rl.objectives.segmented"),
-    *("rltok_rl.objectives.time_last", "rltok_rl.training.distributed", "rltok_rl.training.loggers"),
-    *("rltok_rl.training.snapshots", "rltok_rl.experiments.bench.traffic", "rltok_rl.evaluation.tasks"),
-    *("rltok_rl.evaluation.continuations", "rltok_rl.evaluation.detail", "rltok_rl.evaluation.lm_eval"),
-    *("rltok_rl.viz.run_figures", "rltok_rl.viz.text_figures"),
-)
+ALSO = [
+    "rltok_rl.models.flops",
+    "rltok_rl.models.generation",
+    "rltok_rl.models.tokens",
+    "rltok_rl.objectives.segmented",
+    "rltok_rl.objectives.time_last",
+    "rltok_rl.training.distributed",
+    "rltok_rl.training.loggers",
+    "rltok_rl.training.snapshots",
+    "rltok_rl.experiments.bench.traffic",
+    "rltok_rl.evaluation.tasks",
+    "rltok_rl.evaluation.continuations",
+    "rltok_rl.evaluation.detail",
+    "rltok_rl.evaluation.lm_eval",
+    "rltok_rl.viz.run_figures",
+    "rltok_rl.viz.text_figures",
+]
 """Modules that pages send readers to, though their packages export none of their names."""
 OPTIONAL = {
     ("lm_eval.api.model", "LM"): type("LM", (), {"__module__": "lm_eval.api.model"}),
@@ -78,13 +100,13 @@ def replace_optional() -> None:
 
 def reference_modules() -> list[str]:
     """Return the modules that have a page: packages that export names, and the modules of those that export none."""
-    found: list[str] = []
+    names: list[str] = []
     for package in PACKAGES:
         loaded = importlib.import_module(package)
         inner = [f"{package}.{module.name}" for module in pkgutil.iter_modules(loaded.__path__)]
-        found += ALSO if package == "rltok_rl" else ()
-        found += [package] if hasattr(loaded, "__all__") else [name for name in inner if "._" not in name]
-    return found
+        names += ALSO if package == "rltok_rl" else []
+        names += [package] if hasattr(loaded, "__all__") else [name for name in inner if "._" not in name]
+    return names
 
 
 @cache
@@ -94,7 +116,7 @@ def public_names() -> tuple[Name, ...]:
     exported = {module: _exported(importlib.import_module(module)) for module in modules}
     documented = _documented_constants()
     entries: dict[tuple[str, int], str] = {}
-    found = []
+    names = []
     for module, values in exported.items():
         for name, value in values.items():
             if inspect.isclass(value) or inspect.isroutine(value):
@@ -102,31 +124,31 @@ def public_names() -> tuple[Name, ...]:
             else:
                 home, doc = documented.get((name, id(value)), (module, ""))
             entry = entries.setdefault((name, id(value)), f"{home if home in modules else module}.{name}")
-            found.append(Name(module, name, value, home, doc, entry))
-    return tuple(found)
+            names.append(Name(module, name, value, home, doc, entry))
+    return tuple(names)
 
 
 def _exported(module: Any) -> dict[str, Any]:
-    """Names in ``__all__``; without it, functions and classes of a module, and constants that it says something of."""
+    """Return the names in ``__all__``, or else a module's functions, classes and documented constants."""
     if hasattr(module, "__all__"):
         return {name: getattr(module, name) for name in module.__all__}
     constants = constant_docs(module.__name__)
-    own = {name: value for name, value in vars(module).items() if not name.startswith("_")}
-    defined = {name for name, value in own.items() if inspect.isclass(value) or inspect.isroutine(value)}
-    defined = {name for name in defined if own[name].__module__ == module.__name__}
-    return {name: value for name, value in own.items() if name in defined or name in constants}
+    members = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+    defined = {name for name, value in members.items() if inspect.isclass(value) or inspect.isroutine(value)}
+    defined = {name for name in defined if members[name].__module__ == module.__name__}
+    return {name: value for name, value in members.items() if name in defined or name in constants}
 
 
 @cache
 def constant_docs(module: str) -> dict[str, str]:
     """Return the strings that follow the assignments of a module, by name."""
-    body, found = ast.parse(inspect.getsource(importlib.import_module(module))).body, {}
+    body, docs = ast.parse(inspect.getsource(importlib.import_module(module))).body, {}
     for node, after in zip(body, body[1:], strict=False):
         if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) and isinstance(after.value.value, str):
             target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
             if isinstance(target, ast.Name):
-                found[target.id] = inspect.cleandoc(after.value.value)
-    return found
+                docs[target.id] = inspect.cleandoc(after.value.value)
+    return docs
 
 
 def _documented_constants() -> dict[tuple[str, int], tuple[str, str]]:
@@ -135,7 +157,7 @@ def _documented_constants() -> dict[tuple[str, int], tuple[str, str]]:
     return {
         (name, id(getattr(module, name))): (path, doc)
         for path, module in loaded
-        if getattr(module, "__file__", None)
+        if getattr(module, "__file__", None) and module.__name__ == path  # else an old name of the module
         for name, doc in constant_docs(path).items()
     }
 
@@ -167,13 +189,13 @@ def page(module: str) -> str:
     names = [name for name in public_names() if name.module == module]
     text = _title(f"``{module}``") + f".. automodule:: {module}\n\n"
     text += _table((f":py:obj:`{name.name} <{name.entry}>`", name.doc) for name in names) if names else ""
-    own = _entries(module)
-    homes = dict.fromkeys(name.home for name in own)
+    entries = _entries(module)
+    homes = dict.fromkeys(name.home for name in entries)
     for home in homes:
         if len(homes) > 1:
             heading = home.rpartition(".")[2].replace("_", " ").capitalize()
             text += _title(heading, "-") + _first_sentence(_doc(home)) + "\n\n"
-        text += "".join(name.directive for name in own if name.home == home)
+        text += "".join(name.directive for name in entries if name.home == home)
     return text
 
 

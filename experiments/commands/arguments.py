@@ -56,28 +56,14 @@ def load_with_segmenter(parser: Parser, options: argparse.Namespace) -> tuple[UN
         parser.error(f"{argument}: {options.model} is a run {reason}")
     try:
         model = UNet.from_pretrained(options.model, device=device)
-        segmenter = _saved_segmenter(options, model)
+        folder = model_folder(options.model)
+        segmenter = None if folder is None else load_segmenter(folder, model, options.trust_code)
     except (OSError, ValueError, TypeError, ImportError) as error:
         parser.error(f"{argument}: {without_subject(error, 'source')}")
     if segmenter is not None and segmenter.draws_at_random and options.greedy:
         parser.error(f"argument --greedy: belongs to learned policies, got {type(segmenter).__name__}")
     check_rate(parser, options, model, segmenter)
     return model, segmenter
-
-
-def _saved_segmenter(options: argparse.Namespace, model: UNet) -> Segmenter | None:
-    """Load ``segmenter.json``; a run without a learned policy must have one."""
-    folder = model_folder(options.model)
-    if folder is None:
-        return None
-    segmenter = load_segmenter(folder, model, options.trust_code)
-    path = folder.parent / "config.yaml"
-    if segmenter is None and folder.name == "model" and path.is_file():
-        config = read_config_file(path)
-        for group in ("segmenter", "actor"):
-            if (name := (config.get(group) or {}).get("name", "learned")) != "learned":
-                raise ValueError(f"{folder} must hold segmenter.json, because {path} names the {group} {name!r}")
-    return segmenter
 
 
 def check_rate(parser: Parser, options: argparse.Namespace, model: UNet, segmenter: Segmenter | None) -> None:

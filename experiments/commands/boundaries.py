@@ -22,7 +22,7 @@ import torch
 from rltok_rl.agents.segmenters import Segmenter, TokenizerSplit, make_segmenter, segment_text
 from rltok_rl.agents.segmenters.saved import SPLITS, TOKENIZER
 from rltok_rl.agents.segmenters.tokenizers import read_tokenizer, train_on
-from rltok_rl.experiments.commands import arguments as given
+from rltok_rl.experiments.commands import arguments
 from rltok_rl.experiments.commands.parsers import Parser, command
 from rltok_rl.experiments.commands.tables import agreement_page, boundaries_page
 from rltok_rl.experiments.reports.markdown import without_nan
@@ -70,7 +70,7 @@ class Drawer:
 
 def _first_run(parser: Parser, options: argparse.Namespace) -> tuple[str, Any]:
     """Return the first model that is a run, and its options; note others that may have seen its held-out text."""
-    runs = {name: run for name in options.models if (run := given.run_config(parser, name)) is not None}
+    runs = {name: run for name in options.models if (run := arguments.run_config(parser, name)) is not None}
     if not runs:
         if options.text is None:
             missing = f"--text ({options.models[0]} is not the folder of a run)"
@@ -108,7 +108,7 @@ def trained_tokenizer(
     if text is not None:
         length = min(_WINDOW, len(text))
         return train_on(name, [text[at : at + length] for at in range(0, len(text), length)], length=length, **aim)
-    config = replace(given.complete_config(run), segmenter=SegmenterConfig(name=name, options=aim))
+    config = replace(arguments.complete_config(run), segmenter=SegmenterConfig(name=name, options=aim))
     return train_tokenizer(config, model, read_texts(config.data))
 
 
@@ -127,7 +127,7 @@ def _check_tokenizers(parser: Parser, options: argparse.Namespace, run: Any) -> 
             parser.error(f"argument --tokenizer: {error}")
     if names and run is None and options.train_on is None:
         parser.error(f"argument --against: {names[0]} needs --tokenizer or --train-on, since no model is a run")
-    return {"text": None if options.train_on is None else given.read_bytes(parser, options.train_on, least=2)}
+    return {"text": None if options.train_on is None else arguments.read_bytes(parser, options.train_on, least=2)}
 
 
 def make_reference(name: str, model: UNet, *, rate: float, tokenizer: TokenizerSplit | None = None) -> Segmenter:
@@ -173,8 +173,8 @@ def main(parser: Parser, options: argparse.Namespace) -> None:
     source, run = _first_run(parser, options)
     shared = {**vars(options), "data": options.text}
     single = {name: argparse.Namespace(**{**shared, "model": name}) for name in options.models}
-    text_name, texts = given.find_documents(parser, single[source], run)
-    models = {name: Drawer(*given.load_with_segmenter(parser, single[name]), options) for name in single}
+    text_name, texts = arguments.find_documents(parser, single[source], run)
+    models = {name: Drawer(*arguments.load_with_segmenter(parser, single[name]), options) for name in single}
     tokenizers = _check_tokenizers(parser, options, run)
     shifts = [0] if several else list(dict.fromkeys(options.shift or (-1, 0, 1)))
     gap = 1 + options.tolerance + max(map(abs, shifts))  # so that no boundary is moved or paired into another text

@@ -36,8 +36,8 @@ from rltok_rl.evaluation import (
 
 
 def described(segmenter: Segmenter) -> str:
-    """Name a segmenter, and whether it reads bytes to come."""
-    ahead = ", an oracle: it looks at bytes to come" if segmenter.looks_ahead else ""
+    """Name a segmenter, and whether it reads later bytes."""
+    ahead = ", an oracle: it reads later bytes" if segmenter.looks_ahead else ""
     return f"{type(segmenter).__name__}{ahead}"
 
 
@@ -96,4 +96,4 @@ def _check_segmenter(parser: Parser, options: argparse.Namespace, segmenter: Seg
         if getattr(options, name) is not None and not segmenter.draws_at_random:
             parser.error(f"argument --{name}: {type(segmenter).__name__} draws nothing at random")
     if options.streamed and segmenter.looks_ahead:
-        parser.error(f"argument --streamed: {type(segmenter).__name__} looks at bytes to come")
+        parser.error(f"argument --streamed: {type(segmenter).__name__} reads later bytes")

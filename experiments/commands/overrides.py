@@ -87,16 +87,16 @@ def _read_flags(arguments: Sequence[str], names: Sequence[str]) -> argparse.Name
     try:
         flags, unknown = parser.parse_known_intermixed_args(arguments)
     except argparse.ArgumentError as error:
-        if "ignored explicit argument" not in str(error):
-            raise ValueError(str(error)) from None
         unknown = [word for word in arguments if re.match(r"-\w\w", word)]  # -model=tiny, read as -m odel=tiny
+        if not unknown or "ignored explicit argument" not in str(error):
+            raise ValueError(str(error)) from None
     if unknown:
         flag_names = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
         raise ValueError(unknown_flag(unknown[0], names, flag_names))
     modes = {"--run": flags.run, "--multirun": flags.multirun, "--cfg": flags.cfg, "--info": flags.info}
     modes["--shell-completion"] = flags.shell_completion
-    if len(given := [mode for mode, value in modes.items() if value]) > 1:
-        raise ValueError(f"only one of {', '.join(modes)} may be given, got {' and '.join(given)}")
+    if len(chosen := [mode for mode, value in modes.items() if value]) > 1:
+        raise ValueError(f"only one of {', '.join(modes)} may be given, got {' and '.join(chosen)}")
     if flags.resolve and not flags.cfg:
         raise ValueError("--resolve belongs to --cfg")
     if flags.experimental_rerun is not None:

@@ -34,9 +34,7 @@ MOST = 1_000_000
 """Bytes above which ``rltok view`` needs ``--bytes``."""
 GAMMA = 0.99
 HELD_OUT = "held-out"
-SECTIONS = (
-    *("sampler", "attention", "decoding", "environment", "estimators", "training", "packing", "processes", "peers"),
-)
+SECTIONS = tuple("sampler attention decoding environment estimators training packing processes peers".split())
 """Sections of :mod:`rltok_rl.experiments.bench`."""
 NAMED_ONLY = ("compiled",)
 """Sections that take minutes and run only if named."""
@@ -174,6 +172,7 @@ _DRAWING = (
     option("--rate", "target of boundaries per byte, for models with rate_embedding", type=_OPEN_SHARE),
 )
 _SECTIONS = f"of {', '.join((*SECTIONS, *NAMED_ONLY))}"
+_AGAINST = f"rules and tokenizers to compare with: {', '.join(REFERENCES)} (default: spacebyte)"
 _COLUMN = option("--column", "text column of tables (default: text, else content)")
 _JSON = flag("--json", "write all metrics as one JSON object")
 _BYTES = option("--bytes", "read at most so many, from the start (default: all)", 2)
@@ -228,14 +227,7 @@ OPTIONS: dict[str, list[Option]] = {
         *_model("models", nargs="+"),
         option("--text", "file, - for stdin, or a name (default: the first run's held-out text)", metavar="DATA"),
         _BYTES,
-        option(
-            "--against",
-            f"rules and tokenizers to compare with: {', '.join(REFERENCES)} (default: spacebyte)",
-            nargs="+",
-            metavar="NAME",
-            default=["spacebyte"],
-            choices=REFERENCES,
-        ),
+        option("--against", _AGAINST, nargs="+", metavar="NAME", default=["spacebyte"], choices=REFERENCES),
         option("--shift", "bytes to move a reference by (default: -1 0 1)", type=int, nargs="+"),
         option("--tolerance", "bytes that partners may lie apart (default: 0)", 0, default=0),
         option("--tokenizer", "tokenizer.json, or a run with one (default: trained as the first run)", type=Path),

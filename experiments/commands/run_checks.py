@@ -44,13 +44,13 @@ def check_policy(overrides: Sequence[Override]) -> None:
 
     Options that an experiment sets for its policy are ignored then; the same options on the command line are an error.
     """
-    given = {override.key_or_group: override for override in overrides if not override.is_delete()}
-    by_segmenter = _drawing(given, "segmenter")
-    drawing = by_segmenter or _drawing(given, "actor")
+    by_name = {override.key_or_group: override for override in overrides if not override.is_delete()}
+    by_segmenter = _drawing(by_name, "segmenter")
+    drawing = by_segmenter or _drawing(by_name, "actor")
     if drawing is None:
         return
     heeded = _OF_ALL if by_segmenter else _OF_ALL + _OF_RULES
-    for name, override in given.items():
+    for name, override in by_name.items():
         group, dot, _ = name.partition(".")
         of_actor = group == "actor" and (drawing.startswith("actor") or override.value() == "learned")
         if group not in _OF_LEARNED or name in heeded or (of_actor and name in ("actor", "actor.name")):
@@ -62,12 +62,12 @@ def check_policy(overrides: Sequence[Override]) -> None:
             raise ValueError(f"{name}={text} belongs to a policy that is learned, got {drawing}")
 
 
-def _drawing(given: dict[str, Override], group: str) -> str | None:
+def _drawing(by_name: dict[str, Override], group: str) -> str | None:
     """The override that replaces the learned policy; None if there is none, or in a sweep."""
-    name = next((name for name in reversed(given) if name in (group, f"{group}.name")), None)
-    if name is None or given[name].is_sweep_override():
+    name = next((name for name in reversed(by_name) if name in (group, f"{group}.name")), None)
+    if name is None or by_name[name].is_sweep_override():
         return None
-    value = str(given[name].value())
+    value = str(by_name[name].value())
     by_policy = value.split("-")[0] == "learned" or value == "warm_start" or "$" in value
     return None if by_policy else f"{name}={value}"
 

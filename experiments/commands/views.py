@@ -26,10 +26,10 @@ def short_names(paths: Sequence[str]) -> list[str]:
     """
     parts = [Path(path).resolve().parts if Path(path).exists() else Path(path).parts for path in paths]
     names, seen = [], Counter[str]()
-    for own in parts:
-        sizes = range(1, len(own) + 1)
-        apart = (size for size in sizes if all(other[-size:] != own[-size:] for other in parts if other != own))
-        name = "/".join(own[-next(apart, len(own)) :])
+    for path in parts:
+        sizes = range(1, len(path) + 1)
+        unique = (size for size in sizes if all(p[-size:] != path[-size:] for p in parts if p != path))
+        name = "/".join(path[-next(unique, len(path)) :])
         seen[name] += 1
         names.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
     return names
@@ -116,6 +116,6 @@ def reading_note(
         drawn, advantage = f"draws boundaries ({how})", f"baseline: {baseline}"
         advantage += f" over {draws} draws" if baseline in COMPARING else ""
     else:
-        ahead = ", an oracle: it looks at bytes to come" if segmenter.looks_ahead else ""
+        ahead = ", an oracle: it reads later bytes" if segmenter.looks_ahead else ""
         drawn, advantage = f"sets boundaries by a rule{ahead}", "no advantage: nothing is decided at random"
     return f"{name} {drawn} in windows of {context:,} bytes. Reward: {reward}; return: gamma {gamma:g}; {advantage}."

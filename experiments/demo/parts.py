@@ -197,7 +197,7 @@ class Race:
         """Call ``show`` with the progress several times a second until the end.
 
         Returns:
-            ``"done"``, ``"late"`` (``time.perf_counter`` passed the deadline) or ``"stopped"`` (``stop`` said so).
+            ``"done"``, ``"late"`` (``perf_counter`` passed the deadline) or ``"stopped"`` (``stop`` returned True).
         """
         while any(process.poll() is None for process in self.processes.values()):
             show(self.states())

@@ -72,7 +72,7 @@ def paired_over_seeds(losses: Mapping[Any, float], others: Mapping[Any, float]) 
 
 
 def tied_with_best(losses: Sequence[float], difference: Callable[[int, int], Difference | None]) -> set[int]:
-    """Return the places of the rows that a paired test cannot tell from the best: tables print them bold.
+    """Return the rows not significantly worse than the best; tables print them bold.
 
     A row without a test is never bold, nor is a best row that no other was tested against.
 

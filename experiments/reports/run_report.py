@@ -36,7 +36,7 @@ _LEGENDS = {
     "loss-flops": "The distance between the early exit and the whole model is what tokens are worth at so many FLOPs.",
 }
 _NOTABLE = 0.05
-"""Bits per byte by which held-out text and the first batch differ before a note says so."""
+"""Difference in bits per byte between held-out text and first batch above which the report adds a note."""
 
 
 def write_report(folder: Path, *, formats: Sequence[str] = ("png",)) -> Path:

@@ -48,9 +48,9 @@ def write_seeds_page(folder: Path, *, formats: Sequence[str] = ("png",)) -> Path
     runs: dict[str, RunFolder] = {}
     systems: dict[str, dict[int, dict[str, Any]]] = {}
     for path in seed_folders(folder):
-        found = {name: read_run(path / name) for name in evaluated_systems(path)}
-        for row in system_rows(found):
-            name, seed, run = row["system"], row["seed"], found[row["system"]]
+        folders = {name: read_run(path / name) for name in evaluated_systems(path)}
+        for row in system_rows(folders):
+            name, seed, run = row["system"], row["seed"], folders[row["system"]]
             rows = systems.setdefault(name, {})
             if seed in rows:
                 raise ValueError(f"seed {seed} of {name!r} must be there once, got it twice, also in {run.path}")

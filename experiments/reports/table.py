@@ -103,7 +103,7 @@ def looks_ahead(run: RunFolder) -> bool:
 
 
 def option_table(runs: Mapping[str, RunFolder]) -> pd.DataFrame:
-    """Return the options of runs by dotted name, without those that say nothing about training."""
+    """Return the options of runs by dotted name, without options that do not affect training."""
     rows = [flat({k: value for k, value in run.config.items() if k not in _NOT_COMPARED}) for run in runs.values()]
     keys = dict.fromkeys(key for row in rows for key in row)
     return pd.DataFrame({key: [row.get(key) for row in rows] for key in keys}, index=list(runs), dtype=object)
@@ -120,8 +120,8 @@ def seed_groups(options: pd.DataFrame) -> pd.Series:
     titles = [_common_name({name: str(options.at[name, "seed"]) for name in group}) for group in members]
     names: dict[Any, str] = {}
     for group, title in zip(members, titles, strict=True):
-        taken = titles.count(title) > 1 or (title in options.index and len(group) > 1)
-        names |= dict.fromkeys(group, ", ".join(group) if taken else title)
+        ambiguous = titles.count(title) > 1 or (title in options.index and len(group) > 1)
+        names |= dict.fromkeys(group, ", ".join(group) if ambiguous else title)
     return options.index.to_series().map(names)
 
 

@@ -243,6 +243,6 @@ def _rates(config: TrainConfig) -> tuple[float, ...]:
 
 def _check(name: str, value: str, allowed: tuple[str, ...], *, custom: bool = False) -> None:
     if value not in allowed and not (custom and is_import_path(value)):
-        also = ", or module:Name of your own" if custom else ""
+        also = ", or a custom module:Name" if custom else ""
         suggestion = did_you_mean(value, allowed)
         raise ValueError(f"{name} must be one of {list(allowed)}{also}, got {value!r}{suggestion}")

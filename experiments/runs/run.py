@@ -95,20 +95,7 @@ def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts, re
         return dict(progress, stopped=stop.signal or signal.SIGTERM)
     print("trained; evaluating on held-out text, drawing figures", file=sys.stderr)
     snapshots = _snapshots(out)
-    summary = {
-        "command": recorder.starts.entries[0]["command"],
-        "machine": machine(processes.device.type),
-        "processes": processes.world_size,
-        **progress,
-        "flops": trainer.flops_done,
-        "padded_flops": trainer.padded_flops_done,
-        "tried_flops": trainer.tried_flops_done,
-        "total_flops": trainer.total_flops_done,
-        "bytes_per_second": bytes_per_second(recorder.starts.entries),
-        "threads": torch.get_num_threads(),
-        **peak_memory(processes.device),
-        **{name: value for name, value in snapshots[-1].items() if name.startswith("held_out_")},
-    }
+    summary = _summary(trainer, recorder.starts.entries, snapshots[-1])
     replace_text(out / "summary.json", json.dumps(summary, indent=1) + "\n")
     _write_sample(out, snapshots[-1])
     page = report(out) if report else None
@@ -116,6 +103,25 @@ def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts, re
     if page:
         print(f"report: {page}")
     return summary
+
+
+def _summary(trainer: Trainer, starts: list[dict[str, Any]], snapshot: dict[str, Any]) -> dict[str, Any]:
+    """Return what a run reports of all its starts and its last snapshot."""
+    return {
+        "command": starts[0]["command"],
+        "machine": machine(trainer.processes.device.type),
+        "processes": trainer.processes.world_size,
+        "updates": trainer.updates,
+        "bytes": trainer.bytes_done,
+        "flops": trainer.flops_done,
+        "padded_flops": trainer.padded_flops_done,
+        "tried_flops": trainer.tried_flops_done,
+        "total_flops": trainer.total_flops_done,
+        "bytes_per_second": bytes_per_second(starts),
+        "threads": torch.get_num_threads(),
+        **peak_memory(trainer.processes.device),
+        **{name: value for name, value in snapshot.items() if name.startswith("held_out_")},
+    }
 
 
 def _finished(config: TrainConfig, trainer: Trainer, model: Any, report: Report | None) -> dict[str, Any] | None:

@@ -10,11 +10,17 @@ from rltok_rl.experiments.run_config import DataConfig, LossConfig, TrainConfig,
 from rltok_rl.experiments.texts import BUILT_IN, LANGUAGES
 
 _MINIMA = {
-    0: "compute.threads seed",
-    1: "data.num_rows data.num_steps baseline.rows_per_text checkpoint_every snapshots.count snapshots.batches",
-    2: "snapshots.num_bytes",
+    "compute.threads": 0,
+    "seed": 0,
+    "data.num_rows": 1,
+    "data.num_steps": 1,
+    "baseline.rows_per_text": 1,
+    "checkpoint_every": 1,
+    "snapshots.count": 1,
+    "snapshots.batches": 1,
+    "snapshots.num_bytes": 2,
 }
-"""Options by their smallest value."""
+"""The smallest values of options."""
 _FILE_OPTIONS = ("column", "min_bytes", "max_bytes", "limit", "cache", "short_documents", "split_by")
 _OBJECTIVES = {
     "clip_low": ("ppo",),
@@ -27,10 +33,9 @@ _OBJECTIVES = {
 
 def check_options(config: TrainConfig) -> None:
     """Reject numbers that are too small, options that would be ignored, and devices that do not exist."""
-    for minimum, names in _MINIMA.items():
-        for name in names.split():
-            if attrgetter(name)(config) < minimum:
-                raise ValueError(f"{name} must be at least {minimum}, got {attrgetter(name)(config)}")
+    for name, minimum in _MINIMA.items():
+        if attrgetter(name)(config) < minimum:
+            raise ValueError(f"{name} must be at least {minimum}, got {attrgetter(name)(config)}")
     check_out(config.out)
     data, loss, baseline = config.data, config.loss, config.baseline
     compares_rows = config.estimator.name == "discounted_return" and baseline.name in ("leave_one_out", "batch_mean")

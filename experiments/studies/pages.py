@@ -109,7 +109,7 @@ def _reliability(share: float) -> str:
     """Explain what the noise of the truth itself does to correlations with it."""
     text = f"Of the variance of this truth {number(share, 2)} is not its own noise"
     if share <= 0:
-        return f"{text}: nothing of it was measured, and correlations say nothing."
+        return f"{text}: no signal measured, so the correlations are meaningless."
     return f"{text}: with a truth without noise, every correlation is {number(share**-0.5, 2)} times as large."
 
 

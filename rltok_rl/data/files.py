@@ -85,11 +85,11 @@ def kind(path: Path) -> str | None:
 
 def pick_column(column: str | None, there: list[str], where: str) -> str:
     """Choose the column of the text among those ``there``; ``where`` names the table in errors."""
-    found = [name for name in (COLUMNS if column is None else (column,)) if name in there]
-    if not found:
+    columns = [name for name in (COLUMNS if column is None else (column,)) if name in there]
+    if not columns:
         asked = f"column {column!r}" if column is not None else f"no column named, and none of {list(COLUMNS)}"
         raise ValueError(f"column must be one of {there} in {where}, got {asked}")
-    return found[0]
+    return columns[0]
 
 
 def encode_value(value: Any, where: str) -> bytes:

@@ -85,8 +85,9 @@ def _remedy(place: Tensor, split_by: str | None) -> str:
     if least == most and split_by:
         return f"{split_by!r} is the same in all of them: give several groups, or split_by=null"
     if least == most:
-        return "they are all equal: give one of them, whose end is held out then, or others"
+        return "all documents are equal: give one (its end is held out) or different ones"
+    kind = "group" if split_by else "document"
     return (
-        f"a hash of each decides where it goes, and {(least + most) / 2:.6g} leaves some on each side; or give more "
-        f"documents, or one text, whose end is held out then"
+        f"a hash assigns each {kind} to a side; held_out={(least + most) / 2:.6g} puts some on both; "
+        f"or give more {kind}s"
     )

@@ -71,7 +71,7 @@ class WindowSource(ABC):
             raise ValueError(f"length must be at least 2 (one byte to read, one to predict), got {length}")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the next windows depend on, except the documents and the generator: numbers and texts."""
+        """Return the position as numbers and texts; documents and the generator are not included."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

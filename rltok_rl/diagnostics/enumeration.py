@@ -87,7 +87,7 @@ def enumerate_rollouts(
         "final_log_prob": final.unsqueeze(-1),
         "early_log_prob": early.unsqueeze(-1),
         "done": last,
-        # The window is the whole world here: what is differentiated ends with it, and no value comes after.
+        # Nothing after the window counts, so no value is added at its end.
         "terminated": last.clone(),
         "truncated": torch.zeros_like(last),
         "byte": per_string(revealed),

@@ -131,8 +131,8 @@ def expected_gradient(
     rollouts = enumerate_rollouts(model, texts, reward=reward)  # [M, n, T]
     num_strings = rollouts.shape[1]
     if num_strings**num_rows > MOST_BATCHES:
-        made = f"{num_strings} boundary strings in {num_rows} rows, {num_strings**num_rows}"
-        raise ValueError(f"texts and num_rows must make at most {MOST_BATCHES} batches, got {made}")
+        counts = f"{num_strings} boundary strings in {num_rows} rows, {num_strings**num_rows}"
+        raise ValueError(f"texts and num_rows must make at most {MOST_BATCHES} batches, got {counts}")
     strings = torch.tensor(list(product(range(num_strings), repeat=num_rows)))  # [C, R]
     judge = as_it_stands(estimator, model)
     gradients = []

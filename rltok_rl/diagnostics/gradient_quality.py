@@ -64,8 +64,8 @@ def signal_to_noise(gradients: Tensor) -> Signal:
     The square of the mean gradient would count noise as signal; products of different repetitions do not.
 
     Example:
-        >>> found = signal_to_noise(torch.tensor([[1.0, 1.0], [1.0, -1.0], [1.0, 0.0]]))
-        >>> round(found.signal, 3), round(found.noise, 3)
+        >>> estimate = signal_to_noise(torch.tensor([[1.0, 1.0], [1.0, -1.0], [1.0, 0.0]]))
+        >>> round(estimate.signal, 3), round(estimate.noise, 3)
         (0.667, 1.0)
     """
     count = len(gradients)
@@ -102,29 +102,29 @@ class Comparison:
     bias_limit: float  # bound of the bias with 97.5 % confidence: two standard errors of its square above it
 
 
-def compare(found: Signal, reference: Tensor | Signal) -> Comparison:
+def compare(estimate: Signal, reference: Tensor | Signal) -> Comparison:
     """Compute cosine, scale and relative bias of an expected gradient against a reference, exact [P] or measured.
 
     Means of K noisy gradients are longer than the expected one; lengths therefore come from products of different
     repetitions. If less than two standard errors of signal are left on either side, cosine and scale are nan.
     """
-    own = torch.tensor(found.signal, dtype=torch.float64)
-    mean, lost = found.mean.double(), found.ratio < 2 * found.error
+    strength = torch.tensor(estimate.signal, dtype=torch.float64)
+    mean, lost = estimate.mean.double(), estimate.ratio < 2 * estimate.error
     cases = []  # without each repetition of the candidate, then without each of a measured reference
     if isinstance(reference, Signal):
         target, length = reference.mean.double(), torch.tensor(reference.signal, dtype=torch.float64)
-        cases.append((own, _left_out(reference), _products_left(reference, mean)))
+        cases.append((strength, _left_out(reference), _products_left(reference, mean)))
         lost = lost or reference.ratio < 2 * reference.error
     else:
         target, length = reference.double(), reference.double().square().sum()
-    cases.append((_left_out(found), length, _products_left(found, target)))
+    cases.append((_left_out(estimate), length, _products_left(estimate, target)))
     known = bool(length > 0)
 
     def measures(signal: Tensor, squared: Tensor, along: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         cosine = along / (signal * squared).clamp(min=0).sqrt()
         return cosine, (signal / squared).clamp(min=0).sqrt(), (signal - 2 * along + squared) / squared
 
-    cosine, scale, bias = (x.item() for x in measures(own, length, mean @ target))
+    cosine, scale, bias = (x.item() for x in measures(strength, length, mean @ target))
     left = [measures(*case) for case in cases]
     errors = [math.hypot(*(jackknife_error(values[i]) for values in left)) for i in range(3)]
     direction = [cosine, errors[0], scale, errors[1]] if known and not lost else [math.nan] * 4
@@ -132,17 +132,17 @@ def compare(found: Signal, reference: Tensor | Signal) -> Comparison:
     return Comparison(*direction, *bounds)
 
 
-def _left_out(found: Signal) -> Tensor:
+def _left_out(estimate: Signal) -> Tensor:
     """[K] the signal without each repetition in turn."""
-    gradients = found.gradients.double()
+    gradients = estimate.gradients.double()
     count, total = len(gradients), gradients.sum(0)
     crossed = gradients @ total - gradients.square().sum(1)
     return (crossed.sum() - 2 * crossed) / ((count - 1) * (count - 2))
 
 
-def _products_left(found: Signal, target: Tensor) -> Tensor:
+def _products_left(estimate: Signal, target: Tensor) -> Tensor:
     """[K] product of the mean with a target, without each repetition in turn."""
-    along = found.gradients.double() @ target
+    along = estimate.gradients.double() @ target
     return (along.sum() - along) / (len(along) - 1)
 
 

@@ -67,28 +67,28 @@ def require(holds: bool | Tensor, message: str) -> None:
 
 
 def writes(make: Make) -> None:
-    """It writes ``advantage`` and ``value_target`` [*B, T, 1], all finite, and changes nothing else."""
+    """Check that ``advantage`` and ``value_target`` [*B, T, 1] are written, finite, and nothing else changes."""
     rollout = _rollout()
     before = rollout.clone()
-    found = _judge(make, rollout)
+    judged = _judge(make, rollout)
     for key in ("advantage", "value_target"):
-        require(key in found, f"{key!r} is not written")
-        shape, wanted = [*found[key].shape], [*rollout.shape, 1]
-        require(shape == wanted, f"{key!r} must have shape {wanted}, got {shape}")
-        require(found[key].isfinite().all(), f"{key!r} must be finite")
-    changed = [str(key) for key in before.keys(True, True) if not torch.equal(found[key], before[key])]
+        require(key in judged, f"{key!r} is not written")
+        shape, expected = [*judged[key].shape], [*rollout.shape, 1]
+        require(shape == expected, f"{key!r} must have shape {expected}, got {shape}")
+        require(judged[key].isfinite().all(), f"{key!r} must be finite")
+    changed = [str(key) for key in before.keys(True, True) if not torch.equal(judged[key], before[key])]
     require(not changed, f"entries of the rollout are changed: {changed}")
 
 
 def repeats(make: Make) -> None:
-    """In evaluation mode, judging a rollout twice gives the same advantages."""
+    """Check that judging a rollout twice in evaluation mode gives the same advantages."""
     estimator = _warmed(make).eval()
     first, second = (estimator(_rollout())["advantage"] for _ in range(2))
     require(torch.equal(first, second), "the same rollout, judged twice, has other advantages")
 
 
 def carries_no_gradient(make: Make) -> None:
-    """Advantages carry no gradient."""
+    """Check that advantages carry no gradient."""
     rollout = _rollout()
     for key in (("next", "reward"), "logits", "action_log_prob", ("next", "final_log_prob")):
         rollout[key] = rollout[key].detach().requires_grad_()
@@ -96,27 +96,27 @@ def carries_no_gradient(make: Make) -> None:
 
 
 def past(make: Make) -> None:
-    """Rewards before a decision do not change its advantage."""
+    """Check that rewards before a decision do not change its advantage."""
     rollout, at = _rollout(), 3
     paid = rollout.clone()
     paid["next", "reward"][1, :at] += 7.0
-    one, other = (_judge(make, x)["advantage"][1, at:] for x in (rollout, paid))
-    _require_close(one, other, f"rewards before decision {at} change its advantage, or later ones, of the same row")
+    plain, changed = (_judge(make, x)["advantage"][1, at:] for x in (rollout, paid))
+    _require_close(plain, changed, f"rewards before decision {at} change its advantage, or later ones, of the same row")
 
 
 def ends(make: Make) -> None:
-    """Rewards after the end of an episode do not change advantages before it."""
+    """Check that rewards after the end of an episode do not change advantages before it."""
     rollout, at = _rollout(), 2
     for key in ("done", "terminated"):
         rollout["next", key][:, at] = True
     paid = rollout.clone()
     paid["next", "reward"][1, at + 1 :] += 7.0
-    one, other = (_judge(make, x)["advantage"][1, : at + 1] for x in (rollout, paid))
-    _require_close(one, other, f"rewards after an episode's end at {at} change advantages before it")
+    plain, changed = (_judge(make, x)["advantage"][1, : at + 1] for x in (rollout, paid))
+    _require_close(plain, changed, f"rewards after an episode's end at {at} change advantages before it")
 
 
 def mask(make: Make) -> None:
-    """Masked steps have advantage 0, and their entries matter to no batch, not even NaN."""
+    """Check that masked steps have advantage 0 and that their entries, even NaN, change nothing."""
     rollout = _rollout()
     real = torch.ones(rollout.shape, dtype=torch.bool)
     real[1, 3:] = real[3, 2:] = False
@@ -125,33 +125,34 @@ def mask(make: Make) -> None:
     filled["next", "reward"][~real] = float("nan")
     filled["action"][~real] = 1 - filled["action"][~real]
     estimators = _warmed(make), _warmed(make)
-    one, other = (f(x)["advantage"].squeeze(-1) for f, x in zip(estimators, (rollout, filled), strict=True))
-    require(other.isfinite().all(), "NaN rewards where ('collector', 'mask') is False reach advantages")
-    _require_close(one, other, "entries where ('collector', 'mask') is False change advantages")
-    require(not other[~real].any(), "advantages must be 0 where ('collector', 'mask') is False")
-    one, other = (estimator(_rollout())["advantage"] for estimator in estimators)
-    require(torch.equal(one, other), "entries where ('collector', 'mask') is False are remembered")
+    plain, changed = (f(x)["advantage"].squeeze(-1) for f, x in zip(estimators, (rollout, filled), strict=True))
+    require(changed.isfinite().all(), "NaN rewards where ('collector', 'mask') is False reach advantages")
+    _require_close(plain, changed, "entries where ('collector', 'mask') is False change advantages")
+    require(not changed[~real].any(), "advantages must be 0 where ('collector', 'mask') is False")
+    plain, changed = (estimator(_rollout())["advantage"] for estimator in estimators)
+    require(torch.equal(plain, changed), "entries where ('collector', 'mask') is False are remembered")
 
 
 def memory(make: Make) -> None:
-    """All memory is in the state: an estimator that loads it continues like the original."""
-    going, fresh = _warmed(make), _made(make)
+    """Check that the state holds all memory: an estimator that loads it continues like the original."""
+    going, fresh = _warmed(make), _build(make)
     fresh.load_state_dict(going.state_dict())
     for scale in (2.0, 3.0):
-        one, other = (estimator(_rollout(scale))["advantage"] for estimator in (going, fresh))
-        require(torch.equal(one, other), "with a loaded state it judges otherwise: its state_dict lacks something")
+        original, loaded = (estimator(_rollout(scale))["advantage"] for estimator in (going, fresh))
+        message = "an estimator with the loaded state gives other advantages: state_dict must hold all memory"
+        require(torch.equal(original, loaded), message)
 
 
 def exact(make: Make) -> None:
-    """At gamma = 1 the expected gradient is the exact one: all batches of two rows, enumerated."""
+    """Check that at gamma = 1 the expected gradient is exact, over all batches of two rows."""
     right = _exact()
     judged = {"": _warmed(make, 1.0)}
     if remembers(judged[""]):  # as the first batch, and as one of many
-        judged = {" of a first batch": _made(make, 1.0), f" after {len(_SEEN)} other batches": judged[""]}
-    for when, made in judged.items():
-        found = expected_gradient(_model(), TEXT, made)
-        cosine, length = torch.cosine_similarity(found, right, dim=0), found.norm() / right.norm()
-        off = (found - right).norm() / right.norm()
+        judged = {" of a first batch": _build(make, 1.0), f" after {len(_SEEN)} other batches": judged[""]}
+    for when, estimator in judged.items():
+        gradient = expected_gradient(_model(), TEXT, estimator)
+        cosine, length = torch.cosine_similarity(gradient, right, dim=0), gradient.norm() / right.norm()
+        off = (gradient - right).norm() / right.norm()
         measured = f"off by {off:.1%} of the exact one (cosine {cosine:.3f}, length {length:.3f})"
         require(off < 1e-6, f"at gamma = 1 the expected gradient{when} is {measured}")
 
@@ -194,24 +195,24 @@ def _rollout(scale: float = 1.0) -> TensorDictBase:
     return rollout
 
 
-def _made(make: Make, gamma: float = _GAMMA) -> ValueEstimatorBase:
-    """A copy of the estimator in training mode; laws may share a baseline, and each needs it in its first state."""
+def _build(make: Make, gamma: float = _GAMMA) -> ValueEstimatorBase:
+    """Build the estimator and copy it, so that laws share no memory; return it in training mode."""
     how = f"make must make an estimator when it is called as make(gamma={gamma}): a class or functools.partial"
     try:
-        made = make(gamma=gamma)
+        estimator = make(gamma=gamma)
     except TypeError as error:
         raise TypeError(
             f"{how} with its other options (num_steps={NUM_STEPS}: windows of the laws have {NUM_STEPS} steps), or "
             f"partial(ReturnEstimator, baseline=...) of a baseline; got {error}"
         ) from error
-    if not isinstance(made, ValueEstimatorBase):
-        raise TypeError(f"{how}; got {make!r}, which makes a {type(made).__name__}")
-    return copy.deepcopy(made).train()
+    if not isinstance(estimator, ValueEstimatorBase):
+        raise TypeError(f"{how}; got {make!r}, which makes a {type(estimator).__name__}")
+    return copy.deepcopy(estimator).train()
 
 
 def _warmed(make: Make, gamma: float = _GAMMA) -> ValueEstimatorBase:
-    """The same, after some batches."""
-    estimator = _made(make, gamma)
+    """Build an estimator and let it judge some batches."""
+    estimator = _build(make, gamma)
     for scale in _SEEN:
         estimator(_rollout(scale))
     return estimator
@@ -221,5 +222,5 @@ def _judge(make: Make, rollout: TensorDictBase) -> TensorDictBase:
     return _warmed(make)(rollout.clone())
 
 
-def _require_close(one: Tensor, other: Tensor, message: str) -> None:
-    torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9, msg=message)
+def _require_close(actual: Tensor, expected: Tensor, message: str) -> None:
+    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9, msg=message)

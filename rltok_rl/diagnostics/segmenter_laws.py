@@ -44,9 +44,9 @@ def assert_prefixes_agree(model: UNet, segmenter: Segmenter, byte_ids: Tensor) -
     uniforms = fixed_uniforms(byte_ids)
     whole = _read_window(model, segmenter, byte_ids, uniforms)
     for end in range(1, byte_ids.shape[1]):
-        other = torch.cat((byte_ids[:, :end], byte_ids[:, end:].flip(1)), 1)
-        for given in (byte_ids[:, :end], other):
-            part = _read_window(model, segmenter, given, uniforms[:, : given.shape[1]])
+        changed = torch.cat((byte_ids[:, :end], byte_ids[:, end:].flip(1)), 1)
+        for window in (byte_ids[:, :end], changed):
+            part = _read_window(model, segmenter, window, uniforms[:, : window.shape[1]])
             before = slice(None), slice(end)
             _require_equal(part, whole, before, before, f"before byte {end} depend on what comes after it")
 
@@ -79,7 +79,7 @@ def assert_steps_are_the_window(model: UNet, segmenter: Segmenter, byte_ids: Ten
     require(steps[0][:, 0].all(), "the first byte must have a boundary")
 
 
-def assert_rows_are_apart(model: UNet, segmenter: Segmenter, byte_ids: Tensor) -> None:
+def assert_rows_are_independent(model: UNet, segmenter: Segmenter, byte_ids: Tensor) -> None:
     """A row has the same boundaries in a batch and alone."""
     uniforms = fixed_uniforms(byte_ids)
     together = _read_window(model, segmenter, byte_ids, uniforms)
@@ -92,7 +92,7 @@ SEGMENTER_LAWS: dict[str, Callable[[UNet, Segmenter, Tensor], None]] = {
     "prefixes": assert_prefixes_agree,
     "gradients": assert_no_gradient_from_later,
     "steps": assert_steps_are_the_window,
-    "rows": assert_rows_are_apart,
+    "rows": assert_rows_are_independent,
 }
 """Laws by name; each takes a model, its segmenter and bytes [B, T], and raises an AssertionError if broken."""
 _CAUSAL = ("prefixes", "steps")
@@ -121,12 +121,12 @@ def read_streamed(model: UNet, segmenter: Segmenter, byte_ids: Tensor, uniforms:
 
 @torch.no_grad()
 def _read_window(model: UNet, segmenter: Segmenter, byte_ids: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-    """The same, in one go."""
+    """Read a window in one forward pass."""
     read = read_window(model, segmenter, byte_ids, uniforms=uniforms)
     return read.segments.boundaries, read.final_logits
 
 
-def _require_equal(one: Any, other: Any, here: Any, there: Any, message: str) -> None:
+def _require_equal(actual: Any, expected: Any, here: Any, there: Any, message: str) -> None:
     """Require boundaries and predictions to be equal at two indices."""
-    for name, x, y in zip(("boundaries", "predictions"), one, other, strict=True):
+    for name, x, y in zip(("boundaries", "predictions"), actual, expected, strict=True):
         torch.testing.assert_close(x[here], y[there], rtol=0, atol=1e-9, msg=f"{name} {message}")

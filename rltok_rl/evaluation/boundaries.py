@@ -70,6 +70,8 @@ def summarise_lengths(
     Tokens of ``longest`` bytes and more share the histogram's last bin. ``quantiles`` are shares in (0, 1].
     """
     longest, count = check_count("longest", longest), len(lengths)
+    if wrong := [q for q in quantiles if not 0.0 < q <= 1.0]:
+        raise ValueError(f"quantiles must lie in (0, 1], got {wrong[0]}")
     if not count:
         return TokenLengths(0, math.nan, math.nan, dict.fromkeys(quantiles, math.nan), (0,) * longest)
     exact, ordered = lengths.double(), lengths.sort().values

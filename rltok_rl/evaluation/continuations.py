@@ -45,7 +45,7 @@ class Continuations:
 
 
 def mixture_log_likelihood(log_probs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the log-likelihood of a text under the mean of K predictors, and whether they write it greedily.
+    """Score a text under a mixture of K predictors: its log-likelihood, and whether greedy decoding produces it.
 
         p(y) = 1/K sum_k prod_t p_k(y_t),        p(y_t | y_<t) = sum_k w_kt p_k(y_t),  w_kt ~ prod_{s<t} p_k(y_s)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -105,29 +106,10 @@ def read_detail(
     at_random = segmented.at_random
     rows = check_count("draws", draws, minimum=2) if at_random and baseline in COMPARING else 1
     content = text_to_bytes(text)
-    probabilities, scores, entropy = torch.full((3, max(0, len(content) - 1)), math.nan, dtype=torch.float64)
-
-    def observe(numbers: Tensor, out: Output) -> None:
-        entropy[numbers] = prediction_entropy(out.early_logits).double().cpu()
-        if out.boundary_logits is not None:
-            probabilities[numbers] = out.boundary_logits.sigmoid().double().cpu()
-        if out.scores is not None:
-            scores[numbers] = out.scores.double().cpu().nan_to_num(math.nan, math.nan, math.nan)  # infinite: no score
-
-    def read(shown: bool) -> Reading:
-        return read_text(
-            model,
-            content,
-            context=context,
-            greedy=greedy and shown,
-            generator=generator,
-            segmenter=segmenter,
-            target_rate=target_rate,
-            observe=observe if shown else None,
-        )
-
-    readings = [read(shown=row == 0) for row in range(rows)]
+    options = {"context": context, "generator": generator, "segmenter": segmenter, "target_rate": target_rate}
+    readings, probabilities, scores, entropy = _read_draws(model, content, rows, greedy=greedy, **options)
     first, forced = readings[0], readings[0].forced
+    # The early exit sees no boundaries, so its entropy in the shown draw is that in all draws.
     rewards = torch.stack(
         [
             charge_boundaries(REWARDS[reward](-one.final_nats, -one.early_nats, entropy), one.boundaries, price)
@@ -154,3 +136,23 @@ def read_detail(
         returns=pad(returns[0], (0, 1), value=math.nan),
         advantages=decided(advantages),
     )
+
+
+def _read_draws(
+    model: UNet, content: bytes, count: int, *, greedy: bool, **options: Any
+) -> tuple[list[Reading], Tensor, Tensor, Tensor]:
+    """Read a text several times, and return the first draw's probabilities, scores and early-exit entropies too.
+
+    Only the first draw may be greedy.
+    """
+    probabilities, scores, entropy = torch.full((3, max(0, len(content) - 1)), math.nan, dtype=torch.float64)
+
+    def observe(numbers: Tensor, out: Output) -> None:
+        entropy[numbers] = prediction_entropy(out.early_logits).double().cpu()
+        if out.boundary_logits is not None:
+            probabilities[numbers] = out.boundary_logits.sigmoid().double().cpu()
+        if out.scores is not None:
+            scores[numbers] = out.scores.double().cpu().nan_to_num(math.nan, math.nan, math.nan)  # infinite: no score
+
+    first = read_text(model, content, greedy=greedy, observe=observe, **options)
+    return [first, *(read_text(model, content, **options) for _ in range(count - 1))], probabilities, scores, entropy

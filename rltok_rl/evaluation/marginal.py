@@ -111,7 +111,7 @@ def read_samples(
 
 
 def window_nats(reading: Reading) -> Tensor:
-    """[W] costs of the predictions that each window counts, by the whole model."""
+    """Return the costs [W] of the predictions that each window counts, by the whole model."""
     sizes = reading.window_sizes
     number = torch.arange(len(sizes)).repeat_interleave(sizes)
     return torch.zeros(len(sizes), dtype=torch.float64).index_add(0, number, reading.final_nats)

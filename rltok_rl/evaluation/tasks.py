@@ -112,10 +112,16 @@ def piqa(row: Row) -> Question:
 
 def hellaswag(row: Row) -> Question:
     """Ask for the right one of four endings of a scene."""
-    if isinstance(row["endings"], str):
-        raise TypeError(f"endings must be a list of texts, got {row['endings']!r}")
     context = row["activity_label"] + ": " + row["ctx_a"] + " " + row["ctx_b"].capitalize()
-    return clean_hellaswag(context), [" " + clean_hellaswag(end) for end in row["endings"]], _label(row)
+    return clean_hellaswag(context), [" " + clean_hellaswag(end) for end in _texts(row, "endings")], _label(row)
+
+
+def _texts(row: Row, column: str) -> list[str]:
+    """The texts of a column, checked."""
+    texts = row[column]
+    if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) for text in texts):
+        raise TypeError(f"{column} must be a list of texts, got {texts!r}")
+    return list(texts)
 
 
 def _label(row: Row) -> int:
@@ -136,7 +142,7 @@ def clean_hellaswag(text: str) -> str:
 
 def arc_easy(row: Row) -> Question:
     """Ask a question of a school exam."""
-    texts, labels, key = row["choices"]["text"], row["choices"]["label"], row["answerKey"]
+    texts, labels, key = _texts(row["choices"], "text"), _texts(row["choices"], "label"), row["answerKey"]
     if key not in labels:
         raise ValueError(f"answerKey must be one of {labels}, got {key!r}")
     return "Question: " + row["question"] + "\nAnswer:", [" " + text for text in texts], labels.index(key)
@@ -238,4 +244,5 @@ def _example(task: Task, row: Row, place: str) -> Example:
         context, choices, gold = task.format(row)
         return Example(context.encode(), tuple(choice.encode() for choice in choices), gold)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{place} is no question of {task.path}: {error}") from None
+        reason = f"column {error} is missing" if isinstance(error, KeyError) else error
+        raise ValueError(f"{place} is no question of {task.path}: {reason}") from None

@@ -61,13 +61,13 @@ class TextWindows:
         return self.take(torch.arange(most) * len(self) // most)
 
     def places(self) -> Tensor:
-        """[n] places of the bytes read just before each counted byte, in order."""
+        """Return the places [n] of the bytes read just before each counted byte, in order."""
         sizes = self.sizes
         skipped = self.first - 1 - (sizes.cumsum(0) - sizes)  # from a prediction's number to its place
         return torch.arange(int(sizes.sum())) + skipped.repeat_interleave(sizes)
 
     def batches(self, num_bytes: int) -> Iterator[Tensor]:
-        """Numbers of windows of one length that read at most ``num_bytes`` together, at least one window each."""
+        """Yield numbers of windows of one length that read at most ``num_bytes`` together, at least one each."""
         reads = self.reads
         for length in reads.unique().tolist():
             yield from (reads == length).nonzero().squeeze(1).split(max(1, num_bytes // length))
@@ -166,7 +166,7 @@ class SegmentedModel:
             raise ValueError(f"greedy needs boundaries that have a probability each, got {self.name}")
 
     def uniforms(self, count: int, generator: torch.Generator | None) -> Tensor | None:
-        """[count] random numbers; one half each for a greedy segmenter, None for the greedy policy."""
+        """Return [count] random numbers; one half each for a greedy segmenter, None for the greedy policy."""
         if not self.greedy:
             return torch.rand(count, generator=generator)
         return None if self.segmenter is None else torch.full((count,), 0.5)
@@ -203,7 +203,7 @@ class Reading:
 
     @classmethod
     def empty(cls, byte_ids: Tensor, spans: list[tuple[int, int]], windows: TextWindows) -> Reading:
-        """A reading of zeros, to be filled by :meth:`record`."""
+        """Return a reading of zeros, to be filled by :meth:`record`."""
         at = windows.places()
         final, early = torch.zeros(2, len(at), dtype=torch.float64)
         boundaries, forced = torch.zeros(2, len(at), dtype=torch.bool)

@@ -95,10 +95,10 @@ def entropy_rise(entropies: Tensor) -> Tensor:
     return entropies - F.pad(entropies[..., :-1], (1, 0), value=math.inf)
 
 
-def never_twice(wanted: Tensor) -> Tensor:
+def never_twice(candidates: Tensor) -> Tensor:
     """Draw requested boundaries, except right after another one (BLT, combined rule).
 
-        a_t = [wanted_t and not a_{t-1}],        a_0 = 1
+        a_t = [candidate_t and not a_{t-1}],        a_0 = 1
 
     In a run of requested boundaries every second one is drawn, which needs no loop.
 
@@ -106,10 +106,10 @@ def never_twice(wanted: Tensor) -> Tensor:
         >>> never_twice(torch.tensor([0, 1, 1, 1, 0, 1, 1]).bool()).int()
         tensor([1, 0, 1, 0, 0, 1, 0], dtype=torch.int32)
     """
-    places = torch.arange(wanted.shape[-1], device=wanted.device)
-    wanted = wanted | (places == 0)
-    last_gap = torch.where(wanted, -1, places).cummax(-1).values
-    return wanted & ((places - last_gap) % 2 == 1)
+    places = torch.arange(candidates.shape[-1], device=candidates.device)
+    candidates = candidates | (places == 0)
+    last_gap = torch.where(candidates, -1, places).cummax(-1).values
+    return candidates & ((places - last_gap) % 2 == 1)
 
 
 def threshold_for_rate(scores: Tensor, rate: float) -> float:

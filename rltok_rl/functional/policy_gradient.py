@@ -19,13 +19,13 @@ Clip = float | tuple[float, float]
 
 
 def score_function(log_probs: Tensor, advantages: Tensor) -> Tensor:
-    """REINFORCE: ``A_t log pi(a_t)``, whose gradient is an unbiased estimate of the return's gradient (Eq. 13)."""
+    """Compute REINFORCE's ``A_t log pi(a_t)``; its gradient estimates the return's gradient without bias (Eq. 13)."""
     check_shapes("log_probs", log_probs, advantages=advantages)
     return log_probs * advantages
 
 
 def clipped_ratio(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, clip: Clip) -> Tensor:
-    """PPO's pessimistic bound on the importance-weighted advantage (https://arxiv.org/abs/1707.06347).
+    """Compute PPO's pessimistic bound on the importance-weighted advantage (https://arxiv.org/abs/1707.06347).
 
         min(r_t A_t, clip(r_t, 1 - low, 1 + high) A_t),      r_t = pi(a_t) / pi_old(a_t)
 
@@ -51,7 +51,7 @@ def importance_weighted(
     whole_row: bool = False,
     mask: Mask = None,
 ) -> Tensor:
-    """REINFORCE for decisions of another policy, each weighted by how much likelier it has become.
+    """Compute REINFORCE for decisions of another policy, each weighted by how much likelier it has become.
 
         w_t A_t log pi(a_t),      w_t = min(r_t, max_weight), taken as a constant,      r_t = pi(a_t) / pi_old(a_t)
 
@@ -85,7 +85,7 @@ def vtrace(
     terminated: Mask = None,
     mask: Mask = None,
 ) -> tuple[Tensor, Tensor]:
-    """V-trace: advantages and value targets v_t of a policy from the decisions of another (IMPALA, arXiv:1802.01561).
+    """Compute V-trace advantages and value targets v_t from the decisions of another policy (IMPALA, arXiv:1802.01561).
 
         delta_t = rho_t (R_{t+1} + gamma V_{t+1} - V_t)         v_t - V_t = delta_t + gamma c_t (v_{t+1} - V_{t+1})
         A_t = rho_t (R_{t+1} + gamma v_{t+1} - V_t)

@@ -15,7 +15,7 @@ from rltok_rl.functional.reduction import Group, Mask, masked_mean, sum_and_coun
 
 @torch.no_grad()
 def effective_sample_size(log_ratios: Tensor, mask: Mask = None, *, process_group: Group = None) -> Tensor:
-    """Share of the steps that importance weights leave in effect, in (0, 1]; 1 on-policy, and without steps.
+    """Compute the share of steps that importance weights leave in effect, in (0, 1]; 1 on-policy or without steps.
 
     ESS = (sum_t r_t)^2 / (n sum_t r_t^2)        (Kish, Survey Sampling, 1965)
     """
@@ -33,14 +33,14 @@ def effective_sample_size(log_ratios: Tensor, mask: Mask = None, *, process_grou
 
 @torch.no_grad()
 def approximate_kl(log_ratios: Tensor, mask: Mask = None, *, process_group: Group = None) -> Tensor:
-    """Divergence from the policy that decided, ``mean_t (r_t - 1 - log r_t)`` (joschu.net/blog/kl-approx.html, k3)."""
+    """Estimate the KL from the deciding policy, ``mean_t (r_t - 1 - log r_t)`` (joschu.net/blog/kl-approx.html, k3)."""
     quiet = zero_masked(log_ratios, mask)
     return masked_mean(torch.expm1(quiet) - quiet, mask, process_group=process_group)
 
 
 @torch.no_grad()
 def clip_fraction(log_ratios: Tensor, clip: Clip, mask: Mask = None, *, process_group: Group = None) -> Tensor:
-    """Share of the steps whose ratio is outside the clip range."""
+    """Return the share of steps whose ratio is outside the clip range."""
     low, high = clip_bounds(clip)
     ratios = zero_masked(log_ratios, mask).exp()
     return masked_mean(((ratios < 1 - low) | (ratios > 1 + high)).to(ratios.dtype), mask, process_group=process_group)
@@ -48,6 +48,6 @@ def clip_fraction(log_ratios: Tensor, clip: Clip, mask: Mask = None, *, process_
 
 @torch.no_grad()
 def mean_and_spread(values: Tensor, mask: Mask = None, *, process_group: Group = None) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of values [*L]."""
+    """Return mean and standard deviation of values [*L]."""
     mean = masked_mean(values, mask, process_group=process_group)
     return mean, masked_mean((values.to(mean.dtype) - mean).square(), mask, process_group=process_group).sqrt()

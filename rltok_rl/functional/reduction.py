@@ -32,7 +32,7 @@ def check_masks(like_name: str, like: Tensor, **masks: Mask) -> None:
 
 
 def readable(x: Tensor) -> bool:
-    """Whether values can be checked: reading them from a device stalls it, and a compiled graph has none."""
+    """Return whether values can be checked: reading from a device stalls it, and a compiled graph has none."""
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 

@@ -138,17 +138,18 @@ def td_lambda_return(
     gamma: float | Tensor,
     lmbda: float | Tensor,
     *,
+    done: Mask = None,
+    terminated: Mask = None,
     mask: Mask = None,
-    **ends: Mask,
 ) -> Tensor:
     """Compute the regression target of TD(lambda), ``V_t + A_t`` of :func:`generalized_advantage`.
 
         G_t = R_{t+1} + gamma ((1 - lambda) V_{t+1} + lambda G_{t+1})
 
-    The equation needs that the value after a step is the value before the next (no target network). ``ends`` are
-    ``done`` and ``terminated``.
+    The equation needs that the value after a step is the value before the next (no target network).
     """
-    advantages = generalized_advantage(rewards, values, next_values, gamma, lmbda, mask=mask, **ends)
+    options = {"done": done, "terminated": terminated, "mask": mask}
+    advantages = generalized_advantage(rewards, values, next_values, gamma, lmbda, **options)
     return zero_masked(values, mask) + advantages
 
 

@@ -15,7 +15,7 @@ from rltok_rl.functional.reduction import wide
 
 
 def early_exit_reward(final_log_prob: Tensor, early_log_prob: Tensor, early_entropy: Tensor) -> Tensor:
-    """The log-likelihood gained over the early exit, which sees no tokens (Eq. 15).
+    """Return the log-likelihood gained over the early exit, which sees no tokens (Eq. 15).
 
     R_{t+1} = log p(x_{t+1} | x_<=t, a_<=t) - log p_early(x_{t+1} | x_<=t)
     """
@@ -23,12 +23,12 @@ def early_exit_reward(final_log_prob: Tensor, early_log_prob: Tensor, early_entr
 
 
 def log_likelihood_reward(final_log_prob: Tensor, early_log_prob: Tensor, early_entropy: Tensor) -> Tensor:
-    """The log-likelihood alone, ``R_{t+1} = log p(x_{t+1} | x_<=t, a_<=t)``: plain REINFORCE (Eq. 13)."""
+    """Return the log-likelihood, ``R_{t+1} = log p(x_{t+1} | x_<=t, a_<=t)``: plain REINFORCE (Eq. 13)."""
     return final_log_prob
 
 
 def entropy_relative_reward(final_log_prob: Tensor, early_log_prob: Tensor, early_entropy: Tensor) -> Tensor:
-    """The log-likelihood minus the early exit's expected log-likelihood.
+    """Return the log-likelihood minus the early exit's expected log-likelihood.
 
         R_{t+1} = log p(x_{t+1} | x_<=t, a_<=t) + H(p_early(. | x_<=t))
 

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rltok_rl.renamed import renamed_names
+
 SCRIPTS = ("other", "latin", "devanagari", "cyrillic")
 """Scripts by number. Letters of all further scripts are ``"other"``."""
 
@@ -32,13 +34,13 @@ _RANGES = {  # first and last code points
 }
 
 
-def script_told(byte_ids: Tensor) -> Tensor:
+def script_at(byte_ids: Tensor) -> Tensor:
     """Return the script [*B, T] of the character that ends at each byte, as a place in :data:`SCRIPTS`.
 
     -1 inside characters, after marks, and for special ids or invalid UTF-8.
 
     Example:
-        >>> script_told(torch.tensor(list("a, я".encode()))).tolist()
+        >>> script_at(torch.tensor(list("a, я".encode()))).tolist()
         [1, -1, -1, -1, 3]
     """
     starts, names = _table()
@@ -47,10 +49,10 @@ def script_told(byte_ids: Tensor) -> Tensor:
     return torch.where(point < 0, _NONE, names.to(point.device, non_blocking=True)[place])
 
 
-def running_script(told: Tensor, before: Tensor | None = None) -> Tensor:
+def running_script(scripts: Tensor, before: Tensor | None = None) -> Tensor:
     """Fill each -1 with the last script before it; ``before`` [*B] is that of the text before (None: ``"other"``)."""
-    first = torch.zeros_like(told[..., :1]) if before is None else before.unsqueeze(-1)
-    known = torch.cat((first, told), -1)  # [*B, 1 + T]
+    first = torch.zeros_like(scripts[..., :1]) if before is None else before.unsqueeze(-1)
+    known = torch.cat((first, scripts), -1)  # [*B, 1 + T]
     places = torch.arange(known.shape[-1], device=known.device).expand_as(known)
     last = torch.where(known == _NONE, 0, places).cummax(-1).values
     return known.gather(-1, last)[..., 1:]
@@ -58,7 +60,10 @@ def running_script(told: Tensor, before: Tensor | None = None) -> Tensor:
 
 def scripts_of(byte_ids: Tensor) -> Tensor:
     """Return the script of each byte [*B, T], as a place in :data:`SCRIPTS`."""
-    return running_script(script_told(byte_ids))
+    return running_script(script_at(byte_ids))
+
+
+__getattr__ = renamed_names(globals(), {"script_told": "script_at"})
 
 
 def _code_points(byte_ids: Tensor) -> Tensor:

@@ -103,8 +103,9 @@ class UNetConfig:
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {list(choices)}, got {getattr(self, name)!r}")
-        if not isinstance(self.rate_embedding, bool):
-            raise TypeError(f"rate_embedding must be True or False, got {self.rate_embedding!r}")
+        for name in ("rate_embedding", "boundary_bias"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name} must be True or False, got {getattr(self, name)!r}")
         if self.width % (2 * self.num_heads):
             raise ValueError(
                 f"width must be a multiple of 2 * num_heads (rotary positions turn pairs of channels), "

@@ -77,7 +77,7 @@ def stream(
         raise ValueError("prompts must hold at least one text, got an empty list")
     max_bytes = check_count("max_bytes", max_bytes, minimum=0)
     if boundaries is not None:
-        greedy = _former_greedy(boundaries)
+        greedy = _former_greedy(boundaries, greedy)
     draw = partial(sample_bytes, temperature=temperature, top_k=top_k, top_p=top_p)
     draw(torch.zeros(1, 256))  # refuse wrong options now, not at the first byte
     cache, device = model.new_cache(len(rows), target_rate=target_rate), model.embedding.weight.device
@@ -115,7 +115,7 @@ def generate(model: UNet, prompts: Prompts, *, max_bytes: int, stop: bytes | Non
     if stop is not None and (not isinstance(stop, bytes) or not stop):
         raise ValueError(f"stop must be a non-empty bytes object or None, got {stop!r}")
     if options.get("boundaries") is not None:
-        options["greedy"] = _former_greedy(options.pop("boundaries"))
+        options["greedy"] = _former_greedy(options.pop("boundaries"), options.get("greedy", False))
     texts = [bytearray() for _ in check_texts("prompts", prompts)]
     boundaries: list[list[Tensor]] = [[] for _ in texts]
     log_probs: list[list[Tensor]] = [[] for _ in texts]
@@ -138,10 +138,12 @@ def generate(model: UNet, prompts: Prompts, *, max_bytes: int, stop: bytes | Non
     )
 
 
-def _former_greedy(boundaries: str) -> bool:
+def _former_greedy(boundaries: str, greedy: bool) -> bool:
     """Read ``greedy`` by its former name."""
     if boundaries not in ("sample", "greedy"):
         raise ValueError(f"boundaries must be one of ['sample', 'greedy'], got {boundaries!r}")
+    if greedy and boundaries == "sample":
+        raise ValueError("boundaries must be left out if greedy is given, got boundaries='sample' and greedy=True")
     greedy = boundaries == "greedy"
     warnings.warn(f"boundaries={boundaries!r} is greedy={greedy} now", DeprecationWarning, stacklevel=3)
     return greedy

@@ -87,14 +87,14 @@ def segment(
         >>> b"".join(token.content for token in drawn.tokens())
         b'to be or not to be'
     """
-    found = []
+    segmentations = []
     for content in check_texts("text", text):
         terms = policy_terms(model, text_to_ids(content), piece=piece, target_rate=target_rate, progress=progress)
         boundaries = sample_boundaries(*terms, generator=generator, cap=model.boundary_cap, greedy=greedy)  # [1, T]
         probabilities = boundary_logits(*terms, boundaries, cap=model.boundary_cap).sigmoid()
         probabilities[:, 0] = 1.0
-        found.append(Segmentation(text_to_bytes(content), boundaries[0].cpu(), probabilities[0].float().cpu()))
-    return found[0] if isinstance(text, (str, bytes)) else found
+        segmentations.append(Segmentation(text_to_bytes(content), boundaries[0].cpu(), probabilities[0].float().cpu()))
+    return segmentations[0] if isinstance(text, (str, bytes)) else segmentations
 
 
 @torch.no_grad()

@@ -45,7 +45,7 @@ class CriticAdvantage(ReturnEstimator):
         self._lmbda = float(check_gamma(value, "lmbda"))
 
     def get_extra_state(self) -> dict[str, float]:
-        """Numbers in the state besides tensors."""
+        """Return the non-tensor state."""
         return {**super().get_extra_state(), "lmbda": self.lmbda}
 
     @property
@@ -67,9 +67,9 @@ class CriticAdvantage(ReturnEstimator):
         return self._combine(view, (view.read(under_next(keys.reward)), values, after), ends | {"mask": view.mask})
 
     def _combine(self, view: View, inputs: tuple[Tensor, Tensor, Tensor], options: Any) -> tuple[Tensor, Tensor]:
-        """The value target and the advantages, from rewards, values and next values."""
+        """The advantages and the value target, from rewards, values and next values."""
         advantages = generalized_advantage(*inputs, self.gamma, self.lmbda, **options)
-        return advantages + zero_masked(inputs[1], view.mask), advantages
+        return advantages, advantages + zero_masked(inputs[1], view.mask)
 
 
 @register_value_estimator("vtrace_return", default_kwargs={"gamma": 0.99, "lmbda": 1.0})
@@ -131,8 +131,7 @@ class VTraceReturn(CriticAdvantage):
         log_probs = log_probs.reshape(view.rollout.batch_size).movedim(view.time_dim, -1)
         log_ratios = log_probs - view.read(self.tensor_keys.sample_log_prob)
         options |= {"lmbda": self.lmbda, "rho_clip": self.rho_clip, "c_clip": self.c_clip}
-        advantages, target = vtrace(*inputs, log_ratios, self.gamma, **options)
-        return target, advantages
+        return vtrace(*inputs, log_ratios, self.gamma, **options)
 
 
 class ZeroCritic(TensorDictModuleBase):

@@ -105,11 +105,11 @@ class ReturnEstimator(ValueEstimatorBase):
         self._gamma = float(check_gamma(value))
 
     def get_extra_state(self) -> dict[str, float]:
-        """Numbers in the state besides tensors."""
+        """Return the non-tensor state."""
         return {"gamma": self.gamma}
 
     def set_extra_state(self, state: dict[str, float]) -> None:
-        """Load these numbers."""
+        """Load the non-tensor state."""
         for name, value in state.items():
             setattr(self, name, value)
 
@@ -143,7 +143,7 @@ class ReturnEstimator(ValueEstimatorBase):
         """
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.differentiable):
             view = View(tensordict, self._get_time_dim(time_dim, tensordict), self.mask_key)
-            target, relative = self._estimate(view, params, target_params)
+            relative, target = self._estimate(view, params, target_params)
             advantages = self._advantages(relative, view)
         if not isinstance(advantages, Tensor) or advantages.shape != relative.shape:
             kind, name = type(self).__name__, name_of(self.baseline)
@@ -167,16 +167,16 @@ class ReturnEstimator(ValueEstimatorBase):
         """Return the value target [*B, T, 1]; nothing is written."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.differentiable):
             view = View(tensordict, self._get_time_dim(time_dim, tensordict), self.mask_key)
-            return view.to_rollout(self._estimate(view, None, target_params)[0])
+            return view.to_rollout(self._estimate(view, None, target_params)[1])
 
     def _estimate(
         self, view: View, params: TensorDictBase | None, target_params: TensorDictBase | None
     ) -> tuple[Tensor, Tensor]:
-        """The value target, and what the baseline is applied to, [*B, T] each."""
+        """What the baseline is applied to, and the value target, [*B, T] each."""
         returns = self._returns(view)
         if not self.subtract_value:
             return returns, returns
-        return returns, returns - view.read_value(self.tensor_keys.value, self.value_network, params)
+        return returns - view.read_value(self.tensor_keys.value, self.value_network, params), returns
 
     def _returns(self, view: View) -> Tensor:
         keys = self.tensor_keys

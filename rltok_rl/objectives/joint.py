@@ -42,6 +42,8 @@ class JointLoss(LossModule):
         infinite = {name: value for name, value in coefficients.items() if not math.isfinite(value)}
         if infinite:
             raise ValueError(f"coefficients must be finite numbers, got {infinite}")
+        if invalid := [name for name in terms if not name.isidentifier()]:
+            raise ValueError(f"terms must have names that are identifiers, got {invalid}")
         self.terms: Mapping[str, LossModule] = nn.ModuleDict(terms)  # type: ignore[assignment]
         self._output_names: dict[str, dict[str, str]] = {}  # each term's outputs, and their names in the joint output
         used: set[str] = set()

@@ -155,6 +155,9 @@ def init_processes(device: str | torch.device = "cpu") -> Processes:
             f"the environment must have all of {[*_VARIABLES, *_ADDRESS]} or none of {[*_VARIABLES]}, got {variables} "
             f"without {missing}; start with torchrun, which sets them, or unset them to train in one process"
         )
+    for name in _VARIABLES:
+        if not variables[name].isdecimal():
+            raise RuntimeError(f"{name} must be an integer of at least 0, got {variables[name]!r}")
     rank, world_size, local_rank = (int(variables[name]) for name in _VARIABLES)
     if rank >= world_size:
         raise RuntimeError(f"RANK must be less than WORLD_SIZE, got RANK={rank} and WORLD_SIZE={world_size}")

@@ -17,16 +17,26 @@ import torch
 from rltok_rl.training.atomic_files import replace_text
 from rltok_rl.version import __version__
 
-PACKAGES = "torch torchrl tensordict gymnasium datasets hydra-core matplotlib numpy safetensors"
+PACKAGES = (
+    "torch",
+    "torchrl",
+    "tensordict",
+    "gymnasium",
+    "datasets",
+    "hydra-core",
+    "matplotlib",
+    "numpy",
+    "safetensors",
+)
 """Packages whose versions are recorded if they are installed."""
 
 
 def environment(*, device: str | torch.device = "cpu", command: str = "", num_processes: int = 1) -> dict[str, Any]:
-    """Return what a run depends on besides its configuration, without names of this machine's folders."""
+    """Return command, versions, commit and machine of a run, without folder names."""
     kind = torch.device(device).type
     gpu = {"gpu": torch.cuda.get_device_name(device)} if kind == "cuda" else {}
     packages = {}
-    for name in PACKAGES.split():
+    for name in PACKAGES:
         with suppress(PackageNotFoundError):
             packages[name] = version(name)
     return {
@@ -114,7 +124,7 @@ class Starts:
         self.entries: list[dict[str, Any]] = read_starts(path) if resuming else []
 
     def begin(self, entry: dict[str, Any], *, update: int, bytes_done: int) -> None:
-        """Add the environment of a start that resumes after an update, or 0."""
+        """Record a start; ``update`` is the one it resumes after, 0 for a new run."""
         self.entries.append({**entry, "from_update": update, "from_bytes": bytes_done})
         self.reach(update, bytes_done, 0.0)
 

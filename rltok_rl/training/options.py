@@ -1,4 +1,4 @@
-"""Options of training, and what they set up: learning-rate schedule, optimizer, compiled and recomputed layers."""
+"""Training options, learning-rate schedule, optimizer, compiled and recomputed layers."""
 
 from __future__ import annotations
 
@@ -100,7 +100,8 @@ def make_optimizer(trained: nn.Module, options: LoopOptions, *, model: UNet | No
         {"params": others, "weight_decay": 0.0},
     ]
     if options.stage_factors is not None:
-        assert model is not None
+        if model is None:
+            raise ValueError("model must be given with stage_factors, got None")
         groups = [
             {"params": stage, "weight_decay": group["weight_decay"], "lr_factor": factor}
             for group in groups

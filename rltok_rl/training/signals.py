@@ -35,12 +35,15 @@ class StopRequest:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._restore()
+
+    def _restore(self) -> None:
         while self._handlers:
             number, handler = self._handlers.popitem()
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def _record(self, number: int, frame: FrameType | None) -> None:
         self.signal = number
-        self.__exit__()
+        self._restore()
         if self._say:  # past Python's buffers, which the signal may have interrupted
             os.write(2, f"\n{self.name}: stopping after this step and a save; again ends at once\n".encode())

@@ -110,7 +110,7 @@ def dot_seeds(axes: Any, points: Sequence[Points], style: RunStyle, width: float
 def fit(
     axes: Any, lines: Sequence[Sequence[float]], *, share: float = 0.05, points: Sequence[Sequence[float]] = ()
 ) -> None:
-    """Set the y axis to hold all values; lines may leave the top if the rest would be flat, and an arrow says so.
+    """Set the y axis to hold all values; lines may leave the top if the rest would be flat, and an arrow marks them.
 
     Up to ``share`` of each line's updates may be above. Points decide how far down the axis reaches.
     """

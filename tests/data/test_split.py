@@ -99,7 +99,7 @@ def test_refused_shares(tmp_path):
         *((lambda h=h: sides(TEXTS, h), ValueError, none) for h in (0.0, 1.0, -0.1, float("nan"))),
         (lambda: sides(TEXTS, 1e-9), ValueError, "held_out=1e-09 leaves none of 2000 documents held out"),
         (lambda: sides(TEXTS, 0.999999999), ValueError, "0.999999999 leaves none of 2000 documents to train on"),
-        (lambda: sides(equal), ValueError, "none of 2 documents held out; they are all equal"),
+        (lambda: sides(equal), ValueError, "none of 2 documents held out; all documents are equal"),
         (lambda: sides(["0123456789"]), ValueError, tail),
         (lambda: split_documents(CachedSource(tmp_path / "cache"), 0.3), ValueError, one_group),
     )
@@ -111,7 +111,7 @@ def test_refused_shares(tmp_path):
                 split_documents(source, share)
             except ValueError as error:
                 named += 1
-                suggested = float(re.search("and (.*) leaves some on each side", str(error))[1])
+                suggested = float(re.search("side; held_out=(.*) puts some on both", str(error))[1])
                 split = split_documents(source, suggested)
                 assert split.train.num_documents + split.held_out.num_documents == count
     assert named > 5

@@ -238,6 +238,9 @@ def test_a_run_is_read_as_it_was_trained(model, tmp_path):
     assert RltokLM(str(tmp_path), context=12).context == 12
     there = "cuda" if torch.cuda.is_available() else "cpu"  # the command line asks for cuda:0 unless it is told
     assert RltokLM(str(tmp_path), device="cuda:0").device.type == there
+    (tmp_path / "config.yaml").write_text("actor:\n  name: uniform\n")
+    with pytest.raises(ValueError, match="model must hold segmenter.json, because .* names the actor 'uniform'"):
+        RltokLM(str(tmp_path))
     segmenter = make_segmenter("uniform", model, rate=0.5)
     save_segmenter(tmp_path / "model", segmenter, model, name="uniform", options={"rate": 0.5})
     scored = RltokLM(str(tmp_path)).segmenter

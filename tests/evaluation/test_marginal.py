@@ -119,6 +119,11 @@ def test_metrics_of_several_draws_by_hand(model, seeded):
     assert [done for done, *_ in reports] == sorted(done for done, *_ in reports)
 
 
+def test_independent_windows_are_bounded_more_tightly_than_whole_texts(model, seeded):
+    nats = read_samples(model, TEXTS[0], samples=6, context=8, generator=seeded()).nats
+    assert float(marginal_nats(nats).sum()) < float(marginal_nats(nats.sum(0, keepdim=True))) - 0.1
+
+
 def test_segmenters_are_thresholded_if_they_have_probabilities(model, seeded):
     for name in ("gumbel", "magnet", "grouped"):
         segmenter = make_segmenter(name, model).eval()

@@ -192,6 +192,9 @@ def test_errors_of_rows_name_their_place(tmp_path):
         ("hellaswag", {"endings": []}, "choices must hold at least one, got none"),
         ("arc_easy", {"answerKey": "E"}, r"answerKey must be one of \['A', 'B'\], got 'E'"),
         ("arc_easy", {"choices": {"text": ["a"], "label": ["A", "B"]}}, "gold must lie in 0..0, got 1"),
+        ("arc_easy", {"choices": {"text": ["a"]}}, "column 'label' is missing"),
+        ("arc_easy", {"choices": {"text": "ab", "label": ["A", "B"]}}, "text must be a list of texts, got 'ab'"),
+        ("arc_easy", {"choices": {"text": ["a", "b"], "label": "AB"}}, "label must be a list of texts, got 'AB'"),
         ("arc_easy", {"choices": ["a", "b"]}, "list indices must be integers"),
         ("lambada_openai", {"text": 5}, "'int' object has no attribute 'rpartition'"),
     ):

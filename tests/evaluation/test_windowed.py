@@ -11,6 +11,8 @@ from rltok_rl.evaluation import Reading, cut_windows, read_text, summarise, wind
 from rltok_rl.evaluation.windowed import lay_windows
 from rltok_rl.text import text_to_ids
 
+from .conftest import small_model
+
 TEXT = "It is a truth universally acknowledged, that a single man must be in want of a wife. é" * 2
 SHORT = "It is a truth universally acknowledged, é"
 
@@ -73,6 +75,19 @@ def test_costs_and_random_numbers_are_those_of_the_windows_one_by_one(model, see
         assert read.boundaries.tolist() == boundaries and read.forced.tolist() == forced
 
 
+@torch.no_grad()
+def test_each_byte_costs_a_forward_pass_over_its_context(model):
+    byte_ids = text_to_ids(SHORT)
+    for context, stride in ((8, 1), (8, 3), (7, 7), (6, 5), (100, 1)):
+        read = read_text(model, SHORT, context=context, stride=stride, greedy=True)
+        starts = [max(0, -(-(byte - context) // stride) * stride) for byte in range(1, len(byte_ids))]
+        out = [model(byte_ids[None, start:byte], greedy=True) for byte, start in enumerate(starts, 1)]
+        costs = [-one.final_logits[0, -1].log_softmax(-1)[byte_ids[byte]] for byte, one in enumerate(out, 1)]
+        assert len(set(starts)) == read.num_windows
+        assert_close(read.final_nats, costs)
+        assert read.boundaries.tolist() == [bool(one.boundaries[0, -1]) for one in out], (context, stride)
+
+
 def test_batches_change_nothing_and_progress_counts_every_byte_once(model, seeded, monkeypatch):
     texts = [TEXT, "ab", TEXT[:45]]
     many = read_text(model, texts, context=16, stride=5, generator=seeded())
@@ -111,6 +126,8 @@ def test_metrics_by_hand(model):
     assert edges["last_letter"] == {"share": 0.5, "chance": 0.25, "covered": 1.0, "lift": 2.0}
     assert edges["first_letter"]["chance"] == 0.25 and edges["first_letter"]["share"] == 0.0
     assert math.isnan(edges["space"]["covered"]) and edges["space"]["chance"] == 0.0  # its boundary was forced
+    uniform = summarise(read_text(small_model(head=0.0), TEXT, context=16))
+    assert uniform["corpus_bits_per_byte"] == pytest.approx(8.0) == uniform["document_bits_per_byte"]
     one_byte = summarise(read_text(model, "abc", context=1))  # windows without decisions
     assert one_byte["rate"] == 1.0 and one_byte["word_edges"] == {}
 

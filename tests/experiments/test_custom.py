@@ -152,7 +152,7 @@ REFUSED = [
     ("baseline.name=OWN:Plain", "a class of torch.nn.Module, whose memory checkpoints keep, got the class"),
     ("baseline.name=OWN:Deaf", r"must take \(returns, \*, mask, process_group\) and its options"),
     ("baseline.name=OWN:Remembering baseline.options.decai=1", r"among \['decay'\], got 'decai'; did you mean 'decay'"),
-    ("estimator.name=td", "estimator.name must be one of .* or module:Name of your own, got 'td'"),
+    ("estimator.name=td", "estimator.name must be one of .* or a custom module:Name, got 'td'"),
 ]
 
 
@@ -201,9 +201,9 @@ def test_segmenter_trains_is_saved_and_loaded(module, tmp_path):
 def test_wrong_segmenters_are_refused(module):
     refused = {
         f"{module}:Ever": "no 'Ever' there; did you mean 'Every'",
-        f"{module}:half": "must name what takes (model, **options) and makes a segmenter",
+        f"{module}:half": "must name a callable (model, **options) -> Segmenter",
         f"{module}:no_segmenter": "name must be of a segmenter, got 'custom_things:no_segmenter', which makes a str",
-        "bytes": "or module:Name of your own, got 'bytes'",
+        "bytes": "or a custom module:Name, got 'bytes'",
     }
     model = make_model(configured(*QUICK), torch.device("cpu"))
     for name, message in refused.items():

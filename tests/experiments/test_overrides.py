@@ -27,6 +27,8 @@ REFUSED = {
     "-model=tiny": "options must be written name=value, got '-model=tiny'; write model=tiny",
     "-multirun seed=1,2": "there is no flag '-multirun'; did you mean '--multirun'?",
     "-c": "argument --cfg/-c: expected one argument",
+    "--multirun=1": "argument --multirun/-m: ignored explicit argument '1'",
+    "--resolve=true": "argument --resolve: ignored explicit argument 'true'",
     "--resolve": "--resolve belongs to --cfg",
     "--cfg job -m": "only one of --run, --multirun, --cfg, --info, --shell-completion may be given, got --multirun and "
     "--cfg",

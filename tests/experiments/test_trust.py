@@ -267,6 +267,7 @@ def test_configurations_are_read_in_one_place():
     }
     # Whoever adds a caller here: estimators, baselines and segmenters of such a configuration must not be made.
     assert used("read_config_file") == {
+        "rltok_rl.agents.segmenters.saved",
         "rltok_rl.evaluation.lm_eval",
         "rltok_rl.experiments.commands.arguments",
         "rltok_rl.experiments.runs.resume",

@@ -1,4 +1,4 @@
-"""Scripts are told by characters, from bytes and from no later byte."""
+"""Scripts are scripts by characters, from bytes and from no later byte."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import unicodedata
 
 import torch
 
-from rltok_rl.functional.scripts import SCRIPTS, running_script, script_told, scripts_of
+from rltok_rl.functional.scripts import SCRIPTS, running_script, script_at, scripts_of
 from rltok_rl.text import text_to_ids
 
 from ..each import each
@@ -19,10 +19,10 @@ def test_letters_have_the_script_of_their_name():
     """All letters up to U+2AFF and a sample of the others, against the first word of their Unicode name."""
     points = [*range(0x2B00), *range(0x2B00, 0x110000, 97), *range(0xA640, 0xA6A0), *range(0xA8E0, 0xA900)]
     letters = [chr(p) for p in points if unicodedata.category(chr(p)) in ("Lu", "Ll", "Lo") and chr(p) not in "ªºµ"]
-    told = script_told(text_to_ids(" ".join(letters)))
+    scripts = script_at(text_to_ids(" ".join(letters)))
     ends = torch.tensor([len(letter.encode()) + 1 for letter in letters]).cumsum(0) - 2
     wrong = []
-    for letter, script in zip(letters, told[ends].tolist(), strict=True):
+    for letter, script in zip(letters, scripts[ends].tolist(), strict=True):
         expected = NAMES.get(unicodedata.name(letter, "?").removeprefix("FULLWIDTH ").split()[0], OTHER)
         if script != expected and not 0x2000 <= ord(letter) < 0x2C00 and not 0x1D00 <= ord(letter) < 0x1DC0:
             wrong.append((letter, unicodedata.name(letter, "?"), SCRIPTS[script]))
@@ -37,9 +37,9 @@ def test_a_character_has_its_script_at_its_last_byte():
 
 def test_marks_digits_symbols_and_broken_text_have_none():
     for character in "0 \n.,;!?'\"()[]{}|~@«»×÷–—…“”€→∑。、😀\u0301\u0964":
-        assert script_told(text_to_ids(character)).eq(-1).all(), character
+        assert script_at(text_to_ids(character)).eq(-1).all(), character
     broken = torch.tensor([0x80, 0xBF, 0xC3, 0xC3, 0xE0, 0xA4, 0x20, 0xF8, 0xFF, 0xC0, 0x80, 300])
-    assert script_told(broken).eq(-1).all()
+    assert script_at(broken).eq(-1).all()
     assert scripts_of(broken.expand(2, 12)).eq(OTHER).all()
 
 
@@ -49,5 +49,5 @@ def test_no_later_byte_matters_and_a_cut_text_continues(text):
     whole = scripts_of(ids)
     for cut in range(1, len(ids)):
         assert torch.equal(scripts_of(ids[:cut]), whole[:cut])
-        told = script_told(ids[max(cut - 3, 0) :])[min(cut, 3) :]
-        assert torch.equal(running_script(told, whole[cut - 1]), whole[cut:])
+        scripts = script_at(ids[max(cut - 3, 0) :])[min(cut, 3) :]
+        assert torch.equal(running_script(scripts, whole[cut - 1]), whole[cut:])

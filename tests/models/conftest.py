@@ -30,8 +30,12 @@ LEVELS = {
     "no lower layer": {"second_level": "routing", "num_lower_layers": 0, "pooling": "mean"},
     "as H-Net": {"second_level": "routing", "second_residual": "projection", "upsampling": "deviation"},
     "every option": {
-        **{"second_level": "routing", "second_residual": "projection", "num_token_layers": 2},
-        **{"ngram_sizes": (2, 3), "ngram_buckets": 50, "smoothing": "gradient"},
+        "second_level": "routing",
+        "second_residual": "projection",
+        "num_token_layers": 2,
+        "ngram_sizes": (2, 3),
+        "ngram_buckets": 50,
+        "smoothing": "gradient",
         **VARIANTS["attention"],
     },
 }

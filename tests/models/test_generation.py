@@ -108,3 +108,6 @@ def test_the_former_name_of_greedy_warns_and_means_the_same(sharp):
     assert before.texts == now.texts and torch.equal(before.boundaries[0], now.boundaries[0])
     with pytest.warns(DeprecationWarning, match="boundaries='sample' is greedy=False now"):
         stream(sharp, "ab", max_bytes=8, boundaries="sample")
+    for write in (stream, generate):
+        with pytest.raises(ValueError, match="got boundaries='sample' and greedy=True"):
+            write(sharp, "ab", max_bytes=8, boundaries="sample", greedy=True)

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from rltok_rl.functional.likelihood import bits_per_byte, next_byte_log_prob
+from rltok_rl.functional.ngrams import ngram_hash
 from rltok_rl.functional.policy import boundary_log_prob
-from rltok_rl.models import UNet, mixing, preset
+from rltok_rl.models import UNet, heads, mixing, preset, unet
 from rltok_rl.models import level as levels
-from rltok_rl.models.mixing import give_back
+from rltok_rl.models.mixing import give_back, policy_smoothing
 
 from ..each import each
 from .conftest import VARIANTS, assert_causal, assert_same, mixed_boundaries, outputs, seeded, slopes
@@ -49,6 +50,21 @@ def test_causality_test_catches_an_early_token(name, level, build, text):
         assert_causal(model, text(1, 30), mixed_boundaries(1, 30))
 
 
+EARLY_BYTES = {
+    "encoder_states": (heads, "ngram_hash", lambda *args: ngram_hash(*args).roll(-1, -1)),
+    "decoder_states": (unet, "policy_smoothing", lambda kind, x, *args: policy_smoothing(kind, x.roll(-1, -1), *args)),
+}
+
+
+@each(states=EARLY_BYTES)
+def test_causality_test_catches_an_early_byte(states, build, text):
+    """Planted: n-grams, or tokens smoothed by boundary logits, of the next byte."""
+    model = build(**VARIANTS["n-grams, smoothing"]).double()
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(AssertionError, match=f"{states} .* sees what comes"):
+        patch.setattr(*EARLY_BYTES[states])
+        assert_causal(model, text(1, 30), mixed_boundaries(1, 30))
+
+
 @each(name=VARIANTS)
 def test_no_gradient_comes_from_later_bytes(name, build, text):
     """Predictions at byte t have no gradient with respect to the embedding of a later byte."""
@@ -63,11 +79,12 @@ def test_no_gradient_comes_from_later_bytes(name, build, text):
         patch.setattr(model, "embed", hold)
         for layout in ("padded", "packed"):
             found = outputs(model, text(1, 9), mixed_boundaries(1, 9, 0.4), layout=layout)
-            values = [x for name, x in found.items() if name in ("final_logits", "second_probabilities")]
-            for t, x in itertools.product(range(9), values):
+            names = {"boundary_logits", "early_logits", "final_logits", "second_probabilities"} & found.keys()
+            for t, name in itertools.product(range(9), names):
+                x = found[name]
                 (slope,) = torch.autograd.grad(x[0, t].sum() + 0 * embedded[-1].sum(), embedded[-1], retain_graph=True)
                 assert slope[0, t + 1 :].abs().sum() == 0
-                assert x is not values[0] or slope[0, : t + 1].abs().max() > 0
+                assert name == "second_probabilities" or slope[0, : t + 1].abs().max() > 0
 
 
 @each(name=VARIANTS, layout=["padded", "packed"])

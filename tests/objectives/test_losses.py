@@ -358,6 +358,7 @@ def test_refusals(model, rollout):
         (lambda: JointLoss({"a": language()}, {"b": 1.0}), ValueError, r"terms of the loss, \['a'\], got \['b'\]"),
         (lambda: JointLoss({"a": language()}, {"a": math.nan}), ValueError, r"finite numbers, got \{'a': nan\}"),
         (lambda: JointLoss({"a": language(), "b": language()}), ValueError, "two terms write .*; the second is 'b'"),
+        (lambda: JointLoss({"a b": language()}), ValueError, r"names that are identifiers, got \['a b'\]"),
         (lambda: language()(rollout.exclude("next")), KeyError, "must hold 'next.final_log_prob'; it holds"),
         (lambda: again.get_dist(stored[:, 3:]), ValueError, "first byte of a text, got position 3 in row 0"),
         (lambda: again.get_dist(stored[:, ::2]), ValueError, "in order, got position 2 after 0 in row 0"),

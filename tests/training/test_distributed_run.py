@@ -126,6 +126,10 @@ def test_incomplete_or_wrong_environments_are_refused(monkeypatch):
             r"without \['LOCAL_RANK', 'MASTER_ADDR', 'MASTER_PORT'\]; start with",
         ),
         ({**COMPLETE, "RANK": "2"}, "cpu", "RANK must be less than WORLD_SIZE, got RANK=2 and WORLD_SIZE=2"),
+        *(
+            ({**COMPLETE, "RANK": value}, "cpu", f"RANK must be an integer of at least 0, got '{value}'")
+            for value in ("two", "-1")
+        ),
         ({**COMPLETE, "LOCAL_RANK": "9999"}, "cuda", "--nproc-per-node must be at most|no CUDA"),
     ):
         for name, value in variables.items():

@@ -38,18 +38,30 @@ CASES: dict[str, dict[str, Any]] = {
 
 @each(name=CASES)
 def test_resumed_is_uninterrupted(name):
-    """Every metric and weight to the last bit, through a copied state."""
-    whole = make(**CASES[name])
-    expected = metrics_of(whole)
+    """Every metric, warning and weight to the last bit, through a copied state."""
+
+    def fresh(seed: int = 0) -> Trainer:
+        trainer = make(**CASES[name], seed=seed)
+        trainer.alarms = Alarms(patience=2, least_entropy=9.0)
+        return trainer
+
+    def updates_of(trainer: Trainer, count: int | None = None) -> list[tuple[dict[str, float], list[str]]]:
+        seen: list[tuple[dict[str, float], list[str]]] = []
+        trainer.run(lambda metrics: seen.append((metrics, trainer.warnings)) or len(seen) == count)
+        return seen
+
+    whole = fresh()
+    expected = updates_of(whole)
+    assert [len(warnings) for _, warnings in expected] == [0, 1, 0, 0]
     for stop in (1, 3):
-        first = make(**CASES[name])
-        before = metrics_of(first, stop)
+        first = fresh()
+        before = updates_of(first, stop)
         state = copy.deepcopy(first.state_dict())
-        metrics_of(first, 1)  # updates after the state do not change it
+        updates_of(first, 1)  # updates after the state do not change it
         torch.manual_seed(99)
-        second = make(**CASES[name], seed=5)
+        second = fresh(seed=5)
         second.load_state_dict(state)
-        assert before + metrics_of(second) == expected and len(expected) == 4 and second.done
+        assert before + updates_of(second) == expected and second.done
         weights = zip(second.model.parameters(), whole.model.parameters(), strict=True)
         assert all(torch.equal(p, q) for p, q in weights)
 
@@ -151,6 +163,10 @@ def test_weight_decay_spares_norms_and_the_embedding():
 
 REFUSALS = [
     (lambda: LoopOptions(total_bytes=0), "total_bytes must be an integer of at least 1, got 0"),
+    (
+        lambda: make_optimizer(UNet(preset("tiny")), LoopOptions(total_bytes=9, stage_factors=(1.0, 1.0))),
+        "model must be given with stage_factors, got None",
+    ),
     (lambda: LoopOptions(total_bytes=9, lr=0.0), "lr must be positive, got 0.0"),
     (lambda: LoopOptions(total_bytes=9, precision="half"), r"one of \['float32', 'bfloat16'\], got 'half'"),
     (lambda: LoopOptions(total_bytes=9, warm_up_bytes=9), r"warm_up_bytes must lie in \[0, total_bytes=9\), got 9"),

@@ -60,7 +60,7 @@ class Language(WindowSource, ABC):
 
     @abstractmethod
     def floor_rate(self, *, window: int | None = None) -> float:
-        """Mean cost of a byte to the floor, in nats."""
+        """Return the mean cost of a byte to the floor, in nats."""
 
     @property
     @abstractmethod

@@ -58,19 +58,19 @@ class Gaps:
         return float(before.sum() + self.tail(self._last) * binary_entropy(self.hazards[-1]))
 
     def hazard(self, k: Tensor) -> Tensor:
-        """h_k, of any shape."""
+        """Return h_k, of any shape."""
         return self.hazards[k.clamp(min=0, max=self._last)]
 
     def at_least(self, k: int) -> Tensor:
-        """P(g >= k)."""
+        """Return P(g >= k)."""
         return self.survival[min(k, self._last)] * (1 - self.hazards[-1]) ** max(k - self._last, 0)
 
     def tail(self, k: int) -> Tensor:
-        """sum_{j >= k} P(g >= j): how often, per gap, at least k bytes of it have been read."""
+        """Return sum_{j >= k} P(g >= j): how often, per gap, at least k bytes of it have been read."""
         return self.survival[k : self._last].sum() + self.at_least(max(k, self._last)) / self.hazards[-1]
 
     def blurred_hazard(self, k: int) -> Tensor:
-        """P(g >= k) / sum_{j >= k} P(g >= j): the chance that the gap ends here, if at least k bytes were read."""
+        """Return P(g >= k) / sum_{j >= k} P(g >= j): the chance that the gap ends here after k or more bytes."""
         tail = self.tail(k)
         return self.at_least(k) / tail if tail > 0 else self.hazards[-1]
 

@@ -117,7 +117,7 @@ class Lexicon(Language):
         return spelt[words.gather(1, number), letter]
 
     def optimal_boundaries(self, byte_ids: Tensor) -> Tensor:
-        """True right after the last letter of every word, and in the first column."""
+        """Mark the first byte after the last letter of every word, and the first column."""
         best = self.tree.walk(byte_ids)[1] >= 0
         best[..., 0] = True
         return best
@@ -164,7 +164,7 @@ class Lexicon(Language):
         return float(self.word_probs @ _entropy(self._mixed)) / self.word_length
 
     def floor_rate(self, *, window: int | None = None) -> float:
-        """Mean cost of a byte to a predictor that has read ``window`` bytes, in nats.
+        """Return the mean cost of a byte to a predictor that has read ``window`` bytes, in nats.
 
         Follows all beliefs about the place in the tree that so many bytes can lead to, equal ones together.
         """

@@ -98,7 +98,7 @@ class Recall(Language):
         return byte_ids
 
     def optimal_boundaries(self, byte_ids: Tensor) -> Tensor:
-        """True right after the value of each record, and in the first column."""
+        """Mark the first byte after the value of each record, and the first column."""
         best = (byte_ids == ord(KEY)).roll(1, -1)
         best[..., 0] = True
         return best
@@ -146,7 +146,7 @@ class Recall(Language):
         return (math.log(len(self.values)) + self.gaps.entropy + self._filler_cost) / self.record_length
 
     def floor_rate(self, *, window: int | None = None) -> float:
-        """Mean cost of a byte to a predictor that has read ``window`` bytes, in nats.
+        """Return the mean cost of a byte to a predictor that has read ``window`` bytes, in nats.
 
         Per record, with the chance h_k that filler ends after k bytes, and h* if only filler is in sight:
 
@@ -162,7 +162,7 @@ class Recall(Language):
         return (values + counted + blurred + confused + self._filler_cost) / self.record_length
 
 
-def _last_before(found: Tensor, here: Tensor) -> Tensor:
+def _last_before(marks: Tensor, here: Tensor) -> Tensor:
     """Index of the last True before each place, or -1: [*B, T]."""
-    last = torch.where(found, here, -1).cummax(-1).values
+    last = torch.where(marks, here, -1).cummax(-1).values
     return torch.cat((torch.full_like(last[..., :1], -1), last[..., :-1]), -1)

@@ -1,4 +1,4 @@
-"""Words that can be told apart without spaces, and the tree of their beginnings."""
+"""Uniquely decodable word lists and their prefix tree."""
 
 from __future__ import annotations
 

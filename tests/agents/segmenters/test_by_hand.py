@@ -100,7 +100,7 @@ def test_calibration_is_exact_on_its_own_text():
         assert not (drawn[:, 1:] & drawn[:, :-1]).any()
     for call, words in [
         (lambda: calibrate(segmenter, model, [texts(2, 10)], rate=0.05), "at least 0.1, which first bytes alone make"),
-        (lambda: calibrate(segmenter, model, [texts(2, 1)]), "windows must hold bytes beside the first of each row"),
+        (lambda: calibrate(segmenter, model, [texts(2, 1)]), "windows must have at least 2 bytes per row"),
         (
             lambda: calibrate(combined, combined_model, [byte_ids], rate=0.9),
             "rate must be at most .*, which rises of more than threshold_add=0.0 allow",

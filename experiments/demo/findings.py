@@ -11,9 +11,10 @@ from rltok_rl.experiments.commands.arguments import complete_config
 from rltok_rl.experiments.reports.paired import paired_over_documents
 from rltok_rl.experiments.reports.table import estimator_name
 from rltok_rl.experiments.run_config import TrainConfig
+from rltok_rl.experiments.runs.build import make_model
 from rltok_rl.experiments.runs.folder import load_checkpointed, read_run
 from rltok_rl.experiments.runs.segmenters import actor_segmenter
-from rltok_rl.experiments.texts import read_texts
+from rltok_rl.experiments.texts import Texts, read_texts
 
 from rltok_rl.data import DocumentSource
 from rltok_rl.data.languages import Recall
@@ -27,6 +28,8 @@ from rltok_rl.utils import read_config_file
 
 EQUAL_RATES = 0.02
 """Rates that differ by at most this share count as equal; more tokens would explain a better prediction."""
+SHOWN_BYTES = 276
+"""Bytes of held-out text in the picture and the report."""
 
 
 def _generator() -> torch.Generator:
@@ -60,17 +63,36 @@ def part_findings(folders: Mapping[str, Path], *, paired: bool, num_bytes: int) 
     findings["curves"] = {name: learning_curve(snapshots) for name, snapshots in lines.items()}
     if paired:
         findings["paired"] = paired_windows(folders)
-    for name, place in (("before", 0), ("after", -1)):
-        findings[name] = {key: lines["learned"][place][key] for key in ("text", "boundaries", "probabilities")}
     config, model = read_config(folders["learned"]), read_model(folders["learned"])
     texts = read_texts(config.data, seed=config.seed)
+    text = held_out_text(texts, SHOWN_BYTES)
+    untrained = make_model(config, torch.device("cpu")).eval()
+    findings |= {"before": drawn_boundaries(untrained, text), "after": drawn_boundaries(model, text)}
     findings["parameters"] = sum(p.numel() for p in model.parameters())
     if isinstance(texts.language, Recall):
         return findings | {"places": value_boundaries(model, texts.language)}
-    text = ids_to_bytes(texts.held_out.draw(1, num_bytes, _generator()).byte_ids[0])
-    reading = read_text(model, text, context=config.data.num_steps, generator=_generator())
-    prompt = findings["after"]["text"][:48].encode("latin-1")
-    return findings | {"edges": summarise(reading)["word_edges"], "continuation": continuation(model, prompt)}
+    document = held_out_text(texts, num_bytes)
+    reading = read_text(model, document, context=config.data.num_steps, generator=_generator())
+    return findings | {"edges": summarise(reading)["word_edges"], "continuation": continuation(model, text[:48])}
+
+
+def held_out_text(texts: Texts, num_bytes: int) -> bytes:
+    """Return the beginning of a held-out window; of English, from its first sentence or word."""
+    text = ids_to_bytes(texts.held_out.draw(1, num_bytes + 64, _generator()).byte_ids[0])
+    start = 0
+    if texts.language is None:
+        start = text.find(b". ", 0, 64) + 2 if b". " in text[:64] else text.find(b" ", 0, 64) + 1
+    return text[start : start + num_bytes]
+
+
+def drawn_boundaries(model: UNet, text: bytes) -> dict[str, Any]:
+    """Return a text with the boundaries that a policy draws in it, as JSON values."""
+    drawn = segment(model, text, generator=_generator())
+    return {
+        "text": text.decode("latin-1"),
+        "boundaries": "".join(str(int(b)) for b in drawn.boundaries.tolist()),
+        "probabilities": [round(p, 4) for p in drawn.probabilities.tolist()],
+    }
 
 
 def held_out_metrics(snapshot: Mapping[str, Any]) -> dict[str, float]:

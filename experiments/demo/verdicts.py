@@ -165,7 +165,7 @@ def _draw_shares(axes: Any, part: Mapping[str, Any]) -> None:
     axes.annotate("optimum", (0.01, 1.0), (0, 3), ("axes fraction", "data"), "offset points", fontsize=7, color=ALERT)
     axes.set_ylim(-0.3, 1.15)
     axes.set_title("A language with a known answer: share of what tokens can earn", fontsize=8.5, pad=10)
-    _draw_curves(axes, part, "share", "{:.0%}")
+    _draw_curves(axes, part, "share", "{:.1%}")
 
 
 def _draw_losses(axes: Any, part: Mapping[str, Any]) -> None:

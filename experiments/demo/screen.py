@@ -137,7 +137,7 @@ def show_end(console: Console, folder: Path, findings: dict[str, Any], paths: Se
         ours, evenly = (max(0.0, recall[name]["share"]) for name in ("learned", "uniform"))
         verdict = (
             f"It learned: with boundaries placed by rewards alone, tokens earn {ours:.1%} of what there is to earn; "
-            f"with evenly spaced ones {evenly:.0%}.\n{escape(english_verdict(english))}"
+            f"with evenly spaced ones {evenly:.1%}.\n{escape(english_verdict(english))}"
         )
     console.print(Padding(verdict, (1, 2)))
     console.print("[bold]Look at[/]")

@@ -1,7 +1,7 @@
 """Every tutorial runs from top to bottom, and so do the examples in the README and on other pages.
 
 Blocks of a page are run in its order: ``python`` is executed in one name space (or written to a file if it begins with
-``# name.py``), lines of ``sh`` are typed, with trainings of a few updates (:mod:`.brief`), and ``output`` must be what
+``# name.py``), lines of ``sh`` are typed, with runs of a few updates (:mod:`.brief`), and ``output`` must be what
 the block before it printed, where ``...`` stands for anything.
 """
 

@@ -190,7 +190,7 @@ def _vector(device: str) -> Row:
 
 
 def estimators(device: str) -> list[Row]:
-    """Discounted returns against TorchRL's equivalents, and the share of estimator and losses in a training step."""
+    """Discounted returns against TorchRL's equivalents, and the share of estimator and losses in an update."""
     torch.manual_seed(0)
     with torch.no_grad():
         cases = [(name, gamma, ends) for ends in (False, True) for gamma in GAMMAS for name in _EQUIVALENTS]

@@ -90,7 +90,7 @@ def drawn_boundaries(model: UNet, text: bytes) -> dict[str, Any]:
     drawn = segment(model, text, generator=_generator())
     return {
         "text": text.decode("latin-1"),
-        "boundaries": "".join(str(int(b)) for b in drawn.boundaries.tolist()),
+        "boundaries": _as_digits(drawn.boundaries),
         "probabilities": [round(p, 4) for p in drawn.probabilities.tolist()],
     }
 
@@ -184,5 +184,9 @@ def value_boundaries(model: UNet, language: Recall) -> dict[str, float]:
 def continuation(model: UNet, prompt: bytes) -> dict[str, str]:
     """Continue a prompt by 150 bytes; return it, the text and the boundaries as JSON values."""
     generated = generate(model, prompt, max_bytes=150, temperature=0.7, generator=_generator())
-    boundaries = "".join(str(int(b)) for b in generated.boundaries[0].tolist())
-    return {"prompt": prompt.decode("latin-1"), "text": generated.texts[0].decode("latin-1"), "boundaries": boundaries}
+    text, boundaries = generated.texts[0].decode("latin-1"), _as_digits(generated.boundaries[0])
+    return {"prompt": prompt.decode("latin-1"), "text": text, "boundaries": boundaries}
+
+
+def _as_digits(boundaries: torch.Tensor) -> str:
+    return "".join(str(int(b)) for b in boundaries.tolist())

@@ -154,7 +154,7 @@ class RunState:
 
 
 class TrainingFailed(RuntimeError):
-    """A training process ended with an error; the message has the end of its log."""
+    """The process of a run ended with an error; the message has the end of its log."""
 
 
 class Race:

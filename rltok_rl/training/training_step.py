@@ -1,4 +1,4 @@
-"""One training step as a module: rollout, losses and gradients, of a whole batch or of m micro-batches [B, T].
+"""The training step as a module: rollout, losses and gradients, of a whole batch or of m micro-batches [B, T].
 
 Micro-batches give the gradients of the whole batch. Next-byte losses are means over steps, so each micro-batch has its
 own backward pass. Policy and rate losses depend on the model only through the boundary logits [m B, T]. Their gradient

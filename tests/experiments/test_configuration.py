@@ -1,4 +1,4 @@
-"""Every yaml file makes a training; options that cannot be trained are refused by name."""
+"""Every yaml file builds a trainer; options that cannot run are refused by name."""
 
 from __future__ import annotations
 

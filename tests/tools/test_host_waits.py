@@ -1,4 +1,4 @@
-"""No host synchronisation in a training step except at logging: shown on a simulated device."""
+"""An update synchronises with the host only to log: shown on a simulated device."""
 
 from __future__ import annotations
 

@@ -231,7 +231,7 @@ class _HeadTerms(Terms):
     def forward(self, *features: Tensor) -> BoundaryTerms:
         states, *rate = features
         rates = row_rates(self.config, rate[0].squeeze(-1) if rate else self.target_rate, states[..., 0])
-        normed = self.norm(states.to(self.norm.weight.dtype))  # observations are always float32
+        normed = self.norm(states.to(self.head.projection.weight.dtype))  # observations are always float32
         return self.head(normed, None if rates is None else rate_logits(rates))
 
 

@@ -39,6 +39,7 @@ class Config:
     attention_cap: float = 0.0  # soft caps, 0 for none: of attention scores (Gemma 2: 50),
     final_cap: float = 30.0  # of next-byte logits (Gemma 2: 30),
     boundary_cap: float = 6.0  # and of boundary logits, in training
+    encoder_norm: int = 1  # RMSNorm of X before policy and early exit; 0
     num_lags: int = 8  # w, earlier boundaries that the policy sees
     boundary_scale: float = 0.5  # 1/D of Eq. 22, where D is not the width; 1/16
     target_rate: float = 0.2  # boundaries per byte
@@ -161,7 +162,8 @@ class UNet(nn.Module):
         self.encoder = stack(config.num_encoder_layers, config.byte_mlp_ratio)
         self.token_layers = stack(config.num_token_layers, config.token_mlp_ratio)
         self.decoder = stack(config.num_decoder_layers, config.byte_mlp_ratio)
-        self.encoder_norm, self.decoder_norm = RMSNorm(config), RMSNorm(config)
+        self.encoder_norm = RMSNorm(config) if config.encoder_norm else nn.Identity()
+        self.decoder_norm = RMSNorm(config)
         self.boundary_head = head(1 + config.num_lags)  # W_0 .. W_w of Eq. 21
         self.early_head, self.final_head = head(256), head(256)  # W_early of Eq. 14, and that of decode
         for module in self.modules():

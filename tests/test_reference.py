@@ -28,6 +28,7 @@ CONFIG = reinforce.Config(
 )
 LOSSES = ("loss_language_model", "loss_early_exit", "loss_policy", "loss_rate")
 CASES = {"tiny": CONFIG, "deeper": replace(CONFIG, attention_cap=5.0, num_token_layers=2, num_lags=3, boundary_cap=2.0)}
+CASES["no norm"] = replace(CONFIG, encoder_norm=0)
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +42,8 @@ def _one_thread():
 def unet(config: reinforce.Config) -> UNet:
     """The library's model with the reference's sizes."""
     sizes = {name: getattr(config, name) for name in TINY}
-    return UNet(preset("tiny", **{**sizes, "attention_cap": config.attention_cap or None}))
+    sizes |= {"attention_cap": config.attention_cap or None, "encoder_norm": bool(config.encoder_norm)}
+    return UNet(preset("tiny", **sizes))
 
 
 def pair(config: reinforce.Config) -> tuple[reinforce.UNet, UNet, ByteBoundaryEnv, JointLoss]:

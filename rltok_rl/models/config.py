@@ -53,6 +53,8 @@ class UNetConfig:
     """Soft cap of the boundary logit in training; None disables it.  # Eq. 23; 6 is the released value"""
     boundary_bias: bool = False
     """Learned bias of the boundary logit. Eq. 21 has none; the released code has one."""
+    encoder_norm: bool = True
+    """Normalise X for the policy and the early exit. Eq. 14, Eq. 21 and the released code do not."""
     attention_cap: float | None = None
     """Soft cap of attention scores (Gemma 2 uses 50). Fused attention kernels do not support it."""
     final_cap: float | None = 30.0
@@ -103,7 +105,7 @@ class UNetConfig:
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {list(choices)}, got {getattr(self, name)!r}")
-        for name in ("rate_embedding", "boundary_bias"):
+        for name in ("rate_embedding", "boundary_bias", "encoder_norm"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name} must be True or False, got {getattr(self, name)!r}")
         if self.width % (2 * self.num_heads):

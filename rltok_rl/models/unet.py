@@ -81,7 +81,8 @@ class UNet(Pretrained, nn.Module):
         self.token_layers = LayerStack(config, config.num_token_layers, config.token_mlp_ratio)
         self.second_level = None if config.second_level is None else SecondLevel(config)
         self.decoder = LayerStack(config, config.num_decoder_layers, config.byte_mlp_ratio)
-        self.encoder_norm = RMSNorm(config.width, config.norm_eps)  # for the heads on X; tokens pool X itself
+        norm = RMSNorm(config.width, config.norm_eps) if config.encoder_norm else nn.Identity()
+        self.encoder_norm = norm  # for the heads on X; tokens pool X itself
         self.decoder_norm = RMSNorm(config.width, config.norm_eps)
         self.boundary_head = BoundaryHead(config)
         self.early_head = ByteHead(config)

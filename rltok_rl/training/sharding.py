@@ -66,7 +66,8 @@ def prepare_model(model: UNet, strategy: str, processes: Processes) -> None:
         return
     mesh = init_device_mesh(processes.device.type, (processes.world_size,))
     layers = [module for module in model.modules() if isinstance(module, TransformerLayer)]
-    norms, projection = (model.encoder_norm, model.decoder_norm), model.boundary_head.projection
+    norms = [norm for norm in (model.encoder_norm, model.decoder_norm) if list(norm.parameters())]
+    projection = model.boundary_head.projection
     router = None if model.second_level is None else model.second_level.routing
     routing = [] if router is None else [part for part in router.children() if list(part.parameters())]
     for module in (model.embedding, *layers, *norms, projection, *routing, model.early_head, model.final_head, model):

@@ -25,7 +25,7 @@ def _row(model, byte_ids: Tensor, boundaries: Tensor, training: bool) -> dict[st
     times = clock.tolist()
     window = (clock <= clock[:, None]) & (clock > clock[:, None] - config.window)
     x = _layers(model, "encoder", _embed(model, byte_ids.tolist()) * math.sqrt(config.width), clock, window)
-    normed = _norm(model, "encoder_norm", x)
+    normed = _norm(model, "encoder_norm", x) if config.encoder_norm else x
     terms = _linear(model, "boundary_head.projection", normed)  # [T, 1 + w]
     lags = range(1, config.num_lags + 1)
     raw = [terms[t, 0] + sum((terms[t, j] * boundaries[t - j] for j in lags if t >= j), 0.0) for t in times]

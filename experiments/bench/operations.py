@@ -1,0 +1,101 @@
+"""Operations and bytes moved by an update, per operator; both are the same on every machine.
+
+    python -m rltok_rl.experiments.bench.operations books recall
+
+Arguments are experiments of ``experiments/conf/experiment``; those without a language read Python's documentation.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from rltok_rl.experiments.commands.overrides import compose_config
+from rltok_rl.experiments.reports.markdown import markdown
+from rltok_rl.experiments.runs.build import make_trainer
+from rltok_rl.experiments.texts import LANGUAGES
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from rltok_rl.training import Trainer
+
+SHOWN = 20
+"""Operators in the table; the others share its last line."""
+
+
+class CountOperations(TorchDispatchMode):
+    """Counts operations and the bytes that each reads and writes, by the operator's name.
+
+    Every tensor that goes in or comes out counts once, whether or not a cache holds it. Views and fresh memory
+    (``empty``) move nothing and are left out.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+        self.moved: Counter[str] = Counter()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run an operation, and count it."""
+        out = func(*args, **(kwargs or {}))
+        read, returned = _tensors((args, kwargs)), _tensors(out)
+        places = {x.untyped_storage().data_ptr() for x in read}
+        same_memory = bool(returned) and all(x.untyped_storage().data_ptr() in places for x in returned)
+        fresh = func.name().startswith(("aten::empty", "aten::new_empty"))
+        if fresh or func.is_view or (same_memory and not func._schema.is_mutable):
+            return out
+        written = [x for x in returned if not any(x is y for y in read)]  # in-place results are among the inputs
+        self.calls[func.name()] += 1
+        self.moved[func.name()] += sum(x.nbytes for x in (*read, *written))
+        return out
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [x for x in tree_leaves(tree) if isinstance(x, Tensor)]
+
+
+def count_update(trainer: Trainer) -> CountOperations:
+    """Count one update of a trainer, after two that fill caches and make the optimizer's state."""
+    for _ in range(2):
+        trainer.update()
+    with CountOperations() as counted:
+        trainer.update()
+    return counted
+
+
+def experiment_trainer(name: str, *overrides: str) -> Trainer:
+    """Return the trainer of an experiment on the CPU."""
+    source = [] if name in LANGUAGES else ["data.source=python-docs"]
+    trainer, _ = make_trainer(compose_config([f"experiment={name}", *source, *overrides]))
+    trainer.model.train()
+    return trainer
+
+
+def operator_table(counted: CountOperations, num_bytes: int) -> str:
+    """Return a Markdown table of the operators that move most bytes, per byte of text."""
+    largest = [name for name, _ in counted.moved.most_common(SHOWN)]
+    rest = [name for name in counted.calls if name not in largest]
+    groups = [*((name, [name]) for name in largest), (f"{len(rest)} others", rest), ("all", list(counted.calls))]
+    body = []
+    for label, names in groups:
+        moved = sum(counted.moved[name] for name in names) / num_bytes / 1e3
+        body.append([label, f"{sum(counted.calls[name] for name in names):,}", f"{moved:.1f}"])
+    return markdown(["operator", "operations per update", "kB moved per byte of text"], body)
+
+
+def main(names: Sequence[str]) -> None:
+    """Print the table of each experiment."""
+    torch.set_num_threads(1)
+    for name in names:
+        trainer = experiment_trainer(name)
+        print(f"{name}\n\n{operator_table(count_update(trainer), trainer.bytes_per_update)}\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or ("books", "recall"))

@@ -29,6 +29,8 @@ class ByteModel(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=module.in_features**-0.5)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
         nn.init.normal_(self.embedding.weight, std=config.width**-0.5)  # unit size after sqrt(D)
         nn.init.normal_(self.head.projection.weight, std=0.02)  # first predictions close to uniform
 

@@ -52,7 +52,10 @@ class UNetConfig:
     boundary_cap: float | None = 6.0
     """Soft cap of the boundary logit in training; None disables it.  # Eq. 23; 6 is the released value"""
     boundary_bias: bool = False
-    """Learned bias of the boundary logit. Eq. 21 has none; the released code has one."""
+    """Learned bias of all 1 + w columns of the boundary projection, 0 at first. Eq. 21 has none; the released code has
+    it."""
+    head_bias: bool = False
+    """Learned biases of both byte heads, 0 at first, as in the released code."""
     encoder_norm: bool = True
     """Normalise X for the policy and the early exit. Eq. 14, Eq. 21 and the released code do not."""
     attention_cap: float | None = None
@@ -105,7 +108,7 @@ class UNetConfig:
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {list(choices)}, got {getattr(self, name)!r}")
-        for name in ("rate_embedding", "boundary_bias", "encoder_norm"):
+        for name in ("rate_embedding", "boundary_bias", "head_bias", "encoder_norm"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name} must be True or False, got {getattr(self, name)!r}")
         if self.width % (2 * self.num_heads):

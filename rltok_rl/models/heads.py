@@ -135,7 +135,7 @@ class ByteHead(nn.Module):
     def __init__(self, config: UNetConfig) -> None:
         super().__init__()
         self.cap = config.final_cap
-        self.projection = nn.Linear(config.width, NUM_BYTES, bias=False)
+        self.projection = nn.Linear(config.width, NUM_BYTES, bias=config.head_bias)
 
     def forward(self, states: Tensor, targets: Tensor | None = None, *, chunk: int | None = None) -> Tensor:
         """[*B, T, D] to logits [*B, T, 256], or to the log-likelihoods [*B, T] of ``targets``, float32 at least.

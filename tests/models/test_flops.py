@@ -23,7 +23,7 @@ CASES = {
     **{name: ("tiny", VARIANTS[name]) for name in VARIANTS if name not in ("no byte layers", "every option")},
     "wide window": ("tiny", {"window": LENGTH}),
     "rates": ("tiny", {"rate_embedding": True}),
-    "no lags": ("tiny", {"num_lags": 0, "boundary_bias": True}),
+    "no lags": ("tiny", {"num_lags": 0, "boundary_bias": True, "head_bias": True}),
 }
 EXACT = ("plain", "small", "paper-20m", "stride", "attention")
 SCORES = ("aten.bmm", "aten.baddbmm")  # nothing else here multiplies batches of matrices

@@ -47,6 +47,7 @@ def test_configurations():
         ({"ngram_sizes": 3}, "ngram_sizes must be a list of integers of at least 2, got 3"),
         ({"rate_embedding": 1}, "rate_embedding must be True or False, got 1"),
         ({"boundary_bias": "yes"}, "boundary_bias must be True or False, got 'yes'"),
+        ({"head_bias": 1}, "head_bias must be True or False, got 1"),
         ({"second_level": "words"}, "second_level must be one of [None, 'stride', 'routing'], got 'words'"),
         ({"second_rate": 0.2}, "second_rate must be left out if second_level is None, got 0.2"),
         ({"num_lower_layers": 1}, "num_lower_layers must be left out if second_level is None, got 1"),

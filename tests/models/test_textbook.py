@@ -13,6 +13,7 @@ from .textbook import textbook_forward
 CASES = {
     **VARIANTS,
     "uncapped": {"final_cap": None, "encoder_norm": False},
+    "biases": {"boundary_bias": True, "head_bias": True},
     "small caps": {"final_cap": 2.0, "attention_cap": 1.0, "boundary_cap": 1.0},
     "other scales": {"boundary_scale": 0.5, "target_rate": 0.4, "rope_base": 100.0, "norm_eps": 1e-2, "num_lags": 3},
     "n-grams, summed": {"ngram_sizes": (3, 8), "ngram_buckets": 999, "ngram_scale": "sum", "num_special": 3},

@@ -112,7 +112,7 @@ def _second_level(model, z: Tensor, positions: Tensor) -> Tensor:
     out, number = [], -1
     for s in range(len(z)):
         number += s in places
-        own = _linear(model, f"{name}.residual", x[s]) + model.second_level.routing.residual.bias if projects else z[s]
+        own = _linear(model, f"{name}.residual", x[s]) if projects else z[s]
         c = (probs[s] if s in places else 1 - probs[s]) if routes else torch.ones(())
         out.append(own + (1 + (c - c.detach())) * updates[number])
     return torch.stack(out)
@@ -148,7 +148,9 @@ def _turn(x: Tensor, clock: Tensor, base: float) -> Tensor:
 
 
 def _linear(model, name: str, x: Tensor) -> Tensor:
-    return x @ model.get_parameter(f"{name}.weight").T
+    product = x @ model.get_parameter(f"{name}.weight").T
+    bias = model.get_submodule(name).bias
+    return product if bias is None else product + bias
 
 
 def _norm(model, name: str, x: Tensor) -> Tensor:

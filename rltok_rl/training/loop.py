@@ -151,11 +151,13 @@ class Trainer:
             raise self._failed
         options = self.options
         position = self.bytes_done if options.total_flops is None else self.way * options.total_bytes
+        ahead = self.bytes_per_update if options.lr_at == "end" else 0
         scale = cosine_schedule(
-            position + self.bytes_per_update,  # the first update already learns
-            options.total_bytes + self.bytes_per_update,
+            position + ahead,  # without warm_up_start, the first update learns nothing at its start
+            options.total_bytes + ahead,
             warm_up=options.warm_up_bytes,
             floor=options.lr_floor,
+            start=options.warm_up_start,
         )
         for group in self.optimizer.param_groups:
             group["lr"] = options.lr * scale * group.get("lr_factor", 1.0)

@@ -17,6 +17,10 @@ from rltok_rl.utils import check_count
 PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
 RECOMPUTE = ("none", "layers")
 """Layers that run again in the backward pass: none, or every byte and token layer."""
+DECAYED = ("matrices", "all")
+"""Parameters with weight decay: weight matrices, without norms, biases and the embedding; or all, as in AdamW(lr)."""
+LR_AT = ("end", "start")
+"""Place of an update in the learning-rate schedule, by its bytes: after its last one, or before its first one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,11 +36,20 @@ class LoopOptions:
     """Peak learning rate of AdamW."""
     warm_up_bytes: int = 0
     """Bytes of linear warm-up."""
+    warm_up_start: float = 0.0
+    """Share of the learning rate at which warm-up begins. The released code has 0.1."""
     lr_floor: float = 0.1
     """Share of the learning rate that is left at the end."""
+    lr_at: str = "end"
+    """Where an update of b bytes reads the schedule of n bytes and w of warm-up. At its ``end``, the first update has
+    the share b / w, and the cosine ends at n + b, one update after the last. At its ``start``, as in schedulers of
+    torch, the first update has ``warm_up_start``, and the cosine ends at n, where one more update would begin. Either
+    way the last update is one step of the cosine above the floor."""
     betas: tuple[float, float] = (0.9, 0.95)
     weight_decay: float = 0.1
-    """Of weight matrices; norms and the embedding have none."""
+    """Of the ``decayed`` parameters."""
+    decayed: str = "matrices"
+    """Parameters with weight decay: ``matrices`` without norms, biases and the embedding, or ``all``."""
     clip_norm: float = 1.0
     """Largest norm of the gradient.  # released code"""
     micro_batches: int = 1
@@ -70,14 +83,18 @@ class LoopOptions:
             raise ValueError(f"precision must be one of {list(PRECISIONS)}, got {self.precision!r}")
         if not 0 <= self.warm_up_bytes < self.total_bytes:
             raise ValueError(f"warm_up_bytes must lie in [0, total_bytes={self.total_bytes}), got {self.warm_up_bytes}")
-        if not 0 <= self.lr_floor <= 1:
-            raise ValueError(f"lr_floor must lie in [0, 1], got {self.lr_floor}")
+        for name in ("lr_floor", "warm_up_start"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
+        for name, allowed in (("decayed", DECAYED), ("lr_at", LR_AT)):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of {list(allowed)}, got {getattr(self, name)!r}")
 
 
-def cosine_schedule(done: float, total: float, *, warm_up: float, floor: float = 0.0) -> float:
+def cosine_schedule(done: float, total: float, *, warm_up: float, floor: float = 0.0, start: float = 0.0) -> float:
     """Return the share of the peak learning rate: linear warm-up, then half a cosine down to the floor.
 
-        s = done / warm_up                                                 before the end of warm-up
+        s = start + (1 - start) done / warm_up                             before the end of warm-up
         s = floor + (1 - floor) (1 + cos(pi (done - warm_up) / (total - warm_up))) / 2          after
 
     Example:
@@ -85,16 +102,18 @@ def cosine_schedule(done: float, total: float, *, warm_up: float, floor: float =
         [0.5, 1.0, 0.5, 0.0]
     """
     if done < warm_up:
-        return done / warm_up
+        return start + (1 - start) * (done / warm_up)
     way = min(1.0, (done - warm_up) / (total - warm_up))
     return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * way))
 
 
 def make_optimizer(trained: nn.Module, options: LoopOptions, *, model: UNet | None = None) -> torch.optim.AdamW:
-    """Return AdamW with weight decay on weight matrices alone; ``stage_factors`` are those of the model's stages."""
+    """Return AdamW with weight decay as ``options`` say; ``stage_factors`` are those of the model's stages."""
     embeddings = {id(m.weight) for m in trained.modules() if isinstance(m, nn.Embedding)}
-    decayed = [p for p in trained.parameters() if p.dim() >= 2 and id(p) not in embeddings]
-    others = [p for p in trained.parameters() if p.dim() < 2 or id(p) in embeddings]
+    everything = options.decayed == "all"
+    decayed, others = [], []
+    for p in trained.parameters():
+        (decayed if everything or (p.dim() >= 2 and id(p) not in embeddings) else others).append(p)
     groups: list[dict[str, Any]] = [
         {"params": decayed, "weight_decay": options.weight_decay},
         {"params": others, "weight_decay": 0.0},

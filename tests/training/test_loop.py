@@ -99,6 +99,24 @@ def test_learning_rate_rises_and_falls():
         cosine = 0.2 + 0.8 * (0.5 + 0.5 * math.cos(math.pi * min(1.0, (done - 10) / 90)))
         expected = done / 10 if done < 10 else cosine
         assert cosine_schedule(done, 100, warm_up=10, floor=0.2) == pytest.approx(expected)
+        expected = 0.1 + 0.9 * done / 10 if done < 10 else cosine
+        assert cosine_schedule(done, 100, warm_up=10, floor=0.2, start=0.1) == pytest.approx(expected)
+
+
+def test_schedule_read_at_the_start_of_updates_is_that_of_torch():
+    """Warm-up of two updates from a tenth, then a cosine over four, whose end would be a seventh update's."""
+    options = {"warm_up_bytes": 2 * UPDATE, "warm_up_start": 0.1, "lr_floor": 0.0, "lr_at": "start"}
+    rates = [update["lr"] for update in metrics_of(make(updates=6, lr=1.0, **options))]
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(()))], lr=1.0)
+    rise = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.1, total_iters=2)
+    fall = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=4)
+    schedule = torch.optim.lr_scheduler.SequentialLR(optimizer, [rise, fall], milestones=[2])
+    expected = []
+    for _ in range(6):
+        expected.append(schedule.get_last_lr()[0])
+        optimizer.step()
+        schedule.step()
+    assert rates == pytest.approx(expected) and rates[0] == pytest.approx(0.1)
 
 
 def test_padding_is_counted_by_the_longest_row():
@@ -161,6 +179,21 @@ def test_weight_decay_spares_norms_and_the_embedding():
     assert len(decayed["params"]) + len(spared["params"]) == len(names)
 
 
+def test_weight_decay_of_all_parameters_is_plain_adamw():
+    """Three steps that clip nothing; biases and the embedding shrink too."""
+    models = [UNet(preset("tiny", head_bias=True)) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    options = LoopOptions(total_bytes=9, lr=1e-2, weight_decay=0.01, decayed="all", betas=(0.9, 0.999))
+    optimizers = [make_optimizer(models[0], options), torch.optim.AdamW(models[1].parameters(), 1e-2)]
+    for number in range(3):
+        for model, optimizer in zip(models, optimizers, strict=True):
+            for p in model.parameters():
+                p.grad = torch.full_like(p, 0.1 * number)
+            optimizer.step()
+    for ours, plain in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        torch.testing.assert_close(ours, plain)
+
+
 REFUSALS = [
     (lambda: LoopOptions(total_bytes=0), "total_bytes must be an integer of at least 1, got 0"),
     (
@@ -171,6 +204,9 @@ REFUSALS = [
     (lambda: LoopOptions(total_bytes=9, precision="half"), r"one of \['float32', 'bfloat16'\], got 'half'"),
     (lambda: LoopOptions(total_bytes=9, warm_up_bytes=9), r"warm_up_bytes must lie in \[0, total_bytes=9\), got 9"),
     (lambda: LoopOptions(total_bytes=9, lr_floor=2.0), r"lr_floor must lie in \[0, 1\], got 2.0"),
+    (lambda: LoopOptions(total_bytes=9, warm_up_start=-1), r"warm_up_start must lie in \[0, 1\], got -1"),
+    (lambda: LoopOptions(total_bytes=9, decayed="some"), r"decayed must be one of \['matrices', 'all'\], got 'some'"),
+    (lambda: LoopOptions(total_bytes=9, lr_at="mid"), r"lr_at must be one of \['end', 'start'\], got 'mid'"),
     (lambda: LoopOptions(total_bytes=9, stage_factors=(1.0,)), "stage_factors must be two or three positive numbers"),
     (lambda: make(policy_epochs=2), "policy_epochs=2 needs a term 'policy' that weighs decisions"),
     (lambda: make().step.accumulate(0), "micro_batches must be an integer of at least 1, got 0"),

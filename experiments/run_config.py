@@ -139,7 +139,11 @@ class LossConfig:
     max_weight: float | None = None
     """Largest importance weight of a decision (``importance``)."""
     average: str = "free"
-    """Average over ``free`` decisions, over ``all``, or as in the authors' code (``released``); not for ``ppo``."""
+    """Average over ``free`` decisions, over ``all`` (forced ones count 0), with the last of each row forced too
+    (``released``), or over all bytes of a ``window``, whose last one predicts nothing; not for ``ppo``."""
+    rows_per_mean: int | None = None
+    """Consecutive rows over which baselines and the rate's control take their means, such as the 8 rows of a device's
+    micro-batch in the released code; null is all rows of an update."""
     language_model: float = 1.0
     """Weight of the next-byte loss."""
     policy: float = 0.01
@@ -166,14 +170,21 @@ class OptimConfig:
     """Share of the run during which the learning rate rises linearly to its peak."""
     warm_up_bytes: int | None = None
     """Warm-up in bytes; null uses ``warm_up``."""
+    warm_up_start: float = 0.0
+    """Share of the peak at which warm-up begins. The released code has 0.1."""
     lr_floor: float = 0.1
     """Final learning rate of the cosine schedule, as a share of the peak."""
+    lr_at: str = "end"
+    """Read the schedule at the ``end`` of an update, so that the first one learns without ``warm_up_start``; or at its
+    ``start``, as torch's schedulers do."""
     beta1: float = 0.9
     """Decay rate of the first moment (mean gradient)."""
     beta2: float = 0.95
     """Decay rate of the second moment (mean squared gradient)."""
     weight_decay: float = 0.1
-    """Weight decay of matrices."""
+    """Weight decay."""
+    decayed: str = "matrices"
+    """Parameters with weight decay: ``matrices`` (without norms, biases, the embedding), or ``all`` (released code)."""
     clip_norm: float = 1.0
     """Gradients are clipped to this norm."""
 

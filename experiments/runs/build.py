@@ -111,7 +111,8 @@ def make_loss(
             terms[name], coefficients[name] = SegmenterLoss(name, **together), coefficient
     elif config.actor.name == "learned":
         terms["policy"] = _policy_loss(config, model, process_group)
-        terms["rate"] = RateLoss(model.config.target_rate, control=rate.control, **together, **rate.options)
+        options = {"control": rate.control, "rows_per_mean": weights.rows_per_mean, **together, **rate.options}
+        terms["rate"] = RateLoss(model.config.target_rate, **options)
         coefficients |= {"policy": weights.policy, "rate": rate.coefficient}
         if weights.entropy:
             terms["entropy"], coefficients["entropy"] = EntropyBonus(**together), weights.entropy
@@ -179,9 +180,12 @@ def loop_options(config: TrainConfig) -> LoopOptions:
         total_flops=optim.total_flops,
         lr=optim.lr,
         warm_up_bytes=warm_up_bytes(optim),
+        warm_up_start=optim.warm_up_start,
         lr_floor=optim.lr_floor,
+        lr_at=optim.lr_at,
         betas=(optim.beta1, optim.beta2),
         weight_decay=optim.weight_decay,
+        decayed=optim.decayed,
         clip_norm=optim.clip_norm,
         micro_batches=compute.micro_batches,
         precision=compute.precision,
@@ -191,6 +195,18 @@ def loop_options(config: TrainConfig) -> LoopOptions:
     )
 
 
+def _check_rows_per_mean(config: TrainConfig, num_rows: int) -> None:
+    """Require groups of rows that lie in one process with ``num_rows`` rows per micro-batch."""
+    rows, parts = config.loss.rows_per_mean, config.compute.micro_batches
+    if rows is None or not learned(config) or config.actor.name != "learned":
+        return
+    if rows < 1 or num_rows * parts % rows:
+        raise ValueError(
+            f"loss.rows_per_mean must divide the rows of an update in each process, {num_rows} rows x {parts} "
+            f"micro-batches, got {rows}"
+        )
+
+
 def make_trainer(
     config: TrainConfig, processes: Processes | None = None, texts: Texts | None = None
 ) -> tuple[Trainer, Texts]:
@@ -198,6 +214,7 @@ def make_trainer(
     processes = Processes(device=torch.device(config.compute.device)) if processes is None else processes
     data, compute = config.data, config.compute
     num_rows = processes.share(data.num_rows, name="data.num_rows")
+    _check_rows_per_mean(config, num_rows)
     check_segmenter_options(config)
     _check("compute.recompute", compute.recompute, RECOMPUTE)
     repeated = rows_per_text(config, processes.world_size)

@@ -55,12 +55,13 @@ def configured_baseline(config: TrainConfig) -> Callable[..., Tensor]:
     An instance belongs to one run: its memory is in the run's checkpoints.
     """
     name, options = config.baseline.name, dict(config.baseline.options)
+    rows = config.loss.rows_per_mean
     if not is_import_path(name):
         defaults = {
             "group_mean": {"group_size": config.baseline.rows_per_text},
             "running_mean": {"num_steps": config.data.num_steps},
         }
-        return as_baseline(name, **{**defaults.get(name, {}), **options})
+        return as_baseline(name, **{**defaults.get(name, {}), "rows_per_mean": rows, **options})
     function = import_path("baseline.name", name)
     if isinstance(function, type):
         if not issubclass(function, nn.Module):
@@ -70,7 +71,7 @@ def configured_baseline(config: TrainConfig) -> Callable[..., Tensor]:
             )
         module = _call("baseline", name, function, options, {})
         _check_signature(name, module.forward, {})
-        return module
+        return as_baseline(module, rows_per_mean=rows)
     if not (inspect.isroutine(function) or isinstance(function, partial)):
         shared = ", which the runs of one process would share: name its class" if callable(function) else ""
         raise TypeError(
@@ -78,7 +79,7 @@ def configured_baseline(config: TrainConfig) -> Callable[..., Tensor]:
             f"{type(function).__name__}{shared}"
         )
     _check_signature(name, function, options)
-    return partial(function, **options) if options else function
+    return as_baseline(partial(function, **options) if options else function, rows_per_mean=rows)
 
 
 def _check_signature(name: str, function: Callable[..., Any], options: dict[str, Any]) -> None:

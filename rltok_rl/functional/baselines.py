@@ -14,7 +14,16 @@ import torch
 from torch import Tensor
 
 from rltok_rl.functional.control_variate import control_variate as control_variate
-from rltok_rl.functional.reduction import Group, Mask, check_masks, masked_mean, sum_and_count, wide, zero_masked
+from rltok_rl.functional.reduction import (
+    Group,
+    Mask,
+    check_masks,
+    masked_mean,
+    row_groups,
+    sum_and_count,
+    wide,
+    zero_masked,
+)
 from rltok_rl.renamed import RenamedKeys, renamed_names
 
 
@@ -105,6 +114,29 @@ def z_score(returns: Tensor, *, eps: float = 1e-8, mask: Mask = None, process_gr
     spreads = variance > (8 * torch.finfo(deviation.dtype).eps * mean).square()
     spread = torch.where(spreads, variance, 1.0).sqrt()
     return torch.where(spreads, deviation / (spread + eps), 0.0).to(returns.dtype)
+
+
+def per_rows(
+    returns: Tensor,
+    *,
+    baseline: Callable[..., Tensor],
+    rows_per_mean: int,
+    mask: Mask = None,
+    process_group: Group = None,
+) -> Tensor:
+    """Apply a baseline to each group of consecutive rows [rows_per_mean, T] as if there were no others.
+
+        A_g = baseline(G_g)        for g = 1 .. B / rows_per_mean
+
+    Micro-batches of so many rows give such groups if each takes its own means, as in the released code. A group lies in
+    one process, so ``process_group`` is not used.
+
+    Example:
+        >>> per_rows(torch.tensor([[1.0], [2.0], [10.0], [14.0]]), baseline=batch_mean, rows_per_mean=2).T
+        tensor([[-0.5000,  0.5000, -2.0000,  2.0000]])
+    """
+    _check_returns(returns, mask)
+    return torch.cat([baseline(part, mask=real) for part, real in row_groups(rows_per_mean, returns, mask)])
 
 
 class RunningMean(NamedTuple):

@@ -15,7 +15,16 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from rltok_rl.functional.reduction import Group, Mask, check_masks, check_shapes, loss_mean, masked_mean, zero_masked
+from rltok_rl.functional.reduction import (
+    Group,
+    Mask,
+    check_masks,
+    check_shapes,
+    loss_mean,
+    masked_mean,
+    row_groups,
+    zero_masked,
+)
 
 
 def check_target(target: float) -> float:
@@ -162,6 +171,30 @@ RATE_CONTROLS: dict[str, Callable[..., Tensor]] = {
     "hinge": hinge_loss,
 }
 """Controls without memory, by name: ``(logits, boundaries, target, *, mask, process_group) -> loss``."""
+
+
+def control_per_rows(
+    logits: Tensor,
+    boundaries: Tensor,
+    target: float | Tensor,
+    *,
+    control: Callable[..., Tensor],
+    rows_per_mean: int,
+    mask: Mask = None,
+    process_group: Group = None,
+) -> Tensor:
+    """Average a control over groups of consecutive rows [rows_per_mean, T], each with its own mean probability.
+
+        L = (1 / groups) sum_g control(l_g, a_g, target)
+
+    A group lies in one process, so ``process_group`` is not used: the average over processes is that over all groups if
+    they have equally many.
+    """
+    targets = target if isinstance(target, Tensor) else None
+    losses = []
+    for part, drawn, own, real in row_groups(rows_per_mean, logits, boundaries, targets, mask):
+        losses.append(control(part, drawn, target if own is None else own, mask=real))
+    return torch.stack(losses).mean()
 
 
 class Controller(NamedTuple):

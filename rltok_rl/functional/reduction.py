@@ -79,6 +79,22 @@ def masked_mean(values: Tensor, mask: Mask = None, *, process_group: Group = Non
     return (total / count.clamp(min=1)).reshape(())
 
 
+def row_groups(rows_per_mean: int, values: Tensor, *others: Mask) -> list[tuple[Mask, ...]]:
+    """Split values [B, T], and others of that shape or None, into groups of consecutive rows, [rows_per_mean, T] each.
+
+    Example:
+        >>> [part.shape for part, _ in row_groups(2, torch.zeros(6, 5), None)]
+        [torch.Size([2, 5]), torch.Size([2, 5]), torch.Size([2, 5])]
+    """
+    if values.dim() != 2 or rows_per_mean < 1 or len(values) % rows_per_mean:
+        raise ValueError(
+            f"rows_per_mean must be at least 1 and divide the rows [B, T], got {rows_per_mean} and {[*values.shape]}"
+        )
+    tensors = (values, *others)
+    empty = [None] * (len(values) // rows_per_mean)
+    return list(zip(*(empty if x is None else x.split(rows_per_mean) for x in tensors), strict=True))
+
+
 def loss_mean(values: Tensor, mask: Mask = None, *, process_group: Group = None) -> Tensor:
     """Return the mean of a loss, whose gradient is right once it is averaged over processes.
 

@@ -126,6 +126,16 @@ def last_steps(real: Mask, like: Tensor) -> Tensor:
     return real & ~F.pad(real[..., 1:], (0, 1))
 
 
+def with_last_byte(real: Mask, like: Tensor) -> Tensor:
+    """[*B, T + 1] bool, the real steps and one more per row: a window's last byte, which is read and predicts nothing.
+
+    Rows without a real step have none; ``like`` [*B, T] gives the shape.
+    """
+    if real is None:
+        real = torch.ones_like(like, dtype=torch.bool)
+    return torch.cat((real, real.any(-1, keepdim=True)), -1)
+
+
 class MissingEntryError(KeyError):
     """An entry is missing in a tensordict; the message lists the entries that it has."""
 

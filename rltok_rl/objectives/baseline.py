@@ -9,10 +9,17 @@ from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
-from rltok_rl.functional.baselines import BASELINES, RunningMean, group_mean, running_mean
+from rltok_rl.functional.baselines import (
+    BASELINES,
+    RunningMean,
+    group_mean,
+    no_baseline,
+    per_rows,
+    running_mean,
+)
 from rltok_rl.functional.reduction import Group, Mask
 from rltok_rl.renamed import renamed_word
-from rltok_rl.utils import did_you_mean
+from rltok_rl.utils import check_count, did_you_mean
 
 Baseline: TypeAlias = Callable[..., Tensor]
 """``(returns, *, mask, process_group) -> advantages``, all [*B, T]."""
@@ -49,18 +56,30 @@ BASELINE_NAMES = (*BASELINES, "group_mean", "running_mean")
 """Every name of a baseline; ``group_mean`` and ``running_mean`` have options that must be given."""
 
 
-def as_baseline(baseline: str | Baseline | type[nn.Module], **options: Any) -> Baseline:
+def as_baseline(
+    baseline: str | Baseline | type[nn.Module], *, rows_per_mean: int | None = None, **options: Any
+) -> Baseline:
     """Return the function of a baseline. A class is instantiated, so that no two estimators share a memory.
 
     Args:
         baseline: one of :data:`BASELINE_NAMES`; a function ``(returns, *, mask, process_group) -> advantages``; a
             :class:`torch.nn.Module` of that signature; or such a class, alone or with options in a partial.
+        rows_per_mean: apply the baseline to each group of so many consecutive rows
+            (:func:`~rltok_rl.functional.baselines.per_rows`); None to all rows of all processes.
         **options: of a baseline given by name, such as ``group_size``.
 
     Example:
         >>> as_baseline("leave_one_out").__name__
         'leave_one_out'
     """
+    if rows_per_mean is not None:
+        function = as_baseline(baseline, **options)
+        if isinstance(function, nn.Module) or name_of(function) == "group_mean":
+            reason = "which has a memory of all rows" if isinstance(function, nn.Module) else "which has its own groups"
+            raise ValueError(f"rows_per_mean must be None with {name_of(function)}, {reason}, got {rows_per_mean}")
+        if function is no_baseline:
+            return function
+        return partial(per_rows, baseline=function, rows_per_mean=check_count("rows_per_mean", rows_per_mean))
     if isinstance(baseline, str):
         return _by_name(renamed_word("baseline", baseline), options)
     if options:
@@ -103,5 +122,7 @@ def _by_name(name: str, options: dict[str, Any]) -> Baseline:
 
 def name_of(function: Any) -> str:
     """Return the name of a baseline for messages."""
-    named = function.func if isinstance(function, partial) else function
+    named = function
+    while isinstance(named, partial):
+        named = named.keywords["baseline"] if named.func is per_rows else named.func
     return getattr(named, "__name__", type(named).__name__)

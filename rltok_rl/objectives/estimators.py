@@ -52,8 +52,8 @@ class ReturnEstimator(ValueEstimatorBase):
         time_dim: dimension of time; None uses the one named "time", or the last.
         differentiable: let gradients reach the rewards.
         device: not used.
-        **baseline_options: of a baseline given by name: ``group_size`` of ``group_mean``, ``num_steps`` of
-            ``running_mean``.
+        **baseline_options: ``rows_per_mean``, so that the baseline takes its means over groups of consecutive rows; of
+            a baseline given by name, ``group_size`` of ``group_mean``, ``num_steps`` of ``running_mean``.
 
     Example:
         >>> from tensordict import TensorDict

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -82,17 +82,26 @@ class JointLoss(LossModule):
 
     @classmethod
     def released(
-        cls, *, target_rate: float, gamma: float = 0.99, rows_per_mean: int = 8, process_group: Any = None
+        cls,
+        *,
+        target_rate: float,
+        gamma: float = 0.99,
+        rows_per_mean: int = 8,
+        ends: Literal["released", "window"] = "released",
+        process_group: Any = None,
     ) -> JointLoss:
         """Build the loss of the authors' released code, which differs from the paper's.
 
         The next-byte losses are mixed, ``0.9 L_auto + 0.1 L_early``; the batch mean spans the ``rows_per_mean`` rows of
         one device's micro-batch (8 in the 147M run); the policy's mean is over all positions, where both ends count 0;
-        both ends count in the rate.
+        both ends count in the rate. ``ends="window"`` is exact: the last position is the byte that is read and predicts
+        nothing, and the rate's mean probability spans ``rows_per_mean`` rows too. With ``"released"`` it is the last
+        decision, and the mean probability spans the whole batch.
         """
-        baseline = {"baseline": "group_mean", "group_size": rows_per_mean, "exclude_self": False}
-        policy = {"estimator": "discounted_return", "gamma": gamma, "average": "released", **baseline}
-        return cls._of(policy, {"target": target_rate, "ends": "released"}, process_group, language_model=0.9)
+        policy = {"estimator": "discounted_return", "gamma": gamma, "average": ends}
+        policy |= {"baseline": "batch_mean", "rows_per_mean": rows_per_mean}
+        rate = {"target": target_rate, "ends": ends, "rows_per_mean": rows_per_mean if ends == "window" else None}
+        return cls._of(policy, rate, process_group, language_model=0.9)
 
     @classmethod
     def _of(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
+import torch
+import torch.nn.functional as F
 from tensordict import TensorDictBase
 from tensordict.utils import NestedKey
 from torch import Tensor
@@ -13,12 +16,14 @@ from rltok_rl.functional.rate import (
     RATE_CONTROLS,
     Controller,
     check_target,
+    control_per_rows,
     controlled_logits,
     controller_update,
     priced_boundaries,
 )
 from rltok_rl.functional.reduction import Mask
-from rltok_rl.objectives.base import StepLoss, last_steps, read
+from rltok_rl.objectives.base import StepLoss, last_steps, read, with_last_byte
+from rltok_rl.utils import check_count
 
 CONTROLLERS = {"pi": (3.0, 0.005), "price": (15.0, 0.02)}
 """Controls with memory and their gains (proportional, integral): proportional-integral controllers of the mean logit
@@ -26,6 +31,8 @@ and of a price per boundary. The proportional part keeps the integral from swing
 LARGEST_ERROR = 0.02
 """Largest error that one call adds to the integral."""
 RELEASED_LOGIT = 100.0  # of the ends, in the authors' released code
+ENDS = ("excluded", "released", "window")
+"""How forced decisions and the end of a row count in the rate."""
 
 
 class RateLoss(StepLoss):
@@ -39,8 +46,11 @@ class RateLoss(StepLoss):
         target: boundaries per byte, in (0, 1).
         control: a key of :data:`~rltok_rl.functional.rate.RATE_CONTROLS`, ``"pi"`` or ``"price"``.
         ends: ``"excluded"`` ignores forced decisions. ``"released"`` counts them and the last decision of each row
-            with probability 1 and logit 100, as the authors' released code does; the free rate then settles below
-            the target, by about ``2 (1 - target) / T``.
+            with probability 1 and logit 100; the free rate then settles below the target, by about
+            ``2 (1 - target) / T``. ``"window"`` counts all T + 1 bytes of a row's window so: forced decisions, and the
+            last byte, which is read and predicts nothing. The authors' released code does that, with one text per row.
+        rows_per_mean: take the mean probability over groups of so many consecutive rows, and average the losses of all
+            groups; None is one group of all rows of all processes. Not for controls with memory.
         proportional: gain of ``"pi"`` and ``"price"`` on the error; None is that of :data:`CONTROLLERS`.
         integral: their gain on the sum of errors, which is in a buffer and grows with every call in training mode.
         **options: of :class:`~rltok_rl.objectives.base.StepLoss`; ``reduction`` must be ``"mean"``.
@@ -63,7 +73,8 @@ class RateLoss(StepLoss):
         target: float,
         *,
         control: str = "logit_pressure",
-        ends: Literal["excluded", "released"] = "excluded",
+        ends: Literal["excluded", "released", "window"] = "excluded",
+        rows_per_mean: int | None = None,
         proportional: float | None = None,
         integral: float | None = None,
         **options: Any,
@@ -72,8 +83,13 @@ class RateLoss(StepLoss):
         allowed = [*RATE_CONTROLS, *CONTROLLERS]
         if control not in allowed:
             raise ValueError(f"control must be one of {allowed}, got {control!r}")
-        if ends not in ("excluded", "released"):
-            raise ValueError(f"ends must be one of ['excluded', 'released'], got {ends!r}")
+        if ends not in ENDS:
+            raise ValueError(f"ends must be one of {list(ENDS)}, got {ends!r}")
+        if rows_per_mean is not None:
+            check_count("rows_per_mean", rows_per_mean)
+            if control in CONTROLLERS:
+                raise ValueError(f"rows_per_mean must be None for {control!r}, which has a memory, got {rows_per_mean}")
+        self.rows_per_mean = rows_per_mean
         self.require_mean()
         self.target_rate, self.control, self.ends = check_target(target), control, ends
         gains = CONTROLLERS.get(control, (0.0, 0.0))
@@ -92,12 +108,6 @@ class RateLoss(StepLoss):
             "rate": self.metric(boundaries.to(logits.dtype), mask),
             "mean_prob": self.metric(logits.sigmoid(), mask),
         }
-        if self.ends == "released":
-            mask = self.steps(tensordict)
-            ends = last_steps(mask, boundaries)
-            if tensordict.get(keys.forced, None) is not None:
-                ends = ends | read(tensordict, keys.forced)
-            logits, boundaries = logits.masked_fill(ends, RELEASED_LOGIT), boundaries | ends
         if tensordict.get(keys.target_rate, None) is not None:
             target = read(tensordict, keys.target_rate)
             if self.control != "logit_pressure":
@@ -105,8 +115,20 @@ class RateLoss(StepLoss):
                     f"control must be 'logit_pressure' if each text has its own target rate, got "
                     f"{self.control!r}; a rollout without 'target_rate' has one target for all"
                 )
+        if self.ends != "excluded":
+            mask = self.steps(tensordict)
+            ends = last_steps(mask, boundaries) if self.ends == "released" else torch.zeros_like(boundaries)
+            if tensordict.get(keys.forced, None) is not None:
+                ends = ends | read(tensordict, keys.forced)
+            logits, boundaries = logits.masked_fill(ends, RELEASED_LOGIT), boundaries | ends
+            if self.ends == "window":
+                mask = with_last_byte(mask, boundaries)  # [*B, T + 1]
+                logits, boundaries = F.pad(logits, (0, 1), value=RELEASED_LOGIT), F.pad(boundaries, (0, 1), value=True)
+                target = torch.cat((target, target[..., :1]), -1) if isinstance(target, Tensor) else target
         if self.control in RATE_CONTROLS:
             control = RATE_CONTROLS[self.control]
+            if self.rows_per_mean is not None:
+                control = partial(control_per_rows, control=control, rows_per_mean=self.rows_per_mean)
             loss = control(logits, boundaries, target, mask=mask, process_group=self.process_group)
         else:
             loss = self._controlled(logits, mask)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from tensordict.utils import NestedKey
@@ -14,10 +15,13 @@ from torchrl.objectives.value import ValueEstimatorBase
 
 from rltok_rl.functional.policy_gradient import importance_weighted, score_function
 from rltok_rl.functional.reduction import zero_masked
-from rltok_rl.objectives.base import StepLoss, last_steps, read
+from rltok_rl.objectives.base import StepLoss, last_steps, read, with_last_byte
 from rltok_rl.objectives.critics import VTraceReturn
 from rltok_rl.objectives.estimators import ESTIMATORS
 from rltok_rl.objectives.policy_loss import PolicyLoss, advantages_of, score_actions
+
+AVERAGES = ("free", "all", "released", "window")
+"""What the policy's loss is averaged over."""
 
 
 class BoundaryReinforceLoss(PolicyLoss, StepLoss):
@@ -38,8 +42,10 @@ class BoundaryReinforceLoss(PolicyLoss, StepLoss):
         actor: scores the decisions; None reads ``action_log_prob``.
         off_policy: weight decisions by ``pi / pi_old`` (needs an actor).
         max_weight: largest weight.
-        average: over ``"free"`` decisions; over ``"all"`` real steps, where forced decisions count 0; or
-            ``"released"`` as in the authors' code, where the last decision of each row counts 0 too.
+        average: over ``"free"`` decisions; over ``"all"`` real steps, where forced decisions count 0; ``"released"`` is
+            ``"all"`` with the last decision of each row at 0 too. ``"window"`` averages over the T + 1 bytes of a row's
+            window, where forced decisions and the last byte, which is read and predicts nothing, count 0. The authors'
+            released code does that, with one text per row.
         **options: ``reduction`` and ``process_group`` of :class:`~rltok_rl.objectives.base.StepLoss`, and options of an
             estimator given by name: ``gamma``, ``baseline``, ``group_size``, ...
 
@@ -74,14 +80,14 @@ class BoundaryReinforceLoss(PolicyLoss, StepLoss):
         actor: TensorDictModuleBase | None = None,
         off_policy: bool = False,
         max_weight: float | None = None,
-        average: Literal["free", "all", "released"] = "free",
+        average: Literal["free", "all", "released", "window"] = "free",
         reduction: Literal["mean", "sum", "none"] = "mean",
         process_group: Any = None,
         **options: Any,
     ) -> None:
         super().__init__(reduction=reduction, process_group=process_group)
-        if average not in ("free", "all", "released"):
-            raise ValueError(f"average must be one of ['free', 'all', 'released'], got {average!r}")
+        if average not in AVERAGES:
+            raise ValueError(f"average must be one of {list(AVERAGES)}, got {average!r}")
         if off_policy and actor is None:
             raise ValueError("off_policy needs an actor that scores the decisions of another policy, got actor=None")
         if max_weight is not None and not off_policy:
@@ -149,6 +155,8 @@ class BoundaryReinforceLoss(PolicyLoss, StepLoss):
             metrics |= {"entropy": self.metric(entropy, free), **self.ratio_metrics(log_probs - old, free)}
         if self.average != "free" and free is not None:
             objective, free = torch.where(free, objective, 0.0), self.steps(tensordict)
+        if self.average == "window" and self.reduction == "mean":
+            objective, free = F.pad(objective, (0, 1)), with_last_byte(free, objective)  # [*B, T + 1]
         return {"loss_policy": self.reduce(-objective, free), **metrics}
 
 

@@ -158,6 +158,12 @@ _SCALES = {"unbiased": False, "centred": False, "linear": False}
 _REMEMBERS = {"centred": False, "absorbs": False, "linear": False}
 _FITS = {"centred": False, "blind_to_rows": False}
 _GROUPS = {"group": 2, "leading": False}
+
+
+def _per_rows(baseline: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return partial(baselines.per_rows, baseline=baseline, rows_per_mean=2)
+
+
 _whole_group = partial(baselines.group_mean, group_size=2, exclude_self=False)
 BASELINES: dict[str, Baseline] = {
     "none": Baseline(baselines.no_baseline, centred=False, absorbs=False),
@@ -166,11 +172,17 @@ BASELINES: dict[str, Baseline] = {
     "group_mean": Baseline(partial(baselines.group_mean, group_size=2), **_GROUPS),
     "group_mean, self included": Baseline(_whole_group, **_SHRINKS, **_GROUPS),
     "z_score": Baseline(baselines.z_score, **_SCALES),
+    "per_rows batch_mean": Baseline(_per_rows(baselines.batch_mean), **_SHRINKS, **_GROUPS),
+    "per_rows leave_one_out": Baseline(_per_rows(baselines.leave_one_out), **_GROUPS),
+    "per_rows z_score": Baseline(_per_rows(baselines.z_score), **_SCALES, **_GROUPS),
     "running_mean": Baseline(remembering, **_REMEMBERS),
     "control_variate": Baseline(fitted, **_FITS),
     "estimator batch_mean": Baseline(through_estimator("batch_mean"), module=True, **_SHRINKS),
     "estimator leave_one_out": Baseline(through_estimator("leave_one_out"), module=True),
     "estimator group_mean": Baseline(through_estimator("group_mean", group_size=2), module=True, **_GROUPS),
+    "estimator batch_mean, per rows": Baseline(
+        through_estimator("batch_mean", rows_per_mean=2), module=True, **_SHRINKS, **_GROUPS
+    ),
     "estimator z_score": Baseline(through_estimator("z_score"), module=True, **_SCALES),
     "estimator running_mean": Baseline(remembering_estimator, module=True, **_REMEMBERS),
     "estimator control_variate": Baseline(fitted_estimator, module=True, **_FITS),

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch.nn.functional import logsigmoid, pad
 
-from rltok_rl.functional.baselines import RunningMean, control_variate, group_mean, running_mean
+from rltok_rl.functional.baselines import RunningMean, control_variate, group_mean, no_baseline, running_mean
 from rltok_rl.functional.policy_gradient import score_function
+from rltok_rl.objectives.baseline import as_baseline, name_of
 
 from ..each import each
 from .registry import BASELINES, SHAPE, draw
@@ -82,6 +83,16 @@ def test_leave_one_out_is_the_batch_mean_scaled_per_position(lengths):
     factor = torch.where(count > 1, count / (count - 1).clamp(min=1), 0)
     expected = judge("batch_mean", returns, mask=mask) * factor
     torch.testing.assert_close(judge("leave_one_out", returns, mask=mask), expected)
+
+
+@each(baseline=["batch_mean", "leave_one_out", "z_score"])
+def test_means_per_rows_are_those_of_a_batch_for_each_group(baseline):
+    """Micro-batches that take their own means."""
+    returns, mask = draw(6, 9), torch.rand(6, 9) < 0.7
+    function = as_baseline(baseline, rows_per_mean=3)
+    parts = [judge(baseline, returns[at : at + 3], mask=mask[at : at + 3]) for at in (0, 3)]
+    assert torch.equal(function(returns, mask=mask, process_group=None), torch.cat(parts))
+    assert as_baseline("none", rows_per_mean=3) is no_baseline and name_of(function) == baseline
 
 
 def test_z_score_has_mean_0_and_spread_1_and_does_not_blow_up_equal_returns():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
 from rltok_rl.agents import BoundaryCritic, EncodingBoundaryActor, LearnedBoundaryActor
 from tensordict import TensorDict
 
+from rltok_rl.functional.rate import RATE_CONTROLS
 from rltok_rl.functional.returns import discounted_return
 from rltok_rl.objectives import (
     BoundaryClipPPOLoss,
@@ -343,8 +345,52 @@ def test_released_ends_count_as_certain_in_the_rate(lengths, rollout):
     assert torch.equal(slope != 0, middle)
 
 
+@each(lengths=[(12, 12, 12, 12), (12, 8, 5, 12)])
+def test_the_last_byte_of_a_window_counts_as_a_certain_position(lengths, rollout):
+    """A window of T + 1 bytes: forced decisions and the last byte count 0, in the rate probability 1 and logit 100."""
+    td, step, advantages = rollout.detach(), torch.arange(12), torch.randn(4, 12, 1)
+    td["collector", "mask"] = valid = step < torch.tensor(lengths)[:, None]
+    td["advantage"], free = advantages, valid & (step > 0)
+    td["action_log_prob"] = log_prob = td["action_log_prob"].clone().requires_grad_()
+    loss = BoundaryReinforceLoss(average="window")(td)["loss_policy"]
+    torch.testing.assert_close(loss, -(log_prob * advantages.squeeze(-1))[free].sum() / (sum(lengths) + 4))
+    td["logits"] = logits = td["logits"].clone().requires_grad_()
+    means = []
+    for rows in (slice(0, 2), slice(2, 4)):
+        inner, count = logits[rows][free[rows]], sum(lengths[rows]) + 2
+        mean_prob = (inner.detach().sigmoid().sum() + 4) / count
+        means.append((inner.sum() + 400) / count * (mean_prob - 0.3))
+    grouped, whole = RateLoss(0.3, ends="window", rows_per_mean=2), RateLoss(0.3, ends="window")
+    torch.testing.assert_close(grouped(td)["loss_rate"], torch.stack(means).mean())
+    torch.testing.assert_close(whole(td[:2])["loss_rate"], means[0])
+    (slope,) = torch.autograd.grad(grouped(td)["loss_rate"], logits)
+    assert torch.equal(slope != 0, free)
+    td["target_rate"] = torch.full((4, 12, 1), 0.3)
+    torch.testing.assert_close(grouped(td)["loss_rate"], torch.stack(means).mean())
+
+
+@each(control=RATE_CONTROLS, rates=[False, True])
+def test_a_rate_per_rows_is_the_average_of_each_groups_loss(control, rates, rollout):
+    td = rollout.detach()
+    if rates and control == "logit_pressure":
+        td["target_rate"] = torch.tensor([0.2, 0.3, 0.2, 0.4])[:, None, None].expand(4, 12, 1)
+    parts = [RateLoss(0.3, control=control)(td[at : at + 2])["loss_rate"] for at in (0, 2)]
+    torch.testing.assert_close(RateLoss(0.3, control=control, rows_per_mean=2)(td)["loss_rate"], sum(parts) / 2)
+
+
+def test_exact_released_loss_has_means_of_its_own_per_micro_batch(rollout):
+    """Two rows a micro-batch: the average of both micro-batches' losses, every coefficient included."""
+    whole, parts = (
+        [JointLoss.released(target_rate=0.3, rows_per_mean=2, ends="window")(part) for part in rollout.split(rows)]
+        for rows in (4, 2)
+    )
+    for name in ("loss_language_model", "loss_early_exit", "loss_policy", "loss_rate"):
+        torch.testing.assert_close(whole[0][name], sum(part[name] for part in parts) / 2)
+
+
 def test_refusals(model, rollout):
     actor, language, stored = LearnedBoundaryActor(model), LanguageModelLoss, rollout.detach()
+    returned = partial(BoundaryReinforceLoss, "discounted_return")
     again = EncodingBoundaryActor(model)
     for call, error, words in (
         (lambda: reinforce()(stored), ValueError, "'action_log_prob' carries no gradient, .* roll out with gradients"),
@@ -352,7 +398,13 @@ def test_refusals(model, rollout):
         (lambda: BoundaryClipPPOLoss(actor)(stored), KeyError, "must hold 'advantage', or the loss an estimator"),
         (lambda: reinforce(off_policy=True), ValueError, "off_policy needs an actor"),
         (lambda: reinforce(max_weight=2.0), ValueError, "max_weight belongs to off_policy=True"),
-        (lambda: reinforce(average="rows"), ValueError, r"one of \['free', 'all', 'released'\], got 'rows'"),
+        (lambda: reinforce(average="rows"), ValueError, r"average must be one of \['free', .* got 'rows'"),
+        (lambda: RateLoss(0.3, ends="both"), ValueError, r"ends must be one of \['excluded', .* got 'both'"),
+        (lambda: RateLoss(0.3, control="pi", rows_per_mean=2), ValueError, "must be None for 'pi', which"),
+        (lambda: RateLoss(0.3, rows_per_mean=3)(stored), ValueError, r"divide the rows \[B, T\], got 3 and \[4, 12\]"),
+        (lambda: reinforce(rows_per_mean=3)(rollout), ValueError, r"divide the rows \[B, T\], got 3 and \[4, 12\]"),
+        (lambda: returned(baseline="group_mean", group_size=2, rows_per_mean=2), ValueError, "has its own groups"),
+        (lambda: returned(baseline="running_mean", num_steps=12, rows_per_mean=2), ValueError, "a memory of all rows"),
         (lambda: language(reduction="median"), ValueError, r"reduction must be one of .* got 'median'"),
         (lambda: BoundaryReinforceLoss(gamma=0.9), ValueError, r"options \['gamma'\] belong to an estimator given by"),
         (lambda: JointLoss({"a": language()}, {"b": 1.0}), ValueError, r"terms of the loss, \['a'\], got \['b'\]"),

@@ -56,12 +56,14 @@ def make(
     rates: tuple[float, float] | None = None,
     recompute: str = "none",
     chunk: int | None = None,
+    rows_per_mean: int | None = None,
     **options: Any,
 ) -> Trainer:
     """A small trainer of the whole batch, or of the rows of one process; ``options`` are those of the loop."""
     processes = Processes() if processes is None else processes
     seed_everything(seed)
     fields: dict[str, Any] = {"window": 6, "num_lags": 2, "target_rate": 0.3, "rate_embedding": rates is not None}
+    fields |= dict.fromkeys(("boundary_bias", "head_bias"), chunk is not None)
     levels: dict[str, Any] = {"num_token_layers": 2, "second_level": "routing"} if second_level else {}
     model = UNet(preset("tiny", width=16, **fields, **levels))
     with torch.no_grad():
@@ -86,11 +88,12 @@ def make(
     if estimator == "local_flips":
         judge = LocalFlips(model, gamma=0.9, num_flips=2, span=7, process_group=group)
     elif estimator != judge:
-        extra = {} if estimator == "control_variate" else {"baseline": baseline, **extra}
+        extra = {} if estimator == "control_variate" else {"baseline": baseline, "rows_per_mean": rows_per_mean, **extra}
         judge = make_estimator(estimator, gamma=0.9, process_group=group, **extra)
     critic = BoundaryCritic(model.config) if estimator == "critic_advantage" else None
     replaced = None if critic else judge
-    terms = JointLoss.paper(target_rate=0.2, estimator=replaced, rate={"control": control}, process_group=group).terms
+    rate = {"control": control, "rows_per_mean": rows_per_mean}
+    terms = JointLoss.paper(target_rate=0.2, estimator=replaced, rate=rate, process_group=group).terms
     terms = {**terms, "bonus": EntropyBonus(process_group=group)}
     if ppo or critic:
         clipped = BoundaryClipPPOLoss(RolloutPolicy(), critic, entropy_bonus=False, process_group=group)

@@ -47,6 +47,7 @@ check: $(VENV)/.ready-dev ## lint, formatting, types, doctests, import direction
 
 docs: $(VENV)/.ready-docs ## build the documentation, to be read from docs/_build/html/index.html
 	$(BIN)/python docs/rltok_docs/options.py
+	$(BIN)/python docs/rltok_docs/recipe_page.py
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html -c docs -d docs/_build/doctrees . docs/_build/html
 
 bench: $(VENV)/.ready-bench ## time the fast paths against their references, as ratios

@@ -251,7 +251,7 @@ class CompareConfig:
     """Several systems, trained with equal total FLOPs (``experiment=compare``)."""
 
     systems: list[str] = field(default_factory=list)
-    """Choices of ``segmenter``, or ``learned-paper``; empty for a single run."""
+    """Choices of ``segmenter``, or or ``learned-`` and a recipe; empty for a single run."""
     flops: float | None = None
     """FLOPs of each system, trials included; null is the cost of ``optim.total_bytes`` at the target rate."""
     options: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -279,6 +279,10 @@ class TrainConfig:
     logger: LoggerConfig = field(default_factory=LoggerConfig)
     snapshots: SnapshotConfig = field(default_factory=SnapshotConfig)
     compare: CompareConfig = field(default_factory=CompareConfig)
+    recipe: str | None = None
+    """Recipe of the run, if one was chosen; set by its file."""
+    changes: list[str] = field(default_factory=list)
+    """Options or groups of options that differ from the recipe on purpose."""
     seed: int = 0
     """Seed of weights, texts and boundaries."""
     out: str = "runs/train"
@@ -295,6 +299,12 @@ GROUPS = {
     for name in "model data actor segmenter estimator baseline loss rate optim compute logger".split()
 }
 """Groups of options, a folder of yaml files each."""
+WHOLE = {
+    "experiment": "Options of several groups at once.",
+    "recipe": "A whole method: every option that says how boundaries are learned.",
+    "ablation": "One option that differs from the recipe.",
+}
+"""Groups whose files set options of several groups; each wins over those before it."""
 
 
 def check_out(out: str) -> None:

@@ -15,7 +15,11 @@ from .layout import ROOT, packages
 
 sys.path.insert(0, str(ROOT / "docs"))
 
-from rltok_docs import api, docstrings  # noqa: E402 - needs the path
+from rltok_docs import (  # noqa: E402 - needs the path
+    api,
+    docstrings,
+    recipe_page,  # noqa: E402
+)
 from rltok_docs import options as option_page  # noqa: E402
 from rltok_rl.agents.segmenters import SEGMENTERS  # noqa: E402
 from rltok_rl.experiments.runs import build  # noqa: E402
@@ -137,6 +141,10 @@ def anchors(page: Path) -> set[str]:
     """Headings of a page, as links name them."""
     titles = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M), flags=re.M)
     return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+def test_the_table_of_recipes_is_fresh():
+    assert recipe_page.PAGE.read_text() == recipe_page.page(), "run python docs/rltok_docs/recipe_page.py"
 
 
 def test_the_page_of_options_is_fresh():

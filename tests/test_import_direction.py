@@ -24,7 +24,7 @@ LAYERS = [
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 ROOMS = [
-    *("run_config", "texts", "runs", "reports", "commands"),
+    *("run_config", "recipes", "texts", "runs", "reports", "commands"),
     *("bench", "studies", "demo", "compare", "soak", "train", "cli"),
 ]
 """Rooms of `experiments`, lower ones first."""

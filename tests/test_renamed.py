@@ -10,7 +10,7 @@ import torch
 from rltok_rl.agents import RolloutPolicy
 from rltok_rl.experiments.commands.overrides import HYPHENS, current_overrides, read_command_line
 from rltok_rl.experiments.commands.schema import choices
-from rltok_rl.experiments.run_config import GROUPS
+from rltok_rl.experiments.run_config import GROUPS, WHOLE
 from rltok_rl.experiments.studies.candidates import CANDIDATES
 from tensordict import TensorDict
 
@@ -55,7 +55,7 @@ def test_old_words_on_the_command_line_are_replaced_with_one_line(capsys):
 
 
 def test_hyphens_and_underscores_are_the_same_in_choices(capsys):
-    for group in (*GROUPS, "experiment"):
+    for group in (*GROUPS, *WHOLE):
         for word in choices(group):
             assert ("_" if group in HYPHENS else "-") not in word, f"{group}={word}"
             other = word.replace("-", "_") if group in HYPHENS else word.replace("_", "-")

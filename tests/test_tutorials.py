@@ -27,7 +27,7 @@ from .forked import run_forked
 from .layout import ROOT
 
 NAMES = "features clients distributed evaluation-tasks model-options objectives performance runs scaling segmenters"
-NAMES += " systems/hnet two-levels viewer"
+NAMES += " recipes systems/hnet two-levels viewer"
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in NAMES.split()), *TUTORIALS]
 

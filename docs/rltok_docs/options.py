@@ -73,7 +73,8 @@ def page() -> str:
     types = _kinds(run_config.TrainConfig)
     loose = [field for field in _options(run_config.TrainConfig) if not is_dataclass(types[field.name])]
     parts.append("## Of no group\n\n" + _rows("", loose))
-    parts.append("## `experiment`\n\nSets options of several groups at once: `experiment=books`.\n\n" + _experiments())
+    for group, what in run_config.WHOLE.items():
+        parts.append(f"## `{group}`\n\n{what} See [recipes](../recipes.md).\n\n" + _choices(group))
     parts.append(
         "## `model.overrides`\n\nFields of `UNetConfig`, any of which can be replaced: `model.overrides.window=8`. "
         "More on some of them in [options of the model](../model-options.md) and [two levels](../two-levels.md).\n\n"
@@ -124,14 +125,6 @@ def _choices(group: str) -> str:
     return text
 
 
-def _experiments() -> str:
-    text = "| `experiment=` | what | sets |\n|---|---|---|\n"
-    for choice in choices("experiment"):
-        path = CONF / "experiment" / f"{choice}.yaml"
-        text += f"| `{choice}` | {_comment(path)} | {_sets(path)} |\n"
-    return text
-
-
 def _sets(path: Path) -> str:
     """What a file sets, as it would be typed."""
     held: Any = OmegaConf.to_container(OmegaConf.load(path))
@@ -143,7 +136,9 @@ def _sets(path: Path) -> str:
 def _based_on(defaults: list[Any]) -> Iterator[str]:
     for one in defaults:
         if isinstance(one, dict):
-            yield from (f"{key.removeprefix('override ').lstrip('/')}={value}" for key, value in one.items())
+            yield from (
+                f"{key.removeprefix('override ').lstrip('/').split('@')[0]}={value}" for key, value in one.items()
+            )
         elif one not in ("schema", "_self_"):
             yield f"experiment={one}"
 

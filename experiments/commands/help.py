@@ -19,6 +19,7 @@ examples:
   rltok train experiment=recall
   rltok train data.source=notes.txt optim.total_bytes=4_000_000 out=runs/mine
   rltok train experiment=recall segmenter=gumbel optim.lr=2e-3 seed=1 out=runs/gumbel
+  rltok train experiment=books recipe=paper data.source=books/
   rltok train experiment=gamma-grid --multirun"""
 _ESTIMATORS = """\
 usage: rltok estimators [OPTION=VALUE ...]
@@ -35,8 +36,9 @@ def train() -> str:
     """Return the help of ``rltok train``: groups with their choices, options, examples."""
     known, groups = schema.schemas(HERE / "run_config.py"), schema.group_schemas()
     parts = [_TRAIN]
-    for group in [*[name for name in groups if (CONF / name).is_dir()], "experiment"]:
-        description = known[groups[group]].description if group in groups else "Options of several groups at once."
+    whole = schema.constant(HERE / "run_config.py", "WHOLE")
+    for group in [*[name for name in groups if (CONF / name).is_dir()], *whole]:
+        description = known[groups[group]].description if group in groups else whole[group]
         comments = {word: schema.comment(CONF / group / f"{word}.yaml") for word in schema.choices(group)}
         lines = [_paragraph(text, f"  {word:<24}") for word, text in comments.items()]
         parts.append("\n".join([f"{group}=CHOICE  {_plain(description)}", *lines]))

@@ -26,16 +26,16 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from rltok_rl.experiments.commands.option_errors import explain, several_values, unknown_flag
 from rltok_rl.experiments.commands.schema import CONF, schemas
-from rltok_rl.experiments.run_config import GROUPS
+from rltok_rl.experiments.run_config import GROUPS, WHOLE
 
 import rltok_rl
 from rltok_rl.renamed import OPTIONS, current_word
 
-KINDS = {**{group: group for group in (*GROUPS, "experiment")}, **OPTIONS}
+KINDS = {**{group: group for group in (*GROUPS, *WHOLE)}, **OPTIONS}
 KINDS |= {"estimators": "candidate", "sweep": "candidate", "compare.systems": "segmenter"}
 KINDS |= {"segmenter.name": "segmenter", "model.preset": "model"}
 """Groups and options whose values may be old words, and the kind of the words."""
-HYPHENS = ("data", "experiment", "model", "optim", "segmenter")
+HYPHENS = ("ablation", "data", "experiment", "model", "optim", "segmenter")
 """Kinds of words with hyphens: they name systems and settings. Words of other kinds name functions: underscores."""
 _noted: set[str] = set()
 
@@ -57,7 +57,7 @@ def read_command_line(name: str, arguments: Sequence[str]) -> CommandLine:
     ``NAME_schema`` in Hydra's store has the options.
     """
     types = option_types(OmegaConf.get_type(ConfigStore.instance().load(f"{name}_schema.yaml").node))
-    names = [*types, *GROUPS, "experiment"] if name == "train" else [*types]
+    names = [*types, *GROUPS, *WHOLE] if name == "train" else [*types]
     try:
         flags = _read_flags(arguments, names)
         words = [word for word in arguments if word not in flags.overrides]

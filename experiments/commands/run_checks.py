@@ -15,7 +15,8 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 from rltok_rl.experiments.commands.option_errors import nearest
 from rltok_rl.experiments.commands.overrides import CommandLine, model_sizes, read_command_line
-from rltok_rl.experiments.commands.schema import CONF
+from rltok_rl.experiments.commands.schema import CONF, choices
+from rltok_rl.experiments.recipes import BY_CHOICE, check_recipe
 from rltok_rl.experiments.run_config import check_out
 
 _OF_LEARNED = ("actor", "estimator", "baseline", "rate", "loss")
@@ -35,6 +36,7 @@ def read_run_options(name: str, arguments: Sequence[str]) -> CommandLine:
             for field in set(config.model.overrides) - set(model_sizes()):
                 suggestion = nearest(field, [*model_sizes()])
                 raise ValueError(f"model.overrides holds fields of UNetConfig, got {field!r}{suggestion}")
+        check_recipes(line)
     _check_folders([config.out for config in line.configs])
     return line
 
@@ -60,6 +62,30 @@ def check_policy(overrides: Sequence[Override]) -> None:
         if not any(f"{group}.{key}" in heeded for key in chosen):
             text = str(override.input_line).partition("=")[2]
             raise ValueError(f"{name}={text} belongs to a policy that is learned, got {drawing}")
+
+
+def check_recipes(line: CommandLine) -> None:
+    """Refuse two recipes, options that contradict a recipe, and choices that a recipe would undo."""
+    recipes = [override for override in line.overrides if override.key_or_group == "recipe"]
+    if len(recipes) > 1 or any(isinstance(recipe.value(), list) for recipe in recipes):
+        given = " and ".join(str(recipe.input_line) for recipe in recipes)
+        raise ValueError(f"recipe must be given once and be one name, got {given}")
+    chosen = {str(o.input_line): (o.key_or_group, o.value()) for o in line.overrides if not o.is_sweep_override()}
+    for text, (group, value) in chosen.items() if recipes else ():
+        if group == "experiment" and value in choices("ablation"):
+            recipe = recipes[0].input_line
+            raise ValueError(f"{text} changes an option that {recipe} sets again; write ablation={value} {recipe}")
+    for config in line.configs:
+        check_recipe(config)
+        for text, (group, value) in chosen.items() if config.recipe else ():
+            file: Any = OmegaConf.load(CONF / group / f"{value}.yaml") if group in BY_CHOICE else {}
+            for option, wanted in file.items():
+                if option != "defaults" and config[group][option] != wanted:
+                    name, has = f"{group}.{option}", config[group][option]
+                    raise ValueError(
+                        f"{text} sets {name}={wanted}, which recipe={config.recipe} sets to {has}; to change it on "
+                        f"purpose, add {name}={wanted} changes=[{','.join([*config.changes, name])}]"
+                    )
 
 
 def _drawing(by_name: dict[str, Override], group: str) -> str | None:

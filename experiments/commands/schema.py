@@ -8,7 +8,7 @@ import itertools
 import re
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 HERE = Path(__file__).resolve().parent.parent
 CONF = HERE / "conf"
@@ -59,6 +59,19 @@ def _options(node: ast.ClassDef) -> list[Option]:
                 default = factory[1].replace("'", "")
             options.append(Option(field.target.id, kind, _WORDS.get(default, default.strip("'")), description))
     return options
+
+
+def constant(path: Path, name: str) -> Any:
+    """Return a literal that a Python file assigns, without importing it.
+
+    Example:
+        >>> list(constant(HERE / "run_config.py", "WHOLE"))
+        ['experiment', 'recipe', 'ablation']
+    """
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
+            return ast.literal_eval(node.value)
+    raise KeyError(name)
 
 
 def group_schemas() -> dict[str, str]:

@@ -11,7 +11,8 @@ from omegaconf import OmegaConf
 from rltok_rl.agents.segmenters import make_segmenter
 from rltok_rl.experiments.commands.option_errors import nearest
 from rltok_rl.experiments.commands.schema import CONF, choices
-from rltok_rl.experiments.run_config import ActorConfig, BaselineConfig, CompareConfig, SegmenterConfig, TrainConfig
+from rltok_rl.experiments.recipes import follow_policy
+from rltok_rl.experiments.run_config import CompareConfig, SegmenterConfig, TrainConfig
 from rltok_rl.experiments.runs.build import loop_options, make_loss
 from rltok_rl.experiments.runs.segmenters import (
     TOKENIZERS,
@@ -24,8 +25,14 @@ from rltok_rl.experiments.runs.segmenters import (
 from rltok_rl.models import UNet, preset
 from rltok_rl.models.flops import update_flops
 
-PAPER = "learned-paper"
-"""The learned policy with the paper's estimator, whatever the configuration."""
+BY_RECIPE: dict[str, tuple[str, dict[str, Any]]] = {
+    "learned-paper": ("paper", {}),
+    "learned-paper-0.9": ("paper", {"estimator.gamma": 0.9}),
+    "learned-released": ("released", {}),
+    "learned-ours": ("ours", {}),
+}
+"""Learned policies by recipe, and what they change of it, whatever the configuration. The paper has gamma 0.99, but
+three of four stored versions of the released training step use 0.9; which one trained the paper's models is unknown."""
 
 
 def system_names() -> list[str]:
@@ -35,7 +42,7 @@ def system_names() -> list[str]:
         >>> {"learned", "learned-paper", "hnet"} <= set(system_names())
         True
     """
-    return sorted([*choices("segmenter"), PAPER])
+    return sorted([*choices("segmenter"), *BY_RECIPE])
 
 
 def system_config(config: TrainConfig, system: str) -> TrainConfig:
@@ -44,7 +51,7 @@ def system_config(config: TrainConfig, system: str) -> TrainConfig:
         suggestion = nearest(system, system_names())
         raise ValueError(f"compare.systems must be among {system_names()}, got {system!r}{suggestion}")
     file: Any = OmegaConf.to_container(
-        OmegaConf.load(CONF / "segmenter" / f"{'learned' if system == PAPER else system}.yaml")
+        OmegaConf.load(CONF / "segmenter" / f"{'learned' if system in BY_RECIPE else system}.yaml")
     )
     file.pop("defaults", None)
     options = {**file.pop("options", {}), **config.compare.options.get(system, {})}
@@ -55,15 +62,9 @@ def system_config(config: TrainConfig, system: str) -> TrainConfig:
         "out": str(Path(config.out) / system),
         "resume": True,
     }
-    if system == PAPER:  # Section 2.5 and Table 2
-        paper: Any = {"name": "discounted_return", "gamma": 0.99, "reward": "early_exit", "price": 0.0, "options": {}}
-        changed |= {
-            "actor": ActorConfig(),
-            "estimator": replace(config.estimator, **paper),
-            "baseline": BaselineConfig(name="batch_mean"),
-            "loss": replace(config.loss, objective="reinforce", policy_epochs=1, policy=0.01),
-            "rate": replace(config.rate, control="logit_pressure", coefficient=0.01, options={}),
-        }
+    if system in BY_RECIPE:
+        recipe, others = BY_RECIPE[system]
+        config = follow_policy(config, recipe, others)
     return replace(config, **changed)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rltok_rl.experiments.recipes import describe_recipe
 from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs.build import make_trainer
 from rltok_rl.experiments.runs.record import Recorder, result_line
@@ -59,6 +60,7 @@ def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts, re
         if state is not None:
             print(f"resuming {out} after update {trainer.updates}", file=sys.stderr)
         print(f"{config.data.source}: {texts.described}", file=sys.stderr)
+        print(describe_recipe(config, trainer.model.config.to_dict()), file=sys.stderr)
     if state is not None and trainer.done:
         model = whole_model(trainer.model)
         summary = processes.broadcast(_finished(config, trainer, model, report) if processes.main else None)

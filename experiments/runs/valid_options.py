@@ -6,6 +6,7 @@ from operator import attrgetter
 from typing import Any
 
 import torch
+from rltok_rl.experiments.recipes import check_recipe
 from rltok_rl.experiments.run_config import DataConfig, LossConfig, TrainConfig, check_out
 from rltok_rl.experiments.texts import BUILT_IN, LANGUAGES
 
@@ -37,6 +38,7 @@ def check_options(config: TrainConfig) -> None:
         if attrgetter(name)(config) < minimum:
             raise ValueError(f"{name} must be at least {minimum}, got {attrgetter(name)(config)}")
     check_out(config.out)
+    check_recipe(config)
     data, loss, baseline = config.data, config.loss, config.baseline
     compares_rows = config.estimator.name == "discounted_return" and baseline.name in ("leave_one_out", "batch_mean")
     if data.num_rows == 1 and compares_rows and config.actor.name == config.segmenter.name == "learned":

@@ -10,7 +10,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 from rltok_rl.experiments.commands.overrides import allow_new, compose_config
 from rltok_rl.experiments.commands.schema import CONF
-from rltok_rl.experiments.run_config import GROUPS, TrainConfig
+from rltok_rl.experiments.run_config import GROUPS, WHOLE, TrainConfig
 
 QUICK = [
     "optim.total_bytes=512",
@@ -37,7 +37,7 @@ def _files(chosen: tuple[str, ...]) -> DictConfig:
 
 def configured(*overrides: str) -> TrainConfig:
     """Compose options in a tenth of the time: files are read once, single options are set on a copy."""
-    chosen = tuple(one for one in overrides if one.partition("=")[0] in (*GROUPS, "experiment"))
+    chosen = tuple(one for one in overrides if one.partition("=")[0] in (*GROUPS, *WHOLE))
     config = copy.deepcopy(_files(chosen))
     single = [one for one in allow_new(overrides) if one not in chosen]
     for one in OverridesParser.create().parse_overrides(single):

@@ -10,7 +10,7 @@ import torch
 from rltok_rl.agents import RandomActor, UniformActor, WhitespaceActor
 from rltok_rl.experiments import train
 from rltok_rl.experiments.commands.schema import CONF, choices
-from rltok_rl.experiments.run_config import GROUPS
+from rltok_rl.experiments.run_config import GROUPS, WHOLE
 from rltok_rl.experiments.runs import run
 from rltok_rl.experiments.runs.build import make_advantages, make_trainer
 from rltok_rl.experiments.runs.valid_options import check_options
@@ -43,7 +43,7 @@ def trainer_of(*options: str):
 
 def test_every_file_has_no_ignored_options_and_makes_a_trainer():
     """The paper's sizes and data sets are composed alone."""
-    assert {path.name for path in CONF.iterdir() if path.is_dir()} == {*GROUPS, "experiment"}
+    assert {path.name for path in CONF.iterdir() if path.is_dir()} == {*GROUPS, *WHOLE}
     for file in FILES:
         group, name = file.split("/")
         chosen = [f"{group}={name}", *COMPANY.get(file, []), "compute.device=cpu"]

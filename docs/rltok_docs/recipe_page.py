@@ -1,0 +1,48 @@
+"""The table of recipes, from the files of ``experiments/conf/recipe``.
+
+``python docs/rltok_docs/recipe_page.py`` writes it into docs/recipes.md.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from rltok_rl.experiments.recipes import recipe_settings
+from rltok_rl.experiments.run_config import GROUPS
+
+PAGE = Path(__file__).resolve().parent.parent / "recipes.md"
+COLUMNS = ("paper", "released", "ours")
+_START, _END = "<!-- table: docs/rltok_docs/recipe_page.py -->\n", "<!-- end of table -->\n"
+
+
+def table() -> str:
+    """Every option that recipes set, with the value and its source in each recipe."""
+    settings = {name: recipe_settings(name) for name in COLUMNS}
+    lines = [f"| option | {' | '.join(COLUMNS)} |", "|---" * (len(COLUMNS) + 1) + "|"]
+    for option in sorted(settings["paper"], key=lambda option: [*GROUPS].index(option.split(".")[0])):
+        cells = [f"`{_word(settings[name][option].value)}` {settings[name][option].source}" for name in COLUMNS]
+        lines.append(f"| `{option}` | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def page() -> str:
+    """The page with a fresh table."""
+    text = PAGE.read_text(encoding="utf-8")
+    return re.sub(f"(?<={re.escape(_START)}).*(?={re.escape(_END)})", lambda _: f"\n{table()}\n", text, flags=re.S)
+
+
+def _word(value: Any) -> str:
+    """A value as it is typed."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_word(one)}" for key, one in value.items()) + "}"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(value)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
+    print(PAGE, file=sys.stderr)

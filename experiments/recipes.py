@@ -1,0 +1,193 @@
+"""Recipes: a whole method in one word, such as ``recipe=paper``, and what a run changes of it.
+
+A recipe is a file of ``conf/recipe``. It sets every option that says how boundaries are learned, with the source of
+each value in a comment, and leaves text, sizes and budget to the other groups. A run may not differ from its recipe,
+except in the options that ``changes`` names.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping
+from functools import cache
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from omegaconf import OmegaConf
+from rltok_rl.experiments.run_config import GROUPS, TrainConfig
+
+FOLDER = Path(__file__).resolve().parent / "conf"
+RECIPES = tuple(sorted(path.stem for path in (FOLDER / "recipe").glob("*.yaml")))
+"""Names of the recipes."""
+BY_CHOICE = {
+    "estimator": ("name", "options"),
+    "baseline": ("name", "rows_per_text", "options"),
+    "loss": ("objective", "policy_epochs"),
+    "rate": ("control", "options"),
+}
+"""Options that a recipe sets by choosing a file of their group."""
+SIZES = ("width", "num_heads", "num_encoder_layers", "num_token_layers", "num_decoder_layers", "window")
+SIZES += ("byte_mlp_ratio", "token_mlp_ratio", "num_special", "target_rate")
+"""Fields of ``UNetConfig`` that no recipe sets. Any other field that a recipe does not set has its default."""
+_OF_POLICY = ("actor.", "estimator.", "baseline.", "rate.", "loss.")
+_OF_POLICY += ("model.overrides.boundary_", "model.overrides.num_lags")
+_OF_ALL = ("loss.language_model", "loss.early_exit")
+_MODEL = "model.overrides."
+_SHOWN = 4  # differences in one line
+
+
+class Setting(NamedTuple):
+    """The value of an option in a recipe, and where it is from."""
+
+    value: Any
+    source: str
+
+
+class Difference(NamedTuple):
+    """An option of a run that is not as in a recipe."""
+
+    option: str
+    value: Any
+    setting: Setting
+
+    def __str__(self) -> str:
+        """The difference in words."""
+        return f"{self.option}={_word(self.value)} instead of {_word(self.setting.value)}"
+
+
+@cache
+def recipe_settings(name: str) -> dict[str, Setting]:
+    """Return every option that a recipe sets.
+
+    Example:
+        >>> recipe_settings("paper")["estimator.gamma"]
+        Setting(value=0.99, source='Section 2.4')
+    """
+    if name not in RECIPES:
+        raise ValueError(f"recipe must be one of {[*RECIPES]}, got {name!r}")
+    path = FOLDER / "recipe" / f"{name}.yaml"
+    sources = _sources(path.read_text(encoding="utf-8"))
+    recipe: Any = OmegaConf.load(path)
+    chosen = {str(key).split("/")[-1]: file for entry in recipe.pop("defaults") for key, file in entry.items()}
+    recipe.pop("recipe")
+    values: Any = OmegaConf.create({group: OmegaConf.structured(schema) for group, schema in GROUPS.items()})
+    for group, file in chosen.items():
+        choice: Any = OmegaConf.load(FOLDER / group / f"{file}.yaml")
+        choice.pop("defaults")
+        values.merge_with({group: choice})
+    values.merge_with(recipe)
+    by_choice = {f"{group}.{option}": sources[group] for group in chosen for option in BY_CHOICE[group]}
+    named = by_choice | {option: source for option, source in sources.items() if "." in option}
+    return {option: Setting(_read(values, option), source) for option, source in named.items()}
+
+
+def _sources(text: str) -> dict[str, str]:
+    """Return the comment behind every option and every choice of a group."""
+    sources, parents = {}, [""]
+    for line in text.splitlines():
+        match = re.fullmatch(r"( *)(- override /)?(\w+):(?: [^#]*\S)?(?:  # (.*))?", line)
+        if match is None or match[3] in ("defaults", "recipe"):
+            continue
+        del parents[len(match[1]) // 2 + 1 :]
+        name = match[3] if match[2] else parents[-1] + match[3]
+        if match[4]:
+            sources[name] = match[4]
+        parents.append(f"{name}.")
+    return sources
+
+
+def differences(config: Any, name: str, model: Mapping[str, Any] | None = None) -> list[Difference]:
+    """List the options in which a run differs from a recipe; ``model`` has the fields of the run's ``UNetConfig``.
+
+    Without ``model``, fields that the run does not set count as equal. Options of a policy that learns by rewards count
+    only if the run has one.
+    """
+    learned = config.segmenter.name == config.actor.name == "learned"
+    fields = {**config.segmenter.model, **config.model.overrides}
+    fields |= config.segmenter.options if config.segmenter.name == "learned" else {}
+    settings, differing = recipe_settings(name), []
+    for option, setting in settings.items():
+        if not learned and option.startswith(_OF_POLICY) and option not in _OF_ALL:
+            continue
+        field = option.removeprefix(_MODEL)
+        value = _read(config, option) if field == option else fields.get(field, (model or {}).get(field, setting.value))
+        if value != setting.value:
+            differing.append(Difference(option, value, setting))
+    if learned:
+        others = {field: value for field, value in fields.items() if _MODEL + field not in settings}
+        default = Setting("its default", "as every recipe")
+        differing += [
+            Difference(_MODEL + field, value, default) for field, value in others.items() if field not in SIZES
+        ]
+    return differing
+
+
+def follow_policy(config: TrainConfig, name: str, changes: Mapping[str, Any]) -> TrainConfig:
+    """Return a run's options with the policy of a recipe, and ``changes`` of it: its input, estimator, loss and rate.
+
+    The optimizer, soft caps and biases of next-byte predictions stay those of the run.
+    """
+    config = copy.deepcopy(config)
+    config.recipe, config.changes = None, []
+    config.actor.name, config.actor.rate = "learned", None
+    values = {option: setting.value for option, setting in recipe_settings(name).items()} | dict(changes)
+    for option, value in values.items():
+        if option.startswith((*_OF_POLICY, f"{_MODEL}encoder_norm")):
+            group, _, field = option.rpartition(".")
+            if group == "model.overrides":
+                config.model.overrides[field] = value
+            else:
+                setattr(attrgetter(group)(config), field, value)
+    return config
+
+
+def check_recipe(config: Any) -> None:
+    """Refuse options that contradict the run's recipe without being named in ``changes``."""
+    if config.recipe is None:
+        return
+    settings, changes = recipe_settings(config.recipe), list(config.changes)
+    for change in changes:
+        if not change.startswith(_MODEL) and not any(_covers(change, option) for option in settings):
+            raise ValueError(f"changes must name options of recipe={config.recipe}, got {change!r}")
+    for option, value, setting in differences(config, config.recipe):
+        if not any(_covers(change, option) for change in changes):
+            raise ValueError(
+                f"{option}={_word(value)} contradicts recipe={config.recipe}, which has {_word(setting.value)} "
+                f"({setting.source}); to change it on purpose, add changes=[{','.join([*changes, option])}]"
+            )
+
+
+def describe_recipe(config: Any, model: Mapping[str, Any]) -> str:
+    """Say in a line which recipe a run follows, and where it differs; ``model`` as in :func:`differences`."""
+    if config.recipe is not None:
+        return _described(f"recipe: {config.recipe}", differences(config, config.recipe, model))
+    by_name = {name: differences(config, name, model) for name in ("ours", *RECIPES)}
+    name = min(by_name, key=lambda name: len(by_name[name]))
+    return _described(f"recipe: none; as {name}" if by_name[name] else f"recipe: as {name}", by_name[name])
+
+
+def _described(start: str, differing: list[Difference]) -> str:
+    if not differing:
+        return start
+    more = f", and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
+    return f"{start}, with {', '.join(map(str, differing[:_SHOWN]))}{more}"
+
+
+def _covers(change: str, option: str) -> bool:
+    """Whether a change names an option or its group."""
+    return option == change or option.startswith(f"{change}.")
+
+
+def _read(config: Any, option: str) -> Any:
+    """The value of an option in a ``TrainConfig`` or in what Hydra composes."""
+    value = attrgetter(option)(config)
+    return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+
+
+def _word(value: Any) -> str:
+    """A value as it is typed."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(value)

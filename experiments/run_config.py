@@ -75,7 +75,8 @@ class SegmenterConfig:
     name: str = "learned"
     """A segmenter of the library or ``module:Class``; ``learned`` leaves the boundaries to ``actor``."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Its options: ``num_lags`` of ``learned``; ``vocabulary``, ``num_bytes``, ``rate`` of tokenizers; and so on."""
+    """Its options: ``num_lags`` of ``learned``; ``vocabulary``, ``num_bytes``, ``rate`` of tokenizers (``bpe`` also has
+    ``most_bytes``, ``pre_tokenizer``); and so on."""
     model: dict[str, Any] = field(default_factory=dict)
     """Fields of ``UNetConfig`` that the segmenter needs; ``model.overrides`` replaces them."""
     stage_factors: bool = True

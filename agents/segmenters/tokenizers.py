@@ -7,8 +7,6 @@ with, not models that can be streamed. Only :class:`TrainedPieces` predicts the 
 from __future__ import annotations
 
 import codecs
-import json
-import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
@@ -24,12 +22,10 @@ from rltok_rl.utils import check_count
 Split = Callable[[bytes], Sequence[int]]
 """Maps a text to the lengths of its tokens in bytes, which sum to the text's length."""
 Predicting = Literal["oracle", "trained"]
+PreTokenizer = Literal["gpt2", "spaces"]
+"""Words that BPE never merges across: GPT-2's, or a word with the white space before it and all its punctuation."""
 _SPACES = {chr(256 + ord(space)) for space in " \t\n\r\f\v"}  # in the byte-level alphabet
 _REPLACE = "rltok_rl.question_marks"
-MOST_PIECES = 32_768
-"""Largest vocabulary when a rate is given instead of a vocabulary."""
-_SAMPLE_BYTES = 200_000  # that rates are measured on
-_TRIALS = 6  # unigram models that are trained to reach a rate
 
 
 def tokenizers_library() -> Any:
@@ -66,6 +62,33 @@ class TokenizerSplit:
     def pieces(self, text: bytes) -> list[str]:
         """Return the tokens in the byte-level alphabet."""
         return self.tokenizer.encode(text.decode("utf-8", errors=_REPLACE), add_special_tokens=False).tokens
+
+    def words(self, text: bytes) -> list[str]:
+        """Return the words that no token crosses, in the byte-level alphabet."""
+        return _words(self.tokenizer.pre_tokenizer, text)
+
+
+def pre_tokenize(name: PreTokenizer, text: bytes) -> list[str]:
+    """Return the words of a pre-tokenizer, in the byte-level alphabet.
+
+    Example:
+        >>> pre_tokenize("gpt2", b"to be, or"), pre_tokenize("spaces", b"to be, or")
+        (['to', 'Ġbe', ',', 'Ġor'], ['to', 'Ġbe,', 'Ġor'])
+    """
+    return _words(_pre_tokenizer(name), text)
+
+
+def _words(pre_tokenizer: Any, text: bytes) -> list[str]:
+    return [word for word, _ in pre_tokenizer.pre_tokenize_str(text.decode("utf-8", errors=_REPLACE))]
+
+
+def _pre_tokenizer(name: PreTokenizer) -> Any:
+    library = tokenizers_library()
+    if check_choice("pre_tokenizer", name, PreTokenizer) == "gpt2":
+        return library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    spaces = library.pre_tokenizers.Split(library.Regex(r"\s*\S+|\s+"), "isolated")
+    byte_level = library.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return library.pre_tokenizers.Sequence([spaces, byte_level])
 
 
 class WordSplit(TokenizerSplit):
@@ -176,18 +199,18 @@ def _check_split(split: Split | None, train: str) -> Split:
     return split
 
 
-def train_bpe(texts: Iterable[str], *, vocabulary: int) -> TokenizerSplit:
+def train_bpe(texts: Iterable[str], *, vocabulary: int, pre_tokenizer: PreTokenizer = "gpt2") -> TokenizerSplit:
     """Train byte-level BPE with the ``tokenizers`` library (``pip install rltok_rl[bpe]``).
 
-    The vocabulary includes the 256 bytes.
+    The vocabulary includes the 256 bytes. No token crosses the words of the pre-tokenizer.
     """
     library = tokenizers_library()
     tokenizer = library.Tokenizer(library.models.BPE())
-    tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = _pre_tokenizer(pre_tokenizer)
     tokenizer.decoder = library.decoders.ByteLevel()
     trainer = library.trainers.BpeTrainer(
         vocab_size=check_count("vocabulary", vocabulary, minimum=256),
-        initial_alphabet=tokenizer.pre_tokenizer.alphabet(),
+        initial_alphabet=library.pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
@@ -213,68 +236,3 @@ def train_unigram(texts: Iterable[str], *, vocabulary: int = 5000, longest: int 
     )
     tokenizer.train_from_iterator(texts, trainer)
     return WordSplit(tokenizer)
-
-
-def train_on(
-    name: str, windows: Sequence[bytes], *, length: int, vocabulary: int | None = None, rate: float | None = None
-) -> TokenizerSplit:
-    """Train the tokenizer of segmenter ``bpe`` or ``unigram``, to a vocabulary size or else to tokens per byte.
-
-    Windows have ``length`` bytes; rates are measured on the first 200 kB.
-    """
-    texts = [window.decode("utf-8", errors="replace") for window in windows]
-    measured = windows[: max(1, _SAMPLE_BYTES // length)]
-    if vocabulary is not None:
-        return (train_unigram if name == "unigram" else train_bpe)(texts, vocabulary=int(vocabulary))
-    assert rate is not None
-    if name == "unigram":
-        return unigram_at_rate(texts, measured, float(rate))
-    return bpe_at_rate(train_bpe(texts, vocabulary=MOST_PIECES), measured, float(rate))
-
-
-def bpe_at_rate(split: TokenizerSplit, windows: Sequence[bytes], rate: float) -> TokenizerSplit:
-    """Cut a large BPE vocabulary to the size that has the nearest rate to a target on windows.
-
-    BPE adds one merge after another, so the first merges are the tokenizer of a smaller vocabulary, with a higher rate.
-    """
-    content = json.loads(split.tokenizer.to_str())
-    merges = content["model"]["merges"]
-    least = len(content["model"]["vocab"]) - len(merges)
-
-    def cut_to(number: int) -> TokenizerSplit:
-        kept = {piece: place for piece, place in content["model"]["vocab"].items() if place < least + number}
-        model = {**content["model"], "vocab": kept, "merges": merges[:number]}
-        return read_tokenizer(json.dumps({**content, "model": model}))
-
-    return _nearest(cut_to, 0, len(merges), windows, rate)
-
-
-def unigram_at_rate(
-    texts: Sequence[str], windows: Sequence[bytes], rate: float, *, trials: int = _TRIALS
-) -> TokenizerSplit:
-    """Train unigram models on texts, halving the interval of vocabulary sizes, and return the nearest to a rate."""
-    least, steps = math.log(257), 2**trials
-    width = (math.log(MOST_PIECES) - least) / steps
-
-    def sized(number: int) -> TokenizerSplit:
-        return train_unigram(texts, vocabulary=round(math.exp(least + number * width)))
-
-    return _nearest(sized, 0, steps, windows, rate)
-
-
-def _nearest(
-    make: Callable[[int], TokenizerSplit], low: int, high: int, windows: Sequence[bytes], rate: float
-) -> TokenizerSplit:
-    """Bisect for the tokenizer whose rate is nearest to a target; rates fall with the number."""
-    tried: list[tuple[float, TokenizerSplit]] = []
-
-    def measure(number: int) -> float:
-        split = make(number)
-        tried.append((sum(len(split(w)) for w in windows) / sum(map(len, windows)), split))
-        return tried[-1][0]
-
-    measure(high)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if measure(middle) > rate else (low, middle)
-    return min(tried, key=lambda trial: abs(trial[0] - rate))[1]

@@ -21,7 +21,8 @@ from typing import Any
 import torch
 from rltok_rl.agents.segmenters import Segmenter, TokenizerSplit, make_segmenter, segment_text
 from rltok_rl.agents.segmenters.saved import SPLITS, TOKENIZER
-from rltok_rl.agents.segmenters.tokenizers import read_tokenizer, train_on
+from rltok_rl.agents.segmenters.tokenizer_rates import train_on
+from rltok_rl.agents.segmenters.tokenizers import read_tokenizer
 from rltok_rl.experiments.commands import arguments
 from rltok_rl.experiments.commands.parsers import Parser, command
 from rltok_rl.experiments.commands.tables import agreement_page, boundaries_page
@@ -101,12 +102,17 @@ def trained_tokenizer(
     name: str, model: UNet, *, run: Any, text: bytes | None, rate: float, vocabulary: int | None
 ) -> TokenizerSplit:
     """Train ``bpe`` or ``unigram`` on a run's training text, or on ``text``: at a rate, or with a vocabulary."""
-    from rltok_rl.experiments.runs.segmenters import train_tokenizer  # these take seconds to import
+    from rltok_rl.experiments.runs.bpe_training import bpe_of_rate  # these take seconds to import
+    from rltok_rl.experiments.runs.segmenters import train_tokenizer
     from rltok_rl.experiments.texts import read_texts
+
+    from rltok_rl.data import TextSource
 
     aim: dict[str, Any] = {"rate": rate} if vocabulary is None else {"vocabulary": vocabulary}
     if text is not None:
         length = min(_WINDOW, len(text))
+        if name == "bpe" and vocabulary is None:
+            return bpe_of_rate(TextSource(text), rate, length=length).split
         return train_on(name, [text[at : at + length] for at in range(0, len(text), length)], length=length, **aim)
     config = replace(arguments.complete_config(run), segmenter=SegmenterConfig(name=name, options=aim))
     return train_tokenizer(config, model, read_texts(config.data))

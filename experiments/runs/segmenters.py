@@ -6,7 +6,6 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-import torch
 from rltok_rl.agents.segmenters import (
     SEGMENTERS,
     Segmenter,
@@ -17,14 +16,22 @@ from rltok_rl.agents.segmenters import (
     segmenter_maker,
 )
 from rltok_rl.agents.segmenters.hnet import HNetSegmenter
-from rltok_rl.agents.segmenters.tokenizers import read_tokenizer, train_on
+from rltok_rl.agents.segmenters.tokenizer_rates import train_on
+from rltok_rl.agents.segmenters.tokenizers import read_tokenizer
 from rltok_rl.experiments.run_config import TrainConfig
+from rltok_rl.experiments.runs.bpe_training import (
+    NUM_BYTES,
+    bpe_of_rate,
+    cache_folder,
+    cached_bpe,
+    decode,
+    read_windows,
+)
 from rltok_rl.experiments.texts import Texts
 
 from rltok_rl.data.windows import WindowWrapper
 from rltok_rl.models import UNet
 from rltok_rl.models.tokens import Layout, Packing
-from rltok_rl.text import ids_to_bytes
 from rltok_rl.training import Trainer
 from rltok_rl.training.distributed import Processes
 from rltok_rl.utils import check_count
@@ -33,8 +40,8 @@ TOKENIZERS = {"bpe": TokenizerSplit, "unigram": WordSplit}
 """Segmenters that train a tokenizer at the start of a run."""
 RULES = {"random": "bernoulli", "uniform": "uniform", "whitespace": "whitespace"}
 """Segmenters that draw the same boundaries as the actors of these names."""
-TRAINED_WITH = ("vocabulary", "num_bytes", "rate")
-"""Options of a segmenter that say how its tokenizer is trained."""
+TRAINED_WITH = ("vocabulary", "num_bytes", "rate", "most_bytes", "pre_tokenizer")
+"""Options of a segmenter that say how its tokenizer is trained; the last two belong to ``bpe``."""
 TOKENS = ("padded", "packed")
 
 
@@ -57,12 +64,14 @@ def check_segmenter_options(config: TrainConfig) -> None:
         allowed = ["num_lags"]
     else:
         allowed = [option for option in inspect.signature(make).parameters if option not in ("model", "tokenizer")]
-        allowed += TRAINED_WITH if name in TOKENIZERS else ()
+        allowed += {"bpe": TRAINED_WITH, "unigram": TRAINED_WITH[:3]}.get(name, ())
     unknown = sorted(set(options) - set(allowed))
     if unknown:
         raise ValueError(f"segmenter.options of {name!r} must be among {allowed}, got {unknown}")
     if name in TOKENIZERS and options.get("vocabulary") is not None and options.get("rate") is not None:
         raise ValueError(f"segmenter.options of {name!r} must have vocabulary or rate, not both, got {options}")
+    if options.get("vocabulary") is not None and options.get("most_bytes") is not None:
+        raise ValueError(f"segmenter.options.most_bytes belongs to rate, not to vocabulary, got {options}")
     rows_per_text(config)
 
 
@@ -106,22 +115,28 @@ def build_segmenter(config: TrainConfig, model: UNet, texts: Texts, processes: P
 
 
 def train_tokenizer(config: TrainConfig, model: UNet, texts: Texts) -> TokenizerSplit:
-    """Train the run's tokenizer on windows of its training text.
+    """Train the run's tokenizer on its training text.
 
     `bpe` uses the given vocabulary size, else the size that reaches the given rate (default: the model's). `unigram`
     has 5,000 pieces by default.
     """
     name, length = config.segmenter.name, config.data.num_steps + 1
+    how: dict[str, Any]
     options = {key: value for key, value in config.segmenter.options.items() if value is not None}
     source = texts.train
     while isinstance(source, WindowWrapper):  # an order has a state, which belongs to training
         source = source.source
-    count = max(1, int(options.get("num_bytes", 2_000_000)) // length)
-    drawn = source.draw(count, length, torch.Generator().manual_seed(config.seed))
-    windows = [ids_to_bytes(row[:size]) for row, size in zip(drawn.byte_ids, drawn.lengths.tolist(), strict=True)]
     vocabulary, rate = options.get("vocabulary"), options.get("rate")
+    if name == "bpe" and vocabulary is None:
+        how = {key: int(options[key]) for key in ("num_bytes", "most_bytes") if key in options}
+        how |= {"seed": config.seed, "pre_tokenizer": options.get("pre_tokenizer"), "folder": cache_folder(source)}
+        return bpe_of_rate(source, float(rate or model.config.target_rate), length=length, **how).split
     if vocabulary is None and rate is None:
-        vocabulary, rate = (5000, None) if name == "unigram" else (None, model.config.target_rate)
+        vocabulary = 5000
+    windows = read_windows(source, int(options.get("num_bytes", NUM_BYTES)), length, config.seed)
+    if name == "bpe":
+        how = {"vocabulary": int(options["vocabulary"]), "pre_tokenizer": options.get("pre_tokenizer", "gpt2")}
+        return cached_bpe(cache_folder(source), lambda: map(decode, windows), **how)
     return train_on(name, windows, length=length, vocabulary=vocabulary, rate=rate)
 
 

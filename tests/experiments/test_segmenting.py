@@ -19,7 +19,7 @@ from rltok_rl.agents.segmenters import (
     train_bpe,
     train_unigram,
 )
-from rltok_rl.agents.segmenters.tokenizers import _nearest, bpe_at_rate, unigram_at_rate
+from rltok_rl.agents.segmenters.tokenizer_rates import _nearest, bpe_at_rate, unigram_at_rate
 from rltok_rl.experiments.commands import evaluate, generate, segment
 from rltok_rl.experiments.commands.schema import choices
 from rltok_rl.experiments.runs.build import make_loss, make_model, make_trainer
@@ -261,7 +261,7 @@ def test_contradictory_options_are_refused():
 
 def test_tokenizers_are_trained_on_training_text_alone():
     """Words of the training side have tokens, and those of the other side have none."""
-    config = configured(*SMALL[:-2], "data=python-docs", "segmenter=bpe", "segmenter.options.num_bytes=20000")
+    config = configured(*SMALL[:-2], "data=python-docs", "segmenter=bpe", "segmenter.options.most_bytes=20000")
     trainer, texts = make_trainer(config, texts=read_texts(config.data))
     held = next(texts.held_out.documents())[:4000]
     assert trainer.segmenter.looks_ahead and 0.15 < len(trainer.segmenter.split(held)) / len(held) < 0.4

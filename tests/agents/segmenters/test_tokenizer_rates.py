@@ -1,0 +1,101 @@
+"""One BPE training has the tokenizers of all smaller vocabularies, and their rates are counted at once."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from rltok_rl.agents.segmenters.tokenizer_rates import (
+    RatedBPE,
+    choose_pre_tokenizer,
+    grow_bpe,
+    keep_merges,
+    least_rate,
+    rates_by_merges,
+    train_on,
+)
+from rltok_rl.agents.segmenters.tokenizers import pre_tokenize, train_bpe
+
+from ...each import each
+from .definition import TEXT, WORDS
+
+TRAINING = [(WORDS + TEXT) * 3, "aaaaaaaa abababab abcabcabc bcabcabca " * 4]
+WINDOWS = [window.encode() for window in (TEXT, "unseen: sung talkers, aaaaa abcab", "  \n\n x", "naïve")] + [
+    b"\xff\x80 a"
+]
+
+
+def rate_of(split) -> float:
+    return sum(len(split(window)) for window in WINDOWS) / sum(map(len, WINDOWS))
+
+
+@each(pre_tokenizer=["gpt2", "spaces"])
+def test_the_first_merges_are_every_smaller_vocabulary(pre_tokenizer):
+    split = train_bpe(TRAINING, vocabulary=460, pre_tokenizer=pre_tokenizer)
+    rates = rates_by_merges(split, WINDOWS)
+    assert rates[0] == 1.0 and (rates.diff() <= 0).all()
+    for number in (*range(12), 40, 90, len(rates) - 1):
+        kept = keep_merges(split, number)
+        smaller = train_bpe(TRAINING, vocabulary=kept.tokenizer.get_vocab_size(), pre_tokenizer=pre_tokenizer)
+        assert kept.tokenizer.get_vocab() == smaller.tokenizer.get_vocab()
+        assert [kept(window) for window in WINDOWS] == [smaller(window) for window in WINDOWS]
+        assert float(rates[number]) == pytest.approx(rate_of(kept), abs=1e-12)
+    assert least_rate(split, WINDOWS) == sum(len(split.words(w)) for w in WINDOWS) / sum(map(len, WINDOWS)) < rates[-1]
+
+
+def test_a_piece_that_two_merges_make():
+    """Then ranks in a word need not rise; a merge counts from the highest rank before it."""
+    split = train_bpe(TRAINING, vocabulary=460)
+    content = split.tokenizer.get_vocab()
+    for text in ("abcabc", "aaaaaaaaa", "bcabcab", "ababa"):
+        lengths = [len(keep_merges(split, n)(text.encode())) for n in range(0, len(content) - 256)]
+        rates = rates_by_merges(split, [text.encode()]) * len(text)
+        assert rates.round().int().tolist()[: len(lengths)] == lengths
+
+
+def test_words_of_the_pre_tokenizers():
+    assert pre_tokenize("gpt2", b"so, he's (1)") == ["so", ",", "Ġhe", "'s", "Ġ(", "1", ")"]
+    assert pre_tokenize("spaces", b"so, he's (1)\n ") == ["so,", "Ġhe's", "Ġ(1)", "ĊĠ"]
+    text = TEXT.encode()
+    floor = len(pre_tokenize("gpt2", text)) / len(text)
+    assert choose_pre_tokenizer([text], floor) == "gpt2" and choose_pre_tokenizer([text], 0.9 * floor) == "spaces"
+    split = train_bpe([TEXT * 3], vocabulary=400, pre_tokenizer="spaces")
+    assert split.words(text) == pre_tokenize("spaces", text) and "".join(split.pieces(text)) == "".join(
+        split.words(text)
+    )
+
+
+def test_text_grows_until_the_rate_is_met():
+    trained = []
+
+    def train(num_bytes: int):
+        trained.append(num_bytes)
+        return train_bpe([TRAINING[0][:num_bytes]], vocabulary=600)
+
+    met = grow_bpe(train, WINDOWS, 0.6, num_bytes=100, most_bytes=800)
+    assert trained == [100, 400] and met.met and met.num_bytes == 400
+    assert met.rate == pytest.approx(rate_of(met.split)) == pytest.approx(0.6, rel=0.01)
+    assert str(met) == f"bpe: {met.rate:.4f} tokens per byte, {met.pieces} pieces trained on 400 bytes"
+    unmet = grow_bpe(train, WINDOWS, 0.1, num_bytes=100, most_bytes=800)
+    assert trained[2:] == [100, 400, 800] and not unmet.met and unmet.least > 0.1
+    words = (
+        rf"bpe: 0\.\d+ tokens per byte, \d+ pieces trained on 800 bytes; the target is 0.1, .* have {unmet.least:.4f}"
+    )
+    assert re.fullmatch(words, str(unmet))
+    easy = grow_bpe(train, WINDOWS, 1.0, num_bytes=100, most_bytes=800)
+    assert isinstance(easy, RatedBPE) and easy.pieces == 256 and easy.rate == 1.0
+
+
+def test_refusals():
+    for call, message in [
+        (lambda: grow_bpe(train_bpe, [], 0.5, num_bytes=1, most_bytes=2), "windows must hold at least one text"),
+        (
+            lambda: grow_bpe(train_bpe, WINDOWS, 0.5, num_bytes=3, most_bytes=2),
+            "num_bytes must be at most most_bytes, 2",
+        ),
+        (lambda: train_on("bpe", WINDOWS, length=8), "vocabulary must be a number for 'bpe', got None and rate=None"),
+        (lambda: train_on("unigram", WINDOWS, length=8), "vocabulary must be a number for 'unigram'"),
+        (lambda: train_bpe(["a"], vocabulary=300, pre_tokenizer="gpt4"), r"one of \['gpt2', 'spaces'\], got 'gpt4'"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            call()

@@ -66,16 +66,17 @@ def causal_attention(query: Tensor, key: Tensor, value: Tensor, *, cap: float | 
 
 
 def sliding_window_attention(
-    query: Tensor, key: Tensor, value: Tensor, *, window: int, cap: float | None = None
+    query: Tensor, key: Tensor, value: Tensor, *, window: int, cap: float | None = None, starts: Tensor | None = None
 ) -> Tensor:
     """Let every position see itself and the ``window - 1`` earlier ones, in O(T x window): [B, T, H, C] each.
 
-    Blocks are at least as long as the window, so that queries find all their keys in their own and the previous block.
+    With ``starts`` [B, T], a position also sees nothing before its start, which is at most the position. Blocks are at
+    least as long as the window, so that queries find all their keys in their own and the previous block.
     """
     if window < 1:
         raise ValueError(f"window must be at least 1 (a byte sees itself), got {window}")
     batch, length, heads, channels = query.shape
-    if length <= window:
+    if length <= window and starts is None:
         return causal_attention(query, key, value, cap=cap)
     block = max(window, SMALLEST_BLOCK)
     num_blocks = -(-length // block)
@@ -85,6 +86,9 @@ def sliding_window_attention(
         x = F.pad(x.transpose(1, 2), (0, 0, 0, pad))  # [B, H, num_blocks * block, C]
         return x.reshape(batch * heads, num_blocks, block, channels)
 
+    def by_block(x: Tensor) -> Tensor:  # [B * H, num_blocks, ...] to [B * num_blocks, H, ...]
+        return x.unflatten(0, (batch, heads)).transpose(1, 2).flatten(0, 1)
+
     def with_previous(x: Tensor) -> Tensor:
         x = blocked(x)
         previous = F.pad(x[:, :-1], (0, 0, 0, 0, 1, 0))  # the first block has none: zeros, masked below
@@ -92,9 +96,18 @@ def sliding_window_attention(
 
     at = torch.arange(2 * block, device=query.device)  # of keys; queries are the second half
     band = (at <= at[block:, None]) & (at > at[block:, None] - window)  # [block, 2 * block]
-    exists = torch.ones(num_blocks, 1, 2 * block, dtype=torch.bool, device=query.device)
-    exists[0, :, :block] = False
-    out = attend(blocked(query), with_previous(key), with_previous(value), band & exists, cap, varying=(-3,))
+    blocks = blocked(query), with_previous(key), with_previous(value)
+    if starts is None:
+        exists = torch.ones(num_blocks, 1, 2 * block, dtype=torch.bool, device=query.device)
+        exists[0, :, :block] = False
+        out = attend(*blocks, band & exists, cap, varying=(-3,))
+    else:
+        # One mask per row and block: heads share it, so they become the dimension that it is repeated over.
+        keys = at + block * torch.arange(-1, num_blocks - 1, device=query.device)[:, None]  # [num_blocks, 2 * block]
+        first = F.pad(starts, (0, pad)).view(batch, num_blocks, block, 1)  # padding sees its whole window
+        mask = (band & (keys[:, None] >= first)).flatten(0, 1)[:, None]  # [B * num_blocks, 1, block, 2 * block]
+        out = attend(*(by_block(x) for x in blocks), mask, cap, varying=(-4,))
+        out = out.unflatten(0, (batch, num_blocks)).transpose(1, 2)  # [B, H, num_blocks, block, C]
     return out.reshape(batch, heads, num_blocks * block, channels)[:, :, :length].transpose(1, 2)
 
 

@@ -12,6 +12,7 @@ from rltok_rl.utils import check_count, did_you_mean
 NUM_BYTES = 256
 Pooling = Literal["select", "mean", "attention"]
 Upsampling = Literal["add", "deviation", "attention"]
+ByteScope = Literal["window", "token"]
 Smoothing = Literal["none", "detached", "gradient", "straight_through"]
 
 
@@ -35,6 +36,8 @@ class UNetConfig:
     """Byte layers above the tokens (n_up_layers)."""
     window: int = 64
     """Bytes that a byte layer sees, the current one included.  # Appendix D"""
+    byte_scope: ByteScope = "window"
+    """Byte layers see the whole window, or only its bytes of their own token; boundaries then precede the encoder."""
     byte_mlp_ratio: int = 1
     """MLP width of a byte layer in units of ``width``.  # Appendix D"""
     token_mlp_ratio: int = 4
@@ -116,6 +119,11 @@ class UNetConfig:
                 f"width must be a multiple of 2 * num_heads (rotary positions turn pairs of channels), "
                 f"got width={self.width}, num_heads={self.num_heads}"
             )
+        if self.byte_scope == "token" and self.ngram_sizes:
+            raise ValueError(
+                f"ngram_sizes must be empty with byte_scope='token', whose encoder sees no byte of an earlier token, "
+                f"got {list(self.ngram_sizes)}"
+            )
         self._check_second_level()
 
     def _check_second_level(self) -> None:
@@ -192,6 +200,7 @@ _RANGES: dict[str, tuple[float, str]] = {
 }
 """Upper limit of every number (the lower one is 0), and its range in words."""
 _CHOICES: dict[str, tuple[str | None, ...]] = {
+    "byte_scope": get_args(ByteScope),
     "pooling": get_args(Pooling),
     "upsampling": get_args(Upsampling),
     "smoothing": get_args(Smoothing),

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from rltok_rl.functional.policy import lagged_logit
+from rltok_rl.models.byte_scope import step_starts
 from rltok_rl.models.cache import UNetCache, check_cache
 from rltok_rl.models.checks import check_boundaries, check_byte_ids, check_first_boundaries, check_pending
 from rltok_rl.models.level import SecondDecisions, step_level
@@ -55,7 +56,8 @@ def observe(model: UNet, cache: UNetCache, byte_ids: Tensor, *, rows: Tensor | N
         raise ValueError(f"byte_ids must hold one byte per row that reads, {len(reading)}, got {len(byte_ids)}")
     check_pending(cache.pending[reading], expected=False)
     position = cache.position[reading]
-    attend_at = cache.encoder.attention(reading, position, model.config.attention_cap)
+    starts = step_starts(model.config, position, cache.segment_length[reading])
+    attend_at = cache.encoder.attention(reading, position, model.config.attention_cap, starts)
     rates = None if cache.target_rate is None else cache.target_rate[reading]  # [n]
     embedded = model.embed(byte_ids[:, None], cache.bytes_before[reading], rates).squeeze(1)  # [n, D]
     state = model.encoder(embedded, model.byte_angles(position), attend_at, cached=True)  # [n, D]
@@ -88,7 +90,8 @@ def decide(model: UNet, cache: UNetCache, boundaries: Tensor, *, mixing: Mixing 
     rows = boundaries.nonzero().squeeze(1)  # [n]
     decisions = _close_tokens(model, cache, rows, mixing) if len(rows) else None
     everyone = torch.arange(cache.num_rows, device=rows.device)
-    attend_at = cache.decoder.attention(everyone, cache.position, config.attention_cap)
+    starts = step_starts(config, cache.position, cache.segment_length, decoder=True)
+    attend_at = cache.decoder.attention(everyone, cache.position, config.attention_cap, starts)
     received = cache.tokens.update
     if model.token_reading is not None:
         received = model.token_reading.step(state, cache.position, cache.num_tokens, cache.last_tokens, everyone)

@@ -45,11 +45,19 @@ class WindowCache(RowState):
     keys: Tensor  # [B, L, W, H, C]
     values: Tensor  # [B, L, W, H, C]
 
-    def attention(self, rows: Tensor, position: Tensor, cap: float | None) -> Callable[[int], Attention]:
-        """Return each layer's attention of one byte in each of ``rows`` [n] at ``position`` [n], which it writes."""
+    def attention(
+        self, rows: Tensor, position: Tensor, cap: float | None, starts: Tensor | None = None
+    ) -> Callable[[int], Attention]:
+        """Return each layer's attention of one byte in each of ``rows`` [n] at ``position`` [n], which it writes.
+
+        With ``starts`` [n], it sees nothing before them.
+        """
         window = self.keys.shape[2]
-        # Slots 0 .. t are filled while t < W; from then on all are.
-        seen = torch.arange(window, device=rows.device) <= position[:, None]  # [n, W]
+        slots = torch.arange(window, device=rows.device)
+        if starts is None:
+            seen = slots <= position[:, None]  # [n, W]: slots 0 .. t are filled while t < W; from then on all are
+        else:
+            seen = (position[:, None] - slots) % window <= (position - starts)[:, None]  # by age
         return _stepping(self.keys, self.values, rows, position % window, seen, cap)
 
     def recording(self, attend: Attention) -> Callable[[int], Attention]:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from rltok_rl.functional.policy import boundary_logits, lagged_logit
 from rltok_rl.models.attention import sliding_window_attention
+from rltok_rl.models.byte_scope import decoder_starts, window_starts
 from rltok_rl.models.cache import UNetCache, check_empty_cache
 from rltok_rl.models.checks import check_boundaries, check_byte_ids
 from rltok_rl.models.config import UNetConfig
@@ -118,13 +119,20 @@ class UNet(Pretrained, nn.Module):
     # The stages, in the order of the forward pass; segmenters and the environment work between them.
 
     def encode(
-        self, byte_ids: Tensor, *, cache: UNetCache | None = None, target_rate: TargetRate | None = None
+        self,
+        byte_ids: Tensor,
+        boundaries: Tensor | None = None,
+        *,
+        cache: UNetCache | None = None,
+        target_rate: TargetRate | None = None,
     ) -> Tensor:
-        """Byte states X (Eq. 1): [B, T] to [B, T, D]."""
+        """Byte states X (Eq. 1): [B, T] to [B, T, D]; with ``byte_scope="token"`` they depend on ``boundaries``."""
+        starts = window_starts(self.config, boundaries, byte_ids.shape)
         if cache is not None:
             cache.append_bytes(byte_ids)
         rates = row_rates(self.config, _rates_of(target_rate, cache), byte_ids)
-        return self._run_bytes(self.encoder, self.embed(byte_ids, None, rates), cache.encoder if cache else None)
+        embedded = self.embed(byte_ids, None, rates)
+        return self._run_bytes(self.encoder, embedded, cache.encoder if cache else None, starts)
 
     def boundary_terms(self, encoder_states: Tensor, *, target_rate: TargetRate | None = None) -> BoundaryTerms:
         """Terms of the boundary logits (Eq. 21): [B, T, D] to base [B, T] and lags [B, T, w]."""
@@ -180,7 +188,8 @@ class UNet(Pretrained, nn.Module):
         )
         if cache:
             cache.finish_window(encoder_states, where, open_first=mixing.first_token is not None)
-        return Decoded(self._run_bytes(self.decoder, mixed, cache.decoder if cache else None), second)
+        starts = decoder_starts(boundaries) if self.config.byte_scope == "token" else None
+        return Decoded(self._run_bytes(self.decoder, mixed, cache.decoder if cache else None, starts), second)
 
     def own_mixing(
         self, encoder_states: Tensor, boundaries: Tensor, cache: UNetCache | None = None, *, target_rate: Any = None
@@ -239,7 +248,7 @@ class UNet(Pretrained, nn.Module):
             check_boundaries(boundaries, byte_ids.shape)
             boundaries = boundaries.bool()
         rates = row_rates(self.config, _rates_of(target_rate, cache), byte_ids)
-        states = self.encode(byte_ids, cache=cache, target_rate=rates)
+        states = self.encode(byte_ids, boundaries, cache=cache, target_rate=rates)
         terms = self.boundary_terms(states, target_rate=rates)
         if boundaries is None:
             boundaries = sample_boundaries(
@@ -289,9 +298,12 @@ class UNet(Pretrained, nn.Module):
         angles, lower = self.byte_angles(positions), self.config.lower_layers
         return partial(run_layers, self.token_layers, angles=angles, above=above, lower=lower, cached=cached)
 
-    def _run_bytes(self, layers: LayerStack, x: Tensor, cache: WindowCache | None) -> Tensor:
-        """Byte layers over a whole window: [B, T, D] to [B, T, D]."""
-        attend = partial(sliding_window_attention, window=self.config.window, cap=self.config.attention_cap)
+    def _run_bytes(
+        self, layers: LayerStack, x: Tensor, cache: WindowCache | None, starts: Tensor | None = None
+    ) -> Tensor:
+        """Byte layers over a whole window, from first visible bytes ``starts`` [B, T]: [B, T, D] to [B, T, D]."""
+        window, cap = self.config.window, self.config.attention_cap
+        attend = partial(sliding_window_attention, window=window, cap=cap, starts=starts)
         attend_at = cache.recording(attend) if cache else lambda _: attend
         angles = self.byte_angles(torch.arange(x.shape[1], device=x.device))
         return layers(x, angles, attend_at, cached=cache is not None)

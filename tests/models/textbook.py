@@ -24,7 +24,14 @@ def _row(model, byte_ids: Tensor, boundaries: Tensor, training: bool) -> dict[st
     config, clock = model.config, torch.arange(len(byte_ids))
     times = clock.tolist()
     window = (clock <= clock[:, None]) & (clock > clock[:, None] - config.window)
-    x = _layers(model, "encoder", _embed(model, byte_ids.tolist()) * math.sqrt(config.width), clock, window)
+    closing, opening = window.clone(), window.clone()  # what the encoder and the decoder see
+    if config.byte_scope == "token":
+        start = {"encoder": 0, "decoder": 0}
+        for t in times:
+            start["decoder"] = t if boundaries[t] else start["decoder"]
+            closing[t, : start["encoder"]] = opening[t, : start["decoder"]] = False
+            start["encoder"] = t + 1 if boundaries[t] and t > 0 else start["encoder"]
+    x = _layers(model, "encoder", _embed(model, byte_ids.tolist()) * math.sqrt(config.width), clock, closing)
     normed = _norm(model, "encoder_norm", x) if config.encoder_norm else x
     terms = _linear(model, "boundary_head.projection", normed)  # [T, 1 + w]
     lags = range(1, config.num_lags + 1)
@@ -60,7 +67,7 @@ def _row(model, byte_ids: Tensor, boundaries: Tensor, training: bool) -> dict[st
             y.append(x[t] + _cross(model, "token_reading", x[t], t, update[read], [positions[j] for j in read]))
         else:
             y.append(x[t] + update[serving[t]])
-    decoded = _norm(model, "decoder_norm", _layers(model, "decoder", torch.stack(y), clock, window))
+    decoded = _norm(model, "decoder_norm", _layers(model, "decoder", torch.stack(y), clock, opening))
     return {
         "boundary_logits": logits,
         "early_logits": soft_cap(_linear(model, "early_head.projection", normed), config.final_cap),

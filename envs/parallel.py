@@ -103,8 +103,13 @@ def _read(
     env: TextEnv, plan: Plan, actor: Any, *, actions: Tensor | None = None, uniforms: Tensor | None = None
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """One forward pass over texts: entries [n, L, ...] before and after each step."""
-    states = env.model.encode(plan.byte_ids, target_rate=plan.target_rate)  # [n, L + 1, D]
-    following, chunk = plan.byte_ids[:, 1:], env.likelihood_chunk
+    reading, following, chunk = plan.byte_ids[:, :-1], plan.byte_ids[:, 1:], env.likelihood_chunk
+    segments = None
+    if isinstance(actor, SegmenterActor) and env.model.config.byte_scope == "token":  # boundaries before the encoder
+        segments = actor.draw_from_bytes(reading, uniforms)
+    first = actions if segments is None else segments.boundaries  # [n, L]
+    first = None if first is None else F.pad(first.bool(), (0, 1))
+    states = env.model.encode(plan.byte_ids, first, target_rate=plan.target_rate)  # [n, L + 1, D]
     early_logits = None  # [n, L, 256], position t predicts byte t + 1
     if env.reads_predictions:
         early_logits = env.model.early_logits(states[:, :-1])
@@ -113,9 +118,8 @@ def _read(
         early = env.model.early_log_prob(states[:, :-1], following, chunk=chunk).float()
     observation = _observation(env, plan, states, early, early_logits)  # [n, L + 1, ...]
     before = {name: values[:, :-1] for name, values in observation.items()}
-    segments = None
     if isinstance(actor, SegmenterActor):
-        segments = actor.draw(states[:, :-1], plan.byte_ids[:, :-1], uniforms)
+        segments = actor.draw(states[:, :-1], reading, uniforms) if segments is None else segments
         decisions = {"action": segments.boundaries.long()}
         if segments.logits is not None:
             decisions["logits"] = segments.logits
@@ -136,7 +140,7 @@ def _read(
     else:
         final_logits = env.model.final_logits(decoded.states)  # [n, L, 256]
         final = byte_log_prob(final_logits, following).float()
-        decisions |= actor.losses(segments, plan.byte_ids[:, :-1], final_logits)
+        decisions |= actor.losses(segments, reading, final_logits)
     observation["final_log_prob"] = F.pad(final, (1, 0)).unsqueeze(-1)  # the first byte is not predicted
     if decoded.second is not None:  # observed one step later, once the token has ended
         observation["second_boundary"] = F.pad(decoded.second.boundaries, (1, 0))
@@ -223,6 +227,11 @@ def _check_options(
         raise TypeError(
             f"actor must draw whole windows (an actor of rltok_rl.agents does), got {name}; "
             f"env.rollout steps any policy"
+        )
+    if actions is None and env.model.config.byte_scope == "token" and not isinstance(actor, SegmenterActor):
+        raise ValueError(
+            f"actor must be a SegmenterActor whose segmenter reads bytes alone with byte_scope='token', whose encoder "
+            f"stops at boundaries, got {name}; actions= and env.step take any boundaries"
         )
     if actions is not None and actor is not None and not hasattr(actor, "get_dist"):
         raise TypeError(f"actor must have get_dist to score actions, got {name}; actor=None scores nothing")

@@ -29,7 +29,14 @@ from rltok_rl.agents.segmenters.magnet import MagnetSegmenter
 from rltok_rl.agents.segmenters.registry import SEGMENTERS, make_segmenter, segmenter_maker
 from rltok_rl.agents.segmenters.rule_based import ActorSegmenter, ExactRandom, SpaceByte
 from rltok_rl.agents.segmenters.saved import load_own_state, load_segmenter, own_parameters, own_state, save_segmenter
-from rltok_rl.agents.segmenters.segmenter import Segmenter, SegmenterActor, Segments, State
+from rltok_rl.agents.segmenters.segmenter import (
+    Segmenter,
+    SegmenterActor,
+    Segments,
+    State,
+    draw_from_bytes,
+    encode_and_draw,
+)
 from rltok_rl.agents.segmenters.tokenizers import (
     BPESegmenter,
     TokenizerSplit,
@@ -70,6 +77,8 @@ __all__ = [
     "UnigramSegmenter",
     "WordSplit",
     "calibrate",
+    "draw_from_bytes",
+    "encode_and_draw",
     "load_own_state",
     "load_segmenter",
     "make_segmenter",

@@ -12,7 +12,15 @@ from typing import Any, Literal
 
 import torch
 from rltok_rl.agents.segmenters.gumbel import HIDDEN, Fidelity, TrainedSpike
-from rltok_rl.agents.segmenters.segmenter import Segmenter, Segments, State, check_choice, check_rate, rate_or_default
+from rltok_rl.agents.segmenters.segmenter import (
+    Segmenter,
+    Segments,
+    State,
+    check_choice,
+    check_rate,
+    draw_from_bytes,
+    rate_or_default,
+)
 from torch import Tensor, nn
 
 from rltok_rl.functional.boundary_rules import entropy_rise, entropy_spikes, never_twice, threshold_for_rate
@@ -31,6 +39,9 @@ MARGIN = 1e-4
 
 class Predictor(nn.Module):
     """Predicts the entropy of the next byte, in whole windows and byte by byte."""
+
+    reads_states: bool = True
+    """Whether entropies depend on encoder states."""
 
     def forward(self, states: Tensor, byte_ids: Tensor) -> Tensor:
         """Map encoder states [B, T, D] and bytes [B, T] to entropies H_t [B, T] of the byte after x_t, in nats."""
@@ -64,6 +75,8 @@ class EarlyExit(Predictor):
 
 class OwnModel(Predictor):
     """A small separate byte model, trained on next bytes alone (BLT)."""
+
+    reads_states = False
 
     def __init__(self, model: ByteModel) -> None:
         super().__init__()
@@ -106,7 +119,7 @@ class _EntropySegmenter(Segmenter):
 
     def __init__(self, predictor: Predictor) -> None:
         super().__init__()
-        self.predictor = predictor
+        self.predictor, self.reads_states = predictor, predictor.reads_states
 
     def losses(self, segments: Segments, byte_ids: Tensor, final_logits: Tensor) -> dict[str, Tensor]:
         """Compute ``predictor``: the next-byte cost of a separate predictor, in nats."""
@@ -252,7 +265,7 @@ def calibrate(
     The rate is by default the segmenter's target. The forced boundary at each row's first byte counts.
     """
     rate = check_rate(segmenter.target_rate if rate is None else rate)
-    scores = [segmenter(model.encode(byte_ids), byte_ids).scores.cpu() for byte_ids in windows]  # [B, T] each
+    scores = [_scores(model, segmenter, byte_ids).cpu() for byte_ids in windows]  # [B, T] each
     num_bytes, forced = sum(rows.numel() for rows in scores), sum(map(len, scores))
     if num_bytes == forced:
         raise ValueError(f"windows must have at least 2 bytes per row, got {num_bytes} bytes in all")
@@ -261,6 +274,16 @@ def calibrate(
     threshold = segmenter.threshold_for(scores, rate * num_bytes)
     segmenter.threshold.fill_(threshold)
     return threshold
+
+
+def _scores(model: UNet, segmenter: EntropyThreshold, byte_ids: Tensor) -> Tensor:
+    """Return the scores [B, T] of a window, encoding it only if they depend on encoder states."""
+    if segmenter.reads_states:
+        segments: Segments = segmenter(model.encode(byte_ids), byte_ids)
+    else:
+        segments = draw_from_bytes(segmenter, byte_ids)
+    assert segments.scores is not None
+    return segments.scores
 
 
 def entropy_spike(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from rltok_rl.agents.segmenters.segmenter import Segmenter, Segments, State
+from rltok_rl.agents.segmenters.segmenter import Segmenter, Segments, State, draw_from_bytes, encode_and_draw
 from torch import Tensor
 
 from rltok_rl.functional.decoding import sample_bytes
@@ -61,8 +61,7 @@ def read_window(
         torch.Size([2, 10, 256])
     """
     check_byte_ids(byte_ids, model.config.num_ids)
-    states = model.encode(byte_ids)
-    segments = segmenter(states, byte_ids, uniforms=uniforms, generator=generator)
+    states, segments = encode_and_draw(model, segmenter, byte_ids, uniforms=uniforms, generator=generator)
     forced = torch.arange(byte_ids.shape[1], device=byte_ids.device) == 0
     mixing = segments_mixing(model, segments, forced)
     decoded = model.decode_levels(states, segments.boundaries, layout=layout, mixing=mixing)
@@ -138,8 +137,14 @@ def segment_text(
     byte_ids = text_to_ids(text)
     if not len(byte_ids):
         raise ValueError("text must have at least 1 byte, got an empty text")
-    states = torch.cat(list(encode_pieces(model, byte_ids, progress=progress)), 1)  # [1, T, D]
-    segments = segmenter(states, byte_ids[None].to(states.device), generator=generator)
+    read = byte_ids[None].to(model.embedding.weight.device)  # [1, T]
+    if segmenter.reads_states:
+        states = torch.cat(list(encode_pieces(model, byte_ids, progress=progress)), 1)  # [1, T, D]
+        segments = segmenter(states, read, generator=generator)
+    else:
+        segments = draw_from_bytes(segmenter, read, generator=generator)
+        if progress is not None:
+            progress(len(byte_ids), len(byte_ids))
     probabilities = segments.boundaries if segments.logits is None else segments.logits.sigmoid()
     probabilities = probabilities[0].float().cpu()
     probabilities[0] = 1.0

@@ -13,7 +13,7 @@ from rltok_rl.agents.segmenters.grouped import GroupedSegmenter
 from rltok_rl.agents.segmenters.gumbel import GumbelSegmenter
 from rltok_rl.agents.segmenters.hnet import HNetSegmenter
 from rltok_rl.agents.segmenters.magnet import MagnetSegmenter
-from rltok_rl.agents.segmenters.segmenter import Segmenter
+from rltok_rl.agents.segmenters.segmenter import Segmenter, check_reads_bytes
 from rltok_rl.agents.segmenters.tokenizers import bpe, unigram
 
 from rltok_rl.models.unet import UNet
@@ -59,6 +59,8 @@ def make_segmenter(name: str, model: UNet, **options: Any) -> Segmenter:
     segmenter = make(model, **options)
     if not isinstance(segmenter, Segmenter):
         raise TypeError(f"name must be of a segmenter, got {name!r}, which makes a {type(segmenter).__name__}")
+    if model.config.byte_scope == "token":
+        check_reads_bytes(segmenter, name)
     # Modules shared with the model have its dtype and device already, so they are not moved.
     return segmenter.to(device=weight.device, dtype=weight.dtype)
 

@@ -30,6 +30,7 @@ class ActorSegmenter(Segmenter):
         if not getattr(actor, "draws_windows", False):
             raise TypeError(f"actor must draw whole windows (those of rltok_rl.agents do), got {type(actor).__name__}")
         self.actor, self.target_rate = actor, target_rate
+        self.reads_states = "encoder_state" in actor.in_keys
 
     @property
     def draws_at_random(self) -> bool:
@@ -74,6 +75,7 @@ class ExactRandom(Segmenter):
     """Boundaries at random places, exactly ``ceil(rate * block)`` of them in every block of bytes."""
 
     evaluation = "sample"
+    reads_states = False
     target_rate: float
 
     def __init__(self, rate: float, *, block: int) -> None:
@@ -101,6 +103,8 @@ class SpaceByte(Segmenter):
     With ``repeat``, a token is added to all bytes up to the next boundary, as the U-Net does. SpaceByte itself adds it
     to the boundary byte alone (False).
     """
+
+    reads_states = False
 
     def __init__(self, *, repeat: bool = True) -> None:
         super().__init__()

@@ -49,6 +49,8 @@ class Segmenter(nn.Module):
 
     looks_ahead: bool = False
     """Whether a boundary may depend on later bytes, which no causal model knows."""
+    reads_states: bool = True
+    """Whether boundaries depend on encoder states; if not, they can be drawn before the encoder runs."""
     target_rate: float | None = None
     """Target boundaries per byte; None if the text alone decides."""
     second_rate: float | None = None
@@ -147,6 +149,10 @@ class SegmenterActor(nn.Module):
         """Segment texts [n, L] by their encoder states [n, L, D]."""
         return self.segmenter(states, byte_ids, uniforms=uniforms)
 
+    def draw_from_bytes(self, byte_ids: Tensor, uniforms: Tensor | None) -> Segments:
+        """Segment texts [n, L] before they are encoded."""
+        return draw_from_bytes(self.segmenter, byte_ids, uniforms=uniforms)
+
     def losses(self, segments: Segments, byte_ids: Tensor, final_logits: Tensor) -> dict[str, Tensor]:
         """Expand the segmenter's losses to all steps, [n, L]; a loss that these texts do not have is 0."""
         losses = self.segmenter.losses(segments, byte_ids, final_logits)
@@ -159,6 +165,34 @@ class SegmenterActor(nn.Module):
         raise TypeError(
             f"{type(self.segmenter).__name__} draws whole windows in an environment (env.parallel_rollout); "
             f"read_byte reads byte by byte with it"
+        )
+
+
+def encode_and_draw(model: UNet, segmenter: Segmenter, byte_ids: Tensor, **draws: Any) -> tuple[Tensor, Segments]:
+    """Return the encoder states [B, T, D] and the segments of windows [B, T]; ``draws`` are random numbers.
+
+    With ``byte_scope="token"`` boundaries come first, because the encoder stops at them.
+    """
+    if model.config.byte_scope == "token":
+        segments = draw_from_bytes(segmenter, byte_ids, **draws)
+        return model.encode(byte_ids, segments.boundaries), segments
+    states = model.encode(byte_ids)
+    return states, segmenter(states, byte_ids, **draws)
+
+
+def draw_from_bytes(segmenter: Segmenter, byte_ids: Tensor, **draws: Any) -> Segments:
+    """Segment windows [B, T] without encoder states."""
+    check_reads_bytes(segmenter)
+    return segmenter(torch.zeros(*byte_ids.shape, 1, device=byte_ids.device), byte_ids, **draws)
+
+
+def check_reads_bytes(segmenter: Segmenter, name: str | None = None) -> None:
+    """Require a segmenter that reads no encoder states, as ``byte_scope="token"`` does."""
+    if segmenter.reads_states:
+        raise ValueError(
+            f"segmenter must decide from bytes alone with byte_scope='token', whose encoder stops at boundaries "
+            f"('whitespace', 'spacebyte', 'stride', tokenizers), got {name or type(segmenter).__name__!r}, which reads "
+            f"encoder states"
         )
 
 

@@ -136,6 +136,7 @@ class BPESegmenter(Segmenter):
     """Boundaries where the tokens of a BPE tokenizer begin, one byte after the token before has ended."""
 
     looks_ahead = True
+    reads_states = False
 
     def __init__(self, split: Split) -> None:
         super().__init__()

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rltok_rl.agents.segmenters import Segmenter, TokenizerSplit, make_segmenter, segment_text
+from rltok_rl.agents.segmenters import Segmenter, TokenizerSplit, draw_from_bytes, make_segmenter, segment_text
 from rltok_rl.agents.segmenters.saved import SPLITS, TOKENIZER
 from rltok_rl.agents.segmenters.tokenizer_rates import train_on
 from rltok_rl.agents.segmenters.tokenizers import read_tokenizer
@@ -62,8 +62,7 @@ class Drawer:
             return segment(self.model, text, generator=generator, **how)
         if self.model is not None:
             return segment_text(self.model, self.segmenter, text, generator=generator)
-        byte_ids = text_to_ids(text)[None]  # [1, T]; rules read no states
-        drawn = self.segmenter(torch.zeros(*byte_ids.shape, 1), byte_ids, generator=generator)
+        drawn = draw_from_bytes(self.segmenter, text_to_ids(text)[None], generator=generator)  # [1, T]
         probabilities = (drawn.boundaries if drawn.logits is None else drawn.logits.sigmoid())[0].float()
         probabilities[0] = 1.0
         return Segmentation(text, drawn.boundaries[0], probabilities)

@@ -68,6 +68,11 @@ def check_segmenter_options(config: TrainConfig) -> None:
     unknown = sorted(set(options) - set(allowed))
     if unknown:
         raise ValueError(f"segmenter.options of {name!r} must be among {allowed}, got {unknown}")
+    if learned(config) and model_overrides(config).get("byte_scope") == "token":
+        raise ValueError(
+            f"segmenter must decide from bytes alone (segmenter=whitespace, say) with model byte_scope='token', whose "
+            f"encoder stops at boundaries, got segmenter='learned' with actor={config.actor.name!r}"
+        )
     if name in TOKENIZERS and options.get("vocabulary") is not None and options.get("rate") is not None:
         raise ValueError(f"segmenter.options of {name!r} must have vocabulary or rate, not both, got {options}")
     if options.get("vocabulary") is not None and options.get("most_bytes") is not None:

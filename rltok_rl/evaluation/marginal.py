@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rltok_rl.agents.segmenters import Segmenter
+from rltok_rl.agents.segmenters import Segmenter, encode_and_draw
 from rltok_rl.evaluation.bits import corpus_bits_per_byte, loss_metrics, sum_documents
 from rltok_rl.evaluation.streamed import Stepper
 from rltok_rl.evaluation.windowed import (
@@ -149,7 +149,7 @@ def _has_probabilities(model: UNet, segmenter: Segmenter) -> bool:
     """Whether a segmenter draws each boundary with a probability; tried on a single byte."""
     byte_ids = torch.zeros(1, 1, dtype=torch.int64, device=model.embedding.weight.device)
     uniforms = torch.zeros(1, 1, device=byte_ids.device)
-    return segmenter(model.encode(byte_ids), byte_ids, uniforms=uniforms).logits is not None
+    return encode_and_draw(model, segmenter, byte_ids, uniforms=uniforms)[1].logits is not None
 
 
 def systematic_resampling(log_weights: Tensor, uniforms: Tensor) -> Tensor:

@@ -76,7 +76,7 @@ def sliding_window_attention(
     if window < 1:
         raise ValueError(f"window must be at least 1 (a byte sees itself), got {window}")
     batch, length, heads, channels = query.shape
-    if length <= window and starts is None:
+    if not length or length <= window and starts is None:
         return causal_attention(query, key, value, cap=cap)
     block = max(window, SMALLEST_BLOCK)
     num_blocks = -(-length // block)

@@ -1,12 +1,12 @@
 """Byte layers that stay inside their token: the first byte that each byte may see (``byte_scope="token"``).
 
-A boundary at byte t closes a token, whose vector is pooled at byte t and serves the bytes from t on. Byte t is therefore
-the last byte of a token in the encoder, and the first byte of the next one in the decoder:
+A boundary at byte t closes a token, whose vector is pooled at byte t and serves the bytes from t on. So byte t is the
+last byte of a token in the encoder, and the first byte of the next one in the decoder:
 
     encoder:  e_t = 1 + max {0 < s < t : a_s = 1},  0 without one        decoder:  d_t = max {s <= t : a_s = 1}
 
-The forced boundary a_0 ends no token in the encoder, so the first word of a text is read whole. Encoder states depend on
-the boundaries before them, so that windows need their boundaries before they are encoded.
+The forced boundary a_0 ends no token in the encoder, so the first word of a text is read whole. Encoder states depend
+on the boundaries before them, so the boundaries of a window must be known before it is encoded.
 
 Shapes: B rows, T bytes, n rows of a step. Byte layers of ``byte_scope="window"`` have no first byte (None).
 """

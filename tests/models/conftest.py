@@ -23,7 +23,7 @@ VARIANTS = {
     "n-grams, smoothing": {"ngram_sizes": (3, 2, 7), "ngram_buckets": 50, "smoothing": "gradient"},
     "attention": {"pooling": "attention", "upsampling": "attention", "tokens_read": 3, "window": 5},
     "own token": {"byte_scope": "token", "num_encoder_layers": 2, "num_decoder_layers": 2, "window": 6},
-    "own token, pooled": {"byte_scope": "token", "pooling": "mean", "smoothing": "detached", "attention_cap": 10.0},
+    "own token, pooled": {"byte_scope": "token", "pooling": "mean", "smoothing": "gradient", "attention_cap": 10.0},
 }
 LEVELS = {
     "stride": {"second_level": "stride", "num_token_layers": 2, "num_second_layers": 2},

@@ -48,6 +48,8 @@ def test_configurations():
         ({"rate_embedding": 1}, "rate_embedding must be True or False, got 1"),
         ({"boundary_bias": "yes"}, "boundary_bias must be True or False, got 'yes'"),
         ({"head_bias": 1}, "head_bias must be True or False, got 1"),
+        ({"byte_scope": "word"}, "byte_scope must be one of ['window', 'token'], got 'word'"),
+        ({"byte_scope": "token", "ngram_sizes": (3,)}, "ngram_sizes must be empty with byte_scope='token', whose enc"),
         ({"second_level": "words"}, "second_level must be one of [None, 'stride', 'routing'], got 'words'"),
         ({"second_rate": 0.2}, "second_rate must be left out if second_level is None, got 0.2"),
         ({"num_lower_layers": 1}, "num_lower_layers must be left out if second_level is None, got 1"),
@@ -69,6 +71,7 @@ def test_configurations():
 def test_windows(build, text):
     model, special = build(), build(num_special=2)
     states, given = model.encode(ZEROS), "must be left out with boundaries"
+    scoped, before = build(byte_scope="token"), "boundaries must be given with byte_scope='token' before bytes are enc"
     ids = "byte_ids must lie in 0..257 (256 to 257 are the special ids), got 258"
     heads = torch.zeros(3, 4, 2, 8)
     refused(
@@ -90,6 +93,11 @@ def test_windows(build, text):
             (lambda: model(ZEROS, ONES, greedy=True), ValueError, given),
             (lambda: model(ZEROS, ONES, uniforms=torch.rand(2, 5)), ValueError, given),
             (lambda: model(ZEROS, ONES, generator=torch.Generator()), ValueError, given),
+            (lambda: scoped(ZEROS), ValueError, before),
+            (lambda: scoped.encode(ZEROS), ValueError, before),
+            (lambda: scoped.encode(ZEROS, ONES[:, :4]), ValueError, "[2, 5], got [2, 4]"),
+            (lambda: segment(scoped, "text"), ValueError, before),
+            (lambda: generate(scoped, "text", max_bytes=2), ValueError, before),
             (lambda: sliding_window_attention(*[heads] * 3, window=0), ValueError, "window must be at least 1"),
         ]
     )

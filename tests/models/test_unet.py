@@ -102,7 +102,8 @@ def test_rows_are_independent(name, layout, build, text):
 @torch.no_grad()
 def test_shortest_windows(name, layout, length, build, text):
     model = build(**VARIANTS[name])
-    for boundaries in (torch.ones(3, length, dtype=torch.bool), None):
+    drawn = [None] if model.config.byte_scope == "window" else []  # byte layers of a token need its boundaries
+    for boundaries in (torch.ones(3, length, dtype=torch.bool), *drawn):
         out = model(text(3, length), boundaries, layout=layout)
         assert out.final_logits.shape == out.early_logits.shape == (3, length, 256)
         assert out.boundary_logits.shape == (3, length) and bool(out.final_logits.isfinite().all())
@@ -119,7 +120,9 @@ def test_float64_gradients_equal_finite_differences(name, build, text):
     with pytest.MonkeyPatch.context() as patch:
         for module in (levels, mixing):
             patch.setattr(module, "confidence", lambda probs, _: torch.ones_like(probs))
-        boundaries = model(byte_ids, generator=seeded(0)).boundaries
+        boundaries = mixed_boundaries(2, 20, 0.3)
+        if model.config.byte_scope == "window":
+            boundaries = model(byte_ids, generator=seeded(0)).boundaries
         weights = {name: torch.randn_like(values) for name, values in outputs(model, byte_ids, boundaries).items()}
 
         def value() -> Tensor:

@@ -25,6 +25,7 @@ BPE = train_bpe([(WORDS + TEXT) * 3], vocabulary=340)
 PIECES = train_unigram([(WORDS + TEXT) * 3], vocabulary=400)
 STRIDE: dict[str, Any] = {"second_level": "stride", "num_token_layers": 2}
 ROUTING: dict[str, Any] = {"second_level": "routing", "num_token_layers": 2}
+TOKEN: dict[str, Any] = {"byte_scope": "token", "num_encoder_layers": 2, "num_decoder_layers": 2}
 HNET: dict[str, Any] = {**ROUTING, "second_residual": "projection"}
 
 
@@ -76,9 +77,16 @@ CASES: dict[str, Case] = {
     "hnet, two stages, baseline": Case("hnet", {"stages": 2, "variant": "baseline"}, model=ROUTING),
     "learned, two levels": Case("learned", model=ROUTING),
     "whitespace, two levels": Case("whitespace", model=STRIDE),
+    "word-hierarchical": Case("whitespace", model=TOKEN),
+    "spacebyte, own token": Case("spacebyte", model={**TOKEN, "window": 4}),
+    "stride, own token": Case("stride", {"stride": 4}, 0.001, model=TOKEN),
+    "random, own token": Case("random", {"rate": 0.3, "block": 16}, 0.02, model=TOKEN),
+    "bpe, own token": Case("bpe", {"tokenizer": BPE}, model=TOKEN),
+    "entropy-threshold, own token": Case("entropy-threshold", {"rate": 0.25}, 0.05, model=TOKEN),
+    "whitespace, two levels, own token": Case("whitespace", model={**TOKEN, **STRIDE}),
     "gumbel, two levels": Case("gumbel", {"rate": 0.25, "hidden": 32}, model=HNET),
 }
-ORACLES = ("bpe", "unigram")
+ORACLES = ("bpe", "unigram", "bpe, own token")
 """Cases that look ahead."""
 CAUSAL = {name: case for name, case in CASES.items() if name not in ORACLES}
 
@@ -97,7 +105,10 @@ def texts(num_rows: int, length: int) -> Tensor:
 def build(case: Case, **overrides: Any) -> tuple[UNet, Segmenter]:
     """A model and the segmenter in float64, with perturbed weights and calibrated thresholds."""
     torch.manual_seed(0)
-    model = UNet(preset("tiny", **{"num_lags": 3, **case.model, **overrides})).double()
+    options = {"num_lags": 3, **case.model, **overrides}
+    if options.get("byte_scope") == "token":
+        options.pop("ngram_sizes", None)  # which would read bytes of earlier tokens
+    model = UNet(preset("tiny", **options)).double()
     segmenter = make_segmenter(case.name, model, **case.options)
     with torch.no_grad():  # zero and identity starts hide mistakes
         for parameter in [*model.parameters(), *segmenter.parameters()]:

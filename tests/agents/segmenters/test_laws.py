@@ -13,6 +13,7 @@ from rltok_rl.agents.segmenters import (
     Segmenter,
     Segments,
     SpaceByte,
+    encode_and_draw,
     make_segmenter,
     read_byte,
     read_window,
@@ -119,7 +120,7 @@ def test_target_rates_are_reached():
         byte_ids = texts(4, 240)
         generator = torch.Generator().manual_seed(1)
         with torch.no_grad():
-            states = model.encode(byte_ids)
+            states = encode_and_draw(model, segmenter, byte_ids, generator=generator)[0]
         if case.trained:
             optimizer = torch.optim.Adam(segmenter.parameters(), lr=0.01)
             for _ in range(60):
@@ -266,6 +267,11 @@ def test_refusals():
     ]:
         with pytest.raises(ValueError, match=words):
             make_segmenter(name, model, **options)
+    scoped = UNet(preset("tiny", byte_scope="token"))
+    for name in ("learned", "gumbel", "hnet", "magnet", "grouped", "entropy-spike"):
+        words = f"decide from bytes alone with byte_scope='token', .* got '{name}', which reads encoder states"
+        with pytest.raises(ValueError, match=words):
+            make_segmenter(name, scoped)
     for call, words in [
         (lambda: segmenter(states, bytes_[:, :2]), r"states \[B, T, D\] and byte_ids \[B, T\] must agree"),
         (lambda: segmenter(states, bytes_, uniforms=torch.zeros(2, 2)), "uniforms must have the shape of byte_ids"),

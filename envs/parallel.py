@@ -104,12 +104,12 @@ def _read(
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """One forward pass over texts: entries [n, L, ...] before and after each step."""
     reading, following, chunk = plan.byte_ids[:, :-1], plan.byte_ids[:, 1:], env.likelihood_chunk
-    segments = None
-    if isinstance(actor, SegmenterActor) and env.model.config.byte_scope == "token":  # boundaries before the encoder
-        segments = actor.draw_from_bytes(reading, uniforms)
-    first = actions if segments is None else segments.boundaries  # [n, L]
-    first = None if first is None else F.pad(first.bool(), (0, 1))
-    states = env.model.encode(plan.byte_ids, first, target_rate=plan.target_rate)  # [n, L + 1, D]
+    segments, encoding = None, {"target_rate": plan.target_rate}
+    if env.model.config.byte_scope == "token":  # the encoder stops at boundaries, which therefore come first
+        segments = actor.draw_from_bytes(reading, uniforms) if isinstance(actor, SegmenterActor) else None
+        known = actions if segments is None else segments.boundaries  # [n, L]
+        encoding["boundaries"] = None if known is None else F.pad(known.bool(), (0, 1))
+    states = env.model.encode(plan.byte_ids, **encoding)  # [n, L + 1, D]
     early_logits = None  # [n, L, 256], position t predicts byte t + 1
     if env.reads_predictions:
         early_logits = env.model.early_logits(states[:, :-1])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from rltok_rl.agents import LearnedBoundaryActor, RandomActor
+from rltok_rl.agents import LearnedBoundaryActor, RandomActor, WhitespaceActor
 from rltok_rl.agents.encoding import EncodingBoundaryActor
+from rltok_rl.agents.segmenters import SegmenterActor, make_segmenter
 from rltok_rl.envs import ByteBoundaryEnv
+from torchrl.envs import EnvBase
 from torchrl.envs.utils import check_env_specs
 from torchrl.modules import set_recurrent_mode
 
@@ -18,7 +20,7 @@ from rltok_rl.objectives.policy_loss import advantages_of
 
 from ..each import each, refused
 from .conftest import LONG, SHORT
-from .test_parallel import assert_paths_agree
+from .test_parallel import assert_paths_agree, assert_same_rollout, step_through
 
 OPTIONS = {
     "smoothing": {"smoothing": "detached"},
@@ -69,6 +71,28 @@ def test_options_are_the_same_stepped_enumerated_and_in_one_pass(name):
     over(model).parallel_rollout()["next", "final_log_prob"].sum().backward()
     reached = model.boundary_head.projection.weight.grad is not None  # predictions teach the policy only if asked to
     assert reached == (OPTIONS[name]["smoothing"] == "straight_through")
+
+
+@each(documents=[SHORT, LONG])
+@torch.no_grad()
+def test_bytes_that_see_their_own_token_are_the_same_stepped_and_in_one_pass(documents):
+    """Boundaries are given, or drawn from bytes; a policy on encoder states cannot draw them before the encoder."""
+    model = make(byte_scope="token")
+    env, actions = over(model, documents), (torch.rand(3, 37) < 0.4).long()
+    rollouts = []
+    for roll in (step_through, lambda env, actions: env.parallel_rollout(actions=actions)):
+        env.set_seed(1)
+        rollouts.append(roll(env, actions))
+    assert_same_rollout(*rollouts)
+    env.set_seed(1)
+    drawn = env.parallel_rollout(SegmenterActor(make_segmenter("whitespace", model)), max_steps=37)
+    env.set_seed(1)
+    stepped = EnvBase.rollout(env, 37, WhitespaceActor(), break_when_any_done=False)
+    assert_same_rollout(stepped.select(*drawn.keys(True, True)), drawn)
+    refused(
+        (lambda: env.parallel_rollout(), ValueError, "byte_scope='token', .* got LearnedBoundaryActor"),
+        (lambda: env.parallel_rollout(WhitespaceActor()), ValueError, "byte_scope='token', .* got WhitespaceActor"),
+    )
 
 
 # Target rates

@@ -27,10 +27,11 @@ def nothing_compiled() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-def twins(cap: float | None, backend: str = "eager") -> tuple[UNet, UNet]:
+def twins(cap: float | None, backend: str = "eager", **fields: str) -> tuple[UNet, UNet]:
     """A model, and the same with compiled layers."""
     torch.manual_seed(0)
-    model = UNet(preset("tiny", width=16, attention_cap=cap, num_encoder_layers=2, num_token_layers=2)).train()
+    layers = {"num_encoder_layers": 2, "num_token_layers": 2}
+    model = UNet(preset("tiny", width=16, attention_cap=cap, **layers, **fields)).train()
     compiled = copy.deepcopy(model)
     compile_layers(compiled, backend=backend)
     return model, compiled
@@ -47,10 +48,10 @@ def programs() -> int:
     return counters["stats"]["unique_graphs"]
 
 
-@pytest.mark.parametrize(("cap", "expected"), [(None, 3), (50.0, 6)])
-def test_few_programs_serve_all_lengths_and_layouts(cap, expected):
+@pytest.mark.parametrize(("cap", "scope", "expected"), [(None, "window", 3), (50.0, "window", 6), (50.0, "token", 6)])
+def test_few_programs_serve_all_lengths_and_layouts(cap, scope, expected):
     """None is made after the first two updates; results are those of layers that are not compiled."""
-    model, compiled = twins(cap)
+    model, compiled = twins(cap, byte_scope=scope)
     made = []
     for number in range(len(RATES)):
         for layout in ("padded", "packed"):

@@ -74,6 +74,8 @@ COUPLED = [(name, {}, OPTIONS.get(name, {})) for name in SEGMENTERS if name != "
     ("hnet", {**TWO_LEVELS, "ngram_sizes": (2, 3), "ngram_buckets": 50}, {"stages": 2, "second_rate": 0.4}),
     ("gumbel", {**TWO_LEVELS, "smoothing": "straight_through"}, {}),
     ("spacebyte", {**TWO_LEVELS, "smoothing": "gradient", "upsampling": "attention"}, {}),
+    ("whitespace", {"byte_scope": "token"}, {}),
+    ("random", {"byte_scope": "token", **TWO_LEVELS}, {}),
 ]
 """Segmenters, fields of the model, options."""
 
@@ -88,7 +90,7 @@ def test_a_rollout_by_a_segmenter_gives_the_same_losses_and_gradients(case, byte
     uniforms = torch.rand(4, 40, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     torch.manual_seed(0)
     model = UNet(preset("tiny", **fields)).double()
-    if fields:
+    if model.second_level is not None:
         torch.nn.init.normal_(model.second_level.routing.key.weight, std=1 / 8)  # states at the start are alike
     segmenter = make_segmenter(name, model, **options)
     given = uniforms if segmenter.draws_at_random else None
@@ -102,7 +104,7 @@ def test_a_rollout_by_a_segmenter_gives_the_same_losses_and_gradients(case, byte
     assert torch.equal(rollout["action"].bool(), expected.output.segments.boundaries)
     loss = joint(segmenter, model)
     found = loss(rollout)
-    if fields:
+    if model.second_level is not None:
         assert 0 < float(found["second_rate"]) < 1
         torch.testing.assert_close(found["second_rate"], expected.figures["second_rate"], check_dtype=False)
     for key, value in expected.losses.items():

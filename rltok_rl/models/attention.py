@@ -96,17 +96,17 @@ def sliding_window_attention(
 
     at = torch.arange(2 * block, device=query.device)  # of keys; queries are the second half
     band = (at <= at[block:, None]) & (at > at[block:, None] - window)  # [block, 2 * block]
-    blocks = blocked(query), with_previous(key), with_previous(value)
+    q, k, v = blocked(query), with_previous(key), with_previous(value)
     if starts is None:
         exists = torch.ones(num_blocks, 1, 2 * block, dtype=torch.bool, device=query.device)
         exists[0, :, :block] = False
-        out = attend(*blocks, band & exists, cap, varying=(-3,))
+        out = attend(q, k, v, band & exists, cap, varying=(-3,))
     else:
         # One mask per row and block: heads share it, so they become the dimension that it is repeated over.
         keys = at + block * torch.arange(-1, num_blocks - 1, device=query.device)[:, None]  # [num_blocks, 2 * block]
         first = F.pad(starts, (0, pad)).view(batch, num_blocks, block, 1)  # padding sees its whole window
         mask = (band & (keys[:, None] >= first)).flatten(0, 1)[:, None]  # [B * num_blocks, 1, block, 2 * block]
-        out = attend(*(by_block(x) for x in blocks), mask, cap, varying=(-4,))
+        out = attend(by_block(q), by_block(k), by_block(v), mask, cap, varying=(-4,))
         out = out.unflatten(0, (batch, num_blocks)).transpose(1, 2)  # [B, H, num_blocks, block, C]
     return out.reshape(batch, heads, num_blocks * block, channels)[:, :, :length].transpose(1, 2)
 

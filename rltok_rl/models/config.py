@@ -37,7 +37,7 @@ class UNetConfig:
     window: int = 64
     """Bytes that a byte layer sees, the current one included.  # Appendix D"""
     byte_scope: ByteScope = "window"
-    """Byte layers see the whole window, or only its bytes of their own token; boundaries then precede the encoder."""
+    """Byte layers see their whole window, or the bytes of their own token in it; boundaries then come first (HAT)."""
     byte_mlp_ratio: int = 1
     """MLP width of a byte layer in units of ``width``.  # Appendix D"""
     token_mlp_ratio: int = 4

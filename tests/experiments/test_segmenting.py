@@ -253,7 +253,7 @@ def test_contradictory_options_are_refused():
         (["segmenter=hnet", "segmenter.options.stages=2"], "model must have second_level='routing' for .*, got None"),
         (["segmenter=hnet-2stage", "model.overrides.second_residual=identity"], "model must have second_residual="),
         (["segmenter=hnet-2stage", "model.overrides.num_token_layers=1"], "num_token_layers=2 at least.*got .*=1, 1"),
-        (["model.overrides.byte_scope=token"], "bytes alone .* with model byte_scope='token', .* got segmenter='learned'"),
+        (["model.overrides.byte_scope=token"], "bytes alone .* byte_scope='token', .* got segmenter='learned'"),
         (["segmenter=hnet", "model.overrides.byte_scope=token"], "with byte_scope='token', .* got 'hnet', which reads"),
         (["segmenter=grouped", "data.num_rows=5"], "multiple of segmenter.options.group_size, 4, in each of 1"),
     ):

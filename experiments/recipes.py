@@ -69,18 +69,26 @@ def recipe_settings(name: str) -> dict[str, Setting]:
         raise ValueError(f"recipe must be one of {[*RECIPES]}, got {name!r}")
     path = FOLDER / "recipe" / f"{name}.yaml"
     sources = _sources(path.read_text(encoding="utf-8"))
-    recipe: Any = OmegaConf.load(path)
-    chosen = {str(key).split("/")[-1]: file for entry in recipe.pop("defaults") for key, file in entry.items()}
-    recipe.pop("recipe")
+    recipe, chosen = read_whole(path)
+    del recipe["recipe"]
     values: Any = OmegaConf.create({group: OmegaConf.structured(schema) for group, schema in GROUPS.items()})
-    for group, file in chosen.items():
-        choice: Any = OmegaConf.load(FOLDER / group / f"{file}.yaml")
-        choice.pop("defaults")
-        values.merge_with({group: choice})
     values.merge_with(recipe)
     by_choice = {f"{group}.{option}": sources[group] for group in chosen for option in BY_CHOICE[group]}
     named = by_choice | {option: source for option, source in sources.items() if "." in option}
     return {option: Setting(_read(values, option), source) for option, source in named.items()}
+
+
+def read_whole(path: Path) -> tuple[dict[str, Any], list[str]]:
+    """Return the options that a file of a recipe or an ablation sets, and the groups of which it chooses a file."""
+    file: Any = OmegaConf.load(path)
+    chosen = {str(key).split("/")[-1]: name for entry in file.pop("defaults", []) for key, name in entry.items()}
+    choices: Any = OmegaConf.create(
+        {group: OmegaConf.load(FOLDER / group / f"{n}.yaml") for group, n in chosen.items()}
+    )
+    for choice in choices.values():
+        del choice["defaults"]
+    options: Any = OmegaConf.to_container(OmegaConf.merge(choices, file))
+    return options, list(chosen)
 
 
 def _sources(text: str) -> dict[str, str]:
@@ -124,22 +132,21 @@ def differences(config: Any, name: str, model: Mapping[str, Any] | None = None) 
     return differing
 
 
-def follow_policy(config: TrainConfig, name: str, changes: Mapping[str, Any]) -> TrainConfig:
-    """Return a run's options with the policy of a recipe, and ``changes`` of it: its input, estimator, loss and rate.
+def follow_policy(config: TrainConfig, name: str) -> TrainConfig:
+    """Return a run's options with the policy of a recipe: its input, estimator, baseline, loss and rate.
 
     The optimizer, soft caps and biases of next-byte predictions stay those of the run.
     """
     config = copy.deepcopy(config)
     config.recipe, config.changes = None, []
     config.actor.name, config.actor.rate = "learned", None
-    values = {option: setting.value for option, setting in recipe_settings(name).items()} | dict(changes)
-    for option, value in values.items():
+    for option, setting in recipe_settings(name).items():
         if option.startswith((*_OF_POLICY, f"{_MODEL}encoder_norm")):
             group, _, field = option.rpartition(".")
             if group == "model.overrides":
-                config.model.overrides[field] = value
+                config.model.overrides[field] = setting.value
             else:
-                setattr(attrgetter(group)(config), field, value)
+                setattr(attrgetter(group)(config), field, setting.value)
     return config
 
 

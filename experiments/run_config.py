@@ -252,11 +252,14 @@ class CompareConfig:
     """Several systems, trained with equal total FLOPs (``experiment=compare``)."""
 
     systems: list[str] = field(default_factory=list)
-    """Choices of ``segmenter``, or or ``learned-`` and a recipe; empty for a single run."""
+    """Choices of ``segmenter``, ``learned-`` and a recipe, or ``variants``; empty for a single run."""
     flops: float | None = None
     """FLOPs of each system, trials included; null is the cost of ``optim.total_bytes`` at the target rate."""
     options: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Further options of segmenters, by system."""
+    variants: dict[str, Any] = field(default_factory=dict)
+    """Further systems: learned policies by name, with the options in which they differ, ``recipe`` and ``ablation``
+    included, such as ``{short: {recipe: paper, estimator: {gamma: 0.9}}}``."""
     windows: int = 4096
     """Evenly spaced windows of held-out documents that systems are evaluated on."""
     apart: bool = True

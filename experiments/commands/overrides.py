@@ -220,10 +220,10 @@ def allow_new(texts: Sequence[str]) -> list[str]:
     """Put ``++`` before options that accept any names, so that Hydra takes new ones.
 
     Example:
-        >>> allow_new(["segmenter.options.hidden=32", "seed=1"])
-        ['++segmenter.options.hidden=32', 'seed=1']
+        >>> allow_new(["segmenter.options.hidden=32", "rate.options={ends: window}", "seed=1"])
+        ['++segmenter.options.hidden=32', '++rate.options={ends: window}', 'seed=1']
     """
-    free = r"(\w+\.(options|overrides)|compare\.options|segmenter\.model)\.[^=]+="
+    free = r"(\w+\.(options|overrides)|compare\.(options|variants)|segmenter\.model)(\.[^=]+=|=\{)"
     return [f"++{text}" if re.match(free, text) else text for text in texts]
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from rltok_rl.agents.segmenters import make_segmenter
 from rltok_rl.experiments.commands.option_errors import nearest
 from rltok_rl.experiments.commands.schema import CONF, choices
-from rltok_rl.experiments.recipes import follow_policy
+from rltok_rl.experiments.recipes import follow_policy, read_whole
 from rltok_rl.experiments.run_config import CompareConfig, SegmenterConfig, TrainConfig
 from rltok_rl.experiments.runs.build import loop_options, make_loss
 from rltok_rl.experiments.runs.segmenters import (
@@ -25,33 +27,39 @@ from rltok_rl.experiments.runs.segmenters import (
 from rltok_rl.models import UNet, preset
 from rltok_rl.models.flops import update_flops
 
-BY_RECIPE: dict[str, tuple[str, dict[str, Any]]] = {
-    "learned-paper": ("paper", {}),
-    "learned-paper-0.9": ("paper", {"estimator.gamma": 0.9}),
-    "learned-released": ("released", {}),
-    "learned-ours": ("ours", {}),
+BY_RECIPE: dict[str, dict[str, Any]] = {
+    "learned-paper": {"recipe": "paper"},
+    "learned-paper-0.9": {"recipe": "paper", "estimator": {"gamma": 0.9}},
+    "learned-released": {"recipe": "released"},
+    "learned-ours": {"recipe": "ours"},
 }
-"""Learned policies by recipe, and what they change of it, whatever the configuration. The paper has gamma 0.99, but
-three of four stored versions of the released training step use 0.9; which one trained the paper's models is unknown."""
+"""Variants that every comparison has: policies of recipes. The paper has gamma 0.99, but three of four stored versions
+of the released training step use 0.9; it is not known which of them trained the paper's models."""
 
 
-def system_names() -> list[str]:
-    """Return the names of all systems.
+def variants(config: TrainConfig) -> dict[str, dict[str, Any]]:
+    """Return the variants of the learned policy, by name."""
+    return BY_RECIPE | config.compare.variants
+
+
+def system_names(variants: Mapping[str, Any] = BY_RECIPE) -> list[str]:
+    """Return the names of all systems: segmenters and variants.
 
     Example:
         >>> {"learned", "learned-paper", "hnet"} <= set(system_names())
         True
     """
-    return sorted([*choices("segmenter"), *BY_RECIPE])
+    return sorted({*choices("segmenter"), *variants})
 
 
 def system_config(config: TrainConfig, system: str) -> TrainConfig:
     """Return the configuration of a system's run, in a subfolder of the comparison's."""
-    if system not in system_names():
-        suggestion = nearest(system, system_names())
-        raise ValueError(f"compare.systems must be among {system_names()}, got {system!r}{suggestion}")
+    names = system_names(variants(config))
+    if system not in names:
+        raise ValueError(f"compare.systems must be among {names}, got {system!r}{nearest(system, names)}")
+    variant = variants(config).get(system)
     file: Any = OmegaConf.to_container(
-        OmegaConf.load(CONF / "segmenter" / f"{'learned' if system in BY_RECIPE else system}.yaml")
+        OmegaConf.load(CONF / "segmenter" / f"{system if variant is None else 'learned'}.yaml")
     )
     file.pop("defaults", None)
     options = {**file.pop("options", {}), **config.compare.options.get(system, {})}
@@ -62,10 +70,35 @@ def system_config(config: TrainConfig, system: str) -> TrainConfig:
         "out": str(Path(config.out) / system),
         "resume": True,
     }
-    if system in BY_RECIPE:
-        recipe, others = BY_RECIPE[system]
-        config = follow_policy(config, recipe, others)
-    return replace(config, **changed)
+    return replace(config if variant is None else _with_variant(config, system, variant), **changed)
+
+
+def _with_variant(config: TrainConfig, name: str, variant: Mapping[str, Any]) -> TrainConfig:
+    """Return a comparison's options with those of a variant: its recipe's policy, its ablation, and its own."""
+    values = dict(variant)
+    recipe, ablation = values.pop("recipe", None), values.pop("ablation", None)
+    if recipe is not None:
+        config = follow_policy(config, recipe)
+    ablated: dict[str, Any] = {}
+    if ablation is not None:
+        if ablation not in choices("ablation"):
+            raise ValueError(f"compare.variants.{name}.ablation must be one of {choices('ablation')}, got {ablation!r}")
+        ablated, _ = read_whole(CONF / "ablation" / f"{ablation}.yaml")
+    try:
+        options: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(config), ablated, values))
+    except OmegaConfBaseException as error:
+        raise ValueError(f"compare.variants.{name} must hold options of a run, got {values}: {error.msg}") from None
+    options.changes = [*config.changes, *ablated.pop("changes", ()), *_leaves(values)]
+    return cast(TrainConfig, options)
+
+
+def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Names of the options in nested values."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name
 
 
 def budget(config: TrainConfig) -> float:

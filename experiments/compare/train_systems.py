@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 from rltok_rl.agents.segmenters import MagnetSegmenter, load_segmenter
-from rltok_rl.experiments.compare.systems import budget, check_system, system_config, system_names
+from rltok_rl.experiments.compare.systems import budget, check_system, system_config, system_names, variants
 from rltok_rl.experiments.reports.markdown import without_nan
 from rltok_rl.experiments.reports.run_report import write_report
 from rltok_rl.experiments.reports.systems_page import write_page
@@ -156,9 +156,11 @@ def _check_common(config: TrainConfig) -> None:
         raise ValueError(f"compare.flops must be positive, got {config.compare.flops}")
     if config.compare.windows < 1:
         raise ValueError(f"compare.windows must be at least 1, got {config.compare.windows}")
-    unknown = sorted(set(config.compare.options) - set(system_names()))
-    if unknown:
-        raise ValueError(f"compare.options must be by system, among {system_names()}, got {unknown}")
+    names = system_names(variants(config))
+    if unknown := sorted(set(config.compare.options) - set(names)):
+        raise ValueError(f"compare.options must be by system, among {names}, got {unknown}")
+    if taken := sorted(set(config.compare.variants) & set(system_names())):
+        raise ValueError(f"compare.variants must have other names than systems, got {taken}")
 
 
 def _train(config: TrainConfig, command: str, windows: int, *, apart: bool) -> bool:

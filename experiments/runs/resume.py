@@ -16,6 +16,7 @@ from rltok_rl.utils import read_config_file
 
 FREE = (
     *("out", "resume", "checkpoint_every", "logger."),
+    *("recipe", "changes"),  # words for other options, which are compared
     # Speed and memory alone. Metrics are equal to the last bit if these are equal too; `padded_flops` depends on them.
     *("compute.strategy", "compute.compile", "compute.threads", "compute.tokens", "compute.token_room"),
     *("compute.figures_every", "compute.recompute", "compute.likelihood_chunk"),

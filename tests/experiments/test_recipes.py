@@ -117,9 +117,33 @@ def test_a_run_says_which_recipe_it_follows():
 
 def test_systems_follow_the_policy_of_a_recipe():
     base = configured("experiment=compare", "recipe=ours", "actor=uniform", "data.source=books")
-    for system, (recipe, others) in BY_RECIPE.items():
+    for system, variant in BY_RECIPE.items():
         config = system_config(base, system)
-        different = {option: value for option, value, _ in differences(config, recipe, fields_of(config))}
-        assert others.items() <= different.items() and config.recipe is None
-        assert not {option for option in different if option not in others and not option.startswith(("optim", MODEL))}
+        different = {option for option, _, _ in differences(config, variant["recipe"], fields_of(config))}
+        assert config.recipe is None and ("estimator.gamma" in different) == ("estimator" in variant)
+        assert not {option for option in different if not option.startswith(("optim", MODEL, "estimator.gamma"))}
     assert base.recipe == "ours" and base.actor.name == "uniform"
+
+
+def test_a_variant_changes_what_it_names():
+    base = configured("experiment=compare-seeds", "recipe=ours", "data.source=books")
+    base.compare.variants = {
+        "heavy": {"loss": {"policy": 0.5}, "model": {"overrides": {"num_lags": 2}}},
+        "deaf": {"recipe": "paper", "ablation": "no-batch-mean"},
+        "typo": {"loss": {"polcy": 1}},
+    }
+    heavy, deaf = (system_config(base, name) for name in ("heavy", "deaf"))
+    assert (heavy.loss.policy, model_overrides(heavy)["num_lags"], heavy.recipe) == (0.5, 2, "ours")
+    assert heavy.changes == ["loss.policy", "model.overrides.num_lags"]
+    assert (deaf.baseline.name, deaf.loss.policy, deaf.recipe) == ("none", 0.01, None)
+    for config in (heavy, deaf):
+        check_options(config)
+    with pytest.raises(ValueError, match="compare.variants.typo must hold options of a run"):
+        system_config(base, "typo")
+    with pytest.raises(
+        ValueError, match="compare.systems must be among .*'deaf', .*'heavy'.*got 'heavi'; did you mean"
+    ):
+        system_config(base, "heavi")
+    base.compare.variants = {"odd": {"ablation": "no-such"}}
+    with pytest.raises(ValueError, match=r"compare.variants.odd.ablation must be one of \['no-batch-mean'"):
+        system_config(base, "odd")

@@ -88,7 +88,9 @@ def make(
     if estimator == "local_flips":
         judge = LocalFlips(model, gamma=0.9, num_flips=2, span=7, process_group=group)
     elif estimator != judge:
-        extra = {} if estimator == "control_variate" else {"baseline": baseline, "rows_per_mean": rows_per_mean, **extra}
+        extra = (
+            {} if estimator == "control_variate" else {"baseline": baseline, "rows_per_mean": rows_per_mean, **extra}
+        )
         judge = make_estimator(estimator, gamma=0.9, process_group=group, **extra)
     critic = BoundaryCritic(model.config) if estimator == "critic_advantage" else None
     replaced = None if critic else judge

@@ -30,7 +30,7 @@ class ByteBoundaryEnv(TextEnv):
     ### Observation space
     | key | shape | dtype | range | meaning |
     |---|---|---|---|---|
-    | ``byte`` | [*B] | int64 | 0 .. 255 | the current byte x_t |
+    | ``byte`` | [*B] | int64 | 0 .. 255 | the current byte x_t; 256, the mark, at the start if the model reads one |
     | ``recent`` | [*B, w] | int8 | 0, 1 | earlier boundaries, a_{t-1} .. a_{t-w} |
     | ``position`` | [*B, 1] | int64 | 0 .. num_steps | bytes since the text began |
     | ``forced`` | [*B] | bool | | whether a boundary is drawn here for any action |
@@ -48,9 +48,10 @@ class ByteBoundaryEnv(TextEnv):
     ``"entropy_relative"``: ``log p(x_{t+1}) + H(p_early)``. Rewards never carry a gradient.
 
     ### Episodes
-    An episode begins with the first byte of a window drawn from ``source``, or of the text in ``reset(text=...)``. With
-    ``target_rates``, each text has a rate, drawn log-uniformly and given to the model. An episode is ``terminated``
-    when the last byte of a document has been revealed, else ``truncated`` after ``num_steps`` decisions.
+    An episode begins with the first byte of a window drawn from ``source``, or of the text in ``reset(text=...)``; of
+    models with ``begin_of_text``, with the mark before it. With ``target_rates``, each text has a rate, drawn
+    log-uniformly and given to the model. An episode is ``terminated`` when the last byte of a document has been
+    revealed, else ``truncated`` after ``num_steps`` decisions.
 
     ### Two speeds
     ``step`` decodes one byte per call with a cache. :meth:`parallel_rollout` makes the same tensordict in one forward
@@ -59,7 +60,7 @@ class ByteBoundaryEnv(TextEnv):
     Args:
         model: the U-Net; the environment uses its device and shares its parameters.
         source: a source of windows, or texts for a :class:`~rltok_rl.data.TextSource`.
-        num_steps: decisions per episode; a window has one byte more.
+        num_steps: decisions per episode; a window has one byte more, or as many with ``begin_of_text``.
         batch_size: ``[]`` or ``[B]``, texts that are read at the same time.
         reward: a key of :data:`~rltok_rl.functional.rewards.REWARDS`.
         price: nats per boundary.

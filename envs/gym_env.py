@@ -28,7 +28,7 @@ class ByteBoundaryGym(gymnasium.Env):
 
     | key | space | meaning |
     |---|---|---|
-    | ``byte`` | ``Discrete(256)`` | the current byte |
+    | ``byte`` | ``Discrete(256)`` | the current byte; of models with special ids, ``Discrete(256 + num_special)`` |
     | ``recent`` | ``MultiBinary(w)`` | the last w boundaries, newest first |
     | ``position`` | ``Box(0, num_steps, (1,), int64)`` | bytes since the text began |
     | ``encoder_state`` | ``Box(-1e6, 1e6, (D,), float32)`` | state of the encoder |
@@ -75,7 +75,7 @@ class ByteBoundaryGym(gymnasium.Env):
         self._names = list(self.observation_space)
         self.action_space = spaces.Discrete(2)
         self._counts = EpisodeCounts(1)
-        self._text = bytearray()
+        self._ids: list[int] = []
         self._boundaries: list[bool] = []
         self._rewards: list[float] = []
 
@@ -86,7 +86,7 @@ class ByteBoundaryGym(gymnasium.Env):
             self.env.set_seed(seed)
         seen = self.env.reset(**check_reset_options(options, "text"))
         self._counts.restart(np.array([True]))
-        self._text, self._boundaries, self._rewards = bytearray([int(seen["byte"])]), [], []
+        self._ids, self._boundaries, self._rewards = [int(seen["byte"])], [], []
         return self._observation(seen), self._info(seen)
 
     def step(self, action):
@@ -98,7 +98,7 @@ class ByteBoundaryGym(gymnasium.Env):
         drawn = bool(action) or not self._boundaries
         self._boundaries.append(drawn)
         self._counts.step(np.array([drawn]), after)
-        self._text.append(int(after["byte"]))
+        self._ids.append(int(after["byte"]))
         self._rewards.append(float(after["reward"]))
         flags = (bool(after["terminated"]), bool(after["truncated"]))
         return self._observation(after), self._rewards[-1], *flags, self._info(after)
@@ -108,15 +108,16 @@ class ByteBoundaryGym(gymnasium.Env):
         if self.render_mode is None:
             gymnasium.logger.warn("render was called without a render_mode; pass one to gymnasium.make")
             return None
-        if not self._text:
+        if not self._ids:
             raise RuntimeError("render was called before reset; call reset() first")
-        boundaries = [*self._boundaries, False]  # the current byte is not decided yet
+        marks = self.env.model.config.num_marks  # not shown
+        text = bytes(self._ids[marks:])
+        boundaries = [*self._boundaries, False][marks:]  # the current byte is not decided yet
         if self.render_mode == "ansi":
-            return boundary_text(bytes(self._text), boundaries, colour=False)
-        rewards = [math.nan, *self._rewards]  # each byte with the reward of the decision before it
-        return boundary_picture(
-            bytes(self._text), boundaries, rewards=rewards, title=self._title(), least_characters=self.env.num_steps + 1
-        )
+            return boundary_text(text, boundaries, colour=False)
+        rewards = [math.nan, *self._rewards][marks:]  # each byte with the reward of the decision before it
+        size = self.env.window_bytes
+        return boundary_picture(text, boundaries, rewards=rewards, title=self._title(), least_characters=size)
 
     def _title(self) -> str:
         counts, predicted = self._counts, len(self._rewards)

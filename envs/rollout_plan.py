@@ -100,8 +100,8 @@ def plan_texts(
         part: (r, W): draw for W times as many rows, and read those of the r-th part.
     """
     index, count = part
-    num_rows, window = env.num_rows * count, env.num_steps + 1
-    first_texts = None if texts is None else given_windows(texts, num_rows, window)
+    num_rows, window, marks = env.num_rows * count, env.window_bytes, env.model.config.num_marks
+    first_texts = None if texts is None else env.mark(given_windows(texts, num_rows, window))
     places: list[Places] = []  # of texts that were drawn
     measured: list[tuple[Tensor, Tensor]] = []  # lengths and ends
     rates: list[Tensor | None] = []
@@ -112,7 +112,8 @@ def plan_texts(
             measured.append((first_texts.lengths, first_texts.ends))
         else:
             places.append(env.pick_places(num_texts))
-            measured.append(env.source.measure(places[-1], window))
+            lengths, ends = env.source.measure(places[-1], window)
+            measured.append((lengths + marks, ends))
         rates.append(env.pick_rates(num_texts))
         return measured[-1][0] - 1
 
@@ -132,7 +133,7 @@ def plan_texts(
     byte_ids = [] if first_texts is None else [first_texts.byte_ids]
     if places:
         first = 0 if first_texts is None else num_rows
-        byte_ids.append(env.source.read(Places.cat(places)[mine[mine >= first] - first], window).byte_ids)
+        byte_ids.append(env.mark(env.source.read(Places.cat(places)[mine[mine >= first] - first], window)).byte_ids)
     drawn_rates = [rate for rate in rates if rate is not None]
     return Plan(
         byte_ids=torch.cat(byte_ids)[:, : int(steps[mine].max()) + 1],

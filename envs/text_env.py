@@ -53,9 +53,10 @@ class TextEnv(EnvBase):
         as_packing(layout)
         super().__init__(device=model.embedding.weight.device, batch_size=torch.Size(batch_size))
         self.source = source if isinstance(source, WindowSource) else TextSource(source)
-        self.source.check_length(num_steps + 1)
         self.__dict__["model"] = model  # not a sub-module: the environment does not own the model
-        self.num_steps, self.reward_name, self.price = num_steps, reward, price
+        self.num_steps = num_steps
+        self.source.check_length(self.window_bytes)
+        self.reward_name, self.price = reward, price
         self.observe_entropy, self.layout = observe_entropy, layout
         self.target_rates = None if target_rates is None else _check_rates(model, target_rates)
         self.likelihood_chunk = None if likelihood_chunk is None else check_count("likelihood_chunk", likelihood_chunk)
@@ -70,6 +71,11 @@ class TextEnv(EnvBase):
     def num_rows(self) -> int:
         """Texts that are read at the same time; 1 for batch size []."""
         return self.batch_size.numel()
+
+    @property
+    def window_bytes(self) -> int:
+        """Bytes of text in a window, whose ``num_steps + 1`` ids begin with the model's mark if it reads one."""
+        return self.num_steps + 1 - self.model.config.num_marks
 
     def _make_specs(self) -> None:
         config, flag, number = self.model.config, Categorical(2, dtype=torch.bool), Unbounded((1,))
@@ -117,16 +123,20 @@ class TextEnv(EnvBase):
         self.forget()
 
     def draw_windows(self, num_rows: int, texts: Documents | None = None) -> Windows:
-        """Draw windows of ``num_steps + 1`` bytes from the source, or cut them from ``texts``."""
-        length = self.num_steps + 1
+        """Draw windows of ``num_steps + 1`` ids from the source, or cut them from ``texts``."""
         if texts is None:
-            return self.source.read(self.pick_places(num_rows), length)
-        return given_windows(texts, num_rows, length)
+            return self.mark(self.source.read(self.pick_places(num_rows), self.window_bytes))
+        return self.mark(given_windows(texts, num_rows, self.window_bytes))
+
+    def mark(self, windows: Windows) -> Windows:
+        """Put the model's mark before windows of bytes, if it reads one."""
+        marks = self.model.config.num_marks
+        return Windows(self.model.mark(windows.byte_ids), windows.lengths + marks, windows.ends) if marks else windows
 
     def pick_places(self, num_rows: int) -> Places:
         """Draw where the next windows of the source begin."""
-        self.source.check_length(self.num_steps + 1)
-        return self.source.pick(num_rows, self.num_steps + 1, self._rng)
+        self.source.check_length(self.window_bytes)
+        return self.source.pick(num_rows, self.window_bytes, self._rng)
 
     def pick_rates(self, num_rows: int) -> Tensor | None:
         """Draw the target rates [n] of the next texts, after their places; None if the model has one rate only."""

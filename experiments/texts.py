@@ -51,8 +51,12 @@ class Texts:
     """[documents] group of each held-out document; None if single documents are held out."""
 
 
-def read_texts(data: DataConfig, *, seed: int = 0) -> Texts:
-    """Read, filter, cache, split and order documents; epochs are ordered by the seed."""
+def read_texts(data: DataConfig, *, seed: int = 0, marks: int = 0) -> Texts:
+    """Read, filter, cache, split and order documents; epochs are ordered by the seed.
+
+    ``marks`` is the model's ``num_marks``: a window has so many bytes fewer.
+    """
+    length = data.num_steps + 1 - marks
     if data.order not in ORDERS:
         raise ValueError(f"data.order must be one of {list(ORDERS)}, got {data.order!r}")
     if data.source in LANGUAGES:
@@ -79,14 +83,14 @@ def read_texts(data: DataConfig, *, seed: int = 0) -> Texts:
         raise ValueError(f"data.source={data.source!r} cannot be split: data.{error}") from None
     for side, name in ((parts.train, "the training text"), (parts.held_out, "the held-out text")):
         try:
-            side.check_length(data.num_steps + 1)
+            side.check_length(length)
         except ValueError as error:
             reason = str(error).replace("short_documents='whole'", "data.short_documents=whole")
             steps = f"data.num_steps={data.num_steps} is too much for {name}"
             raise ValueError(f"{steps} ({parts}; data.held_out={data.held_out}): {reason}") from None
     train: WindowSource = parts.train
     if data.order == "epochs":
-        train = OrderedSource(parts.train, length=data.num_steps + 1, seed=seed)
+        train = OrderedSource(parts.train, length=length, seed=seed, shared=1 - marks)
     groups = parts.held_out.keys() if parts.by == "group" else None
     return Texts(train, parts.held_out, None, f"{parts}{dropped}", hashlib.sha256(content).hexdigest(), groups)
 

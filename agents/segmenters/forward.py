@@ -134,8 +134,9 @@ def segment_text(
 
     ``progress`` is called with the number of bytes encoded so far and the total.
     """
-    byte_ids = text_to_ids(text)
-    if not len(byte_ids):
+    marks = model.config.num_marks
+    byte_ids = model.mark(text_to_ids(text))
+    if len(byte_ids) == marks:
         raise ValueError("text must have at least 1 byte, got an empty text")
     read = byte_ids[None].to(model.embedding.weight.device)  # [1, T]
     if segmenter.reads_states:
@@ -148,7 +149,7 @@ def segment_text(
     probabilities = segments.boundaries if segments.logits is None else segments.logits.sigmoid()
     probabilities = probabilities[0].float().cpu()
     probabilities[0] = 1.0
-    return Segmentation(text_to_bytes(text), segments.boundaries[0].cpu(), probabilities)
+    return Segmentation(text_to_bytes(text), segments.boundaries[0, marks:].cpu(), probabilities[marks:])
 
 
 def write_on(
@@ -169,8 +170,9 @@ def write_on(
     """
     if segmenter.looks_ahead:
         raise ValueError(f"segmenter must not look ahead to write, got {type(segmenter).__name__}")
-    prompt_ids = text_to_ids(prompt)
-    if not len(prompt_ids):
+    marks = model.config.num_marks
+    prompt_ids = model.mark(text_to_ids(prompt))
+    if len(prompt_ids) == marks:
         raise ValueError("prompt must not be empty (a byte is needed to predict from)")
     draw = partial(sample_bytes, temperature=temperature, top_k=top_k, top_p=top_p)
     draw(torch.zeros(1, 256))  # raise for wrong options now, not at the first byte
@@ -180,13 +182,14 @@ def write_on(
     @torch.no_grad()
     def read() -> Iterator[GeneratedByte]:
         reader = start_reading(model, segmenter, 1)
-        logits = torch.zeros(1, 256, device=device)  # the first byte is not predicted
+        logits = torch.zeros(1, 256, device=device)  # the first id is not predicted
         for position in range(num_bytes):
             new = position >= len(prompt_ids)
             byte_ids = draw(logits, generator=generator) if new else prompt_ids[position : position + 1].to(device)
             reading = read_byte(model, segmenter, reader, byte_ids, generator=generator)
-            log_probs = byte_log_prob(logits, byte_ids)
-            yield GeneratedByte(byte_ids, reading.segments.boundaries, log_probs, torch.tensor([new], device=device))
+            if position >= marks:
+                new_row = torch.tensor([new], device=device)
+                yield GeneratedByte(byte_ids, reading.segments.boundaries, byte_log_prob(logits, byte_ids), new_row)
             logits = reading.prediction.final_logits
 
     return read()

@@ -15,6 +15,7 @@ from rltok_rl.agents.segmenters.gumbel import HIDDEN, Fidelity, Predicted, decis
 from rltok_rl.agents.segmenters.segmenter import Segmenter, Segments, check_choice
 from torch import Tensor
 
+from rltok_rl.models.config import BEGIN_OF_TEXT
 from rltok_rl.models.unet import UNet
 from rltok_rl.text import ids_to_bytes
 from rltok_rl.utils import check_count
@@ -121,14 +122,19 @@ def starts_of_pieces(lengths: Sequence[int]) -> list[bool]:
 
 
 def split_rows(split: Split, byte_ids: Tensor) -> Tensor:
-    """Mark where the tokens of each row begin, [B, T] bool."""
+    """Mark where the tokens of each row begin, [B, T] bool.
+
+    A begin-of-text mark takes the place of the first byte: it is known there that the first token begins.
+    """
     rows = []
     for row in byte_ids.cpu():
-        text = ids_to_bytes(row)
+        marked = bool(row[0] == BEGIN_OF_TEXT)
+        text = ids_to_bytes(row[int(marked) :])
         lengths = split(text)
         if sum(lengths) != len(text):
             raise ValueError(f"split must give lengths that add up to {len(text)} bytes, got {sum(lengths)}")
-        rows.append(starts_of_pieces(lengths))
+        starts = starts_of_pieces(lengths)
+        rows.append([True, False, *starts[1:]][: len(row)] if marked else starts)
     return torch.tensor(rows, device=byte_ids.device)
 
 

@@ -55,8 +55,8 @@ def main(parser: Parser, options: argparse.Namespace) -> None:
         marks = [False] * len(prompt)
         if options.show_boundaries:  # those that stream draws: both use the first random numbers
             first = None if options.greedy else torch.Generator(options.device).manual_seed(options.seed)
-            byte_ids = text_to_ids(prompt)[None].to(options.device)
-            marks = model(byte_ids, generator=first, **policy).boundaries[0].tolist()
+            byte_ids = model.mark(text_to_ids(prompt)[None].to(options.device))
+            marks = model(byte_ids, generator=first, **policy).boundaries[0, model.config.num_marks :].tolist()
         for byte, boundary in zip(prompt, marks, strict=True):
             sys.stdout.write(shown.feed(byte, boundary))
     sys.stdout.flush()

@@ -53,18 +53,18 @@ def read_snapshot(detail: Detail, label: str) -> Snapshot:
 
 def sample_snapshots(run: RunFolder, text: bytes) -> list[Snapshot]:
     """Show the snapshots of a run whose sample begins with a text."""
-    snapshots, size = [], len(text)
+    snapshots, size, marks = [], len(text), int(bool(run.model.get("begin_of_text")))
     for line in run.snapshots:
         sample, boundaries, probabilities = sample_parts(line)
         if sample[:size] != text:  # the run's text has changed
             continue
-        tokens = sum(boundaries[:size])
+        tokens = sum(boundaries[:size]) + marks
         metrics = {"rate": tokens / size, "bytes_per_token": size / tokens, "tokens": tokens}
         kinds = ("bits_per_byte", "early_bits_per_byte")
         metrics |= {kind: line[f"held_out_{kind}"] for kind in kinds if f"held_out_{kind}" in line}
         rule = all(p in (0.0, 1.0) for p in probabilities[:size])
-        numbers = {} if rule else {"probability": [float("nan"), *probabilities[1:size]]}
-        forced = [True] + [False] * (size - 1)
+        numbers = {} if rule else {"probability": [*[float("nan")] * (1 - marks), *probabilities[1 - marks : size]]}
+        forced = [not marks] + [False] * (size - 1)
         snapshots.append(Snapshot(time_label(line), boundaries[:size], forced, None, numbers, metrics))
     return snapshots
 

@@ -109,7 +109,7 @@ def evaluate(config: TrainConfig, windows: int) -> dict[str, Any]:
     texts = read_texts(config.data, seed=config.seed)
     reading = read_text(
         model,
-        held_out_texts(texts, windows, config.data.num_steps + 1),
+        held_out_texts(texts, windows, config.data.num_steps + 1 - model.config.num_marks),
         context=config.data.num_steps,
         most=windows,
         generator=torch.Generator().manual_seed(_SEED),

@@ -24,7 +24,7 @@ from rltok_rl.experiments.runs.segmenters import (
 from rltok_rl.experiments.texts import Texts, read_texts
 
 from rltok_rl.data import RepeatedSource
-from rltok_rl.models import UNet, begin_with, preset
+from rltok_rl.models import UNet, UNetConfig, begin_with, preset
 from rltok_rl.objectives import (
     BASELINE_NAMES,
     SECOND_LEVEL_WEIGHT,
@@ -138,11 +138,16 @@ def _policy_loss(config: TrainConfig, model: UNet, process_group: Any) -> Any:
     return BoundaryReinforceLoss(advantages, **options)
 
 
+def model_config(config: TrainConfig) -> UNetConfig:
+    """Return the configuration of the run's U-Net."""
+    return preset(config.model.preset, **model_overrides(config))
+
+
 def make_model(config: TrainConfig, device: torch.device) -> UNet:
     """Return the U-Net with weights drawn from the run's seed, or with those of ``model.weights``."""
     seed_everything(config.seed)
     overrides = model_overrides(config)
-    model = UNet(preset(config.model.preset, **overrides))
+    model = UNet(model_config(config))
     if config.model.weights is not None:
         begin_with(model, config.model.weights, replaced=overrides)
     return model.to(device)
@@ -220,9 +225,10 @@ def make_trainer(
     repeated = rows_per_text(config, processes.world_size)
     options = loop_options(config)
     if texts is None:
-        texts = read_texts(data, seed=config.seed) if processes.main else None
+        reading: dict[str, Any] = {"seed": config.seed, "marks": model_config(config).num_marks}
+        texts = read_texts(data, **reading) if processes.main else None
         processes.any(False)  # rank 0 writes the cache, the others read it
-        texts = read_texts(data, seed=config.seed) if texts is None else texts
+        texts = read_texts(data, **reading) if texts is None else texts
     model = make_model(config, processes.device)
     segmenter = build_segmenter(config, model, texts, processes)
     options = replace(options, stage_factors=stage_factors(config, segmenter))

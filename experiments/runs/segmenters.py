@@ -125,7 +125,7 @@ def train_tokenizer(config: TrainConfig, model: UNet, texts: Texts) -> Tokenizer
     `bpe` uses the given vocabulary size, else the size that reaches the given rate (default: the model's). `unigram`
     has 5,000 pieces by default.
     """
-    name, length = config.segmenter.name, config.data.num_steps + 1
+    name, length = config.segmenter.name, config.data.num_steps + 1 - model.config.num_marks
     how: dict[str, Any]
     options = {key: value for key, value in config.segmenter.options.items() if value is not None}
     source = texts.train

@@ -81,12 +81,12 @@ def evaluate(
     actor = LearnedBoundaryActor(model) if actor is None else actor
     env = ByteBoundaryEnv(model, language, num_steps=num_steps, batch_size=(num_rows,), seed=seed)
     generator = torch.Generator().manual_seed(seed)
-    shares, counts = [], Counter[str]()
+    shares, counts, marks = [], Counter[str](), model.config.num_marks
     for _ in range(num_batches):
         rollout = env.parallel_rollout(actor, generator=generator, exclude=("encoder_state",))
-        byte_ids = torch.cat((rollout["byte"], rollout["next", "byte"][:, -1:]), 1)  # [B, T + 1]
-        shares.append(language.share_captured(byte_ids, rollout["next", "final_log_prob"].squeeze(-1)))
-        drawn = rollout["action"].bool()  # [B, T]
+        byte_ids = torch.cat((rollout["byte"], rollout["next", "byte"][:, -1:]), 1)[:, marks:]  # [B, T + 1]
+        shares.append(language.share_captured(byte_ids, rollout["next", "final_log_prob"].squeeze(-1)[:, marks:]))
+        drawn = rollout["action"].bool()[:, marks:]  # [B, T]
         soon = drawn.clone()
         for later in range(1, model.config.window):
             soon[:, :-later] |= drawn[:, later:]
@@ -117,14 +117,14 @@ def sample_boundaries(model: UNet, language: Language) -> dict[str, Any]:
     training = model.training
     model.eval()
     byte_ids = language.draw(1, _SAMPLE_BYTES, torch.Generator().manual_seed(_SEED)).byte_ids
-    out = model(byte_ids, generator=torch.Generator().manual_seed(_SEED))
+    out, marks = model(model.mark(byte_ids), generator=torch.Generator().manual_seed(_SEED)), model.config.num_marks
     model.train(training)
     best = language.optimal_boundaries(byte_ids)[0]
     return {
         "text": bytes(byte_ids[0].tolist()).decode("ascii"),
         "best": "".join(str(int(b)) for b in best.tolist()),
-        "boundaries": "".join(str(int(b)) for b in out.boundaries[0].tolist()),
-        "probabilities": [round(p, 3) for p in out.boundary_logits.sigmoid()[0].tolist()],
+        "boundaries": "".join(str(int(b)) for b in out.boundaries[0, marks:].tolist()),
+        "probabilities": [round(p, 3) for p in out.boundary_logits.sigmoid()[0, marks:].tolist()],
     }
 
 

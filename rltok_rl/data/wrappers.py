@@ -21,7 +21,9 @@ class OrderedSource(WindowWrapper):
     end of an epoch. The order depends on the seed, the epoch and the number of windows alone, not on a generator.
 
     Args:
-        length: bytes of a window, for an environment ``num_steps + 1``.
+        length: bytes of a window, for an environment its ``window_bytes``: ``num_steps + 1``, or ``num_steps`` if the
+            model reads a begin-of-text mark.
+        shared: bytes that consecutive windows share, 1, or 0 for models that read a mark: it predicts the first byte.
         tail: how to treat the end of a document that fills no whole window: ``"overlap"`` moves the last window back
             to end with the document, ``"short"`` reads a shorter window, ``"drop"`` leaves it out (``dropped_bytes``).
 
@@ -41,16 +43,20 @@ class OrderedSource(WindowWrapper):
         length: int,
         seed: int,
         tail: Literal["overlap", "short", "drop"] = "overlap",
+        shared: int = 1,
     ) -> None:
         if not isinstance(source, DocumentSource):
             raise TypeError(f"source must hold documents (TextSource, CachedSource), got {type(source).__name__}")
         if tail not in ("overlap", "short", "drop"):
             raise ValueError(f"tail must be one of ['overlap', 'short', 'drop'], got {tail!r}")
+        if shared not in (0, 1):
+            raise ValueError(f"shared must be 0 or 1, got {shared}")
         super().__init__(source)
         source.check_length(length)
         self.length, self.seed, self.tail = length, seed, tail
-        steps = source.lengths - 1  # [documents] bytes to predict
-        whole, rest = steps // (length - 1), steps % (length - 1)
+        self._stride = length - shared
+        steps = source.lengths - shared  # [documents] bytes to predict
+        whole, rest = steps // self._stride, steps % self._stride
         self._counts = whole if tail == "drop" else whole + (rest > 0)
         self._ends = self._counts.cumsum(0)
         self.num_windows = int(self._ends[-1])
@@ -87,7 +93,7 @@ class OrderedSource(WindowWrapper):
             missing -= len(parts[-1])
         window = torch.cat(parts)
         document = torch.searchsorted(self._ends, window, right=True)
-        offset = (window - (self._ends - self._counts)[document]) * (self.length - 1)
+        offset = (window - (self._ends - self._counts)[document]) * self._stride
         if self.tail == "overlap":
             offset = torch.minimum(offset, (self.source.lengths[document] - self.length).clamp(min=0))
         return Places(document, offset)

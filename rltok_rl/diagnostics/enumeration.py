@@ -51,9 +51,9 @@ def enumerate_rollouts(
     log-probability of the whole string. With gradients on, logits, log-probabilities and log-likelihoods carry them.
     The soft cap of the policy depends on the model's mode.
 
-    Texts are one, several of one length, or ids [M, T + 1]. A boundary costs ``price`` nats.
+    Texts are one, several of one length, or ids [M, T + 1] with their mark. A boundary costs ``price`` nats.
     """
-    byte_ids = _as_ids(texts, model.config.num_ids).to(model.embedding.weight.device)  # [M, T + 1]
+    byte_ids = _as_ids(texts, model).to(model.embedding.weight.device)  # [M, T + 1]
     if reward not in REWARDS:
         raise ValueError(f"reward must be one of {list(REWARDS)}, got {reward!r}")
     num_texts, num_steps = len(byte_ids), byte_ids.shape[1] - 1
@@ -110,16 +110,16 @@ def enumerate_rollouts(
     return TensorDict(content, shape, names=[None, None, "time"])
 
 
-def _as_ids(texts: Texts, num_ids: int) -> Tensor:
+def _as_ids(texts: Texts, model: UNet) -> Tensor:
     """[M, T + 1] int64."""
     if isinstance(texts, Tensor):
         ids = texts if texts.dim() == 2 else texts[None]
-        check_byte_ids(ids, num_ids)
+        check_byte_ids(ids, model.config.num_ids)
     else:
         rows = [text_to_ids(text) for text in ([texts] if isinstance(texts, (str, bytes)) else texts)]
         if not rows or len({len(row) for row in rows}) != 1:
             raise ValueError(f"texts must be at least one, all of one length, got lengths {[len(row) for row in rows]}")
-        ids = torch.stack(rows)
+        ids = model.mark(torch.stack(rows))
     if ids.shape[1] < 2:
         raise ValueError(f"texts must have at least 2 bytes (one to read, one to predict), got {ids.shape[1]}")
     return ids.long()

@@ -7,7 +7,8 @@ products estimates it. The logarithm of the estimate lies below log p(y | c) in 
 are an upper bound that K tightens.
 
 Context and continuation are encoded separately. Nothing predicts the first byte of a text: after an empty context all
-256 bytes are equally likely (8 bits).
+256 bytes are equally likely (8 bits). A model with ``begin_of_text`` predicts it; the mark, which replaces a window's
+first byte, counts in ``context_bytes``.
 
 Shapes: K draws, n bytes of a continuation, V = 256 bytes, R rows of T bytes.
 """
@@ -126,14 +127,15 @@ def continuation_log_likelihood(
     before, after = _as_bytes("contexts", contexts, 0), _as_bytes("continuations", continuations, 1)
     if len(before) != len(after):
         raise ValueError(f"contexts and continuations must be as many, got {len(before)} and {len(after)}")
-    windows = []
+    windows, marks = [], model.config.num_marks
     for number, (context, continuation) in enumerate(zip(before, after, strict=True)):
-        for piece, (text, scored) in enumerate(continuation_windows(context, continuation, context_bytes)):
+        first = b"\0" * marks + context
+        for piece, (text, scored) in enumerate(continuation_windows(first, continuation, context_bytes)):
             windows.append(_Window(number, text, scored, continuation_seed(seed, piece, context or continuation)))
     lengths = torch.tensor([len(context) for context in before], dtype=torch.int64)
     num_bytes = torch.tensor([len(continuation) for continuation in after], dtype=torch.int64)
-    together = (lengths == 0) * torch.tensor(-math.log(256), dtype=torch.float64)
-    alone, likeliest = together.clone(), lengths > 0
+    together = (lengths + marks == 0) * torch.tensor(-math.log(256), dtype=torch.float64)
+    alone, likeliest = together.clone(), lengths + marks > 0
     total, done = sum(window.length for window in windows) * samples, 0
     padded = segmenter is None or not segmenter.looks_ahead  # looking ahead would see the padding
     if progress is not None:
@@ -146,7 +148,7 @@ def continuation_log_likelihood(
         done += sum(window.length for window in batch) * samples
         if progress is not None:
             progress(done, total)
-    cut = lengths + num_bytes - 1 > (math.inf if context_bytes is None else context_bytes)
+    cut = lengths + marks + num_bytes - 1 > (math.inf if context_bytes is None else context_bytes)
     return Continuations(together, alone, num_bytes, likeliest, cut)
 
 
@@ -178,7 +180,8 @@ def _score(segmented: SegmentedModel, batch: list[_Window], samples: int) -> Ite
     if segmented.at_random and not segmented.greedy:
         drawn = pad_sequence([window.uniforms(samples) for window in batch], batch_first=True)  # [R, T, K]
         drawn = drawn.transpose(1, 2).flatten(0, 1)  # [R K, T]
-    final_logits = segmented.run(read, drawn).final_logits
+    first = torch.arange(read.shape[1]) == 0
+    final_logits = segmented.run(segmented.marked(read, first), drawn).final_logits
     for window, text, rows in zip(batch, texts, final_logits.split(samples), strict=True):
         logits = rows[:, window.length - window.scored : window.length]  # [K, n, V]
         log_probs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1).cpu()

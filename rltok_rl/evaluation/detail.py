@@ -37,7 +37,7 @@ class Detail:
     forced: Tensor  # [N] bool, the first byte of a window, whose boundary is not a decision
     probabilities: Tensor  # sigmoid(l_t); NaN if forced or drawn by a rule
     scores: Tensor  # what a rule compares with its threshold, if it has one
-    final_bits: Tensor  # -log2 p(x_t), NaN for x_0
+    final_bits: Tensor  # -log2 p(x_t), NaN for x_0 unless a begin-of-text mark predicts it
     early_bits: Tensor  # the same by the early exit
     rewards: Tensor  # R_{t+1} of decision t, nats
     returns: Tensor  # G_t, nats; windows are episodes
@@ -45,11 +45,12 @@ class Detail:
 
     @property
     def summary(self) -> dict[str, float]:
-        """Means over the N - 1 predictions."""
-        count, tokens = len(self.text) - 1, int(self.boundaries.sum())
+        """Means over all predictions; the token of a begin-of-text mark counts."""
+        predicted = ~self.final_bits.isnan()
+        count, tokens = int(predicted.sum()), int(self.boundaries.sum()) + int(predicted[0])
         return {
-            "bits_per_byte": float(self.final_bits[1:].mean()),
-            "early_bits_per_byte": float(self.early_bits[1:].mean()),
+            "bits_per_byte": float(self.final_bits[predicted].mean()),
+            "early_bits_per_byte": float(self.early_bits[predicted].mean()),
             "rate": tokens / count,
             "bytes_per_token": count / tokens,
             "tokens": tokens,
@@ -81,7 +82,7 @@ def read_detail(
 
     Args:
         model: the U-Net, in the mode it should run in.
-        text: at least 2 bytes; nothing predicts the first, and no decision follows the last.
+        text: at least 2 bytes; no decision follows the last, and only a begin-of-text mark predicts the first.
         context: bytes that a window reads at most.
         gamma: discount in [0, 1].
         reward: a key of :data:`~rltok_rl.functional.rewards.REWARDS`.
@@ -121,19 +122,27 @@ def read_detail(
     if at_random:
         advantages = BASELINES[baseline](returns, mask=(~forced).expand_as(returns))[0]
 
+    marks = model.config.num_marks
+
+    def at_bytes(values: Tensor) -> Tensor:  # of the decision after each byte; the mark's is not shown
+        return pad(values, (0, 1), value=False if values.dtype == torch.bool else math.nan)[marks:]
+
     def decided(values: Tensor) -> Tensor:
-        return pad(values.masked_fill(forced, math.nan), (0, 1), value=math.nan)
+        return at_bytes(values.masked_fill(forced, math.nan))
+
+    def bits(nats: Tensor) -> Tensor:
+        return pad(nats / math.log(2), (1 - marks, 0), value=math.nan)
 
     return Detail(
         text=content,
-        boundaries=pad(first.boundaries, (0, 1)),
-        forced=pad(forced, (0, 1)),
+        boundaries=at_bytes(first.boundaries),
+        forced=at_bytes(forced),
         probabilities=decided(probabilities),
         scores=decided(scores),
-        final_bits=pad(first.final_nats / math.log(2), (1, 0), value=math.nan),
-        early_bits=pad(first.early_nats / math.log(2), (1, 0), value=math.nan),
-        rewards=pad(rewards[0], (0, 1), value=math.nan),
-        returns=pad(returns[0], (0, 1), value=math.nan),
+        final_bits=bits(first.final_nats),
+        early_bits=bits(first.early_nats),
+        rewards=at_bytes(rewards[0]),
+        returns=at_bytes(returns[0]),
         advantages=decided(advantages),
     )
 
@@ -145,7 +154,8 @@ def _read_draws(
 
     Only the first draw may be greedy.
     """
-    probabilities, scores, entropy = torch.full((3, max(0, len(content) - 1)), math.nan, dtype=torch.float64)
+    most = max(0, len(content) - 1 + model.config.num_marks)
+    probabilities, scores, entropy = torch.full((3, most), math.nan, dtype=torch.float64)
 
     def observe(numbers: Tensor, out: Output) -> None:
         entropy[numbers] = prediction_entropy(out.early_logits).double().cpu()

@@ -206,7 +206,7 @@ def particle_nats(
         raise ValueError(
             f"particles belong to boundaries that are drawn at random, byte by byte, got {type(segmenter).__name__}"
         )
-    byte_ids, spans = join_documents(text)
+    byte_ids, spans = join_documents(text, marks=model.config.num_marks)
     windows = lay_windows(spans, context, stride).spread(most)
     nats, total = torch.zeros(len(windows), dtype=torch.float64), int(windows.sizes.sum())
     tests = (windows.reads - 1) // EVERY * (count > 1)
@@ -230,7 +230,8 @@ def _filter(stepper: Stepper, byte_ids: Tensor, windows: TextWindows, uniforms: 
     for t in range(length):
         place = windows.start + t  # [B]
         drawn = uniforms[:, t * count : (t + 1) * count].flatten()
-        logits = stepper.step(byte_ids[place].repeat_interleave(count), drawn).final_logits
+        ids = stepper.segmented.marked(byte_ids[place].repeat_interleave(count), torch.tensor(t == 0))
+        logits = stepper.step(ids, drawn).final_logits
         following = byte_ids[place + 1].repeat_interleave(count).to(logits.device)
         log_probs = byte_log_prob(logits, following).double().cpu().view(num_windows, count)
         log_weights += log_probs * (place + 1 >= windows.first)[:, None]

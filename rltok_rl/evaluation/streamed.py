@@ -40,7 +40,7 @@ def read_streamed(
     segmented = SegmentedModel(model, segmenter, target_rate, greedy)
     if segmenter is not None and segmenter.looks_ahead:
         raise ValueError(f"segmenter must not look ahead to be streamed, got {segmented.name}")
-    byte_ids, spans = join_documents(text)
+    byte_ids, spans = join_documents(text, marks=model.config.num_marks)
     start, end = torch.tensor(spans).unbind(1)
     reading = Reading.empty(byte_ids, spans, TextWindows(start, start + 1, end))
     sizes, total = end - start - 1, len(reading.at)
@@ -55,7 +55,8 @@ def read_streamed(
             active = t < left
             number = begins[rows] + left.sub(1).clamp(max=t)  # [B]; finished rows repeat their last byte
             place = reading.at[number]
-            out = stepper.step(byte_ids[place], None if uniforms is None else uniforms[number])
+            ids = segmented.marked(byte_ids[place], torch.tensor(t == 0))
+            out = stepper.step(ids, None if uniforms is None else uniforms[number])
             cost += reading.record(number[active], byte_ids[place + 1], out, active)
             done += int(active.sum())
             if progress is not None and (t % _REPORT_EVERY == 0 or done == total):

@@ -4,6 +4,9 @@ A window of context T reads up to T bytes and predicts the byte after each. Wind
 and each counts the bytes that no earlier window predicted: all of its predictions if S = T, its last S if S < T, so
 that these see at least T - S + 1 bytes. Of a text of N bytes, N - 1 are predicted; nothing predicts the first.
 
+A model with ``begin_of_text`` reads the mark in the place of each window's first byte. A byte 0 before each document is
+the place of its first mark, so that all N bytes are predicted.
+
 Shapes: W windows, B rows of T bytes, n predictions.
 """
 
@@ -19,6 +22,7 @@ from torch import Tensor
 from rltok_rl.agents.segmenters import Segmenter, read_window
 from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.models import UNet
+from rltok_rl.models.config import BEGIN_OF_TEXT
 from rltok_rl.text import text_to_bytes, text_to_ids
 from rltok_rl.utils import check_count
 
@@ -100,21 +104,25 @@ def lay_windows(spans: Sequence[tuple[int, int]], context: int, stride: int | No
     return TextWindows(*(torch.cat(column) for column in zip(*each, strict=True)))
 
 
-def join_documents(text: str | bytes | Sequence[str | bytes]) -> tuple[Tensor, list[tuple[int, int]]]:
-    """Join documents to [N] int64 with a byte 0 (in no word) between them; return also the span of each."""
+def join_documents(
+    text: str | bytes | Sequence[str | bytes], *, marks: int = 0
+) -> tuple[Tensor, list[tuple[int, int]]]:
+    """Join documents to [N] int64 with a byte 0 (in no word) between them; return also the span of each.
+
+    With ``marks=1``, a byte 0 before the first document too; each span begins with the 0 before its document.
+    """
     documents = [text_to_bytes(part) for part in ([text] if isinstance(text, (str, bytes)) else text)]
     if not documents:
         raise ValueError("text must hold at least one text, got none")
     spans, start = [], 0
     for number, document in enumerate(documents):
-        if len(document) < 2:
+        if len(document) < 2 - marks:
             place = f" in text {number}" if len(documents) > 1 else ""
-            raise ValueError(
-                f"text must have at least 2 bytes (one to read, one to predict), got {len(document)}{place}"
-            )
-        spans.append((start, start + len(document)))
+            least = "1 byte to predict" if marks else "2 bytes (one to read, one to predict)"
+            raise ValueError(f"text must have at least {least}, got {len(document)}{place}")
+        spans.append((start, start + marks + len(document)))
         start += len(document) + 1
-    return text_to_ids(b"\0".join(documents)), spans
+    return text_to_ids(b"\0" * marks + b"\0".join(documents)), spans
 
 
 class Output(NamedTuple):
@@ -171,6 +179,10 @@ class SegmentedModel:
             return torch.rand(count, generator=generator)
         return None if self.segmenter is None else torch.full((count,), 0.5)
 
+    def marked(self, byte_ids: Tensor, first: Tensor) -> Tensor:
+        """Replace bytes [*L] by the model's mark, if it reads one, where ``first`` of a window (bool) is True."""
+        return byte_ids.masked_fill(first, BEGIN_OF_TEXT) if self.model.config.begin_of_text else byte_ids
+
     def run(self, byte_ids: Tensor, uniforms: Tensor | None) -> Output:
         """Read bytes [B, T] with random numbers [B, T]."""
         byte_ids, uniforms = byte_ids.to(self.device), None if uniforms is None else uniforms.to(self.device)
@@ -187,7 +199,7 @@ class SegmentedModel:
 class Reading:
     """Costs of n predictions, and the boundaries drawn on the way; on the CPU."""
 
-    byte_ids: Tensor  # [N] int64, the documents with a byte 0 between them
+    byte_ids: Tensor  # [N] int64, the documents with a byte 0 between them, or before each if the model reads a mark
     at: Tensor  # [n] int64, place of the byte x_t that was read; the prediction is of x_{t+1}
     final_nats: Tensor  # [n] float64, -log p(x_{t+1}) by the whole model
     early_nats: Tensor  # [n] float64, by the early exit
@@ -259,7 +271,7 @@ def read_text(
         (17, 3)
     """
     segmented = SegmentedModel(model, segmenter, target_rate, greedy)
-    byte_ids, spans = join_documents(text)
+    byte_ids, spans = join_documents(text, marks=model.config.num_marks)
     windows = lay_windows(spans, context, stride).spread(most)
     reading = Reading.empty(byte_ids, spans, windows)
     reads, first = windows.reads, windows.first
@@ -271,7 +283,7 @@ def read_text(
         steps = torch.arange(int(reads[rows[0]]))
         place = windows.start[rows, None] + steps  # [B, T]
         drawn = None if uniforms is None else uniforms[before[rows, None] + steps]
-        out = segmented.run(byte_ids[place], drawn)
+        out = segmented.run(segmented.marked(byte_ids[place], steps == 0), drawn)
         numbers = (begins - first)[rows, None] + place + 1  # [B, T]
         counted = place + 1 >= first[rows, None]
         cost += reading.record(numbers[counted], byte_ids[place + 1], out, counted)

@@ -10,6 +10,8 @@ from typing import Any, Literal, get_args
 from rltok_rl.utils import check_count, did_you_mean
 
 NUM_BYTES = 256
+BEGIN_OF_TEXT = 256
+"""Id of the begin-of-text mark."""
 Pooling = Literal["select", "mean", "attention"]
 Upsampling = Literal["add", "deviation", "attention"]
 ByteScope = Literal["window", "token"]
@@ -44,6 +46,9 @@ class UNetConfig:
     """MLP width of a token layer in units of ``width``.  # Appendix D"""
     num_special: int = 0
     """Input ids 256, 257, ... in addition to the bytes (a begin-of-text mark, say): read, never predicted."""
+    begin_of_text: bool = False
+    """Read the mark, id 256, before the first byte of every text or window, as the released code does. The mark has the
+    forced boundary, and the first byte is predicted. Needs ``num_special`` of at least 1."""
     num_lags: int = 8
     """w, the number of earlier boundaries that the policy sees.  # Section 2.5"""
     target_rate: float = 0.2
@@ -111,9 +116,11 @@ class UNetConfig:
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {list(choices)}, got {getattr(self, name)!r}")
-        for name in ("rate_embedding", "boundary_bias", "head_bias", "encoder_norm"):
+        for name in ("rate_embedding", "boundary_bias", "head_bias", "encoder_norm", "begin_of_text"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name} must be True or False, got {getattr(self, name)!r}")
+        if self.begin_of_text and not self.num_special:
+            raise ValueError("num_special must be at least 1 with begin_of_text, whose mark is id 256, got 0")
         if self.width % (2 * self.num_heads):
             raise ValueError(
                 f"width must be a multiple of 2 * num_heads (rotary positions turn pairs of channels), "
@@ -167,6 +174,11 @@ class UNetConfig:
     def num_ids(self) -> int:
         """Rows of the embedding: 256 bytes and the special ids."""
         return NUM_BYTES + self.num_special
+
+    @property
+    def num_marks(self) -> int:
+        """Ids that are read before the first byte of a text: 1 with ``begin_of_text``, else 0."""
+        return int(self.begin_of_text)
 
     @property
     def bytes_before(self) -> int:

@@ -72,7 +72,7 @@ def stream(
         target_rate: boundaries per byte, one or [B], for models with ``rate_embedding``; None is the configured rate.
         boundaries: deprecated; ``"greedy"`` is ``greedy=True``, ``"sample"`` is ``greedy=False``.
     """
-    rows = [text_to_ids(prompt) for prompt in check_texts("prompts", prompts)]
+    rows = [model.mark(text_to_ids(prompt)) for prompt in check_texts("prompts", prompts)]
     if not rows:
         raise ValueError("prompts must hold at least one text, got an empty list")
     max_bytes = check_count("max_bytes", max_bytes, minimum=0)

@@ -50,7 +50,7 @@ and the next byte is predicted. The boundaries were learned with policy gradient
 from rltok_rl import UNet, generate, text_to_ids
 
 model = UNet.from_pretrained("{{ source | default("this folder, or its id on the hub", true) }}")  # ready to evaluate
-out = model(text_to_ids("It is a truth universally acknowledged, ")[None])
+out = model(model.mark(text_to_ids("It is a truth universally acknowledged, ")[None]))
 print(out.boundaries, out.boundary_logits.sigmoid())  # [1, T] where tokens end, and their probabilities
 print(generate(model, "It is ", max_bytes=100).texts)
 ```

@@ -41,7 +41,7 @@ class Segmentation:
 
     text: bytes  # T bytes
     boundaries: Tensor  # [T] bool, on the CPU; a boundary belongs to the byte before it
-    probabilities: Tensor  # [T] float32, of a boundary given those before; 1 at the first byte, which is not a choice
+    probabilities: Tensor  # [T] float32, of a boundary given those before; 1 at a forced first byte
 
     def tokens(self) -> Iterator[Token]:
         """Yield every token in order; their contents concatenate to the text."""
@@ -87,19 +87,21 @@ def segment(
         >>> b"".join(token.content for token in drawn.tokens())
         b'to be or not to be'
     """
-    segmentations = []
+    segmentations, marks = [], model.config.num_marks
     for content in check_texts("text", text):
-        terms = policy_terms(model, text_to_ids(content), piece=piece, target_rate=target_rate, progress=progress)
+        byte_ids = model.mark(text_to_ids(content))
+        terms = policy_terms(model, byte_ids, piece=piece, target_rate=target_rate, progress=progress)
         boundaries = sample_boundaries(*terms, generator=generator, cap=model.boundary_cap, greedy=greedy)  # [1, T]
         probabilities = boundary_logits(*terms, boundaries, cap=model.boundary_cap).sigmoid()
         probabilities[:, 0] = 1.0
-        segmentations.append(Segmentation(text_to_bytes(content), boundaries[0].cpu(), probabilities[0].float().cpu()))
+        drawn = boundaries[0, marks:].cpu(), probabilities[0, marks:].float().cpu()
+        segmentations.append(Segmentation(text_to_bytes(content), *drawn))
     return segmentations[0] if isinstance(text, (str, bytes)) else segmentations
 
 
 @torch.no_grad()
 def policy_terms(model: UNet, byte_ids: Tensor, *, target_rate: float | None = None, **reading: Any) -> BoundaryTerms:
-    """Compute the boundary terms of a long text [T]: base [1, T] and lags [1, T, w]."""
+    """Compute the boundary terms of the ids [T] of a long text: base [1, T] and lags [1, T, w]."""
     pieces = encode_pieces(model, byte_ids, target_rate=target_rate, **reading)
     parts = [model.boundary_terms(states, target_rate=target_rate) for states in pieces]
     return BoundaryTerms(*(torch.cat(columns, dim=1) for columns in zip(*parts, strict=True)))

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rltok_rl.functional.policy import boundary_logits, lagged_logit
@@ -18,7 +19,7 @@ from rltok_rl.models.attention import sliding_window_attention
 from rltok_rl.models.byte_scope import decoder_starts, window_starts
 from rltok_rl.models.cache import UNetCache, check_empty_cache
 from rltok_rl.models.checks import check_boundaries, check_byte_ids
-from rltok_rl.models.config import UNetConfig
+from rltok_rl.models.config import BEGIN_OF_TEXT, UNetConfig
 from rltok_rl.models.cross_attention import SegmentPooling, TokenReading
 from rltok_rl.models.heads import (
     BoundaryHead,
@@ -115,6 +116,13 @@ class UNet(Pretrained, nn.Module):
                 nn.init.normal_(table, std=self.config.width**-0.5)
         nn.init.normal_(self.final_head.projection.weight, std=0.02)  # first predictions close to uniform
         self.early_head.load_state_dict(self.final_head.state_dict())
+
+    def mark(self, byte_ids: Tensor) -> Tensor:
+        """Put the begin-of-text mark before texts [*B, T], if the model reads one: [*B, num_marks + T].
+
+        Methods of the model take ids as they are; readers of texts and windows call this first.
+        """
+        return F.pad(byte_ids.long(), (1, 0), value=BEGIN_OF_TEXT) if self.config.begin_of_text else byte_ids
 
     # The stages, in the order of the forward pass; segmenters and the environment work between them.
 

@@ -110,10 +110,10 @@ def cosine_schedule(done: float, total: float, *, warm_up: float, floor: float =
 def make_optimizer(trained: nn.Module, options: LoopOptions, *, model: UNet | None = None) -> torch.optim.AdamW:
     """Return AdamW with weight decay as ``options`` say; ``stage_factors`` are those of the model's stages."""
     embeddings = {id(m.weight) for m in trained.modules() if isinstance(m, nn.Embedding)}
-    everything = options.decayed == "all"
-    decayed, others = [], []
-    for p in trained.parameters():
-        (decayed if everything or (p.dim() >= 2 and id(p) not in embeddings) else others).append(p)
+    matrices = [p for p in trained.parameters() if p.dim() >= 2 and id(p) not in embeddings]
+    decayed = [*trained.parameters()] if options.decayed == "all" else matrices
+    chosen = {id(p) for p in decayed}
+    others = [p for p in trained.parameters() if id(p) not in chosen]
     groups: list[dict[str, Any]] = [
         {"params": decayed, "weight_decay": options.weight_decay},
         {"params": others, "weight_decay": 0.0},

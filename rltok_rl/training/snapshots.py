@@ -95,8 +95,8 @@ class Snapshots:
             rates.append(rollout["action"].float().mean().item())
             if self.language is not None:
                 byte_ids = torch.cat((rollout["byte"], rollout["next", "byte"][:, -1:]), 1)
-                log_prob = rollout["next", "final_log_prob"].squeeze(-1)
-                shares.append(self.language.share_captured(byte_ids, log_prob))
+                log_prob, marks = rollout["next", "final_log_prob"].squeeze(-1), model.config.num_marks
+                shares.append(self.language.share_captured(byte_ids[:, marks:], log_prob[:, marks:]))
         metrics = {
             "held_out_bits_per_byte": fmean(nats) / math.log(2),
             "held_out_early_bits_per_byte": fmean(early) / math.log(2),
@@ -113,21 +113,21 @@ class Snapshots:
     @torch.no_grad()
     def sample(self, model: UNet) -> dict[str, Any]:
         """Return ``text``, a character per byte (latin-1), ``boundaries``, a 0 or 1 per byte, and ``probabilities``."""
-        device, seed = model.embedding.weight.device, self.seed + 1
+        device, seed, marks = model.embedding.weight.device, self.seed + 1, model.config.num_marks
         drawn = self.held.draw(1, self.num_bytes, torch.Generator().manual_seed(seed))
         window = drawn.byte_ids[:, : int(drawn.lengths[0])].to(device)  # [1, T], a document may be shorter
         if self.actor is None:
-            out = model(window, generator=torch.Generator(device).manual_seed(seed))
-            boundaries, probs = out.boundaries[0], out.boundary_logits.sigmoid()[0]
+            out = model(model.mark(window), generator=torch.Generator(device).manual_seed(seed))
+            boundaries, probs = out.boundaries[0, marks:], out.boundary_logits.sigmoid()[0, marks:]
         else:
             text = bytes(window[0].tolist())
-            env = ByteBoundaryEnv(model, text, num_steps=len(text) - 1, batch_size=(1,), seed=seed)
+            env = ByteBoundaryEnv(model, text, num_steps=len(text) - 1 + marks, batch_size=(1,), seed=seed)
             generator = torch.Generator(device).manual_seed(seed)
             rollout = env.parallel_rollout(self.actor, text=text, generator=generator)
-            boundaries = rollout["action"][0]
+            boundaries = rollout["action"][0, marks:]
             probs = boundaries.float()  # a rule is certain
             if isinstance(self.actor, SegmenterActor) and "logits" in rollout.keys():
-                probs = rollout["logits"][0].sigmoid()
+                probs = rollout["logits"][0, marks:].sigmoid()
         return {
             "text": bytes(window[0, : len(boundaries)].tolist()).decode("latin-1"),
             "boundaries": "".join(str(int(b)) for b in boundaries.tolist()),

@@ -95,6 +95,21 @@ def test_bytes_that_see_their_own_token_are_the_same_stepped_and_in_one_pass(doc
     )
 
 
+@torch.no_grad()
+def test_marked_texts_are_the_same_stepped_enumerated_and_in_one_pass():
+    """Short documents end within a window, so that the mark of the next one stands in the middle of a row."""
+    model = make(begin_of_text=True, num_special=2, ngram_sizes=(2, 5), ngram_buckets=40)
+    for documents, actor in ((SHORT, LearnedBoundaryActor(model)), (LONG, RandomActor(0.3))):
+        stepped = assert_paths_agree(over(model, documents), actor, 37, stop=False)
+        assert torch.equal(stepped["byte"] == 256, stepped["forced"]) and (stepped["next", "byte"] < 256).all()
+    tree = enumerate_rollouts(model, "abcdefg")
+    env = ByteBoundaryEnv(model, ["abcdefg"], num_steps=7, batch_size=(64,), seed=0)
+    rollout = env.parallel_rollout(actions=tree["action"][0], text=["abcdefg"] * 64)
+    final = ("next", "final_log_prob")
+    torch.testing.assert_close(rollout[final], tree[final][0], rtol=0, atol=1e-4)
+    check_env_specs(over(model))
+
+
 # Target rates
 
 

@@ -47,6 +47,7 @@ def test_configurations():
         ({"ngram_sizes": 3}, "ngram_sizes must be a list of integers of at least 2, got 3"),
         ({"rate_embedding": 1}, "rate_embedding must be True or False, got 1"),
         ({"boundary_bias": "yes"}, "boundary_bias must be True or False, got 'yes'"),
+        ({"begin_of_text": True}, "num_special must be at least 1 with begin_of_text, whose mark is id 256, got 0"),
         ({"head_bias": 1}, "head_bias must be True or False, got 1"),
         ({"byte_scope": "word"}, "byte_scope must be one of ['window', 'token'], got 'word'"),
         ({"byte_scope": "token", "ngram_sizes": (3,)}, "ngram_sizes must be empty with byte_scope='token', whose enc"),

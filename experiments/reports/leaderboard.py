@@ -54,6 +54,7 @@ ESTIMATOR_LABELS = {
 SYSTEM_LABELS = {
     "learned": "learned, local flips",
     "paper": "paper: return, batch mean, γ 0.99",
+    "paper_short": "paper, γ 0.9",
     "no_early_exit": "paper, no early exit",
     "uniform": "uniform",
     "random": "random",

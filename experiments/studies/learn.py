@@ -33,7 +33,14 @@ from rltok_rl.viz.style import ALERT, INK, OURS, PALE, QUIET, SERIES, plain_figu
 
 GOAL, GOAL_SECONDS = 0.95, 180.0
 """Share of the optimal return that the learned policy has to reach, and its limit of CPU seconds."""
-_COLOURS = {"learned": OURS, "paper": ALERT, "no_early_exit": SERIES[1], "uniform": SERIES[2], "random": PALE}
+_COLOURS = {
+    "learned": OURS,
+    "paper": ALERT,
+    "paper_short": SERIES[4],
+    "no_early_exit": SERIES[1],
+    "uniform": SERIES[2],
+    "random": PALE,
+}
 _TITLES = {
     "recall": "Recall: a value, filler, the value again",
     "lexicon": "Lexicon: words without spaces that come back",

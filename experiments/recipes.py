@@ -29,7 +29,7 @@ BY_CHOICE = {
 }
 """Options that a recipe sets by choosing a file of their group."""
 SIZES = ("width", "num_heads", "num_encoder_layers", "num_token_layers", "num_decoder_layers", "window")
-SIZES += ("byte_mlp_ratio", "token_mlp_ratio", "num_special", "target_rate")
+SIZES += ("byte_mlp_ratio", "token_mlp_ratio", "target_rate")
 """Fields of ``UNetConfig`` that no recipe sets. Any other field that a recipe does not set has its default."""
 _OF_POLICY = ("actor.", "estimator.", "baseline.", "rate.", "loss.")
 _OF_POLICY += ("model.overrides.boundary_", "model.overrides.num_lags")

@@ -33,7 +33,7 @@ from rltok_rl.experiments.runs.valid_options import check_options
 from rltok_rl.experiments.texts import Texts, read_texts
 
 from rltok_rl.data import DocumentSource
-from rltok_rl.evaluation import document_nats, group_documents, read_text, summarise
+from rltok_rl.evaluation import Reading, document_nats, group_documents, read_text, summarise
 from rltok_rl.models import UNet
 from rltok_rl.text import ids_to_bytes
 from rltok_rl.training.atomic_files import claim_folder, replace_text
@@ -42,6 +42,8 @@ from rltok_rl.training.signals import StopRequest
 from rltok_rl.utils import keep_memory
 
 _SEED = 0x6A7564  # of boundaries drawn in the evaluation
+NUM_RATES = 5
+"""Rates at which a model of several rates is evaluated, evenly spaced in logarithm."""
 
 
 def run(config: TrainConfig, command: str) -> Path | None:
@@ -107,21 +109,40 @@ def evaluate(config: TrainConfig, windows: int) -> dict[str, Any]:
     model = UNet.from_pretrained(folder)
     segmenter = load_segmenter(folder, model)  # never custom code
     texts = read_texts(config.data, seed=config.seed)
-    reading = read_text(
-        model,
-        held_out_texts(texts, windows, config.data.num_steps + 1 - model.config.num_marks),
-        context=config.data.num_steps,
-        most=windows,
-        generator=torch.Generator().manual_seed(_SEED),
-        segmenter=segmenter,
-    )
-    if texts.held_out_groups is not None:
-        reading = group_documents(reading, texts.held_out_groups)
+    held = held_out_texts(texts, windows, config.data.num_steps + 1 - model.config.num_marks)
+
+    def read(rate: float | None) -> Reading:
+        reading = read_text(
+            model,
+            held,
+            context=config.data.num_steps,
+            most=windows,
+            generator=torch.Generator().manual_seed(_SEED),
+            segmenter=segmenter,
+            target_rate=rate,
+        )
+        return reading if texts.held_out_groups is None else group_documents(reading, texts.held_out_groups)
+
+    reading = read(None)
     counts, nats = document_nats(reading)
+    at_rates = {}
+    if config.actor.rates is not None:
+        low, high = config.actor.rates
+        rates = [low * (high / low) ** (step / (NUM_RATES - 1)) for step in range(NUM_RATES)]
+        at_rates = {rate: summarise(read(rate)) for rate in rates}
     return {
         **without_nan(summarise(reading)),
         "target_rate": configured_rate(config, model, segmenter),
         "target_rates": segmenter.by_script if isinstance(segmenter, MagnetSegmenter) else None,
+        "at_rates": [
+            {
+                "target_rate": rate,
+                "rate": metrics["rate"],
+                "bits_per_byte": metrics["corpus_bits_per_byte"],
+                "error": metrics["corpus_standard_error"],
+            }
+            for rate, metrics in at_rates.items()
+        ],
         "rows_per_text": rows_per_text(config),
         "split_by": None if texts.held_out_groups is None else config.data.split_by,
         "oracle": segmenter is not None and segmenter.looks_ahead,

@@ -18,12 +18,23 @@ from rltok_rl.experiments.runs.folder import EVALUATION, RunFolder, read_run
 
 from rltok_rl.training.environment import machine, without_folders
 from rltok_rl.training.progress import clock
-from rltok_rl.viz.run_figures import draw_loss_against_flops
+from rltok_rl.viz.run_figures import draw_loss_against_flops, draw_loss_against_rate
 
-PAGE, TABLE, FIGURE, TEXTS = "compare.md", "compare.json", "compare.png", "texts.png"
+PAGE, TABLE, FIGURE, TEXTS, RATES = "compare.md", "compare.json", "compare.png", "texts.png", "rates.png"
 COLUMNS = (
     *("system", "estimator", "bits_per_byte", "standard_error", "early_bits_per_byte", "rate", "target_rate"),
-    *("oracle", "documents", "windows", "counts", "nats", "target_rates", "rows_per_text", "split_by", "predicted"),
+    *(
+        "oracle",
+        "documents",
+        "windows",
+        "counts",
+        "nats",
+        "target_rates",
+        "at_rates",
+        "rows_per_text",
+        "split_by",
+        "predicted",
+    ),
     *("flops", "padded_flops", "bytes", "peak_memory", "tried_flops", "seconds", "space_recall", "space_precision"),
     *("space_chance", "parameters", "updates", "seed"),
 )
@@ -87,6 +98,8 @@ def write_page(folder: Path, command: str | None = None, *, formats: Sequence[st
     trained = {name: (run.history, run.held_out) for name, run in runs.items()}
     for suffix in formats:
         draw_loss_against_flops(trained, (folder / FIGURE).with_suffix(f".{suffix}"))
+        if any(row["at_rates"] for row in rows):
+            draw_loss_against_rate(rows, (folder / RATES).with_suffix(f".{suffix}"))
     draw_last_texts(runs, folder, formats)
     _replace(folder / PAGE, page(rows, next(iter(runs.values())), _unfinished(folder), content["command"]))
     return folder / PAGE
@@ -117,6 +130,24 @@ def page(rows: list[dict[str, Any]], run: RunFolder, unfinished: Sequence[str], 
         "during training, which are fewer than those of the table.",
         f"![The same held-out text with the boundaries of every system]({TEXTS})",
     ]
+    if several := [row for row in rows if row["at_rates"]]:
+        header = ["system", "given rate", "boundaries per byte", "bits per byte"]
+        body = [
+            [
+                row["system"],
+                f"{at['target_rate']:.2f}",
+                f"{at['rate']:.3f}",
+                with_error(at["bits_per_byte"], at["error"]),
+            ]
+            for row in several
+            for at in row["at_rates"]
+        ]
+        names = ", ".join(row["system"] for row in several)
+        parts += [
+            f"{names} can be given a rate; the table above has its target. The same model at other rates:",
+            markdown(header, body),
+            f"![Bits per byte against boundaries per byte]({RATES})",
+        ]
     return "\n\n".join(parts) + "\n"
 
 

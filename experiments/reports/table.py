@@ -25,7 +25,7 @@ METRICS = [
 CURVE = ("run", "text", "update", "bytes", "flops", "padded_flops", "bits_per_byte", "standard_error")
 """Columns of loss curves; ``text`` is ``training`` or ``held out``."""
 
-_NOT_COMPARED = ("out", "resume", "checkpoint_every", "logger", "snapshots", "compare")
+_NOT_COMPARED = ("out", "resume", "checkpoint_every", "logger", "snapshots", "compare", "recipe", "changes")
 _TEXT = ("source", "options", "column", "split_by", "min_bytes", "max_bytes", "limit", "short_documents", "held_out")
 _WINDOWS = ("data.num_rows", "data.num_steps", "snapshots.batches")  # their seed is fixed
 
@@ -52,7 +52,7 @@ def run_row(run: RunFolder) -> dict[str, Any]:
         "oracle": looks_ahead(run),
     }
     space = evaluation.get("word_edges", {}).get("space", {})
-    names = ("rate", "target_rate", "oracle", "documents", "windows", "counts", "nats", "target_rates", "split_by")
+    names = ("rate", "target_rate", "oracle", "documents", "windows", "counts", "nats", "target_rates", "at_rates")
     flops, tried = summary.get("flops"), summary.get("tried_flops", 0.0)
     return {
         "run": run,
@@ -65,6 +65,7 @@ def run_row(run: RunFolder) -> dict[str, Any]:
         "standard_error": evaluation["corpus_standard_error"],
         "early_bits_per_byte": evaluation["early_corpus_bits_per_byte"],
         **{name: evaluation.get(name) for name in names},
+        "split_by": evaluation.get("split_by"),
         "rows_per_text": evaluation.get("rows_per_text", 1),
         "predicted": evaluation.get("bytes"),
         "space_recall": space.get("covered"),

@@ -157,6 +157,22 @@ def draw_comparison(
         return save_figure(figure, path)
 
 
+def draw_loss_against_rate(systems: Sequence[Mapping[str, Any]], path: Path) -> Path:
+    """Draw bits per byte over boundaries per byte: a line for a model at several rates, a point for every other one.
+
+    ``systems`` hold ``system``, ``rate``, ``bits_per_byte`` and ``at_rates``, a list of the same for several rates.
+    """
+    with plain_figures() as plt:
+        figure, axes = plt.subplots(figsize=(4.6, 3.2), layout="constrained")
+        for number, system in enumerate(systems):
+            style, points = run_style(number), system["at_rates"] or [system]
+            x, y = [point["rate"] for point in points], [point["bits_per_byte"] for point in points]
+            axes.plot(x, y, color=style.colour, marker=style.marker, ms=5, label=system["system"])
+        axes.set(xlabel="boundaries per byte, held-out text", ylabel="bits per byte")
+        axes.legend(fontsize=7)
+        return save_figure(figure, path)
+
+
 def draw_loss_against_flops(runs: Mapping[str, Run], path: Path, *, groups: Groups | None = None) -> Path:
     """Draw bits per byte over FLOPs: the whole training, and its end enlarged, where runs differ.
 

@@ -236,3 +236,19 @@ def test_bold_is_decided_by_a_paired_test_over_documents(tmp_path):
     assert best_systems(rows) == {0, 1}
     assert best_systems([*rows, {**rows[0], "flops": 2e12}]) == set()
     assert write_page(tmp_path) is None
+
+
+def test_a_model_of_several_rates_is_evaluated_at_each(tmp_path):
+    config = small(tmp_path, "any,uniform", "compare.flops=2e7")
+    config.compare.variants = {
+        "any": {"actor": {"rates": [0.1, 0.4]}, "model": {"overrides": {"rate_embedding": True}}},
+    }
+    compare.run(config, "the command")
+    rows = {row["system"]: row for row in json.loads((tmp_path / "compare.json").read_text())["systems"]}
+    given = [at["target_rate"] for at in rows["any"]["at_rates"]]
+    assert given == pytest.approx([0.1, 0.1414, 0.2, 0.2828, 0.4], abs=1e-4) and rows["uniform"]["at_rates"] == []
+    drawn = [at["rate"] for at in rows["any"]["at_rates"]]
+    assert sorted(drawn) == drawn and drawn[-1] > drawn[0] + 0.1
+    assert rows["any"]["at_rates"][2]["bits_per_byte"] == rows["any"]["bits_per_byte"]  # the model's own rate
+    text = (tmp_path / "compare.md").read_text()
+    assert "| any | 0.14 |" in text and "(rates.png)" in text and (tmp_path / "rates.png").stat().st_size > 9000

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rltok_rl.agents.segmenters.entropy import (
     EarlyExit,
     EntropyCombined,
+    EntropyCombinedReleased,
     EntropySpike,
     EntropyThreshold,
     OwnModel,
@@ -55,6 +56,7 @@ __all__ = [
     "ByteReading",
     "EarlyExit",
     "EntropyCombined",
+    "EntropyCombinedReleased",
     "EntropySpike",
     "EntropyThreshold",
     "ExactRandom",

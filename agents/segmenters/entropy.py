@@ -23,7 +23,13 @@ from rltok_rl.agents.segmenters.segmenter import (
 )
 from torch import Tensor, nn
 
-from rltok_rl.functional.boundary_rules import entropy_rise, entropy_spikes, never_twice, threshold_for_rate
+from rltok_rl.functional.boundary_rules import (
+    entropy_rise,
+    entropy_spikes,
+    never_twice,
+    released_combined_scores,
+    threshold_for_rate,
+)
 from rltok_rl.functional.rewards import prediction_entropy
 from rltok_rl.models.byte_model import ByteModel
 from rltok_rl.models.unet import UNet
@@ -170,6 +176,10 @@ class EntropyThreshold(_EntropySegmenter):
 
     threshold: Tensor
     target_rate: float
+    forced: int = 1
+    """First bytes that always have a boundary."""
+    fixed: int = 1
+    """First bytes that the threshold does not decide."""
 
     def __init__(
         self, predictor: Predictor, *, target_rate: float, threshold: float = DEFAULT_THRESHOLD, rule: Rule = "global"
@@ -192,8 +202,9 @@ class EntropyThreshold(_EntropySegmenter):
 
     def threshold_for(self, scores: list[Tensor], count: float) -> float:
         """Find the threshold that draws about ``count`` boundaries in rows of scores [B, T], forced ones included."""
-        decided = torch.cat([rows[:, 1:].flatten().double() for rows in scores])
-        return threshold_for_rate(decided, (count - sum(map(len, scores))) / len(decided))
+        decided = torch.cat([rows[:, self.fixed :].flatten().double() for rows in scores])
+        forced = sum(rows[:, : self.forced].numel() for rows in scores)
+        return threshold_for_rate(decided, min((count - forced) / len(decided), 1.0))
 
 
 class EntropyCombined(EntropyThreshold):
@@ -240,11 +251,7 @@ class EntropyCombined(EntropyThreshold):
             return sum(int(never_twice(rows.double() > theta).sum()) for rows in scores)
 
         num_bytes, most = sum(rows.numel() for rows in scores), drawn(-math.inf)
-        if most < count - 1:
-            raise ValueError(
-                f"rate must be at most {most / num_bytes:.4g}, which rises of more than threshold_add="
-                f"{self.threshold_add} allow, got {count / num_bytes:.4g}"
-            )
+        _check_risen(most, count, num_bytes, self.threshold_add)
         levels = torch.cat([rows.flatten() for rows in scores]).double().unique().tolist()  # ascending, -inf first
         low, high = 0, len(levels) - 1
         tried: list[tuple[float, float]] = []
@@ -254,6 +261,47 @@ class EntropyCombined(EntropyThreshold):
             tried.append((abs(number - count), levels[middle]))
             low, high = (middle + 1, high) if number > count else (low, middle - 1)
         return max(min(tried)[1], -1e30)
+
+
+class EntropyCombinedReleased(EntropyThreshold):
+    """BLT's third rule as its code has it: later starts may be adjacent.
+
+        a_0 = a_1 = 1,    a_2 = 0,    a_t = [H_t > theta and H_t - H_{t-1} > theta_add]
+
+    See :func:`~rltok_rl.functional.boundary_rules.released_combined_scores`.
+    """
+
+    forced, fixed = 2, 3
+
+    def __init__(
+        self,
+        predictor: Predictor,
+        *,
+        target_rate: float,
+        threshold: float = DEFAULT_THRESHOLD,
+        threshold_add: float = 0.0,
+    ) -> None:
+        super().__init__(predictor, target_rate=target_rate, threshold=threshold)
+        self.threshold_add = float(threshold_add)
+        self._reach = self.fixed  # so that a step knows whether its byte is one of them
+
+    def _rule(self, entropies: Tensor) -> tuple[Tensor, Tensor]:
+        scores = released_combined_scores(entropies, self.threshold_add)
+        return scores.double() > self.threshold.double(), scores
+
+    def threshold_for(self, scores: list[Tensor], count: float) -> float:
+        """Find the threshold; an error if fewer entropies have risen than ``count`` needs."""
+        num_bytes = sum(rows.numel() for rows in scores)
+        _check_risen(sum(int((rows > -math.inf).sum()) for rows in scores), count, num_bytes, self.threshold_add)
+        return max(super().threshold_for(scores, count), -1e30)
+
+
+def _check_risen(most: int, count: float, num_bytes: int, threshold_add: float) -> None:
+    if most < count - 1:
+        raise ValueError(
+            f"rate must be at most {most / num_bytes:.4g}, which rises of more than threshold_add="
+            f"{threshold_add} allow, got {count / num_bytes:.4g}"
+        )
 
 
 @torch.no_grad()
@@ -266,9 +314,11 @@ def calibrate(
     """
     rate = check_rate(segmenter.target_rate if rate is None else rate)
     scores = [_scores(model, segmenter, byte_ids).cpu() for byte_ids in windows]  # [B, T] each
-    num_bytes, forced = sum(rows.numel() for rows in scores), sum(map(len, scores))
-    if num_bytes == forced:
-        raise ValueError(f"windows must have at least 2 bytes per row, got {num_bytes} bytes in all")
+    num_bytes = sum(rows.numel() for rows in scores)
+    forced = sum(rows[:, : segmenter.forced].numel() for rows in scores)
+    if not any(rows[:, segmenter.fixed :].numel() for rows in scores):
+        least = segmenter.fixed + 1
+        raise ValueError(f"windows must have at least {least} bytes per row, got {num_bytes} bytes in all")
     if rate * num_bytes < forced:
         raise ValueError(f"rate must be at least {forced / num_bytes:.4g}, which first bytes alone make, got {rate}")
     threshold = segmenter.threshold_for(scores, rate * num_bytes)
@@ -310,13 +360,18 @@ def entropy_threshold(
     window: int | None = None,
     num_layers: int | None = None,
     rule: Rule = "global",
+    fidelity: Fidelity = "paper",
 ) -> EntropyThreshold:
-    """Build a threshold rule for a model; with ``threshold_add`` an :class:`EntropyCombined`."""
+    """Build a threshold rule for a model; with ``threshold_add`` BLT's third rule, also as released (``fidelity``)."""
+    check_choice("fidelity", fidelity, Fidelity)
     entropies, rate = _make_predictor(model, predictor, window, num_layers), rate_or_default(model, rate)
     if threshold is None:
         threshold = DEFAULT_THRESHOLD if rule == "global" else 0.0
     if threshold_add is None:
+        if fidelity != "paper":
+            raise ValueError(f"fidelity belongs to the rule with threshold_add, got {fidelity!r} without it")
         return EntropyThreshold(entropies, target_rate=rate, threshold=threshold, rule=rule)
     if rule != "global":
         raise ValueError(f"threshold_add belongs to rule 'global', got {threshold_add} with {rule!r}")
-    return EntropyCombined(entropies, target_rate=rate, threshold=threshold, threshold_add=threshold_add)
+    combined = EntropyCombined if fidelity == "paper" else EntropyCombinedReleased
+    return combined(entropies, target_rate=rate, threshold=threshold, threshold_add=threshold_add)

@@ -112,6 +112,23 @@ def never_twice(candidates: Tensor) -> Tensor:
     return candidates & ((places - last_gap) % 2 == 1)
 
 
+def released_combined_scores(entropies: Tensor, least_rise: float) -> Tensor:
+    """Score bytes for BLT's combined rule as released; those above a finite threshold have a boundary.
+
+        s_0 = s_1 = inf,    s_2 = -inf,    s_t = H_t if H_t - H_{t-1} > least_rise else -inf
+
+    The released code starts patches at bytes 0 and 1, drops H_0, and starts another at byte 2, whose neighbour it then
+    excludes. It excludes no other neighbours, because it looks at starts before it sets them.
+
+    Example:
+        >>> released_combined_scores(torch.tensor([0.1, 0.2, 0.9, 1.0, 0.8, 2.0]), 0.0)
+        tensor([  inf,   inf,  -inf, 1.0000,   -inf, 2.0000])
+    """
+    places = torch.arange(entropies.shape[-1], device=entropies.device)
+    scores = entropies.masked_fill(~(entropy_rise(entropies).double() > least_rise) | (places == 2), -math.inf)
+    return scores.masked_fill(places < 2, math.inf)
+
+
 def threshold_for_rate(scores: Tensor, rate: float) -> float:
     """Return the threshold that a share ``rate`` of scores exceeds; fewer may if scores are equal."""
     ordered = scores.flatten().sort(descending=True).values

@@ -25,7 +25,7 @@ MORE = {
     **dict.fromkeys(("gumbel", "gumbel-baseline", "magnet"), [HIDDEN]),
 }
 VARIANTS = ("gumbel-round", "learned-w0", "learned-w1")
-VARIANTS += ("entropy-combined", "entropy-monotonic", "entropy-spike-released")
+VARIANTS += ("entropy-combined", "entropy-combined-released", "entropy-monotonic", "entropy-spike-released")
 SYSTEMS = {word: [f"segmenter={word}", *MORE.get(word, [])] for word in choices("segmenter") if word not in VARIANTS}
 LEVEL = ["model.overrides.num_token_layers=2", "model.overrides.second_level=routing"]
 STRIDE = [*LEVEL[:1], "model.overrides.second_level=stride"]

@@ -166,7 +166,7 @@ def test_rates_of_random_boundaries_and_thresholds():
         trainer = trainer_of(*TINY, "segmenter=random", "model.overrides.target_rate=0.2", *block)
         rollouts = [trainer.env.parallel_rollout(trainer.actor) for _ in range(3)]
         assert {int(n) for rollout in rollouts for n in rollout["action"].sum(1)} == {count}
-    for word in ("entropy-threshold", "entropy-monotonic", "entropy-combined"):
+    for word in ("entropy-threshold", "entropy-monotonic", "entropy-combined", "entropy-combined-released"):
         trainer = trainer_of(*TINY, f"segmenter={word}", "optim.total_bytes=640")
         trainer.run()  # the last update calibrates on its own text
         assert isinstance(trainer.segmenter, EntropyThreshold) and trainer.updates == 5

@@ -41,6 +41,7 @@ class Case:
 
 
 ROUND = {"evaluation": "round"}
+RELEASED = {"fidelity": "released"}
 GROUPED = {"block": 12, "group_size": 2, "detached": False, "advantage": "normalised"}
 CASES: dict[str, Case] = {
     "learned": Case("learned", tolerance=0.06),
@@ -63,6 +64,7 @@ CASES: dict[str, Case] = {
     "entropy-threshold": Case("entropy-threshold", {"rate": 0.25}, 0.05),
     "entropy-threshold, early exit": Case("entropy-threshold", {"rate": 0.25, "predictor": "early_exit"}, 0.05),
     "entropy-threshold, combined": Case("entropy-threshold", {"rate": 0.2, "threshold_add": 1e-3}, 0.05),
+    "entropy-threshold, released": Case("entropy-threshold", {"rate": 0.2, "threshold_add": 1e-3, **RELEASED}, 0.05),
     "entropy-monotonic": Case("entropy-monotonic", {"rate": 0.25}, 0.05),
     "gumbel": Case("gumbel", {"rate": 0.25, "hidden": 32}, 0.04, trained=True),
     "gumbel, baseline": Case("gumbel", {"rate": 0.25, "variant": "baseline", **ROUND}, 0.06, trained=True),

@@ -8,6 +8,7 @@ import pytest
 import torch
 from rltok_rl.agents.segmenters import (
     EntropyCombined,
+    EntropyCombinedReleased,
     EntropySpike,
     EntropyThreshold,
     Predictor,
@@ -72,6 +73,34 @@ def test_entropy_rules_on_eight_numbers():
         assert drawn.nonzero().flatten().tolist() == expected, (kind, options)
 
 
+def released_starts(entropies: list[float], theta: float, theta_add: float) -> set[int]:
+    """BLT's code in loops: starts are set at once, from a mask in which only the first entry is set."""
+    later = entropies[1:]
+    mask = [place == 0 for place in range(len(later))]
+    starts = [
+        mask[place] or (later[place] - later[place - 1] > theta_add and later[place] > theta and not mask[place - 1])
+        for place in range(len(later))
+    ]
+    return {0, 1} | {place + 2 for place, start in enumerate(starts) if start}
+
+
+def test_the_combined_rule_as_released_equals_its_code():
+    generator = torch.Generator().manual_seed(0)
+    agreeing = {"paper": 0, "released": 0}
+    for number in range(300):
+        length = 1 + number % 24
+        entropies = 3 * torch.rand(length, generator=generator, dtype=torch.float64)
+        theta, theta_add = 1.0 + number % 3 / 2, (0.0, 0.4, -0.3)[number % 7 % 3]
+        expected = released_starts(entropies.tolist(), theta, theta_add)
+        for fidelity, kind in (("paper", EntropyCombined), ("released", EntropyCombinedReleased)):
+            options = {"threshold": theta, "threshold_add": theta_add, "target_rate": 0.2}
+            segmenter = kind(ListedEntropies(entropies.tolist()), **options)
+            drawn = segmenter(torch.zeros(1, length, 1), torch.zeros(1, length, dtype=torch.int64)).boundaries[0]
+            starts = {0} | {place + 1 for place in drawn.nonzero().flatten().tolist()}  # a token ends before a start
+            agreeing[fidelity] += starts == expected
+    assert agreeing["released"] == 300 and agreeing["paper"] < 200
+
+
 def test_never_twice_equals_a_loop():
     wanted = torch.rand(20, 50) < 0.6
     for row, drawn in zip(wanted, never_twice(wanted), strict=True):
@@ -98,7 +127,18 @@ def test_calibration_is_exact_on_its_own_text():
         drawn = combined(combined_model.encode(byte_ids), byte_ids).boundaries
         assert abs(int(drawn.sum()) - rate * 400) <= 3
         assert not (drawn[:, 1:] & drawn[:, :-1]).any()
+    released_model, released = build(CASES["entropy-threshold, released"])
+    for rate in (0.1, 0.2, 0.3):
+        calibrate(released, released_model, [byte_ids[:2], byte_ids[2:]], rate=rate)
+        drawn = released(released_model.encode(byte_ids), byte_ids).boundaries
+        assert abs(int(drawn.sum()) - rate * 400) <= 1 and drawn[:, :3].tolist() == [[True, True, False]] * 4
     for call, words in [
+        (lambda: calibrate(released, released_model, [byte_ids], rate=0.01), "at least 0.02, which first bytes alone"),
+        (lambda: calibrate(released, released_model, [byte_ids[:, :3]]), "windows must have at least 4 bytes per row"),
+        (
+            lambda: calibrate(released, released_model, [byte_ids], rate=0.9),
+            "which rises of more than threshold_add=0.0",
+        ),
         (lambda: calibrate(segmenter, model, [texts(2, 10)], rate=0.05), "at least 0.1, which first bytes alone make"),
         (lambda: calibrate(segmenter, model, [texts(2, 1)]), "windows must have at least 2 bytes per row"),
         (

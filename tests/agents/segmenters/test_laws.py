@@ -264,6 +264,8 @@ def test_refusals():
         ("grouped", {"group_size": 1}, "group_size must be an integer of at least 2, got 1"),
         ("grouped", {"advantage": "best"}, r"advantage must be one of \['centred', .*'best'"),
         ("entropy-monotonic", {"threshold_add": 0.1}, "threshold_add belongs to rule 'global', got 0.1"),
+        ("entropy-monotonic", {"fidelity": "released"}, "fidelity belongs to the rule with threshold_add, got 'rel"),
+        ("entropy-threshold", {"fidelity": "code"}, r"fidelity must be one of \['paper', 'released'\], got 'code'"),
     ]:
         with pytest.raises(ValueError, match=words):
             make_segmenter(name, model, **options)

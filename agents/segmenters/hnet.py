@@ -58,6 +58,7 @@ class HNetSegmenter(Segmenter):
             raise ValueError(f"second_rate must be left out with stages=1, got {second_rate}")
         self.target_rate = check_target(rate_or_default(model, rate))
         self.smoothing = smoothing
+        self.widths = [width, config.of_tokens.width, config.of_second.width]  # of bytes, tokens, tokens of tokens
         self.query, self.key = (nn.Linear(width, width, bias=False) for _ in range(2))
         self.byte_norm = RMSNorm(width, config.norm_eps) if faithful else nn.Identity()
         self.token_norm = RMSNorm(width, config.norm_eps) if faithful else nn.Identity()
@@ -69,10 +70,9 @@ class HNetSegmenter(Segmenter):
 
     @property
     def multipliers(self) -> list[float]:
-        """Learning-rate factors of the stages, outermost first, for equal widths (``LoopOptions.stage_factors``)."""
+        """Learning-rate factors of the stages, outermost first, for ``LoopOptions.stage_factors``."""
         rates = [rate for rate in (self.target_rate, self.second_rate) if rate is not None]
-        width = self.query.in_features
-        return stage_multipliers([1 / rate for rate in rates], [width] * (len(rates) + 1))
+        return stage_multipliers([1 / rate for rate in rates], self.widths[: len(rates) + 1])
 
     def _window(self, states: Tensor, byte_ids: Tensor, uniforms: Tensor | None) -> Segments:
         x = self.byte_norm(states)  # [B, T, D]
@@ -140,15 +140,19 @@ def split_stages(model: UNet, parameters: Iterable[nn.Parameter], num_stages: in
 
     The first of two stages holds everything that reads bytes, and parameters that are not the model's (a segmenter's, a
     critic's). The second holds the token layers and everything between them. The third of three, for a model with a
-    second level, holds the layers on tokens of tokens; routing between tokens belongs to the second.
+    second level, holds the layers on tokens of tokens; routing between tokens belongs to the second. The vector that
+    widens a level's tokens belongs to that level.
     """
     check_choice("num_stages", num_stages, Literal[2, 3])
     level = model.second_level
     if num_stages == 3 and level is None:
         raise ValueError("model must have a second level for three stages, got second_level=None")
-    stage_of = {id(p): 1 for p in (*model.token_layers.parameters(), *(() if level is None else level.parameters()))}
+    inner = [*model.token_layers.parameters(), *(() if level is None else level.parameters())]
+    inner += [] if model.token_pad is None else [model.token_pad]
+    stage_of = {id(p): 1 for p in inner}
     if num_stages == 3 and level is not None:
-        stage_of |= {id(p): 2 for p in level.layers.parameters()}
+        innermost = [*level.layers.parameters(), *([] if level.pad is None else [level.pad])]
+        stage_of |= {id(p): 2 for p in innermost}
     stages: list[list[nn.Parameter]] = [[] for _ in range(num_stages)]
     for parameter in parameters:
         stages[stage_of.get(id(parameter), 0)].append(parameter)

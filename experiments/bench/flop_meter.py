@@ -103,13 +103,14 @@ def _by_part(
         "decoder": config.num_decoder_layers * byte_pairs,
         "token_layers": config.num_token_layers * token_pairs,
     }
+    widths = {"token_layers": config.of_tokens.width, "second_level.layers": config.of_second.width}
     if config.second_level is not None:
         pairs["second_level.layers"] = config.num_second_layers * second_pairs
     if config.pooling == "attention":
         pairs["token_pooling"] = num_bytes  # a byte belongs to one token
     if config.upsampling == "attention":
         pairs["token_reading"] = num_bytes * config.tokens_read
-    return {part: 4.0 * config.width * count for part, count in pairs.items()}
+    return {part: 4.0 * widths.get(part, config.width) * count for part, count in pairs.items()}
 
 
 def _causal_pairs(length: float, capped: bool) -> float:

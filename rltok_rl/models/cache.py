@@ -66,9 +66,15 @@ class UNetCache(RowState):
         def ring(num_layers: int, window: int = config.window) -> WindowCache:
             return WindowCache(*(zeros(num_layers, window, *heads) for _ in range(2)))
 
-        def tokens(num_layers: int) -> TokenCache:
-            keys, values = (zeros(num_layers, FIRST_CAPACITY, *heads) for _ in range(2))
-            return TokenCache(keys, values, zeros(dtype=torch.int64), zeros(config.width))
+        def tokens(num_layers: int, layers: UNetConfig, width: int) -> TokenCache:
+            sizes = (num_layers, FIRST_CAPACITY, layers.num_heads, layers.head_size)
+            keys, values = (zeros(*sizes) for _ in range(2))
+            return TokenCache(keys, values, zeros(dtype=torch.int64), zeros(width))
+
+        second, token_width = None, config.of_tokens.width
+        if config.second_level:
+            above = tokens(config.num_second_layers, config.of_second, token_width)
+            second = SecondCache(above, zeros(token_width))
 
         return cls(
             position=zeros(dtype=torch.int64),
@@ -77,13 +83,13 @@ class UNetCache(RowState):
             segment_sum=zeros(config.width, dtype=torch.promote_types(dtype, torch.float32)),
             segment_length=zeros(dtype=torch.int64),
             encoder=ring(config.num_encoder_layers),
-            tokens=tokens(config.num_token_layers),
+            tokens=tokens(config.num_token_layers, config.of_tokens, config.width),
             decoder=ring(config.num_decoder_layers),
             pending=zeros(dtype=torch.bool),
             bytes_before=zeros(config.bytes_before, dtype=torch.int64),
             segment_bytes=ring(int(config.pooling == "attention")),
             last_tokens=ring(int(config.upsampling == "attention"), config.tokens_read),
-            second=SecondCache(tokens(config.num_second_layers), zeros(config.width)) if config.second_level else None,
+            second=second,
             target_rate=zeros(dtype=torch.float32) + config.target_rate if config.rate_embedding else None,
             configured_rate=config.target_rate,
         )

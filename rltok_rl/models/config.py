@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
+from functools import lru_cache
 from typing import Any, Literal, get_args
 
 from rltok_rl.utils import check_count, did_you_mean
@@ -27,7 +28,7 @@ class UNetConfig:
     """
 
     width: int
-    """D, shared by bytes and tokens (the paper's embedding_dim)."""
+    """D, of bytes, and of tokens without ``token_width`` (the paper's embedding_dim)."""
     num_heads: int
     """Attention heads of every layer; must divide ``width`` into an even head size."""
     num_encoder_layers: int
@@ -43,7 +44,11 @@ class UNetConfig:
     byte_mlp_ratio: int = 1
     """MLP width of a byte layer in units of ``width``.  # Appendix D"""
     token_mlp_ratio: int = 4
-    """MLP width of a token layer in units of ``width``.  # Appendix D"""
+    """MLP width of a token layer in units of its own width.  # Appendix D"""
+    token_width: int | None = None
+    """Width of the token layers, at least ``width``: a learned vector extends tokens. None is ``width``.  # H-Net"""
+    token_heads: int | None = None
+    """Attention heads of the token layers with ``token_width``; None is ``num_heads``."""
     num_special: int = 0
     """Input ids 256, 257, ... in addition to the bytes (a begin-of-text mark, say): read, never predicted."""
     begin_of_text: bool = False
@@ -90,6 +95,10 @@ class UNetConfig:
     """Tokens of tokens per token: exact for ``stride``, the target of the loss for ``routing``."""
     num_second_layers: int = 1
     """Layers on tokens of tokens, shaped like token layers."""
+    second_width: int | None = None
+    """Width of the layers on tokens of tokens, at least that of the token layers; None is that.  # H-Net"""
+    second_heads: int | None = None
+    """Attention heads of these layers with ``second_width``; None is those of the token layers."""
     num_lower_layers: int | None = None
     """Token layers before the second level (the rest run after it); None is half, rounded up."""
     second_residual: Literal["identity", "projection"] = "identity"
@@ -102,7 +111,7 @@ class UNetConfig:
     def __post_init__(self) -> None:
         """Check every field."""
         for name, minimum in _COUNTS.items():
-            if name != "num_lower_layers" or self.num_lower_layers is not None:
+            if name not in _OPTIONAL_COUNTS or getattr(self, name) is not None:
                 object.__setattr__(self, name, check_count(name, getattr(self, name), minimum=minimum))
         object.__setattr__(self, "ngram_sizes", _ngram_sizes(self.ngram_sizes))
         for name, (limit, words) in _RANGES.items():
@@ -121,17 +130,31 @@ class UNetConfig:
                 raise TypeError(f"{name} must be True or False, got {getattr(self, name)!r}")
         if self.begin_of_text and not self.num_special:
             raise ValueError("num_special must be at least 1 with begin_of_text, whose mark is id 256, got 0")
-        if self.width % (2 * self.num_heads):
-            raise ValueError(
-                f"width must be a multiple of 2 * num_heads (rotary positions turn pairs of channels), "
-                f"got width={self.width}, num_heads={self.num_heads}"
-            )
+        _check_heads("width", self.width, "num_heads", self.num_heads)
         if self.byte_scope == "token" and self.ngram_sizes:
             raise ValueError(
                 f"ngram_sizes must be empty with byte_scope='token', whose encoder sees no byte of an earlier token, "
                 f"got {list(self.ngram_sizes)}"
             )
         self._check_second_level()
+        self._check_widths()
+
+    def _check_widths(self) -> None:
+        """Check that widths grow from bytes to tokens to tokens of tokens, and that their heads fit."""
+        for level in ("token", "second"):
+            below = self if level == "token" else self.of_tokens
+            width, heads = getattr(self, f"{level}_width"), getattr(self, f"{level}_heads")
+            if width is None:
+                if heads is not None:
+                    raise ValueError(f"{level}_heads must be left out if {level}_width is None, got {heads}")
+                continue
+            if level == "second" and self.second_level is None:
+                raise ValueError(f"second_width must be left out if second_level is None, got {width}")
+            if width < below.width:
+                raise ValueError(
+                    f"{level}_width must be at least the width of the level below, {below.width}, got {width}"
+                )
+            _check_heads(f"{level}_width", width, f"{level}_heads", below.num_heads if heads is None else heads)
 
     def _check_second_level(self) -> None:
         """Check what depends on the kind of second level."""
@@ -164,6 +187,23 @@ class UNetConfig:
     def second_stride(self) -> int:
         """Tokens per token of tokens, P."""
         return round(1 / self.second_rate)
+
+    @property
+    def of_tokens(self) -> UNetConfig:
+        """The configuration whose width and heads are those of the token layers."""
+        if self.token_width is None:
+            return self
+        heads = self.num_heads if self.token_heads is None else self.token_heads
+        return _resized(self, width=self.token_width, num_heads=heads, token_width=None, token_heads=None)
+
+    @property
+    def of_second(self) -> UNetConfig:
+        """The configuration whose width and heads are those of the layers on tokens of tokens."""
+        below = self.of_tokens
+        if self.second_width is None:
+            return below
+        heads = below.num_heads if self.second_heads is None else self.second_heads
+        return _resized(below, width=self.second_width, num_heads=heads, second_width=None, second_heads=None)
 
     @property
     def head_size(self) -> int:
@@ -201,9 +241,12 @@ class UNetConfig:
 _COUNTS = {
     **dict.fromkeys(("width", "num_heads", "num_token_layers", "window", "byte_mlp_ratio", "token_mlp_ratio"), 1),
     **dict.fromkeys(("ngram_buckets", "tokens_read", "num_second_layers"), 1),
+    **dict.fromkeys(("token_width", "token_heads", "second_width", "second_heads"), 1),
     **dict.fromkeys(("num_encoder_layers", "num_decoder_layers", "num_special", "num_lags", "num_lower_layers"), 0),
 }
 """Minimum of every integer field."""
+_OPTIONAL_COUNTS = ("num_lower_layers", "token_width", "token_heads", "second_width", "second_heads")
+"""Integer fields that may be None."""
 _POSITIVE = (math.inf, "be positive and finite")
 _RANGES: dict[str, tuple[float, str]] = {
     **dict.fromkeys(("boundary_scale", "rope_base", "norm_eps", "second_rate"), _POSITIVE),
@@ -220,6 +263,19 @@ _CHOICES: dict[str, tuple[str | None, ...]] = {
     "second_level": (None, "stride", "routing"),
     "second_residual": ("identity", "projection"),
 }
+
+
+def _check_heads(name: str, width: int, heads_name: str, heads: int) -> None:
+    if width % (2 * heads):
+        raise ValueError(
+            f"{name} must be a multiple of 2 * {heads_name} (rotary positions turn pairs of channels), "
+            f"got {name}={width}, {heads_name}={heads}"
+        )
+
+
+@lru_cache
+def _resized(config: UNetConfig, **sizes: Any) -> UNetConfig:
+    return replace(config, **sizes)
 
 
 def _ngram_sizes(values: Any) -> tuple[int, ...]:

@@ -26,6 +26,7 @@ _PER_SECOND = ("second_level.layers",)
 def parameter_counts(model: UNet) -> dict[str, int]:
     """Count the parameters of each part and their total."""
     counts = {name: sum(p.numel() for p in part.parameters()) for name, part in model.named_children()}
+    counts |= {name: p.numel() for name, p in model.named_parameters(recurse=False)}  # token_pad
     return {**counts, "total": sum(counts.values())}
 
 

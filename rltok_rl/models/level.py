@@ -54,6 +54,29 @@ def run_layers(
     return run(tokens, only=range(lower, len(layers))), decisions
 
 
+def widened(run: Run, pad: Tensor | None) -> Run:
+    """Run layers of another width on tokens [*L, D] that a ``pad`` extends, and cut the result back to D.
+
+        Mid_s = layers([X'_s, pad])[:D]
+
+    Reference: https://arxiv.org/abs/2507.07955
+    """
+    if pad is None:
+        return run
+
+    def wide(tokens: Tensor, attend_at: Callable[[int], Attention]) -> tuple[Tensor, SecondDecisions | None]:
+        more = pad.to(tokens.dtype).expand(*tokens.shape[:-1], -1)
+        out, decisions = run(torch.cat((tokens, more), -1), attend_at)
+        return out[..., : tokens.shape[-1]], decisions
+
+    return wide
+
+
+def new_pad(below: UNetConfig, config: UNetConfig) -> nn.Parameter | None:
+    """Return the vector of zeros that extends tokens to the width of ``config``; None for equal widths."""
+    return nn.Parameter(torch.zeros(config.width - below.width)) if config.width > below.width else None
+
+
 def run_level(
     states: Tensor,
     layout: TokenLayout,
@@ -148,13 +171,14 @@ class Routing(nn.Module):
 
 
 class SecondLevel(nn.Module):
-    """Tokens of tokens: the rule that draws their boundaries, and their layers."""
+    """Tokens of tokens: the rule that draws their boundaries, and their layers; ``config`` has the tokens' width."""
 
     def __init__(self, config: UNetConfig) -> None:
         super().__init__()
         self.config = config
         self.routing = Routing(config) if config.second_level == "routing" else None
-        self.layers = LayerStack(config, config.num_second_layers, config.token_mlp_ratio)
+        self.layers = LayerStack(config.of_second, config.num_second_layers, config.token_mlp_ratio)
+        self.pad = new_pad(config, config.of_second)
 
     def forward(
         self, states: Tensor, below: TokenLayout, cache: SecondCache | None = None
@@ -176,7 +200,7 @@ class SecondLevel(nn.Module):
         layout, mixing = layout_above(drawn, below), self._mixing(probs, drawn)
         positions = below.positions.flatten().index_select(0, layout.byte_index).view(layout.shape)
         run = self._run(positions, cached=cache is not None)
-        mixed, _ = run_level(rows, layout, run, mixing, self.config, cache=cache.tokens if cache else None)
+        mixed, _ = run_level(rows, layout, run, mixing, self.config.of_second, cache=cache.tokens if cache else None)
         if cache:
             last = states[torch.arange(len(states), device=states.device), below.num_tokens - 1]  # [B, D]
             cache.query = self._query(last).to(cache.query.dtype)
@@ -218,8 +242,8 @@ class SecondLevel(nn.Module):
         return Mixing() if self.routing is None or probs is None else self.routing.mixing(probs, drawn)
 
     def _run(self, positions: Tensor, *, cached: bool) -> Run:
-        angles = rotary(positions, self.config.head_size, self.config.rope_base)
-        return partial(run_layers, self.layers, angles=angles, cached=cached)
+        angles = rotary(positions, self.config.of_second.head_size, self.config.rope_base)
+        return widened(partial(run_layers, self.layers, angles=angles, cached=cached), self.pad)
 
     def _query(self, states: Tensor) -> Tensor:
         """Return what routing compares the next token with, [n, D]."""

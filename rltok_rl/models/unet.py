@@ -33,7 +33,7 @@ from rltok_rl.models.heads import (
 )
 from rltok_rl.models.key_value_cache import WindowCache
 from rltok_rl.models.layers import LayerStack, RMSNorm, Rotary, rotary
-from rltok_rl.models.level import Above, Run, SecondDecisions, SecondLevel, run_layers, run_level
+from rltok_rl.models.level import Above, Run, SecondDecisions, SecondLevel, new_pad, run_layers, run_level, widened
 from rltok_rl.models.mixing import Mixing, policy_smoothing
 from rltok_rl.models.pretrained import Pretrained
 from rltok_rl.models.tokens import Layout, token_layout
@@ -80,8 +80,9 @@ class UNet(Pretrained, nn.Module):
         self.config = config
         self.embedding = nn.Embedding(config.num_ids, config.width)
         self.encoder = LayerStack(config, config.num_encoder_layers, config.byte_mlp_ratio)
-        self.token_layers = LayerStack(config, config.num_token_layers, config.token_mlp_ratio)
-        self.second_level = None if config.second_level is None else SecondLevel(config)
+        self.token_layers = LayerStack(config.of_tokens, config.num_token_layers, config.token_mlp_ratio)
+        self.token_pad = new_pad(config, config.of_tokens)
+        self.second_level = None if config.second_level is None else SecondLevel(config.of_tokens)
         self.decoder = LayerStack(config, config.num_decoder_layers, config.byte_mlp_ratio)
         norm = RMSNorm(config.width, config.norm_eps) if config.encoder_norm else nn.Identity()
         self.encoder_norm = norm  # for the heads on X; tokens pool X itself
@@ -108,6 +109,9 @@ class UNet(Pretrained, nn.Module):
                 nn.init.zeros_(module.weight)
         if self.second_level is not None and self.second_level.routing is not None:
             self.second_level.routing.reset_parameters()
+        for pad in (self.token_pad, None if self.second_level is None else self.second_level.pad):
+            if pad is not None:
+                nn.init.zeros_(pad)
         nn.init.normal_(self.embedding.weight, std=self.config.width**-0.5)  # unit size after sqrt(D)
         if self.rate_embedding is not None:
             nn.init.zeros_(self.rate_embedding.weight)
@@ -188,7 +192,7 @@ class UNet(Pretrained, nn.Module):
             where,
             self.run_tokens(where.positions, above, cached=cache is not None),
             mixing,
-            self.config,
+            self.config.of_tokens,
             pooling=pool or self.config.pooling,
             upsampling=self.config.upsampling,
             read=read,
@@ -303,8 +307,10 @@ class UNet(Pretrained, nn.Module):
 
     def run_tokens(self, positions: Tensor, above: Above | None, *, cached: bool) -> Run:
         """Return the token layers at byte positions [*L], with the second level ``above`` between them."""
-        angles, lower = self.byte_angles(positions), self.config.lower_layers
-        return partial(run_layers, self.token_layers, angles=angles, above=above, lower=lower, cached=cached)
+        config = self.config.of_tokens
+        angles, lower = rotary(positions, config.head_size, config.rope_base), config.lower_layers
+        run = partial(run_layers, self.token_layers, angles=angles, above=above, lower=lower, cached=cached)
+        return widened(run, self.token_pad)
 
     def _run_bytes(
         self, layers: LayerStack, x: Tensor, cache: WindowCache | None, starts: Tensor | None = None

@@ -24,12 +24,17 @@ VARIANTS = {
     "attention": {"pooling": "attention", "upsampling": "attention", "tokens_read": 3, "window": 5},
     "own token": {"byte_scope": "token", "num_encoder_layers": 2, "num_decoder_layers": 2, "window": 6},
     "own token, pooled": {"byte_scope": "token", "pooling": "mean", "smoothing": "gradient", "attention_cap": 10.0},
+    "wide tokens": {"token_width": 96, "token_heads": 3, "upsampling": "deviation", "attention_cap": 10.0},
 }
 LEVELS = {
     "stride": {"second_level": "stride", "num_token_layers": 2, "num_second_layers": 2},
     "every token": {"second_level": "stride", "second_rate": 1.0},
     "routing": {"second_level": "routing", "second_rate": 0.4, "num_token_layers": 3},
     "no lower layer": {"second_level": "routing", "num_lower_layers": 0, "pooling": "mean"},
+    "wide levels": {
+        **{"second_level": "routing", "second_residual": "projection", "num_token_layers": 2},
+        **{"token_width": 72, "second_width": 96, "second_heads": 3, "pooling": "mean"},
+    },
     "as H-Net": {"second_level": "routing", "second_residual": "projection", "upsampling": "deviation"},
     "every option": {
         "second_level": "routing",
@@ -56,7 +61,7 @@ def build() -> Callable[..., UNet]:
         model = UNet(preset("tiny", **overrides)).eval()
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                if "norm" in name or "early_head" in name or "routing" in name:
+                if any(part in name for part in ("norm", "early_head", "routing", "pad")):
                     parameter.add_((0.1 if "routing" in name else 0.2) * torch.randn_like(parameter))
         return model
 

@@ -22,6 +22,7 @@ KINDS = {
     **{str(dtype): ({}, dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64)},
     "rates": ({"rate_embedding": True, "num_special": 3, "boundary_bias": True, "head_bias": True}, torch.float32),
     "every option": (LEVELS["every option"], torch.float32),
+    "wide levels": (LEVELS["wide levels"], torch.float32),
 }
 
 

@@ -26,7 +26,8 @@ def changed(values: torch.Tensor, row: int, column: int, value: int) -> torch.Te
 
 
 def test_configurations():
-    wide = {"second_level": "routing", "num_second_layers": 0}
+    level = {"second_level": "routing"}
+    wide = {**level, "num_second_layers": 0}
     strictly = "must lie strictly between 0 and 1"
     cases = [
         ({"num_heads": 3}, "width must be a multiple of 2 * num_heads (rotary positions turn pairs of channels), got"),
@@ -53,6 +54,15 @@ def test_configurations():
         ({"byte_scope": "token", "ngram_sizes": (3,)}, "ngram_sizes must be empty with byte_scope='token', whose enc"),
         ({"second_level": "words"}, "second_level must be one of [None, 'stride', 'routing'], got 'words'"),
         ({"second_rate": 0.2}, "second_rate must be left out if second_level is None, got 0.2"),
+        ({"token_width": 32}, "token_width must be at least the width of the level below, 64, got 32"),
+        (
+            {**level, "token_width": 68, "second_width": 64},
+            "second_width must be at least the width of the level below, 68",
+        ),
+        ({"token_width": 70, "token_heads": 3}, "token_width must be a multiple of 2 * token_heads"),
+        ({"token_heads": 4}, "token_heads must be left out if token_width is None, got 4"),
+        ({"second_width": 96}, "second_width must be left out if second_level is None, got 96"),
+        ({**level, "second_heads": 4}, "second_heads must be left out if second_width is None, got 4"),
         ({"num_lower_layers": 1}, "num_lower_layers must be left out if second_level is None, got 1"),
         ({"second_level": "stride", "second_rate": 0.3}, "second_rate must be 1, 1/2, 1/3, ... for 'stride', got 0.3"),
         ({"second_level": "routing", "second_rate": 1.0}, f"second_rate {strictly}"),

@@ -21,6 +21,10 @@ CASES = {
     "attention, one token": {"pooling": "attention", "upsampling": "attention", "tokens_read": 1, "attention_cap": 1.0},
     "attention, deviation": {"pooling": "attention", "upsampling": "deviation", "window": 3, "num_heads": 4},
     "straight through": {**VARIANTS["attention"], "smoothing": "straight_through"},
+    "wide, attention": {**VARIANTS["attention"], "token_width": 88, "smoothing": "detached", "num_token_layers": 2},
+    "wide, own token": {"token_width": 96, "byte_scope": "token", "window": 6},
+    "wide second level": {"second_level": "stride", "second_width": 80, "second_heads": 4, "num_token_layers": 2},
+    "tokens of one width, other heads": {"token_width": 64, "token_heads": 4},
     "other widths": {"byte_mlp_ratio": 2, "token_mlp_ratio": 3, "window": 5, "num_heads": 4},
 }
 

@@ -7,6 +7,7 @@ Nothing is shared with the library but the names of its parameters. Transformer 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from rltok_rl.experiments.reinforce import TransformerLayer, rotate, soft_cap
@@ -53,10 +54,12 @@ def _row(model, byte_ids: Tensor, boundaries: Tensor, training: bool) -> dict[st
         serving.append(len(tokens) - 1)
     before, at, causal = torch.stack(tokens), torch.tensor(positions), _causal(len(tokens))
     lower = config.lower_layers
-    after = _layers(model, "token_layers", before, at, causal, range(lower))
+    heads = config.token_heads or config.num_heads
+    after = _layers(model, "token_layers", _wider(before, model.token_pad), at, causal, range(lower), heads)
     if config.second_level is not None:
-        after = _second_level(model, after, at)
-    after = _layers(model, "token_layers", after, at, causal, range(lower, config.num_token_layers))
+        after = _second_level(model, after, at, config.second_heads or heads)
+    rest = range(lower, config.num_token_layers)
+    after = _layers(model, "token_layers", after, at, causal, rest, heads)[:, : config.width]
     update = after - before if config.upsampling == "deviation" else after
     if config.smoothing != "none":
         update = _smoothed(update, [1.0 if t == 0 else torch.sigmoid(logits[t]) for t in positions])
@@ -96,7 +99,12 @@ def _embed(model, byte_ids: list[int]) -> Tensor:
     return torch.stack(rows)
 
 
-def _second_level(model, z: Tensor, positions: Tensor) -> Tensor:
+def _wider(tokens: Tensor, pad: Tensor | None) -> Tensor:
+    """Append one vector to every token."""
+    return tokens if pad is None else torch.stack([torch.cat((token, pad)) for token in tokens])
+
+
+def _second_level(model, z: Tensor, positions: Tensor, heads: int) -> Tensor:
     """Tokens [S, D] after they have received their tokens of tokens, one token after the other."""
     config, name, probs, places = model.config, "second_level.routing", [], []
     routes, projects = config.second_level == "routing", config.second_residual == "projection"
@@ -112,7 +120,8 @@ def _second_level(model, z: Tensor, positions: Tensor) -> Tensor:
             chosen = p > 0.5
         if chosen:
             places.append(s)
-    above = _layers(model, "second_level.layers", x[places], positions[places], _causal(len(places)))
+    wide, mask = _wider(x[places], model.second_level.pad), _causal(len(places))
+    above = _layers(model, "second_level.layers", wide, positions[places], mask, heads=heads)[:, : z.shape[1]]
     if projects:
         above = _norm(model, f"{name}.update_norm", above)
     updates = _smoothed(above, [probs[s].clamp(1e-4, 1 - 1e-4) if routes else 1.0 for s in places])
@@ -129,11 +138,16 @@ def _causal(length: int) -> Tensor:
     return torch.ones(length, length, dtype=torch.bool).tril()
 
 
-def _layers(model, name: str, x: Tensor, clock: Tensor, mask: Tensor, only: range | None = None) -> Tensor:
+def _layers(
+    model, name: str, x: Tensor, clock: Tensor, mask: Tensor, only: range | None = None, heads: int | None = None
+) -> Tensor:
     stack = model.get_submodule(name)
+    one_width = dict.fromkeys(("token_width", "token_heads", "second_width", "second_heads"))
+    heads = model.config.num_heads if heads is None else heads
+    config = replace(model.config, width=x.shape[1], num_heads=heads, **one_width)
     for i in range(len(stack)) if only is None else only:
         with torch.device("meta"):
-            layer = TransformerLayer(model.config, mlp_ratio=1)  # sizes come with the weights
+            layer = TransformerLayer(config, mlp_ratio=1)  # sizes come with the weights
         x = functional_call(layer, dict(stack[i].named_parameters()), (x[None], clock[None], mask))[0]
     return x
 

@@ -57,6 +57,7 @@ def make(
     recompute: str = "none",
     chunk: int | None = None,
     rows_per_mean: int | None = None,
+    token_width: int | None = None,
     **options: Any,
 ) -> Trainer:
     """A small trainer of the whole batch, or of the rows of one process; ``options`` are those of the loop."""
@@ -64,6 +65,7 @@ def make(
     seed_everything(seed)
     fields: dict[str, Any] = {"window": 6, "num_lags": 2, "target_rate": 0.3, "rate_embedding": rates is not None}
     fields |= dict.fromkeys(("boundary_bias", "head_bias"), chunk is not None)
+    fields |= {"token_width": token_width}
     levels: dict[str, Any] = {"num_token_layers": 2, "second_level": "routing"} if second_level else {}
     model = UNet(preset("tiny", width=16, **fields, **levels))
     with torch.no_grad():

@@ -77,6 +77,7 @@ CASES: dict[str, Case] = {
     "hnet, loop": Case("hnet", {"rate": 0.25, "smoothing": "loop"}, 0.06, trained=True),
     "hnet, two stages": Case("hnet", {"stages": 2}, 0.06, trained=True, model=HNET),
     "hnet, two stages, baseline": Case("hnet", {"stages": 2, "variant": "baseline"}, model=ROUTING),
+    "hnet, two stages, wide": Case("hnet", {"stages": 2}, model={**HNET, "token_width": 80, "second_width": 96}),
     "learned, two levels": Case("learned", model=ROUTING),
     "whitespace, two levels": Case("whitespace", model=STRIDE),
     "word-hierarchical": Case("whitespace", model=TOKEN),

@@ -64,6 +64,15 @@ def test_three_learning_rates():
     assert members[2] == {id(p) for p in model.second_level.layers.parameters()}
     inner = [*model.token_layers.parameters(), *model.second_level.routing.parameters()]
     assert members[1] == {id(p) for p in inner}
+    wide = two_level_model(token_width=96, second_width=144)
+    groups = stage_groups(wide, make_segmenter("hnet", wide, stages=2), lr=1.0)
+    factors = [(4.6 * 144 / 64) ** 0.5, (4.6 / 3 * 144 / 96) ** 0.5, (4.6 / 9) ** 0.5]  # N_GPT D^S / D^s
+    assert [g["lr"] for g in groups] == pytest.approx(factors)
+    pads = {id(wide.token_pad): 1, id(wide.second_level.pad): 2}
+    assert {id(p): n for n, g in enumerate(groups) for p in g["params"] if id(p) in pads} == pads
+    assert sum(len(g["params"]) for g in groups) == sum(map(len, members)) + 2
+    one_stage = make_segmenter("hnet", wide, rate=1 / 6)
+    assert one_stage.multipliers == pytest.approx([(4.6 * 96 / 64) ** 0.5, (4.6 / 6) ** 0.5])
     one_stage = make_segmenter("hnet", model, rate=1 / 6)
     assert [g["lr"] for g in stage_groups(model, one_stage, lr=1.0)] == pytest.approx([4.6**0.5, (4.6 / 6) ** 0.5])
 

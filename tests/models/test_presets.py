@@ -44,6 +44,21 @@ def test_parts_are_counted_once():
     assert counts["token_layers"] == 12 * (16 * width**2 + 4 * width)
 
 
+def test_wide_token_layers_start_at_the_scale_of_their_own_width():
+    """Nothing else changes, and the vectors that widen tokens are zero."""
+    torch.manual_seed(0)
+    model = UNet(preset("tiny", token_width=160, num_token_layers=2, second_level="stride", second_width=256))
+    stacks = ((model.encoder, 64), (model.token_layers, 160), (model.second_level.layers, 256))
+    for stack, width in stacks:
+        for layer in stack:
+            assert layer.attention.query_key_value.weight.shape == (3 * width, width)
+            assert layer.attention.out.weight.std().item() == pytest.approx(width**-0.5, rel=0.05)
+    assert model.token_pad.tolist() == [0.0] * 96 and model.second_level.pad.tolist() == [0.0] * 96
+    counts = parameter_counts(model)
+    assert counts["token_layers"] == 2 * (16 * 160**2 + 4 * 160) and counts["token_pad"] == 96
+    assert counts["total"] == sum(p.numel() for p in model.parameters())
+
+
 def test_configurations_survive_a_round_trip():
     for config in (*map(preset, PRESETS), *(preset("tiny", **options) for options in VARIANTS.values())):
         assert UNetConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config

@@ -31,7 +31,7 @@ CASES = {
     "epochs": {"ppo": True, "policy_epochs": 3, "warm_start_bytes": UPDATE},
     "rates, micro-batches": {"rates": (0.1, 0.6), "short": True, "ppo": True, "policy_epochs": 2, "micro_batches": 2},
     "less memory": {"recompute": "layers", "chunk": 7, "micro_batches": 2},
-    "wide tokens": {"token_width": 24, "second_level": True},
+    "wide tokens": {"token_width": 24},
     "rows per mean": {"baseline": "batch_mean", "rows_per_mean": 2, "micro_batches": 2},
     "critic": {"estimator": "critic_advantage", "policy_epochs": 2, "micro_batches": 2},
 }

@@ -150,6 +150,19 @@ BUGS = (
     ),
     Bug("cache-slot", CACHE, "rows, position % window, seen", "rows, position % max(window - 1, 1), seen"),
     Bug("cache-reset", CACHE, "self.tokens.count,", ""),
+    Bug(
+        "cache-earlier-token",
+        CACHE,
+        "% window <= (position - starts)[:, None]  # by age",
+        "% window <= position[:, None]",
+    ),
+    # Byte layers inside a token
+    Bug(
+        "encoder-start",
+        "tests/models/test_textbook.py",
+        "follows = F.pad(boundaries, (1, 0))[:, :-1] & (places > 1)",
+        "follows = boundaries & (places > 1)",
+    ),
     # Rollout
     Bug("next-state", PARALLEL, '"encoder_state": states.float()', '"encoder_state": states.roll(-1, 1).float()'),
     Bug(

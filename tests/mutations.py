@@ -54,6 +54,8 @@ class Bug:
 # Tests that several bugs name.
 RETURNS = "tests/laws/test_return_laws.py"
 BASELINES = "tests/laws/test_baseline_laws.py"
+RELEASED = "tests/test_released.py"
+MARKS = "tests/test_begin_of_text.py"
 RATES = "tests/laws/test_rate_laws.py tests/objectives/test_rate.py"
 POLICY = "tests/functional/test_policy.py tests/agents/test_agents.py"
 REWARDS = "tests/envs/test_byte_boundary.py tests/envs/test_parallel.py"
@@ -98,6 +100,20 @@ BUGS = (
     Bug(
         "equal-returns", BASELINES, "variance > (8 * torch.finfo(deviation.dtype).eps * mean).square()", "variance > 0"
     ),
+    Bug(
+        "rows-per-mean",
+        BASELINES,
+        "row_groups(rows_per_mean, returns, mask)",
+        "row_groups(len(returns), returns, mask)",
+    ),
+    # The released recipe
+    Bug(
+        "last-byte-of-window",
+        RELEASED,
+        "torch.cat((real, real.any(-1, keepdim=True)), -1)",
+        "torch.cat((real, torch.zeros_like(real[..., :1])), -1)",
+    ),
+    Bug("mark-of-windows", MARKS, "segmented.marked(byte_ids[place], steps == 0)", "byte_ids[place]"),
     # Rewards
     Bug("reward-sign", REWARDS, "return final_log_prob - early_log_prob", "return early_log_prob - final_log_prob"),
     Bug("reward-early-exit", REWARDS, "return final_log_prob - early_log_prob", "return final_log_prob"),

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from rltok_rl.experiments.recipes import differences
 from rltok_rl.experiments.runs.build import make_trainer
 from rltok_rl.experiments.texts import Texts
 from torch import Tensor
@@ -27,7 +28,6 @@ SIZES = {"width": 8, "num_heads": 2, "window": 4, "target_rate": 0.3, "num_speci
 MODEL = {
     **{"begin_of_text": "true", "head_bias": "true", "boundary_bias": "true", "encoder_norm": "false"},
     **{"num_lags": 7, "boundary_scale": 0.0625, "boundary_cap": 6.0, "attention_cap": 50.0, "final_cap": 30.0},
-    **{"pooling": "select", "upsampling": "add"},
 }
 OPTIONS = {
     **{f"model.overrides.{name}": value for name, value in {**SIZES, **MODEL}.items()},
@@ -46,7 +46,6 @@ OTHERS = {
     **{"model.overrides.boundary_bias": "false", "model.overrides.encoder_norm": "true"},
     **{"model.overrides.num_lags": 8, "model.overrides.boundary_scale": 0.1, "model.overrides.boundary_cap": "null"},
     **{"model.overrides.attention_cap": "null", "model.overrides.final_cap": "null"},
-    **{"model.overrides.pooling": "mean", "model.overrides.upsampling": "deviation"},
     **{"estimator.gamma": 0.9, "estimator.reward": "log_likelihood", "baseline.name": "leave_one_out"},
     **{"loss.average": "all", "loss.rows_per_mean": "null", "loss.language_model": 1.0, "loss.early_exit": 0.2},
     **{"loss.policy": 0.02, "rate.control": "ratio", "rate.coefficient": 0.02, "rate.options": "{ends: released}"},
@@ -55,7 +54,10 @@ OTHERS = {
     **{"optim.clip_norm": 2.0},
 }
 """Another value of each."""
-MORE = [("loss.average", "released"), ("loss.average", "free"), ("rate.options", "{}"), ("model.overrides.num_lags", 6)]
+MORE = [
+    *[("loss.average", "released"), ("loss.average", "free"), ("rate.options", "{}"), ("model.overrides.num_lags", 6)],
+    *[("model.overrides.pooling", "mean"), ("model.overrides.upsampling", "deviation")],
+]
 
 
 UPDATES = 3  # a warm-up, the peak, and a step of the cosine
@@ -142,6 +144,14 @@ def test_updates_are_those_of_the_definition():
     for number, (result, expected) in enumerate(ours):
         assert deviation(result, expected) is None, f"update {number}"
         assert expected.metrics["grad_norm"] > 1 and expected.metrics["loss_policy"] != 0  # it is clipped
+
+
+def test_the_recipe_in_one_word_has_these_options():
+    """But for eight rows per mean, the ids of the authors' tokenizer, and sizes."""
+    trainer = make()
+    config = configured(*(f"{name}={value}" for name, value in OPTIONS.items()), "model=tiny")
+    different = {one.option for one in differences(config, "released", trainer.model.config.to_dict())}
+    assert different == {"loss.rows_per_mean", "model.overrides.num_special"}
 
 
 def test_every_option_of_the_recipe_has_another_value():

@@ -230,8 +230,7 @@ def _filter(stepper: Stepper, byte_ids: Tensor, windows: TextWindows, uniforms: 
     for t in range(length):
         place = windows.start + t  # [B]
         drawn = uniforms[:, t * count : (t + 1) * count].flatten()
-        ids = stepper.segmented.marked(byte_ids[place].repeat_interleave(count), torch.tensor(t == 0))
-        logits = stepper.step(ids, drawn).final_logits
+        logits = stepper.step(byte_ids[place].repeat_interleave(count), drawn).final_logits
         following = byte_ids[place + 1].repeat_interleave(count).to(logits.device)
         log_probs = byte_log_prob(logits, following).double().cpu().view(num_windows, count)
         log_weights += log_probs * (place + 1 >= windows.first)[:, None]

@@ -55,8 +55,7 @@ def read_streamed(
             active = t < left
             number = begins[rows] + left.sub(1).clamp(max=t)  # [B]; finished rows repeat their last byte
             place = reading.at[number]
-            ids = segmented.marked(byte_ids[place], torch.tensor(t == 0))
-            out = stepper.step(ids, None if uniforms is None else uniforms[number])
+            out = stepper.step(byte_ids[place], None if uniforms is None else uniforms[number])
             cost += reading.record(number[active], byte_ids[place + 1], out, active)
             done += int(active.sum())
             if progress is not None and (t % _REPORT_EVERY == 0 or done == total):
@@ -76,10 +75,11 @@ class Stepper:
             self.reader = start_reading(model, segmenter, num_rows)
 
     def step(self, byte_ids: Tensor, uniforms: Tensor | None) -> Output:
-        """Read bytes [B] with random numbers [B]."""
+        """Read bytes [B] with random numbers [B]; a model with a mark reads it in the place of a row's first byte."""
         segmented, cache = self.segmented, self.reader.cache
         model, segmenter, device = segmented.model, segmented.segmenter, segmented.device
-        byte_ids, uniforms = byte_ids.to(device), None if uniforms is None else uniforms.to(device)
+        byte_ids = segmented.marked(byte_ids.to(device), cache.position == 0)
+        uniforms = None if uniforms is None else uniforms.to(device)
         if segmenter is None:
             seen = observe(model, cache, byte_ids)
             drawn = draw_boundary(seen.boundary_logit, uniforms) | (cache.position == 0)

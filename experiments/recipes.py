@@ -28,11 +28,15 @@ BY_CHOICE = {
     "rate": ("control", "options"),
 }
 """Options that a recipe sets by choosing a file of their group."""
-SIZES = ("width", "num_heads", "num_encoder_layers", "num_token_layers", "num_decoder_layers", "window")
-SIZES += ("byte_mlp_ratio", "token_mlp_ratio", "target_rate")
+SIZES = (
+    *("width", "num_heads", "num_encoder_layers", "num_token_layers", "num_decoder_layers", "window", "target_rate"),
+    *("byte_mlp_ratio", "token_mlp_ratio", "token_width", "token_heads", "second_width", "second_heads"),
+)
 """Fields of ``UNetConfig`` that no recipe sets. Any other field that a recipe does not set has its default."""
-_OF_POLICY = ("actor.", "estimator.", "baseline.", "rate.", "loss.")
-_OF_POLICY += ("model.overrides.boundary_", "model.overrides.num_lags")
+_OF_POLICY = (
+    *("actor.", "estimator.", "baseline.", "rate.", "loss."),
+    *("model.overrides.boundary_", "model.overrides.num_lags"),
+)
 _OF_ALL = ("loss.language_model", "loss.early_exit")
 _MODEL = "model.overrides."
 _SHOWN = 4  # differences in one line

@@ -158,15 +158,15 @@ def cached_bpe(folder: Path | None, texts: Callable[[], Iterable[str]], **option
         except Exception as error:  # the library raises no other type
             raise ValueError(f"{path} is not what was written ({error}); delete it to train again") from None
     split = train_bpe(texts(), **options)
-    partial = folder / f".{path.name}.partial-{os.getpid()}"
+    unfinished = folder / f".{path.name}.partial-{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        partial.write_text(split.tokenizer.to_str(), encoding="utf-8")
-        flush(partial)
-        partial.replace(path)
+        unfinished.write_text(split.tokenizer.to_str(), encoding="utf-8")
+        flush(unfinished)
+        unfinished.replace(path)
     except OSError as error:
         raise OSError(f"{folder} must be a folder that can be written, got {error.strerror}") from None
     finally:
         with contextlib.suppress(OSError):
-            partial.unlink()
+            unfinished.unlink()
     return split

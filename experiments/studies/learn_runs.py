@@ -24,8 +24,10 @@ from rltok_rl.models.unet import UNet
 from rltok_rl.training.snapshots import snapshot_updates
 
 # The policy of recipe=paper; texts, sizes and the optimizer are those of the language.
-_PAPER = ("estimator=discounted_return", "baseline=batch_mean", "loss.policy=0.01", "rate.coefficient=0.01")
-_PAPER += ("model.overrides.encoder_norm=false",)
+_PAPER = (
+    *("estimator=discounted_return", "baseline=batch_mean", "loss.policy=0.01", "rate.coefficient=0.01"),
+    "model.overrides.encoder_norm=false",
+)
 SYSTEMS: dict[str, tuple[str, ...]] = {
     "learned": (),
     "uniform": ("actor=uniform", "actor.warm_start_bytes=0"),

@@ -203,7 +203,7 @@ BUGS = (
     ),
     Bug("checksum", CHECKPOINT, "if checksum(path / name) != sums.get(name):", "if False:"),
     Bug("fsync-files", CHECKPOINT, "flush(partial / name)", "pass"),
-    Bug("fsync-partial", CHECKPOINT, "flush(partial)", "pass"),
+    Bug("fsync-partial", CHECKPOINT, "name)\n        flush(partial)", "name)"),
     Bug("fsync-folder", CHECKPOINT, "flush(folder)", "pass"),
     # Data
     Bug(

@@ -202,6 +202,9 @@ class ComputeConfig:
     """Precision of matrix products: ``float32`` or ``bfloat16``."""
     compile: bool = False
     """Compile the byte and token layers (``torch.compile``)."""
+    fused: str = "auto"
+    """Fused operations, in float32 on the CPU: ``auto`` uses them if numba is installed, ``off`` does not. Results are
+    equal up to rounding."""
     tokens: str = "padded"
     """Layout of token rows: ``padded`` to the longest, or ``packed`` one after the other, with at most 1/64 padding
     from 1,024 tokens on. Results are equal up to rounding; evaluation pads."""

@@ -15,7 +15,7 @@ LAYERS = [
     {"renamed"},
     {"utils", "text"},
     {"functional"},
-    {"sampling"},
+    {"sampling", "fused"},
     {"models", "data", "viz"},
     {"agents"},
     {"envs", "objectives"},

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from rltok_rl.fused import launch
 from rltok_rl.training import Trainer
 
 SHOWN = 20
@@ -31,8 +32,10 @@ class CountOperations(TorchDispatchMode):
     """Counts operations and the bytes that each reads and writes, by the operator's name.
 
     Every tensor that goes in or comes out counts once, whether or not a cache holds it. Views and fresh memory
-    (``empty``) move nothing and are left out.
+    (``empty``) move nothing and are left out. A fused kernel is one operation: what it keeps inside moves nothing.
     """
+
+    sees_kernels = True  # fused operations stay fused
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,9 +54,22 @@ class CountOperations(TorchDispatchMode):
         if fresh or func.is_view or (same_memory and not func._schema.is_mutable):
             return out
         written = [x for x in returned if not any(x is y for y in read)]  # in-place results are among the inputs
-        self.calls[func.name()] += 1
-        self.moved[func.name()] += sum(x.nbytes for x in (*read, *written))
+        self._add(func.name(), read, written)
         return out
+
+    def __enter__(self) -> CountOperations:
+        """Count from here on."""
+        launch.observers.append(self._add)
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        """Stop counting."""
+        launch.observers.remove(self._add)
+        super().__exit__(*error)
+
+    def _add(self, name: str, read: Sequence[Tensor], written: Sequence[Tensor]) -> None:
+        self.calls[name] += 1
+        self.moved[name] += sum(x.nbytes for x in (*read, *written))
 
 
 def _tensors(tree: Any) -> list[Tensor]:

@@ -18,8 +18,8 @@ FREE = (
     *("out", "resume", "checkpoint_every", "logger."),
     *("recipe", "changes"),  # words for other options, which are compared
     # Speed and memory alone. Metrics are equal to the last bit if these are equal too; `padded_flops` depends on them.
-    *("compute.strategy", "compute.compile", "compute.threads", "compute.tokens", "compute.token_room"),
-    *("compute.figures_every", "compute.recompute", "compute.likelihood_chunk"),
+    *("compute.strategy", "compute.compile", "compute.fused", "compute.threads", "compute.tokens"),
+    *("compute.token_room", "compute.figures_every", "compute.recompute", "compute.likelihood_chunk"),
 )
 """Options that may change when a run is resumed."""
 

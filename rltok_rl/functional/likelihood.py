@@ -21,17 +21,22 @@ def byte_log_prob(logits: Tensor, targets: Tensor) -> Tensor:
         >>> byte_log_prob(torch.zeros(1, 4), torch.tensor([2])).exp()
         tensor([0.2500])
     """
-    if logits.shape[:-1] != targets.shape:
+    check_targets(targets, logits.shape[:-1], logits.shape[-1])
+    chosen = logits.gather(-1, targets.long().unsqueeze(-1)).squeeze(-1)
+    return chosen.to(wide(logits)) - logits.to(wide(logits)).logsumexp(-1)
+
+
+def check_targets(targets: Tensor, shape: torch.Size, num_bytes: int) -> None:
+    """Require targets of the shape of logits [*B, T, V] without V, and (on the CPU) values in 0..V-1."""
+    if shape != targets.shape:
         raise ValueError(
-            f"logits [*B, T, V] and targets [*B, T] must agree, got {[*logits.shape]} and {[*targets.shape]}"
+            f"logits [*B, T, V] and targets [*B, T] must agree, got {[*shape, num_bytes]} and {[*targets.shape]}"
         )
     if targets.device.type == "cpu" and targets.numel():
         low, high = (int(x) for x in targets.aminmax())
-        if low < 0 or high >= logits.shape[-1]:
-            allowed = f"0..{logits.shape[-1] - 1} (special ids are read, never predicted)"
+        if low < 0 or high >= num_bytes:
+            allowed = f"0..{num_bytes - 1} (special ids are read, never predicted)"
             raise ValueError(f"targets must lie in {allowed}, got values from {low} to {high}")
-    chosen = logits.gather(-1, targets.long().unsqueeze(-1)).squeeze(-1)
-    return chosen.to(wide(logits)) - logits.to(wide(logits)).logsumexp(-1)
 
 
 def byte_log_prob_in_parts(head: Callable[[Tensor], Tensor], states: Tensor, targets: Tensor, chunk: int) -> Tensor:

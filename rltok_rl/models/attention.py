@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rltok_rl.functional.policy import soft_cap
-from rltok_rl.models.layers import Attention, compiled, scores_backend, varies
+from rltok_rl.models.layers import WINDOWED, Attention, compiled, scores_backend, varies
 
 SMALLEST_BLOCK = 32  # bytes of a block of the sliding window; shorter ones cost more launches than products
 CAPPED_CHUNK = 256  # rows of the score matrix that capped attention holds at once
@@ -110,6 +110,8 @@ def sliding_window_attention(
         out = out.unflatten(0, (batch, num_blocks)).transpose(1, 2)  # [B, H, num_blocks, block, C]
     return out.reshape(batch, heads, num_blocks * block, channels)[:, :, :length].transpose(1, 2)
 
+
+WINDOWED.update({causal_attention, sliding_window_attention})
 
 # Packed rows.
 

@@ -13,9 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rltok_rl.functional.likelihood import byte_log_prob, byte_log_prob_in_parts
+from rltok_rl.functional.likelihood import byte_log_prob, byte_log_prob_in_parts, check_targets
 from rltok_rl.functional.ngrams import ngram_hash
 from rltok_rl.functional.policy import soft_cap
+from rltok_rl.fused import fuses, head_log_prob, untouched
 from rltok_rl.models.checks import check_rates
 from rltok_rl.models.config import NUM_BYTES, UNetConfig
 
@@ -144,6 +145,9 @@ class ByteHead(nn.Module):
         """
         if targets is None:
             return self._logits(states)
+        if untouched(self.projection, nn.Linear) and fuses(states, self.projection.weight):
+            check_targets(targets, states.shape[:-1], NUM_BYTES)
+            return head_log_prob(states, self.projection.weight, targets, self.cap)
         if chunk is None:
             return byte_log_prob(self._logits(states), targets)
         return byte_log_prob_in_parts(self._logits, states, targets, chunk)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from rltok_rl.fused import band_attention, finish_layer, fuses, project_heads, rms_norm, untouched
 from rltok_rl.models.config import UNetConfig
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -52,6 +53,8 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the last dimension in float32 at least."""
+        if fuses(x, self.weight):
+            return rms_norm(x, self.weight, self.eps)
         wide = torch.promote_types(x.dtype, torch.float32)
         return F.rms_norm(x.to(wide), self.weight.shape, 1.0 + self.weight.to(wide), self.eps).type_as(x)
 
@@ -102,6 +105,8 @@ class TransformerLayer(nn.Module):
 
     def forward(self, x: Tensor, angles: Rotary, attend: Attention) -> Tensor:
         """[*L, D] to [*L, D]."""
+        if self.backend is None and self.is_plain() and fuses(x, *self.fused_weights(), *angles):
+            return self.run_fused(x, angles, attend)
         if self.backend is None or x.dim() != 2 or len(x) < FEW:
             return self.finish(x, attend(*self.heads(x, angles)).flatten(-2))
         heads = compiled(TransformerLayer.heads, self.backend)(self, varies(x), angles)
@@ -120,6 +125,53 @@ class TransformerLayer(nn.Module):
         """Add attention's output [*L, D] to [*L, D], then the MLP's."""
         x = x + self.attention_out_norm(self.attention.out(attended))
         return x + self.mlp_out_norm(self.mlp(self.mlp_norm(x)))
+
+    # The same by fused operations, :mod:`rltok_rl.fused`.
+
+    def fused_weights(self) -> tuple[Tensor, ...]:
+        """Return the weights of :meth:`heads`, then those of :meth:`finish` in the order of ``finish_layer``."""
+        own, mlp = self.attention, self.mlp
+        before = self.attention_norm.weight, own.query_key_value.weight
+        after = own.out.weight, self.attention_out_norm.weight, self.mlp_norm.weight
+        return *before, *after, mlp.gate_up.weight, mlp.down.weight, self.mlp_out_norm.weight
+
+    def is_plain(self) -> bool:
+        """Whether no part was replaced, hooked or wrapped: fused operations call none of them."""
+        own, mlp = self.attention, self.mlp
+        kinds: dict[type[nn.Module], tuple[nn.Module, ...]] = {
+            RMSNorm: (self.attention_norm, self.attention_out_norm, self.mlp_norm, self.mlp_out_norm),
+            nn.Linear: (own.query_key_value, own.out, mlp.gate_up, mlp.down),
+            SelfAttention: (own,),
+            GeGLU: (mlp,),
+        }
+        return all(untouched(part, kind) for kind, parts in kinds.items() for part in parts)
+
+    def run_fused(self, x: Tensor, angles: Rotary, attend: Attention) -> Tensor:
+        """[*L, D] to [*L, D]."""
+        norm, weight, *after = self.fused_weights()
+        heads, eps = self.attention.num_heads, self.mlp_norm.eps
+        qkv = project_heads(x, norm, weight, *angles, 2 * angles.cos.shape[-1], eps)  # [*L, 3 D]
+        window = window_of(attend, qkv)
+        if window is None:
+            attended = attend(*qkv.unflatten(-1, (3, heads, -1)).unbind(-3)).flatten(-2)
+        else:
+            attended = band_attention(qkv, heads, window)
+        return finish_layer(x, attended, after, eps)
+
+
+WINDOWED: set[Callable[..., Tensor]] = set()
+"""Attention functions over [B, T, H, C] that see the last ``window`` places, or all without that argument."""
+LONGEST_WINDOW = 256
+"""Places that a fused query reads; more of them are cheaper as matrix products."""
+
+
+def window_of(attend: Attention, qkv: Tensor) -> int | None:
+    """Return the window of an attention that one fused operation computes on [B, T, 3 D], or None."""
+    if not isinstance(attend, partial) or attend.func not in WINDOWED or attend.args or qkv.dim() != 3:
+        return None
+    options = {"window": qkv.shape[1], **attend.keywords}
+    window = min(options.pop("window"), qkv.shape[1])
+    return window if window <= LONGEST_WINDOW and all(value is None for value in options.values()) else None
 
 
 class LayerStack(nn.ModuleList):

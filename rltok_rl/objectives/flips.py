@@ -12,7 +12,6 @@ from tensordict.utils import NestedKey
 from torch import Tensor
 from torchrl.objectives.utils import register_value_estimator
 
-from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.functional.returns import discounted_return
 from rltok_rl.models.flops import forward_flops
 from rltok_rl.models.tokens import Layout, as_packing
@@ -151,7 +150,7 @@ class LocalFlips(ReturnEstimator):
         flipped = sample_boundaries(*terms, uniforms=repeated(uniforms), **options)
         rates = None if rates is None else repeated(rates)
         decoded = self.model.decode(repeated(states), flipped, layout=self.layout, target_rate=rates)
-        log_probs = byte_log_prob(self.model.final_logits(decoded), repeated(rollout["next", "byte"]))
+        log_probs = self.model.final_log_prob(decoded, repeated(rollout["next", "byte"]))
         shape = (-1, self.num_flips)
         return flipped.unflatten(0, shape), log_probs.unflatten(0, shape)
 

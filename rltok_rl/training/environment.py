@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from rltok_rl.fused import fused_state
 from rltok_rl.training.atomic_files import replace_text
 from rltok_rl.version import __version__
 
@@ -50,6 +51,7 @@ def environment(*, device: str | torch.device = "cpu", command: str = "", num_pr
         "device": kind,
         "num_processes": num_processes,
         "threads": torch.get_num_threads(),
+        "fused": fused_state(),
         **gpu,
     }
 

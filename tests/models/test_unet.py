@@ -95,7 +95,9 @@ def test_rows_are_independent(name, layout, build, text):
     together = outputs(model, byte_ids, boundaries, layout=layout)
     for row in range(3):
         at = slice(row, row + 1)
-        assert_same(outputs(model, byte_ids[at], boundaries[at], layout=layout), together, at, atol=1e-5)
+        assert_same(
+            outputs(model, byte_ids[at], boundaries[at], layout=layout), together, at, atol=3e-5
+        )  # a short row alone is not fused
 
 
 @each(name=VARIANTS, layout=["padded", "packed"], length=[0, 1, 2])

@@ -6,6 +6,7 @@ import json
 import subprocess
 from pathlib import Path
 
+from rltok_rl.fused import fused
 from rltok_rl.training.environment import Starts, bytes_per_second, environment, git_state, peak_memory, without_folders
 
 from ..test_project_text import machine_paths
@@ -23,6 +24,8 @@ def test_environment_names_versions_and_no_folder(monkeypatch):
     assert entry["packages"]["torch"].split(".")[0].isdigit() and entry["python"].count(".") == 2
     assert entry["command"] == "train out=./runs/x data.source=~/text"
     assert entry["num_processes"] == 3 and entry["threads"] >= 1 and entry["device"] == "cpu"
+    with fused(False):
+        assert environment()["fused"] == "off"
     text = json.dumps(entry)
     assert not machine_paths(text) and str(Path.cwd()) not in text and "ada" not in text
 

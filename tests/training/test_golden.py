@@ -17,6 +17,7 @@ import torch
 from rltok_rl.envs import ByteBoundaryEnv
 
 from rltok_rl.data import TextSource
+from rltok_rl.fused import fused
 from rltok_rl.models import UNet, preset
 from rltok_rl.objectives import JointLoss, LocalFlips
 from rltok_rl.training import LoopOptions, Trainer
@@ -56,10 +57,12 @@ def curve(*, model: Any = (), loss: Any = (), flips: bool = False, micro_batches
     return [{name: update[name] for name in METRICS} for update in updates]
 
 
-@each(kind=KINDS)
-def test_losses_are_the_stored_ones(kind):
+@each(kind=KINDS, fusing=[True, False])
+def test_losses_are_the_stored_ones(kind, fusing):
     stored = json.loads(CURVES.read_text())[kind]
-    for number, (before, now) in enumerate(zip(stored, curve(**KINDS[kind]), strict=True), 1):
+    with fused(fusing):
+        now_all = curve(**KINDS[kind])
+    for number, (before, now) in enumerate(zip(stored, now_all, strict=True), 1):
         assert now == pytest.approx(before, rel=2e-3, abs=2e-5), f"update {number}"
 
 

@@ -1,0 +1,23 @@
+"""Fused operations of a training step on a CPU, compiled by numba, each with a backward pass by hand.
+
+A layer's norms, projections, rotations and gates run in blocks of rows that stay in the processor's cache; autograd
+keeps what the backward pass needs and nothing else. Every operation has a definition in plain torch, at its caller,
+which runs instead wherever :func:`fuses` says no. Results agree up to rounding.
+"""
+
+from rltok_rl.fused.choice import allow_fused, fused, fused_state, fuses, missing, untouched
+from rltok_rl.fused.fused_functions import band_attention, finish_layer, head_log_prob, project_heads, rms_norm
+
+__all__ = [
+    "allow_fused",
+    "band_attention",
+    "finish_layer",
+    "fused",
+    "fused_state",
+    "fuses",
+    "head_log_prob",
+    "missing",
+    "project_heads",
+    "rms_norm",
+    "untouched",
+]

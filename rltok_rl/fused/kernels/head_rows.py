@@ -1,0 +1,74 @@
+"""Log-likelihoods of bytes under a projection with capped logits; the logits of one block of rows exist at a time.
+
+Shapes: n rows, D width, V bytes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rltok_rl.fused.kernels.arithmetic import add_outer, exp, f32, kernel, tanh, times_transposed, times_weight
+
+BLOCK = 128  # rows
+
+
+@kernel
+def _cap_rows(logits, cap):
+    """``cap tanh(logits / cap)`` in place."""
+    factor = f32(1.0) / cap
+    for i in range(logits.shape[0]):
+        for j in range(logits.shape[1]):
+            logits[i, j] = cap * tanh(logits[i, j] * factor)
+
+
+@kernel
+def _log_sums(logits, sums):
+    """Write the logarithm of each row's sum of exponentials, [n]."""
+    for i in range(logits.shape[0]):
+        best = logits[i, 0]
+        for j in range(logits.shape[1]):
+            best = logits[i, j] if logits[i, j] > best else best
+        total = f32(0.0)
+        for j in range(logits.shape[1]):
+            total += exp(logits[i, j] - best)
+        sums[i] = np.log(total) + best
+
+
+@kernel
+def head_part(x, weight, targets, cap, log_probs, sums, start, stop):
+    """Write log-likelihoods, and the logarithms of the sums of exponentials, of rows start .. stop; cap 0 is none."""
+    rows = np.empty((BLOCK, weight.shape[0]), np.float32)
+    for a in range(start, stop, BLOCK):
+        b = min(a + BLOCK, stop)
+        logits = rows[: b - a]
+        times_weight(x[a:b], weight, logits)
+        if cap > 0:
+            _cap_rows(logits, cap)
+        _log_sums(logits, sums[a:b])
+        for i in range(b - a):
+            log_probs[a + i] = logits[i, targets[a + i]] - sums[a + i]
+
+
+@kernel
+def head_part_backward(grad, x, weight, targets, cap, sums, grad_x, grad_weight, start, stop):
+    """Write ``grad_x`` of rows start .. stop, from logits that are computed again; add to ``grad_weight``."""
+    rows, factor = np.empty((BLOCK, weight.shape[0]), np.float32), f32(1.0) / cap if cap > 0 else f32(0.0)
+    for a in range(start, stop, BLOCK):
+        b = min(a + BLOCK, stop)
+        logits = rows[: b - a]
+        times_weight(x[a:b], weight, logits)
+        for i in range(b - a):
+            g, total, chosen = grad[a + i], sums[a + i], targets[a + i]
+            slope = f32(1.0)
+            if cap > 0:
+                t = tanh(logits[i, chosen] * factor)
+                slope = f32(1.0) - t * t
+                for j in range(logits.shape[1]):
+                    t = tanh(logits[i, j] * factor)
+                    logits[i, j] = -g * exp(cap * t - total) * (f32(1.0) - t * t)
+            else:
+                for j in range(logits.shape[1]):
+                    logits[i, j] = -g * exp(logits[i, j] - total)
+            logits[i, chosen] += g * slope
+        add_outer(logits, x[a:b], grad_weight)
+        times_transposed(logits, weight, grad_x[a:b])

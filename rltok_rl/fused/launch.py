@@ -1,0 +1,68 @@
+"""Run kernels on parts of rows, on as many threads as torch uses.
+
+Parts depend on the number of rows alone and their sums are added in order: results do not depend on threads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rltok_rl.fused.libraries import one_thread_here
+
+ROWS, PARTS = 1024, 16
+"""Rows of the smallest part, and the largest number of parts."""
+BLOCK = 128
+"""Parts are whole blocks of the kernels."""
+observers: list[Callable[[str, Sequence[Tensor], Sequence[Tensor]], object]] = []
+"""Called for every launch with its name and the tensors that it reads and writes."""
+
+
+def parts_of(num_rows: int) -> int:
+    """Return the number of parts."""
+    return max(1, min(PARTS, num_rows // ROWS))
+
+
+def launch(
+    kernel: Callable[..., object],
+    read: Sequence[Any],
+    written: Sequence[Tensor],
+    num_rows: int,
+    sums: Sequence[Tensor] = (),
+    *,
+    parts: int | None = None,
+) -> list[Tensor]:
+    """Call ``kernel(*read, *written, *sums, start, stop)`` on parts of the rows; returns the sums over parts.
+
+    ``sums`` are tensors whose shapes the kernel adds to, for example weights; every part gets zeros of its own.
+    """
+    parts = parts_of(num_rows) if parts is None else parts
+    block = BLOCK if num_rows > parts * BLOCK else 1
+    edges = [min(num_rows, round(n * num_rows / parts / block) * block) for n in range(parts)] + [num_rows]
+    totals = [torch.zeros(parts, *like.shape) for like in sums]
+    arrays = [x.detach().numpy() if isinstance(x, Tensor) else x for x in (*read, *written)]
+    partial = [total.numpy() for total in totals]
+    calls = [(*arrays, *(total[n] for total in partial), edges[n], edges[n + 1]) for n in range(parts)]
+    threads = torch.get_num_threads()
+    if threads == 1 or parts == 1:
+        for arguments in calls:
+            kernel(*arguments)
+    else:
+        list(_pool(os.getpid(), threads).map(lambda arguments: kernel(*arguments), calls))
+    added = [total[0] if parts == 1 else total.sum(0) for total in totals]
+    for observer in observers:
+        tensors = [x for x in read if isinstance(x, Tensor)]
+        observer(kernel.__name__, tensors, [*written, *totals])
+    return added
+
+
+@cache
+def _pool(process: int, threads: int) -> ThreadPoolExecutor:
+    """Return threads of a process; a forked one makes its own."""
+    return ThreadPoolExecutor(threads, "rltok-fused", initializer=one_thread_here)

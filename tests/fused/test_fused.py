@@ -1,0 +1,305 @@
+"""Fused operations against their definitions, and where they leave the work to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import vmap
+from torch.utils.flop_counter import FlopCounterMode
+
+from rltok_rl import fused
+from rltok_rl.functional.likelihood import byte_log_prob
+from rltok_rl.functional.policy import soft_cap
+from rltok_rl.fused import choice, launch
+from rltok_rl.models import UNet, preset
+from rltok_rl.models.attention import sliding_window_attention
+from rltok_rl.models.layers import RMSNorm, TransformerLayer, rotary
+from rltok_rl.training.options import compile_layers, recompute_layers
+
+from ..each import each
+
+pytestmark = pytest.mark.skipif(fused.missing() is not None, reason=f"no fused operations: {fused.missing()}")
+
+EPS = 1e-5
+
+
+@pytest.fixture(autouse=True)
+def fusing():
+    """Fuse whatever the environment says."""
+    with fused.fused(True):
+        yield
+
+
+def _norm(x: Tensor, weight: Tensor) -> Tensor:
+    return x * (x.square().mean(-1, keepdim=True) + EPS).rsqrt() * (1 + weight)
+
+
+def _heads_and_finish(rows: tuple[int, ...], width: int) -> dict[str, Any]:
+    """Operations on rows, as (fused, definition, tensors with gradients)."""
+    layer = TransformerLayer(preset("tiny", width=width, num_heads=2, norm_eps=EPS), 3)
+    for weight in layer.parameters():
+        nn.init.normal_(weight, std=0.4)
+    weights = [weight.detach() for weight in layer.fused_weights()]
+    names = {weight.data_ptr(): name for name, weight in layer.named_parameters()}
+    angles = rotary(torch.randint(500, rows[1:]), width // 2, 1e4)
+
+    def wide(given: tuple[Tensor, ...], first: int) -> dict[str, Tensor]:
+        return {names[old.data_ptr()]: new for old, new in zip(weights[first:], given, strict=False)}
+
+    def call(method: Callable[..., Any], given: dict[str, Tensor], *inputs: Any) -> Any:
+        return torch.func.functional_call(_Method(layer, method), {f"layer.{k}": v for k, v in given.items()}, inputs)
+
+    def heads(x: Tensor, *given: Tensor) -> Tensor:
+        query, key, value = call(TransformerLayer.heads, wide(given, 0), x, angles)
+        return torch.stack((query, key, value), -3).flatten(-3)
+
+    def finish(x: Tensor, attended: Tensor, *given: Tensor) -> Tensor:
+        return call(TransformerLayer.finish, wide(given, 2), x, attended)
+
+    x, attended = torch.randn(*rows, width), torch.randn(*rows, width)
+    return {
+        "heads": (lambda x, *w: fused.project_heads(x, *w, *angles, width // 2, EPS), heads, (x, *weights[:2])),
+        "finish": (
+            lambda x, attended, *w: fused.finish_layer(x, attended, w, EPS),
+            finish,
+            (x, attended, *weights[2:]),
+        ),
+    }
+
+
+class _Method(nn.Module):
+    """A method of a layer as a module, for calls with other weights."""
+
+    def __init__(self, layer: nn.Module, method: Callable[..., Any]) -> None:
+        super().__init__()
+        self.layer, self.method = layer, method
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.method(self.layer, *inputs)
+
+
+def _others(rows: tuple[int, ...], width: int) -> dict[str, Any]:
+    """Norm, likelihoods and attention, as (fused, definition, tensors with gradients)."""
+    x, norm, head = torch.randn(*rows, width), torch.randn(width), torch.randn(256, width)
+    targets, qkv = torch.randint(256, rows), torch.randn(*rows, 3 * width)
+
+    def band(window: int) -> Callable[[Tensor], Tensor]:
+        def attend(qkv: Tensor) -> Tensor:
+            heads = qkv.unflatten(-1, (3, 2, -1)).unbind(-3)
+            return sliding_window_attention(*heads, window=window).flatten(-2)
+
+        return attend
+
+    def likelihood(cap: float | None) -> Callable[..., Tensor]:
+        def log_prob(x: Tensor, head: Tensor) -> Tensor:
+            logits = x @ head.T
+            return byte_log_prob(logits if cap is None else soft_cap(logits, cap), targets)
+
+        return log_prob
+
+    operations: dict[str, Any] = {"norm": (lambda x, w: fused.rms_norm(x, w, EPS), _norm, (x, norm))}
+    for cap in (None, 5.0):
+        ours = lambda x, w, cap=cap: fused.head_log_prob(x, w, targets, cap)  # noqa: E731
+        operations[f"likelihood, cap {cap}"] = (ours, likelihood(cap), (x, head))
+    for window in (1, 4, 7, 1000):
+        ours = lambda qkv, window=window: fused.band_attention(qkv, 2, window)  # noqa: E731
+        operations[f"attention, window {window}"] = (ours, band(window), (qkv,))
+    return operations
+
+
+def _operations(rows: tuple[int, ...], width: int) -> dict[str, Any]:
+    return {**_heads_and_finish(rows, width), **_others(rows, width)}
+
+
+def _run(function: Callable[..., Tensor], tensors: tuple[Tensor, ...], weights: Tensor) -> list[Tensor]:
+    """Output and gradients."""
+    inputs = [x.clone().requires_grad_() for x in tensors]
+    out = function(*inputs)
+    return [out.detach(), *torch.autograd.grad((out * weights).sum(), inputs)]
+
+
+@each(rows=[(1, 33), (3, 7), (5, 131), (2, 1300)], width=[8, 52])
+def test_equal_to_the_definition_in_float64_with_gradients(rows, width):
+    for name, (ours, definition, tensors) in _operations(rows, width).items():
+        weights = torch.randn_like(ours(*tensors))
+        with fused.fused(False):
+            exact = _run(definition, tuple(x.double() for x in tensors), weights.double())
+            plain = _run(definition, tensors, weights)
+        for number, (x, y, z) in enumerate(zip(_run(ours, tensors, weights), exact, plain, strict=True)):
+            error, theirs = (float((a - y).norm() / y.norm()) for a in (x, z))
+            assert error < max(1e-6, 3 * theirs), f"{name}, result {number}: {error:.1e}, plain torch {theirs:.1e}"
+
+
+def test_rows_that_are_not_contiguous():
+    for name, (ours, _, tensors) in _operations((4, 40), 16).items():
+        # The first two dimensions are swapped in memory; weights stay as they are.
+        strided = [x.transpose(0, 1).contiguous().transpose(0, 1) if x.dim() > 2 else x for x in tensors]
+        for x, y in zip(_run(ours, strided, torch.ones(())), _run(ours, tensors, torch.ones(())), strict=True):
+            assert torch.equal(x, y), name
+
+
+def test_exponentials_to_the_last_digits():
+    """Soft caps and softmax over all magnitudes: an identity projection turns states into logits."""
+    x = torch.randn(4096, 8) * 10.0 ** torch.linspace(-6, 2.5, 4096)[:, None]
+    targets = torch.zeros(len(x), dtype=torch.int64)
+    for cap in (None, 30.0):
+        logits = x.double() if cap is None else soft_cap(x.double(), cap)
+        ours = fused.head_log_prob(x, torch.eye(8), targets, cap).double()
+        theirs = byte_log_prob(logits, targets)
+        assert ((ours - theirs).abs() <= 4e-7 * (1 + logits.abs().amax(-1))).all()
+
+
+@each(bad=[float("nan"), float("inf")])
+def test_what_is_not_finite_stays_visible(bad):
+    for name, (ours, definition, tensors) in _operations((3, 50), 16).items():
+        tensors[0][1, 20, 3] = bad
+        with fused.fused(False):
+            theirs = [bool(x[1].isfinite().all()) for x in _run(definition, tensors, torch.ones(()))[:2]]
+        results = _run(ours, tensors, torch.ones(()))[:2]
+        assert [bool(x[1].isfinite().all()) for x in results] == theirs, name
+        assert results[0][0].isfinite().all() and results[0][2].isfinite().all(), name
+
+
+def test_bits_do_not_depend_on_the_number_of_threads():
+    operations, threads = _operations((7, 700), 16), torch.get_num_threads()
+    results = []
+    try:
+        for count in (1, 3):
+            torch.set_num_threads(count)
+            results.append([_run(ours, tensors, torch.ones(())) for ours, _, tensors in operations.values()])
+    finally:
+        torch.set_num_threads(threads)
+    for name, one, three in zip(operations, *results, strict=True):
+        assert all(torch.equal(x, y) for x, y in zip(one, three, strict=True)), name
+
+
+# Whole models.
+
+BYTES = torch.randint(256, (3, 70), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def kernels():
+    """Names of the kernels that ran."""
+    names: list[str] = []
+    observer = lambda name, read, written: names.append(name)  # noqa: E731
+    launch.observers.append(observer)
+    yield names
+    launch.observers.remove(observer)
+
+
+def _step(model: UNet) -> list[Tensor]:
+    boundaries = BYTES % 4 == 0
+    boundaries[:, 0] = True
+    model.zero_grad()
+    states = model.encode(BYTES)
+    logits = model.boundary_terms(states).base
+    decoded = model.decode(states, boundaries)
+    log_probs = model.early_log_prob(states, BYTES), model.final_log_prob(decoded, BYTES)
+    (logits.mean() + sum(x.mean() for x in log_probs)).backward()
+    grads = [x.grad for x in model.parameters() if x.grad is not None]
+    return [states.detach(), decoded.detach(), *(x.detach() for x in log_probs), *grads]
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "capped attention": {"attention_cap": 20.0},
+    "no caps": {"final_cap": None},
+    "no norm": {"encoder_norm": False},
+    "mean pooling": {"pooling": "mean", "upsampling": "deviation"},
+    "second level": {"second_level": "stride", "num_token_layers": 2},
+}
+
+
+@each(options=OPTIONS)
+def test_models_are_equal_up_to_rounding(options, kernels):
+    torch.manual_seed(0)
+    model = UNet(preset("tiny", **OPTIONS[options]))
+    ours = _step(model)
+    assert {"heads_part", "finish_part_backward", "head_part_backward"} <= set(kernels)
+    assert ("band_part" in kernels) == (options != "capped attention")
+    kernels.clear()
+    with fused.fused(False):
+        theirs = _step(model)
+    assert not kernels
+    for x, y in zip(ours, theirs, strict=True):
+        assert float((x - y).norm() / y.norm()) < 1e-5
+
+
+def test_recomputed_layers_are_equal_to_the_last_bit(kernels):
+    torch.manual_seed(0)
+    model = UNet(preset("tiny"))
+    kept = _step(model)
+    recompute_layers(model)
+    once = len(kernels)
+    assert all(torch.equal(x, y) for x, y in zip(kept, _step(model), strict=True))
+    assert len(kernels) > 2 * once
+
+
+def test_work_is_left_to_torch_where_kernels_do_not_apply(kernels):
+    x, norm = torch.randn(4, 40, 16), RMSNorm(16, EPS)
+    double = RMSNorm(16, EPS).double()
+    vmap(norm)(x)
+    torch.func.jvp(norm, (x,), (x,))
+    double(x.double())
+    norm(x.bfloat16())
+    norm(x[:0])
+    norm(x[0, :5])  # few rows
+    norm.to("meta")(x.to("meta"))
+    norm = RMSNorm(16, EPS)
+    with torch.autocast("cpu", torch.bfloat16):
+        norm(x)
+    with FlopCounterMode(display=False):
+        norm(x)
+    with fused.fused(False):
+        norm(x)
+    RMSNorm(choice.WIDEST + 8, EPS)(torch.randn(64, choice.WIDEST + 8))
+    torch.compile(norm, backend="eager")(x)
+    assert not kernels
+    norm(x)
+    RMSNorm(16, EPS)(x)
+    assert kernels
+
+
+@each(change=["hook", "adapter", "compiled"])
+def test_layers_whose_parts_were_changed_run_part_by_part(change, kernels):
+    layer, x = TransformerLayer(preset("tiny"), 2), torch.randn(2, 40, 64)
+    angles, seen = rotary(torch.arange(40), 32, 1e4), []
+    if change == "hook":
+        layer.mlp.down.register_forward_hook(lambda *_: seen.append(1))
+    elif change == "adapter":
+        layer.attention.out = nn.Sequential(layer.attention.out)
+    else:
+        model = UNet(preset("tiny"))
+        compile_layers(model, backend="eager")
+        layer = model.encoder[0]
+    layer(x, angles, lambda query, key, value: value)
+    assert "heads_part" not in kernels and "finish_part" not in kernels
+    assert bool(seen) == (change == "hook")
+
+
+def test_environment_variable(monkeypatch):
+    for value, words in (("off", "RLTOK_FUSED=off"), ("auto", None)):
+        monkeypatch.setenv(choice.VARIABLE, value)
+        choice.missing.cache_clear()
+        assert fused.missing() == words
+    monkeypatch.setenv(choice.VARIABLE, "on")
+    choice.missing.cache_clear()
+    with pytest.raises(ValueError, match="RLTOK_FUSED must be 'auto' or 'off', got 'on'"):
+        fused.missing()
+    monkeypatch.undo()
+    choice.missing.cache_clear()
+
+
+def test_targets_are_checked():
+    head, states = UNet(preset("tiny")).final_head, torch.randn(2, 40, 64)
+    with pytest.raises(ValueError, match="must agree"):
+        head(states, torch.zeros(2, 39, dtype=torch.int64))
+    with pytest.raises(ValueError, match=r"targets must lie in 0..255"):
+        head(states, torch.full((2, 40), 256))
+    assert F.relu(head(states, torch.zeros(2, 40, dtype=torch.uint8))).shape == (2, 40)

@@ -22,6 +22,7 @@ from rltok_docs.docstrings import equations, mark_shapes, ready
 PACKAGES = [
     "rltok_rl.functional",
     "rltok_rl.sampling",
+    "rltok_rl.fused",
     "rltok_rl.models",
     "rltok_rl.data",
     "rltok_rl.data.languages",

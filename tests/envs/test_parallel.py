@@ -16,6 +16,7 @@ from torchrl.envs import EnvBase, ExplorationType, RewardScaling, RewardSum, Ste
 from torchrl.envs.utils import set_exploration_type
 
 from rltok_rl.data import TextSource
+from rltok_rl.fused import fused, missing
 from rltok_rl.models import UNet, preset
 
 from ..each import each, refused
@@ -181,8 +182,9 @@ def test_one_backward_reaches_everything_and_only_through_its_own_loss(make_env,
     assert env.parallel_rollout()["encoder_state"].requires_grad
 
 
-def test_no_distribution_over_bytes_is_kept(make_env):
-    """Autograd keeps the raw logits of two heads, [B, T, 256] each, and no log-softmax."""
+@pytest.mark.parametrize("fusing", [False, True])
+def test_no_distribution_over_bytes_is_kept(make_env, fusing):
+    """Autograd keeps the raw logits of two heads, [B, T, 256] each, and no log-softmax; fused heads keep nothing."""
     env, wide = make_env(num_steps=40), set()
 
     def note(x: Tensor) -> Tensor:
@@ -190,9 +192,11 @@ def test_no_distribution_over_bytes_is_kept(make_env):
             wide.add(x.data_ptr())
         return x
 
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda x: x):
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda x: x), fused(fusing):
         env.parallel_rollout()
-    assert len(wide) == 4  # per head the logits, and the tanh of the soft cap that made them
+    assert len(wide) == (
+        0 if fusing and missing() is None else 4
+    )  # per head the logits, and the tanh of the soft cap that made them
 
 
 @torch.no_grad()

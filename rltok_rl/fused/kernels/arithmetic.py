@@ -76,7 +76,8 @@ def tanh(x):
 
 
 @kernel
-def _product(transposed, m, n, k, a, lda, b, ldb, beta, c, ldc):
+def product(transposed, m, n, k, a, lda, b, ldb, beta, c, ldc):
+    """Call ``sgemm`` on addresses; ``transposed`` holds 1 for a and 2 for b."""
     sizes = np.empty(6, np.int32)
     sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5] = m, n, k, lda, ldb, ldc
     factors, letters = np.empty(2, np.float32), np.empty(2, np.uint8)
@@ -91,18 +92,18 @@ def _product(transposed, m, n, k, a, lda, b, ldb, beta, c, ldc):
 def times_weight(x, weight, out):
     """``out = x weight^T``: [n, k], [m, k] to [n, m]."""
     (n, k), m = x.shape, weight.shape[0]
-    _product(1, m, n, k, weight.ctypes.data, k, x.ctypes.data, k, 0.0, out.ctypes.data, m)
+    product(1, m, n, k, weight.ctypes.data, k, x.ctypes.data, k, 0.0, out.ctypes.data, m)
 
 
 @kernel
 def times_transposed(grad, weight, out):
     """``out = grad weight``: [n, m], [m, k] to [n, k]."""
     (n, m), k = grad.shape, weight.shape[1]
-    _product(0, k, n, m, weight.ctypes.data, k, grad.ctypes.data, m, 0.0, out.ctypes.data, k)
+    product(0, k, n, m, weight.ctypes.data, k, grad.ctypes.data, m, 0.0, out.ctypes.data, k)
 
 
 @kernel
 def add_outer(grad, x, out):
     """``out += grad^T x``: [n, m], [n, k] to [m, k]."""
     (n, m), k = grad.shape, x.shape[1]
-    _product(2, k, m, n, x.ctypes.data, k, grad.ctypes.data, m, 1.0, out.ctypes.data, k)
+    product(2, k, m, n, x.ctypes.data, k, grad.ctypes.data, m, 1.0, out.ctypes.data, k)

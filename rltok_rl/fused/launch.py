@@ -5,6 +5,7 @@ Parts depend on the number of rows alone and their sums are added in order: resu
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ ROWS, PARTS = 1024, 16
 """Rows of the smallest part, and the largest number of parts."""
 BLOCK = 128
 """Parts are whole blocks of the kernels."""
+_TYPES = {torch.float32: "float32", torch.int64: "int64"}
 observers: list[Callable[[str, Sequence[Tensor], Sequence[Tensor]], object]] = []
 """Called for every launch with its name and the tensors that it reads and writes."""
 
@@ -46,8 +48,8 @@ def launch(
     block = BLOCK if num_rows > parts * BLOCK else 1
     edges = [min(num_rows, round(n * num_rows / parts / block) * block) for n in range(parts)] + [num_rows]
     totals = [torch.zeros(parts, *like.shape) for like in sums]
-    arrays = [x.detach().numpy() if isinstance(x, Tensor) else x for x in (*read, *written)]
-    partial = [total.numpy() for total in totals]
+    arrays = [_array(x) if isinstance(x, Tensor) else x for x in (*read, *written)]
+    partial = [_array(total) for total in totals]
     calls = [(*arrays, *(total[n] for total in partial), edges[n], edges[n + 1]) for n in range(parts)]
     threads = torch.get_num_threads()
     if threads == 1 or parts == 1:
@@ -60,6 +62,16 @@ def launch(
         tensors = [x for x in read if isinstance(x, Tensor)]
         observer(kernel.__name__, tensors, [*written, *totals])
     return added
+
+
+def _array(x: Tensor) -> Any:
+    """View a contiguous tensor as an array. ``Tensor.numpy`` would fix its memory's size, which FSDP changes."""
+    import numpy as np
+
+    if not x.numel():
+        return np.empty(x.shape, _TYPES[x.dtype])
+    memory = (ctypes.c_char * x.nbytes).from_address(x.data_ptr())
+    return np.frombuffer(memory, _TYPES[x.dtype]).reshape(x.shape)
 
 
 @cache

@@ -70,7 +70,7 @@ def _array(x: Tensor) -> Any:
 
     if not x.numel():
         return np.empty(x.shape, _TYPES[x.dtype])
-    memory = (ctypes.c_char * x.nbytes).from_address(x.data_ptr())
+    memory: Any = (ctypes.c_char * x.nbytes).from_address(x.data_ptr())
     return np.frombuffer(memory, _TYPES[x.dtype]).reshape(x.shape)
 
 

@@ -49,6 +49,10 @@ class Setting(NamedTuple):
     source: str
 
 
+DEFAULT = Setting("its default", "no recipe sets it")
+"""Of fields of the model that no recipe sets, apart from sizes."""
+
+
 class Difference(NamedTuple):
     """An option of a run that is not as in a recipe."""
 
@@ -58,7 +62,7 @@ class Difference(NamedTuple):
 
     def __str__(self) -> str:
         """The difference in words."""
-        return f"{self.option}={_word(self.value)} instead of {_word(self.setting.value)}"
+        return f"{self.option}={as_typed(self.value)} instead of {as_typed(self.setting.value)}"
 
 
 @cache
@@ -129,9 +133,8 @@ def differences(config: Any, name: str, model: Mapping[str, Any] | None = None) 
             differing.append(Difference(option, value, setting))
     if learned:
         others = {field: value for field, value in fields.items() if _MODEL + field not in settings}
-        default = Setting("its default", "as every recipe")
         differing += [
-            Difference(_MODEL + field, value, default) for field, value in others.items() if field not in SIZES
+            Difference(_MODEL + field, value, DEFAULT) for field, value in others.items() if field not in SIZES
         ]
     return differing
 
@@ -156,16 +159,16 @@ def follow_policy(config: TrainConfig, name: str) -> TrainConfig:
 
 def check_recipe(config: Any) -> None:
     """Refuse options that contradict the run's recipe without being named in ``changes``."""
-    if config.recipe is None:
-        return
-    settings, changes = recipe_settings(config.recipe), list(config.changes)
+    settings, changes = recipe_settings(config.recipe or RECIPES[0]), list(config.changes)
     for change in changes:
         if not change.startswith(_MODEL) and not any(_covers(change, option) for option in settings):
-            raise ValueError(f"changes must name options of recipe={config.recipe}, got {change!r}")
+            raise ValueError(f"changes must name options of a recipe, among {[*settings]}, got {change!r}")
+    if config.recipe is None:
+        return
     for option, value, setting in differences(config, config.recipe):
         if not any(_covers(change, option) for change in changes):
             raise ValueError(
-                f"{option}={_word(value)} contradicts recipe={config.recipe}, which has {_word(setting.value)} "
+                f"{option}={as_typed(value)} contradicts recipe={config.recipe}, which has {as_typed(setting.value)} "
                 f"({setting.source}); to change it on purpose, add changes=[{','.join([*changes, option])}]"
             )
 
@@ -176,14 +179,16 @@ def describe_recipe(config: Any, model: Mapping[str, Any]) -> str:
         return _described(f"recipe: {config.recipe}", differences(config, config.recipe, model))
     by_name = {name: differences(config, name, model) for name in ("ours", *RECIPES)}
     name = min(by_name, key=lambda name: len(by_name[name]))
-    return _described(f"recipe: none; as {name}" if by_name[name] else f"recipe: as {name}", by_name[name])
+    return _described(
+        f"no recipe; closest: {name}" if by_name[name] else f"no recipe, but equal to {name}", by_name[name]
+    )
 
 
 def _described(start: str, differing: list[Difference]) -> str:
     if not differing:
         return start
     more = f", and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
-    return f"{start}, with {', '.join(map(str, differing[:_SHOWN]))}{more}"
+    return f"{start}, except {', '.join(map(str, differing[:_SHOWN]))}{more}"
 
 
 def _covers(change: str, option: str) -> bool:
@@ -197,8 +202,17 @@ def _read(config: Any, option: str) -> Any:
     return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
 
 
-def _word(value: Any) -> str:
-    """A value as it is typed."""
+def as_typed(value: Any) -> str:
+    """Return a value as it is typed on the command line.
+
+    Example:
+        >>> as_typed({"ends": "window", "rates": [0.1, None]})
+        '{ends: window, rates: [0.1,null]}'
+    """
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name}: {as_typed(one)}" for name, one in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join(map(as_typed, value))}]"
     if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
+        return "null" if value is None else str(value).lower()
     return str(value)

@@ -18,6 +18,7 @@ from rltok_rl.agents.segmenters import SEGMENTERS
 from rltok_rl.experiments import run_config, texts
 from rltok_rl.experiments.commands.schema import CONF, REQUIRED, Option, choices, comment, schemas
 from rltok_rl.experiments.compare.systems import system_names
+from rltok_rl.experiments.recipes import as_typed
 from rltok_rl.experiments.runs import build
 
 from rltok_rl.data import CORPORA
@@ -152,14 +153,8 @@ def _flat(held: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _word(value: Any) -> str:
-    """A value as it is typed."""
-    if isinstance(value, list):
-        return f"[{','.join(_word(one) for one in value)}]"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_word(one)}" for key, one in value.items()) + "}"
-    if value is None or isinstance(value, bool):
-        return "null" if value is None else str(value).lower()
-    return f"{value:_}" if isinstance(value, int) and value > 9999 else str(value)
+    """A value as it is typed, large numbers in groups of digits."""
+    return f"{value:_}" if type(value) is int and value > 9999 else as_typed(value)
 
 
 def _comment(path: Path) -> str:

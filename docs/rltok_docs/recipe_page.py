@@ -8,9 +8,8 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
-from rltok_rl.experiments.recipes import recipe_settings
+from rltok_rl.experiments.recipes import as_typed, recipe_settings
 from rltok_rl.experiments.run_config import GROUPS
 
 PAGE = Path(__file__).resolve().parent.parent / "recipes.md"
@@ -23,7 +22,7 @@ def table() -> str:
     settings = {name: recipe_settings(name) for name in COLUMNS}
     lines = [f"| option | {' | '.join(COLUMNS)} |", "|---" * (len(COLUMNS) + 1) + "|"]
     for option in sorted(settings["paper"], key=lambda option: [*GROUPS].index(option.split(".")[0])):
-        cells = [f"`{_word(settings[name][option].value)}` {settings[name][option].source}" for name in COLUMNS]
+        cells = [f"`{as_typed(settings[name][option].value)}` {settings[name][option].source}" for name in COLUMNS]
         lines.append(f"| `{option}` | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -32,15 +31,6 @@ def page() -> str:
     """The page with a fresh table."""
     text = PAGE.read_text(encoding="utf-8")
     return re.sub(f"(?<={re.escape(_START)}).*(?={re.escape(_END)})", lambda _: f"\n{table()}\n", text, flags=re.S)
-
-
-def _word(value: Any) -> str:
-    """A value as it is typed."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_word(one)}" for key, one in value.items()) + "}"
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return str(value)
 
 
 if __name__ == "__main__":

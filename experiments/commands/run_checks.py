@@ -23,6 +23,7 @@ _OF_LEARNED = ("actor", "estimator", "baseline", "rate", "loss")
 """Groups about a policy that learns by rewards."""
 _OF_ALL = ("loss.language_model", "loss.early_exit")
 """Their options that always matter."""
+_MODEL = "model.overrides."
 _OF_RULES = ("actor.name", "actor.rate")
 """Their options that matter if an actor draws by a rule."""
 
@@ -33,7 +34,8 @@ def read_run_options(name: str, arguments: Sequence[str]) -> CommandLine:
     if name == "train":
         check_policy(line.overrides)
         for config in line.configs:
-            for field in set(config.model.overrides) - set(model_sizes()):
+            changed = {name.removeprefix(_MODEL) for name in config.changes if name.startswith(_MODEL)}
+            for field in (set(config.model.overrides) | changed) - set(model_sizes()):
                 suggestion = nearest(field, [*model_sizes()])
                 raise ValueError(f"model.overrides holds fields of UNetConfig, got {field!r}{suggestion}")
         check_recipes(line)
@@ -65,27 +67,50 @@ def check_policy(overrides: Sequence[Override]) -> None:
 
 
 def check_recipes(line: CommandLine) -> None:
-    """Refuse two recipes, options that contradict a recipe, and choices that a recipe would undo."""
-    recipes = [override for override in line.overrides if override.key_or_group == "recipe"]
-    if len(recipes) > 1 or any(isinstance(recipe.value(), list) for recipe in recipes):
-        given = " and ".join(str(recipe.input_line) for recipe in recipes)
-        raise ValueError(f"recipe must be given once and be one name, got {given}")
-    chosen = {str(o.input_line): (o.key_or_group, o.value()) for o in line.overrides if not o.is_sweep_override()}
-    for text, (group, value) in chosen.items() if recipes else ():
-        if group == "experiment" and value in choices("ablation"):
-            recipe = recipes[0].input_line
-            raise ValueError(f"{text} changes an option that {recipe} sets again; write ablation={value} {recipe}")
+    """Refuse two recipes or ablations, options that contradict a recipe, and choices that a recipe would undo."""
+    by_group: dict[str, list[Override]] = {}
+    for override in line.overrides:
+        by_group.setdefault(override.key_or_group, []).append(override)
+    for group in ("recipe", "ablation"):
+        overrides = by_group.get(group, [])
+        if len(overrides) > 1 or any(isinstance(override.value(), list) for override in overrides):
+            texts = " and ".join(str(override.input_line) for override in overrides)
+            raise ValueError(f"{group} must be given once and be one name, got {texts}")
+    if "recipe" in by_group:
+        recipe = by_group["recipe"][0].input_line
+        for override in by_group.get("experiment", []):
+            for experiment in _values(override):
+                if experiment in choices("ablation"):
+                    raise ValueError(
+                        f"experiment={experiment} changes an option that {recipe} sets again; "
+                        f"write ablation={experiment} {recipe}"
+                    )
     for config in line.configs:
         check_recipe(config)
-        for text, (group, value) in chosen.items() if config.recipe else ():
-            file: Any = OmegaConf.load(CONF / group / f"{value}.yaml") if group in BY_CHOICE else {}
-            for option, wanted in file.items():
-                if option != "defaults" and config[group][option] != wanted:
-                    name, has = f"{group}.{option}", config[group][option]
-                    raise ValueError(
-                        f"{text} sets {name}={wanted}, which recipe={config.recipe} sets to {has}; to change it on "
-                        f"purpose, add {name}={wanted} changes=[{','.join([*config.changes, name])}]"
-                    )
+        for group in BY_CHOICE if config.recipe else ():
+            for choice in [choice for override in by_group.get(group, []) for choice in _values(override)]:
+                _check_choice(config, group, choice)
+
+
+def _values(override: Override) -> list[str]:
+    """The values of an override, several in a sweep."""
+    if not override.is_sweep_override():
+        return [str(override.value())]
+    return [text.strip() for text in override.sweep_string_iterator()]
+
+
+def _check_choice(config: Any, group: str, choice: str) -> None:
+    """Refuse the choice of a group if the recipe has set one of its options to another value."""
+    path = CONF / group / f"{choice}.yaml"
+    options: Any = OmegaConf.load(path) if path.exists() else {}
+    for option, value in options.items():
+        set_to = config[group].get(option, value)
+        if option not in ("defaults", *BY_CHOICE[group]) and set_to != value:
+            name = f"{group}.{option}"
+            raise ValueError(
+                f"{group}={choice} sets {name}={value}, which recipe={config.recipe} sets to {set_to}; to change it on "
+                f"purpose, add {name}={value} changes=[{','.join([*config.changes, name])}]"
+            )
 
 
 def _drawing(by_name: dict[str, Override], group: str) -> str | None:

@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rltok_rl.agents.segmenters import make_segmenter
 from rltok_rl.experiments.commands.option_errors import nearest
 from rltok_rl.experiments.commands.schema import CONF, choices
-from rltok_rl.experiments.recipes import follow_policy, read_whole
+from rltok_rl.experiments.recipes import RECIPES, follow_policy, read_whole
 from rltok_rl.experiments.run_config import CompareConfig, SegmenterConfig, TrainConfig
 from rltok_rl.experiments.runs.build import loop_options, make_loss
 from rltok_rl.experiments.runs.segmenters import (
@@ -35,6 +35,10 @@ BY_RECIPE: dict[str, dict[str, Any]] = {
 }
 """Variants that every comparison has: policies of recipes. The paper has gamma 0.99, but three of four stored versions
 of the released training step use 0.9; it is not known which of them trained the paper's models."""
+
+
+_SHARED = ("segmenter", "data", "out", "resume", "compare", "seed", "optim.total", "checkpoint_every")
+"""Options that no variant may change."""
 
 
 def variants(config: TrainConfig) -> dict[str, dict[str, Any]]:
@@ -75,19 +79,24 @@ def system_config(config: TrainConfig, system: str) -> TrainConfig:
 
 def _with_variant(config: TrainConfig, name: str, variant: Mapping[str, Any]) -> TrainConfig:
     """Return a comparison's options with those of a variant: its recipe's policy, its ablation, and its own."""
-    values = dict(variant)
+    values, where = dict(variant), f"compare.variants.{name}"
     recipe, ablation = values.pop("recipe", None), values.pop("ablation", None)
+    if refused := [option for option in _leaves(values) if option.startswith(_SHARED)]:
+        raise ValueError(f"{where} must leave {refused[0]} out: all systems share it, or their names decide it")
     if recipe is not None:
+        if recipe not in RECIPES:
+            raise ValueError(f"{where}.recipe must be one of {[*RECIPES]}, got {recipe!r}{nearest(recipe, RECIPES)}")
         config = follow_policy(config, recipe)
     ablated: dict[str, Any] = {}
     if ablation is not None:
         if ablation not in choices("ablation"):
-            raise ValueError(f"compare.variants.{name}.ablation must be one of {choices('ablation')}, got {ablation!r}")
+            raise ValueError(f"{where}.ablation must be one of {choices('ablation')}, got {ablation!r}")
         ablated, _ = read_whole(CONF / "ablation" / f"{ablation}.yaml")
     try:
         options: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(config), ablated, values))
     except OmegaConfBaseException as error:
-        raise ValueError(f"compare.variants.{name} must hold options of a run, got {values}: {error.msg}") from None
+        problem = str(error.msg).splitlines()[0]
+        raise ValueError(f"{where} must hold options of a run, got {values}: {problem}") from None
     options.changes = [*config.changes, *ablated.pop("changes", ()), *_leaves(values)]
     return cast(TrainConfig, options)
 

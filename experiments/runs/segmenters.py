@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from rltok_rl.agents.segmenters import (
     SEGMENTERS,
@@ -17,7 +17,7 @@ from rltok_rl.agents.segmenters import (
 )
 from rltok_rl.agents.segmenters.hnet import HNetSegmenter
 from rltok_rl.agents.segmenters.tokenizer_rates import train_on
-from rltok_rl.agents.segmenters.tokenizers import read_tokenizer
+from rltok_rl.agents.segmenters.tokenizers import PreTokenizer, read_tokenizer
 from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs.bpe_training import (
     NUM_BYTES,
@@ -77,6 +77,13 @@ def check_segmenter_options(config: TrainConfig) -> None:
         raise ValueError(f"segmenter.options of {name!r} must have vocabulary or rate, not both, got {options}")
     if options.get("vocabulary") is not None and options.get("most_bytes") is not None:
         raise ValueError(f"segmenter.options.most_bytes belongs to rate, not to vocabulary, got {options}")
+    if name in TOKENIZERS and options.get("rate") is not None and not 0 < options["rate"] <= 1:
+        raise ValueError(f"segmenter.options.rate must lie in (0, 1], got {options['rate']}")
+    if "pre_tokenizer" in options and options["pre_tokenizer"] not in (None, *get_args(PreTokenizer)):
+        raise ValueError(
+            f"segmenter.options.pre_tokenizer must be one of {[*get_args(PreTokenizer)]}, got "
+            f"{options['pre_tokenizer']!r}"
+        )
     rows_per_text(config)
 
 

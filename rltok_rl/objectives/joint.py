@@ -87,16 +87,16 @@ class JointLoss(LossModule):
         target_rate: float,
         gamma: float = 0.99,
         rows_per_mean: int = 8,
-        ends: Literal["released", "window"] = "released",
+        ends: Literal["released", "window"] = "window",
         process_group: Any = None,
     ) -> JointLoss:
         """Build the loss of the authors' released code, which differs from the paper's.
 
         The next-byte losses are mixed, ``0.9 L_auto + 0.1 L_early``; the batch mean spans the ``rows_per_mean`` rows of
         one device's micro-batch (8 in the 147M run); the policy's mean is over all positions, where both ends count 0;
-        both ends count in the rate. ``ends="window"`` is exact: the last position is the byte that is read and predicts
-        nothing, and the rate's mean probability spans ``rows_per_mean`` rows too. With ``"released"`` it is the last
-        decision, and the mean probability spans the whole batch.
+        both ends count in the rate, whose mean probability spans these rows too. The last position is the byte that is
+        read and predicts nothing; with ``ends="released"``, the default until 0.2, it is the last decision, and the
+        mean probability spans the whole batch.
         """
         policy = {"estimator": "discounted_return", "gamma": gamma, "average": ends}
         policy |= {"baseline": "batch_mean", "rows_per_mean": rows_per_mean}

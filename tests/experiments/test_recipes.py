@@ -77,7 +77,11 @@ ERRORS = {
     "recipe=[paper,ours]": r"recipe must be given once and be one name, got recipe=\[paper,ours\]",
     "recipe=papr": "recipe must be one of .*did you mean 'paper'",
     "recipe=paper experiment=no-discount": "write ablation=no-discount recipe=paper",
-    "recipe=paper changes=[optim.lr]": "changes must name options of recipe=paper, got 'optim.lr'",
+    "recipe=paper changes=[optim.lr]": "changes must name options of a recipe, among .*got 'optim.lr'",
+    "changes=[nonsense]": "changes must name options of a recipe, among .*got 'nonsense'",
+    "recipe=paper changes=[model.overrides.nonsense]": "model.overrides holds fields of UNetConfig, got 'nonsense'",
+    "ablation=no-lags ablation=no-discount": "ablation must be given once and be one name, got ablation=no-lags and",
+    "--multirun recipe=paper rate=none,hinge out=x/${rate.control}": "rate=none sets rate.coefficient=0.0, which",
     "experiment=paper-147m-fineweb estimator.gamma=0.9": "estimator.gamma=0.9 contradicts recipe=paper",
 }
 
@@ -108,9 +112,11 @@ def test_what_agrees_or_is_meant_is_accepted(line):
 
 def test_a_run_says_which_recipe_it_follows():
     plain = configured("experiment=compare-seeds", "data.source=books")
-    assert describe_recipe(plain, fields_of(plain)) == "recipe: as ours"
+    assert describe_recipe(plain, fields_of(plain)) == "no recipe, but equal to ours"
     changed = configured("recipe=paper", "ablation=no-discount", "data.source=books")
-    assert describe_recipe(changed, fields_of(changed)).endswith("paper, with estimator.gamma=1.0 instead of 0.99")
+    assert describe_recipe(changed, fields_of(changed)).endswith(
+        "recipe: paper, except estimator.gamma=1.0 instead of 0.99"
+    )
     assert "and 1 more" in describe_recipe(configured(), fields_of(configured()))
     check_recipe(plain)
 
@@ -129,21 +135,27 @@ def test_a_variant_changes_what_it_names():
     base = configured("experiment=compare-seeds", "recipe=ours", "data.source=books")
     base.compare.variants = {
         "heavy": {"loss": {"policy": 0.5}, "model": {"overrides": {"num_lags": 2}}},
-        "deaf": {"recipe": "paper", "ablation": "no-batch-mean"},
+        "no-baseline": {"recipe": "paper", "ablation": "no-batch-mean"},
         "typo": {"loss": {"polcy": 1}},
     }
-    heavy, deaf = (system_config(base, name) for name in ("heavy", "deaf"))
+    heavy, plain = (system_config(base, name) for name in ("heavy", "no-baseline"))
     assert (heavy.loss.policy, model_overrides(heavy)["num_lags"], heavy.recipe) == (0.5, 2, "ours")
     assert heavy.changes == ["loss.policy", "model.overrides.num_lags"]
-    assert (deaf.baseline.name, deaf.loss.policy, deaf.recipe) == ("none", 0.01, None)
-    for config in (heavy, deaf):
+    assert (plain.baseline.name, plain.loss.policy, plain.recipe) == ("none", 0.01, None)
+    for config in (heavy, plain):
         check_options(config)
     with pytest.raises(ValueError, match="compare.variants.typo must hold options of a run"):
         system_config(base, "typo")
     with pytest.raises(
-        ValueError, match="compare.systems must be among .*'deaf', .*'heavy'.*got 'heavi'; did you mean"
+        ValueError, match="compare.systems must be among .*'heavy'.*'no-baseline'.*got 'heavi'; did you mean"
     ):
         system_config(base, "heavi")
-    base.compare.variants = {"odd": {"ablation": "no-such"}}
-    with pytest.raises(ValueError, match=r"compare.variants.odd.ablation must be one of \['no-batch-mean'"):
-        system_config(base, "odd")
+    for variant, message in (
+        ({"ablation": "no-such"}, r"compare.variants.odd.ablation must be one of \['no-batch-mean'"),
+        ({"recipe": "papr"}, "compare.variants.odd.recipe must be one of .*did you mean 'paper'"),
+        ({"segmenter": {"name": "hnet"}}, "compare.variants.odd must leave segmenter.name out"),
+        ({"optim": {"total_bytes": 1}}, "compare.variants.odd must leave optim.total_bytes out"),
+    ):
+        base.compare.variants = {"odd": variant}
+        with pytest.raises(ValueError, match=message):
+            system_config(base, "odd")

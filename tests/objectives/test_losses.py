@@ -305,7 +305,7 @@ def test_coefficients_are_scheduled_in_place(rollout):
 def test_released_losses_are_mixed_and_means_span_a_micro_batch_and_all_positions(rollout):
     """0.9 late + 0.1 early; advantages of two rows of four; forced decisions count 0 in a mean over all."""
     paper = JointLoss.paper(target_rate=0.3)(rollout)
-    released = JointLoss.released(target_rate=0.3, rows_per_mean=2, gamma=0.9)(rollout)
+    released = JointLoss.released(target_rate=0.3, rows_per_mean=2, gamma=0.9, ends="released")(rollout)
     torch.testing.assert_close(released["loss_language_model"], 0.9 * paper["loss_language_model"])
     torch.testing.assert_close(released["loss_early_exit"], paper["loss_early_exit"])
     g = discounted_return(rollout["next", "reward"].squeeze(-1), 0.9)

@@ -121,8 +121,8 @@ def released_combined_scores(entropies: Tensor, least_rise: float) -> Tensor:
     excludes. It excludes no other neighbours, because it looks at starts before it sets them.
 
     Example:
-        >>> released_combined_scores(torch.tensor([0.1, 0.2, 0.9, 1.0, 0.8, 2.0]), 0.0)
-        tensor([  inf,   inf,  -inf, 1.0000,   -inf, 2.0000])
+        >>> released_combined_scores(torch.tensor([0.1, 0.2, 0.9, 1.0, 0.8, 2.0]), 0.0).tolist()
+        [inf, inf, -inf, 1.0, -inf, 2.0]
     """
     places = torch.arange(entropies.shape[-1], device=entropies.device)
     scores = entropies.masked_fill(~(entropy_rise(entropies).double() > least_rise) | (places == 2), -math.inf)

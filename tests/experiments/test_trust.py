@@ -264,6 +264,7 @@ def test_configurations_are_read_in_one_place():
         "rltok_rl.utils",
         "rltok_rl.experiments.commands.run_checks",  # of the package
         "rltok_rl.experiments.compare.systems",  # of the package
+        "rltok_rl.experiments.recipes",  # of the package
     }
     # Whoever adds a caller here: estimators, baselines and segmenters of such a configuration must not be made.
     assert used("read_config_file") == {

@@ -75,7 +75,11 @@ def test_refusals():
     for call, error, words in (
         (lambda: RateLoss(1), ValueError, "target must lie strictly between 0 and 1, got 1"),
         (lambda: RateLoss(0.2, control="pid"), ValueError, r"one of \['logit_pressure', .*'price'\], got 'pid'"),
-        (lambda: RateLoss(0.2, ends="all"), ValueError, r"ends must be one of \['excluded', 'released'\], got 'all'"),
+        (
+            lambda: RateLoss(0.2, ends="all"),
+            ValueError,
+            r"ends must be one of \['excluded', 'released', 'window'\], got 'all'",
+        ),
         (lambda: RateLoss(0.2, reduction="none"), ValueError, "reduction must be 'mean'"),
         (lambda: RateLoss(0.2)(td.exclude("logits")), KeyError, "must hold 'logits'"),
         *((lambda c=c: slope(td, control=c), ValueError, f"if each text .*got '{c}'") for c in ONE_TARGET),

@@ -96,7 +96,9 @@ CAUSAL = {name: case for name, case in CASES.items() if name not in ORACLES}
 
 def of_width(width: int) -> Any:
     """A stand-in for a model of a width, for segmenters that read states alone."""
-    return SimpleNamespace(config=SimpleNamespace(width=width, target_rate=0.2, norm_eps=1e-6))
+    config = SimpleNamespace(width=width, target_rate=0.2, norm_eps=1e-6)
+    config.of_tokens = config.of_second = config
+    return SimpleNamespace(config=config)
 
 
 def texts(num_rows: int, length: int) -> Tensor:

@@ -104,7 +104,7 @@ def _over_seeds(path: Path, linked_from: Path) -> str:
     content = json.loads(path.read_text())
     return "\n\n".join(
         [
-            f"## `{content['data']['source']}`, several seeds at equal total FLOPs",
+            f"## `{content['data']['source']}`, several seeds at equal total FLOPs: {path.parent.name}",
             f"More in [{PAGE}]({link(path.with_name(PAGE), linked_from)}). Bold: by a paired test over seeds.",
             seeds_table(content),
         ]

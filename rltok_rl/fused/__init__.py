@@ -1,4 +1,4 @@
-"""Fused operations of a training step on a CPU, compiled by numba, each with a backward pass by hand.
+"""Fused CPU operations with explicit backward passes, compiled by numba.
 
 A layer's norms, projections, rotations and gates run in blocks of rows that stay in the processor's cache; autograd
 keeps what the backward pass needs and nothing else. Every operation has a definition in plain torch, at its caller,

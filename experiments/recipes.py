@@ -37,8 +37,9 @@ _OF_POLICY = (
     *("actor.", "estimator.", "baseline.", "rate.", "loss."),
     *("model.overrides.boundary_", "model.overrides.num_lags"),
 )
-_OF_ALL = ("loss.language_model", "loss.early_exit")
-_MODEL = "model.overrides."
+OF_ALL = ("loss.language_model", "loss.early_exit")
+"""Options of the loss that also matter without a policy that learns by rewards."""
+MODEL = "model.overrides."
 _SHOWN = 4  # differences in one line
 
 
@@ -125,17 +126,15 @@ def differences(config: Any, name: str, model: Mapping[str, Any] | None = None) 
     fields |= config.segmenter.options if config.segmenter.name == "learned" else {}
     settings, differing = recipe_settings(name), []
     for option, setting in settings.items():
-        if not learned and option.startswith(_OF_POLICY) and option not in _OF_ALL:
+        if not learned and option.startswith(_OF_POLICY) and option not in OF_ALL:
             continue
-        field = option.removeprefix(_MODEL)
+        field = option.removeprefix(MODEL)
         value = _read(config, option) if field == option else fields.get(field, (model or {}).get(field, setting.value))
         if value != setting.value:
             differing.append(Difference(option, value, setting))
     if learned:
-        others = {field: value for field, value in fields.items() if _MODEL + field not in settings}
-        differing += [
-            Difference(_MODEL + field, value, DEFAULT) for field, value in others.items() if field not in SIZES
-        ]
+        others = [field for field in fields if field not in SIZES and MODEL + field not in settings]
+        differing += [Difference(MODEL + field, fields[field], DEFAULT) for field in others]
     return differing
 
 
@@ -148,7 +147,7 @@ def follow_policy(config: TrainConfig, name: str) -> TrainConfig:
     config.recipe, config.changes = None, []
     config.actor.name, config.actor.rate = "learned", None
     for option, setting in recipe_settings(name).items():
-        if option.startswith((*_OF_POLICY, f"{_MODEL}encoder_norm")):
+        if option.startswith((*_OF_POLICY, f"{MODEL}encoder_norm")):
             group, _, field = option.rpartition(".")
             if group == "model.overrides":
                 config.model.overrides[field] = setting.value
@@ -161,7 +160,7 @@ def check_recipe(config: Any) -> None:
     """Refuse options that contradict the run's recipe without being named in ``changes``."""
     settings, changes = recipe_settings(config.recipe or RECIPES[0]), list(config.changes)
     for change in changes:
-        if not change.startswith(_MODEL) and not any(_covers(change, option) for option in settings):
+        if not change.startswith(MODEL) and not any(_covers(change, option) for option in settings):
             raise ValueError(f"changes must name options of a recipe, among {[*settings]}, got {change!r}")
     if config.recipe is None:
         return

@@ -207,13 +207,11 @@ class EntropyThreshold(_EntropySegmenter):
         return threshold_for_rate(decided, min((count - forced) / len(decided), 1.0))
 
 
-class EntropyCombined(EntropyThreshold):
-    """A boundary where the entropy is high and has risen, unless the byte before has one (BLT's third rule).
+class _Combined(EntropyThreshold):
+    """A rule on high entropies that have risen by more than ``threshold_add``."""
 
-        a_t = [H_t > theta and H_t - H_{t-1} > theta_add and not a_{t-1}]
-
-    :func:`calibrate` sets ``threshold``, theta, and leaves ``threshold_add``; both are in nats.
-    """
+    earlier = 1
+    """Earlier entropies that a step reads."""
 
     def __init__(
         self,
@@ -224,7 +222,24 @@ class EntropyCombined(EntropyThreshold):
         threshold_add: float = 0.0,
     ) -> None:
         super().__init__(predictor, target_rate=target_rate, threshold=threshold)
-        self.threshold_add, self._reach = float(threshold_add), 1
+        self.threshold_add, self._reach = float(threshold_add), self.earlier
+
+    def check_risen(self, most: int, count: float, num_bytes: int) -> None:
+        """Require that at least ``count`` of the bytes may have a boundary, of which ``most`` have risen."""
+        if most < count - 1:
+            raise ValueError(
+                f"rate must be at most {most / num_bytes:.4g}, which rises of more than threshold_add="
+                f"{self.threshold_add} allow, got {count / num_bytes:.4g}"
+            )
+
+
+class EntropyCombined(_Combined):
+    """A boundary where the entropy is high and has risen, unless the byte before has one (BLT's third rule).
+
+        a_t = [H_t > theta and H_t - H_{t-1} > theta_add and not a_{t-1}]
+
+    :func:`calibrate` sets ``threshold``, theta, and leaves ``threshold_add``; both are in nats.
+    """
 
     def _rule(self, entropies: Tensor) -> tuple[Tensor, Tensor]:
         """Score candidates by their entropies, and bytes whose entropy has not risen by minus infinity."""
@@ -251,7 +266,7 @@ class EntropyCombined(EntropyThreshold):
             return sum(int(never_twice(rows.double() > theta).sum()) for rows in scores)
 
         num_bytes, most = sum(rows.numel() for rows in scores), drawn(-math.inf)
-        _check_risen(most, count, num_bytes, self.threshold_add)
+        self.check_risen(most, count, num_bytes)
         levels = torch.cat([rows.flatten() for rows in scores]).double().unique().tolist()  # ascending, -inf first
         low, high = 0, len(levels) - 1
         tried: list[tuple[float, float]] = []
@@ -263,7 +278,7 @@ class EntropyCombined(EntropyThreshold):
         return max(min(tried)[1], -1e30)
 
 
-class EntropyCombinedReleased(EntropyThreshold):
+class EntropyCombinedReleased(_Combined):
     """BLT's third rule as its code has it: later starts may be adjacent.
 
         a_0 = a_1 = 1,    a_2 = 0,    a_t = [H_t > theta and H_t - H_{t-1} > theta_add]
@@ -272,18 +287,7 @@ class EntropyCombinedReleased(EntropyThreshold):
     """
 
     forced, fixed = 2, 3
-
-    def __init__(
-        self,
-        predictor: Predictor,
-        *,
-        target_rate: float,
-        threshold: float = DEFAULT_THRESHOLD,
-        threshold_add: float = 0.0,
-    ) -> None:
-        super().__init__(predictor, target_rate=target_rate, threshold=threshold)
-        self.threshold_add = float(threshold_add)
-        self._reach = self.fixed  # so that a step knows whether its byte is one of them
+    earlier = fixed  # so that a step knows whether its byte is one of them
 
     def _rule(self, entropies: Tensor) -> tuple[Tensor, Tensor]:
         scores = released_combined_scores(entropies, self.threshold_add)
@@ -292,16 +296,8 @@ class EntropyCombinedReleased(EntropyThreshold):
     def threshold_for(self, scores: list[Tensor], count: float) -> float:
         """Find the threshold; an error if fewer entropies have risen than ``count`` needs."""
         num_bytes = sum(rows.numel() for rows in scores)
-        _check_risen(sum(int((rows > -math.inf).sum()) for rows in scores), count, num_bytes, self.threshold_add)
+        self.check_risen(sum(int((rows > -math.inf).sum()) for rows in scores), count, num_bytes)
         return max(super().threshold_for(scores, count), -1e30)
-
-
-def _check_risen(most: int, count: float, num_bytes: int, threshold_add: float) -> None:
-    if most < count - 1:
-        raise ValueError(
-            f"rate must be at most {most / num_bytes:.4g}, which rises of more than threshold_add="
-            f"{threshold_add} allow, got {count / num_bytes:.4g}"
-        )
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Tokenizers of a target rate: BPE by cutting one training's list of merges, unigram models by trial."""
+"""Tokenizers of a target rate: BPE by cutting its list of merges, unigram models by trial."""
 
 from __future__ import annotations
 
@@ -87,11 +87,6 @@ def grow_bpe(
         num_bytes = min(_GROWTH * num_bytes, most_bytes)
     number = int((rates - rate).abs().argmin())  # of several the smallest vocabulary
     return RatedBPE(keep_merges(split, number), rate, float(rates[number]), num_bytes, least_rate(split, windows))
-
-
-def bpe_at_rate(split: TokenizerSplit, windows: Sequence[bytes], rate: float) -> TokenizerSplit:
-    """Cut a large BPE vocabulary to the size that has the nearest rate to a target on windows."""
-    return keep_merges(split, int((rates_by_merges(split, windows) - rate).abs().argmin()))
 
 
 def rates_by_merges(split: TokenizerSplit, windows: Sequence[bytes]) -> Tensor:

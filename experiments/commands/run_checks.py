@@ -16,14 +16,11 @@ from omegaconf import OmegaConf
 from rltok_rl.experiments.commands.option_errors import nearest
 from rltok_rl.experiments.commands.overrides import CommandLine, model_sizes, read_command_line
 from rltok_rl.experiments.commands.schema import CONF, choices
-from rltok_rl.experiments.recipes import BY_CHOICE, check_recipe
+from rltok_rl.experiments.recipes import BY_CHOICE, MODEL, OF_ALL, check_recipe
 from rltok_rl.experiments.run_config import check_out
 
 _OF_LEARNED = ("actor", "estimator", "baseline", "rate", "loss")
 """Groups about a policy that learns by rewards."""
-_OF_ALL = ("loss.language_model", "loss.early_exit")
-"""Their options that always matter."""
-_MODEL = "model.overrides."
 _OF_RULES = ("actor.name", "actor.rate")
 """Their options that matter if an actor draws by a rule."""
 
@@ -34,7 +31,7 @@ def read_run_options(name: str, arguments: Sequence[str]) -> CommandLine:
     if name == "train":
         check_policy(line.overrides)
         for config in line.configs:
-            changed = {name.removeprefix(_MODEL) for name in config.changes if name.startswith(_MODEL)}
+            changed = {name.removeprefix(MODEL) for name in config.changes if name.startswith(MODEL)}
             for field in (set(config.model.overrides) | changed) - set(model_sizes()):
                 suggestion = nearest(field, [*model_sizes()])
                 raise ValueError(f"model.overrides holds fields of UNetConfig, got {field!r}{suggestion}")
@@ -53,7 +50,7 @@ def check_policy(overrides: Sequence[Override]) -> None:
     drawing = by_segmenter or _drawing(by_name, "actor")
     if drawing is None:
         return
-    heeded = _OF_ALL if by_segmenter else _OF_ALL + _OF_RULES
+    heeded = OF_ALL if by_segmenter else OF_ALL + _OF_RULES
     for name, override in by_name.items():
         group, dot, _ = name.partition(".")
         of_actor = group == "actor" and (drawing.startswith("actor") or override.value() == "learned")
@@ -88,8 +85,9 @@ def check_recipes(line: CommandLine) -> None:
     for config in line.configs:
         check_recipe(config)
         for group in BY_CHOICE if config.recipe else ():
-            for choice in [choice for override in by_group.get(group, []) for choice in _values(override)]:
-                _check_choice(config, group, choice)
+            for override in by_group.get(group, []):
+                for choice in _values(override):
+                    _check_choice(config, group, choice)
 
 
 def _values(override: Override) -> list[str]:

@@ -15,16 +15,15 @@ from rltok_rl.experiments.commands.option_errors import nearest
 from rltok_rl.experiments.commands.schema import CONF, choices
 from rltok_rl.experiments.recipes import RECIPES, follow_policy, read_whole
 from rltok_rl.experiments.run_config import CompareConfig, SegmenterConfig, TrainConfig
-from rltok_rl.experiments.runs.build import loop_options, make_loss
+from rltok_rl.experiments.runs.build import loop_options, make_loss, model_config
 from rltok_rl.experiments.runs.segmenters import (
     TOKENIZERS,
     check_segmenter_options,
     learned,
-    model_overrides,
     segmenter_options,
 )
 
-from rltok_rl.models import UNet, preset
+from rltok_rl.models import UNet
 from rltok_rl.models.flops import update_flops
 
 BY_RECIPE: dict[str, dict[str, Any]] = {
@@ -58,10 +57,10 @@ def system_names(variants: Mapping[str, Any] = BY_RECIPE) -> list[str]:
 
 def system_config(config: TrainConfig, system: str) -> TrainConfig:
     """Return the configuration of a system's run, in a subfolder of the comparison's."""
-    names = system_names(variants(config))
+    by_name = variants(config)
+    names, variant = system_names(by_name), by_name.get(system)
     if system not in names:
         raise ValueError(f"compare.systems must be among {names}, got {system!r}{nearest(system, names)}")
-    variant = variants(config).get(system)
     file: Any = OmegaConf.to_container(
         OmegaConf.load(CONF / "segmenter" / f"{system if variant is None else 'learned'}.yaml")
     )
@@ -142,4 +141,4 @@ def check_training(config: TrainConfig) -> None:
 def _meta_model(config: TrainConfig) -> UNet:
     """The model without weights."""
     with torch.device("meta"):
-        return UNet(preset(config.model.preset, **model_overrides(config)))
+        return UNet(model_config(config))

@@ -125,24 +125,18 @@ def evaluate(config: TrainConfig, windows: int) -> dict[str, Any]:
 
     reading = read(None)
     counts, nats = document_nats(reading)
-    at_rates = {}
+    at_rates = []
     if config.actor.rates is not None:
         low, high = config.actor.rates
-        rates = [low * (high / low) ** (step / (NUM_RATES - 1)) for step in range(NUM_RATES)]
-        at_rates = {rate: summarise(read(rate)) for rate in rates}
+        for rate in [low * (high / low) ** (step / (NUM_RATES - 1)) for step in range(NUM_RATES)]:
+            metrics = summarise(read(rate))
+            loss, error = metrics["corpus_bits_per_byte"], metrics["corpus_standard_error"]
+            at_rates.append({"target_rate": rate, "rate": metrics["rate"], "bits_per_byte": loss, "error": error})
     return {
         **without_nan(summarise(reading)),
         "target_rate": configured_rate(config, model, segmenter),
         "target_rates": segmenter.by_script if isinstance(segmenter, MagnetSegmenter) else None,
-        "at_rates": [
-            {
-                "target_rate": rate,
-                "rate": metrics["rate"],
-                "bits_per_byte": metrics["corpus_bits_per_byte"],
-                "error": metrics["corpus_standard_error"],
-            }
-            for rate, metrics in at_rates.items()
-        ],
+        "at_rates": at_rates,
         "rows_per_text": rows_per_text(config),
         "split_by": None if texts.held_out_groups is None else config.data.split_by,
         "oracle": segmenter is not None and segmenter.looks_ahead,

@@ -25,6 +25,7 @@ from rltok_rl.experiments.texts import Texts, read_texts
 
 from rltok_rl.data import RepeatedSource
 from rltok_rl.fused import allow_fused
+from rltok_rl.fused.choice import SWITCH
 from rltok_rl.models import UNet, UNetConfig, begin_with, preset
 from rltok_rl.objectives import (
     BASELINE_NAMES,
@@ -223,7 +224,7 @@ def make_trainer(
     _check_rows_per_mean(config, num_rows)
     check_segmenter_options(config)
     _check("compute.recompute", compute.recompute, RECOMPUTE)
-    _check("compute.fused", compute.fused, ("auto", "off"))
+    _check("compute.fused", compute.fused, SWITCH)
     allow_fused(compute.fused == "auto")
     repeated = rows_per_text(config, processes.world_size)
     options = loop_options(config)

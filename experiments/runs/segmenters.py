@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from rltok_rl.agents.segmenters import (
     SEGMENTERS,
@@ -16,6 +16,7 @@ from rltok_rl.agents.segmenters import (
     segmenter_maker,
 )
 from rltok_rl.agents.segmenters.hnet import HNetSegmenter
+from rltok_rl.agents.segmenters.segmenter import check_choice
 from rltok_rl.agents.segmenters.tokenizer_rates import train_on
 from rltok_rl.agents.segmenters.tokenizers import PreTokenizer, read_tokenizer
 from rltok_rl.experiments.run_config import TrainConfig
@@ -79,11 +80,8 @@ def check_segmenter_options(config: TrainConfig) -> None:
         raise ValueError(f"segmenter.options.most_bytes belongs to rate, not to vocabulary, got {options}")
     if name in TOKENIZERS and options.get("rate") is not None and not 0 < options["rate"] <= 1:
         raise ValueError(f"segmenter.options.rate must lie in (0, 1], got {options['rate']}")
-    if "pre_tokenizer" in options and options["pre_tokenizer"] not in (None, *get_args(PreTokenizer)):
-        raise ValueError(
-            f"segmenter.options.pre_tokenizer must be one of {[*get_args(PreTokenizer)]}, got "
-            f"{options['pre_tokenizer']!r}"
-        )
+    if options.get("pre_tokenizer") is not None:
+        check_choice("segmenter.options.pre_tokenizer", options["pre_tokenizer"], PreTokenizer)
     rows_per_text(config)
 
 

@@ -17,6 +17,8 @@ from rltok_rl.fused.libraries import sgemm_address
 
 VARIABLE = "RLTOK_FUSED"
 """Environment variable that turns fused operations off: ``auto`` (default) or ``off``."""
+SWITCH = ("auto", "off")
+"""Values of this variable, and of the option ``compute.fused``."""
 FEW = 32
 """Fewer rows run in plain torch: steps of generation, which a kernel does not pay for."""
 WIDEST = 512
@@ -28,7 +30,7 @@ _ON: ContextVar[bool] = ContextVar("_ON", default=True)
 def missing() -> str | None:
     """Return why no fused operation can run on this machine, or None."""
     value = os.environ.get(VARIABLE, "auto")
-    if value not in ("auto", "off"):
+    if value not in SWITCH:
         raise ValueError(f"{VARIABLE} must be 'auto' or 'off', got {value!r}")
     if value == "off":
         return f"{VARIABLE}=off"

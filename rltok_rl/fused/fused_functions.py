@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rltok_rl.fused.launch import launch
+from rltok_rl.fused.launch import PARTS, launch
 
 
 def _rows(x: Tensor) -> Tensor:
@@ -133,7 +133,7 @@ class _Band(torch.autograd.Function):
         batch, length, width = qkv.shape
         qkv = qkv.contiguous().view(batch, length, 3, num_heads, width // 3 // num_heads)
         out = qkv.new_empty(batch, length, num_heads, qkv.shape[-1])
-        launch(band_part, (qkv, window), (out,), batch, parts=min(batch, 16))
+        launch(band_part, (qkv, window), (out,), batch, parts=min(batch, PARTS))
         ctx.save_for_backward(qkv)
         ctx.window = window
         return out.view(batch, length, -1)
@@ -146,7 +146,7 @@ class _Band(torch.autograd.Function):
         (qkv,) = ctx.saved_tensors
         grad_qkv = torch.empty_like(qkv)
         grad = grad.contiguous().view(*qkv.shape[:2], *qkv.shape[3:])
-        launch(band_part_backward, (grad, qkv, ctx.window), (grad_qkv,), len(qkv), parts=min(len(qkv), 16))
+        launch(band_part_backward, (grad, qkv, ctx.window), (grad_qkv,), len(qkv), parts=min(len(qkv), PARTS))
         return grad_qkv.view(*qkv.shape[:2], -1), None, None
 
 

@@ -15,12 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rltok_rl.fused.kernels import BLOCK
 from rltok_rl.fused.libraries import one_thread_here
 
 ROWS, PARTS = 1024, 16
 """Rows of the smallest part, and the largest number of parts."""
-BLOCK = 128
-"""Parts are whole blocks of the kernels."""
 _TYPES = {torch.float32: "float32", torch.int64: "int64"}
 observers: list[Callable[[str, Sequence[Tensor], Sequence[Tensor]], object]] = []
 """Called for every launch with its name and the tensors that it reads and writes."""

@@ -105,8 +105,10 @@ class TransformerLayer(nn.Module):
 
     def forward(self, x: Tensor, angles: Rotary, attend: Attention) -> Tensor:
         """[*L, D] to [*L, D]."""
-        if self.backend is None and self.is_plain() and fuses(x, *self.fused_weights(), *angles):
-            return self.run_fused(x, angles, attend)
+        if self.backend is None and fuses(x) and self.is_plain():  # the cheap question first: steps are never fused
+            weights = self.fused_weights()
+            if fuses(x, *weights, *angles):
+                return self.run_fused(x, angles, attend, weights)
         if self.backend is None or x.dim() != 2 or len(x) < FEW:
             return self.finish(x, attend(*self.heads(x, angles)).flatten(-2))
         heads = compiled(TransformerLayer.heads, self.backend)(self, varies(x), angles)
@@ -146,9 +148,9 @@ class TransformerLayer(nn.Module):
         }
         return all(untouched(part, kind) for kind, parts in kinds.items() for part in parts)
 
-    def run_fused(self, x: Tensor, angles: Rotary, attend: Attention) -> Tensor:
-        """[*L, D] to [*L, D]."""
-        norm, weight, *after = self.fused_weights()
+    def run_fused(self, x: Tensor, angles: Rotary, attend: Attention, weights: tuple[Tensor, ...]) -> Tensor:
+        """[*L, D] to [*L, D], with :meth:`fused_weights`."""
+        norm, weight, *after = weights
         heads, eps = self.attention.num_heads, self.mlp_norm.eps
         qkv = project_heads(x, norm, weight, *angles, 2 * angles.cos.shape[-1], eps)  # [*L, 3 D]
         window = window_of(attend, qkv)

@@ -11,6 +11,7 @@ from rltok_rl.experiments.commands.schema import choices
 from rltok_rl.experiments.compare.systems import BY_RECIPE, system_config
 from rltok_rl.experiments.recipes import RECIPES, SIZES, check_recipe, describe_recipe, differences, recipe_settings
 from rltok_rl.experiments.run_config import GROUPS
+from rltok_rl.experiments.runs.build import model_config
 from rltok_rl.experiments.runs.segmenters import model_overrides
 from rltok_rl.experiments.runs.valid_options import check_options
 
@@ -24,7 +25,7 @@ MODEL = "model.overrides."
 
 
 def fields_of(config):
-    return preset(config.model.preset, **model_overrides(config)).to_dict()
+    return model_config(config).to_dict()
 
 
 @pytest.mark.parametrize("name", RECIPES)

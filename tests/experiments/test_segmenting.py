@@ -19,7 +19,7 @@ from rltok_rl.agents.segmenters import (
     train_bpe,
     train_unigram,
 )
-from rltok_rl.agents.segmenters.tokenizer_rates import _nearest, bpe_at_rate, unigram_at_rate
+from rltok_rl.agents.segmenters.tokenizer_rates import _nearest, grow_bpe, unigram_at_rate
 from rltok_rl.experiments.commands import evaluate, generate, segment
 from rltok_rl.experiments.commands.schema import choices
 from rltok_rl.experiments.runs.build import make_loss, make_model, make_trainer
@@ -276,7 +276,10 @@ def test_tokenizers_are_trained_on_training_text_alone():
 
 def test_tokenizers_have_a_vocabulary_or_the_nearest_rate():
     texts = [TEXT.decode()] * 3
-    cut = bpe_at_rate(train_bpe(texts, vocabulary=320), [TEXT], 0.48)  # fewer merges are a smaller vocabulary
+    size = {"num_bytes": len(TEXT), "most_bytes": len(TEXT)}
+    cut = grow_bpe(
+        lambda _: train_bpe(texts, vocabulary=320), [TEXT], 0.48, **size
+    ).split  # fewer merges are a smaller vocabulary
     count = cut.tokenizer.get_vocab_size()
     assert 256 < count < 320 and cut(TEXT) == train_bpe(texts, vocabulary=count)(TEXT)
     rates = {v: len(train_bpe(texts, vocabulary=v)(TEXT)) / len(TEXT) for v in range(257, 320)}

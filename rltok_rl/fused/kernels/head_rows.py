@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from rltok_rl.fused.kernels import BLOCK
 from rltok_rl.fused.kernels.arithmetic import add_outer, exp, f32, kernel, tanh, times_transposed, times_weight
-
-BLOCK = 128  # rows
 
 
 @kernel

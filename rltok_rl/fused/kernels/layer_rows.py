@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from rltok_rl.fused.kernels import BLOCK
 from rltok_rl.fused.kernels.arithmetic import add_outer, exp_parts, f32, inline, kernel, times_transposed, times_weight
 from rltok_rl.fused.kernels.norm_rows import add_norm_rows, norm_rows, norm_rows_backward
-
-BLOCK = 128  # rows
 
 
 @kernel

@@ -79,10 +79,21 @@ class ByteBoundaryEnv(TextEnv):
     ) -> TensorDictBase:
         if unknown:
             raise TypeError(f"reset takes text, got {sorted(unknown)}")
+        partial = tensordict is not None and "_reset" in tensordict.keys()
+        starts = tensordict.get("_reset").reshape(self.num_rows) if partial else None
+        done = torch.zeros(*self.batch_size, 1, dtype=torch.bool, device=self.device)
+        flags = {"done": done, "terminated": done.clone(), "truncated": done.clone()}
+        return TensorDict({**self.begin_texts(starts, text), **flags}, self.batch_size, device=self.device)
+
+    @torch.no_grad()
+    def begin_texts(self, starts: Tensor | None = None, text: Documents | None = None) -> dict[str, Tensor]:
+        """Start texts in rows ``starts`` [B] bool, None for all, and return the observation of all rows.
+
+        The core of ``reset``, for adapters that need no tensordict.
+        """
         self.check_device()
-        starts = torch.ones(self.num_rows, dtype=torch.bool, device=self.device)
-        if tensordict is not None and "_reset" in tensordict.keys():
-            starts = tensordict.get("_reset").reshape(self.num_rows)
+        if starts is None:
+            starts = torch.ones(self.num_rows, dtype=torch.bool, device=self.device)
         rows = starts.nonzero().squeeze(1)
         if self._unet_cache is None and len(rows) < self.num_rows:
             raise RuntimeError("reset was asked for some rows before any was reset; call reset() for all first")
@@ -95,9 +106,7 @@ class ByteBoundaryEnv(TextEnv):
             self._seen: dict[str, Tensor] = {}
         if windows is not None:
             self._start(rows, windows, self.pick_rates(len(rows)))
-        done = torch.zeros(*self.batch_size, 1, dtype=torch.bool, device=self.device)
-        flags = {"done": done, "terminated": done.clone(), "truncated": done.clone()}
-        return TensorDict({**self._observation(), **flags}, self.batch_size, device=self.device)
+        return self._observation()
 
     def _start(self, rows: Tensor, windows: Windows, rates: Tensor | None) -> None:
         """Begin new texts in some rows and observe their first bytes."""
@@ -111,18 +120,18 @@ class ByteBoundaryEnv(TextEnv):
         if rates is not None:
             cache.set_rates(rates.to(self.device), rows)
         nothing = torch.zeros(len(rows), device=self.device)
-        self._observe(rows, nothing, nothing)
+        self._observe(rows, self._byte_ids[rows, 0], nothing, nothing)
         if self.model.second_level is not None:
             none = torch.zeros_like(self._over)
             self._observe_second(rows, SecondDecisions(none, none.float()))
 
-    def _observe(self, rows: Tensor, final: Tensor, early: Tensor) -> None:
-        """Read the byte at each row's position; its log-likelihoods are ``final`` and ``early`` [n]."""
+    def _observe(self, rows: Tensor, byte_ids: Tensor, final: Tensor, early: Tensor) -> None:
+        """Read the next byte of each row, [n]; its log-likelihoods are ``final`` and ``early`` [n]."""
         assert self._unet_cache is not None
-        byte_ids = self._byte_ids[rows, self._unet_cache.position[rows]]
         read = observe(self.model, self._unet_cache, byte_ids, rows=None if len(rows) == self.num_rows else rows)
         log_probs = {"final_log_prob": final[:, None], "early_log_prob": early[:, None]}
-        self._keep(rows, early_logits=read.early_logits, encoder_state=read.encoder_state.float(), **log_probs)
+        states = read.encoder_state.float()
+        self._keep(rows, byte=byte_ids, early_logits=read.early_logits, encoder_state=states, **log_probs)
 
     def _observe_second(self, rows: Tensor, second: SecondDecisions) -> None:
         """Observe the [B] decisions of the second level in some rows."""
@@ -140,9 +149,8 @@ class ByteBoundaryEnv(TextEnv):
         """The current observation; its tensors share no memory with the environment's state."""
         cache = self._unet_cache
         assert cache is not None
-        rows = torch.arange(self.num_rows, device=self.device)
         observation = {
-            "byte": self._byte_ids[rows, cache.position],
+            "byte": self._seen["byte"],
             "recent": cache.recent.to(torch.int8),
             "position": cache.position[:, None].clone(),
             "forced": cache.position == 0,
@@ -165,6 +173,14 @@ class ByteBoundaryEnv(TextEnv):
         if action.shape != self.batch_size:
             raise ValueError(f"action must have shape {list(self.batch_size)}, got {list(action.shape)}")
         check_action_values(action)
+        return TensorDict(self.apply_actions(action), self.batch_size, device=self.device)
+
+    @torch.no_grad()
+    def apply_actions(self, action: Tensor) -> dict[str, Tensor]:
+        """Apply actions [*B] of 0 and 1; returns the next observation, ``reward`` and the flags of ends.
+
+        The core of ``step``, for adapters that need no tensordict.
+        """
         cache = self._unet_cache
         if cache is None:
             raise RuntimeError("step was called before reset; call reset() first")
@@ -178,7 +194,7 @@ class ByteBoundaryEnv(TextEnv):
         revealed = self._byte_ids[rows, cache.position]
         final, early = (byte_log_prob(logits, revealed).float() for logits in (predicted.final_logits, early_logits))
         reward = self.reward_of(final, early, early_logits, boundaries)
-        self._observe(rows, final, early)
+        self._observe(rows, revealed, final, early)
         if predicted.second is not None:
             self._observe_second(rows, predicted.second)
         last = cache.position + 1 >= self._lengths
@@ -186,7 +202,7 @@ class ByteBoundaryEnv(TextEnv):
         self._over = last.clone()  # a later reset writes into it
         flags = {"done": last, "terminated": terminated, "truncated": truncated, "reward": reward}
         shaped = {name: values.reshape((*self.batch_size, 1)) for name, values in flags.items()}
-        return TensorDict({**self._observation(), **shaped}, self.batch_size, device=self.device)
+        return {**self._observation(), **shaped}
 
     def parallel_rollout(self, actor=None, **options: Any) -> TensorDictBase:  # type: ignore[no-untyped-def]
         """Make the tensordict of ``rollout`` in one forward pass; see :func:`rltok_rl.envs.parallel_rollout`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -167,7 +168,7 @@ class EpisodeCounts:
         for counts in vars(self).values():
             counts[rows] = 0
 
-    def step(self, boundaries: np.ndarray, after: TensorDictBase) -> None:
+    def step(self, boundaries: np.ndarray, after: Mapping[str, Any] | TensorDictBase) -> None:
         """Count boundaries [n] bool, and the cost of the bytes that they revealed."""
         self.num_tokens += boundaries
         for total, key in ((self.bits, "final_log_prob"), (self.early_bits, "early_log_prob")):

@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from rltok_rl.envs.gym_env import EpisodeCounts, observation_space
 from rltok_rl.envs.gym_options import Model, Texts, build_env, check_options, check_reset_options
-from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
 
 from rltok_rl.utils import check_count
 
@@ -57,7 +57,6 @@ class ByteBoundaryVectorEnv(VectorEnv):
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._counts = EpisodeCounts(num_envs)
         self._first, self._over = np.ones(num_envs, dtype=bool), np.zeros(num_envs, dtype=bool)
-        self._latest: TensorDictBase = TensorDict(batch_size=(num_envs,), device=self.env.device)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict, dict]:
         """Start all texts, or those of ``options={"reset_mask": bool[n]}``."""
@@ -80,7 +79,7 @@ class ByteBoundaryVectorEnv(VectorEnv):
     def step(self, actions):
         """Decide about the current byte of every text."""
         actions = np.asarray(actions)
-        if actions.shape != (self.num_envs,) or not np.isin(actions, (0, 1)).all():
+        if actions.shape != (self.num_envs,) or ((actions != 0) & (actions != 1)).any():
             raise ValueError(f"actions must be 0 or 1, of shape [{self.num_envs}], got {actions!r}")
         if self.autoreset_mode == AutoresetMode.DISABLED and self._over.any():
             raise RuntimeError(
@@ -111,28 +110,24 @@ class ByteBoundaryVectorEnv(VectorEnv):
             observation, info = self._observation(after), {**self._info(after), **final}
         return observation, reward, terminated, truncated, info
 
-    def _decide(self, actions: np.ndarray) -> tuple[TensorDictBase, np.ndarray, np.ndarray, np.ndarray]:
+    def _decide(self, actions: np.ndarray) -> tuple[dict[str, Tensor], np.ndarray, np.ndarray, np.ndarray]:
         """Step all rows; returns the next observation, and rewards, terminated and truncated, [n] each."""
-        action = torch.as_tensor(actions.astype(np.int64), device=self.env.device)
-        after = self.env.step(TensorDict({"action": action}, (self.num_envs,), device=self.env.device))["next"]
-        self._latest = after.exclude("reward")
+        after = self.env.apply_actions(torch.as_tensor(actions.astype(np.int64), device=self.env.device))
         self._counts.step((actions == 1) | self._first, after)
         self._first[:] = False
         reward = after["reward"].reshape(-1).double().numpy(force=True)
-        terminated, truncated = (after[n].reshape(-1).numpy(force=True).copy() for n in ("terminated", "truncated"))
+        terminated, truncated = (after[name].reshape(-1).numpy(force=True) for name in ("terminated", "truncated"))
         return after, reward, terminated, truncated
 
-    def _restart(self, rows: np.ndarray, **options: Any) -> TensorDictBase:
-        # TorchRL copies the other rows from the tensordict that reset is called with.
-        mask = torch.as_tensor(rows, device=self.env.device)[:, None]
-        self._latest = self.env.reset(self._latest.set("_reset", mask), **options)
+    def _restart(self, rows: np.ndarray, **options: Any) -> dict[str, Tensor]:
+        seen = self.env.begin_texts(torch.as_tensor(rows, device=self.env.device), **options)
         self._counts.restart(rows)
         self._first[rows], self._over[rows] = True, False
-        return self._latest
+        return seen
 
-    def _observation(self, seen: TensorDictBase) -> dict[str, np.ndarray]:
-        return {name: seen.get(name).numpy(force=True) for name in self._names}
+    def _observation(self, seen: dict[str, Tensor]) -> dict[str, np.ndarray]:
+        return {name: seen[name].numpy(force=True) for name in self._names}
 
-    def _info(self, seen: TensorDictBase) -> dict[str, Any]:
+    def _info(self, seen: dict[str, Tensor]) -> dict[str, Any]:
         counts = {name: values.copy() for name, values in vars(self._counts).items()}
         return {"byte": seen["byte"].numpy(force=True), **counts}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import Any, cast
 
@@ -36,6 +37,8 @@ class SB3VecEnv(VecEnv):
         self.render_mode = None
         super().__init__(num_envs, self.vector.single_observation_space, self.vector.single_action_space)
         self._actions: np.ndarray | None = None
+        self._start = time.time()
+        self._returns, self._steps = np.zeros(num_envs), np.zeros(num_envs, dtype=np.int64)
 
     def reset(self) -> dict[str, np.ndarray]:
         """Start all texts; honours ``seed(...)`` and ``set_options({"text": ...})``."""
@@ -43,6 +46,7 @@ class SB3VecEnv(VecEnv):
         observation, _ = self.vector.reset(seed=seeds[0] if seeds else None, options=self._joint_options())
         self._reset_seeds()
         self._reset_options()
+        self._returns[:], self._steps[:] = 0, 0
         return observation
 
     def _joint_options(self) -> dict[str, Any] | None:
@@ -57,9 +61,14 @@ class SB3VecEnv(VecEnv):
         self._actions = actions
 
     def step_wait(self):
-        """Step; texts that ended restart, with their last observation in their info."""
+        """Step; texts that ended restart, with their last observation and ``episode`` in their info.
+
+        ``episode`` is that of Stable-Baselines3's ``VecMonitor``: return ``r``, steps ``l``, and seconds ``t``.
+        """
         observation, reward, terminated, truncated, info = self.vector.step(self._actions)
         over = terminated | truncated
+        self._returns += reward
+        self._steps += 1
         infos: list[dict[str, Any]] = []
         for row in range(self.num_envs):
             source = info["final_info"] if over[row] else info
@@ -67,6 +76,9 @@ class SB3VecEnv(VecEnv):
             infos[row]["TimeLimit.truncated"] = bool(truncated[row] and not terminated[row])
             if over[row]:
                 infos[row]["terminal_observation"] = info["final_obs"][row]
+                result = {"r": float(self._returns[row]), "l": int(self._steps[row])}
+                infos[row]["episode"] = {**result, "t": round(time.time() - self._start, 6)}
+        self._returns[over], self._steps[over] = 0, 0
         return observation, reward.astype(np.float32), over, infos
 
     def close(self) -> None:

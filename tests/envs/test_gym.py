@@ -9,6 +9,7 @@ import warnings
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium.utils.env_checker import check_env
 from rltok_rl.envs import ByteBoundaryGym, ByteBoundaryVectorEnv
 from rltok_rl.envs.gym_options import build_env
@@ -99,6 +100,25 @@ def test_gymnasium_path_equals_torchrl_path():
             td = after.exclude("reward")
 
 
+def test_batched_steps_equal_torchrl_steps():
+    """The vector environment calls the core of step and reset without TorchRL around it."""
+    actions = np.random.default_rng(1).integers(0, 2, (30, 3))
+    options = {"num_steps": 12, "short_documents": "whole", **ENTROPY}
+    vector = ByteBoundaryVectorEnv(3, text=[*DOCUMENTS, "short"], autoreset_mode="SameStep", **options)
+    env = build_env("tiny", [*DOCUMENTS, "short"], (3,), **options)
+    env.set_seed(5)
+    observation, td, ends = vector.reset(seed=5)[0], env.reset(), set()
+    for action in actions:
+        for name, values in observation.items():
+            np.testing.assert_array_equal(values, td[name].numpy())
+        observation, reward, terminated, truncated, _ = vector.step(action)
+        after, td = env.step_and_maybe_reset(td.set("action", torch.as_tensor(action)))
+        ends |= {(terminated.any(), truncated.any())}
+        for name, values in {"reward": reward, "terminated": terminated, "truncated": truncated}.items():
+            np.testing.assert_array_equal(values, after["next", name].flatten().numpy())
+    assert {(False, False), (True, False), (False, True)} <= ends
+
+
 def test_bits_and_tokens_are_counted():
     env = gymnasium.make(ID, num_steps=8).unwrapped
     env.reset(options={"text": "to be or not"})
@@ -164,7 +184,30 @@ def test_stable_baselines_learns():
     before = probability()
     agent.learn(2048)
     assert agent.num_timesteps >= 2048
+    episodes = list(agent.ep_info_buffer)  # of which PPO logs rollout/ep_rew_mean and rollout/ep_len_mean
+    assert [episode["l"] for episode in episodes] == [32] * (2048 // 32)
+    assert np.mean([episode["r"] for episode in episodes[-8:]]) > np.mean([episode["r"] for episode in episodes[:8]])
     assert before > 0.4 and probability() < 0.75 * before
+
+
+def test_sb3_adapter_reports_episodes_as_vec_monitor_does():
+    from rltok_rl.envs import SB3VecEnv
+    from stable_baselines3.common.vec_env import VecMonitor
+
+    options = {"text": [*DOCUMENTS, "short"], "short_documents": "whole", "num_steps": 9}
+    ours, theirs = SB3VecEnv(3, **options), VecMonitor(SB3VecEnv(3, **options))
+    lengths = set()
+    for _ in range(2):  # a reset forgets unfinished episodes
+        ours.seed(0), theirs.venv.seed(0), ours.reset(), theirs.reset()
+        for action in np.random.default_rng(0).integers(0, 2, (25, 3)):
+            episodes = [[info.get("episode") for info in env.step(action)[3]] for env in (ours, theirs)]
+            for one, other in zip(*episodes, strict=True):
+                assert (one is None) == (other is None)
+                if one is not None:
+                    assert one["r"] == pytest.approx(other["r"], abs=1e-5) and one["l"] == other["l"]
+                    assert 0 <= one["t"] < 600 and type(one["r"]) is float
+                    lengths.add(one["l"])
+    assert lengths == {4, 9}
 
 
 def test_sb3_adapter_hands_over_the_end_of_an_episode():

@@ -192,9 +192,9 @@ def draw_learning(results: Sequence[dict[str, Any]], path: Path) -> Path:
         seeds = {name: len({one["seed"] for one in results if one["system"] == name}) for name in handles}
         order = [name for name in SYSTEM_LABELS if name in handles]
         labels = [f"{SYSTEM_LABELS[name]} ({seeds[name]} seed{'s' * (seeds[name] > 1)})" for name in order]
-        place: Any = {"loc": "lower left", "bbox_to_anchor": (0.045, 0.0), "ncols": len(order), "fontsize": 8}
+        place: Any = {"loc": "lower left", "bbox_to_anchor": (0.045, 0.0), "ncols": -(-len(order) // 2), "fontsize": 8}
         figure.legend([handles[name] for name in order], labels, **place, columnspacing=1.4, handlelength=1.6)
-        return save_figure(figure, path)
+        return save_figure(figure, path, dpi=125)
 
 
 def _draw_curves(axes: Any, results: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -90,9 +90,11 @@ def parallel_rollout(
     def gather(parts: Sequence[dict[str, Tensor]]) -> TensorDict:
         kept = {}
         for name in [name for name in parts[0] if name not in exclude]:
-            values = torch.cat([part[name].flatten(0, 1) for part in parts])
-            values = values if index is None else values.index_select(0, index)
-            kept[name] = values.reshape((*shape, *values.shape[1:]))
+            if index is None:  # views: texts are the rows, and what follows a step shares memory with the next one
+                kept[name] = parts[0][name].reshape(*shape, *parts[0][name].shape[2:])
+                continue
+            values = torch.cat([part[name].flatten(0, 1) for part in parts]).index_select(0, index)
+            kept[name] = values.reshape(*shape, *values.shape[1:])
         return TensorDict(kept, shape, names=[*(None for _ in env.batch_size), "time"], device=env.device)
 
     root, after = zip(*outputs, strict=True)

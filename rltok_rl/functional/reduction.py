@@ -57,8 +57,10 @@ def sum_and_count(
     dims = tuple(range(values.dim())) if dim is None else dim
     dtype = wide(values)
     total = zero_masked(values, mask).sum(dims, keepdim=True, dtype=dtype)
-    real = torch.ones_like(values, dtype=dtype) if mask is None else mask.to(dtype)
-    count = real.sum(dims, keepdim=True)
+    if mask is None:
+        count = torch.full_like(total, values.numel() / max(total.numel(), 1), requires_grad=False)
+    else:
+        count = mask.sum(dims, keepdim=True, dtype=dtype)
     if process_group is None:
         return total, count
     both = torch.stack((total.detach(), count))

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -46,21 +47,27 @@ def launch(
     parts = parts_of(num_rows) if parts is None else parts
     block = BLOCK if num_rows > parts * BLOCK else 1
     edges = [min(num_rows, round(n * num_rows / parts / block) * block) for n in range(parts)] + [num_rows]
-    totals = [torch.zeros(parts, *like.shape) for like in sums]
+    sizes = [like.numel() for like in sums]
+    totals = (torch.zeros if sums else torch.empty)(parts, sum(sizes))  # all sums of a part in one row
     arrays = [_array(x) if isinstance(x, Tensor) else x for x in (*read, *written)]
-    partial = [_array(total) for total in totals]
-    calls = [(*arrays, *(total[n] for total in partial), edges[n], edges[n + 1]) for n in range(parts)]
+    last = list(accumulate(sizes))
+    calls = []
+    for n, row in enumerate(_array(totals)):
+        mine = [row[end - size : end].reshape(like.shape) for like, size, end in zip(sums, sizes, last, strict=True)]
+        calls.append((*arrays, *mine, edges[n], edges[n + 1]))
     threads = torch.get_num_threads()
     if threads == 1 or parts == 1:
         for arguments in calls:
             kernel(*arguments)
     else:
         list(_pool(os.getpid(), threads).map(lambda arguments: kernel(*arguments), calls))
-    added = [total[0] if parts == 1 else total.sum(0) for total in totals]
     for observer in observers:
         tensors = [x for x in read if isinstance(x, Tensor)]
-        observer(kernel.__name__, tensors, [*written, *totals])
-    return added
+        observer(kernel.__name__, tensors, [*written, totals])
+    if not sums:
+        return []
+    added = totals[0] if parts == 1 else totals.sum(0)
+    return [part.view(like.shape) for part, like in zip(added.split(sizes), sums, strict=True)]
 
 
 def _array(x: Tensor) -> Any:

@@ -40,6 +40,7 @@ from rltok_rl.evaluation.marginal import (
     summarise_samples,
     window_losses,
 )
+from rltok_rl.evaluation.policies import POLICIES, Episodes, PolicyEvaluation, evaluate_policy, named_policy
 from rltok_rl.evaluation.streamed import read_streamed
 from rltok_rl.evaluation.windowed import Reading, cut_windows, read_text
 from rltok_rl.evaluation.word_edges import (
@@ -60,9 +61,12 @@ from rltok_rl.renamed import renamed_names
 
 __all__ = [
     "EDGES",
+    "POLICIES",
     "BoundaryMatch",
     "DrawnTexts",
     "EdgeShare",
+    "Episodes",
+    "PolicyEvaluation",
     "Reading",
     "Samples",
     "TokenLengths",
@@ -78,6 +82,7 @@ __all__ = [
     "document_bits_per_byte",
     "document_nats",
     "document_standard_error",
+    "evaluate_policy",
     "group_documents",
     "inside_characters",
     "jaccard",
@@ -86,6 +91,7 @@ __all__ = [
     "marginal_nats",
     "mean_and_error",
     "move_boundaries",
+    "named_policy",
     "particle_nats",
     "place_share",
     "policy_entropy",

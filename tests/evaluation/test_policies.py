@@ -1,0 +1,140 @@
+"""Policies evaluated in batches, against a plain loop over one environment."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from rltok_rl.agents import LearnedBoundaryActor, UniformActor
+from rltok_rl.envs import ByteBoundaryGym
+from tensordict.nn import TensorDictModule
+
+from rltok_rl.evaluation import evaluate_policy, mean_and_error
+from rltok_rl.models import UNet, preset
+
+from ..each import each, refused
+
+TEXTS = ["to be or not to be", "ab", "a text that is much longer than one window", b"\xff\x00\xff end", "bcdef"]
+
+
+def after_spaces(observation) -> np.ndarray:
+    """A policy on batches and on single observations."""
+    return (observation["byte"] == ord(" ")) | (observation["position"][..., 0] % 5 == 3)
+
+
+class Agent:
+    """After the interface of Stable-Baselines3; counts the bytes of each text in its state."""
+
+    def predict(self, observation, state=None, episode_start=None, deterministic=False):
+        state = np.zeros(len(episode_start), dtype=int) if state is None else state
+        state = np.where(episode_start, 0, state + 1)
+        assert (state == observation["position"][:, 0]).all() and deterministic
+        return after_spaces(observation).astype(int), state
+
+
+def loop(policy, options, texts) -> list[tuple[float, int, float, int]]:
+    """Return, tokens, bits and steps of each text."""
+    env, results = ByteBoundaryGym(**options), []
+    for text in texts:
+        observation, _ = env.reset(options={"text": text})
+        total, steps, over = 0.0, 0, False
+        while not over:
+            observation, reward, terminated, truncated, info = env.step(int(policy(observation)))
+            total, steps, over = total + reward, steps + 1, terminated or truncated
+        results.append((total, info["num_tokens"], info["bits"], steps))
+    return results
+
+
+MODELS = {
+    "plain": {},
+    "mark": {"begin_of_text": True, "num_special": 1},
+    "token scope": {"byte_scope": "token"},
+}
+
+
+@each(kind=MODELS)
+def test_batches_equal_a_plain_loop_over_one_environment(kind):
+    """Functions, agents, stepped actors and whole windows; five texts in batches of two."""
+    model = UNet(preset("tiny", **MODELS[kind])).eval()
+    options = {"model": model, "num_steps": 12, "price": 0.1}
+    stepped = TensorDictModule(
+        lambda byte, position: ((byte == ord(" ")) | (position.squeeze(-1) % 5 == 3)).long(),
+        in_keys=["byte", "position"],
+        out_keys=["action"],
+    )
+    policies = [(after_spaces, {}), (lambda seen: bool(after_spaces(seen)), {"batched": False}), (stepped, {})]
+    policies.append((Agent(), {"deterministic": True}))
+    expected = np.array(loop(after_spaces, options, TEXTS))
+    every = np.array(loop(lambda _: 1, options, TEXTS))
+    for policy, how in policies:
+        result = evaluate_policy(policy, TEXTS, reference="always", num_envs=2, **how, **options)
+        for episodes, (returns, tokens, bits, steps) in ((result.policy, expected.T), (result.reference, every.T)):
+            np.testing.assert_allclose(episodes.returns, returns, atol=1e-3)
+            np.testing.assert_array_equal(episodes.steps, steps)
+            np.testing.assert_array_equal(episodes.boundaries.sum(1), tokens)
+            np.testing.assert_allclose(episodes.rates, tokens / steps)
+            np.testing.assert_allclose(episodes.bits_per_byte, bits / steps, atol=1e-4)
+        difference = expected[:, 0] - every[:, 0]
+        assert result.summary["returns"]["difference"] == pytest.approx(mean_and_error(difference.tolist()), abs=1e-3)
+
+
+def test_whole_windows_equal_steps_and_references_have_the_rate_of_the_policy():
+    options = {"model": UNet(preset("tiny")).eval(), "num_steps": 60}
+    result = evaluate_policy("learned", 40, reference="random", num_envs=16, **options)
+    again = evaluate_policy(LearnedBoundaryActor(options["model"]), 40, num_envs=16, **options)
+    assert result.texts == again.texts and len(set(result.texts)) == 40
+    assert torch.equal(result.policy.boundaries, again.policy.boundaries), "the same seed draws the same boundaries"
+    rate, uniform, random = (x.rates.mean().item() for x in (result.policy, again.reference, result.reference))
+    assert 0.02 < rate < 0.5 and abs(rate - uniform) < 1 / 60 and abs(rate - random) < 0.03
+    actor = UniformActor(0.3)
+    actor.draws_windows = False
+    parallel = evaluate_policy(UniformActor(0.3), 40, reference=actor, num_envs=16, **options)
+    np.testing.assert_allclose(parallel.policy.returns, parallel.reference.returns, atol=1e-3)
+    assert parallel.summary["rates"]["difference"] == (0.0, 0.0)
+    paired = evaluate_policy("always", 40, reference="never", **options).summary["returns"]
+    assert paired["difference"][0] == pytest.approx(paired["policy"][0] - paired["reference"][0])
+
+
+def test_an_agent_of_stable_baselines_and_a_language():
+    sb3 = pytest.importorskip("stable_baselines3")
+    from rltok_rl.envs import SB3VecEnv
+
+    options = {"env_id": "rltok_rl/Recall-v0", "num_steps": 10}
+    agent = sb3.PPO("MultiInputPolicy", SB3VecEnv(2, **options), n_steps=4, batch_size=8, seed=0)
+    result = evaluate_policy(agent, 3, reference="never", deterministic=True, **options)
+    env, returns = gymnasium.make(options["env_id"], num_steps=10), []
+    for text in result.texts:
+        observation, _ = env.reset(options={"text": text})
+        returns.append(0.0)
+        for _ in range(10):
+            action, _ = agent.predict(observation, deterministic=True)
+            observation, reward, *_ = env.step(int(action))
+            returns[-1] += reward
+    np.testing.assert_allclose(result.policy.returns, returns, atol=1e-3)
+    words = "policy must have the observations of this environment, .*: give the model and the options"
+    refused((lambda: evaluate_policy(agent, 3, num_steps=10, observe_entropy=True), ValueError, words))
+
+
+def test_table_and_text():
+    result = evaluate_policy("always", TEXTS[:2], reference="never", num_steps=12)
+    assert result.text() == "t|o| |b|e| |o|r| |n|o|t| " and result.text(1) == "a|b"
+    lines = str(result).splitlines()
+    assert lines[0].split() == ["2", "texts", "always", "never", "difference"]
+    assert lines[2].startswith("boundaries per byte  1.0000 ± 0.0000")
+    assert "±" not in str(evaluate_policy("always", TEXTS[0], num_steps=12))
+    marked = UNet(preset("tiny", begin_of_text=True, num_special=1)).eval()
+    assert evaluate_policy("always", "to be", model=marked, num_steps=12).text() == "t|o| |b|e"
+
+
+def test_refusals():
+    refused(
+        (lambda: evaluate_policy("unifrm", TEXTS), ValueError, "policy must be one of .*'unifrm'; did you mean 'unif"),
+        (lambda: evaluate_policy(3, TEXTS), TypeError, "policy must be a name, an actor, an agent or a function, got"),
+        (lambda: evaluate_policy(lambda _: 1, TEXTS), ValueError, r"of shape \[5\], got 1; batched=False calls it"),
+        (lambda: evaluate_policy("always", ["ab", "a"]), ValueError, "at least 2 bytes each .* got b'a' at 1"),
+        (lambda: evaluate_policy("always", 0), ValueError, "texts must be an integer of at least 1, got 0"),
+        (lambda: evaluate_policy("always", "tests"), ValueError, "text is the text itself, got 'tests'"),
+        (lambda: evaluate_policy("always", TEXTS, num_stpes=3), TypeError, "'num_stpes'; .*did you mean 'num_steps'"),
+        (lambda: evaluate_policy("always", TEXTS, env_id="Recall-v0"), ValueError, "env_id must be one of .*'Recall"),
+    )

@@ -24,6 +24,7 @@ COMMANDS = {
     "lm-eval": ("commands.lm_eval", "run EleutherAI's lm-evaluation-harness with a model"),
     "boundaries": ("commands.boundaries", "measure where boundaries lie and how far models agree"),
     "view": ("commands.view", "write an HTML page of a text, its boundaries and their rewards"),
+    "play": ("commands.play", "evaluate a policy in a gymnasium environment, against a reference"),
     "report": ("commands.report", "write the report of a run, or compare several"),
     "leaderboard": ("commands.leaderboard", "write the page of all committed results"),
     "demo": ("demo.__main__", "train boundary policies for a few minutes and see what they learned"),

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rltok_rl.envs.registration import BYTE_BOUNDARY, ENVIRONMENTS
+
 from rltok_rl.renamed import current_word
 from rltok_rl.utils import did_you_mean
 
@@ -25,6 +27,7 @@ COMPARING = ("batch_mean", "leave_one_out")
 TASKS = ("piqa", "hellaswag", "arc_easy", "lambada_openai")
 REFERENCES = ("spacebyte", "whitespace", "bpe", "unigram", "uniform", "stride", "random", "bernoulli")
 FORMATS = ("png", "pdf", "svg")
+POLICIES = ("learned", "random", "uniform", "never", "always")
 
 DEFAULT = "pocket"
 """The model of ``rltok segment`` and ``rltok generate``, unless ``--model`` names another."""
@@ -173,6 +176,7 @@ _DRAWING = (
 )
 _SECTIONS = f"of {', '.join((*SECTIONS, *NAMED_ONLY))}"
 _AGAINST = f"rules and tokenizers to compare with: {', '.join(REFERENCES)} (default: spacebyte)"
+_POLICIES = f"{', '.join(POLICIES)}, module:function, or a file of Stable-Baselines3"
 _COLUMN = option("--column", "text column of tables (default: text, else content)")
 _JSON = flag("--json", "write all metrics as one JSON object")
 _BYTES = option("--bytes", "read at most so many, from the start (default: all)", 2)
@@ -248,6 +252,19 @@ OPTIONS: dict[str, list[Option]] = {
         option("--draws", f"draws that {' and '.join(COMPARING)} compare (default: %(default)s)", 2, default=4),
         *_DRAWING,
     ],
+    "play": [
+        option("--env", "id of the environment (default: %(default)s)", choices=[*ENVIRONMENTS], default=BYTE_BOUNDARY),
+        *_model("--model"),
+        option("--policy", f"{_POLICIES} (default: learned)", default="learned"),
+        option("--reference", "what to compare with, as --policy (default: uniform)", default="uniform"),
+        option("--text", f"file, folder, - for stdin, or a name of {', '.join(BUILT_IN)} (default: prose)"),
+        option("--episodes", "texts to read (default: 64)", 1, default=64),
+        option("--steps", "decisions per text (default: that of the environment)", 1),
+        option("--price", "nats per boundary (default: 0)", type=_NOT_NEGATIVE),
+        option("--seed", "of texts and decisions (default: 0)", 0, default=0),
+        flag("--greedy", "the likelier action instead of a drawn one"),
+        flag("--json", "write the table and the return of each text as one JSON object"),
+    ],
     "report": [
         option("runs", "folder of a run, finished or not, or of comparisons", type=Path, nargs="+", metavar="RUN"),
         option("--out", "folder of a comparison of several runs; finished runs keep their pages", type=_output),
@@ -289,7 +306,8 @@ def make_parser(name: str, description: str | None) -> Parser:
     parser = Parser(prog=f"rltok {name}", usage=usage, description=description, formatter_class=raw)
     drawing: Any = parser.add_mutually_exclusive_group() if _DRAWING[0] in OPTIONS[name] else None
     for option_name, options in OPTIONS[name]:
-        (drawing if option_name in ("--seed", "--greedy") else parser).add_argument(option_name, **options)
-    parser.set_defaults(model_argument="--model" if name in ("segment", "generate") else "MODEL")
-    parser.set_defaults(data_argument={"boundaries": "--text", "view": "TEXT"}.get(name, "DATA"))
+        exclusive = drawing is not None and option_name in ("--seed", "--greedy")
+        (drawing if exclusive else parser).add_argument(option_name, **options)
+    parser.set_defaults(model_argument="--model" if name in ("segment", "generate", "play") else "MODEL")
+    parser.set_defaults(data_argument={"boundaries": "--text", "play": "--text", "view": "TEXT"}.get(name, "DATA"))
     return parser

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from rltok_rl.data.languages.automaton import Automaton
 from rltok_rl.data.languages.boundary_language import Language, visible_bytes
 from rltok_rl.data.languages.lexicon import Lexicon
 from rltok_rl.data.languages.recall import Recall
 
-__all__ = ["Language", "Lexicon", "Recall", "visible_bytes"]
+__all__ = ["Automaton", "Language", "Lexicon", "Recall", "visible_bytes"]

@@ -22,8 +22,6 @@ class Gaps:
         >>> gaps = Gaps("uniform", shortest=2, mean=3)  # 2, 3 or 4
         >>> gaps.hazards
         tensor([0.0000, 0.0000, 0.3333, 0.5000, 1.0000], dtype=torch.float64)
-        >>> round(gaps.mean, 4), round(gaps.entropy, 4)  # ln 3
-        (3.0, 1.0986)
     """
 
     def __init__(self, law: GapLaw, shortest: int, mean: float) -> None:
@@ -41,50 +39,14 @@ class Gaps:
             self.hazards = torch.where(torch.arange(len(left)) < shortest, 0.0, 1 / left)
         else:
             raise ValueError(f"gap_law must be one of ['memoryless', 'uniform'], got {law!r}")
-        ended = (1 - self.hazards).cumprod(0)
-        #: [K + 1] P(g >= k)
-        self.survival = torch.cat((ended.new_ones(1), ended[:-1]))
-        self._last = len(self.hazards) - 1
-
-    @property
-    def mean(self) -> float:
-        """E[g] = sum_{k >= 1} P(g >= k)."""
-        return float(self.tail(1))
-
-    @property
-    def entropy(self) -> float:
-        """H(g) in nats: the cost of learning at every k whether the gap ends."""
-        before = self.survival[:-1] * binary_entropy(self.hazards[:-1])
-        return float(before.sum() + self.tail(self._last) * binary_entropy(self.hazards[-1]))
-
-    def hazard(self, k: Tensor) -> Tensor:
-        """Return h_k, of any shape."""
-        return self.hazards[k.clamp(min=0, max=self._last)]
-
-    def at_least(self, k: int) -> Tensor:
-        """Return P(g >= k)."""
-        return self.survival[min(k, self._last)] * (1 - self.hazards[-1]) ** max(k - self._last, 0)
-
-    def tail(self, k: int) -> Tensor:
-        """Return sum_{j >= k} P(g >= j): how often, per gap, at least k bytes of it have been read."""
-        return self.survival[k : self._last].sum() + self.at_least(max(k, self._last)) / self.hazards[-1]
-
-    def blurred_hazard(self, k: int) -> Tensor:
-        """Return P(g >= k) / sum_{j >= k} P(g >= j): the chance that the gap ends here after k or more bytes."""
-        tail = self.tail(k)
-        return self.at_least(k) / tail if tail > 0 else self.hazards[-1]
+        self.mean = float(mean)
 
     def draw(self, shape: tuple[int, ...], generator: torch.Generator | None = None) -> Tensor:
         """Draw lengths, int64."""
         uniforms = torch.rand(2, *shape, generator=generator, dtype=torch.float64)
-        ended = 1 - self.survival[1:]  # P(g <= k) for k < K
+        ended = 1 - (1 - self.hazards[:-1]).cumprod(0)  # P(g <= k) for k < K
         lengths = torch.searchsorted(ended, uniforms[0], right=True)
         if self.hazards[-1] == 1:
             return lengths
         more = (torch.log1p(-uniforms[1]) / torch.log1p(-self.hazards[-1])).long()  # geometric, from K on
         return torch.where(lengths == len(ended), lengths + more, lengths)
-
-
-def binary_entropy(p: Tensor) -> Tensor:
-    """Return the entropy of a coin in nats, 0 at 0 and 1."""
-    return -(torch.xlogy(p, p) + torch.xlogy(1 - p, 1 - p))

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
-from rltok_rl.data.languages.boundary_language import Language, check_alphabets, find_pieces, log_until_impossible
-from rltok_rl.data.languages.gaps import GapLaw, Gaps, binary_entropy
+from rltok_rl.data.languages.automaton import Automaton, Moves, uniform
+from rltok_rl.data.languages.boundary_language import check_alphabets, find_pieces
+from rltok_rl.data.languages.gaps import GapLaw, Gaps
 from rltok_rl.text import text_to_ids
 
 KEY, QUERY = "#", "?"
 
 
-class Recall(Language):
+class Recall(Automaton):
     """Records of a value, filler, and the value again: ``#v`` + filler + ``?v`` + separator.
 
         #3dbaccadb?3#0bdabcbdca?0#7a...
@@ -40,8 +39,6 @@ class Recall(Language):
         0.1733
     """
 
-    name = "recall"
-
     def __init__(
         self,
         *,
@@ -53,7 +50,6 @@ class Recall(Language):
         separator: str = "",
         window: int = 4,
     ) -> None:
-        super().__init__(window=window)
         check_alphabets(marks=KEY + QUERY, values=values, fillers=fillers, separator=separator)
         if len(values) < 2:
             raise ValueError(f"values must hold at least 2 characters, got {values!r}")
@@ -62,12 +58,26 @@ class Recall(Language):
         self.values, self.fillers, self.separator = values, fillers, separator
         self.gaps = Gaps(gap_law, shortest_gap, mean_gap)
         self.shortest_gap, self.mean_gap, self.gap_law = shortest_gap, mean_gap, gap_law
-        self._filler_cost = self.gaps.mean * math.log(len(fillers))
+        super().__init__(self._moves, ("key",), lambda state: state[:2] == ("gap", 0), window=window, name="recall")
 
-    @property
-    def alphabet(self) -> bytes:
-        """Marks, values, fillers and separator."""
-        return bytes(sorted((KEY + QUERY + self.values + self.fillers + self.separator).encode()))
+    def _moves(self, state: tuple) -> Moves:
+        """The next bytes: of the gap after so many bytes, and of a value that is asked for."""
+        match state:
+            case ("key",):
+                return {ord(KEY): (1.0, ("value",))}
+            case ("value",):
+                return uniform(self.values, lambda value: ("gap", 0, value))
+            case ("gap", read, value):
+                ends, longest = float(self.gaps.hazards[read]), len(self.gaps.hazards) - 1
+                onward = ("gap", min(read + 1, longest), value)
+                filler = uniform(self.fillers, lambda _: onward, share=1 - ends) if ends < 1 else {}
+                return {**filler, ord(QUERY): (ends, ("answer", value))} if ends else filler
+            case ("answer", value):
+                return {value: (1.0, ("after", 0) if self.separator else ("key",))}
+            case (_, read):
+                last = read + 1 == len(self.separator)
+                return {ord(self.separator[read]): (1.0, ("key",) if last else ("after", read + 1))}
+        raise AssertionError(state)
 
     @property
     def record_length(self) -> float:
@@ -102,67 +112,3 @@ class Recall(Language):
         best = (byte_ids == ord(KEY)).roll(1, -1)
         best[..., 0] = True
         return best
-
-    def ideal_log_prob(self, byte_ids: Tensor) -> Tensor:
-        """Return log p_ideal, [*B, T] float64."""
-        return self._log_prob(byte_ids, None)
-
-    def floor_log_prob(self, byte_ids: Tensor, *, window: int | None = None) -> Tensor:
-        """Return log p_floor, [*B, T] float64."""
-        return self._log_prob(byte_ids, self._window(window))
-
-    def _log_prob(self, byte_ids: Tensor, window: int | None) -> Tensor:
-        """Bayes' rule for a predictor that has read everything (None) or ``window`` bytes."""
-        here = torch.arange(byte_ids.shape[-1]).expand(byte_ids.shape)
-        key, query = (_last_before(byte_ids == ord(mark), here) for mark in (KEY, QUERY))
-        asked = query > key  # the record's query has been read
-        read = here - key - 2  # filler bytes read, before the query; -1: the value comes next
-        after = here - query - 1  # bytes read after the query; 0: the answer comes next
-        value = byte_ids.gather(-1, (key + 1).clamp(min=0))
-        sees_value = torch.ones_like(asked) if window is None else key + 1 >= here - window
-
-        is_value, is_filler = (torch.isin(byte_ids, text_to_ids(x)).double() for x in (self.values, self.fillers))
-        any_value = is_value / len(self.values)  # float64 from here on
-        hazard = self.gaps.hazard(read)
-        if window is not None:
-            hazard = torch.where(sees_value, hazard, self.gaps.blurred_hazard(window))
-        in_gap = hazard * (byte_ids == ord(QUERY)) + (1 - hazard) / len(self.fillers) * is_filler
-        answer = torch.where(sees_value, (byte_ids == value).double(), any_value)
-        tail = text_to_ids(self.separator + KEY)  # what follows an answer
-        closing = (byte_ids == tail[(after - 1).clamp(min=0, max=len(tail) - 1)]).double()
-        prob = torch.where(asked, torch.where(after == 0, answer, closing), in_gap)
-        if window == 1:  # a single value is a record's first or an answer, each equally often
-            alone = torch.where(asked, after == 1, read == 0)
-            first = self.gaps.hazards[0]
-            opening = first * (byte_ids == ord(QUERY)) + (1 - first) / len(self.fillers) * is_filler
-            prob = torch.where(alone, (opening + (byte_ids == tail[0])) / 2, prob)
-        prob = torch.where(~asked & (read == -1), any_value, prob)
-        prob = torch.where(here == 0, (byte_ids == ord(KEY)).double(), prob)
-        return log_until_impossible(prob)
-
-    @property
-    def entropy_rate(self) -> float:
-        """``(ln V + H(g) + E[g] ln F) / record_length``."""
-        return (math.log(len(self.values)) + self.gaps.entropy + self._filler_cost) / self.record_length
-
-    def floor_rate(self, *, window: int | None = None) -> float:
-        """Return the mean cost of a byte to a predictor that has read ``window`` bytes, in nats.
-
-        Per record, with the chance h_k that filler ends after k bytes, and h* if only filler is in sight:
-
-            ln V (1 + P(g + 2 > w))  +  sum_{k < w} P(g >= k) H(h_k)  +  sum_{k >= w} P(g >= k) H(h*)  +  E[g] ln F
-
-        A window of one byte pays 2 ln 2 more: a single value may be a record's first or an answer.
-        """
-        w, gaps = self._window(window), self.gaps
-        counted = sum(float(gaps.at_least(k) * binary_entropy(gaps.hazard(torch.tensor(k)))) for k in range(w))
-        blurred = float(gaps.tail(w) * binary_entropy(gaps.blurred_hazard(w)))
-        values = math.log(len(self.values)) * (1 + float(gaps.at_least(max(w - 1, 0))))
-        confused = 2 * math.log(2) if w == 1 else 0.0
-        return (values + counted + blurred + confused + self._filler_cost) / self.record_length
-
-
-def _last_before(marks: Tensor, here: Tensor) -> Tensor:
-    """Index of the last True before each place, or -1: [*B, T]."""
-    last = torch.where(marks, here, -1).cummax(-1).values
-    return torch.cat((torch.full_like(last[..., :1], -1), last[..., :-1]), -1)

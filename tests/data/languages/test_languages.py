@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rltok_rl.data import RepeatedSource
-from rltok_rl.data.languages import Language, Lexicon, Recall, visible_bytes
+from rltok_rl.data.languages import Automaton, Language, Lexicon, Recall, visible_bytes
 from rltok_rl.data.languages.gaps import Gaps
 from rltok_rl.data.languages.words import WordTree, make_words
 from rltok_rl.models import UNet, preset
@@ -180,17 +180,29 @@ def test_what_a_window_misses_of_recall():
 def test_gaps_are_drawn_as_their_law_says(law):
     gaps = Gaps(law, 2, 5.0)
     drawn = gaps.draw((40_000,), torch.Generator().manual_seed(0))
-    assert gaps.mean == pytest.approx(5.0)
+    assert gaps.mean == 5.0
     for k in range(12):
-        p = float(gaps.at_least(k))
+        p = float((1 - gaps.hazards[:k]).prod()) * float(1 - gaps.hazards[-1]) ** max(k - len(gaps.hazards), 0)
         assert abs((drawn >= k).double().mean().item() - p) <= 5 * math.sqrt(p * (1 - p) / 40_000)
-    chances = [float(gaps.at_least(k) - gaps.at_least(k + 1)) for k in range(300)]
-    assert sum(chances) == pytest.approx(1.0)
-    assert gaps.entropy == pytest.approx(-sum(p * math.log(p) for p in chances if p > 0))
-    for k in range(6):
-        later = sum(float(gaps.at_least(j)) for j in range(k, 400))
-        assert float(gaps.tail(k)) == pytest.approx(later)
-        assert float(gaps.blurred_hazard(k)) == pytest.approx(sum(chances[k:]) / later)
+
+
+# Automata, by hand
+
+
+def test_an_automaton_is_checked_and_reads_beliefs():
+    """A hidden parity: after a, the floor of one byte cannot tell which of two states it is in."""
+
+    def moves(state: str):
+        return {"even": {97: (0.5, "odd"), 98: (0.5, "even")}, "odd": {97: (0.25, "even"), 99: (0.75, "odd")}}[state]
+
+    language = Automaton(moves, "even", lambda state: state == "odd", window=1, name="parity")
+    assert language.alphabet == b"abc" and language.boundary_rate == pytest.approx(2 / 3)
+    found = language.floor_log_prob(text_to_ids("bacabb"))[1:].exp().tolist()
+    after_a = (1 / 6) / (1 / 6 + 1 / 6)  # from even to odd as often as back
+    after_c, after_b = 0.25, 0.5
+    assert found == pytest.approx([after_b, (1 - after_a) * 0 + after_a * 0.75, after_c, (1 - after_a) * 0.5, 0.5])
+    with pytest.raises(ValueError, match=r"moves\('odd'\) must sum to 1, got 0.5"):
+        Automaton({"even": {97: (1.0, "odd")}, "odd": {98: (0.5, "even")}}.get, "even", bool, window=1, name="x")
 
 
 # Lexicon, by hand

@@ -5,6 +5,10 @@ Installed as ``rltok_rl.agents``; import it by that name only.
 
 from __future__ import annotations
 
+import rltok_rl.start_method  # noqa: F401
+
+# isort: split
+
 from rltok_rl.agents.bernoulli import (
     BernoulliActor,
     BernoulliBoundary,
@@ -15,6 +19,7 @@ from rltok_rl.agents.bernoulli import (
 )
 from rltok_rl.agents.critic import BoundaryCritic
 from rltok_rl.agents.encoding import EncodingBoundaryActor
+from rltok_rl.agents.network import NetworkActor
 from rltok_rl.agents.rules import FixedStrideActor, RuleActor, UniformActor, WhitespaceActor
 
 __all__ = [
@@ -24,6 +29,7 @@ __all__ = [
     "EncodingBoundaryActor",
     "FixedStrideActor",
     "LearnedBoundaryActor",
+    "NetworkActor",
     "RandomActor",
     "RolloutPolicy",
     "RuleActor",

@@ -159,7 +159,7 @@ class BernoulliActor(_BoundaryPolicy):
         """
         if not recurrent_mode():
             return super().forward(tensordict, **options)
-        terms: BoundaryTerms = self.terms(*(tensordict.get(key) for key in self.terms_in_keys))
+        terms: BoundaryTerms = self.terms(*(tensordict[key] for key in self.terms_in_keys))
         forced = tensordict.get("forced")
         boundaries = sample_boundaries(
             *(x.detach() for x in terms),

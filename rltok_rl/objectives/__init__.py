@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import rltok_rl.start_method  # noqa: F401
+
+# isort: split
+
 from rltok_rl.objectives import estimators as _estimators
 from rltok_rl.objectives.baseline import BASELINE_NAMES
 from rltok_rl.objectives.critics import CriticAdvantage, VTraceReturn, ZeroCritic

@@ -63,10 +63,29 @@ def test_module_form_of_an_id_needs_no_import():
     *counts, start_method = run_python(
         "import gymnasium, sys\nfor name in sys.argv[1:]:\n"
         "    print(gymnasium.make(f'rltok_rl:{name}', num_steps=8).reset(seed=0)[1]['num_tokens'])\n"
-        "import multiprocessing; print(multiprocessing.get_start_method())"
+        "import multiprocessing; print(multiprocessing.get_start_method(allow_none=True))"
     )
     assert ID in ENVIRONMENTS and counts == ["0"] * len(ENVIRONMENTS)
-    assert start_method == "spawn", "docs/limits.md says that torchrl sets it"
+    assert start_method == "None"  # that torchrl selects is undone
+
+
+SCRIPT = """
+import multiprocessing, gymnasium
+print("script", flush=True)
+gymnasium.make("rltok_rl:rltok_rl/ByteBoundary-v0", num_steps=8).reset(seed=0)
+import rltok_rl.objectives, torch
+assert torch.multiprocessing.get_start_method(allow_none=True) is None
+worker = multiprocessing.Process(target=print, args=("worker",))
+worker.start(), worker.join()
+print(worker.exitcode)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems start processes by running the script again")
+def test_a_script_without_a_main_guard_runs_once(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = subprocess.run([sys.executable, "-W", "ignore", tmp_path / "script.py"], capture_output=True, text=True)
+    assert done.stdout.split() == ["script", "worker", "0"], done.stderr
 
 
 def test_dir_lists_public_names_only():

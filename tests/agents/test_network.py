@@ -1,0 +1,99 @@
+"""Custom policies: any network on stepped and parallel rollouts alike, trained by this library's losses."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from rltok_rl.agents import NetworkActor
+from rltok_rl.envs import ByteBoundaryEnv, ParallelCollector
+from torch import nn
+from torchrl.envs import EnvBase
+
+from rltok_rl.models import UNet, preset
+from rltok_rl.objectives import BoundaryReinforceLoss
+
+TEXT = "Call me Ishmael. Some years ago - never mind how long precisely - I thought I would sail about a little. " * 3
+KEYS = ["byte", "early_entropy"]
+
+
+class Small(nn.Module):
+    """Logits from the byte and the early exit's uncertainty."""
+
+    def __init__(self, outputs: int = 1) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(256, 8)
+        self.layers = nn.Sequential(nn.Linear(9, 16), nn.Tanh(), nn.Linear(16, outputs))
+
+    def forward(self, byte, entropy):
+        return self.layers(torch.cat((self.embedding(byte), entropy), -1))
+
+
+@pytest.fixture
+def env() -> ByteBoundaryEnv:
+    torch.manual_seed(0)
+    model = UNet(preset("tiny")).eval().requires_grad_(False)
+    options = {"num_steps": 16, "batch_size": (4,), "seed": 0, "observe_entropy": True}
+    return ByteBoundaryEnv(model, TEXT, **options)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_lags": 3, "cap": 2.0}])
+@torch.no_grad()
+def test_stepped_and_parallel_rollouts_are_equal(env, options):
+    actor, rollouts = NetworkActor(Small(1 + options.get("num_lags", 0)), KEYS, **options), []
+    for roll in (lambda: EnvBase.rollout(env, 16, actor), lambda: env.parallel_rollout(actor)):
+        env.set_seed(1)
+        rollouts.append(roll())
+    stepped, parallel = rollouts
+    assert set(stepped.keys(True, True)) == set(parallel.keys(True, True))
+    assert torch.equal(stepped["action"], parallel["action"]) and parallel["action"].float().std() > 0
+    for key in ("logits", "action_log_prob", "entropy", ("next", "reward")):
+        torch.testing.assert_close(stepped[key], parallel[key], rtol=0, atol=1e-4)
+    assert options == {} or parallel["logits"].abs().max() < 2
+    assert next(iter(ParallelCollector(env, actor, total_frames=64))).shape == (4, 16)
+
+
+def test_reinforce_reaches_every_weight_and_raises_what_is_rewarded(env):
+    """Rewarded for boundaries alone, the policy draws more of them."""
+    torch.manual_seed(0)
+    actor = NetworkActor(Small(3), KEYS, num_lags=2)
+    loss = BoundaryReinforceLoss("discounted_return", gamma=0.0, baseline="leave_one_out")
+    optimizer, rates = torch.optim.Adam(actor.parameters(), lr=3e-2), []
+    before = [p.detach().clone() for p in actor.parameters()]
+    for _ in range(20):
+        rollout = env.parallel_rollout(actor)
+        rollout["next", "reward"] = rollout["action"].float().unsqueeze(-1)
+        optimizer.zero_grad()
+        loss(rollout)["loss_policy"].backward()
+        optimizer.step()
+        rates.append(rollout["action"].float().mean().item())
+    assert not any(torch.equal(a, b) for a, b in zip(before, actor.parameters(), strict=True))
+    assert sum(rates[-5:]) > sum(rates[:5]) + 1
+
+
+def test_refusals(env):
+    for make, error, message in [
+        (
+            lambda: NetworkActor(nn.Linear(1, 1), ["recent"]),
+            ValueError,
+            r"in_keys must .* got \['recent'\]; num_lags=w",
+        ),
+        (lambda: NetworkActor(nn.Linear(1, 1), "byte"), ValueError, "in_keys must be a list .* got 'byte'"),
+        (
+            lambda: NetworkActor(nn.LSTM(64, 1), ["encoder_state"]),
+            ValueError,
+            "got LSTM, .* torchrl.collectors",
+        ),
+        (
+            lambda: env.parallel_rollout(NetworkActor(nn.Linear(64, 2), ["encoder_state"])),
+            ValueError,
+            r"network must return \[\*B, T, 1\] with num_lags=0, got \[4, 16, 2\]",
+        ),
+        (lambda: env.parallel_rollout(NetworkActor(nn.Linear(1, 1), ["none"])), KeyError, "none"),
+        (
+            lambda: env.parallel_rollout(NetworkActor(nn.Linear(64, 100), ["encoder_state"], num_lags=99)),
+            ValueError,
+            "recent must hold the last 99 boundaries",
+        ),
+    ]:
+        with pytest.raises(error, match=message):
+            make()

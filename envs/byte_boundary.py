@@ -70,7 +70,7 @@ class ByteBoundaryEnv(TextEnv):
             :class:`~rltok_rl.models.tokens.Packing`; results are equal.
         likelihood_chunk: positions whose next-byte logits a parallel rollout holds at a time, to save memory; None
             holds all, as do entropies and losses of segmenters.
-        seed: seed of the texts; None draws one from torch's global generator. Actions have separate generators.
+        seed: seed of the texts; None draws one from torch's global generator. :meth:`set_seed` also seeds actions.
     """
 
     @torch.no_grad()
@@ -206,7 +206,10 @@ class ByteBoundaryEnv(TextEnv):
 
     def parallel_rollout(self, actor=None, **options: Any) -> TensorDictBase:  # type: ignore[no-untyped-def]
         """Make the tensordict of ``rollout`` in one forward pass; see :func:`rltok_rl.envs.parallel_rollout`."""
-        return parallel_rollout(self, actor, **options)
+        if any(options.get(name) is not None for name in ("actions", "uniforms", "generator")):
+            return parallel_rollout(self, actor, **options)
+        with self.seeded_actions():
+            return parallel_rollout(self, actor, **options)
 
     def rollout(self, max_steps: int, policy=None, callback=None, **options: Any):  # type: ignore[no-untyped-def]
         """Roll out as :meth:`torchrl.envs.EnvBase.rollout`, in one forward pass if that gives the same tensordict.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 import torch
@@ -66,3 +67,7 @@ class ParallelCollector(Collector):
             number = first.reshape(-1).long().cumsum(0) - 1  # each row begins with the first byte of a text
             batch.set(("collector", "traj_ids"), fresh[number].view(first.shape))
         return self._maybe_set_truncated(batch)
+
+    def state_dict(self) -> OrderedDict[str, Any]:
+        """Return the state of TorchRL's collector, and the environment's position in the data."""
+        return OrderedDict({**super().state_dict(), "env_state_dict": self.env.state_dict()})

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
+from rltok_rl.envs.seeding import SeededEnv
 from torch import Tensor
 from torchrl.data import Bounded, Categorical, Composite, Unbounded
-from torchrl.envs import EnvBase
 
 from rltok_rl.data.source import TextSource
 from rltok_rl.data.windows import Documents, Places, Windows, WindowSource, given_windows
@@ -20,7 +19,7 @@ from rltok_rl.models.unet import UNet
 from rltok_rl.utils import check_count
 
 
-class TextEnv(EnvBase):
+class TextEnv(SeededEnv):
     """Everything but the stepping of :class:`~rltok_rl.envs.ByteBoundaryEnv`, which documents the arguments."""
 
     _batch_locked = True
@@ -65,7 +64,7 @@ class TextEnv(EnvBase):
         self._rng = torch.Generator()
         self._unet_cache: UNetCache | None = None
         self._make_specs()
-        self.set_seed(seed if seed is not None else int(torch.randint(2**31 - 1, ())))
+        self._rng.manual_seed(seed if seed is not None else int(torch.randint(2**31 - 1, ())))
 
     @property
     def num_rows(self) -> int:
@@ -101,26 +100,6 @@ class TextEnv(EnvBase):
         self.action_spec_unbatched = Categorical(2, dtype=torch.int64).to(self.device)
         self.reward_spec_unbatched = number.to(self.device)
         self.full_done_spec = Composite(flags).expand(self.batch_size).to(self.device)
-
-    def _set_seed(self, seed: int | None) -> None:
-        if seed is not None:
-            self._rng.manual_seed(seed)
-
-    def random_state(self) -> Tensor | dict[str, Any]:
-        """Return the state that determines the next texts.
-
-        The random generator's state, [n] uint8; if the source has a state too, a dict ``generator`` and ``source``.
-        """
-        source, generator = self.source.state_dict(), self._rng.get_state()
-        return {"generator": generator, "source": source} if source else generator
-
-    def set_random_state(self, state: Tensor | Mapping[str, Any]) -> None:
-        """Restore a state of :meth:`random_state`; call ``reset`` next."""
-        if isinstance(state, Tensor):
-            state = {"generator": state, "source": {}}
-        self.source.load_state_dict(state["source"])
-        self._rng.set_state(state["generator"].to("cpu", torch.uint8))
-        self.forget()
 
     def draw_windows(self, num_rows: int, texts: Documents | None = None) -> Windows:
         """Draw windows of ``num_steps + 1`` ids from the source, or cut them from ``texts``."""

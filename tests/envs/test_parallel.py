@@ -55,9 +55,9 @@ def assert_same_rollout(stepped: TensorDictBase, parallel: TensorDictBase) -> No
 
 def assert_paths_agree(env: ByteBoundaryEnv, policy: Any, num_steps: int, *, stop: bool) -> TensorDictBase:
     """Draw texts and boundaries on both paths from equal seeds; returns the stepped rollout."""
-    rollouts, next_numbers = [], []
+    rollouts, next_numbers, texts = [], [], env.random_state()
     for roll in (EnvBase.rollout, lambda e, n, p, **o: e.parallel_rollout(p, max_steps=n, **o)):
-        env.set_seed(1)
+        env.set_random_state(texts)
         torch.manual_seed(5)
         rollouts.append(roll(env, num_steps, policy, break_when_any_done=stop))
         next_numbers.append(torch.rand(()).item())

@@ -106,6 +106,10 @@ class StepLoss(StepReductions, LossModule):
         keys = {name: key for name, key in vars(self.tensor_keys).items() if name not in self.optional_keys}
         return [under_next(key) if name in self.keys_under_next else key for name, key in keys.items()]
 
+    def make_value_estimator(self, value_type: Any = None, **hyperparams: Any) -> LossModule:
+        """Raise an error: this loss has no estimator."""
+        raise NotImplementedError(f"{type(self).__name__} reads no advantages and has no estimator, got {value_type}")
+
     def _forward_value_estimator_keys(self, **_: Any) -> None:
         """Do nothing: this loss has no estimator."""
 

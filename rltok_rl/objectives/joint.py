@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torchrl.objectives import LossModule
 
 from rltok_rl.objectives.language import EarlyExitLoss, LanguageModelLoss
+from rltok_rl.objectives.policy_loss import PolicyLoss
 from rltok_rl.objectives.rate_loss import RateLoss
 from rltok_rl.objectives.reinforce import BoundaryReinforceLoss
 
@@ -135,6 +136,15 @@ class JointLoss(LossModule):
                 raise ValueError(f"{name} must be set in the terms: it is another entry in each, {current}")
             for term in readers.values():
                 term.set_keys(**{name: key})
+
+    def make_value_estimator(self, value_type: Any = None, **hyperparams: Any) -> JointLoss:
+        """Replace the estimator of every term that has one."""
+        terms = [term for term in self.terms.values() if isinstance(term, PolicyLoss)]
+        if not terms:
+            raise NotImplementedError(f"none of the terms {list(self.terms)} has an estimator, got {value_type}")
+        for term in terms:
+            term.make_value_estimator(value_type, **hyperparams)
+        return self
 
     @property
     def loss_mask_key(self) -> NestedKey | None:

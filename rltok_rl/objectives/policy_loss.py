@@ -8,8 +8,15 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from tensordict.utils import NestedKey
 from torch import Tensor
-from torchrl.objectives.utils import build_value_estimator
-from torchrl.objectives.value import ValueEstimatorBase
+from torchrl.objectives.utils import ValueEstimators, build_value_estimator
+from torchrl.objectives.value import (
+    GAE,
+    TD0Estimator,
+    TD1Estimator,
+    TDLambdaEstimator,
+    ValueEstimatorBase,
+    VTrace,
+)
 
 from rltok_rl.functional.policy_metrics import approximate_kl, effective_sample_size, mean_and_spread
 from rltok_rl.functional.reduction import Mask
@@ -23,7 +30,11 @@ class PolicyLoss(StepReductions):
     _value_estimator: ValueEstimatorBase | None
 
     def build_estimator(self, estimator: Any, options: dict[str, Any]) -> ValueEstimatorBase | None:
-        """Return an estimator: an instance as it is, a class or a name with its options."""
+        """Return an estimator: an instance as it is; a class, a name or TorchRL's enum with its options."""
+        if isinstance(estimator, ValueEstimators):
+            if estimator is ValueEstimators.VTrace and getattr(self, "actor_network", None) is None:
+                raise ValueError("VTrace needs a loss with an actor, which scores the decisions again, got actor=None")
+            return build_value_estimator(self, estimator, **options)
         if isinstance(estimator, str):
             name = check_estimator(estimator, options)
             return build_value_estimator(self, name, **{"process_group": self.process_group, **options})
@@ -62,6 +73,10 @@ def advantages_of(
     if tensordict.get(key, None) is None:
         if estimator is None:
             raise MissingEntryError(tensordict, key, ", or the loss an estimator that makes it")
+        stock = isinstance(estimator, (GAE, TD0Estimator, TD1Estimator, TDLambdaEstimator, VTrace))
+        value = estimator.tensor_keys.value
+        if stock and estimator.value_network is None and tensordict.get(value, None) is None:
+            raise MissingEntryError(tensordict, value, f", or {type(estimator).__name__} a value_network that makes it")
         tensordict = estimator(tensordict.copy())
     return tensordict, read(tensordict, key).detach()
 

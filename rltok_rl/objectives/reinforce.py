@@ -11,7 +11,8 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from tensordict.utils import NestedKey
 from torch import Tensor
-from torchrl.objectives.value import ValueEstimatorBase
+from torchrl.objectives.utils import ValueEstimators
+from torchrl.objectives.value import ValueEstimatorBase, VTrace
 
 from rltok_rl.functional.policy_gradient import importance_weighted, score_function
 from rltok_rl.functional.reduction import zero_masked
@@ -71,7 +72,7 @@ class BoundaryReinforceLoss(PolicyLoss, StepLoss):
         done: NestedKey = "done"
         terminated: NestedKey = "terminated"
 
-    SUPPORTED_VALUE_ESTIMATORS = ESTIMATORS
+    SUPPORTED_VALUE_ESTIMATORS = (*ValueEstimators, *ESTIMATORS)
 
     def __init__(
         self,
@@ -97,10 +98,14 @@ class BoundaryReinforceLoss(PolicyLoss, StepLoss):
         self.make_value_estimator(estimator, **options)
 
     def make_value_estimator(self, value_type: Any = None, **hyperparams: Any) -> BoundaryReinforceLoss:
-        """Replace the estimator by an instance, or by a class or a name with its options."""
+        """Replace the estimator by an instance, or by a class, a name or a ``ValueEstimators`` with its options.
+
+        TorchRL's estimators read the rollout's ``state_value``, or compute it with the option ``value_network``.
+        """
         estimator = self.build_estimator(value_type, hyperparams)
-        if self.off_policy and isinstance(estimator, VTraceReturn):
-            raise ValueError("off_policy must be False with vtrace_return, whose advantages are weighted already")
+        if self.off_policy and isinstance(estimator, (VTraceReturn, VTrace)):
+            name = "vtrace_return" if isinstance(estimator, VTraceReturn) else "VTrace"
+            raise ValueError(f"off_policy must be False with {name}, whose advantages are weighted already")
         self._value_estimator = estimator
         self._forward_value_estimator_keys()
         return self

@@ -8,10 +8,18 @@ from pathlib import Path
 import pytest
 import torch
 from rltok_rl.agents import BoundaryCritic, LearnedBoundaryActor
-from torchrl.objectives import A2CLoss, ClipPPOLoss, ReinforceLoss
+from torchrl.objectives import A2CLoss, ClipPPOLoss, ReinforceLoss, ValueEstimators
 
 from rltok_rl.functional.returns import discounted_return
-from rltok_rl.objectives import ESTIMATORS, ReturnEstimator, ZeroCritic
+from rltok_rl.objectives import (
+    ESTIMATORS,
+    BoundaryClipPPOLoss,
+    BoundaryReinforceLoss,
+    EarlyExitLoss,
+    JointLoss,
+    ReturnEstimator,
+    ZeroCritic,
+)
 
 from ..each import each
 from ..named_estimators import NAMES, named_estimator, needed_options
@@ -85,6 +93,51 @@ def test_stock_losses_without_a_critic(model):
     with pytest.raises(RuntimeError, match="Critic network is not specified"):
         loss(rollout.copy())
     assert loss(ReturnEstimator(**LEAVE_ONE_OUT)(rollout))["loss_objective"].requires_grad
+
+
+@each(kind=ValueEstimators)
+def test_torchrl_estimators_in_our_losses(kind, model):
+    """By TorchRL's enum, each gives the policy the gradient that it gives in TorchRL's loss."""
+    grown, actor, critic = make_rollout(model), LearnedBoundaryActor(model), BoundaryCritic(model.config)
+    torch.nn.init.normal_(critic.module[-1].weight)
+    rollout = grown.detach()
+    stock = ReinforceLoss(actor, critic, functional=False)
+    stock.make_value_estimator(kind, gamma=0.9)
+    expected = policy_gradient(model, stock, rollout)
+    free, weight = 12 / 11, model.boundary_head.projection.weight  # a mean over the 11 free steps of 12
+
+    def gradient(loss, stored, **options):
+        loss = loss.make_value_estimator(kind, gamma=0.9, **options)
+        losses = loss(stored.copy())
+        name = "loss_objective" if "loss_objective" in losses.keys() else "loss_policy"
+        return torch.autograd.grad(losses[name], weight, retain_graph=True)[0]
+
+    valued = critic(rollout.copy())
+    valued["next", "state_value"] = critic(rollout["next"].copy())["state_value"]
+    found = {
+        "clipped": gradient(BoundaryClipPPOLoss(actor, critic), rollout),
+        "with a critic": gradient(BoundaryReinforceLoss(actor=actor), rollout, value_network=critic),
+        "with stored values": gradient(BoundaryReinforceLoss(actor=actor), valued),
+    }
+    if kind is not ValueEstimators.VTrace:
+        joint = JointLoss({"policy": BoundaryReinforceLoss(), "early_exit": EarlyExitLoss()})
+        found["joint"] = gradient(joint, grown, value_network=critic)
+    for name, ours in found.items():
+        torch.testing.assert_close(ours, free * expected, rtol=1e-4, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}")
+    for loss in (BoundaryClipPPOLoss(actor), BoundaryReinforceLoss(actor=actor)):
+        with pytest.raises(KeyError, match="must hold 'state_value', or .* a value_network that makes it"):
+            gradient(loss, rollout)
+
+
+def test_losses_that_take_no_estimator(model):
+    kind, actor = ValueEstimators.VTrace, LearnedBoundaryActor(model)
+    with pytest.raises(ValueError, match="VTrace needs a loss with an actor, .* got actor=None"):
+        BoundaryReinforceLoss().make_value_estimator(kind)
+    with pytest.raises(ValueError, match="off_policy must be False with VTrace"):
+        BoundaryReinforceLoss(actor=actor, off_policy=True).make_value_estimator(kind, value_network=ZeroCritic())
+    for loss in (EarlyExitLoss(), JointLoss({"early_exit": EarlyExitLoss()})):
+        with pytest.raises(NotImplementedError, match="estimator, got ValueEstimators.VTrace"):
+            loss.make_value_estimator(kind)
 
 
 def test_the_table_in_the_docs_names_every_estimator():

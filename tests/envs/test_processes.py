@@ -10,7 +10,7 @@ import torch
 import torch.multiprocessing as mp
 from rltok_rl.agents import LearnedBoundaryActor, RandomActor
 from rltok_rl.envs import ByteBoundaryEnv
-from torchrl.collectors import MultiSyncCollector
+from torchrl.collectors import MultiAsyncCollector, MultiSyncCollector
 
 from rltok_rl.models import SharedModel, UNet, preset
 from rltok_rl.text import ids_to_bytes
@@ -36,10 +36,13 @@ def make_actor(shared: SharedModel) -> LearnedBoundaryActor:
     return LearnedBoundaryActor(shared())
 
 
-def collect(total_frames: int, shared: SharedModel | None = None, **options) -> Iterator:
-    options |= {"frames_per_batch": 32, "total_frames": total_frames, "cat_results": "stack"}
+def collect(
+    total_frames: int, shared: SharedModel | None = None, kind: type = MultiSyncCollector, **options
+) -> Iterator:
+    options |= {"frames_per_batch": 32, "total_frames": total_frames}
+    options |= {"cat_results": "stack"} if kind is MultiSyncCollector else {}
     makers = [partial(make_env, seed, shared) for seed in (0, 1)]
-    collector = MultiSyncCollector(makers, **options, auto_register_policy_transforms=False)
+    collector = kind(makers, **options, auto_register_policy_transforms=False)
     try:
         yield from (batch.clone() for batch in collector)
     finally:
@@ -49,6 +52,11 @@ def collect(total_frames: int, shared: SharedModel | None = None, **options) -> 
 def test_two_processes():
     batches = list(collect(64, policy=RandomActor(0.3)))
     assert [batch.shape for batch in batches] == [(2, 2, 8)] * 2 and (batches[0]["byte"] > 0).all()
+
+
+def test_two_processes_that_do_not_wait_for_each_other():
+    batches = list(collect(96, policy=RandomActor(0.3), kind=MultiAsyncCollector))
+    assert [batch.shape for batch in batches] == [(2, 16)] * 3 and (batches[0]["byte"] > 0).all()
 
 
 @torch.no_grad()

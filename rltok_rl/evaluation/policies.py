@@ -218,11 +218,12 @@ def _in_steps(env: ByteBoundaryEnv, actor: Any, texts: list[bytes], num_steps: i
     """Roll out as TorchRL does, keeping only what the totals need; rows that end read on in other texts."""
     seen, kept = env.reset(text=texts), []
     names = ("reward", "done", "final_log_prob")
-    for _ in range(num_steps):
-        seen, forced = actor(seen), seen["forced"]
-        stepped, seen = env.step_and_maybe_reset(seen)
-        after = stepped["next"].select(*names)
-        kept.append(TensorDict({"action": stepped["action"], "forced": forced, "next": after}, env.batch_size))
+    with env.seeded_actions():  # as parallel rollouts draw them
+        for _ in range(num_steps):
+            seen, forced = actor(seen), seen["forced"]
+            stepped, seen = env.step_and_maybe_reset(seen)
+            after = stepped["next"].select(*names)
+            kept.append(TensorDict({"action": stepped["action"], "forced": forced, "next": after}, env.batch_size))
     return torch.stack(kept, 1)
 
 

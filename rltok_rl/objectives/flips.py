@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -46,6 +47,9 @@ class LocalFlips(ReturnEstimator):
         price: nats per boundary in the rewards.
         layout: of the tokens of the extra rows, as for :class:`~rltok_rl.models.tokens.Packing`.
         generator: source of the random numbers, with equal seeds in all processes.
+        rows_per_pass: rows whose extra rows run together, to save memory; None runs all. Results are equal up to
+            rounding. A :class:`~rltok_rl.training.TrainingStep` sets it to the rows of a micro-batch.
+        precision: dtype of matrix products under autocast; default: the model's own. A training step sets its own.
         **options: of :class:`~rltok_rl.objectives.estimators.ReturnEstimator`. Processes of a ``process_group`` flip
             the decisions that one process with all rows would flip.
     """
@@ -60,6 +64,8 @@ class LocalFlips(ReturnEstimator):
         price: float = 0.0,
         layout: Layout = "padded",
         generator: torch.Generator | None = None,
+        rows_per_pass: int | None = None,
+        precision: torch.dtype | None = None,
         **options: Any,
     ) -> None:
         super().__init__(gamma=gamma, **options)
@@ -67,6 +73,8 @@ class LocalFlips(ReturnEstimator):
         self.num_flips, self.span = check_count("num_flips", num_flips), check_count("span", span)
         self.__dict__["model"] = model  # not a submodule: the loss must not own it
         self.price, self.layout, self.generator = price, layout, generator
+        self.rows_per_pass = None if rows_per_pass is None else check_count("rows_per_pass", rows_per_pass)
+        self.precision = precision
 
     @property
     def in_keys(self) -> list[NestedKey]:
@@ -127,24 +135,35 @@ class LocalFlips(ReturnEstimator):
         self, rollout: TensorDictBase, drawn: Tensor, probs: Tensor, forced: Tensor, where: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Boundaries and log-likelihoods [B, n, T] of the rows with flips; ``where`` is -1 in blocks without one."""
-
-        def repeated(x: Tensor) -> Tensor:
-            return x.repeat_interleave(self.num_flips, 0)
-
         # Uniforms for which the policy decides as in the rollout.
         shape = (len(probs) * (self.process_group.size() if self.process_group else 1), probs.shape[1])
         fresh = torch.rand(shape, generator=self.generator, device=probs.device, dtype=probs.dtype)
         fresh = fresh[self._rows(len(probs))]
         uniforms = torch.where(drawn, fresh * probs, probs + fresh * (1 - probs))
         uniforms = uniforms.clamp(max=1 - torch.finfo(probs.dtype).eps)
+        size = self.rows_per_pass or len(drawn)
+        given = zip(*(x.split(size) for x in (rollout, drawn, forced, where, uniforms)), strict=True)
+        narrow = self.precision is not None
+        with torch.autocast(probs.device.type, dtype=self.precision) if narrow else nullcontext():
+            flipped, log_probs = zip(*(self._run_pass(*rows) for rows in given), strict=True)
+        return torch.cat(flipped), torch.cat(log_probs)
+
+    def _run_pass(
+        self, rollout: TensorDictBase, drawn: Tensor, forced: Tensor, where: Tensor, uniforms: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Boundaries and log-likelihoods [b, n, T] of some rows with flips, in one forward pass."""
+
+        def repeated(x: Tensor) -> Tensor:
+            return x.repeat_interleave(self.num_flips, 0)
+
         fixed = repeated(torch.where(forced, drawn.long(), -1))  # -1 is free
         # Blocks without free decisions (-1) write into an extra column.
-        target = where.flatten(0, 1) % (drawn.shape[1] + 1)  # [B n, blocks]
+        target = where.flatten(0, 1) % (drawn.shape[1] + 1)  # [b n, blocks]
         other = F.pad(repeated((~drawn).long()), (0, 1)).gather(1, target)
         fixed = F.pad(fixed, (0, 1)).scatter(1, target, other)[:, :-1]
-        rates = rollout.get("target_rate", None)  # [B, T, 1], constant along rows, which are whole texts
+        rates = rollout.get("target_rate", None)  # [b, T, 1], constant along rows, which are whole texts
         rates = None if rates is None else rates[:, 0, 0]
-        states = rollout["encoder_state"].to(self.model.embedding.weight.dtype)  # [B, T, D]
+        states = rollout["encoder_state"].to(self.model.embedding.weight.dtype)  # [b, T, D]
         terms = (repeated(x) for x in self.model.boundary_terms(states, target_rate=rates))
         options = {"cap": self.model.boundary_cap, "forced": fixed, "force_first": False}
         flipped = sample_boundaries(*terms, uniforms=repeated(uniforms), **options)

@@ -20,7 +20,14 @@ from rltok_rl.agents.segmenters import SegmenterActor
 from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.functional.policy import boundary_entropy, boundary_log_prob
 from rltok_rl.models.tokens import Layout, Packing, as_packing
-from rltok_rl.objectives import BoundaryClipPPOLoss, EarlyExitLoss, JointLoss, LanguageModelLoss, SecondLevelLoss
+from rltok_rl.objectives import (
+    BoundaryClipPPOLoss,
+    EarlyExitLoss,
+    JointLoss,
+    LanguageModelLoss,
+    LocalFlips,
+    SecondLevelLoss,
+)
 from rltok_rl.objectives.policy_loss import advantages_of
 from rltok_rl.objectives.segmented import SegmenterLoss
 from rltok_rl.utils import check_count
@@ -40,7 +47,7 @@ class TrainingStep(nn.Module):
             level, or depends on the model only through boundary logits; rows are texts from their first byte on.
         actor: draws the boundaries; default: the model's policy. The segmenter of a ``SegmenterActor`` is trained too.
         part: rank and world size; all ranks together draw the batch that one process would draw.
-        precision: dtype of matrix products under autocast; default: the model's own.
+        precision: dtype of matrix products under autocast, also of local flips; default: the model's own.
         keep_batch: keep the batch with its advantages in ``batch``, for :meth:`policy_epoch`.
 
     Example:
@@ -77,6 +84,9 @@ class TrainingStep(nn.Module):
             object.__setattr__(self, name, value)
         self.generator, self.part, self.precision, self.keep_batch = generator, part, precision, keep_batch
         self.batch: list[TensorDictBase] = []
+        for part in loss.modules():
+            if isinstance(part, LocalFlips):  # its passes cost no more memory than a rollout, and round alike
+                part.rows_per_pass, part.precision = env.num_rows, precision
         self.byte_ids = torch.empty(0, dtype=torch.int64)  # [B, T] of the last rollout
         self._whole_rows = True
 

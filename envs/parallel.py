@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from rltok_rl.agents.bernoulli import LearnedBoundaryActor
 from rltok_rl.agents.segmenters import SegmenterActor, segments_mixing
-from rltok_rl.envs.rollout_plan import Plan, plan_texts, step_places
+from rltok_rl.envs.rollout_plan import Plan, plan_texts, step_places, to_device
 from rltok_rl.envs.text_env import TextEnv, check_action_values
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
@@ -84,7 +84,7 @@ def parallel_rollout(
     for group in (group.to(env.device) for group in groups):
         outputs.append(_read(env, group, actor, **{name: group.to_texts(values) for name, values in draws.items()}))
     places = step_places(groups, env.num_rows)
-    index = None if places is None else places.to(env.device, non_blocking=True)
+    index = None if places is None else to_device(places, env.device)
     shape = (*env.batch_size, plan.num_steps)
 
     def gather(parts: Sequence[dict[str, Tensor]]) -> TensorDict:

@@ -58,8 +58,13 @@ class Plan:
         return replace(plan, byte_ids=plan.byte_ids[:, : int(plan.steps.max()) + 1], num_groups=1, aligned=aligned)
 
     def to(self, device: torch.device) -> Plan:
-        """Copy the tensors to a device without making the host wait."""
-        return self._map(lambda x: x.to(device, non_blocking=True))
+        """Copy the tensors to a device without making the host wait; texts travel as one byte per byte if they can."""
+        if device.type == "cpu":
+            return self
+        largest = int(self.byte_ids.max())  # marks and other special ids need two bytes
+        kind = next(kind for kind in (torch.uint8, torch.int16, torch.int64) if largest <= torch.iinfo(kind).max)
+        moved = replace(self, byte_ids=self.byte_ids.to(kind))._map(lambda x: to_device(x, device))
+        return replace(moved, byte_ids=moved.byte_ids.long())
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> Plan:
         changed: dict[str, Any] = {name: function(x) for name, x in vars(self).items() if isinstance(x, Tensor)}
@@ -71,6 +76,12 @@ class Plan:
             return values[:, : self.longest]
         when = self.start[:, None] + torch.arange(self.longest, device=values.device)  # [n, L] step of the rollout
         return values[self.row[:, None], when.clamp(max=self.num_steps - 1)]
+
+
+def to_device(x: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor of the host to a device through pinned memory, without making the host wait."""
+    pinned = device.type == "cuda" and torch.cuda.is_available()  # not if it is simulated
+    return (x.pin_memory() if pinned else x).to(device, non_blocking=True)
 
 
 def group_starts(steps: list[int], *, factor: int = 2) -> list[int]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from rltok_rl.agents import LearnedBoundaryActor, RandomActor, UniformActor, WhitespaceActor
-from rltok_rl.envs import ByteBoundaryEnv
+from rltok_rl.envs import ByteBoundaryEnv, rollout_plan
 from rltok_rl.envs.rollout_plan import plan_texts
 from tensordict import TensorDictBase
 from torch import Tensor
@@ -301,3 +301,28 @@ def test_texts_that_restart_keep_their_rows():
         groups = plan_texts(env, 40, None, stop_at_end=False).groups()
         permuted |= any(group.row.tolist() == [1, 0] for group in groups)
     assert permuted  # or nothing was tried
+
+
+@each(marks=[False, True])
+def test_text_travels_narrow_and_arrives_as_it_was(marks):
+    """A byte per byte of text, two with marks; on a device that is none, so that values can be compared."""
+    env = ByteBoundaryEnv(UNet(preset("tiny", begin_of_text=marks, num_special=int(marks))), LONG, num_steps=8, batch_size=(3,), seed=0)
+    plan = plan_texts(env, 8, None, stop_at_end=False)
+    sent: list[Tensor] = []
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(rollout_plan, "to_device", lambda x, device: sent.append(x) or x)
+        moved = plan.to(torch.device("cuda"))
+    assert sent[0].dtype == (torch.int16 if marks else torch.uint8)
+    for name, x in vars(plan).items():
+        assert not isinstance(x, Tensor) or (x.dtype == getattr(moved, name).dtype and x.equal(getattr(moved, name)))
+
+
+@pytest.mark.gpu
+def test_texts_leave_from_pinned_memory(make_env):
+    plan = plan_texts(make_env(), 8, None, stop_at_end=False)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        moved = plan.to(torch.device("cuda"))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert moved.byte_ids.cpu().equal(plan.byte_ids)

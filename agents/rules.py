@@ -40,10 +40,11 @@ class UniformActor(RuleActor):
     def __init__(self, rate: float) -> None:
         if not 0.0 < rate <= 1.0:
             raise ValueError(f"rate must lie in (0, 1], got {rate}")
-        super().__init__(partial(_evenly_spaced, rate=rate), in_keys=["position"])
+        super().__init__(partial(evenly_spaced, rate=rate), in_keys=["position"])
 
 
-def _evenly_spaced(position: Tensor, *, rate: float) -> Tensor:
+def evenly_spaced(position: Tensor, *, rate: float | Tensor) -> Tensor:
+    """Draw boundaries [*B] at positions [*B, 1], evenly at one rate or at rates [*B]."""
     # 1e-9 because 1/5 is not exact, and 0.2 * 5 must count as 1. float64 stays precise for longer texts.
     before, after = ((t.squeeze(-1).double() * rate - 1e-9).ceil() for t in (position, position + 1))
     return after > before

@@ -38,6 +38,7 @@ class ByteBoundaryEnv(TextEnv):
     | ``final_log_prob`` | [*B, 1] | float32 | <= 0 | log p(x_t) under the whole model, in nats; 0 at the first byte |
     | ``early_log_prob`` | [*B, 1] | float32 | <= 0 | log p(x_t) under the early exit; 0 at the first byte |
     | ``early_entropy`` | [*B, 1] | float32 | 0 .. ln 256 | entropy of the early exit's prediction; optional |
+    | ``reference_reward`` | [*B, 1] | float32 | | what ``reference`` earned for x_t; 0 at the first byte; optional |
     | ``second_boundary`` | [*B] | bool | | second level: whether the token before x_t ended a token of tokens |
     | ``second_probability`` | [*B, 1] | float32 | 0 .. 1 | its probability if the level routes; 0 if no token ended |
     | ``target_rate`` | [*B, 1] | float32 | 0 .. 1 | target boundaries per byte; of models with ``rate_embedding`` |
@@ -45,7 +46,14 @@ class ByteBoundaryEnv(TextEnv):
     ### Rewards
     [*B, 1], by name (``reward``), minus ``price`` nats for each boundary:
     ``"early_exit"``: ``log p(x_{t+1}) - log p_early(x_{t+1})`` (Eq. 15); ``"log_likelihood"``: ``log p(x_{t+1})``;
-    ``"entropy_relative"``: ``log p(x_{t+1}) + H(p_early)``. Rewards never carry a gradient.
+    ``"entropy_relative"``: ``log p(x_{t+1}) + H(p_early)``; ``"relative"``: ``"early_exit"`` minus the reference's; or
+    a custom function. Rewards never carry a gradient.
+
+    ### Reference
+    Returns differ more between texts than between policies. ``reward="relative"`` subtracts, step by step, what a
+    reference policy earns on the same text, its ``price`` included. No action changes these rewards, so the expected
+    policy gradient stays the same. They cost a second decoding (token layers, decoder, final head) of the same encoder
+    states without gradients per parallel rollout, and a forward pass of the window per stepped text, at its reset.
 
     ### Episodes
     An episode begins with the first byte of a window drawn from ``source``, or of the text in ``reset(text=...)``; of
@@ -62,7 +70,11 @@ class ByteBoundaryEnv(TextEnv):
         source: a source of windows, or texts for a :class:`~rltok_rl.data.TextSource`.
         num_steps: decisions per episode; a window has one byte more, or as many with ``begin_of_text``.
         batch_size: ``[]`` or ``[B]``, texts that are read at the same time.
-        reward: a key of :data:`~rltok_rl.functional.rewards.REWARDS`.
+        reward: a key of :data:`~rltok_rl.functional.rewards.REWARDS`; ``"relative"``; or a custom function or
+            ``"module:function"``, checked by :func:`~rltok_rl.functional.rewards.as_reward`.
+        reference: policy whose rewards are observed as ``reference_reward``: ``"uniform"``, boundaries evenly spaced at
+            the target rate (the default of ``reward="relative"``), or a causal function or ``"module:function"`` of
+            bytes [n, L] to boundaries [n, L], such as ``torch.zeros_like``, which never draws any.
         price: nats per boundary.
         observe_entropy: add ``early_entropy`` to the observation.
         target_rates: (low, high), range of the rates drawn for texts; None is the model's configured rate.
@@ -104,6 +116,7 @@ class ByteBoundaryEnv(TextEnv):
             self._lengths = torch.zeros_like(self._byte_ids[:, 0])
             self._ends, self._over = torch.zeros_like(starts), torch.zeros_like(starts)
             self._seen: dict[str, Tensor] = {}
+            self._reference = torch.zeros(self.num_rows, self.num_steps, device=self.device)  # its rewards
         if windows is not None:
             self._start(rows, windows, self.pick_rates(len(rows)))
         return self._observation()
@@ -121,6 +134,10 @@ class ByteBoundaryEnv(TextEnv):
             cache.set_rates(rates.to(self.device), rows)
         nothing = torch.zeros(len(rows), device=self.device)
         self._observe(rows, self._byte_ids[rows, 0], nothing, nothing)
+        if self.has_reference:
+            rewards = self.read_reference(windows, rates)  # [n, L]
+            self._reference[rows, : rewards.shape[1]] = rewards
+            self._keep(rows, reference_reward=nothing[:, None])
         if self.model.second_level is not None:
             none = torch.zeros_like(self._over)
             self._observe_second(rows, SecondDecisions(none, none.float()))
@@ -194,6 +211,10 @@ class ByteBoundaryEnv(TextEnv):
         revealed = self._byte_ids[rows, cache.position]
         final, early = (byte_log_prob(logits, revealed).float() for logits in (predicted.final_logits, early_logits))
         reward = self.reward_of(final, early, early_logits, boundaries)
+        if self.has_reference:
+            reference = self._reference[rows, cache.position - 1]
+            self._keep(rows, reference_reward=reference[:, None])
+            reward = reward - reference if self.relative else reward
         self._observe(rows, revealed, final, early)
         if predicted.second is not None:
             self._observe_second(rows, predicted.second)

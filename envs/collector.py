@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 from rltok_rl.envs.byte_boundary import ByteBoundaryEnv
+from rltok_rl.envs.reward_transforms import reward_transforms, without_transforms
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torchrl.collectors import Collector
+from torchrl.envs import EnvBase
 from torchrl.envs.utils import set_exploration_type
 
 
@@ -20,7 +22,7 @@ class ParallelCollector(Collector):
     collector, including ``("collector", "traj_ids")``. Batches carry no gradient.
 
     Args:
-        env: the environment.
+        env: the environment, or a ``TransformedEnv`` with transforms of single rewards.
         policy: a module that draws whole windows (``draws_windows``).
         total_frames: bytes to collect in all.
         frames_per_batch: bytes per batch, a multiple of the environment's rows; None is one episode of every row.
@@ -29,7 +31,7 @@ class ParallelCollector(Collector):
 
     def __init__(
         self,
-        env: ByteBoundaryEnv,
+        env: EnvBase,
         policy: TensorDictModuleBase,
         *,
         total_frames: int,
@@ -37,8 +39,9 @@ class ParallelCollector(Collector):
         **options: Any,
     ) -> None:
         stock = "torchrl.collectors.Collector"
-        if not isinstance(env, ByteBoundaryEnv):
+        if not isinstance(without_transforms(env), ByteBoundaryEnv):
             raise TypeError(f"env must be a ByteBoundaryEnv, got {type(env).__name__}; {stock} steps any environment")
+        reward_transforms(env)  # refuses others now
         for name in ("max_frames_per_traj", "init_random_frames"):
             if options.get(name):
                 raise ValueError(f"{name} needs an environment that is stepped ({stock}), got {options[name]!r}")

@@ -36,7 +36,8 @@ class ByteBoundaryGym(gymnasium.Env):
     | ``early_entropy`` | ``Box(0, ln 256, (1,), float32)`` | nats about the next byte; with ``observe_entropy`` |
 
     The information has ``byte``; ``num_tokens``, ``bits`` (cost under the whole model) and ``early_bits`` (under the
-    early exit) so far. ``reset(options={"text": ...})`` starts a given text.
+    early exit) so far; with ``reference`` or ``reward="relative"`` also ``reference_return``, the sum of the
+    reference's rewards so far. ``reset(options={"text": ...})`` starts a given text.
 
     Args:
         model: an argument of ``UNet.from_pretrained`` (a folder, a run, a hub id, ``"pocket"``), which is trained; the
@@ -47,7 +48,7 @@ class ByteBoundaryGym(gymnasium.Env):
         num_steps: decisions per episode.
         render_mode: ``"ansi"`` for text with a ``|`` at each boundary, ``"rgb_array"`` for a picture of it, coloured by
             rewards.
-        **options: ``reward``, ``price``, ``observe_entropy`` and ``target_rates`` of
+        **options: ``reward``, ``reference``, ``price``, ``observe_entropy`` and ``target_rates`` of
             :class:`~rltok_rl.envs.ByteBoundaryEnv`; ``short_documents`` of :class:`~rltok_rl.data.TextSource`;
             ``overrides``, fields to replace in a preset.
 
@@ -75,7 +76,7 @@ class ByteBoundaryGym(gymnasium.Env):
         self.observation_space = observation_space(self.env)
         self._names = list(self.observation_space)
         self.action_space = spaces.Discrete(2)
-        self._counts = EpisodeCounts(1)
+        self._counts = EpisodeCounts(self.env)
         self._ids: list[int] = []
         self._boundaries: list[bool] = []
         self._rewards: list[float] = []
@@ -155,13 +156,23 @@ def observation_space(env: ByteBoundaryEnv) -> spaces.Dict:
     return spaces.Dict(space)
 
 
-class EpisodeCounts:
-    """Tokens drawn and bits of the bytes so far, per row."""
+_SUMS = (
+    ("bits", "final_log_prob", -math.log(2)),
+    ("early_bits", "early_log_prob", -math.log(2)),
+    ("reference_return", "reference_reward", 1.0),
+)
+"""Sums of observations in the information, and their units."""
 
-    def __init__(self, num_rows: int) -> None:
-        self.num_tokens = np.zeros(num_rows, dtype=np.int64)
-        self.bits = np.zeros(num_rows)
-        self.early_bits = np.zeros(num_rows)
+
+class EpisodeCounts:
+    """Tokens drawn, bits of the bytes and return of the reference so far, per row."""
+
+    def __init__(self, env: ByteBoundaryEnv) -> None:
+        self.num_tokens = np.zeros(env.num_rows, dtype=np.int64)
+        self.bits = np.zeros(env.num_rows)
+        self.early_bits = np.zeros(env.num_rows)
+        if env.has_reference:
+            self.reference_return = np.zeros(env.num_rows)
 
     def restart(self, rows: np.ndarray) -> None:
         """Reset the counts of rows [n] bool."""
@@ -171,5 +182,7 @@ class EpisodeCounts:
     def step(self, boundaries: np.ndarray, after: Mapping[str, Any] | TensorDictBase) -> None:
         """Count boundaries [n] bool, and the cost of the bytes that they revealed."""
         self.num_tokens += boundaries
-        for total, key in ((self.bits, "final_log_prob"), (self.early_bits, "early_log_prob")):
-            total -= after.get(key).reshape(-1).double().numpy(force=True) / math.log(2)
+        for name, key, unit in _SUMS:
+            if hasattr(self, name):
+                total = getattr(self, name)
+                total += after.get(key).reshape(-1).double().numpy(force=True) / unit

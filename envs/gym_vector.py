@@ -55,7 +55,7 @@ class ByteBoundaryVectorEnv(VectorEnv):
         self.single_action_space = spaces.Discrete(2)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self._counts = EpisodeCounts(num_envs)
+        self._counts = EpisodeCounts(self.env)
         self._first, self._over = np.ones(num_envs, dtype=bool), np.zeros(num_envs, dtype=bool)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict, dict]:

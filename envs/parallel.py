@@ -13,10 +13,12 @@ import torch
 import torch.nn.functional as F
 from rltok_rl.agents.bernoulli import LearnedBoundaryActor
 from rltok_rl.agents.segmenters import SegmenterActor, segments_mixing
+from rltok_rl.envs.reward_transforms import reward_transforms, without_transforms
 from rltok_rl.envs.rollout_plan import Plan, plan_texts, step_places, to_device
 from rltok_rl.envs.text_env import TextEnv, check_action_values
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
+from torchrl.envs import EnvBase, TransformedEnv
 from torchrl.modules import set_recurrent_mode
 
 from rltok_rl.data.windows import Documents
@@ -27,7 +29,7 @@ from rltok_rl.utils import check_count
 
 
 def parallel_rollout(
-    env: TextEnv,
+    env: EnvBase,
     actor: Any = None,
     *,
     actions: Tensor | None = None,
@@ -42,11 +44,12 @@ def parallel_rollout(
     """Reset the environment and roll it out in one forward pass.
 
     With gradients on, ``logits``, ``action_log_prob``, ``entropy`` and the log-likelihoods under ``next`` carry them;
-    rewards never do. Afterwards the environment must be reset before it is stepped. Transforms of a ``TransformedEnv``
-    around the environment are not applied. The tensordict [*B, T] has the keys of a stepped rollout.
+    rewards never do. Afterwards the environment must be reset before it is stepped. The tensordict [*B, T] has the keys
+    of a stepped rollout.
 
     Args:
-        env: a :class:`~rltok_rl.envs.ByteBoundaryEnv`.
+        env: a :class:`~rltok_rl.envs.ByteBoundaryEnv`, or a ``TransformedEnv`` of one whose transforms change single
+            rewards only (``RewardScaling``, ``RewardClipping``, custom ones); they are applied.
         actor: a module that draws whole windows (``draws_windows``); None is the model's own policy. With ``actions``
             it scores them (``get_dist``), and None scores nothing. A
             :class:`~rltok_rl.agents.segmenters.SegmenterActor` makes tokens in its own way and adds its losses.
@@ -61,6 +64,9 @@ def parallel_rollout(
         part: (r, W): this environment is the r-th of W processes with equally many rows. With equal seeds, their
             rollouts together are the rollout of one environment with all rows.
     """
+    transforms, env = reward_transforms(env), without_transforms(env)
+    if not isinstance(env, TextEnv):
+        raise TypeError(f"env must be a ByteBoundaryEnv, got {type(env).__name__}")
     env.check_device()
     if not 0 <= part[0] < part[1]:
         raise ValueError(f"part must be (r, W) with 0 <= r < W, got {part}")
@@ -98,7 +104,14 @@ def parallel_rollout(
         return TensorDict(kept, shape, names=[*(None for _ in env.batch_size), "time"], device=env.device)
 
     root, after = zip(*outputs, strict=True)
-    return gather(root).set("next", gather(after))
+    following = gather(after)
+    for transform in transforms:
+        following["reward"] = transform._apply_transform(following["reward"])
+    return gather(root).set("next", following)
+
+
+# Otherwise TorchRL looks the method up in the environment inside of a TransformedEnv, and no transform applies.
+TransformedEnv.parallel_rollout = parallel_rollout
 
 
 def _read(
@@ -112,12 +125,7 @@ def _read(
         known = actions if segments is None else segments.boundaries  # [n, L]
         encoding["boundaries"] = None if known is None else F.pad(known.bool(), (0, 1))
     states = env.model.encode(plan.byte_ids, **encoding)  # [n, L + 1, D]
-    early_logits = None  # [n, L, 256], position t predicts byte t + 1
-    if env.reads_predictions:
-        early_logits = env.model.early_logits(states[:, :-1])
-        early = byte_log_prob(early_logits, following).float()
-    else:
-        early = env.model.early_log_prob(states[:, :-1], following, chunk=chunk).float()
+    early, early_logits = env.predict_early(states[:, :-1], following)  # position t predicts byte t + 1
     observation = _observation(env, plan, states, early, early_logits)  # [n, L + 1, ...]
     before = {name: values[:, :-1] for name, values in observation.items()}
     if isinstance(actor, SegmenterActor):
@@ -148,13 +156,18 @@ def _read(
         observation["second_boundary"] = F.pad(decoded.second.boundaries, (1, 0))
         if decoded.second.probabilities is not None:
             observation["second_probability"] = F.pad(decoded.second.probabilities.float(), (1, 0)).unsqueeze(-1)
+    reward = env.reward_of(final, early, early_logits, boundaries)
+    if env.has_reference:
+        reference = env.reference_rewards(plan.byte_ids, states[:, :-1], early, early_logits, plan.target_rate)
+        observation["reference_reward"] = F.pad(reference, (1, 0)).unsqueeze(-1)
+        reward = reward - reference if env.relative else reward
     last = torch.arange(plan.longest, device=env.device) + 1 == plan.steps[:, None]  # [n, L]
     done = (last & plan.cut[:, None]).unsqueeze(-1)
     flags = {"done": done, "terminated": done & plan.ends[:, None, None], "truncated": done & ~plan.ends[:, None, None]}
     root = {name: values[:, :-1] for name, values in observation.items()} | decisions
     root |= {name: torch.zeros_like(done) for name in flags}
-    reward = env.reward_of(final, early, early_logits, boundaries).unsqueeze(-1)
-    return root, {name: values[:, 1:] for name, values in observation.items()} | flags | {"reward": reward}
+    after = {name: values[:, 1:] for name, values in observation.items()}
+    return root, after | flags | {"reward": reward.unsqueeze(-1)}
 
 
 def _observation(

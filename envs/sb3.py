@@ -36,6 +36,7 @@ class SB3VecEnv(VecEnv):
         self.vector = cast(ByteBoundaryVectorEnv, vector.unwrapped)
         self.render_mode = None
         super().__init__(num_envs, self.vector.single_observation_space, self.vector.single_action_space)
+        self._info_names = ("byte", *vars(self.vector._counts))
         self._actions: np.ndarray | None = None
         self._start = time.time()
         self._returns, self._steps = np.zeros(num_envs), np.zeros(num_envs, dtype=np.int64)
@@ -72,7 +73,7 @@ class SB3VecEnv(VecEnv):
         infos: list[dict[str, Any]] = []
         for row in range(self.num_envs):
             source = info["final_info"] if over[row] else info
-            infos.append({name: source[name][row] for name in ("byte", "num_tokens", "bits", "early_bits")})
+            infos.append({name: source[name][row] for name in self._info_names})
             infos[row]["TimeLimit.truncated"] = bool(truncated[row] and not terminated[row])
             if over[row]:
                 infos[row]["terminal_observation"] = info["final_obs"][row]

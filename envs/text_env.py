@@ -6,13 +6,24 @@ import math
 from collections.abc import Sequence
 
 import torch
+from rltok_rl.agents.rules import evenly_spaced
+from rltok_rl.envs.reference import Reference, as_reference
 from rltok_rl.envs.seeding import SeededEnv
 from torch import Tensor
 from torchrl.data import Bounded, Categorical, Composite, Unbounded
 
 from rltok_rl.data.source import TextSource
 from rltok_rl.data.windows import Documents, Places, Windows, WindowSource, given_windows
-from rltok_rl.functional.rewards import REWARDS, charge_boundaries, prediction_entropy
+from rltok_rl.functional.likelihood import byte_log_prob
+from rltok_rl.functional.rewards import (
+    RELATIVE,
+    Reward,
+    as_reward,
+    charge_boundaries,
+    function_name,
+    prediction_entropy,
+    reads_entropy,
+)
 from rltok_rl.models.cache import UNetCache
 from rltok_rl.models.tokens import Layout, as_packing
 from rltok_rl.models.unet import UNet
@@ -31,7 +42,8 @@ class TextEnv(SeededEnv):
         *,
         num_steps: int,
         batch_size: Sequence[int] = (),
-        reward: str = "early_exit",
+        reward: str | Reward = "early_exit",
+        reference: Reference | None = None,
         price: float = 0.0,
         observe_entropy: bool = False,
         target_rates: tuple[float, float] | None = None,
@@ -47,15 +59,21 @@ class TextEnv(SeededEnv):
             raise ValueError(f"batch_size must be [] or [B] with B >= 1, got {shown}")
         if not (math.isfinite(price) and price >= 0):
             raise ValueError(f"price must be a finite number of at least 0, got {price}")
-        if reward not in REWARDS:
-            raise ValueError(f"reward must be one of {list(REWARDS)}, got {reward!r}")
+        device = model.embedding.weight.device
+        relative = isinstance(reward, str) and reward == RELATIVE
+        function = as_reward("early_exit" if relative else reward, device=device)
+        reference = "uniform" if relative and reference is None else reference
+        rule = None if reference is None else as_reference(reference, model)
         as_packing(layout)
-        super().__init__(device=model.embedding.weight.device, batch_size=torch.Size(batch_size))
+        super().__init__(device=device, batch_size=torch.Size(batch_size))
         self.source = source if isinstance(source, WindowSource) else TextSource(source)
         self.__dict__["model"] = model  # not a sub-module: the environment does not own the model
         self.num_steps = num_steps
         self.source.check_length(self.window_bytes)
-        self.reward_name, self.price = reward, price
+        self.reward_name, self.price, self.relative = function_name(reward), price, relative
+        self.has_reference = reference is not None
+        self.__dict__ |= {"_reward": function, "reference_rule": rule}  # modules are not owned either
+        self._reads_entropy = reads_entropy(function)
         self.observe_entropy, self.layout = observe_entropy, layout
         self.target_rates = None if target_rates is None else _check_rates(model, target_rates)
         self.likelihood_chunk = None if likelihood_chunk is None else check_count("likelihood_chunk", likelihood_chunk)
@@ -89,6 +107,8 @@ class TextEnv(SeededEnv):
         }
         if self.observe_entropy:
             observation["early_entropy"] = number
+        if self.has_reference:
+            observation["reference_reward"] = number
         if config.second_level is not None:
             observation["second_boundary"] = flag
         if config.second_level == "routing":
@@ -133,17 +153,50 @@ class TextEnv(SeededEnv):
 
     def reward_of(self, final: Tensor, early: Tensor, early_logits: Tensor | None, boundaries: Tensor) -> Tensor:
         """Compute the rewards [*L] of decisions; ``early_logits`` [*L, 256] are read only for entropies."""
-        entropy = early
-        if self.reward_name == "entropy_relative":
+        inputs = [final.detach(), early.detach()]
+        if self._reads_entropy:
             assert early_logits is not None
-            entropy = prediction_entropy(early_logits)
-        reward = REWARDS[self.reward_name](final.detach(), early.detach(), entropy.detach())
-        return charge_boundaries(reward, boundaries, self.price)
+            inputs.append(prediction_entropy(early_logits.detach()))
+        return charge_boundaries(self._reward(*inputs), boundaries, self.price)
+
+    def predict_early(self, states: Tensor, following: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Log-likelihoods [n, L] of the early exit, and its logits [n, L, 256] if anything reads them."""
+        if not self.reads_predictions:
+            return self.model.early_log_prob(states, following, chunk=self.likelihood_chunk).float(), None
+        logits = self.model.early_logits(states)
+        return byte_log_prob(logits, following).float(), logits
+
+    def read_reference(self, windows: Windows, rates: Tensor | None) -> Tensor:
+        """Read whole windows; return the rewards [n, L] of the reference."""
+        byte_ids = windows.byte_ids[:, : int(windows.lengths.max())].to(self.device)
+        rates = None if rates is None else rates.to(self.device)
+        states = self.model.encode(byte_ids, target_rate=rates)[:, :-1]
+        return self.reference_rewards(byte_ids, states, *self.predict_early(states, byte_ids[:, 1:]), rates)
+
+    @torch.no_grad()
+    def reference_rewards(
+        self, byte_ids: Tensor, states: Tensor, early: Tensor, early_logits: Tensor | None, rates: Tensor | None
+    ) -> Tensor:
+        """Decode encoder states [n, L, D] with the boundaries of the reference; return its rewards [n, L].
+
+        ``byte_ids`` [n, L + 1] are the texts, ``rates`` [n] the target rates of a model with ``rate_embedding``.
+        """
+        reading, following = byte_ids[:, :-1], byte_ids[:, 1:]
+        position = torch.arange(reading.shape[1], device=reading.device).expand_as(reading)
+        if self.reference_rule is None:
+            rate = self.model.config.target_rate if rates is None else rates[:, None]
+            drawn = evenly_spaced(position[..., None], rate=rate)
+        else:
+            drawn = self.reference_rule(reading).bool()
+        boundaries = drawn | (position == 0)
+        decoded = self.model.decode_levels(states.detach(), boundaries, target_rate=rates)
+        final = self.model.final_log_prob(decoded.states, following, chunk=self.likelihood_chunk).float()
+        return self.reward_of(final, early, early_logits, boundaries)
 
     @property
     def reads_predictions(self) -> bool:
         """Whether rewards or observations read all predictions of the early exit."""
-        return self.observe_entropy or self.reward_name == "entropy_relative"
+        return self.observe_entropy or self._reads_entropy
 
     def check_device(self) -> None:
         """Raise an error if the model was moved to another device."""

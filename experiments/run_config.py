@@ -93,7 +93,8 @@ class EstimatorConfig:
     gamma: float = 0.99
     """Discount in [0, 1] of later rewards."""
     reward: str = "early_exit"
-    """A key of ``rltok_rl.functional.rewards.REWARDS``."""
+    """A key of ``rltok_rl.functional.rewards.REWARDS``; ``relative``, ``early_exit`` minus that of evenly spaced
+    boundaries; or a custom ``module:function``."""
     price: float = 0.0
     """Price of a boundary in nats, subtracted from the reward."""
     options: dict[str, Any] = field(default_factory=dict)

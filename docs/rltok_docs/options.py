@@ -23,7 +23,7 @@ from rltok_rl.experiments.runs import build
 
 from rltok_rl.data import CORPORA
 from rltok_rl.functional.rate import RATE_CONTROLS
-from rltok_rl.functional.rewards import REWARDS
+from rltok_rl.functional.rewards import RELATIVE, REWARDS
 from rltok_rl.models import PRESETS, UNetConfig
 from rltok_rl.objectives import rate_loss, reinforce
 from rltok_rl.training import options, sharding, snapshots
@@ -38,7 +38,7 @@ ALLOWED: dict[str, list[str]] = {
     "actor.name": [*build.ACTORS],
     "segmenter.name": [*SEGMENTERS],
     "estimator.name": [*build.ESTIMATORS],
-    "estimator.reward": [*REWARDS],
+    "estimator.reward": [*REWARDS, RELATIVE],
     "baseline.name": [*build.BASELINE_NAMES],
     "rate.control": [*RATE_CONTROLS, *rate_loss.CONTROLLERS],
     "loss.objective": [*build.OBJECTIVES],

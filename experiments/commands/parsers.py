@@ -16,12 +16,12 @@ from typing import Any
 from rltok_rl.envs.registration import BYTE_BOUNDARY, ENVIRONMENTS
 
 from rltok_rl.renamed import current_word
-from rltok_rl.utils import did_you_mean
+from rltok_rl.utils import did_you_mean, is_import_path
 
 # Names that the library defines in modules that import torch; tests/experiments/test_cli.py compares them.
 PACKAGED = ("pocket",)
 BUILT_IN = ("python-code", "python-docs")
-REWARDS = ("early_exit", "log_likelihood", "entropy_relative")
+REWARDS = ("early_exit", "log_likelihood", "entropy_relative", "relative")
 BASELINES = ("none", "batch_mean", "leave_one_out", "z_score")
 COMPARING = ("batch_mean", "leave_one_out")
 TASKS = ("piqa", "hellaswag", "arc_easy", "lambada_openai")
@@ -127,6 +127,13 @@ def _baseline(word: str) -> str:
     return "none" if word == "discounted_return" else current_word("baseline", word)
 
 
+def _reward(word: str) -> str:
+    """A word of the library, or an import path."""
+    if word not in REWARDS and not is_import_path(word):
+        raise argparse.ArgumentTypeError(f"must be {_REWARD}, got {word!r}{did_you_mean(word, REWARDS)}")
+    return word
+
+
 class Parser(argparse.ArgumentParser):
     """Reports an unknown flag, with a suggestion, before missing arguments."""
 
@@ -168,6 +175,7 @@ _POSITIVE_SHARE = _number("in (0, 1]", lambda value: 0.0 < value <= 1.0)
 _SHARE = _number("in [0, 1]", lambda value: 0.0 <= value <= 1.0)
 _NOT_NEGATIVE = _number("of at least 0", lambda value: 0.0 <= value < math.inf)
 _SECONDS = _number(f"of at least {LEAST_SECONDS}", lambda value: LEAST_SECONDS <= value < math.inf)
+_REWARD = f"{', '.join(REWARDS)}, or a custom module:function"
 _WORDS: dict[str, Any] = {"type": _baseline, "choices": BASELINES, "default": "leave_one_out"}
 _DRAWING = (
     option("--seed", "of all random numbers (default: 0)", 0, default=0),
@@ -246,7 +254,7 @@ OPTIONS: dict[str, list[Option]] = {
         option("--bytes", f"show at most so many, from the start (default: all, up to {MOST:,})", 2),
         option("--context", f"bytes of a window (default: the runs' shortest, or {CONTEXT})", 1),
         option("--gamma", f"discount of returns (default: the run's, or {GAMMA})", type=_SHARE),
-        option("--reward", "default: the run's, with its price per boundary, or early_exit", choices=REWARDS),
+        option("--reward", f"{_REWARD} (default: the run's, with its price per boundary, or early_exit)", type=_reward),
         option("--baseline", "baseline of the advantages (default: %(default)s)", **_WORDS),
         option("--estimator", argparse.SUPPRESS, dest="baseline", **_WORDS),
         option("--draws", f"draws that {' and '.join(COMPARING)} compare (default: %(default)s)", 2, default=4),

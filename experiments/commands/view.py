@@ -36,6 +36,7 @@ from rltok_rl.evaluation.detail import read_detail
 from rltok_rl.models import UNet
 from rltok_rl.models.pretrained import model_folder
 from rltok_rl.training.atomic_files import replace_text
+from rltok_rl.utils import check_trust
 from rltok_rl.viz.viewer import Segmented, TextView, is_viewer_page, viewer_page
 
 Runs = list[RunFolder | None]
@@ -125,8 +126,10 @@ def _read(parser: Parser, options: argparse.Namespace, runs: Runs, name: str, te
         if len(text) > 20_000:
             print(f"reading {len(text):,} bytes with {label} ({number} of {len(names)})", file=sys.stderr)
         try:
+            if run is not None and not options.reward:
+                check_trust(run.path / "config.yaml", rewards["reward"], options.trust_code)
             detail = read_detail(model, text, context=context, price=price, generator=generator, **policy, **rewards)
-        except ValueError as error:
+        except (ValueError, TypeError, ImportError) as error:
             parser.error(f"{label}: {error}")
         how = "greedily" if options.greedy else f"seed {options.seed}"
         about = reading_note(segmenter, context=context, how=how, **rewards)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.functional.policy import boundary_entropy, boundary_log_prob, boundary_logits, recent_boundaries
-from rltok_rl.functional.rewards import REWARDS, charge_boundaries, prediction_entropy
+from rltok_rl.functional.rewards import Reward, as_reward, charge_boundaries, prediction_entropy
 from rltok_rl.models.checks import check_byte_ids
 from rltok_rl.models.unet import UNet
 from rltok_rl.text import text_to_ids
@@ -43,7 +43,7 @@ def boundary_strings(num_steps: int) -> Tensor:
 
 
 def enumerate_rollouts(
-    model: UNet, texts: Texts, *, reward: str = "log_likelihood", price: float = 0.0
+    model: UNet, texts: Texts, *, reward: str | Reward = "log_likelihood", price: float = 0.0
 ) -> TensorDictBase:
     """Roll the model out along every boundary string of every text, in the model's own precision.
 
@@ -53,9 +53,8 @@ def enumerate_rollouts(
 
     Texts are one, several of one length, or ids [M, T + 1] with their mark. A boundary costs ``price`` nats.
     """
+    reward_of = as_reward(reward)
     byte_ids = _as_ids(texts, model).to(model.embedding.weight.device)  # [M, T + 1]
-    if reward not in REWARDS:
-        raise ValueError(f"reward must be one of {list(REWARDS)}, got {reward!r}")
     num_texts, num_steps = len(byte_ids), byte_ids.shape[1] - 1
     strings = boundary_strings(num_steps).to(byte_ids.device)
     count = len(strings)
@@ -78,7 +77,7 @@ def enumerate_rollouts(
     final = byte_log_prob(model.final_logits(decoded).unflatten(0, (num_texts, count)), per_string(revealed))
     early = per_string(byte_log_prob(early_logits, revealed))
     entropy = per_string(prediction_entropy(early_logits))
-    rewards = REWARDS[reward](final.detach(), early.detach(), entropy.detach())
+    rewards = reward_of(final.detach(), early.detach(), entropy.detach())
     rewards = charge_boundaries(rewards, boundaries, price)
 
     last = (position == num_steps - 1).unsqueeze(-1)

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from rltok_rl.agents.segmenters import Segmenter
+from rltok_rl.agents.segmenters import Segmenter, make_segmenter
 from rltok_rl.evaluation.windowed import Output, Reading, SegmentedModel, read_text
 from rltok_rl.functional.baselines import BASELINES
 from rltok_rl.functional.returns import check_gamma, discounted_return
-from rltok_rl.functional.rewards import REWARDS, charge_boundaries, prediction_entropy
+from rltok_rl.functional.rewards import RELATIVE, Reward, as_reward, charge_boundaries, prediction_entropy
 from rltok_rl.models import UNet
 from rltok_rl.renamed import renamed_word
 from rltok_rl.text import text_to_bytes
@@ -64,7 +64,7 @@ def read_detail(
     *,
     context: int,
     gamma: float,
-    reward: str = "early_exit",
+    reward: str | Reward = "early_exit",
     price: float = 0.0,
     baseline: str = "leave_one_out",
     draws: int = 4,
@@ -85,7 +85,7 @@ def read_detail(
         text: at least 2 bytes; no decision follows the last, and only a begin-of-text mark predicts the first.
         context: bytes that a window reads at most.
         gamma: discount in [0, 1].
-        reward: a key of :data:`~rltok_rl.functional.rewards.REWARDS`.
+        reward: as for :class:`~rltok_rl.envs.ByteBoundaryEnv`; ``"relative"`` is relative to evenly spaced boundaries.
         price: nats per boundary.
         baseline: a key of :data:`~rltok_rl.functional.baselines.BASELINES`.
         draws: passes that a baseline compares, the shown one included; rules and other baselines use one.
@@ -93,8 +93,7 @@ def read_detail(
         generator, segmenter, target_rate: as for :func:`~rltok_rl.evaluation.read_text`.
         estimator: old name of ``baseline``.
     """
-    if reward not in REWARDS:
-        raise ValueError(f"reward must be one of {list(REWARDS)}, got {reward!r}")
+    reward_of = as_reward("early_exit" if reward == RELATIVE else reward)
     if estimator is not None:
         warnings.warn("estimator is now baseline", DeprecationWarning, stacklevel=2)
         baseline = "none" if estimator == "discounted_return" else estimator
@@ -110,13 +109,15 @@ def read_detail(
     options = {"context": context, "generator": generator, "segmenter": segmenter, "target_rate": target_rate}
     readings, probabilities, scores, entropy = _read_draws(model, content, rows, greedy=greedy, **options)
     first, forced = readings[0], readings[0].forced
+
     # The early exit sees no boundaries, so its entropy in the shown draw is that in all draws.
-    rewards = torch.stack(
-        [
-            charge_boundaries(REWARDS[reward](-one.final_nats, -one.early_nats, entropy), one.boundaries, price)
-            for one in readings
-        ]
-    )  # [draws, n]
+    def earned(one: Reading) -> Tensor:  # [n]
+        return charge_boundaries(reward_of(-one.final_nats, -one.early_nats, entropy), one.boundaries, price)
+
+    rewards = torch.stack([earned(one) for one in readings])  # [draws, n]
+    if reward == RELATIVE:
+        even = make_segmenter("uniform", model, rate=target_rate)
+        rewards -= earned(read_text(model, content, context=context, segmenter=even))
     returns = discounted_return(rewards, gamma, done=forced.roll(-1).expand_as(rewards))
     advantages = torch.full_like(entropy, math.nan)
     if at_random:

@@ -7,14 +7,21 @@ anything that does not depend on the boundaries leaves the expected policy gradi
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from rltok_rl.functional.reduction import wide
+from rltok_rl.utils import did_you_mean, import_path, is_import_path
+
+Reward = Callable[..., Tensor]
+"""``(final_log_prob, early_log_prob, early_entropy) -> reward``, tensors of one shape."""
 
 
-def early_exit_reward(final_log_prob: Tensor, early_log_prob: Tensor, early_entropy: Tensor) -> Tensor:
+def early_exit_reward(final_log_prob: Tensor, early_log_prob: Tensor, early_entropy: Tensor | None = None) -> Tensor:
     """Return the log-likelihood gained over the early exit, which sees no tokens (Eq. 15).
 
     R_{t+1} = log p(x_{t+1} | x_<=t, a_<=t) - log p_early(x_{t+1} | x_<=t)
@@ -22,7 +29,9 @@ def early_exit_reward(final_log_prob: Tensor, early_log_prob: Tensor, early_entr
     return final_log_prob - early_log_prob
 
 
-def log_likelihood_reward(final_log_prob: Tensor, early_log_prob: Tensor, early_entropy: Tensor) -> Tensor:
+def log_likelihood_reward(
+    final_log_prob: Tensor, early_log_prob: Tensor, early_entropy: Tensor | None = None
+) -> Tensor:
     """Return the log-likelihood, ``R_{t+1} = log p(x_{t+1} | x_<=t, a_<=t)``: plain REINFORCE (Eq. 13)."""
     return final_log_prob
 
@@ -37,12 +46,113 @@ def entropy_relative_reward(final_log_prob: Tensor, early_log_prob: Tensor, earl
     return final_log_prob + early_entropy
 
 
-REWARDS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+REWARDS: dict[str, Reward] = {
     "early_exit": early_exit_reward,
     "log_likelihood": log_likelihood_reward,
     "entropy_relative": entropy_relative_reward,
 }
-"""Rewards by name: ``(final_log_prob, early_log_prob, early_entropy) -> reward``."""
+"""Rewards by name."""
+RELATIVE = "relative"
+"""``early_exit`` minus what a reference policy earns on the same text; of environments and ``rltok view`` only."""
+
+
+def as_reward(reward: str | Reward, *, device: torch.device | str | None = None) -> Reward:
+    """Return the function of a key of :data:`REWARDS`, of a path ``module:function``, or of a function.
+
+    A custom reward has the signature of the others, and obeys :func:`broken_reward_laws`. If it does not read the
+    entropy, which costs the early exit's whole predictions, it has a default for it (``early_entropy=None``).
+
+    Example:
+        >>> as_reward("rltok_rl.functional.rewards:early_exit_reward").__name__
+        'early_exit_reward'
+        >>> as_reward(lambda final, early, early_entropy=None: final - final.mean())
+        Traceback (most recent call last):
+        ValueError: reward must obey the laws of rewards, got rltok_rl.functional.rewards:<lambda>, which breaks
+        'steps': each reward must depend on its own prediction alone: not on other steps, rows or calls
+    """
+    if isinstance(reward, str) and reward in REWARDS:
+        return REWARDS[reward]
+    function: Any = reward
+    if isinstance(reward, str):
+        if not is_import_path(reward):
+            raise ValueError(
+                f"reward must be one of {[*REWARDS]}, a custom module:function or a function (environments: also "
+                f"{RELATIVE!r}), got {reward!r}{did_you_mean(reward, [*REWARDS, RELATIVE])}"
+            )
+        function = import_path("reward", reward)
+    if not callable(function):
+        raise TypeError(f"reward must be a name, module:function or a function, got {reward!r}")
+    name = function_name(reward)
+    try:
+        inspect.signature(function).bind("final_log_prob", "early_log_prob", "early_entropy")
+    except TypeError as error:
+        raise TypeError(
+            f"reward must take (final_log_prob, early_log_prob, early_entropy), got {name}: {error}"
+        ) from None
+    broken = broken_reward_laws(function, device=device)
+    if broken:
+        which = "; ".join(f"{law!r}: {message}" for law, message in broken.items())
+        raise ValueError(f"reward must obey the laws of rewards, got {name}, which breaks {which}")
+    return function
+
+
+def function_name(function: str | Callable[..., Any]) -> str:
+    """Return ``module:function`` of a function, or the name that it was given by."""
+    if isinstance(function, str):
+        return function
+    return f"{function.__module__}:{getattr(function, '__qualname__', type(function).__name__)}"
+
+
+def reads_entropy(reward: Reward) -> bool:
+    """Return whether a reward reads the early exit's entropy: its third parameter has no default."""
+    parameters = [*inspect.signature(reward).parameters.values()]
+    return len(parameters) < 3 or parameters[2].default is inspect.Parameter.empty
+
+
+def broken_reward_laws(reward: Reward, *, device: torch.device | str | None = None) -> dict[str, str]:
+    """Return the laws that a reward breaks, with an explanation each; {} if it obeys all. For tests of custom rewards.
+
+    - ``shape``: the reward has the shape and the dtype of its inputs;
+    - ``finite``: it is finite, also for likelihood 1 and entropy 0;
+    - ``gradient``: it carries no gradient, for example of a module's parameters;
+    - ``inputs``: it leaves its inputs unchanged;
+    - ``steps``: the reward of each prediction, called with it alone, is that of the whole batch. Then it depends on no
+      byte after the one that is rewarded, on no other row, and is equal stepped and in parallel.
+
+    Example:
+        >>> broken_reward_laws(lambda final, early, entropy: (final - early).clamp(min=-4.0))
+        {}
+        >>> sorted(broken_reward_laws(lambda final, early, entropy: (final / early).cumsum(-1)))
+        ['finite', 'steps']
+    """
+    scales = torch.tensor([-6.0, -6.0, 5.5], device=device)
+    numbers = scales[:, None, None] * torch.rand(3, 4, 5, generator=torch.Generator().manual_seed(0)).to(scales.device)
+    numbers[:, 0, 0] = 0.0
+    given = numbers[: 3 if reads_entropy(reward) else 2]
+    final = numbers[0]
+    with torch.enable_grad():
+        rewards = reward(*given.clone())
+    if not isinstance(rewards, Tensor) or rewards.shape != final.shape or rewards.dtype != final.dtype:
+        got = f"{rewards.dtype} {[*rewards.shape]}" if isinstance(rewards, Tensor) else type(rewards).__name__
+        return {"shape": f"rewards must be {final.dtype} {[*final.shape]} as the inputs are, got {got}"}
+    broken = {}
+    if not rewards.isfinite().all():
+        broken["finite"] = "rewards must be finite, also for likelihood 1 and entropy 0"
+    if rewards.requires_grad:
+        broken["gradient"] = "rewards must carry no gradient (torch.no_grad)"
+    used = given.clone()
+    reward(*used)
+    if not torch.equal(used, given):
+        broken["inputs"] = "inputs must stay unchanged"
+    try:
+        alone = torch.cat([reward(*one.clone()) for one in given.flatten(1).split(1, 1)])
+        same = torch.allclose(alone.detach(), rewards.detach().flatten(), rtol=1e-4, atol=1e-5, equal_nan=True)
+    except Exception as error:  # whatever a function says about a shape that it does not expect
+        broken["steps"] = f"each reward must depend on its own prediction alone; called with one of shape [1]: {error}"
+    else:
+        if not same:
+            broken["steps"] = "each reward must depend on its own prediction alone: not on other steps, rows or calls"
+    return broken
 
 
 def charge_boundaries(rewards: Tensor, boundaries: Tensor, price: float) -> Tensor:

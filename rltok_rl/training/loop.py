@@ -9,9 +9,9 @@ import torch
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torchrl.envs import EnvBase
 
 from rltok_rl.agents.segmenters import EntropyThreshold, SegmenterActor, calibrate, load_own_state, own_state
-from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives import JointLoss
 from rltok_rl.renamed import RenamedAttribute
@@ -34,7 +34,8 @@ class Trainer:
     unsharded, so it loads with any world size.
 
     Args:
-        env: draws one rollout per micro-batch, one episode long. With several processes it has this rank's rows.
+        env: draws one rollout per micro-batch, one episode long. With several processes it has this rank's rows. May be
+            a ``TransformedEnv`` with transforms of single rewards.
         loss: the joint loss. With several processes, its terms span them (``process_group``).
         actor: draws the boundaries; default: the model's policy. Without ``logits``, the loss holds next-byte losses
             alone. The segmenter of a ``SegmenterActor`` is trained with the model if the loss has its terms.
@@ -44,6 +45,7 @@ class Trainer:
 
     Example:
         >>> from rltok_rl.data import local_prose
+        >>> from rltok_rl.envs import ByteBoundaryEnv
         >>> from rltok_rl.models import preset
         >>> model = UNet(preset("tiny"))
         >>> env = ByteBoundaryEnv(model, local_prose(), num_steps=32, batch_size=(4,), seed=0)
@@ -56,7 +58,7 @@ class Trainer:
     def __init__(
         self,
         model: UNet,
-        env: ByteBoundaryEnv,
+        env: EnvBase,
         loss: JointLoss,
         options: LoopOptions,
         *,
@@ -69,7 +71,7 @@ class Trainer:
         self.processes = Processes() if processes is None else processes
         self.segmenter = actor.segmenter if isinstance(actor, SegmenterActor) else None
         check_parallel(model, loss, self.segmenter, strategy, self.processes)
-        self._flops = UpdateFlops.of(model, loss, self.segmenter)
+        self._flops = UpdateFlops.of(model, loss, self.segmenter, reference=env.has_reference)
         prepare_model(model, strategy, self.processes)
         self.model, self.env, self.loss, self.options = model, env, loss, options
         device = model.embedding.weight.device

@@ -6,6 +6,7 @@ import csv
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from rltok_rl.agents.segmenters import Segmenter, own_parameters
-from rltok_rl.models.flops import update_flops
+from rltok_rl.models.flops import forward_flops, update_flops
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives import JointLoss
 from rltok_rl.renamed import RenamedAttribute
@@ -86,23 +87,29 @@ def is_broken(metrics: Mapping[str, Tensor], before: Tensor | None) -> Tensor:
 
 @dataclass(frozen=True)
 class UpdateFlops:
-    """FLOPs of an update's passes, and of the trials of an estimator, per byte, per token and per token of tokens."""
+    """FLOPs of an update: passes and trials (of estimator and reference), per byte, per token, per token of tokens."""
 
     passes: tuple[float, ...]
     trials: tuple[float, ...] = (0.0, 0.0, 0.0)
 
     @classmethod
-    def of(cls, model: UNet, loss: JointLoss, segmenter: Segmenter | None = None) -> UpdateFlops:
-        """Count them, before the model is sharded. Trials are those of the policy term's estimator, if it has any."""
+    def of(
+        cls, model: UNet, loss: JointLoss, segmenter: Segmenter | None = None, *, reference: bool = False
+    ) -> UpdateFlops:
+        """Count them, before the model is sharded.
+
+        Trials are those of the policy term's estimator, if it has any, and one decoding for a ``reference``, counted at
+        the rollout's rate.
+        """
         policy = loss.terms["policy"] if "policy" in loss.terms else None
         trial_flops = getattr(getattr(policy, "_value_estimator", None), "flops", None)
         units = ((1, 0, 0), (0, 1, 0), (0, 0, 1))  # a byte, a token, a token of tokens
         per_byte, *levels = [update_flops(model, n, tokens, num_second=second) for n, tokens, second in units]
         if segmenter is not None:
             per_byte += 6.0 * segmenter_matrices(segmenter, model)
-        if trial_flops is None:
-            return cls((per_byte, *levels))
-        trials = [trial_flops(n, tokens, num_second=second) for n, tokens, second in units]
+        decoding = partial(forward_flops, model, without=("encoder", "boundary_head", "early_head"))
+        counted = [count for count in (trial_flops, decoding if reference else None) if count is not None]
+        trials = [sum(count(n, tokens, num_second=second) for count in counted) for n, tokens, second in units]
         return cls((per_byte, *levels), tuple(trials))
 
     def total(self, costs: tuple[float, ...], num_bytes: float, rate: float, second_rate: float) -> float:

@@ -14,11 +14,13 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase, cat
 from torch import Tensor, nn
+from torchrl.envs import EnvBase
 
 from rltok_rl.agents import EncodingBoundaryActor, LearnedBoundaryActor, RandomActor
 from rltok_rl.agents.segmenters import SegmenterActor
-from rltok_rl.envs import ByteBoundaryEnv
+from rltok_rl.envs.reward_transforms import reward_transforms
 from rltok_rl.functional.policy import boundary_entropy, boundary_log_prob
+from rltok_rl.functional.rewards import RELATIVE, REWARDS
 from rltok_rl.models.tokens import Layout, Packing, as_packing
 from rltok_rl.objectives import (
     BoundaryClipPPOLoss,
@@ -43,6 +45,7 @@ class TrainingStep(nn.Module):
     rollout calls methods of the model other than ``forward``.
 
     Args:
+        env: the environment, or a ``TransformedEnv`` with transforms of single rewards, which are applied.
         loss: the joint loss. With micro-batches, every term is a next-byte loss, a loss of a segmenter or of the second
             level, or depends on the model only through boundary logits; rows are texts from their first byte on.
         actor: draws the boundaries; default: the model's policy. The segmenter of a ``SegmenterActor`` is trained too.
@@ -51,6 +54,7 @@ class TrainingStep(nn.Module):
         keep_batch: keep the batch with its advantages in ``batch``, for :meth:`policy_epoch`.
 
     Example:
+        >>> from rltok_rl.envs import ByteBoundaryEnv
         >>> from rltok_rl.models import UNet, preset
         >>> env = ByteBoundaryEnv(UNet(preset("tiny")), "all happy families are alike", num_steps=8, batch_size=(2,))
         >>> step = TrainingStep(env, JointLoss.paper(target_rate=0.2))
@@ -60,13 +64,13 @@ class TrainingStep(nn.Module):
         ['loss_language_model', 'loss_policy', 'loss_rate', 'loss_early_exit', 'loss']
     """
 
-    env: ByteBoundaryEnv
+    env: Any
     actor: Any
     policy: LearnedBoundaryActor
 
     def __init__(
         self,
-        env: ByteBoundaryEnv,
+        env: EnvBase,
         loss: JointLoss,
         *,
         actor: Any = None,
@@ -76,6 +80,7 @@ class TrainingStep(nn.Module):
         keep_batch: bool = False,
     ) -> None:
         super().__init__()
+        check_rewards(env, loss)
         self.model, self.loss = env.model, loss
         self.segmenter = actor.segmenter if isinstance(actor, SegmenterActor) else None
         policy = LearnedBoundaryActor(env.model)
@@ -208,6 +213,18 @@ class TrainingStep(nn.Module):
     def _autocast(self) -> torch.autocast:
         device = self.model.embedding.weight.device.type
         return torch.autocast(device, dtype=self.precision or torch.bfloat16, enabled=self.precision is not None)
+
+
+def check_rewards(env: EnvBase, loss: JointLoss) -> None:
+    """Require rewards that a parallel rollout can transform and that the estimator reads."""
+    transforms = [type(transform).__name__ for transform in reward_transforms(env)]
+    policy = loss.terms["policy"] if "policy" in loss.terms else None
+    changed = transforms or env.reward_name not in (*REWARDS, RELATIVE)
+    if changed and isinstance(getattr(policy, "_value_estimator", None), LocalFlips):
+        raise ValueError(
+            f"reward must be one of {[*REWARDS, RELATIVE]}, without transforms, with 'local_flips', which measures "
+            f"log-likelihoods itself, got {env.reward_name!r} and transforms {transforms}"
+        )
 
 
 def _means(values: dict[str, list[Tensor]]) -> dict[str, Tensor]:

@@ -20,7 +20,7 @@ from rltok_rl.envs import ByteBoundaryEnv, ParallelCollector
 from tensordict import TensorDict
 from torchrl.collectors import Collector
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
-from torchrl.envs import EnvBase, ExplorationType, TransformedEnv
+from torchrl.envs import EnvBase, ExplorationType, RewardSum, TransformedEnv
 from torchrl.envs.utils import set_exploration_type
 from torchrl.modules import set_recurrent_mode
 
@@ -180,7 +180,7 @@ def test_refusals(env, model):
         (lambda: collector(lambda td: td), ValueError, "policy must draw whole windows .* got function"),
         (lambda: collector(max_frames_per_traj=10), ValueError, "max_frames_per_traj needs .* stepped .* got 10"),
         (lambda: collector(frames_per_batch=42), ValueError, "frames_per_batch must be a multiple of the 4 rows"),
-        (lambda: collector(env=TransformedEnv(env)), TypeError, "env must be a ByteBoundaryEnv, got TransformedEnv"),
+        (lambda: collector(env=TransformedEnv(env, RewardSum())), ValueError, "env must have .* got RewardSum"),
         (lambda: EnvBase.rollout(two_lags, 5, LearnedBoundaryActor(model)), ValueError, too_many_lags),
         (lambda: two_lags.parallel_rollout(LearnedBoundaryActor(model)), ValueError, too_many_lags),
     ]:

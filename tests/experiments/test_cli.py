@@ -16,7 +16,7 @@ from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.texts import BUILT_IN
 
 from rltok_rl.evaluation import POLICIES, detail, tasks
-from rltok_rl.functional.rewards import REWARDS
+from rltok_rl.functional.rewards import RELATIVE, REWARDS
 from rltok_rl.models.pretrained import PACKAGED
 from rltok_rl.version import __version__
 from rltok_rl.viz.style import FORMATS
@@ -69,7 +69,8 @@ def test_help_lists_every_group_choice_and_option():
 
 def test_names_in_the_parsers_are_those_of_the_library():
     assert parsers.PACKAGED == tuple(PACKAGED) and set(parsers.BUILT_IN) == set(BUILT_IN)
-    assert parsers.REWARDS == tuple(REWARDS) and parsers.FORMATS == FORMATS and parsers.TASKS == tuple(tasks.TASKS)
+    assert parsers.REWARDS == (*REWARDS, RELATIVE)
+    assert parsers.FORMATS == FORMATS and parsers.TASKS == tuple(tasks.TASKS)
     assert parsers.BASELINES == tuple(detail.BASELINES) and parsers.COMPARING == detail.COMPARING
     assert parsers.POLICIES == POLICIES
     assert {*parsers.REFERENCES} <= {*SEGMENTERS}

@@ -1,0 +1,61 @@
+"""Reward transforms of a ``TransformedEnv`` on whole rollouts."""
+
+from __future__ import annotations
+
+import copy
+
+from torch import Tensor
+from torchrl.envs import Compose, EnvBase, Transform, TransformedEnv
+
+from rltok_rl.functional.rewards import broken_reward_laws
+
+_OTHER = ("_call", "_step", "_reset", "_inv_call", "_reset_env_preprocess", "_post_step_mdp_hooks")
+"""Methods by which a transform changes more than the reward of a step."""
+
+
+def reward_transforms(env: EnvBase) -> list[Transform]:
+    """Return the transforms of an environment, in order, which must change single rewards and nothing else.
+
+    They read and write ``reward`` alone, by ``_apply_transform``, and obey the laws of rewards
+    (:func:`~rltok_rl.functional.rewards.broken_reward_laws`), as ``RewardScaling`` and ``RewardClipping`` do. Any other
+    transform is an error that names it.
+    """
+    if not isinstance(env, TransformedEnv):
+        return []
+    transforms = _flat(env.transform)
+    for transform in transforms:
+        reason = _more_than_rewards(transform)
+        if reason:
+            raise ValueError(
+                f"env must have transforms of single rewards only (RewardScaling, RewardClipping, or a Transform that "
+                f"defines _apply_transform for in_keys=['reward']), got {type(transform).__name__}, which {reason}; "
+                f"env.rollout and torchrl.collectors.Collector step with any transform"
+            )
+    return [*reward_transforms(env.base_env), *transforms]
+
+
+def without_transforms(env: EnvBase) -> EnvBase:
+    """Return the environment inside of any ``TransformedEnv``."""
+    return without_transforms(env.base_env) if isinstance(env, TransformedEnv) else env
+
+
+def _flat(transform: Transform) -> list[Transform]:
+    return [part for each in transform for part in _flat(each)] if isinstance(transform, Compose) else [transform]
+
+
+def _more_than_rewards(transform: Transform) -> str:
+    """Say what a transform does to a step beyond its reward; "" if nothing."""
+    keys = {name: [*getattr(transform, name)] for name in ("in_keys", "out_keys", "in_keys_inv", "out_keys_inv")}
+    if keys != {"in_keys": ["reward"], "out_keys": ["reward"], "in_keys_inv": [], "out_keys_inv": []}:
+        return f"reads {keys['in_keys'] + keys['out_keys_inv']} and writes {keys['out_keys'] + keys['in_keys_inv']}"
+    changed = [name for name in _OTHER if getattr(type(transform), name) is not getattr(Transform, name)]
+    if changed:
+        return f"defines {changed}"
+    applied = copy.deepcopy(transform.clone())._apply_transform  # the laws must not change the state of the original
+    device = next((buffer.device for buffer in transform.buffers()), None)
+
+    def reward(final: Tensor, early: Tensor, entropy: Tensor | None = None) -> Tensor:
+        return applied(final[..., None])[..., 0]
+
+    broken = "; ".join(broken_reward_laws(reward, device=device).values())
+    return broken and f"breaks the laws of rewards: {broken}"

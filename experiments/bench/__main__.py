@@ -16,6 +16,7 @@ from rltok_rl.utils import keep_memory
 
 MODULES = {
     "rl_parts": ("sampler", "environment", "estimators"),
+    "throughput": ("throughput",),
     "model_parts": ("attention", "decoding", "packing", "compiled"),
     "step": ("training",),
     "peers": ("peers",),

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
-from unittest import mock
 
-import numpy as np
 import torch
 from rltok_rl.agents import LearnedBoundaryActor
-from rltok_rl.envs import ByteBoundaryEnv, ByteBoundaryGym, ByteBoundaryVectorEnv, byte_boundary
+from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.experiments.bench.timing import Row, compare, compare_seconds, fresh_model, paper_trainer
 from torch import Tensor
 from torchrl.envs import EnvBase
@@ -19,7 +16,6 @@ from torchrl.objectives.value import functional as torchrl_value
 
 from rltok_rl.data import local_prose
 from rltok_rl.functional.returns import discounted_return
-from rltok_rl.models.incremental import Observation, Prediction
 from rltok_rl.sampling import METHODS, sample_boundaries
 
 ROWS, LENGTH, LAGS = 32, 4096, 8
@@ -110,9 +106,9 @@ def unordered_loop(base: Tensor, lags: Tensor) -> Tensor:
 
 
 def environment(device: str) -> list[Row]:
-    """The environment: whole rollouts, its own share of a step, and batched gymnasium environments."""
+    """The environment: whole rollouts."""
     torch.manual_seed(0)
-    return [_rollout(device), _step_without_model(device), _vector(device)]
+    return [_rollout(device)]
 
 
 def _rollout(device: str) -> Row:
@@ -135,58 +131,6 @@ def _rollout(device: str) -> Row:
 
     name, goal = "parallel rollout / stepping, small, T=4096, B=8", 10.0 if device == "cpu" else 200.0
     return compare_seconds("environment", name, parallel, stepped, pairs=3, goal=goal, note="both without gradients")
-
-
-def _step_without_model(device: str) -> Row:
-    """Steps with a model that returns constants against steps with the model, B = 64."""
-    model = fresh_model("tiny", device).eval()
-    env = ByteBoundaryEnv(model, local_prose(), num_steps=LENGTH, batch_size=(64,), seed=0)
-    state, logits = torch.randn(64, model.config.width, device=device), torch.randn(64, 256, device=device)
-
-    def observe(model, cache, byte_ids, rows=None):
-        return Observation(state, logits[:, 0], logits)
-
-    def decide(model, cache, boundaries):
-        cache.position = cache.position + 1
-        return Prediction(state, logits)
-
-    def steps(num_steps: int = 200) -> float:
-        td = env.reset()
-        td.set("action", torch.ones(64, dtype=torch.int64, device=device))
-        start = time.perf_counter()
-        for _ in range(num_steps):
-            env._step(td)
-        return (time.perf_counter() - start) / num_steps
-
-    def without_model() -> float:
-        with mock.patch.object(byte_boundary, "observe", observe), mock.patch.object(byte_boundary, "decide", decide):
-            return steps()
-
-    row = compare_seconds("environment", "a step without its model / with tiny, B=64", without_model, steps, pairs=5)
-    return replace(row, note=f"goal 0.3 ms without the model: {'met' if row.ours_ms <= 0.3 else 'MISSED'}")
-
-
-def _vector(device: str) -> Row:
-    """32 texts in one batched step against 32 environments."""
-    model = fresh_model("tiny", device).eval()
-    num_envs, num_steps = 32, 20
-    vector = ByteBoundaryVectorEnv(num_envs, model=model, num_steps=num_steps)
-    singles = [ByteBoundaryGym(model=model, num_steps=num_steps) for _ in range(num_envs)]
-    actions = np.random.default_rng(0).integers(0, 2, (num_steps, num_envs))
-
-    def batched() -> None:
-        vector.reset(seed=0)
-        for step in range(num_steps):
-            vector.step(actions[step])
-
-    def one_by_one() -> None:
-        for env in singles:
-            env.reset(seed=0)
-        for step in range(num_steps):
-            for number, env in enumerate(singles):
-                env.step(int(actions[step, number]))
-
-    return compare("environment", "vector env / 32 single envs, tiny", batched, one_by_one, pairs=3, goal=10.0)
 
 
 def estimators(device: str) -> list[Row]:

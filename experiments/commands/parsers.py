@@ -37,7 +37,9 @@ MOST = 1_000_000
 """Bytes above which ``rltok view`` needs ``--bytes``."""
 GAMMA = 0.99
 HELD_OUT = "held-out"
-SECTIONS = tuple("sampler attention decoding environment estimators training packing processes peers".split())
+SECTIONS = tuple(
+    "sampler attention decoding environment throughput estimators training packing processes peers".split()
+)
 """Sections of :mod:`rltok_rl.experiments.bench`."""
 NAMED_ONLY = ("compiled",)
 """Sections that take minutes and run only if named."""

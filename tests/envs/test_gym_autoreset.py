@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+import types
+
 import gymnasium
+import gymnasium.wrappers as single
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import FlattenObservation, NormalizeObservation, NormalizeReward, RecordEpisodeStatistics
 from rltok_rl.envs import ByteBoundaryVectorEnv
 
 import rltok_rl  # noqa: F401 - registers the ids
 
 from ..each import refused
+from ..forked import CONTEXT
 
 ID = "rltok_rl/ByteBoundary-v0"
 TEXTS = ["a text that is long enough for any window here", "bcdef", "xyz"]  # one is cut, two end
@@ -72,6 +77,50 @@ def test_wrappers_work_with_next_step():
     env = NormalizeObservation(FlattenObservation(NormalizeReward(gymnasium.make_vec(ID, num_envs=2, num_steps=4))))
     env.reset(seed=0)
     assert all(np.isfinite(env.step(np.zeros(2, dtype=int))[0]).all() for _ in range(6))
+
+
+def test_wrappers_work_on_one_environment(monkeypatch, tmp_path):
+    videos = []
+
+    class Clip:  # in place of moviepy, which only encodes the frames that the wrapper recorded
+        def __init__(self, frames, fps):
+            videos.append((np.stack(frames).shape, fps))
+
+        def write_videofile(self, path, logger=None):
+            assert path.startswith(str(tmp_path))
+
+    for name in ("moviepy", "moviepy.video", "moviepy.video.io", "moviepy.video.io.ImageSequenceClip"):
+        monkeypatch.setitem(sys.modules, name, types.SimpleNamespace(ImageSequenceClip=Clip))
+    env = gymnasium.make(ID, num_steps=5, price=0.1, render_mode="rgb_array")
+    env = single.RecordVideo(env, str(tmp_path / "videos"), episode_trigger=lambda episode: True)
+    env = single.NormalizeReward(single.RecordEpisodeStatistics(single.FlattenObservation(env)))
+    returns = []
+    for _ in range(2):
+        observation, over = env.reset(seed=0)[0], False
+        while not over:
+            assert env.observation_space.contains(observation)
+            observation, reward, terminated, over, info = env.step(1)
+            assert np.isfinite(reward) and not terminated
+        returns.append(info["episode"]["r"])
+        assert info["episode"]["l"] == 5 and info["num_tokens"] == 5
+    env.close()
+    plain = gymnasium.make(ID, num_steps=5, price=0.1)
+    plain.reset(seed=0)
+    np.testing.assert_allclose(returns, sum(plain.step(1)[1] for _ in range(5)), rtol=1e-5)
+    assert [(shape[0], fps) for shape, fps in videos] == [(6, 4), (6, 4)] and videos[0][0][3] == 3
+
+
+def test_processes_step_as_single_environments_do():
+    makers = [lambda: gymnasium.make(ID, num_steps=3)] * 2
+    both = [AsyncVectorEnv(makers, context=CONTEXT.get_start_method()), SyncVectorEnv(makers)]
+    try:
+        first, second = (env.reset(seed=[0, 1])[0] for env in both)
+        for action in np.random.default_rng(0).integers(0, 2, (5, 2)):  # past the ends of texts
+            np.testing.assert_equal(first, second)
+            (first, *results), (second, *others) = (env.step(action) for env in both)
+            np.testing.assert_equal(results[:3], others[:3])
+    finally:
+        both[0].close()
 
 
 def test_same_seed_reads_the_same_texts_in_all_modes():

@@ -29,6 +29,7 @@ COMMANDS = {
     "leaderboard": ("commands.leaderboard", "write the page of all committed results"),
     "demo": ("demo.__main__", "train boundary policies for a few minutes and see what they learned"),
     "bench": ("bench.__main__", "time the fast paths against their references"),
+    "credit": ("studies.credit", "show the advantage of each decision of a text next to its counterfactual truth"),
     "estimators": ("studies.estimators", "measure what advantage estimators do to the gradient"),
     "rate-control": ("studies.rate_control", "measure how rate controls hold their target"),
     "info": ("cli", "print versions and devices"),

@@ -24,6 +24,10 @@ BUILT_IN = ("python-code", "python-docs")
 REWARDS = ("early_exit", "log_likelihood", "entropy_relative", "relative")
 BASELINES = ("none", "batch_mean", "leave_one_out", "z_score")
 COMPARING = ("batch_mean", "leave_one_out")
+CREDITED = (
+    *("raw", "batch", "early", "paper", "leave_one_out", "entropy_relative", "z_score", "running_mean", "regression"),
+    *("group_mean_2", "group_mean_4", "group_mean_8", "local_flips", "local_flips_far"),
+)
 TASKS = ("piqa", "hellaswag", "arc_easy", "lambada_openai")
 REFERENCES = ("spacebyte", "whitespace", "bpe", "unigram", "uniform", "stride", "random", "bernoulli")
 FORMATS = ("png", "pdf", "svg")
@@ -36,6 +40,8 @@ CONTEXT = 256
 MOST = 1_000_000
 """Bytes above which ``rltok view`` needs ``--bytes``."""
 GAMMA = 0.99
+WINDOW = 96
+"""Bytes of a text of ``rltok credit``."""
 HELD_OUT = "held-out"
 SECTIONS = tuple(
     "sampler attention decoding environment throughput estimators training packing processes peers".split()
@@ -136,6 +142,15 @@ def _reward(word: str) -> str:
     return word
 
 
+def _credited(text: str) -> tuple[str, float | None]:
+    """An estimator, and its discount if ``NAME@GAMMA`` has one."""
+    name, at, gamma = text.partition("@")
+    if name not in CREDITED and not is_import_path(name):
+        suggestion = did_you_mean(name, CREDITED) or f"; choose from {', '.join(CREDITED)}"
+        raise argparse.ArgumentTypeError(f"must be an estimator, or module:Class, got {name!r}{suggestion}")
+    return name, _SHARE(gamma) if at else None
+
+
 class Parser(argparse.ArgumentParser):
     """Reports an unknown flag, with a suggestion, before missing arguments."""
 
@@ -187,6 +202,10 @@ _DRAWING = (
 _SECTIONS = f"of {', '.join((*SECTIONS, *NAMED_ONLY))}"
 _AGAINST = f"rules and tokenizers to compare with: {', '.join(REFERENCES)} (default: spacebyte)"
 _POLICIES = f"{', '.join(POLICIES)}, module:function, or a file of Stable-Baselines3"
+_CREDITED = (
+    f"of {', '.join(CREDITED)}, or module:Class, with a discount of its own after @ (default: all but regression, "
+    "which is slow)"
+)
 _COLUMN = option("--column", "text column of tables (default: text, else content)")
 _JSON = flag("--json", "write all metrics as one JSON object")
 _BYTES = option("--bytes", "read at most so many, from the start (default: all)", 2)
@@ -248,6 +267,18 @@ OPTIONS: dict[str, list[Option]] = {
         option("--train-on", "train bpe and unigram on this text instead", metavar="FILE"),
         option("--vocabulary", "tokens of bpe and unigram (default: as many as give the same rate)", 257),
         *(_COLUMN, *_DRAWING, _JSON),
+    ],
+    "credit": [
+        *_model(),
+        option("--text", "the text itself", metavar="STRING"),
+        option("--file", "draw the text from this file, folder, - or name (default: a run's held-out text)"),
+        *(_COLUMN, option("--bytes", f"of the text that is drawn (default: {WINDOW})", 3)),
+        option("--estimators", _CREDITED, type=_credited, nargs="+", metavar="NAME[@GAMMA]"),
+        option("--gamma", f"discount of the truth and the estimators (default: the run's, or {GAMMA})", type=_SHARE),
+        option("--draws", "of the text's boundaries (default: %(default)s)", 3, default=6),
+        option("--rows", "of a batch; the others read other windows (default: %(default)s)", 2, default=16),
+        option("--out", "folder to write to (default: runs/credit)", type=_output, default=Path("runs/credit")),
+        *(_DRAWING[0], _JSON),
     ],
     "view": [
         *_model("models", nargs="+"),
@@ -319,5 +350,6 @@ def make_parser(name: str, description: str | None) -> Parser:
         exclusive = drawing is not None and option_name in ("--seed", "--greedy")
         (drawing if exclusive else parser).add_argument(option_name, **options)
     parser.set_defaults(model_argument="--model" if name in ("segment", "generate", "play") else "MODEL")
-    parser.set_defaults(data_argument={"boundaries": "--text", "play": "--text", "view": "TEXT"}.get(name, "DATA"))
+    data = {"boundaries": "--text", "credit": "--file", "play": "--text", "view": "TEXT"}
+    parser.set_defaults(data_argument=data.get(name, "DATA"))
     return parser

@@ -53,12 +53,21 @@ def enumerate_rollouts(
 
     Texts are one, several of one length, or ids [M, T + 1] with their mark. A boundary costs ``price`` nats.
     """
-    reward_of = as_reward(reward)
     byte_ids = _as_ids(texts, model).to(model.embedding.weight.device)  # [M, T + 1]
-    num_texts, num_steps = len(byte_ids), byte_ids.shape[1] - 1
-    strings = boundary_strings(num_steps).to(byte_ids.device)
-    count = len(strings)
-    shape = (num_texts, count, num_steps)
+    strings = boundary_strings(byte_ids.shape[1] - 1).to(byte_ids.device)
+    boundaries = strings.expand(len(byte_ids), -1, -1)  # [M, n, T]
+    return roll_out_strings(model, byte_ids, boundaries, reward=reward, price=price)
+
+
+def roll_out_strings(
+    model: UNet, byte_ids: Tensor, boundaries: Tensor, *, reward: str | Reward = "log_likelihood", price: float = 0.0
+) -> TensorDictBase:
+    """Roll the model out along given strings ``boundaries`` [M, n, T] bool, n of each text [M, T + 1].
+
+    The rollouts [M, n, T] have the keys of :func:`enumerate_rollouts`.
+    """
+    reward_of = as_reward(reward)
+    num_texts, count, num_steps = shape = tuple(boundaries.shape)
 
     def per_string(x: Tensor) -> Tensor:  # [M, T, ...] to [M, n, T, ...]
         return x.unsqueeze(1).expand(num_texts, count, *x.shape[1:])
@@ -67,7 +76,6 @@ def enumerate_rollouts(
     states = encoded[:, :-1]
     base, lags = model.boundary_terms(states)
     early_logits = model.early_logits(states)
-    boundaries = strings.expand(num_texts, -1, -1)  # [M, n, T]
     logits = boundary_logits(per_string(base), per_string(lags), boundaries, cap=model.boundary_cap)
     position = torch.arange(num_steps, device=byte_ids.device).expand(shape)
     forced = position == 0

@@ -54,6 +54,7 @@ class Signal:
     ratio: float  # signal / noise
     error: float  # standard error of the ratio (jackknife)
     gradients: Tensor  # [K, P]
+    signal_error: float  # standard error of the signal (jackknife)
 
 
 def signal_to_noise(gradients: Tensor) -> Signal:
@@ -79,7 +80,8 @@ def signal_to_noise(gradients: Tensor) -> Signal:
     left_signal = (crossed.sum() - 2 * crossed) / ((count - 1) * (count - 2))
     left_noise = (squares.sum() - squares) / (count - 1) - left_signal
     error = jackknife_error(left_signal / left_noise)
-    return Signal(gradients.mean(0), signal.item(), noise.item(), (signal / noise).item(), error, gradients)
+    measures = signal.item(), noise.item(), (signal / noise).item(), error
+    return Signal(gradients.mean(0), *measures, gradients, jackknife_error(left_signal))
 
 
 def jackknife_error(left_out: Tensor) -> float:

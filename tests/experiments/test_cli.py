@@ -13,6 +13,7 @@ from rltok_rl.experiments.commands import help as option_help
 from rltok_rl.experiments.commands import parsers, schema
 from rltok_rl.experiments.commands.overrides import option_types
 from rltok_rl.experiments.run_config import TrainConfig
+from rltok_rl.experiments.studies.candidates import CANDIDATES
 from rltok_rl.experiments.texts import BUILT_IN
 
 from rltok_rl.evaluation import POLICIES, detail, tasks
@@ -73,6 +74,7 @@ def test_names_in_the_parsers_are_those_of_the_library():
     assert parsers.FORMATS == FORMATS and parsers.TASKS == tuple(tasks.TASKS)
     assert parsers.BASELINES == tuple(detail.BASELINES) and parsers.COMPARING == detail.COMPARING
     assert parsers.POLICIES == POLICIES
+    assert {*parsers.CREDITED} == {name for name in CANDIDATES if not name.startswith("critic")}
     assert {*parsers.REFERENCES} <= {*SEGMENTERS}
     assert {*parsers.OPTIONS, *option_help.PAGES} == {*COMMANDS}
 

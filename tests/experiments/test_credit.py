@@ -1,0 +1,63 @@
+"""The command credit: its tables are the measurements, and mistakes are refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from rltok_rl.experiments.studies import credit
+from rltok_rl.experiments.studies.credit_page import decisions_table, estimators_table
+
+from .conftest import save_ruled
+
+QUICK = ["--draws", 3, "--rows", 4]
+
+
+def test_tables_and_figure_show_the_measurements(folder, tmp_path, output):
+    text, out = "to be, é\n|or", tmp_path / "new" / "out"
+    names = ["early", "paper", "group_mean_2@0.5", "rltok_rl.objectives:ReturnEstimator@0.5"]
+    shown = output(credit, folder, "--text", text, "--estimators", *names, *QUICK, "--out", out, "--gamma", 0.5)
+    content = json.loads((out / "credit.json").read_text(), parse_constant=pytest.fail)  # no NaN
+    rows = {row["name"]: row for row in content["estimators"]}
+    assert list(rows) == names and content["gamma"] == 0.5 and content["draws"] == 3
+    decisions = content["decisions"]
+    assert [one["byte"] for one in decisions] == list(range(1, len(text.encode()) - 1))
+    size = (sum(one["truth"] ** 2 for one in decisions) / len(decisions)) ** 0.5
+    assert rows["early"]["bias"] < 1e-4 and rows["paper"]["bias"] == pytest.approx(size / 4, rel=0.3)
+    for one in decisions:
+        assert one["estimators"]["early"]["difference"] == pytest.approx(one["truth"], abs=1e-4)
+    assert (out / "credit.png").stat().st_size > 5_000
+    page = (out / "credit.md").read_text()
+    assert estimators_table(content).splitlines()[-3] in page and decisions_table(content) in page
+    assert "The 8 decisions that matter most" in shown and "| < 0.0010 |" in shown and "\\|o" in page
+
+
+def test_a_run_brings_its_text_and_its_discount(learned_run, tmp_path, metrics_of):
+    options = ["--bytes", 8, "--estimators", "paper", *QUICK, "--out", tmp_path]
+    content = metrics_of(credit, learned_run, *options)
+    assert content["gamma"] == 0.5 and len(content["text"]) == 8 and content["source"].startswith("held out of")
+    again = metrics_of(credit, learned_run, *options)
+    other = metrics_of(credit, learned_run, *options, "--seed", 1)
+    assert again["decisions"] == content["decisions"] and other["text"] != content["text"]
+
+
+def test_mistakes_are_refused(folder, model, tmp_path, file, refused, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ruled = save_ruled(tmp_path / "ruled", model, "uniform", rate=0.2)
+    text = ["--text", "to be"]
+    for arguments, message in (
+        ([folder], f"the following arguments are required: --text or --file ({folder} is not the folder of a run)"),
+        ([folder, "--text", "to"], "argument --text: must have 3 to 512 bytes, got 2"),
+        ([folder, *text, "--bytes", 5], "argument --bytes: not allowed with --text"),
+        ([folder, "--file", file, "--bytes", 1], "argument --bytes: must be an integer of at least 3, got '1'"),
+        ([folder, "--file", "nowhere"], "nowhere cannot be read"),
+        ([folder, *text, "--estimators", "papr"], "must be an estimator, or module:Class, got 'papr'; did you mean"),
+        ([folder, *text, "--estimators", "paper@2"], "must be a number in [0, 1], got '2'"),
+        ([folder, *text, "--estimators", "paper", "paper"], "--estimators: must all be different, got"),
+        ([folder, *text, "--estimators", "nowhere:Nothing"], "argument --estimators: "),
+        ([folder, *text, "--rows", 9], "argument --rows: must be a multiple of [1, 2, 4, 8], the candidates'"),
+        ([ruled, *text], "argument MODEL: must have a learned policy, got boundaries of ActorSegmenter"),
+        (["nowhere/at/all", *text], "argument MODEL: "),
+    ):
+        assert message in refused(credit, *arguments), arguments
+    assert not (tmp_path / "runs").exists()

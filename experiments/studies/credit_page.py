@@ -99,7 +99,7 @@ def draw_credit(content: dict[str, Any], path: Path) -> Path:
         small: Any = {"va": "center", "fontsize": 7.5}
         title = f"What a boundary after each byte is worth, in nats of return (gamma {content['gamma']:g})"
         frame.text(left, _HEAD / 2, title, va="center", fontsize=9)
-        draw_line(frame, line, shares, shares > 0.5, left, _HEAD, size=_CELL, height=_LINE)
+        draw_line(frame, line, shares.tolist(), (shares > 0.5).tolist(), left, _HEAD, size=_CELL, height=_LINE)
         y = _HEAD + _LINE + _GAP
         for place, tall in enumerate(panels):
             box = (left / size[0], 1 - (y + tall) / size[1], len(line) * _CELL / size[0], tall / size[1])

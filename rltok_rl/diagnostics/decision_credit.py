@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase
@@ -110,7 +111,7 @@ def measure_credit(
         windows = others.draw(num_rows - 1, len(text_to_ids(text)), picks).byte_ids
         rest = _other_rows(model, model.mark(windows).to(device), generator)
         if number >= 0:
-            rollout = torch.cat((_flipped_rows(model, ids, siblings, generator), rest))
+            rollout: Any = torch.cat((_flipped_rows(model, ids, siblings, generator), rest))
             rollout.names = [None, "time"]
             drawn = rollout["action"][0, 1:].bool()
             returns = discounted_return(rollout["next", "final_log_prob"].squeeze(-1), gamma).double()

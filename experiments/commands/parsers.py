@@ -307,7 +307,13 @@ OPTIONS: dict[str, list[Option]] = {
         flag("--json", "write the table and the return of each text as one JSON object"),
     ],
     "report": [
-        option("runs", "folder of a run, finished or not, or of comparisons", type=Path, nargs="+", metavar="RUN"),
+        option(
+            "runs",
+            "folder of a run, finished or not, a sweep, or comparisons",
+            type=Path,
+            nargs="+",
+            metavar="RUN",
+        ),
         option("--out", "folder of a comparison of several runs; finished runs keep their pages", type=_output),
         flag("--each", "in a comparison, list runs separately that differ only in their seed"),
         option("--also", "write figures in these formats, too", nargs="+", choices=FORMATS[1:], default=[]),

@@ -2,6 +2,7 @@
 
     rltok report runs/mine
     rltok report runs/paper runs/group_mean --out runs/comparison
+    rltok report runs/gamma-grid
     rltok report runs/mine --also pdf
 
 Pages and figures are rewritten each time, also for unfinished runs. With ``--out``, finished runs keep their pages.
@@ -13,7 +14,7 @@ import argparse
 import sys
 
 from rltok_rl.experiments.commands.parsers import Parser, command
-from rltok_rl.experiments.reports.comparison import write_comparison
+from rltok_rl.experiments.reports.comparison import runs_below, write_comparison
 from rltok_rl.experiments.reports.run_report import has_page, write_report
 from rltok_rl.experiments.reports.seeds_page import seed_folders, write_seeds_page
 from rltok_rl.experiments.reports.systems_page import is_comparison, write_page
@@ -33,6 +34,8 @@ def main(parser: Parser, options: argparse.Namespace) -> int:
                 print(write_page(folder, formats=formats), flush=True)
             elif folder.is_dir() and seed_folders(folder):
                 print(write_seeds_page(folder, formats=formats), flush=True)
+            elif folder.is_dir() and (runs := runs_below(folder)):
+                print(write_comparison(runs, folder, formats=formats, each=options.each), flush=True)
             elif options.out is None or options.also or not has_page(folder):
                 print(write_report(folder, formats=formats), flush=True)
         if options.out is not None:

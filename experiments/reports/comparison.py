@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from rltok_rl.experiments.reports.grid import write_grid
 from rltok_rl.experiments.reports.markdown import bullets, markdown, number, with_error, with_unit
 from rltok_rl.experiments.reports.table import (
     METRICS,
@@ -30,8 +31,9 @@ from rltok_rl.viz.text_figures import MarkedText, draw_texts
 CURVES = "loss-flops.csv"
 COLUMNS = (
     *("bits per byte, held out", "early exit", "rate (target)", "entropy, nats", "advantage spread, nats"),
-    *("bytes", "total FLOPs", "speed"),
+    *("bytes", "total FLOPs", "speed", "return over even spacing, nats", "share of the optimum, held out"),
 )
+*_, RELATIVE, SHARE = COLUMNS
 NO_HELP = (
     "**Tokens do not help yet** where the early exit, which sees none, predicts better than the whole model. This is "
     "normal at the start of training: with `tiny` on books it ended between 0.4 and 0.8 MB."
@@ -41,6 +43,7 @@ _DOTS = (
     "broad one is below."
 )
 _SEEDS = " Thin lines are seeds, the others their means, with a band or a bar of one standard deviation on either side."
+_GRID = "Small dots are seeds; bars are one standard deviation over seeds on either side of their mean."
 
 _SEVERAL = (
     "Rows of several seeds have means ± the standard deviation over seeds. Bold: not distinguishable from the best on "
@@ -80,6 +83,8 @@ def write_comparison(folders: list[Path], out: Path, *, formats: Sequence[str] =
             parts.append(f"## Text {place}: `{group_rows[0]['run'].iloc[0].option('data.source')}`")
         parts.append(_comparison_table(group_rows, options[differing], seeds=bool(of_seeds)))
     parts.append(bullets(_notes(tables, differing)))
+    if len(texts) == 1 and (number := write_grid(table, options.drop(columns="text"), out, formats)):
+        parts.append(f"![Held-out metrics against `{number}`](grid.png)\n\n{_GRID}")
     parts += _figures(runs, of_seeds, out, formats, one_text=len(texts) == 1)
     if of_seeds:
         singles = [table.loc[[name]].assign(group=name) for members in groups.values() for name in members]
@@ -89,6 +94,11 @@ def write_comparison(folders: list[Path], out: Path, *, formats: Sequence[str] =
     page.write_text("\n\n".join(parts) + "\n")
     replace_text(out / CURVES, loss_curves(runs).to_csv(index=False, lineterminator="\n"))
     return page
+
+
+def runs_below(folder: Path) -> list[Path]:
+    """Return the runs in the folder of a sweep; none if it is a run."""
+    return [] if (folder / "config.yaml").is_file() else sorted(path.parent for path in folder.glob("*/config.yaml"))
 
 
 def _names(runs: list[RunFolder]) -> list[str]:
@@ -107,14 +117,17 @@ def _name(rows: pd.DataFrame) -> str:
 def _comparison_table(groups: Sequence[pd.DataFrame], options: pd.DataFrame, *, seeds: bool, bold: bool = True) -> str:
     """A row per seed group: differing options, seeds, metrics."""
     names = [name for name in options if not (seeds and name == "seed")]
-    best = best_groups(groups) if bold else set()
+    cells_of = [metric_cells(rows) for rows in groups]
+    # A known optimum leads, then bits per byte and returns.
+    columns = [name for name in (SHARE, COLUMNS[0], RELATIVE, *COLUMNS[1:-2]) if any(name in row for row in cells_of)]
+    best = best_groups(groups, by_share=columns[0] == SHARE) if bold else set()
     body = []
-    for place, rows in enumerate(groups):
-        loss, *metrics = metric_cells(rows).values()
+    for place, (rows, found) in enumerate(zip(groups, cells_of, strict=True)):
+        first, *metrics = (found.get(name, "-") for name in columns)
         label = f"{_name(rows)}{' *' if rows['oracle'].any() else ''}"
         cells = [option_text(options.at[rows.index[0], name]) for name in names] + ([_seed_list(rows)] if seeds else [])
-        body.append([label, *cells, f"**{loss}**" if place in best else loss, *metrics])
-    return markdown(["run", *(f"`{name}`" for name in names), *(["seeds"] if seeds else []), *COLUMNS], body)
+        body.append([label, *cells, f"**{first}**" if place in best else first, *metrics])
+    return markdown(["run", *(f"`{name}`" for name in names), *(["seeds"] if seeds else []), *columns], body)
 
 
 def _seed_list(rows: pd.DataFrame) -> str:
@@ -125,7 +138,10 @@ def _seed_list(rows: pd.DataFrame) -> str:
 
 
 def metric_cells(group: pd.DataFrame) -> dict[str, str]:
-    """Format the metrics of a seed group by column: one run with its errors, several with their standard deviations."""
+    """Format the metrics of a seed group by column: one run with its errors, several with their standard deviations.
+
+    Returns are left out if they are not known.
+    """
     rows = counted(group)
     first, single, values = rows.iloc[0], len(rows) == 1, rows[METRICS].astype(float)
     mean, spread = values.mean(skipna=False), values.std(skipna=False)
@@ -142,7 +158,10 @@ def metric_cells(group: pd.DataFrame) -> dict[str, str]:
         bytes_done += ", not finished"
     target = option_text(first["run"].target_rate)
     cells = (loss, early, f"{rate} ({target})", entropy, advantage, bytes_done, flops, with_unit(mean["speed"], "B/s"))
-    return dict(zip(COLUMNS, cells, strict=True))
+    errors = {name: first[f"{name}_standard_error"] if single else spread[name] for name in METRICS[-2:]}
+    gains = (with_error(mean[name], error) for name, error in errors.items())
+    known = {name: cell for name, cell in zip((RELATIVE, SHARE), gains, strict=True) if cell != "-"}
+    return dict(zip(COLUMNS, cells, strict=False)) | known
 
 
 def _planned(run: RunFolder) -> str:

@@ -25,14 +25,15 @@ _GROUPS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 )
 """Rows of the table of options: title, option of the name, options of the same group."""
 _CAPTIONS = {
-    "curves": "Loss, rate, entropy, advantage spread, gradient norm and learning rate against bytes",
+    "curves": "Loss, returns, rate, entropy, advantage spread, gradient norm and learning rate against bytes",
     "loss-flops": "Loss against FLOPs",
     "boundaries": "The same text with its boundaries during training",
     "text": "Held-out text coloured by the probability of a boundary",
 }
 _LEGENDS = {
-    "curves": "Lines are training, dots evaluations on held-out text. Compare dots with dots: held-out text may be "
-    "easier or harder, and its boundaries are drawn without the cap that training has on their logits.",
+    "curves": "Lines are training, dots evaluations on held-out text (± standard error). Compare dots with dots: "
+    "held-out text may be easier or harder, and its boundaries are drawn without the cap that training has on "
+    "their logits.",
     "loss-flops": "The distance between the early exit and the whole model is what tokens are worth at so many FLOPs.",
 }
 _NOTABLE = 0.05
@@ -146,8 +147,11 @@ def results(run: RunFolder) -> str:
     if loss is not None and early is not None:
         rows.append(("what tokens are worth (early exit less whole model)", f"{early - loss:.3f}"))
     rows += [("bits per byte, training", with_error(run.final_mean("bits_per_byte"))), *others]
-    if (share := last.get("held_out_share")) is not None:
-        rows.append(("share of what tokens can earn, held out", with_error(share)))
+    for name, key in (("return per episode, nats, held out", "episode_return"), ("reward, nats per byte", "reward")):
+        if (value := last.get(f"held_out_{key}")) is not None:
+            rows.append((name, with_error(value, last.get(f"held_out_{key}_standard_error"))))
+    if (trained := run.final_mean("return")) is not None:
+        rows.append(("discounted return, nats per decision, training", with_error(trained)))
     if rate := last.get("held_out_rate"):
         rows.append(("bytes per token, held out", f"{1 / rate:.2f}"))
     if (padded := last.get("padded_flops")) is not None:

@@ -19,7 +19,7 @@ Item = TypeVar("Item")
 
 METRICS = [
     *("held_out_bits_per_byte", "held_out_early_bits_per_byte", "held_out_rate", "entropy", "advantage_spread"),
-    *("bytes", "total_flops", "speed"),
+    *("bytes", "total_flops", "speed", "held_out_relative_return", "held_out_share"),
 ]
 """Columns that are averaged over seeds."""
 CURVE = ("run", "text", "update", "bytes", "flops", "padded_flops", "bits_per_byte", "standard_error")
@@ -74,6 +74,7 @@ def run_row(run: RunFolder) -> dict[str, Any]:
         # the last snapshot
         "snapshot_bytes": snapshot.get("bytes"),
         **{name: snapshot.get(name) for name in ("held_out_standard_error", *METRICS[:3])},
+        **{f"{name}{end}": snapshot.get(f"{name}{end}") for name in METRICS[-2:] for end in ("", "_standard_error")},
         # training
         "entropy": run.final_mean("entropy"),
         "advantage_spread": run.final_mean("advantage_spread"),
@@ -146,13 +147,15 @@ def counted(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["finished"].astype(bool)] if rows["finished"].any() else rows
 
 
-def best_groups(groups: Sequence[pd.DataFrame]) -> set[int]:
+def best_groups(groups: Sequence[pd.DataFrame], *, by_share: bool = False) -> set[int]:
     """Return the places of the seed groups that a paired test over seeds cannot tell from the best.
 
-    Oracles are excluded, and unfinished groups if any group is finished.
+    The best has the fewest bits per byte, or the largest share of the optimum. Oracles are excluded, and unfinished
+    groups if any group is finished.
     """
+    name, sign = ("held_out_share", -1.0) if by_share else ("held_out_bits_per_byte", 1.0)
     any_finished = any(rows["finished"].any() for rows in groups)
-    losses = [counted(rows).set_index("seed")["held_out_bits_per_byte"].astype(float) for rows in groups]
+    losses = [sign * counted(rows).set_index("seed")[name].astype(float) for rows in groups]
     excluded = [rows["oracle"].any() or (any_finished and not rows["finished"].any()) for rows in groups]
     means = [math.nan if out else group.mean(skipna=False) for out, group in zip(excluded, losses, strict=True)]
     return tied_with_best(means, lambda row, best: paired_over_seeds(losses[row], losses[best]))

@@ -29,11 +29,13 @@ from rltok_rl.training.progress import Progress
 from rltok_rl.training.sharding import whole_model
 from rltok_rl.training.snapshots import Snapshots, snapshot_updates
 
+RETURNS = ("reward", "return", "episode_return", "share")
 NOTED = (
     *("loss", "bits_per_byte", "early_bits_per_byte", "rate", "entropy", "advantage_spread", "grad_norm", "lr"),
     *("flops", "padded_flops", "total_flops"),
+    *(f"{name}{suffix}" for name in RETURNS for suffix in ("", "_standard_error")),
 )
-"""Columns of ``metrics.csv`` after ``update`` and ``bytes``."""
+"""Columns of ``metrics.csv`` after ``update`` and ``bytes``; a run that began with fewer keeps its own."""
 TRAINED_ON = "trained_on"
 """Key of a checkpoint: the SHA-256 of its documents."""
 
@@ -73,6 +75,8 @@ class Recorder:
             num_bytes=options.num_bytes,
             num_rows=data.num_rows,
             num_steps=data.num_steps,
+            reward=config.estimator.reward,
+            price=config.estimator.price,
         )
         try:
             texts.held_out.check_length(options.num_bytes)
@@ -121,7 +125,8 @@ class Recorder:
         trainer, last = self.trainer, self.trainer.last_update
         assert last is not None
         if trainer.processes.main:
-            row = {name: metrics.get(name, math.nan) for name in NOTED}  # without a policy some are missing
+            columns = self.table.columns[2:] or NOTED
+            row = {name: metrics.get(name, math.nan) for name in columns}  # without a policy some are missing
             self.table.add(last.update, last.bytes_done, row)
             self.logging.add("train", row, update=last.update)
             for text in last.warnings:

@@ -22,6 +22,7 @@ from rltok_rl.experiments.runs.build import make_trainer
 from rltok_rl.data.languages import Language
 from rltok_rl.models.unet import UNet
 from rltok_rl.training.snapshots import snapshot_updates
+from rltok_rl.training.training_step import read_bytes
 
 # The policy of recipe=paper; texts, sizes and the optimizer are those of the language.
 _PAPER = (
@@ -88,8 +89,8 @@ def evaluate(
     shares, counts, marks = [], Counter[str](), model.config.num_marks
     for _ in range(num_batches):
         rollout = env.parallel_rollout(actor, generator=generator, exclude=("encoder_state",))
-        byte_ids = torch.cat((rollout["byte"], rollout["next", "byte"][:, -1:]), 1)[:, marks:]  # [B, T + 1]
-        shares.append(language.share_captured(byte_ids, rollout["next", "final_log_prob"].squeeze(-1)[:, marks:]))
+        byte_ids, log_prob = read_bytes(rollout, marks)  # [B, T + 1], [B, T]
+        shares.append(language.share_captured(byte_ids, log_prob))
         drawn = rollout["action"].bool()[:, marks:]  # [B, T]
         soon = drawn.clone()
         for later in range(1, model.config.window):

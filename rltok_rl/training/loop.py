@@ -12,6 +12,8 @@ from torch.distributed.tensor import DTensor
 from torchrl.envs import EnvBase
 
 from rltok_rl.agents.segmenters import EntropyThreshold, SegmenterActor, calibrate, load_own_state, own_state
+from rltok_rl.data import RepeatedSource
+from rltok_rl.data.languages import Language
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives import JointLoss
 from rltok_rl.renamed import RenamedAttribute
@@ -87,6 +89,9 @@ class Trainer:
             keep_batch=options.policy_epochs > 1,
         )
         self.policy, self.actor = self.step.policy, self.step.actor
+        source = env.source.source if isinstance(env.source, RepeatedSource) else env.source
+        self.language = source if isinstance(source, Language) else None
+        """The language of the text, if its optimum is known."""
         if options.policy_epochs > 1 and not self.step.off_policy:
             raise ValueError(
                 f"policy_epochs={options.policy_epochs} needs a term 'policy' that weighs decisions by how likely they "
@@ -174,6 +179,9 @@ class Trainer:
         for _ in range(options.policy_epochs - 1):
             self.optimizer.zero_grad(set_to_none=True)
             self._step_optimizer(self.step.policy_epoch(self.step.batch), update)
+        update.row_sums = self.step.row_sums
+        if self.language is not None:
+            update.texts = self.step.texts
         self.updates, self.bytes_done = update.update, update.bytes_done
         self._pending.append(update)
         if options.total_flops is not None:
@@ -212,7 +220,7 @@ class Trainer:
         pending, self._pending = self._pending, []
         num_bytes, flops = self.bytes_per_update, self._flops
         try:
-            for update in fetch(pending, self.processes, self.alarms):
+            for update in fetch(pending, self.processes, self.alarms, self.language):
                 metrics = update.metrics
                 rates = metrics.pop("token_rate"), metrics.get("second_rate", 0.0)
                 padded_rates = metrics["padded_rate"], metrics.get("padded_second_rate", 0.0)

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from rltok_rl.agents.segmenters import Segmenter, own_parameters
+from rltok_rl.data.languages import Language
+from rltok_rl.functional.episodes import NUM_MOMENTS, ratio_moments, ratio_with_error
 from rltok_rl.models.flops import forward_flops, update_flops
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives import JointLoss
@@ -50,6 +52,10 @@ class Pending:
     """Of each optimizer step."""
     values: list[Tensor] = field(default_factory=list)
     """Of each optimizer step, [n] float64, which holds narrower numbers exactly."""
+    row_sums: list[dict[str, Tensor]] = field(default_factory=list)
+    """Of each rollout, sums [B, 2] of returns by metric."""
+    texts: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    """Of each rollout on a language, bytes and their log-likelihoods."""
 
     def add(self, metrics: Mapping[str, Tensor]) -> None:
         """Append the metrics of an optimizer step, tensors of one element each."""
@@ -58,18 +64,35 @@ class Pending:
         device = next((value.device for value in wide if value.device.type != "cpu"), torch.device("cpu"))
         self.values.append(torch.stack([value.to(device, non_blocking=True) for value in wide]))
 
+    def moments(self, language: Language | None) -> tuple[dict[str, Tensor], int]:
+        """Return moments [5] of the returns by metric, with the share of a language's optimum, and the rows."""
+        sums = {name: torch.cat([part[name] for part in self.row_sums]) for name in self.row_sums[0]}
+        if language is not None:
+            byte_ids, log_prob = (torch.cat(parts) for parts in zip(*self.texts, strict=True))
+            sums["share"] = language.share_sums(byte_ids, log_prob).to(byte_ids.device, non_blocking=True)
+        return {name: ratio_moments(rows) for name, rows in sums.items()}, len(sums["reward"])
 
-def fetch(pending: Sequence[Pending], processes: Processes, alarms: Alarms) -> Iterator[UpdateMetrics]:
+
+def fetch(
+    pending: Sequence[Pending], processes: Processes, alarms: Alarms, language: Language | None = None
+) -> Iterator[UpdateMetrics]:
     """Yield the metrics of each update, averaged over processes, and its warnings; the host waits once.
+
+    Returns have standard errors over rows; on a ``language``, the share of its optimum is added.
 
     Of further PPO epochs, losses and gradient norms are checked, and the last epoch's policy metrics reported.
     """
     if not pending:
         return
-    values = torch.cat([step for update in pending for step in update.values])
+    returns = [update.moments(language) for update in pending]
+    parts = zip(pending, returns, strict=True)
+    values = torch.cat([part for update, (moments, _) in parts for part in (*update.values, *moments.values())])
     numbers = iter(processes.average(values).tolist())
-    for update in pending:
+    for update, (moments, num_rows) in zip(pending, returns, strict=True):
         metrics, *epochs = [{name: next(numbers) for name in names} for names in update.names]
+        for name in moments:
+            ratio = ratio_with_error([next(numbers) for _ in range(NUM_MOMENTS)], num_rows * processes.world_size)
+            metrics[name], metrics[f"{name}_standard_error"] = ratio
         warnings = alarms.check(metrics, update.update)
         for epoch in epochs:  # alarms count a batch once
             losses: dict[str, float] = {name: epoch[name] for name in ("loss", "grad_norm") if name in epoch}

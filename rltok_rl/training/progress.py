@@ -10,7 +10,12 @@ from typing import TextIO
 from tqdm import tqdm
 from tqdm.std import Bar
 
-_TEXTS = {"bits_per_byte": "{:.3f} bits/byte, ", "rate": "rate {:.3f}, ", "entropy": "entropy {:.3f}, "}
+_TEXTS = {
+    "share": "share {:.2f}, ",
+    "bits_per_byte": "{:.3f} bits/byte, ",
+    "rate": "rate {:.3f}, ",
+    "entropy": "entropy {:.3f}, ",
+}
 _LINE = "{percentage:3.0f}% {desc}{rate_noinv_fmt}, {remaining} left"
 _BAR = "{percentage:3.0f}% |{bar:28}| {desc}{rate_noinv_fmt}, {remaining} left"
 

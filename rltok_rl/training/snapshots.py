@@ -8,14 +8,17 @@ from statistics import fmean, stdev
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from rltok_rl.agents import LearnedBoundaryActor
+from rltok_rl.agents import LearnedBoundaryActor, UniformActor
 from rltok_rl.agents.segmenters import SegmenterActor
 from rltok_rl.data.languages import Language
 from rltok_rl.data.windows import WindowSource
 from rltok_rl.envs import ByteBoundaryEnv
+from rltok_rl.functional.episodes import paired_sums, ratio_moments, ratio_with_error
 from rltok_rl.models.unet import UNet
 from rltok_rl.renamed import RenamedAttribute
+from rltok_rl.training.training_step import read_bytes, rollout_returns
 from rltok_rl.utils import check_count
 
 SPACINGS = ("log", "linear")
@@ -61,6 +64,10 @@ class Snapshots:
     batches: int = 8
     num_bytes: int = 240
     """Length of the sample."""
+    reward: str = "early_exit"
+    """Of the environment that the model trains in."""
+    price: float = 0.0
+    """Of a boundary, in nats."""
     seed: int = _SEED
 
     @property
@@ -82,31 +89,50 @@ class Snapshots:
 
     @torch.no_grad()
     def evaluate(self, model: UNet) -> dict[str, float]:
-        """Return bits per byte, their standard error over batches, and the rate, with boundaries drawn at random."""
-        size = (self.num_rows,)
-        env = ByteBoundaryEnv(model, self.held, num_steps=self.num_steps, batch_size=size, seed=self.seed)
+        """Return bits per byte, the rate, returns and standard errors, with boundaries drawn at random.
+
+        ``held_out_relative_return`` is the episode's return minus that of evenly spaced boundaries at the model's
+        target rate on the same texts. Systems that read more than boundaries (segmenters) have none.
+        """
+        options: dict[str, Any] = {"num_steps": self.num_steps, "batch_size": (self.num_rows,), "seed": self.seed}
+        env = ByteBoundaryEnv(model, self.held, reward=self.reward, price=self.price, **options)
         generator = torch.Generator(model.embedding.weight.device).manual_seed(self.seed)
         actor = LearnedBoundaryActor(model) if self.actor is None else self.actor
+        by_boundaries = not isinstance(actor, SegmenterActor) and model.config.byte_scope != "token"
+        reference = UniformActor(model.config.target_rate) if by_boundaries else None
         nats, early, rates, shares = [], [], [], []
+        sums: dict[str, list[Tensor]] = {}
         for _ in range(self.batches):
+            texts = env.random_state()
             rollout = env.parallel_rollout(actor, generator=generator, exclude=("encoder_state",))
             nats.append(-rollout["next", "final_log_prob"].mean().item())
             early.append(-rollout["next", "early_log_prob"].mean().item())
             rates.append(rollout["action"].float().mean().item())
+            returns = rollout_returns(rollout)
+            if reference is not None:
+                env.set_random_state(texts)
+                other = rollout_returns(env.parallel_rollout(reference, exclude=("encoder_state",)))
+                returns["relative_return"] = paired_sums(returns["episode_return"], other["episode_return"])
             if self.language is not None:
-                byte_ids = torch.cat((rollout["byte"], rollout["next", "byte"][:, -1:]), 1)
-                log_prob, marks = rollout["next", "final_log_prob"].squeeze(-1), model.config.num_marks
-                shares.append(self.language.share_captured(byte_ids[:, marks:], log_prob[:, marks:]))
+                shares.append(self.language.share_captured(*read_bytes(rollout, model.config.num_marks)))
+            for name, values in returns.items():
+                sums.setdefault(name, []).append(values)
         metrics = {
-            "held_out_bits_per_byte": fmean(nats) / math.log(2),
-            "held_out_early_bits_per_byte": fmean(early) / math.log(2),
-            "held_out_rate": fmean(rates),
+            "bits_per_byte": fmean(nats) / math.log(2),
+            "early_bits_per_byte": fmean(early) / math.log(2),
+            "rate": fmean(rates),
         }
+        for name, parts in sums.items():
+            rows = torch.cat(parts)
+            metrics[name], error = ratio_with_error(ratio_moments(rows), len(rows))
+            metrics |= {f"{name}_standard_error": error} if len(rows) > 1 else {}
         if shares:
-            metrics["held_out_share"] = fmean(shares)
+            metrics["share"] = fmean(shares)
         if self.batches > 1:
-            metrics["held_out_standard_error"] = stdev(nats) / math.sqrt(self.batches) / math.log(2)
-        return metrics
+            errors = {"standard_error": nats, **({"share_standard_error": shares} if shares else {})}
+            metrics |= {name: stdev(values) / math.sqrt(self.batches) for name, values in errors.items()}
+            metrics["standard_error"] /= math.log(2)
+        return {f"held_out_{name}": value for name, value in metrics.items()}
 
     figures = RenamedAttribute("evaluate")
 

@@ -19,6 +19,7 @@ from torchrl.envs import EnvBase
 from rltok_rl.agents import EncodingBoundaryActor, LearnedBoundaryActor, RandomActor
 from rltok_rl.agents.segmenters import SegmenterActor
 from rltok_rl.envs.reward_transforms import reward_transforms
+from rltok_rl.functional.episodes import return_sums
 from rltok_rl.functional.policy import boundary_entropy, boundary_log_prob
 from rltok_rl.functional.rewards import RELATIVE, REWARDS
 from rltok_rl.models.tokens import Layout, Packing, as_packing
@@ -93,6 +94,10 @@ class TrainingStep(nn.Module):
             if isinstance(part, LocalFlips):  # its passes cost no more memory than a rollout, and round alike
                 part.rows_per_pass, part.precision = env.num_rows, precision
         self.byte_ids = torch.empty(0, dtype=torch.int64)  # [B, T] of the last rollout
+        self.row_sums: list[dict[str, Tensor]] = []
+        """Of each rollout of the last update, sums [B, 2] of returns by metric."""
+        self.texts: list[tuple[Tensor, Tensor]] = []
+        """Of each rollout of the last update, bytes and log-likelihoods of :func:`read_bytes`."""
         self._whole_rows = True
 
     @property
@@ -101,12 +106,18 @@ class TrainingStep(nn.Module):
         term = self.loss.terms["policy"] if "policy" in self.loss.terms else None
         return isinstance(term, BoundaryClipPPOLoss) or bool(getattr(term, "off_policy", False))
 
+    @property
+    def gamma(self) -> float | Tensor | None:
+        """The discount that the policy is trained with; None without a policy that learns from rewards."""
+        term = self.loss.terms["policy"] if "policy" in self.loss.terms else None
+        return getattr(getattr(term, "_value_estimator", None), "gamma", None)
+
     def forward(self, *, warm_start: bool = False) -> dict[str, Tensor]:
         """Draw a rollout and compute all losses.
 
         A warm start draws the boundaries at random; the policy then learns only if its term is off-policy.
         """
-        self._whole_rows = True
+        self._begin()
         rollout, rates = self._rollout(warm_start)
         if self.keep_batch:
             rollout = self._with_advantages(rollout)
@@ -119,7 +130,8 @@ class TrainingStep(nn.Module):
     def accumulate(self, micro_batches: int, *, warm_start: bool = False) -> dict[str, Tensor]:
         """Add the gradients of m rollouts, equal to those of one batch with all their rows; returns its metrics."""
         check_count("micro_batches", micro_batches)
-        self._whole_rows = on_policy = True
+        self._begin()
+        on_policy = True
         batch: list[TensorDictBase] = []
         values: dict[str, list[Tensor]] = {}
         all_rates: dict[str, list[Tensor]] = {}
@@ -187,12 +199,17 @@ class TrainingStep(nn.Module):
             rollout["logits"], rollout["entropy"] = scores.logits, scores.entropy()
         return rollout
 
+    def _begin(self) -> None:
+        self._whole_rows, self.row_sums, self.texts = True, [], []
+
     def _rollout(self, warm_start: bool) -> tuple[TensorDictBase, dict[str, Tensor]]:
         """A rollout under autocast, and its rates."""
         with self._autocast():
             rollout = self.draw(warm_start=warm_start)
         self._whole_rows = self._whole_rows and self.env.whole_rows
         self.byte_ids = rollout["byte"]
+        self.row_sums.append(rollout_returns(rollout, self.gamma))
+        self.texts.append(read_bytes(rollout, self.model.config.num_marks))
         return rollout, rollout_rates(rollout, self.env.layout)
 
     @property
@@ -229,6 +246,18 @@ def check_rewards(env: EnvBase, loss: JointLoss) -> None:
 
 def _means(values: dict[str, list[Tensor]]) -> dict[str, Tensor]:
     return {name: torch.stack(parts).mean(0) for name, parts in values.items()}
+
+
+def rollout_returns(rollout: TensorDictBase, gamma: float | Tensor | None = None) -> dict[str, Tensor]:
+    """Return sums [B, 2] of a rollout's rewards and returns (:func:`~rltok_rl.functional.episodes.return_sums`)."""
+    rewards, done = (rollout["next", name].squeeze(-1) for name in ("reward", "done"))
+    return return_sums(rewards, done, free=~rollout["forced"], gamma=gamma)
+
+
+def read_bytes(rollout: TensorDictBase, marks: int = 0) -> tuple[Tensor, Tensor]:
+    """Return the bytes [B, T + 1] of rows that are one text each, and log p [B, T] of all but the first, detached."""
+    byte_ids = torch.cat((rollout["byte"], rollout["next", "byte"][:, -1:]), 1)
+    return byte_ids[:, marks:], rollout["next", "final_log_prob"].detach().squeeze(-1)[:, marks:]
 
 
 def rollout_rates(rollout: TensorDictBase, layout: Layout = "padded") -> dict[str, Tensor]:

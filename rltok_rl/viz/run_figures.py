@@ -37,40 +37,48 @@ _END = 5.0
 _DASHED: Any = (0, (4, 3))
 # Title, metrics, kind of axis.
 _PANELS: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    ("share of the optimum", ("share",), "share"),
     ("bits per byte", ("early_bits_per_byte", "bits_per_byte"), "loss"),
+    ("return over evenly spaced boundaries, nats per episode", ("relative_return",), "plain"),
+    ("return, nats per episode", ("episode_return",), "plain"),
     ("boundaries per byte", ("rate",), "from 0"),
     ("policy entropy, nats per decision", ("entropy",), "from 0"),
     ("advantage spread, nats", ("advantage_spread",), "log"),
+    ("discounted return, nats per decision", ("return",), "plain"),
     ("gradient norm, before clipping", ("grad_norm",), "log"),
     ("learning rate", ("lr",), "from 0"),
 )
+_COMPARED = ("share", "bits_per_byte", "relative_return", "episode_return", "rate", "entropy", "advantage_spread")
 _LABELS = {"bits_per_byte": "whole model", "early_bits_per_byte": "early exit"}
 
 
 def draw_curves(
     history: History, path: Path, *, target_rate: float | None = None, held_out: History | None = None
 ) -> Path:
-    """Draw losses, rate, entropy, advantage spread, gradient norm and learning rate over bytes.
+    """Draw losses, returns, rate, entropy, advantage spread, gradient norm and learning rate over bytes.
 
-    Evaluations on held-out text are dots, the target rate is a dashed line.
+    Evaluations on held-out text are dots with their standard errors; the target rate is a dashed line.
     """
     _check_history(history)
-    panels = [(title, [key for key in keys if _known(history, key)], kind) for title, keys, kind in _PANELS]
-    panels = [panel for panel in panels if panel[1]]
+    panels = _known_panels([(history, held_out or {})])
     with plain_figures() as plt:
         figure, grid = _panels(plt, len(panels), 2.1, 0.2)
         for axes, (title, keys, kind) in zip(grid, panels, strict=True):
             held = {key: f"held_out_{key}" for key in keys if f"held_out_{key}" in (held_out or {})}
-            for key in keys:
+            for key in (key for key in keys if _known(history, key)):
                 colour, noisy = PALE if key == "early_bits_per_byte" else OURS, key != "lr"
                 label = _LABELS.get(key, "training") if len(keys) > 1 or keys[-1] in held else None
                 draw_line(axes, *_points(history, "bytes", key, 1e6), color=colour, label=label, noisy=noisy)
             for key, name in held.items():
                 colour, label = (PALE, "early exit, held out") if key == "early_bits_per_byte" else (INK, "held out")
-                draw_dots(axes, *_points(held_out or {}, "bytes", name, 1e6), color=colour, label=label)
+                x, y = _points(held_out or {}, "bytes", name, 1e6)
+                axes.errorbar(x, y, (held_out or {}).get(f"{name}_standard_error"), fmt="none", ecolor=colour, lw=0.8)
+                draw_dots(axes, x, y, color=colour, label=label if _known(history, key) else None)
             if keys == ["rate"] and target_rate is not None:
                 axes.axhline(target_rate, color=ALERT, lw=0.9, ls=_DASHED, label="target")
-            _set_range(axes, kind, [history[key] for key in keys], [(held_out or {})[name] for name in held.values()])
+            _set_range(
+                axes, kind, [history.get(key, ()) for key in keys], [(held_out or {})[name] for name in held.values()]
+            )
             if axes.get_legend_handles_labels()[0]:
                 axes.legend(fontsize=7)
             axes.set_title(title)
@@ -113,24 +121,24 @@ def draw_comparison(
     target_rates: Mapping[str, float | None] | None = None,
     groups: Groups | None = None,
 ) -> Path:
-    """Draw bits per byte, rate, policy entropy and advantage spread over bytes, with a colour per group of runs.
+    """Draw share of the optimum, bits per byte, returns, rate and policy over bytes, with a colour per group of runs.
 
     Lines are training, dots held-out text, dashed lines target rates. A group of several runs has a thin line for each,
     their mean, and a band (bars for dots) of a standard deviation on either side.
     """
     drawn = _with_history(runs, "bytes", "runs must hold one with at least one update, got none")
-    panels = [(title, keys[-1]) for title, keys, _ in _PANELS[:4]]
-    panels = [panel for panel in panels if any(_known(history, panel[1]) for history, _ in drawn.values())]
+    panels = [(title, keys[-1], kind) for title, keys, kind in _known_panels(list(drawn.values()))]
+    panels = [panel for panel in panels if panel[1] in _COMPARED]
     members = seed_groups(drawn, groups)
     styles, widths = [run_style(number) for number in range(len(members))], line_widths(len(members))
     targets = {name: rate for name, rate in (target_rates or {}).items() if name in drawn and rate is not None}
     legend_columns = min(3, len(members))
     with plain_figures() as plt:
         figure, grid = _panels(plt, len(panels), 2.3, 0.3 + 0.18 * -(-len(members) // legend_columns), least=2)
-        for axes, (title, key) in zip(grid, panels, strict=True):
+        for axes, (title, key, kind) in zip(grid, panels, strict=True):
             heights: list[Sequence[float]] = []
             points: list[Sequence[float]] = []
-            logarithmic = key == "advantage_spread"
+            logarithmic = kind == "log"
             for style, width, (group, names) in zip(styles, widths, members.items(), strict=True):
                 line: Any = {"color": style.colour, "ls": style.dashes, "lw": width}
                 axes.plot([], [], **line, marker=style.marker, ms=3.5, label=group)
@@ -142,12 +150,14 @@ def draw_comparison(
                     colour = PALE if len(set(targets.values())) == 1 else style.colour
                     axes.axhline(rate, color=colour, lw=0.9, ls=_DASHED)
                     heights.append([rate])
-                if key in ("bits_per_byte", "rate"):
+                if any(f"held_out_{key}" in drawn[name][1] for name in names):
                     held = [_held_out_points(drawn[name][1], "bytes", f"held_out_{key}", 1e6) for name in names]
                     points.append(dot_seeds(axes, held, style, width))
             axes.set(title=title, xlim=(0, None))
             positive = [v for values in heights for v in values if v > 0]
-            if not logarithmic:
+            if kind == "share":
+                _set_range(axes, kind, heights, points)
+            elif not logarithmic:
                 fit(axes, heights, points=points, share=0.05 if key == "bits_per_byte" else 0.0)
             elif positive:
                 axes.set(yscale="log", ylim=(min(positive) / 1.15, max(positive) * 1.15))
@@ -275,9 +285,22 @@ def _end_name(name: str, end: MeanLine, start: float | None) -> str:
     return f"{name}  {end.y[-1]:.3f}{spread}{place}"
 
 
+def _known_panels(runs: Sequence[Run]) -> list[tuple[str, list[str], str]]:
+    """Panels of metrics that any run has; a return over a reference only where the optimum is unknown."""
+    panels = []
+    for title, keys, kind in _PANELS:
+        known = [k for k in keys if any(_known(run, k) or _known(held, f"held_out_{k}") for run, held in runs)]
+        if known and not (keys == ("relative_return",) and panels[0][2] == "share"):
+            panels.append((title, known, kind))
+    return panels
+
+
 def _set_range(axes: Any, kind: str, values: list[Sequence[float]], points: Sequence[Sequence[float]]) -> None:
     if kind == "loss":
         fit(axes, values, points=points)
+    elif kind == "share":  # far below 0 before anything is learned
+        highest = max((v for several in (*values, *points) for v in several if v == v), default=0.0)
+        axes.set_ylim(min(-0.05, 2 * highest), max(1.05, highest))
     elif kind == "from 0":
         highest = max((v for several in (*values, *points) for v in several if v == v), default=0.0)
         axes.set_ylim(0, max(1.08 * highest, axes.get_ylim()[1]) if highest > 0 else None)

@@ -79,13 +79,18 @@ class Language(WindowSource, ABC):
 
         ``log_prob`` [*B, T - 1] holds the predictor's log p of bytes 1 .. T - 1, in nats.
         """
+        gained, most = self.share_sums(byte_ids, log_prob, window=window).unbind(-1)
+        return float(gained.sum() / most.sum())
+
+    def share_sums(self, byte_ids: Tensor, log_prob: Tensor, *, window: int | None = None) -> Tensor:
+        """Return both sums of :meth:`share_captured` for each text, [*B, 2] float64."""
         expected = [*byte_ids.shape[:-1], byte_ids.shape[-1] - 1]
         if [*log_prob.shape] != expected:
             raise ValueError(f"log_prob must have shape {expected}, without first bytes, got {list(log_prob.shape)}")
         byte_ids = byte_ids.cpu()
-        floor = self.floor_log_prob(byte_ids, window=window)[..., 1:].sum()
-        ideal = self.ideal_log_prob(byte_ids)[..., 1:].sum()
-        return float((log_prob.detach().cpu().double().sum() - floor) / (ideal - floor))
+        floor = self.floor_log_prob(byte_ids, window=window)[..., 1:].sum(-1)
+        ideal = self.ideal_log_prob(byte_ids)[..., 1:].sum(-1)
+        return torch.stack((log_prob.detach().cpu().double().sum(-1) - floor, ideal - floor), -1)
 
     def pick(self, num_rows: int, length: int, generator: torch.Generator | None = None) -> Places:
         """Choose fresh texts: the number of a draw, and the rows of its texts."""

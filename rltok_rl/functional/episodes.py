@@ -1,0 +1,86 @@
+"""Returns of a rollout as sums per row, and ratios of such sums with their standard errors.
+
+Shapes: B rows of T steps. Rows hold independent texts. A row whose text ends early holds several episodes, so a mean
+is a ratio of two sums over rows, [B, 2] float64: of what is averaged, and of how often it counts.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from rltok_rl.functional.returns import cut, reverse_scan
+
+NUM_MOMENTS = 5
+
+
+@torch.no_grad()
+def return_sums(
+    rewards: Tensor, done: Tensor, *, free: Tensor | None = None, gamma: float | Tensor | None = None
+) -> dict[str, Tensor]:
+    """Return sums [B, 2] of a rollout's rewards and returns, by metric.
+
+        reward = mean_t R_{t+1}        episode_return = mean over episodes of sum_t R_{t+1}        return = mean_t G_t
+
+    ``episode_return`` leaves out episodes that the end of the rollout cuts. ``return`` averages the discounted return
+    G_t (Eq. 16) over ``free`` decisions, as the policy's loss does; it is left out without ``gamma``.
+
+    Args:
+        rewards: [B, T].
+        done: [B, T] bool, whether an episode ends after the step.
+        free: [B, T] bool, whether the policy decides; default: everywhere.
+        gamma: discount in [0, 1].
+
+    Example:
+        >>> rewards, done = torch.tensor([[1.0, 0.0, 4.0]]), torch.tensor([[False, True, False]])
+        >>> {name: sums.tolist() for name, sums in return_sums(rewards, done, gamma=0.5).items()}
+        {'reward': [[5.0, 3.0]], 'episode_return': [[1.0, 1.0]], 'return': [[5.0, 3.0]]}
+    """
+    x = rewards.double()
+    whole = done.flip(-1).cumsum(-1).flip(-1) > 0  # steps of episodes that end within the rollout
+    sums = {
+        "reward": (x, torch.ones_like(x)),
+        "episode_return": (x * whole, done),
+    }
+    if gamma is not None:
+        free = torch.ones_like(done) if free is None else free
+        sums["return"] = (reverse_scan(x, cut(gamma, done, x)) * free, free)
+    return {name: torch.stack([part.double().sum(-1) for part in parts], -1) for name, parts in sums.items()}
+
+
+def paired_sums(sums: Tensor, other: Tensor) -> Tensor:
+    """Return sums [B, 2] of the difference of two policies on the same texts, from the sums of either.
+
+    The error of the difference is that of pairs: texts differ more than policies do.
+    """
+    return torch.stack((sums[:, 0] - other[:, 0], sums[:, 1]), -1)
+
+
+def ratio_moments(sums: Tensor) -> Tensor:
+    """Return means over rows of n, d, n^2, n d and d^2, [5], of sums [B, 2].
+
+    Their means over micro-batches and processes of equally many rows are the moments of all rows.
+    """
+    n, d = sums.double().unbind(-1)
+    return torch.stack((n, d, n * n, n * d, d * d)).mean(-1)
+
+
+def ratio_with_error(moments: Tensor | list[float], num_rows: int) -> tuple[float, float]:
+    """Return a ratio of sums and its standard error over rows, from its moments; NaN for the error of one row.
+
+    To first order, a ratio of two means deviates as the mean of its residuals e does:
+
+        R = mean(n) / mean(d),        SE = sqrt(mean(e^2) / (B - 1)) / mean(d),        e = n - R d
+
+    Example:
+        >>> ratio_with_error(ratio_moments(torch.tensor([[2.0, 1.0], [4.0, 1.0]])), 2)
+        (3.0, 1.0)
+    """
+    n, d, nn, nd, dd = moments.tolist() if isinstance(moments, Tensor) else moments
+    if not d:
+        return math.nan, math.nan
+    ratio = n / d
+    variance = max(0.0, nn - 2 * ratio * nd + ratio * ratio * dd)
+    return ratio, math.sqrt(variance / (num_rows - 1)) / abs(d) if num_rows > 1 else math.nan

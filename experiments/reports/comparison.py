@@ -26,6 +26,7 @@ from rltok_rl.experiments.runs.folder import RunFolder, read_run
 from rltok_rl.training.atomic_files import replace_text
 from rltok_rl.training.snapshots import sample_parts
 from rltok_rl.viz.run_figures import draw_comparison, draw_loss_against_flops
+from rltok_rl.viz.style import MOST_RUNS
 from rltok_rl.viz.text_figures import MarkedText, draw_texts
 
 CURVES = "loss-flops.csv"
@@ -83,9 +84,13 @@ def write_comparison(folders: list[Path], out: Path, *, formats: Sequence[str] =
             parts.append(f"## Text {place}: `{group_rows[0]['run'].iloc[0].option('data.source')}`")
         parts.append(_comparison_table(group_rows, options[differing], seeds=bool(of_seeds)))
     parts.append(bullets(_notes(tables, differing)))
-    if len(texts) == 1 and (number := write_grid(table, options.drop(columns="text"), out, formats)):
+    number = write_grid(table, options.drop(columns="text"), out, formats) if len(texts) == 1 else None
+    if number is not None:
         parts.append(f"![Held-out metrics against `{number}`](grid.png)\n\n{_GRID}")
-    parts += _figures(runs, of_seeds, out, formats, one_text=len(texts) == 1)
+    if number is None or len(groups) <= MOST_RUNS:
+        parts += _figures(runs, of_seeds, out, formats, one_text=len(texts) == 1)
+    else:
+        parts.append(f"Curves are left out, for more than {MOST_RUNS} groups: `rltok report RUN RUN ... --out FOLDER`.")
     if of_seeds:
         singles = [table.loc[[name]].assign(group=name) for members in groups.values() for name in members]
         parts.append("## Each run\n\nErrors are over batches of held-out windows.")

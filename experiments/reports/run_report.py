@@ -6,7 +6,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rltok_rl.experiments.reports.comparison import NO_HELP, marked_text, metric_cells, option_text, tokens_do_not_help
+from rltok_rl.experiments.reports.comparison import (
+    NO_HELP,
+    RELATIVE,
+    SHARE,
+    marked_text,
+    metric_cells,
+    option_text,
+    tokens_do_not_help,
+)
 from rltok_rl.experiments.reports.markdown import bullets, fenced, markdown, with_error, with_unit
 from rltok_rl.experiments.reports.table import run_table
 from rltok_rl.experiments.runs.folder import RunFolder, read_run
@@ -146,12 +154,13 @@ def results(run: RunFolder) -> str:
     rows.append(others.pop(0))
     if loss is not None and early is not None:
         rows.append(("what tokens are worth (early exit less whole model)", f"{early - loss:.3f}"))
+    rows += [(name, cell) for name, cell in others if name in (SHARE, RELATIVE)]
+    others = [row for row in others if row not in rows]
+    if (episode := last.get("held_out_episode_return")) is not None:
+        error = last.get("held_out_episode_return_standard_error")
+        rows.append(("return per episode, nats, held out", with_error(episode, error)))
+        rows.append(("discounted return, nats per decision, training", with_error(run.final_mean("return"))))
     rows += [("bits per byte, training", with_error(run.final_mean("bits_per_byte"))), *others]
-    for name, key in (("return per episode, nats, held out", "episode_return"), ("reward, nats per byte", "reward")):
-        if (value := last.get(f"held_out_{key}")) is not None:
-            rows.append((name, with_error(value, last.get(f"held_out_{key}_standard_error"))))
-    if (trained := run.final_mean("return")) is not None:
-        rows.append(("discounted return, nats per decision, training", with_error(trained)))
     if rate := last.get("held_out_rate"):
         rows.append(("bytes per token, held out", f"{1 / rate:.2f}"))
     if (padded := last.get("padded_flops")) is not None:
@@ -167,7 +176,8 @@ def _notes(run: RunFolder, *, helpless: bool) -> list[str]:
     if run.snapshots and run.snapshots[-1].get("held_out_standard_error") is not None:
         notes.append(
             f"± is the standard error over {run.option('snapshots.batches')} batches of windows of the same held-out "
-            "text: how well that text was measured. The error over documents, from `rltok eval`, is usually larger."
+            "text, for returns over the windows: how well that text was measured. The error over documents, from "
+            "`rltok eval`, is usually larger."
         )
     if helpless:
         notes.append(NO_HELP)

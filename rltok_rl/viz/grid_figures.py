@@ -37,7 +37,7 @@ def draw_grid(name: str, panels: Mapping[str, Series], path: Path) -> Path:
                 look = {"color": style.colour, "marker": style.marker, "ls": style.dashes, "lw": width, "ms": 4.5}
                 axes.errorbar(x, y, spread, elinewidth=0.9, capsize=2, label=group, **look)
                 for at, ys in zip(x, values.values(), strict=True):
-                    axes.plot([at] * len(ys), ys, ".", color=style.colour, ms=2.5, alpha=0.6, mew=0)
+                    axes.plot([at + 0.05] * len(ys), ys, ".", color=style.colour, ms=3.5, alpha=0.7, mew=0)
             axes.set(title=title, xlabel=name, xlim=(-0.3, len(numbers) - 0.7))
             axes.set_xticks(range(len(numbers)), [f"{x:g}" for x in numbers])
         if rows:

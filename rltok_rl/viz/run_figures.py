@@ -38,13 +38,13 @@ _DASHED: Any = (0, (4, 3))
 # Title, metrics, kind of axis.
 _PANELS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("share of the optimum", ("share",), "share"),
-    ("bits per byte", ("early_bits_per_byte", "bits_per_byte"), "loss"),
-    ("return over evenly spaced boundaries, nats per episode", ("relative_return",), "plain"),
-    ("return, nats per episode", ("episode_return",), "plain"),
+    ("bits per byte", ("early_bits_per_byte", "bits_per_byte"), "values"),
+    ("return over evenly spaced boundaries, nats per episode", ("relative_return",), "values"),
+    ("return, nats per episode", ("episode_return",), "values"),
     ("boundaries per byte", ("rate",), "from 0"),
     ("policy entropy, nats per decision", ("entropy",), "from 0"),
     ("advantage spread, nats", ("advantage_spread",), "log"),
-    ("discounted return, nats per decision", ("return",), "plain"),
+    ("discounted return, nats per decision", ("return",), "values"),
     ("gradient norm, before clipping", ("grad_norm",), "log"),
     ("learning rate", ("lr",), "from 0"),
 )
@@ -296,7 +296,7 @@ def _known_panels(runs: Sequence[Run]) -> list[tuple[str, list[str], str]]:
 
 
 def _set_range(axes: Any, kind: str, values: list[Sequence[float]], points: Sequence[Sequence[float]]) -> None:
-    if kind == "loss":
+    if kind == "values":
         fit(axes, values, points=points)
     elif kind == "share":  # far below 0 before anything is learned
         highest = max((v for several in (*values, *points) for v in several if v == v), default=0.0)

@@ -98,12 +98,12 @@ def draw_seeds(axes: Any, lines: Sequence[Points], style: RunStyle, width: float
     return [*(y for _, y in smoothed), low, high]
 
 
-def dot_seeds(axes: Any, points: Sequence[Points], style: RunStyle, width: float) -> list[float]:
+def dot_seeds(axes: Any, points: Sequence[Points], style: RunStyle, width: float, *, ls: str = "none") -> list[float]:
     """Draw a dot per evaluation, for several seeds their mean with a bar of a standard deviation; return heights."""
     mean = mean_line(points, share=1.0)
     if len(points) > 1:
         axes.errorbar(mean.x, mean.y, mean.spread, fmt="none", ecolor=style.colour, elinewidth=0.8, zorder=2.9)
-    draw_dots(axes, mean.x, mean.y, color=style.colour, marker=style.marker, ms=3 * width / 1.4)
+    draw_dots(axes, mean.x, mean.y, color=style.colour, marker=style.marker, ms=3 * width / 1.4, ls=ls, lw=0.8)
     return [*np.subtract(mean.y, mean.spread), *np.add(mean.y, mean.spread)]
 
 

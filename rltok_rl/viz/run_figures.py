@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rltok_rl.viz.axes import (
     MeanLine,
     Points,
@@ -39,7 +41,7 @@ _DASHED: Any = (0, (4, 3))
 _PANELS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("share of the optimum", ("share",), "share"),
     ("bits per byte", ("early_bits_per_byte", "bits_per_byte"), "values"),
-    ("return over evenly spaced boundaries, nats per episode", ("relative_return",), "values"),
+    ("return over even spacing, nats per episode", ("relative_return",), "values"),
     ("return, nats per episode", ("episode_return",), "values"),
     ("boundaries per byte", ("rate",), "from 0"),
     ("policy entropy, nats per decision", ("entropy",), "from 0"),
@@ -69,16 +71,19 @@ def draw_curves(
                 colour, noisy = PALE if key == "early_bits_per_byte" else OURS, key != "lr"
                 label = _LABELS.get(key, "training") if len(keys) > 1 or keys[-1] in held else None
                 draw_line(axes, *_points(history, "bytes", key, 1e6), color=colour, label=label, noisy=noisy)
+            points: list[Sequence[float]] = []
             for key, name in held.items():
                 colour, label = (PALE, "early exit, held out") if key == "early_bits_per_byte" else (INK, "held out")
                 x, y = _points(held_out or {}, "bytes", name, 1e6)
-                axes.errorbar(x, y, (held_out or {}).get(f"{name}_standard_error"), fmt="none", ecolor=colour, lw=0.8)
-                draw_dots(axes, x, y, color=colour, label=label if _known(history, key) else None)
+                alone: Any = {} if _known(history, key) else {"ls": "-", "lw": 0.7, "label": None}
+                draw_dots(axes, x, y, **{"color": colour, "label": label, **alone})
+                if error := (held_out or {}).get(f"{name}_standard_error"):
+                    axes.errorbar(x, y, error, fmt="none", ecolor=colour, elinewidth=0.8)
+                    points += [np.subtract(y, error).tolist(), np.add(y, error).tolist()]
             if keys == ["rate"] and target_rate is not None:
                 axes.axhline(target_rate, color=ALERT, lw=0.9, ls=_DASHED, label="target")
-            _set_range(
-                axes, kind, [history.get(key, ()) for key in keys], [(held_out or {})[name] for name in held.values()]
-            )
+            points += [(held_out or {})[name] for name in held.values()]
+            _set_range(axes, kind, [history.get(key, ()) for key in keys], points)
             if axes.get_legend_handles_labels()[0]:
                 axes.legend(fontsize=7)
             axes.set_title(title)
@@ -152,7 +157,7 @@ def draw_comparison(
                     heights.append([rate])
                 if any(f"held_out_{key}" in drawn[name][1] for name in names):
                     held = [_held_out_points(drawn[name][1], "bytes", f"held_out_{key}", 1e6) for name in names]
-                    points.append(dot_seeds(axes, held, style, width))
+                    points.append(dot_seeds(axes, held, style, width, ls="none" if lines else "-"))
             axes.set(title=title, xlim=(0, None))
             positive = [v for values in heights for v in values if v > 0]
             if kind == "share":

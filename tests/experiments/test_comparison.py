@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from omegaconf import OmegaConf
 from rltok_rl.experiments.commands import report
-from rltok_rl.experiments.reports import comparison
+from rltok_rl.experiments.reports import comparison, grid
 from rltok_rl.experiments.reports.comparison import CURVES, write_comparison
 from rltok_rl.experiments.reports.run_report import results
 from rltok_rl.experiments.reports.table import CURVE, loss_curves, seed_groups
@@ -38,7 +38,9 @@ def drawn(monkeypatch) -> list[dict]:
 def make(tmp_path, drawn) -> Maker:
     """Write the folder of a run without training."""
 
-    def write(name: str, *options: str, loss=2.0, early=2.5, updates=4, done=True, text="to be", special=0) -> Path:
+    def write(
+        name: str, *options: str, loss=2.0, early=2.5, updates=4, done=True, text="to be", special=0, **more
+    ) -> Path:
         folder = tmp_path / name
         folder.mkdir()
         config = configured(*QUICK, *options, f"out={folder}")
@@ -49,7 +51,7 @@ def make(tmp_path, drawn) -> Maker:
         sample = {"text": text, "boundaries": "10101", "probabilities": [0.5] * 5}
         snapshots = [
             {"update": n, "bytes": 128 * n, "flops": 1e9 * n, "held_out_bits_per_byte": value, "held_out_rate": 0.2}
-            | {"held_out_early_bits_per_byte": early, "held_out_standard_error": 0.01, **sample}
+            | {"held_out_early_bits_per_byte": early, "held_out_standard_error": 0.01, **sample, **more}
             for n, value in ((0, 8.0), (updates, loss))
         ]
         (folder / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in snapshots))
@@ -129,6 +131,35 @@ def test_bold_is_decided_by_a_paired_test_over_seeds(make, tmp_path):
     assert "An asterisk marks boundaries that depend on later bytes" in page
     single = page_of([folder for folder in folders if folder.name.endswith("-0")], tmp_path)
     assert "**" not in single.split("Nothing is bold")[0]
+
+
+def test_known_optimum_leads_and_a_sweep_is_drawn_against_its_number(make, monkeypatch, tmp_path, capsys):
+    """Flips have the largest share, though not the fewest bits."""
+    monkeypatch.setattr(grid, "draw_grid", lambda number, panels, path: grids.append((number, panels)))
+    grids: list = []
+    for name, gamma, share in (("plain", 0.9, 0.5), ("plain", 0.99, 0.6), ("flips", 0.9, 0.9), ("flips", 0.99, 0.8)):
+        estimator = {"plain": "discounted_return", "flips": "near_flips"}[name]
+        for seed in (0, 1):
+            options = [f"estimator={estimator}", "baseline=none", f"estimator.gamma={gamma}", f"seed={seed}"]
+            more = {"held_out_share": share + seed / 100, "held_out_relative_return": 2.0, "loss": 2.0 + share}
+            make(f"{name}-{gamma}-{seed}", *options, **more, held_out_share_standard_error=0.03)
+    assert report.main([str(tmp_path)]) == 0
+    assert capsys.readouterr().out.split() == [str(tmp_path / "report.md")]
+    page = (tmp_path / "report.md").read_text()
+    header = next(row for row in page.splitlines() if row.startswith("| run "))
+    assert (
+        "| seeds | share of the optimum, held out | bits per byte, held out | return over even spacing, nats |"
+        in header
+    )
+    bold = {row[0]: cell for row in rows_of(page) for cell in row if cell.startswith("**")}
+    assert bold == {"flips-0.9": "**0.905 ± 0.007**"}
+    assert "0.900 ± 0.030" in page.partition("## Each run")[2] and "](grid.png)" in page
+    ((number, panels),) = grids
+    shares = panels["share of the optimum, held out"]
+    assert number == "estimator.gamma" and [*shares] == ["local_flips", "discounted_return"]
+    assert shares["local_flips"] == {0.9: [0.9, 0.91], 0.99: [0.8, 0.81]} and len(panels) == 2
+    page = page_of([make("old")], tmp_path)  # without returns
+    assert "share" not in page and "even spacing" not in page
 
 
 def test_each_gives_every_run_a_row(make, tmp_path, capsys):

@@ -12,6 +12,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from rltok_rl.viz.axes import fit, line_widths, mean_line, plain_numbers, seed_groups, smooth, spread_apart
+from rltok_rl.viz.grid_figures import draw_grid
 from rltok_rl.viz.run_figures import draw_comparison, draw_curves, draw_loss_against_flops, draw_loss_flops
 from rltok_rl.viz.style import ALERT, MOST_RUNS, OURS, SERIES, plain_figures, run_style, save_figure, shades
 
@@ -79,6 +80,45 @@ def test_curves_are_drawn_of_the_metrics_that_are_known(tmp_path, drawn):
     draw_curves({key: values for key, values in HISTORY.items() if key != "entropy"}, tmp_path / "five.png")
     labelled = [axes.get_xlabel() != "" for axes in drawn["five.png"].axes]
     assert labelled == [False, False, True, True, True, False]  # the lowest of each column
+
+
+def test_returns_have_errors_and_a_known_optimum_replaces_the_reference(tmp_path, drawn):
+    held = {**HELD_OUT, "held_out_relative_return": [0.0, 1.0, 2.0]}
+    held["held_out_relative_return_standard_error"] = [0.5, 0.5, 0.7]
+    history = {**HISTORY, "episode_return": [9.0] * 49, "return": [1.0] * 49, "share": [math.nan] * 49}
+    relative, total = "return over even spacing, nats per episode", "return, nats per episode"
+    for share in (None, [-9.0, 0.5, 0.9]):
+        known = {} if share is None else {"held_out_share": share}
+        draw_curves(
+            {**history, **({"share": [0.5] * 49} if share else {})}, tmp_path / "c.png", held_out={**held, **known}
+        )
+        draw_comparison({"a": (history, {**held, **known})}, tmp_path / "d.png")
+        for name in ("c.png", "d.png"):
+            panels = {axes.get_title(loc="left"): axes for axes in drawn[name].axes}
+            assert (relative in panels) is (share is None) and total in panels
+            assert (next(iter(panels)) == "share of the optimum") is (share is not None)
+            if share is None:
+                assert [2.0, 40.0] == list(panels[relative].lines[-1].get_xdata())[-2:]
+                assert panels[relative].get_ylim()[1] > (2.7 if name == "c.png" else 2.0)
+            else:
+                assert panels["share of the optimum"].get_ylim() == (-0.05, 1.05)
+
+
+def test_a_grid_has_a_place_per_number_and_a_colour_per_series(tmp_path, drawn):
+    flips = {0.99: [3.0], 0.9: [1.0, 2.0, 3.0]}
+    panels = {"share": {"flips": flips, "plain": {0.9: [1.0, 1.0]}}, "bits": {"plain": {1.0: [2.0]}}}
+    draw_grid("estimator.gamma", panels, tmp_path / "grid.png")
+    share, bits = drawn["grid.png"].axes
+    assert share.get_xlabel() == "estimator.gamma" and share.get_title(loc="left") == "share"
+    assert [text.get_text() for text in share.get_xticklabels()] == ["0.9", "0.99", "1"]
+    first, second = (container[0] for container in share.containers)
+    assert list(first.get_ydata()) == [2.0, 3.0] and [round(x) for x in first.get_xdata()] == [0, 1]
+    low, high = share.containers[0][2][0].get_segments()[0][:, 1]
+    assert (low, high) == (1.0, 3.0) and first.get_color() != second.get_color()
+    assert [text.get_text() for text in drawn["grid.png"].legends[0].get_texts()] == ["flips", "plain"]
+    assert list(bits.containers[-1][0].get_ydata()) == [2.0]
+    with pytest.raises(ValueError, match="panels must hold at least one value"):
+        draw_grid("x", {}, tmp_path / "none.png")
 
 
 def test_loss_over_flops_leaves_out_what_has_no_logarithm(tmp_path, drawn):

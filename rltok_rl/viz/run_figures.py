@@ -292,7 +292,7 @@ def _end_name(name: str, end: MeanLine, start: float | None) -> str:
 
 def _known_panels(runs: Sequence[Run]) -> list[tuple[str, list[str], str]]:
     """Panels of metrics that any run has; a return over a reference only where the optimum is unknown."""
-    panels = []
+    panels: list[tuple[str, list[str], str]] = []
     for title, keys, kind in _PANELS:
         known = [k for k in keys if any(_known(run, k) or _known(held, f"held_out_{k}") for run, held in runs)]
         if known and not (keys == ("relative_return",) and panels[0][2] == "share"):

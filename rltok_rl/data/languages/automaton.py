@@ -15,6 +15,7 @@ from rltok_rl.utils import check_count
 Moves = Mapping[int, tuple[float, Hashable]]
 """The next bytes of a state: their probabilities, which sum to 1, and the states that they lead to."""
 _LARGEST = 1 << 23  # numbers in memory at a time
+_MOST_WINDOWS = 1 << 21  # whose probabilities are remembered
 
 
 class Automaton(Language):
@@ -51,6 +52,7 @@ class Automaton(Language):
     ) -> None:
         super().__init__(window=window)
         self.name = name
+        self._windows: dict[int, Tensor] = {}  # by length, probabilities of all windows; -1 before they are needed
         order, reached = {start: 0}, [start]
         rows: list[Moves] = []
         while len(rows) < len(reached):
@@ -104,12 +106,25 @@ class Automaton(Language):
     def floor_log_prob(self, byte_ids: Tensor, *, window: int | None = None) -> Tensor:
         """Return log p_floor, [*B, T] float64."""
         window, symbols = self._window(window), self._symbols(byte_ids)
-        prob = self._follow(symbols)[1]
+        prob = self._follow(symbols[:, :window])[1]
         if symbols.shape[1] > window:
             seen = symbols.unfold(1, window + 1, 1).flatten(0, 1)  # [n, w + 1]
-            parts = seen.split(max(1, _LARGEST // len(self._chance)))
-            prob[:, window:] = torch.cat([self._predict(part) for part in parts]).view(len(symbols), -1)
+            prob = torch.cat((prob, self._remembered(seen).view(len(symbols), -1)), 1)
         return log_until_impossible(prob).view(byte_ids.shape)
+
+    def _remembered(self, seen: Tensor) -> Tensor:
+        """Probability [n] of the last symbol of windows [n, w + 1], each computed once if there are few of them."""
+        base = len(self._bytes) + 1  # -1 is a symbol, too
+        if base ** seen.shape[1] > _MOST_WINDOWS:
+            parts = seen.split(max(1, _LARGEST // len(self._chance)))
+            return torch.cat([self._predict(part) for part in parts])
+        known = self._windows.setdefault(seen.shape[1], torch.full((base ** seen.shape[1],), -1.0, dtype=torch.float64))
+        code = ((seen + 1) * base ** torch.arange(seen.shape[1])).sum(1)
+        new = (known[code] < 0).nonzero().squeeze(1)
+        if len(new):
+            parts = seen[new].split(max(1, _LARGEST // len(self._chance)))
+            known[code[new]] = torch.cat([self._predict(part) for part in parts])
+        return known[code]
 
     def _predict(self, seen: Tensor) -> Tensor:
         """Probability [n] of the last symbol, given those before it anywhere in an endless text."""
@@ -137,11 +152,10 @@ class Automaton(Language):
     def _follow(self, symbols: Tensor) -> tuple[Tensor, Tensor]:
         """States [n, T + 1] before and after each byte, and the probability [n, T] of each."""
         states = [symbols.new_zeros(len(symbols))]
-        prob = torch.zeros(symbols.shape, dtype=torch.float64)
-        for t, symbol in enumerate(symbols.unbind(1)):
-            prob[:, t] = self._chance[states[-1], symbol] * (symbol >= 0)
+        for symbol in symbols.unbind(1):
             states.append(self._next[states[-1], symbol])
-        return torch.stack(states, 1), prob
+        followed = torch.stack(states, 1)
+        return followed, self._chance[followed[:, :-1], symbols] * (symbols >= 0)
 
     @cached_property
     def stationary(self) -> Tensor:

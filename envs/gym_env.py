@@ -39,12 +39,26 @@ class ByteBoundaryGym(gymnasium.Env):
     early exit) so far; with ``reference`` or ``reward="relative"`` also ``reference_return``, the sum of the
     reference's rewards so far. ``reset(options={"text": ...})`` starts a given text.
 
+    ``ByteBoundary-v1`` reads the packaged novel with the packaged model, which was trained on other books. Mean returns
+    of 256 decisions on 256 texts, with errors of 1.4 at most:
+
+    | boundaries | return |
+    |---|---|
+    | the model's own policy | 133.8 |
+    | at spaces | 122.3 |
+    | always | 112.5 |
+    | every 5 bytes | 109.3 |
+    | random, at 0.2 | 109.0 |
+    | never | 79.6 |
+
+    ``ByteBoundary-v0`` has an untrained model, whose tokens are worth nothing yet, and prose that comes with Python.
+
     Args:
         model: an argument of ``UNet.from_pretrained`` (a folder, a run, a hub id, ``"pocket"``), which is trained; the
             name of another preset (``"tiny"``, ``"small"``, ...) or a ``UNetConfig``, which are untrained with weights
             that are always the same; or a U-Net.
         text: documents; a ``Path`` or several, whose documents are read; a source; None is prose that comes with
-            Python.
+            Python, ``"novel"`` the packaged :func:`~rltok_rl.data.packaged_novel`.
         num_steps: decisions per episode.
         render_mode: ``"ansi"`` for text with a ``|`` at each boundary, ``"rgb_array"`` for a picture of it, coloured by
             rewards.
@@ -54,7 +68,7 @@ class ByteBoundaryGym(gymnasium.Env):
 
     ```python
     import gymnasium
-    env = gymnasium.make("rltok_rl:rltok_rl/ByteBoundary-v0", num_steps=128)
+    env = gymnasium.make("rltok_rl:rltok_rl/ByteBoundary-v1", num_steps=128)
     ```
     """
 

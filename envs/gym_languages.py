@@ -72,8 +72,23 @@ class RecallGym(_LanguageGym):
     a few bytes back, the value lies further, and only a token pooled right after it can carry it to the query. Texts
     never end; episodes are truncated after ``num_steps`` decisions.
 
-    A fully trained model earns ``env.unwrapped.language.optimal_return_per_byte`` nats per step with the boundaries
-    ``env.unwrapped.language.optimal_boundaries(byte_ids)``. The environment does not train its model.
+    ``env.unwrapped.language.optimal_boundaries(byte_ids)`` are the best boundaries; with a perfect model they earn
+    ``env.unwrapped.language.optimal_return_per_byte`` nats per step. The environment does not train its model.
+
+    ``Recall-v1`` has a trained model, ``"recall-world"``, and a price of 0.25 nats per boundary. It is solved at a mean
+    return of 22.2 over 100 episodes (``reward_threshold``). Returns of 128 decisions, with errors of 0.2 at most:
+
+    | boundaries | return |
+    |---|---|
+    | optimum | 23.8 |
+    | every 4 bytes | 18.8 |
+    | every 12 bytes | 10.2 |
+    | random | 5.9 |
+    | never | 6.0 |
+    | always | -4.7 |
+
+    ``Recall-v0`` has an untrained model, in which tokens are noise: the best boundaries earn 2.9 and never drawing one
+    earns 8.9. Give it a model that you trained.
 
     Args:
         model: as for :class:`ByteBoundaryGym`, such as a run of ``experiment=recall``; a preset's layers see 4 bytes.
@@ -82,7 +97,7 @@ class RecallGym(_LanguageGym):
 
     ```python
     import gymnasium
-    env = gymnasium.make("rltok_rl:rltok_rl/Recall-v0", language={"values": "01", "mean_gap": 9.0})
+    env = gymnasium.make("rltok_rl:rltok_rl/Recall-v1")
     ```
     """
 
@@ -95,6 +110,8 @@ class LexiconGym(_LanguageGym):
     :class:`ByteBoundaryGym` over the :class:`~rltok_rl.data.languages.Lexicon` language: words recur a few words later,
     further than bytes see; tokens pooled at the ends of words can carry them there. Arguments are those of
     :class:`RecallGym`, with options of :class:`~rltok_rl.data.languages.Lexicon`.
+
+    ``Lexicon-v0`` has an untrained model: the best boundaries earn 1.1, random ones 2.1.
 
     ```python
     import gymnasium

@@ -12,7 +12,7 @@ import torch
 from gymnasium import logger
 from rltok_rl.envs.byte_boundary import ByteBoundaryEnv
 
-from rltok_rl.data import LengthFilter, TextSource, WindowSource, local_prose, read_documents
+from rltok_rl.data import LengthFilter, TextSource, WindowSource, local_prose, packaged_novel, read_documents
 from rltok_rl.data.source import Short
 from rltok_rl.data.windows import Documents
 from rltok_rl.models import PRESETS, UNet, UNetConfig, preset
@@ -85,7 +85,7 @@ def read_model(model: Model, overrides: Mapping[str, Any] | None = None) -> UNet
 
 
 def read_source(text: Texts, short_documents: Short | None = None) -> WindowSource:
-    """Build the source of windows that ``text`` means; None is the prose that comes with Python."""
+    """Build the source of windows that ``text`` means; None is the prose that comes with Python, "novel" ours."""
     if isinstance(text, WindowSource):
         if short_documents is not None:
             raise ValueError(
@@ -93,7 +93,8 @@ def read_source(text: Texts, short_documents: Short | None = None) -> WindowSour
             )
         return text
     refuse_names(text)
-    text = local_prose() if text is None else text
+    if text is None or text == "novel":
+        text = local_prose() if text is None else packaged_novel()
     documents: list[Any] = [text] if isinstance(text, (str, bytes, Path)) else list(text)
     if any(isinstance(item, Path) for item in documents):
         parts = (read_documents(item) if isinstance(item, Path) else [item] for item in documents)

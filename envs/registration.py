@@ -9,23 +9,24 @@ from types import ModuleType
 from typing import Any
 
 BYTE_BOUNDARY = "rltok_rl/ByteBoundary-v0"
-ENVIRONMENTS = {
-    BYTE_BOUNDARY: ("gym_env:ByteBoundaryGym", "gym_vector:ByteBoundaryVectorEnv"),
-    "rltok_rl/Recall-v0": ("gym_languages:RecallGym", "gym_languages:RecallVectorEnv"),
-    "rltok_rl/Lexicon-v0": ("gym_languages:LexiconGym", "gym_languages:LexiconVectorEnv"),
+ENVIRONMENTS: dict[str, dict[str, Any]] = {
+    BYTE_BOUNDARY: {},
+    "rltok_rl/Recall-v0": {},
+    "rltok_rl/Lexicon-v0": {},
+    "rltok_rl/ByteBoundary-v1": {"kwargs": {"model": "pocket", "text": "novel"}},
+    "rltok_rl/Recall-v1": {"kwargs": {"model": "recall-world", "price": 0.25}, "reward_threshold": 22.2},
 }
-"""Single and vector environment of each id, within this package."""
+"""Options of ``gymnasium.register`` by id. The default model is untrained in version 0 and trained in version 1."""
 
 
 def register() -> None:
     """Register the environments; their modules are imported when the first environment is made."""
     import gymnasium
 
-    for name, (single, vector) in ENVIRONMENTS.items():
+    for name, options in ENVIRONMENTS.items():
         if name not in gymnasium.registry:
-            gymnasium.register(
-                name, entry_point=f"rltok_rl.envs.{single}", vector_entry_point=f"rltok_rl.envs.{vector}"
-            )
+            kind = f"rltok_rl.envs:{name.split('/')[1].split('-')[0]}"
+            gymnasium.register(name, f"{kind}Gym", vector_entry_point=f"{kind}VectorEnv", **options)
 
 
 def register_on_import() -> None:

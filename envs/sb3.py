@@ -20,7 +20,7 @@ class SB3VecEnv(VecEnv):
 
     Args:
         num_envs: texts that are read at the same time.
-        env_id: also ``"rltok_rl/Recall-v0"`` or ``"rltok_rl/Lexicon-v0"``.
+        env_id: any id of the package, such as ``"rltok_rl/Recall-v1"``.
         **options: as for :class:`~rltok_rl.envs.ByteBoundaryVectorEnv`, without ``autoreset_mode``, or as for
             :class:`~rltok_rl.envs.RecallVectorEnv`.
     """
@@ -32,7 +32,8 @@ class SB3VecEnv(VecEnv):
             raise ValueError(f"env_id must be one of {[*ENVIRONMENTS]}, got {env_id!r}")
         if "autoreset_mode" in options:
             raise ValueError(f"autoreset_mode is SameStep for Stable-Baselines3, got {options['autoreset_mode']!r}")
-        vector = gymnasium.make_vec(env_id, num_envs=num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **options)
+        spec = gymnasium.spec(env_id)  # make_vec warns of version 0 by name, the default here
+        vector = gymnasium.make_vec(spec, num_envs=num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **options)
         self.vector = cast(ByteBoundaryVectorEnv, vector.unwrapped)
         self.render_mode = None
         super().__init__(num_envs, self.vector.single_observation_space, self.vector.single_action_space)

@@ -1,7 +1,7 @@
 """PPO in one file, in the manner of CleanRL, over the batched gymnasium environment: a file to copy and to change.
 
     python docs/clients/cleanrl_ppo.py                      # where should the packaged model's tokens end, at a price?
-    python docs/clients/cleanrl_ppo.py --env-id rltok_rl/Recall-v0 --model runs/recall    # after experiment=recall
+    python docs/clients/cleanrl_ppo.py --env-id rltok_rl/Recall-v1 --price 0.25 --episode-steps 128    # to be solved
 
 The language model is the world and stays as it is; a small network of this file's own learns where boundaries go. Every
 update adds a line to ``progress.csv``. Nothing of rltok_rl is used but the environment and the model in it.
@@ -29,8 +29,8 @@ from rltok_rl import UNet
 class Args:
     """Options, all of the command line too."""
 
-    env_id: str = "rltok_rl/ByteBoundary-v0"
-    model: str = "pocket"  # the world: a folder, a run, a hub id, or a packaged name
+    env_id: str = "rltok_rl/ByteBoundary-v1"
+    model: str = ""  # the world: a folder, a run, a hub id, or a packaged name; empty is the environment's own
     price: float = 0.05  # nats that a boundary costs
     out: str = "runs/cleanrl_ppo"
     seed: int = 0
@@ -109,11 +109,11 @@ def explained_variance(values: Tensor, returns: Tensor) -> float:
 
 def make_env(args: Args) -> gymnasium.vector.VectorEnv:
     """All texts in one batched step; texts that end start anew at once, their last observation in ``info``."""
-    model = UNet.from_pretrained(args.model)
+    world = {"model": UNet.from_pretrained(args.model)} if args.model else {}
     return gymnasium.make_vec(
         args.env_id,
         num_envs=args.num_envs,
-        model=model,
+        **world,
         num_steps=args.episode_steps,
         price=args.price,
         autoreset_mode="SameStep",

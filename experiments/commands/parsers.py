@@ -19,7 +19,7 @@ from rltok_rl.renamed import current_word
 from rltok_rl.utils import did_you_mean, is_import_path
 
 # Names that the library defines in modules that import torch; tests/experiments/test_cli.py compares them.
-PACKAGED = ("pocket",)
+PACKAGED = ("pocket", "recall-world")
 BUILT_IN = ("python-code", "python-docs")
 REWARDS = ("early_exit", "log_likelihood", "entropy_relative", "relative")
 BASELINES = ("none", "batch_mean", "leave_one_out", "z_score")
@@ -52,7 +52,7 @@ NAMED_ONLY = ("compiled",)
 SECONDS, LEAST_SECONDS = 270, 60
 """Time of the demo: default and minimum."""
 
-_MODELS = f"folder of save_pretrained, folder of a run, hub id, or {', '.join(PACKAGED)} (the packaged model)"
+_MODELS = f"folder of save_pretrained, folder of a run, hub id, or {', '.join(PACKAGED)} (packaged models)"
 
 
 def quiet(main: Callable[..., int]) -> Callable[..., int]:

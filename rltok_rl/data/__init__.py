@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rltok_rl.data.byte_cache import CachedSource, CacheError, CacheIndex, write_cache
-from rltok_rl.data.corpora import CORPORA, Corpus, local_code, local_prose, stream_corpus
+from rltok_rl.data.corpora import CORPORA, Corpus, local_code, local_prose, packaged_novel, stream_corpus
 from rltok_rl.data.files import GroupedDocument, read_documents, read_grouped_documents
 from rltok_rl.data.filters import FilterReport, LengthFilter
 from rltok_rl.data.prepare import prepare_cache
@@ -32,6 +32,7 @@ __all__ = [
     "Windows",
     "local_code",
     "local_prose",
+    "packaged_novel",
     "prepare_cache",
     "read_documents",
     "read_grouped_documents",

@@ -1,4 +1,4 @@
-"""Text by name: prose and code that come with Python, and the paper's corpora, streamed with ``datasets``."""
+"""Text by name: from the package, from Python, and the paper's corpora, streamed with ``datasets``."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rltok_rl.data.files import encode_value, pick_column
 
 STANDARD_LIBRARY = Path(sysconfig.get_paths()["stdlib"])
 """Folder that :func:`local_code` reads."""
+_NOVEL = Path(__file__).parents[1] / "assets" / "novel" / "text.txt"
 
 
 def local_prose(num_bytes: int | None = None) -> bytes:
@@ -29,6 +30,18 @@ def local_prose(num_bytes: int | None = None) -> bytes:
     chapters = [topics[name] for name in first] + [topics[name] for name in sorted(set(topics) - set(first))]
     lines = [line for chapter in chapters for line in chapter.splitlines() if line.strip("*=-~^ ")]
     return " ".join(" ".join(lines).split()).encode("utf-8")[:num_bytes]
+
+
+def packaged_novel(num_bytes: int | None = None) -> bytes:
+    """Return the packaged text: fourteen chapters of *Pride and Prejudice*, 115 kB; ``num_bytes`` cuts it.
+
+    It is the same for every version of Python. The packaged model ``pocket`` has read books like it, but not this one.
+
+    Example:
+        >>> packaged_novel(56)
+        b'It is a truth universally acknowledged, that a single ma'
+    """
+    return _NOVEL.read_bytes()[:num_bytes]
 
 
 def local_code(num_bytes: int | None = None) -> bytes:

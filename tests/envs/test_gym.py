@@ -36,8 +36,8 @@ def test_checkers_pass_without_a_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for name, options in [*((name, {}) for name in ENVIRONMENTS), (ID, ENTROPY)]:
-            check_env(gymnasium.make(name, num_steps=16, **options).unwrapped)
-        check_sb3(gymnasium.make(ID, num_steps=16).unwrapped)
+            check_env(gymnasium.make(gymnasium.spec(name), num_steps=16, **options).unwrapped)
+        check_sb3(gymnasium.make(gymnasium.spec(ID), num_steps=16).unwrapped)
 
 
 def run_python(code: str) -> list[str]:

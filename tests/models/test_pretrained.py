@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rltok_rl.models import UNet, UNetConfig, preset, pretrained
-from rltok_rl.models.pretrained import model_folder
+from rltok_rl.models.pretrained import PACKAGED, model_folder
 
 from ..each import each
 from .conftest import LEVELS, mixed_boundaries, refused
@@ -210,7 +210,7 @@ def test_hub_ids_are_downloaded_or_come_from_its_cache(saved, tmp_path, monkeypa
 
 @each(name=["somebody/not-there", "no/such/folder", "/no/such/folder", "mine", "runs/mine", "./mine", "../mine"])
 def test_missing_sources_are_refused_and_paths_are_not_looked_up_on_the_hub(name, tmp_path):
-    words = f"a hub id (user/name) or one of ['pocket'], got '{name}': there is no such"
+    words = f"a hub id (user/name) or one of {[*PACKAGED]}, got '{name}': there is no such"
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)
         Path("runs").mkdir(exist_ok=True)

@@ -112,13 +112,13 @@ def test_what_agrees_or_is_meant_is_accepted(line):
 
 
 def test_a_run_says_which_recipe_it_follows():
-    plain = configured("experiment=compare-seeds", "data.source=books")
+    plain = configured("experiment=compare-seeds", "data.source=books", "model.overrides.encoder_norm=false")
     assert describe_recipe(plain, fields_of(plain)) == "no recipe, but equal to ours"
     changed = configured("recipe=paper", "ablation=no-discount", "data.source=books")
     assert describe_recipe(changed, fields_of(changed)).endswith(
         "recipe: paper, except estimator.gamma=1.0 instead of 0.99"
     )
-    assert "and 1 more" in describe_recipe(configured(), fields_of(configured()))
+    assert "and 2 more" in describe_recipe(configured(), fields_of(configured()))
     check_recipe(plain)
 
 

@@ -199,4 +199,4 @@ class EpisodeCounts:
         for name, key, unit in _SUMS:
             if hasattr(self, name):
                 total = getattr(self, name)
-                total += after.get(key).reshape(-1).double().numpy(force=True) / unit
+                total += after[key].reshape(-1).double().numpy(force=True) / unit

@@ -157,6 +157,12 @@ def test_segmenter_of_a_checkpoint_needs_trust(working, capsys):
     assert load_checkpointed(Path(checkpoint), torch.device("cpu"), trust_code=True)[1].every == 4
 
 
+def test_reward_of_a_run_needs_trust(without_segmenter, capsys):
+    change({"segmenter": {"name": "learned", "options": {}}, "estimator": {"reward": NAME}})
+    command, arguments = COMMANDS["view"]("run")
+    assert message("run/config.yaml") in refused(command, arguments, capsys)
+
+
 def test_actor_is_made_by_name_alone(working):
     with pytest.raises(ValueError, match="actor.name must be one of"):
         segmenting.actor_segmenter(NAME, None, UNet.from_pretrained("run"))

@@ -139,7 +139,7 @@ class JointLoss(LossModule):
 
     def make_value_estimator(self, value_type: Any = None, **hyperparams: Any) -> JointLoss:
         """Replace the estimator of every term that has one."""
-        terms = [term for term in self.terms.values() if isinstance(term, PolicyLoss)]
+        terms: list[Any] = [term for term in self.terms.values() if isinstance(term, PolicyLoss)]
         if not terms:
             raise NotImplementedError(f"none of the terms {list(self.terms)} has an estimator, got {value_type}")
         for term in terms:

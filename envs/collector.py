@@ -73,4 +73,9 @@ class ParallelCollector(Collector):
 
     def state_dict(self) -> OrderedDict[str, Any]:
         """Return the state of TorchRL's collector, and the environment's position in the data."""
-        return OrderedDict({**super().state_dict(), "env_state_dict": self.env.state_dict()})
+        return OrderedDict({**super().state_dict(), "texts": without_transforms(self.env).state_dict()})
+
+    def load_state_dict(self, state_dict: OrderedDict[str, Any], **options: Any) -> None:
+        """Restore a state of :meth:`state_dict`, or of TorchRL's collector without a position in the data."""
+        super().load_state_dict(state_dict, **options)
+        without_transforms(self.env).load_state_dict(state_dict.get("texts", {}))

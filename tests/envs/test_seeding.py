@@ -7,7 +7,7 @@ import torch
 from rltok_rl.agents import LearnedBoundaryActor, RandomActor, UniformActor
 from rltok_rl.envs import ByteBoundaryEnv, ParallelCollector
 from torchrl.collectors import Collector
-from torchrl.envs import EnvBase, SerialEnv
+from torchrl.envs import EnvBase, RewardScaling, SerialEnv, TransformedEnv
 
 from rltok_rl.data import OrderedSource, TextSource
 
@@ -99,23 +99,26 @@ def test_rows_finish_their_text_after_loading(make_env):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("kind", [ParallelCollector, Collector])
-def test_collectors_resume(kind, make_env):
+@pytest.mark.parametrize(
+    "kind, transformed", [(ParallelCollector, False), (ParallelCollector, True), (Collector, False)]
+)
+def test_collectors_resume(kind, transformed, make_env):
     def collector():
         env = make_env(num_steps=8, batch_size=(2,))
+        env = TransformedEnv(env, RewardScaling(0.0, 2.0)) if transformed else env
         options = {"reset_at_each_iter": True, "auto_register_policy_transforms": False}
         return kind(env, UniformActor(0.4), frames_per_batch=16, total_frames=96, **options)
 
     whole = collector()
     batches = iter(whole)
     next(batches)
-    state = whole.state_dict() | {"env_state_dict": whole.env.state_dict()}
+    state = whole.state_dict()
+    if kind is Collector:
+        state["env_state_dict"] = whole.env.state_dict()
     expected = next(batches)["byte"].clone()
     resumed = collector()
     resumed.load_state_dict(state)
     assert torch.equal(next(iter(resumed))["byte"], expected)
-    if kind is ParallelCollector:
-        assert whole.state_dict()["env_state_dict"].keys() == {"_extra_state"}
     whole.shutdown(), resumed.shutdown()
 
 

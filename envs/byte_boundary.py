@@ -91,8 +91,9 @@ class ByteBoundaryEnv(TextEnv):
     ) -> TensorDictBase:
         if unknown:
             raise TypeError(f"reset takes text, got {sorted(unknown)}")
-        partial = tensordict is not None and "_reset" in tensordict.keys()
-        starts = tensordict.get("_reset").reshape(self.num_rows) if partial else None
+        starts = None
+        if tensordict is not None and "_reset" in tensordict.keys():
+            starts = tensordict.get("_reset").reshape(self.num_rows)
         done = torch.zeros(*self.batch_size, 1, dtype=torch.bool, device=self.device)
         flags = {"done": done, "terminated": done.clone(), "truncated": done.clone()}
         return TensorDict({**self.begin_texts(starts, text), **flags}, self.batch_size, device=self.device)

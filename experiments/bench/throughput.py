@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 from unittest import mock
 
 import gymnasium
@@ -111,7 +112,7 @@ def _stable_baselines(model: UNet, clock: Callable[[Stepping], float]) -> list[R
     except ImportError as error:
         print(f"  throughput: skipped Stable-Baselines3: {error}", file=sys.stderr, flush=True)
         return []
-    options = {"model": model, "num_steps": STEPS}
+    options: dict[str, Any] = {"model": model, "num_steps": STEPS}
     envs = SB3VecEnv(32, **options), make_vec_env(lambda: gymnasium.make(BYTE_BOUNDARY, **options), 4)
 
     def stepping(env) -> Stepping:  # type: ignore[no-untyped-def]

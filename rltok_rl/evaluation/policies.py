@@ -138,7 +138,7 @@ def evaluate_policy(
         env.set_seed(seed)
         documents = _draw(env, count)
     documents = [document[: env.window_bytes] for document in documents]
-    read = {"deterministic": deterministic, "batched": batched, "seed": seed}
+    read: dict[str, Any] = {"deterministic": deterministic, "batched": batched, "seed": seed}
     episodes = _episodes(env, policy, documents, rate=env.model.config.target_rate, **read)
     firsts, steps = len(documents), int(episodes.steps.sum())
     drawn = int(episodes.boundaries.sum())

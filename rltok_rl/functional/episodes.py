@@ -14,6 +14,7 @@ from torch import Tensor
 from rltok_rl.functional.returns import cut, reverse_scan
 
 NUM_MOMENTS = 5
+"""Moments of a metric (:func:`ratio_moments`)."""
 
 
 @torch.no_grad()
@@ -46,7 +47,7 @@ def return_sums(
     }
     if gamma is not None:
         free = torch.ones_like(done) if free is None else free
-        sums["return"] = (reverse_scan(x, cut(gamma, done, x)) * free, free)
+        sums["return"] = (reverse_scan(x, cut(gamma, done, like=x)) * free, free)
     return {name: torch.stack([part.double().sum(-1) for part in parts], -1) for name, parts in sums.items()}
 
 

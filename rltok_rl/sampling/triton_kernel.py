@@ -23,7 +23,7 @@ def walk(base, lags, thresholds, drawn, num_rows, length, NUM_LAGS: tl.constexpr
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     exists = row < num_rows
     recent = tl.zeros((ROWS,), dtype=tl.int32)  # bit j - 1 is the boundary j bytes ago
-    for t in range(length):
+    for t in tl.range(0, length, num_stages=4):  # loads run ahead: no address needs a decision
         here_first = tl.cast(t, tl.int64) * num_rows
         total = tl.load(base + here_first + row, mask=exists, other=0.0)
         for k in tl.static_range(NUM_LAGS):

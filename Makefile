@@ -82,7 +82,7 @@ gpu-test: ## run the GPU tests, with the torch of GPU_PYTHON; without a GPU they
 	else $(MAKE) --no-print-directory $(VENV)/.ready-test && $(BIN)/python -m pytest -m gpu; fi
 
 gpu-bench: ## time the fast paths on the GPU, with the torch of GPU_PYTHON
-	@if $(HAS_GPU); then .ci/gpu-environment $(GPU_PYTHON) $(VENV)-gpu-bench -e '.[bench]' && $(VENV)-gpu-bench/bin/python -m rltok_rl.experiments.bench --device cuda; \
+	@if $(HAS_GPU); then .ci/gpu-environment $(GPU_PYTHON) $(VENV)-gpu-bench -e '.[bench]' && $(VENV)-gpu-bench/bin/python -m rltok_rl.experiments.bench --device cuda --out runs/gpu-bench; \
 	else echo "$(GPU_PYTHON) sees no CUDA device: nothing to measure; name another interpreter with GPU_PYTHON=..."; fi
 
 format: $(VENV)/.ready-dev ## format the sources

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from rltok_rl.experiments.bench.timing import Row, in_new_process, row_of_pairs
 from rltok_rl.experiments.commands.overrides import compose_config
 from rltok_rl.experiments.reports.markdown import markdown
 from rltok_rl.experiments.runs.build import make_trainer
@@ -20,10 +21,13 @@ from rltok_rl.experiments.texts import LANGUAGES
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
 
 from rltok_rl.fused import launch
 from rltok_rl.training import Trainer
 
+FLIPS = ("estimator=local_flips", "baseline=none")
+GIB = 2**30
 SHOWN = 20
 """Operators in the table; the others share its last line."""
 
@@ -41,20 +45,28 @@ class CountOperations(TorchDispatchMode):
         super().__init__()
         self.calls: Counter[str] = Counter()
         self.moved: Counter[str] = Counter()
+        self.written: Counter[str] = Counter()
+        self.flops = 0  # of matrix products and attention
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Run an operation, and count it."""
         out = func(*args, **(kwargs or {}))
+        if func.namespace in ("prim", "profiler"):
+            return out
         read, returned = _tensors((args, kwargs)), _tensors(out)
-        places = {x.untyped_storage().data_ptr() for x in read}
-        same_memory = bool(returned) and all(x.untyped_storage().data_ptr() in places for x in returned)
+        places = {_memory(x) for x in read}
+        same_memory = bool(returned) and all(_memory(x) in places for x in returned)
         fresh = func.name().startswith(("aten::empty", "aten::new_empty"))
         if fresh or func.is_view or (same_memory and not func._schema.is_mutable):
             return out
         written = [x for x in returned if not any(x is y for y in read)]  # in-place results are among the inputs
-        self._add(func.name(), read, written)
+        if func.overloadpacket in flop_registry:
+            self.flops += flop_registry[func.overloadpacket](*args, **(kwargs or {}), out_val=out)
+        arguments = zip(func._schema.arguments, args, strict=False)
+        changed = _tensors([value for place, value in arguments if place.is_write])
+        self._add(func.name(), read, written, changed)
         return out
 
     def __enter__(self) -> CountOperations:
@@ -67,9 +79,17 @@ class CountOperations(TorchDispatchMode):
         launch.observers.remove(self._add)
         super().__exit__(*error)
 
-    def _add(self, name: str, read: Sequence[Tensor], written: Sequence[Tensor]) -> None:
+    def _add(
+        self, name: str, read: Sequence[Tensor], written: Sequence[Tensor], changed: Sequence[Tensor] = ()
+    ) -> None:
         self.calls[name] += 1
         self.moved[name] += sum(x.nbytes for x in (*read, *written))
+        self.written[name] += sum(x.nbytes for x in (*written, *changed))
+
+
+def _memory(x: Tensor) -> int:
+    """Identify a tensor's memory, also if it has no values."""
+    return int(getattr(x, "held", x).untyped_storage()._cdata)
 
 
 def _tensors(tree: Any) -> list[Tensor]:
@@ -91,6 +111,26 @@ def experiment_trainer(name: str, *overrides: str) -> Trainer:
     trainer, _ = make_trainer(compose_config([f"experiment={name}", *source, *overrides]))
     trainer.model.train()
     return trainer
+
+
+def counts(device: str) -> list[Row]:
+    """Operations and bytes of an update of ``books`` on the CPU, and of a step at 147M on a GPU without values."""
+    trainer = experiment_trainer("books")
+    counted = count_update(trainer)
+    rows = [
+        _row("operations per update, books", counted.calls.total(), 500),
+        _row("kB moved per byte of text, books", counted.moved.total() / trainer.bytes_per_update / 1e3, 130),
+    ]
+    for label, options in (("", ()), (", local flips", FLIPS)):
+        step = in_new_process(f"large.print_counts(*{options})")
+        rows.append(_row(f"launches, 147M, B=8, T=4096, eager{label}", step["calls"], 1500))
+        rows.append(_row(f"GiB written, 147M, B=8, T=4096, eager{label}", step["written"] / GIB, 80))
+    return rows
+
+
+def _row(name: str, value: float, goal: float) -> Row:
+    note = f"{value:,.{0 if value >= 200 else 1}f}, goal at most {goal:,}"
+    return row_of_pairs("counts", name, [(value, goal)], goal=1.0, note=note, timed=False)
 
 
 def operator_table(counted: CountOperations, num_bytes: int) -> str:

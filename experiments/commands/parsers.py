@@ -44,7 +44,7 @@ WINDOW = 96
 """Bytes of a text of ``rltok credit``."""
 HELD_OUT = "held-out"
 SECTIONS = tuple(
-    "sampler attention decoding environment throughput estimators training packing processes peers".split()
+    "sampler attention decoding environment throughput estimators counts training packing processes peers large".split()
 )
 """Sections of :mod:`rltok_rl.experiments.bench`."""
 NAMED_ONLY = ("compiled",)

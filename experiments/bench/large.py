@@ -1,0 +1,115 @@
+"""A training step at 147M: counted on a GPU without values, and timed on a GPU.
+
+    python -m rltok_rl.experiments.bench.large estimator=local_flips baseline=none
+
+counts an update of ``experiment=paper-147m-fineweb`` with 8 rows of 4,096 bytes and packed tokens in fixed room, in
+eager operations; arguments are further options.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from rltok_rl.experiments.bench.fake_gpu import fake_gpu
+from rltok_rl.experiments.bench.operations import CountOperations
+from rltok_rl.experiments.bench.roofline import GPUS
+from rltok_rl.experiments.bench.timing import Row, in_new_process, row_of_pairs, seconds
+from rltok_rl.experiments.commands.overrides import compose_config
+from rltok_rl.experiments.runs.build import make_trainer
+from torch import Tensor
+
+from rltok_rl.training.distributed import Processes
+
+TEXT = ["data.source=python-docs", "data.held_out=0.02", "data.min_bytes=1", "data.max_bytes=null", "data.limit=null"]
+STEP = ["experiment=paper-147m-fineweb", *TEXT, "data.num_rows=8", "data.num_steps=4096", "compute.micro_batches=1"]
+"""Options of the step; its text is one that every machine has."""
+PACKED = ["compute.tokens=packed", "compute.token_room=0.25"]
+PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm"}
+VARIANTS = {
+    "eager": [],
+    "compiled": ["compute.compile=true"],
+    "recomputed": ["compute.recompute=layers"],
+    "compiled, recomputed": ["compute.compile=true", "compute.recompute=layers"],
+}
+ROWS = (1, 8, 16)
+GOAL = 0.4  # of the peak FLOP/s of an H100 or H200
+
+
+class CountProducts(CountOperations):
+    """Counts matrix products by type, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.products: Counter[str] = Counter()
+
+    def _add(self, name: str, read: Sequence[Tensor], *others: Sequence[Tensor]) -> None:
+        super()._add(name, read, *others)
+        if name in PRODUCTS:
+            self.products[str(read[0].dtype).removeprefix("torch.")] += 1
+
+
+def count_step(overrides: Sequence[str]) -> dict[str, Any]:
+    """Count a whole update, in a process of its own: launches, bytes, FLOPs and types of matrix products."""
+    config = compose_config([*STEP, *PACKED, *overrides])
+    with fake_gpu(number=round(config.data.num_steps / 4)) as device:
+        trainer, _ = make_trainer(config, Processes(device=device))
+        trainer.model.train()
+        for parameter in trainer.model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        trainer.optimizer.step()  # makes its state
+        with CountProducts() as counted:
+            trainer.advance()
+    totals = {name: getattr(counted, name).total() for name in ("calls", "moved", "written")}
+    return {**totals, "flops": counted.flops, "products": dict(counted.products)}
+
+
+def print_counts(*overrides: str) -> None:
+    """Print :func:`count_step` as JSON."""
+    print(json.dumps(count_step(overrides)))
+
+
+def large(device: str) -> list[Row]:
+    """Seconds of a step against its least seconds by arithmetic; the ratio is the share of peak FLOP/s."""
+    if device != "cuda":
+        print("  large: skipped, it needs a GPU", file=sys.stderr, flush=True)
+        return []
+    rows = []
+    for num_rows in ROWS:
+        for variant, options in VARIANTS.items():
+            name = f"step, 147M, B={num_rows}, T=4096, {variant}"
+            try:
+                took, flops, peak = in_new_process(f"large.print_step({num_rows}, {options})")
+            except RuntimeError as error:  # the others still run
+                nan = {field: math.nan for field in ("ours_ms", "reference_ms", "ratio", "low", "high")}
+                rows.append(Row(section="large", name=name, **nan, note=str(error)[-200:].replace("\n", " ")))
+                continue
+            least = flops / GPUS["H100 SXM"][0]
+            note = f"{num_rows * 4096 / took:,.0f} bytes/s, {peak / 2**30:.1f} GiB; ratio: share of 989 TFLOP/s"
+            rows.append(row_of_pairs("large", name, [(took, least)], goal=GOAL, note=note))
+    return rows
+
+
+def print_step(num_rows: int, options: list[str], device: str = "cuda") -> None:
+    """Print seconds of a step, median of ten, FLOPs of its matrix products, and peak memory, as JSON."""
+    options = [*options, *(["baseline=none"] if num_rows == 1 else [])]  # a batch mean needs more rows
+    config = compose_config([*STEP, *PACKED, f"data.num_rows={num_rows}", f"compute.device={device}", *options])
+    trainer, _ = make_trainer(config, Processes(device=torch.device(device)))
+    trainer.model.train()
+    for _ in range(3):
+        trainer.update()
+    before = trainer.flops_done
+    took = statistics.median(seconds(trainer.advance) for _ in range(10))
+    trainer.fetch_metrics()
+    peak = torch.cuda.max_memory_allocated() if device == "cuda" else 0
+    print(json.dumps([took, (trainer.flops_done - before) / 10, peak]))
+
+
+if __name__ == "__main__":
+    print_counts(*sys.argv[1:])

@@ -14,6 +14,7 @@ import tempfile
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 from rltok_rl.experiments import bench
@@ -41,15 +42,14 @@ def run_section(name: str, device: str) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "rows.json"
         code = f"from {__package__}.__main__ import write_section; write_section({name!r}, {device!r}, {str(file)!r})"
-        process = subprocess.Popen(
-            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-        )
-        assert process.stdout is not None
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         last = ""
-        for line in process.stdout:
-            last = line.strip() or last
-            print(line, end="", file=sys.stderr, flush=True)
-        if process.wait() == 0:
+        with subprocess.Popen([sys.executable, "-c", code], **pipes, errors="replace") as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                last = line.strip() or last
+                print(line, end="", file=sys.stderr, flush=True)
+        if process.returncode == 0:
             return [Row(**row) for row in json.loads(file.read_text())]
     nan = math.nan
     note = f"exit status {process.returncode}: {last[-200:]}"

@@ -43,8 +43,8 @@ class FakeGPUTensor(Tensor):
     """A tensor on ``cuda:0`` without values."""
 
     held: Tensor  # a fake tensor of device cuda
-    device = property(lambda self: DEVICE)  # type: ignore[assignment]
-    is_cuda = property(lambda self: True)  # type: ignore[assignment]
+    device = property(lambda self: DEVICE)
+    is_cuda = property(lambda self: True)
 
     @staticmethod
     def __new__(cls, held: Tensor) -> FakeGPUTensor:
@@ -122,14 +122,14 @@ class _RMSNorm(torch.autograd.Function):
     """Stand for torch's kernels, which its builds for CPUs lack."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
         y, scale = torch.empty_like(x), x.new_empty(x.shape[:-1])
         ctx.save_for_backward(x, weight, scale)
         _launch("aten::_fused_rms_norm", (x, weight), y, scale)
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         x, weight, scale = ctx.saved_tensors
         grads = torch.empty_like(x), torch.empty_like(weight)
         _launch("aten::_fused_rms_norm_backward", (grad, x, weight, scale), *grads)
@@ -169,9 +169,9 @@ def _register_guard() -> Any:
         raise RuntimeError(f"fake_gpu needs torch 2.9 or newer, got {torch.__version__}")
     accelerators: Any = torch._C._acc
 
-    class Guard(accelerators.DeviceGuard):  # type: ignore[misc]
+    class Guard(accelerators.DeviceGuard):
         def type_(self) -> Any:
-            return torch._C._autograd.DeviceType.XLA  # type: ignore[attr-defined]
+            return torch._C._autograd.DeviceType.XLA
 
     library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
     guards = (ctypes.c_void_p * (_PRIVATE + 1)).in_dll(library, "_ZN3c104impl26device_guard_impl_registryE")

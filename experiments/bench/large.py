@@ -64,7 +64,8 @@ def count_step(overrides: Sequence[str]) -> dict[str, Any]:
         for parameter in trainer.model.parameters():
             parameter.grad = torch.zeros_like(parameter)
         trainer.optimizer.step()  # makes its state
-        with CountProducts() as counted:
+        counted = CountProducts()
+        with counted:
             trainer.advance()
     totals = {name: getattr(counted, name).total() for name in ("calls", "moved", "written")}
     return {**totals, "flops": counted.flops, "products": dict(counted.products)}

@@ -11,6 +11,9 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -100,6 +103,23 @@ def as_packing(layout: Layout) -> Packing | None:
     return None if layout == "padded" else Packing(bucketed=False)
 
 
+_watched: ContextVar[list[Tensor] | None] = ContextVar("watched", default=None)
+
+
+@contextmanager
+def watch_room() -> Iterator[list[Tensor]]:
+    """Collect a number per fixed room in this block, on its device, instead of raising an error if it is too small.
+
+    It is 0 if all tokens fit, else the factor that ``Packing.tokens`` lacks; the block's results are then wrong.
+    """
+    needs: list[Tensor] = []
+    token = _watched.set(needs)
+    try:
+        yield needs
+    finally:
+        _watched.reset(token)
+
+
 @dataclass(frozen=True)
 class TokenLayout:
     """Where every token comes from and which token serves every byte."""
@@ -157,8 +177,10 @@ def layout_above(boundaries: Tensor, below: TokenLayout) -> TokenLayout:
     if below.rows is None or below.packing is None:
         return token_layout(boundaries)
     served = boundaries.cumsum(1) - 1  # [1, N]
-    first, last = (served[0].index_select(0, below.first + n) for n in (0, below.num_tokens - 1))  # [B]
-    return _packed(boundaries, last - first + 1, served, first, below.packing.above, most=below.rows.most)
+    places = (below.first, (below.first + below.num_tokens - 1).clamp(max=served.shape[1] - 1))  # [B] each
+    first, last = (served[0].index_select(0, place) for place in places)
+    num_tokens = (last - first + 1).clamp(min=1)  # the clamps matter only if there was too little room
+    return _packed(boundaries, num_tokens, served, first, below.packing.above, most=below.rows.most)
 
 
 def _packed(
@@ -170,9 +192,14 @@ def _packed(
         total, most = torch.stack((num_tokens.sum(), num_tokens.max())).tolist() if len(num_tokens) else (0, 0)
         room = packing.rounded(total)
     else:
-        drawn = num_tokens.sum()
+        drawn, needs = num_tokens.sum(), _watched.get()
         message = "more tokens were drawn than there is room for (compute.token_room, Packing.tokens)"
-        if drawn.device.type != "cpu":
+        if needs is not None:
+            expected = (packing.tokens or 0.0) * max(boundaries.numel(), 1)
+            needs.append(torch.where(drawn > room, drawn.double() / expected, 0.0))
+            if drawn.device.type == "cpu":  # row-by-row attention needs a place for every token
+                room = max(room, packing.rounded(int(drawn)))
+        elif drawn.device.type != "cpu":
             torch._assert_async(drawn <= room, message)  # without a wait for the answer
         elif int(drawn) > room:
             raise ValueError(f"{message}: {int(drawn)} of {boundaries.numel()} places closed one, room for {room}")
@@ -185,7 +212,7 @@ def _packed(
         byte_index % max(boundaries.shape[1], 1),
         byte_index,
         served.clamp(max=max(room - 1, 0)),
-        first,
+        first.clamp(max=max(room - 1, 0)),
         PackedRows(num_tokens, room, most),
         packing,
     )

@@ -173,7 +173,7 @@ def random_states(device: torch.device) -> dict[str, Any]:
         "python": random.getstate(),
         "numpy": [name, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest],
     }
-    if device.type == "cuda":
+    if device.type == "cuda" and torch.cuda.is_available():  # not if it is simulated
         states["cuda"] = torch.cuda.get_rng_state(device)
     return states
 

@@ -6,14 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_map_only
 from torchrl.envs import EnvBase
 
 from rltok_rl.agents.segmenters import EntropyThreshold, SegmenterActor, calibrate, load_own_state, own_state
 from rltok_rl.data import RepeatedSource
 from rltok_rl.data.languages import Language
+from rltok_rl.models.tokens import watch_room
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives import JointLoss
 from rltok_rl.renamed import RenamedAttribute
@@ -23,6 +26,7 @@ from rltok_rl.training.distributed import Processes
 from rltok_rl.training.metrics import Pending, UpdateFlops, UpdateMetrics, fetch, is_broken
 from rltok_rl.training.options import PRECISIONS, LoopOptions, cosine_schedule, make_optimizer
 from rltok_rl.training.sharding import average_gradients, check_parallel, full_state, load_full_state, prepare_model
+from rltok_rl.training.token_room import TokenRoom
 from rltok_rl.training.training_step import TrainingStep
 
 Listener = Callable[[dict[str, float]], "bool | None"]
@@ -92,6 +96,7 @@ class Trainer:
         source = env.source.source if isinstance(env.source, RepeatedSource) else env.source
         self.language = source if isinstance(source, Language) else None
         """The language of the text, if its optimum is known."""
+        self.room = TokenRoom(env, loss)
         if options.policy_epochs > 1 and not self.step.off_policy:
             raise ValueError(
                 f"policy_epochs={options.policy_epochs} needs a term 'policy' that weighs decisions by how likely they "
@@ -107,6 +112,7 @@ class Trainer:
         self._fetched: list[UpdateMetrics] = []
         self._broken: Tensor | None = None  # 1 after a loss or gradient that is not finite
         self._failed: TrainingFailed | None = None
+        self._notes: list[str] = []  # warnings of the next update
 
     @property
     def bytes_per_update(self) -> int:
@@ -149,8 +155,11 @@ class Trainer:
 
     def update(self) -> dict[str, float]:
         """Make one update; returns its losses and metrics, ``lr``, ``grad_norm``, and FLOPs so far."""
-        self.advance()
-        return self.fetch_metrics()[-1].metrics
+        number, fetched = self.updates + 1, self._fetched
+        while self.last_update is None or self.last_update.update < number:  # an update may have to be repeated
+            self.advance()
+            fetched = self.fetch_metrics()
+        return fetched[-1].metrics
 
     def advance(self) -> None:
         """Make one update; its metrics stay on the device until :meth:`fetch_metrics`."""
@@ -169,12 +178,17 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = options.lr * scale * group.get("lr_factor", 1.0)
         update = Pending(self.updates + 1, self.bytes_done + self.bytes_per_update, options.lr * scale)
+        update.before = self._state_to_repeat() if self.room.fixed else None
+        update.notes, self._notes = self._notes, []
         self.optimizer.zero_grad(set_to_none=True)
-        if options.micro_batches == 1:
-            metrics = self.step(warm_start=self.warming)
-            metrics["loss"].backward()
-        else:
-            metrics = self.step.accumulate(options.micro_batches, warm_start=self.warming)
+        with watch_room() as needs:
+            if options.micro_batches == 1:
+                metrics = self.step(warm_start=self.warming)
+                metrics["loss"].backward()
+            else:
+                metrics = self.step.accumulate(options.micro_batches, warm_start=self.warming)
+        if needs:
+            metrics["token_need"] = self._largest(torch.stack(needs))
         self._step_optimizer(metrics, update)
         for _ in range(options.policy_epochs - 1):
             self.optimizer.zero_grad(set_to_none=True)
@@ -187,6 +201,7 @@ class Trainer:
         if options.total_flops is not None:
             self._fetch()  # the schedule depends on the FLOPs of what was drawn
         calibrated = self.done or self.updates in (1, 2, 4, 8) or self.updates % 16 == 0
+        calibrated = calibrated and self.updates == update.update  # not if it has to be repeated
         if isinstance(self.segmenter, EntropyThreshold) and calibrated:
             threshold = calibrate(self.segmenter, self.model, [self.step.byte_ids])
             self.segmenter.threshold.fill_(self.processes.mean({"threshold": threshold})["threshold"])
@@ -204,6 +219,13 @@ class Trainer:
         self.optimizer.found_inf = self._broken  # type: ignore[attr-defined]
         self.optimizer.step()
 
+    def _largest(self, values: Tensor) -> Tensor:
+        """The largest value of all processes, without waiting for the device."""
+        largest = values.max()
+        if self.processes.group is not None:
+            dist.all_reduce(largest, dist.ReduceOp.MAX, group=self.processes.group)
+        return largest
+
     def fetch_metrics(self) -> list[UpdateMetrics]:
         """Return all updates since the last call, with metrics averaged over processes; all of them call it."""
         self._fetch()
@@ -220,8 +242,12 @@ class Trainer:
         pending, self._pending = self._pending, []
         num_bytes, flops = self.bytes_per_update, self._flops
         try:
-            for update in fetch(pending, self.processes, self.alarms, self.language):
+            updates = fetch(pending, self.processes, self.alarms, self.language)
+            for entry, update in zip(pending, updates, strict=False):
                 metrics = update.metrics
+                if (need := metrics.pop("token_need", 0.0)) > 0:
+                    self._repeat(entry, need)
+                    break  # later updates were skipped on the device
                 rates = metrics.pop("token_rate"), metrics.get("second_rate", 0.0)
                 padded_rates = metrics["padded_rate"], metrics.get("padded_second_rate", 0.0)
                 self.flops_done += flops.total(flops.passes, num_bytes, *rates)
@@ -234,6 +260,27 @@ class Trainer:
         except TrainingFailed as error:
             self._failed = error
             raise
+
+    def _state_to_repeat(self) -> dict[str, Any]:
+        """A copy of what an update changes besides parameters, which one without room for its tokens leaves alone."""
+        state = {**self._progress_state(), "buffers": [*self.step.buffers()]}
+        return tree_map_only(Tensor, Tensor.clone, state)
+
+    @torch.no_grad()
+    def _repeat(self, entry: Pending, need: float) -> None:
+        """Return to the state before an update that lacked room for its tokens, and make more room."""
+        assert entry.before is not None
+        buffers = entry.before.pop("buffers")
+        self._load_progress(entry.before)
+        for buffer, value in zip(self.step.buffers(), buffers, strict=True):
+            buffer.copy_(value)
+        self._broken = None
+        self.room.grow(need)
+        self._notes = [
+            *entry.notes,
+            f"{need:.3g} times the tokens that compute.token_room plans with: repeated with room for "
+            f"{self.room.described}",
+        ]
 
     def run(self, after_update: Listener | None = None, *, fetch_when: Callable[[], bool] | None = None) -> None:
         """Train until all bytes are done, or until ``after_update`` returns True.
@@ -273,28 +320,41 @@ class Trainer:
         self._fetch()  # FLOPs and alarms are part of the state
         return {
             **full_state(self.model, self.optimizer),
-            "loss": self.loss.state_dict(),
-            "texts": self.env.random_state(),
-            "boundaries": self.generator.get_state(),
-            "random": random_states(self.model.embedding.weight.device),
-            "updates": self.updates,
-            "bytes_done": self.bytes_done,
+            **self._progress_state(),
+            "token_room": {"grown": self.room.state(), "notes": self._notes},
             "flops_done": self.flops_done,
             "flops_beside": {"padded": self.padded_flops_done, "tried": self.tried_flops_done},
             "segmenter": None if self.segmenter is None else own_state(self.segmenter, self.model),
             "alarms": self.alarms.state_dict(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load the state of a trainer with the same model, loss and options."""
-        load_full_state(self.model, self.optimizer, state["model"], state["optimizer"])
+    def _progress_state(self) -> dict[str, Any]:
+        """Counts, and the states of losses, texts and random numbers."""
+        return {
+            "loss": self.loss.state_dict(),
+            "texts": self.env.random_state(),
+            "boundaries": self.generator.get_state(),
+            "random": random_states(self.model.embedding.weight.device),
+            "updates": self.updates,
+            "bytes_done": self.bytes_done,
+        }
+
+    def _load_progress(self, state: dict[str, Any]) -> None:
         self.loss.load_state_dict(state["loss"])
         self.env.set_random_state(state["texts"])
         self.generator.set_state(as_state(state["boundaries"]))
         set_random_states(state["random"], self.model.embedding.weight.device)
+        self.updates, self.bytes_done = int(state["updates"]), int(state["bytes_done"])
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load the state of a trainer with the same model, loss and options."""
+        load_full_state(self.model, self.optimizer, state["model"], state["optimizer"])
+        self._load_progress(state)
+        room = state.get("token_room", {"grown": [], "notes": []})
+        self.room.load(room["grown"])
+        self._notes = list(room["notes"])
         self.alarms.load_state_dict(state["alarms"])
         self._pending, self._fetched, self._broken, self.last_update, self._failed = [], [], None, None, None
-        self.updates, self.bytes_done = int(state["updates"]), int(state["bytes_done"])
         self.flops_done = float(state["flops_done"])
         self.padded_flops_done, self.tried_flops_done = (float(state["flops_beside"][k]) for k in ("padded", "tried"))
         if self.segmenter is not None:

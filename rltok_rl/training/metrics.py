@@ -48,6 +48,10 @@ class Pending:
     update: int
     bytes_done: int
     lr: float
+    before: dict[str, Any] | None = None
+    """The state before it, if it may have to be repeated."""
+    notes: list[str] = field(default_factory=list)
+    """Warnings besides those of the alarms."""
     names: list[list[str]] = field(default_factory=list)
     """Of each optimizer step."""
     values: list[Tensor] = field(default_factory=list)
@@ -80,6 +84,7 @@ def fetch(
 
     Returns have standard errors over rows; on a ``language``, the share of its optimum is added.
 
+    The last one yielded is the first that lacked room for its tokens, by the factor ``token_need``, which is 0 else.
     Of further PPO epochs, losses and gradient norms are checked, and the last epoch's policy metrics reported.
     """
     if not pending:
@@ -90,10 +95,13 @@ def fetch(
     numbers = iter(processes.average(values).tolist())
     for update, (moments, num_rows) in zip(pending, returns, strict=True):
         metrics, *epochs = [{name: next(numbers) for name in names} for names in update.names]
+        if metrics.get("token_need", 0.0) > 0:  # nothing else of it counts: the trainer repeats it
+            yield UpdateMetrics(update.update, update.bytes_done, metrics, [])
+            return
         for name in moments:
             ratio = ratio_with_error([next(numbers) for _ in range(NUM_MOMENTS)], num_rows * processes.world_size)
             metrics[name], metrics[f"{name}_standard_error"] = ratio
-        warnings = alarms.check(metrics, update.update)
+        warnings = update.notes + alarms.check(metrics, update.update)
         for epoch in epochs:  # alarms count a batch once
             losses: dict[str, float] = {name: epoch[name] for name in ("loss", "grad_norm") if name in epoch}
             warnings += alarms.check(losses, update.update)
@@ -102,9 +110,10 @@ def fetch(
 
 
 def is_broken(metrics: Mapping[str, Tensor], before: Tensor | None) -> Tensor:
-    """Return 1 if the loss or gradient norm of a step is not finite, or ``before`` is 1, else 0; on the device."""
+    """Return 1 if a step's loss or gradient norm is not finite, its tokens lack room, or ``before`` is 1, else 0."""
     watched = [metrics[name].detach().float().reshape(()) for name in ("loss", "grad_norm") if name in metrics]
-    wrong = (~torch.stack(watched).isfinite()).any().float()
+    wrong = (~torch.stack(watched).isfinite()).any()
+    wrong = (wrong | (metrics["token_need"] > 0) if "token_need" in metrics else wrong).float()
     return wrong if before is None else torch.maximum(before, wrong)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from omegaconf import OmegaConf
-from rltok_rl.agents import RandomActor
 from rltok_rl.experiments.commands.schema import choices
 from rltok_rl.experiments.runs.build import make_trainer
 from rltok_rl.experiments.runs.resume import check_same_run
@@ -95,12 +94,16 @@ def test_padded_rate_is_the_room_of_tokens():
         assert trained(*packed, *room)[0][0]["padded_rate"] == pytest.approx(places / 128)
 
 
-def test_too_many_tokens_are_an_error():
+def test_room_for_too_many_tokens_grows():
+    """In an update of a trainer; a rollout of one's own is an error. tests/training/test_token_room.py has the rest."""
     trainer, _ = make_trainer(configured(*SMALL, "compute.tokens=packed", "compute.token_room=0.5"))
     trainer.update()
-    trainer.step.actor = RandomActor(0.9)
-    with pytest.raises(ValueError, match=r"compute.token_room.*128 places .* room for 64"):
-        trainer.update()
+    trainer.env.layout = Packing(tokens=0.05)
+    with pytest.raises(ValueError, match=r"compute.token_room.*128 places .* room for 16"):
+        trainer.step()
+    trainer.update()
+    (warning,) = trainer.warnings
+    assert "times the tokens that compute.token_room plans with" in warning and trainer.env.layout.tokens > 0.25
 
 
 def test_run_resumes_with_another_room(tmp_path):

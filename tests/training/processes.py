@@ -18,6 +18,7 @@ from rltok_rl.envs import ByteBoundaryEnv
 
 from rltok_rl.data import RepeatedSource, TextSource
 from rltok_rl.models import UNet, preset
+from rltok_rl.models.tokens import Packing
 from rltok_rl.objectives import (
     BoundaryClipPPOLoss,
     EntropyBonus,
@@ -58,6 +59,7 @@ def make(
     chunk: int | None = None,
     rows_per_mean: int | None = None,
     token_width: int | None = None,
+    room: float | None = None,
     **options: Any,
 ) -> Trainer:
     """A small trainer of the whole batch, or of the rows of one process; ``options`` are those of the loop."""
@@ -82,13 +84,14 @@ def make(
         batch_size=(processes.share(ROWS),),
         target_rates=rates,
         likelihood_chunk=chunk,
+        layout="padded" if room is None else Packing(tokens=room),
         seed=seed,
     )
     group = processes.group
     extra: dict[str, Any] = {"running_mean": {"num_steps": STEPS}, "group_mean": {"group_size": 2}}.get(baseline, {})
     judge: Any = "critic_advantage"
     if estimator == "local_flips":
-        judge = LocalFlips(model, gamma=0.9, num_flips=2, span=7, process_group=group)
+        judge = LocalFlips(model, gamma=0.9, num_flips=2, span=7, process_group=group, layout=env.layout)
     elif estimator != judge:
         extra = (
             {} if estimator == "control_variate" else {"baseline": baseline, "rows_per_mean": rows_per_mean, **extra}

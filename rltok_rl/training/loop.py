@@ -180,6 +180,7 @@ class Trainer:
         update = Pending(self.updates + 1, self.bytes_done + self.bytes_per_update, options.lr * scale)
         update.before = self._state_to_repeat() if self.room.fixed else None
         update.notes, self._notes = self._notes, []
+        update.tried = self.step.off_policy or not self.warming  # else nothing reads advantages
         self.optimizer.zero_grad(set_to_none=True)
         with watch_room() as needs:
             if options.micro_batches == 1:
@@ -252,7 +253,7 @@ class Trainer:
                 padded_rates = metrics["padded_rate"], metrics.get("padded_second_rate", 0.0)
                 self.flops_done += flops.total(flops.passes, num_bytes, *rates)
                 self.padded_flops_done += flops.total(flops.passes, num_bytes, *padded_rates)
-                self.tried_flops_done += flops.total(flops.trials, num_bytes, *rates)
+                self.tried_flops_done += flops.total(flops.trials, num_bytes, *rates) if entry.tried else 0.0
                 metrics["flops"], metrics["padded_flops"] = self.flops_done, self.padded_flops_done
                 metrics["total_flops"] = self.total_flops_done
                 self.last_update = update

@@ -50,6 +50,8 @@ class Pending:
     lr: float
     before: dict[str, Any] | None = None
     """The state before it, if it may have to be repeated."""
+    tried: bool = True
+    """Whether the estimator's trials ran."""
     notes: list[str] = field(default_factory=list)
     """Warnings besides those of the alarms."""
     names: list[list[str]] = field(default_factory=list)

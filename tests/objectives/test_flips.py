@@ -12,7 +12,7 @@ from rltok_rl.models import UNet
 from rltok_rl.objectives import LocalFlips
 
 from ..each import each
-from ..training.processes import PROSE, ROWS, make
+from ..training.processes import PROSE, ROWS, UPDATE, make
 from .conftest import make_model, make_rollout
 
 MODELS = {
@@ -59,6 +59,14 @@ def test_training_step_runs_a_micro_batch_per_pass_in_its_precision(options):
     assert rows == [ROWS] * parts + [2 * ROWS] * parts and kinds == {torch.bfloat16}
     with pytest.raises(ValueError, match="rows_per_pass must be an integer of at least 1, got 0"):
         LocalFlips(trainer.model, gamma=0.9, rows_per_pass=0)
+
+
+def test_trials_of_a_warm_start_are_not_counted():
+    """Boundaries are random then, and nothing reads advantages, unless the loss is off-policy."""
+    for ppo in (False, True):
+        trainer = make(estimator="local_flips", ppo=ppo, warm_start_bytes=UPDATE, updates=2)
+        totals = [update["total_flops"] - update["flops"] for update in (trainer.update(), trainer.update())]
+        assert (totals[0] > 0) == ppo and totals[1] > totals[0]
 
 
 @each(seed=range(3))

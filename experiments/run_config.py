@@ -210,8 +210,8 @@ class ComputeConfig:
     """Layout of token rows: ``padded`` to the longest, or ``packed`` one after the other, with at most 1/64 padding
     from 1,024 tokens on. Results are equal up to rounding; evaluation pads."""
     token_room: float | None = None
-    """Room for packed tokens beyond the target rate, 0.25 for a quarter more, instead of counting them (null). An update
-    with more tokens is repeated with more room."""
+    """Room for packed tokens beyond the target rate, 0.25 for a quarter more, instead of counting them (null). An
+    update with more tokens is repeated with more room."""
     recompute: str = "none"
     """Activations that the backward pass recomputes to save memory: ``none`` or ``layers``. Results are equal."""
     likelihood_chunk: int | None = None

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import count
 from typing import Any
 from uuid import uuid4
 
@@ -25,6 +26,8 @@ from rltok_rl.training.checkpoint import put_together, take_apart
 
 TIMEOUT = timedelta(minutes=30)
 """How long a rank waits for the others, in collectives and at the start."""
+PREPARATION = timedelta(hours=24)
+"""How long ranks wait for each other while text is downloaded or a tokenizer trained, outside collectives."""
 _GRACE = 10.0  # seconds in which torchrun ends all ranks after the first failure
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 _ADDRESS = ("MASTER_ADDR", "MASTER_PORT")
@@ -53,6 +56,9 @@ class Processes:
     device: torch.device = torch.device("cpu")
     group: ProcessGroup | None = None
     """For collectives; None for one process."""
+    store: Store | None = None
+    """For waiting outside collectives; None waits in one."""
+    _meetings: Iterator[int] = field(default_factory=count, repr=False, compare=False)
 
     @property
     def main(self) -> bool:
@@ -72,6 +78,21 @@ class Processes:
                 f"got {num_rows}"
             )
         return num_rows // self.world_size
+
+    def meet(self) -> None:
+        """Wait until all ranks have called this as often, for up to :data:`PREPARATION`, without a collective.
+
+        Collectives time out after :data:`TIMEOUT`, which a download on one rank may outlast.
+        """
+        if self.store is None:
+            self.any(False)
+            return
+        name, end = f"meeting {next(self._meetings)}", time.monotonic() + PREPARATION.total_seconds()
+        self.store.set(f"{name} {self.rank}", "here")
+        while missing := [r for r in range(self.world_size) if not self.store.check([f"{name} {r}"])]:
+            if time.monotonic() > end:
+                raise RuntimeError(f"processes {missing} of {self.world_size} were not ready within {PREPARATION}")
+            time.sleep(0.1)
 
     def any(self, flag: bool) -> bool:
         """Return whether the flag is set in any process."""
@@ -102,6 +123,7 @@ class Processes:
         """Return rank 0's value, anything that a checkpoint can hold, in all processes; tensors arrive on the CPU."""
         if self.group is None:
             return value
+        self.meet()  # rank 0 may have worked on the value for long
         tensors: dict[str, Tensor] = {}
         message: list[Any] = [None]
         if self.main:
@@ -173,7 +195,7 @@ def init_processes(device: str | torch.device = "cpu") -> Processes:
     store = dist.PrefixStore("group", fresh_store(shared, rank, world_size))
     backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=TIMEOUT)
-    return Processes(rank, world_size, device, dist.group.WORLD)
+    return Processes(rank, world_size, device, dist.group.WORLD, dist.PrefixStore("meetings", store))
 
 
 def fresh_store(store: Store, rank: int, world_size: int) -> Store:

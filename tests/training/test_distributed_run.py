@@ -13,11 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 from rltok_rl.experiments import train
 
+from rltok_rl.training import distributed
 from rltok_rl.training.checkpoint import list_checkpoints
-from rltok_rl.training.distributed import fresh_store, init_processes
+from rltok_rl.training.distributed import TIMEOUT, Processes, fresh_store, init_processes
 
 from ..each import each
 from ..experiments.configured import QUICK, configured
@@ -154,3 +156,36 @@ def test_earlier_attempt_leaves_nothing_behind():
         assert {one.get("name") for one in stores} == {str(number).encode()}
         attempts.append(stores)
     assert attempts[0][1].get("name") == b"0"  # the second attempt does not write into the store of the first
+
+
+def test_ranks_meet_outside_collectives(monkeypatch):
+    """However long rank 0 takes: no collective has begun, so none times out."""
+    store, done = dist.HashStore(), []
+    main, other = (Processes(rank, 2, store=store) for rank in (0, 1))
+    with ThreadPoolExecutor(1) as pool:
+        for number in range(2):  # a second time too
+            waiting = pool.submit(lambda: [other.meet(), done.append("met")])
+            time.sleep(0.3)
+            assert len(done) == number and not waiting.done()
+            main.meet()
+            waiting.result(timeout=20)
+    assert len(done) == 2
+    monkeypatch.setattr(distributed, "PREPARATION", 0 * TIMEOUT)
+    with pytest.raises(RuntimeError, match=r"processes \[1\] of 2 were not ready within 0:00:00"):
+        main.meet()
+
+
+def test_gpus_have_a_backend_for_tensors_on_the_cpu(monkeypatch):
+    """NCCL refuses them."""
+    asked = {}
+    store = dist.HashStore()
+    for name, value in COMPLETE.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(dist, "rendezvous", lambda url: iter([(store, 0, 2)]))
+    monkeypatch.setattr(distributed, "fresh_store", lambda store, rank, world_size: store)
+    monkeypatch.setattr(dist, "init_process_group", lambda backend, **options: asked.update(backend=backend, **options))
+    for device, backend in (("cuda", "cpu:gloo,cuda:nccl"), ("cpu", "gloo")):
+        assert init_processes(device).store is not None
+        assert asked["backend"] == backend and asked["timeout"] == TIMEOUT

@@ -23,7 +23,7 @@ class TokenRoom:
     """Layouts with room for a fixed number of tokens, of a rollout and of local flips, which grow together."""
 
     def __init__(self, env: EnvBase, loss: JointLoss) -> None:
-        while isinstance(env, TransformedEnv):  # it has a copy of no attribute, and passes reads on
+        while isinstance(env, TransformedEnv):  # it passes reads on, and keeps what is written
             env = env.base_env
         self._users: list[Any] = [part for part in (env, *loss.modules()) if _is_fixed(part)]
         self._start = [part.layout for part in self._users]

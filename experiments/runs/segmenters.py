@@ -210,16 +210,11 @@ def second_rate(model: UNet, segmenter: Segmenter | None) -> float:
 
 
 def _expected_rate(config: TrainConfig, model: UNet, segmenter: Segmenter | None) -> float:
-    """The highest target of boundaries per byte."""
+    """The highest target of boundaries per byte; of systems without one the model's, where the room begins."""
     actor = config.actor
-    name = actor.name if segmenter is None else config.segmenter.name
     rate: float | None = model.config.target_rate if actor.rate is None else actor.rate
     if segmenter is not None:
         rate = segmenter.target_rate
     elif actor.rates:
         rate = max(actor.rates)
-    if rate is None or name == "whitespace":
-        raise ValueError(
-            f"compute.token_room must be null with {name!r}, which has no target rate, got {config.compute.token_room}"
-        )
-    return rate
+    return model.config.target_rate if rate is None else rate

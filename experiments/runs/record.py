@@ -36,6 +36,8 @@ NOTED = (
     *(f"{name}{suffix}" for name in RETURNS for suffix in ("", "_standard_error")),
 )
 """Columns of ``metrics.csv`` after ``update`` and ``bytes``; a run that began with fewer keeps its own."""
+SPEEDS = ("bytes_per_second", "mfu")
+"""Further columns on GPUs."""
 TRAINED_ON = "trained_on"
 """Key of a checkpoint: the SHA-256 of its documents."""
 
@@ -111,6 +113,8 @@ class Recorder:
         target = LogTarget(folder=out, run_name=out.name, project=project, config=shown, resume_after=resume_after)
         self.logging = self._open.enter_context(Logging(config.logger.name, target, **config.logger.options))
         self.progress = Progress(config.optim.total_bytes, done=trainer.bytes_done)
+        if trainer.speed.name is not None and trainer.speed.peak is None:
+            self.progress.say(f"no column mfu: rltok_rl.training.speed.PEAKS has no peak of {trainer.speed.name}")
 
     def __enter__(self) -> Recorder:
         if self.trainer.updates == 0:
@@ -125,7 +129,7 @@ class Recorder:
         trainer, last = self.trainer, self.trainer.last_update
         assert last is not None
         if trainer.processes.main:
-            columns = self.table.columns[2:] or NOTED
+            columns = self.table.columns[2:] or (*NOTED, *(name for name in SPEEDS if name in metrics))
             row = {name: metrics.get(name, math.nan) for name in columns}  # without a policy some are missing
             self.table.add(last.update, last.bytes_done, row)
             self.logging.add("train", row, update=last.update)

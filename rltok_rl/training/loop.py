@@ -26,6 +26,7 @@ from rltok_rl.training.distributed import Processes
 from rltok_rl.training.metrics import Pending, UpdateFlops, UpdateMetrics, fetch, is_broken
 from rltok_rl.training.options import PRECISIONS, LoopOptions, cosine_schedule, make_optimizer
 from rltok_rl.training.sharding import average_gradients, check_parallel, full_state, load_full_state, prepare_model
+from rltok_rl.training.speed import Speed
 from rltok_rl.training.token_room import TokenRoom
 from rltok_rl.training.training_step import TrainingStep
 
@@ -97,6 +98,7 @@ class Trainer:
         self.language = source if isinstance(source, Language) else None
         """The language of the text, if its optimum is known."""
         self.room = TokenRoom(env, loss)
+        self.speed = Speed.of(device, self.processes.world_size)
         if options.policy_epochs > 1 and not self.step.off_policy:
             raise ValueError(
                 f"policy_epochs={options.policy_epochs} needs a term 'policy' that weighs decisions by how likely they "
@@ -166,6 +168,7 @@ class Trainer:
         if self._failed is not None:
             raise self._failed
         options = self.options
+        self.speed.start()
         position = self.bytes_done if options.total_flops is None else self.way * options.total_bytes
         ahead = self.bytes_per_update if options.lr_at == "end" else 0
         scale = cosine_schedule(
@@ -241,7 +244,7 @@ class Trainer:
         if self._failed is not None:
             raise self._failed
         pending, self._pending = self._pending, []
-        num_bytes, flops = self.bytes_per_update, self._flops
+        num_bytes, flops, seconds = self.bytes_per_update, self._flops, 0.0
         try:
             updates = fetch(pending, self.processes, self.alarms, self.language)
             for entry, update in zip(pending, updates, strict=False):
@@ -249,6 +252,8 @@ class Trainer:
                 if (need := metrics.pop("token_need", 0.0)) > 0:
                     self._repeat(entry, need)
                     break  # later updates were skipped on the device
+                seconds = self.speed.stop() if entry is pending[0] else seconds  # the device has done all of them
+                before = self.total_flops_done
                 rates = metrics.pop("token_rate"), metrics.get("second_rate", 0.0)
                 padded_rates = metrics["padded_rate"], metrics.get("padded_second_rate", 0.0)
                 self.flops_done += flops.total(flops.passes, num_bytes, *rates)
@@ -256,6 +261,7 @@ class Trainer:
                 self.tried_flops_done += flops.total(flops.trials, num_bytes, *rates) if entry.tried else 0.0
                 metrics["flops"], metrics["padded_flops"] = self.flops_done, self.padded_flops_done
                 metrics["total_flops"] = self.total_flops_done
+                metrics |= self.speed.metrics(num_bytes, metrics["total_flops"] - before, seconds / len(pending))
                 self.last_update = update
                 self._fetched.append(update)
         except TrainingFailed as error:

@@ -1,1 +1,3 @@
 """Instruments: what an estimator does to the gradient, measured against the truth."""
+
+import rltok_rl.start_method  # noqa: F401 - before torchrl

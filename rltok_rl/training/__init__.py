@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import rltok_rl.start_method  # noqa: F401 - before torchrl
+
+# isort: split
+
 from rltok_rl.training.alarms import Alarms, TrainingFailed
 from rltok_rl.training.loop import Trainer
 from rltok_rl.training.options import LoopOptions

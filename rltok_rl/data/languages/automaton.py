@@ -160,13 +160,19 @@ class Automaton(Language):
     @cached_property
     def stationary(self) -> Tensor:
         """Share of an endless text's bytes [S] before which it is in each state."""
-        num = len(self._chance)
-        flow = torch.zeros(num, num, dtype=torch.float64)
+        flow = torch.zeros(len(self._chance), len(self._chance), dtype=torch.float64)
         flow.scatter_add_(1, self._next, self._chance)  # [from, to]
-        equations = torch.cat((flow.t() - torch.eye(num, dtype=torch.float64), torch.ones(1, num, dtype=torch.float64)))
-        right = torch.zeros(num + 1, 1, dtype=torch.float64)
-        right[-1] = 1.0
-        return torch.linalg.lstsq(equations, right).solution.squeeze(1).clamp(min=0)
+        kept = _recurring(flow > 0)
+        flow = flow[kept][:, kept]
+        # States are taken out one at a time (Grassmann, Taksar and Heyman, 1985): no subtraction, and the same bits in
+        # every process, which solvers of LAPACK do not promise.
+        for last in range(len(flow) - 1, 0, -1):
+            flow[:last, last] /= flow[last, :last].sum()
+            flow[:last, :last] += flow[:last, last, None] * flow[last, :last]
+        share = torch.ones(len(flow), dtype=torch.float64)
+        for state in range(1, len(flow)):
+            share[state] = (share[:state] * flow[:state, state]).sum()
+        return torch.zeros(len(self._chance), dtype=torch.float64).index_copy_(0, kept, share / share.sum())
 
     @property
     def entropy_rate(self) -> float:
@@ -198,6 +204,17 @@ class Automaton(Language):
         chances = beliefs @ self._chance[:, first]  # [K, kinds]
         relative = chances / beliefs.sum(1, keepdim=True)
         return float(-(alike * torch.xlogy(chances, relative)).sum())
+
+
+def _recurring(moves: Tensor) -> Tensor:
+    """Return the states that an endless text comes back to, given the possible moves [from, to]."""
+    reach = moves | torch.eye(len(moves), dtype=torch.bool)
+    for _ in range(len(moves).bit_length()):  # twice as many moves each time
+        reach = (reach.float() @ reach.float()) > 0
+    kept = (reach <= reach.t()).all(1).nonzero().squeeze(1)  # all states that follow lead back
+    if not reach[kept[0], kept].all():
+        raise ValueError("moves must lead every text to the same recurring states, got several separate sets of states")
+    return kept
 
 
 def _merge(joint: Tensor) -> Tensor:

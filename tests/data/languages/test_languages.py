@@ -201,6 +201,12 @@ def test_an_automaton_is_checked_and_reads_beliefs():
     after_a = (1 / 6) / (1 / 6 + 1 / 6)  # from even to odd as often as back
     after_c, after_b = 0.25, 0.5
     assert found == pytest.approx([after_b, (1 - after_a) * 0 + after_a * 0.75, after_c, (1 - after_a) * 0.5, 0.5])
+    opened = {"new": {60: (0.5, "a"), 62: (0.5, "b")}, "a": {98: (1.0, "b")}, "b": {97: (1.0, "a")}}
+    once = Automaton(opened.__getitem__, "new", lambda state: state == "a", window=1, name="opened")
+    assert once.stationary.tolist() == [0.0, 0.5, 0.5]  # a text never comes back to its beginning
+    parted = {**opened, "b": {97: (1.0, "b")}, "a": {98: (1.0, "a")}}
+    with pytest.raises(ValueError, match="the same recurring states"):
+        _ = Automaton(parted.__getitem__, "new", bool, window=1, name="x").stationary
     with pytest.raises(ValueError, match=r"moves\('odd'\) must sum to 1, got 0.5"):
         Automaton({"even": {97: (1.0, "odd")}, "odd": {98: (0.5, "even")}}.get, "even", bool, window=1, name="x")
 

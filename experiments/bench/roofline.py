@@ -16,8 +16,10 @@ from rltok_rl.experiments.bench.operations import FLIPS
 from rltok_rl.experiments.bench.timing import in_new_process
 from rltok_rl.experiments.reports.markdown import markdown
 
-GPUS = {"H100 SXM": (989e12, 3.35e12), "H200 SXM": (989e12, 4.8e12)}
-"""FLOP/s of dense bfloat16 products, and bytes per second of memory, of NVIDIA's data sheets."""
+from rltok_rl.training.speed import peak_flops
+
+MEMORY = {"H100 SXM": 3.35e12, "H200 SXM": 4.8e12}
+"""Bytes per second of memory, of NVIDIA's data sheets."""
 LAUNCH = 6e-6
 """Seconds of the host per eager launch: an assumption, which the first profile replaces."""
 
@@ -39,10 +41,9 @@ def least_times(step: dict[str, Any], gpu: str) -> dict[str, float]:
         >>> {name: round(seconds, 3) for name, seconds in least_times(step, "H100 SXM").items()}
         {'arithmetic': 1.0, 'memory': 2.0, 'launches': 0.006}
     """
-    arithmetic, memory = GPUS[gpu]
     return {
-        "arithmetic": step["flops"] / arithmetic,
-        "memory": step["moved"] / memory,
+        "arithmetic": step["flops"] / (peak_flops(gpu) or 0.0),
+        "memory": step["moved"] / MEMORY[gpu],
         "launches": LAUNCH * step["calls"],
     }
 
@@ -56,7 +57,7 @@ def tables(counts: dict[str, dict[str, Any]]) -> str:
         for name, step in counts.items()
     ]
     parts = [markdown(["step", "launches", "GiB written", "GiB read and written", "TFLOP of products"], counted)]
-    for gpu in GPUS:
+    for gpu in MEMORY:
         body = []
         for name, step in counts.items():
             times = least_times(step, gpu)

@@ -15,6 +15,7 @@ ENVIRONMENTS: dict[str, dict[str, Any]] = {
     "rltok_rl/Lexicon-v0": {},
     "rltok_rl/ByteBoundary-v1": {"kwargs": {"model": "pocket", "text": "novel"}},
     "rltok_rl/Recall-v1": {"kwargs": {"model": "recall-world", "price": 0.25}, "reward_threshold": 22.2},
+    "rltok_rl/Lexicon-v1": {"kwargs": {"model": "lexicon-world", "price": 0.25}, "reward_threshold": 40.0},
 }
 """Options of ``gymnasium.register`` by id. The default model is untrained in version 0 and trained in version 1."""
 

@@ -19,7 +19,7 @@ from rltok_rl.renamed import current_word
 from rltok_rl.utils import did_you_mean, is_import_path
 
 # Names that the library defines in modules that import torch; tests/experiments/test_cli.py compares them.
-PACKAGED = ("pocket", "recall-world")
+PACKAGED = ("pocket", "recall-world", "lexicon-world")
 BUILT_IN = ("python-code", "python-docs")
 REWARDS = ("early_exit", "log_likelihood", "entropy_relative", "relative")
 BASELINES = ("none", "batch_mean", "leave_one_out", "z_score")

@@ -132,7 +132,7 @@ def evaluate_policy(
     documents = None if isinstance(texts, int) else _documents(texts)
     count = check_count("texts", texts if documents is None else len(documents))
     num_rows = min(check_count("num_envs", num_envs), count)
-    env: Any = gymnasium.make_vec(env_id, num_envs=num_rows, **options).unwrapped
+    env: Any = gymnasium.make_vec(gymnasium.spec(env_id), num_envs=num_rows, **options).unwrapped
     env = env.env
     if documents is None:
         env.set_seed(seed)

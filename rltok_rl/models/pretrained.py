@@ -28,7 +28,7 @@ except ImportError:  # a GPU machine with torch alone: models compute there, and
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 FORMAT = 1  # increases when older files can no longer be read
 _ASSETS = Path(__file__).parents[1] / "assets"
-PACKAGED = {name: _ASSETS / name for name in ("pocket", "recall-world")}  # come with the package
+PACKAGED = {name: _ASSETS / name for name in ("pocket", "recall-world", "lexicon-world")}  # come with the package
 SOURCES = f"a folder of save_pretrained, a run's folder, a hub id (user/name) or one of {[*PACKAGED]}"
 _KIND = "rltok_rl-unet"
 _HUB_OPTIONS = ("revision", "cache_dir", "token", "local_files_only", "force_download")

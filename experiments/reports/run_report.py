@@ -157,8 +157,8 @@ def results(run: RunFolder) -> str:
     rows += [(name, cell) for name, cell in others if name in (SHARE, RELATIVE)]
     others = [row for row in others if row not in rows]
     if (episode := last.get("held_out_episode_return")) is not None:
-        error = last.get("held_out_episode_return_standard_error")
-        rows.append(("return per episode, nats, held out", with_error(episode, error)))
+        spread = last.get("held_out_episode_return_standard_error")
+        rows.append(("return per episode, nats, held out", with_error(episode, spread)))
         rows.append(("discounted return, nats per decision, training", with_error(run.final_mean("return"))))
     rows += [("bits per byte, training", with_error(run.final_mean("bits_per_byte"))), *others]
     if rate := last.get("held_out_rate"):

@@ -31,7 +31,7 @@ from rltok_rl.models import UNet, preset
 from rltok_rl.training.atomic_files import replace_text
 
 ROWS, STEPS = 16, 128
-SCHEDULES = {  # updates, learning rate, overrides of the preset
+SCHEDULES: dict[str, tuple[int, float, dict[str, Any]]] = {  # updates, learning rate, overrides of the preset
     "recall": (1800, 4e-3, {"window": 4}),
     "lexicon": (1500, 5e-3, {"window": 4, "rope_base": 100.0}),
 }

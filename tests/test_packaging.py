@@ -60,6 +60,8 @@ def test_wheel_holds_every_module_and_nothing_at_top_level(wheel):
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"rltok_rl"}
     assert "rltok_rl/py.typed" in names
     assert "rltok_rl/experiments/conf/planted.yaml" in names, "configurations are not shipped"
+    assets = {f"rltok_rl/assets/{name}" for name in ("novel/text.txt", "lexicon-world/model.safetensors")}
+    assert assets <= set(names), "packaged texts and models are not shipped"
     parts = {f"rltok_rl/viz/viewer/{path.name}" for path in (ROOT / "rltok_rl" / "viz" / "viewer").glob("*.[hcj]*s*")}
     parts.add("rltok_rl/viz/viewer/page.html")
     assert len(parts) >= 7 and parts <= set(names), "parts of the viewer's page are not shipped"

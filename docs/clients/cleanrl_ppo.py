@@ -1,7 +1,7 @@
 """PPO in one file, in the manner of CleanRL, over the batched gymnasium environment: a file to copy and to change.
 
     python docs/clients/cleanrl_ppo.py                      # where should the packaged model's tokens end, at a price?
-    python docs/clients/cleanrl_ppo.py --env-id rltok_rl/Recall-v1 --price 0.25 --episode-steps 128    # to be solved
+    python docs/clients/cleanrl_ppo.py --env-id rltok_rl/Recall-v1 --price 0.25 --episode-steps 128 --num-steps 128
 
 The language model is the world and stays as it is; a small network of this file's own learns where boundaries go. Every
 update adds a line to ``progress.csv``. Nothing of rltok_rl is used but the environment and the model in it.

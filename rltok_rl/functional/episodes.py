@@ -51,14 +51,6 @@ def return_sums(
     return {name: torch.stack([part.double().sum(-1) for part in parts], -1) for name, parts in sums.items()}
 
 
-def paired_sums(sums: Tensor, other: Tensor) -> Tensor:
-    """Return sums [B, 2] of the difference of two policies on the same texts, from the sums of either.
-
-    The error of the difference is that of pairs: texts differ more than policies do.
-    """
-    return torch.stack((sums[:, 0] - other[:, 0], sums[:, 1]), -1)
-
-
 def ratio_moments(sums: Tensor) -> Tensor:
     """Return means over rows of n, d, n^2, n d and d^2, [5], of sums [B, 2].
 

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rltok_rl.agents import LearnedBoundaryActor, UniformActor
+from rltok_rl.agents import LearnedBoundaryActor
 from rltok_rl.agents.segmenters import SegmenterActor
 from rltok_rl.data.languages import Language
 from rltok_rl.data.windows import WindowSource
 from rltok_rl.envs import ByteBoundaryEnv
-from rltok_rl.functional.episodes import paired_sums, ratio_moments, ratio_with_error
+from rltok_rl.functional.episodes import ratio_moments, ratio_with_error, return_sums
 from rltok_rl.models.unet import UNet
 from rltok_rl.renamed import RenamedAttribute
 from rltok_rl.training.training_step import read_bytes, rollout_returns
@@ -95,24 +95,23 @@ class Snapshots:
         target rate on the same texts. Systems that read more than boundaries (segmenters) have none.
         """
         options: dict[str, Any] = {"num_steps": self.num_steps, "batch_size": (self.num_rows,), "seed": self.seed}
-        env = ByteBoundaryEnv(model, self.held, reward=self.reward, price=self.price, **options)
-        generator = torch.Generator(model.embedding.weight.device).manual_seed(self.seed)
         actor = LearnedBoundaryActor(model) if self.actor is None else self.actor
         by_boundaries = not isinstance(actor, SegmenterActor) and model.config.byte_scope != "token"
-        reference = UniformActor(model.config.target_rate) if by_boundaries else None
+        options |= {"reward": self.reward, "price": self.price, "reference": "uniform" if by_boundaries else None}
+        env = ByteBoundaryEnv(model, self.held, **options)
+        generator = torch.Generator(model.embedding.weight.device).manual_seed(self.seed)
         nats, early, rates, shares = [], [], [], []
         sums: dict[str, list[Tensor]] = {}
         for _ in range(self.batches):
-            texts = env.random_state()
             rollout = env.parallel_rollout(actor, generator=generator, exclude=("encoder_state",))
             nats.append(-rollout["next", "final_log_prob"].mean().item())
             early.append(-rollout["next", "early_log_prob"].mean().item())
             rates.append(rollout["action"].float().mean().item())
             returns = rollout_returns(rollout)
-            if reference is not None:
-                env.set_random_state(texts)
-                other = rollout_returns(env.parallel_rollout(reference, exclude=("encoder_state",)))
-                returns["relative_return"] = paired_sums(returns["episode_return"], other["episode_return"])
+            if by_boundaries:
+                gain, reference, done = (rollout["next", key] for key in ("reward", "reference_reward", "done"))
+                gain = gain if env.relative else gain - reference
+                returns["relative_return"] = return_sums(gain.squeeze(-1), done.squeeze(-1))["episode_return"]
             if self.language is not None:
                 shares.append(self.language.share_captured(*read_bytes(rollout, model.config.num_marks)))
             for name, values in returns.items():

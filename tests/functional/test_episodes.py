@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rltok_rl.evaluation import corpus_standard_error, mean_and_error
-from rltok_rl.functional.episodes import paired_sums, ratio_moments, ratio_with_error, return_sums
+from rltok_rl.functional.episodes import ratio_moments, ratio_with_error, return_sums
 
 from ..each import each
 
@@ -71,11 +71,3 @@ def test_error_of_a_ratio_is_that_of_documents_and_of_all_parts_together():
     assert ratio_with_error(parts, 4) == pytest.approx((ratio, error), rel=1e-12)
     assert math.isnan(ratio_with_error(ratio_moments(sums[:1]), 1)[1])
     assert all(map(math.isnan, ratio_with_error(ratio_moments(torch.zeros(3, 2)), 3)))
-
-
-def test_difference_is_paired():
-    """Texts differ by 10, policies by 1: the error is that of the differences."""
-    texts = torch.tensor([10.0, 20.0, 30.0])
-    first, second = (torch.stack((x, torch.ones(3)), -1) for x in (texts + torch.tensor([1.0, 1.5, 0.5]), texts))
-    difference, error = ratio_with_error(ratio_moments(paired_sums(first, second)), 3)
-    assert difference == pytest.approx(1.0) and error == pytest.approx(0.5 / math.sqrt(3))

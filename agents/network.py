@@ -8,6 +8,7 @@ from rltok_rl.agents.bernoulli import BernoulliActor, Terms
 from torch import Tensor, nn
 
 from rltok_rl.models.heads import BoundaryTerms
+from rltok_rl.utils import check_count
 
 AFTER_BOUNDARIES = ("recent", "final_log_prob", "second_boundary", "second_probability")
 """Observations that depend on earlier boundaries, which a parallel rollout has yet to draw."""
@@ -38,6 +39,9 @@ class NetworkActor(BernoulliActor):
                 f"in_keys must be a list of observations that do not depend on earlier boundaries, got {in_keys!r}; "
                 f"num_lags=w reads the last w boundaries, and TorchRL's ProbabilisticActor steps with any observation"
             )
+        if not isinstance(network, nn.Module):
+            raise TypeError(f"network must be a torch.nn.Module, got {network!r}")
+        check_count("num_lags", num_lags, minimum=0)
         for module in network.modules():
             if isinstance(module, (nn.RNNBase, nn.RNNCellBase)):
                 raise ValueError(

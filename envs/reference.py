@@ -35,7 +35,10 @@ def as_reference(reference: Reference, model: UNet) -> Callable[[Tensor], Tensor
         raise TypeError(f"{expected}, got {reference!r}")
     byte_ids = torch.randint(32, 127, (3, 8), generator=torch.Generator().manual_seed(0))
     byte_ids = byte_ids.to(model.embedding.weight.device)
-    drawn = function(byte_ids)
+    try:
+        drawn = function(byte_ids)
+    except Exception as error:
+        raise ValueError(f"{expected}, got {function_name(reference)}, which raises: {error}") from error
     if not isinstance(drawn, Tensor) or drawn.shape != byte_ids.shape or not torch.equal(drawn, drawn.bool().to(drawn)):
         got = [*drawn.shape] if isinstance(drawn, Tensor) else type(drawn).__name__
         raise ValueError(f"{expected}, got {function_name(reference)}, which returns {got} for [3, 8]")

@@ -28,17 +28,17 @@ from rltok_rl.utils import did_you_mean, import_path, is_import_path
 @command("play", __doc__)
 def main(parser: Parser, options: argparse.Namespace) -> None:
     """Command line."""
-    made: dict[str, Any] = {"num_steps": options.steps, "price": options.price}
+    arguments: dict[str, Any] = {"num_steps": options.steps, "price": options.price}
     options.rate, segmenter = None, None
     reads_text = "ByteBoundary" in options.env
     if options.text is not None and not reads_text:
         parser.error(f"argument --text: belongs to ByteBoundary, got {options.env}, which makes its texts")
     if options.model is not None or reads_text:
         options.model = options.model or DEFAULT
-        made["model"], segmenter = load_with_segmenter(parser, options)
+        arguments["model"], segmenter = load_with_segmenter(parser, options)
     if options.text is not None:
         data = argparse.Namespace(**{**vars(options), "data": options.text, "column": None, "bytes": None})
-        made |= {"text": find_documents(parser, data, None)[1], "short_documents": "whole"}
+        arguments |= {"text": find_documents(parser, data, None)[1], "short_documents": "whole"}
     policies = [
         SegmenterActor(segmenter)
         if name == "learned" and segmenter is not None
@@ -53,7 +53,7 @@ def main(parser: Parser, options: argparse.Namespace) -> None:
             env_id=options.env,
             deterministic=options.greedy,
             seed=options.seed,
-            **{name: value for name, value in made.items() if value is not None},
+            **{name: value for name, value in arguments.items() if value is not None},
         )
     except ValueError as error:
         if not str(error).startswith("policy must "):

@@ -85,7 +85,7 @@ def as_reward(reward: str | Reward, *, device: torch.device | str | None = None)
     name = function_name(reward)
     try:
         inspect.signature(function).bind("final_log_prob", "early_log_prob", "early_entropy")
-    except TypeError as error:
+    except (TypeError, ValueError) as error:  # ValueError: built-in functions have no signature
         raise TypeError(
             f"reward must take (final_log_prob, early_log_prob, early_entropy), got {name}: {error}"
         ) from None
@@ -128,10 +128,13 @@ def broken_reward_laws(reward: Reward, *, device: torch.device | str | None = No
     scales = torch.tensor([-6.0, -6.0, 5.5], device=device)
     numbers = scales[:, None, None] * torch.rand(3, 4, 5, generator=torch.Generator().manual_seed(0)).to(scales.device)
     numbers[:, 0, 0] = 0.0
-    given = numbers[: 3 if reads_entropy(reward) else 2]
+    inputs = numbers[: 3 if reads_entropy(reward) else 2]
     final = numbers[0]
-    with torch.enable_grad():
-        rewards = reward(*given.clone())
+    try:
+        with torch.enable_grad():
+            rewards = reward(*inputs.clone())
+    except Exception as error:
+        return {"shape": f"rewards must be computed from inputs of any shape; called with {[*final.shape]}: {error}"}
     if not isinstance(rewards, Tensor) or rewards.shape != final.shape or rewards.dtype != final.dtype:
         got = f"{rewards.dtype} {[*rewards.shape]}" if isinstance(rewards, Tensor) else type(rewards).__name__
         return {"shape": f"rewards must be {final.dtype} {[*final.shape]} as the inputs are, got {got}"}
@@ -140,12 +143,12 @@ def broken_reward_laws(reward: Reward, *, device: torch.device | str | None = No
         broken["finite"] = "rewards must be finite, also for likelihood 1 and entropy 0"
     if rewards.requires_grad:
         broken["gradient"] = "rewards must carry no gradient (torch.no_grad)"
-    used = given.clone()
+    used = inputs.clone()
     reward(*used)
-    if not torch.equal(used, given):
+    if not torch.equal(used, inputs):
         broken["inputs"] = "inputs must stay unchanged"
     try:
-        alone = torch.cat([reward(*one.clone()) for one in given.flatten(1).split(1, 1)])
+        alone = torch.cat([reward(*one.clone()) for one in inputs.flatten(1).split(1, 1)])
         same = torch.allclose(alone.detach(), rewards.detach().flatten(), rtol=1e-4, atol=1e-5, equal_nan=True)
     except Exception as error:  # whatever a function says about a shape that it does not expect
         broken["steps"] = f"each reward must depend on its own prediction alone; called with one of shape [1]: {error}"

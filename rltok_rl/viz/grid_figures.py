@@ -34,8 +34,8 @@ def draw_grid(name: str, panels: Mapping[str, Series], path: Path) -> Path:
                 means = [mean_line([([x], [y]) for y in ys]) for x, ys in values.items()]
                 x, y = [place[number] + shift for number in values], [mean.y[0] for mean in means]
                 spread = [mean.spread[0] for mean in means]
-                look = {"color": style.colour, "marker": style.marker, "ls": style.dashes, "lw": width, "ms": 4.5}
-                axes.errorbar(x, y, spread, elinewidth=0.9, capsize=2, label=group, **look)
+                line = {"color": style.colour, "marker": style.marker, "ls": style.dashes, "lw": width, "ms": 4.5}
+                axes.errorbar(x, y, spread, elinewidth=0.9, capsize=2, label=group, **line)
                 for at, ys in zip(x, values.values(), strict=True):
                     axes.plot([at + 0.05] * len(ys), ys, ".", color=style.colour, ms=3.5, alpha=0.7, mew=0)
             axes.set(title=title, xlabel=name, xlim=(-0.3, len(numbers) - 0.7))

@@ -77,6 +77,8 @@ def test_refusals(env):
             ValueError,
             r"in_keys must .* got \['recent'\]; num_lags=w",
         ),
+        (lambda: NetworkActor(lambda byte: byte, ["byte"]), TypeError, "network must be a torch.nn.Module, got <func"),
+        (lambda: NetworkActor(nn.Linear(1, 1), ["byte"], num_lags=-1), ValueError, "num_lags must be .* got -1"),
         (lambda: NetworkActor(nn.Linear(1, 1), "byte"), ValueError, "in_keys must be a list .* got 'byte'"),
         (
             lambda: NetworkActor(nn.LSTM(64, 1), ["encoder_state"]),

@@ -87,10 +87,12 @@ class Processes:
         if self.store is None:
             self.any(False)
             return
-        name, end = f"meeting {next(self._meetings)}", time.monotonic() + PREPARATION.total_seconds()
-        self.store.set(f"{name} {self.rank}", "here")
-        while missing := [r for r in range(self.world_size) if not self.store.check([f"{name} {r}"])]:
+        number, end = next(self._meetings), time.monotonic() + PREPARATION.total_seconds()
+        keys = [f"meeting {number} {rank}" for rank in range(self.world_size)]
+        self.store.set(keys[self.rank], "here")
+        while not self.store.check(keys):  # one request for all ranks
             if time.monotonic() > end:
+                missing = [rank for rank, key in enumerate(keys) if not self.store.check([key])]
                 raise RuntimeError(f"processes {missing} of {self.world_size} were not ready within {PREPARATION}")
             time.sleep(0.1)
 

@@ -48,7 +48,7 @@ class LocalFlips(ReturnEstimator):
         layout: of the tokens of the extra rows, as for :class:`~rltok_rl.models.tokens.Packing`.
         generator: source of the random numbers, with equal seeds in all processes.
         rows_per_pass: rows whose extra rows run together, to save memory; None runs all. Results are equal up to
-            rounding. A :class:`~rltok_rl.training.TrainingStep` sets it to the rows of a micro-batch.
+            rounding. A :class:`~rltok_rl.training.TrainingStep` runs at most the rows of a micro-batch.
         precision: dtype of matrix products under autocast; default: the model's own. A training step sets its own.
         **options: of :class:`~rltok_rl.objectives.estimators.ReturnEstimator`. Processes of a ``process_group`` flip
             the decisions that one process with all rows would flip.

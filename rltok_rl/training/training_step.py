@@ -90,9 +90,10 @@ class TrainingStep(nn.Module):
             object.__setattr__(self, name, value)
         self.generator, self.part, self.precision, self.keep_batch = generator, part, precision, keep_batch
         self.batch: list[TensorDictBase] = []
-        for part in loss.modules():
-            if isinstance(part, LocalFlips):  # its passes cost no more memory than a rollout, and round alike
-                part.rows_per_pass, part.precision = env.num_rows, precision
+        for module in loss.modules():
+            if isinstance(module, LocalFlips):  # passes of at most a rollout's rows, which round as a rollout does
+                module.rows_per_pass = min(module.rows_per_pass or env.num_rows, env.num_rows)
+                module.precision = precision
         self.byte_ids = torch.empty(0, dtype=torch.int64)  # [B, T] of the last rollout
         self.row_sums: list[dict[str, Tensor]] = []
         """Of each rollout of the last update, sums [B, 2] of returns by metric."""

@@ -125,7 +125,7 @@ def ratio_text(row: Row) -> str:
     """``123x [110, 130]``, with the goal if there is one, or ``failed``."""
     if math.isnan(row.ratio):
         return "failed"
-    digits = 1 if row.ratio < 100 else 0
+    digits = 2 if row.ratio < 1 else 1 if row.ratio < 100 else 0
     text = f"{row.ratio:.{digits}f}x [{row.low:.{digits}f}, {row.high:.{digits}f}]"
     return text if row.goal is None else f"{text} (goal {row.goal:g}x: {'met' if row.met else 'MISSED'})"
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rltok_rl.envs.registration import BYTE_BOUNDARY, ENVIRONMENTS
+from rltok_rl.envs.registration import ENVIRONMENTS
 
 from rltok_rl.renamed import current_word
 from rltok_rl.utils import did_you_mean, is_import_path
@@ -35,6 +35,8 @@ POLICIES = ("learned", "random", "uniform", "never", "always")
 
 DEFAULT = "pocket"
 """The model of ``rltok segment`` and ``rltok generate``, unless ``--model`` names another."""
+PLAYED = "rltok_rl/ByteBoundary-v1"
+"""The environment of ``rltok play``."""
 CONTEXT = 256
 """Bytes of a window, for models that are no runs."""
 MOST = 1_000_000
@@ -294,7 +296,7 @@ OPTIONS: dict[str, list[Option]] = {
         *_DRAWING,
     ],
     "play": [
-        option("--env", "id of the environment (default: %(default)s)", choices=[*ENVIRONMENTS], default=BYTE_BOUNDARY),
+        option("--env", "id of the environment (default: %(default)s)", choices=[*ENVIRONMENTS], default=PLAYED),
         *_model("--model"),
         option("--policy", f"{_POLICIES} (default: learned)", default="learned"),
         option("--reference", "what to compare with, as --policy (default: uniform)", default="uniform"),

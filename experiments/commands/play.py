@@ -2,7 +2,7 @@
 
     rltok play
     rltok play --policy my_file:my_policy --reference learned --text notes.txt --episodes 256
-    rltok play --env rltok_rl/Recall-v0 --policy agent.zip --trust-code --steps 64
+    rltok play --env rltok_rl/Recall-v1 --policy agent.zip --trust-code --steps 64
 
 Policy and reference read the same texts; the table has means and standard errors over texts. A policy is learned (the
 model's own), random, uniform (evenly spaced), never, always, an agent that Stable-Baselines3 saved, or module:function,

@@ -24,7 +24,7 @@ from rltok_rl.agents.segmenters import SegmenterActor
 from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.envs.gym_env import observation_space
 from rltok_rl.envs.gym_options import refuse_names
-from rltok_rl.envs.registration import BYTE_BOUNDARY, ENVIRONMENTS
+from rltok_rl.envs.registration import ENVIRONMENTS
 from rltok_rl.evaluation.bits import mean_and_error
 from rltok_rl.text import check_texts, text_to_bytes
 from rltok_rl.utils import check_count, did_you_mean
@@ -97,7 +97,7 @@ def evaluate_policy(
     texts: int | str | bytes | Sequence[str | bytes] = 64,
     *,
     reference: Policy = "uniform",
-    env_id: str = BYTE_BOUNDARY,
+    env_id: str = "rltok_rl/ByteBoundary-v1",
     num_envs: int = 32,
     deterministic: bool = False,
     batched: bool = True,

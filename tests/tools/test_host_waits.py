@@ -64,7 +64,10 @@ def test_an_update_waits_for_nothing_but_its_tokens(name):
         assert len(seen.found) == 1 and seen.found[0].operation == "copy to cpu", seen.table()
 
 
-@pytest.mark.parametrize("options", [[], ["compute.micro_batches=2"], ["loss=ppo", "loss.policy_epochs=3"]])
+FLIPS = ["estimator=local_flips", "baseline=none", "compute.micro_batches=2"]
+
+
+@pytest.mark.parametrize("options", [[], ["compute.micro_batches=2"], ["loss=ppo", "loss.policy_epochs=3"], FLIPS])
 def test_with_room_for_tokens_an_update_waits_for_nothing(options, monkeypatch):
     """Kernels for packed rows are a GPU's; values stand in for what they make, which are as long."""
     monkeypatch.setattr("rltok_rl.models.tokens.packed_attention", lambda *_, **__: lambda q, k, v: v + 0 * (q + k))

@@ -9,6 +9,7 @@ import torch
 from rltok_rl.envs import ByteBoundaryEnv
 
 from rltok_rl.models import UNet, preset
+from rltok_rl.models.tokens import Layout, Packing
 from rltok_rl.objectives import JointLoss
 from rltok_rl.training import LoopOptions, Trainer
 from rltok_rl.training.options import compile_layers
@@ -17,10 +18,10 @@ TEXT = "the cat sat on the mat, and the dog sat on the log. " * 40
 pytestmark = pytest.mark.gpu
 
 
-def make(device: str = "cuda", **options) -> Trainer:
+def make(device: str = "cuda", layout: Layout = "padded", **options) -> Trainer:
     torch.manual_seed(0)
     model = UNet(preset("tiny")).to(device)
-    env = ByteBoundaryEnv(model, TEXT, num_steps=64, batch_size=(8,), seed=0)
+    env = ByteBoundaryEnv(model, TEXT, num_steps=64, batch_size=(8,), layout=layout, seed=0)
     loss = JointLoss.paper(target_rate=0.2, baseline="leave_one_out", gamma=0.9).to(device)
     return Trainer(model, env, loss, LoopOptions(total_bytes=20 * 8 * 64, lr=4e-3, **options))
 
@@ -58,3 +59,12 @@ def test_compiled_layers_train():
     compile_layers(trainer.model)
     first, *_, last = [trainer.update()["bits_per_byte"] for _ in range(10)]
     assert last < first
+
+
+def test_room_for_tokens_grows():
+    """Metrics are fetched four at a time: later updates are skipped on the device, and all are repeated."""
+    trainer, metrics = make(layout=Packing(tokens=0.05), precision="bfloat16", figures_every=4), []
+    trainer.run(metrics.append)
+    assert trainer.env.layout.tokens > 0.1 and len(metrics) == trainer.updates == 20
+    assert metrics[-1]["bits_per_byte"] < 0.8 * metrics[0]["bits_per_byte"]
+    assert all(one["bytes_per_second"] > 0 for one in metrics)

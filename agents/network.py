@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from rltok_rl.agents.bernoulli import BernoulliActor, Terms
 from torch import Tensor, nn
 
@@ -21,7 +22,7 @@ class NetworkActor(BernoulliActor):
 
     The network takes the entries of ``in_keys`` as positional arguments, ``[*B, ...]`` when stepped and
     ``[*B, T, ...]`` in windows, and returns ``[*B, 1 + w]`` or ``[*B, T, 1 + w]``. It must compute each byte's outputs
-    from that byte's entries alone; ``encoder_state`` summarises all bytes so far.
+    from that byte's entries alone, which the first call checks; ``encoder_state`` summarises all bytes so far.
 
     Args:
         network: the network. Recurrent ones are refused: they need a stepped rollout.
@@ -55,6 +56,7 @@ class _NetworkTerms(Terms):
     def __init__(self, network: nn.Module, num_lags: int, cap: float | None) -> None:
         super().__init__()
         self.network, self._num_lags, self._cap = network, num_lags, cap
+        self._checked = False
 
     @property
     def cap(self) -> float | None:
@@ -71,4 +73,25 @@ class _NetworkTerms(Terms):
                 f"network must return [*B, T, {1 + self.num_lags}] with num_lags={self.num_lags}, "
                 f"got {list(outputs.shape)}"
             )
+        if not self._checked and outputs[..., 0].numel() > 1:
+            self._check_one_byte(features, outputs.dim() - 1)
+            self._checked = True
         return BoundaryTerms(outputs[..., 0], outputs[..., 1:])
+
+    @torch.no_grad()
+    def _check_one_byte(self, features: Sequence[Tensor], num_dims: int) -> None:
+        """Require that the outputs of the last byte, read alone, are those of the batch, without dropout."""
+        modes = [(module, module.training) for module in self.network.modules()]
+        try:
+            self.network.eval()
+            with torch.autocast(features[0].device.type, enabled=False):
+                batch = self.network(*features).flatten(0, num_dims - 1)[-1]
+                alone = self.network(*(feature.flatten(0, num_dims - 1)[-1:] for feature in features))[0]
+        finally:
+            for module, training in modes:
+                module.training = training
+        if not torch.allclose(alone, batch, rtol=1e-2, atol=1e-3):
+            raise ValueError(
+                f"network must read each byte alone, got {type(self.network).__name__}, whose outputs depend on other "
+                f"bytes or rows; read encoder_state, which summarises all bytes so far"
+            )

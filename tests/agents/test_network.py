@@ -28,6 +28,19 @@ class Small(nn.Module):
         return self.layers(torch.cat((self.embedding(byte), entropy), -1))
 
 
+class Attention(nn.Module):
+    """Logits that depend on earlier and, unless causal, on later bytes."""
+
+    def __init__(self, causal: bool) -> None:
+        super().__init__()
+        self.attention, self.causal = nn.MultiheadAttention(64, 2, batch_first=True), causal
+        self.logit = nn.Linear(64, 1)
+
+    def forward(self, states):
+        mask = torch.ones(2 * [states.shape[-2]]).triu(1).bool() if self.causal else None
+        return self.logit(self.attention(states, states, states, attn_mask=mask)[0])
+
+
 @pytest.fixture
 def env() -> ByteBoundaryEnv:
     torch.manual_seed(0)
@@ -89,6 +102,10 @@ def test_refusals(env):
             lambda: env.parallel_rollout(NetworkActor(nn.Linear(64, 2), ["encoder_state"])),
             ValueError,
             r"network must return \[\*B, T, 1\] with num_lags=0, got \[4, 16, 2\]",
+        ),
+        *(
+            (lambda c=c: env.parallel_rollout(NetworkActor(Attention(c), ["encoder_state"])), ValueError, "Attention")
+            for c in (False, True)
         ),
         (lambda: env.parallel_rollout(NetworkActor(nn.Linear(1, 1), ["none"])), KeyError, "none"),
         (

@@ -73,8 +73,8 @@ class ByteBoundaryEnv(TextEnv):
         reward: a key of :data:`~rltok_rl.functional.rewards.REWARDS`; ``"relative"``; or a custom function or
             ``"module:function"``, checked by :func:`~rltok_rl.functional.rewards.as_reward`.
         reference: policy whose rewards are observed as ``reference_reward``: ``"uniform"``, boundaries evenly spaced at
-            the target rate (the default of ``reward="relative"``), or a causal function or ``"module:function"`` of
-            bytes [n, L] to boundaries [n, L], such as ``torch.zeros_like``, which never draws any.
+            the target rate (the default of ``reward="relative"``), ``"never"``, ``"always"``, or a causal function or
+            ``"module:function"`` of bytes [n, L] to boundaries [n, L].
         price: nats per boundary.
         observe_entropy: add ``early_entropy`` to the observation.
         target_rates: (low, high), range of the rates drawn for texts; None is the model's configured rate.

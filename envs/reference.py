@@ -12,7 +12,8 @@ from rltok_rl.models.unet import UNet
 from rltok_rl.utils import import_path, is_import_path
 
 Reference = str | Callable[[Tensor], Tensor]
-"""``"uniform"``, ``module:function``, or a function of bytes [n, L] to boundaries [n, L], 0 or 1."""
+"""A name, ``module:function``, or a function of bytes [n, L] to boundaries [n, L], 0 or 1."""
+_FIXED: dict[str, Callable[[Tensor], Tensor]] = {"never": torch.zeros_like, "always": torch.ones_like}
 
 
 def as_reference(reference: Reference, model: UNet) -> Callable[[Tensor], Tensor] | None:
@@ -24,10 +25,12 @@ def as_reference(reference: Reference, model: UNet) -> Callable[[Tensor], Tensor
         )
     if reference == "uniform":
         return None
+    if isinstance(reference, str) and reference in _FIXED:
+        return _FIXED[reference]
     if isinstance(reference, str) and not is_import_path(reference):
         raise ValueError(
-            f"reference must be 'uniform', a custom module:function, a function or None, got {reference!r}; "
-            f"'torch:zeros_like' never draws a boundary, 'torch:ones_like' always does"
+            f"reference must be 'uniform', 'never', 'always', a custom module:function, a function or None, got "
+            f"{reference!r}"
         )
     function = import_path("reference", reference) if isinstance(reference, str) else reference
     expected = "reference must be a function of byte_ids [n, L] to boundaries [n, L] of 0 and 1"

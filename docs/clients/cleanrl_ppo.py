@@ -1,7 +1,7 @@
 """PPO in one file, in the manner of CleanRL, over the batched gymnasium environment: a file to copy and to change.
 
-    python docs/clients/cleanrl_ppo.py                      # where should the packaged model's tokens end, at a price?
-    python docs/clients/cleanrl_ppo.py --env-id rltok_rl/Recall-v1 --price 0.25 --episode-steps 128 --num-steps 128
+    python docs/clients/cleanrl_ppo.py --price 0.05         # where should the packaged model's tokens end, at a price?
+    python docs/clients/cleanrl_ppo.py --env-id rltok_rl/Recall-v1 --episode-steps 128 --num-steps 128
 
 The language model is the world and stays as it is; a small network of this file's own learns where boundaries go. Every
 update adds a line to ``progress.csv``. Nothing of rltok_rl is used but the environment and the model in it.
@@ -31,7 +31,7 @@ class Args:
 
     env_id: str = "rltok_rl/ByteBoundary-v1"
     model: str = ""  # the world: a folder, a run, a hub id, or a packaged name; empty is the environment's own
-    price: float = 0.05  # nats that a boundary costs
+    price: float = float("nan")  # nats that a boundary costs; nan is the environment's own
     out: str = "runs/cleanrl_ppo"
     seed: int = 0
     num_envs: int = 32
@@ -109,13 +109,13 @@ def explained_variance(values: Tensor, returns: Tensor) -> float:
 
 def make_env(args: Args) -> gymnasium.vector.VectorEnv:
     """All texts in one batched step; texts that end start anew at once, their last observation in ``info``."""
-    world = {"model": UNet.from_pretrained(args.model)} if args.model else {}
+    world: dict = {"model": UNet.from_pretrained(args.model)} if args.model else {}
+    world |= {"price": args.price} if args.price == args.price else {}  # nan differs from itself
     return gymnasium.make_vec(
         args.env_id,
         num_envs=args.num_envs,
         **world,
         num_steps=args.episode_steps,
-        price=args.price,
         autoreset_mode="SameStep",
     )
 

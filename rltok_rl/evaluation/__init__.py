@@ -40,7 +40,7 @@ from rltok_rl.evaluation.marginal import (
     summarise_samples,
     window_losses,
 )
-from rltok_rl.evaluation.policies import POLICIES, Episodes, PolicyEvaluation, evaluate_policy, named_policy
+from rltok_rl.evaluation.policies import POLICIES, Episodes, PolicyEvaluation, evaluate_policy
 from rltok_rl.evaluation.streamed import read_streamed
 from rltok_rl.evaluation.windowed import Reading, cut_windows, read_text
 from rltok_rl.evaluation.word_edges import (
@@ -91,7 +91,6 @@ __all__ = [
     "marginal_nats",
     "mean_and_error",
     "move_boundaries",
-    "named_policy",
     "particle_nats",
     "place_share",
     "policy_entropy",

@@ -163,7 +163,7 @@ def _draw(env: ByteBoundaryEnv, count: int) -> list[bytes]:
     return [bytes(row[marks:length]) for row, length in rows]
 
 
-def named_policy(name: str, env: ByteBoundaryEnv, rate: float) -> nn.Module:
+def _named_policy(name: str, env: ByteBoundaryEnv, rate: float) -> nn.Module:
     """Return the actor of a name of :data:`POLICIES`; ``rate`` in [0, 1] is that of random and evenly spaced ones."""
     if name == "learned":
         return LearnedBoundaryActor(env.model)
@@ -190,7 +190,7 @@ def _episodes(
 ) -> Episodes:
     """Read each text once, as many at a time as the environment has rows."""
     name = policy if isinstance(policy, str) else getattr(policy, "__name__", type(policy).__name__)
-    actor: Any = named_policy(policy, env, rate) if isinstance(policy, str) else policy
+    actor: Any = _named_policy(policy, env, rate) if isinstance(policy, str) else policy
     parallel = getattr(actor, "draws_windows", False)
     if env.model.config.byte_scope == "token" and not isinstance(actor, SegmenterActor):
         parallel = False  # the encoder stops at boundaries, which are known only in steps

@@ -128,6 +128,7 @@ def broken_reward_laws(reward: Reward, *, device: torch.device | str | None = No
     scales = torch.tensor([-6.0, -6.0, 5.5], device=device)
     numbers = scales[:, None, None] * torch.rand(3, 4, 5, generator=torch.Generator().manual_seed(0)).to(scales.device)
     numbers[:, 0, 0] = 0.0
+    numbers[:2, 1] *= 8.0  # unlikely bytes
     inputs = numbers[: 3 if reads_entropy(reward) else 2]
     final = numbers[0]
     try:

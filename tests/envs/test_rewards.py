@@ -99,7 +99,7 @@ def test_custom_rewards_are_named_checked_and_read_entropy_only_if_they_ask_for_
         ("reward", "torch:sub", TypeError, "early_entropy), got torch:sub: no signature found"),
         ("reward", lambda f, e, h: f[0, 0, 0], ValueError, "inputs of any shape; called with [4, 5]: too many"),
         ("reference", LearnedBoundaryActor(UNet(preset("tiny"))), ValueError, "LearnedBoundaryActor, which raises"),
-        ("reference", "even", ValueError, "reference must be 'uniform', a custom module:function"),
+        ("reference", "even", ValueError, "reference must be 'uniform', 'never', 'always', a custom"),
         ("reference", 3, TypeError, "reference must be a function of byte_ids [n, L] to boundaries [n, L] of 0 and 1"),
         ("reference", lambda ids: ids, ValueError, "which returns [3, 8] for [3, 8]"),
         ("reference", lambda ids: ids[:, :1] > 5, ValueError, "which returns [3, 1] for [3, 8]"),
@@ -111,7 +111,7 @@ def test_custom_rewards_are_named_checked_and_read_entropy_only_if_they_ask_for_
         ByteBoundaryEnv(model, LONG, num_steps=8, reward="relative")
 
 
-@each(reference=["uniform", after_spaces, "torch:zeros_like"])
+@each(reference=["uniform", after_spaces, "never"])
 @torch.no_grad()
 def test_relative_rewards_are_relative_to_the_policy_on_the_same_text(reference, make_env):
     absolute, relative = (make_env(reward=r, reference=reference, price=0.1) for r in ("early_exit", "relative"))
@@ -120,7 +120,7 @@ def test_relative_rewards_are_relative_to_the_policy_on_the_same_text(reference,
     torch.testing.assert_close(other["next", "reward"], rollout["next", "reward"] - earned)
     byte_ids = rollout["byte"]
     even = UniformActor(absolute.model.config.target_rate)
-    actions = {"uniform": lambda ids: even(rollout)["action"], "torch:zeros_like": torch.zeros_like}
+    actions = {"uniform": lambda ids: even(rollout)["action"], "never": torch.zeros_like}
     actions = actions.get(reference, after_spaces)(byte_ids).long()
     for env, expected in ((absolute, earned), (relative, torch.zeros_like(earned))):
         env.set_seed(0)

@@ -120,16 +120,22 @@ def make_env(args: Args) -> gymnasium.vector.VectorEnv:
     )
 
 
-def train(args: Args, env: gymnasium.vector.VectorEnv, tell: Callable[[dict], None] = lambda row: None) -> list[dict]:
+def train(
+    args: Args,
+    env: gymnasium.vector.VectorEnv,
+    tell: Callable[[dict], None] = lambda row: None,
+    agent: Agent | None = None,
+) -> list[dict]:
     """Train an agent; one line of figures per update, told as it comes and returned.
 
     Args:
         args: options.
         env: vector environment that resets in the same step.
         tell: called with every line.
+        agent: the agent to train, which ``tell`` may evaluate; None is a new one.
     """
     torch.manual_seed(args.seed)
-    agent = Agent(env.single_observation_space, args.hidden)
+    agent = agent or Agent(env.single_observation_space, args.hidden)
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5)
     shape = args.num_steps, args.num_envs
     num_updates = args.total_steps // (args.num_steps * args.num_envs)

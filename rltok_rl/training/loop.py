@@ -6,11 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from torch.utils._pytree import tree_map_only
 from torchrl.envs import EnvBase
 
 from rltok_rl.agents.segmenters import EntropyThreshold, SegmenterActor, calibrate, load_own_state, own_state
@@ -27,7 +25,7 @@ from rltok_rl.training.metrics import Pending, UpdateFlops, UpdateMetrics, fetch
 from rltok_rl.training.options import PRECISIONS, LoopOptions, cosine_schedule, make_optimizer
 from rltok_rl.training.sharding import average_gradients, check_parallel, full_state, load_full_state, prepare_model
 from rltok_rl.training.speed import Speed
-from rltok_rl.training.token_room import TokenRoom
+from rltok_rl.training.token_room import TokenRoom, largest_need
 from rltok_rl.training.training_step import TrainingStep
 
 Listener = Callable[[dict[str, float]], "bool | None"]
@@ -97,7 +95,7 @@ class Trainer:
         source = env.source.source if isinstance(env.source, RepeatedSource) else env.source
         self.language = source if isinstance(source, Language) else None
         """The language of the text, if its optimum is known."""
-        self.room = TokenRoom(env, loss)
+        self.room = TokenRoom(env, self.step)
         self.speed = Speed.of(device, self.processes.world_size)
         if options.policy_epochs > 1 and not self.step.off_policy:
             raise ValueError(
@@ -114,7 +112,6 @@ class Trainer:
         self._fetched: list[UpdateMetrics] = []
         self._broken: Tensor | None = None  # 1 after a loss or gradient that is not finite
         self._failed: TrainingFailed | None = None
-        self._notes: list[str] = []  # warnings of the next update
 
     @property
     def bytes_per_update(self) -> int:
@@ -181,8 +178,8 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = options.lr * scale * group.get("lr_factor", 1.0)
         update = Pending(self.updates + 1, self.bytes_done + self.bytes_per_update, options.lr * scale)
-        update.before = self._state_to_repeat() if self.room.fixed else None
-        update.notes, self._notes = self._notes, []
+        update.state_to_repeat = self.room.state_to_repeat(self._progress_state)
+        update.warnings, self.room.warnings = self.room.warnings, []
         update.tried = self.step.off_policy or not self.warming  # else nothing reads advantages
         self.optimizer.zero_grad(set_to_none=True)
         with watch_room() as needs:
@@ -192,7 +189,7 @@ class Trainer:
             else:
                 metrics = self.step.accumulate(options.micro_batches, warm_start=self.warming)
         if needs:
-            metrics["token_need"] = self._largest(torch.stack(needs))
+            metrics["token_need"] = largest_need(needs, self.processes.group)
         self._step_optimizer(metrics, update)
         for _ in range(options.policy_epochs - 1):
             self.optimizer.zero_grad(set_to_none=True)
@@ -223,13 +220,6 @@ class Trainer:
         self.optimizer.found_inf = self._broken  # type: ignore[attr-defined]
         self.optimizer.step()
 
-    def _largest(self, values: Tensor) -> Tensor:
-        """The largest value of all processes, without waiting for the device."""
-        largest = values.max()
-        if self.processes.group is not None:
-            dist.all_reduce(largest, dist.ReduceOp.MAX, group=self.processes.group)
-        return largest
-
     def fetch_metrics(self) -> list[UpdateMetrics]:
         """Return all updates since the last call, with metrics averaged over processes; all of them call it."""
         self._fetch()
@@ -244,15 +234,16 @@ class Trainer:
         if self._failed is not None:
             raise self._failed
         pending, self._pending = self._pending, []
-        num_bytes, flops, seconds = self.bytes_per_update, self._flops, 0.0
+        num_bytes, flops = self.bytes_per_update, self._flops
+        counted: list[tuple[dict[str, float], float]] = []  # metrics and FLOPs
         try:
             updates = fetch(pending, self.processes, self.alarms, self.language)
             for entry, update in zip(pending, updates, strict=False):
                 metrics = update.metrics
                 if (need := metrics.pop("token_need", 0.0)) > 0:
-                    self._repeat(entry, need)
+                    self._load_progress(self.room.repeat(entry, need))
+                    self._broken = None
                     break  # later updates were skipped on the device
-                seconds = self.speed.stop() if entry is pending[0] else seconds  # the device has done all of them
                 before = self.total_flops_done
                 rates = metrics.pop("token_rate"), metrics.get("second_rate", 0.0)
                 padded_rates = metrics["padded_rate"], metrics.get("padded_second_rate", 0.0)
@@ -261,33 +252,14 @@ class Trainer:
                 self.tried_flops_done += flops.total(flops.trials, num_bytes, *rates) if entry.tried else 0.0
                 metrics["flops"], metrics["padded_flops"] = self.flops_done, self.padded_flops_done
                 metrics["total_flops"] = self.total_flops_done
-                metrics |= self.speed.metrics(num_bytes, metrics["total_flops"] - before, seconds / len(pending))
+                counted.append((metrics, self.total_flops_done - before))
                 self.last_update = update
                 self._fetched.append(update)
         except TrainingFailed as error:
             self._failed = error
             raise
-
-    def _state_to_repeat(self) -> dict[str, Any]:
-        """A copy of what an update changes besides parameters, which one without room for its tokens leaves alone."""
-        state = {**self._progress_state(), "buffers": [*self.step.buffers()]}
-        return tree_map_only(Tensor, Tensor.clone, state)
-
-    @torch.no_grad()
-    def _repeat(self, entry: Pending, need: float) -> None:
-        """Return to the state before an update that lacked room for its tokens, and make more room."""
-        assert entry.before is not None
-        buffers = entry.before.pop("buffers")
-        self._load_progress(entry.before)
-        for buffer, value in zip(self.step.buffers(), buffers, strict=True):
-            buffer.copy_(value)
-        self._broken = None
-        self.room.grow(need)
-        self._notes = [
-            *entry.notes,
-            f"{need:.3g} times the tokens that compute.token_room plans with: repeated with room for "
-            f"{self.room.described}",
-        ]
+        finally:
+            self.speed.add_to(counted, num_bytes)
 
     def run(self, after_update: Listener | None = None, *, fetch_when: Callable[[], bool] | None = None) -> None:
         """Train until all bytes are done, or until ``after_update`` returns True.
@@ -328,7 +300,7 @@ class Trainer:
         return {
             **full_state(self.model, self.optimizer),
             **self._progress_state(),
-            "token_room": {"grown": self.room.state(), "notes": self._notes},
+            "token_room": self.room.state(),
             "flops_done": self.flops_done,
             "flops_beside": {"padded": self.padded_flops_done, "tried": self.tried_flops_done},
             "segmenter": None if self.segmenter is None else own_state(self.segmenter, self.model),
@@ -357,9 +329,7 @@ class Trainer:
         """Load the state of a trainer with the same model, loss and options."""
         load_full_state(self.model, self.optimizer, state["model"], state["optimizer"])
         self._load_progress(state)
-        room = state.get("token_room", {"grown": [], "notes": []})
-        self.room.load(room["grown"])
-        self._notes = list(room["notes"])
+        self.room.load(state.get("token_room", {"grown": [], "notes": []}))
         self.alarms.load_state_dict(state["alarms"])
         self._pending, self._fetched, self._broken, self.last_update, self._failed = [], [], None, None, None
         self.flops_done = float(state["flops_done"])

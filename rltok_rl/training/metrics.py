@@ -48,11 +48,11 @@ class Pending:
     update: int
     bytes_done: int
     lr: float
-    before: dict[str, Any] | None = None
+    state_to_repeat: dict[str, Any] | None = None
     """The state before it, if it may have to be repeated."""
     tried: bool = True
     """Whether the estimator's trials ran."""
-    notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     """Warnings besides those of the alarms."""
     names: list[list[str]] = field(default_factory=list)
     """Of each optimizer step."""
@@ -103,7 +103,7 @@ def fetch(
         for name in moments:
             ratio = ratio_with_error([next(numbers) for _ in range(NUM_MOMENTS)], num_rows * processes.world_size)
             metrics[name], metrics[f"{name}_standard_error"] = ratio
-        warnings = update.notes + alarms.check(metrics, update.update)
+        warnings = update.warnings + alarms.check(metrics, update.update)
         for epoch in epochs:  # alarms count a batch once
             losses: dict[str, float] = {name: epoch[name] for name in ("loss", "grad_norm") if name in epoch}
             warnings += alarms.check(losses, update.update)

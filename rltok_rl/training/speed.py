@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
 
 import torch
 
@@ -51,14 +52,16 @@ class Speed:
         """Start the clock unless it is running."""
         self._since = time.perf_counter() if self._since is None else self._since
 
-    def stop(self) -> float:
-        """Stop the clock and return its seconds."""
-        since, self._since = self._since, None
-        return 0.0 if since is None else time.perf_counter() - since
+    def add_to(self, updates: Sequence[tuple[dict[str, float], float]], num_bytes: float) -> None:
+        """Stop the clock and add ``bytes_per_second``, and ``mfu`` if the peak is known, to the metrics of updates.
 
-    def metrics(self, num_bytes: float, flops: float, seconds: float) -> dict[str, float]:
-        """Return ``bytes_per_second``, and ``mfu`` if the peak is known, of an update."""
-        if self.name is None or not seconds:
-            return {}
-        mfu = {} if self.peak is None else {"mfu": flops / (seconds * self.peak * self.world_size)}
-        return {"bytes_per_second": num_bytes / seconds, **mfu}
+        Each update has metrics and FLOPs; their time includes that of updates that are repeated. Without updates the
+        clock keeps running.
+        """
+        if not updates or self._since is None:
+            return
+        seconds, self._since = (time.perf_counter() - self._since) / len(updates), None
+        for metrics, flops in updates if self.name is not None else ():
+            metrics["bytes_per_second"] = num_bytes / seconds
+            if self.peak is not None:
+                metrics["mfu"] = flops / (seconds * self.peak * self.world_size)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import csv
+from itertools import count
+from types import SimpleNamespace
 
 import pytest
 from rltok_rl.experiments import train
 
+from rltok_rl.models.tokens import Packing
 from rltok_rl.training.speed import Speed, peak_flops
 
 from ..experiments.configured import QUICK, configured
@@ -41,6 +44,20 @@ def test_updates_that_are_fetched_together_share_their_time():
             now["mfu"] == pytest.approx(flops_per_byte * now["bytes_per_second"] / (2 * 989e12), rel=1e-6)
             and now["mfu"] > 0
         )
+
+
+def test_time_of_repeated_updates_counts(monkeypatch):
+    """Of three updates one counts; the others, repeated together, take the time of their second try."""
+    trainer = make(room=1.0, figures_every=8)
+    trainer.speed = Speed("NVIDIA H100 80GB HBM3")
+    monkeypatch.setattr("rltok_rl.training.speed.time", SimpleNamespace(perf_counter=count().__next__))
+    trainer.advance()
+    trainer.env.layout = Packing(tokens=0.05)
+    for updates in (1, 2):
+        trainer.advance()
+        trainer.advance()
+        fetched = trainer.fetch_metrics()
+        assert [update.metrics["bytes_per_second"] for update in fetched] == [UPDATE * updates] * updates
 
 
 def test_unknown_gpu_has_no_mfu_and_says_so_once(monkeypatch, tmp_path, capsys):

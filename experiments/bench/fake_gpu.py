@@ -79,20 +79,20 @@ class _FakeGPU(TorchDispatchMode):
         if func is torch.ops.prim.device.default:
             return _INSIDE
         kwargs = dict(kwargs or {})
-        given = {id(x.held): x for x in tree_leaves((args, kwargs)) if isinstance(x, FakeGPUTensor)}
+        arguments = {id(x.held): x for x in tree_leaves((args, kwargs)) if isinstance(x, FakeGPUTensor)}
         asked = None if kwargs.get("device") is None else torch.device(kwargs["device"])
-        there = bool(given) if asked is None else asked.type in (DEVICE.type, _INSIDE.type)
-        if not given and not there:
+        there = bool(arguments) if asked is None else asked.type in (DEVICE.type, _INSIDE.type)
+        if not arguments and not there:
             with unset_fake_temporarily():
                 return func(*args, **kwargs)
         if asked is not None and there:
             kwargs["device"] = DEVICE
         args, kwargs = tree_map_only(FakeGPUTensor, lambda x: x.held, (args, kwargs))
         out = self._run(func, args, kwargs)
-        if not there:  # a copy to the host, whose values nobody knows
+        if not there:  # a copy to the host, without values
             with unset_fake_temporarily():
                 return tree_map_only(Tensor, lambda x: torch.zeros(x.shape, dtype=x.dtype), out)
-        return tree_map_only(Tensor, lambda x: given[id(x)] if id(x) in given else FakeGPUTensor(x), out)
+        return tree_map_only(Tensor, lambda x: arguments[id(x)] if id(x) in arguments else FakeGPUTensor(x), out)
 
     def _run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         name = func.overloadpacket.__name__

@@ -142,10 +142,10 @@ class LocalFlips(ReturnEstimator):
         uniforms = torch.where(drawn, fresh * probs, probs + fresh * (1 - probs))
         uniforms = uniforms.clamp(max=1 - torch.finfo(probs.dtype).eps)
         size = self.rows_per_pass or len(drawn)
-        given = zip(*(x.split(size) for x in (rollout, drawn, forced, where, uniforms)), strict=True)
+        passes = zip(*(x.split(size) for x in (rollout, drawn, forced, where, uniforms)), strict=True)
         narrow = self.precision is not None
         with torch.autocast(probs.device.type, dtype=self.precision) if narrow else nullcontext():
-            flipped, log_probs = zip(*(self._run_pass(*rows) for rows in given), strict=True)
+            flipped, log_probs = zip(*(self._run_pass(*rows) for rows in passes), strict=True)
         return torch.cat(flipped), torch.cat(log_probs)
 
     def _run_pass(

@@ -157,19 +157,19 @@ class Recorder:
         """Evaluate on held-out text and draw a sample; a collective."""
         trainer = self.trainer
         model = whole_model(trainer.model)
-        if not trainer.processes.main:
-            return
-        snapshot = self.snapshots.take(model)
-        self.samples.add(
-            trainer.updates,
-            bytes=trainer.bytes_done,
-            flops=trainer.flops_done,
-            padded_flops=trainer.padded_flops_done,
-            total_flops=trainer.total_flops_done,
-            **snapshot,
-        )
-        held_out = {k.removeprefix("held_out_"): v for k, v in snapshot.items() if k.startswith("held_out_")}
-        self.logging.add("held_out", held_out, update=trainer.updates)
+        if trainer.processes.main:
+            snapshot = self.snapshots.take(model)
+            self.samples.add(
+                trainer.updates,
+                bytes=trainer.bytes_done,
+                flops=trainer.flops_done,
+                padded_flops=trainer.padded_flops_done,
+                total_flops=trainer.total_flops_done,
+                **snapshot,
+            )
+            held_out = {k.removeprefix("held_out_"): v for k, v in snapshot.items() if k.startswith("held_out_")}
+            self.logging.add("held_out", held_out, update=trainer.updates)
+        trainer.processes.meet()  # the evaluation may outlast a collective's timeout
 
     def save(self) -> None:
         """Write a checkpoint; a collective."""

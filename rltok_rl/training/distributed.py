@@ -26,8 +26,8 @@ from rltok_rl.training.checkpoint import put_together, take_apart
 
 TIMEOUT = timedelta(minutes=30)
 """How long a rank waits for the others, in collectives and at the start."""
-PREPARATION = timedelta(hours=24)
-"""How long ranks wait for each other while text is downloaded or a tokenizer trained, outside collectives."""
+PREPARATION_TIMEOUT = timedelta(hours=24)
+"""How long ranks wait for each other outside collectives: during downloads and work of rank 0 alone."""
 _GRACE = 10.0  # seconds in which torchrun ends all ranks after the first failure
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 _ADDRESS = ("MASTER_ADDR", "MASTER_PORT")
@@ -80,20 +80,22 @@ class Processes:
         return num_rows // self.world_size
 
     def meet(self) -> None:
-        """Wait until all ranks have called this as often, for up to :data:`PREPARATION`, without a collective.
+        """Wait until all ranks have called this as often, for up to :data:`PREPARATION_TIMEOUT`, without a collective.
 
-        Collectives time out after :data:`TIMEOUT`, which a download on one rank may outlast.
+        Collectives time out after :data:`TIMEOUT`, which work of one rank may outlast.
         """
         if self.store is None:
             self.any(False)
             return
-        number, end = next(self._meetings), time.monotonic() + PREPARATION.total_seconds()
+        number, end = next(self._meetings), time.monotonic() + PREPARATION_TIMEOUT.total_seconds()
         keys = [f"meeting {number} {rank}" for rank in range(self.world_size)]
         self.store.set(keys[self.rank], "here")
         while not self.store.check(keys):  # one request for all ranks
             if time.monotonic() > end:
                 missing = [rank for rank, key in enumerate(keys) if not self.store.check([key])]
-                raise RuntimeError(f"processes {missing} of {self.world_size} were not ready within {PREPARATION}")
+                raise RuntimeError(
+                    f"processes {missing} of {self.world_size} were not ready within {PREPARATION_TIMEOUT}"
+                )
             time.sleep(0.1)
 
     def any(self, flag: bool) -> bool:

@@ -11,11 +11,13 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
 from rltok_rl.experiments import train
+from rltok_rl.experiments.runs.record import Recorder
 
 from rltok_rl.training import distributed
 from rltok_rl.training.checkpoint import list_checkpoints
@@ -170,9 +172,23 @@ def test_ranks_meet_outside_collectives(monkeypatch):
             main.meet()
             waiting.result(timeout=20)
     assert len(done) == 2
-    monkeypatch.setattr(distributed, "PREPARATION", 0 * TIMEOUT)
+    monkeypatch.setattr(distributed, "PREPARATION_TIMEOUT", 0 * TIMEOUT)
     with pytest.raises(RuntimeError, match=r"processes \[1\] of 2 were not ready within 0:00:00"):
         main.meet()
+
+
+def test_ranks_wait_for_a_snapshot_outside_collectives():
+    """Rank 0 evaluates alone."""
+    store = dist.HashStore()
+    main, other = (Processes(rank, 2, store=store) for rank in (0, 1))
+    model = torch.nn.ModuleDict({"embedding": torch.nn.Embedding(1, 1)})
+    recorder = SimpleNamespace(trainer=SimpleNamespace(model=model, processes=other))
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(Recorder.take_snapshot, recorder)
+        time.sleep(0.3)
+        assert not waiting.done() or waiting.result()
+        main.meet()
+        waiting.result(timeout=20)
 
 
 def test_gpus_have_a_backend_for_tensors_on_the_cpu(monkeypatch):

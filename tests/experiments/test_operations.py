@@ -62,6 +62,13 @@ def test_a_step_on_a_gpu_without_values(options, products, calls, written):
     assert step["calls"] < 1.05 * calls and step["written"] < 1.05 * written
 
 
+def test_a_timed_step():
+    """On the CPU, whose peak memory is not measured."""
+    tiny = ["model=tiny", "data.num_steps=64", "compute.compile=false"]
+    took, flops, memory = in_new_process(f"large.print_step(2, {tiny}, 'cpu')")
+    assert took > 0 and flops > 1e6 and memory == 0
+
+
 def test_roofline_page():
     page = Path(__file__).parents[2] / "docs" / "roofline.md"
     assert tables(json.loads(COUNTS.read_text())) in page.read_text()

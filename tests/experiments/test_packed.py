@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from omegaconf import OmegaConf
@@ -104,6 +106,18 @@ def test_room_for_too_many_tokens_grows():
     trainer.update()
     (warning,) = trainer.warnings
     assert "times the tokens that compute.token_room plans with" in warning and trainer.env.layout.tokens > 0.25
+
+
+@pytest.mark.parametrize(
+    ("options", "grows"), [([], False), (["actor=whitespace", "model.overrides.target_rate=0.05"], True)]
+)
+def test_options_of_a_gpu_make_an_update_on_a_cpu(options, grows):
+    """With room for half more tokens than the rate, of which texts have more words."""
+    on_cpu = ["compute=gpu", "compute.device=cpu", "compute.compile=false"]
+    trainer, _ = make_trainer(configured(*SMALL, *on_cpu, *options))
+    metrics = trainer.update()
+    assert trainer.updates == 1 and bool(trainer.warnings) == grows
+    assert all(math.isfinite(value) for value in metrics.values())
 
 
 def test_run_resumes_with_another_room(tmp_path):

@@ -80,7 +80,7 @@ def test_two_processes_write_the_folder_of_one(undisturbed, tmp_path):
     for a, b in zip(one[:10], two, strict=False):  # rounding grows once a decision differs
         # Rows of tokens are as long as the longest of their process: two pad no more than one.
         assert b.pop("padded_flops") <= a.pop("padded_flops") * (1 + 1e-6)
-        assert b == pytest.approx(a, rel=1e-4, abs=1e-5)
+        assert b == pytest.approx(a, rel=1e-4, abs=1e-5, nan_ok=True)  # `share` is that of languages
 
 
 def test_killed_process_restarts_all(undisturbed, tmp_path):

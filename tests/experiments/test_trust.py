@@ -255,10 +255,17 @@ def test_names_from_files_pass_one_check():
     """Whoever adds a caller here: a name from a file goes through ``rebuild_segmenter``, not through these."""
     segmenters = "rltok_rl.agents.segmenters"
     experiments = "rltok_rl.experiments"
-    assert used("import_path") == {f"{segmenters}.registry", f"{experiments}.runs.custom"}
+    assert used("import_path") == {
+        f"{segmenters}.registry",
+        f"{experiments}.runs.custom",
+        f"{experiments}.commands.play",  # typed
+        "rltok_rl.functional.rewards",  # of environments: no command makes one from a file without --trust-code
+        "rltok_rl.envs.reference",  # given in Python
+    }
     assert used("segmenter_maker") == {f"{segmenters}.registry", f"{experiments}.runs.segmenters"}
     assert used("make_segmenter") == {
         f"{segmenters}.saved",  # after the check
+        "rltok_rl.evaluation.detail",  # evenly spaced boundaries, to compare with
         f"{experiments}.commands.boundaries",  # rules, by name
         f"{experiments}.runs.segmenters",  # of a configuration that was typed; of actors, by name
         f"{experiments}.compare.systems",  # of the package's own configurations

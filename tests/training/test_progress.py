@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import io
 import re
+from weakref import WeakSet
+
+import pytest
+from tqdm import tqdm
 
 from rltok_rl.training.progress import Progress, bar
+
+
+@pytest.fixture(autouse=True)
+def no_other_bars(monkeypatch):
+    """Bars that other tests left open would take the first lines."""
+    monkeypatch.setattr(tqdm, "_instances", WeakSet())
 
 
 class Terminal(io.StringIO):

@@ -141,8 +141,8 @@ def draw_demo(findings: dict[str, Any], path: Path) -> Path:
         title = f"Where should a token end? Learned from rewards, in {clock(findings['seconds'])} on a CPU"
         page.text(_MARGIN, 0.3, title, fontsize=11.5, weight="bold", va="center")
         for number, draw in enumerate((_draw_shares, _draw_losses)):
-            left = _MARGIN + 0.1 + 4.25 * number
-            box = (left / _WIDTH, 1 - (_TOP + _CURVES) / height, 3.1 / _WIDTH, _CURVES / height)
+            left = _MARGIN + 0.1 + 4.35 * number
+            box = (left / _WIDTH, 1 - (_TOP + _CURVES) / height, 3.0 / _WIDTH, _CURVES / height)
             draw(figure.add_axes(box), (recall, english)[number])
         y = _TOP + _CURVES + 0.5
         for label, sample, lines in strips:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from weakref import WeakKeyDictionary
 
 from torch import Tensor
 from torchrl.envs import Compose, EnvBase, Transform, TransformedEnv
@@ -11,6 +12,7 @@ from rltok_rl.functional.rewards import broken_reward_laws
 
 _OTHER = ("_call", "_step", "_reset", "_inv_call", "_reset_env_preprocess", "_post_step_mdp_hooks")
 """Methods by which a transform changes more than the reward of a step."""
+_CHECKED: WeakKeyDictionary[Transform, str] = WeakKeyDictionary()  # every rollout asks
 
 
 def reward_transforms(env: EnvBase) -> list[Transform]:
@@ -24,8 +26,9 @@ def reward_transforms(env: EnvBase) -> list[Transform]:
         return []
     transforms = _flat(env.transform)
     for transform in transforms:
-        reason = _more_than_rewards(transform)
-        if reason:
+        if transform not in _CHECKED:
+            _CHECKED[transform] = _more_than_rewards(transform)
+        if reason := _CHECKED[transform]:
             raise ValueError(
                 f"env must have transforms of single rewards only (RewardScaling, RewardClipping, or a Transform that "
                 f"defines _apply_transform for in_keys=['reward']), got {type(transform).__name__}, which {reason}; "

@@ -95,6 +95,7 @@ class Trainer:
         source = env.source.source if isinstance(env.source, RepeatedSource) else env.source
         self.language = source if isinstance(source, Language) else None
         """The language of the text, if its optimum is known."""
+        self.step.keep_texts = self.language is not None
         self.room = TokenRoom(env, self.step)
         self.speed = Speed.of(device, self.processes.world_size)
         if options.policy_epochs > 1 and not self.step.off_policy:
@@ -194,9 +195,7 @@ class Trainer:
         for _ in range(options.policy_epochs - 1):
             self.optimizer.zero_grad(set_to_none=True)
             self._step_optimizer(self.step.policy_epoch(self.step.batch), update)
-        update.row_sums = self.step.row_sums
-        if self.language is not None:
-            update.texts = self.step.texts
+        update.row_sums, update.texts = self.step.row_sums, self.step.texts
         self.updates, self.bytes_done = update.update, update.bytes_done
         self._pending.append(update)
         if options.total_flops is not None:

@@ -98,7 +98,8 @@ class TrainingStep(nn.Module):
         self.row_sums: list[dict[str, Tensor]] = []
         """Of each rollout of the last update, sums [B, 2] of returns by metric."""
         self.texts: list[tuple[Tensor, Tensor]] = []
-        """Of each rollout of the last update, bytes and log-likelihoods of :func:`read_bytes`."""
+        """Of each rollout of the last update, bytes and log-likelihoods of :func:`read_bytes`, if ``keep_texts``."""
+        self.keep_texts = False
         self._whole_rows = True
 
     @property
@@ -210,7 +211,8 @@ class TrainingStep(nn.Module):
         self._whole_rows = self._whole_rows and self.env.whole_rows
         self.byte_ids = rollout["byte"]
         self.row_sums.append(rollout_returns(rollout, self.gamma))
-        self.texts.append(read_bytes(rollout, self.model.config.num_marks))
+        if self.keep_texts:
+            self.texts.append(read_bytes(rollout, self.model.config.num_marks))
         return rollout, rollout_rates(rollout, self.env.layout)
 
     @property

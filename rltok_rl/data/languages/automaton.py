@@ -114,20 +114,23 @@ class Automaton(Language):
 
     def _remembered(self, seen: Tensor) -> Tensor:
         """Probability [n] of the last symbol of windows [n, w + 1], each computed once if there are few of them."""
-        base = len(self._bytes) + 1  # -1 is a symbol, too
-        if base ** seen.shape[1] > _MOST_WINDOWS:
-            parts = seen.split(max(1, _LARGEST // len(self._chance)))
-            return torch.cat([self._predict(part) for part in parts])
-        known = self._windows.setdefault(seen.shape[1], torch.full((base ** seen.shape[1],), -1.0, dtype=torch.float64))
-        code = ((seen + 1) * base ** torch.arange(seen.shape[1])).sum(1)
+        base, length = len(self._bytes) + 1, seen.shape[1]  # -1 is a symbol, too
+        if base**length > _MOST_WINDOWS:
+            return self._predict(seen)
+        if length not in self._windows:
+            self._windows[length] = torch.full((base**length,), -1.0, dtype=torch.float64)
+        known, code = self._windows[length], ((seen + 1) * base ** torch.arange(length)).sum(1)
         new = (known[code] < 0).nonzero().squeeze(1)
         if len(new):
-            parts = seen[new].split(max(1, _LARGEST // len(self._chance)))
-            known[code[new]] = torch.cat([self._predict(part) for part in parts])
+            known[code[new]] = self._predict(seen[new])
         return known[code]
 
     def _predict(self, seen: Tensor) -> Tensor:
         """Probability [n] of the last symbol, given those before it anywhere in an endless text."""
+        parts = seen.split(max(1, _LARGEST // len(self._chance)))
+        return torch.cat([self._predict_part(part) for part in parts])
+
+    def _predict_part(self, seen: Tensor) -> Tensor:
         belief = self.stationary.expand(len(seen), -1)
         for symbol in seen[:, :-1].unbind(1):
             belief = self._filter(belief, symbol)

@@ -1,4 +1,4 @@
-"""A GPU without values: tensors that have shapes and types only, to count a training step of any size anywhere.
+"""A GPU without values: tensors that have shapes and types only, to count an update of any size anywhere.
 
 Work of the host is real; work of the device is not done. Autocast, fused attention, functions of lists of tensors and
 the fused optimizer choose as for a GPU. These need values or a GPU, and have stand-ins:

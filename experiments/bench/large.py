@@ -1,4 +1,4 @@
-"""A training step at 147M: counted on a GPU without values, and timed on a GPU.
+"""An update at 147M: counted on a GPU without values, and timed on a GPU.
 
     python -m rltok_rl.experiments.bench.large estimator=local_flips baseline=none
 
@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from rltok_rl.experiments.bench.fake_gpu import fake_gpu
-from rltok_rl.experiments.bench.operations import CountOperations
+from rltok_rl.experiments.bench.operations import GIB, CountOperations
 from rltok_rl.experiments.bench.timing import Row, in_new_process, row_of_pairs, seconds
 from rltok_rl.experiments.commands.overrides import compose_config
 from rltok_rl.experiments.runs.build import make_trainer
@@ -94,7 +94,7 @@ def large(device: str) -> list[Row]:
                 rows.append(Row(section="large", name=name, **nan, note=str(error)[-200:].replace("\n", " ")))
                 continue
             least = flops / peak
-            speed = f"{num_rows * 4096 / took:,.0f} bytes/s, {memory / 2**30:.1f} GiB"
+            speed = f"{num_rows * 4096 / took:,.0f} bytes/s, {memory / GIB:.1f} GiB"
             note = f"{speed}; ratio: MFU of {peak / 1e12:.0f} TFLOP/s"
             rows.append(row_of_pairs("large", name, [(took, least)], goal=GOAL, note=note))
     return rows

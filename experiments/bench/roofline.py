@@ -1,4 +1,4 @@
-"""The least time of a training step at 147M on a GPU, calculated from counted FLOPs, bytes and launches.
+"""The least time of an update at 147M on a GPU, calculated from counted FLOPs, bytes and launches.
 
     python -m rltok_rl.experiments.bench.roofline
 
@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rltok_rl.experiments.bench.operations import FLIPS
+from rltok_rl.experiments.bench.operations import FLIPS, GIB
 from rltok_rl.experiments.bench.timing import in_new_process
 from rltok_rl.experiments.reports.markdown import markdown
 
@@ -50,9 +50,8 @@ def least_times(step: dict[str, Any], gpu: str) -> dict[str, float]:
 
 def tables(counts: dict[str, dict[str, Any]]) -> str:
     """Return the counts, and the times on each GPU, as Markdown."""
-    gib = 2**30
     counted = [
-        [name, f"{step['calls']:,}", f"{step['written'] / gib:.0f}", f"{step['moved'] / gib:.0f}"]
+        [name, f"{step['calls']:,}", f"{step['written'] / GIB:.0f}", f"{step['moved'] / GIB:.0f}"]
         + [f"{step['flops'] / 1e12:.1f}"]
         for name, step in counts.items()
     ]

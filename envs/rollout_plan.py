@@ -19,6 +19,7 @@ from rltok_rl.envs.text_env import TextEnv
 from torch import Tensor
 
 from rltok_rl.data.windows import Documents, Places, given_windows
+from rltok_rl.utils import is_gpu
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,7 @@ class Plan:
 
 def to_device(x: Tensor, device: torch.device) -> Tensor:
     """Copy a tensor of the host to a device through pinned memory, without making the host wait."""
-    pinned = device.type == "cuda" and torch.cuda.is_available()  # not if it is simulated
-    return (x.pin_memory() if pinned else x).to(device, non_blocking=True)
+    return (x.pin_memory() if is_gpu(device) else x).to(device, non_blocking=True)
 
 
 def group_starts(steps: list[int], *, factor: int = 2) -> list[int]:

@@ -27,6 +27,13 @@ def check_count(name: str, value: object, *, minimum: int = 1) -> int:
     return count
 
 
+def is_gpu(device: Any) -> bool:
+    """Whether a ``torch.device`` is a GPU of this machine, and not a simulated one."""
+    import torch
+
+    return bool(device.type == "cuda" and torch.cuda.is_available())
+
+
 def is_import_path(name: str) -> bool:
     """Whether a name is an import path, ``module:Name``, and not one of this library's words."""
     return ":" in name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from omegaconf import OmegaConf
@@ -29,6 +29,14 @@ def check_minimums(options: Any, minimums: Mapping[str, int]) -> None:
     for name, minimum in minimums.items():
         if getattr(options, name) < minimum:
             raise ValueError(f"{name} must be at least {minimum}, got {getattr(options, name)}")
+
+
+def check_choices(options: Any, **allowed: Iterable[str]) -> None:
+    """Raise ValueError for the first list of options that is empty or holds anything but allowed words."""
+    for name, words in allowed.items():
+        values, words = getattr(options, name), list(words)
+        if not values or set(values) - set(words):
+            raise ValueError(f"{name} must be among {words}, got {values}")
 
 
 class Progress:

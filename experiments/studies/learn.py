@@ -22,7 +22,7 @@ import pandas as pd
 import torch
 from rltok_rl.experiments.reports.leaderboard import SYSTEM_LABELS
 from rltok_rl.experiments.reports.markdown import markdown, number
-from rltok_rl.experiments.studies.common import Progress, check_minimums, command_line, read_options
+from rltok_rl.experiments.studies.common import Progress, check_choices, check_minimums, command_line, read_options
 from rltok_rl.experiments.studies.learn_runs import SYSTEMS, fingerprint, run_config, train_and_evaluate
 from rltok_rl.experiments.texts import LANGUAGES
 
@@ -70,10 +70,7 @@ class LearnOptions:
 def read_learn_options(arguments: Sequence[str]) -> LearnOptions:
     """Read and check the options of a command line, ``name=value``."""
     options = read_options(LearnOptions, arguments)
-    for name, allowed in (("languages", list(LANGUAGES)), ("systems", list(SYSTEMS))):
-        values = getattr(options, name)
-        if not values or set(values) - set(allowed):
-            raise ValueError(f"{name} must be among {allowed}, got {values}")
+    check_choices(options, languages=LANGUAGES, systems=SYSTEMS)
     if "learned" not in options.systems:
         raise ValueError(f"systems must hold 'learned', whose rate the others get, got {options.systems}")
     check_minimums(options, {"seeds": 1, "other_seeds": 1, "looks": 1})

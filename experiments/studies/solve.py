@@ -22,7 +22,7 @@ from typing import Any
 import gymnasium
 import torch
 from rltok_rl.experiments.reports.markdown import markdown
-from rltok_rl.experiments.studies.common import Progress, check_minimums, command_line, read_options
+from rltok_rl.experiments.studies.common import Progress, check_choices, check_minimums, command_line, read_options
 from rltok_rl.experiments.studies.learners import FIXED, LEARNERS, WORLDS, Course
 
 from rltok_rl.evaluation import evaluate_policy, mean_and_error
@@ -64,10 +64,7 @@ class SolveOptions:
 def read_solve_options(arguments: Sequence[str]) -> SolveOptions:
     """Read and check the options of a command line, ``name=value``."""
     options = read_options(SolveOptions, arguments)
-    for name, allowed in (("worlds", list(WORLDS)), ("learners", list(LEARNERS))):
-        values = getattr(options, name)
-        if not values or set(values) - set(allowed):
-            raise ValueError(f"{name} must be among {allowed}, got {values}")
+    check_choices(options, worlds=WORLDS, learners=LEARNERS)
     check_minimums(options, {"seeds": 1, "updates": 1, "num_steps": 2})
     return options
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from rltok_rl.diagnostics.exact import remembers
 from rltok_rl.diagnostics.gradient_quality import Comparison, Signal, compare, policy_gradient, signal_to_noise
 from rltok_rl.functional.rewards import REWARDS
-from rltok_rl.models.flops import forward_flops, update_flops
+from rltok_rl.models.flops import decoding_flops, update_flops
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives.base import read
 
@@ -54,8 +54,7 @@ class Candidate:
     def flops(self, model: UNet, num_rows: int, num_steps: int, rate: float) -> float:
         """Compute the FLOPs of an update with this estimator."""
         num_bytes = num_rows * num_steps
-        without = ("encoder", "boundary_head", "early_head")
-        extra = self.extra_rows * forward_flops(model, num_bytes, rate * num_bytes, without=without)
+        extra = self.extra_rows * decoding_flops(model, num_bytes, rate * num_bytes)
         return update_flops(model, num_bytes, rate * num_bytes) + extra + self.flops_per_byte * num_bytes
 
 

@@ -50,6 +50,12 @@ def forward_flops(
     return 2.0 * (sum(counts.values()) * num_bytes + tokens * num_tokens + second * num_second)
 
 
+def decoding_flops(model: UNet, num_bytes: float, num_tokens: float, *, num_second: float | None = None) -> float:
+    """Return the FLOPs of decoding encoder states once more: token layers, decoder and the last head."""
+    without = ("encoder", "boundary_head", "early_head")
+    return forward_flops(model, num_bytes, num_tokens, num_second=num_second, without=without)
+
+
 def update_flops(model: UNet, num_bytes: float, num_tokens: float, *, num_second: float | None = None) -> float:
     """Return the FLOPs of one forward and backward pass; arguments as for :func:`forward_flops`."""
     return 3.0 * forward_flops(model, num_bytes, num_tokens, num_second=num_second)

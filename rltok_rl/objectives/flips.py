@@ -14,7 +14,7 @@ from torch import Tensor
 from torchrl.objectives.utils import register_value_estimator
 
 from rltok_rl.functional.returns import discounted_return
-from rltok_rl.models.flops import forward_flops
+from rltok_rl.models.flops import decoding_flops
 from rltok_rl.models.tokens import Layout, as_packing
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives.base import read, under_next
@@ -87,8 +87,7 @@ class LocalFlips(ReturnEstimator):
 
         The rollout has ``num_bytes``, ``num_tokens`` and ``num_second`` tokens of tokens (None: at the target rate).
         """
-        rest = ("encoder", "boundary_head", "early_head")
-        return self.num_flips * forward_flops(self.model, num_bytes, num_tokens, num_second=num_second, without=rest)
+        return self.num_flips * decoding_flops(self.model, num_bytes, num_tokens, num_second=num_second)
 
     def _advantages(self, returns: Tensor, view: View) -> Tensor:
         rollout = view.rollout

@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from rltok_rl.data.disk import checksum, flush
+from rltok_rl.utils import is_gpu
 
 _PREFIX, _TENSORS, _STATE, _MANIFEST = "update-", "tensors.safetensors", "state.json", "manifest.json"
 _REMOVED = "going-"
@@ -173,7 +174,7 @@ def random_states(device: torch.device) -> dict[str, Any]:
         "python": random.getstate(),
         "numpy": [name, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest],
     }
-    if device.type == "cuda" and torch.cuda.is_available():  # not if it is simulated
+    if is_gpu(device):
         states["cuda"] = torch.cuda.get_rng_state(device)
     return states
 

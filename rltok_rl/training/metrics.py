@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from rltok_rl.agents.segmenters import Segmenter, own_parameters
 from rltok_rl.data.languages import Language
 from rltok_rl.functional.episodes import NUM_MOMENTS, ratio_moments, ratio_with_error
-from rltok_rl.models.flops import forward_flops, update_flops
+from rltok_rl.models.flops import decoding_flops, update_flops
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives import JointLoss
 from rltok_rl.renamed import RenamedAttribute
@@ -141,8 +141,8 @@ class UpdateFlops:
         per_byte, *levels = [update_flops(model, n, tokens, num_second=second) for n, tokens, second in units]
         if segmenter is not None:
             per_byte += 6.0 * segmenter_matrices(segmenter, model)
-        decoding = partial(forward_flops, model, without=("encoder", "boundary_head", "early_head"))
-        counted = [count for count in (trial_flops, decoding if reference else None) if count is not None]
+        decoding = partial(decoding_flops, model) if reference else None
+        counted = [count for count in (trial_flops, decoding) if count is not None]
         trials = [sum(count(n, tokens, num_second=second) for count in counted) for n, tokens, second in units]
         return cls((per_byte, *levels), tuple(trials))
 

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 import torch
 
+from rltok_rl.utils import is_gpu
+
 PEAKS = {
     r"\bA100\b": 312e12,
     r"\bH100 PCIe\b": 756e12,
@@ -45,8 +47,7 @@ class Speed:
     @classmethod
     def of(cls, device: torch.device, world_size: int) -> Speed:
         """Return the clock of processes that each have a device like this one."""
-        real = device.type == "cuda" and torch.cuda.is_available()  # not if it is simulated
-        return cls(torch.cuda.get_device_name(device) if real else None, world_size)
+        return cls(torch.cuda.get_device_name(device) if is_gpu(device) else None, world_size)
 
     def start(self) -> None:
         """Start the clock unless it is running."""

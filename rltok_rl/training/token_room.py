@@ -16,8 +16,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.utils._pytree import tree_map_only
-from torchrl.envs import EnvBase, TransformedEnv
+from torchrl.envs import EnvBase
 
+from rltok_rl.envs.reward_transforms import without_transforms
 from rltok_rl.models.tokens import Packing
 from rltok_rl.training.metrics import Pending
 from rltok_rl.training.training_step import TrainingStep
@@ -38,8 +39,7 @@ class TokenRoom:
     """Layouts with room for a fixed number of tokens, of a rollout and of local flips, which grow together."""
 
     def __init__(self, env: EnvBase, step: TrainingStep) -> None:
-        while isinstance(env, TransformedEnv):  # it passes reads on, and keeps what is written
-            env = env.base_env
+        env = without_transforms(env)  # a TransformedEnv passes reads on, and keeps what is written
         self.step = step
         self.warnings: list[str] = []
         """Warnings of the next update."""

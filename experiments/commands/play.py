@@ -55,10 +55,10 @@ def main(parser: Parser, options: argparse.Namespace) -> None:
             seed=options.seed,
             **{name: value for name, value in arguments.items() if value is not None},
         )
-    except ValueError as error:
-        if not str(error).startswith("policy must "):
+    except (TypeError, ValueError) as error:
+        if not str(error).startswith(("policy must ", "reference must ")):
             raise
-        parser.error(f"argument --policy or --reference: {error}")
+        parser.error(f"argument --{error}")
     if not options.json:
         print(f"{result}\n\n{result.text()}")
         return
@@ -71,11 +71,13 @@ def _find_policy(parser: Parser, argument: str, name: str, options: argparse.Nam
     """Return the policy that a word of the command line names, or end the command with an error."""
     if name in POLICIES:
         return name
-    if Path(name).is_file() or name.endswith(".zip"):
+    script = name.endswith(".py")
+    if not script and (Path(name).is_file() or name.endswith(".zip")):
         return _load_agent(parser, argument, name, options)
     if not is_import_path(name):
         words = f"must be one of {', '.join(POLICIES)}, module:function or the file of an agent"
-        parser.error(f"argument {argument}: {words}, got {name!r}{did_you_mean(name, POLICIES)}")
+        hint = f"; a policy in this file is {Path(name).stem}:NAME" if script else did_you_mean(name, POLICIES)
+        parser.error(f"argument {argument}: {words}, got {name!r}{hint}")
     try:
         return import_path(argument, name)
     except (ImportError, ValueError) as error:

@@ -16,7 +16,7 @@ import gymnasium
 import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
-from tensordict.nn import InteractionType, set_interaction_type
+from tensordict.nn import InteractionType, TensorDictModuleBase, set_interaction_type
 from torch import Tensor, nn
 
 from rltok_rl.agents import FixedStrideActor, LearnedBoundaryActor, RandomActor, UniformActor
@@ -139,12 +139,12 @@ def evaluate_policy(
         documents = _draw(env, count)
     documents = [document[: env.window_bytes] for document in documents]
     read: dict[str, Any] = {"deterministic": deterministic, "batched": batched, "seed": seed}
-    episodes = _episodes(env, policy, documents, rate=env.model.config.target_rate, **read)
+    episodes = _episodes(env, "policy", policy, documents, rate=env.model.config.target_rate, **read)
     firsts, steps = len(documents), int(episodes.steps.sum())
     drawn = int(episodes.boundaries.sum())
     # Boundaries at first bytes are forced: random ones are drawn after the others.
     rate = (drawn - firsts) / max(1, steps - firsts) if reference == "random" else drawn / steps
-    return PolicyEvaluation(documents, episodes, _episodes(env, reference, documents, rate=rate, **read))
+    return PolicyEvaluation(documents, episodes, _episodes(env, "reference", reference, documents, rate=rate, **read))
 
 
 def _documents(texts: Any) -> list[bytes]:
@@ -163,7 +163,7 @@ def _draw(env: ByteBoundaryEnv, count: int) -> list[bytes]:
     return [bytes(row[marks:length]) for row, length in rows]
 
 
-def _named_policy(name: str, env: ByteBoundaryEnv, rate: float) -> nn.Module:
+def _named_policy(argument: str, name: str, env: ByteBoundaryEnv, rate: float) -> nn.Module:
     """Return the actor of a name of :data:`POLICIES`; ``rate`` in [0, 1] is that of random and evenly spaced ones."""
     if name == "learned":
         return LearnedBoundaryActor(env.model)
@@ -172,14 +172,15 @@ def _named_policy(name: str, env: ByteBoundaryEnv, rate: float) -> nn.Module:
     if name == "never" or (name == "random" and rate <= 0):
         return FixedStrideActor(env.num_steps + 1)
     if name not in POLICIES:
-        hint = did_you_mean(name, POLICIES)
-        raise ValueError(f"policy must be one of {[*POLICIES]}, an actor, an agent or a function, got {name!r}{hint}")
+        known = f"{argument} must be one of {[*POLICIES]}, an actor, an agent or a function"
+        raise ValueError(f"{known}, got {name!r}{did_you_mean(name, POLICIES)}")
     return RandomActor(rate) if name == "random" else UniformActor(rate)
 
 
 @torch.no_grad()
 def _episodes(
     env: ByteBoundaryEnv,
+    argument: str,
     policy: Policy,
     texts: list[bytes],
     *,
@@ -190,12 +191,14 @@ def _episodes(
 ) -> Episodes:
     """Read each text once, as many at a time as the environment has rows."""
     name = policy if isinstance(policy, str) else getattr(policy, "__name__", type(policy).__name__)
-    actor: Any = _named_policy(policy, env, rate) if isinstance(policy, str) else policy
+    actor: Any = _named_policy(argument, policy, env, rate) if isinstance(policy, str) else policy
     parallel = getattr(actor, "draws_windows", False)
+    if isinstance(actor, nn.Module) and not parallel and not isinstance(actor, TensorDictModuleBase):
+        raise TypeError(f"{argument} must read a tensordict: wrap {name} in a NetworkActor or a TensorDictModule")
     if env.model.config.byte_scope == "token" and not isinstance(actor, SegmenterActor):
         parallel = False  # the encoder stops at boundaries, which are known only in steps
     if not isinstance(actor, nn.Module):
-        actor = _client(actor, env, deterministic, batched)
+        actor = _client(argument, actor, env, deterministic, batched)
     kind = InteractionType.DETERMINISTIC if deterministic else InteractionType.RANDOM
     parts: list[dict[str, Tensor]] = []
     with torch.random.fork_rng(devices=[]), set_interaction_type(kind):
@@ -242,16 +245,16 @@ def _totals(rollout: TensorDictBase, num_steps: int) -> dict[str, Tensor]:
 
 
 def _client(
-    policy: Any, env: ByteBoundaryEnv, deterministic: bool, batched: bool
+    argument: str, policy: Any, env: ByteBoundaryEnv, deterministic: bool, batched: bool
 ) -> Callable[[TensorDictBase], TensorDictBase]:
     """Turn a function or an agent of Stable-Baselines3 into an actor on tensordicts."""
     space, rows, state = observation_space(env), env.num_rows, None
     agent = hasattr(policy, "predict")
     if not agent and not callable(policy):
-        raise TypeError(f"policy must be a name, an actor, an agent or a function, got {type(policy).__name__}")
+        raise TypeError(f"{argument} must be a name, an actor, an agent or a function, got {type(policy).__name__}")
     if agent and getattr(policy, "observation_space", space) != space:
         raise ValueError(
-            f"policy must have the observations of this environment, {space}, got {policy.observation_space}: "
+            f"{argument} must have the observations of this environment, {space}, got {policy.observation_space}: "
             f"give the model and the options that it was trained with"
         )
 
@@ -268,7 +271,7 @@ def _client(
         actions = np.asarray(chosen)
         if actions.shape != (rows,) or ((actions != 0) & (actions != 1)).any():
             hint = "" if agent or not batched else "; batched=False calls it for one text at a time"
-            raise ValueError(f"policy must return actions of 0 and 1, of shape [{rows}], got {chosen!r}{hint}")
+            raise ValueError(f"{argument} must return actions of 0 and 1, of shape [{rows}], got {chosen!r}{hint}")
         return seen.set("action", torch.as_tensor(actions.astype(np.int64), device=env.device))
 
     return act

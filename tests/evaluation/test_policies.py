@@ -9,6 +9,7 @@ import torch
 from rltok_rl.agents import LearnedBoundaryActor, UniformActor
 from rltok_rl.envs import ByteBoundaryGym
 from tensordict.nn import TensorDictModule
+from torch import nn
 
 from rltok_rl.evaluation import evaluate_policy, mean_and_error
 from rltok_rl.models import UNet, preset
@@ -131,6 +132,12 @@ def test_refusals():
     refused(
         (lambda: evaluate_policy("unifrm", TEXTS), ValueError, "policy must be one of .*'unifrm'; did you mean 'unif"),
         (lambda: evaluate_policy(3, TEXTS), TypeError, "policy must be a name, an actor, an agent or a function, got"),
+        (
+            lambda: evaluate_policy("never", TEXTS, reference=None),
+            TypeError,
+            "reference must be a name, .*got NoneType",
+        ),
+        (lambda: evaluate_policy(nn.Linear(1, 1), TEXTS), TypeError, "policy must read a tensordict: wrap Linear in a"),
         (lambda: evaluate_policy(lambda _: 1, TEXTS), ValueError, r"of shape \[5\], got 1; batched=False calls it"),
         (lambda: evaluate_policy("always", ["ab", "a"]), ValueError, "at least 2 bytes each .* got b'a' at 1"),
         (lambda: evaluate_policy("always", 0), ValueError, "texts must be an integer of at least 1, got 0"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,13 +26,19 @@ from rltok_rl.data import (
     split_documents,
 )
 from rltok_rl.data.files import PLAIN, kind, list_files, passed_over
-from rltok_rl.data.languages import Language, Lexicon, Recall
+from rltok_rl.data.languages import TASKS, Language, Lexicon, Recall
+from rltok_rl.data.languages.tasks import switched_source
 from rltok_rl.data.prepare import fingerprint
 from rltok_rl.data.windows import WindowSource
 
 BUILT_IN = {"python-code": local_code, "python-docs": local_prose}
 """Texts that come with Python."""
-LANGUAGES = {"recall": Recall, "lexicon": Lexicon}
+LANGUAGES: dict[str, Callable[..., Language]] = {
+    "recall": Recall,
+    "lexicon": Lexicon,
+    **{name: task.language for name, task in TASKS.items()},
+}
+"""Generated texts; tasks have the option ``grade``, and ``switch`` the bytes ``after`` which it changes."""
 ORDERS = ("random", "epochs")
 
 
@@ -60,10 +67,13 @@ def read_texts(data: DataConfig, *, seed: int = 0, marks: int = 0) -> Texts:
     if data.order not in ORDERS:
         raise ValueError(f"data.order must be one of {list(ORDERS)}, got {data.order!r}")
     if data.source in LANGUAGES:
-        language = LANGUAGES[data.source](**data.options)
+        options = dict(data.options)
+        after = options.pop("after", None) if data.source == "switch" else None
+        language = LANGUAGES[data.source](**options)
         if data.order != "random":
             raise ValueError(f"data.order must be 'random' for a language, which never ends, got {data.order!r}")
-        return Texts(language, language, language, f"{data.source}, fresh text without end", None)
+        drawn = language if after is None else switched_source(options.get("grade", 1), after)
+        return Texts(drawn, language, language, f"{data.source}, fresh text without end", None)
     if data.source not in CORPORA and not (data.source and Path(data.source).exists()) and data.source not in BUILT_IN:
         names = [*BUILT_IN, *LANGUAGES, *CORPORA]
         raise FileNotFoundError(f"data.source must be one of {names}, a file or a folder, got {data.source!r}")

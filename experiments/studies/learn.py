@@ -24,7 +24,6 @@ from rltok_rl.experiments.reports.leaderboard import SYSTEM_LABELS
 from rltok_rl.experiments.reports.markdown import markdown, number
 from rltok_rl.experiments.studies.common import Progress, check_choices, check_minimums, command_line, read_options
 from rltok_rl.experiments.studies.learn_runs import SYSTEMS, fingerprint, run_config, train_and_evaluate
-from rltok_rl.experiments.texts import LANGUAGES
 
 from rltok_rl.training.atomic_files import replace_text
 from rltok_rl.training.environment import machine
@@ -51,7 +50,7 @@ _TITLES = {
 class LearnOptions:
     """Options of the study."""
 
-    languages: list[str] = field(default_factory=lambda: list(LANGUAGES))
+    languages: list[str] = field(default_factory=lambda: list(_TITLES))
     """Experiments to run."""
     systems: list[str] = field(default_factory=lambda: list(SYSTEMS))
     """Keys of ``SYSTEMS``; the learned policy comes first, the others get the rate that it reached."""
@@ -70,7 +69,7 @@ class LearnOptions:
 def read_learn_options(arguments: Sequence[str]) -> LearnOptions:
     """Read and check the options of a command line, ``name=value``."""
     options = read_options(LearnOptions, arguments)
-    check_choices(options, languages=LANGUAGES, systems=SYSTEMS)
+    check_choices(options, languages=_TITLES, systems=SYSTEMS)
     if "learned" not in options.systems:
         raise ValueError(f"systems must hold 'learned', whose rate the others get, got {options.systems}")
     check_minimums(options, {"seeds": 1, "other_seeds": 1, "looks": 1})

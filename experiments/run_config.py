@@ -8,6 +8,8 @@ from typing import Any, get_type_hints
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
+from rltok_rl.ranges import option
+
 
 @dataclass
 class ModelConfig:
@@ -34,11 +36,11 @@ class DataConfig:
     """Column of local tables; null takes ``text``, else ``content``."""
     split_by: str | None = None
     """Column of local tables that names a group, such as a book, to hold out as a whole; null for documents."""
-    min_bytes: int = 2
+    min_bytes: int = option(2, "[2, inf)", "bytes")
     """Shorter documents are dropped and counted."""
-    max_bytes: int | None = None
+    max_bytes: int | None = option(None, "[2, inf)", "bytes")
     """Longer documents are cut to this length and counted."""
-    limit: int | None = None
+    limit: int | None = option(None, "[1, inf)", "documents")
     """Documents to read, from the start; null for all."""
     cache: str | None = None
     """Folder of the byte cache of files and corpora; null names a folder in ``caches`` by its content."""
@@ -46,11 +48,11 @@ class DataConfig:
     """For a document shorter than a window: ``error`` stops, ``whole`` keeps it as a shorter row."""
     order: str = "random"
     """``random`` windows, or ``epochs``: every window once before any is repeated."""
-    num_rows: int = 32
+    num_rows: int = option(32, "[1, 1e6]", "rows")
     """Rows of a rollout, over all processes."""
-    num_steps: int = 256
+    num_steps: int = option(256, "[1, 1e7]", "bytes")
     """Decisions per row; a window has one more byte."""
-    held_out: float = 0.05
+    held_out: float = option(0.05, "(0, 1)", "share")
     """Share of the documents or groups that is held out; of a single text, its end."""
 
 
@@ -60,11 +62,11 @@ class ActorConfig:
 
     name: str = "learned"
     """``learned``, or a fixed rule: ``random``, ``uniform``, ``whitespace``."""
-    rate: float | None = None
+    rate: float | None = option(None, "(0, 1]", "boundaries per byte")
     """Boundaries per byte of ``random`` and ``uniform``; null is the model's target rate."""
-    rates: list[float] | None = None
+    rates: list[float] | None = option(None, "(0, 1)", "boundaries per byte")
     """[low, high] of log-uniform target rates, for ``learned`` with ``model.overrides.rate_embedding=true``."""
-    warm_start_bytes: int = 0
+    warm_start_bytes: int = option(0, "[0, inf)", "bytes")
     """First bytes, whose boundaries are random at the target rate; ``reinforce`` does not train the policy on them."""
 
 
@@ -90,12 +92,12 @@ class EstimatorConfig:
     name: str = MISSING
     """``discounted_return``, ``control_variate``, ``local_flips``, ``critic_advantage`` (``loss=ppo``), or a custom
     estimator, ``module:Class``."""
-    gamma: float = 0.99
+    gamma: float = option(0.99, "[0, 1]")
     """Discount in [0, 1] of later rewards."""
     reward: str = "early_exit"
     """A key of ``rltok_rl.functional.rewards.REWARDS``; ``relative``, ``early_exit`` minus that of evenly spaced
     boundaries; or a custom ``module:function``."""
-    price: float = 0.0
+    price: float = option(0.0, "(-inf, inf)", "nats per boundary")
     """Price of a boundary in nats, subtracted from the reward."""
     options: dict[str, Any] = field(default_factory=dict)
     """Further options of the estimator."""
@@ -108,7 +110,7 @@ class BaselineConfig:
     name: str = "none"
     """``none``, ``batch_mean``, ``leave_one_out``, ``group_mean``, ``running_mean``, ``z_score``, or a custom one:
     ``module:function``, or ``module:Class`` with a memory."""
-    rows_per_text: int = 1
+    rows_per_text: int = option(1, "[1, 1e6]", "rows")
     """Rows with the same text, which ``group_mean`` compares."""
     options: dict[str, Any] = field(default_factory=dict)
     """Further options of the baseline."""
@@ -120,7 +122,7 @@ class RateConfig:
 
     control: str = MISSING
     """A key of ``rltok_rl.functional.rate.RATE_CONTROLS``, or a controller with memory: ``pi``, ``price``."""
-    coefficient: float = 0.01
+    coefficient: float = option(0.01, "[0, inf)")
     """Weight of the rate's loss; 0 disables it."""
     options: dict[str, Any] = field(default_factory=dict)
     """Further options of ``RateLoss``."""
@@ -132,29 +134,29 @@ class LossConfig:
 
     objective: str = "reinforce"
     """``reinforce``, ``importance`` (weighted by the ratio of new to old probability), or ``ppo`` (clipped)."""
-    policy_epochs: int = 1
+    policy_epochs: int = option(1, "[1, inf)", "updates")
     """Policy updates per batch; more than one needs ``importance`` or ``ppo``."""
-    clip_low: float = 0.2
+    clip_low: float = option(0.2, "[0, 1]")
     """Ratios are clipped below 1 - this (``ppo``)."""
-    clip_high: float = 0.2
+    clip_high: float = option(0.2, "[0, inf)")
     """Ratios are clipped above 1 + this (``ppo``)."""
-    max_weight: float | None = None
+    max_weight: float | None = option(None, "(0, inf]")
     """Largest importance weight of a decision (``importance``)."""
     average: str = "free"
     """Average over ``free`` decisions, over ``all`` (forced ones count 0), with the last of each row forced too
     (``released``), or over all bytes of a ``window``, whose last one predicts nothing; not for ``ppo``."""
-    rows_per_mean: int | None = None
+    rows_per_mean: int | None = option(None, "[1, inf)", "rows")
     """Consecutive rows over which baselines and the rate's control take their means, such as the 8 rows of a device's
     micro-batch in the released code; null is all rows of an update."""
-    language_model: float = 1.0
+    language_model: float = option(1.0, "[0, inf)")
     """Weight of the next-byte loss."""
-    policy: float = 0.01
+    policy: float = option(0.01, "[0, inf)")
     """Weight of the policy's loss."""
-    early_exit: float = 0.1
+    early_exit: float = option(0.1, "[0, inf)")
     """Weight of the early exit's next-byte loss."""
-    entropy: float = 0.0
+    entropy: float = option(0.0, "[0, inf)")
     """Weight of an entropy bonus; 0 disables it."""
-    critic: float = 0.5
+    critic: float = option(0.5, "[0, inf)")
     """Weight of the critic's loss (``critic_advantage``)."""
 
 
@@ -162,32 +164,32 @@ class LossConfig:
 class OptimConfig:
     """AdamW and its schedule."""
 
-    total_bytes: int = MISSING
+    total_bytes: int = option(MISSING, "[1, inf)", "bytes")
     """Total bytes to train on."""
-    total_flops: float | None = None
+    total_flops: float | None = option(None, "(0, inf)", "FLOPs")
     """FLOPs, trials of the estimator included, after which the run and its schedule end instead."""
-    lr: float = 2e-3
+    lr: float = option(2e-3, "(0, inf)")
     """Peak learning rate of AdamW."""
-    warm_up: float = 0.0
+    warm_up: float = option(0.0, "[0, 1)", "share")
     """Share of the run during which the learning rate rises linearly to its peak."""
-    warm_up_bytes: int | None = None
+    warm_up_bytes: int | None = option(None, "[0, inf)", "bytes")
     """Warm-up in bytes; null uses ``warm_up``."""
-    warm_up_start: float = 0.0
+    warm_up_start: float = option(0.0, "[0, 1]", "share")
     """Share of the peak at which warm-up begins. The released code has 0.1."""
-    lr_floor: float = 0.1
+    lr_floor: float = option(0.1, "[0, 1]", "share")
     """Final learning rate of the cosine schedule, as a share of the peak."""
     lr_at: str = "end"
     """Read the schedule at the ``end`` of an update, so that the first one learns without ``warm_up_start``; or at its
     ``start``, as torch's schedulers do."""
-    beta1: float = 0.9
+    beta1: float = option(0.9, "[0, 1)")
     """Decay rate of the first moment (mean gradient)."""
-    beta2: float = 0.95
+    beta2: float = option(0.95, "[0, 1)")
     """Decay rate of the second moment (mean squared gradient)."""
-    weight_decay: float = 0.1
+    weight_decay: float = option(0.1, "[0, inf)")
     """Weight decay."""
     decayed: str = "matrices"
     """Parameters with weight decay: ``matrices`` (without norms, biases, the embedding), or ``all`` (released code)."""
-    clip_norm: float = 1.0
+    clip_norm: float = option(1.0, "(0, inf]")
     """Gradients are clipped to this norm."""
 
 
@@ -209,19 +211,19 @@ class ComputeConfig:
     tokens: str = "padded"
     """Layout of token rows: ``padded`` to the longest, or ``packed`` one after the other, with at most 1/64 padding
     from 1,024 tokens on. Results are equal up to rounding; evaluation pads."""
-    token_room: float | None = None
+    token_room: float | None = option(None, "(0, 1000]", "share")
     """Room for packed tokens beyond the target rate, 0.25 for a quarter more, instead of counting them (null). An
     update with more tokens is repeated with more room."""
     recompute: str = "none"
     """Activations that the backward pass recomputes to save memory: ``none`` or ``layers``. Results are equal."""
-    likelihood_chunk: int | None = None
+    likelihood_chunk: int | None = option(None, "[1, inf)", "bytes")
     """Bytes whose predictions over 256 values are kept at a time, to save memory; null keeps all, as do segmenters and
     rewards that read whole predictions."""
-    micro_batches: int = 1
+    micro_batches: int = option(1, "[1, inf)", "rollouts")
     """Rollouts per update; batch means and rates are taken over all of them."""
-    threads: int = 0
+    threads: int = option(0, "[0, 1024]", "threads")
     """Threads of torch on the CPU; 0 is torch's default."""
-    figures_every: int | None = None
+    figures_every: int | None = option(None, "[1, inf)", "updates")
     """Updates between metrics fetched from the device; null is 1 on the CPU and 16 elsewhere."""
 
 
@@ -241,13 +243,13 @@ class LoggerConfig:
 class SnapshotConfig:
     """Periodic evaluation on held-out text: bits per byte, and a sample with its boundaries."""
 
-    count: int = 8
+    count: int = option(8, "[1, 1e6]", "snapshots")
     """Snapshots during the run, after one before it; the last update always has one."""
     spacing: str = "log"
     """``log`` (each after twice as many updates as the last) or ``linear``."""
-    batches: int = 8
+    batches: int = option(8, "[1, 1e6]", "batches")
     """Batches of ``data.num_rows`` x ``data.num_steps`` bytes per snapshot."""
-    num_bytes: int = 240
+    num_bytes: int = option(240, "[2, 1e9]", "bytes")
     """Length of the sample in bytes."""
 
 
@@ -257,14 +259,14 @@ class CompareConfig:
 
     systems: list[str] = field(default_factory=list)
     """Choices of ``segmenter``, ``learned-`` and a recipe, or ``variants``; empty for a single run."""
-    flops: float | None = None
+    flops: float | None = option(None, "(0, inf)", "FLOPs")
     """FLOPs of each system, trials included; null is the cost of ``optim.total_bytes`` at the target rate."""
     options: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Further options of segmenters, by system."""
     variants: dict[str, Any] = field(default_factory=dict)
     """Further systems: learned policies by name, with the options in which they differ, ``recipe`` and ``ablation``
     included, such as ``{short: {recipe: paper, estimator: {gamma: 0.9}}}``."""
-    windows: int = 4096
+    windows: int = option(4096, "[1, 1e9]", "windows")
     """Evenly spaced windows of held-out documents that systems are evaluated on."""
     apart: bool = True
     """Train each system in a separate process, which measures its memory."""
@@ -291,13 +293,13 @@ class TrainConfig:
     """Recipe of the run, if one was chosen; set by its file."""
     changes: list[str] = field(default_factory=list)
     """Options or groups of options that differ from the recipe on purpose."""
-    seed: int = 0
+    seed: int = option(0, "[0, inf)")
     """Seed of weights, texts and boundaries."""
     out: str = "runs/train"
     """Folder of the run."""
     resume: bool = False
     """Resume from the newest checkpoint in the folder, or start if there is none."""
-    checkpoint_every: int = 200
+    checkpoint_every: int = option(200, "[1, inf)", "updates")
     """Updates between checkpoints; the last update always has one."""
 
 

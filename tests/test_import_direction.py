@@ -12,7 +12,7 @@ from .layout import ROOT, ROOTS, modules
 
 # Lower layers first; packages on one line may not import each other either, save for themselves.
 LAYERS = [
-    {"renamed", "start_method"},
+    {"renamed", "start_method", "ranges"},
     {"utils", "text"},
     {"functional"},
     {"sampling", "fused"},

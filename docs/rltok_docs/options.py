@@ -56,8 +56,9 @@ HEAD = """\
 
 <!-- Written by docs/rltok_docs/options.py from experiments/run_config.py and experiments/conf; edit those. -->
 
-All options of `rltok train`, by group, with their defaults and the words that they take. `GROUP=CHOICE` sets a whole
-group (`rate=hinge`), `GROUP.OPTION=VALUE` one option (`rate.coefficient=0.03`); `null` is none. What is left out is
+All options of `rltok train`, by group, with their defaults, ranges, units and the words that they take. A value outside
+its range is refused before anything is read or written. `GROUP=CHOICE` sets a whole group (`rate=hinge`),
+`GROUP.OPTION=VALUE` one option (`rate.coefficient=0.03`); `null` is none. What is left out is
 that of `{defaults}`; where the choice has the default, each file of the group sets it. What the groups are for is told
 in [training](../training.md).
 """
@@ -96,7 +97,8 @@ def _rows(prefix: str, found: list[Option]) -> str:
         )
         words = _words(prefix + one.name, one.kind, said)
         kind = one.kind.replace("|", "\\|")
-        text += f"| `{prefix}{one.name}` | `{kind}` | {_default(one)} | {(said + words).strip()} |\n"
+        limits = re.sub(r"^(\S+ \S+?)(,.*)?$", r" in `\1`\2", one.range)
+        text += f"| `{prefix}{one.name}` | `{kind}`{limits} | {_default(one)} | {(said + words).strip()} |\n"
     return text
 
 

@@ -70,7 +70,8 @@ PAGES = {"train": train, "estimators": estimators, "lm-eval": lm_eval}
 def _option(prefix: str, option: schema.Option) -> str:
     """An option: name, type and default in one line, its description below."""
     default = " (set by the choice)" if option.default == schema.REQUIRED else f" = {option.default}"
-    return f"  {prefix}{option.name}: {option.kind}{default}\n" + _paragraph(option.description, "      ")
+    limits = f" in {option.range}" if option.range else ""
+    return f"  {prefix}{option.name}: {option.kind}{limits}{default}\n" + _paragraph(option.description, "      ")
 
 
 def _paragraph(text: str, start: str) -> str:

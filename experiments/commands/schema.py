@@ -26,6 +26,8 @@ class Option(NamedTuple):
     kind: str
     default: str
     description: str
+    range: str = ""
+    """Interval of a number, and its unit."""
 
 
 class Schema(NamedTuple):
@@ -54,10 +56,15 @@ def _options(node: ast.ClassDef) -> list[Option]:
             described = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
             description = inspect.cleandoc(str(after.value.value)) if described else ""  # type: ignore[union-attr]
             kind = ast.unparse(field.annotation).replace("'", '"').replace("Literal", "one of ")
-            default = ast.unparse(field.value) if field.value else "MISSING"
+            value, limits = field.value, ""
+            if isinstance(value, ast.Call) and ast.unparse(value.func) == "option":
+                value, *others = value.args
+                limits = ", ".join(ast.literal_eval(part) for part in others)
+            default = ast.unparse(value) if value else "MISSING"
             if factory := re.fullmatch(r"field\(default_factory=lambda: (.*)\)", default):
                 default = factory[1].replace("'", "")
-            options.append(Option(field.target.id, kind, _WORDS.get(default, default.strip("'")), description))
+            default = _WORDS.get(default, default.strip("'"))
+            options.append(Option(field.target.id, kind, default, description, limits))
     return options
 
 

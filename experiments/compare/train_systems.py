@@ -35,6 +35,7 @@ from rltok_rl.experiments.texts import Texts, read_texts
 from rltok_rl.data import DocumentSource
 from rltok_rl.evaluation import Reading, document_nats, group_documents, read_text, summarise
 from rltok_rl.models import UNet
+from rltok_rl.ranges import check_fields
 from rltok_rl.text import ids_to_bytes
 from rltok_rl.training.atomic_files import claim_folder, replace_text
 from rltok_rl.training.progress import clock
@@ -156,6 +157,7 @@ def held_out_texts(texts: Texts, windows: int, length: int) -> list[bytes]:
 
 def _check_common(config: TrainConfig) -> None:
     """Reject options of a single run's boundaries, and systems that are missing, repeated or unknown."""
+    check_fields(config)
     systems = list(config.compare.systems)
     if not systems:
         raise ValueError("compare.systems must name at least one system, got none")
@@ -167,10 +169,6 @@ def _check_common(config: TrainConfig) -> None:
             f"compare.options.SYSTEM.NAME), got actor={config.actor.name!r} and segmenter={config.segmenter.name!r} "
             f"with {config.segmenter.options}"
         )
-    if config.compare.flops is not None and not config.compare.flops > 0:
-        raise ValueError(f"compare.flops must be positive, got {config.compare.flops}")
-    if config.compare.windows < 1:
-        raise ValueError(f"compare.windows must be at least 1, got {config.compare.windows}")
     names = system_names(variants(config))
     if unknown := sorted(set(config.compare.options) - set(names)):
         raise ValueError(f"compare.options must be by system, among {names}, got {unknown}")

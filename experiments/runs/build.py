@@ -162,11 +162,9 @@ def warm_up_bytes(optim: OptimConfig) -> int:
         >>> warm_up_bytes(OptimConfig(total_bytes=20_000, warm_up=0.05))
         1000
     """
-    if not 0 <= optim.warm_up < 1:
-        raise ValueError(f"optim.warm_up must lie in [0, 1), a share of the run, got {optim.warm_up}")
     if optim.warm_up_bytes is None:
         return round(optim.warm_up * optim.total_bytes)
-    if not 0 <= optim.warm_up_bytes < optim.total_bytes:
+    if optim.warm_up_bytes >= optim.total_bytes:
         raise ValueError(
             f"optim.warm_up_bytes must lie in [0, optim.total_bytes={optim.total_bytes}), got {optim.warm_up_bytes}; "
             f"lower it, or use a share of the run: optim.warm_up_bytes=null optim.warm_up=0.05"
@@ -207,7 +205,7 @@ def _check_rows_per_mean(config: TrainConfig, num_rows: int) -> None:
     rows, parts = config.loss.rows_per_mean, config.compute.micro_batches
     if rows is None or not learned(config) or config.actor.name != "learned":
         return
-    if rows < 1 or num_rows * parts % rows:
+    if num_rows * parts % rows:
         raise ValueError(
             f"loss.rows_per_mean must divide the rows of an update in each process, {num_rows} rows x {parts} "
             f"micro-batches, got {rows}"

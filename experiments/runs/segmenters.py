@@ -197,8 +197,6 @@ def make_layout(config: TrainConfig, model: UNet, segmenter: Segmenter | None = 
         return "padded" if tokens == "padded" else Packing()
     if tokens == "padded":
         raise ValueError(f"compute.token_room belongs to compute.tokens='packed', got {room} with 'padded'")
-    if not room > 0:
-        raise ValueError(f"compute.token_room must be positive, got {room}")
     second = (1 + room) * second_rate(model, segmenter) if model.config.second_level is not None else None
     return Packing(tokens=(1 + room) * _expected_rate(config, model, segmenter), second=second)
 

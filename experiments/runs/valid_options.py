@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
 from typing import Any
 
 import torch
@@ -10,18 +9,8 @@ from rltok_rl.experiments.recipes import check_recipe
 from rltok_rl.experiments.run_config import DataConfig, LossConfig, TrainConfig, check_out
 from rltok_rl.experiments.texts import BUILT_IN, LANGUAGES
 
-_MINIMA = {
-    "compute.threads": 0,
-    "seed": 0,
-    "data.num_rows": 1,
-    "data.num_steps": 1,
-    "baseline.rows_per_text": 1,
-    "checkpoint_every": 1,
-    "snapshots.count": 1,
-    "snapshots.batches": 1,
-    "snapshots.num_bytes": 2,
-}
-"""The smallest values of options."""
+from rltok_rl.ranges import check_fields
+
 _FILE_OPTIONS = ("column", "min_bytes", "max_bytes", "limit", "cache", "short_documents", "split_by")
 _OBJECTIVES = {
     "clip_low": ("ppo",),
@@ -33,10 +22,8 @@ _OBJECTIVES = {
 
 
 def check_options(config: TrainConfig) -> None:
-    """Reject numbers that are too small, options that would be ignored, and devices that do not exist."""
-    for name, minimum in _MINIMA.items():
-        if attrgetter(name)(config) < minimum:
-            raise ValueError(f"{name} must be at least {minimum}, got {attrgetter(name)(config)}")
+    """Reject numbers outside their ranges, options that would be ignored, and devices that do not exist."""
+    check_fields(config)
     check_out(config.out)
     check_recipe(config)
     data, loss, baseline = config.data, config.loss, config.baseline

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from functools import lru_cache
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from rltok_rl.utils import check_count, did_you_mean
+from rltok_rl.ranges import check_fields, check_number, option
+from rltok_rl.utils import did_you_mean
 
 NUM_BYTES = 256
 BEGIN_OF_TEXT = 256
@@ -27,42 +27,42 @@ class UNetConfig:
     layers see every earlier token and have an MLP of width ``token_mlp_ratio * width``.
     """
 
-    width: int
+    width: int = option(MISSING, "[1, 1e6]")
     """D, of bytes, and of tokens without ``token_width`` (the paper's embedding_dim)."""
-    num_heads: int
+    num_heads: int = option(MISSING, "[1, 1e6]")
     """Attention heads of every layer; must divide ``width`` into an even head size."""
-    num_encoder_layers: int
+    num_encoder_layers: int = option(MISSING, "[0, 10_000]")
     """Byte layers below the tokens (n_down_layers)."""
-    num_token_layers: int
+    num_token_layers: int = option(MISSING, "[1, 10_000]")
     """Token layers (n_mid_layers)."""
-    num_decoder_layers: int
+    num_decoder_layers: int = option(MISSING, "[0, 10_000]")
     """Byte layers above the tokens (n_up_layers)."""
-    window: int = 64
+    window: int = option(64, "[1, inf)", "bytes")
     """Bytes that a byte layer sees, the current one included.  # Appendix D"""
     byte_scope: ByteScope = "window"
     """Byte layers see their whole window, or the bytes of their own token in it; boundaries then come first (HAT)."""
-    byte_mlp_ratio: int = 1
+    byte_mlp_ratio: int = option(1, "[1, 1000]")
     """MLP width of a byte layer in units of ``width``.  # Appendix D"""
-    token_mlp_ratio: int = 4
+    token_mlp_ratio: int = option(4, "[1, 1000]")
     """MLP width of a token layer in units of its own width.  # Appendix D"""
-    token_width: int | None = None
+    token_width: int | None = option(None, "[1, 1e6]")
     """Width of the token layers, at least ``width``: a learned vector extends tokens. None is ``width``.  # H-Net"""
-    token_heads: int | None = None
+    token_heads: int | None = option(None, "[1, 1e6]")
     """Attention heads of the token layers with ``token_width``; None is ``num_heads``."""
-    num_special: int = 0
+    num_special: int = option(0, "[0, 1e6]")
     """Input ids 256, 257, ... in addition to the bytes (a begin-of-text mark, say): read, never predicted."""
     begin_of_text: bool = False
     """Read the mark, id 256, before the first byte of every text or window, as the released code does. The mark has the
     forced boundary, and the first byte is predicted. Needs ``num_special`` of at least 1."""
-    num_lags: int = 8
+    num_lags: int = option(8, "[0, 10_000]", "bytes")
     """w, the number of earlier boundaries that the policy sees.  # Section 2.5"""
-    target_rate: float = 0.2
+    target_rate: float = option(0.2, "(0, 1)")
     """Boundaries per byte of a fresh policy.  # Table 2"""
     rate_embedding: bool = False
     """Condition bytes and policy on a target rate, which may differ between rows."""
-    boundary_scale: float = 1 / 16
+    boundary_scale: float = option(1 / 16, "(0, inf)")
     """Factor on the raw boundary logit.  # Eq. 22, D = 16"""
-    boundary_cap: float | None = 6.0
+    boundary_cap: float | None = option(6.0, "(0, inf)")
     """Soft cap of the boundary logit in training; None disables it.  # Eq. 23; 6 is the released value"""
     boundary_bias: bool = False
     """Learned bias of all 1 + w columns of the boundary projection, 0 at first. Eq. 21 has none; the released code has
@@ -71,63 +71,47 @@ class UNetConfig:
     """Learned biases of both byte heads, 0 at first, as in the released code."""
     encoder_norm: bool = True
     """Normalise X for the policy and the early exit. Eq. 14, Eq. 21 and the released code do not."""
-    attention_cap: float | None = None
+    attention_cap: float | None = option(None, "(0, inf)")
     """Soft cap of attention scores (Gemma 2 uses 50). Fused attention kernels do not support it."""
-    final_cap: float | None = 30.0
+    final_cap: float | None = option(30.0, "(0, inf)")
     """Soft cap of next-byte logits, both heads (Gemma 2 uses 30)."""
     pooling: Pooling = "select"
     """Pool a token from its boundary byte alone (Eq. 7), by the mean over its bytes, or by attention to its bytes."""
     upsampling: Upsampling = "add"
     """Give bytes the token output (Eq. 9), the change that token layers made, or attention to the last tokens."""
-    tokens_read: int = 2
+    tokens_read: int = option(2, "[1, inf)", "tokens")
     """Tokens that a byte attends to with ``upsampling="attention"``, its current token included."""
     smoothing: Smoothing = "none"
     """Mix a token with earlier tokens by its boundary probability, without or with a gradient to the policy."""
     ngram_sizes: tuple[int, ...] = ()
     """Sizes n of hashed byte n-grams whose embeddings are added to those of bytes. BLT: 3 to 8."""
-    ngram_buckets: int = 16_384
+    ngram_buckets: int = option(16_384, "[1, 1e9]", "rows")
     """Rows of each table of n-grams. BLT: 500 000."""
     ngram_scale: Literal["mean", "sum"] = "mean"
     """Average the embeddings (BLT's paper) or add them (its code)."""
     second_level: Literal["stride", "routing"] | None = None
     """Tokens of tokens between the token layers: every 1/rate tokens, or where neighbouring states differ."""
-    second_rate: float = 1 / 3
+    second_rate: float = option(1 / 3, "(0, inf)")
     """Tokens of tokens per token: exact for ``stride``, the target of the loss for ``routing``."""
-    num_second_layers: int = 1
+    num_second_layers: int = option(1, "[1, 10_000]")
     """Layers on tokens of tokens, shaped like token layers."""
-    second_width: int | None = None
+    second_width: int | None = option(None, "[1, 1e6]")
     """Width of the layers on tokens of tokens, at least that of the token layers; None is that.  # H-Net"""
-    second_heads: int | None = None
+    second_heads: int | None = option(None, "[1, 1e6]")
     """Attention heads of these layers with ``second_width``; None is those of the token layers."""
-    num_lower_layers: int | None = None
+    num_lower_layers: int | None = option(None, "[0, 10_000]")
     """Token layers before the second level (the rest run after it); None is half, rounded up."""
     second_residual: Literal["identity", "projection"] = "identity"
     """Residual around the second level: the token itself, or (``routing``) a zero-initialised projection and norms."""
-    rope_base: float = 10_000.0
+    rope_base: float = option(10_000.0, "(0, inf)")
     """Base of the rotary frequencies."""
-    norm_eps: float = 1e-6
+    norm_eps: float = option(1e-6, "(0, inf)")
     """Added to the mean square in every RMSNorm."""
 
     def __post_init__(self) -> None:
         """Check every field."""
-        for name, minimum in _COUNTS.items():
-            if name not in _OPTIONAL_COUNTS or getattr(self, name) is not None:
-                object.__setattr__(self, name, check_count(name, getattr(self, name), minimum=minimum))
+        check_fields(self)
         object.__setattr__(self, "ngram_sizes", _ngram_sizes(self.ngram_sizes))
-        for name, (limit, words) in _RANGES.items():
-            value = getattr(self, name)
-            if value is None and name.endswith("_cap"):
-                continue
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise TypeError(f"{name} must be a number, got {value!r}")
-            if not 0 < value < limit:
-                raise ValueError(f"{name} must {words}, got {value}")
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name} must be one of {list(choices)}, got {getattr(self, name)!r}")
-        for name in ("rate_embedding", "boundary_bias", "head_bias", "encoder_norm", "begin_of_text"):
-            if not isinstance(getattr(self, name), bool):
-                raise TypeError(f"{name} must be True or False, got {getattr(self, name)!r}")
         if self.begin_of_text and not self.num_special:
             raise ValueError("num_special must be at least 1 with begin_of_text, whose mark is id 256, got 0")
         _check_heads("width", self.width, "num_heads", self.num_heads)
@@ -238,33 +222,6 @@ class UNetConfig:
         return cls(**values)
 
 
-_COUNTS = {
-    **dict.fromkeys(("width", "num_heads", "num_token_layers", "window", "byte_mlp_ratio", "token_mlp_ratio"), 1),
-    **dict.fromkeys(("ngram_buckets", "tokens_read", "num_second_layers"), 1),
-    **dict.fromkeys(("token_width", "token_heads", "second_width", "second_heads"), 1),
-    **dict.fromkeys(("num_encoder_layers", "num_decoder_layers", "num_special", "num_lags", "num_lower_layers"), 0),
-}
-"""Minimum of every integer field."""
-_OPTIONAL_COUNTS = ("num_lower_layers", "token_width", "token_heads", "second_width", "second_heads")
-"""Integer fields that may be None."""
-_POSITIVE = (math.inf, "be positive and finite")
-_RANGES: dict[str, tuple[float, str]] = {
-    **dict.fromkeys(("boundary_scale", "rope_base", "norm_eps", "second_rate"), _POSITIVE),
-    **dict.fromkeys(("boundary_cap", "attention_cap", "final_cap"), (math.inf, f"{_POSITIVE[1]}, or None (no cap)")),
-    "target_rate": (1.0, "lie strictly between 0 and 1"),
-}
-"""Upper limit of every number (the lower one is 0), and its range in words."""
-_CHOICES: dict[str, tuple[str | None, ...]] = {
-    "byte_scope": get_args(ByteScope),
-    "pooling": get_args(Pooling),
-    "upsampling": get_args(Upsampling),
-    "smoothing": get_args(Smoothing),
-    "ngram_scale": ("mean", "sum"),
-    "second_level": (None, "stride", "routing"),
-    "second_residual": ("identity", "projection"),
-}
-
-
 def _check_heads(name: str, width: int, heads_name: str, heads: int) -> None:
     if width % (2 * heads):
         raise ValueError(
@@ -282,7 +239,7 @@ def _ngram_sizes(values: Any) -> tuple[int, ...]:
     """Return n-gram sizes, distinct and at least 2 because single bytes have an embedding already."""
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
         raise TypeError(f"ngram_sizes must be a list of integers of at least 2, got {values!r}")
-    sizes = tuple(check_count("ngram_sizes", value, minimum=2) for value in values)
+    sizes = tuple(check_number("ngram_sizes", value, "[2, inf)", whole=True) for value in values)
     if len(set(sizes)) < len(sizes):
         raise ValueError(f"ngram_sizes must name each size once, got {list(sizes)}")
     return sizes

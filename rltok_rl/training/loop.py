@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -294,8 +295,12 @@ class Trainer:
         return stop
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that the next update depends on; all processes call it. Equal if seeded alike."""
+        """Return everything that the next update depends on; all processes call it. Equal if seeded alike.
+
+        Weights that are not finite are an error, so that no checkpoint replaces an intact one.
+        """
         self._fetch()  # FLOPs and alarms are part of the state
+        self._check_weights()
         return {
             **full_state(self.model, self.optimizer),
             **self._progress_state(),
@@ -305,6 +310,17 @@ class Trainer:
             "segmenter": None if self.segmenter is None else own_state(self.segmenter, self.model),
             "alarms": self.alarms.state_dict(),
         }
+
+    def _check_weights(self) -> None:
+        """Require finite weights, by their largest sizes; an update may overflow them although its loss is finite."""
+        weights = {name: p.to_local() if isinstance(p, DTensor) else p for name, p in self.step.named_parameters()}
+        sizes = torch.stack(torch._foreach_norm([x.detach() for x in weights.values() if x.numel()], math.inf))
+        if self.processes.any(not bool(sizes.isfinite().all())):
+            wrong = [name for name, x in weights.items() if not x.isfinite().all()]
+            raise TrainingFailed(
+                f"weights must be finite, got others in {wrong[0] if wrong else 'another process'} after update "
+                f"{self.updates}: lower the learning rate; the last checkpoint is from before"
+            )
 
     def _progress_state(self) -> dict[str, Any]:
         """Counts, and the states of losses, texts and random numbers."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import nn
 from rltok_rl.agents.segmenters import split_stages
 from rltok_rl.models.layers import LayerStack, TransformerLayer
 from rltok_rl.models.unet import UNet
-from rltok_rl.utils import check_count
+from rltok_rl.ranges import check_fields, check_number, option
 
 PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
 RECOMPUTE = ("none", "layers")
@@ -27,18 +27,18 @@ LR_AT = ("end", "start")
 class LoopOptions:
     """Hyperparameters of the training loop."""
 
-    total_bytes: int
+    total_bytes: int = option(MISSING, "[1, inf)", "bytes")
     """Bytes to train on."""
-    total_flops: float | None = None
+    total_flops: float | None = option(None, "(0, inf)", "FLOPs")
     """Total FLOPs, which replace ``total_bytes`` as the end of training and in the learning-rate schedule. An
     estimator's trials count, padding does not."""
-    lr: float = 2e-3
+    lr: float = option(2e-3, "(0, inf)")
     """Peak learning rate of AdamW."""
-    warm_up_bytes: int = 0
+    warm_up_bytes: int = option(0, "[0, inf)", "bytes")
     """Bytes of linear warm-up."""
-    warm_up_start: float = 0.0
+    warm_up_start: float = option(0.0, "[0, 1]", "share")
     """Share of the learning rate at which warm-up begins. The released code has 0.1."""
-    lr_floor: float = 0.1
+    lr_floor: float = option(0.1, "[0, 1]", "share")
     """Share of the learning rate that is left at the end."""
     lr_at: str = "end"
     """Where an update of b bytes reads the schedule of n bytes and w of warm-up. At its ``end``, the first update has
@@ -46,46 +46,40 @@ class LoopOptions:
     torch, the first update has ``warm_up_start``, and the cosine ends at n, where one more update would begin. Either
     way the last update is one step of the cosine above the floor."""
     betas: tuple[float, float] = (0.9, 0.95)
-    weight_decay: float = 0.1
+    weight_decay: float = option(0.1, "[0, inf)")
     """Of the ``decayed`` parameters."""
     decayed: str = "matrices"
     """Parameters with weight decay: ``matrices`` without norms, biases and the embedding, or ``all``."""
-    clip_norm: float = 1.0
+    clip_norm: float = option(1.0, "(0, inf]")
     """Largest norm of the gradient.  # released code"""
-    micro_batches: int = 1
+    micro_batches: int = option(1, "[1, inf)", "rollouts")
     """Rollouts per update."""
     precision: str = "float32"
     """Of matrix products: float32 or bfloat16."""
-    policy_epochs: int = 1
+    policy_epochs: int = option(1, "[1, inf)", "updates")
     """Policy updates per batch: the first with all losses, the others without the next-byte losses, on the stored
     batch. More than one needs an off-policy loss."""
     stage_factors: tuple[float, ...] | None = None
     """Learning-rate factors of everything that reads bytes, of the token layers, and of the layers on tokens of tokens
     if there are any (:func:`~rltok_rl.agents.segmenters.split_stages`)."""
-    warm_start_bytes: int = 0
+    warm_start_bytes: int = option(0, "[0, inf)", "bytes")
     """First bytes, whose boundaries are drawn at random at the target rate."""
-    figures_every: int = 1
+    figures_every: int = option(1, "[1, inf)", "updates")
     """Updates whose metrics are fetched together: an accelerator waits for the host once in so many updates. With
     ``total_flops`` they are fetched after each, because the schedule depends on them."""
 
     def __post_init__(self) -> None:
         """Reject values that cannot be run."""
-        for name in ("total_bytes", "micro_batches", "policy_epochs", "figures_every", "warm_start_bytes"):
-            check_count(name, getattr(self, name), minimum=0 if name == "warm_start_bytes" else 1)
-        for name in ("lr", "clip_norm", "total_flops"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"{name} must be positive, got {value}")
+        check_fields(self)
+        for beta in self.betas:
+            check_number("betas", beta, "[0, 1)")
         factors = self.stage_factors
         if factors is not None and (len(factors) not in (2, 3) or not min(factors) > 0):
             raise ValueError(f"stage_factors must be two or three positive numbers, got {factors}")
         if self.precision not in PRECISIONS:
             raise ValueError(f"precision must be one of {list(PRECISIONS)}, got {self.precision!r}")
-        if not 0 <= self.warm_up_bytes < self.total_bytes:
+        if self.warm_up_bytes >= self.total_bytes:
             raise ValueError(f"warm_up_bytes must lie in [0, total_bytes={self.total_bytes}), got {self.warm_up_bytes}")
-        for name in ("lr_floor", "warm_up_start"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
         for name, allowed in (("decayed", DECAYED), ("lr_at", LR_AT)):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {list(allowed)}, got {getattr(self, name)!r}")

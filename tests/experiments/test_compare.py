@@ -181,8 +181,8 @@ def test_mistakes_are_refused_before_training(tmp_path):
         ("uniform", ["optim.warm_up_bytes=2_000"], r"optim.warm_up_bytes must lie in \[0, .*total_bytes=1280\), got 2"),
         ("uniform,grouped", ["data.num_rows=6"], "data.num_rows must be a multiple of segmenter.options.group_size, 4"),
         ("uniform", ["data.source=none"], "data.source must be one of .*, a file or a folder, got 'none'"),
-        ("uniform", ["compare.flops=0"], "compare.flops must be positive, got 0"),
-        ("uniform", ["compare.windows=0"], "compare.windows must be at least 1, got 0"),
+        ("uniform", ["compare.flops=0"], "compare.flops must be positive and finite, or None, got 0"),
+        ("uniform", ["compare.windows=0"], "compare.windows must be an integer of at least 1 and at most 1e9, got 0"),
     ):
         with pytest.raises((ValueError, OSError), match=message):
             compare.run(small(tmp_path / "out", systems, *options), "")

@@ -165,12 +165,13 @@ NOT_TRAINED = [
 ]
 """Options, and the message of the trainer."""
 IGNORED = [
-    ("checkpoint_every=0", "checkpoint_every must be at least 1, got 0"),
-    ("snapshots.batches=0", "snapshots.batches must be at least 1, got 0"),
-    ("snapshots.num_bytes=1", "snapshots.num_bytes must be at least 2, got 1"),
-    ("baseline.rows_per_text=0", "baseline.rows_per_text must be at least 1, got 0"),
-    ("compute.threads=-1", "compute.threads must be at least 0, got -1"),
-    ("data.num_steps=0", "data.num_steps must be at least 1, got 0"),
+    ("checkpoint_every=0", "checkpoint_every must be an integer of at least 1, got 0"),
+    ("snapshots.batches=0", "snapshots.batches must be an integer of at least 1 and at most 1e6, got 0"),
+    ("snapshots.num_bytes=1", "snapshots.num_bytes must be an integer of at least 2 and at most 1e9, got 1"),
+    ("baseline.rows_per_text=0", "baseline.rows_per_text must be an integer of at least 1 and at most 1e6, got 0"),
+    ("compute.threads=-1", "compute.threads must be an integer of at least 0 and at most 1024, got -1"),
+    ("data.num_steps=0", "data.num_steps must be an integer of at least 1 and at most 1e7, got 0"),
+    ("compute.tokens=packed compute.token_room=-1", r"compute.token_room must lie in \(0, 1000\], or None, got -1"),
     ("compute.device=gpu", "compute.device 'gpu' cannot be used"),
     ("compute.device=cuda:99", "compute.device 'cuda:99' cannot be used"),
     ("data.limit=3", "data.limit belongs to files and corpora, got data.source='python-docs' .data=python-docs"),

@@ -34,7 +34,7 @@ def test_configurations():
         ({"window": 0}, "window must be an integer of at least 1, got 0"),
         ({"window": 2.5}, "window must be an integer of at least 1, got 2.5"),
         ({"width": True}, "width must be an integer"),
-        ({"num_lags": -1}, "num_lags must be an integer of at least 0, got -1"),
+        ({"num_lags": -1}, "num_lags must be an integer of at least 0 and at most 10_000, got -1"),
         ({"target_rate": 1.0}, f"target_rate {strictly}, got 1.0"),
         ({"final_cap": 0.0}, "final_cap must be positive and finite, or None"),
         ({"boundary_scale": float("nan")}, "boundary_scale must be positive and finite"),

@@ -169,6 +169,15 @@ def test_alarms_go_off_once_until_recovery():
         alarms.check({"loss": math.nan}, 9)
 
 
+def test_weights_that_are_not_finite_are_in_no_state():
+    """An update with a finite loss may leave them; the error names the parameter."""
+    trainer = make()
+    trainer.update()
+    trainer.model.embedding.weight.data[7, 0] = math.inf
+    with pytest.raises(TrainingFailed, match=r"weights must be finite, .*embedding.weight after update 1: lower the"):
+        trainer.state_dict()
+
+
 def test_weight_decay_spares_norms_and_the_embedding():
     model = UNet(preset("tiny"))
     decayed, spared = make_optimizer(model, LoopOptions(total_bytes=1)).param_groups
@@ -200,7 +209,7 @@ REFUSALS = [
         lambda: make_optimizer(UNet(preset("tiny")), LoopOptions(total_bytes=9, stage_factors=(1.0, 1.0))),
         "model must be given with stage_factors, got None",
     ),
-    (lambda: LoopOptions(total_bytes=9, lr=0.0), "lr must be positive, got 0.0"),
+    (lambda: LoopOptions(total_bytes=9, lr=0.0), "lr must be positive and finite, got 0.0"),
     (lambda: LoopOptions(total_bytes=9, precision="half"), r"one of \['float32', 'bfloat16'\], got 'half'"),
     (lambda: LoopOptions(total_bytes=9, warm_up_bytes=9), r"warm_up_bytes must lie in \[0, total_bytes=9\), got 9"),
     (lambda: LoopOptions(total_bytes=9, lr_floor=2.0), r"lr_floor must lie in \[0, 1\], got 2.0"),

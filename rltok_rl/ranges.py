@@ -1,0 +1,128 @@
+"""Ranges of numbers: part of the declaration of every option, and of the arguments of functions."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import field, is_dataclass
+from functools import cache
+from numbers import Integral, Real
+from types import NoneType
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+
+_LARGEST = 2**63 - 1  # of torch's integers
+
+
+class Range(NamedTuple):
+    """An interval of numbers, written ``[0, 1)``. ``inf]`` admits infinity, and NaN is in no interval."""
+
+    text: str
+    low: float
+    high: float
+
+    def __contains__(self, value: object) -> bool:
+        """Return whether a number lies in it."""
+        number: Any = value
+        above = self.low <= number if self.text[0] == "[" else self.low < number
+        return above and (number <= self.high if self.text[-1] == "]" else number < self.high)
+
+    def words(self, whole: bool = False) -> str:
+        """Return the range in words that follow "must".
+
+        Example:
+            >>> read_range("(0, inf)").words(), read_range("[1, inf)").words(whole=True)
+            ('be positive and finite', 'be an integer of at least 1')
+        """
+        endless = self.high == math.inf
+        if whole:
+            most = "" if endless else f" and at most {self.text[:-1].split(', ')[1]}"
+            return f"be an integer of at least {self.low:.0f}{most}"
+        if not endless:
+            return "lie strictly between 0 and 1" if self.text == "(0, 1)" else f"lie in {self.text}"
+        finite = ["finite"] if self.text[-1] == ")" else []
+        least = [] if self.low == -math.inf else [f"at least {self.low:g}" if self.text[0] == "[" else "positive"]
+        return f"be {' and '.join(least + finite)}"
+
+
+@cache
+def read_range(text: str) -> Range:
+    """Read an interval.
+
+    Example:
+        >>> 0.5 in read_range("(0, 1]"), math.inf in read_range("[0, inf)")
+        (True, False)
+    """
+    low, high = (float(end) for end in text[1:-1].split(","))
+    return Range(text, low, high)
+
+
+def option(default: Any, range: str, unit: str = "") -> Any:
+    """Declare a number of a dataclass with its range and unit; ``default`` may be ``dataclasses.MISSING``."""
+    return field(default=default, metadata={"range": range, "unit": unit})
+
+
+def check_number(name: str, value: Any, range: str, *, whole: bool = False, optional: bool = False) -> Any:
+    """Require a number in a range, or None if ``optional``; return it, integers of NumPy as int.
+
+    Example:
+        >>> check_number("lr", math.nan, "(0, inf)")
+        Traceback (most recent call last):
+        ValueError: lr must be positive and finite, got nan
+    """
+    if value is None and optional:
+        return None
+    allowed, also = read_range(range), ", or None" if optional else ""
+    right_kind = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
+    if not right_kind and not whole:
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    if not right_kind or value not in allowed:
+        raise ValueError(f"{name} must {allowed.words(whole)}{also}, got {value!r:.60}")
+    if math.inf != abs(value) > (_LARGEST if whole else sys.float_info.max):
+        raise ValueError(f"{name} must be below {'2^63' if whole else '1.8e308'}{also}, got {value!r:.60}")
+    return int(value) if whole else value
+
+
+class Declared(NamedTuple):
+    """A number, a switch or a word that a dataclass declares."""
+
+    kind: Any
+    optional: bool
+    several: bool
+    range: str
+    words: tuple[Any, ...]
+
+
+@cache
+def declared(schema: Any) -> dict[str, Declared]:
+    """Return the numbers with a range, the switches and the words (``Literal``) among the fields of a dataclass."""
+    out, fields = {}, schema.__dataclass_fields__
+    for name, hint in get_type_hints(schema).items():
+        optional = NoneType in get_args(hint)
+        kind = get_args(hint)[0] if optional else hint
+        several = get_origin(kind) is list
+        kind = get_args(kind)[0] if several else kind
+        words = get_args(kind) if get_origin(kind) is Literal else ()
+        range_ = fields[name].metadata.get("range", "") if name in fields else ""
+        if words or range_ or kind is bool:
+            out[name] = Declared(kind, optional, several, range_, (None,) * optional + words)
+    return out
+
+
+def check_fields(options: Any, prefix: str = "") -> None:
+    """Require that the numbers, switches and words of a dataclass, and of dataclasses in it, are as declared."""
+    schema: Any = type(options)
+    for name, (kind, optional, several, range_, words) in declared(schema).items():
+        value, full = getattr(options, name), prefix + name
+        if several:
+            for item in value or ():
+                check_number(full, item, range_)
+        elif range_:
+            number = check_number(full, value, range_, whole=kind is int, optional=optional)
+            object.__setattr__(options, name, number)
+        elif kind is bool and not isinstance(value, bool):
+            raise TypeError(f"{full} must be True or False, got {value!r}")
+        elif kind is not bool and value not in words:
+            raise ValueError(f"{full} must be one of {[*words]}, got {value!r}")
+    for name, inner in vars(options).items():
+        if is_dataclass(inner):
+            check_fields(inner, f"{prefix}{name}.")

@@ -1,0 +1,123 @@
+"""Every number of the options has a range: wild values are refused in one line, or mean something."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, get_type_hints
+
+import numpy as np
+import pytest
+from rltok_rl.experiments.compare.systems import check_training
+from rltok_rl.experiments.run_config import OptimConfig, TrainConfig
+from rltok_rl.experiments.runs import run
+from rltok_rl.experiments.runs.valid_options import check_options
+
+from rltok_rl.models import UNetConfig, preset
+from rltok_rl.ranges import check_fields, declared, read_range
+from rltok_rl.training import LoopOptions
+
+from .configured import QUICK, configured
+
+WILD = (math.nan, math.inf, -math.inf, -1, -0.5, 0, 0.5, 1, 2, 1e6, 1e300, 2**63, -(10**30), 10**400)
+WRONG = ("3", True, [1], object())
+
+
+def numbers(schema: Any, prefix: str = "") -> dict[str, Any]:
+    """All numbers of a dataclass and those in it, by dotted name."""
+    hints, out = get_type_hints(schema), {}
+    for field in fields(schema):
+        kind = hints[field.name]
+        if is_dataclass(kind):
+            out |= numbers(kind, f"{prefix}{field.name}.")
+        elif kind in (int, float, int | None, float | None, list[float] | None):
+            out[prefix + field.name] = declared(schema).get(field.name)
+    return out
+
+
+def with_value(config: Any, name: str, value: Any) -> Any:
+    """A copy with one option replaced."""
+    group, dot, rest = name.partition(".")
+    return replace(config, **{group: with_value(getattr(config, group), rest, value) if dot else value})
+
+
+def outcome(call: Any) -> str | None:
+    """None if a call succeeds, else its message, which must be one line."""
+    try:
+        call()
+    except (ValueError, TypeError) as error:
+        assert "\n" not in str(error)
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("schema", [TrainConfig, UNetConfig, LoopOptions])
+def test_every_number_declares_a_range_which_admits_its_default(schema):
+    assert [name for name, number in numbers(schema).items() if number is None] == []
+    for field in fields(schema):
+        number = declared(schema).get(field.name)
+        if number and number.range and isinstance(field.default, (int, float)):
+            assert field.default in read_range(number.range), field.name
+
+
+def fits(value: Any, number: Any) -> bool:
+    """Whether a value has the kind that is declared and lies in the range, as torch would read it."""
+    if type(value) is not int and (number.kind is int or type(value) is not float):
+        return False
+    largest = 2**63 if number.kind is int else 10**308
+    return value in read_range(number.range) and (abs(value) < largest or value == math.inf)
+
+
+def check_refusal(message: str | None, name: str, value: Any, number: Any) -> None:
+    """A refusal names the option, the range and the value."""
+    words = read_range(number.range).words(number.kind is int)
+    assert message is not None and message.startswith(f"{name} must "), (name, value, message)
+    assert words in message or "a number" in message or "must be below" in message, (name, value, message)
+    assert repr(value)[:20] in message, (name, value, message)
+
+
+def test_wild_values_are_refused_in_one_line_or_mean_something():
+    """Accepted values also build a loss and a schedule, or are refused together with another option."""
+    config, refused, accepted = configured(*QUICK, "model=tiny"), 0, 0
+    built = ("estimator.", "baseline.", "rate.", "loss.", "optim.")
+    for name, number in numbers(TrainConfig).items():
+        for value in (*WILD, *WRONG):
+            changed = with_value(config, name, [value, value] if number.several and value != [1] else value)
+            message = outcome(lambda changed=changed: check_fields(changed))
+            if not fits(value, number) and not (number.several and value == [1]):
+                check_refusal(message, name, value, number)
+                refused += 1
+            elif name.startswith(built):
+                message = message or outcome(lambda changed=changed: check_training(changed))
+                assert message is None or name in message or name == "optim.total_bytes", (name, value, message)
+                accepted += 1
+    assert refused > 400 and accepted > 60
+
+
+def test_wild_sizes_of_a_model_are_refused():
+    for name, number in numbers(UNetConfig).items():
+        for value in (*WILD, *WRONG):
+            if not fits(value, number):
+                message = outcome(lambda name=name, value=value: preset("tiny", **{name: value}))
+                check_refusal(message, name, value, number)
+
+
+def test_wild_values_touch_no_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "make_trainer", lambda *_: pytest.fail("a trainer was made"))
+    out = tmp_path / "out"
+    for words, message in (
+        ("optim.weight_decay=nan", "optim.weight_decay must be at least 0 and finite, got nan"),
+        ("optim.lr=inf", "optim.lr must be positive and finite, got inf"),
+        ("loss.early_exit=-1", "loss.early_exit must be at least 0 and finite, got -1"),
+        ("rate.coefficient=-0.5", "rate.coefficient must be at least 0 and finite, got -0.5"),
+        ("actor.rates=[0.1,nan]", "actor.rates must lie strictly between 0 and 1, got nan"),
+    ):
+        assert outcome(lambda words=words: run.run(configured(*QUICK, words, f"out={out}"), "")).startswith(message)
+    assert not out.exists()
+
+
+def test_the_loop_has_the_ranges_of_the_options():
+    ours, theirs = declared(LoopOptions), declared(OptimConfig)
+    assert all(ours[name].range == theirs[name].range for name in ours.keys() & theirs.keys())
+    assert type(LoopOptions(total_bytes=np.int32(9)).total_bytes) is int
+    check_options(configured(*QUICK, "optim.clip_norm=inf"))  # clips nothing

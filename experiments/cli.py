@@ -26,6 +26,7 @@ COMMANDS = {
     "view": ("commands.view", "write an HTML page of a text, its boundaries and their rewards"),
     "play": ("commands.play", "evaluate a policy in a gymnasium environment, against a reference"),
     "report": ("commands.report", "write the report of a run, or compare several"),
+    "check": ("commands.check", "find damage in the folder of a run"),
     "leaderboard": ("commands.leaderboard", "write the page of all committed results"),
     "demo": ("demo.__main__", "train boundary policies for a few minutes and see what they learned"),
     "bench": ("bench.__main__", "time the fast paths against their references"),

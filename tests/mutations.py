@@ -205,6 +205,8 @@ BUGS = (
     Bug("fsync-files", CHECKPOINT, "flush(partial / name)", "pass"),
     Bug("fsync-partial", CHECKPOINT, "name)\n        flush(partial)", "name)"),
     Bug("fsync-folder", CHECKPOINT, "flush(folder)", "pass"),
+    Bug("fsync-logs", "tests/experiments/test_crashes.py", "flush(path)\n    num_bytes", "pass\n    num_bytes"),
+    Bug("lost-lines", "tests/experiments/test_crashes.py", "if size < num_bytes:", "if size < 0:"),
     # Data
     Bug(
         "held-out-in-training",

@@ -320,6 +320,7 @@ OPTIONS: dict[str, list[Option]] = {
         flag("--each", "in a comparison, list runs separately that differ only in their seed"),
         option("--also", "write figures in these formats, too", nargs="+", choices=FORMATS[1:], default=[]),
     ],
+    "check": [option("runs", "folder of a run, finished or not", type=Path, nargs="+", metavar="RUN")],
     "leaderboard": [
         option("--results", "folder of results", type=Path, default=Path("experiments/results")),
         option("--out", "the page to write", type=_output, default=Path("docs/leaderboard.md")),

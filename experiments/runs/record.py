@@ -38,6 +38,8 @@ NOTED = (
 """Columns of ``metrics.csv`` after ``update`` and ``bytes``; a run that began with fewer keeps its own."""
 SPEEDS = ("bytes_per_second", "mfu")
 """Further columns on GPUs."""
+LOGS = ("metrics.csv", "samples.jsonl", "alarms.log")
+"""Files with lines by update, which a checkpoint records."""
 TRAINED_ON = "trained_on"
 """Key of a checkpoint: the SHA-256 of its documents."""
 
@@ -92,10 +94,10 @@ class Recorder:
     def _begin(self, config: TrainConfig, resume_after: int | None, command: str) -> None:
         out, trainer = self.out, self.trainer
         out.mkdir(parents=True, exist_ok=True)
-        self.table = MetricsTable(out / "metrics.csv", resume_after=resume_after)
-        # A run that resumes from the start takes the snapshot of update 0 again.
-        self.samples = UpdateLog(out / "samples.jsonl", resume_after=resume_after if resume_after != 0 else -1)
-        self.alarms = UpdateLog(out / "alarms.log", resume_after=resume_after)
+        metrics, samples, alarms = (out / name for name in LOGS)
+        self.table = MetricsTable(metrics, resume_after=resume_after)
+        self.samples = UpdateLog(samples, resume_after=resume_after)
+        self.alarms = UpdateLog(alarms, resume_after=resume_after)
         options = OmegaConf.structured(config)
         replace_text(out / "config.yaml", OmegaConf.to_yaml(options))
         self.starts = Starts(out / "environment.json", resuming=resume_after is not None)
@@ -176,5 +178,6 @@ class Recorder:
         trainer = self.trainer
         state = trainer.state_dict()
         if trainer.processes.main:
-            save_checkpoint(self.out / "checkpoints", trainer.updates, {**state, TRAINED_ON: self.texts.sha256})
+            state[TRAINED_ON] = self.texts.sha256
+            save_checkpoint(self.out / "checkpoints", trainer.updates, state, files=LOGS)
             self.starts.reach(trainer.updates, trainer.bytes_done, self.progress.seconds)

@@ -1,17 +1,27 @@
-"""Resume a run: check that configuration and documents are the same, and load the newest checkpoint."""
+"""Resume a run: check that configuration and documents are the same, and load the newest checkpoint that is intact."""
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs.folder import flat
-from rltok_rl.experiments.runs.record import TRAINED_ON
+from rltok_rl.experiments.runs.record import LOGS, TRAINED_ON
 from rltok_rl.experiments.texts import Texts
 
-from rltok_rl.training.checkpoint import list_checkpoints, load_checkpoint
+from rltok_rl.training.checkpoint import (
+    CheckpointError,
+    find_damage,
+    find_lost,
+    list_checkpoints,
+    load_checkpoint,
+    recorded_files,
+    remove_leftovers,
+)
 from rltok_rl.utils import read_config_file
 
 FREE = (
@@ -25,7 +35,7 @@ FREE = (
 
 
 def last_state(config: TrainConfig, texts: Texts) -> tuple[bool, dict[str, Any] | None]:
-    """Return whether the folder's run is resumed, and the state of its newest checkpoint."""
+    """Return whether the folder's run is resumed, and the state of its checkpoint; cut its logs to the checkpoint."""
     out = Path(config.out)
     if not config.resume:
         if (out / "config.yaml").exists() and (out / "metrics.csv").exists():
@@ -35,16 +45,48 @@ def last_state(config: TrainConfig, texts: Texts) -> tuple[bool, dict[str, Any] 
     if not (out / "config.yaml").exists():
         return False, None
     check_same_run(config, out / "config.yaml")
-    if not list_checkpoints(out / "checkpoints"):
+    remove_leftovers(out / "checkpoints")
+    checkpoint = choose_checkpoint(out)
+    if checkpoint is None:
+        for name in LOGS:
+            (out / name).unlink(missing_ok=True)
         return True, None
-    state = load_checkpoint(out / "checkpoints")[1]
+    state = load_checkpoint(checkpoint)[1]
     trained_on = state.get(TRAINED_ON)
     if trained_on is not None and trained_on != texts.sha256:
         raise ValueError(
             f"{out} was trained on other texts than data.source={config.data.source!r} has now (sha256 {trained_on} "
             f"there, {texts.sha256} here); restore those texts, or choose another folder"
         )
+    lost = find_lost(checkpoint)
+    for file, (num_bytes, _) in recorded_files(checkpoint).items():
+        if file not in lost and file.exists():
+            os.truncate(file, num_bytes)  # after a power cut, what follows need not be lines
     return True, state
+
+
+def choose_checkpoint(out: Path) -> Path | None:
+    """Return the newest checkpoint that is intact and whose logs still hold its lines; print what is wrong with others.
+
+    If no checkpoint has all its lines, return the newest that is intact. None if there are no checkpoints.
+    """
+    problems: list[str] = []
+    intact = None
+    for path in reversed(list_checkpoints(out / "checkpoints")):
+        damage = find_damage(path)
+        lost = [damage] if damage else [*find_lost(path).values()]
+        problems += lost
+        if damage is None:
+            intact = path if intact is None or not lost else intact
+        if not lost:
+            break
+    else:
+        if problems and intact is None:
+            raise CheckpointError(f"{'; '.join(problems)}; restore it, or choose another folder")
+        problems += ["no checkpoint is from before the lost lines, which are not made again"] if problems else []
+    for problem in problems:
+        print(f"warning: {problem}", file=sys.stderr)
+    return intact
 
 
 def check_same_run(config: TrainConfig, path: Path) -> None:

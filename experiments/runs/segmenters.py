@@ -30,6 +30,7 @@ from rltok_rl.experiments.runs.bpe_training import (
 )
 from rltok_rl.experiments.texts import Texts
 
+from rltok_rl.data.disk import flush
 from rltok_rl.data.windows import WindowWrapper
 from rltok_rl.models import UNet
 from rltok_rl.models.tokens import Layout, Packing
@@ -170,6 +171,8 @@ def save_with_segmenter(config: TrainConfig, trainer: Trainer, model: UNet) -> N
     elif config.actor.name != "learned":
         segmenter, name, options = actor_segmenter(config.actor.name, config.actor.rate, trainer.model)
         save_segmenter(folder, segmenter, trainer.model, name=name, options=options)
+    for path in (*folder.iterdir(), folder, folder.parent):
+        flush(path)  # before a summary says that the run is finished
 
 
 def actor_segmenter(name: str, rate: float | None, model: UNet) -> tuple[Segmenter, str, dict[str, Any]]:

@@ -15,10 +15,14 @@ def add_file(digest: Any, path: Path) -> None:
             digest.update(chunk)
 
 
-def checksum(path: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal."""
+def checksum(path: Path, num_bytes: int | None = None) -> str:
+    """Return the SHA-256 of a file, or of its first bytes, in hexadecimal."""
     digest = hashlib.sha256()
-    add_file(digest, path)
+    if num_bytes is None:
+        add_file(digest, path)
+    elif num_bytes:
+        with path.open("rb") as file:
+            digest.update(file.read(num_bytes))
     return digest.hexdigest()
 
 

@@ -6,15 +6,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from rltok_rl.data.disk import flush
+
 CLAIM = ".lock"
 """Empty file that is locked while a run uses its folder."""
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a file atomically: readers, and runs that resume after a kill, find the old text or the new one."""
+    """Write a file atomically: readers, and runs that resume after a kill or a power cut, find the old or new text."""
     partial = path.with_name(f".{path.name}.partial")
     partial.write_text(text)
+    flush(partial)
     partial.replace(path)
+    flush(path.parent)
 
 
 @contextmanager

@@ -1,15 +1,17 @@
 """Checkpoints, which hold the states of random generators too: tensors in safetensors, the rest in JSON, checksums.
 
 A checkpoint, ``update-00000120``, is written under another name, flushed to disk and then renamed: a process that is
-killed at any moment leaves all of it or none. Nothing is pickled.
+killed at any moment leaves all of it or none. Its manifest records the length and the SHA-256 of the run's other files
+at that moment, which are on disk before it. Nothing is pickled.
 """
 
 from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,10 @@ from rltok_rl.data.disk import checksum, flush
 from rltok_rl.utils import is_gpu
 
 _PREFIX, _TENSORS, _STATE, _MANIFEST = "update-", "tensors.safetensors", "state.json", "manifest.json"
+_NAME = re.compile(rf"{_PREFIX}\d{{8,}}")
 _REMOVED = "going-"
+FORMAT = 1
+"""Version of the manifest. Without one, it is of an earlier version, which recorded no other files."""
 _PLAIN = (str, int, float, bool, type(None))
 
 
@@ -36,10 +41,11 @@ class CheckpointError(RuntimeError):
         self.previous = previous
 
 
-def save_checkpoint(folder: Path, update: int, state: Mapping[str, Any]) -> Path:
-    """Write a checkpoint into ``folder``, then remove all but the newest two; returns its own folder.
+def save_checkpoint(folder: Path, update: int, state: Mapping[str, Any], *, files: Sequence[str] = ()) -> Path:
+    """Write a checkpoint into ``folder``, then remove all but this one and the one before it; returns its own folder.
 
-    The state is made of nested dicts, lists and tuples of tensors, numbers, strings and None.
+    The state is made of nested dicts, lists and tuples of tensors, numbers, strings and None. ``files`` are names in
+    the folder above, of files that may be missing: they are flushed to disk, and their lengths and hashes recorded.
     """
     tensors: dict[str, Tensor] = {}
     skeleton = take_apart(state, tensors, "state")
@@ -47,13 +53,15 @@ def save_checkpoint(folder: Path, update: int, state: Mapping[str, Any]) -> Path
     partial = folder / f".{final.name}.partial"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for leftover in folder.glob(f".{_PREFIX}*.partial"):  # of a killed process
-            shutil.rmtree(leftover)
+        remove_leftovers(folder)
         partial.mkdir()
         save_file(tensors, partial / _TENSORS)
         (partial / _STATE).write_text(json.dumps(skeleton))
         sums = {name: checksum(partial / name) for name in (_TENSORS, _STATE)}
-        (partial / _MANIFEST).write_text(json.dumps({"update": update, "sha256": sums}, indent=1) + "\n")
+        recorded = {name: _record(folder.parent / name) for name in files}
+        flush(folder.parent)  # the names of these files
+        manifest = {"format": FORMAT, "update": update, "sha256": sums, "files": recorded}
+        (partial / _MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
         for name in (_TENSORS, _STATE, _MANIFEST):
             flush(partial / name)
         flush(partial)
@@ -64,60 +72,119 @@ def save_checkpoint(folder: Path, update: int, state: Mapping[str, Any]) -> Path
     except (OSError, SafetensorError) as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise CheckpointError(f"{final} could not be written: {error}", _newest_intact(folder)) from error
-    for old in [path for path in list_checkpoints(folder) if path.name < final.name][:-1]:
-        _remove(old)
+    checkpoints = list_checkpoints(folder)
+    number = checkpoints.index(final)  # later ones are damaged: the run has resumed from an earlier one
+    for other in (*checkpoints[: max(0, number - 1)], *checkpoints[number + 1 :]):
+        _remove(other)
     return final
 
 
+def _record(path: Path) -> dict[str, Any]:
+    """Length and hash of a file that is on disk; of a missing one as of an empty one."""
+    if path.exists():
+        flush(path)
+    num_bytes = path.stat().st_size if path.exists() else 0
+    return {"bytes": num_bytes, "sha256": checksum(path, num_bytes)}
+
+
 def _remove(path: Path) -> None:
-    """Rename a checkpoint before deleting its files, so that a kill leaves no half of it under its name."""
+    """Rename a checkpoint before deleting its files, so that a crash leaves no half of it under its name."""
     renamed = path.with_name(f"{_REMOVED}{path.name}")
-    shutil.rmtree(renamed, ignore_errors=True)  # of a killed process
     path.rename(renamed)
+    flush(path.parent)
     shutil.rmtree(renamed)
 
 
+def list_leftovers(folder: Path) -> list[Path]:
+    """Return checkpoints that a killed process had not finished writing or removing."""
+    return [path for pattern in (f".{_PREFIX}*.partial", f"{_REMOVED}{_PREFIX}*") for path in folder.glob(pattern)]
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove the checkpoints that a killed process had not finished writing or removing."""
+    for path in list_leftovers(folder):
+        shutil.rmtree(path)
+
+
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Return all complete checkpoints of a folder, oldest first."""
-    return sorted(path for path in folder.glob(f"{_PREFIX}*") if path.is_dir())
+    """Return all complete checkpoints of a folder, oldest first; other files and folders are ignored."""
+    paths = [path for path in folder.glob(f"{_PREFIX}*") if _NAME.fullmatch(path.name) and path.is_dir()]
+    return sorted(paths, key=_update)
+
+
+def _update(path: Path) -> int:
+    return int(path.name.removeprefix(_PREFIX))
 
 
 def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:
     """Read a checkpoint, or the newest of a folder; returns its update, and the state on the CPU."""
-    if not path.name.startswith(_PREFIX):
+    if not _NAME.fullmatch(path.name):
         checkpoints = list_checkpoints(path)
         if not checkpoints:
             raise FileNotFoundError(f"{path} holds no checkpoint")
         path = checkpoints[-1]
-    damage = _find_damage(path)
+    damage = find_damage(path)
     if damage:
         previous = _newest_intact(path.parent, before=path)
         hint = f"; remove {path} to resume without it" if previous else ""
-        raise CheckpointError(f"{path / damage[0]} {damage[1]}{hint}", previous)
+        raise CheckpointError(f"{damage}{hint}", previous)
     tensors = load_file(path / _TENSORS)
-    return int(path.name.removeprefix(_PREFIX)), put_together(json.loads((path / _STATE).read_text()), tensors)
+    return _update(path), put_together(json.loads((path / _STATE).read_text()), tensors)
 
 
-def _find_damage(path: Path) -> tuple[str, str] | None:
-    """Name of a damaged file and its damage; None if the checkpoint is intact."""
+def find_damage(path: Path) -> str | None:
+    """Name the damaged file of a checkpoint and its damage; None if it is intact.
+
+    A checkpoint of a later format is an error: it may be intact, and nothing may replace it.
+    """
+    manifest, update = path / _MANIFEST, -1
     try:
-        manifest = json.loads((path / _MANIFEST).read_text())
-        sums, update = dict(manifest["sha256"]), int(manifest["update"])
+        content = dict(json.loads(manifest.read_text()))
+        version = int(content.get("format", 0))
+        if version <= FORMAT:
+            sums, update = dict(content["sha256"]), int(content["update"])
+            recorded_files(path)
     except (OSError, ValueError, KeyError, TypeError):
-        return _MANIFEST, "is missing or cannot be read"
-    if path.name != f"{_PREFIX}{update:08d}":
-        return _MANIFEST, f"belongs to update {update}"
+        return f"{manifest} is missing or cannot be read"
+    if version > FORMAT:
+        raise ValueError(
+            f"{manifest} must have a format of at most {FORMAT}, got {version}: a later version of rltok_rl wrote it; "
+            f"install that version, or choose another folder"
+        )
+    if update != _update(path):
+        return f"{manifest} belongs to update {update}"
     for name in (_TENSORS, _STATE):
         if not (path / name).exists():
-            return name, "is missing"
+            return f"{path / name} is missing"
         if checksum(path / name) != sums.get(name):
-            return name, "is damaged (its checksum differs)"
+            return f"{path / name} is damaged (its checksum differs)"
     return None
 
 
+def recorded_files(path: Path) -> dict[Path, tuple[int, str]]:
+    """Return length and hash of the files that a checkpoint has recorded; none if an earlier version wrote it."""
+    files = json.loads((path / _MANIFEST).read_text()).get("files", {})
+    if outside := [name for name in files if Path(name).name != name]:
+        raise ValueError(f"{path / _MANIFEST} must record files of the run's folder, got {outside}")
+    return {path.parent.parent / name: (int(file["bytes"]), str(file["sha256"])) for name, file in files.items()}
+
+
+def find_lost(path: Path) -> dict[Path, str]:
+    """Describe the recorded files of a checkpoint that no longer begin with what they held; they may have grown."""
+    problems = {}
+    for file, (num_bytes, digest) in recorded_files(path).items():
+        size = file.stat().st_size if file.exists() else 0
+        what = f"of the {num_bytes:,} bytes that it had at {path.name}"
+        if size < num_bytes:
+            problems[file] = f"{file} has lost {num_bytes - size:,} {what}"
+        elif checksum(file, num_bytes) != digest:
+            problems[file] = f"{file} was changed in some {what}"
+    return problems
+
+
 def _newest_intact(folder: Path, before: Path | None = None) -> Path | None:
-    older = [path for path in list_checkpoints(folder) if before is None or path.name < before.name]
-    return next((path for path in reversed(older) if _find_damage(path) is None), None)
+    older = [path for path in list_checkpoints(folder) if before is None or _update(path) < _update(before)]
+    return next((path for path in reversed(older) if find_damage(path) is None), None)
 
 
 def take_apart(value: Any, tensors: dict[str, Tensor], where: str) -> Any:

@@ -342,6 +342,15 @@ class Trainer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load the state of a trainer with the same model, loss and options."""
+        try:
+            self._load(state)
+        except KeyError as error:
+            raise ValueError(
+                f"state must be that of a trainer of this version, got one without {error}; resume with the version "
+                f"that wrote it, or train anew in another folder"
+            ) from None
+
+    def _load(self, state: dict[str, Any]) -> None:
         load_full_state(self.model, self.optimizer, state["model"], state["optimizer"])
         self._load_progress(state)
         self.room.load(state.get("token_room", {"grown": [], "notes": []}))

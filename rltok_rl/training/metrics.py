@@ -232,9 +232,14 @@ def _cut(path: Path, update_of: Callable[[str], int], resume_after: int | None, 
     if resume_after is None:
         raise FileExistsError(f"{path} holds another run; resume it, or choose another folder")
     lines = _complete_lines(path)
-    kept = lines[:header] + [line for line in lines[header:] if update_of(line) <= resume_after]
-    if len(kept) > header:
+    try:
+        kept = lines[:header] + [line for line in lines[header:] if update_of(line) <= resume_after]
+    except (ValueError, KeyError, TypeError):
+        message = f"{path} must hold lines with the number of an update; restore it, or choose another folder"
+        raise ValueError(message) from None
+    if len(kept) <= header:
+        path.unlink()
+        return []
+    if path.stat().st_size != sum(map(len, map(str.encode, kept))):
         replace_text(path, "".join(kept))
-        return kept
-    path.unlink()
-    return []
+    return kept

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import signal
@@ -19,9 +20,12 @@ import torch
 from rltok_rl.training.atomic_files import claim_folder, replace_text
 from rltok_rl.training.checkpoint import (
     CheckpointError,
+    find_damage,
+    find_lost,
     list_checkpoints,
     load_checkpoint,
     random_states,
+    recorded_files,
     save_checkpoint,
     set_random_states,
 )
@@ -96,6 +100,41 @@ def test_damage_is_named_and_the_previous_checkpoint_offered(tmp_path, file, spo
     altered_sum = file == "manifest.json" and spoil and len(spoil(content)) == len(content)  # its file is blamed
     assert (file in str(caught.value) or altered_sum) and str(good) in str(caught.value)
     assert caught.value.previous == good and load_checkpoint(good)[0] == 1
+
+
+def test_foreign_folders_are_ignored_and_leftovers_removed(tmp_path):
+    foreign = {"update-notes", "update-00000009-copy", "update-00000009.bak"}
+    for name in (*foreign, "going-update-00000001", ".update-00000003.partial"):
+        (tmp_path / name).mkdir()
+    save_checkpoint(tmp_path, 99_999_999, {})
+    assert {path.name for path in tmp_path.iterdir()} == {*foreign, "update-99999999"}
+    save_checkpoint(tmp_path, 100_000_000, {})  # a digit more, which sorts before it as text
+    assert load_checkpoint(tmp_path)[0] == 100_000_000
+    save_checkpoint(tmp_path, 5, {})  # of a run that has fallen back: later ones are none of its own
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["update-00000005"]
+
+
+def test_other_files_are_recorded_and_other_formats_refused(tmp_path):
+    log, folder = tmp_path / "log", tmp_path / "checkpoints"
+    log.write_text("one\n")
+    path = save_checkpoint(folder, 1, {}, files=("log", "absent"))
+    log.write_text("one\ntwo\n")
+    assert find_lost(path) == {} and recorded_files(path)[log][0] == 4
+    for text, problem in (
+        ("one", "log has lost 1 of the 4 bytes that it had at update-00000001"),
+        ("ONE\n", "changed"),
+    ):
+        log.write_text(text)
+        assert problem in find_lost(path)[log]
+    manifest = json.loads((path / "manifest.json").read_text())
+    outside = {**manifest, "files": {"../log": {"bytes": 0, "sha256": ""}}}  # resuming would cut it
+    (path / "manifest.json").write_text(json.dumps(outside))
+    assert "cannot be read" in find_damage(path)
+    (path / "manifest.json").write_text(json.dumps({**manifest, "format": 2}))
+    with pytest.raises(ValueError, match="manifest.json must have a format of at most 1, got 2: a later version"):
+        load_checkpoint(folder)
+    (path / "manifest.json").write_text(json.dumps({name: manifest[name] for name in ("update", "sha256")}))
+    assert load_checkpoint(folder) == (1, {}) and find_lost(path) == {}  # before version 1
 
 
 def test_full_disk_leaves_the_older_checkpoint(tmp_path, monkeypatch):

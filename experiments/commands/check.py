@@ -1,0 +1,56 @@
+"""Find damage in the folder of a run: files that cannot be read, damaged checkpoints, lost or changed lines.
+
+    rltok check runs/mine
+
+Prints a line per finding and exits with 1 if there is any, else with 0. Nothing is changed: ``resume=true`` repairs
+what it can. Lines after the newest checkpoint are normal, and so is a run that is unfinished.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from rltok_rl.experiments.commands.parsers import command
+from rltok_rl.experiments.runs.folder import read_run
+
+from rltok_rl.models import UNet
+from rltok_rl.training.checkpoint import find_damage, find_lost, list_checkpoints, list_leftovers
+
+
+def find_problems(folder: Path) -> list[str]:
+    """Describe everything that is wrong with a run's folder, a line each."""
+    try:
+        run = read_run(folder)
+    except (OSError, ValueError) as error:
+        return [str(error)]
+    problems = []
+    updates = run.history.get("update", [])
+    if updates != [*range(1, len(updates) + 1)]:
+        problems.append(f"{folder / 'metrics.csv'} must have a line for every update, got {len(updates)} lines")
+    checkpoints = list_checkpoints(folder / "checkpoints")
+    for path in checkpoints:
+        try:
+            damage = find_damage(path)
+        except ValueError as error:
+            damage = str(error)
+        problems += [damage] if damage else find_lost(path).values()
+    problems += [f"{path} was left by a process that was killed" for path in list_leftovers(folder / "checkpoints")]
+    if run.summary is not None and (checkpoints or (folder / "model").exists()):  # published runs leave models out
+        try:
+            UNet.from_pretrained(folder / "model")
+        except (OSError, ValueError, RuntimeError) as error:
+            problems.append(f"{folder / 'model'} cannot be read: {error}")
+    return problems
+
+
+@command("check", __doc__)
+def main(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Command line."""
+    problems = [problem for folder in options.runs for problem in find_problems(folder)]
+    for problem in problems:
+        print(problem)
+    if not problems:
+        print(f"{', '.join(map(str, options.runs))}: no damage found", file=sys.stderr)
+    return 1 if problems else 0

@@ -1,0 +1,227 @@
+"""Power cuts: whatever a run's folder has lost of what was not flushed, the run resumes to the same files."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from rltok_rl.experiments.cli import main
+from rltok_rl.experiments.commands.check import find_problems
+from rltok_rl.experiments.run_config import TrainConfig
+from rltok_rl.experiments.runs import record, resume
+from rltok_rl.experiments.runs import run as runs
+from rltok_rl.experiments.runs.record import LOGS
+from rltok_rl.experiments.runs.resume import last_state
+from safetensors.torch import load_file
+
+from rltok_rl.models import UNet, preset
+from rltok_rl.training.checkpoint import CheckpointError, list_leftovers, load_checkpoint, save_checkpoint
+from rltok_rl.training.distributed import Processes
+from rltok_rl.training.environment import read_starts
+from rltok_rl.training.metrics import MetricsTable, UpdateLog, UpdateMetrics
+
+from ..each import each
+from ..tools.crashes import Recorder, Tree, crashes
+from .configured import QUICK, configured
+
+UPDATES = 5
+OPTIONS = [*QUICK, f"optim.total_bytes={UPDATES * 128}", "checkpoint_every=2", "snapshots.count=2", "resume=true"]
+TEXTS = SimpleNamespace(
+    held_out=SimpleNamespace(check_length=lambda length: None), language=None, sha256="0", described="a text"
+)
+SNAPSHOT = {"text": "ab", "boundaries": "10", "probabilities": [1.0, 0.5]}
+SNAPSHOT |= {f"held_out_{name}": 1.0 for name in ("bits_per_byte", "early_bits_per_byte", "rate")}
+
+
+class Stepper(SimpleNamespace):
+    """A trainer whose state is a number: everything but the training itself is that of a run."""
+
+    def __init__(self, model: UNet, killed_after: int | None = None) -> None:
+        costs = dict.fromkeys(("flops_done", "padded_flops_done", "tried_flops_done", "total_flops_done"), 1.0)
+        speed, options = SimpleNamespace(name=None, peak=None), SimpleNamespace(total_flops=None)
+        parts = {"processes": Processes(), "segmenter": None, "actor": None, "policy": None, "speed": speed}
+        super().__init__(**parts, **costs, model=model, options=options, bytes_per_update=128, expected_bytes=1)
+        self.updates, self.killed_after = 0, killed_after
+
+    bytes_done = property(lambda self: 128 * self.updates)
+    way = property(lambda self: self.updates / UPDATES)
+    done = property(lambda self: self.updates == UPDATES)
+
+    def state_dict(self) -> dict:
+        return {"model": {"x": torch.full((3,), float(self.updates))}, "updates": self.updates}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.updates = state["updates"]
+        assert (state["model"]["x"] == self.updates).all()
+
+    def run(self, after_update, *, fetch_when) -> None:
+        while not self.done:
+            self.updates += 1
+            warnings = ["a problem"] if self.updates in (2, 5) else []
+            self.last_update = UpdateMetrics(self.updates, self.bytes_done, {"loss": 1 / self.updates}, warnings)
+            if after_update(self.last_update.metrics):
+                return
+            if self.updates == self.killed_after:
+                raise KeyError("killed")
+
+
+@pytest.fixture(scope="module")
+def model() -> UNet:
+    return UNet(preset("tiny", width=16, num_token_layers=1))
+
+
+@pytest.fixture
+def train(model, monkeypatch):
+    """Train, or resume, in a folder."""
+    monkeypatch.setattr(record.Snapshots, "take", lambda self, model: dict(SNAPSHOT))
+    monkeypatch.setattr(record, "environment", lambda **entry: {"command": entry["command"]})
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+    def train(folder: Path, *overrides: str, **options) -> None:
+        config = configured(*OPTIONS, *overrides, f"out={folder}")
+        runs._train(config, "train", Stepper(model, **options), TEXTS, None)
+
+    return train
+
+
+def outcome(folder: Path) -> dict[str, Any]:
+    """Everything that a finished run's files say, but its starts."""
+    assert load_checkpoint(folder / "checkpoints")[1]["updates"] == UPDATES
+    assert (folder / "summary.json").exists() and find_problems(folder) == []
+    weights = {name: tensor.tolist() for name, tensor in load_file(folder / "model" / "model.safetensors").items()}
+    return {**{name: (folder / name).read_bytes() for name in (*LOGS, "config.yaml", "sample.txt")}, "weights": weights}
+
+
+def write(folder: Path, tree: Tree) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for path, content in tree.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        if path.endswith("/"):
+            (folder / path).mkdir(exist_ok=True)
+        else:
+            (folder / path).write_bytes(content)
+
+
+def alike(tree: Tree) -> int:
+    """A number that is equal for folders that differ in the content of leftovers alone."""
+    return hash(frozenset((path, None if "partial" in path or "going-" in path else c) for path, c in tree.items()))
+
+
+def begin(folder: Path, config: TrainConfig) -> dict[str, bytes]:
+    """Resume up to the first update, as a run does; returns its logs, without empty ones."""
+    resuming, state = last_state(config, TEXTS)
+    update = 0 if state is None else state["updates"]
+    assert state is None or (state["model"]["x"] == update).all()
+    logs = (MetricsTable(folder / LOGS[0], resume_after=update if resuming else None),)
+    logs += tuple(UpdateLog(folder / name, resume_after=update if resuming else None) for name in LOGS[1:])
+    read_starts(folder / "environment.json")
+    kept = {log.path.name: log.path.read_bytes() for log in logs if log.path.exists()}
+    save_checkpoint(folder / "checkpoints", update + 1, {}, files=LOGS)
+    assert list_leftovers(folder / "checkpoints") == []
+    return {"update": update, **kept}
+
+
+@pytest.fixture
+def recorded(train, tmp_path) -> tuple[Recorder, Path, dict, dict[str, bytes]]:
+    """The operations of a run that is killed after update 3, resumed and finished; its folder and its files."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    recorder = Recorder(folder)
+    with recorder.recording():
+        with pytest.raises(KeyError, match="killed"):
+            train(folder, killed_after=3)
+        train(folder)
+    final = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return recorder, folder, outcome(folder), final
+
+
+@each(flushed=[True, False])
+def test_every_crash_resumes_to_the_same_files(flushed, recorded, train, monkeypatch):
+    """All folders are resumed up to the next checkpoint, some to the end. Without flushes, the replay finds losses."""
+    recorder, folder, whole, final = recorded
+    config = configured(*OPTIONS, f"out={folder}")
+    operations = [operation for operation in recorder.operations if flushed or operation[0] != "flush"]
+    seen: set[int] = set()
+    losses: list[str] = []
+    began: dict[int, dict[str, Any]] = {}
+    for tree in crashes(operations, recorder.folders, dice=random.Random(0)):
+        if (key := alike(tree)) in seen:
+            continue
+        seen.add(key)
+        write(folder, tree)
+        if flushed and len(seen) % 50 == 0:
+            train(folder)
+            assert outcome(folder) == whole
+            continue
+        try:
+            if "summary.json" in tree:  # the model is not written again
+                assert all(tree.get(name) == final[name] for name in final if name.startswith("model/"))
+            with monkeypatch.context() as patch:  # reading options takes longer than all the rest
+                patch.setattr(resume, "check_same_run", lambda _, path: check_equal(path, final["config.yaml"]))
+                start = begin(folder, config)
+            assert began.setdefault(start["update"], start) == start
+        except (AssertionError, OSError, ValueError, CheckpointError) as error:
+            losses.append(f"{type(error).__name__}: {error}, of {[*tree]}")
+            if not flushed:
+                return
+    assert flushed and not losses, losses[:9]
+    assert set(began) == {0, 2, 4, 5} and len(seen) > 400
+
+
+def check_equal(path: Path, content: bytes) -> None:
+    assert path.read_bytes() == content
+
+
+def tear(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+DAMAGES = {  # by file, the warning, and the update that the run is resumed after
+    "checkpoints/update-00000005/state.json": ("state.json is damaged", 4),
+    "metrics.csv": ("metrics.csv has lost 20 of the", 4),
+}
+
+
+@each(file=DAMAGES)
+def test_damage_after_a_checkpoint_is_repaired(file, train, tmp_path, capfd):
+    folder, (warning, update) = tmp_path / Path(file).name, DAMAGES[file]
+    train(folder)
+    whole = outcome(folder)
+    tear(folder / file)
+    capfd.readouterr()
+    assert main(["check", str(folder)]) == 1 and warning in capfd.readouterr().out
+    train(folder)
+    errors = capfd.readouterr().err
+    assert f"{warning}" in errors and f"resuming {folder} after update {update}" in errors
+    assert outcome(folder) == whole and main(["check", str(folder)]) == 0
+
+
+def test_damage_that_cannot_be_repaired_is_named(train, tmp_path, capfd):
+    folder = tmp_path / "run"
+    train(folder)
+    (folder / "metrics.csv").unlink()
+    (folder / "model" / "model.safetensors").write_bytes(b"")
+    (folder / "checkpoints" / "going-update-00000002").mkdir()
+    assert main(["check", str(folder)]) == 1
+    found = capfd.readouterr().out
+    for words in ("metrics.csv has lost", "model cannot be read", "going-update-00000002 was left by a process"):
+        assert words in found
+    train(folder)
+    assert "no checkpoint is from before the lost lines" in capfd.readouterr().err
+    for path in (folder / "checkpoints").iterdir():
+        tear(path / "tensors.safetensors")
+    with pytest.raises(
+        CheckpointError, match="update-00000005.* is damaged .*update-00000004.* is damaged .*; restore"
+    ):
+        train(folder)
+    (folder / "environment.json").write_text("[")
+    assert main(["check", str(folder), str(tmp_path)]) == 1
+    found = capfd.readouterr().out
+    assert "environment.json cannot be read" in found and "is not the folder of a run" in found

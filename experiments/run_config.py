@@ -301,6 +301,8 @@ class TrainConfig:
     """Resume from the newest checkpoint in the folder, or start if there is none."""
     checkpoint_every: int = option(200, "[1, inf)", "updates")
     """Updates between checkpoints; the last update always has one."""
+    checkpoint_minutes: float | None = option(None, "(0, inf)", "minutes")
+    """Time after which a checkpoint is written although fewer updates were made; null counts updates alone."""
 
 
 _TYPES = get_type_hints(TrainConfig)

@@ -36,7 +36,7 @@ BY_RECIPE: dict[str, dict[str, Any]] = {
 of the released training step use 0.9; it is not known which of them trained the paper's models."""
 
 
-_SHARED = ("segmenter", "data", "out", "resume", "compare", "seed", "optim.total", "checkpoint_every")
+_SHARED = ("segmenter", "data", "out", "resume", "compare", "seed", "optim.total", "checkpoint_")
 """Options that no variant may change."""
 
 

@@ -25,7 +25,9 @@ METRICS = [
 CURVE = ("run", "text", "update", "bytes", "flops", "padded_flops", "bits_per_byte", "standard_error")
 """Columns of loss curves; ``text`` is ``training`` or ``held out``."""
 
-_NOT_COMPARED = ("out", "resume", "checkpoint_every", "logger", "snapshots", "compare", "recipe", "changes")
+_NOT_COMPARED = (
+    *("out", "resume", "checkpoint_every", "checkpoint_minutes", "logger", "snapshots", "compare", "recipe", "changes"),
+)
 _TEXT = ("source", "options", "column", "split_by", "min_bytes", "max_bytes", "limit", "short_documents", "held_out")
 _WINDOWS = ("data.num_rows", "data.num_steps", "snapshots.batches")  # their seed is fixed
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -87,6 +88,7 @@ class Recorder:
         except ValueError as error:
             message = f"snapshots.num_bytes={options.num_bytes} is more than held-out texts have: {error}"
             raise ValueError(message) from None
+        self._minutes, self._saved = config.checkpoint_minutes, time.monotonic()
         self._open = ExitStack()
         if trainer.processes.main:
             self._begin(config, trainer.updates if resuming else None, command)
@@ -173,6 +175,11 @@ class Recorder:
             self.logging.add("held_out", held_out, update=trainer.updates)
         trainer.processes.meet()  # the evaluation may outlast a collective's timeout
 
+    @property
+    def overdue(self) -> bool:
+        """Whether the last checkpoint of this process is older than ``checkpoint_minutes``."""
+        return self._minutes is not None and time.monotonic() - self._saved > 60 * self._minutes
+
     def save(self) -> None:
         """Write a checkpoint; a collective."""
         trainer = self.trainer
@@ -181,3 +188,4 @@ class Recorder:
             state[TRAINED_ON] = self.texts.sha256
             save_checkpoint(self.out / "checkpoints", trainer.updates, state, files=LOGS)
             self.starts.reach(trainer.updates, trainer.bytes_done, self.progress.seconds)
+        self._saved = time.monotonic()

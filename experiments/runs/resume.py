@@ -25,7 +25,7 @@ from rltok_rl.training.checkpoint import (
 from rltok_rl.utils import read_config_file
 
 FREE = (
-    *("out", "resume", "checkpoint_every", "logger."),
+    *("out", "resume", "checkpoint_", "logger."),
     *("recipe", "changes"),  # words for other options, which are compared
     # Speed and memory alone. Metrics are equal to the last bit if these are equal too; `padded_flops` depends on them.
     *("compute.strategy", "compute.compile", "compute.fused", "compute.threads", "compute.tokens"),

@@ -77,13 +77,15 @@ def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts, re
             if trainer.last_update.update < trainer.updates:  # type: ignore[union-attr]
                 return False  # more updates follow in this batch
             stopping = processes.any(bool(stop))  # the signal may not have reached all ranks yet
-            if stopping or trainer.done or trainer.updates % config.checkpoint_every == 0:
+            overdue = config.checkpoint_minutes is not None and processes.any(recorder.overdue)
+            if stopping or overdue or trainer.done or trainer.updates % config.checkpoint_every == 0:
                 recorder.save()
             return stopping
 
         def needs_metrics() -> bool:
-            stopping = processes.group is None and bool(stop)  # several ranks agree on it when metrics are fetched
-            return stopping or recorder.snapshot_due or trainer.updates % config.checkpoint_every == 0
+            # Several ranks agree on these two when metrics are fetched.
+            alone = processes.group is None and (bool(stop) or recorder.overdue)
+            return alone or recorder.snapshot_due or trainer.updates % config.checkpoint_every == 0
 
         trainer.run(after_update, fetch_when=needs_metrics)
     model = whole_model(trainer.model)

@@ -166,6 +166,7 @@ NOT_TRAINED = [
 """Options, and the message of the trainer."""
 IGNORED = [
     ("checkpoint_every=0", "checkpoint_every must be an integer of at least 1, got 0"),
+    ("checkpoint_minutes=0", "checkpoint_minutes must be positive and finite, or None, got 0"),
     ("snapshots.batches=0", "snapshots.batches must be an integer of at least 1 and at most 1e6, got 0"),
     ("snapshots.num_bytes=1", "snapshots.num_bytes must be an integer of at least 2 and at most 1e9, got 1"),
     ("baseline.rows_per_text=0", "baseline.rows_per_text must be an integer of at least 1 and at most 1e6, got 0"),

@@ -225,3 +225,9 @@ def test_damage_that_cannot_be_repaired_is_named(train, tmp_path, capfd):
     assert main(["check", str(folder), str(tmp_path)]) == 1
     found = capfd.readouterr().out
     assert "environment.json cannot be read" in found and "is not the folder of a run" in found
+
+
+def test_checkpoints_by_minutes(train, tmp_path):
+    with pytest.raises(KeyError, match="killed"):
+        train(tmp_path / "run", "checkpoint_minutes=1e-9", "checkpoint_every=100", killed_after=3)
+    assert load_checkpoint(tmp_path / "run" / "checkpoints")[0] == 3

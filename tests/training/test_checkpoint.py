@@ -209,6 +209,32 @@ def test_first_signal_is_recorded_and_the_second_ends_at_once():
         signal.signal(signal.SIGINT, before)
 
 
+@each(name=["SIGHUP", "SIGUSR1", "SIGXCPU"])
+def test_warnings_of_schedulers_may_repeat(name, monkeypatch):
+    number, gone = getattr(signal, name), []
+
+    def no_terminal(*_):
+        raise OSError(5, "Input/output error")
+
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        with monkeypatch.context() as patch, StopRequest(say=True) as stop:
+            patch.setattr(os, "write", no_terminal)
+            patch.setattr(os, "dup2", lambda _, handle: gone.append(handle))
+            for _ in range(3):
+                os.kill(os.getpid(), number)
+            assert stop.name == name and gone == [1, 2]
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert stop.name == name, "only a second SIGTERM ends at once"
+        assert signal.getsignal(number) is signal.SIG_DFL
+        signal.signal(number, signal.SIG_IGN)  # nohup
+        with StopRequest() as stop:
+            os.kill(os.getpid(), number)
+        assert not stop
+    finally:
+        signal.signal(number, before)
+
+
 def draw() -> list[float]:
     numbers = [random.random(), random.gauss(0, 1), np.random.rand(), np.random.randn()]
     return [torch.rand(()).item(), *map(float, numbers)]

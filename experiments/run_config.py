@@ -223,6 +223,11 @@ class ComputeConfig:
     """Rollouts per update; batch means and rates are taken over all of them."""
     threads: int = option(0, "[0, 1024]", "threads")
     """Threads of torch on the CPU; 0 is torch's default."""
+    timeout_minutes: float = option(30.0, "(0, 1e6]", "minutes")
+    """Time that a process waits for the others in a collective, and at the start."""
+    hang_seconds: float | None = option(45.0, "(0, 1e6]", "seconds")
+    """Time for which a process may compute nothing while others wait for it; then it is named and ends the job.
+    Compiling, downloads, snapshots and saving do not count. null waits for ``timeout_minutes``."""
     figures_every: int | None = option(None, "[1, inf)", "updates")
     """Updates between metrics fetched from the device; null is 1 on the CPU and 16 elsewhere."""
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -30,6 +31,7 @@ from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs.run import run as training_run
 from rltok_rl.experiments.runs.valid_options import check_options, read_device
 
+from rltok_rl.ranges import check_fields
 from rltok_rl.training import TrainingFailed
 from rltok_rl.training.checkpoint import CheckpointError
 from rltok_rl.training.distributed import Processes, Refused, init_processes, main_speaks
@@ -46,11 +48,12 @@ def configured(config: Any) -> None:
     options = OmegaConf.to_object(config)
     assert isinstance(options, TrainConfig)
     try:
-        device = read_device(options.compute.device)
-    except ValueError as error:
+        check_fields(options.compute, "compute.")
+        device, timeout = read_device(options.compute.device), timedelta(minutes=options.compute.timeout_minutes)
+    except (TypeError, ValueError) as error:
         _end(str(error))
     try:
-        processes = init_processes(device)
+        processes = init_processes(device, timeout=timeout, hang_seconds=options.compute.hang_seconds)
     except RuntimeError as error:  # perhaps of this rank alone
         sys.exit(f"rltok train: {error}")
     if options.compare.systems:

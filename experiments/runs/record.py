@@ -92,6 +92,7 @@ class Recorder:
         self._open = ExitStack()
         if trainer.processes.main:
             self._begin(config, trainer.updates if resuming else None, command)
+        trainer.processes.meet()  # a logger may wait for its server
 
     def _begin(self, config: TrainConfig, resume_after: int | None, command: str) -> None:
         out, trainer = self.out, self.trainer
@@ -184,8 +185,11 @@ class Recorder:
         """Write a checkpoint; a collective."""
         trainer = self.trainer
         state = trainer.state_dict()
-        if trainer.processes.main:
-            state[TRAINED_ON] = self.texts.sha256
-            save_checkpoint(self.out / "checkpoints", trainer.updates, state, files=LOGS)
-            self.starts.reach(trainer.updates, trainer.bytes_done, self.progress.seconds)
+        try:
+            if trainer.processes.main:
+                state[TRAINED_ON] = self.texts.sha256
+                save_checkpoint(self.out / "checkpoints", trainer.updates, state, files=LOGS)
+                self.starts.reach(trainer.updates, trainer.bytes_done, self.progress.seconds)
+        finally:
+            trainer.processes.meet()  # writing may outlast a collective's timeout
         self._saved = time.monotonic()

@@ -30,6 +30,7 @@ FREE = (
     # Speed and memory alone. Metrics are equal to the last bit if these are equal too; `padded_flops` depends on them.
     *("compute.strategy", "compute.compile", "compute.fused", "compute.threads", "compute.tokens"),
     *("compute.token_room", "compute.figures_every", "compute.recompute", "compute.likelihood_chunk"),
+    *("compute.timeout_minutes", "compute.hang_seconds"),
 )
 """Options that may change when a run is resumed."""
 

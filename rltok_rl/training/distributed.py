@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import count
@@ -19,13 +20,16 @@ from uuid import uuid4
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import ProcessGroup, Store
+from torch.distributed import PrefixStore, ProcessGroup, Store
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
 from rltok_rl.training.checkpoint import put_together, take_apart
+from rltok_rl.training.watchdog import watching
 
 TIMEOUT = timedelta(minutes=30)
 """How long a rank waits for the others, in collectives and at the start."""
+HANG_SECONDS = 45.0
+"""How long a rank may compute nothing while others wait for it, before it is named and ends the job."""
 PREPARATION_TIMEOUT = timedelta(hours=24)
 """How long ranks wait for each other outside collectives: during downloads and work of rank 0 alone."""
 _GRACE = 10.0  # seconds in which torchrun ends all ranks after the first failure
@@ -41,9 +45,9 @@ class Refused(Exception):
 class Processes:
     """This process among those that train together; by default, one that trains alone.
 
-    As a context, it leaves the process group at the end of the block. If the block fails, the error is recorded for
-    torchrun, which prints the one of the rank that failed first. Ranks that only lost their connection to it wait for
-    torchrun to end them.
+    As a context, it watches for ranks that hang, and leaves the process group at the end of the block. If the block
+    fails, the error is recorded for torchrun, which prints the one of the rank that failed first. Ranks that only lost
+    their connection to it wait for torchrun to end them.
 
     Example:
         >>> alone = Processes()
@@ -58,7 +62,10 @@ class Processes:
     """For collectives; None for one process."""
     store: Store | None = None
     """For waiting outside collectives; None waits in one."""
+    hang_seconds: float | None = None
+    """See :data:`HANG_SECONDS`; None watches no rank."""
     _meetings: Iterator[int] = field(default_factory=count, repr=False, compare=False)
+    _watch: ExitStack = field(default_factory=ExitStack, repr=False, compare=False)
 
     @property
     def main(self) -> bool:
@@ -144,9 +151,13 @@ class Processes:
         return put_together(skeleton, tensors)
 
     def __enter__(self) -> Processes:
+        if self.store is not None and self.hang_seconds is not None:
+            store = PrefixStore("watchdog", self.store)
+            self._watch.enter_context(watching(store, self.rank, self.world_size, self.hang_seconds))
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._watch.close()
         if self.group is None:
             return
         if error is None:
@@ -166,10 +177,13 @@ def main_speaks() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def init_processes(device: str | torch.device = "cpu") -> Processes:
+def init_processes(
+    device: str | torch.device = "cpu", *, timeout: timedelta = TIMEOUT, hang_seconds: float | None = HANG_SECONDS
+) -> Processes:
     """Join the process group that torchrun has started; without torchrun, or with one process, return a lone process.
 
-    On ``cuda`` each process takes the GPU of its local rank. Collectives use NCCL there and Gloo on the CPU.
+    On ``cuda`` each process takes the GPU of its local rank. Collectives use NCCL there and Gloo on the CPU. A rank
+    waits for others for up to ``timeout``; one that hangs for ``hang_seconds`` is named and ends the job.
     """
     device = torch.device(device)
     variables = {name: os.environ[name] for name in (*_VARIABLES, *_ADDRESS) if name in os.environ}
@@ -196,13 +210,13 @@ def init_processes(device: str | torch.device = "cpu") -> Processes:
         device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)
     shared, rank, world_size = next(dist.rendezvous("env://"))
-    store = dist.PrefixStore("group", fresh_store(shared, rank, world_size))
+    store = PrefixStore("group", fresh_store(shared, rank, world_size, timeout))
     backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=TIMEOUT)
-    return Processes(rank, world_size, device, dist.group.WORLD, dist.PrefixStore("meetings", store))
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
+    return Processes(rank, world_size, device, dist.group.WORLD, PrefixStore("meetings", store), hang_seconds)
 
 
-def fresh_store(store: Store, rank: int, world_size: int) -> Store:
+def fresh_store(store: Store, rank: int, world_size: int, timeout: timedelta = TIMEOUT) -> Store:
     """Agree on an unused prefix of the store: torchrun keeps the addresses of dead ranks through restarts.
 
     It counts restarts per machine, so ``env://`` alone connects to dead ranks, or hangs. Here each rank sends a random
@@ -211,19 +225,19 @@ def fresh_store(store: Store, rank: int, world_size: int) -> Store:
     if rank > 0:
         word = uuid4().hex
         store.set(f"hello {rank}", word)
-        store.wait([f"answer {word}"], TIMEOUT)
+        store.wait([f"answer {word}"], timeout)
         prefix = store.get(f"answer {word}").decode()
         store.set(f"met {prefix} {rank}", "yes")
-        return dist.PrefixStore(prefix, store)
+        return PrefixStore(prefix, store)
     prefix, missing = uuid4().hex, set(range(1, world_size))
-    end = time.monotonic() + TIMEOUT.total_seconds()
+    end = time.monotonic() + timeout.total_seconds()
     while missing:
         if time.monotonic() > end:
-            raise RuntimeError(f"processes {sorted(missing)} of {world_size} did not come within {TIMEOUT}")
+            raise RuntimeError(f"processes {sorted(missing)} of {world_size} did not come within {timeout}")
         for other in sorted(missing):  # a word may be from an earlier attempt: answer until the rank has arrived
             if store.check([f"hello {other}"]):
                 store.set(f"answer {store.get(f'hello {other}').decode()}", prefix)
             if store.check([f"met {prefix} {other}"]):
                 missing.discard(other)
         time.sleep(0.01)
-    return dist.PrefixStore(prefix, store)
+    return PrefixStore(prefix, store)

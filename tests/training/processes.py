@@ -122,12 +122,19 @@ def metrics_of(trainer: Trainer, updates: int | None = None) -> list[dict[str, f
     return metrics
 
 
-def spawn(work: Callable[..., None], folder: Path, *, silence: float = 60.0, limit: float = 240.0) -> None:
+def spawn(
+    work: Callable[..., None],
+    folder: Path,
+    *,
+    silence: float = 60.0,
+    limit: float = 240.0,
+    hang_seconds: float | None = None,
+) -> None:
     """Run ``work(processes, folder)`` in two processes that write their errors to files there.
 
     A process that waits ``silence`` seconds for the other fails, and so does everything after ``limit`` seconds.
     """
-    arguments = (work, str(folder), silence, limit)
+    arguments = (work, str(folder), silence, limit, hang_seconds)
     context = mp.start_processes(_meet, arguments, 2, join=False, start_method=CONTEXT.get_start_method())
     end = time.monotonic() + limit + 10
     while not context.join(timeout=1.0):
@@ -138,12 +145,15 @@ def spawn(work: Callable[..., None], folder: Path, *, silence: float = 60.0, lim
             raise TimeoutError(f"the processes did not end within {limit:.0f} seconds:\n{errors}")
 
 
-def _meet(rank: int, work: Callable[..., None], folder: str, silence: float, limit: float) -> None:
+def _meet(
+    rank: int, work: Callable[..., None], folder: str, silence: float, limit: float, hang_seconds: float | None
+) -> None:
     torch.set_num_threads(1)
     store = dist.FileStore(f"{folder}/store", 2)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=silence))
     with open(f"{folder}/errors {rank}", "w") as errors, contextlib.redirect_stderr(errors):
         faulthandler.dump_traceback_later(limit, file=errors)
-        with Processes(rank, 2, torch.device("cpu"), dist.group.WORLD) as processes:
+        meetings = None if hang_seconds is None else dist.PrefixStore("meetings", store)
+        with Processes(rank, 2, torch.device("cpu"), dist.group.WORLD, meetings, hang_seconds) as processes:
             work(processes, Path(folder))
         faulthandler.cancel_dump_traceback_later()

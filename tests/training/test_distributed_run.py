@@ -200,7 +200,7 @@ def test_gpus_have_a_backend_for_tensors_on_the_cpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(dist, "rendezvous", lambda url: iter([(store, 0, 2)]))
-    monkeypatch.setattr(distributed, "fresh_store", lambda store, rank, world_size: store)
+    monkeypatch.setattr(distributed, "fresh_store", lambda store, *_: store)
     monkeypatch.setattr(dist, "init_process_group", lambda backend, **options: asked.update(backend=backend, **options))
     for device, backend in (("cuda", "cpu:gloo,cuda:nccl"), ("cpu", "gloo")):
         assert init_processes(device).store is not None

@@ -1,0 +1,92 @@
+"""A rank that hangs is named and ends the job; slow work does not."""
+
+from __future__ import annotations
+
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+from torch.multiprocessing import ProcessExitedException
+
+from rltok_rl.training import metrics, watchdog
+from rltok_rl.training.distributed import Processes
+from rltok_rl.training.watchdog import Watchdog
+
+from ..each import each
+from .processes import spawn
+
+SECONDS = 1.5
+ALL_REDUCE = "torch/distributed/distributed_c10d.py all_reduce, line 1"
+
+
+def hang(processes: Processes, folder: Path) -> None:
+    if processes.main:
+        time.sleep(1.5 * SECONDS)  # a download
+    processes.meet()
+    if not processes.main:
+        code = compile(f"import time\ntime.sleep({1.5 * SECONDS})", "torch/_inductor/compile_fx.py", "exec")
+        exec(code, {})
+    processes.any(False)
+    (folder / f"healthy {processes.rank}").touch()
+    if not processes.main:
+        time.sleep(100)
+    processes.any(False)
+
+
+def test_slow_work_goes_on_and_a_hanging_rank_ends_the_job(tmp_path):
+    with pytest.raises(ProcessExitedException):
+        spawn(hang, tmp_path, hang_seconds=SECONDS)
+    assert {path.name for path in tmp_path.glob("healthy *")} == {"healthy 0", "healthy 1"}
+    (line,) = [line for line in (tmp_path / "errors 0").read_text().splitlines() if "hangs" in line]
+    assert line.startswith(f"rltok train: rank 1 of 2 hangs: for {SECONDS:g} seconds it has computed nothing, in ")
+    assert f"{Path(__file__).name} hang, line" in line
+
+
+def test_rank_without_a_sign_of_life_is_named(monkeypatch):
+    monkeypatch.setattr(watchdog, "_frames", lambda: ([ALL_REDUCE], [ALL_REDUCE]))
+    dogs = [Watchdog(dist.HashStore(), 0, 2, SECONDS)]
+    dogs += [Watchdog(dogs[0].store, 1, 2, SECONDS)]
+    assert [dog.look() for _ in range(30) for dog in dogs] == [None] * 60  # both wait for a third
+    verdicts = [dogs[0].look() for _ in range(20)]
+    assert verdicts[:8] == [None] * 8
+    (verdict,) = filter(None, verdicts)
+    assert verdict.startswith("rank 1 of 2 hangs") and "has given no sign of life" in verdict
+    assert dogs[1].look() == "", "it ends too if it lives"
+
+
+@each(
+    stack=[
+        (["time.py sleep, line 1"], [], True),
+        (
+            ["a.py encode, line 1", "torch/distributed/fsdp/_fully_shard/_fully_shard.py wrapped_method, line 1"],
+            [],
+            True,
+        ),
+        ([ALL_REDUCE], [], False),
+        (["torch/_ops.py __call__, line 1", "torch/distributed/_functional_collectives.py wait, line 1"], [], False),
+        (["rltok_rl/training/metrics.py fetch, line 1"], [], False),
+        (["time.py sleep, line 1", "rltok_rl/training/distributed.py meet, line 1"], [], False),
+        (["graph.py backward, line 1"], ["torch/_dynamo/convert_frame.py compile, line 1"], False),
+    ]
+)
+def test_idle_is_who_neither_computes_nor_waits_nor_compiles(stack, monkeypatch):
+    main, others, idle = stack
+    monkeypatch.setattr(watchdog, "_frames", lambda: (main, main + others))
+    monkeypatch.setattr(watchdog.time, "process_time", lambda: 7.0)
+    dog = Watchdog(dist.HashStore(), 0, 1, SECONDS)
+    for _ in range(3):
+        dog.look()
+    assert (int(dog.store.get("0").split()[1]) > 0) is idle
+    monkeypatch.undo()
+
+
+def test_functions_in_the_stacks_exist():
+    for module in ("torch._dynamo.convert_frame", "torch._inductor.compile_fx"):
+        origin = find_spec(module).origin
+        assert any(part in origin for part in watchdog._COMPILING), module
+    parts = (*watchdog._COLLECTIVES[1:], watchdog._MEETING)
+    for function, part in zip((metrics.fetch, Processes.mean, Processes.meet), parts, strict=True):
+        path, name = function.__code__.co_filename, function.__code__.co_name
+        assert part in f"{path} {name}"

@@ -67,8 +67,9 @@ precision-study: $(VENV)/.ready-fast ## whether bfloat16 trains to what float32 
 learn: $(VENV)/.ready-fast ## whether policies find the best boundaries of languages that know theirs: table and figure
 	$(BIN)/python -m rltok_rl.experiments.studies.learn other_seeds=1 out=experiments/results/learn
 
-soak: $(VENV)/.ready-fast ## kill a run a hundred times and compare it with an uninterrupted one
+soak: $(VENV)/.ready-fast ## kill a run a hundred times; call functions with wild arguments 5,000 times
 	$(BIN)/python -m rltok_rl.experiments.studies.soak --kills 100
+	$(BIN)/python -m rltok_rl.experiments.studies.fuzz_functions --calls 5000
 
 # A machine with a GPU has a torch that fits it: $(VENV)-gpu uses that one as it is, and adds what is missing.
 HAS_TORCH = $(GPU_PYTHON) -c 'import torch' 2> /dev/null

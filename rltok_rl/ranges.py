@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import field, is_dataclass
 from functools import cache
 from numbers import Integral, Real
 from types import NoneType
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
-
-_LARGEST = 2**63 - 1  # of torch's integers
 
 
 class Range(NamedTuple):
@@ -72,14 +69,21 @@ def check_number(name: str, value: Any, range: str, *, whole: bool = False, opti
     if value is None and optional:
         return None
     allowed, also = read_range(range), ", or None" if optional else ""
-    right_kind = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
+    right_kind = isinstance(value, Real) and not isinstance(value, bool)
     if not right_kind and not whole:
-        raise TypeError(f"{name} must be a number, got {value!r}")
-    if not right_kind or value not in allowed:
+        raise TypeError(f"{name} must be a number, got {value!r:.60}")
+    if not right_kind or (whole and not isinstance(value, Integral)) or value not in allowed:
         raise ValueError(f"{name} must {allowed.words(whole)}{also}, got {value!r:.60}")
-    if math.inf != abs(value) > (_LARGEST if whole else sys.float_info.max):
-        raise ValueError(f"{name} must be below {'2^63' if whole else '1.8e308'}{also}, got {value!r:.60}")
+    if not is_number(value):
+        raise ValueError(f"{name} must be below 2^63 as an integer{also}, got {value!r:.60}")
     return int(value) if whole else value
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value is a real number that torch reads; its integers have 64 bits."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    return not isinstance(value, Integral) or abs(value) < 2**63
 
 
 class Declared(NamedTuple):

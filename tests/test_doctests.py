@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import importlib.util
+import inspect
 
 import torch
 
@@ -12,6 +13,13 @@ from .layout import modules
 
 NEED = {"rltok_rl.sampling.triton_kernel": "triton"}
 """Modules that only a machine with an optional package imports, and the package."""
+
+
+class Finder(doctest.DocTestFinder):
+    """Finds the examples of decorated functions too, whose globals are those of another module."""
+
+    def _from_module(self, module, object):
+        return super()._from_module(module, inspect.unwrap(object))
 
 
 def test_examples():
@@ -22,7 +30,9 @@ def test_examples():
             continue
         torch.manual_seed(0)
         module = importlib.import_module(name)
-        results = doctest.testmod(module, extraglobs={"torch": torch}, optionflags=doctest.NORMALIZE_WHITESPACE)
-        attempted += results.attempted
-        failed += [name] if results.failed else []
-    assert failed == [] and attempted >= 15
+        runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
+        for example in Finder(exclude_empty=True).find(module, extraglobs={"torch": torch}):
+            runner.run(example)
+        attempted += runner.tries
+        failed += [name] if runner.failures else []
+    assert failed == [] and attempted >= 200

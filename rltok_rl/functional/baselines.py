@@ -17,22 +17,24 @@ from rltok_rl.functional.control_variate import control_variate as control_varia
 from rltok_rl.functional.reduction import (
     Group,
     Mask,
-    check_masks,
     masked_mean,
     row_groups,
     sum_and_count,
     wide,
     zero_masked,
 )
+from rltok_rl.functional.takes import takes
+from rltok_rl.ranges import check_number
 from rltok_rl.renamed import RenamedKeys, renamed_names
 
 
+@takes("returns: float *B T", "mask: bool *B T")
 def no_baseline(returns: Tensor, *, mask: Mask = None, process_group: Group = None) -> Tensor:
     """Return the returns, ``A = G``: unbiased and noisy."""
-    _check_returns(returns, mask)
     return zero_masked(returns, mask)
 
 
+@takes("returns: float *B T", "mask: bool *B T")
 def batch_mean(returns: Tensor, *, mask: Mask = None, process_group: Group = None) -> Tensor:
     """Subtract the mean over rows at the same position (Eq. 17).
 
@@ -49,6 +51,7 @@ def batch_mean(returns: Tensor, *, mask: Mask = None, process_group: Group = Non
     return centred.to(returns.dtype)
 
 
+@takes("returns: float *B T", "mask: bool *B T")
 def leave_one_out(returns: Tensor, *, mask: Mask = None, process_group: Group = None) -> Tensor:
     """Subtract the mean over the other rows at the same position: unbiased (Kool, van Hoof and Welling, 2019).
 
@@ -64,6 +67,7 @@ def leave_one_out(returns: Tensor, *, mask: Mask = None, process_group: Group = 
     return (centred * (count / (count - 1).clamp(min=1))).to(returns.dtype)
 
 
+@takes("returns: float B T", "group_size: whole [2, inf)", "exclude_self: switch", "mask: bool B T")
 def group_mean(
     returns: Tensor, *, group_size: int, exclude_self: bool = True, mask: Mask = None, process_group: Group = None
 ) -> Tensor:
@@ -79,12 +83,11 @@ def group_mean(
         >>> group_mean(torch.tensor([[1.0], [2.0], [10.0], [14.0]]), group_size=2).T
         tensor([[-1.,  1., -4.,  4.]])
     """
-    if returns.dim() != 2 or group_size < 2 or len(returns) % group_size:
+    if len(returns) % group_size:
         raise ValueError(
             f"group_size must be at least 2 and divide the rows of returns [B, T], got group_size={group_size} "
             f"and returns {[*returns.shape]}"
         )
-    _check_returns(returns, mask)
     groups = returns.unflatten(0, (-1, group_size)).transpose(0, 1)  # [g, B / g, T]
     group_mask = None if mask is None else mask.unflatten(0, (-1, group_size)).transpose(0, 1)
     total, count = sum_and_count(groups, group_mask, dim=0)
@@ -94,28 +97,29 @@ def group_mean(
     return centred.transpose(0, 1).flatten(0, 1).to(returns.dtype)
 
 
+@takes("returns: float *B T", "eps: number [0, inf)", "mask: bool *B T")
 def z_score(returns: Tensor, *, eps: float = 1e-8, mask: Mask = None, process_group: Group = None) -> Tensor:
     """Subtract the mean over all steps and divide by their standard deviation, as PPO often does.
 
-        A = (G - mean G) / (std G + eps),        0 if all returns are equal
+        A = (G - mean G) / (std G + eps),        0 if all returns are equal, NaN if one is not finite
 
     Biased: the scale depends on the decisions that it judges. It keeps the size of updates independent of the rewards;
     https://arxiv.org/abs/2006.05990 measures its effect on PPO.
     """
     if returns.numel() < 2:
         raise ValueError(f"z_score needs at least 2 steps, got returns {[*returns.shape]}")
-    _check_returns(returns, mask)
     values = returns.to(wide(returns))
     mean = masked_mean(values, mask, process_group=process_group)
     deviation = zero_masked(values - mean, mask)
     variance = masked_mean(deviation.square(), mask, process_group=process_group)
     # Equal returns differ by the rounding of their mean, which would become noise of size 1. The square root of 0 has
     # no finite slope.
-    spreads = variance > (8 * torch.finfo(deviation.dtype).eps * mean).square()
-    spread = torch.where(spreads, variance, 1.0).sqrt()
-    return torch.where(spreads, deviation / (spread + eps), 0.0).to(returns.dtype)
+    equal = variance <= (8 * torch.finfo(deviation.dtype).eps * mean).square()  # NaN is not equal, and stays
+    spread = torch.where(equal, 1.0, variance).sqrt()
+    return torch.where(equal, 0.0, deviation / (spread + eps)).to(returns.dtype)
 
 
+@takes("returns: float B T", "baseline: callable", "rows_per_mean: whole [1, inf)", "mask: bool B T")
 def per_rows(
     returns: Tensor,
     *,
@@ -135,7 +139,6 @@ def per_rows(
         >>> per_rows(torch.tensor([[1.0], [2.0], [10.0], [14.0]]), baseline=batch_mean, rows_per_mean=2).T
         tensor([[-0.5000,  0.5000, -2.0000,  2.0000]])
     """
-    _check_returns(returns, mask)
     return torch.cat([baseline(part, mask=real) for part, real in row_groups(rows_per_mean, returns, mask)])
 
 
@@ -148,9 +151,12 @@ class RunningMean(NamedTuple):
     @classmethod
     def empty(cls, num_steps: int, *, device: torch.device | str | None = None) -> RunningMean:
         """Return the memory before the first batch."""
+        if not torch.compiler.is_compiling():
+            check_number("num_steps", num_steps, "[0, 1e9]", whole=True)
         return cls(torch.zeros(num_steps, device=device), torch.zeros(num_steps, device=device))
 
 
+@takes("returns: float *B T", "decay: number [0, 1]", "mask: bool *B T")
 def running_mean(
     returns: Tensor, state: RunningMean, *, decay: float = 0.9, mask: Mask = None, process_group: Group = None
 ) -> tuple[Tensor, RunningMean]:
@@ -167,11 +173,11 @@ def running_mean(
         >>> first, second
         (tensor([[4.]]), tensor([[1.]]))
     """
-    if not 0.0 <= decay <= 1.0:
-        raise ValueError(f"decay must lie in [0, 1], got {decay}")
-    if state.total.shape != returns.shape[-1:]:
-        raise ValueError(f"state must hold the {returns.shape[-1]} positions of returns, got {[*state.total.shape]}")
-    _check_returns(returns, mask)
+    if not isinstance(state, RunningMean):
+        raise TypeError(f"state must be a RunningMean, got {type(state).__name__}")
+    for part in state:
+        if part.shape != returns.shape[-1:]:
+            raise ValueError(f"state must hold the {returns.shape[-1]} positions of returns, got {[*part.shape]}")
     mean = state.total / state.count.clamp(min=torch.finfo(state.count.dtype).tiny)
     advantages = zero_masked(returns - mean, mask).to(returns.dtype)
     rows = returns.detach().reshape(-1, returns.shape[-1])
@@ -180,15 +186,8 @@ def running_mean(
     return advantages, RunningMean(decay * state.total + total, decay * state.count + count)
 
 
-def _check_returns(returns: Tensor, mask: Mask) -> None:
-    if not returns.dtype.is_floating_point:
-        raise TypeError(f"returns must be a floating-point tensor, got {returns.dtype}")
-    check_masks("returns", returns, mask=mask)
-
-
 def _centre(returns: Tensor, mask: Mask, process_group: Group, name: str) -> tuple[Tensor, Tensor]:
     """Returns minus their mean over rows at each position, at least float32, and the number of real rows there."""
-    _check_returns(returns, mask)
     leading = tuple(range(returns.dim() - 1))
     num_rows = returns[..., :1].numel() if returns.shape[-1] else 2
     if process_group is not None:

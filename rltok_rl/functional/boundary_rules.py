@@ -12,7 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rltok_rl.functional.takes import takes
 
+
+@takes("rate: number [0, 1]", "length: whole [0, inf)")
 def exact_count(rate: float, length: int) -> int:
     """Return the boundaries in ``length`` bytes at ``rate``, including the one at the first byte: ``k = ceil(rate T)``.
 
@@ -23,6 +26,7 @@ def exact_count(rate: float, length: int) -> int:
     return math.ceil(rate * length - 1e-9)  # 0.2 * 5 is 1, though 0.2 is a little more than a fifth
 
 
+@takes("uniforms: known *B T", "rate: number [0, 1]", "block: whole [1, inf)")
 def select_exactly(uniforms: Tensor, rate: float, block: int) -> Tensor:
     """Draw boundaries at random with an exact number in every block: all such strings are equally likely.
 
@@ -36,18 +40,23 @@ def select_exactly(uniforms: Tensor, rate: float, block: int) -> Tensor:
         >>> select_exactly(torch.tensor([0.9, 0.9, 0.1, 0.5]), 0.5, 4)
         tensor([ True, False,  True, False])
     """
-    drawn, out = torch.zeros_like(uniforms[..., 0]), []
+    drawn, out = uniforms.new_zeros(uniforms.shape[:-1]), []
     for t in range(uniforms.shape[-1]):
-        boundary, drawn = select_next(uniforms[..., t], torch.full_like(drawn, t), drawn, rate, block)
+        boundary, drawn = _select(uniforms[..., t], torch.full_like(drawn, t), drawn, rate, block)
         out.append(boundary)
-    return torch.stack(out, -1)
+    return torch.stack(out, -1) if out else uniforms.bool()
 
 
+@takes("uniforms: known *B", "position: int *B", "drawn: real *B", "rate: number [0, 1]", "block: whole [1, inf)")
 def select_next(uniforms: Tensor, position: Tensor, drawn: Tensor, rate: float, block: int) -> tuple[Tensor, Tensor]:
     """Draw the byte at ``position`` [*B] of :func:`select_exactly`, after ``drawn`` [*B] boundaries in its block.
 
     Returns its boundary and the boundaries so far in its block.
     """
+    return _select(uniforms, position.long(), drawn, rate, block)
+
+
+def _select(uniforms: Tensor, position: Tensor, drawn: Tensor, rate: float, block: int) -> tuple[Tensor, Tensor]:
     place = position % block
     drawn = torch.where(place == 0, 0, drawn)
     # The first byte of a text always has a boundary, that of a later block need not.
@@ -55,6 +64,7 @@ def select_next(uniforms: Tensor, position: Tensor, drawn: Tensor, rate: float, 
     return boundary, drawn + boundary.to(drawn.dtype)
 
 
+@takes("byte_ids: int *L")
 def spacelike(byte_ids: Tensor) -> Tensor:
     """Mark all bytes but ASCII letters, digits, and continuation bytes of UTF-8 (https://arxiv.org/abs/2404.14408)."""
     wide = byte_ids.long()
@@ -64,6 +74,7 @@ def spacelike(byte_ids: Tensor) -> Tensor:
     return ~(digit | letter | later)
 
 
+@takes("byte_ids: int *B T")
 def spacebyte(byte_ids: Tensor) -> Tensor:
     """Draw a boundary at every spacelike byte after one that is not: ``[s(x_t), not s(x_{t-1})]``.
 
@@ -75,6 +86,7 @@ def spacebyte(byte_ids: Tensor) -> Tensor:
     return here & ~F.pad(here[..., :-1], (1, 0))
 
 
+@takes("entropies: known *B T", "lags: whole [0, inf)", "margin: number (-inf, inf)")
 def entropy_spikes(entropies: Tensor, lags: int = 2, *, margin: float = 0.0) -> Tensor:
     """Draw a boundary where the entropy exceeds that of each of the ``lags`` bytes before (https://arxiv.org/abs/2211.09761).
 
@@ -85,16 +97,18 @@ def entropy_spikes(entropies: Tensor, lags: int = 2, *, margin: float = 0.0) -> 
         tensor([1, 1, 0, 0, 1], dtype=torch.int32)
     """
     out = torch.ones_like(entropies, dtype=torch.bool)
-    for lag in range(1, lags + 1):
+    for lag in range(1, min(lags, entropies.shape[-1]) + 1):  # longer ones see no byte
         out &= entropies > F.pad(entropies, (lag, 0), value=-math.inf)[..., : entropies.shape[-1]] + margin
     return out
 
 
+@takes("entropies: float *B T")
 def entropy_rise(entropies: Tensor) -> Tensor:
     """Compute ``H_t - H_{t-1}`` [*B, T], minus infinity at the first byte (BLT, https://arxiv.org/abs/2412.09871)."""
     return entropies - F.pad(entropies[..., :-1], (1, 0), value=math.inf)
 
 
+@takes("candidates: bool *B T")
 def never_twice(candidates: Tensor) -> Tensor:
     """Draw requested boundaries, except right after another one (BLT, combined rule).
 
@@ -112,6 +126,7 @@ def never_twice(candidates: Tensor) -> Tensor:
     return candidates & ((places - last_gap) % 2 == 1)
 
 
+@takes("entropies: known *B T", "least_rise: number [-inf, inf]")
 def released_combined_scores(entropies: Tensor, least_rise: float) -> Tensor:
     """Score bytes for BLT's combined rule as released; those above a finite threshold have a boundary.
 
@@ -129,12 +144,13 @@ def released_combined_scores(entropies: Tensor, least_rise: float) -> Tensor:
     return scores.masked_fill(places < 2, math.inf)
 
 
+@takes("scores: known *L", "rate: number [0, 1]")
 def threshold_for_rate(scores: Tensor, rate: float) -> float:
     """Return the threshold that a share ``rate`` of scores exceeds; fewer may if scores are equal."""
+    if scores.is_meta:
+        raise ValueError("scores must be on a device with values, got meta")
     ordered = scores.flatten().sort(descending=True).values
     if not len(ordered):
         raise ValueError("scores must hold at least one number, got none")
-    if not 0.0 <= rate <= 1.0:
-        raise ValueError(f"rate must lie in [0, 1], got {rate}")
     count = round(rate * len(ordered))
     return float(ordered[count]) if count < len(ordered) else float(ordered[-1]) - 1.0

@@ -15,11 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rltok_rl.functional.boundary_rules import exact_count
+from rltok_rl.functional.takes import takes
 
 FORCED = 1e9
 """Logit of a decision that the count makes: its sigmoid is exactly 1 or 0, whatever the policy."""
 
 
+@takes("boundaries: real *B T", "rate: number [0, 1]", "block: whole [1, inf)")
 def budget_offsets(boundaries: Tensor, rate: float, block: int) -> Tensor:
     """Compute the offsets [*B, T] that the count adds to the policy's logits, for whole boundary strings; float64.
 
@@ -42,19 +44,23 @@ def _offset(drawn: Tensor, position: Tensor, rate: float, block: int) -> Tensor:
     return torch.where(position == 0, FORCED, offset)
 
 
+@takes("logits: known *B T", "uniforms: known? *B T", "rate: number [0, 1]", "block: whole [1, inf)")
 def draw_within_budget(logits: Tensor, uniforms: Tensor | None, rate: float, block: int) -> Tensor:
     """Draw boundary strings [*B, T], byte by byte.
 
     ``uniforms`` [*B, T] are in [0, 1); None draws the likelier decision. A shorter last block may have another number.
     """
-    drawn, out = torch.zeros_like(logits[..., 0], dtype=torch.int64), []
+    drawn, out = logits.new_zeros(logits.shape[:-1], dtype=torch.int64), []
     for t in range(logits.shape[-1]):
         here = None if uniforms is None else uniforms[..., t]
-        boundary, drawn, _ = draw_next(logits[..., t], here, torch.full_like(drawn, t), drawn, rate, block)
+        boundary, drawn, _ = _draw(logits[..., t], here, torch.full_like(drawn, t), drawn, rate, block)
         out.append(boundary)
-    return torch.stack(out, -1)
+    return torch.stack(out, -1) if out else logits.bool()
 
 
+@takes(
+    "logits: known *B", "uniforms: known? *B", "position, drawn: int *B", "rate: number [0, 1]", "block: whole [1, inf)"
+)
 def draw_next(
     logits: Tensor, uniforms: Tensor | None, position: Tensor, drawn: Tensor, rate: float, block: int
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -62,6 +68,12 @@ def draw_next(
 
     Returns its boundary, the boundaries so far in its block, and the offset.
     """
+    return _draw(logits, uniforms, position.long(), drawn.long(), rate, block)
+
+
+def _draw(
+    logits: Tensor, uniforms: Tensor | None, position: Tensor, drawn: Tensor, rate: float, block: int
+) -> tuple[Tensor, Tensor, Tensor]:
     drawn = torch.where(position % block == 0, 0, drawn)
     offset = _offset(drawn, position, rate, block)
     # A random number of 0 has an infinite logit, and must not draw what the count forbids.
@@ -70,6 +82,7 @@ def draw_next(
     return boundary, drawn + boundary.long(), offset
 
 
+@takes("logits: float *L", "boundaries: real *L")
 def string_log_prob(logits: Tensor, boundaries: Tensor) -> Tensor:
     """Compute the log-probability of each decision from logits with offsets, 0 where the count leaves no choice."""
     return F.logsigmoid(torch.where(boundaries.bool(), logits, -logits))

@@ -6,9 +6,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rltok_rl.functional.reduction import Group, Mask, check_masks, readable, zero_masked
+from rltok_rl.functional.reduction import Group, Mask, readable, zero_masked
+from rltok_rl.functional.takes import takes
 
 
+@takes(
+    "returns: float *B T",
+    "regressors: real *B T F",
+    "ridge: number [0, inf)",
+    "folds: whole [2, inf)",
+    "mask: bool *B T",
+)
 def control_variate(
     returns: Tensor,
     regressors: Tensor,
@@ -33,18 +41,11 @@ def control_variate(
         >>> control_variate(3 * x + 1, x[..., None], ridge=0.0).abs().max() < 1e-4
         tensor(True)
     """
-    if not returns.dtype.is_floating_point:
-        raise TypeError(f"returns must be a floating-point tensor, got {returns.dtype}")
-    if regressors.shape[:-1] != returns.shape:
-        raise ValueError(f"regressors must be {[*returns.shape, 'F']}, got {[*regressors.shape]}")
-    if not 0 <= ridge < float("inf"):
-        raise ValueError(f"ridge must be at least 0, got {ridge}")
-    check_masks("returns", returns, mask=mask)
     length, width = regressors.shape[-2:]
     # In float64: products of regressors lose half of the digits.
     targets = zero_masked(returns, mask).double().reshape(-1, length)  # [n, T]
     real = torch.ones_like(targets) if mask is None else mask.reshape(-1, length).double()
-    features = zero_masked(regressors, None if mask is None else mask.unsqueeze(-1)).double()
+    features = (regressors if mask is None else regressors.masked_fill(~mask.unsqueeze(-1), 0.0)).double()
     features = features.reshape(-1, length, width)  # [n, T, F]
     before, num_rows = _rows_before(len(targets), process_group, returns.device)
     if num_rows < 2:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rltok_rl.functional.takes import readable, takes
 
+
+@takes("logits: float *B V+", "top_k: whole [1, inf)", "top_p: number (0, 1]")
 def filter_logits(logits: Tensor, *, top_k: int | None = None, top_p: float | None = None) -> Tensor:
     """Rule out unlikely bytes by setting their logits [*B, V] to minus infinity: by ``top_k`` first, then ``top_p``.
 
@@ -17,13 +20,9 @@ def filter_logits(logits: Tensor, *, top_k: int | None = None, top_p: float | No
         tensor([-inf, 2., 1.])
     """
     if top_k is not None:
-        if top_k < 1:
-            raise ValueError(f"top_k must be at least 1 or None, got {top_k}")
         kth = logits.topk(min(top_k, logits.shape[-1]), dim=-1).values[..., -1:]
         logits = logits.masked_fill(logits < kth, float("-inf"))
     if top_p is not None and top_p != 1.0:  # rounding would drop the least likely bytes at 1
-        if not 0.0 < top_p <= 1.0:
-            raise ValueError(f"top_p must lie in (0, 1] or be None, got {top_p}")
         ordered, order = logits.sort(dim=-1, descending=True, stable=True)
         probs = ordered.softmax(-1)
         enough_before = probs.cumsum(-1) - probs >= top_p  # the likelier bytes already hold p
@@ -33,6 +32,7 @@ def filter_logits(logits: Tensor, *, top_k: int | None = None, top_p: float | No
     return logits
 
 
+@takes("logits: float B V+", "temperature: number [0, inf]", "top_k: whole [1, inf)", "top_p: number (0, 1]")
 def sample_bytes(
     logits: Tensor,
     *,
@@ -42,14 +42,14 @@ def sample_bytes(
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """Draw a byte per row of logits [B, V] from ``softmax(logits / temperature)``, filtered; 0 takes the likeliest."""
-    if not temperature >= 0.0:
-        raise ValueError(f"temperature must be at least 0, got {temperature}")
-    if logits.device.type == "cpu" and bool(logits.isnan().any()):
-        raise ValueError(f"logits must be numbers, got nan in row {int(logits.isnan().any(-1).nonzero()[0])}")
+    largest = logits.float().amax(-1, keepdim=True)
+    if readable(logits) and not bool(largest.isfinite().all()):
+        row = int((~largest.isfinite()).nonzero()[0, 0])
+        raise ValueError(f"logits must be numbers with a finite maximum, got {largest[row].item()} in row {row}")
     if temperature == 0.0:
         filter_logits(logits, top_k=top_k, top_p=top_p)  # refuse what sampling would refuse
         return logits.argmax(-1)
     # Relative to the largest, which stays 0 however cold it gets.
-    relative = logits.float() - logits.float().amax(-1, keepdim=True)
-    filtered = filter_logits(relative / temperature, top_k=top_k, top_p=top_p)
+    relative = logits.float() - largest
+    filtered = filter_logits(relative / max(temperature, 1e-30), top_k=top_k, top_p=top_p)
     return torch.multinomial(filtered.softmax(-1), 1, generator=generator).squeeze(-1)

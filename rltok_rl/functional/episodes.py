@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 
 from rltok_rl.functional.returns import cut, reverse_scan
+from rltok_rl.functional.takes import takes
 
 NUM_MOMENTS = 5
 """Moments of a metric (:func:`ratio_moments`)."""
 
 
 @torch.no_grad()
+@takes("rewards: real B T", "done, free: bool B T", "gamma: scalar [0, 1]")
 def return_sums(
     rewards: Tensor, done: Tensor, *, free: Tensor | None = None, gamma: float | Tensor | None = None
 ) -> dict[str, Tensor]:
@@ -51,6 +53,7 @@ def return_sums(
     return {name: torch.stack([part.double().sum(-1) for part in parts], -1) for name, parts in sums.items()}
 
 
+@takes("sums: real B 2")
 def ratio_moments(sums: Tensor) -> Tensor:
     """Return means over rows of n, d, n^2, n d and d^2, [5], of sums [B, 2].
 
@@ -60,6 +63,7 @@ def ratio_moments(sums: Tensor) -> Tensor:
     return torch.stack((n, d, n * n, n * d, d * d)).mean(-1)
 
 
+@takes("moments: numbers | real 5", "num_rows: whole [1, inf)")
 def ratio_with_error(moments: Tensor | list[float], num_rows: int) -> tuple[float, float]:
     """Return a ratio of sums and its standard error over rows, from its moments; NaN for the error of one row.
 
@@ -71,6 +75,8 @@ def ratio_with_error(moments: Tensor | list[float], num_rows: int) -> tuple[floa
         >>> ratio_with_error(ratio_moments(torch.tensor([[2.0, 1.0], [4.0, 1.0]])), 2)
         (3.0, 1.0)
     """
+    if isinstance(moments, Tensor) and moments.is_meta:
+        raise ValueError("moments must be on a device with values, got meta")
     n, d, nn, nd, dd = moments.tolist() if isinstance(moments, Tensor) else moments
     if not d:
         return math.nan, math.nan

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from rltok_rl.functional.takes import takes
+
 PRIME = 1_000_000_007
 """Base of the polynomial, as in BLT (https://arxiv.org/abs/2412.09871)."""
 
 
+@takes("byte_ids: int *B T", "size, buckets: whole [1, inf)")
 def ngram_hash(byte_ids: Tensor, size: int, buckets: int) -> Tensor:
     """Hash every n-gram with a rolling polynomial in 64-bit integers that wrap around; [*B, T] in 0 .. buckets - 1.
 
@@ -21,6 +24,9 @@ def ngram_hash(byte_ids: Tensor, size: int, buckets: int) -> Tensor:
         [673, 401, 456]
     """
     length = byte_ids.shape[-1] - size + 1
+    if length < 0:
+        raise ValueError(f"byte_ids must be at least size - 1 = {size - 1} long, got {byte_ids.shape[-1]}")
+    byte_ids = byte_ids.long()  # of narrower integers, products would wrap around earlier
     total = byte_ids.narrow(-1, 0, length)  # k = 0, the oldest byte
     for k in range(1, size):
         total = total + byte_ids.narrow(-1, k, length) * signed(PRIME**k)

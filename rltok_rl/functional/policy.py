@@ -9,23 +9,23 @@ in parallel equal the sampled ones bit for bit.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rltok_rl.functional.reduction import Mask, check_shapes
+from rltok_rl.functional.reduction import Mask
+from rltok_rl.functional.takes import takes
 
 
+@takes("logits: float *L", "cap: number (0, inf)")
 def soft_cap(logits: Tensor, cap: float) -> Tensor:
     """Squash into (-cap, cap), with slope 1 at 0: ``cap * tanh(logits / cap)``."""
-    if not 0 < cap < math.inf:
-        raise ValueError(f"cap must be positive and finite, got {cap}")
     return cap * torch.tanh(logits / cap)
 
 
+@takes("base: float *L", "lags: float *L w", "recent: real *L w", "cap: number (0, inf)")
 def lagged_logit(base: Tensor, lags: Tensor, recent: Tensor, *, cap: float | None = None) -> Tensor:
     """Compute boundary logits [*L] from the boundaries before each, ``recent`` [*L, w] (Eq. 21, 23).
 
@@ -34,6 +34,7 @@ def lagged_logit(base: Tensor, lags: Tensor, recent: Tensor, *, cap: float | Non
     return _lag_sum(base, lags, recent.to(precision(base, lags)).unbind(-1), cap)
 
 
+@takes("base: float *B T", "lags: float *B T w", "boundaries: real *B T", "cap: number (0, inf)")
 def boundary_logits(base: Tensor, lags: Tensor, boundaries: Tensor, *, cap: float | None = None) -> Tensor:
     """Compute the logits [*B, T] of a whole boundary string [*B, T], with gradient; at least float32.
 
@@ -41,8 +42,6 @@ def boundary_logits(base: Tensor, lags: Tensor, boundaries: Tensor, *, cap: floa
         >>> boundary_logits(torch.zeros(3), torch.ones(3, 1), torch.tensor([1, 0, 1]))
         tensor([0., 1., 0.])
     """
-    check_terms(base, lags)
-    check_shapes("base", base, boundaries=boundaries)
     num_lags, length = lags.shape[-1], base.shape[-1]
     padded = F.pad(boundaries.to(precision(base, lags)), (num_lags, 0))  # [*B, w + T], w zeros before the text
     # Slices of one string: the backward pass would keep a [*B, T, w] copy.
@@ -66,6 +65,7 @@ def _lag_sum(base: Tensor, lags: Tensor, recent: Sequence[Tensor], cap: float | 
     return logits if cap is None else soft_cap(logits, cap)
 
 
+@takes("boundaries: real *B T", "num_lags: whole [0, 10_000]")
 def recent_boundaries(boundaries: Tensor, num_lags: int) -> Tensor:
     """Return the w boundaries before each byte, [*B, T, w]: ``[..., t, j - 1]`` is a_{t-j}, 0 before the text.
 
@@ -80,6 +80,7 @@ def recent_boundaries(boundaries: Tensor, num_lags: int) -> Tensor:
     return windows.flip(-1)
 
 
+@takes("logits: float *L", "boundaries: real *L", "forced: bool *L")
 def boundary_log_prob(logits: Tensor, boundaries: Tensor, *, forced: Mask = None) -> Tensor:
     """Compute the log-probability of each decision, ``log pi(a_t) = a_t log p_t + (1 - a_t) log (1 - p_t)``.
 
@@ -90,11 +91,11 @@ def boundary_log_prob(logits: Tensor, boundaries: Tensor, *, forced: Mask = None
         >>> boundary_log_prob(torch.zeros(2), torch.tensor([0, 1])).exp()
         tensor([0.5000, 0.5000])
     """
-    check_shapes("logits", logits, boundaries=boundaries)
     log_probs = -F.softplus(torch.where(boundaries.bool(), -logits, logits))
-    return log_probs if forced is None else log_probs.masked_fill(_mask(forced), 0.0)
+    return log_probs if forced is None else log_probs.masked_fill(forced, 0.0)
 
 
+@takes("logits: float *L", "forced: bool *L")
 def boundary_entropy(logits: Tensor, *, forced: Mask = None) -> Tensor:
     """Compute entropies in nats, ``H_t = softplus(-|l_t|) + |l_t| sigmoid(-|l_t|)``; 0 if forced.
 
@@ -102,14 +103,7 @@ def boundary_entropy(logits: Tensor, *, forced: Mask = None) -> Tensor:
     """
     size = torch.where(logits < 0, -logits, logits)
     entropy = F.softplus(-size) + size * torch.sigmoid(-size)
-    return entropy if forced is None else entropy.masked_fill(_mask(forced), 0.0)
-
-
-def _mask(forced: Tensor) -> Tensor:
-    """Require bool: 0 means a decision in the sampler's ``forced``, and "free" in a mask."""
-    if forced.dtype != torch.bool:
-        raise TypeError(f"forced must be a bool mask here (forced >= 0 of the sampler's), got {forced.dtype}")
-    return forced
+    return entropy if forced is None else entropy.masked_fill(forced, 0.0)
 
 
 def check_terms(base: Tensor, lags: Tensor) -> None:

@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Real
 
 import torch
 from torch import Tensor
 
-from rltok_rl.functional.reduction import Mask, check_masks, check_shapes, wide, zero_masked
+from rltok_rl.functional.reduction import Mask, wide, zero_masked
 from rltok_rl.functional.returns import check_gamma, check_rewards, cut, either, generalized_advantage, reverse_scan
+from rltok_rl.functional.takes import takes
 
 Clip = float | tuple[float, float]
 
 
+@takes("log_probs, advantages: float *L")
 def score_function(log_probs: Tensor, advantages: Tensor) -> Tensor:
     """Compute REINFORCE's ``A_t log pi(a_t)``; its gradient estimates the return's gradient without bias (Eq. 13)."""
-    check_shapes("log_probs", log_probs, advantages=advantages)
     return log_probs * advantages
 
 
+@takes("log_probs, old_log_probs, advantages: float *L")
 def clipped_ratio(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, clip: Clip) -> Tensor:
     """Compute PPO's pessimistic bound on the importance-weighted advantage (https://arxiv.org/abs/1707.06347).
 
@@ -33,7 +36,6 @@ def clipped_ratio(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, 
         >>> clipped_ratio(torch.tensor([0.0]), torch.tensor([-1.0]), torch.tensor([1.0]), 0.2)
         tensor([1.2000])
     """
-    check_shapes("log_probs", log_probs, old_log_probs=old_log_probs, advantages=advantages)
     low, high = clip_bounds(clip)
     log_ratios = log_probs - old_log_probs
     least, most = _log1p(-low), _log1p(high)
@@ -42,6 +44,12 @@ def clipped_ratio(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, 
     return clipped.exp() * advantages
 
 
+@takes(
+    "log_probs, old_log_probs, advantages: float *L",
+    "max_weight: number (0, inf]",
+    "whole_row: switch",
+    "mask: bool *L",
+)
 def importance_weighted(
     log_probs: Tensor,
     old_log_probs: Tensor,
@@ -59,10 +67,6 @@ def importance_weighted(
     them are those of the old policy. ``whole_row=True`` weights each step with the product over its row, ``prod_u r_u``
     (Precup, Sutton and Singh, 2000): unbiased for any old policy with the same support, and noisy beyond short rows.
     """
-    check_shapes("log_probs", log_probs, old_log_probs=old_log_probs, advantages=advantages)
-    check_masks("log_probs", log_probs, mask=mask)
-    if max_weight is not None and not max_weight > 0:
-        raise ValueError(f"max_weight must be positive or None, got {max_weight}")
     log_weights = log_probs.detach() - old_log_probs
     if whole_row:
         log_weights = zero_masked(log_weights, mask).sum(-1, keepdim=True)
@@ -71,6 +75,12 @@ def importance_weighted(
     return log_weights.exp() * advantages * log_probs
 
 
+@takes(
+    "rewards, values, next_values, log_ratios: float *B T",
+    "gamma, lmbda: scalar [0, 1]",
+    "rho_clip, c_clip: number (0, inf]",
+    "done, terminated, mask: bool *B T",
+)
 def vtrace(
     rewards: Tensor,
     values: Tensor,
@@ -96,10 +106,6 @@ def vtrace(
     """
     gamma, lmbda = check_gamma(gamma), check_gamma(lmbda, "lmbda")
     check_rewards(rewards, mask)
-    check_shapes("rewards", rewards, log_ratios=log_ratios)
-    for name, value in (("rho_clip", rho_clip), ("c_clip", c_clip)):
-        if not value > 0:
-            raise ValueError(f"{name} must be positive, got {value}")
     dtype = rewards.dtype
     rewards, values, log_ratios = (x.to(wide(rewards)) for x in (rewards, values, log_ratios))
     # Clipped before the exponential: a ratio that overflows would have gradient NaN.
@@ -116,9 +122,11 @@ def vtrace(
 
 def clip_bounds(clip: Clip) -> tuple[float, float]:
     """Return ``clip`` as (low, high), checked."""
-    low, high = clip if isinstance(clip, Sequence) else (clip, clip)  # files have lists
-    numbers = not isinstance(low, Tensor)  # reading the buffers of a loss would stall the device
-    if numbers and (not 0.0 <= low <= 1.0 or not high >= 0.0):
+    bounds = [*clip] if isinstance(clip, Sequence) else [clip, clip]  # files have lists
+    numbers = not any(isinstance(bound, Tensor) for bound in bounds)  # reading a loss's buffers would stall the device
+    right = len(bounds) == 2 and (not numbers or all(isinstance(bound, Real) for bound in bounds))
+    low, high = bounds if right else (math.nan, math.nan)
+    if not right or (numbers and (not 0.0 <= low <= 1.0 or not high >= 0.0)):
         raise ValueError(f"clip must be epsilon in [0, 1], or (low in [0, 1], high >= 0), got {clip}")
     return low, high
 

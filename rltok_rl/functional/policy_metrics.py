@@ -11,9 +11,11 @@ from torch import Tensor
 
 from rltok_rl.functional.policy_gradient import Clip, clip_bounds
 from rltok_rl.functional.reduction import Group, Mask, masked_mean, sum_and_count, wide, zero_masked
+from rltok_rl.functional.takes import takes
 
 
 @torch.no_grad()
+@takes("log_ratios: float *L", "mask: bool *L")
 def effective_sample_size(log_ratios: Tensor, mask: Mask = None, *, process_group: Group = None) -> Tensor:
     """Compute the share of steps that importance weights leave in effect, in (0, 1]; 1 on-policy or without steps.
 
@@ -32,6 +34,7 @@ def effective_sample_size(log_ratios: Tensor, mask: Mask = None, *, process_grou
 
 
 @torch.no_grad()
+@takes("log_ratios: float *L", "mask: bool *L")
 def approximate_kl(log_ratios: Tensor, mask: Mask = None, *, process_group: Group = None) -> Tensor:
     """Estimate the KL from the deciding policy, ``mean_t (r_t - 1 - log r_t)`` (joschu.net/blog/kl-approx.html, k3)."""
     quiet = zero_masked(log_ratios, mask)
@@ -39,6 +42,7 @@ def approximate_kl(log_ratios: Tensor, mask: Mask = None, *, process_group: Grou
 
 
 @torch.no_grad()
+@takes("log_ratios: float *L", "mask: bool *L")
 def clip_fraction(log_ratios: Tensor, clip: Clip, mask: Mask = None, *, process_group: Group = None) -> Tensor:
     """Return the share of steps whose ratio is outside the clip range."""
     low, high = clip_bounds(clip)
@@ -47,6 +51,7 @@ def clip_fraction(log_ratios: Tensor, clip: Clip, mask: Mask = None, *, process_
 
 
 @torch.no_grad()
+@takes("values: real *L", "mask: bool *L")
 def mean_and_spread(values: Tensor, mask: Mask = None, *, process_group: Group = None) -> tuple[Tensor, Tensor]:
     """Return mean and standard deviation of values [*L]."""
     mean = masked_mean(values, mask, process_group=process_group)

@@ -18,13 +18,12 @@ from torch import distributed as dist
 from rltok_rl.functional.reduction import (
     Group,
     Mask,
-    check_masks,
-    check_shapes,
     loss_mean,
     masked_mean,
     row_groups,
     zero_masked,
 )
+from rltok_rl.functional.takes import takes
 
 
 def check_target(target: float) -> float:
@@ -34,11 +33,13 @@ def check_target(target: float) -> float:
     return target
 
 
+@takes("boundaries: real *L", "probs: float *L")
 def straight_through(boundaries: Tensor, probs: Tensor) -> Tensor:
     """Return decisions with the gradient of their probabilities, ``a + p - sg(p)`` (https://arxiv.org/abs/1308.3432)."""
     return boundaries.to(probs.dtype) + probs - probs.detach()
 
 
+@takes("logits: float *L", "boundaries: real *L", "target: number (0, 1) | float *L", "mask: bool *L")
 def logit_pressure(
     logits: Tensor, boundaries: Tensor, target: float | Tensor, *, mask: Mask = None, process_group: Group = None
 ) -> Tensor:
@@ -55,11 +56,8 @@ def logit_pressure(
         tensor(0.1904)
     """
     if isinstance(target, Tensor):
-        _check(logits, boundaries, 0.5, mask)
-        check_shapes("logits", logits, target=target)
         error = zero_masked(_errors(logits, target, mask, process_group), mask)
         return loss_mean(logits * error, mask, process_group=process_group)
-    _check(logits, boundaries, target, mask)
     mean_prob = masked_mean(zero_masked(logits, mask).detach().sigmoid(), mask, process_group=process_group)
     return loss_mean(logits, mask, process_group=process_group) * (mean_prob - target)
 
@@ -69,7 +67,7 @@ def _errors(logits: Tensor, targets: Tensor, mask: Mask, process_group: Group) -
     counted = torch.ones_like(logits, dtype=torch.bool) if mask is None else mask
     probs = zero_masked(zero_masked(logits, mask).detach().sigmoid(), counted)
     values, group = targets.unique(return_inverse=True)  # [n], [*L]
-    flat = torch.stack((probs, counted.to(probs.dtype))).flatten(1)
+    flat = torch.stack((probs, counted.to(probs.dtype))).reshape(2, logits.numel())
     sums = flat.new_zeros(2, len(values)).index_add(1, group.flatten(), flat)  # of probabilities and steps, [2, n]
     if process_group is not None:
         sums = _sums_everywhere(values.to(sums.dtype), sums, process_group)
@@ -88,6 +86,7 @@ def _sums_everywhere(values: Tensor, sums: Tensor, process_group: Group) -> Tens
     return everywhere[1:] @ (everywhere[0, :, None] == values).to(sums.dtype)
 
 
+@takes("logits: float *L", "boundaries: real *L", "target: number (0, 1)", "mask: bool *L")
 def ratio_loss(
     logits: Tensor, boundaries: Tensor, target: float, *, mask: Mask = None, process_group: Group = None
 ) -> Tensor:
@@ -102,17 +101,18 @@ def ratio_loss(
         >>> ratio_loss(torch.tensor([0.0, 0.0]), torch.tensor([0, 1]), 0.5)
         tensor(1.)
     """
-    _check(logits, boundaries, target, mask)
     rate = masked_mean(boundaries.to(logits.dtype), mask, process_group=process_group)
     mean_prob = loss_mean(zero_masked(logits, mask).sigmoid(), mask, process_group=process_group)
     return load_balance(rate, mean_prob, target)
 
 
+@takes("rate, mean_prob: float *L", "target: number (0, 1)")
 def load_balance(rate: Tensor, mean_prob: Tensor, target: float) -> Tensor:
     """Compute :func:`ratio_loss` from F and G, for probabilities without logits."""
     return rate * mean_prob / target + (1 - rate) * (1 - mean_prob) / (1 - target)
 
 
+@takes("logits: float *B T", "boundaries: real *B T", "target: number (0, 1)", "mask: bool *B T")
 def binomial_loss(
     logits: Tensor, boundaries: Tensor, target: float, *, mask: Mask = None, process_group: Group = None
 ) -> Tensor:
@@ -126,12 +126,13 @@ def binomial_loss(
         >>> binomial_loss(torch.zeros(1, 4), torch.tensor([[1, 0, 1, 0]]), 0.5)  # -log(6 / 16) / 4
         tensor(0.2452)
     """
-    drawn = _drawn(logits, boundaries, target, mask)
+    drawn = _drawn(logits, boundaries, mask)
     k = zero_masked(drawn, mask).sum(-1)
     n = torch.full_like(k, logits.shape[-1]) if mask is None else mask.sum(-1).to(k.dtype)
     return loss_mean(binomial_cost(k, n, target), n > 0, process_group=process_group)
 
 
+@takes("k, n: float *L", "target: number (0, 1)")
 def binomial_cost(k: Tensor, n: Tensor, target: float) -> Tensor:
     """Compute ``-(1/n) log Binomial(k; n, target)`` [*L], the cost per trial; 0 if n = 0."""
     target_odds = torch.tensor(target, dtype=torch.float64).logit().item()
@@ -140,6 +141,7 @@ def binomial_cost(k: Tensor, n: Tensor, target: float) -> Tensor:
     return -log_likelihood / n.clamp(min=1)
 
 
+@takes("logits: float *L", "boundaries: real *L", "target: number (0, 1)", "slack: number [0, inf)", "mask: bool *L")
 def hinge_loss(
     logits: Tensor,
     boundaries: Tensor,
@@ -155,9 +157,7 @@ def hinge_loss(
 
     (In FlexiTokens, https://arxiv.org/abs/2507.12720, the band is [target - 3 standard deviations, target].)
     """
-    if slack < 0:
-        raise ValueError(f"slack must be at least 0, got {slack}")
-    drawn = _drawn(logits, boundaries, target, mask)
+    drawn = _drawn(logits, boundaries, mask)
     rate = loss_mean(drawn, mask, process_group=process_group)
     total_rate = masked_mean(drawn.detach(), mask, process_group=process_group)  # all processes are on one side
     above, below = (total_rate > target + slack).to(rate.dtype), (total_rate < target - slack).to(rate.dtype)
@@ -173,6 +173,14 @@ RATE_CONTROLS: dict[str, Callable[..., Tensor]] = {
 """Controls without memory, by name: ``(logits, boundaries, target, *, mask, process_group) -> loss``."""
 
 
+@takes(
+    "logits: float B T",
+    "boundaries: real B T",
+    "target: number (0, 1) | float B T",
+    "control: callable",
+    "rows_per_mean: whole [1, inf)",
+    "mask: bool B T",
+)
 def control_per_rows(
     logits: Tensor,
     boundaries: Tensor,
@@ -209,6 +217,7 @@ class Controller(NamedTuple):
         return cls(torch.zeros((), device=device), torch.zeros((), device=device))
 
 
+@takes("error: float", "proportional, integral: number (-inf, inf)", "limit: number [0, inf]")
 def controller_update(
     state: Controller, error: Tensor, *, proportional: float, integral: float, limit: float = math.inf
 ) -> Controller:
@@ -219,15 +228,19 @@ def controller_update(
     The coefficient pushes towards fewer boundaries. Without a limit, a distant target would fill the integral and the
     rate would overshoot. MrT5 (https://arxiv.org/abs/2410.20771) controls deletions in this way.
     """
+    if not isinstance(state, Controller):
+        raise TypeError(f"state must be a Controller, got {type(state).__name__}")
     total = state.integral + error.clamp(-limit, limit)
     return Controller(total, proportional * error + integral * total)
 
 
+@takes("logits: float *L", "coefficient: float", "mask: bool *L")
 def controlled_logits(logits: Tensor, coefficient: Tensor, *, mask: Mask = None, process_group: Group = None) -> Tensor:
     """Compute the loss of a PI controller of the mean logit, ``c mean_t(l_t)``."""
     return coefficient * loss_mean(logits, mask, process_group=process_group)
 
 
+@takes("logits: float *L", "price: float", "mask: bool *L")
 def priced_boundaries(logits: Tensor, price: Tensor, *, mask: Mask = None, process_group: Group = None) -> Tensor:
     """Compute the loss of a price per boundary in nats, ``price mean_t(p_t)``: its expected cost.
 
@@ -238,13 +251,6 @@ def priced_boundaries(logits: Tensor, price: Tensor, *, mask: Mask = None, proce
     return price * loss_mean(zero_masked(logits, mask).sigmoid(), mask, process_group=process_group)
 
 
-def _check(logits: Tensor, boundaries: Tensor, target: float, mask: Mask) -> None:
-    check_target(target)
-    check_masks("logits", logits, mask=mask)
-    check_shapes("logits", logits, boundaries=boundaries)
-
-
-def _drawn(logits: Tensor, boundaries: Tensor, target: float, mask: Mask) -> Tensor:
-    """Checked decisions with the gradient of their probabilities."""
-    _check(logits, boundaries, target, mask)
+def _drawn(logits: Tensor, boundaries: Tensor, mask: Mask) -> Tensor:
+    """Decisions with the gradient of their probabilities."""
     return straight_through(boundaries, zero_masked(logits, mask).sigmoid())

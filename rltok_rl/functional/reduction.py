@@ -1,4 +1,4 @@
-"""Shape checks, and means over unmasked steps of one process or of all."""
+"""Means over unmasked steps of one process or of all."""
 
 from __future__ import annotations
 
@@ -9,31 +9,13 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from rltok_rl.functional.takes import readable as readable
+from rltok_rl.functional.takes import takes
+
 Mask: TypeAlias = Tensor | None
 """Bool with the shape of the values, True at steps that count; None counts all."""
 Group: TypeAlias = ProcessGroup | None
 """Processes whose steps count together; None is this process alone."""
-
-
-def check_shapes(like_name: str, like: Tensor, **tensors: Tensor) -> None:
-    """Require tensors with the shape of ``like``; their names are for the message."""
-    for name, x in tensors.items():
-        if x.shape != like.shape:
-            raise ValueError(f"{name} must have the shape of {like_name}, {[*like.shape]}, got {[*x.shape]}")
-
-
-def check_masks(like_name: str, like: Tensor, **masks: Mask) -> None:
-    """Require bool tensors with the shape of ``like``, or None."""
-    for name, mask in masks.items():
-        if mask is not None:
-            if mask.dtype != torch.bool:
-                raise TypeError(f"{name} must be bool, got {mask.dtype}")
-            check_shapes(like_name, like, **{name: mask})
-
-
-def readable(x: Tensor) -> bool:
-    """Return whether values can be checked: reading from a device stalls it, and a compiled graph has none."""
-    return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def wide(x: Tensor) -> torch.dtype:
@@ -41,11 +23,13 @@ def wide(x: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 
 
+@takes("values: real *L", "mask: bool? *L")
 def zero_masked(values: Tensor, mask: Mask) -> Tensor:
     """Return ``values`` with 0 at masked steps, also for NaN; no gradient there."""
     return values if mask is None else values.masked_fill(~mask, 0.0)
 
 
+@takes("values: real *L", "mask: bool *L", "dim: axes")
 def sum_and_count(
     values: Tensor, mask: Mask = None, *, dim: int | tuple[int, ...] | None = None, process_group: Group = None
 ) -> tuple[Tensor, Tensor]:
@@ -53,8 +37,9 @@ def sum_and_count(
 
     Sums over a ``process_group`` carry no gradient.
     """
-    check_masks("values", values, mask=mask)
     dims = tuple(range(values.dim())) if dim is None else dim
+    if not all(-values.dim() <= place < values.dim() for place in ((dims,) if isinstance(dims, int) else dims)):
+        raise ValueError(f"dim must be dimensions of values {[*values.shape]}, got {dim}")
     dtype = wide(values)
     total = zero_masked(values, mask).sum(dims, keepdim=True, dtype=dtype)
     if mask is None:
@@ -68,6 +53,7 @@ def sum_and_count(
     return both[0], both[1]
 
 
+@takes("values: real *L", "mask: bool *L")
 def masked_mean(values: Tensor, mask: Mask = None, *, process_group: Group = None) -> Tensor:
     """Return the mean over unmasked steps, [], at least float32; 0 if there are none.
 
@@ -81,6 +67,7 @@ def masked_mean(values: Tensor, mask: Mask = None, *, process_group: Group = Non
     return (total / count.clamp(min=1)).reshape(())
 
 
+@takes("rows_per_mean: whole [1, inf)", "values: real B T")
 def row_groups(rows_per_mean: int, values: Tensor, *others: Mask) -> list[tuple[Mask, ...]]:
     """Split values [B, T], and others of that shape or None, into groups of consecutive rows, [rows_per_mean, T] each.
 
@@ -97,6 +84,7 @@ def row_groups(rows_per_mean: int, values: Tensor, *others: Mask) -> list[tuple[
     return list(zip(*(empty if x is None else x.split(rows_per_mean) for x in tensors), strict=True))
 
 
+@takes("values: real *L", "mask: bool *L")
 def loss_mean(values: Tensor, mask: Mask = None, *, process_group: Group = None) -> Tensor:
     """Return the mean of a loss, whose gradient is right once it is averaged over processes.
 

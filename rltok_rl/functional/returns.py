@@ -13,7 +13,8 @@ import math
 import torch
 from torch import Tensor
 
-from rltok_rl.functional.reduction import Mask, check_masks, check_shapes, readable, wide, zero_masked
+from rltok_rl.functional.reduction import Mask, readable, wide, zero_masked
+from rltok_rl.functional.takes import takes
 
 
 def check_gamma(gamma: float | Tensor, name: str = "gamma") -> float | Tensor:
@@ -30,16 +31,11 @@ def check_gamma(gamma: float | Tensor, name: str = "gamma") -> float | Tensor:
     return gamma if isinstance(gamma, Tensor) else value
 
 
-def check_rewards(rewards: Tensor, mask: Mask, **ends: Mask) -> None:
-    """Require finite floating-point rewards at real steps, and ends and a mask of their shape.
+def check_rewards(rewards: Tensor, mask: Mask) -> None:
+    """Require finite rewards at real steps.
 
     Infinity is an error like NaN: times the 0 at an episode's end it would be NaN in the episode before.
     """
-    if not rewards.dtype.is_floating_point:
-        raise TypeError(f"rewards must be a floating-point tensor, got {rewards.dtype}")
-    if rewards.dim() < 1:
-        raise ValueError("rewards must have shape [*B, T], got []")
-    check_masks("rewards", rewards, mask=mask, **ends)
     real = zero_masked(rewards.detach(), mask)
     if not readable(rewards) or math.isfinite(real.sum().item()):
         return
@@ -48,6 +44,7 @@ def check_rewards(rewards: Tensor, mask: Mask, **ends: Mask) -> None:
         raise ValueError(f"rewards must be finite numbers, got {real[tuple(wrong[0])].item()} at index {wrong[0]}")
 
 
+@takes("x: float *B T", "decay: scalar | float *B T")
 def reverse_scan(x: Tensor, decay: float | Tensor) -> Tensor:
     """Compute ``G_t = x_t + c_t G_{t+1}`` from the end, with ``G_T = 0``, in log2 T steps on whole tensors.
 
@@ -63,7 +60,6 @@ def reverse_scan(x: Tensor, decay: float | Tensor) -> Tensor:
     """
     total, reach, length = x, 1, x.shape[-1]
     if isinstance(decay, Tensor) and decay.dim():
-        check_shapes("x", x, decay=decay)
         products = decay.to(x)  # c_t ... c_{t+reach-1}
         while reach < length:
             reached = torch.addcmul(total[..., :-reach], products[..., : length - reach], total[..., reach:])
@@ -82,6 +78,7 @@ def reverse_scan(x: Tensor, decay: float | Tensor) -> Tensor:
     return total
 
 
+@takes("rewards: float *B T", "gamma: scalar [0, 1]", "done, mask: bool *B T")
 def discounted_return(rewards: Tensor, gamma: float | Tensor, *, done: Mask = None, mask: Mask = None) -> Tensor:
     """Sum each step's future rewards, weighting a reward k steps ahead by gamma^k (Eq. 16).
 
@@ -95,12 +92,13 @@ def discounted_return(rewards: Tensor, gamma: float | Tensor, *, done: Mask = No
         tensor([[1.5000, 1.0000, 2.0000]])
     """
     gamma = check_gamma(gamma)
-    check_rewards(rewards, mask, done=done)
+    check_rewards(rewards, mask)
     x = zero_masked(rewards, mask).to(wide(rewards))
     returns = reverse_scan(x, cut(gamma, done, x))
     return zero_masked(returns, mask).to(rewards.dtype)
 
 
+@takes("rewards, values, next_values: float *B T", "gamma, lmbda: scalar [0, 1]", "done, terminated, mask: bool *B T")
 def generalized_advantage(
     rewards: Tensor,
     values: Tensor,
@@ -121,8 +119,7 @@ def generalized_advantage(
     value.
     """
     gamma, lmbda = check_gamma(gamma), check_gamma(lmbda, "lmbda")
-    check_rewards(rewards, mask, done=done, terminated=terminated)
-    check_shapes("rewards", rewards, values=values, next_values=next_values)
+    check_rewards(rewards, mask)
     ended, absorbed = either(done, terminated), done if terminated is None else terminated
     # Widened first: a product with gamma in bfloat16 would be rounded before it is added.
     reward, value, ahead = (zero_masked(x, mask).to(wide(rewards)) for x in (rewards, values, next_values))
@@ -131,6 +128,7 @@ def generalized_advantage(
     return zero_masked(advantages, mask).to(rewards.dtype)
 
 
+@takes("rewards, values, next_values: float *B T", "gamma, lmbda: scalar [0, 1]", "done, terminated, mask: bool *B T")
 def td_lambda_return(
     rewards: Tensor,
     values: Tensor,
@@ -153,11 +151,13 @@ def td_lambda_return(
     return zero_masked(values, mask) + advantages
 
 
+@takes("factor: scalar | float *L", "ends: bool? *L", "like: float *L")
 def cut(factor: float | Tensor, ends: Mask, like: Tensor) -> float | Tensor:
     """Return a discount that is 0 at ends, [*B, T]; the factor itself if there are none."""
     return factor if ends is None else (~ends).to(like.dtype) * factor
 
 
+@takes("done, terminated: bool? *L")
 def either(done: Mask, terminated: Mask) -> Mask:
     """Return the steps that are done, which includes those that terminate."""
     return done if terminated is None else terminated if done is None else done | terminated

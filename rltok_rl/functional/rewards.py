@@ -15,12 +15,14 @@ import torch
 from torch import Tensor
 
 from rltok_rl.functional.reduction import wide
+from rltok_rl.functional.takes import takes
 from rltok_rl.utils import did_you_mean, import_path, is_import_path
 
 Reward = Callable[..., Tensor]
 """``(final_log_prob, early_log_prob, early_entropy) -> reward``, tensors of one shape."""
 
 
+@takes("final_log_prob, early_log_prob, early_entropy: float *L")
 def early_exit_reward(final_log_prob: Tensor, early_log_prob: Tensor, early_entropy: Tensor | None = None) -> Tensor:
     """Return the log-likelihood gained over the early exit, which sees no tokens (Eq. 15).
 
@@ -29,6 +31,7 @@ def early_exit_reward(final_log_prob: Tensor, early_log_prob: Tensor, early_entr
     return final_log_prob - early_log_prob
 
 
+@takes("final_log_prob, early_log_prob, early_entropy: float *L")
 def log_likelihood_reward(
     final_log_prob: Tensor, early_log_prob: Tensor, early_entropy: Tensor | None = None
 ) -> Tensor:
@@ -36,6 +39,7 @@ def log_likelihood_reward(
     return final_log_prob
 
 
+@takes("final_log_prob, early_log_prob, early_entropy: float *L")
 def entropy_relative_reward(final_log_prob: Tensor, early_log_prob: Tensor, early_entropy: Tensor) -> Tensor:
     """Return the log-likelihood minus the early exit's expected log-likelihood.
 
@@ -159,11 +163,13 @@ def broken_reward_laws(reward: Reward, *, device: torch.device | str | None = No
     return broken
 
 
+@takes("rewards: float *L", "boundaries: real *L", "price: number (-inf, inf)")
 def charge_boundaries(rewards: Tensor, boundaries: Tensor, price: float) -> Tensor:
     """Subtract a price in nats per boundary, ``R'_{t+1} = R_{t+1} - price a_t``."""
     return rewards - price * boundaries.to(rewards.dtype) if price else rewards
 
 
+@takes("logits: float *L V+")
 def prediction_entropy(logits: Tensor) -> Tensor:
     """Compute the entropy of predictions [*B, T, V] in nats, ``H = log sum_v exp l_v - sum_v p_v l_v``."""
     logits = logits.to(wide(logits))

@@ -13,11 +13,13 @@ from torch import Tensor, nn
 
 from rltok_rl.functional.reduction import wide
 from rltok_rl.functional.returns import reverse_scan
+from rltok_rl.functional.takes import takes
 
 Method = Literal["scan", "loop"]
 _SMALLEST = 1e-4  # smoothing shares keep this distance from 0 and 1
 
 
+@takes("queries, keys: float *L D")
 def routing_probability(queries: Tensor, keys: Tensor) -> Tensor:
     """Compute the dissimilarity of neighbours, ``p_t = (1 - cos(q_{t-1}, k_t)) / 2``, [*L], at least float32.
 
@@ -27,17 +29,20 @@ def routing_probability(queries: Tensor, keys: Tensor) -> Tensor:
     return ((1 - cosine) / 2).clamp(0.0, 1.0)  # rounding may leave the interval
 
 
+@takes("probs: float *L", "boundaries: bool *L")
 def confidence(probs: Tensor, boundaries: Tensor) -> Tensor:
     """Return 1 with the gradient of the decision's probability, ``c = p`` or ``1 - p`` (straight through)."""
     sure = torch.where(boundaries, probs, 1 - probs)
     return 1 + (sure - sure.detach())
 
 
+@takes("probs: float *L")
 def smoothing_shares(probs: Tensor) -> Tensor:
     """Return each token's own share in smoothing, ``P = p`` clipped to [1e-4, 1 - 1e-4]."""
     return probs.clamp(_SMALLEST, 1 - _SMALLEST)
 
 
+@takes("values: float *B S D", "weights: float *B S", "fresh: bool *B S", "method: text")
 def smooth(values: Tensor, weights: Tensor, *, fresh: Tensor | None = None, method: Method = "scan") -> Tensor:
     """Smooth tokens ``values`` z [*B, S, D]: a token with an uncertain boundary keeps more of those before it.
 
@@ -52,10 +57,6 @@ def smooth(values: Tensor, weights: Tensor, *, fresh: Tensor | None = None, meth
     """
     if method not in ("scan", "loop"):
         raise ValueError(f"method must be one of ['scan', 'loop'], got {method!r}")
-    if values.shape[:-1] != weights.shape:
-        raise ValueError(
-            f"values [*B, S, D] and weights [*B, S] must agree, got {[*values.shape]} and {[*weights.shape]}"
-        )
     dtype = torch.promote_types(values.dtype, wide(weights))
     weights = weights.to(dtype)
     kept = 1 - weights  # [*B, S]

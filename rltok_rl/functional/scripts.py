@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rltok_rl.functional.takes import takes
 from rltok_rl.renamed import renamed_names
 
 SCRIPTS = ("other", "latin", "devanagari", "cyrillic")
@@ -34,6 +35,7 @@ _RANGES = {  # first and last code points
 }
 
 
+@takes("byte_ids: int *B T")
 def script_at(byte_ids: Tensor) -> Tensor:
     """Return the script [*B, T] of the character that ends at each byte, as a place in :data:`SCRIPTS`.
 
@@ -49,6 +51,7 @@ def script_at(byte_ids: Tensor) -> Tensor:
     return torch.where(point < 0, _NONE, names.to(point.device, non_blocking=True)[place])
 
 
+@takes("scripts: int *B T", "before: int *B")
 def running_script(scripts: Tensor, before: Tensor | None = None) -> Tensor:
     """Fill each -1 with the last script before it; ``before`` [*B] is that of the text before (None: ``"other"``)."""
     first = torch.zeros_like(scripts[..., :1]) if before is None else before.unsqueeze(-1)
@@ -58,6 +61,7 @@ def running_script(scripts: Tensor, before: Tensor | None = None) -> Tensor:
     return known.gather(-1, last)[..., 1:]
 
 
+@takes("byte_ids: int *B T")
 def scripts_of(byte_ids: Tensor) -> Tensor:
     """Return the script of each byte [*B, T], as a place in :data:`SCRIPTS`."""
     return running_script(script_at(byte_ids))

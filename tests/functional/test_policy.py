@@ -120,12 +120,12 @@ def test_soft_cap_and_refusals():
         (
             lambda: boundary_log_prob(zeros, zeros, forced=zeros.long()),
             TypeError,
-            "forced must be a bool mask here (forced >= 0 of the sampler's), got torch.int64",
+            "forced must be bool, got torch.int64",
         ),
         (
             lambda: boundary_logits(zeros, torch.zeros(2, 4, 3), zeros),
             ValueError,
-            "base must be [*B, T] and lags [*B, T, w], got [2, 5] and [2, 4, 3]",
+            "lags must be [2, 5, 'w'], got [2, 4, 3]",
         ),
         (
             lambda: boundary_logits(zeros, torch.zeros(2, 5, 3), zeros[:, 1:]),

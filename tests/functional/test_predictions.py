@@ -108,14 +108,14 @@ def test_narrow_types_are_smoothed_in_float32():
 def test_refusals():
     for call, error, words in (
         (
-            lambda: byte_log_prob(torch.zeros(2, 256), torch.zeros(3)),
+            lambda: byte_log_prob(torch.zeros(2, 256), torch.zeros(3).long()),
             ValueError,
-            r"must agree, got \[2, 256\] and \[3\]",
+            r"targets must be \[2\], got \[3\]",
         ),
-        (lambda: bits_per_byte(1.0, 0), ValueError, "num_bytes must be at least 1, got 0"),
+        (lambda: bits_per_byte(1.0, 0), ValueError, "num_bytes must be an integer of at least 1, got 0"),
         (lambda: sample_bytes(LOGITS, temperature=float("nan")), ValueError, "temperature must be at least 0, got nan"),
         (lambda: smooth(LOGITS, LOGITS[:, 0], method="fast"), ValueError, r"one of \['scan', 'loop'\], got 'fast'"),
-        (lambda: smooth(torch.zeros(2, 1), torch.zeros(3)), ValueError, "values .* and weights .* must agree"),
+        (lambda: smooth(torch.zeros(2, 1), torch.zeros(3)), ValueError, r"weights must be \[2\], got \[3\]"),
         (lambda: text_to_ids(3), TypeError, "text must be str or bytes, got int"),
         (lambda: ids_to_bytes([65, 256]), ValueError, r"byte_ids must lie in 0\.\.255.*got 256"),
         *(

@@ -243,7 +243,7 @@ def test_other_refusals():
         (lambda: control_variate(x, z, folds=7), r"folds must lie in 2\.\.6, the number of rows, got 7"),
         (lambda: control_variate(x[:1], z[:1]), r"fits on other rows .* needs at least 2 .* returns \[1, 3\]"),
         (lambda: control_variate(x, draw(6, 2, 1)), r"regressors must be \[6, 3, 'F'\], got \[6, 2, 1\]"),
-        (lambda: control_variate(x, z, ridge=-1), "ridge must be at least 0, got -1"),
+        (lambda: control_variate(x, z, ridge=-1), "ridge must be at least 0 and finite, got -1"),
         (lambda: running_mean(x, RunningMean.empty(4)), "state must hold the 3 positions of returns, got"),
         (lambda: running_mean(x, RunningMean.empty(3), decay=2), r"decay must lie in \[0, 1\], got 2"),
     ):

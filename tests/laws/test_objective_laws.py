@@ -185,7 +185,7 @@ def test_refusals():
     x = draw()
     for call, words in (
         (lambda: score_function(x, x[..., None]), "advantages must have the shape of log_probs, .* got .*, 1]"),
-        (lambda: importance_weighted(x, x, x, max_weight=0), "max_weight must be positive or None, got 0"),
+        (lambda: importance_weighted(x, x, x, max_weight=0), "max_weight must be positive, or None, got 0"),
         (lambda: vtrace(x, x, x, x, 0.9, rho_clip=0), "rho_clip must be positive, got 0"),
         *(
             (lambda clip=clip: clipped_ratio(x, x, x, clip), "clip must be epsilon in")

@@ -97,7 +97,7 @@ def test_published_values():
 def test_a_hinge_is_still_inside_its_band():
     logits, boundaries = at_rate(0.2)
     assert hinge_loss(logits, boundaries, 0.204, slack=0.005) == 0
-    with pytest.raises(ValueError, match="slack must be at least 0, got -1"):
+    with pytest.raises(ValueError, match="slack must be at least 0 and finite, got -1"):
         hinge_loss(logits, boundaries, 0.2, slack=-1)
 
 

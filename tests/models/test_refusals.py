@@ -211,8 +211,8 @@ def test_texts(build):
     for options, words in (
         ({"max_bytes": -1}, "max_bytes must be an integer of at least 0, got -1"),
         ({"temperature": -0.5}, "temperature must be at least 0, got -0.5"),
-        ({"top_k": 0}, "top_k must be at least 1 or None, got 0"),
-        ({"top_p": 1.5}, "top_p must lie in (0, 1] or be None, got 1.5"),
+        ({"top_k": 0}, "top_k must be an integer of at least 1, or None, got 0"),
+        ({"top_p": 1.5}, "top_p must lie in (0, 1], or None, got 1.5"),
         ({"boundaries": "always"}, "boundaries must be one of ['sample', 'greedy'], got 'always'"),
         ({"stop": ""}, "stop must be a non-empty bytes object or None, got ''"),
     ):
@@ -227,7 +227,7 @@ def test_numbers_outside_the_model():
     special = torch.tensor([[0, 256]])  # is never predicted
     refused(
         [
-            (lambda: sample_bytes(nan), ValueError, "logits must be numbers, got nan in row 1"),
+            (lambda: sample_bytes(nan), ValueError, "logits must be numbers with a finite maximum, got nan in row 1"),
             (lambda: generate(model, "abc", max_bytes=2), ValueError, "must be finite, got nan"),
             (lambda: next_byte_log_prob(torch.zeros(1, 2, 256), special), ValueError, "got values from 256 to 256"),
         ]

@@ -1,0 +1,205 @@
+"""Declared arguments of functions: kinds, shapes and ranges, which drive checks, documentation and tests.
+
+Arguments are declared as ``rewards, values: float *B T`` (floating-point tensors [*B, T]), ``gamma: number [0, 1]`` or
+``size: whole [1, inf)``, or as several kinds with ``|`` between them. ``?`` after a kind admits None, as a default of
+None does. Equal names of dimensions have equal sizes in a call; ``T+`` is at least 1, and all tensors with dimensions
+are on one device. Checks read shapes and dtypes, never values on an accelerator, and a compiled graph has none of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn, TypeVar
+
+import torch
+from torch import Tensor
+
+from rltok_rl.ranges import check_number, is_number
+
+F = TypeVar("F", bound=Callable[..., Any])
+_DTYPES: dict[str, tuple[str, Callable[[torch.dtype], bool]]] = {
+    "float": ("a floating-point tensor", lambda dtype: dtype.is_floating_point),
+    "known": ("a floating-point tensor", lambda dtype: dtype.is_floating_point),
+    "int": ("an integer tensor", lambda d: not (d.is_floating_point or d.is_complex or d == torch.bool)),
+    "bool": ("bool", lambda dtype: dtype == torch.bool),
+    "real": ("a tensor of real numbers", lambda dtype: not dtype.is_complex),
+}
+"""Kinds of tensors. ``known`` has no NaN, which is checked on the CPU."""
+
+_PLAIN: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "callable": ("a function", callable),
+    "axes": ("an integer or a tuple of integers", lambda value: all(type(x) is int for x in _several(value))),
+    "switch": ("True or False", lambda value: isinstance(value, bool)),
+    "text": ("a string", lambda value: isinstance(value, str)),
+    "scalar": ("a number", is_number),
+    "number": ("a number", is_number),
+    "numbers": ("a list of numbers", lambda value: isinstance(value, list) and all(map(is_number, value))),
+}
+"""Kinds of other values than tensors; ``number`` and ``whole`` with a range are checked with it."""
+_WORDS = {"known": "float without NaN", "real": "real", "whole": "integer"}
+
+
+def _several(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+class Kind(NamedTuple):
+    """A kind of argument: a tensor with dimensions, or a number with a range."""
+
+    name: str
+    leading: str = ""
+    """Name of any number of leading dimensions, ``B`` for ``*B``."""
+    dims: tuple[str, ...] = ()
+    range: str = ""
+
+    @property
+    def is_tensor(self) -> bool:
+        """Whether it is a kind of tensor."""
+        return self.name in _DTYPES
+
+    def __str__(self) -> str:
+        """Return the kind as it is documented."""
+        word = _WORDS.get(self.name, self.name)
+        if self.is_tensor:
+            return f"{word} [{', '.join([f'*{self.leading}'] * bool(self.leading) + [*self.dims])}]"
+        return f"{word} in {self.range}" if self.range else word
+
+
+class Argument(NamedTuple):
+    """A declared argument: its place, its name, the kinds that it may have, and whether it may be None."""
+
+    place: int
+    name: str
+    kinds: tuple[Kind, ...]
+    optional: bool
+
+    def __str__(self) -> str:
+        """Return the argument as it is documented."""
+        return f"``{self.name}`` {' or '.join(map(str, self.kinds))}{' or None' if self.optional else ''}"
+
+
+def takes(*groups: str) -> Callable[[F], F]:
+    """Declare the arguments of a function, which are checked at each call and named in its documentation.
+
+    Example:
+        >>> @takes("values: float *B T", "share: number [0, 1]")
+        ... def scaled(values, share):
+        ...     return share * values
+        >>> scaled(torch.ones(2), 3)
+        Traceback (most recent call last):
+        ValueError: share must lie in [0, 1], got 3
+    """
+
+    def declare(function: F) -> F:
+        parameters = inspect.signature(function).parameters
+        arguments = tuple(argument for group in groups for argument in _read(group, parameters))
+
+        @functools.wraps(function)
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            if not torch.compiler.is_compiling():
+                _check(arguments, args, kwargs)
+            return function(*args, **kwargs)
+
+        checked.arguments = arguments  # type: ignore[attr-defined]
+        table = "; ".join(map(str, arguments))
+        checked.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\nTakes {table}."
+        return checked  # type: ignore[return-value]
+
+    return declare
+
+
+def _read(group: str, parameters: Mapping[str, inspect.Parameter]) -> list[Argument]:
+    """Read the declaration of one or several parameters."""
+    names, _, text = group.partition(": ")
+    kinds = []
+    for part in text.split(" | "):
+        word, _, rest = part.partition(" ")
+        name = word.rstrip("?")
+        dims = rest.split() if name in _DTYPES else []
+        leading = dims.pop(0)[1:] if dims and dims[0][0] == "*" else ""
+        kinds.append(Kind(name, leading, tuple(dims), "" if name in _DTYPES else rest))
+    places, none = [*parameters], "?" in text
+    return [
+        Argument(places.index(name), name, tuple(kinds), none or parameters[name].default is None)
+        for name in names.split(", ")
+    ]
+
+
+def _check(arguments: Sequence[Argument], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Check the arguments of one call."""
+    sizes: dict[str, Any] = {}
+    first: tuple[str, Tensor, Kind] | None = None
+    for place, name, kinds, optional in arguments:
+        if place < len(args):
+            value = args[place]
+        elif name in kwargs:
+            value = kwargs[name]
+        else:
+            continue
+        if value is None and optional:
+            continue
+        kind = kinds[0]
+        if len(kinds) > 1 and isinstance(value, Tensor) and (kind.name != "scalar" or value.dim()):
+            kind = kinds[1]
+        if not kind.is_tensor:
+            _check_plain(name, value, kind, optional)
+            continue
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{name} must be {_DTYPES[kind.name][0]}, got {type(value).__name__}")
+        _check_tensor(name, value, kind, sizes, first)
+        if first is None and value.dim():
+            first = name, value, kind
+
+
+def readable(x: Tensor) -> bool:
+    """Return whether values can be checked: reading from a device stalls it, and a compiled graph has none."""
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def _check_plain(name: str, value: Any, kind: Kind, optional: bool) -> None:
+    """Check a value that is no tensor; a ``scalar`` may be a tensor of one number."""
+    if kind.name == "scalar" and isinstance(value, Tensor):
+        if value.numel() != 1:
+            raise ValueError(f"{name} must be one number, got a tensor of shape {[*value.shape]}")
+    elif kind.range:
+        check_number(name, value, kind.range, whole=kind.name == "whole", optional=optional)
+    elif not _PLAIN[kind.name][1](value):
+        raise TypeError(f"{name} must be {_PLAIN[kind.name][0]}, got {value!r:.60}")
+
+
+def _check_tensor(
+    name: str, value: Tensor, kind: Kind, sizes: dict[str, Any], first: tuple[str, Tensor, Kind] | None
+) -> None:
+    """Check dtype, shape and device, and add the sizes of new dimensions to ``sizes``."""
+    words, right = _DTYPES[kind.name]
+    if not right(value.dtype):
+        raise TypeError(f"{name} must be {words}, got {value.dtype}")
+    shape, dims = value.shape, kind.dims
+    split = len(shape) - len(dims)
+    if split < 0 or (split and not kind.leading):
+        _refuse_shape(name, value, kind, sizes, first)
+    if kind.leading and sizes.setdefault(f"*{kind.leading}", shape[:split]) != shape[:split]:
+        _refuse_shape(name, value, kind, sizes, first)
+    for place, dim in enumerate(dims, split):
+        size = shape[place]
+        known = sizes.setdefault(dim.rstrip("+"), int(dim) if dim.isdigit() else size)
+        if known != size or (not size and dim[-1] == "+"):
+            _refuse_shape(name, value, kind, sizes, first)
+    if first is not None and value.device != first[1].device and value.dim():
+        raise ValueError(f"{first[0]} and {name} must be on one device, got {first[1].device} and {value.device}")
+    if kind.name == "known" and readable(value) and value.sum().isnan() and value.isnan().any():
+        raise ValueError(f"{name} must hold numbers, got nan at index {value.isnan().nonzero()[0].tolist()}")
+
+
+def _refuse_shape(
+    name: str, value: Tensor, kind: Kind, sizes: dict[str, Any], first: tuple[str, Tensor, Kind] | None
+) -> NoReturn:
+    """Raise the error of a wrong shape, with the sizes that are known from other arguments."""
+    got = [*value.shape]
+    if first is not None and (kind.leading, kind.dims) == (first[2].leading, first[2].dims):
+        raise ValueError(f"{name} must have the shape of {first[0]}, {[*first[1].shape]}, got {got}")
+    expected: list[Any] = [*sizes.get(f"*{kind.leading}", [f"*{kind.leading}"])] if kind.leading else []
+    expected += [int(dim) if dim.isdigit() else sizes.get(dim, dim) for dim in kind.dims]
+    raise ValueError(f"{name} must be {expected}, got {got}")

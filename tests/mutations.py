@@ -98,7 +98,10 @@ BUGS = (
         "leading = tuple(range(returns.dim())) if returns.dim() > 1 else ()",
     ),
     Bug(
-        "equal-returns", BASELINES, "variance > (8 * torch.finfo(deviation.dtype).eps * mean).square()", "variance > 0"
+        "equal-returns",
+        BASELINES,
+        "variance <= (8 * torch.finfo(deviation.dtype).eps * mean).square()",
+        "variance <= 0",
     ),
     Bug(
         "rows-per-mean",
@@ -128,7 +131,7 @@ BUGS = (
     Bug(
         "forced-log-prob",
         POLICY,
-        "return log_probs if forced is None else log_probs.masked_fill(_mask(forced), 0.0)",
+        "return log_probs if forced is None else log_probs.masked_fill(forced, 0.0)",
         "return log_probs",
     ),
     Bug(

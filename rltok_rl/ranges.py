@@ -83,7 +83,7 @@ def is_number(value: Any) -> bool:
     """Return whether a value is a real number that torch reads; its integers have 64 bits."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return False
-    return not isinstance(value, Integral) or abs(value) < 2**63
+    return not isinstance(value, Integral) or abs(int(value)) < 2**63
 
 
 class Declared(NamedTuple):

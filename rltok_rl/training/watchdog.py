@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
+from typing import cast
 
 from torch.distributed import Store
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
@@ -115,12 +116,13 @@ class Watchdog:
 
 def _frames() -> tuple[list[str], list[str]]:
     """Frames as "path function, line", innermost first: of the main thread, and of all threads."""
-    main, threads = [], []
-    for thread, frame in sys._current_frames().items():
-        stack, inner = [], frame
-        while inner is not None:
-            stack.append(_label(inner))
-            inner = inner.f_back
+    main: list[str] = []
+    threads: list[str] = []
+    for thread, top in sys._current_frames().items():
+        stack, frame = [], cast("FrameType | None", top)
+        while frame is not None:
+            stack.append(_label(frame))
+            frame = frame.f_back
         threads += stack
         if thread == threading.main_thread().ident:
             main = stack

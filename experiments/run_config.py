@@ -32,6 +32,8 @@ class DataConfig:
     """``python-code``, ``python-docs``, a language (``recall``, ``lexicon``), a corpus, or a file or a folder."""
     options: dict[str, Any] = field(default_factory=dict)
     """Options of a language, or of ``datasets.load_dataset`` for a corpus."""
+    revision: str | None = None
+    """Commit or tag of a corpus on the hub; null reads its newest version, with a note."""
     column: str | None = None
     """Column of local tables; null takes ``text``, else ``content``."""
     split_by: str | None = None

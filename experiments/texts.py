@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,9 +106,54 @@ def read_texts(data: DataConfig, *, seed: int = 0, marks: int = 0) -> Texts:
     return Texts(train, parts.held_out, None, f"{parts}{dropped}", hashlib.sha256(content).hexdigest(), groups)
 
 
+def read_run_texts(data: DataConfig, trust_data: bool) -> Texts:
+    """Read the texts that a run's ``config.yaml`` names, if they come with the package or the user trusts them.
+
+    Texts that the user trained on, on this machine, are trusted; see :func:`remember_texts`.
+    """
+    entry, trusted = _trust_entry(data), _trusted_file()
+    if entry is not None and not trust_data and entry not in (trusted.read_text().split() if trusted.is_file() else ()):
+        options = f" with {dict(data.options)}" if data.options else ""
+        raise ValueError(
+            f"data.source={data.source!r}{options} was not trained on by you on this machine ({trusted}); pass "
+            f"--trust-data if you trust the run"
+        )
+    return read_texts(data)
+
+
+def remember_texts(data: DataConfig) -> None:
+    """Record that the user trained on these texts, in ``$XDG_STATE_HOME/rltok_rl/trained_on`` as a hash per line."""
+    entry, trusted = _trust_entry(data), _trusted_file()
+    with contextlib.suppress(OSError):  # a home that cannot be written: then --trust-data is needed
+        if entry is not None and entry not in (trusted.read_text().split() if trusted.is_file() else ()):
+            trusted.parent.mkdir(parents=True, exist_ok=True)
+            with trusted.open("a") as file:
+                file.write(f"{entry}\n")
+
+
+def _trusted_file() -> Path:
+    return Path(os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser()) / "rltok_rl" / "trained_on"
+
+
+def _trust_entry(data: DataConfig) -> str | None:
+    """Hash the paths and options that texts are read with; None for texts of the package."""
+    if data.source in (*BUILT_IN, *LANGUAGES) and not data.options:
+        return None
+    named = data.source in (*BUILT_IN, *LANGUAGES, *CORPORA)
+    paths = [
+        None if path is None else str(Path(path).resolve()) for path in (data.cache, None if named else data.source)
+    ]
+    read = [data.source if named else None, *paths, dict(data.options)]
+    return hashlib.sha256(json.dumps(read, sort_keys=True, default=str).encode()).hexdigest()
+
+
 def _cached(data: DataConfig) -> CachedSource:
     """The cache of a file, a folder or a corpus; written if it does not exist."""
-    corpus = data.source in CORPORA
+    corpus, options = data.source in CORPORA, dict(data.options)
+    if data.revision is not None:
+        if not corpus or "revision" in options:
+            raise ValueError(f"data.revision belongs to a corpus, and is given once, got {data.revision!r}")
+        options["revision"] = data.revision
     plain = not corpus and all(kind(file) in PLAIN for file in list_files(data.source))
     if data.column is not None and plain:
         raise ValueError(f"data.column belongs to tables, got {data.column!r} with plain text, {data.source!r}")
@@ -125,7 +171,7 @@ def _cached(data: DataConfig) -> CachedSource:
             short_documents=data.short_documents,  # type: ignore[arg-type]
             progress=True,
             sha256=sha256,
-            **data.options,
+            **options,
         )
     except (ValueError, TypeError):
         with contextlib.suppress(OSError):
@@ -148,6 +194,8 @@ def _dropped(data: DataConfig, cache: CachedSource) -> str:
     if skipped := [] if data.source in CORPORA else passed_over(data.source):
         endings = ", ".join(sorted({path.suffix or path.name for path in skipped})[:8])
         lines.append(f"skipped {len(skipped):,} of other kinds ({endings})")
+    if data.source in CORPORA and data.revision is None and "revision" not in data.options:
+        lines.append("not pinned: data.revision=COMMIT reads the same version every time")
     return "".join(f"\n  {line}" for line in [*lines, f"cached in {cache.folder}"])
 
 
@@ -155,6 +203,5 @@ def _cache_folder(data: DataConfig, sha256: str | None) -> Path:
     """A folder for each source, its content and its filters."""
     options = sorted(data.options.items())
     key: tuple[Any, ...] = (data.source, sha256, data.column, data.min_bytes, data.max_bytes, data.limit, options)
-    if data.split_by is not None:
-        key += (data.split_by,)
+    key += tuple(value for value in (data.split_by, data.revision) if value is not None)
     return Path("caches") / f"{Path(data.source).stem}-{hashlib.sha256(repr(key).encode()).hexdigest()[:8]}"

@@ -37,7 +37,10 @@ def text_to_ids(text: str | bytes) -> Tensor:
 def text_to_bytes(text: str | bytes) -> bytes:
     """Return the UTF-8 bytes of a text; bytes are left as they are."""
     if isinstance(text, str):
-        return text.encode("utf-8")
+        try:
+            return text.encode("utf-8")
+        except UnicodeEncodeError as error:  # half of a surrogate pair
+            raise ValueError(f"text must be UTF-8, got {error.reason} at character {error.start}") from None
     if not isinstance(text, bytes):
         raise TypeError(f"text must be str or bytes, got {type(text).__name__}")
     return text

@@ -1,4 +1,4 @@
-"""Helpers of all packages: argument checks, import paths, suggestions, config files, memory."""
+"""Helpers of all packages: argument checks, import paths, suggestions, memory."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import ctypes
 import ctypes.util
 import difflib
 import importlib
+import json
 import operator
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Any
-
-from rltok_rl.renamed import rename_options
 
 
 def check_count(name: str, value: object, *, minimum: int = 1) -> int:
@@ -37,15 +35,6 @@ def is_gpu(device: Any) -> bool:
 def is_import_path(name: str) -> bool:
     """Whether a name is an import path, ``module:Name``, and not one of this library's words."""
     return ":" in name
-
-
-def check_trust(path: str | Path, name: str, trust_code: bool) -> None:
-    """Raise an error if a name in a file is an import path, which would be executed, and the user does not trust it."""
-    if is_import_path(name) and not trust_code:
-        raise ValueError(
-            f"{path} names custom code, {name!r}, which would be executed; pass --trust-code (in Python, "
-            f"trust_code=True) if you trust it"
-        )
 
 
 def import_path(argument: str, name: str) -> Any:
@@ -92,36 +81,14 @@ def did_you_mean(name: str, allowed: Iterable[str], words: Mapping[str, str] | N
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def read_config_file(path: Path) -> Any:
-    """Return the options in a run's ``config.yaml`` as an OmegaConf mapping.
+def printable(text: str) -> str:
+    r"""Escape characters that are not printable, as JSON does: they could steer the terminal that shows the text.
 
-    Interpolations such as ``${oc.env:HOME}``, which would read the environment of the reader, are an error.
+    Example:
+        >>> printable("a\x1b[2Jb\x9bc.txt")
+        'a\\u001b[2Jb\\u009bc.txt'
     """
-    from omegaconf import DictConfig, OmegaConf  # takes a tenth of a second to import
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError  # type: ignore[import-untyped]
-
-    try:
-        config = OmegaConf.load(path)  # a safe loader: plain values, no Python objects
-        plain = OmegaConf.to_container(config, resolve=False)
-    except (ValueError, YAMLError, OmegaConfBaseException) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from None
-    if not isinstance(config, DictConfig):
-        raise ValueError(f"{path} cannot be read: it must hold options by name, got {type(plain).__name__}")
-    for name, value in _strings(plain, ""):
-        if "${" in value:
-            raise ValueError(f"{path} must hold plain values, got the interpolation {value!r} in {name}; replace it")
-    rename_options(config)
-    return config
-
-
-def _strings(value: Any, name: str) -> Iterator[tuple[str, str]]:
-    """Yield all strings in nested containers with their dotted names."""
-    if isinstance(value, str):
-        yield name, value
-    elif isinstance(value, (dict, list)):
-        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _strings(inner, f"{name}.{key}" if name else str(key))
+    return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of malloc.h

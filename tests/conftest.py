@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import tempfile
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 import torch
+
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp()  # what the tests train on is not recorded in the user's home
 
 # Tests that run side by side share the cores, and so do the processes that they start.
 if "PYTEST_XDIST_WORKER_COUNT" in os.environ:

@@ -14,6 +14,7 @@ from .layout import ROOT, ROOTS, modules
 LAYERS = [
     {"renamed", "start_method", "ranges"},
     {"utils", "text"},
+    {"foreign"},
     {"functional"},
     {"sampling", "fused"},
     {"models", "data", "viz"},

@@ -7,12 +7,16 @@ tokenizer.json          of a subword tokenizer
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import _CACHED_NO_EXIST, hf_hub_download, try_to_load_from_cache
+from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 from rltok_rl.agents.segmenters.registry import make_segmenter
 from rltok_rl.agents.segmenters.segmenter import Segmenter
 from rltok_rl.agents.segmenters.tokenizers import TokenizerSplit, WordSplit, read_tokenizer
@@ -20,9 +24,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from rltok_rl.utils import check_trust, read_config_file
+from rltok_rl.foreign import MOST_STATE, check_sizes, check_trust, read_config_file, read_json, read_limited
+from rltok_rl.models.pretrained import model_folder
+from rltok_rl.models.weights import CONFIG, replaced_files
+from rltok_rl.utils import is_import_path
 
 WORD, WEIGHTS, TOKENIZER = "segmenter.json", "segmenter.safetensors", "tokenizer.json"
+_MOST = 1 << 20  # blocks, lags and windows of a segmenter
 FORMAT = 1  # raised when files of older versions can no longer be read
 SPLITS: dict[str, type[TokenizerSplit]] = {"pieces": TokenizerSplit, "words": WordSplit}
 """Kinds of tokenizer splits, by their name in ``segmenter.json``."""
@@ -69,17 +77,18 @@ def save_segmenter(
     """Save a segmenter in the folder of its model, with the name and the options (plain values) that it was made of."""
     state = own_state(segmenter, model)
     tokenizer = state.pop("tokenizer", None)
-    folder.mkdir(parents=True, exist_ok=True)
-    for stale in (WEIGHTS, TOKENIZER):
-        (folder / stale).unlink(missing_ok=True)
-    if state:
-        tensors = {key: x.to("cpu", copy=True).contiguous() for key, x in state.items()}
-        save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
     content: dict[str, Any] = {"format": FORMAT, "name": name, "options": dict(options)}
-    if tokenizer is not None:
-        (folder / TOKENIZER).write_text(tokenizer, encoding="utf-8")
-        content["split"] = "words" if isinstance(segmenter.split, WordSplit) else "pieces"
-    (folder / WORD).write_text(json.dumps(content, indent=1) + "\n")
+    with replaced_files(folder) as partial:
+        if state:
+            tensors = {key: x.to("cpu", copy=True).contiguous() for key, x in state.items()}
+            save_file(tensors, partial / WEIGHTS, metadata={"format": "pt"})
+        if tokenizer is not None:
+            (partial / TOKENIZER).write_text(tokenizer, encoding="utf-8")
+            content["split"] = "words" if isinstance(segmenter.split, WordSplit) else "pieces"
+        (partial / WORD).write_text(json.dumps(content, indent=1) + "\n")
+        stale = [file for file in (WEIGHTS, TOKENIZER) if not (partial / file).exists()]
+    for file in stale:
+        (folder / file).unlink(missing_ok=True)
 
 
 def rebuild_segmenter(
@@ -87,21 +96,42 @@ def rebuild_segmenter(
 ) -> Segmenter:
     """Build the segmenter that a file names and load its state, in evaluation mode.
 
-    All names of segmenters that are read from files pass through here and :func:`~rltok_rl.utils.check_trust`: custom
+    All names of segmenters that are read from files pass through here and :func:`~rltok_rl.foreign.check_trust`: custom
     code, ``module:Class``, is imported only with ``trust_code``.
     """
     check_trust(path, name, trust_code)
-    segmenter = make_segmenter(name, model, **options)
-    load_own_state(segmenter, model, state)
+    if not is_import_path(name):
+        _check_options(path, options, model, [x for x in state.values() if isinstance(x, Tensor)])
+    try:
+        segmenter = make_segmenter(name, model, **options)
+        load_own_state(segmenter, model, state)
+    except (ValueError, TypeError, RuntimeError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{path} cannot be used: {str(error).partition(chr(10))[0]}") from error
     return segmenter.eval()
 
 
-def load_segmenter(folder: Path, model: Any, trust_code: bool = False) -> Segmenter | None:
-    """Load the segmenter in a model's folder, in evaluation mode; None if the model's own policy draws.
+def _check_options(path: Path, options: Mapping[str, Any], model: Any, saved: list[Tensor]) -> None:
+    """Compare sizes in the options of a library's segmenter with its saved tensors, before it is built."""
+    where, sizes = f"options in {path}", {key: value for key, value in options.items() if isinstance(value, int)}
+    check_sizes(where, {"num_layers": sizes.pop("num_layers", 0)}, len(saved), f"as {len(saved)} tensors are saved")
+    hidden, num_bytes = sizes.pop("hidden", 0) * model.config.width, sum(x.nbytes for x in saved)
+    check_sizes(where, {"hidden x width": hidden}, num_bytes, "the bytes of its tensors")
+    check_sizes(where, sizes, _MOST, "as no segmenter needs more")
 
+
+def load_segmenter(source: str | Path, model: Any, trust_code: bool = False, **hub_options: Any) -> Segmenter | None:
+    """Load the segmenter of a saved model, in evaluation mode; None if the model's own policy draws.
+
+    The source is that of the model: the folder, a run's folder, or a hub id with ``hub_options`` such as ``revision``.
     If ``segmenter.json`` names custom code, ``module:Class``, it is imported and executed with ``trust_code``, and an
     error without. A missing file is an error in a run whose ``config.yaml`` names a segmenter or an actor.
     """
+    path = Path(source)
+    own = path.is_dir() and not (path / "model" / CONFIG).is_file()
+    folder = path if own else model_folder(source) or _download(str(source), hub_options)
+    if folder is None:
+        return None
     path, run = folder / WORD, folder.parent / "config.yaml"
     if not path.is_file():
         config = read_config_file(run) if folder.name == "model" and run.is_file() else {}
@@ -109,8 +139,8 @@ def load_segmenter(folder: Path, model: Any, trust_code: bool = False) -> Segmen
             if (name := (config.get(group) or {}).get("name", "learned")) != "learned":
                 raise ValueError(f"{folder} must hold {WORD}, because {run} names the {group} {name!r}")
         return None
+    content = read_json(path)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
         name, options, number = str(content["name"]), dict(content["options"]), content["format"]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} must hold format, name and options as JSON, but cannot be read: {error}") from None
@@ -128,6 +158,26 @@ def load_segmenter(folder: Path, model: Any, trust_code: bool = False) -> Segmen
         split = content.get("split", "pieces")
         if split not in SPLITS:
             raise ValueError(f"split in {path} must be one of {sorted(SPLITS)}, got {split!r}")
-        state["tokenizer"] = tokenizer.read_text(encoding="utf-8")
-        options["tokenizer"] = read_tokenizer(state["tokenizer"], SPLITS[split])
+        state["tokenizer"] = read_limited(tokenizer, MOST_STATE)
+        options["tokenizer"] = read_tokenizer(state["tokenizer"], SPLITS[split], str(tokenizer))
     return rebuild_segmenter(path, name, options, model, state, trust_code=trust_code)
+
+
+def _download(hub_id: str, options: Mapping[str, Any]) -> Path | None:
+    """Fetch the segmenter of a model on the hub; returns its folder, or None, with a note, if there is none."""
+    try:
+        path = Path(hf_hub_download(hub_id, WORD, **options))
+    except LocalEntryNotFoundError as error:
+        places = {name: options[name] for name in ("cache_dir", "revision") if name in options}
+        if try_to_load_from_cache(hub_id, WORD, **places) is not _CACHED_NO_EXIST:
+            reason = "fetch the model once with a network"
+            raise FileNotFoundError(f"{hub_id} may have a {WORD} that is not in the cache; {reason}") from error
+    except EntryNotFoundError:
+        pass
+    else:
+        for name in (WEIGHTS, TOKENIZER):
+            with contextlib.suppress(EntryNotFoundError):
+                hf_hub_download(hub_id, name, **options)
+        return path.parent
+    print(f"{hub_id} has no {WORD}: its own policy draws the boundaries", file=sys.stderr)
+    return None

@@ -106,9 +106,13 @@ class WordSplit(TokenizerSplit):
         return lengths
 
 
-def read_tokenizer(text: str, kind: type[TokenizerSplit] = TokenizerSplit) -> TokenizerSplit:
-    """Read a tokenizer from the JSON of the ``tokenizers`` library, as a ``kind`` of split."""
-    return kind(tokenizers_library().Tokenizer.from_str(text))
+def read_tokenizer(text: str, kind: type[TokenizerSplit] = TokenizerSplit, where: str = "tokenizer") -> TokenizerSplit:
+    """Read a tokenizer from the JSON of the ``tokenizers`` library, as a ``kind`` of split; errors name ``where``."""
+    library = tokenizers_library()
+    try:
+        return kind(library.Tokenizer.from_str(text))
+    except Exception as error:  # the library raises no other type
+        raise ValueError(f"{where} must be a tokenizer as the tokenizers library writes it: {error}") from None
 
 
 def starts_of_pieces(lengths: Sequence[int]) -> list[bool]:

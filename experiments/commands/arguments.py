@@ -13,18 +13,18 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 from rltok_rl.agents.segmenters import Segmenter, load_segmenter
-from rltok_rl.experiments.commands.parsers import BUILT_IN, Parser
+from rltok_rl.experiments.commands.parsers import BUILT_IN, CONTEXT, Parser
 from rltok_rl.experiments.run_config import TrainConfig
 
 from rltok_rl.data import DocumentSource, read_documents
 from rltok_rl.data.files import LINES, TABLES, kind
+from rltok_rl.foreign import read_config_file
 from rltok_rl.functional.likelihood import bits_per_byte
 from rltok_rl.models import UNet
 from rltok_rl.models.heads import row_rates
 from rltok_rl.models.pretrained import model_folder
 from rltok_rl.text import ids_to_bytes
 from rltok_rl.training.progress import Progress
-from rltok_rl.utils import read_config_file
 
 _FRESH = 1 << 16  # bytes drawn from a language, which has no end
 _PATIENCE = 2.0  # seconds before progress is shown
@@ -57,7 +57,7 @@ def load_with_segmenter(parser: Parser, options: argparse.Namespace) -> tuple[UN
     try:
         model = UNet.from_pretrained(options.model, device=device)
         folder = model_folder(options.model)
-        segmenter = None if folder is None else load_segmenter(folder, model, options.trust_code)
+        segmenter = load_segmenter(folder or options.model, model, options.trust_code)
     except (OSError, ValueError, TypeError, ImportError) as error:
         parser.error(f"{argument}: {without_subject(error, 'source')}")
     if segmenter is not None and segmenter.draws_at_random and options.greedy:
@@ -88,6 +88,11 @@ def run_config(parser: Parser, model: str) -> Any:
         return read_config_file(path) if path.is_file() else None
     except ValueError as error:
         parser.error(f"argument MODEL: {error}")
+
+
+def trained_context(run: Any) -> int:
+    """Return the bytes of a window in training, or a default if the model is no run."""
+    return CONTEXT if run is None else (run.get("data") or {}).get("num_steps") or CONTEXT
 
 
 def complete_config(run: Any) -> TrainConfig:
@@ -130,13 +135,13 @@ def _documents(parser: Parser, options: argparse.Namespace, run: Any) -> tuple[s
 
 def _held_out(parser: Parser, options: argparse.Namespace, run: Any) -> tuple[str, Iterable[bytes]]:
     """Read the held-out text of a run."""
-    from rltok_rl.experiments.texts import read_texts  # takes seconds to import
+    from rltok_rl.experiments.texts import read_run_texts  # takes seconds to import
 
     if run is None:
         parser.error(f"the following arguments are required: DATA ({options.model} is not the folder of a run)")
     try:
         data = complete_config(run).data
-        held_out = read_texts(data).held_out
+        held_out = read_run_texts(data, options.trust_data).held_out
     except (OSError, ValueError) as error:
         parser.error(f"the text of {options.model} cannot be read again: {error}; name another as DATA")
     if isinstance(held_out, DocumentSource):

@@ -31,6 +31,7 @@ from rltok_rl.experiments.run_config import SegmenterConfig
 
 from rltok_rl.evaluation.agreement import agreement_matrix, boundary_correlation, boundary_match, cohen_kappa, jaccard
 from rltok_rl.evaluation.boundaries import DrawnTexts, boundary_metrics, join_texts
+from rltok_rl.foreign import MOST_STATE, read_limited
 from rltok_rl.models import Segmentation, UNet, segment
 from rltok_rl.text import text_to_ids
 
@@ -89,21 +90,24 @@ def saved_tokenizer(name: str, path: Path) -> TokenizerSplit:
     file = next((file for file in (path / TOKENIZER, path / "model" / TOKENIZER, path) if file.is_file()), None)
     if file is None:
         raise FileNotFoundError(f"{path} must be a {TOKENIZER} or a folder that holds one")
-    try:
-        return read_tokenizer(file.read_text(encoding="utf-8"), SPLITS["words" if name == "unigram" else "pieces"])
-    except ImportError:
-        raise
-    except Exception as error:  # the library raises no other type
-        raise ValueError(f"{file} must be a tokenizer as the tokenizers library writes it: {error}") from None
+    kind = SPLITS["words" if name == "unigram" else "pieces"]
+    return read_tokenizer(read_limited(file, MOST_STATE), kind, str(file))
 
 
 def trained_tokenizer(
-    name: str, model: UNet, *, run: Any, text: bytes | None, rate: float, vocabulary: int | None
+    name: str,
+    model: UNet,
+    *,
+    run: Any,
+    text: bytes | None,
+    rate: float,
+    vocabulary: int | None,
+    trust_data: bool = False,
 ) -> TokenizerSplit:
     """Train ``bpe`` or ``unigram`` on a run's training text, or on ``text``: at a rate, or with a vocabulary."""
     from rltok_rl.experiments.runs.bpe_training import bpe_of_rate  # these take seconds to import
     from rltok_rl.experiments.runs.segmenters import train_tokenizer
-    from rltok_rl.experiments.texts import read_texts
+    from rltok_rl.experiments.texts import read_run_texts
 
     from rltok_rl.data import TextSource
 
@@ -114,7 +118,7 @@ def trained_tokenizer(
             return bpe_of_rate(TextSource(text), rate, length=length).split
         return train_on(name, [text[at : at + length] for at in range(0, len(text), length)], length=length, **aim)
     config = replace(arguments.complete_config(run), segmenter=SegmenterConfig(name=name, options=aim))
-    return train_tokenizer(config, model, read_texts(config.data))
+    return train_tokenizer(config, model, read_run_texts(config.data, trust_data))
 
 
 def _check_tokenizers(parser: Parser, options: argparse.Namespace, run: Any) -> dict[str, Any]:
@@ -200,7 +204,7 @@ def main(parser: Parser, options: argparse.Namespace) -> None:
             tokenizer = tokenizers.get(name)
             if name in TOKENIZERS and tokenizer is None:
                 how = {"run": run, "text": tokenizers["text"], "vocabulary": options.vocabulary}
-                tokenizer = trained_tokenizer(name, model, rate=rate, **how)
+                tokenizer = trained_tokenizer(name, model, rate=rate, trust_data=options.trust_data, **how)
             rules[name] = Drawer(None, make_reference(name, model, rate=rate, tokenizer=tokenizer), options)
         except (OSError, ValueError, ImportError) as error:
             parser.error(f"--against {name}: {error}")

@@ -18,8 +18,14 @@ from typing import Any
 
 import torch
 from rltok_rl.agents.segmenters import Segmenter
-from rltok_rl.experiments.commands.arguments import Watch, find_documents, load_with_segmenter, run_config
-from rltok_rl.experiments.commands.parsers import CONTEXT, Parser, command
+from rltok_rl.experiments.commands.arguments import (
+    Watch,
+    find_documents,
+    load_with_segmenter,
+    run_config,
+    trained_context,
+)
+from rltok_rl.experiments.commands.parsers import Parser, command
 from rltok_rl.experiments.commands.tables import evaluation_table
 from rltok_rl.experiments.reports.markdown import without_nan
 
@@ -51,7 +57,7 @@ def main(parser: Parser, options: argparse.Namespace) -> None:
     for name in ("samples", "particles"):
         if options.greedy and getattr(options, name) is not None:
             parser.error(f"argument --{name}: not allowed with argument --greedy (--samples also thresholds)")
-    context = options.context or (run.data.num_steps if run is not None else CONTEXT)
+    context = options.context or trained_context(run)
     stride = context if options.stride is None else options.stride
     if stride > context:
         parser.error(f"argument --stride: must be at most the context, {context}, got {stride}")

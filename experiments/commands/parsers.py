@@ -11,12 +11,12 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from rltok_rl.envs.registration import ENVIRONMENTS
 
 from rltok_rl.renamed import current_word
-from rltok_rl.utils import did_you_mean, is_import_path
+from rltok_rl.utils import did_you_mean, is_import_path, printable
 
 # Names that the library defines in modules that import torch; tests/experiments/test_cli.py compares them.
 PACKAGED = ("pocket", "recall-world", "lexicon-world")
@@ -54,6 +54,7 @@ NAMED_ONLY = ("compiled",)
 SECONDS, LEAST_SECONDS = 270, 60
 """Time of the demo: default and minimum."""
 
+_MOST_SHOWN = 4000  # characters of an error
 _MODELS = f"folder of save_pretrained, folder of a run, hub id, or {', '.join(PACKAGED)} (packaged models)"
 
 
@@ -166,6 +167,10 @@ class Parser(argparse.ArgumentParser):
                 self.error(f"unrecognized arguments: {typed}{did_you_mean(typed, flags)}")
         return super().parse_known_args(args, namespace)
 
+    def error(self, message: str) -> NoReturn:
+        """End the command with a line that no file's name or content can break or fill the screen with."""
+        super().error(printable(message)[:_MOST_SHOWN])
+
 
 Option = tuple[str, dict[str, Any]]
 
@@ -209,6 +214,7 @@ _CREDITED = (
     "which is slow)"
 )
 _COLUMN = option("--column", "text column of tables (default: text, else content)")
+_TRUST_DATA = flag("--trust-data", "read the text that a run's config.yaml names, also if you never trained on it here")
 _JSON = flag("--json", "write all metrics as one JSON object")
 _BYTES = option("--bytes", "read at most so many, from the start (default: all)", 2)
 _WINDOW = option("--context", f"bytes of a window (default: as the run was trained, or {CONTEXT})", 1)
@@ -242,7 +248,7 @@ OPTIONS: dict[str, list[Option]] = {
             metavar="DATA",
             nargs="?",
         ),
-        *(_COLUMN, _BYTES, _WINDOW),
+        *(_COLUMN, _BYTES, _TRUST_DATA, _WINDOW),
         option("--windows", "at most so many, evenly spaced (default: all)", 1),
         option("--stride", "bytes from one window to the next; fewer give more context (default: --context)", 1),
         flag("--streamed", "read documents byte by byte without windows; slow"),
@@ -261,7 +267,7 @@ OPTIONS: dict[str, list[Option]] = {
     "boundaries": [
         *_model("models", nargs="+"),
         option("--text", "file, - for stdin, or a name (default: the first run's held-out text)", metavar="DATA"),
-        _BYTES,
+        *(_BYTES, _TRUST_DATA),
         option("--against", _AGAINST, nargs="+", metavar="NAME", default=["spacebyte"], choices=REFERENCES),
         option("--shift", "bytes to move a reference by (default: -1 0 1)", type=int, nargs="+"),
         option("--tolerance", "bytes that partners may lie apart (default: 0)", 0, default=0),
@@ -274,7 +280,7 @@ OPTIONS: dict[str, list[Option]] = {
         *_model(),
         option("--text", "the text itself", metavar="STRING"),
         option("--file", "draw the text from this file, folder, - or name (default: a run's held-out text)"),
-        *(_COLUMN, option("--bytes", f"of the text that is drawn (default: {WINDOW})", 3)),
+        *(_COLUMN, _TRUST_DATA, option("--bytes", f"of the text that is drawn (default: {WINDOW})", 3)),
         option("--estimators", _CREDITED, type=_credited, nargs="+", metavar="NAME[@GAMMA]"),
         option("--gamma", f"discount of the truth and the estimators (default: the run's, or {GAMMA})", type=_SHARE),
         option("--draws", "of the text's boundaries (default: %(default)s)", 3, default=6),
@@ -285,6 +291,7 @@ OPTIONS: dict[str, list[Option]] = {
     "view": [
         *_model("models", nargs="+"),
         option("--text", "the text itself", metavar="STRING"),
+        _TRUST_DATA,
         option("--out", "the page (default: %(default)s)", type=_output, default=Path("boundaries.html")),
         option("--bytes", f"show at most so many, from the start (default: all, up to {MOST:,})", 2),
         option("--context", f"bytes of a window (default: the runs' shortest, or {CONTEXT})", 1),

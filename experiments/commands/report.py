@@ -19,6 +19,8 @@ from rltok_rl.experiments.reports.run_report import has_page, write_report
 from rltok_rl.experiments.reports.seeds_page import seed_folders, write_seeds_page
 from rltok_rl.experiments.reports.systems_page import is_comparison, write_page
 
+from rltok_rl.utils import printable
+
 
 @command("report", __doc__)
 def main(parser: Parser, options: argparse.Namespace) -> int:
@@ -41,6 +43,6 @@ def main(parser: Parser, options: argparse.Namespace) -> int:
         if options.out is not None:
             print(write_comparison(options.runs, options.out, formats=formats, each=options.each), flush=True)
     except (OSError, ValueError) as error:
-        print(f"rltok report: {error}", file=sys.stderr)
+        print(f"rltok report: {printable(str(error))}", file=sys.stderr)
         return 2
     return 0

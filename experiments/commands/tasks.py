@@ -12,9 +12,15 @@ from __future__ import annotations
 import argparse
 import json
 
-from rltok_rl.experiments.commands.arguments import Watch, load_with_segmenter, run_config, without_subject
+from rltok_rl.experiments.commands.arguments import (
+    Watch,
+    load_with_segmenter,
+    run_config,
+    trained_context,
+    without_subject,
+)
 from rltok_rl.experiments.commands.evaluate import described
-from rltok_rl.experiments.commands.parsers import CONTEXT, Parser, command
+from rltok_rl.experiments.commands.parsers import Parser, command
 from rltok_rl.experiments.commands.tables import tasks_table
 
 from rltok_rl.evaluation.tasks import choice_metrics, read_task, score_examples
@@ -26,7 +32,7 @@ def main(parser: Parser, options: argparse.Namespace) -> None:
     if options.greedy and options.samples > 1:
         parser.error("argument --samples: not allowed with argument --greedy")
     run = run_config(parser, options.model)
-    context = options.context or (run.data.num_steps if run is not None else CONTEXT)
+    context = options.context or trained_context(run)
     model, segmenter = load_with_segmenter(parser, options)
     if options.samples > 1 and segmenter is not None and not segmenter.draws_at_random:
         parser.error(f"argument --samples: belongs to random boundaries, got {type(segmenter).__name__}")

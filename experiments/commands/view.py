@@ -33,10 +33,10 @@ from rltok_rl.experiments.commands.views import read_snapshot, reading_note, sam
 from rltok_rl.experiments.runs.folder import RunFolder, is_checkpoint, load_checkpointed, read_run
 
 from rltok_rl.evaluation.detail import read_detail
+from rltok_rl.foreign import check_trust
 from rltok_rl.models import UNet
 from rltok_rl.models.pretrained import model_folder
 from rltok_rl.training.atomic_files import replace_text
-from rltok_rl.utils import check_trust
 from rltok_rl.viz.viewer import Segmented, TextView, is_viewer_page, viewer_page
 
 Runs = list[RunFolder | None]
@@ -101,7 +101,7 @@ def _load(parser: Parser, options: argparse.Namespace, path: str) -> tuple[UNet,
         return load_with_segmenter(parser, argparse.Namespace(**{**vars(options), "model": path}))
     try:
         model, segmenter = load_checkpointed(Path(path), torch.device(options.device), trust_code=options.trust_code)
-    except (OSError, ValueError, RuntimeError, ImportError) as error:
+    except (OSError, ValueError, TypeError, RuntimeError, ImportError) as error:
         parser.error(f"argument MODEL: {error}")
     check_rate(parser, options, model, segmenter)
     return model, segmenter

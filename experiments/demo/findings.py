@@ -19,12 +19,12 @@ from rltok_rl.experiments.texts import Texts, read_texts
 from rltok_rl.data import DocumentSource
 from rltok_rl.data.languages import Recall
 from rltok_rl.evaluation import Reading, read_text, summarise
+from rltok_rl.foreign import read_config_file
 from rltok_rl.models import UNet, segment
 from rltok_rl.models.generation import generate
 from rltok_rl.text import ids_to_bytes
 from rltok_rl.training.checkpoint import list_checkpoints
 from rltok_rl.training.metrics import read_lines
-from rltok_rl.utils import read_config_file
 
 EQUAL_RATES = 0.02
 """Rates that differ by at most this share count as equal; more tokens would explain a better prediction."""

@@ -51,6 +51,9 @@ _NOTABLE = 0.05
 def write_report(folder: Path, *, formats: Sequence[str] = ("png",)) -> Path:
     """Write ``report.md`` and ``figures/`` of a run, finished or not; the page shows the PNG files."""
     run = read_run(folder)
+    written = (folder / "report.md", folder / "figures", *(folder / "figures").glob("*"))
+    if links := [path for path in written if path.is_symlink()]:
+        raise ValueError(f"{links[0]} must not be a link, through which another file would be written")
     figures = _draw_figures(run, formats)
     alarms = bullets([f"update {line['update']:,}: {line['warning']}" for line in run.alarms])
     parts = [

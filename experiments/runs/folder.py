@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -14,11 +13,12 @@ from rltok_rl.agents.segmenters import Segmenter
 from rltok_rl.agents.segmenters.saved import rebuild_segmenter
 from rltok_rl.agents.segmenters.tokenizers import read_tokenizer
 
+from rltok_rl.foreign import read_config_file, read_json
 from rltok_rl.models import UNet, UNetConfig
+from rltok_rl.models.weights import build_empty, fill
 from rltok_rl.training.checkpoint import load_checkpoint
 from rltok_rl.training.environment import read_starts
 from rltok_rl.training.metrics import read_lines, read_table
-from rltok_rl.utils import read_config_file
 from rltok_rl.viz.run_figures import flops_key
 
 EVALUATION = "evaluation.json"
@@ -101,7 +101,7 @@ def read_run(path: Path) -> RunFolder:
     for field, (name, read) in _FILES.items():
         try:
             content[field] = read(path / name)
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise ValueError(f"{path / name} cannot be read: {error}") from None
     run = RunFolder(path=path, **content)
     _add_total_flops(run)
@@ -109,17 +109,34 @@ def read_run(path: Path) -> RunFolder:
 
 
 def _read_json(path: Path) -> Any:
-    return json.loads(path.read_text()) if path.exists() else None
+    return read_json(path) if path.exists() else None
+
+
+def _read_object(path: Path) -> Any:
+    value = _read_json(path)
+    if not isinstance(value, (dict, type(None))):
+        raise ValueError(f"it must hold values by name, got {type(value).__name__}")
+    return value
+
+
+def _objects(read: Callable[[Path], Any]) -> Callable[[Path], list[dict[str, Any]]]:
+    def check(path: Path) -> list[dict[str, Any]]:
+        rows = read(path)
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise ValueError("it must hold rows of values by name")
+        return rows
+
+    return check
 
 
 _FILES: dict[str, tuple[str, Callable[[Path], Any]]] = {
-    "model": ("model.json", lambda path: _read_json(path) or {}),
-    "starts": ("environment.json", read_starts),
+    "model": ("model.json", lambda path: _read_object(path) or {}),
+    "starts": ("environment.json", _objects(read_starts)),
     "history": ("metrics.csv", read_table),
-    "snapshots": ("samples.jsonl", read_lines),
-    "alarms": ("alarms.log", read_lines),
-    "summary": ("summary.json", _read_json),
-    "evaluation": (EVALUATION, _read_json),
+    "snapshots": ("samples.jsonl", _objects(read_lines)),
+    "alarms": ("alarms.log", _objects(read_lines)),
+    "summary": ("summary.json", _read_object),
+    "evaluation": (EVALUATION, _read_object),
 }
 """Fields of a run, the files that hold them, and their readers."""
 
@@ -167,9 +184,16 @@ def load_checkpointed(path: Path, device: torch.device, *, trust_code: bool = Fa
     sizes = {name: value for name, value in run.model.items() if name in names}
     if sizes.get("target_rate") is None:  # the segmenter has none
         sizes.pop("target_rate", None)
-    model = UNet(UNetConfig.from_dict(sizes))
     state: dict[str, Any] = load_checkpoint(path)[1]
-    model.load_state_dict(state["model"])
+    where = str(run.path / "model.json")
+    try:
+        config, weights = UNetConfig.from_dict(sizes), dict(state["model"])
+        num_bytes = sum(x.nbytes for x in weights.values())
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{where} and {path} must be of a U-Net, but cannot be used: {error}") from None
+    build_empty(UNet, config, where, num_tensors=len(weights), num_bytes=num_bytes)
+    model = UNet(config)
+    fill(model, weights, path, "model.json", assign=False)
     model = model.to(device).eval()
     return model, _segmenter(run, model, state.get("segmenter"), trust_code)
 

@@ -13,6 +13,7 @@ from rltok_rl.experiments.runs.folder import flat
 from rltok_rl.experiments.runs.record import LOGS, TRAINED_ON
 from rltok_rl.experiments.texts import Texts
 
+from rltok_rl.foreign import read_config_file
 from rltok_rl.training.checkpoint import (
     CheckpointError,
     find_damage,
@@ -22,7 +23,6 @@ from rltok_rl.training.checkpoint import (
     recorded_files,
     remove_leftovers,
 )
-from rltok_rl.utils import read_config_file
 
 FREE = (
     *("out", "resume", "checkpoint_", "logger."),

@@ -18,7 +18,7 @@ from rltok_rl.experiments.runs.record import Recorder, result_line
 from rltok_rl.experiments.runs.resume import last_state
 from rltok_rl.experiments.runs.segmenters import save_with_segmenter
 from rltok_rl.experiments.runs.valid_options import check_options
-from rltok_rl.experiments.texts import Texts
+from rltok_rl.experiments.texts import Texts, remember_texts
 
 from rltok_rl.training import Trainer
 from rltok_rl.training.atomic_files import claim_folder, replace_text
@@ -57,6 +57,7 @@ def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts, re
     if state is not None:
         trainer.load_state_dict(state)
     if processes.main:
+        remember_texts(config.data)
         if state is not None:
             print(f"resuming {out} after update {trainer.updates}", file=sys.stderr)
         print(f"{config.data.source}: {texts.described}", file=sys.stderr)

@@ -18,10 +18,12 @@ import torch
 from rltok_rl.agents.segmenters import Segmenter, load_segmenter, write_on
 from rltok_rl.evaluation.continuations import check_samples, continuation_log_likelihood, continuation_seed
 from rltok_rl.evaluation.windowed import SegmentedModel
+from rltok_rl.foreign import read_config_file
 from rltok_rl.models import UNet
 from rltok_rl.models.generation import GeneratedByte, stream
 from rltok_rl.models.pretrained import model_folder
-from rltok_rl.utils import check_count, read_config_file
+from rltok_rl.text import text_to_bytes
+from rltok_rl.utils import check_count
 
 try:
     from lm_eval.api.model import LM
@@ -125,7 +127,7 @@ class RltokLM(LM):
         if unknown:
             raise ValueError(f"options of generation must be of {sorted(_GENERATION)}, got {unknown}")
         until = options.get("until") or []
-        stops = [stop.encode() for stop in ([until] if isinstance(until, str) else until) if stop]
+        stops = [text_to_bytes(stop) for stop in ([until] if isinstance(until, str) else until) if stop]
         most = options.get("max_gen_toks")
         most = check_count("max_gen_toks", MAX_GEN_TOKS if most is None else most, minimum=0)
         temperature = float(options.get("temperature") or 0.0)
@@ -135,7 +137,7 @@ class RltokLM(LM):
             raise ValueError("temperature must be above 0 if do_sample is true, got 0")
         sampling = {"temperature": temperature, "top_k": options.get("top_k"), "top_p": options.get("top_p")}
         rows = 1 if self.segmenter is not None else self.batch_rows or 16
-        prompts = [context.encode() for context in contexts]
+        prompts = [text_to_bytes(context) for context in contexts]
         if not all(prompts):
             raise ValueError("context must have at least 1 byte to write on from, got an empty one")
         if self.context is not None:  # so that all that is read and written fits, if possible
@@ -216,9 +218,8 @@ def _load(source: str, device: str, trust_code: bool) -> tuple[UNet, Segmenter |
     """A model, its segmenter (None for its own policy), and the bytes of a window in training, if known."""
     model = UNet.from_pretrained(source, device=device)
     folder = model_folder(source)
-    if folder is None:
-        return model, None, None
-    segmenter, run = load_segmenter(folder, model, trust_code), folder.parent / "config.yaml"
-    if folder.name != "model" or not run.is_file():
+    segmenter = load_segmenter(folder or source, model, trust_code)
+    if folder is None or folder.name != "model" or not (folder.parent / "config.yaml").is_file():
         return model, segmenter, None
+    run = folder.parent / "config.yaml"
     return model, segmenter, (read_config_file(run).get("data") or {}).get("num_steps")

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
+from rltok_rl.foreign import read_json
 from rltok_rl.models.config import PRESETS, UNetConfig
+from rltok_rl.models.weights import CONFIG, WEIGHTS, read_model, replaced_files, write_weights
 from rltok_rl.version import __version__
 
 try:
     from huggingface_hub import PyTorchModelHubMixin, hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, HFValidationError
-    from safetensors import SafetensorError, safe_open
-    from safetensors.torch import save_file
 except ImportError:  # a GPU machine with torch alone: models compute there, and cannot be saved or loaded
 
     class PyTorchModelHubMixin:  # type: ignore[no-redef] # noqa: D101
@@ -25,7 +25,7 @@ except ImportError:  # a GPU machine with torch alone: models compute there, and
             super().__init_subclass__()
 
 
-WEIGHTS, CONFIG = "model.safetensors", "config.json"
+CARD_FILE = "README.md"
 FORMAT = 1  # increases when older files can no longer be read
 _ASSETS = Path(__file__).parents[1] / "assets"
 PACKAGED = {name: _ASSETS / name for name in ("pocket", "recall-world", "lexicon-world")}  # come with the package
@@ -77,10 +77,16 @@ class Pretrained(
     def save_pretrained(self, folder: str | Path, **options: Any) -> Path:  # type: ignore[override]
         """Write ``model.safetensors``, ``config.json`` and, if there is none yet, a model card ``README.md``.
 
-        Weights keep their dtypes; a weight that is shared between two places is written once. Returns the folder.
+        If saving fails, the folder is left as it was. Weights keep their dtypes; a weight that is shared between two
+        places is written once. Returns the folder.
         """
-        super().save_pretrained(folder, **options)
-        return Path(folder)
+        folder = Path(folder)
+        # The mixin deletes config.json before it saves, so it saves elsewhere.
+        with replaced_files(folder) as partial:
+            super().save_pretrained(partial, **{"repo_id": folder.name, **options})
+            if (folder / CARD_FILE).exists():
+                (partial / CARD_FILE).unlink()
+        return folder
 
     def push_to_hub(self, repo_id: str, *, commit_message: str = "Add model", **options: Any) -> str:
         """Save the model to a repository ``user/name`` of the hub, created if necessary; returns the commit's address.
@@ -103,20 +109,17 @@ class Pretrained(
         if unknown := sorted(set(options) - set(_HUB_OPTIONS)):
             raise TypeError(f"unknown options {unknown} of from_pretrained; allowed are {['device', *_HUB_OPTIONS]}")
         folder = model_folder(source)
+        name = folder or source
         try:
-            if folder is not None:
-                read_config(json.loads((folder / CONFIG).read_text(encoding="utf-8")), folder)
-            return super().from_pretrained(str(folder or source), device=torch.device(device), **options)
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise ValueError(f"{CONFIG} of {folder or source} must be JSON, got text that is not: {error}") from None
+            config_file, weights = (_file(folder, str(source), file, options) for file in (CONFIG, WEIGHTS))
         except (OSError, EntryNotFoundError, HFValidationError) as error:
-            if folder is not None:
-                raise
             reason = (str(error).strip().splitlines() or [""])[0]
             raise FileNotFoundError(
                 f"source must be {SOURCES}, got {str(source)!r}: there is no such folder, "
                 f"and the hub gave nothing ({type(error).__name__}: {reason})"
             ) from error
+        config = read_config(read_json(config_file, name=f"{CONFIG} of {name}"), name)
+        return read_model(cls, config, f"{CONFIG} of {name}", weights, torch.device(device)).eval()
 
     def _save_pretrained(self, save_directory: Path) -> None:
         write_weights(self, save_directory / WEIGHTS)  # type: ignore[arg-type] # a module
@@ -124,17 +127,10 @@ class Pretrained(
         text = json.dumps({**head, **self.config.to_dict()}, sort_keys=True, indent=2)
         (save_directory / CONFIG).write_text(text, encoding="utf-8")
 
-    @classmethod
-    def _from_pretrained(  # type: ignore[override] # its signature differs between versions of huggingface_hub
-        cls: type[_Model], *, model_id: str, device: torch.device, config: Any = None, **options: Any
-    ) -> _Model:
-        path = Path(model_id) / WEIGHTS
-        if not Path(model_id).is_dir():
-            path = Path(hf_hub_download(model_id, WEIGHTS, **{name: options[name] for name in _HUB_OPTIONS}))
-        with torch.device("meta"):  # no memory and no random numbers for weights that are replaced
-            model = cls(read_config(config, model_id))
-        read_weights(model, path, device)  # type: ignore[arg-type]
-        return model.eval()  # type: ignore[attr-defined]
+
+def _file(folder: Path | None, hub_id: str, name: str, options: Mapping[str, Any]) -> Path:
+    """Return the path of a model's file, downloaded if there is no folder."""
+    return folder / name if folder is not None else Path(hf_hub_download(hub_id, name, **options))
 
 
 def read_config(values: Any, source: str | Path) -> UNetConfig:
@@ -199,41 +195,3 @@ def begin_with(model: nn.Module, source: str | Path, *, replaced: Collection[str
         raise ValueError(
             f"weights of {str(source)!r} do not fit another {' or '.join(differing)}: their shapes depend on it"
         ) from None
-
-
-def write_weights(model: nn.Module, path: Path) -> None:
-    """Write all weights, tied ones under their first name; an interrupted write leaves the old file."""
-    first: dict[int, str] = {}
-    named = model.named_parameters(remove_duplicate=False)
-    tied = {name: first[id(p)] for name, p in named if first.setdefault(id(p), name) != name}
-    # Copies: safetensors needs contiguous tensors that share no memory.
-    weights = {name: weight for name, weight in model.state_dict().items() if name not in tied}
-    tensors = {name: weight.to("cpu", copy=True).contiguous() for name, weight in weights.items()}
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        save_file(tensors, partial, metadata={"format": "pt", "tied": json.dumps(tied)})
-        partial.replace(path)
-    except (SafetensorError, OSError) as error:
-        partial.unlink(missing_ok=True)  # frees a full disk
-        raise OSError(f"{path} could not be written: {error}") from error
-
-
-def read_weights(model: nn.Module, path: Path, device: torch.device) -> None:
-    """Load all weights of :func:`write_weights`, in their dtypes, and tie parameters again."""
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing; save_pretrained writes it beside config.json")
-    try:
-        with safe_open(path, framework="pt", device=str(device)) as file:
-            tied = json.loads((file.metadata() or {}).get("tied", "{}"))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
-    except (SafetensorError, ValueError) as error:
-        raise ValueError(f"{path} must be a whole safetensors file, got one that cannot be read: {error}") from error
-    tensors |= {name: tensors[first] for name, first in tied.items() if first in tensors}
-    try:
-        model.load_state_dict(tensors, assign=True)  # copying would convert to the dtype of the model
-    except RuntimeError as error:
-        _, *problems = (line.strip(" \t.") for line in str(error).splitlines())
-        raise ValueError(f"{path} must hold the weights of its config.json, got: {'; '.join(problems)}") from None
-    for name, first in tied.items():
-        place, _, leaf = name.rpartition(".")
-        setattr(model.get_submodule(place), leaf, model.get_parameter(first))

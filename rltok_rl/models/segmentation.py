@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, overload
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from rltok_rl.functional.policy import boundary_logits
@@ -21,6 +22,7 @@ from rltok_rl.text import check_texts, text_to_bytes, text_to_ids
 from rltok_rl.utils import check_count
 
 PIECE = 4_096  # bytes that are encoded at once
+PART = 65_536  # bytes whose boundaries are drawn at once
 Texts = list[str] | list[bytes] | list[str | bytes] | tuple[str | bytes, ...]
 Progress = Callable[[int, int], None]  # called with the bytes encoded so far and the bytes of the text
 
@@ -87,16 +89,59 @@ def segment(
         >>> b"".join(token.content for token in drawn.tokens())
         b'to be or not to be'
     """
-    segmentations, marks = [], model.config.num_marks
-    for content in check_texts("text", text):
-        byte_ids = model.mark(text_to_ids(content))
-        terms = policy_terms(model, byte_ids, piece=piece, target_rate=target_rate, progress=progress)
-        boundaries = sample_boundaries(*terms, generator=generator, cap=model.boundary_cap, greedy=greedy)  # [1, T]
-        probabilities = boundary_logits(*terms, boundaries, cap=model.boundary_cap).sigmoid()
-        probabilities[:, 0] = 1.0
-        drawn = boundaries[0, marks:].cpu(), probabilities[0, marks:].float().cpu()
-        segmentations.append(Segmentation(text_to_bytes(content), *drawn))
+    how: dict[str, Any] = {"greedy": greedy, "generator": generator, "piece": piece}
+    how |= {"target_rate": target_rate, "progress": progress}
+    texts = check_texts("text", text)
+    segmentations = [join_parts(list(segment_parts(model, content, **how))) for content in texts]
     return segmentations[0] if isinstance(text, (str, bytes)) else segmentations
+
+
+@torch.no_grad()
+def segment_parts(
+    model: UNet,
+    text: str | bytes,
+    *,
+    greedy: bool = False,
+    generator: torch.Generator | None = None,
+    piece: int = PIECE,
+    target_rate: float | None = None,
+    progress: Progress | None = None,
+    part: int = PART,
+) -> Iterator[Segmentation]:
+    """Yield the result of :func:`segment` in parts of about ``part`` bytes, as soon as each is drawn."""
+    marks, device = model.config.num_marks, model.embedding.weight.device
+    content = text_to_bytes(check_texts("text", [text])[0])
+    byte_ids, end = model.mark(text_to_ids(content)), 0
+    uniforms = None if greedy else torch.rand(1, len(byte_ids), generator=generator, device=device)
+    terms: BoundaryTerms | None = None
+    forced = torch.empty(1, 0, dtype=torch.int64, device=device)  # boundaries that lags reach back to
+    for states in encode_pieces(model, byte_ids, piece=piece, target_rate=target_rate, progress=progress):
+        more = model.boundary_terms(states, target_rate=target_rate)
+        terms = more if terms is None else BoundaryTerms(*(torch.cat(x, 1) for x in zip(terms, more, strict=True)))
+        end, before = end + states.shape[1], forced.shape[1]
+        start = end - terms.base.shape[1]  # of the terms
+        if end < len(byte_ids) and end - start - before < part:
+            continue
+        known = F.pad(forced, (0, end - start - before), value=-1)
+        numbers = None if uniforms is None else uniforms[:, start:end]
+        options: dict[str, Any] = {"uniforms": numbers, "greedy": greedy, "cap": model.boundary_cap}
+        boundaries = sample_boundaries(*terms, forced=known, force_first=start == 0, **options)  # [1, T]
+        probabilities = boundary_logits(*terms, boundaries, cap=model.boundary_cap).sigmoid()
+        new = slice(before if start + before else marks, None)
+        if not start + before:
+            probabilities[:, 0] = 1.0
+        drawn = boundaries[0, new].cpu(), probabilities[0, new].float().cpu()
+        yield Segmentation(content[max(start + before - marks, 0) : end - marks], *drawn)
+        keep = max(0, end - start - model.config.num_lags)
+        forced, terms = boundaries[:, keep:].long(), BoundaryTerms(*(x[:, keep:] for x in terms))
+
+
+def join_parts(parts: list[Segmentation]) -> Segmentation:
+    """Join consecutive parts of a text."""
+    if len(parts) == 1:
+        return parts[0]
+    columns = (torch.cat([getattr(part, name) for part in parts]) for name in ("boundaries", "probabilities"))
+    return Segmentation(b"".join(part.text for part in parts), *columns)
 
 
 @torch.no_grad()

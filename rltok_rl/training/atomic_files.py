@@ -15,6 +15,7 @@ CLAIM = ".lock"
 def replace_text(path: Path, text: str) -> None:
     """Write a file atomically: readers, and runs that resume after a kill or a power cut, find the old or new text."""
     partial = path.with_name(f".{path.name}.partial")
+    partial.unlink(missing_ok=True)  # of a killed process, or a link to another file
     partial.write_text(text)
     flush(partial)
     partial.replace(path)

@@ -22,6 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from rltok_rl.data.disk import checksum, flush
+from rltok_rl.foreign import MOST_STATE, read_json
 from rltok_rl.utils import is_gpu
 
 _PREFIX, _TENSORS, _STATE, _MANIFEST = "update-", "tensors.safetensors", "state.json", "manifest.json"
@@ -128,8 +129,12 @@ def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:
         previous = _newest_intact(path.parent, before=path)
         hint = f"; remove {path} to resume without it" if previous else ""
         raise CheckpointError(f"{damage}{hint}", previous)
-    tensors = load_file(path / _TENSORS)
-    return _update(path), put_together(json.loads((path / _STATE).read_text()), tensors)
+    try:
+        state = put_together(read_json(path / _STATE, MOST_STATE), load_file(path / _TENSORS))
+    except (ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise CheckpointError(f"{path} cannot be read ({reason})", _newest_intact(path.parent, before=path)) from None
+    return _update(path), state
 
 
 def find_damage(path: Path) -> str | None:
@@ -139,7 +144,7 @@ def find_damage(path: Path) -> str | None:
     """
     manifest, update = path / _MANIFEST, -1
     try:
-        content = dict(json.loads(manifest.read_text()))
+        content = dict(read_json(manifest))
         version = int(content.get("format", 0))
         if version <= FORMAT:
             sums, update = dict(content["sha256"]), int(content["update"])
@@ -156,6 +161,8 @@ def find_damage(path: Path) -> str | None:
     for name in (_TENSORS, _STATE):
         if not (path / name).exists():
             return f"{path / name} is missing"
+        if name == _STATE and (path / name).stat().st_size > MOST_STATE:
+            return f"{path / name} must have at most {MOST_STATE:,} bytes, has more"
         if checksum(path / name) != sums.get(name):
             return f"{path / name} is damaged (its checksum differs)"
     return None

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from rltok_rl.foreign import MOST_STATE, read_json
 from rltok_rl.fused import fused_state
 from rltok_rl.training.atomic_files import replace_text
 from rltok_rl.version import __version__
@@ -138,7 +139,7 @@ class Starts:
 
 def read_starts(path: Path) -> list[dict[str, Any]]:
     """Read the entries of a :class:`Starts` file; none if there is no file."""
-    return json.loads(path.read_text()) if path.exists() else []
+    return read_json(path, MOST_STATE) if path.exists() else []
 
 
 def bytes_per_second(entries: list[dict[str, Any]]) -> float | None:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from rltok_rl.agents.segmenters import Segmenter, own_parameters
 from rltok_rl.data.languages import Language
+from rltok_rl.foreign import MOST_LINES, read_limited
 from rltok_rl.functional.episodes import NUM_MOMENTS, ratio_moments, ratio_with_error
 from rltok_rl.models.flops import decoding_flops, update_flops
 from rltok_rl.models.unet import UNet
@@ -221,7 +222,7 @@ def read_table(path: Path) -> dict[str, list[float]]:
 
 def _complete_lines(path: Path) -> list[str]:
     """Lines with their ends, without one that a killed process left half written."""
-    lines = path.read_bytes().decode().splitlines(keepends=True) if path.exists() else []
+    lines = read_limited(path, MOST_LINES).splitlines(keepends=True) if path.exists() else []
     return [line for line in lines if line.endswith("\n")]
 
 

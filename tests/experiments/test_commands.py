@@ -15,6 +15,8 @@ from rltok_rl.experiments.commands import evaluate, generate, segment, tasks
 from rltok_rl import stream, text_to_ids
 from rltok_rl.data import local_prose
 from rltok_rl.evaluation.tasks import choice_metrics, read_task, score_examples
+from rltok_rl.models import segment as segment_function
+from rltok_rl.models.segmentation import segment_parts
 from rltok_rl.viz import boundary_text
 
 from .conftest import save_ruled
@@ -47,6 +49,34 @@ def test_segment_shows_the_boundaries_of_the_model(model, folder, file, stdin, o
         stdin(TEXT.encode())
         shown = output(segment, *arguments, "--model", folder, "--greedy")
         assert shown == boundary_text(TEXT.encode(), greedy, colour=False) + "\n"
+
+
+def test_segment_streams_parts(model):
+    """Tokens and characters that a part cuts are whole, and equal those of one part."""
+    content = TEXT.encode() * 3
+    whole = segment_function(model, content, generator=seeded())
+    for size in (1, 7, 1000):
+        parts = list(segment_parts(model, content, generator=seeded(), piece=5, part=size))
+        tokens = [(start, token.content, token.ended) for start, token, _ in segment.tokens_of(parts)]
+        assert tokens == [(token.start, token.content, token.ended) for token in whole.tokens()]
+        chances = [chance for *_, row in segment.tokens_of(parts) for chance in row]
+        assert chances == pytest.approx(whole.probabilities.tolist())
+        characters = [part.text.decode() for part in segment.whole_characters(parts)]
+        assert "".join(characters).encode() == content
+
+
+def test_segment_escapes_control_characters_in_json(folder, tmp_path, output):
+    (tmp_path / "bytes").write_bytes("a\x7f\x9b2J\u202eb é".encode())
+    shown = output(segment, "--file", tmp_path / "bytes", "--model", folder, "--format", "json")
+    assert all(line.isprintable() for line in shown.splitlines()) and "\\u009b" in shown and "é" in shown
+    assert "".join(json.loads(line)["token"] or "" for line in shown.splitlines()).startswith("a\x7f")
+
+
+def test_names_of_files_cannot_steer_the_terminal(capsys):
+    for command, arguments in ((segment, ["--file", "a\x1b[2J\nb"]), (evaluate, ["a\x9b2J", "\x7f"])):
+        with pytest.raises(SystemExit):
+            command.main(arguments)
+        assert all(line.isprintable() for line in capsys.readouterr().err.splitlines())
 
 
 def test_segment_writes_tokens_as_json_lines(model, folder, tmp_path, output):

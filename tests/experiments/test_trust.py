@@ -12,8 +12,9 @@ from pathlib import Path
 import gymnasium
 import pytest
 import torch
+from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 from omegaconf import OmegaConf
-from rltok_rl.agents.segmenters import load_segmenter
+from rltok_rl.agents.segmenters import load_segmenter, saved
 from rltok_rl.experiments.commands import boundaries, evaluate, generate, report, segment, tasks, view
 from rltok_rl.experiments.commands import lm_eval as harness
 from rltok_rl.experiments.compare import train_systems as compare
@@ -24,7 +25,8 @@ from rltok_rl.experiments.runs.run import run
 
 from rltok_rl import UNet
 from rltok_rl.evaluation.lm_eval import RltokLM
-from rltok_rl.utils import read_config_file
+from rltok_rl.foreign import read_config_file
+from rltok_rl.models import pretrained
 
 from ..layout import modules
 from .configured import QUICK, configured
@@ -274,7 +276,7 @@ def test_names_from_files_pass_one_check():
 
 def test_configurations_are_read_in_one_place():
     assert used("OmegaConf.load") == {
-        "rltok_rl.utils",
+        "rltok_rl.foreign",
         "rltok_rl.experiments.commands.run_checks",  # of the package
         "rltok_rl.experiments.compare.systems",  # of the package
         "rltok_rl.experiments.recipes",  # of the package
@@ -288,6 +290,51 @@ def test_configurations_are_read_in_one_place():
         "rltok_rl.experiments.runs.folder",
         "rltok_rl.experiments.demo.findings",
     }
+
+
+def test_models_of_the_hub_bring_their_segmenter_or_say_that_they_have_none(working, monkeypatch, capsys):
+    missing: type[Exception] = EntryNotFoundError
+
+    def download(hub_id: str, name: str, **_) -> str:
+        if not (path := Path("run/model", name)).is_file():
+            raise missing(name)
+        return str(path)
+
+    for module in (pretrained, saved):
+        monkeypatch.setattr(module, "hf_hub_download", download)
+    arguments = ["abcdefghi", "--model", "somebody/a-model", "--format", "json"]
+    assert "segmenter.json names custom code" in refused(segment, arguments, capsys)
+    assert segment.main([*arguments, "--trust-code"]) == 0 and executed()
+    assert json.loads(capsys.readouterr().out.splitlines()[1])["token"] == "bcde"
+    Path("run/model/segmenter.json").unlink()
+    note = "somebody/a-model has no segmenter.json: its own policy draws the boundaries"
+    assert segment.main(arguments) == 0 and note in capsys.readouterr().err
+    missing = LocalEntryNotFoundError  # offline: nobody knows
+    Path("executed").unlink()
+    forget()
+    assert "may have a segmenter.json that is not in the cache" in refused(segment, arguments, capsys)
+
+
+def test_text_of_a_run_needs_trust_unless_the_user_trained_on_it(without_segmenter, capsys, monkeypatch):
+    """Here, the source was trained on in the fixture's folder; from elsewhere it is another file."""
+    documents = [json.dumps({"text": "to be or not to be, that is the question " * 4}) + "\n" for _ in range(9)]
+    Path("lines.jsonl").write_text("".join(documents))
+    data = ["data=files", "data.source=lines.jsonl", "data.num_steps=16", "data.held_out=0.3"]
+    learned = [option for option in TRAINING if not option.startswith(("segmenter", "data"))]
+    run(configured(*learned, *data, "out=mine"), "rltok train")
+    assert evaluate.main(["mine"]) == 0 and boundaries.main(["mine"]) == 0
+    assert view.main(["mine", "held-out", "--out", "page.html"]) == 0
+    capsys.readouterr()
+    shutil.copytree("mine", "elsewhere/mine")
+    shutil.copy("lines.jsonl", "elsewhere")
+    monkeypatch.chdir("elsewhere")
+    for command, arguments in ((evaluate, ["mine"]), (boundaries, ["mine"]), (view, ["mine", "held-out"])):
+        error = refused(command, arguments, capsys)
+        assert "data.source='lines.jsonl' was not trained on by you on this machine" in error
+        assert "pass --trust-data if you trust the run" in error and not Path("caches").exists()
+    assert evaluate.main(["mine", "--trust-data"]) == 0 and evaluate.main(["mine", "lines.jsonl"]) == 0
+    monkeypatch.setenv("XDG_STATE_HOME", "/dev/null")  # a home that cannot be written
+    run(configured(*learned, *data, "out=again"), "rltok train")
 
 
 def test_nothing_is_unpickled():

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from rltok_rl.models import UNet, UNetConfig, preset, pretrained
+from rltok_rl.models import UNet, UNetConfig, preset, pretrained, weights
 from rltok_rl.models.pretrained import PACKAGED, model_folder
 
 from ..each import each
@@ -93,15 +93,26 @@ def test_saving_again_replaces_the_model_and_keeps_the_card(build, saved, monkey
     assert equal(other, UNet.from_pretrained(saved)) and (saved / "README.md").read_text() == "mine"
     assert sorted(p.name for p in saved.iterdir()) == ["README.md", "config.json", "model.safetensors"]
 
-    def full(tensors, path, **_):
-        Path(path).write_bytes(b"half")
+    def full(content, path=None, **_):
+        if path is not None:
+            Path(path).write_bytes(b"half")
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(pretrained, "save_file", full)
-    with pytest.raises(OSError, match="no space left"):
-        build(num_lags=2).save_pretrained(saved)
-    weights = load_file(saved / "model.safetensors")
-    assert all(torch.equal(weight, weights[name]) for name, weight in other.state_dict().items())
+    before = {path.name: path.read_bytes() for path in saved.iterdir()}
+    for module, name in ((weights, "save_file"), (json, "dumps")):  # of the weights, of the configuration
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="saved could not be written: no space left"):
+            patch.setattr(module, name, full)
+            build(num_lags=2).save_pretrained(saved)
+        assert {path.name: path.read_bytes() for path in saved.iterdir()} == before
+
+
+def test_equal_models_write_equal_files(build, tmp_path):
+    model = build()
+    model.early_head.projection.weight = model.final_head.projection.weight
+    for number in range(8):
+        model.save_pretrained(tmp_path / str(number))
+    files = ("model.safetensors", "config.json")
+    assert len({tuple((folder / file).read_bytes() for file in files) for folder in tmp_path.iterdir()}) == 1
 
 
 def test_config_and_card_can_be_read_and_the_code_of_the_card_runs(saved):
@@ -167,14 +178,14 @@ def test_configurations_that_do_not_fit_are_refused(saved):
 
 def test_weights_that_do_not_fit_or_are_cut_off_are_refused(saved):
     path = saved / "model.safetensors"
-    whole, weights = path.read_bytes(), load_file(path)
-    narrow = {**weights, "embedding.weight": torch.ones(255, 64)}
-    without = {name: weight for name, weight in weights.items() if name != "final_head.projection.weight"}
+    whole, held = path.read_bytes(), load_file(path)
+    narrow = {**held, "embedding.weight": torch.ones(255, 64)}
+    without = {name: weight for name, weight in held.items() if name != "final_head.projection.weight"}
     for tensors, words in (
         (narrow, "size mismatch for embedding.weight"),
         (without, 'Missing key(s) in state_dict: "final_head.projection.weight"'),
-        ({**weights, "extra": torch.ones(1)}, 'Unexpected key(s) in state_dict: "extra"'),
-        ({**weights, "encoder_norm.weight": torch.ones(64, dtype=torch.int8)}, '"encoder_norm.weight"'),
+        ({**held, "extra": torch.ones(1)}, 'Unexpected key(s) in state_dict: "extra"'),
+        ({**held, "encoder_norm.weight": torch.ones(64, dtype=torch.int8)}, '"encoder_norm.weight"'),
     ):
         save_file(tensors, path)
         refused([(lambda: UNet.from_pretrained(saved), ValueError, words)])
@@ -194,11 +205,10 @@ def test_hub_ids_are_downloaded_or_come_from_its_cache(saved, tmp_path, monkeypa
     assert equal(model, UNet.from_pretrained(saved))
 
     def download(repo_id, filename, **options):
-        asked.append((repo_id, filename, options["revision"], options["local_files_only"]))
+        asked.append((repo_id, filename, options.get("revision"), options.get("local_files_only")))
         return str(saved / filename)
 
     monkeypatch.setattr(pretrained, "hf_hub_download", download)
-    monkeypatch.setattr(huggingface_hub.hub_mixin, "hf_hub_download", lambda **o: download(o.pop("repo_id"), **o))
     assert equal(UNet.from_pretrained("somebody/a-model", revision="v2", local_files_only=True), model)
     assert asked == [("somebody/a-model", f, "v2", True) for f in ("config.json", "model.safetensors")]
     (saved / "config.json").write_text("{")

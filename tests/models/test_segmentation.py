@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 import rltok_rl
 from rltok_rl.models.incremental import prefill
-from rltok_rl.models.segmentation import policy_terms, segment
+from rltok_rl.models.segmentation import join_parts, policy_terms, segment, segment_parts
 
 from ..each import each
 from .conftest import seeded
@@ -44,6 +45,21 @@ def test_boundaries_are_those_of_the_model(greedy, build, text):
     assert torch.equal(drawn.boundaries, read.boundaries[0])
 
 
+@each(
+    options=[{}, {"num_lags": 0}, {"begin_of_text": True, "num_special": 1}], greedy=[False, True], part=[1, 50, 1000]
+)
+def test_parts_are_the_whole_to_the_last_bit(options, greedy, part, build, text):
+    model, content = build(boundary_scale=2.0, target_rate=0.4, **options), bytes(text(1, 400)[0].tolist())
+    whole, *parts = [
+        list(segment_parts(model, content, piece=7, part=size, greedy=greedy, generator=None if greedy else seeded(3)))
+        for size in (1000, part)
+    ]
+    assert len(whole) == 1 and len(parts[0]) == {1: 58, 50: 8, 1000: 1}[part]
+    drawn = join_parts(parts[0])
+    assert drawn.text == content and torch.equal(drawn.boundaries, whole[0].boundaries)
+    assert torch.equal(drawn.probabilities, whole[0].probabilities)
+
+
 def test_tokens_are_the_text(build):
     calls, content = [], "to be or not to be, é " * 9
     drawn = segment(build(), content, generator=seeded(0), piece=90, progress=lambda *now: calls.append(now))
@@ -54,6 +70,8 @@ def test_tokens_are_the_text(build):
     assert [token.end - 1 for token in tokens if token.ended] == drawn.boundaries.nonzero().squeeze(1).tolist()
     assert all(token.ended for token in tokens[:-1])
     assert segment(build(), "a").boundaries.tolist() == [True]
+    with pytest.raises(ValueError, match="text must be UTF-8, got surrogates not allowed at character 2"):
+        segment(build(), "to\ud800")
 
 
 @each(greedy=[False, True])

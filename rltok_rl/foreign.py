@@ -1,0 +1,111 @@
+"""Files that others may have written: read with limits, and never executed. SECURITY.md has the rules."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rltok_rl.renamed import rename_options
+from rltok_rl.utils import check_count, is_import_path
+
+MOST_YAML = 1 << 16
+"""Bytes of a ``config.yaml``, which is parsed slowly."""
+MOST_JSON = 1 << 20
+"""Bytes of a file of options."""
+MOST_STATE = 1 << 26
+"""Bytes of a tokenizer, or of a checkpoint's JSON, which may hold one."""
+MOST_LINES = 1 << 28
+"""Bytes of metrics and samples, which grow with every update."""
+_DEEPEST = 32  # levels of a config.yaml
+_DEEPEST = 32  # levels of a config.yaml
+_GROUPS = ("model", "data", "actor", "segmenter", "estimator", "optim")
+
+
+def check_trust(path: str | Path, name: str, trust_code: bool) -> None:
+    """Raise an error if a name in a file is an import path, which would be executed, and the user does not trust it."""
+    if is_import_path(name) and not trust_code:
+        raise ValueError(
+            f"{path} names custom code, {name!r}, which would be executed; pass --trust-code (in Python, "
+            f"trust_code=True) if you trust it"
+        )
+
+
+def read_limited(path: Path, most: int, name: str | None = None) -> str:
+    """Return the text of a file of at most ``most`` bytes; errors call it ``name``, by default its path."""
+    name = name or str(path)
+    if not path.is_file():  # a pipe would wait forever
+        raise FileNotFoundError(f"{name} must be a file, got {'something else' if path.exists() else 'nothing'}")
+    if (size := path.stat().st_size) > most:
+        raise ValueError(f"{name} must have at most {most:,} bytes, got {size:,}")
+    with path.open("rb") as file:
+        content = file.read(most)  # also of files of the system, whose size is 0
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name} must be UTF-8, got {error.reason} at byte {error.start}") from None
+
+
+def read_json(path: Path, most: int = MOST_JSON, name: str | None = None) -> Any:
+    """Return the value in a file of JSON; arguments as for :func:`read_limited`."""
+    text = read_limited(path, most, name)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{name or path} must be JSON, got text that is not: {error}") from None
+
+
+def check_sizes(where: str, sizes: dict[str, float], most: int, of: str) -> None:
+    """Require sizes of at most ``most``, which errors describe by ``of``."""
+    for name, size in sizes.items():
+        if size > most:
+            raise ValueError(f"{name} of {where} must be at most {most:,}, {of}, got {size:,}")
+
+
+def read_config_file(path: Path) -> Any:
+    """Return the options in a run's ``config.yaml`` as an OmegaConf mapping.
+
+    Interpolations such as ``${oc.env:HOME}``, which would read the environment of the reader, and aliases, which can
+    make a short file fill the memory, are errors.
+    """
+    import yaml  # type: ignore[import-untyped]
+    from omegaconf import DictConfig, OmegaConf  # takes a tenth of a second to import
+    from omegaconf.errors import OmegaConfBaseException
+
+    text, loader = read_limited(path, MOST_YAML), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        depth = 0
+        for event in yaml.parse(text, loader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > _DEEPEST or isinstance(event, yaml.AliasEvent):
+                raise ValueError(f"aliases and more than {_DEEPEST} levels are not allowed")
+        config = OmegaConf.load(io.StringIO(text))  # a safe loader: plain values, no Python objects
+        plain = OmegaConf.to_container(config, resolve=False)
+    except (ValueError, RecursionError, yaml.YAMLError, OmegaConfBaseException) as error:
+        raise ValueError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
+    if not isinstance(config, DictConfig):
+        raise ValueError(f"{path} cannot be read: it must hold options by name, got {type(plain).__name__}")
+    for name, value in _strings(plain, ""):
+        if "${" in value:
+            raise ValueError(f"{path} must hold plain values, got the interpolation {value!r} in {name}; replace it")
+    for group in _GROUPS:
+        if not isinstance(plain.get(group) or {}, dict):
+            raise ValueError(f"{path} must hold options of {group} by name, got {plain[group]!r}")
+    rename_options(config)
+    num_steps = (plain.get("data") or {}).get("num_steps", 1)
+    try:
+        check_count("data.num_steps", num_steps)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    return config
+
+
+def _strings(value: Any, name: str) -> Iterator[tuple[str, str]]:
+    """Yield all strings in nested containers with their dotted names."""
+    if isinstance(value, str):
+        yield name, value
+    elif isinstance(value, (dict, list)):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _strings(inner, f"{name}.{key}" if name else str(key))

@@ -1,0 +1,115 @@
+"""Weights in safetensors: written all or none, and read only into models that they can fill."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rltok_rl.foreign import check_sizes
+from rltok_rl.models.config import UNetConfig
+
+try:
+    from safetensors import SafetensorError, safe_open
+    from safetensors.torch import save_file
+except ImportError:  # a GPU machine with torch alone
+    pass
+
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+_MOST_SIZE = 1 << 20  # of models with few weights
+_MOST_CACHED = 1 << 28  # numbers in the caches of one text, of models with few weights
+_MOST_SHOWN = 2000  # characters of a list of weights that do not fit
+
+
+@contextmanager
+def replaced_files(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder, whose files then replace those of the same names in ``folder``; on an error, none does."""
+    partial = folder / ".partial"
+    try:
+        shutil.rmtree(partial, ignore_errors=True)  # of a killed process
+        partial.mkdir(parents=True)
+        yield partial
+        for file in sorted(partial.iterdir(), reverse=True):  # weights before the file that names them
+            file.replace(folder / file.name)
+    except (SafetensorError, OSError) as error:
+        raise OSError(f"{folder} could not be written: {error}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)  # frees a full disk
+
+
+def write_weights(model: nn.Module, path: Path) -> None:
+    """Write all weights, tied ones under their first name; equal weights give equal files."""
+    first: dict[int, str] = {}
+    named = model.named_parameters(remove_duplicate=False)
+    tied = {name: first[id(p)] for name, p in named if first.setdefault(id(p), name) != name}
+    # Copies: safetensors needs contiguous tensors that share no memory.
+    weights = {name: weight for name, weight in model.state_dict().items() if name not in tied}
+    tensors = {name: weight.to("cpu", copy=True).contiguous() for name, weight in weights.items()}
+    # One entry: safetensors writes several in a random order.
+    save_file(tensors, path, metadata={"tied": json.dumps(tied)} if tied else {"format": "pt"})
+
+
+def build_empty(cls: Any, config: UNetConfig, where: str, *, num_tensors: int, num_bytes: int) -> Any:
+    """Build a U-Net without memory and random numbers, on the meta device, if saved weights can have its sizes.
+
+    A configuration of a few bytes can name any size, so it is compared with the number of saved tensors and their bytes
+    before anything is built; ``where`` names it in errors.
+    """
+    byte_layers = config.num_encoder_layers + config.num_decoder_layers
+    layers = byte_layers + config.num_token_layers + len(config.ngram_sizes)
+    layers += config.num_second_layers if config.second_level is not None else 0
+    check_sizes(where, {"layers": layers}, num_tensors, f"as its weights have {num_tensors:,} tensors")
+    of = f"as its weights have {num_bytes:,} bytes"
+    sizes = {name: value for name, value in vars(config).items() if isinstance(value, int)}
+    sizes = {**sizes, "window": 0, "tokens_read": 0, "1 / second_rate": 1 / config.second_rate}
+    check_sizes(where, sizes, max(num_bytes, _MOST_SIZE), of)
+    # Caches have no weights.
+    numbers = config.of_second.width * max(config.window * byte_layers, config.tokens_read)
+    check_sizes(where, {"window or tokens_read x width": numbers}, max(num_bytes, _MOST_CACHED), of)
+    with torch.device("meta"):
+        model = cls(config)
+    parameters = sum(p.numel() for p in model.parameters())
+    check_sizes(where, {"parameters": parameters}, num_bytes, of)
+    return model
+
+
+def read_model(cls: Any, config: UNetConfig, where: str, path: Path, device: torch.device) -> Any:
+    """Build a U-Net with the weights of :func:`write_weights`, in their dtypes, and tie parameters again."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing; save_pretrained writes it beside config.json")
+    try:
+        with safe_open(path, framework="pt", device=str(device)) as file:
+            tied = json.loads((file.metadata() or {}).get("tied", "{}"))
+            names = list(file.keys())
+            model = build_empty(cls, config, where, num_tensors=len(names), num_bytes=path.stat().st_size)
+            tensors = {name: file.get_tensor(name) for name in names}
+    except (SafetensorError, json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{path} must be a whole safetensors file, got one that cannot be read: {error}") from error
+    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    if not isinstance(tied, dict) or not {*tied, *map(str, tied.values())} <= parameters:
+        raise ValueError(f"{path} must tie parameters by name, got {tied!r}")
+    tensors |= {name: tensors[first] for name, first in tied.items() if first in tensors}
+    fill(model, tensors, path, CONFIG)
+    for name, first in tied.items():
+        place, _, leaf = name.rpartition(".")
+        setattr(model.get_submodule(place), leaf, model.get_parameter(first))
+    return model
+
+
+def fill(model: nn.Module, tensors: Mapping[str, Tensor], path: Path, config_name: str, *, assign: bool = True) -> None:
+    """Load weights from the file at ``path``, which must fit; with ``assign``, in their dtypes."""
+    for name, x in tensors.items():
+        if not x.is_floating_point():
+            raise ValueError(f'{path} must hold floating-point weights, got {x.dtype} in "{name}"')
+    try:
+        model.load_state_dict(tensors, assign=assign)  # copying converts to the dtype of the model
+    except RuntimeError as error:
+        _, *problems = (line.strip(" \t.") for line in str(error).splitlines())
+        shown = "; ".join(problems)[:_MOST_SHOWN]
+        raise ValueError(f"{path} must hold the weights of its {config_name}, got: {shown}") from None

@@ -1,0 +1,221 @@
+"""Hostile folders: each ends in one line that names the file, at once, and nothing in it is executed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+from rltok_rl.agents.segmenters import make_segmenter, save_segmenter
+from rltok_rl.experiments.commands import evaluate, report, segment, view
+from safetensors.torch import load_file, save_file
+
+from rltok_rl.models import UNet, preset
+from rltok_rl.training.checkpoint import save_checkpoint
+
+from .configured import QUICK, configured
+
+MODULE = "from pathlib import Path\nPath('executed').touch()\n"
+SIZES = {"width": 16, "num_token_layers": 1}
+CONFIG, YAML, WEIGHTS, WORD = (
+    "run/model/config.json",
+    "run/config.yaml",
+    "run/model/model.safetensors",
+    "segmenter.json",
+)
+CHECKPOINT = "run/checkpoints/update-00000001"
+LAUGHS = "a: &a [x, x]\nb: &b [*a, *a]\n" + "".join(f"b{n}: [*b, *b]\n" for n in range(20))
+DEEP = "[" * 100_000
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """A working folder with a run, its checkpoint, a file next to it, and a module that leaves a mark if imported."""
+    folder = tmp_path_factory.mktemp("hostile")
+    model, run = UNet(preset("tiny", **SIZES)), folder / "run"
+    model.save_pretrained(run / "model")
+    OmegaConf.save(OmegaConf.structured(configured(*QUICK, "data.num_steps=16")), run / "config.yaml")
+    (run / "model.json").write_text(json.dumps(model.config.to_dict()))
+    save_checkpoint(run / "checkpoints", 1, {"model": model.state_dict()})
+    (folder / "evil.py").write_text(MODULE)
+    (folder / "text.txt").write_text("to be or not to be")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert segment.main(["abc", "--model", "run"]) == 0 and evaluate.main(["run", "text.txt"]) == 0
+    return folder
+
+
+@pytest.fixture
+def working(made, tmp_path, monkeypatch) -> Path:
+    folder = Path(shutil.copytree(made, tmp_path / "hostile"))
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
+
+
+def text(path: str, content: str | bytes) -> Callable[[], Any]:
+    return lambda: Path(path).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def large(path: str) -> Callable[[], Any]:
+    def truncate() -> None:
+        with Path(path).open("ab") as file:
+            file.truncate(2 << 30)
+
+    return truncate
+
+
+def sizes(path: str = CONFIG, **fields: Any) -> Callable[[], Any]:
+    return lambda: Path(path).write_text(json.dumps(json.loads(Path(path).read_text()) | fields))
+
+
+def options(**groups: Any) -> Callable[[], Any]:
+    return lambda: OmegaConf.save(OmegaConf.merge(OmegaConf.load(YAML), groups), YAML)
+
+
+def tied(value: Any) -> Callable[[], Any]:
+    return lambda: save_file(load_file(WEIGHTS), WEIGHTS, metadata={"tied": json.dumps(value)})
+
+
+def word(name: Any = "uniform", options: Any = None, **more: Any) -> Callable[[], Any]:
+    content = {"format": 1, "name": name, "options": options or {}, **more}
+    return text(f"run/model/{WORD}", json.dumps(content))
+
+
+def saved(**options: Any) -> Callable[[], Any]:
+    """Save a segmenter with weights, and change its options."""
+
+    def save() -> None:
+        model = UNet.from_pretrained("run")
+        segmenter = make_segmenter("entropy-threshold", model, predictor="own")
+        given = {"predictor": "own", **options}
+        save_segmenter(Path("run/model"), segmenter, model, name="entropy-threshold", options=given)
+
+    return save
+
+
+def state(content: Any) -> Callable[[], Any]:
+    """Write a checkpoint whose checksums are right."""
+
+    def save() -> None:
+        from rltok_rl.data.disk import checksum
+
+        Path(CHECKPOINT, "state.json").write_text(content)
+        manifest = json.loads(Path(CHECKPOINT, "manifest.json").read_text())
+        manifest["sha256"]["state.json"] = checksum(Path(CHECKPOINT, "state.json"))
+        Path(CHECKPOINT, "manifest.json").write_text(json.dumps(manifest))
+
+    return save
+
+
+SEGMENT = (segment, ["abc", "--model", "run"])
+EVAL = (evaluate, ["run"])
+VIEW = (view, [CHECKPOINT, "text.txt"])
+REPORT = (report, ["run"])
+Case = tuple[Callable[[], Any], tuple[Any, list[str]], str]
+CASES: dict[str, Case] = {
+    "2 GB of config.json": (large(CONFIG), SEGMENT, "config.json of run/model must have at most"),
+    "2 GB of segmenter.json": (large(f"run/model/{WORD}"), SEGMENT, f"run/model/{WORD} must have at most"),
+    "2 GB of config.yaml": (large(YAML), EVAL, "run/config.yaml must have at most"),
+    "2 GB of model.json": (large("run/model.json"), VIEW, "model.json must have at most"),
+    "2 GB of summary.json": (large("run/summary.json"), REPORT, "summary.json must have at most"),
+    "2 GB of metrics.csv": (large("run/metrics.csv"), REPORT, "metrics.csv must have at most"),
+    "2 GB of state.json": (large(f"{CHECKPOINT}/state.json"), VIEW, "state.json must have at most"),
+    "2 GB of manifest.json": (large(f"{CHECKPOINT}/manifest.json"), VIEW, "manifest.json is missing or cannot"),
+    "deep config.json": (text(CONFIG, DEEP), SEGMENT, "config.json of run/model must be JSON"),
+    "deep segmenter.json": (text(f"run/model/{WORD}", DEEP), SEGMENT, "segmenter.json must be JSON"),
+    "deep config.yaml": (text(YAML, DEEP[:60_000]), EVAL, "run/config.yaml cannot be read"),
+    "deep state": (state(DEEP), VIEW, "update-00000001 cannot be read"),
+    "digits": (text(CONFIG, "9" * 10_000), SEGMENT, "config.json of run/model must be JSON"),
+    "bytes": (text(CONFIG, b"\xff\xfe"), SEGMENT, "config.json of run/model must be UTF-8"),
+    "a list of segmenter": (text(f"run/model/{WORD}", "[1]"), SEGMENT, f"run/model/{WORD} must hold format"),
+    "a list of summary": (text("run/summary.json", "[1]"), REPORT, "summary.json cannot be read"),
+    "a number of starts": (text("run/environment.json", "1"), REPORT, "environment.json cannot be read"),
+    "a list of model.json": (text("run/model.json", "[1]"), REPORT, "model.json cannot be read"),
+    "long word": (sizes(width="x" * 500_000), SEGMENT, "width must be an integer"),
+    "layers": (sizes(num_token_layers=3_000_000), SEGMENT, "layers of config.json of run/model must be at most"),
+    "layers of a checkpoint": (sizes("run/model.json", num_token_layers=3_000_000), VIEW, "model.json must be at most"),
+    "n-grams": (sizes(ngram_sizes=list(range(2, 100_000))), SEGMENT, "layers of config.json of run/model must be"),
+    "tied names": (tied({"embedding.weight": "forward"}), SEGMENT, "model.safetensors must tie parameters by name"),
+    "tied list": (tied([1]), SEGMENT, "model.safetensors must tie parameters by name"),
+    "header": (text(WEIGHTS, b"\xff" * 64), SEGMENT, "model.safetensors must be a whole safetensors file"),
+    "custom code": (word("evil:Evil"), SEGMENT, f"run/model/{WORD} names custom code, 'evil:Evil'"),
+    "custom code of Python": (word("os:system"), SEGMENT, f"run/model/{WORD} names custom code, 'os:system'"),
+    "custom reward": (options(estimator={"reward": "evil:Evil"}), (view, ["run", "text.txt"]), "names custom code"),
+    "name of a list": (word(["evil:Evil"]), SEGMENT, "run/model/segmenter.json"),
+    "options of a list": (word(options=[1]), SEGMENT, f"run/model/{WORD} must hold format"),
+    "no rate": (word(options={"rate": "x"}), SEGMENT, f"run/model/{WORD} cannot be used"),
+    "block": (word("random", {"block": 10**15}), SEGMENT, f"block of options in run/model/{WORD} must be at most"),
+    "hidden": (word("gumbel", {"hidden": 10**9}), SEGMENT, f"hidden x width of options in run/model/{WORD}"),
+    "no hidden": (word("gumbel", {"hidden": -5}), SEGMENT, f"run/model/{WORD} cannot be used"),
+    "layers of a segmenter": (saved(num_layers=10**9), SEGMENT, f"num_layers of options in run/model/{WORD}"),
+    "window of a segmenter": (saved(window=10**12), SEGMENT, f"window of options in run/model/{WORD}"),
+    "another segmenter": (saved(num_layers=2), SEGMENT, f"run/model/{WORD} cannot be used: state must hold"),
+    "laughs": (text(YAML, LAUGHS), EVAL, "run/config.yaml cannot be read: aliases and more"),
+    "Python": (text(YAML, "a: !!python/object/apply:os.mkdir ['executed']"), EVAL, "run/config.yaml cannot be read"),
+    "interpolation": (options(data={"source": "${oc.env:HOME}"}), EVAL, "must hold plain values, got the interpol"),
+    "group of a list": (text(YAML, "segmenter: [1]"), EVAL, "run/config.yaml must hold options of segmenter by name"),
+    "no group": (text(YAML, "data: 5"), EVAL, "run/config.yaml must hold options of data by name"),
+    "link": (lambda: Path("run/report.md").symlink_to("text.txt"), REPORT, "run/report.md must not be a link"),
+    "no steps": (text(YAML, "data: {num_steps: often}"), EVAL, "run/config.yaml: data.num_steps must be an integer"),
+    "source outside": (options(data={"source": "/etc/passwd"}), EVAL, "was not trained on by you on this machine"),
+    "source inside": (options(data={"source": "text.txt"}), EVAL, "was not trained on by you on this machine"),
+    "cache": (options(data={"source": "text.txt", "cache": "../evil"}), EVAL, "pass --trust-data if you trust"),
+    "corpus": (options(data={"source": "codeparrot"}), EVAL, "data.source='codeparrot' was not trained on"),
+    "address": (
+        options(data={"source": "codeparrot", "options": {"data_files": "a"}}),
+        EVAL,
+        "not trained on",
+    ),
+    "language": (options(data={"source": "lexicon", "options": {"num_words": 10**9}}), EVAL, "was not trained on by"),
+    "state without a model": (state('{"dict": []}'), VIEW, "must be of a U-Net"),
+    "state of nothing": (state('{"tensor": "99"}'), VIEW, "update-00000001 cannot be read"),
+    "state of a list": (state('{"a": 1, "b": 2}'), VIEW, "update-00000001 cannot be read"),
+}
+CASES |= {
+    f"{name} {value}": (sizes(**{name: value}, **more), SEGMENT, "of config.json of run/model must be at most")
+    for name, value, more in (
+        ("width", 2 * 10**9, {"num_heads": 1}),
+        ("width", 2 * 10**30, {"num_heads": 1}),
+        ("token_mlp_ratio", 10**9, {}),
+        ("ngram_buckets", 10**12, {"ngram_sizes": [3]}),
+        ("num_special", 10**12, {}),
+        ("num_lags", 10**9, {}),
+        ("window", 10**12, {}),
+        ("tokens_read", 10**12, {"upsampling": "attention"}),
+        ("second_rate", 1e-12, {"second_level": "stride"}),
+    )
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_hostile_folder_ends_in_one_line(case, working, capsys):
+    damage, (command, arguments), words = CASES[case]
+    damage()
+    capsys.readouterr()
+    begin = time.process_time()
+    try:
+        status = command.main(arguments)
+    except SystemExit as ended:
+        status = ended.code
+    seconds = time.process_time() - begin
+    error = re.split(r"^rltok \w+: ", capsys.readouterr().err, flags=re.MULTILINE)[-1]
+    assert status == 2 and words in error and len(error) < 5000 and error.count("\n") == 1, error
+    assert not Path("executed").exists() and not Path("caches").exists() and not Path("../evil").exists()
+    assert seconds < 1, seconds
+
+
+def test_pipes_are_not_waited_for(working, capsys):
+    for path in (CONFIG, WEIGHTS, YAML):
+        os.replace(path, "aside")
+        os.mkfifo(path)
+        with pytest.raises(SystemExit):
+            evaluate.main(["run"])
+        os.replace("aside", path)

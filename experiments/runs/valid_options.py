@@ -11,7 +11,7 @@ from rltok_rl.experiments.texts import BUILT_IN, LANGUAGES
 
 from rltok_rl.ranges import check_fields
 
-_FILE_OPTIONS = ("column", "min_bytes", "max_bytes", "limit", "cache", "short_documents", "split_by")
+_FILE_OPTIONS = ("column", "min_bytes", "max_bytes", "limit", "cache", "short_documents", "split_by", "revision")
 _OBJECTIVES = {
     "clip_low": ("ppo",),
     "clip_high": ("ppo",),

@@ -108,7 +108,10 @@ def segment_parts(
     progress: Progress | None = None,
     part: int = PART,
 ) -> Iterator[Segmentation]:
-    """Yield the result of :func:`segment` in parts of about ``part`` bytes, as soon as each is drawn."""
+    """Yield the result of :func:`segment` in parts of about ``part`` bytes, as soon as each is drawn.
+
+    Boundaries are equal to the last bit, probabilities up to rounding.
+    """
     marks, device = model.config.num_marks, model.embedding.weight.device
     content = text_to_bytes(check_texts("text", [text])[0])
     byte_ids, end = model.mark(text_to_ids(content)), 0

@@ -22,7 +22,6 @@ except ImportError:  # a GPU machine with torch alone
     pass
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
-_MOST_SIZE = 1 << 20  # of models with few weights
 _MOST_CACHED = 1 << 28  # numbers in the caches of one text, of models with few weights
 _MOST_SHOWN = 2000  # characters of a list of weights that do not fit
 
@@ -66,12 +65,10 @@ def build_empty(cls: Any, config: UNetConfig, where: str, *, num_tensors: int, n
     layers += config.num_second_layers if config.second_level is not None else 0
     check_sizes(where, {"layers": layers}, num_tensors, f"as its weights have {num_tensors:,} tensors")
     of = f"as its weights have {num_bytes:,} bytes"
-    sizes = {name: value for name, value in vars(config).items() if isinstance(value, int)}
-    sizes = {**sizes, "window": 0, "tokens_read": 0, "1 / second_rate": 1 / config.second_rate}
-    check_sizes(where, sizes, max(num_bytes, _MOST_SIZE), of)
     # Caches have no weights.
-    numbers = config.of_second.width * max(config.window * byte_layers, config.tokens_read)
-    check_sizes(where, {"window or tokens_read x width": numbers}, max(num_bytes, _MOST_CACHED), of)
+    units = max(config.window * byte_layers, config.tokens_read, 1 / config.second_rate)
+    cached = {"width x window, tokens_read or 1 / second_rate": config.of_second.width * units}
+    check_sizes(where, cached, max(num_bytes, _MOST_CACHED), of)
     with torch.device("meta"):
         model = cls(config)
     parameters = sum(p.numel() for p in model.parameters())

@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 from rltok_rl.agents.segmenters import make_segmenter, save_segmenter, train_bpe
 from rltok_rl.experiments.commands import arguments, boundaries, parsers
 from rltok_rl.experiments.reports.markdown import without_nan
+from rltok_rl.experiments.texts import remember_texts
 
 from rltok_rl import UNet, preset
 from rltok_rl.data import local_prose
@@ -111,6 +112,7 @@ def test_a_run_brings_its_text_and_the_text_of_its_tokenizer(tmp_path, folders, 
     run = tmp_path / "run"
     saved(run / "model", 1)
     (run / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.structured(config)))
+    remember_texts(config.data)
     results = metrics_of(boundaries, run, "--against", "bpe", "--shift", -1, "--vocabulary", 300)
     metrics = results["models"][str(run)]
     assert results["text"] == f"held out of {tmp_path / 'text.txt'}" and metrics["bytes"] == 2999

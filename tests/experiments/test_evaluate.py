@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 from rltok_rl.experiments.commands import arguments, evaluate
 from rltok_rl.experiments.commands.tables import evaluation_table
 from rltok_rl.experiments.reports.markdown import without_nan
+from rltok_rl.experiments.texts import remember_texts
 
 from rltok_rl.data import local_prose
 from rltok_rl.evaluation import (
@@ -140,6 +141,7 @@ def test_a_run_is_measured_on_its_held_out_text(model, tmp_path, metrics_of, ref
     config.data.cache = str(tmp_path / "cache")
     (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.structured(config)))
     model.save_pretrained(tmp_path / "model")
+    remember_texts(config.data)
     metrics = metrics_of(evaluate, tmp_path)
     expected = summarise(read_text(model, local_prose(20_000)[18_000:], context=128, generator=seeded()))
     assert metrics["text"] == f"held out of {tmp_path / 'text.txt'}"

@@ -140,9 +140,9 @@ CASES: dict[str, Case] = {
     "a number of starts": (text("run/environment.json", "1"), REPORT, "environment.json cannot be read"),
     "a list of model.json": (text("run/model.json", "[1]"), REPORT, "model.json cannot be read"),
     "long word": (sizes(width="x" * 500_000), SEGMENT, "width must be an integer"),
-    "layers": (sizes(num_token_layers=3_000_000), SEGMENT, "layers of config.json of run/model must be at most"),
-    "layers of a checkpoint": (sizes("run/model.json", num_token_layers=3_000_000), VIEW, "model.json must be at most"),
-    "n-grams": (sizes(ngram_sizes=list(range(2, 100_000))), SEGMENT, "layers of config.json of run/model must be"),
+    "layers": (sizes(num_token_layers=9_000), SEGMENT, "layers of config.json of run/model must be at most"),
+    "layers of a checkpoint": (sizes("run/model.json", num_token_layers=9_000), VIEW, "model.json must be at most"),
+    "n-grams": (sizes(ngram_sizes=list(range(2, 9_000))), SEGMENT, "layers of config.json of run/model must be"),
     "tied names": (tied({"embedding.weight": "forward"}), SEGMENT, "model.safetensors must tie parameters by name"),
     "tied list": (tied([1]), SEGMENT, "model.safetensors must tie parameters by name"),
     "header": (text(WEIGHTS, b"\xff" * 64), SEGMENT, "model.safetensors must be a whole safetensors file"),
@@ -182,16 +182,19 @@ CASES: dict[str, Case] = {
 CASES |= {
     f"{name} {value}": (sizes(**{name: value}, **more), SEGMENT, "of config.json of run/model must be at most")
     for name, value, more in (
-        ("width", 2 * 10**9, {"num_heads": 1}),
-        ("width", 2 * 10**30, {"num_heads": 1}),
-        ("token_mlp_ratio", 10**9, {}),
-        ("ngram_buckets", 10**12, {"ngram_sizes": [3]}),
-        ("num_special", 10**12, {}),
-        ("num_lags", 10**9, {}),
+        ("width", 10**6, {"num_heads": 1}),
+        ("token_mlp_ratio", 1000, {}),
+        ("ngram_buckets", 10**6, {"ngram_sizes": [3]}),
+        ("num_special", 10**6, {}),
+        ("num_lags", 10_000, {}),
         ("window", 10**12, {}),
         ("tokens_read", 10**12, {"upsampling": "attention"}),
         ("second_rate", 1e-12, {"second_level": "stride"}),
     )
+}
+CASES |= {
+    f"{name} {value:.0e}": (sizes(**{name: value}), SEGMENT, f"{name} must be an integer")
+    for name, value in (("width", 2 * 10**30), ("num_special", 10**12), ("num_token_layers", 3_000_000))
 }
 
 

@@ -16,7 +16,7 @@ MOST_YAML = 1 << 16
 MOST_JSON = 1 << 20
 """Bytes of a file of options."""
 MOST_STATE = 1 << 26
-"""Bytes of a tokenizer, or of a checkpoint's JSON, which may hold one."""
+"""Bytes of a tokenizer, of a checkpoint's JSON, which may hold one, and of a run's results."""
 MOST_LINES = 1 << 28
 """Bytes of metrics and samples, which grow with every update."""
 _DEEPEST = 32  # levels of a config.yaml

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from rltok_rl.experiments.reports.table import (
 )
 from rltok_rl.experiments.runs.folder import RunFolder, read_run
 
+from rltok_rl.foreign import MOST_STATE, read_json
 from rltok_rl.renamed import current_word
 
 HEADER = (
@@ -101,7 +101,7 @@ def _budget(run: RunFolder) -> tuple[str, Any]:
 
 def _over_seeds(path: Path, linked_from: Path) -> str:
     """The section of a comparison over seeds."""
-    content = json.loads(path.read_text())
+    content = read_json(path, MOST_STATE)
     return "\n\n".join(
         [
             f"## `{content['data']['source']}`, several seeds at equal total FLOPs: {path.parent.name}",
@@ -158,7 +158,7 @@ def _line(row: dict[str, Any], best: dict[str, Any] | None, bold: bool, linked_f
 
 def languages(path: Path, linked_from: Path) -> str:
     """Return the section of ``learn.json``: the share of the optimal return on languages with a known answer."""
-    content = json.loads(path.read_text())
+    content = read_json(path, MOST_STATE)
     courses = pd.json_normalize(content["courses"])
     parts = [
         f"## Languages with a known answer\n\n`{content['command']}`",
@@ -195,7 +195,7 @@ def languages(path: Path, linked_from: Path) -> str:
 
 def estimators(path: Path, linked_from: Path) -> str:
     """Return the section of ``estimators.json``: the signal to noise of estimators of the policy gradient."""
-    content = json.loads(path.read_text())
+    content = read_json(path, MOST_STATE)
     body = []
     for row in sorted(content["real"]["table"], key=lambda row: (_lost(row), -row["per_cost"])):
         name = current_word("candidate", row["name"])

@@ -23,6 +23,7 @@ from rltok_rl.experiments.reports.systems_page import evaluated_systems, is_comp
 from rltok_rl.experiments.reports.table import equal_budgets, flops_with_trials, rate_with_target, total_flops
 from rltok_rl.experiments.runs.folder import RunFolder, read_run
 
+from rltok_rl.foreign import MOST_STATE, read_json
 from rltok_rl.renamed import current_text
 from rltok_rl.training.atomic_files import replace_text
 from rltok_rl.training.environment import without_folders
@@ -64,7 +65,7 @@ def write_seeds_page(folder: Path, *, formats: Sequence[str] = ("png",)) -> Path
         histories = {label: (run.history, run.held_out) for label, run in runs.items()}
         for suffix in formats:
             draw_loss_against_flops(histories, (folder / FIGURE).with_suffix(f".{suffix}"), groups=groups)
-    replace_text(folder / PAGE, seeds_page(json.loads((folder / TABLE).read_text())))
+    replace_text(folder / PAGE, seeds_page(read_json(folder / TABLE, MOST_STATE)))
     return folder / PAGE
 
 

@@ -16,6 +16,7 @@ from rltok_rl.experiments.reports.paired import paired_over_documents
 from rltok_rl.experiments.reports.table import best_systems, equal_budgets, run_table, system_cells, total_flops
 from rltok_rl.experiments.runs.folder import EVALUATION, RunFolder, read_run
 
+from rltok_rl.foreign import MOST_STATE, read_json
 from rltok_rl.training.environment import machine, without_folders
 from rltok_rl.training.progress import clock
 from rltok_rl.viz.run_figures import draw_loss_against_flops, draw_loss_against_rate
@@ -88,7 +89,7 @@ def write_page(folder: Path, command: str | None = None, *, formats: Sequence[st
         difference = None if row is rows[0] else paired_over_documents(row, rows[0])
         row["difference"] = None if difference is None else difference.mean
         row["difference_error"] = None if difference is None else difference.error
-    before = json.loads((folder / TABLE).read_text()) if command is None and (folder / TABLE).exists() else {}
+    before = read_json(folder / TABLE, MOST_STATE) if command is None and (folder / TABLE).exists() else {}
     content: dict[str, Any] = {
         "command": without_folders(before.get("command", command or "")),
         "machine": before.get("machine") or machine("cpu"),

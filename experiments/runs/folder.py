@@ -13,7 +13,7 @@ from rltok_rl.agents.segmenters import Segmenter
 from rltok_rl.agents.segmenters.saved import rebuild_segmenter
 from rltok_rl.agents.segmenters.tokenizers import read_tokenizer
 
-from rltok_rl.foreign import read_config_file, read_json
+from rltok_rl.foreign import MOST_STATE, read_config_file, read_json
 from rltok_rl.models import UNet, UNetConfig
 from rltok_rl.models.weights import build_empty, fill
 from rltok_rl.training.checkpoint import load_checkpoint
@@ -109,7 +109,7 @@ def read_run(path: Path) -> RunFolder:
 
 
 def _read_json(path: Path) -> Any:
-    return read_json(path) if path.exists() else None
+    return read_json(path, MOST_STATE) if path.exists() else None
 
 
 def _read_object(path: Path) -> Any:

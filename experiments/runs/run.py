@@ -20,6 +20,7 @@ from rltok_rl.experiments.runs.segmenters import save_with_segmenter
 from rltok_rl.experiments.runs.valid_options import check_options
 from rltok_rl.experiments.texts import Texts, remember_texts
 
+from rltok_rl.foreign import MOST_STATE, read_json
 from rltok_rl.training import Trainer
 from rltok_rl.training.atomic_files import claim_folder, replace_text
 from rltok_rl.training.distributed import Processes
@@ -148,7 +149,7 @@ def _finished(config: TrainConfig, trainer: Trainer, model: Any, report: Report 
         writers[name]()
     wrote = f"wrote {', '.join(missing)}, which it lacked" if missing else "nothing to do"
     print(f"{out} is finished, after update {trainer.updates}: {wrote}", file=sys.stderr)
-    summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
+    summary: dict[str, Any] = read_json(out / "summary.json", MOST_STATE)
     return summary
 
 

@@ -337,6 +337,20 @@ def test_text_of_a_run_needs_trust_unless_the_user_trained_on_it(without_segment
     run(configured(*learned, *data, "out=again"), "rltok train")
 
 
+def test_json_of_others_is_read_in_one_place():
+    assert used("json.load") == set()
+    own = ("rltok_rl.experiments.bench", "rltok_rl.experiments.demo", "rltok_rl.experiments.studies")
+    assert {module for module in used("json.loads") if not module.startswith(own)} == {
+        "rltok_rl.foreign",
+        "rltok_rl.agents.segmenters.tokenizer_rates",  # of a tokenizer that was read
+        "rltok_rl.models.weights",  # metadata
+        "rltok_rl.training.metrics",  # lines of a file that was read
+        "rltok_rl.data.byte_cache",
+        "rltok_rl.data.files",  # documents
+        "rltok_rl.experiments.commands.lm_eval",  # of the command line
+    }
+
+
 def test_nothing_is_unpickled():
     for name in ("torch.load", "pickle.load", "pickle.loads", "yaml.load", "yaml.unsafe_load", "joblib.load"):
         assert used(name) == set(), name

@@ -25,6 +25,7 @@ from rltok_rl.models.heads import row_rates
 from rltok_rl.models.pretrained import model_folder
 from rltok_rl.text import ids_to_bytes
 from rltok_rl.training.progress import Progress
+from rltok_rl.utils import printable
 
 _FRESH = 1 << 16  # bytes drawn from a language, which has no end
 _PATIENCE = 2.0  # seconds before progress is shown
@@ -117,7 +118,7 @@ def find_documents(parser: Parser, options: argparse.Namespace, run: Any) -> tup
         parser.error(f"argument {options.data_argument}: {without_subject(error, 'path')}")
     if not read:
         parser.error(f"{name} must hold a document of at least 2 bytes, got none")
-    return name, read
+    return printable(name), read
 
 
 def _documents(parser: Parser, options: argparse.Namespace, run: Any) -> tuple[str, Iterable[bytes]]:

@@ -37,6 +37,7 @@ from rltok_rl.foreign import check_trust
 from rltok_rl.models import UNet
 from rltok_rl.models.pretrained import model_folder
 from rltok_rl.training.atomic_files import replace_text
+from rltok_rl.utils import printable
 from rltok_rl.viz.viewer import Segmented, TextView, is_viewer_page, viewer_page
 
 Runs = list[RunFolder | None]
@@ -167,4 +168,4 @@ def main(parser: Parser, options: argparse.Namespace) -> None:
     except OSError as error:
         parser.error(f"argument --out: {options.out} cannot be written: {error.strerror or error}")
     size = f"{len(page.encode()) / 1e6:.2f} MB, {len(views)} text{'s' * (len(views) > 1)}"
-    print(f"{options.out}: {size}, {time.perf_counter() - start:.1f} s; open it in any browser")
+    print(f"{printable(str(options.out))}: {size}, {time.perf_counter() - start:.1f} s; open it in any browser")

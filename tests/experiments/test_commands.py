@@ -79,6 +79,12 @@ def test_names_of_files_cannot_steer_the_terminal(capsys):
         assert all(line.isprintable() for line in capsys.readouterr().err.splitlines())
 
 
+def test_name_of_a_text_cannot_steer_the_terminal(folder, tmp_path, output):
+    (tmp_path / "a\x1b[2J").write_text(TEXT)
+    shown = output(evaluate, folder, tmp_path / "a\x1b[2J", "--bytes", 20)
+    assert "\\u001b[2J" in shown and all(line.isprintable() for line in shown.splitlines())
+
+
 def test_segment_writes_tokens_as_json_lines(model, folder, tmp_path, output):
     content = TEXT.encode() + b"\xff\x00" + TEXT.encode()
     (tmp_path / "bytes").write_bytes(content)

@@ -170,7 +170,7 @@ def find_damage(path: Path) -> str | None:
 
 def recorded_files(path: Path) -> dict[Path, tuple[int, str]]:
     """Return length and hash of the files that a checkpoint has recorded; none if an earlier version wrote it."""
-    files = json.loads((path / _MANIFEST).read_text()).get("files", {})
+    files = dict(dict(read_json(path / _MANIFEST)).get("files", {}))
     if outside := [name for name in files if Path(name).name != name]:
         raise ValueError(f"{path / _MANIFEST} must record files of the run's folder, got {outside}")
     return {path.parent.parent / name: (int(file["bytes"]), str(file["sha256"])) for name, file in files.items()}

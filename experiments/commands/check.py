@@ -17,6 +17,7 @@ from rltok_rl.experiments.runs.folder import read_run
 
 from rltok_rl.models import UNet
 from rltok_rl.training.checkpoint import find_damage, find_lost, list_checkpoints, list_leftovers
+from rltok_rl.utils import printable
 
 
 def find_problems(folder: Path) -> list[str]:
@@ -40,7 +41,7 @@ def find_problems(folder: Path) -> list[str]:
     if run.summary is not None and (checkpoints or (folder / "model").exists()):  # published runs leave models out
         try:
             UNet.from_pretrained(folder / "model")
-        except (OSError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, TypeError, RuntimeError) as error:
             problems.append(f"{folder / 'model'} cannot be read: {error}")
     return problems
 
@@ -50,7 +51,7 @@ def main(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Command line."""
     problems = [problem for folder in options.runs for problem in find_problems(folder)]
     for problem in problems:
-        print(problem)
+        print(printable(problem))
     if not problems:
         print(f"{', '.join(map(str, options.runs))}: no damage found", file=sys.stderr)
     return 1 if problems else 0

@@ -317,7 +317,7 @@ def test_models_of_the_hub_bring_their_segmenter_or_say_that_they_have_none(work
 
 def test_text_of_a_run_needs_trust_unless_the_user_trained_on_it(without_segmenter, capsys, monkeypatch):
     """Here, the source was trained on in the fixture's folder; from elsewhere it is another file."""
-    documents = [json.dumps({"text": f"{n} to be or not to be, that is the question " * 4}) + "\n" for n in range(9)]
+    documents = [json.dumps({"text": f"{n} to be or not to be, that is the question " * 9}) + "\n" for n in range(9)]
     Path("lines.jsonl").write_text("".join(documents))
     data = ["data=files", "data.source=lines.jsonl", "data.num_steps=16", "data.held_out=0.3"]
     learned = [option for option in TRAINING if not option.startswith(("segmenter", "data"))]

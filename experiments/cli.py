@@ -32,6 +32,7 @@ COMMANDS = {
     "bench": ("bench.__main__", "time the fast paths against their references"),
     "credit": ("studies.credit", "show the advantage of each decision of a text next to its counterfactual truth"),
     "estimators": ("studies.estimators", "measure what advantage estimators do to the gradient"),
+    "suite": ("studies.suite", "compare estimators on ten tasks with known optima, with intervals and paired tests"),
     "rate-control": ("studies.rate_control", "measure how rate controls hold their target"),
     "info": ("cli", "print versions and devices"),
 }

@@ -32,6 +32,17 @@ examples:
   rltok estimators num_batches=20 reference_batches=20 samples=0 exact_texts=0"""
 
 
+_SUITE = """\
+usage: rltok suite [OPTION=VALUE ...]
+
+{about}
+
+examples:
+  rltok suite
+  rltok suite estimator=local_flips,batch_mean gamma=0.9,0.99 seeds=5 budget=small out=runs/mine
+  rltok suite estimator=my_file:MyEstimator entries=paper,ours tasks=delay,pair seeds=3"""
+
+
 def train() -> str:
     """Return the help of ``rltok train``: groups with their choices, options, examples."""
     known, groups = schema.schemas(HERE / "run_config.py"), schema.group_schemas()
@@ -52,9 +63,19 @@ def train() -> str:
 
 def estimators() -> str:
     """Return the help of ``rltok estimators``."""
-    options = schema.schemas(HERE / "studies" / "estimator_options.py")["EstimatorOptions"].options
-    about = schema.module_doc(HERE / "studies" / "estimators.py").partition("\n")[0]
-    return "\n".join([_ESTIMATORS.format(about=about), "", "options", *(_option("", option) for option in options)])
+    return _study(_ESTIMATORS, "estimators", "estimator_options", "EstimatorOptions")
+
+
+def suite() -> str:
+    """Return the help of ``rltok suite``."""
+    return _study(_SUITE, "suite", "suite", "SuiteOptions")
+
+
+def _study(page: str, module: str, options_module: str, schema_name: str) -> str:
+    """Fill the page of a study: the first line of its module, and its options."""
+    options = schema.schemas(HERE / "studies" / f"{options_module}.py")[schema_name].options
+    about = schema.module_doc(HERE / "studies" / f"{module}.py").partition("\n")[0]
+    return "\n".join([page.format(about=about), "", "options", *(_option("", option) for option in options)])
 
 
 def lm_eval() -> str:
@@ -63,7 +84,7 @@ def lm_eval() -> str:
     return f"usage: rltok lm-eval [options of the harness]\n\n{about}\n\nrltok lm-eval run --help lists the harness's."
 
 
-PAGES = {"train": train, "estimators": estimators, "lm-eval": lm_eval}
+PAGES = {"train": train, "estimators": estimators, "suite": suite, "lm-eval": lm_eval}
 """Help pages by command."""
 
 

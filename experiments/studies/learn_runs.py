@@ -137,12 +137,16 @@ def train_and_evaluate(
     config: TrainConfig,
     *,
     num_evaluations: int,
+    num_rows: int = FINAL_ROWS,
+    num_batches: int = FINAL_BATCHES,
     after_evaluation: Callable[[dict[str, Any], float], None] = lambda *_: None,
 ) -> dict[str, Any]:
     """Train a run with evenly spaced evaluations on fresh texts, and evaluate its end on others.
 
-    Calls ``after_evaluation`` with each evaluation and the share of the training that is done. Returns ``looks``, the
-    evaluations; ``final`` (:func:`evaluate` on more texts); ``sample``; and the CPU seconds of building and training.
+    Evaluations are spaced by updates, or by FLOPs if ``optim.total_flops`` ends the run. They have two batches of
+    ``num_rows`` texts, the last one ``num_batches``. Calls ``after_evaluation`` with each evaluation and the share of
+    the training that is done. Returns ``looks``, the evaluations; ``final`` (:func:`evaluate` on more texts);
+    ``sample``; and the CPU seconds of building and training.
     """
     torch.set_num_threads(config.compute.threads or 1)
     start, spent = time.process_time(), 0.0
@@ -150,21 +154,27 @@ def train_and_evaluate(
     language = texts.language
     if language is None:
         raise ValueError(f"data.source must be a language with a known answer, got {config.data.source!r}")
-    actor = None if config.actor.name == "learned" else trainer.actor
+    fixed = config.actor.name != "learned" or trainer.segmenter is not None
+    actor = trainer.actor if fixed else None
     total = -(-config.optim.total_bytes // trainer.bytes_per_update)
     due = set(snapshot_updates(total, num_evaluations, spacing="linear"))
+    by_flops = config.optim.total_flops is not None
     evaluations: list[dict[str, float]] = []
-    sizes: Any = {"num_rows": FINAL_ROWS, "num_steps": config.data.num_steps}
+    sizes: Any = {"num_rows": num_rows, "num_steps": config.data.num_steps}
 
     def add_evaluation() -> None:
         nonlocal start, spent
         spent += time.process_time() - start
         metrics = evaluate(trainer.model, language, actor, num_batches=2, seed=_SEED + 1, **sizes)
         evaluations.append({"bytes": trainer.bytes_done, "cpu_seconds": round(spent, 1)} | _rounded(metrics))
-        after_evaluation(evaluations[-1], trainer.updates / total)
+        if by_flops:
+            evaluations[-1]["total_flops"] = trainer.total_flops_done
+        after_evaluation(evaluations[-1], trainer.way if by_flops else trainer.updates / total)
         start = time.process_time()
 
     def is_due() -> bool:
+        if by_flops:
+            return trainer.done or trainer.way * num_evaluations >= len(evaluations)
         return trainer.updates in due
 
     def after_update(_: dict[str, float]) -> None:
@@ -177,8 +187,9 @@ def train_and_evaluate(
         "updates": trainer.updates,
         "bytes": trainer.bytes_done,
         "flops": trainer.flops_done,
+        **({"total_flops": trainer.total_flops_done} if by_flops else {}),
         "cpu_seconds": round(spent, 1),
-        "final": _rounded(evaluate(trainer.model, language, actor, num_batches=FINAL_BATCHES, **sizes)),
+        "final": _rounded(evaluate(trainer.model, language, actor, num_batches=num_batches, **sizes)),
         "looks": evaluations,
         **({} if actor is not None else {"sample": sample_boundaries(trainer.model, language)}),
     }

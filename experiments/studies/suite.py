@@ -1,0 +1,236 @@
+"""The boundary suite: ten tasks with known optima, one score per estimator, with intervals and paired tests.
+
+Each cell (task, grade, entry, seed) trains language model and policy together from random weights, with equal total
+FLOPs. Finished cells are kept as files: the same command trains the missing ones, several at a time, and draws the page
+of all of them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+import os
+import re
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field, fields, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from rltok_rl.experiments.reports.markdown import without_nan
+from rltok_rl.experiments.run_config import TrainConfig, check_out
+from rltok_rl.experiments.studies.common import Progress, check_choices, check_minimums, read_options
+from rltok_rl.experiments.studies.learn_runs import fingerprint, train_and_evaluate
+from rltok_rl.experiments.studies.suite_entries import ESTIMATORS, FIXED, GAMMA, cell_config, entry_overrides
+from rltok_rl.experiments.studies.suite_page import write_page
+from rltok_rl.experiments.studies.suite_scores import ORACLE, UNIFORM
+
+from rltok_rl.data.languages import TASKS
+from rltok_rl.training.atomic_files import replace_text
+from rltok_rl.training.environment import git_state, machine
+from rltok_rl.utils import keep_memory
+
+GRADES: dict[str, list[int]] = {"small": [1, 3], "full": [1, 2, 3, 4]}
+"""Grades of each budget."""
+CELL_FLOPS = 7.5e11
+"""Total FLOPs of a cell of either budget."""
+TRACK = "scratch"
+"""Language model and policy are trained together. Cells of other tracks have other names."""
+EVALUATIONS, EVALUATION_BYTES, FINAL_BATCHES = 8, 8192, 16
+"""Evaluations during training, bytes of an evaluation's batch, and batches of the last evaluation."""
+
+
+@dataclass
+class SuiteOptions:
+    """Options of the suite."""
+
+    budget: str = "small"
+    """``small``, an easy and a hard grade of each task, or ``full``, all four."""
+    tasks: list[str] = field(default_factory=lambda: list(TASKS))
+    """Tasks."""
+    grades: list[int] = field(default_factory=list)
+    """Grades of each task, 1 to 4; default: those of the budget."""
+    entries: list[str] = field(default_factory=list)
+    """Entries in addition to ``oracle`` and ``uniform``: rules, recipes, or ``ESTIMATOR@GAMMA``; default: all."""
+    estimator: list[str] = field(default_factory=list)
+    """Estimators, baselines of the discounted return, or ``module:Class``, each with every ``gamma``."""
+    gamma: list[float] = field(default_factory=list)
+    """Discounts of ``estimator``; default: 0.9. Without ``estimator`` and ``entries``, of all estimators."""
+    seeds: int = 5
+    """Seeds of each entry: 0, 1, ..."""
+    flops: float = CELL_FLOPS
+    """Total FLOPs of a cell, trials of the estimator included."""
+    overrides: list[str] = field(default_factory=list)
+    """Options of every run, as on the command line of ``rltok train``."""
+    workers: int = 0
+    """Processes, with one thread each; 0 is one per core."""
+    out: str = "runs/suite"
+    """Folder of cells and page."""
+
+
+class Cell(NamedTuple):
+    """A run of the suite."""
+
+    task: str
+    grade: int
+    entry: str
+    seed: int
+
+    def __str__(self) -> str:
+        """Name the cell."""
+        return f"{self.task}-{self.grade} {self.entry} seed {self.seed}"
+
+
+class Job(NamedTuple):
+    """A cell with its configuration and its file."""
+
+    cell: Cell
+    config: TrainConfig
+    file: Path
+
+
+def read_suite_options(arguments: Sequence[str]) -> SuiteOptions:
+    """Read and check the options of a command line; lists may be written without brackets, ``gamma=0.9,0.99``."""
+    lists = {option.name for option in fields(SuiteOptions) if str(option.type).startswith("list")}
+    parts = [argument.partition("=") for argument in arguments]
+    texts = [
+        f"{name}=[{value}]" if equals and name in lists and not value.startswith("[") else f"{name}{equals}{value}"
+        for name, equals, value in parts
+    ]
+    options = read_options(SuiteOptions, texts)
+    check_choices(options, tasks=TASKS)
+    if options.budget not in GRADES:
+        raise ValueError(f"budget must be one of {[*GRADES]}, got {options.budget!r}")
+    if set(options.grades) - {1, 2, 3, 4}:
+        raise ValueError(f"grades must be among [1, 2, 3, 4], got {options.grades}")
+    check_minimums(options, {"seeds": 1, "workers": 0})
+    if not 0 < options.flops < float("inf"):
+        raise ValueError(f"flops must be positive, got {options.flops}")
+    if options.gamma and options.entries and not options.estimator:
+        raise ValueError(f"gamma belongs to estimator, got {options.gamma} with entries={options.entries}")
+    check_out(options.out)
+    for name in suite_entries(options):
+        entry_overrides(name)  # rejects unknown names
+    return options
+
+
+def suite_entries(options: SuiteOptions) -> list[str]:
+    """Return the names of the entries in the order of tables."""
+    everything = not options.estimator and not options.entries
+    estimators = list(ESTIMATORS) if everything else options.estimator
+    product = [f"{name}@{gamma:g}" for name, gamma in itertools.product(estimators, options.gamma or [GAMMA])]
+    return list(dict.fromkeys([ORACLE, UNIFORM, *(FIXED if everything else options.entries), *product]))
+
+
+def suite_jobs(options: SuiteOptions) -> list[Job]:
+    """Return all jobs, seed by seed; a file's name has a hash of its options."""
+    grades, folder = options.grades or GRADES[options.budget], Path(options.out, "cells")
+    prints: dict[tuple[str, int, str], tuple[TrainConfig, str]] = {}
+    for task, grade, entry in itertools.product(options.tasks, grades, suite_entries(options)):
+        config = cell_config(task, grade, entry, flops=options.flops, overrides=options.overrides)
+        prints[task, grade, entry] = config, fingerprint(config)
+    jobs = []
+    for seed, (key, (config, digest)) in itertools.product(range(options.seeds), prints.items()):
+        cell = Cell(*key, seed)
+        name = re.sub(r"[^\w.@-]", "_", "-".join(map(str, (TRACK, *cell, digest))))
+        jobs.append(Job(cell, replace(config, seed=seed), folder / f"{name}.json"))
+    return jobs
+
+
+def train_cell(job: Job) -> dict[str, Any]:
+    """Train and evaluate a cell, write its file, and return its content."""
+    keep_memory()
+    torch.set_num_threads(1)
+    rows = max(1, EVALUATION_BYTES // job.config.data.num_steps)
+    result = train_and_evaluate(job.config, num_evaluations=EVALUATIONS, num_rows=rows, num_batches=FINAL_BATCHES)
+    result.pop("sample", None)
+    place = {"track": TRACK, "machine": machine("cpu"), "git": git_state(Path(__file__).resolve().parent)}
+    target = job.config.model.overrides["target_rate"]
+    content: dict[str, Any] = without_nan({**job.cell._asdict(), "target_rate": target, **place, **result})
+    replace_text(job.file, json.dumps(content) + "\n")
+    return content
+
+
+def _attempt(job: Job) -> dict[str, Any] | str:
+    """Return the content of a cell, or the error that ended it."""
+    try:
+        return train_cell(job)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def _start_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a traceback
+
+
+def _outcomes(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, dict[str, Any] | str]]:
+    """Run jobs, in this process or in several; yield each when it ends, with its result or its error."""
+    if workers == 1:
+        yield from ((job, _attempt(job)) for job in jobs)
+        return
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
+        os.environ.setdefault(name, "1")  # read when a worker starts
+    with ProcessPoolExecutor(workers, get_context("spawn"), _start_worker) as pool:
+        futures = {pool.submit(_attempt, job): job for job in jobs}
+        try:
+            for future in as_completed(futures):
+                error = future.exception()  # of a worker that was killed
+                yield futures[future], future.result() if error is None else f"{type(error).__name__}: {error}"
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def train_missing(options: SuiteOptions, jobs: Sequence[Job]) -> list[str]:
+    """Train the cells that have no file; return a line for each that failed."""
+    missing = [job for job in jobs if not job.file.exists()]
+    if not missing:
+        return []
+    missing[0].file.parent.mkdir(parents=True, exist_ok=True)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    workers = min(options.workers or cores, len(missing))
+    print(f"{len(missing)} of {len(jobs)} cells to train, {workers} at a time", file=sys.stderr)
+    failed: list[str] = []
+    progress = Progress("suite")
+    for done, (job, result) in enumerate(_outcomes(missing, workers), 1):
+        if isinstance(result, str):
+            failed.append(f"{job.cell}: {result}")
+            note = f"{job.cell} failed: {result}"
+        else:
+            note = f"{job.cell}: share {result['final']['share']:.3f}, rate {result['final']['rate']:.3f}"
+        speed = 3600 * done / (time.perf_counter() - progress.start) / workers
+        progress(done, len(missing), f" {note}; {speed:.0f} cells per core-hour")
+    return failed
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the suite; return 1 if a cell failed."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        if importlib.util.find_spec("scipy") is None:
+            raise ValueError("statistics need scipy: pip install 'rltok_rl[suite]'")
+        options = read_suite_options(arguments)
+        jobs = suite_jobs(options)
+    except (ValueError, TypeError) as error:
+        print(f"rltok suite: {error}", file=sys.stderr)
+        return 2
+    failed = train_missing(options, jobs)
+    results = [json.loads(job.file.read_text()) for job in jobs if job.file.exists()]
+    if results:
+        command = shlex.join(["rltok", "suite", *arguments])
+        print(write_page(results, Path(options.out), command, missing=len(jobs) - len(results)))
+        print(Path(options.out) / "suite.md")
+    for line in failed:
+        print(f"failed: {line}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

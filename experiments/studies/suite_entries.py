@@ -1,0 +1,155 @@
+"""Entries of the boundary suite, and the run of each cell: task, grade, entry, seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from copy import deepcopy
+from functools import cache
+from typing import Any
+
+import torch
+from rltok_rl.agents.segmenters import Segmenter, Segments
+from rltok_rl.experiments.commands.overrides import compose_config
+from rltok_rl.experiments.recipes import follow_policy
+from rltok_rl.experiments.run_config import TrainConfig
+from rltok_rl.experiments.runs.build import make_trainer
+from rltok_rl.experiments.studies.suite_scores import ORACLE, UNIFORM
+from torch import Tensor
+
+from rltok_rl.data.languages import TASKS
+from rltok_rl.data.languages.tasks import SWITCH_AT, switch
+from rltok_rl.models.unet import UNet
+from rltok_rl.training.metrics import UpdateFlops
+from rltok_rl.utils import is_import_path
+
+CAP = "boundary_cap"
+BASE = ("experiment=recall", f"model.overrides.{CAP}=null", "compute.threads=1")
+"""Options that all entries share; an entry's own follow. With the soft cap of boundary logits, which training alone
+has, policies would be evaluated at a lower rate than the one that training holds."""
+_RETURN = ("estimator=discounted_return",)
+ESTIMATORS: dict[str, tuple[str, ...]] = {
+    "discounted_return": _RETURN,
+    **{
+        name: (*_RETURN, f"baseline={name}")
+        for name in ("batch_mean", "leave_one_out", "group_mean", "running_mean", "z_score")
+    },
+    "control_variate": ("estimator=control_variate",),
+    "critic_advantage": ("estimator=critic_advantage", "loss=ppo"),
+    "local_flips": ("estimator=near_flips",),
+}
+"""Options of estimators by name; names of baselines are those of the discounted return."""
+RECIPES = ("paper", "released", "ours")
+"""Entries with the policy of a recipe; texts, sizes and optimizer are those of the base."""
+FIXED: dict[str, tuple[str, ...]] = {
+    ORACLE: (f"segmenter.name={__name__}:Oracle",),
+    UNIFORM: ("actor=uniform",),
+    "random": ("actor=random",),
+    "entropy-spike": ("segmenter=entropy-spike",),
+    "entropy-threshold": ("segmenter=entropy-threshold",),
+    **dict.fromkeys(RECIPES, ()),
+}
+"""Options of the entries that have no estimator to choose."""
+GAMMA = 0.9
+LEAST_ROWS, ROW_BYTES = 8, 2048
+"""Rows of an update, and its bytes where texts are short: 16 rows of 128, 8 of 256 and more."""
+
+
+class Oracle(Segmenter):
+    """Draws the best boundaries of a task."""
+
+    reads_states = False
+
+    def __init__(self, model: UNet, task: str, grade: int = 1) -> None:
+        super().__init__()
+        self.language = TASKS[task].language(grade)
+        self.before = switch(grade, before=True) if task == "switch" else None
+
+    def _window(self, states: Tensor, byte_ids: Tensor, uniforms: Tensor | None) -> Segments:
+        boundaries = self.language.optimal_boundaries(byte_ids)  # [B, T]
+        if self.before is not None:
+            earlier = self.before.ideal_log_prob(byte_ids)[:, -1:] > -math.inf  # [B, 1]
+            boundaries = torch.where(earlier, self.before.optimal_boundaries(byte_ids), boundaries)
+        return Segments(boundaries)
+
+
+def entry_overrides(name: str) -> tuple[str, ...]:
+    """Return the options of an entry: a key of ``FIXED``, or ``ESTIMATOR@GAMMA``.
+
+    Example:
+        >>> entry_overrides("leave_one_out@0.95")
+        ('estimator=discounted_return', 'baseline=leave_one_out', 'estimator.gamma=0.95')
+    """
+    if name in FIXED:
+        return FIXED[name]
+    estimator, _, gamma = name.rpartition("@")
+    try:
+        discount = float(gamma)
+    except ValueError:
+        discount = math.nan
+    if not (estimator in ESTIMATORS or is_import_path(estimator)):
+        raise ValueError(
+            f"entries must be among {[*FIXED]}, or ESTIMATOR@GAMMA with an estimator among {[*ESTIMATORS]} or "
+            f"module:Class, got {name!r}"
+        )
+    if not 0.0 <= discount <= 1.0:
+        raise ValueError(f"gamma must lie in [0, 1], got {gamma!r} in entry {name!r}")
+    return (*ESTIMATORS.get(estimator, (*_RETURN, f"estimator.name={estimator}")), f"estimator.gamma={discount:g}")
+
+
+def even_rate(rate: float, num_steps: int) -> float:
+    """Return the rate of evenly spaced boundaries whose free ones per text are nearest to ``rate (num_steps - 1)``.
+
+    Example:
+        >>> even_rate(0.0076, 512)  # 4 of 511 after the first byte
+        0.0087890625
+    """
+    return (max(1, round(rate * (num_steps - 1))) + 0.5) / num_steps
+
+
+def cell_config(
+    task: str, grade: int, entry: str, seed: int = 0, *, flops: float, overrides: Sequence[str] = ()
+) -> TrainConfig:
+    """Return the configuration of a cell's run, which ends after ``flops``, trials included."""
+    config = deepcopy(_composed((*BASE, *entry_overrides(entry), *overrides)))
+    if entry in RECIPES:
+        config = _with_recipe(config, entry)
+    named, data = {text.lstrip("+").partition("=")[0] for text in overrides}, config.data
+    if "data.num_steps" not in named:
+        data.num_steps = TASKS[task].num_steps[grade - 1]
+    if "data.num_rows" not in named:
+        data.num_rows = max(LEAST_ROWS, ROW_BYTES // data.num_steps)
+    data.source, data.options, config.seed = task, {"grade": grade}, seed
+    rate = round(TASKS[task].rate(grade), 6)
+    config.model.overrides["target_rate"] = rate
+    if entry == UNIFORM:
+        config.actor.rate = even_rate(rate, data.num_steps)
+    if entry == ORACLE:
+        config.segmenter.options = {"task": task, "grade": grade}
+    config.optim.total_flops = float(flops)
+    if task == "switch":
+        data.options["after"] = max(1, round(SWITCH_AT[grade - 1] * drawn_bytes(config)))
+    return config
+
+
+def _with_recipe(config: TrainConfig, name: str) -> TrainConfig:
+    """Return a run with the policy of a recipe, but for the cap."""
+    followed = follow_policy(config, name)
+    followed.model.overrides[CAP] = config.model.overrides[CAP]
+    return followed
+
+
+@cache
+def _composed(overrides: tuple[str, ...]) -> TrainConfig:
+    config: TrainConfig = compose_config(overrides)
+    return config
+
+
+def drawn_bytes(config: TrainConfig) -> float:
+    """Return the bytes of text that a run draws within its FLOPs at the target rate; rows may share texts."""
+    trainer, _ = make_trainer(config)
+    flops = UpdateFlops.of(trainer.model, trainer.loss, trainer.segmenter)
+    tokens: Any = (1, trainer.model.config.target_rate, 0.0)  # per byte
+    per_byte = flops.total(flops.passes, *tokens) + flops.total(flops.trials, *tokens)
+    windows = (config.optim.total_flops or 0.0) / per_byte / config.data.num_steps
+    return windows * (config.data.num_steps + 1) / config.baseline.rows_per_text

@@ -1,0 +1,158 @@
+"""Figures of the boundary suite: scores by task, intervals, performance profiles, learning curves, cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from rltok_rl.experiments.studies.suite_scores import ORACLE, UNIFORM, profile, relative_score, strata
+
+from rltok_rl.viz.axes import draw_seeds, mean_line
+from rltok_rl.viz.style import INK, OURS, PALE, QUIET, RunStyle, plain_figures, run_style, save_figure, shades
+
+COLUMNS = 5
+"""Panels in a row of learning curves."""
+
+
+def draw_all(
+    results: Sequence[Mapping[str, Any]], rows: pd.DataFrame, summary: Mapping[str, Mapping[str, Any]], out: Path
+) -> None:
+    """Draw all figures into a folder; ``summary`` has the statistics of entries in the order of the figures."""
+    with plain_figures() as plt:
+        styles = entry_styles(list(summary))
+        figures = {
+            "tasks": draw_tasks(plt, rows, list(summary)),
+            "intervals": draw_intervals(plt, summary),
+            "profiles": draw_profiles(plt, rows, styles),
+            "curves": draw_curves(plt, results, rows, styles),
+            "cost": draw_cost(plt, results, rows, styles),
+        }
+        for name, figure in figures.items():
+            save_figure(figure, out / f"{name}.png", dpi=125)
+
+
+def entry_styles(entries: Sequence[str]) -> dict[str, RunStyle]:
+    """Return a style for each entry: references are grey and black, the others have colours."""
+    references = {UNIFORM: RunStyle(PALE, "o", (0, (4, 2))), ORACLE: RunStyle(INK, "s", (0, (1, 1.2)))}
+    others = [entry for entry in entries if entry not in references]
+    return {entry: references.get(entry) or run_style(others.index(entry)) for entry in entries}
+
+
+def draw_tasks(plt: Any, rows: pd.DataFrame, entries: Sequence[str]) -> Any:
+    """Draw the mean scores, a row per entry and a column per task; crosses mark forfeited cells."""
+    tasks, rows = list(dict.fromkeys(rows.task)), rows[rows.learnable]
+    means = rows.pivot_table("score", "entry", "task").reindex(index=entries, columns=tasks)
+    lost = rows.pivot_table("forfeited", "entry", "task").reindex(index=entries, columns=tasks)
+    size = (1.9 + 0.62 * max(1, len(tasks)), 1.0 + 0.27 * len(entries))
+    figure, axes = plt.subplots(figsize=size, layout="constrained")
+    axes.imshow(means.to_numpy(float), cmap=shades(signed=True), vmin=-1, vmax=1, aspect="auto")
+    for y, entry in enumerate(entries):
+        for x, task in enumerate(tasks):
+            value = means.loc[entry, task]
+            text = "" if pd.isna(value) else f"{value:.2f}" + ("×" if lost.loc[entry, task] > 0 else "")
+            axes.text(x, y, text, ha="center", va="center", fontsize=7, color="white" if abs(value) > 0.7 else INK)
+    axes.set_xticks(range(len(tasks)), tasks, rotation=35, ha="right", rotation_mode="anchor")
+    axes.set_yticks(range(len(entries)), entries)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    axes.set_title("score: 0 evenly spaced, 1 oracle; × forfeited cells", x=0, fontsize=7.5, color=QUIET)
+    return figure
+
+
+def draw_intervals(plt: Any, summary: Mapping[str, Mapping[str, Any]]) -> Any:
+    """Draw interquartile means with their intervals, the best on top."""
+    figure, axes = plt.subplots(figsize=(6, 0.9 + 0.24 * len(summary)), layout="constrained")
+    for y, (entry, one) in enumerate(summary.items()):
+        colour = INK if entry == ORACLE else PALE if entry == UNIFORM else OURS
+        if one["interval"]:
+            axes.plot(one["interval"], [y, y], color=colour, lw=5, alpha=0.35, solid_capstyle="butt")
+        axes.plot([one["iqm"]], [y], "|", color=colour, ms=9, mew=2)
+    axes.set_yticks(range(len(summary)), list(summary))
+    axes.set_ylim(len(summary) - 0.4, -0.6)
+    axes.axvline(0, color=PALE, lw=0.6, zorder=0)
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel("interquartile mean of scores, 95 % interval")
+    return figure
+
+
+def draw_profiles(plt: Any, rows: pd.DataFrame, styles: Mapping[str, RunStyle]) -> Any:
+    """Draw the share of runs above each score."""
+    scores = rows[rows.learnable].score
+    low = max(-1.0, math.floor(10 * scores.min()) / 10) if len(scores) else -1.0
+    levels = np.linspace(low, 1.1, 111).tolist()
+    figure, axes = plt.subplots(figsize=(7, 3.4), layout="constrained")
+    for entry, style in styles.items():
+        if entry != ORACLE:
+            axes.plot(
+                levels, profile(strata(rows, entry), levels), color=style.colour, ls=style.dashes, lw=1.3, label=entry
+            )
+    axes.set(xlabel="score", ylabel="share of runs that score at least this", ylim=(-0.02, 1.02))
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=6.5)
+    return figure
+
+
+def draw_curves(
+    plt: Any, results: Sequence[Mapping[str, Any]], rows: pd.DataFrame, styles: Mapping[str, RunStyle]
+) -> Any:
+    """Draw a panel per task and grade: the share of the optimal return against FLOPs, with bands over seeds."""
+    places = list(rows.drop_duplicates(["task", "grade"])[["task", "grade"]].itertuples(index=False, name=None))
+    columns = min(COLUMNS, len(places))
+    lines = -(-len(places) // columns)
+    size = (2.3 * columns + 0.5, 1.9 * lines + 0.55 + 0.16 * -(-len(styles) // 6))
+    figure, panels = plt.subplots(lines, columns, figsize=size, squeeze=False, layout="constrained")
+    for axes, (task, grade) in zip(panels.flat, places, strict=False):
+        for entry, style in styles.items():
+            curves = [
+                ([look["total_flops"] / 1e9 for look in one["looks"]], [look["share"] for look in one["looks"]])
+                for one in results
+                if (one["task"], one["grade"], one["entry"]) == (task, grade, entry)
+            ]
+            if curves:
+                draw_seeds(axes, curves, style, 1.1)
+        axes.set_title(f"{task}, grade {grade}", fontsize=7.5)
+        axes.tick_params(labelsize=6.5)
+    for axes in [*panels.flat][len(places) :]:
+        axes.set_visible(False)
+    for axes in panels[:, 0]:
+        axes.set_ylabel("share of optimum", fontsize=7)
+    for axes in panels[-1]:
+        axes.set_xlabel("GFLOPs", fontsize=7)
+    handles = [plt.Line2D([], [], color=style.colour, ls=style.dashes) for style in styles.values()]
+    figure.legend(handles, list(styles), loc="outside lower center", ncols=6, fontsize=6.5)
+    return figure
+
+
+def draw_cost(
+    plt: Any, results: Sequence[Mapping[str, Any]], rows: pd.DataFrame, styles: Mapping[str, RunStyle]
+) -> Any:
+    """Draw the mean score of all learnable cells during training, against total FLOPs and CPU seconds."""
+    ends = {
+        (task, grade): (uniform, oracle)
+        for task, grade, uniform, oracle in rows[rows.learnable][["task", "grade", UNIFORM, ORACLE]].itertuples(
+            index=False, name=None
+        )
+    }
+    figure, panels = plt.subplots(1, 2, figsize=(9, 3.3), sharey=True, layout="constrained")
+    for entry, style in styles.items():
+        runs = [one for one in results if one["entry"] == entry and (one["task"], one["grade"]) in ends]
+        for axes, unit, scale in zip(panels, ("total_flops", "cpu_seconds"), (1e-9, 1.0), strict=True):
+            mean = mean_line(
+                [
+                    (
+                        [scale * look[unit] for look in one["looks"]],
+                        [relative_score(look["share"], *ends[one["task"], one["grade"]]) for look in one["looks"]],
+                    )
+                    for one in runs
+                ]
+            )
+            axes.plot(mean.x, mean.y, color=style.colour, ls=style.dashes, lw=1.3, label=entry)
+    low = min((min(line.get_ydata()[1:], default=0.0) for line in panels[0].lines), default=0.0)
+    panels[0].set_ylim(min(low, 0.0) - 0.05, 1.05)  # the score before training is far below
+    panels[0].set(xlabel="total GFLOPs", ylabel="mean score, whatever the rate")
+    panels[1].set(xlabel="CPU seconds of training")
+    panels[1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=6.5)
+    return figure

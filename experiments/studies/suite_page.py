@@ -1,0 +1,199 @@
+"""Page of the boundary suite: tables, what they show task by task, and figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rltok_rl.experiments.reports.markdown import bullets, markdown, number, with_unit, without_nan
+from rltok_rl.experiments.studies import suite_figures
+from rltok_rl.experiments.studies.suite_scores import (
+    LEAST_GAIN,
+    ORACLE,
+    TOLERANCE,
+    UNIFORM,
+    best_entries,
+    interquartile_mean,
+    interval,
+    paired_difference,
+    probability_of_improvement,
+    score_cells,
+    strata,
+)
+
+from rltok_rl.data.languages import TASKS
+from rltok_rl.training.atomic_files import replace_text
+
+PAIRS = ["task", "grade"]
+"""Entries are compared over all tasks by their means in each task and grade, and within a task seed by seed."""
+SEED_PAIRS = ["grade", "seed"]
+
+
+def summarise(rows: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    """Return the statistics of every entry, the highest interquartile mean first."""
+    summary = {}
+    for entry, cells in rows.groupby("entry", sort=False):
+        scores = strata(rows, entry)
+        pooled = [score for group in scores.values() for score in group]
+        summary[entry] = {
+            "iqm": float(interquartile_mean(pooled)) if pooled else float("nan"),
+            "interval": interval(scores),
+            "mean": float(pd.Series(pooled, dtype=float).mean()),
+            "cells": len(cells),
+            "scored": len(pooled),
+            "forfeited": int((cells.forfeited & cells.learnable).sum()),
+            "cpu_seconds": float(cells.cpu_seconds.mean()),
+        }
+    return dict(sorted(summary.items(), key=lambda item: (pd.isna(item[1]["iqm"]), -item[1]["iqm"])))
+
+
+def entry_table(rows: pd.DataFrame, summary: dict[str, dict[str, Any]]) -> str:
+    """Return a Markdown table with a row per entry."""
+    header = ["entry", "IQM [95 %]", "mean", "better than `uniform`", "cells", "forfeited", "CPU seconds a cell"]
+    bold, even = best_entries(rows, _contestants(summary), PAIRS), strata(rows, UNIFORM)
+    body = []
+    for entry, one in summary.items():
+        chance = probability_of_improvement(strata(rows, entry), even)
+        mean = number(one["mean"])
+        body.append(
+            [
+                f"`{entry}`",
+                score_text(one["iqm"], one["interval"]),
+                f"**{mean}**" if entry in bold else mean,
+                "" if entry == UNIFORM else number(chance, 2),
+                str(one["cells"]),
+                str(one["forfeited"]),
+                f"{one['cpu_seconds']:.0f}",
+            ]
+        )
+    return markdown(header, body)
+
+
+def score_text(value: float, limits: tuple[float, float] | None) -> str:
+    """Format a score and its interval.
+
+    Example:
+        >>> score_text(0.512, (0.4, 0.6)), score_text(0.5, None)
+        ('0.512 [0.400, 0.600]', '0.500')
+    """
+    if pd.isna(value):
+        return "-"
+    return f"{value:.3f}" + (f" [{limits[0]:.3f}, {limits[1]:.3f}]" if limits else "")
+
+
+def task_table(rows: pd.DataFrame, entries: Sequence[str]) -> str:
+    """Return a Markdown table of mean scores, a row per entry and a column per task; ``*`` marks forfeited cells."""
+    tasks, rows, body = list(dict.fromkeys(rows.task)), rows[rows.learnable], []
+    bold = {task: best_entries(rows[rows.task == task], _contestants(entries), SEED_PAIRS) for task in tasks}
+    for entry in entries:
+        texts = []
+        for task in tasks:
+            cells = rows[(rows.entry == entry) & (rows.task == task)]
+            text = f"{cells.score.mean():.2f}" + "*" * bool(cells.forfeited.any()) if len(cells) else "-"
+            texts.append(f"**{text}**" if entry in bold[task] else text)
+        body.append([f"`{entry}`", *texts])
+    return markdown(["entry", *tasks], body)
+
+
+def improvement_table(rows: pd.DataFrame, entries: Sequence[str]) -> str:
+    """Return a Markdown table of the probability that a row's entry scores higher than a column's."""
+    scores = {entry: strata(rows, entry) for entry in entries}
+    body = [
+        [
+            f"`{entry}`",
+            *(
+                "" if entry == other else number(probability_of_improvement(scores[entry], scores[other]), 2)
+                for other in entries
+            ),
+        ]
+        for entry in entries
+    ]
+    return markdown(["", *(f"`{entry}`" for entry in entries)], body)
+
+
+def read_task(rows: pd.DataFrame, task: str, entries: Sequence[str]) -> str:
+    """Say which entries win a task, and which are no better than evenly spaced boundaries, as far as tests decide."""
+    rows = rows[(rows.task == task) & rows.learnable]
+    start, means = f"`{task}` ({TASKS[task].isolates}): ", rows.groupby("entry").score.mean()
+    ranked = sorted((entry for entry in entries if entry in means.index), key=lambda entry: -means[entry])
+    if not ranked:
+        return start + "not learnable at this budget."
+    best = best_entries(rows, ranked, SEED_PAIRS)
+    if not best:
+        return start + "too few seeds for a test."
+    winners = ", ".join(f"`{entry}` {means[entry]:.2f}" for entry in ranked if entry in best)
+    if len(best) > 1:
+        text = f"no significant difference between the best, {winners}."
+    elif len(ranked) > 1 and (gap := paired_difference(rows, ranked[0], ranked[1], SEED_PAIRS)) is not None:
+        second = f"`{ranked[1]}` by {gap.mean:.2f} ± {gap.half_width:.2f}"
+        text = f"{winners} is best, ahead of {second}."
+    else:
+        text = f"{winners} is best."
+    tests = {entry: paired_difference(rows, entry, UNIFORM, SEED_PAIRS) for entry in ranked if entry != UNIFORM}
+    known = {entry: test for entry, test in tests.items() if test is not None and test.error is not None}
+    even = [f"`{entry}`" for entry, test in known.items() if not (test.significant and test.mean > 0)]
+    return start + text + (f" Not significantly better than evenly spaced: {', '.join(even)}." if even else "")
+
+
+def write_page(results: Sequence[dict[str, Any]], out: Path, command: str, *, missing: int = 0) -> str:
+    """Write ``suite.md``, ``suite.json`` and the figures; return the page."""
+    rows = score_cells(results)
+    summary = summarise(rows)
+    entries, tasks = list(summary), list(dict.fromkeys(rows.task))
+    skipped = rows[~rows.learnable].drop_duplicates(["task", "grade"])
+    seeds, flops = rows.seed.nunique(), rows.total_flops.median()
+    lines = [
+        f"`{command}`",
+        "; ".join([*dict.fromkeys(one["machine"] for one in results), *_revisions(results)]),
+        f"Language model and policy are trained together, with {with_unit(flops, 'FLOPs')} a cell, trials included, "
+        f"and {seeds} seed{'s' * (seeds > 1)}. A score is 0 for evenly spaced boundaries (`uniform`) and 1 for the "
+        "oracle's, in each task and grade. CPU seconds are those of training on one thread.",
+        f"A cell whose realised rate is more than {TOLERANCE:.0%} off the target is forfeited: it scores 0. IQM is the "
+        "mean of the middle half of all cells; intervals are stratified bootstraps over seeds. Bold means are not "
+        "significantly worse than the best (95 %, paired t-test over tasks and grades, within a task over seeds; the "
+        "oracle is no contestant).",
+    ]
+    if missing:
+        lines.append(f"**{missing} cells of this command are missing.** The same command trains them.")
+    if len(skipped):
+        names = ", ".join(f"`{task}` grade {grade}" for task, grade in zip(skipped.task, skipped.grade, strict=True))
+        lines.append(
+            f"Not learnable at this budget, and left out of all scores: {names}. There the oracle gains less than "
+            f"{LEAST_GAIN:g} of the optimal return over evenly spaced boundaries, or one of the two is missing."
+        )
+    lines += ["## Entries", entry_table(rows, summary), "![Interquartile means](intervals.png)"]
+    lines += ["![Performance profiles](profiles.png)", "![Score against FLOPs and CPU seconds](cost.png)"]
+    lines += [
+        "## Tasks",
+        "Mean scores; `*` marks forfeited cells.",
+        task_table(rows, entries),
+        "![Scores by task](tasks.png)",
+    ]
+    lines.append(bullets([read_task(rows, task, _contestants(entries)) for task in tasks]))
+    lines.append("Each statement is a 95 % paired t-test, without a correction for their number.")
+    lines += [
+        "## Probability of improvement",
+        "Of the row's entry over the column's.",
+        improvement_table(rows, entries),
+    ]
+    lines += ["## Learning curves", "Bands are standard deviations over seeds.", "![Learning curves](curves.png)"]
+    page = "\n\n".join(lines) + "\n"
+    out.mkdir(parents=True, exist_ok=True)
+    content = {"command": command, "summary": summary, "cells": rows.to_dict("records")}
+    replace_text(out / "suite.json", json.dumps(without_nan(content), default=list) + "\n")
+    suite_figures.draw_all(results, rows, summary, out)
+    replace_text(out / "suite.md", page)
+    return page
+
+
+def _contestants(entries: Any) -> list[str]:
+    return [entry for entry in entries if entry != ORACLE]
+
+
+def _revisions(results: Sequence[dict[str, Any]]) -> list[str]:
+    """Name the commits that trained the cells."""
+    known = dict.fromkeys((one["git"]["revision"][:12], one["git"]["dirty"]) for one in results if one.get("git"))
+    return [f"commit {revision}{' with changes' if dirty else ''}" for revision, dirty in known]

@@ -1,0 +1,130 @@
+"""Scores of the boundary suite: interquartile means, bootstrap intervals, probability of improvement, paired tests.
+
+A score is 0 for evenly spaced boundaries and 1 for the oracle's, in each task and grade. Runs are the random sample;
+tasks and grades are strata, which are fixed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from rltok_rl.experiments.reports.paired import Difference, paired_over_seeds, tied_with_best
+
+ORACLE, UNIFORM = "oracle", "uniform"
+"""Entries whose mean shares define scores 1 and 0."""
+TOLERANCE = 0.05
+"""Relative distance of the realised rate from the target above which a cell is forfeited."""
+LEAST_GAIN = 0.1
+"""Share that the oracle must gain over evenly spaced boundaries; below, a task and grade is not learnable."""
+RESAMPLES = 2000
+Strata = Mapping[tuple[str, int], Sequence[float]]
+"""Scores of all seeds by task and grade."""
+
+
+def relative_score(share: Any, uniform: Any, oracle: Any) -> Any:
+    """Return ``(share - uniform) / (oracle - uniform)``."""
+    return (share - uniform) / (oracle - uniform)
+
+
+def score_cells(results: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return a row per cell with its ``score``, and whether it is ``forfeited`` (score 0) and ``learnable``.
+
+    Columns ``uniform`` and ``oracle`` are the mean shares over seeds that scores are relative to.
+
+    Example:
+        >>> cells = [("oracle", 0.9, 0.1), ("uniform", 0.5, 0.1), ("mine", 0.7, 0.104), ("mine", 0.9, 0.2)]
+        >>> key = {"task": "delay", "grade": 1, "target_rate": 0.1, "cpu_seconds": 1.0, "total_flops": 1.0}
+        >>> rows = score_cells(
+        ...     [
+        ...         key | {"entry": entry, "seed": seed, "final": {"share": share, "rate": rate}}
+        ...         for seed, (entry, share, rate) in enumerate(cells)
+        ...     ]
+        ... )
+        >>> rows.score.round(3).tolist(), rows.forfeited.tolist()
+        ([1.0, 0.0, 0.5, 0.0], [False, False, False, True])
+    """
+    names = ("task", "grade", "entry", "seed", "target_rate", "cpu_seconds", "total_flops")
+    rows = pd.DataFrame(
+        [
+            {name: one[name] for name in names} | {name: one["final"][name] for name in ("share", "rate")}
+            for one in results
+        ]
+    )
+    ends = rows.pivot_table("share", ["task", "grade"], "entry").reindex(columns=[UNIFORM, ORACLE])
+    rows = rows.join(ends, on=["task", "grade"])
+    rows["learnable"] = rows[ORACLE] - rows[UNIFORM] >= LEAST_GAIN
+    off = (rows.rate / rows.target_rate - 1).abs() > TOLERANCE
+    rows["forfeited"] = off & ~rows.entry.isin((ORACLE, UNIFORM))
+    rows["score"] = relative_score(rows.share, rows[UNIFORM], rows[ORACLE]).where(~rows.forfeited, 0.0)
+    return rows
+
+
+def strata(rows: pd.DataFrame, entry: str) -> dict[tuple[str, int], list[float]]:
+    """Return the scores of an entry by task and grade, learnable ones only."""
+    kept = rows[rows.learnable & (rows.entry == entry)]
+    return {key: group.tolist() for key, group in kept.groupby(["task", "grade"], sort=False).score}
+
+
+def interquartile_mean(scores: Any, axis: int = -1) -> Any:
+    """Return the mean of the middle half: a quarter of the runs is cut off at either end, rounded down."""
+    from scipy.stats import trim_mean
+
+    return trim_mean(np.asarray(scores, dtype=float), 0.25, axis=axis)
+
+
+def interval(
+    scores: Strata, statistic: Callable[..., Any] = interquartile_mean, *, resamples: int = RESAMPLES
+) -> tuple[float, float] | None:
+    """Return a 95 % percentile interval of a statistic of all scores, resampling seeds within each task and grade.
+
+    ``statistic`` takes an array and ``axis``. None if a stratum has a single seed.
+    """
+    from scipy.stats import bootstrap
+
+    if not scores or min(map(len, scores.values())) < 2:
+        return None
+
+    def pooled(*parts: Any, axis: int) -> Any:
+        return statistic(np.concatenate(parts, axis=axis), axis=axis)
+
+    found = bootstrap([*scores.values()], pooled, method="percentile", n_resamples=resamples, rng=0)
+    low, high = found.confidence_interval
+    return float(low), float(high)
+
+
+def probability_of_improvement(scores: Strata, others: Strata) -> float:
+    """Return the probability that a run scores higher than one of another entry, averaged over shared strata.
+
+    Ties count half, as in the Mann-Whitney statistic. NaN without shared strata.
+    """
+    chances = []
+    for key in scores.keys() & others.keys():
+        x, y = np.asarray(scores[key])[:, None], np.asarray(others[key])
+        chances.append(np.mean(x > y) + np.mean(x == y) / 2)
+    return float(np.mean(chances)) if chances else float("nan")
+
+
+def profile(scores: Strata, levels: Sequence[float]) -> list[float]:
+    """Return the share of runs that score at least each level (performance profile)."""
+    pooled = np.concatenate([*scores.values()]) if scores else np.zeros(0)
+    return [float(np.mean(pooled >= level)) if len(pooled) else float("nan") for level in levels]
+
+
+def paired_difference(rows: pd.DataFrame, entry: str, other: str, by: Sequence[str]) -> Difference | None:
+    """Return the mean score of an entry minus another's, paired over groups of learnable cells (columns ``by``)."""
+    means = rows[rows.learnable].groupby(["entry", *by]).score.mean()
+    known = means.index.get_level_values("entry")
+    if entry not in known or other not in known:
+        return None
+    return paired_over_seeds(means[entry].to_dict(), means[other].to_dict())
+
+
+def best_entries(rows: pd.DataFrame, entries: Sequence[str], by: Sequence[str]) -> set[str]:
+    """Return the entries not significantly worse than that of the highest mean score; empty without a test."""
+    means = rows[rows.learnable].groupby("entry").score.mean()
+    losses = [-float(means.get(entry, np.nan)) for entry in entries]
+    places = tied_with_best(losses, lambda row, best: paired_difference(rows, entries[row], entries[best], by))
+    return {entries[place] for place in places}

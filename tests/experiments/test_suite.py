@@ -1,0 +1,202 @@
+"""The boundary suite: statistics by their definitions, forfeits, every entry, resuming, and workers."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import matplotlib.image
+import numpy as np
+import pytest
+import torch
+from rltok_rl.agents.rules import evenly_spaced
+from rltok_rl.experiments.runs.build import make_trainer
+from rltok_rl.experiments.studies import suite, suite_page
+from rltok_rl.experiments.studies.suite_entries import ESTIMATORS, FIXED, Oracle, cell_config, drawn_bytes, even_rate
+from rltok_rl.experiments.studies.suite_scores import (
+    interquartile_mean,
+    interval,
+    probability_of_improvement,
+    profile,
+    score_cells,
+    strata,
+)
+
+from rltok_rl.data.languages import TASKS
+from rltok_rl.data.languages.tasks import switched_source
+from rltok_rl.models import UNet, preset
+
+from ..each import each, refused
+
+SMALL = "overrides=data.num_steps=32,data.num_rows=4"
+TINY = ["tasks=delay,switch", "grades=1", "seeds=1", "flops=3e8", "workers=1", SMALL]
+
+
+@pytest.fixture(autouse=True)
+def few_texts(monkeypatch):
+    monkeypatch.setattr(suite, "EVALUATION_BYTES", 256)
+
+
+def test_statistics_are_their_definitions():
+    draws = np.random.default_rng(0)
+    sizes = {("delay", 1): 5, ("delay", 3): 3, ("pair", 1): 4}
+    scores, others = ({key: draws.normal(size=n).round(1).tolist() for key, n in sizes.items()} for _ in range(2))
+    pooled = sorted(itertools.chain(*scores.values()))  # 12 runs: 3 are cut off at either end
+    assert interquartile_mean(pooled) == pytest.approx(sum(pooled[3:-3]) / 6)
+    wins = [sum((x > y) + (x == y) / 2 for x in scores[key] for y in others[key]) / n**2 for key, n in sizes.items()]
+    assert probability_of_improvement(scores, others) == pytest.approx(sum(wins) / 3)
+    assert profile(scores, [-9.0, pooled[6], 9.0]) == [1.0, sum(x >= pooled[6] for x in pooled) / 12, 0.0]
+    resampled = []
+    for _ in range(20_000):
+        parts = [draws.choice(group, len(group)) for group in scores.values()]
+        middle = np.sort(np.concatenate(parts))[3:-3]
+        resampled.append(middle.mean())
+    limits = interval(scores, resamples=20_000)
+    assert limits == pytest.approx(np.quantile(resampled, [0.025, 0.975]).tolist(), abs=0.02)
+    assert limits == interval(scores, resamples=20_000) and interval({("delay", 1): [1.0]}) is None
+
+
+def _cell(task: str, entry: str, seed: int, share: float, rate: float = 0.1) -> dict[str, Any]:
+    look = {"total_flops": 1e9, "cpu_seconds": 1.0, "share": share}
+    times = {"cpu_seconds": 1.0, "total_flops": 1e9, "machine": "a machine", "target_rate": 0.1}
+    final = {"share": share, "rate": rate}
+    return {"task": task, "grade": 1, "entry": entry, "seed": seed, "final": final, "looks": [look, look], **times}
+
+
+CELLS = [
+    _cell(task, entry, seed, share + 0.01 * seed, rate)
+    for task in ("delay", "pair")
+    for seed in range(3)
+    for entry, share, rate in (
+        ("oracle", 0.9 if task == "delay" else 0.55, 0.2),
+        ("uniform", 0.5, 0.12),
+        ("good", 0.81 + 0.002 * seed, 0.104),
+        ("bad", 0.6, 0.096),
+        ("fast", 0.9, 0.106),
+    )
+]
+
+
+def test_scores_forfeits_and_cells_that_are_not_learnable():
+    rows = score_cells(CELLS)
+    assert {*rows[rows.forfeited].entry} == {"fast"} and (rows[rows.forfeited].score == 0).all()
+    assert {*rows[~rows.learnable].task} == {"pair"}
+    assert strata(rows, "good") == {("delay", 1): pytest.approx([0.75, 0.78, 0.81])}
+    assert sum(strata(rows, "oracle")["delay", 1]) == pytest.approx(3)
+    assert sum(strata(rows, "uniform")["delay", 1]) == pytest.approx(0)
+
+
+def test_the_page_states_what_paired_tests_support(tmp_path):
+    page = suite_page.write_page(CELLS, tmp_path, "rltok suite", missing=2)
+    for words in (
+        "`delay` (credit over time): `good` 0.78 is best, ahead of `bad` by 0.53 ± 0.01.",
+        "Not significantly better than evenly spaced: `fast`.",
+        "left out of all scores: `pair` grade 1.",
+        "`pair` (joint decisions): not learnable at this budget.",
+        "**2 cells of this command are missing.**",
+        "| `fast` | 0.00* | - |",
+        "| `good` | **0.78** | - |",
+    ):
+        assert words in page, page
+    for name in ("tasks", "intervals", "profiles", "curves", "cost"):
+        assert f"({name}.png)" in page and matplotlib.image.imread(tmp_path / f"{name}.png").shape[1] > 300
+    saved = json.loads((tmp_path / "suite.json").read_text())
+    assert len(saved["cells"]) == len(CELLS) and saved["summary"]["fast"]["forfeited"] == 3
+    alone = suite_page.write_page([_cell("delay", "good", 0, 0.5)], tmp_path, "rltok suite")
+    assert "not learnable" in alone
+
+
+@each(entry=[*FIXED, *(f"{name}@0.9" for name in ESTIMATORS)])
+def test_every_entry_trains_with_the_sizes_and_the_rate_of_its_task(entry):
+    config = cell_config("nest", 3, entry, flops=1e9, overrides=["data.num_steps=64"])
+    trainer, texts = make_trainer(config)
+    assert np.isfinite(trainer.update()["loss"]) and trainer.total_flops_done > 0
+    assert trainer.model.config.target_rate == pytest.approx(TASKS["nest"].rate(3), abs=1e-5)
+    assert texts.language is not None and config.data.num_rows == 32
+    whole = cell_config("nest", 3, entry, flops=1e9)
+    assert whole.data.num_steps == 256 and whole.model.overrides["boundary_cap"] is None
+
+
+def test_switch_changes_after_its_share_of_the_run():
+    for entry in ("uniform", "group_mean@0.9"):
+        config = cell_config("switch", 4, entry, flops=2e9, overrides=["data.num_rows=4", "data.num_steps=64"])
+        trainer, _ = make_trainer(config)
+        trainer.run()
+        source = getattr(trainer.env.source, "source", trainer.env.source)
+        assert config.data.options["after"] == pytest.approx(0.75 * drawn_bytes(config), abs=1)
+        assert source.drawn == pytest.approx(drawn_bytes(config), rel=0.15)
+
+
+def test_the_oracle_draws_the_best_boundaries_of_both_languages_and_uniform_meets_the_rate():
+    model = UNet(preset("tiny", window=4))
+    source = switched_source(3, 200)
+    for language in (source.first, source.second):
+        byte_ids = language.draw(4, 65, torch.Generator().manual_seed(0)).byte_ids
+        drawn = Oracle(model, "switch", 3)(torch.zeros(4, 65, 1), byte_ids).boundaries
+        assert (drawn == language.optimal_boundaries(byte_ids)).all()
+    for rate, steps in ((0.00758, 512), (0.0833, 128)):
+        drawn = evenly_spaced(torch.arange(1, steps)[:, None], rate=even_rate(rate, steps))
+        assert abs(int(drawn.sum()) - rate * (steps - 1)) <= 0.5
+
+
+def test_the_command_trains_missing_cells_and_reports_those_that_fail(tmp_path, capsys, monkeypatch):
+    arguments = [*TINY, "entries=random", f"out={tmp_path}"]
+    assert suite.main(arguments) == 0
+    files = sorted(tmp_path.glob("cells/*.json"))
+    assert len(files) == 2 * 3 and all(file.name.startswith("scratch-") for file in files)
+    before = [file.read_bytes() for file in files]
+    cell = json.loads(before[0])
+    assert cell["total_flops"] >= 3e8 and cell["looks"][-1]["total_flops"] == cell["total_flops"]
+    page = (tmp_path / "suite.md").read_text()
+    assert page.strip() in capsys.readouterr().out and f"`rltok suite {' '.join(arguments)}`" in page
+
+    train = suite.train_cell
+
+    def broken(job: suite.Job) -> dict[str, Any]:
+        if job.cell.task == "delay":
+            raise RuntimeError("broken on purpose")
+        return train(job)
+
+    monkeypatch.setattr(suite, "train_cell", broken)
+    assert suite.main([*arguments, "entries=random,paper"]) == 1
+    error = capsys.readouterr().err
+    assert "2 of 8 cells to train, 1 at a time" in error and "failed: delay-1 paper seed 0: RuntimeError" in error
+    assert "1 cells of this command are missing" in (tmp_path / "suite.md").read_text()
+    monkeypatch.setattr(suite, "train_cell", None)
+    assert suite.main(arguments) == 0, "nothing is missing"
+    assert [file.read_bytes() for file in files] == before
+
+
+def test_two_workers_write_what_one_writes(tmp_path):
+    def train(workers: int) -> list[Any]:
+        out = tmp_path / str(workers)
+        options = [*TINY, "tasks=delay", "entries=oracle", f"workers={workers}", f"out={out}"]
+        assert suite.main(options) == 0
+        cells = [json.loads(file.read_text()) for file in sorted(out.glob("cells/*"))]
+        return [cell["final"] | {"shares": [look["share"] for look in cell["looks"]]} for cell in cells]
+
+    assert train(1) == train(2)
+
+
+def test_options_and_their_errors(capsys):
+    options = suite.read_suite_options(["estimator=local_flips,my_file:Mine", "gamma=0.9,0.99"])
+    entries = suite.suite_entries(options)
+    assert entries[:3] == ["oracle", "uniform", "local_flips@0.9"] and len(entries) == 6
+    assert "my_file:Mine@0.99" in entries
+    everything = suite.suite_entries(suite.SuiteOptions())
+    assert len(everything) == len(FIXED) + len(ESTIMATORS) and "batch_mean@0.9" in everything
+    read = suite.read_suite_options
+    refused(
+        (lambda: read(["tasks=toy"]), ValueError, r"tasks must be among .*, got \['toy'\]"),
+        (lambda: read(["budget=big"]), ValueError, r"budget must be one of \['small', 'full'\], got 'big'"),
+        (lambda: read(["grades=5"]), ValueError, r"grades must be among \[1, 2, 3, 4\], got \[5\]"),
+        (lambda: read(["estimator=paper"]), ValueError, "an estimator among .*, got 'paper@0.9'"),
+        (lambda: read(["entries=batch_mean"]), ValueError, "entries must be among .*, got 'batch_mean'"),
+        (lambda: read(["gamma=1.5"]), ValueError, r"gamma must lie in \[0, 1\], got '1.5'"),
+        (lambda: read(["entries=paper", "gamma=0.5"]), ValueError, r"gamma belongs to estimator, got \[0.5\]"),
+        (lambda: read(["seeds=0"]), ValueError, "seeds must be at least 1, got 0"),
+        (lambda: read(["flops=0"]), ValueError, "flops must be positive, got 0"),
+        (lambda: read(["sedes=1"]), ValueError, "options must be among"),
+    )
+    assert suite.main(["seeds=0"]) == 2 and "rltok suite: seeds" in capsys.readouterr().err

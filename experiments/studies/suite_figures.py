@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from rltok_rl.experiments.studies.suite_scores import ORACLE, UNIFORM, profile, relative_score, strata
 
-from rltok_rl.viz.axes import draw_seeds, mean_line
+from rltok_rl.viz.axes import mean_line
 from rltok_rl.viz.style import INK, OURS, PALE, QUIET, RunStyle, plain_figures, run_style, save_figure, shades
 
 COLUMNS = 5
@@ -53,7 +53,7 @@ def draw_tasks(plt: Any, rows: pd.DataFrame, entries: Sequence[str]) -> Any:
     for y, entry in enumerate(entries):
         for x, task in enumerate(tasks):
             value = means.loc[entry, task]
-            text = "" if pd.isna(value) else f"{value:.2f}" + ("×" if lost.loc[entry, task] > 0 else "")
+            text = "" if pd.isna(value) else f"{round(value, 2) + 0.0:.2f}" + ("×" if lost.loc[entry, task] > 0 else "")
             axes.text(x, y, text, ha="center", va="center", fontsize=7, color="white" if abs(value) > 0.7 else INK)
     axes.set_xticks(range(len(tasks)), tasks, rotation=35, ha="right", rotation_mode="anchor")
     axes.set_yticks(range(len(entries)), entries)
@@ -111,8 +111,12 @@ def draw_curves(
                 for one in results
                 if (one["task"], one["grade"], one["entry"]) == (task, grade, entry)
             ]
-            if curves:
-                draw_seeds(axes, curves, style, 1.1)
+            mean = mean_line(curves)
+            low, high = (np.add(mean.y, np.multiply(sign, mean.spread)) for sign in (-1, 1))
+            axes.fill_between(mean.x, low, high, color=style.colour, alpha=0.15, lw=0)
+            axes.plot(mean.x, mean.y, color=style.colour, ls=style.dashes, lw=1.1)
+        lowest = rows[(rows.task == task) & (rows.grade == grade)].share.min()
+        axes.set_ylim(min(lowest, 0.0) - 0.05, 1.05)  # shares before training are far below
         axes.set_title(f"{task}, grade {grade}", fontsize=7.5)
         axes.tick_params(labelsize=6.5)
     for axes in [*panels.flat][len(places) :]:
@@ -150,8 +154,8 @@ def draw_cost(
                 ]
             )
             axes.plot(mean.x, mean.y, color=style.colour, ls=style.dashes, lw=1.3, label=entry)
-    low = min((min(line.get_ydata()[1:], default=0.0) for line in panels[0].lines), default=0.0)
-    panels[0].set_ylim(min(low, 0.0) - 0.05, 1.05)  # the score before training is far below
+    ends_at = [line.get_ydata()[-1] for line in panels[0].lines if len(line.get_ydata())]
+    panels[0].set_ylim(min([*ends_at, 0.0]) - 0.05, 1.05)  # scores before training are far below
     panels[0].set(xlabel="total GFLOPs", ylabel="mean score, whatever the rate")
     panels[1].set(xlabel="CPU seconds of training")
     panels[1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=6.5)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from rltok_rl.experiments.reports.markdown import bullets, markdown, number, with_unit, without_nan
+from rltok_rl.experiments.reports.markdown import bullets, markdown, with_unit, without_nan
 from rltok_rl.experiments.studies import suite_figures
 from rltok_rl.experiments.studies.suite_scores import (
     LEAST_GAIN,
@@ -57,13 +57,13 @@ def entry_table(rows: pd.DataFrame, summary: dict[str, dict[str, Any]]) -> str:
     body = []
     for entry, one in summary.items():
         chance = probability_of_improvement(strata(rows, entry), even)
-        mean = number(one["mean"])
+        mean = score_text(one["mean"])
         body.append(
             [
                 f"`{entry}`",
                 score_text(one["iqm"], one["interval"]),
                 f"**{mean}**" if entry in bold else mean,
-                "" if entry == UNIFORM else number(chance, 2),
+                "" if entry == UNIFORM else _chance(chance),
                 str(one["cells"]),
                 str(one["forfeited"]),
                 f"{one['cpu_seconds']:.0f}",
@@ -72,11 +72,11 @@ def entry_table(rows: pd.DataFrame, summary: dict[str, dict[str, Any]]) -> str:
     return markdown(header, body)
 
 
-def score_text(value: float, limits: tuple[float, float] | None) -> str:
+def score_text(value: float, limits: tuple[float, float] | None = None) -> str:
     """Format a score and its interval.
 
     Example:
-        >>> score_text(0.512, (0.4, 0.6)), score_text(0.5, None)
+        >>> score_text(0.512, (0.4, 0.6)), score_text(0.5)
         ('0.512 [0.400, 0.600]', '0.500')
     """
     if pd.isna(value):
@@ -85,14 +85,16 @@ def score_text(value: float, limits: tuple[float, float] | None) -> str:
 
 
 def task_table(rows: pd.DataFrame, entries: Sequence[str]) -> str:
-    """Return a Markdown table of mean scores, a row per entry and a column per task; ``*`` marks forfeited cells."""
+    """Return a Markdown table of mean scores, a row per entry and a column per task; ``×`` marks forfeited cells."""
     tasks, rows, body = list(dict.fromkeys(rows.task)), rows[rows.learnable], []
     bold = {task: best_entries(rows[rows.task == task], _contestants(entries), SEED_PAIRS) for task in tasks}
     for entry in entries:
         texts = []
         for task in tasks:
             cells = rows[(rows.entry == entry) & (rows.task == task)]
-            text = f"{cells.score.mean():.2f}" + "*" * bool(cells.forfeited.any()) if len(cells) else "-"
+            text = (
+                f"{round(cells.score.mean(), 2) + 0.0:.2f}" + "×" * bool(cells.forfeited.any()) if len(cells) else "-"
+            )
             texts.append(f"**{text}**" if entry in bold[task] else text)
         body.append([f"`{entry}`", *texts])
     return markdown(["entry", *tasks], body)
@@ -105,7 +107,7 @@ def improvement_table(rows: pd.DataFrame, entries: Sequence[str]) -> str:
         [
             f"`{entry}`",
             *(
-                "" if entry == other else number(probability_of_improvement(scores[entry], scores[other]), 2)
+                "" if entry == other else _chance(probability_of_improvement(scores[entry], scores[other]))
                 for other in entries
             ),
         ]
@@ -151,10 +153,10 @@ def write_page(results: Sequence[dict[str, Any]], out: Path, command: str, *, mi
         f"Language model and policy are trained together, with {with_unit(flops, 'FLOPs')} a cell, trials included, "
         f"and {seeds} seed{'s' * (seeds > 1)}. A score is 0 for evenly spaced boundaries (`uniform`) and 1 for the "
         "oracle's, in each task and grade. CPU seconds are those of training on one thread.",
-        f"A cell whose realised rate is more than {TOLERANCE:.0%} off the target is forfeited: it scores 0. IQM is the "
-        "mean of the middle half of all cells; intervals are stratified bootstraps over seeds. Bold means are not "
-        "significantly worse than the best (95 %, paired t-test over tasks and grades, within a task over seeds; the "
-        "oracle is no contestant).",
+        f"A cell whose realised rate is more than {100 * TOLERANCE:g} % off the target is forfeited: it scores 0. IQM "
+        "is the mean of the middle half of all cells; intervals are stratified bootstraps over seeds. Bold means are "
+        "not significantly worse than the best (95 %, paired t-test over tasks and grades, within a task over seeds; "
+        "the oracle is no contestant).",
     ]
     if missing:
         lines.append(f"**{missing} cells of this command are missing.** The same command trains them.")
@@ -162,13 +164,13 @@ def write_page(results: Sequence[dict[str, Any]], out: Path, command: str, *, mi
         names = ", ".join(f"`{task}` grade {grade}" for task, grade in zip(skipped.task, skipped.grade, strict=True))
         lines.append(
             f"Not learnable at this budget, and left out of all scores: {names}. There the oracle gains less than "
-            f"{LEAST_GAIN:g} of the optimal return over evenly spaced boundaries, or one of the two is missing."
+            f"{LEAST_GAIN:g} of the optimal return over evenly spaced boundaries, has a negative share, or is missing."
         )
     lines += ["## Entries", entry_table(rows, summary), "![Interquartile means](intervals.png)"]
     lines += ["![Performance profiles](profiles.png)", "![Score against FLOPs and CPU seconds](cost.png)"]
     lines += [
         "## Tasks",
-        "Mean scores; `*` marks forfeited cells.",
+        "Mean scores; `×` marks forfeited cells.",
         task_table(rows, entries),
         "![Scores by task](tasks.png)",
     ]
@@ -187,6 +189,10 @@ def write_page(results: Sequence[dict[str, Any]], out: Path, command: str, *, mi
     suite_figures.draw_all(results, rows, summary, out)
     replace_text(out / "suite.md", page)
     return page
+
+
+def _chance(value: float) -> str:
+    return "-" if pd.isna(value) else f"{value:.2f}"
 
 
 def _contestants(entries: Any) -> list[str]:

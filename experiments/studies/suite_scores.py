@@ -18,7 +18,8 @@ ORACLE, UNIFORM = "oracle", "uniform"
 TOLERANCE = 0.05
 """Relative distance of the realised rate from the target above which a cell is forfeited."""
 LEAST_GAIN = 0.1
-"""Share that the oracle must gain over evenly spaced boundaries; below, a task and grade is not learnable."""
+"""Share that the oracle must gain over evenly spaced boundaries. With less, or with a negative share of the oracle, a
+task and grade is not learnable."""
 RESAMPLES = 2000
 Strata = Mapping[tuple[str, int], Sequence[float]]
 """Scores of all seeds by task and grade."""
@@ -55,7 +56,7 @@ def score_cells(results: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     )
     ends = rows.pivot_table("share", ["task", "grade"], "entry").reindex(columns=[UNIFORM, ORACLE])
     rows = rows.join(ends, on=["task", "grade"])
-    rows["learnable"] = rows[ORACLE] - rows[UNIFORM] >= LEAST_GAIN
+    rows["learnable"] = (rows[ORACLE] - rows[UNIFORM] >= LEAST_GAIN) & (rows[ORACLE] > 0)
     off = (rows.rate / rows.target_rate - 1).abs() > TOLERANCE
     rows["forfeited"] = off & ~rows.entry.isin((ORACLE, UNIFORM))
     rows["score"] = relative_score(rows.share, rows[UNIFORM], rows[ORACLE]).where(~rows.forfeited, 0.0)

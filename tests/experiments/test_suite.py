@@ -95,7 +95,7 @@ def test_the_page_states_what_paired_tests_support(tmp_path):
         "left out of all scores: `pair` grade 1.",
         "`pair` (joint decisions): not learnable at this budget.",
         "**2 cells of this command are missing.**",
-        "| `fast` | 0.00* | - |",
+        "| `fast` | 0.00× | - |",
         "| `good` | **0.78** | - |",
     ):
         assert words in page, page

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -37,6 +38,8 @@ HEADER = (
     *("over {unit}s", "boundaries per byte (target)", "bytes", "spaces that have a boundary"),
 )
 _REFERENCE = "uniform"
+MOST_PAIRED = 4
+"""Systems of which all pairs are compared."""
 
 
 def seed_folders(folder: Path) -> list[Path]:
@@ -143,11 +146,12 @@ def seeds_page(content: Mapping[str, Any]) -> str:
         f"Differences to {reference} are paired, with their 95 % interval (Student's t): by seed (the same order "
         f"of the training text, the same initial weights), and by {unit}, averaged over seeds.",
         f"Total FLOPs include an estimator's trials; they differ by {percent(max(flops) / min(flops) - 1)} at most.",
+        "The commands stand for one seed (`seed=`) and some of the systems (`compare.systems=`) each.",
         f"Machine: {'; '.join(content['machines'])}. Revision: {', '.join(r[:10] for r in content['revisions'])}.",
     ]
     parts = [
         f"# {with_unit(min(flops), 'FLOPs')} in total, {table.losses[reference].count()} seeds",
-        "\n".join(f"    {command}" for command in content["commands"]),
+        "\n".join(f"    {command}" for command in dict.fromkeys(map(_of_all_runs, content["commands"]))),
         f"`{data['source']}`, {data['num_rows']} rows of {data['num_steps']} bytes; model "
         f"`{content['model']['preset']}` with {options or 'nothing replaced'}, {first['parameters']:,} parameters.",
         seeds_table(content),
@@ -159,6 +163,17 @@ def seeds_page(content: Mapping[str, Any]) -> str:
         *_entropies(table),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _of_all_runs(command: str) -> str:
+    """Return a command without its seed and its choice of systems.
+
+    Example:
+        >>> _of_all_runs("rltok train experiment=compare-seeds seed=1 'compare.systems=[uniform]' data.source=books")
+        'rltok train experiment=compare-seeds data.source=books'
+    """
+    command = command.replace("python -m rltok_rl.experiments.train", "rltok train")
+    return re.sub(r" seed=\d+| '?compare\.systems=\[[^\]]*\]'?", "", command)
 
 
 def seeds_table(content: Mapping[str, Any]) -> str:
@@ -202,9 +217,9 @@ def interval(difference: Difference | None) -> str:
 
 
 def _pairs(table: SeedTable) -> list[str]:
-    """Differences of all pairs of systems without the reference."""
-    lines = []
-    for name, other in combinations([name for name in table.systems if name != table.reference], 2):
+    """Differences of all pairs of systems without the reference, if they are few."""
+    names, lines = [name for name in table.systems if name != table.reference], []
+    for name, other in combinations(names if len(names) <= MOST_PAIRED else [], 2):
         by_seed, by_unit = table.over_seeds(name, other), table.over_documents(name, other)
         if by_seed is None or by_seed.error is None:
             verdict = "one seed or none in common, so without a test over seeds"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ def read_json(path: Path, most: int = MOST_JSON, name: str | None = None) -> Any
         raise ValueError(f"{name or path} must be JSON, got text that is not: {error}") from None
 
 
-def check_sizes(where: str, sizes: dict[str, float], most: int, of: str) -> None:
+def check_sizes(where: str, sizes: Mapping[str, float], most: int, of: str) -> None:
     """Require sizes of at most ``most``, which errors describe by ``of``."""
     for name, size in sizes.items():
         if size > most:
@@ -82,7 +82,7 @@ def read_config_file(path: Path) -> Any:
             if depth > _DEEPEST or isinstance(event, yaml.AliasEvent):
                 raise ValueError(f"aliases and more than {_DEEPEST} levels are not allowed")
         config = OmegaConf.load(io.StringIO(text))  # a safe loader: plain values, no Python objects
-        plain = OmegaConf.to_container(config, resolve=False)
+        plain: Any = OmegaConf.to_container(config, resolve=False)
     except (ValueError, RecursionError, yaml.YAMLError, OmegaConfBaseException) as error:
         raise ValueError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
     if not isinstance(config, DictConfig):

@@ -66,7 +66,12 @@ def main(parser: Parser, options: argparse.Namespace) -> None:
     if options.format == "json":
         for start, token, chances in tokens_of(parts):
             end = start + len(token.content)
-            record = {"start": start, "end": end, "token": _utf8(token.content), "hex": token.content.hex()}
+            record: dict[str, Any] = {
+                "start": start,
+                "end": end,
+                "token": _utf8(token.content),
+                "hex": token.content.hex(),
+            }
             record |= {"ended": token.ended, "probabilities": [round(p, 6) for p in chances]}
             print(printable(json.dumps(record, ensure_ascii=False)))
         return

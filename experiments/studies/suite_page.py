@@ -34,7 +34,7 @@ SEED_PAIRS = ["grade", "seed"]
 
 def summarise(rows: pd.DataFrame) -> dict[str, dict[str, Any]]:
     """Return the statistics of every entry, the highest interquartile mean first."""
-    summary = {}
+    summary: dict[str, dict[str, Any]] = {}
     for entry, cells in rows.groupby("entry", sort=False):
         scores = strata(rows, entry)
         pooled = [score for group in scores.values() for score in group]

@@ -43,7 +43,7 @@ def grammar(
         >>> language = grammar(nodes, {"value": 1.0}, window=1, name="dots")
         >>> bytes(language.draw(1, 9).byte_ids[0].tolist())[1::3]
         b'...'
-        >>> round(language.optimal_return_per_byte, 4)  # ln 2 / 3
+        >>> round(language.entropy_rate, 4)  # ln 2 / 3
         0.231
     """
 

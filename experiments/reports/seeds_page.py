@@ -38,6 +38,8 @@ HEADER = (
     *("over {unit}s", "boundaries per byte (target)", "bytes", "spaces that have a boundary"),
 )
 _REFERENCE = "uniform"
+RATE_TOLERANCE = 0.1
+"""Relative distance of a system's mean rate from its target up to which it is compared with the best."""
 MOST_PAIRED = 4
 """Systems of which all pairs are compared."""
 
@@ -125,11 +127,18 @@ class SeedTable:
         return paired_over_documents(mean(system), mean(other))
 
     def best(self) -> set[int]:
-        """Places of the systems that a paired test over seeds cannot tell from the best; empty at unequal budgets."""
-        if not equal_budgets(self.total_flops):
+        """Places of the systems that a paired test over seeds cannot tell from the best; empty if budgets are unequal.
+
+        Oracles are left out, and systems whose boundaries are not as many as their target asks for; nothing is best if
+        targets differ.
+        """
+        targets = self.rows["target_rate"].dropna().unique()
+        if not equal_budgets(self.total_flops) or len(targets) > 1:
             return set()
-        oracles = self.rows.groupby("system")["oracle"].first()
-        means = [math.nan if oracles[name] else self.losses[name].mean() for name in self.systems]
+        systems = self.rows.groupby("system")
+        off = (systems["rate"].mean() / systems["target_rate"].first().astype(float) - 1).abs() > RATE_TOLERANCE
+        out = systems["oracle"].first().astype(bool) | off
+        means = [math.nan if out[name] else self.losses[name].mean() for name in self.systems]
         return tied_with_best(means, lambda row, best: self.over_seeds(self.systems[row], self.systems[best]))
 
 
@@ -142,7 +151,8 @@ def seeds_page(content: Mapping[str, Any]) -> str:
         f"{first['predicted']:,} held-out bytes in {first['documents']:,} {unit}s, the same for all systems and seeds; "
         + (f"no {unit} is on both sides of the split." if data["split_by"] else "split by single documents."),
         "Bits per byte: mean ± standard deviation over seeds. Bold: not distinguishable from the best by a paired test "
-        "over seeds (95 %), if total FLOPs differ by at most 2 %; systems with one seed are never bold.",
+        "over seeds (95 %), if total FLOPs differ by at most 2 % and all targets are equal. Systems with one seed, or "
+        f"more than {percent(RATE_TOLERANCE)} off their target, are never bold.",
         f"Differences to {reference} are paired, with their 95 % interval (Student's t): by seed (the same order "
         f"of the training text, the same initial weights), and by {unit}, averaged over seeds.",
         f"Total FLOPs include an estimator's trials; they differ by {percent(max(flops) / min(flops) - 1)} at most.",

@@ -15,10 +15,10 @@ from rltok_rl.experiments.studies.candidates import CANDIDATES
 from tensordict import TensorDict
 
 from rltok_rl import objectives
+from rltok_rl.foreign import read_config_file
 from rltok_rl.functional import baselines, scripts
 from rltok_rl.objectives import BASELINE_NAMES, ESTIMATORS, estimators
 from rltok_rl.renamed import MODULES, WORDS, RenamedKeys, current_word, renamed_word
-from rltok_rl.utils import read_config_file
 
 from .each import each
 

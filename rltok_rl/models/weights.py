@@ -85,7 +85,8 @@ def read_model(cls: Any, config: UNetConfig, where: str, path: Path, device: tor
             tied = json.loads((file.metadata() or {}).get("tied", "{}"))
             names = list(file.keys())
             model = build_empty(cls, config, where, num_tensors=len(names), num_bytes=path.stat().st_size)
-            tensors = {name: file.get_tensor(name) for name in names}
+            # Copies: on unaligned memory of the file, sums are rounded in another order.
+            tensors = {name: file.get_tensor(name).clone() for name in names}
     except (SafetensorError, json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{path} must be a whole safetensors file, got one that cannot be read: {error}") from error
     parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}

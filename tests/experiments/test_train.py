@@ -132,7 +132,7 @@ def test_stopped_run_exits_with_the_status_of_its_signal(tmp_path, monkeypatch):
 @each(
     failure=[
         ("rltok_rl.training.metrics.csv.DictWriter", OSError(28, "No space left on device")),
-        ("rltok_rl.models.pretrained.save_file", SafetensorError("No space left on device")),
+        ("rltok_rl.models.weights.save_file", SafetensorError("No space left on device")),
     ]
 )
 def test_full_disk_ends_a_run_in_one_line_that_names_the_folder(tmp_path, failure):

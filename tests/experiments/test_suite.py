@@ -168,7 +168,9 @@ def test_the_command_trains_missing_cells_and_reports_those_that_fail(tmp_path, 
     assert [file.read_bytes() for file in files] == before
 
 
-def test_two_workers_write_what_one_writes(tmp_path):
+def test_two_workers_write_what_one_writes(tmp_path, monkeypatch):
+    monkeypatch.undo()  # workers import the module anew
+
     def train(workers: int) -> list[Any]:
         out = tmp_path / str(workers)
         options = [*TINY, "tasks=delay", "entries=oracle", f"workers={workers}", f"out={out}"]

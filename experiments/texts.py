@@ -112,7 +112,7 @@ def read_run_texts(data: DataConfig, trust_data: bool) -> Texts:
     Texts that the user trained on, on this machine, are trusted; see :func:`remember_texts`.
     """
     entry, trusted = _trust_entry(data), _trusted_file()
-    if entry is not None and not trust_data and entry not in (trusted.read_text().split() if trusted.is_file() else ()):
+    if not trust_data and not _is_trusted(entry, trusted):
         options = f" with {dict(data.options)}" if data.options else ""
         raise ValueError(
             f"data.source={data.source!r}{options} was not trained on by you on this machine ({trusted}); pass "
@@ -125,7 +125,7 @@ def remember_texts(data: DataConfig) -> None:
     """Record that the user trained on these texts, in ``$XDG_STATE_HOME/rltok_rl/trained_on`` as a hash per line."""
     entry, trusted = _trust_entry(data), _trusted_file()
     with contextlib.suppress(OSError):  # a home that cannot be written: then --trust-data is needed
-        if entry is not None and entry not in (trusted.read_text().split() if trusted.is_file() else ()):
+        if not _is_trusted(entry, trusted):
             trusted.parent.mkdir(parents=True, exist_ok=True)
             with trusted.open("a") as file:
                 file.write(f"{entry}\n")
@@ -133,6 +133,10 @@ def remember_texts(data: DataConfig) -> None:
 
 def _trusted_file() -> Path:
     return Path(os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser()) / "rltok_rl" / "trained_on"
+
+
+def _is_trusted(entry: str | None, trusted: Path) -> bool:
+    return entry is None or (trusted.is_file() and entry in trusted.read_text().split())
 
 
 def _trust_entry(data: DataConfig) -> str | None:

@@ -47,7 +47,7 @@ def last_state(config: TrainConfig, texts: Texts) -> tuple[bool, dict[str, Any] 
         return False, None
     check_same_run(config, out / "config.yaml")
     remove_leftovers(out / "checkpoints")
-    checkpoint = choose_checkpoint(out)
+    checkpoint, lost = choose_checkpoint(out)
     if checkpoint is None:
         for name in LOGS:
             (out / name).unlink(missing_ok=True)
@@ -59,27 +59,27 @@ def last_state(config: TrainConfig, texts: Texts) -> tuple[bool, dict[str, Any] 
             f"{out} was trained on other texts than data.source={config.data.source!r} has now (sha256 {trained_on} "
             f"there, {texts.sha256} here); restore those texts, or choose another folder"
         )
-    lost = find_lost(checkpoint)
     for file, (num_bytes, _) in recorded_files(checkpoint).items():
         if file not in lost and file.exists():
             os.truncate(file, num_bytes)  # after a power cut, what follows need not be lines
     return True, state
 
 
-def choose_checkpoint(out: Path) -> Path | None:
+def choose_checkpoint(out: Path) -> tuple[Path | None, dict[Path, str]]:
     """Return the newest checkpoint that is intact and whose logs still hold its lines; print what is wrong with others.
 
-    If no checkpoint has all its lines, return the newest that is intact. None if there are no checkpoints.
+    If no checkpoint has all its lines, return the newest that is intact, and the logs that have lost some. None if
+    there are no checkpoints.
     """
     problems: list[str] = []
-    intact = None
+    intact, missing = None, dict[Path, str]()
     for path in reversed(list_checkpoints(out / "checkpoints")):
         damage = find_damage(path)
-        lost = [damage] if damage else [*find_lost(path).values()]
-        problems += lost
-        if damage is None:
-            intact = path if intact is None or not lost else intact
-        if not lost:
+        lost = {} if damage else find_lost(path)
+        problems += [damage] if damage else lost.values()
+        if damage is None and (intact is None or not lost):
+            intact, missing = path, lost
+        if damage is None and not lost:
             break
     else:
         if problems and intact is None:
@@ -87,7 +87,7 @@ def choose_checkpoint(out: Path) -> Path | None:
         problems += ["no checkpoint is from before the lost lines, which are not made again"] if problems else []
     for problem in problems:
         print(f"warning: {problem}", file=sys.stderr)
-    return intact
+    return intact, missing
 
 
 def check_same_run(config: TrainConfig, path: Path) -> None:

@@ -120,7 +120,7 @@ def cell_config(
     if "data.num_rows" not in named:
         data.num_rows = max(LEAST_ROWS, ROW_BYTES // data.num_steps)
     data.source, data.options, config.seed = task, {"grade": grade}, seed
-    rate = round(TASKS[task].rate(grade), 6)
+    rate = _target_rate(task, grade)
     config.model.overrides["target_rate"] = rate
     if entry == UNIFORM:
         config.actor.rate = even_rate(rate, data.num_steps)
@@ -137,6 +137,11 @@ def _with_recipe(config: TrainConfig, name: str) -> TrainConfig:
     followed = follow_policy(config, name)
     followed.model.overrides[CAP] = config.model.overrides[CAP]
     return followed
+
+
+@cache  # each entry asks, and a rate is that of a whole language
+def _target_rate(task: str, grade: int) -> float:
+    return round(TASKS[task].rate(grade), 6)
 
 
 @cache

@@ -20,7 +20,6 @@ MOST_STATE = 1 << 26
 MOST_LINES = 1 << 28
 """Bytes of metrics and samples, which grow with every update."""
 _DEEPEST = 32  # levels of a config.yaml
-_DEEPEST = 32  # levels of a config.yaml
 _GROUPS = ("model", "data", "actor", "segmenter", "estimator", "optim")
 
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from rltok_rl.foreign import MOST_STATE, check_sizes, check_trust, read_config_file, read_json, read_limited
 from rltok_rl.models.pretrained import model_folder
-from rltok_rl.models.weights import CONFIG, replaced_files
+from rltok_rl.models.weights import CONFIG, check_finite, replaced_files
 from rltok_rl.utils import is_import_path
 
 WORD, WEIGHTS, TOKENIZER = "segmenter.json", "segmenter.safetensors", "tokenizer.json"
@@ -101,7 +101,9 @@ def rebuild_segmenter(
     """
     check_trust(path, name, trust_code)
     if not is_import_path(name):
-        _check_options(path, options, model, [x for x in state.values() if isinstance(x, Tensor)])
+        saved = {key: x for key, x in state.items() if isinstance(x, Tensor)}
+        check_finite(saved, f"the weights of {path}")
+        _check_options(path, options, model, [*saved.values()])
     try:
         segmenter = make_segmenter(name, model, **options)
         load_own_state(segmenter, model, state)

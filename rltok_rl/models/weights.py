@@ -100,11 +100,19 @@ def read_model(cls: Any, config: UNetConfig, where: str, path: Path, device: tor
     return model
 
 
+def check_finite(tensors: Mapping[str, Tensor], where: str) -> None:
+    """Require saved tensors without NaN and infinity; a model that has some would answer with NaN."""
+    for name, x in tensors.items():
+        if not x.isfinite().all():
+            raise ValueError(f'{where} must hold finite numbers, got others in "{name}"')
+
+
 def fill(model: nn.Module, tensors: Mapping[str, Tensor], path: Path, config_name: str, *, assign: bool = True) -> None:
     """Load weights from the file at ``path``, which must fit; with ``assign``, in their dtypes."""
     for name, x in tensors.items():
-        if not x.is_floating_point():
-            raise ValueError(f'{path} must hold floating-point weights, got {x.dtype} in "{name}"')
+        if not x.is_floating_point() or x.itemsize < 2:
+            raise ValueError(f'{path} must hold floating-point weights of 16 bits or more, got {x.dtype} in "{name}"')
+    check_finite(tensors, str(path))
     try:
         model.load_state_dict(tensors, assign=assign)  # copying converts to the dtype of the model
     except RuntimeError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -12,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from omegaconf import OmegaConf
 from rltok_rl.agents.segmenters import make_segmenter, save_segmenter
-from rltok_rl.experiments.commands import evaluate, report, segment, view
+from rltok_rl.experiments.commands import evaluate, generate, report, segment, view
 from safetensors.torch import load_file, save_file
 
 from rltok_rl.models import UNet, preset
@@ -84,17 +86,39 @@ def tied(value: Any) -> Callable[[], Any]:
     return lambda: save_file(load_file(WEIGHTS), WEIGHTS, metadata={"tied": json.dumps(value)})
 
 
+def numbers(value: float, dtype: torch.dtype = torch.float32) -> Callable[[], Any]:
+    """Replace one number of the weights."""
+
+    def replace() -> None:
+        weights = load_file(WEIGHTS)
+        weights["embedding.weight"][7, 3] = value
+        save_file({name: x.to(dtype) for name, x in weights.items()}, WEIGHTS)
+
+    return replace
+
+
+def checkpoint(value: float) -> Callable[[], Any]:
+    """Write a checkpoint whose weights are all one number."""
+
+    def save() -> None:
+        weights = {name: torch.full_like(x, value) for name, x in load_file(WEIGHTS).items()}
+        save_checkpoint(Path("run/checkpoints"), 1, {"model": weights})
+
+    return save
+
+
 def word(name: Any = "uniform", options: Any = None, **more: Any) -> Callable[[], Any]:
     content = {"format": 1, "name": name, "options": options or {}, **more}
     return text(f"run/model/{WORD}", json.dumps(content))
 
 
-def saved(**options: Any) -> Callable[[], Any]:
+def saved(threshold: float = 1.0, **options: Any) -> Callable[[], Any]:
     """Save a segmenter with weights, and change its options."""
 
     def save() -> None:
         model = UNet.from_pretrained("run")
         segmenter = make_segmenter("entropy-threshold", model, predictor="own")
+        segmenter.threshold.fill_(threshold)
         given = {"predictor": "own", **options}
         save_segmenter(Path("run/model"), segmenter, model, name="entropy-threshold", options=given)
 
@@ -146,6 +170,12 @@ CASES: dict[str, Case] = {
     "tied names": (tied({"embedding.weight": "forward"}), SEGMENT, "model.safetensors must tie parameters by name"),
     "tied list": (tied([1]), SEGMENT, "model.safetensors must tie parameters by name"),
     "header": (text(WEIGHTS, b"\xff" * 64), SEGMENT, "model.safetensors must be a whole safetensors file"),
+    "NaN": (numbers(math.nan), SEGMENT, 'model.safetensors must hold finite numbers, got others in "embedding.weight"'),
+    "infinity": (numbers(-math.inf), (generate, ["a", "--model", "run"]), "model.safetensors must hold finite"),
+    "infinity in EVAL": (numbers(math.inf), EVAL, "model.safetensors must hold finite numbers"),
+    "8 bits": (numbers(0, torch.float8_e5m2), SEGMENT, "model.safetensors must hold floating-point weights of 16"),
+    "NaN of a checkpoint": (checkpoint(math.nan), VIEW, "update-00000001 must hold finite numbers, got others in"),
+    "NaN of a segmenter": (saved(math.nan), SEGMENT, f"the weights of run/model/{WORD} must hold finite numbers"),
     "custom code": (word("evil:Evil"), SEGMENT, f"run/model/{WORD} names custom code, 'evil:Evil'"),
     "custom code of Python": (word("os:system"), SEGMENT, f"run/model/{WORD} names custom code, 'os:system'"),
     "custom reward": (options(estimator={"reward": "evil:Evil"}), (view, ["run", "text.txt"]), "names custom code"),

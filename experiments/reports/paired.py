@@ -92,3 +92,16 @@ def tied_with_best(losses: Sequence[float], difference: Callable[[int, int], Dif
     tests = {row: difference(row, best) for row in candidates if row != best}
     known = {row: test for row, test in tests.items() if test is not None and test.error is not None}
     return {best, *(row for row, test in known.items() if not test.significant)} if known else set()
+
+
+def interval(difference: Difference | None) -> str:
+    """Format a difference with its 95 % interval; a dash without a pair.
+
+    Example:
+        >>> interval(Difference(-0.05, 0.002, 3))
+        '-0.050 [-0.059, -0.041]'
+    """
+    if difference is None:
+        return "-"
+    mean, half = difference.mean, difference.half_width
+    return f"{mean:+.3f}" + ("" if difference.error is None else f" [{mean - half:+.3f}, {mean + half:+.3f}]")

@@ -9,20 +9,20 @@ Every folder in the given one is a comparison of the same systems with another s
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
+from rltok_rl.experiments.recipes import as_typed
 from rltok_rl.experiments.reports.markdown import bullets, markdown, percent, with_error, with_unit
-from rltok_rl.experiments.reports.paired import Difference, paired_over_documents, paired_over_seeds, tied_with_best
+from rltok_rl.experiments.reports.paired import interval
+from rltok_rl.experiments.reports.seed_table import RATE_TOLERANCE, REFERENCE, SeedTable
 from rltok_rl.experiments.reports.systems_page import evaluated_systems, is_comparison, system_rows
-from rltok_rl.experiments.reports.table import equal_budgets, flops_with_trials, rate_with_target, total_flops
-from rltok_rl.experiments.runs.folder import RunFolder, read_run
+from rltok_rl.experiments.reports.table import estimator_name, flops_with_trials, rate_with_target
+from rltok_rl.experiments.runs.folder import RunFolder, flat, read_run
 
 from rltok_rl.foreign import MOST_STATE, read_json
 from rltok_rl.renamed import current_text
@@ -36,12 +36,12 @@ SHARES = (0.1, 0.2, 0.3, 1.0)
 HEADER = (
     *("system", "estimator", "total FLOPs", "bits per byte", "each seed", "minus {reference}: over seeds"),
     *("over {unit}s", "boundaries per byte (target)", "bytes", "spaces that have a boundary"),
+    "boundaries at a space (and at any edge of a word)",
 )
-_REFERENCE = "uniform"
-RATE_TOLERANCE = 0.1
-"""Relative distance of a system's mean rate from its target up to which it is compared with the best."""
 MOST_PAIRED = 4
 """Systems of which all pairs are compared."""
+_METHOD = ("model.", "actor.", "estimator.", "baseline.", "loss.", "rate.")
+_FIELD = "model.overrides."
 
 
 def seed_folders(folder: Path) -> list[Path]:
@@ -62,7 +62,7 @@ def write_seeds_page(folder: Path, *, formats: Sequence[str] = ("png",)) -> Path
                 raise ValueError(f"seed {seed} of {name!r} must be there once, got it twice, also in {run.path}")
             rows[seed] = {**row, "entropy": entropy_at_shares(run)}
             runs[f"{name} {path.name}"] = run
-    order = sorted(systems, key=lambda name: name == _REFERENCE)  # the reference comes last
+    order = sorted(systems, key=lambda name: name == REFERENCE)  # the reference comes last
     content = _content(list(runs.values()), {name: dict(sorted(systems[name].items())) for name in order})
     replace_text(folder / TABLE, json.dumps(content, indent=None, separators=(",", ":")) + "\n")
     groups = {name: [label for label in runs if label.rpartition(" ")[0] == name] for name in order}
@@ -77,15 +77,42 @@ def write_seeds_page(folder: Path, *, formats: Sequence[str] = ("png",)) -> Path
 def _content(runs: Sequence[RunFolder], systems: Mapping[str, dict[int, dict[str, Any]]]) -> dict[str, Any]:
     """Everything that the page shows: it can be written again without the runs."""
     first, summaries = runs[0], [run.summary or {} for run in runs]
+    options = differing_options({name: next(run for run in runs if run.path.name == name) for name in systems})
+    varying = {option.removeprefix(_FIELD) for own in options.values() for option in own}
+    fields = {name: value for name, value in (first.option("model.overrides") or {}).items() if name not in varying}
     data = ("source", "split_by", "held_out", "num_rows", "num_steps")
     return {
         "commands": sorted({without_folders(summary.get("command", "")) for summary in summaries}),
         "machines": sorted({summary.get("machine", "") for summary in summaries}),
         "revisions": sorted({start["git"]["revision"] for run in runs for start in run.starts if start.get("git")}),
         "data": {name: first.option(f"data.{name}") for name in data},
-        "model": {"preset": first.option("model.preset"), **(first.option("model.overrides") or {})},
-        "systems": [{"name": name, "rows": rows} for name, rows in systems.items()],
+        "model": {"preset": first.option("model.preset"), **fields},
+        "systems": [{"name": name, "rows": rows, "options": options.get(name)} for name, rows in systems.items()],
     }
+
+
+def differing_options(runs: Mapping[str, RunFolder]) -> dict[str, dict[str, Any]]:
+    """Return the options of the method that learned policies do not share: all of the first, what differs of others.
+
+    A field of the model that a run does not set has its default; other options that a run lacks are newer than it.
+    """
+    options = {
+        name: {option: value for option, value in flat(run.config).items() if option.startswith(_METHOD)}
+        for name, run in runs.items()
+        if estimator_name(run) != "-"
+    }
+    first = next(iter(options.values()), {})
+    unlike = {
+        name: {
+            option: own.get(option, "its default")
+            for option in sorted({*own, *first})
+            if own.get(option) != first.get(option) and (option.startswith(_FIELD) or {option} <= own.keys() & first)
+        }
+        for name, own in options.items()
+    }
+    differing = sorted({option for changed in unlike.values() for option in changed})
+    of_first = {option: first.get(option, "its default") for option in differing}
+    return {name: of_first if options[name] is first else changed for name, changed in unlike.items()}
 
 
 def entropy_at_shares(run: RunFolder) -> list[float] | None:
@@ -97,56 +124,13 @@ def entropy_at_shares(run: RunFolder) -> list[float] | None:
     return [float(means.iloc[max(0, round(share * len(values)) - 1)]) for share in SHARES]
 
 
-class SeedTable:
-    """Systems of ``compare-seeds.json``: losses by seed, and differences from each other."""
-
-    def __init__(self, content: Mapping[str, Any]) -> None:
-        rows = [row for system in content["systems"] for row in system["rows"].values()]
-        self.rows = pd.DataFrame(rows, dtype=object)
-        self.losses = self.rows.pivot(index="seed", columns="system", values="bits_per_byte").astype(float)
-        self.systems = list(self.rows["system"].unique())
-        self.reference = _REFERENCE if _REFERENCE in self.systems else self.systems[0]
-        self.unit = content["data"]["split_by"] or "document"
-        self.total_flops = list(map(total_flops, rows))
-
-    def over_seeds(self, system: str, other: str) -> Difference | None:
-        """Paired difference over seeds."""
-        return paired_over_seeds(self.losses[system].dropna(), self.losses[other].dropna())
-
-    def over_documents(self, system: str, other: str) -> Difference | None:
-        """Paired difference over documents or groups, whose nats are averaged over shared seeds."""
-        seeds = self.losses[[system, other]].dropna().index
-        if seeds.empty:
-            return None
-        shared = self.rows[self.rows["seed"].isin(seeds)].set_index("system")
-
-        def mean(name: str) -> dict[str, Any]:
-            rows = shared.loc[[name]]
-            return {"counts": rows["counts"].iloc[0], "nats": np.mean(rows["nats"].tolist(), axis=0).tolist()}
-
-        return paired_over_documents(mean(system), mean(other))
-
-    def best(self) -> set[int]:
-        """Places of the systems that a paired test over seeds cannot tell from the best; empty if budgets are unequal.
-
-        Oracles are left out, and systems whose boundaries are not as many as their target asks for; nothing is best if
-        targets differ.
-        """
-        targets = self.rows["target_rate"].dropna().unique()
-        if not equal_budgets(self.total_flops) or len(targets) > 1:
-            return set()
-        systems = self.rows.groupby("system")
-        off = (systems["rate"].mean() / systems["target_rate"].first().astype(float) - 1).abs() > RATE_TOLERANCE
-        out = systems["oracle"].first().astype(bool) | off
-        means = [math.nan if out[name] else self.losses[name].mean() for name in self.systems]
-        return tied_with_best(means, lambda row, best: self.over_seeds(self.systems[row], self.systems[best]))
-
-
 def seeds_page(content: Mapping[str, Any]) -> str:
     """Return the page as Markdown, from the content of ``compare-seeds.json``."""
     table, data = SeedTable(content), content["data"]
     first, flops, unit, reference = table.rows.iloc[0], table.total_flops, table.unit, table.reference
     options = ", ".join(f"{name} {value}" for name, value in content["model"].items() if name != "preset")
+    of_systems = table.rows["parameters"]
+    sizes = " to ".join(f"{size:,}" for size in sorted({of_systems.min(), of_systems.max()}))
     notes = [
         f"{first['predicted']:,} held-out bytes in {first['documents']:,} {unit}s, the same for all systems and seeds; "
         + (f"no {unit} is on both sides of the split." if data["split_by"] else "split by single documents."),
@@ -155,16 +139,19 @@ def seeds_page(content: Mapping[str, Any]) -> str:
         f"more than {percent(RATE_TOLERANCE)} off their target, are never bold.",
         f"Differences to {reference} are paired, with their 95 % interval (Student's t): by seed (the same order "
         f"of the training text, the same initial weights), and by {unit}, averaged over seeds.",
+        f"By chance, {percent(first['space_chance'] or 0)} of the boundaries are at a space"
+        + (f", {percent(first['edge_chance'])} at any edge of a word." if first.get("edge_chance") else "."),
         f"Total FLOPs include an estimator's trials; they differ by {percent(max(flops) / min(flops) - 1)} at most.",
         "The commands stand for one seed (`seed=`) and some of the systems (`compare.systems=`) each.",
         f"Machine: {'; '.join(content['machines'])}. Revision: {', '.join(r[:10] for r in content['revisions'])}.",
     ]
     parts = [
-        f"# {with_unit(min(flops), 'FLOPs')} in total, {table.losses[reference].count()} seeds",
+        f"# {with_unit(min(flops), 'FLOPs')} in total, {table.num_seeds()}",
         "\n".join(f"    {command}" for command in dict.fromkeys(map(_of_all_runs, content["commands"]))),
         f"`{data['source']}`, {data['num_rows']} rows of {data['num_steps']} bytes; model "
-        f"`{content['model']['preset']}` with {options or 'nothing replaced'}, {first['parameters']:,} parameters.",
+        f"`{content['model']['preset']}` with {options or 'nothing replaced'}, {sizes} parameters.",
         seeds_table(content),
+        *_differing(content["systems"]),
         bullets(notes),
         *_pairs(table),
         f"![Bits per byte against total FLOPs]({FIGURE})",
@@ -208,22 +195,26 @@ def seeds_table(content: Mapping[str, Any]) -> str:
                 rate_with_target({**first, "rate": mean["rate"]}),
                 with_unit(mean["bytes"], "B"),
                 ", ".join("-" if share is None else percent(share) for share in rows["space_recall"]),
+                ", ".join(map(_at_edges, rows.to_dict("records"))),
             ]
         )
     return markdown([name.format(reference=table.reference, unit=table.unit) for name in HEADER], body)
 
 
-def interval(difference: Difference | None) -> str:
-    """Format a difference with its 95 % interval; a dash without a pair.
-
-    Example:
-        >>> interval(Difference(-0.05, 0.002, 3))
-        '-0.050 [-0.059, -0.041]'
-    """
-    if difference is None:
+def _at_edges(row: Mapping[str, Any]) -> str:
+    """Shares of boundaries at a space and at any edge of a word, if they are known."""
+    if row.get("space_precision") is None:
         return "-"
-    mean, half = difference.mean, difference.half_width
-    return f"{mean:+.3f}" + ("" if difference.error is None else f" [{mean - half:+.3f}, {mean + half:+.3f}]")
+    edge = row.get("edge_precision")
+    return f"{100 * row['space_precision']:.0f} %" + ("" if edge is None else f" ({100 * edge:.0f} %)")
+
+
+def _differing(systems: Sequence[Mapping[str, Any]]) -> list[str]:
+    """List the options by which learned policies differ."""
+    named = [(system["name"], system["options"]) for system in systems if system.get("options")]
+    lines = [f"{name}: `{' '.join(f'{o}={as_typed(v)}' for o, v in options.items())}`" for name, options in named]
+    title = "Options that learned policies do not share; behind the first line, only what differs from it:"
+    return [title, bullets(lines)] if len(lines) > 1 else []
 
 
 def _pairs(table: SeedTable) -> list[str]:

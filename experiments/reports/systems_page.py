@@ -24,20 +24,18 @@ from rltok_rl.viz.run_figures import draw_loss_against_flops, draw_loss_against_
 PAGE, TABLE, FIGURE, TEXTS, RATES = "compare.md", "compare.json", "compare.png", "texts.png", "rates.png"
 COLUMNS = (
     *("system", "estimator", "bits_per_byte", "standard_error", "early_bits_per_byte", "rate", "target_rate"),
+    *("oracle", "documents", "windows", "counts", "nats", "target_rates", "at_rates", "rows_per_text", "split_by"),
+    *("predicted", "flops", "padded_flops", "bytes", "peak_memory", "tried_flops", "seconds"),
     *(
-        "oracle",
-        "documents",
-        "windows",
-        "counts",
-        "nats",
-        "target_rates",
-        "at_rates",
-        "rows_per_text",
-        "split_by",
-        "predicted",
+        "space_recall",
+        "space_precision",
+        "space_chance",
+        "edge_precision",
+        "edge_chance",
+        "parameters",
+        "updates",
+        "seed",
     ),
-    *("flops", "padded_flops", "bytes", "peak_memory", "tried_flops", "seconds", "space_recall", "space_precision"),
-    *("space_chance", "parameters", "updates", "seed"),
 )
 """Columns of the table of runs that describe a system."""
 HEADER = (

@@ -53,7 +53,7 @@ def run_row(run: RunFolder) -> dict[str, Any]:
         "target_rate": run.target_rate,
         "oracle": looks_ahead(run),
     }
-    space = evaluation.get("word_edges", {}).get("space", {})
+    space, edge = (evaluation.get("word_edges", {}).get(name, {}) for name in ("space", "any"))
     names = ("rate", "target_rate", "oracle", "documents", "windows", "counts", "nats", "target_rates", "at_rates")
     flops, tried = summary.get("flops"), summary.get("tried_flops", 0.0)
     return {
@@ -73,6 +73,8 @@ def run_row(run: RunFolder) -> dict[str, Any]:
         "space_recall": space.get("covered"),
         "space_precision": space.get("share"),
         "space_chance": space.get("chance"),
+        "edge_precision": edge.get("share"),
+        "edge_chance": edge.get("chance"),
         # the last snapshot
         "snapshot_bytes": snapshot.get("bytes"),
         **{name: snapshot.get(name) for name in ("held_out_standard_error", *METRICS[:3])},

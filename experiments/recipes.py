@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 from omegaconf import OmegaConf
 from rltok_rl.experiments.run_config import GROUPS, TrainConfig
 
+from rltok_rl.utils import did_you_mean
+
 FOLDER = Path(__file__).resolve().parent / "conf"
 RECIPES = tuple(sorted(path.stem for path in (FOLDER / "recipe").glob("*.yaml")))
 """Names of the recipes."""
@@ -161,7 +163,9 @@ def check_recipe(config: Any) -> None:
     settings, changes = recipe_settings(config.recipe or RECIPES[0]), list(config.changes)
     for change in changes:
         if not change.startswith(MODEL) and not any(_covers(change, option) for option in settings):
-            raise ValueError(f"changes must name options of a recipe, among {[*settings]}, got {change!r}")
+            groups = list(dict.fromkeys(option.rpartition(".")[0] for option in settings))
+            near = did_you_mean(change, [*settings, *groups])
+            raise ValueError(f"changes must name options of a recipe, or groups of {groups}, got {change!r}{near}")
     if config.recipe is None:
         return
     for option, value, setting in differences(config, config.recipe):

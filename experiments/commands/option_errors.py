@@ -56,6 +56,15 @@ def _described(kind: Any) -> str:
     return _TYPES.get(kind) or ("a dict of dicts" if str(kind).count("dict[") > 1 else "a dict")
 
 
+def check_once(overrides: Sequence[Override], groups: Sequence[str]) -> None:
+    """Refuse several choices, or a list, for a group that is chosen once."""
+    for group in groups:
+        chosen = [override for override in overrides if override.key_or_group == group]
+        if len(chosen) > 1 or any(isinstance(override.value(), list) for override in chosen):
+            texts = " and ".join(str(override.input_line) for override in chosen)
+            raise ValueError(f"{group} must be given once and be one name, got {texts}")
+
+
 def several_values(sweep: Override, types: Mapping[str, Any]) -> str:
     """Explain several values for one option without ``--multirun``."""
     name, _, text = (sweep.input_line or "").lstrip("+").partition("=")

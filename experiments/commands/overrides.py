@@ -24,7 +24,7 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
-from rltok_rl.experiments.commands.option_errors import explain, several_values, unknown_flag
+from rltok_rl.experiments.commands.option_errors import check_once, explain, several_values, unknown_flag
 from rltok_rl.experiments.commands.schema import CONF, schemas
 from rltok_rl.experiments.run_config import GROUPS, WHOLE
 
@@ -69,6 +69,7 @@ def read_command_line(name: str, arguments: Sequence[str]) -> CommandLine:
                 value = f"; write {text}=VALUE" if text in names else ""
                 raise ValueError(f"options must be written name=value, got {text!r}{value}")
         overrides = OverridesParser.create().parse_overrides(texts)
+        check_once(overrides, ("recipe", "ablation"))
         return CommandLine([*words, *texts], overrides, _compose_runs(name, flags, overrides, types))
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise ValueError(explain(error, types, names)) from None

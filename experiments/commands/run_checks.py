@@ -64,15 +64,10 @@ def check_policy(overrides: Sequence[Override]) -> None:
 
 
 def check_recipes(line: CommandLine) -> None:
-    """Refuse two recipes or ablations, options that contradict a recipe, and choices that a recipe would undo."""
+    """Refuse options that contradict a recipe, and choices that a recipe would undo."""
     by_group: dict[str, list[Override]] = {}
     for override in line.overrides:
         by_group.setdefault(override.key_or_group, []).append(override)
-    for group in ("recipe", "ablation"):
-        overrides = by_group.get(group, [])
-        if len(overrides) > 1 or any(isinstance(override.value(), list) for override in overrides):
-            texts = " and ".join(str(override.input_line) for override in overrides)
-            raise ValueError(f"{group} must be given once and be one name, got {texts}")
     if "recipe" in by_group:
         recipe = by_group["recipe"][0].input_line
         for override in by_group.get("experiment", []):

@@ -66,7 +66,9 @@ def test_page_names_the_options_that_learned_policies_do_not_share(folder, no_fi
         config = folder / str(seed) / "spacebyte" / "config.yaml"
         text = (folder / str(seed) / "learned" / "config.yaml").read_text()
         assert "\n  overrides:\n    window: 8\n" in text and "gamma: 0.9\n" in text
-        text = text.replace("gamma: 0.9\n", "gamma: 0.5\n").replace("overrides:\n    window: 8", "overrides:\n    width: 8")
+        text = text.replace("gamma: 0.9\n", "gamma: 0.5\n").replace(
+            "overrides:\n    window: 8", "overrides:\n    width: 8"
+        )
         config.write_text(text)
     page = write_seeds_page(folder).read_text()
     assert "- learned: `estimator.gamma=0.9 model.overrides.width=its default model.overrides.window=8`" in page

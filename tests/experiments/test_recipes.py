@@ -6,8 +6,9 @@ from dataclasses import asdict, fields
 from operator import attrgetter
 
 import pytest
+from omegaconf import OmegaConf
 from rltok_rl.experiments.commands.run_checks import read_run_options
-from rltok_rl.experiments.commands.schema import choices
+from rltok_rl.experiments.commands.schema import CONF, choices
 from rltok_rl.experiments.compare.systems import BY_RECIPE, system_config
 from rltok_rl.experiments.recipes import RECIPES, SIZES, check_recipe, describe_recipe, differences, recipe_settings
 from rltok_rl.experiments.run_config import GROUPS
@@ -58,6 +59,14 @@ def test_an_ablation_differs_from_its_recipe_where_it_says(recipe):
         assert options and all(any(option.startswith(change) for change in config.changes) for option in options), name
 
 
+def test_loss_of_the_released_code_is_that_of_its_recipe():
+    loss, settings = OmegaConf.load(CONF / "loss/released.yaml"), recipe_settings("released")
+    del loss["defaults"]
+    assert {f"loss.{option}": value for option, value in loss.items()}.items() <= {
+        option: setting.value for option, setting in settings.items()
+    }.items()
+
+
 def test_ablations_are_experiments_too():
     for name in choices("ablation"):
         ablated = asdict(configured("experiment=ablations", f"ablation={name}")) | {"changes": []}
@@ -78,8 +87,10 @@ ERRORS = {
     "recipe=[paper,ours]": r"recipe must be given once and be one name, got recipe=\[paper,ours\]",
     "recipe=papr": "recipe must be one of .*did you mean 'paper'",
     "recipe=paper experiment=no-discount": "write ablation=no-discount recipe=paper",
-    "recipe=paper changes=[optim.lr]": "changes must name options of a recipe, among .*got 'optim.lr'",
-    "changes=[nonsense]": "changes must name options of a recipe, among .*got 'nonsense'",
+    "recipe=paper +recipe=ours": r"recipe must be given once and be one name, got recipe=paper and \+recipe=ours",
+    "recipe=paper changes=[optim.lr]": "changes must name options of a recipe, or groups .*got 'optim.lr'",
+    "recipe=paper changes=[estimator.gama]": "got 'estimator.gama'; did you mean 'estimator.gamma'",
+    "changes=[nonsense]": "changes must name options of a recipe, or groups .*got 'nonsense'",
     "recipe=paper changes=[model.overrides.nonsense]": "model.overrides holds fields of UNetConfig, got 'nonsense'",
     "ablation=no-lags ablation=no-discount": "ablation must be given once and be one name, got ablation=no-lags and",
     "--multirun recipe=paper rate=none,hinge out=x/${rate.control}": "rate=none sets rate.coefficient=0.0, which",

@@ -66,6 +66,7 @@ def test_command_runs(tmp_path):
     command = [sys.executable, "-m", "rltok_rl.experiments.train", *QUICK, f"out={tmp_path}/run", "compute.threads=1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr[-2000:]
+    assert "no recipe; closest: ours, except " in done.stderr, "every run says which recipe it follows"
     assert "100%" in done.stderr and f"report: {tmp_path}/run/report.md" in done.stdout
     assert (tmp_path / "run" / "figures" / "curves.png").stat().st_size > 10_000
     documented = (ROOT / "docs" / "runs.md").read_text()

@@ -32,6 +32,7 @@ from rltok_rl.evaluation.boundaries import (
     summarise_lengths,
     token_lengths,
 )
+from rltok_rl.evaluation.episodes import POLICIES, Episodes
 from rltok_rl.evaluation.marginal import (
     Samples,
     marginal_nats,
@@ -40,7 +41,7 @@ from rltok_rl.evaluation.marginal import (
     summarise_samples,
     window_losses,
 )
-from rltok_rl.evaluation.policies import POLICIES, Episodes, PolicyEvaluation, evaluate_policy
+from rltok_rl.evaluation.policies import PolicyEvaluation, evaluate_policy
 from rltok_rl.evaluation.streamed import read_streamed
 from rltok_rl.evaluation.windowed import Reading, cut_windows, read_text
 from rltok_rl.evaluation.word_edges import (

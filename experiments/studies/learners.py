@@ -57,10 +57,10 @@ class Course:
         text = packaged_novel()
         return options | {"text": text[-HELD_OUT_BYTES:] if held_out else text[:-HELD_OUT_BYTES]}
 
-    def make_vec(self) -> Any:
-        """Make the vector environment."""
-        options = self.env_options()
-        return gymnasium.make_vec(options.pop("env_id"), num_envs=ROWS, autoreset_mode="SameStep", **options)
+    def make_vec(self, num_envs: int = ROWS, *, held_out: bool = False) -> Any:
+        """Make the vector environment, to train or to evaluate in."""
+        options = self.env_options(held_out=held_out)
+        return gymnasium.make_vec(options.pop("env_id"), num_envs=num_envs, autoreset_mode="SameStep", **options)
 
     def make_env(self, rows_per_text: int = 1) -> ByteBoundaryEnv:
         """Make the TorchRL environment; of its model, only the boundary policy can be trained, which the seed draws."""
@@ -79,7 +79,7 @@ def evaluate_fixed(course: Course, report: Report, *, name: str) -> None:
 
 
 def reinforce(
-    course: Course, report: Report, *, estimator: str = "discounted_return", lr: float = 0.05, **options: Any
+    course: Course, report: Report, *, estimator: str = "discounted_return", lr: float = 0.2, **options: Any
 ) -> None:
     """Train the boundary policy by REINFORCE, with one step per batch."""
     env = course.make_env(options.get("group_size", 1))
@@ -125,7 +125,7 @@ def torchrl_ppo(course: Course, report: Report, *, lr: float = 0.05, epochs: int
 
 
 def sb3_ppo(course: Course, report: Report) -> None:
-    """Train PPO of Stable-Baselines3 with its default networks."""
+    """Train PPO of Stable-Baselines3 with its default networks, and as many epochs as the other two."""
     from rltok_rl.envs import SB3VecEnv
     from stable_baselines3 import PPO
     from stable_baselines3.common.callbacks import BaseCallback
@@ -139,7 +139,7 @@ def sb3_ppo(course: Course, report: Report) -> None:
 
         _on_training_end = _on_rollout_start
 
-    options: Any = {"n_steps": course.num_steps, "batch_size": course.batch // 4, "learning_rate": 1e-3}
+    options: Any = {"n_steps": course.num_steps, "batch_size": course.batch // 4, "n_epochs": 4, "learning_rate": 1e-3}
     options |= {"gamma": GAMMA, "ent_coef": 0.01, "seed": course.seed, "device": "cpu"}
     agent = PPO("MultiInputPolicy", SB3VecEnv(ROWS, **course.env_options()), **options)
     agent.learn(course.updates * course.batch, Reporter())

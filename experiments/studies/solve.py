@@ -4,8 +4,8 @@
     python -m rltok_rl.experiments.studies.solve worlds=[recall] learners=[sb3_ppo]        # one curve
 
 Fields of :class:`SolveOptions` are options. The language models stay as they are. Returns are those of fixed texts that
-nothing is trained on. Each cell (world, learner, seed) has a file, which is kept: the command trains the missing ones,
-also next to other commands with the same ``out``, and draws the page of all that are there.
+nothing is trained on. Each cell (world, learner, seed) has a file, which is kept: the command trains the missing ones
+and draws the page of all that are there. Several commands with the same ``out`` share the cells.
 """
 
 from __future__ import annotations
@@ -25,16 +25,34 @@ from rltok_rl.experiments.reports.markdown import markdown
 from rltok_rl.experiments.studies.common import Progress, check_choices, check_minimums, command_line, read_options
 from rltok_rl.experiments.studies.learners import FIXED, LEARNERS, WORLDS, Course
 
-from rltok_rl.evaluation import evaluate_policy, mean_and_error
-from rltok_rl.training.atomic_files import replace_text
+from rltok_rl.evaluation import mean_and_error
+from rltok_rl.evaluation.episodes import read_episodes
+from rltok_rl.evaluation.policies import draw_texts
+from rltok_rl.training.atomic_files import claim_file, replace_text
 from rltok_rl.training.environment import machine
 from rltok_rl.viz.axes import draw_seeds, spread_apart
 from rltok_rl.viz.style import INK, PALE, QUIET, plain_figures, run_style, save_figure
 
-TEXTS, TEXTS_SEED = 256, 1_000_000
-"""Number and seed of the texts of every evaluation; runs have seeds 0, 1, ..."""
-EVALUATIONS = 25
-"""Evaluations of a learner, besides the one before its first update."""
+TEXTS, TEXTS_SEED = {"recall": 256, "lexicon": 256, "novel": 128}, 1_000_000
+"""Number of texts of every evaluation, and their seed; runs have seeds 0, 1, ..."""
+EVALUATIONS = 16
+"""Least number of evaluations of a learner, besides the one before its first update."""
+SETTINGS = """\
+Mean undiscounted returns on texts that no learner trains on, the same for all; ± is the standard error over seeds,
+bands of the figure are standard deviations over seeds. A learner solves a world at its first evaluation of at least
+the threshold; decisions and CPU seconds until then are means over the seeds that solve it. CPU seconds are those of
+training on one thread, without evaluations. Adding `worlds=[WORLD] learners=[LEARNER]` to the command trains one
+curve.
+
+All learners read 32 episodes per update, with gamma 0.95. The three PPOs have 4 epochs of 4 minibatches, a clipping
+range of 0.2, GAE with lambda 0.95 and an entropy coefficient of 0.01. `sb3_ppo` and `cleanrl_ppo` step the
+environment and train networks of their own at a learning rate of 0.001, which `cleanrl_ppo` lowers to 0.
+`torchrl_ppo` and REINFORCE train the model's linear boundary policy from random weights with parallel rollouts,
+with a learning rate of 0.05 for PPO and 0.2 for REINFORCE (of 0.05, 0.1 and 0.2 the best for one seed of leave-one-
+out), which makes one step per update. `local_flips` decodes further boundaries of the same texts, which count as
+CPU seconds and not as decisions. `random` draws as many boundaries as the optimum, on the novel as many as the
+model's target rate."""
+"""Text of the page."""
 Curves = list[list[tuple[int, float, float]]]
 """Decisions, CPU seconds and return at each evaluation, for each seed."""
 
@@ -49,16 +67,21 @@ class SolveOptions:
     """Keys of ``LEARNERS``."""
     seeds: int = 5
     """Seeds of each learner that learns: 0, 1, ..."""
-    updates: int = 100
-    """Updates of each learner, from 32 episodes each."""
+    updates: int = 80
+    """Updates of each learner, from 32 episodes each; half as many on the novel, whose model is larger."""
     num_steps: int = 128
     """Decisions per episode."""
     out: str = "runs/solve"
     """Folder of results."""
 
-    def file(self, *cell: str | int) -> Path:
+    def updates_in(self, world: str) -> int:
+        """Return the number of updates in a world."""
+        return max(1, self.updates // 2) if world == "novel" else self.updates
+
+    def file(self, world: str, *rest: str | int) -> Path:
         """Return the file of a cell (world, learner, seed), which names the length of training."""
-        return Path(self.out, "cells", "-".join(map(str, (*cell, f"{self.updates}x{self.num_steps}.json"))))
+        length = f"{self.updates_in(world)}x{self.num_steps}.json"
+        return Path(self.out, "cells", "-".join(map(str, (world, *rest, length))))
 
 
 def read_solve_options(arguments: Sequence[str]) -> SolveOptions:
@@ -81,17 +104,19 @@ def grid(options: SolveOptions) -> list[tuple[str, str, int]]:
 
 def train_cell(world: str, learner: str, seed: int, options: SolveOptions) -> dict[str, Any]:
     """Train and evaluate a learner; return its curve of decisions, CPU seconds of training, and held-out return."""
-    course = Course(world, seed, options.updates, options.num_steps)
+    updates = options.updates_in(world)
+    course = Course(world, seed, updates, options.num_steps)
+    held_out = course.make_vec(TEXTS[world], held_out=True).unwrapped.env
+    held_out.set_seed(TEXTS_SEED)
+    texts = draw_texts(held_out, TEXTS[world])
     points: list[tuple[int, float, float]] = []
     update, start = 0, 0.0
 
     def report(policy: Any) -> None:
         nonlocal update, start
-        if update % max(1, options.updates // EVALUATIONS) == 0 or update == options.updates:
+        if update % max(1, updates // EVALUATIONS) == 0 or update == updates:
             seconds = time.process_time() - start if update else 0.0  # setup and evaluations are not training
-            held_out: Any = {"num_envs": TEXTS, "seed": TEXTS_SEED, **course.env_options(held_out=True)}
-            with torch.random.fork_rng(devices=[]):
-                returns = evaluate_policy(policy, TEXTS, reference="never", **held_out).policy.returns
+            returns = read_episodes(held_out, policy, texts, seed=TEXTS_SEED).returns
             points.append((update * course.batch, round(seconds, 2), round(returns.mean().item(), 3)))
             start = time.process_time() - seconds
         update += 1
@@ -104,14 +129,22 @@ def run(options: SolveOptions) -> list[dict[str, Any]]:
     """Train the cells that have no file; return all of the folder, in the order of worlds, learners and seeds."""
     torch.set_num_threads(1)  # CPU seconds are those of one thread
     missing = [cell for cell in grid(options) if not options.file(*cell).exists()]
-    progress, folder = Progress("solve"), options.file().parent
+    progress, folder = Progress("solve"), Path(options.out, "cells")
     folder.mkdir(parents=True, exist_ok=True)
     for done, cell in enumerate(missing, 1):
-        if not options.file(*cell).exists():  # another command may have trained it by now
-            result = train_cell(*cell, options)
-            replace_text(options.file(*cell), json.dumps(result) + "\n")
-            progress(done, len(missing), f" {' '.join(map(str, cell))}: return {result['points'][-1][2]:.2f}")
-    cells = [json.loads(file.read_text()) for file in folder.glob(f"*-{options.file().name}")]
+        file = options.file(*cell)
+        lock = file.with_suffix(".lock")
+        try:
+            with claim_file(lock):
+                if not file.exists():  # else another command has trained it by now
+                    result = train_cell(*cell, options)
+                    replace_text(file, json.dumps(result) + "\n")
+                    progress(done, len(missing), f" {' '.join(map(str, cell))}: return {result['points'][-1][2]:.2f}")
+                lock.unlink(missing_ok=True)
+        except BlockingIOError:  # another command trains it
+            continue
+    files = [file for world in WORLDS for file in folder.glob(options.file(world, "*").name)]
+    cells = [json.loads(file.read_text()) for file in files]
     worlds, learners = list(WORLDS), list(LEARNERS)
     return sorted(cells, key=lambda one: (worlds.index(one["world"]), learners.index(one["learner"]), one["seed"]))
 
@@ -157,17 +190,15 @@ def solve_table(learners: dict[str, Curves], goal: float | None) -> str:
 
 def write_page(results: Sequence[dict[str, Any]], out: Path, command: str) -> str:
     """Write ``solve.md``, with a table per world, and ``solve.png``; return the page."""
-    decisions = max(one["points"][-1][0] for one in results)
     lines = [
         f"`{command}`",
         "; ".join(dict.fromkeys(one["machine"] for one in results)),
-        f"Mean returns on the same {TEXTS} held-out texts after {decisions:,} decisions; ± is the standard error over "
-        "seeds. CPU seconds are those of training on one thread, without evaluations. Bands of the figure are "
-        "standard deviations over seeds. The options `worlds=[WORLD] learners=[LEARNER]` train one curve.",
+        SETTINGS,
     ]
     for world, learners in group(results).items():
-        goal = threshold(world)
-        lines += [f"## {world}", f"`{WORLDS[world]}`, " + ("no threshold" if goal is None else f"threshold {goal}")]
+        goal, decisions = threshold(world), max(points[-1][0] for curves in learners.values() for points in curves)
+        words = f"`{WORLDS[world]}`, {decisions:,} decisions, {TEXTS[world]} held-out texts"
+        lines += [f"## {world}", words + ("; no threshold" if goal is None else f"; threshold {goal}")]
         lines.append(solve_table(learners, goal))
     page = "\n\n".join([*lines, f"![Return curves]({draw_solve(results, out / 'solve.png').name})"]) + "\n"
     replace_text(out / "solve.md", page)
@@ -209,7 +240,9 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
-    print(write_page(run(options), Path(options.out), command_line("solve", arguments)))
+    results = run(options)
+    if results:
+        print(write_page(results, Path(options.out), command_line("solve", arguments)))
     return 0
 
 

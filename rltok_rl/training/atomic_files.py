@@ -24,19 +24,27 @@ def replace_text(path: Path, text: str) -> None:
 
 @contextmanager
 def claim_folder(folder: Path) -> Iterator[None]:
-    """Lock a folder for this process, creating it if needed; an error if another process has locked it.
+    """Lock a folder for this process, creating it if needed; an error if another process has locked it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with claim_file(folder / CLAIM, shown=folder):
+        yield
+
+
+@contextmanager
+def claim_file(path: Path, *, shown: Path | None = None) -> Iterator[None]:
+    """Lock a file for this process, creating it if needed; an error if another process has locked it.
 
     The operating system unlocks it when the process ends, however it ends. On Windows and on file systems without locks
     nothing is locked.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / CLAIM).open("a") as file:
+    with path.open("a") as file:
         try:
             import fcntl
 
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise BlockingIOError(f"{folder} is in use by another run; wait for it, or choose another folder") from None
+            words = "is in use by another run; wait for it, or choose another folder"
+            raise BlockingIOError(f"{shown or path} {words}") from None
         except (ImportError, OSError):
             pass
         yield

@@ -9,6 +9,7 @@ from rltok_rl.experiments.studies.learners import FIXED, HELD_OUT_BYTES, LEARNER
 from rltok_rl.experiments.studies.solve import SolveOptions, grid, read_solve_options, solved, train_cell
 
 from rltok_rl.data import packaged_novel
+from rltok_rl.training.atomic_files import claim_file
 
 from ..each import each, refused
 
@@ -17,7 +18,7 @@ TINY = SolveOptions(updates=2, num_steps=4)
 
 @pytest.fixture(autouse=True)
 def few_texts(monkeypatch):
-    monkeypatch.setattr(solve, "TEXTS", 8)
+    monkeypatch.setattr(solve, "TEXTS", dict.fromkeys(WORLDS, 8))
 
 
 @each(learner=LEARNERS)
@@ -49,6 +50,17 @@ def test_reinforce_learns_and_siblings_read_the_same_texts():
 def test_the_end_of_the_novel_is_held_out():
     train, held_out = (Course("novel", 0, 1, 4).env_options(held_out=held_out)["text"] for held_out in (False, True))
     assert train + held_out == packaged_novel() and len(held_out) == HELD_OUT_BYTES
+
+
+def test_commands_that_share_a_folder_share_its_cells(tmp_path, monkeypatch):
+    options = SolveOptions(worlds=["recall"], learners=["never", "always"], updates=1, num_steps=4, out=str(tmp_path))
+    never, always = (options.file("recall", name, 0) for name in options.learners)
+    never.parent.mkdir()
+    with claim_file(never.with_suffix(".lock")):  # as another process that trains it
+        assert [one["learner"] for one in solve.run(options)] == ["always"]
+    assert [file.name for file in never.parent.iterdir() if file.suffix == ".json"] == [always.name]
+    assert [one["learner"] for one in solve.run(options)] == ["never", "always"]
+    assert sorted(file.name for file in never.parent.iterdir()) == sorted([never.name, always.name])
 
 
 def test_the_command_resumes_and_draws_all_cells(tmp_path, capsys, monkeypatch):

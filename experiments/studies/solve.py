@@ -26,8 +26,8 @@ from rltok_rl.experiments.studies.common import Progress, check_choices, check_m
 from rltok_rl.experiments.studies.learners import FIXED, LEARNERS, WORLDS, Course
 
 from rltok_rl.evaluation import mean_and_error
-from rltok_rl.evaluation.episodes import read_episodes
 from rltok_rl.evaluation.policies import draw_texts
+from rltok_rl.evaluation.policy_episodes import read_episodes
 from rltok_rl.training.atomic_files import claim_file, replace_text
 from rltok_rl.training.environment import machine
 from rltok_rl.viz.axes import draw_seeds, spread_apart

@@ -32,7 +32,6 @@ from rltok_rl.evaluation.boundaries import (
     summarise_lengths,
     token_lengths,
 )
-from rltok_rl.evaluation.episodes import POLICIES, Episodes
 from rltok_rl.evaluation.marginal import (
     Samples,
     marginal_nats,
@@ -42,6 +41,7 @@ from rltok_rl.evaluation.marginal import (
     window_losses,
 )
 from rltok_rl.evaluation.policies import PolicyEvaluation, evaluate_policy
+from rltok_rl.evaluation.policy_episodes import POLICIES, Episodes
 from rltok_rl.evaluation.streamed import read_streamed
 from rltok_rl.evaluation.windowed import Reading, cut_windows, read_text
 from rltok_rl.evaluation.word_edges import (

@@ -17,7 +17,7 @@ from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.envs.gym_options import refuse_names
 from rltok_rl.envs.registration import ENVIRONMENTS
 from rltok_rl.evaluation.bits import mean_and_error
-from rltok_rl.evaluation.episodes import Episodes, Policy, read_episodes
+from rltok_rl.evaluation.policy_episodes import Episodes, Policy, read_episodes
 from rltok_rl.text import check_texts, text_to_bytes
 from rltok_rl.utils import check_count, did_you_mean
 from rltok_rl.viz.terminal import boundary_text
@@ -76,8 +76,8 @@ def evaluate_policy(
     in two, with their decisions in between; other TorchRL policies step.
 
     Args:
-        policy: a name of :data:`POLICIES`; a TorchRL actor; an agent of Stable-Baselines3; a function from the
-            observation of a batch, as of ``gymnasium.make_vec``, to its actions.
+        policy: a name of :data:`~rltok_rl.evaluation.POLICIES`; a TorchRL actor; an agent of Stable-Baselines3; a
+            function from the observation of a batch, as of ``gymnasium.make_vec``, to its actions.
         texts: documents, of which each is read from its start for at most ``num_steps`` decisions; or the number of
             windows to draw from the environment's source.
         reference: what to compare with, as ``policy``. ``"uniform"`` and ``"random"`` have the rate of the policy on

@@ -1,11 +1,12 @@
-"""Find a rank that hangs while others wait for it in a collective, name it, and end the job.
+"""Find a rank that hangs while others wait for it, name it, and end the job.
 
 In each rank, a thread looks at the main thread nine times in ``seconds`` and publishes what it sees. A rank hangs if it
-computes nothing for ``seconds`` and waits for no other, or if it publishes nothing. A rank that waits for it in a
-collective for as long says so and exits, whereupon torchrun ends or restarts all ranks.
+computes nothing for ``seconds`` and waits for no other, or if it publishes nothing. A rank that waits for it for as
+long says so and exits, whereupon torchrun ends or restarts all ranks.
 
 Slow work is no hang: while one rank downloads, evaluates or saves, the others wait outside collectives
-(``Processes.meet``), and a rank that compiles, perhaps in other processes, counts as computing.
+(``Processes.meet``). They end only if that rank publishes nothing or none of its threads does anything: even a slow
+download wakes one. A rank that compiles, perhaps in other processes, counts as computing.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import cast
 
@@ -24,19 +26,23 @@ from torch.distributed import Store
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
 _LOOKS = 9  # that must all find the same
-_IDLE = 0.01  # share of a processor that a rank uses at most if it computes nothing
+_IDLE = 0.01  # share of a processor that a rank uses at most if it computes nothing,
+_STILL = 2e-5  # and that each of its threads uses at most if it does not even receive data
 # Parts of "path function, line": of the innermost frames of a main thread that waits for other ranks in a collective,
 _COLLECTIVES = ("torch/distributed/", "training/metrics.py fetch", "training/distributed.py mean")
 _CALLED_THROUGH = "_fully_shard.py wrapped_method"  # FSDP2 calls the model's methods through it
-# of any frame of a main thread that waits outside collectives, and of any thread that compiles.
+# of any frame of a main thread that waits outside collectives, of any thread that compiles, and of any that waits for a
+# disk or in a library with timeouts of its own.
 _MEETING = "training/distributed.py meet"
 _COMPILING = ("torch/_dynamo/convert_frame.py", "torch/_inductor/compile_fx.py")
+_PATIENT = ("data/disk.py flush", "/huggingface_hub/", "/wandb/")
 
 
 @contextmanager
 def watching(store: Store, rank: int, world_size: int, seconds: float) -> Iterator[None]:
     """Watch the ranks in the block, which is run by the main thread."""
     watchdog = Watchdog(store.clone() if hasattr(store, "clone") else store, rank, world_size, seconds)
+    watchdog.look()  # it has begun, and is missed if it ends before the thread looks
     left = threading.Event()
 
     def watch() -> None:
@@ -67,8 +73,12 @@ class Watchdog:
     seconds: float
     _looks: int = 0
     _idle: int = 0  # looks in a row that found the main thread idle
-    _waiting: int = 0  # looks in a row that found it in a collective
+    _still: int = 0  # looks in a row in which no thread did anything
+    _waiting: int = 0  # looks in a row that found it waiting for other ranks
+    _meeting: bool = False  # outside a collective
     _processor: float = 0.0
+    _threads: dict[str, int] = field(default_factory=dict)
+    _ignored: set[str] = field(default_factory=lambda: {*_nanoseconds()} - {str(os.getpid())})  # of process groups
     _seen: list[bytes] = field(default_factory=list)
     _silent: list[int] = field(default_factory=list)  # looks in a row without news, by rank
 
@@ -77,16 +87,27 @@ class Watchdog:
         main, threads = _frames()
         before, self._processor = self._processor, time.process_time()
         busy = self._processor - before > _IDLE * self.seconds / _LOOKS
+        moving = self._any_thread_moves()
         inner = [frame for frame in main[:4] if _CALLED_THROUGH not in frame]
         waiting = any(part in frame for part in _COLLECTIVES for frame in inner)
-        slow = any(_MEETING in frame for frame in main) or any(part in f for part in _COMPILING for f in threads)
-        self._waiting = self._waiting + 1 if waiting else 0
-        self._idle = 0 if waiting or busy or slow else self._idle + 1
+        met, self._meeting = self._meeting, any(_MEETING in frame for frame in main)
+        compiling, patient = (any(part in f for part in parts for f in threads) for parts in (_COMPILING, _PATIENT))
+        self._waiting = (self._waiting if met == self._meeting else 0) + 1 if waiting or self._meeting else 0
+        self._idle = 0 if self._waiting or busy or compiling else self._idle + 1
+        self._still = 0 if not self._idle or moving or patient else self._still + 1
         self._looks += 1
-        self.store.set(f"{self.rank}", f"{self._looks} {self._idle} {' < '.join(main[:3])}")
+        self.store.set(f"{self.rank}", f"{self._looks} {self._idle} {self._still} {' < '.join(main[:3])}")
         if self.store.check(["verdict"]):
             return ""
         return self._judge() if self._waiting else None
+
+    def _any_thread_moves(self) -> bool:
+        """Whether a thread began, ended or ran since the last look; True on systems that do not say."""
+        ignored = {*self._ignored, str(threading.get_native_id())}
+        before, self._threads = self._threads, {n: ran for n, ran in _nanoseconds().items() if n not in ignored}
+        least = _STILL * 1e9 * self.seconds / _LOOKS
+        same = before.keys() == self._threads.keys() != set()
+        return not same or any(ran - before[name] > least for name, ran in self._threads.items())
 
     def _judge(self) -> str | None:
         keys = [f"{rank}" for rank in range(self.world_size)]
@@ -97,9 +118,10 @@ class Watchdog:
             self._seen, self._silent = news, [0] * self.world_size
         for rank, line in enumerate(news):
             self._silent[rank] = self._silent[rank] + 1 if line == self._seen[rank] else 0
-            _, idle, place = line.decode().split(" ", 2)
-            if self._waiting > _LOOKS and max(int(idle), self._silent[rank]) >= _LOOKS:
-                what = f"has computed nothing, in {place}" if int(idle) >= _LOOKS else "has given no sign of life"
+            _, idle, still, place = line.decode().split(" ", 3)
+            looks = int(still if self._meeting else idle)
+            if self._waiting > _LOOKS and max(looks, self._silent[rank]) >= _LOOKS:
+                what = f"has computed nothing, in {place}" if looks >= _LOOKS else "has given no sign of life"
                 first = self.store.add("verdict", 1) == 1
                 who = f"rank {rank} of {self.world_size} hangs"
                 return f"{who}: for {self.seconds:g} seconds it {what}, while others wait for it" if first else ""
@@ -112,6 +134,15 @@ class Watchdog:
             print(f"rltok train: {verdict}", file=sys.stderr, flush=True)
             get_error_handler().record_exception(RuntimeError(verdict))
         os._exit(1)
+
+
+def _nanoseconds() -> dict[str, int]:
+    """Return the time on a processor of each thread of this process; nothing on systems without ``/proc``."""
+    times = {}
+    for path in Path("/proc/self/task").glob("*/schedstat"):
+        with suppress(OSError):  # it has ended
+            times[path.parent.name] = int(path.read_text().split()[0])
+    return times
 
 
 def _frames() -> tuple[list[str], list[str]]:

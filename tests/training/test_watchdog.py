@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import torch.distributed as dist
 from torch.multiprocessing import ProcessExitedException
 
+from rltok_rl.data.disk import flush
 from rltok_rl.training import metrics, watchdog
 from rltok_rl.training.distributed import Processes
 from rltok_rl.training.watchdog import Watchdog
@@ -23,7 +25,8 @@ ALL_REDUCE = "torch/distributed/distributed_c10d.py all_reduce, line 1"
 
 def hang(processes: Processes, folder: Path) -> None:
     if processes.main:
-        time.sleep(1.5 * SECONDS)  # a download
+        for _ in range(150):  # packets of a slow download
+            time.sleep(SECONDS / 100)
     processes.meet()
     if not processes.main:
         code = compile(f"import time\ntime.sleep({1.5 * SECONDS})", "torch/_inductor/compile_fx.py", "exec")
@@ -44,8 +47,27 @@ def test_slow_work_goes_on_and_a_hanging_rank_ends_the_job(tmp_path):
     assert f"{Path(__file__).name} hang, line" in line
 
 
-def test_rank_without_a_sign_of_life_is_named(monkeypatch):
-    monkeypatch.setattr(watchdog, "_frames", lambda: ([ALL_REDUCE], [ALL_REDUCE]))
+def stop(processes: Processes, folder: Path) -> None:
+    """Rank 0 hangs while it prepares."""
+    processes.meet()
+    (folder / f"healthy {processes.rank}").touch()
+    if processes.main:
+        threading.Event().wait()
+    processes.meet()
+
+
+def test_rank_that_hangs_while_others_meet_ends_the_job(tmp_path):
+    with pytest.raises(ProcessExitedException):
+        spawn(stop, tmp_path, hang_seconds=SECONDS)
+    assert {path.name for path in tmp_path.glob("healthy *")} == {"healthy 0", "healthy 1"}
+    (line,) = [line for line in (tmp_path / "errors 1").read_text().splitlines() if "hangs" in line]
+    assert line.startswith(f"rltok train: rank 0 of 2 hangs: for {SECONDS:g} seconds it has computed nothing, in ")
+    assert f"{Path(__file__).name} stop, line" in line
+
+
+@each(frame=[ALL_REDUCE, "rltok_rl/training/distributed.py meet, line 1"])
+def test_rank_without_a_sign_of_life_is_named(frame, monkeypatch):
+    monkeypatch.setattr(watchdog, "_frames", lambda: ([frame], [frame]))
     dogs = [Watchdog(dist.HashStore(), 0, 2, SECONDS)]
     dogs += [Watchdog(dogs[0].store, 1, 2, SECONDS)]
     assert [dog.look() for _ in range(30) for dog in dogs] == [None] * 60  # both wait for a third
@@ -54,6 +76,7 @@ def test_rank_without_a_sign_of_life_is_named(monkeypatch):
     (verdict,) = filter(None, verdicts)
     assert verdict.startswith("rank 1 of 2 hangs") and "has given no sign of life" in verdict
     assert dogs[1].look() == "", "it ends too if it lives"
+    monkeypatch.undo()
 
 
 @each(
@@ -86,7 +109,7 @@ def test_functions_in_the_stacks_exist():
     for module in ("torch._dynamo.convert_frame", "torch._inductor.compile_fx"):
         origin = find_spec(module).origin
         assert any(part in origin for part in watchdog._COMPILING), module
-    parts = (*watchdog._COLLECTIVES[1:], watchdog._MEETING)
-    for function, part in zip((metrics.fetch, Processes.mean, Processes.meet), parts, strict=True):
+    parts = (*watchdog._COLLECTIVES[1:], watchdog._MEETING, watchdog._PATIENT[0])
+    for function, part in zip((metrics.fetch, Processes.mean, Processes.meet, flush), parts, strict=True):
         path, name = function.__code__.co_filename, function.__code__.co_name
         assert part in f"{path} {name}"

@@ -67,7 +67,7 @@ class SolveOptions:
     """Keys of ``LEARNERS``."""
     seeds: int = 5
     """Seeds of each learner that learns: 0, 1, ..."""
-    updates: int = 80
+    updates: int = 64
     """Updates of each learner, from 32 episodes each; half as many on the novel, whose model is larger."""
     num_steps: int = 128
     """Decisions per episode."""

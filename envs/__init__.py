@@ -20,6 +20,8 @@ _HOME = {
     "LexiconGym": "gym_languages",
     "LexiconVectorEnv": "gym_languages",
     "SB3VecEnv": "sb3",
+    "TaskGym": "gym_tasks",
+    "TaskVectorEnv": "gym_tasks",
 }
 __all__ = list(_HOME)  # noqa: PLE0604
 

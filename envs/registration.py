@@ -18,15 +18,36 @@ ENVIRONMENTS: dict[str, dict[str, Any]] = {
     "rltok_rl/Lexicon-v1": {"kwargs": {"model": "lexicon-world", "price": 0.25}, "reward_threshold": 40.0},
 }
 """Options of ``gymnasium.register`` by id. The default model is untrained in version 0 and trained in version 1."""
+_TASKS = {  # price and threshold of each grade
+    "recall-tight": ((0.25, 0.5, 1.0, 1.5), (16.8, 14.3, 9.3, 4.4)),
+    "delay": ((0.25,) * 4, (16.8, 5.3, 6.1, 6.3)),
+    "noise": ((0.25,) * 4, (16.8,) * 4),
+    "decoy": ((0.25,) * 4, (11.7, 9.0, 6.1, 3.6)),
+    "knapsack": ((2.1,) * 4, (5.6, 3.5, 2.9, 2.7)),
+    "pair": ((0.1,) * 4, (2.3, 4.3, 5.7, 9.0)),
+    "clock": ((0.25,) * 4, (23.0, 19.0, 13.9, 8.7)),
+    "garden-path": ((0.1,) * 4, (5.4, 8.9, 11.0, 12.2)),
+    "switch": ((0.25,) * 4, (16.8, 16.8, 11.7, 11.7)),
+    "nest": ((0.25,) * 4, (21.2, 18.9, 36.6, 71.8)),
+}
+TASK_ENVIRONMENTS: dict[str, dict[str, Any]] = {
+    f"rltok_rl/{task.title().replace('-', '')}-{grade}-v1": {
+        "kwargs": {"task": task, "grade": grade, "price": price},
+        "reward_threshold": threshold,
+    }
+    for task, columns in _TASKS.items()
+    for grade, (price, threshold) in enumerate(zip(*columns, strict=True), 1)
+}
+"""Options by id of the boundary suite's tasks, which have a perfect reader in the place of a model."""
 
 
 def register() -> None:
     """Register the environments; their modules are imported when the first environment is made."""
     import gymnasium
 
-    for name, options in ENVIRONMENTS.items():
+    for name, options in (ENVIRONMENTS | TASK_ENVIRONMENTS).items():
         if name not in gymnasium.registry:
-            kind = f"rltok_rl.envs:{name.split('/')[1].split('-')[0]}"
+            kind = f"rltok_rl.envs:{'Task' if name in TASK_ENVIRONMENTS else name.split('/')[1].split('-')[0]}"
             gymnasium.register(name, f"{kind}Gym", vector_entry_point=f"{kind}VectorEnv", **options)
 
 

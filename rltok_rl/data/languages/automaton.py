@@ -31,6 +31,8 @@ class Automaton(Language):
         best: whether a token should end after the byte that led to a state.
         window: bytes that the floor has read.
         name: short name.
+        place: where in a text a state is, which a :class:`~rltok_rl.data.languages.reader.Reader` always knows; None if
+            it knows nothing but bytes.
 
     Example:
         >>> coin = {0: {97: (0.5, 1), 98: (0.5, 0)}, 1: {99: (1.0, 0)}}  # a is always followed by c
@@ -49,6 +51,7 @@ class Automaton(Language):
         *,
         window: int,
         name: str,
+        place: Callable[[Any], Hashable] | None = None,
     ) -> None:
         super().__init__(window=window)
         self.name = name
@@ -74,6 +77,8 @@ class Automaton(Language):
             state = reached[int(wrong.nonzero()[0])]
             raise ValueError(f"moves({state!r}) must sum to 1, got {float(self._chance[order[state]].sum())}")
         self._best = torch.tensor([bool(best(state)) for state in reached])
+        places = [place(state) if place else None for state in reached]
+        self._place = torch.tensor([places.index(one) for one in places])  # [S]
 
     @property
     def alphabet(self) -> bytes:
@@ -187,17 +192,21 @@ class Automaton(Language):
         """Optimal boundaries per byte."""
         return float(self.stationary[self._best].sum())
 
+    @cached_property
+    def alike(self) -> tuple[Tensor, Tensor]:
+        """One symbol of each kind that changes every state alike, and the symbols of the kind, [kinds] int64 both."""
+        tables = torch.cat((self._chance, self._next.double()))
+        _, kind = tables.unique(dim=1, return_inverse=True)
+        first = torch.tensor([int((kind == number).nonzero()[0]) for number in range(int(kind.max()) + 1)])
+        return first, torch.bincount(kind)
+
     def floor_rate(self, *, window: int | None = None) -> float:
         """Return the mean cost of a byte to a predictor that has read ``window`` bytes, in nats.
 
         Sums over all windows that occur. Those that leave the same belief are merged, as are bytes that change every
         state alike, so that long windows and large alphabets stay cheap.
         """
-        window = self._window(window)
-        tables = torch.cat((self._chance, self._next.double()))
-        _, kind = tables.unique(dim=1, return_inverse=True)
-        first = torch.tensor([int((kind == number).nonzero()[0]) for number in range(int(kind.max()) + 1)])
-        alike = torch.bincount(kind).double()  # bytes of each kind
+        window, (first, alike) = self._window(window), self.alike
         beliefs = self.stationary[None]  # [K, S], whose sums are the chances of their windows
         for _ in range(window):
             after = [

@@ -62,7 +62,12 @@ def grammar(
         return found
 
     return Automaton(
-        moves, ("", memory), lambda state: state[0] and nodes[state[0]].ends_token, window=window, name=name
+        moves,
+        ("", memory),
+        lambda state: state[0] and nodes[state[0]].ends_token,
+        window=window,
+        name=name,
+        place=lambda state: state[0],
     )
 
 

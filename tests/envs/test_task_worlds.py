@@ -1,0 +1,148 @@
+"""The frozen track of the boundary suite: its reader by definition, its optimum by brute force, its environments."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.utils.env_checker import check_env
+from rltok_rl.envs import TaskGym
+from rltok_rl.envs.registration import TASK_ENVIRONMENTS
+from rltok_rl.experiments.studies import task_worlds
+from torch import Tensor
+
+import rltok_rl  # noqa: F401 - registers the ids
+from rltok_rl.data.languages import TASKS, Automaton, tasks
+from rltok_rl.data.languages.reader import read_texts
+
+from ..data.languages.test_tasks import SMALL, all_texts
+from ..each import each, refused
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Make small languages of tasks, whose texts can be enumerated."""
+    for constant, value in {"VALUES": b"01", "FILLERS": b"a", "SHORTEST": 2, "MEAN": 2.5}.items():
+        monkeypatch.setattr(tasks, constant, value)
+    return lambda name: TASKS[name].make(SMALL[name][0], window=2)
+
+
+def read_by_definition(language: Automaton, byte_ids: Tensor, chance: Tensor, boundaries: Tensor) -> Tensor:
+    """Log p [n, T - 1]: the chance of all texts that agree with what a reader knows, and with the next byte."""
+    places = language._place[language._follow(language._symbols(byte_ids))[0][:, 1:]]
+    log_prob = []
+    for t in range(byte_ids.shape[1] - 1):
+        ends = boundaries[:, : t + 1].clone()
+        ends[:, -1] = True  # the present
+        kept = torch.stack([ends[:, s : s + language.window].any(1) for s in range(t + 1)], 1)
+        same = (byte_ids[:, None, : t + 1] == byte_ids[None, :, : t + 1]) | ~kept[:, None]
+        same &= places[:, None, : t + 1] == places[None, :, : t + 1]
+        agree = same.all(2) * chance  # [n, n]
+        following = byte_ids[:, None, t + 1] == byte_ids[None, :, t + 1]
+        log_prob.append(((agree * following).sum(1) / agree.sum(1)).log())
+    return torch.stack(log_prob, 1)
+
+
+@each(name=SMALL)
+def test_readers_know_what_agrees_with_the_bytes_they_kept(small, name):
+    language = small(name)
+    byte_ids, chance = all_texts(language, {"noise": 8, "knapsack": 7, "clock": 8}.get(name, 11))
+    for boundaries in (torch.rand(byte_ids.shape) < 0.3, torch.zeros_like(byte_ids) > 0):
+        expected = read_by_definition(language, byte_ids, chance, boundaries)
+        torch.testing.assert_close(read_texts(language, byte_ids, boundaries), expected, atol=1e-9, rtol=0)
+    best, ideal = language.optimal_boundaries(byte_ids), language.ideal_log_prob(byte_ids)[:, 1:]
+    torch.testing.assert_close(read_texts(language, byte_ids, byte_ids > 0), ideal, atol=1e-9, rtol=0)
+    if name != "knapsack":
+        torch.testing.assert_close(read_texts(language, byte_ids, best), ideal, atol=1e-9, rtol=0)
+
+
+@each(name=["recall-tight", "decoy", "knapsack", "pair", "clock"])
+def test_no_policy_earns_more_than_the_optimum(small, name):
+    """Backward induction over all texts and all boundaries of each."""
+    language, price, steps = small(name), 0.2, {"pair": 9, "knapsack": 6, "clock": 6}.get(name, 8)
+    byte_ids, chance = all_texts(language, steps + 1)
+    strings = torch.tensor([*itertools.product((False, True), repeat=steps)])
+    rows = byte_ids.repeat_interleave(len(strings), 0)
+    boundaries = strings.repeat(len(byte_ids), 1)
+    rewards = read_texts(language, rows, torch.nn.functional.pad(boundaries, (0, 1))) - price * boundaries.double()
+    rewards = rewards.view(len(byte_ids), *[2] * steps, steps)
+    value = torch.zeros(rewards.shape[:-1], dtype=torch.float64)
+    for t in reversed(range(steps)):
+        _, prefix = byte_ids[:, : t + 1].unique(dim=0, return_inverse=True)
+        weight = (prefix[:, None] == prefix) * chance
+        value = torch.tensordot(weight / weight.sum(1, keepdim=True), rewards[..., t] + value, dims=1)
+        value = value.amax(t + 1, keepdim=True).expand_as(value)
+    best = float((chance * value.flatten(1)[:, 0]).sum())
+    found = task_worlds.mean_return(task_worlds.read_graph(language), torch.maximum, num_steps=steps, price=price)
+    assert found == pytest.approx(best, abs=1e-9)
+
+
+def test_the_docstring_and_thresholds_state_exact_scores():
+    lines = [line.strip() for line in task_worlds.score_table(["delay", "pair", "garden-path"]).splitlines()]
+    assert {*lines} <= {line.strip() for line in (TaskGym.__doc__ or "").splitlines()}
+    for options in TASK_ENVIRONMENTS.values():
+        if options["kwargs"]["task"] in ("recall-tight", "decoy", "pair"):
+            best = task_worlds.scores(**options["kwargs"])["best boundaries"]
+            assert options["reward_threshold"] == round(0.9 * best, 1)
+    vector = gymnasium.make_vec("rltok_rl/Delay-1-v1", num_envs=400)
+    vector.reset(seed=0)
+    best = vector.unwrapped.language.optimal_boundaries(vector.unwrapped.world.byte_ids)[:, :-1]
+    returns = sum(vector.step(actions)[1] for actions in best.int().numpy().T)
+    exact = task_worlds.scores("delay", 1, 0.25)["best boundaries"] - 0.25  # the first byte's
+    assert returns.mean() == pytest.approx(exact, abs=4 * returns.std() / 20)
+
+
+def test_checkers_pass_without_a_warning():
+    assert len(TASK_ENVIRONMENTS) == 40
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for name in TASK_ENVIRONMENTS:
+            check_env(gymnasium.make(gymnasium.spec(name), num_steps=3).unwrapped)
+
+
+@each(name=["rltok_rl/Delay-1-v1", "rltok_rl/Nest-1-v1"])
+def test_steps_earn_what_whole_texts_say_alone_and_together(name):
+    vector, single = gymnasium.make_vec(name, num_envs=3, num_steps=20), gymnasium.make(name, num_steps=20)
+    observation, _ = vector.reset(seed=1)
+    world, actions = vector.unwrapped.world, np.random.default_rng(0).integers(0, 2, (20, 3))
+    boundaries = torch.nn.functional.pad(torch.from_numpy(actions.T == 1), (0, 1))
+    no = read_texts(world.language, world.byte_ids, torch.zeros_like(boundaries))
+    gain = read_texts(world.language, world.byte_ids, boundaries) - no - world.price * boundaries[:, :-1]
+    texts = world.byte_ids.numpy()
+    for t, drawn in enumerate(actions):
+        np.testing.assert_array_equal(
+            observation["bytes"][:, : min(4, t + 1)], texts[:, max(0, t - 3) : t + 1][:, ::-1]
+        )
+        np.testing.assert_array_equal(observation["recent"][:, : min(16, t)], actions[max(0, t - 16) : t][::-1].T)
+        observation, reward, _, truncated, info = vector.step(drawn)
+        np.testing.assert_array_equal(reward, gain[:, t].numpy())
+    assert truncated.all() and (info["num_tokens"] == actions.sum(0)).all()
+    assert (vector.step(actions[0])[1] == 0).all() and world.position == 0  # starts new texts
+
+    def episode(seed: int) -> list:
+        return [single.reset(seed=seed), *(single.step(int(action)) for action in actions[:, 0])]
+
+    np.testing.assert_equal(episode(4), episode(4))
+    assert episode(5)[-1][3] and not episode(5)[-2][3]
+
+
+def test_switch_has_its_first_language_and_mistakes_are_named():
+    first = gymnasium.make("rltok_rl/Switch-2-v1", before=True).unwrapped
+    assert (ord("$") in first.language.alphabet) and ord("$") not in TaskGym("switch", 2).language.alphabet
+    env = TaskGym("delay", num_steps=4)
+    env.reset(seed=0)
+    refused(
+        (lambda: TaskGym("recall"), ValueError, "task must be one of"),
+        (lambda: TaskGym("delay", 5), ValueError, r"grade must be one of \[1, 2, 3, 4\], got 5"),
+        (lambda: TaskGym("delay", price=-1), ValueError, "price must be a finite number"),
+        (lambda: TaskGym("delay", num_steps=0), ValueError, "num_steps must be"),
+        (lambda: TaskGym("delay", before=True), TypeError, "before"),
+        (lambda: TaskGym("delay", render_mode="ansi"), ValueError, "render_mode must be None, got 'ansi'"),
+        (lambda: env.step(2), ValueError, r"actions must be 0 or 1, of shape \[1\]"),
+        (lambda: [env.step(0) for _ in range(5)], RuntimeError, "step was called after the end of the episode"),
+        (lambda: TaskGym("delay").step(0), RuntimeError, "step was called before reset"),
+    )

@@ -19,7 +19,8 @@ from huggingface_hub import _CACHED_NO_EXIST, hf_hub_download, try_to_load_from_
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 from rltok_rl.agents.segmenters.registry import make_segmenter
 from rltok_rl.agents.segmenters.segmenter import Segmenter
-from rltok_rl.agents.segmenters.tokenizers import TokenizerSplit, WordSplit, read_tokenizer
+from rltok_rl.agents.segmenters.tokenizer_files import read_tokenizer
+from rltok_rl.agents.segmenters.tokenizers import TokenizerSplit, WordSplit
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -61,9 +62,11 @@ def load_own_state(segmenter: Segmenter, model: nn.Module, state: Mapping[str, A
     if tokenizer is not None:
         split = getattr(segmenter, "split", None)
         kind = type(split) if isinstance(split, TokenizerSplit) else TokenizerSplit
-        segmenter.split = read_tokenizer(tokenizer, kind)  # type: ignore[assignment]
+        segmenter.split = read_tokenizer(tokenizer, kind, trust_code=True)  # type: ignore[assignment]
     targets = {name: x for name, x in own_state(segmenter, model).items() if isinstance(x, Tensor)}
-    wrong = sorted(set(targets) ^ set(tensors)) or [n for n, x in targets.items() if x.shape != tensors[n].shape]
+    wrong = sorted(set(targets) ^ set(tensors)) or [
+        n for n, x in targets.items() if x.shape != getattr(tensors[n], "shape", None)
+    ]
     if wrong:
         name = type(segmenter).__name__
         raise ValueError(f"state must hold {sorted(targets)} of {name}, got another {wrong[0]!r}")
@@ -161,7 +164,7 @@ def load_segmenter(source: str | Path, model: Any, trust_code: bool = False, **h
         if split not in SPLITS:
             raise ValueError(f"split in {path} must be one of {sorted(SPLITS)}, got {split!r}")
         state["tokenizer"] = read_limited(tokenizer, MOST_STATE)
-        options["tokenizer"] = read_tokenizer(state["tokenizer"], SPLITS[split], str(tokenizer))
+        options["tokenizer"] = read_tokenizer(state["tokenizer"], SPLITS[split], str(tokenizer), trust_code=trust_code)
     return rebuild_segmenter(path, name, options, model, state, trust_code=trust_code)
 
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from rltok_rl.agents.segmenters.tokenizer_files import read_tokenizer
 from rltok_rl.agents.segmenters.tokenizers import (
     PreTokenizer,
     TokenizerSplit,
     pre_tokenize,
-    read_tokenizer,
     train_bpe,
     train_unigram,
 )
@@ -132,7 +132,7 @@ def keep_merges(split: TokenizerSplit, number: int) -> TokenizerSplit:
         "vocab": {piece: place for piece, place in vocabulary.items() if piece not in dropped},
         "merges": merges[:number],
     }
-    return read_tokenizer(json.dumps({**content, "model": model}), type(split))
+    return read_tokenizer(json.dumps({**content, "model": model}), type(split), trust_code=True)
 
 
 def _pair(merge: Any) -> tuple[str, str]:

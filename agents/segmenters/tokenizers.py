@@ -106,15 +106,6 @@ class WordSplit(TokenizerSplit):
         return lengths
 
 
-def read_tokenizer(text: str, kind: type[TokenizerSplit] = TokenizerSplit, where: str = "tokenizer") -> TokenizerSplit:
-    """Read a tokenizer from the JSON of the ``tokenizers`` library, as a ``kind`` of split; errors name ``where``."""
-    library = tokenizers_library()
-    try:
-        return kind(library.Tokenizer.from_str(text))
-    except Exception as error:  # the library raises no other type
-        raise ValueError(f"{where} must be a tokenizer as the tokenizers library writes it: {error}") from None
-
-
 def starts_of_pieces(lengths: Sequence[int]) -> list[bool]:
     """Mark the first byte of every token: only there is it known that the token before has ended.
 
@@ -210,15 +201,32 @@ def _check_split(split: Split | None, train: str) -> Split:
     return split
 
 
+def untrained_bpe(pre_tokenizer: PreTokenizer) -> Any:
+    """Return a BPE tokenizer without tokens."""
+    library = tokenizers_library()
+    tokenizer = library.Tokenizer(library.models.BPE())
+    tokenizer.pre_tokenizer = _pre_tokenizer(pre_tokenizer)
+    tokenizer.decoder = library.decoders.ByteLevel()
+    return tokenizer
+
+
+def untrained_unigram() -> Any:
+    """Return a unigram tokenizer of single bytes."""
+    library = tokenizers_library()
+    letters = sorted(library.pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = library.Tokenizer(library.models.Unigram([(letter, 0.0) for letter in letters]))  # no unknown token
+    spaces = library.pre_tokenizers.Split(library.Regex(r"[ \t\n\r\f\x0b]"), "isolated")
+    byte_level = library.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = library.pre_tokenizers.Sequence([spaces, byte_level])
+    return tokenizer
+
+
 def train_bpe(texts: Iterable[str], *, vocabulary: int, pre_tokenizer: PreTokenizer = "gpt2") -> TokenizerSplit:
     """Train byte-level BPE with the ``tokenizers`` library (``pip install rltok_rl[bpe]``).
 
     The vocabulary includes the 256 bytes. No token crosses the words of the pre-tokenizer.
     """
-    library = tokenizers_library()
-    tokenizer = library.Tokenizer(library.models.BPE())
-    tokenizer.pre_tokenizer = _pre_tokenizer(pre_tokenizer)
-    tokenizer.decoder = library.decoders.ByteLevel()
+    library, tokenizer = tokenizers_library(), untrained_bpe(pre_tokenizer)
     trainer = library.trainers.BpeTrainer(
         vocab_size=check_count("vocabulary", vocabulary, minimum=256),
         initial_alphabet=library.pre_tokenizers.ByteLevel.alphabet(),
@@ -234,14 +242,10 @@ def train_unigram(texts: Iterable[str], *, vocabulary: int = 5000, longest: int 
     The vocabulary, 10,000 in the paper, includes the 256 bytes; texts may yield fewer tokens. A token has at most
     ``longest`` bytes.
     """
-    library = tokenizers_library()
-    tokenizer = library.Tokenizer(library.models.Unigram())
-    spaces = library.pre_tokenizers.Split(library.Regex(r"[ \t\n\r\f\x0b]"), "isolated")
-    byte_level = library.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.pre_tokenizer = library.pre_tokenizers.Sequence([spaces, byte_level])
+    library, tokenizer = tokenizers_library(), untrained_unigram()
     trainer = library.trainers.UnigramTrainer(
         vocab_size=check_count("vocabulary", vocabulary, minimum=257),
-        initial_alphabet=byte_level.alphabet(),
+        initial_alphabet=library.pre_tokenizers.ByteLevel.alphabet(),
         max_piece_length=check_count("longest", longest),
         show_progress=False,
     )

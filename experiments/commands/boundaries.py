@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from rltok_rl.agents.segmenters import Segmenter, TokenizerSplit, draw_from_bytes, make_segmenter, segment_text
 from rltok_rl.agents.segmenters.saved import SPLITS, TOKENIZER
+from rltok_rl.agents.segmenters.tokenizer_files import read_tokenizer
 from rltok_rl.agents.segmenters.tokenizer_rates import train_on
-from rltok_rl.agents.segmenters.tokenizers import read_tokenizer
 from rltok_rl.experiments.commands import arguments
 from rltok_rl.experiments.commands.parsers import Parser, command
 from rltok_rl.experiments.commands.tables import agreement_page, boundaries_page
@@ -85,13 +85,16 @@ def _first_run(parser: Parser, options: argparse.Namespace) -> tuple[str, Any]:
     return first, runs[first]
 
 
-def saved_tokenizer(name: str, path: Path) -> TokenizerSplit:
-    """Read ``bpe`` or ``unigram`` from a ``tokenizer.json``, from a folder that holds it, or from a run."""
+def saved_tokenizer(name: str, path: Path, trust_code: bool) -> TokenizerSplit:
+    """Read ``bpe`` or ``unigram`` from a ``tokenizer.json``, from a folder that holds it, or from a run.
+
+    The user trusts a file on the command line.
+    """
     file = next((file for file in (path / TOKENIZER, path / "model" / TOKENIZER, path) if file.is_file()), None)
     if file is None:
         raise FileNotFoundError(f"{path} must be a {TOKENIZER} or a folder that holds one")
     kind = SPLITS["words" if name == "unigram" else "pieces"]
-    return read_tokenizer(read_limited(file, MOST_STATE), kind, str(file))
+    return read_tokenizer(read_limited(file, MOST_STATE), kind, str(file), trust_code=trust_code or file == path)
 
 
 def trained_tokenizer(
@@ -131,7 +134,7 @@ def _check_tokenizers(parser: Parser, options: argparse.Namespace, run: Any) -> 
         if len(flags) > 1:
             parser.error(f"argument {flags[1]}: belongs to tokenizers that are trained, not --tokenizer")
         try:
-            return {name: saved_tokenizer(name, options.tokenizer) for name in names}
+            return {name: saved_tokenizer(name, options.tokenizer, options.trust_code) for name in names}
         except (OSError, ValueError, ImportError) as error:
             parser.error(f"argument --tokenizer: {error}")
     if names and run is None and options.train_on is None:

@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 from rltok_rl.agents.segmenters import TokenizerSplit
+from rltok_rl.agents.segmenters.tokenizer_files import read_tokenizer
 from rltok_rl.agents.segmenters.tokenizer_rates import MOST_PIECES, RatedBPE, choose_pre_tokenizer, grow_bpe
-from rltok_rl.agents.segmenters.tokenizers import PreTokenizer, read_tokenizer, tokenizers_library, train_bpe
+from rltok_rl.agents.segmenters.tokenizers import PreTokenizer, tokenizers_library, train_bpe
 
 from rltok_rl.data import CachedSource, DocumentSource
 from rltok_rl.data.disk import flush

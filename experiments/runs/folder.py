@@ -11,7 +11,7 @@ import torch
 from omegaconf import OmegaConf
 from rltok_rl.agents.segmenters import Segmenter
 from rltok_rl.agents.segmenters.saved import rebuild_segmenter
-from rltok_rl.agents.segmenters.tokenizers import read_tokenizer
+from rltok_rl.agents.segmenters.tokenizer_files import read_tokenizer
 
 from rltok_rl.foreign import MOST_STATE, read_config_file, read_json
 from rltok_rl.models import UNet, UNetConfig
@@ -189,13 +189,14 @@ def load_checkpointed(path: Path, device: torch.device, *, trust_code: bool = Fa
     try:
         config, weights = UNetConfig.from_dict(sizes), dict(state["model"])
         num_bytes = sum(x.nbytes for x in weights.values())
+        drawn = None if state.get("segmenter") is None else dict(state["segmenter"])
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{where} and {path} must be of a U-Net, but cannot be used: {error}") from None
     build_empty(UNet, config, where, num_tensors=len(weights), num_bytes=num_bytes)
     model = UNet(config)
     fill(model, weights, path, "model.json", assign=False)
     model = model.to(device).eval()
-    return model, _segmenter(run, model, state.get("segmenter"), trust_code)
+    return model, _segmenter(run, model, drawn, trust_code)
 
 
 def _segmenter(run: RunFolder, model: UNet, state: dict[str, Any] | None, trust_code: bool) -> Segmenter | None:
@@ -209,5 +210,8 @@ def _segmenter(run: RunFolder, model: UNet, state: dict[str, Any] | None, trust_
     name, options = str(run.option("segmenter.name")), dict(run.option("segmenter.options") or {})
     if name in TOKENIZERS:
         options = {key: value for key, value in options.items() if key not in TRAINED_WITH}
-        options["tokenizer"] = read_tokenizer(state["tokenizer"], TOKENIZERS[name])
+        where, text = f"the segmenter {name!r} of {run.path}", state.get("tokenizer")
+        if not isinstance(text, str):
+            raise ValueError(f"{where} must hold a tokenizer, got {text!r}")
+        options["tokenizer"] = read_tokenizer(text, TOKENIZERS[name], where, trust_code=trust_code)
     return rebuild_segmenter(run.path / "config.yaml", name, options, model, state, trust_code=trust_code)

@@ -17,8 +17,9 @@ from rltok_rl.agents.segmenters import (
 )
 from rltok_rl.agents.segmenters.hnet import HNetSegmenter
 from rltok_rl.agents.segmenters.segmenter import check_choice
+from rltok_rl.agents.segmenters.tokenizer_files import read_tokenizer
 from rltok_rl.agents.segmenters.tokenizer_rates import train_on
-from rltok_rl.agents.segmenters.tokenizers import PreTokenizer, read_tokenizer
+from rltok_rl.agents.segmenters.tokenizers import PreTokenizer
 from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs.bpe_training import (
     NUM_BYTES,

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from omegaconf import OmegaConf
-from rltok_rl.agents.segmenters import make_segmenter, save_segmenter
+from rltok_rl.agents.segmenters import load_segmenter, make_segmenter, save_segmenter, train_bpe
 from rltok_rl.experiments.commands import evaluate, generate, report, segment, view
 from safetensors.torch import load_file, save_file
 
@@ -33,6 +33,8 @@ CONFIG, YAML, WEIGHTS, WORD = (
     "segmenter.json",
 )
 CHECKPOINT = "run/checkpoints/update-00000001"
+PATTERN, ENDLESS = ("pre_tokenizer", "pretokenizers", 0, "pattern", "Regex"), "(a|aa)+$"
+REPLACED = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}
 LAUGHS = "a: &a [x, x]\nb: &b [*a, *a]\n" + "".join(f"b{n}: [*b, *b]\n" for n in range(20))
 DEEP = "[" * 100_000
 
@@ -97,12 +99,32 @@ def numbers(value: float, dtype: torch.dtype = torch.float32) -> Callable[[], An
     return replace
 
 
-def checkpoint(value: float) -> Callable[[], Any]:
-    """Write a checkpoint whose weights are all one number."""
+def checkpoint(value: float | None = None, name: str = "bpe", **state: Any) -> Callable[[], Any]:
+    """Write a checkpoint whose weights are all one number, or that has more in its state."""
 
     def save() -> None:
-        weights = {name: torch.full_like(x, value) for name, x in load_file(WEIGHTS).items()}
-        save_checkpoint(Path("run/checkpoints"), 1, {"model": weights})
+        weights = {n: x if value is None else torch.full_like(x, value) for n, x in load_file(WEIGHTS).items()}
+        save_checkpoint(Path("run/checkpoints"), 1, {"model": weights, **state})
+        if "segmenter" in state:
+            options(segmenter={"name": name})()
+
+    return save
+
+
+def changed(*places: str | int, value: Any) -> str:
+    """Return a tokenizer that splits at spaces, with another value in one place."""
+    tokenizer = train_bpe(["to be or not to be"], vocabulary=256, pre_tokenizer="spaces").tokenizer
+    content = inner = json.loads(tokenizer.to_str())
+    for place in places[:-1]:
+        inner = inner[place]
+    inner[places[-1]] = value
+    return json.dumps(content)
+
+
+def tokenizer(*places: str | int, value: Any) -> Callable[[], Any]:
+    def save() -> None:
+        word("bpe", split="pieces")()
+        Path("run/model/tokenizer.json").write_text(changed(*places, value=value))
 
     return save
 
@@ -176,6 +198,14 @@ CASES: dict[str, Case] = {
     "8 bits": (numbers(0, torch.float8_e5m2), SEGMENT, "model.safetensors must hold floating-point weights of 16"),
     "NaN of a checkpoint": (checkpoint(math.nan), VIEW, "update-00000001 must hold finite numbers, got others in"),
     "NaN of a segmenter": (saved(math.nan), SEGMENT, f"the weights of run/model/{WORD} must hold finite numbers"),
+    "endless": (tokenizer(*PATTERN, value=ENDLESS), SEGMENT, "tokenizer.json must split text as a tokenizer of train"),
+    "endless state": (checkpoint(segmenter={"tokenizer": changed(*PATTERN, value=ENDLESS)}), VIEW, "--trust-code"),
+    "no tokenizer": (checkpoint(segmenter={}), VIEW, "must hold a tokenizer"),
+    "a list of the segmenter": (checkpoint(segmenter=[1]), VIEW, "must be of a U-Net, but cannot be used"),
+    "no tensor": (checkpoint(segmenter={"a": 1}, name="gumbel"), VIEW, "run/config.yaml cannot be used: state must"),
+    "replacing": (tokenizer("normalizer", value=REPLACED), EVAL, "tokenizer.json must split text as a tokenizer of"),
+    "fewer bytes": (tokenizer("model", "vocab", value={"a": 0}), SEGMENT, "tokenizer.json must be a tokenizer as"),
+    "equal ids": (tokenizer("model", "vocab", "a", value=0), SEGMENT, "must have different ids, got equal ones"),
     "custom code": (word("evil:Evil"), SEGMENT, f"run/model/{WORD} names custom code, 'evil:Evil'"),
     "custom code of Python": (word("os:system"), SEGMENT, f"run/model/{WORD} names custom code, 'os:system'"),
     "custom reward": (options(estimator={"reward": "evil:Evil"}), (view, ["run", "text.txt"]), "names custom code"),
@@ -243,6 +273,12 @@ def test_hostile_folder_ends_in_one_line(case, working, capsys):
     assert status == 2 and words in error and len(error) < 5000 and error.count("\n") == 1, error
     assert not Path("executed").exists() and not Path("caches").exists() and not Path("../evil").exists()
     assert seconds < 1, seconds
+
+
+def test_trusted_tokenizers_split_as_they_like(working):
+    tokenizer(*PATTERN, value="o")()
+    segmenter = load_segmenter("run", UNet.from_pretrained("run"), trust_code=True)
+    assert segmenter.split.words(b"to be or") == ["t", "o", "ĠbeĠ", "o", "r"]
 
 
 def test_pipes_are_not_waited_for(working, capsys):

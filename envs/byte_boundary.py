@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from rltok_rl.envs.parallel import parallel_rollout
+from rltok_rl.envs.parallel import seeded_rollout
 from rltok_rl.envs.text_env import TextEnv, check_action_values
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
@@ -228,10 +228,7 @@ class ByteBoundaryEnv(TextEnv):
 
     def parallel_rollout(self, actor=None, **options: Any) -> TensorDictBase:  # type: ignore[no-untyped-def]
         """Make the tensordict of ``rollout`` in one forward pass; see :func:`rltok_rl.envs.parallel_rollout`."""
-        if any(options.get(name) is not None for name in ("actions", "uniforms", "generator")):
-            return parallel_rollout(self, actor, **options)
-        with self.seeded_actions():
-            return parallel_rollout(self, actor, **options)
+        return seeded_rollout(self, actor, **options)
 
     def rollout(self, max_steps: int, policy=None, callback=None, **options: Any):  # type: ignore[no-untyped-def]
         """Roll out as :meth:`torchrl.envs.EnvBase.rollout`, in one forward pass if that gives the same tensordict.

@@ -15,6 +15,7 @@ from rltok_rl.agents.bernoulli import LearnedBoundaryActor
 from rltok_rl.agents.segmenters import SegmenterActor, segments_mixing
 from rltok_rl.envs.reward_transforms import reward_transforms, without_transforms
 from rltok_rl.envs.rollout_plan import Plan, plan_texts, step_places, to_device
+from rltok_rl.envs.seeding import seeded
 from rltok_rl.envs.text_env import TextEnv, check_action_values
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
@@ -110,8 +111,12 @@ def parallel_rollout(
     return gather(root).set("next", following)
 
 
+seeded_rollout = seeded(parallel_rollout)
+"""``parallel_rollout`` that draws actions from the environment's generator after ``set_seed``."""
 # Otherwise TorchRL looks the method up in the environment inside of a TransformedEnv, and no transform applies.
-TransformedEnv.parallel_rollout = parallel_rollout
+TransformedEnv.parallel_rollout = seeded_rollout
+for _name in ("_rollout_stop_early", "_rollout_nonstop"):
+    setattr(TransformedEnv, _name, seeded(getattr(EnvBase, _name)))
 
 
 def _read(

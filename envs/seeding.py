@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 import torch
+from rltok_rl.envs.reward_transforms import without_transforms
 from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.envs import EnvBase
 
 from rltok_rl.data.source import WindowSource
+
+
+def seeded(roll: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a rollout draw from the generator of the environment, inside of any ``TransformedEnv``, if it has one."""
+
+    @wraps(roll)
+    def rollout(env: EnvBase, *args: Any, **options: Any) -> Any:
+        base = without_transforms(env)
+        determined = any(options.get(name) is not None for name in ("actions", "uniforms", "generator"))
+        if determined or not isinstance(base, SeededEnv):
+            return roll(env, *args, **options)
+        with base.seeded_actions():
+            return roll(env, *args, **options)
+
+    return rollout
 
 
 class SeededEnv(EnvBase):
@@ -25,9 +42,9 @@ class SeededEnv(EnvBase):
         """Seed the texts, and the actions of ``rollout``, ``parallel_rollout`` and ``rand_action``.
 
         These then draw from a generator of this environment, stepped and in one pass alike; without ``set_seed`` they
-        draw from torch's. Actions drawn elsewhere (a loop around ``step``, TorchRL's stock collectors, rollouts of a
-        ``TransformedEnv``) always come from torch's generator: call ``torch.manual_seed`` too. Returns the seed for
-        another environment.
+        draw from torch's. A ``TransformedEnv`` draws the same. Actions drawn elsewhere (a loop around ``step``,
+        TorchRL's stock collectors, several environments in a ``SerialEnv``) always come from torch's generator: call
+        ``torch.manual_seed`` too. Returns the seed for another environment.
         """
         return super().set_seed(seed, static_seed)
 
@@ -52,13 +69,8 @@ class SeededEnv(EnvBase):
         with self.seeded_actions():
             return super().rand_action(tensordict)
 
-    def _rollout_stop_early(self, **options: Any) -> list[TensorDictBase]:
-        with self.seeded_actions():
-            return super()._rollout_stop_early(**options)
-
-    def _rollout_nonstop(self, **options: Any) -> list[TensorDictBase]:
-        with self.seeded_actions():
-            return super()._rollout_nonstop(**options)
+    _rollout_stop_early = seeded(EnvBase._rollout_stop_early)
+    _rollout_nonstop = seeded(EnvBase._rollout_nonstop)
 
     def random_state(self) -> Tensor | dict[str, Any]:
         """Return the state that determines the next texts.

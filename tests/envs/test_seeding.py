@@ -22,10 +22,19 @@ ROLLS = {
 }
 
 
+WRAPS = {
+    "bare": lambda env: env,
+    "transformed": lambda env: TransformedEnv(env, RewardScaling(0.0, 2.0)),
+    "twice": lambda env: TransformedEnv(WRAPS["transformed"](env), RewardScaling(0.0, 2.0), auto_unwrap=False),
+}
+
+
 @torch.no_grad()
-def test_a_seed_repeats_texts_and_actions(make_env, model):
+@pytest.mark.parametrize("wrap", WRAPS)
+def test_a_seed_repeats_texts_and_actions(wrap, make_env, model):
     """With torch's generator in any state, which is left as it was; a second rollout differs."""
-    env, actor, drawn = make_env(), LearnedBoundaryActor(model), {}
+    env, actor, drawn = WRAPS[wrap](make_env()), LearnedBoundaryActor(model), {}
+    bare = make_env()
     for name, roll in ROLLS.items():
         for seed in (0, 0, 1):
             env.set_seed(seed)
@@ -35,6 +44,8 @@ def test_a_seed_repeats_texts_and_actions(make_env, model):
             torch.rand(3)
             assert not torch.equal(rollouts[0]["action"], rollouts[1]["action"])
             drawn.setdefault((name, seed), []).append([(r["byte"], r["action"]) for r in rollouts])
+        bare.set_seed(seed)
+        assert torch.equal(roll(bare, actor)["action"], drawn[name, seed][0][0][1])
         (first, again), (other,) = drawn[name, 0], drawn[name, 1]
         torch.testing.assert_close(first, again, rtol=0, atol=0)
         assert not torch.equal(first[0][1], other[0][1])

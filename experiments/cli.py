@@ -25,6 +25,7 @@ COMMANDS = {
     "boundaries": ("commands.boundaries", "measure where boundaries lie and how far models agree"),
     "view": ("commands.view", "write an HTML page of a text, its boundaries and their rewards"),
     "play": ("commands.play", "evaluate a policy in a gymnasium environment, against a reference"),
+    "sweep": ("sweep", "train every combination of options over several seeds, in parallel, and compare the runs"),
     "report": ("commands.report", "write the report of a run, or compare several"),
     "check": ("commands.check", "find damage in the folder of a run"),
     "leaderboard": ("commands.leaderboard", "write the page of all committed results"),

@@ -114,6 +114,19 @@ def _end(message: str) -> NoReturn:
     sys.exit(f"rltok train: {message}" if main_speaks() else 1)
 
 
+def check_sweep(line: CommandLine) -> list[TrainConfig]:
+    """Return the options of all runs; a later one is refused before the first begins."""
+    configs: list[Any] = [OmegaConf.to_object(config) for config in line.configs]
+    for number, options in enumerate(configs):
+        try:
+            check_options(options)
+            if not options.compare.systems:
+                check_training(options)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"run {number} of the sweep: {_named(error)}") from None
+    return configs
+
+
 def main(line: CommandLine | None = None) -> None:
     """Train with the options of a command line that is checked already; default: those of ``sys.argv``."""
     if line is None:
@@ -124,14 +137,11 @@ def main(line: CommandLine | None = None) -> None:
             line = read_run_options("train", sys.argv[1:])
         except ValueError as error:
             _end(str(error))
-    for number, config in enumerate(line.configs if len(line.configs) > 1 else ()):
-        options: Any = OmegaConf.to_object(config)
-        try:  # a later run of a sweep is refused before the first begins
-            check_options(options)
-            if not options.compare.systems:
-                check_training(options)
-        except (ValueError, TypeError) as error:
-            _end(f"run {number} of the sweep: {_named(error)}")
+    try:
+        if len(line.configs) > 1:
+            check_sweep(line)
+    except ValueError as error:
+        _end(str(error))
     sys.argv[1:] = line.arguments
     if not main_speaks():  # rank 0 prints options and errors
         sys.argv += ["hydra.output_subdir=null", "hydra/job_logging=disabled"]

@@ -26,7 +26,7 @@ LAYERS = [
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 ROOMS = [
     *("run_config", "recipes", "texts", "runs", "reports", "commands"),
-    *("bench", "studies", "demo", "compare", "soak", "train", "cli"),
+    *("bench", "studies", "demo", "compare", "soak", "train", "sweep", "cli"),
 ]
 """Rooms of `experiments`, lower ones first."""
 # Modules of the package itself: the version, and the front page that re-exports from everywhere.

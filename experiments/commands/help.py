@@ -42,6 +42,17 @@ examples:
   rltok suite estimator=local_flips,batch_mean gamma=0.9,0.99 seeds=5 budget=small out=runs/mine
   rltok suite estimator=my_file:MyEstimator entries=paper,ours tasks=delay,pair seeds=3"""
 
+_SWEEP = """\
+usage: rltok sweep [OPTION=VALUE ...] [GROUP=CHOICE,... | GROUP.OPTION=VALUE,... ...]
+
+{about}
+
+examples:
+  rltok sweep experiment=recall estimator.gamma=0.9,0.99 seeds=5
+  rltok sweep experiment=recall estimator=discounted_return baseline=batch_mean,leave_one_out out=runs/baselines
+
+Options of the runs are those of rltok train."""
+
 
 def train() -> str:
     """Return the help of ``rltok train``: groups with their choices, options, examples."""
@@ -63,18 +74,23 @@ def train() -> str:
 
 def estimators() -> str:
     """Return the help of ``rltok estimators``."""
-    return _study(_ESTIMATORS, "estimators", "estimator_options", "EstimatorOptions")
+    return _study(_ESTIMATORS, "studies/estimators", "studies/estimator_options", "EstimatorOptions")
 
 
 def suite() -> str:
     """Return the help of ``rltok suite``."""
-    return _study(_SUITE, "suite", "suite", "SuiteOptions")
+    return _study(_SUITE, "studies/suite", "studies/suite", "SuiteOptions")
+
+
+def sweep() -> str:
+    """Return the help of ``rltok sweep``."""
+    return _study(_SWEEP, "sweep", "sweep", "SweepOptions")
 
 
 def _study(page: str, module: str, options_module: str, schema_name: str) -> str:
-    """Fill the page of a study: the first line of its module, and its options."""
-    options = schema.schemas(HERE / "studies" / f"{options_module}.py")[schema_name].options
-    about = schema.module_doc(HERE / "studies" / f"{module}.py").partition("\n")[0]
+    """Fill the page of a command: the first line of its module, and its options."""
+    options = schema.schemas(HERE / f"{options_module}.py")[schema_name].options
+    about = schema.module_doc(HERE / f"{module}.py").partition("\n")[0]
     return "\n".join([page.format(about=about), "", "options", *(_option("", option) for option in options)])
 
 
@@ -84,7 +100,7 @@ def lm_eval() -> str:
     return f"usage: rltok lm-eval [options of the harness]\n\n{about}\n\nrltok lm-eval run --help lists the harness's."
 
 
-PAGES = {"train": train, "estimators": estimators, "suite": suite, "lm-eval": lm_eval}
+PAGES = {"train": train, "sweep": sweep, "estimators": estimators, "suite": suite, "lm-eval": lm_eval}
 """Help pages by command."""
 
 

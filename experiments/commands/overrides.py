@@ -49,6 +49,8 @@ class CommandLine:
     overrides: Sequence[Override] = ()
     configs: Sequence[DictConfig] = ()
     """Resolved options of each run: one without ``--multirun``, none if nothing is run (``--cfg``)."""
+    runs: Sequence[Sequence[str]] = ()
+    """Overrides of each run."""
 
 
 def read_command_line(name: str, arguments: Sequence[str]) -> CommandLine:
@@ -70,7 +72,8 @@ def read_command_line(name: str, arguments: Sequence[str]) -> CommandLine:
                 raise ValueError(f"options must be written name=value, got {text!r}{value}")
         overrides = OverridesParser.create().parse_overrides(texts)
         check_once(overrides, ("recipe", "ablation"))
-        return CommandLine([*words, *texts], overrides, _compose_runs(name, flags, overrides, types))
+        runs, configs = _compose_runs(name, flags, overrides, types)
+        return CommandLine([*words, *texts], overrides, configs, runs)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise ValueError(explain(error, types, names)) from None
 
@@ -107,8 +110,8 @@ def _read_flags(arguments: Sequence[str], names: Sequence[str]) -> argparse.Name
 
 def _compose_runs(
     name: str, flags: argparse.Namespace, overrides: Sequence[Override], types: Mapping[str, Any]
-) -> list[DictConfig]:
-    """Compose the options of every run."""
+) -> tuple[list[list[str]], list[DictConfig]]:
+    """Return the overrides of every run, and its composed options."""
     search = [f"hydra.searchpath=[file://{os.path.abspath(flags.config_dir)}]"] if flags.config_dir else []
     single = [str(override.input_line) for override in overrides if not override.is_sweep_override()]
     sweeps = [override for override in overrides if override.is_sweep_override()]
@@ -117,29 +120,31 @@ def _compose_runs(
         def composed(texts: Sequence[str]) -> DictConfig:
             return compose(flags.config_name or name, [*search, *texts], return_hydra_config=True)
 
-        configs = [composed(single)]
+        runs, configs = [single], [composed(single)]
         hydra = configs[0].hydra
         if flags.multirun or hydra.mode == RunMode.MULTIRUN:
             params = [f"{key}={value}" for key, value in (hydra.sweeper.params or {}).items()]
             parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
             swept = parser.parse_overrides([*params, *(str(override.input_line) for override in overrides)])
             if "BasicSweeper" not in hydra.sweeper._target_:
-                return []  # another sweeper chooses the values
+                return [], []  # another sweeper chooses the values
             (runs,) = BasicSweeper.split_arguments(swept, None)
             configs = [composed(run) for run in runs]
         elif sweeps:
             raise ValueError(several_values(sweeps[0], types))
-        return [] if flags.cfg or flags.info else [_resolve(config, number) for number, config in enumerate(configs)]
+        if flags.cfg or flags.info:
+            return [], []
+        return runs, [_resolve(config, number) for number, config in enumerate(configs)]
 
 
 def _resolve(config: DictConfig, number: int) -> DictConfig:
     """Resolve interpolations as in run ``number`` of a sweep."""
-    if missing := OmegaConf.missing_keys(OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])):
-        raise ValueError(f"{min(missing)} must be given")
     with open_dict(config):
         config.hydra.job.num, config.hydra.job.id = number, str(number)
-        HydraConfig.instance().set_config(config)
+        HydraConfig.instance().set_config(config)  # which interpolations of all options may read
         del config["hydra"]
+    if missing := OmegaConf.missing_keys(config):
+        raise ValueError(f"{min(missing)} must be given")
     OmegaConf.resolve(config)
     return config
 

@@ -10,24 +10,20 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import json
-import os
 import re
 import shlex
-import signal
 import sys
-import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from rltok_rl.experiments.reports.markdown import without_nan
 from rltok_rl.experiments.run_config import TrainConfig, check_out
-from rltok_rl.experiments.studies.common import Progress, check_choices, check_minimums, read_options
+from rltok_rl.experiments.studies.common import check_choices, check_minimums, read_options
 from rltok_rl.experiments.studies.learn_runs import fingerprint, train_and_evaluate
+from rltok_rl.experiments.studies.parallel_jobs import run_jobs
 from rltok_rl.experiments.studies.suite_entries import ESTIMATORS, FIXED, GAMMA, cell_config, entry_overrides
 from rltok_rl.experiments.studies.suite_page import write_page
 from rltok_rl.experiments.studies.suite_scores import ORACLE, UNIFORM
@@ -95,6 +91,10 @@ class Job(NamedTuple):
     config: TrainConfig
     file: Path
 
+    def __str__(self) -> str:
+        """Name the job."""
+        return str(self.cell)
+
 
 def read_suite_options(arguments: Sequence[str]) -> SuiteOptions:
     """Read and check the options of a command line; lists may be written without brackets, ``gamma=0.9,0.99``."""
@@ -151,6 +151,7 @@ def train_cell(job: Job) -> dict[str, Any]:
     rows = max(1, EVALUATION_BYTES // job.config.data.num_steps)
     result = train_and_evaluate(job.config, num_evaluations=EVALUATIONS, num_rows=rows, num_batches=FINAL_BATCHES)
     result.pop("sample", None)
+    job.file.parent.mkdir(parents=True, exist_ok=True)
     place = {"track": TRACK, "machine": machine("cpu"), "git": git_state(Path(__file__).resolve().parent)}
     target = job.config.model.overrides["target_rate"]
     content: dict[str, Any] = without_nan({**job.cell._asdict(), "target_rate": target, **place, **result})
@@ -158,56 +159,9 @@ def train_cell(job: Job) -> dict[str, Any]:
     return content
 
 
-def _attempt(job: Job) -> dict[str, Any] | str:
-    """Return the content of a cell, or the error that ended it."""
-    try:
-        return train_cell(job)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-
-
-def _start_worker() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a traceback
-
-
-def _outcomes(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, dict[str, Any] | str]]:
-    """Run jobs, in this process or in several; yield each when it ends, with its result or its error."""
-    if workers == 1:
-        yield from ((job, _attempt(job)) for job in jobs)
-        return
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
-        os.environ.setdefault(name, "1")  # read when a worker starts
-    with ProcessPoolExecutor(workers, get_context("spawn"), _start_worker) as pool:
-        futures = {pool.submit(_attempt, job): job for job in jobs}
-        try:
-            for future in as_completed(futures):
-                error = future.exception()  # of a worker that was killed
-                yield futures[future], future.result() if error is None else f"{type(error).__name__}: {error}"
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def train_missing(options: SuiteOptions, jobs: Sequence[Job]) -> list[str]:
-    """Train the cells that have no file; return a line for each that failed."""
-    missing = [job for job in jobs if not job.file.exists()]
-    if not missing:
-        return []
-    missing[0].file.parent.mkdir(parents=True, exist_ok=True)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    workers = min(options.workers or cores, len(missing))
-    print(f"{len(missing)} of {len(jobs)} cells to train, {workers} at a time", file=sys.stderr)
-    failed: list[str] = []
-    progress = Progress("suite")
-    for done, (job, result) in enumerate(_outcomes(missing, workers), 1):
-        if isinstance(result, str):
-            failed.append(f"{job.cell}: {result}")
-            note = f"{job.cell} failed: {result}"
-        else:
-            note = f"{job.cell}: share {result['final']['share']:.3f}, rate {result['final']['rate']:.3f}"
-        speed = 3600 * done / (time.perf_counter() - progress.start) / workers
-        progress(done, len(missing), f" {note}; {speed:.0f} cells per core-hour")
-    return failed
+def _train(job: Job) -> str:
+    final = train_cell(job)["final"]
+    return f"share {final['share']:.3f}, rate {final['rate']:.3f}"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -221,7 +175,8 @@ def main(arguments: list[str] | None = None) -> int:
     except (ValueError, TypeError) as error:
         print(f"rltok suite: {error}", file=sys.stderr)
         return 2
-    failed = train_missing(options, jobs)
+    missing = [job for job in jobs if not job.file.exists()]
+    failed = run_jobs("suite", _train, missing, total=len(jobs), workers=options.workers)
     results = [json.loads(job.file.read_text()) for job in jobs if job.file.exists()]
     if results:
         command = shlex.join(["rltok", "suite", *arguments])

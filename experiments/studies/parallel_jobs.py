@@ -1,0 +1,74 @@
+"""Jobs in several processes with one thread each: progress, ETA, and failures that do not stop the others."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from typing import Any, NamedTuple
+
+from rltok_rl.experiments.studies.common import Progress
+
+Work = Callable[[Any], str]
+"""Does a job, and returns a note for its line of progress."""
+
+
+class Outcome(NamedTuple):
+    """How a job ended."""
+
+    job: Any
+    note: str
+    failed: bool
+
+
+def run_jobs(label: str, work: Work, jobs: Sequence[Any], *, total: int, workers: int = 0) -> list[str]:
+    """Run the missing jobs of ``total``, ``workers`` at a time, and return a line for each that failed.
+
+    ``workers=0`` is one process per core, and 1 is this process. ``str(job)`` is its name.
+    """
+    if not jobs:
+        return []
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    workers = min(workers or cores, len(jobs))
+    print(f"{len(jobs)} of {total} cells to train, {workers} at a time", file=sys.stderr)
+    failed: list[str] = []
+    progress = Progress(label)
+    for done, (job, note, broken) in enumerate(_outcomes(work, jobs, workers), 1):
+        failed += [f"{job}: {note}"] if broken else []
+        speed = 3600 * done / (time.perf_counter() - progress.start) / workers
+        progress(done, len(jobs), f" {job}{' failed' * broken}: {note}; {speed:.0f} cells per core-hour")
+    return failed
+
+
+def _attempt(work: Work, job: Any) -> Outcome:
+    try:
+        return Outcome(job, work(job), failed=False)
+    except Exception as error:
+        return Outcome(job, f"{type(error).__name__}: {error}", failed=True)
+
+
+def _start_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a traceback
+
+
+def _outcomes(work: Work, jobs: Sequence[Any], workers: int) -> Iterator[Outcome]:
+    """Run jobs, in this process or in several; yield how each ended."""
+    if workers == 1:
+        yield from (_attempt(work, job) for job in jobs)
+        return
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
+        os.environ.setdefault(name, "1")  # read when a worker starts
+    with ProcessPoolExecutor(workers, get_context("spawn"), _start_worker) as pool:
+        futures = {pool.submit(_attempt, work, job): job for job in jobs}
+        try:
+            for future in as_completed(futures):
+                error = future.exception()  # of a worker that was killed
+                killed = Outcome(futures[future], f"{type(error).__name__}: {error}", failed=True)
+                yield future.result() if error is None else killed
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise

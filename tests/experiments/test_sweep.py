@@ -1,0 +1,68 @@
+"""``rltok sweep``: names, order and commands of runs, resuming, failures and mistakes; the suite tests its engine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import OmegaConf
+from rltok_rl.experiments import sweep
+from rltok_rl.experiments.run_config import TrainConfig
+
+from ..each import refused
+
+GRID = ["experiment=recall", "estimator=discounted_return", "estimator.gamma=0.9,0.99", "seeds=2", "workers=1"]
+
+
+@pytest.fixture
+def trained(monkeypatch) -> list[tuple[TrainConfig, str]]:
+    """Replace training and the comparison; return the configurations and commands of all runs."""
+    runs: list[tuple[TrainConfig, str]] = []
+
+    def run(config: TrainConfig, command: str) -> dict[str, Any]:
+        print("a line of the run")
+        runs.append((config, command))
+        if config.estimator.gamma == 0.99 and config.seed == 1 and len(runs) < 5:
+            raise RuntimeError("broken on purpose")
+        folder = Path(config.out)
+        folder.mkdir(parents=True)
+        OmegaConf.save(OmegaConf.structured(config), folder / "config.yaml")
+        (folder / "summary.json").write_text(json.dumps({}))
+        return {"held_out_bits_per_byte": 2.5}
+
+    monkeypatch.setattr(HydraConfig.instance(), "cfg", None)  # as in a new process
+    monkeypatch.setattr(sweep, "run", run)
+    monkeypatch.setattr(sweep, "write_comparison", lambda folders, out: [folder.name for folder in folders])
+    return runs
+
+
+def test_runs_are_trained_seed_by_seed_and_missing_ones_again(tmp_path, trained, capsys):
+    arguments = [*GRID, f"out={tmp_path}"]
+    assert sweep.main(arguments) == 1
+    names = ["0.9-seed-0", "0.99-seed-0", "0.9-seed-1", "0.99-seed-1"]
+    assert [Path(config.out).name for config, _ in trained] == names
+    config, command = trained[1]
+    assert (config.estimator.gamma, config.seed, config.compute.threads, config.resume) == (0.99, 0, 1, True)
+    assert command.startswith("rltok train ") and command.endswith(f"estimator.gamma=0.99 seed=0 out={config.out}")
+    out, error = capsys.readouterr()
+    assert out == f"{sorted(names[:3])}\n" and "4 of 4 cells to train, 1 at a time" in error
+    assert "0.9-seed-0: 2.500 bits per byte" in error
+    assert "failed: 0.99-seed-1: RuntimeError: broken on purpose" in error
+    assert sweep.main(arguments) == 0 and [config.out for config, _ in trained[4:]] == [str(tmp_path / names[3])]
+    assert sweep.main([*arguments, "optim.lr=1e-3"]) == 2 and "another configuration" in capsys.readouterr().err
+
+
+def test_mistakes_are_named_before_anything_is_trained(trained, tmp_path):
+    read = sweep.read_sweep
+    refused(
+        (lambda: read(["seeds=0"]), ValueError, "seeds must be at least 1, got 0"),
+        (lambda: read(["experiment=recall", "seed=0,1"]), ValueError, "seed must be left out"),
+        (lambda: read(["experiment=recall", "sedes=2"]), ValueError, "sedes"),
+        (lambda: read(["experiment=recall", "estimator.gamma=0.9,2"]), ValueError, "gamma"),
+        (lambda: read(["experiment=compare", f"data.source={__file__}"]), ValueError, "a sweep trains single runs"),
+    )
+    assert sweep.main(["seeds=0"]) == 2 and not trained
+    assert [job.config.out for job in read(["experiment=recall", "out=x"])[1]] == ["x/seed-0"]

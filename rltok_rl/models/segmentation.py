@@ -110,7 +110,8 @@ def segment_parts(
 ) -> Iterator[Segmentation]:
     """Yield the result of :func:`segment` in parts of about ``part`` bytes, as soon as each is drawn.
 
-    Boundaries are equal to the last bit, probabilities up to rounding.
+    Boundaries are equal to the last bit, probabilities up to rounding. In memory are the text and 12 bytes per byte of
+    it (ids and random numbers), and the encoder's states of one part.
     """
     marks, device = model.config.num_marks, model.embedding.weight.device
     content = text_to_bytes(check_texts("text", [text])[0])

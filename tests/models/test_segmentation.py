@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import rltok_rl
+from rltok_rl.models import segmentation
 from rltok_rl.models.incremental import prefill
 from rltok_rl.models.segmentation import join_parts, policy_terms, segment, segment_parts
 
@@ -58,6 +59,20 @@ def test_parts_are_the_whole(options, greedy, part, build, text):
     drawn = join_parts(parts[0])
     assert drawn.text == content and torch.equal(drawn.boundaries, whole[0].boundaries)
     torch.testing.assert_close(drawn.probabilities, whole[0].probabilities, rtol=0, atol=1e-6)
+
+
+def test_parts_are_drawn_while_the_text_is_encoded(build, monkeypatch):
+    """However long the text is: the terms of one part, of a piece and of the lags are in memory."""
+    lengths, encoded, draw = [], [], segmentation.sample_boundaries
+    counted = lambda base, *rest, **how: lengths.append(base.shape[1]) or draw(base, *rest, **how)  # noqa: E731
+    monkeypatch.setattr(segmentation, "sample_boundaries", counted)
+    for size in (500, 5_000):
+        parts = segment_parts(
+            build(), b"to be " * size, piece=90, part=300, progress=lambda *now: encoded.append(now[0])
+        )
+        assert [len(next(parts).text) for _ in range(3)] == [360, 360, 360] and encoded.pop() <= 3 * 360
+        assert sum(len(part.text) for part in parts) == 6 * size - 3 * 360
+    assert max(lengths) < 300 + 90 + 20
 
 
 def test_tokens_are_the_text(build):

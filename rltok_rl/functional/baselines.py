@@ -178,6 +178,8 @@ def running_mean(
     for part in state:
         if part.shape != returns.shape[-1:]:
             raise ValueError(f"state must hold the {returns.shape[-1]} positions of returns, got {[*part.shape]}")
+        if part.device != returns.device:
+            raise ValueError(f"returns and state must be on one device, got {returns.device} and {part.device}")
     mean = state.total / state.count.clamp(min=torch.finfo(state.count.dtype).tiny)
     advantages = zero_masked(returns - mean, mask).to(returns.dtype)
     rows = returns.detach().reshape(-1, returns.shape[-1])

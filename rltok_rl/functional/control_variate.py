@@ -12,7 +12,7 @@ from rltok_rl.functional.takes import takes
 
 @takes(
     "returns: float *B T",
-    "regressors: real *B T F",
+    "regressors: real *B T F+",
     "ridge: number [0, inf)",
     "folds: whole [2, inf)",
     "mask: bool *B T",

@@ -77,6 +77,8 @@ def ratio_with_error(moments: Tensor | list[float], num_rows: int) -> tuple[floa
     """
     if isinstance(moments, Tensor) and moments.is_meta:
         raise ValueError("moments must be on a device with values, got meta")
+    if len(moments) != 5:
+        raise ValueError(f"moments must be 5 numbers, got {len(moments)}")
     n, d, nn, nd, dd = moments.tolist() if isinstance(moments, Tensor) else moments
     if not d:
         return math.nan, math.nan

@@ -45,7 +45,7 @@ def check_targets(targets: Tensor, shape: torch.Size, num_bytes: int, *, name: s
             raise ValueError(f"{name} must lie in {allowed}, got values from {low} to {high}")
 
 
-@takes("head: callable", "states: float *B D", "targets: int *B", "chunk: whole [1, inf)")
+@takes("head: callable", "states: float *B D+", "targets: int *B", "chunk: whole [1, inf)")
 def byte_log_prob_in_parts(head: Callable[[Tensor], Tensor], states: Tensor, targets: Tensor, chunk: int) -> Tensor:
     """Compute :func:`byte_log_prob` of bytes [*B, T] from states [*B, T, D], ``chunk`` positions at a time.
 

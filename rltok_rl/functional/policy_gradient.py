@@ -124,7 +124,7 @@ def clip_bounds(clip: Clip) -> tuple[float, float]:
     """Return ``clip`` as (low, high), checked."""
     bounds = [*clip] if isinstance(clip, Sequence) else [clip, clip]  # files have lists
     numbers = not any(isinstance(bound, Tensor) for bound in bounds)  # reading a loss's buffers would stall the device
-    right = len(bounds) == 2 and (not numbers or all(isinstance(bound, Real) for bound in bounds))
+    right = len(bounds) == 2 and all(x.numel() == 1 if isinstance(x, Tensor) else isinstance(x, Real) for x in bounds)
     low, high = bounds if right else (math.nan, math.nan)
     if not right or (numbers and (not 0.0 <= low <= 1.0 or not high >= 0.0)):
         raise ValueError(f"clip must be epsilon in [0, 1], or (low in [0, 1], high >= 0), got {clip}")

@@ -230,6 +230,7 @@ def controller_update(
     """
     if not isinstance(state, Controller):
         raise TypeError(f"state must be a Controller, got {type(state).__name__}")
+    limit = limit if limit <= torch.finfo(error.dtype).max else math.inf  # clamp takes numbers of the dtype
     total = state.integral + error.clamp(-limit, limit)
     return Controller(total, proportional * error + integral * total)
 

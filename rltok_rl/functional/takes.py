@@ -149,7 +149,7 @@ def _check(arguments: Sequence[Argument], args: tuple[Any, ...], kwargs: dict[st
         if not isinstance(value, Tensor):
             raise TypeError(f"{name} must be {_DTYPES[kind.name][0]}, got {type(value).__name__}")
         _check_tensor(name, value, kind, sizes, first)
-        if first is None and value.dim():
+        if first is None and (value.dim() or kind.leading):
             first = name, value, kind
 
 
@@ -187,7 +187,7 @@ def _check_tensor(
         known = sizes.setdefault(dim.rstrip("+"), int(dim) if dim.isdigit() else size)
         if known != size or (not size and dim[-1] == "+"):
             _refuse_shape(name, value, kind, sizes, first)
-    if first is not None and value.device != first[1].device and value.dim():
+    if first is not None and value.device != first[1].device and (value.dim() or kind.leading):
         raise ValueError(f"{first[0]} and {name} must be on one device, got {first[1].device} and {value.device}")
     if kind.name == "known" and readable(value) and value.sum().isnan() and value.isnan().any():
         raise ValueError(f"{name} must hold numbers, got nan at index {value.isnan().nonzero()[0].tolist()}")
@@ -201,5 +201,7 @@ def _refuse_shape(
     if first is not None and (kind.leading, kind.dims) == (first[2].leading, first[2].dims):
         raise ValueError(f"{name} must have the shape of {first[0]}, {[*first[1].shape]}, got {got}")
     expected: list[Any] = [*sizes.get(f"*{kind.leading}", [f"*{kind.leading}"])] if kind.leading else []
-    expected += [int(dim) if dim.isdigit() else sizes.get(dim, dim) for dim in kind.dims]
+    for dim in kind.dims:
+        size = dim.rstrip("+")
+        expected.append(int(dim) if dim.isdigit() else sizes.get(size, size) or dim)  # "T+" instead of no steps
     raise ValueError(f"{name} must be {expected}, got {got}")

@@ -16,10 +16,17 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rltok_rl import functional
-from rltok_rl.functional.baselines import z_score
+from rltok_rl.functional.baselines import RunningMean, running_mean, z_score
 from rltok_rl.functional.boundary_rules import entropy_spikes, select_exactly
 from rltok_rl.functional.budget import draw_within_budget
+from rltok_rl.functional.control_variate import control_variate
+from rltok_rl.functional.episodes import ratio_with_error
+from rltok_rl.functional.likelihood import byte_log_prob_in_parts
 from rltok_rl.functional.ngrams import ngram_hash
+from rltok_rl.functional.policy_gradient import clipped_ratio
+from rltok_rl.functional.rate import Controller, controller_update, logit_pressure
+from rltok_rl.functional.returns import reverse_scan
+from rltok_rl.functional.scripts import running_script
 from rltok_rl.functional.takes import takes
 
 FUNCTIONS = functions()
@@ -140,6 +147,26 @@ def test_wild_calls_return_or_name_an_argument():
         name = [*FUNCTIONS][number % len(FUNCTIONS)]
         result, call = call_once(name, FUNCTIONS[name], f"test {number}")
         assert result in ("result", "error"), f"{call}: {result}"
+
+
+def test_calls_that_a_soak_found_name_an_argument():
+    x, whole = torch.rand(4, 6), torch.zeros(4, dtype=torch.int64)
+    for call, words in (
+        (lambda: running_script(whole, whole[0].to("meta")), "scripts and before must be on one device"),
+        (lambda: logit_pressure(x[0, 0], x[0, 0] > 0.5, x[0, 0].to("meta")), "must be on one device"),
+        (lambda: running_mean(x.to("meta"), RunningMean.empty(6)), "returns and state must be on one device"),
+        (lambda: control_variate(x, x[..., None][..., :0]), "regressors must be"),
+        (lambda: byte_log_prob_in_parts(torch.exp, x[:, :0], whole, 5), "states must be"),
+        (lambda: clipped_ratio(x, x, x, torch.ones(2)), "clip must be"),
+        (lambda: ratio_with_error([], 2), "moments must be 5 numbers, got 0"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            call()
+    state = controller_update(Controller.empty(), x[0, 0], proportional=1.0, integral=1.0, limit=1e300)
+    assert state.integral == x[0, 0]
+    for decay in (-0.5, 10**12, 1e38, math.nan):
+        expected = reverse_scan(x, torch.full_like(x, decay))
+        torch.testing.assert_close(reverse_scan(x, decay), expected, equal_nan=True)
 
 
 def test_values_that_decide_are_numbers():

@@ -12,7 +12,8 @@ from rltok_rl.functional.rewards import broken_reward_laws
 
 _OTHER = ("_call", "_step", "_reset", "_inv_call", "_reset_env_preprocess", "_post_step_mdp_hooks")
 """Methods by which a transform changes more than the reward of a step."""
-_CHECKED: WeakKeyDictionary[Transform, str] = WeakKeyDictionary()  # every rollout asks
+_CHECKED: WeakKeyDictionary[Transform, tuple[object, str]] = WeakKeyDictionary()
+"""State at the last check and its result: every rollout asks, and the laws take longer than a small rollout."""
 
 
 def reward_transforms(env: EnvBase) -> list[Transform]:
@@ -26,9 +27,10 @@ def reward_transforms(env: EnvBase) -> list[Transform]:
         return []
     transforms = _flat(env.transform)
     for transform in transforms:
-        if transform not in _CHECKED:
-            _CHECKED[transform] = _more_than_rewards(transform)
-        if reason := _CHECKED[transform]:
+        state = _state(transform)
+        if _CHECKED.get(transform, (None, ""))[0] != state:
+            _CHECKED[transform] = state, _more_than_rewards(transform)
+        if reason := _CHECKED[transform][1]:
             raise ValueError(
                 f"env must have transforms of single rewards only (RewardScaling, RewardClipping, or a Transform that "
                 f"defines _apply_transform for in_keys=['reward']), got {type(transform).__name__}, which {reason}; "
@@ -44,6 +46,12 @@ def without_transforms(env: EnvBase) -> EnvBase:
 
 def _flat(transform: Transform) -> list[Transform]:
     return [part for each in transform for part in _flat(each)] if isinstance(transform, Compose) else [transform]
+
+
+def _state(transform: Transform) -> object:
+    """What changes if an attribute is set, or a tensor is changed in place."""
+    tensors = [*transform.parameters(), *transform.buffers()]
+    return {name: id(value) for name, value in vars(transform).items()}, [(id(x), x._version) for x in tensors]
 
 
 def _more_than_rewards(transform: Transform) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from rltok_rl.agents import LearnedBoundaryActor, UniformActor
-from rltok_rl.envs import ByteBoundaryEnv, ParallelCollector, SB3VecEnv, parallel_rollout
+from rltok_rl.envs import ByteBoundaryEnv, ParallelCollector, SB3VecEnv, parallel_rollout, reward_transforms
 from torch import Tensor
 from torchrl.envs import (
     BinarizeReward,
@@ -214,6 +214,24 @@ def test_other_transforms_are_refused_by_name(transform, make_env, model):
         refused((use, ValueError, message))
     with pytest.raises(TypeError, match="env must be a ByteBoundaryEnv, got CountingEnv"):
         parallel_rollout(type("CountingEnv", (EnvBase,), {"_reset": 0, "_step": 0, "_set_seed": 0})())
+
+
+def test_transforms_are_checked_once_and_again_after_a_change(make_env, monkeypatch):
+    checked, laws = [], reward_transforms.broken_reward_laws
+    monkeypatch.setattr(reward_transforms, "broken_reward_laws", lambda *a, **k: checked.append(1) or laws(*a, **k))
+    env = TransformedEnv(make_env(), Compose(RewardScaling(0.0, 2.0), Squash()))
+    for _ in range(3):
+        env.parallel_rollout()
+    assert len(checked) == 2
+    scaling, squash = env.transform
+    scaling.scale.fill_(3.0)
+    env.parallel_rollout()
+    scaling.scale = torch.tensor(float("inf"))
+    refused((env.parallel_rollout, ValueError, "got RewardScaling, which breaks .*finite"))
+    scaling.scale = torch.tensor(1.0)
+    squash._apply_transform = Centre()._apply_transform
+    refused((env.parallel_rollout, ValueError, "got Squash, which breaks .* depend on its own prediction alone"))
+    assert len(checked) == 6
 
 
 def test_trainer_learns_from_transformed_rewards(make_env, model):

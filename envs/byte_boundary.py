@@ -13,7 +13,7 @@ from torch import Tensor
 from rltok_rl.data.windows import Documents, Windows
 from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.functional.rewards import prediction_entropy
-from rltok_rl.models.incremental import decide, observe
+from rltok_rl.models.incremental import decode_bytes, read_bytes
 from rltok_rl.models.level import SecondDecisions
 
 
@@ -146,10 +146,11 @@ class ByteBoundaryEnv(TextEnv):
     def _observe(self, rows: Tensor, byte_ids: Tensor, final: Tensor, early: Tensor) -> None:
         """Read the next byte of each row, [n]; its log-likelihoods are ``final`` and ``early`` [n]."""
         assert self._unet_cache is not None
-        read = observe(self.model, self._unet_cache, byte_ids, rows=None if len(rows) == self.num_rows else rows)
+        states = read_bytes(self.model, self._unet_cache, byte_ids, rows=None if len(rows) == self.num_rows else rows)
         log_probs = {"final_log_prob": final[:, None], "early_log_prob": early[:, None]}
-        states = read.encoder_state.float()
-        self._keep(rows, byte=byte_ids, early_logits=read.early_logits, encoder_state=states, **log_probs)
+        self._keep(rows, byte=byte_ids, encoder_state=states.float(), **log_probs)
+        if self.reads_predictions:
+            self._keep(rows, early_logits=self.model.early_logits(states))
 
     def _observe_second(self, rows: Tensor, second: SecondDecisions) -> None:
         """Observe the [B] decisions of the second level in some rows."""
@@ -174,8 +175,8 @@ class ByteBoundaryEnv(TextEnv):
             "forced": cache.position == 0,
             **self._seen,
         }
-        early_logits = observation.pop("early_logits")
-        if self.observe_entropy:
+        early_logits = observation.pop("early_logits", None)
+        if self.observe_entropy and early_logits is not None:
             observation["early_entropy"] = prediction_entropy(early_logits)[:, None]
         if cache.target_rate is not None:
             observation["target_rate"] = cache.target_rate[:, None].clone()
@@ -206,19 +207,23 @@ class ByteBoundaryEnv(TextEnv):
             over = self._over.nonzero().flatten().tolist()
             raise RuntimeError(f"step was called after the end of the episode in rows {over}; call reset() first")
         boundaries = action.reshape(self.num_rows).bool() | (cache.position == 0)
-        early_logits = self._seen["early_logits"]
-        predicted = decide(self.model, cache, boundaries)
+        states, early_logits = cache.encoder_state, self._seen.get("early_logits")
+        decoded, second = decode_bytes(self.model, cache, boundaries)
         rows = torch.arange(self.num_rows, device=self.device)
         revealed = self._byte_ids[rows, cache.position]
-        final, early = (byte_log_prob(logits, revealed).float() for logits in (predicted.final_logits, early_logits))
+        final = self.model.final_log_prob(decoded, revealed).float()
+        if early_logits is None:
+            early = self.model.early_log_prob(states, revealed).float()
+        else:
+            early = byte_log_prob(early_logits, revealed).float()
         reward = self.reward_of(final, early, early_logits, boundaries)
         if self.has_reference:
             reference = self._reference[rows, cache.position - 1]
             self._keep(rows, reference_reward=reference[:, None])
             reward = reward - reference if self.relative else reward
         self._observe(rows, revealed, final, early)
-        if predicted.second is not None:
-            self._observe_second(rows, predicted.second)
+        if second is not None:
+            self._observe_second(rows, second)
         last = cache.position + 1 >= self._lengths
         terminated, truncated = last & self._ends, last & ~self._ends
         self._over = last.clone()  # a later reset writes into it

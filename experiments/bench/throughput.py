@@ -21,7 +21,6 @@ from rltok_rl.envs.registration import BYTE_BOUNDARY
 from rltok_rl.experiments.bench.timing import Row, compare_seconds, fresh_model, seconds
 
 from rltok_rl.models import UNet
-from rltok_rl.models.incremental import Observation, Prediction
 
 STEPS, RATE, PAIRS = 64, 0.2, 5
 Stepping = Callable[[], object]
@@ -63,17 +62,19 @@ def _batch(model: UNet, num_envs: int) -> Stepping:
 def _without_model(name: str, model: UNet, num_envs: int, clock: Callable[[Stepping], float]) -> Row:
     """Steps with a model that returns constants against steps with the model."""
     run, device = _batch(model, num_envs), model.embedding.weight.device
-    state, logits = (torch.randn(num_envs, size, device=device) for size in (model.config.width, 256))
+    state, log_prob = (torch.randn(num_envs, *size, device=device) for size in ((model.config.width,), ()))
 
-    def observe(model, cache, byte_ids, rows=None):
-        return Observation(state, logits[:, 0], logits)
-
-    def decide(model, cache, boundaries):
+    def decode_bytes(model, cache, boundaries):
         cache.position = cache.position + 1
-        return Prediction(state, logits)
+        return state, None
 
     def without_model() -> None:
-        with mock.patch.object(byte_boundary, "observe", observe), mock.patch.object(byte_boundary, "decide", decide):
+        log_probs = lambda states, following: log_prob  # noqa: E731
+        with (
+            mock.patch.object(byte_boundary, "read_bytes", lambda *_, rows: state),
+            mock.patch.object(byte_boundary, "decode_bytes", decode_bytes),
+            mock.patch.multiple(model, early_log_prob=log_probs, final_log_prob=log_probs),
+        ):
             run()
 
     title = f"make_vec({num_envs}) without its model / with {name}"

@@ -47,6 +47,18 @@ def observe(model: UNet, cache: UNetCache, byte_ids: Tensor, *, rows: Tensor | N
 
     The cache is changed in place.
     """
+    state = read_bytes(model, cache, byte_ids, rows=rows)
+    recent, rates = cache.recent, cache.target_rate
+    if rows is not None:
+        recent, rates = recent[rows], None if rates is None else rates[rows]
+    base, lags = model.boundary_terms(state, target_rate=rates)  # [n], [n, w]
+    logit = lagged_logit(base, lags, recent, cap=model.boundary_cap)
+    return Observation(state, logit, model.early_logits(state))
+
+
+@torch.no_grad()
+def read_bytes(model: UNet, cache: UNetCache, byte_ids: Tensor, *, rows: Tensor | None = None) -> Tensor:
+    """Read the next bytes as :func:`observe` does; return the encoder states [n, D] alone."""
     check_byte_ids(byte_ids, model.config.num_ids, rank=1)
     check_cache(model.config, cache, model.embedding.weight)
     if rows is not None and (rows.dtype != torch.int64 or rows.dim() != 1 or not bool((rows.diff() > 0).all())):
@@ -69,9 +81,7 @@ def observe(model: UNet, cache: UNetCache, byte_ids: Tensor, *, rows: Tensor | N
     cache.append_bytes(byte_ids[:, None], reading)
     if model.token_pooling is not None:
         model.token_pooling.write(state, position, cache.segment_bytes, reading)
-    base, lags = model.boundary_terms(state, target_rate=rates)  # [n], [n, w]
-    logit = lagged_logit(base, lags, cache.recent[reading], cap=model.boundary_cap)
-    return Observation(state, logit, model.early_logits(state))
+    return state
 
 
 @torch.no_grad()
@@ -81,6 +91,15 @@ def decide(model: UNet, cache: UNetCache, boundaries: Tensor, *, mixing: Mixing 
     Token layers run only in rows with a boundary. ``mixing``, with entries [B], replaces the model's. The cache is
     changed in place.
     """
+    decoded, second = decode_bytes(model, cache, boundaries, mixing=mixing)
+    return Prediction(decoded, model.final_logits(decoded), second)
+
+
+@torch.no_grad()
+def decode_bytes(
+    model: UNet, cache: UNetCache, boundaries: Tensor, *, mixing: Mixing | None = None
+) -> tuple[Tensor, SecondDecisions | None]:
+    """Decide boundaries as :func:`decide` does; return decoder states [B, D] and decisions of the second level."""
     check_pending(cache.pending, expected=True)
     check_boundaries(boundaries, cache.position.shape, first=False)
     boundaries = boundaries.bool()
@@ -103,7 +122,7 @@ def decide(model: UNet, cache: UNetCache, boundaries: Tensor, *, mixing: Mixing 
     cache.position = cache.position + 1
     cache.pending = torch.zeros_like(cache.pending)
     second = None if model.second_level is None else model.second_level.spread(decisions, rows, cache.num_rows)
-    return Prediction(decoded, model.final_logits(decoded), second)
+    return decoded, second
 
 
 def _close_tokens(model: UNet, cache: UNetCache, rows: Tensor, mixing: Mixing) -> SecondDecisions | None:

@@ -11,7 +11,7 @@ SOURCES := rltok_rl envs agents experiments tests docs
 SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-oldest test-newest check docs bench estimator-study rate-study precision-study learn soak gpu-test gpu-bench format clean
+.PHONY: help demo test test-oldest test-newest check docs bench estimator-study rate-study precision-study learn soak mutants gpu-test gpu-bench format clean
 
 help: ## list all targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -70,6 +70,10 @@ learn: $(VENV)/.ready-fast ## whether policies find the best boundaries of langu
 soak: $(VENV)/.ready-fast ## kill a run a hundred times; call functions with wild arguments 5,000 times
 	$(BIN)/python -m rltok_rl.experiments.studies.soak --kills 100
 	$(BIN)/python -m rltok_rl.experiments.studies.fuzz_functions --calls 5000
+
+mutants: $(VENV)/.ready-test ## plant sixty mistakes, one at a time: which test finds each? (minutes; resumes)
+	@mkdir -p runs
+	$(BIN)/python -m tests.mutants --results runs/mutants.txt
 
 # A machine with a GPU has a torch that fits it: $(VENV)-gpu uses that one as it is, and adds what is missing.
 HAS_TORCH = $(GPU_PYTHON) -c 'import torch' 2> /dev/null

@@ -5,8 +5,9 @@
     python -m tests.mutations --whole
 
 Each bug is planted in a temporary copy of the checkout, where pytest runs the tests named for it until one fails. A
-failure counts only if the same test passes without the bug. With ``--whole``, bugs that their tests miss are planted
-together for one run of the whole suite, and one by one if that run fails. The exit status is 1 if a bug is not found.
+failure counts only if the same test passes without bugs; all these tests are run at the end. With ``--whole``, bugs
+that their tests miss are planted together for one run of the whole suite, and one by one if that run fails. With
+``--results FILE``, an interrupted check resumes. The exit status is 1 if a bug is not found.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ class Bug:
             )
         return max(counts, key=lambda path: counts[path])
 
+
+MISSED = "NOT FOUND"
 
 # Tests that several bugs name.
 RETURNS = "tests/laws/test_return_laws.py"
@@ -267,36 +270,42 @@ def first_failure(tests: Sequence[str], root: Path) -> str | None:
 
 
 def finder(bugs: Sequence[Bug], tests: Sequence[str], root: Path) -> str | None:
-    """Plant bugs and return the first test that fails because of them, or None."""
+    """Plant bugs and return the first test that fails, or None."""
     with planted(bugs, root):
-        test = first_failure(tests, root)
-    if test is not None and first_failure([test], root) is not None:
-        raise RuntimeError(f"{test} must pass without a bug, but fails")
-    return test
+        return first_failure(tests, root)
 
 
-def main() -> int:
+def main(all_bugs: Sequence[Bug] = BUGS, prog: str = "python -m tests.mutations") -> int:
     """Parse the command line, check the bugs and print one line for each."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.mutations", description="Plant known bugs; which test finds each?"
-    )
-    names = [bug.name for bug in BUGS]
+    parser = argparse.ArgumentParser(prog=prog, description="Plant known bugs; which test finds each?")
+    names = [bug.name for bug in all_bugs]
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME", help="bugs to plant")
     parser.add_argument("--tests", nargs="+", metavar="PATH", help="tests to run instead of those named for each bug")
     parser.add_argument("--whole", action="store_true", help="run the whole suite for bugs that these tests miss")
+    parser.add_argument("--results", type=Path, metavar="FILE", help="append results; skip bugs found in it")
     parser.add_argument("--list", action="store_true", help="print each bug, its file and its tests")
     options = parser.parse_args()
-    bugs = [bug for bug in BUGS if bug.name in options.only]
+    bugs = [bug for bug in all_bugs if bug.name in options.only]
     if options.list:
         for bug in bugs:
-            print(f"{bug.name:22} {bug.file().relative_to(ROOT)}: {bug.tests}")
+            print(f"{bug.name:26} {bug.file().relative_to(ROOT)}: {bug.tests}")
         return 0
 
+    results: Path | None = options.results
+    lines = results.read_text().splitlines() if results and results.exists() else []
+    found = {name: test for name, _, _, test in (line.split(maxsplit=3) for line in lines) if test != MISSED}
+
     def check(bug: Bug, tests: Sequence[str]) -> bool:
-        start = time.perf_counter()
-        test = finder([bug], tests, root)
-        print(f"{bug.name:22} {time.perf_counter() - start:6.0f} s  {test or 'NOT FOUND'}", flush=True)
-        return test is not None
+        if bug.name not in found:
+            start = time.perf_counter()
+            test = finder([bug], tests, root)
+            line = f"{bug.name:26} {time.perf_counter() - start:6.0f} s  {test or MISSED}"
+            print(line, flush=True)
+            if results:
+                with results.open("a") as file:
+                    file.write(f"{line}\n")
+            found.update({bug.name: test} if test else {})
+        return bug.name in found
 
     with tempfile.TemporaryDirectory(prefix="mutations-") as folder:
         root = Path(folder)
@@ -306,6 +315,9 @@ def main() -> int:
             print(f"running the whole suite for {', '.join(bug.name for bug in missed)}", flush=True)
             if len(missed) == 1 or finder(missed, ["tests"], root) is not None:
                 missed = [bug for bug in missed if not check(bug, ["tests"])]
+        tests = sorted({found[bug.name] for bug in bugs if bug not in missed})
+        if tests and (test := first_failure(tests, root)) is not None:
+            raise RuntimeError(f"{test} must pass without a bug, but fails")
     print(f"{len(bugs) - len(missed)} of {len(bugs)} bugs found")
     return bool(missed)
 

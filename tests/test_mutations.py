@@ -1,14 +1,17 @@
-"""The bugs of ``python -m tests.mutations`` can still be planted."""
+"""The bugs of ``python -m tests.mutations`` and ``make mutants`` can still be planted."""
 
 from __future__ import annotations
 
 import pytest
 
 from .layout import ROOT
+from .mutants import MUTANTS
 from .mutations import BUGS, Bug
 
+ALL = (*BUGS, *MUTANTS)
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+
+@pytest.mark.parametrize("bug", ALL, ids=lambda bug: bug.name)
 def test_every_planted_bug_still_applies(bug):
     """Its code occurs once, the changed file is still Python, and the tests named for it exist."""
     path = bug.file()
@@ -17,7 +20,7 @@ def test_every_planted_bug_still_applies(bug):
 
 
 def test_names_are_unique():
-    assert len({bug.name for bug in BUGS}) == len(BUGS)
+    assert len({bug.name for bug in ALL}) == len(ALL)
 
 
 @pytest.mark.parametrize(("code", "count"), [("no such line of code", 0), ("import torch\n", r"\d+")])

@@ -13,127 +13,166 @@ import sys
 
 from .mutations import Bug, main
 
-MUTANTS = (
+_BY_TESTS = {  # name, code, and what replaces it, by the test file that finds it
     # functional
-    Bug("group-mean-mask", "tests", "sum_and_count(groups, group_mask, dim=0)", "sum_and_count(groups, None, dim=0)"),
-    Bug("running-mean-count", "tests", "decay * state.count + count", "state.count + count"),
-    Bug("clip-sides", "tests", "_log1p(-low), _log1p(high)", "_log1p(-high), _log1p(low)"),
-    Bug("weight-gradient", "tests", "log_weights = log_probs.detach()", "log_weights = log_probs"),
-    Bug("vtrace-clips", "tests", "goes_on * lmbda * c)", "goes_on * lmbda * rho)"),
-    Bug(
-        "truncated-value",
-        "tests",
-        "done if terminated is None else terminated\n    #",
-        "either(done, terminated)\n    #",
+    "laws/test_baseline_laws": (
+        ("group-mean-mask", "sum_and_count(groups, group_mask, dim=0)", "sum_and_count(groups, None, dim=0)"),
+        ("running-mean-count", "decay * state.count + count", "state.count + count"),
     ),
-    Bug("return-of-forced", "tests", "cut(gamma, done, like=x)) * free, free)", "cut(gamma, done, like=x)), free)"),
-    Bug("budget-of-later-block", "tests", "torch.where(position % block == 0, 0,", "torch.where(position == 0, 0,"),
-    Bug("equal-entropies", "tests", "out &= entropies > F.pad", "out &= entropies >= F.pad"),
-    Bug(
-        "filter-before-temperature",
-        "tests",
-        "filter_logits(relative / max(temperature, 1e-30), top_k=top_k, top_p=top_p)",
-        "filter_logits(relative, top_k=top_k, top_p=top_p) / max(temperature, 1e-30)",
+    "laws/test_objective_laws": (
+        ("clip-sides", "_log1p(-low), _log1p(high)", "_log1p(-high), _log1p(low)"),
+        ("weight-gradient", "log_weights = log_probs.detach()", "log_weights = log_probs"),
+        ("vtrace-clips", "goes_on * lmbda * c)", "goes_on * lmbda * rho)"),
+    ),
+    "laws/test_return_laws": (
+        ("truncated-value", "done if terminated is None else terminated\n    #", "either(done, terminated)\n    #"),
+    ),
+    "functional/test_episodes": (
+        ("return-of-forced", "cut(gamma, done, like=x)) * free, free)", "cut(gamma, done, like=x)), free)"),
+    ),
+    "functional/test_boundary_rules": (
+        ("budget-of-later-block", "torch.where(position % block == 0, 0,", "torch.where(position == 0, 0,"),
+        ("equal-entropies", "out &= entropies > F.pad", "out &= entropies >= F.pad"),
+    ),
+    "functional/test_predictions": (
+        (
+            "filter-before-temperature",
+            "filter_logits(relative / max(temperature, 1e-30), top_k=top_k, top_p=top_p)",
+            "filter_logits(relative, top_k=top_k, top_p=top_p) / max(temperature, 1e-30)",
+        ),
     ),
     # objectives
-    Bug("joint-mask-key", "tests", "term.loss_mask_key = key", "pass"),
-    Bug("estimator-mask-key", "tests", "estimator.mask_key = key", "pass"),
-    Bug("padded-decisions", "tests", "free if real is None else free & real", "free"),
-    Bug(
-        "controller-in-evaluation",
-        "tests",
-        "if self.training:\n            self.integral",
-        "if True:\n            self.integral",
+    "objectives/test_contracts": (
+        ("joint-mask-key", "term.loss_mask_key = key", "pass"),
+        ("estimator-mask-key", "estimator.mask_key = key", "pass"),
+        ("entropy-sign", "-self.entropy_coeff * entropy", "self.entropy_coeff * entropy"),
     ),
-    Bug("entropy-sign", "tests", "-self.entropy_coeff * entropy", "self.entropy_coeff * entropy"),
-    Bug("critic-mask", "tests", "error.reshape(log_probs.shape), free)", "error.reshape(log_probs.shape), None)"),
-    Bug("discount-beyond-span", "tests", "self.gamma**self.span * F.pad", "self.gamma ** (self.span - 1) * F.pad"),
-    Bug("flip-price", "tests", "(log_probs - self.price * flipped)", "log_probs"),
-    Bug("target-critic", "tests", "params if target_params is None else target_params)", "params)"),
-    Bug(
-        "vtrace-time-dim", "tests", "(view.rollout.batch_size).movedim(view.time_dim, -1)", "(view.rollout.batch_size)"
+    "objectives/test_losses": (
+        ("padded-decisions", "free if real is None else free & real", "free"),
+        ("critic-mask", "error.reshape(log_probs.shape), free)", "error.reshape(log_probs.shape), None)"),
+    ),
+    "objectives/test_rate": (
+        (
+            "controller-in-evaluation",
+            "if self.training:\n            self.integral",
+            "if True:\n            self.integral",
+        ),
+    ),
+    "diagnostics/test_report": (
+        ("discount-beyond-span", "self.gamma**self.span * F.pad", "self.gamma ** (self.span - 1) * F.pad"),
+        ("flip-price", "(log_probs - self.price * flipped)", "log_probs"),
+    ),
+    "objectives/test_estimators": (
+        ("target-critic", "params if target_params is None else target_params)", "params)"),
+        ("vtrace-time-dim", "(view.rollout.batch_size).movedim(view.time_dim, -1)", "(view.rollout.batch_size)"),
     ),
     # envs
-    Bug("observation-alias", "tests", "cache.position[:, None].clone()", "cache.position[:, None]"),
-    Bug(
-        "rates-without-seed",
-        "tests",
-        "(num_rows, generator=self._rng, dtype=torch.float64)",
-        "(num_rows, dtype=torch.float64)",
+    "envs/test_byte_boundary": (("observation-alias", "cache.position[:, None].clone()", "cache.position[:, None]"),),
+    "envs/test_model_options": (
+        (
+            "rates-without-seed",
+            "(num_rows, generator=self._rng, dtype=torch.float64)",
+            "(num_rows, dtype=torch.float64)",
+        ),
     ),
-    Bug("source-position", "tests", 'self.source.load_state_dict(state["source"])', "pass"),
-    Bug("collector-position", "tests", 'load_state_dict(state_dict.get("texts", {}))', "load_state_dict({})"),
-    Bug(
-        "placeholder-reward",
-        "tests",
-        "reward[waiting], terminated[waiting], truncated[waiting] = 0.0, False, False",
-        "terminated[waiting], truncated[waiting] = False, False",
+    "envs/test_seeding": (
+        ("source-position", 'self.source.load_state_dict(state["source"])', "pass"),
+        ("collector-position", 'load_state_dict(state_dict.get("texts", {}))', "load_state_dict({})"),
     ),
-    Bug("final-mask-alias", "tests", "self._over = over.copy()", "self._over = over"),
-    Bug("early-bits-unit", "tests", '"early_log_prob", -math.log(2)', '"early_log_prob", -1.0'),
-    Bug("episode-length", "tests", "self._returns[over], self._steps[over] = 0, 0", "self._returns[over] = 0"),
-    Bug("terminated-and-truncated", "tests", '"truncated": done & ~plan.ends[:, None, None]', '"truncated": done'),
-    Bug(
-        "transform-order",
-        "tests",
-        "[*reward_transforms(env.base_env), *transforms]",
-        "[*transforms, *reward_transforms(env.base_env)]",
+    "envs/test_gym_autoreset": (
+        (
+            "placeholder-reward",
+            "reward[waiting], terminated[waiting], truncated[waiting] = 0.0, False, False",
+            "terminated[waiting], truncated[waiting] = False, False",
+        ),
+        ("final-mask-alias", "self._over = over.copy()", "self._over = over"),
+    ),
+    "envs/test_gym": (
+        ("early-bits-unit", '"early_log_prob", -math.log(2)', '"early_log_prob", -1.0'),
+        ("episode-length", "self._returns[over], self._steps[over] = 0, 0", "self._returns[over] = 0"),
+    ),
+    "envs/test_parallel": (
+        ("terminated-and-truncated", '"truncated": done & ~plan.ends[:, None, None]', '"truncated": done'),
+    ),
+    "envs/test_rewards": (
+        (
+            "transform-order",
+            "[*reward_transforms(env.base_env), *transforms]",
+            "[*transforms, *reward_transforms(env.base_env)]",
+        ),
     ),
     # training
-    Bug("alarm-repeats", "tests", "== self.patience", ">= self.patience"),
-    Bug("fsync-replaced-file", "tests", "partial.replace(path)\n    flush(path.parent)", "partial.replace(path)"),
-    Bug("previous-checkpoint", "tests", "max(0, number - 1)", "number"),
-    Bug(
-        "numpy-state",
-        "tests",
-        "np.random.set_state((name, keys.cpu().numpy().astype(np.uint32), *rest))",
-        "pass",
+    "training/test_loop": (
+        ("alarm-repeats", "== self.patience", ">= self.patience"),
+        ("infinite-weights", "not bool(sizes.isfinite().all())", "bool(sizes.isnan().any())"),
     ),
-    Bug("stage-factors", "tests", 'options.lr * scale * group.get("lr_factor", 1.0)', "options.lr * scale"),
-    Bug(
-        "stale-failure",
-        "tests",
-        "self.room.repeat(entry, need))\n                    self._broken = None",
-        "self.room.repeat(entry, need))",
+    "training/test_checkpoint": (
+        ("fsync-replaced-file", "partial.replace(path)\n    flush(path.parent)", "partial.replace(path)"),
+        ("previous-checkpoint", "max(0, number - 1)", "number"),
+        ("numpy-state", "np.random.set_state((name, keys.cpu().numpy().astype(np.uint32), *rest))", "pass"),
+        ("second-signal", "self._restore([signal.SIGTERM, signal.SIGINT])", "pass"),
     ),
-    Bug("infinite-weights", "tests", "not bool(sizes.isfinite().all())", "bool(sizes.isnan().any())"),
-    Bug("reference-twice", "tests", "gain if env.relative else gain - reference", "gain - reference"),
-    Bug("half-a-line", "tests", '[line for line in lines if line.endswith("\\n")]', "lines"),
-    Bug("second-signal", "tests", "self._restore([signal.SIGTERM, signal.SIGINT])", "pass"),
+    "training/test_token_room": (
+        (
+            "stale-failure",
+            "self.room.repeat(entry, need))\n                    self._broken = None",
+            "self.room.repeat(entry, need))",
+        ),
+    ),
+    "training/test_returns": (("reference-twice", "gain if env.relative else gain - reference", "gain - reference"),),
+    "training/test_metrics": (("half-a-line", '[line for line in lines if line.endswith("\\n")]', "lines"),),
     # evaluation
-    Bug("first-byte-of-document", "tests", "at, right=True) - 1", "at, right=False) - 1"),
-    Bug("forced-word-edges", "tests", "reading.boundaries, ~reading.forced", "reading.boundaries, True"),
-    Bug("shared-uniforms", "tests", "before = reads.cumsum(0) - reads", "before = begins"),
-    Bug("weights-of-context", "tests", "log_probs * (place + 1 >= windows.first)[:, None]", "log_probs"),
-    Bug("last-of-equal-choices", "tests", "(part == part.max()).nonzero()[0]", "(part == part.max()).nonzero()[-1]"),
-    Bug(
-        "shifted-forced",
-        "tests",
-        "move_boundaries(reference.bool() & counted, shift)",
-        "move_boundaries(reference.bool(), shift)",
+    "evaluation/test_windowed": (
+        ("first-byte-of-document", "at, right=True) - 1", "at, right=False) - 1"),
+        ("forced-word-edges", "reading.boundaries, ~reading.forced", "reading.boundaries, True"),
+        ("shared-uniforms", "before = reads.cumsum(0) - reads", "before = begins"),
     ),
-    Bug("quantile", "tests", "math.ceil(q * count - 1e-9) - 1", "min(int(q * count), count - 1)"),
-    Bug(
-        "scores-of-padding",
-        "tests",
-        "rows[:, window.length - window.scored : window.length]",
-        "rows[:, -window.scored :]",
+    "evaluation/test_marginal": (
+        ("weights-of-context", "log_probs * (place + 1 >= windows.first)[:, None]", "log_probs"),
     ),
-    Bug(
-        "random-rate", "tests", '(drawn - firsts) / max(1, steps - firsts) if reference == "random" else drawn', "drawn"
+    "evaluation/test_tasks": (
+        ("last-of-equal-choices", "(part == part.max()).nonzero()[0]", "(part == part.max()).nonzero()[-1]"),
     ),
-    Bug("windows-are-episodes", "tests", "done=forced.roll(-1)", "done=forced"),
+    "evaluation/test_agreement": (
+        (
+            "shifted-forced",
+            "move_boundaries(reference.bool() & counted, shift)",
+            "move_boundaries(reference.bool(), shift)",
+        ),
+    ),
+    "evaluation/test_boundaries": (("quantile", "math.ceil(q * count - 1e-9) - 1", "min(int(q * count), count - 1)"),),
+    "evaluation/test_continuations": (
+        ("scores-of-padding", "rows[:, window.length - window.scored : window.length]", "rows[:, -window.scored :]"),
+    ),
+    "evaluation/test_policies": (
+        ("random-rate", '(drawn - firsts) / max(1, steps - firsts) if reference == "random" else drawn', "drawn"),
+    ),
+    "evaluation/test_detail": (("windows-are-episodes", "done=forced.roll(-1)", "done=forced"),),
     # segmenters
-    Bug("calibrated-rate", "tests", "(count - forced) / len(decided)", "count / len(decided)"),
-    Bug("threshold-dtype", "tests", "self.threshold = threshold.to(self.threshold.device)", "pass"),
-    Bug("gumbel-noise", "tests", "((logits - noise) / temperature)", "((logits + noise) / temperature)"),
-    Bug("weight-of-first-byte", "tests", "free = nn.functional.pad(soft[..., 1:], (1, 0))", "free = soft"),
-    Bug("residual-norm", "tests", "self.residual(self.byte_norm(states))", "self.residual(states)"),
-    Bug("script-of-first-byte", "tests", "scripts_of(byte_ids)[:, 1:]", "scripts_of(byte_ids[:, 1:])"),
-    Bug("last-decision", "tests", "segments.boundaries)[:, :-1].sum(-1)", "segments.boundaries).sum(-1)"),
-    Bug("stage-width", "tests", "total * widths[-1] / width", "total * widths[0] / width"),
-    Bug("first-byte-receives", "tests", "Mixing(receive=boundaries | (position == 0))", "Mixing(receive=boundaries)"),
-    Bug("stale-weights", "tests", "(folder / file).unlink(missing_ok=True)", "pass"),
+    "agents/segmenters/test_by_hand": (
+        ("calibrated-rate", "(count - forced) / len(decided)", "count / len(decided)"),
+        ("threshold-dtype", "self.threshold = threshold.to(self.threshold.device)", "pass"),
+        ("first-byte-receives", "Mixing(receive=boundaries | (position == 0))", "Mixing(receive=boundaries)"),
+    ),
+    "agents/segmenters/test_parity": (
+        ("gumbel-noise", "((logits - noise) / temperature)", "((logits + noise) / temperature)"),
+        ("weight-of-first-byte", "free = nn.functional.pad(soft[..., 1:], (1, 0))", "free = soft"),
+        ("residual-norm", "self.residual(self.byte_norm(states))", "self.residual(states)"),
+    ),
+    "agents/segmenters/test_magnet": (
+        ("script-of-first-byte", "scripts_of(byte_ids)[:, 1:]", "scripts_of(byte_ids[:, 1:])"),
+    ),
+    "agents/segmenters/test_grouped": (
+        ("last-decision", "segments.boundaries)[:, :-1].sum(-1)", "segments.boundaries).sum(-1)"),
+    ),
+    "agents/segmenters/test_two_stages": (("stage-width", "total * widths[-1] / width", "total * widths[0] / width"),),
+    "experiments/test_segmenting": (
+        ("stage-factors", 'options.lr * scale * group.get("lr_factor", 1.0)', "options.lr * scale"),  # training
+        ("stale-weights", "(folder / file).unlink(missing_ok=True)", "pass"),
+    ),
+}
+MUTANTS = tuple(
+    Bug(name, f"tests/{file}.py", old, new) for file, mutants in _BY_TESTS.items() for name, old, new in mutants
 )
 
 if __name__ == "__main__":

@@ -88,6 +88,8 @@ def test_whole_windows_equal_steps_and_references_have_the_rate_of_the_policy():
     assert torch.equal(result.policy.boundaries, again.policy.boundaries), "the same seed draws the same boundaries"
     rate, uniform, random = (x.rates.mean().item() for x in (result.policy, again.reference, result.reference))
     assert 0.02 < rate < 0.5 and abs(rate - uniform) < 1 / 60 and abs(rate - random) < 0.03
+    never = evaluate_policy("never", 40, reference="random", num_envs=16, **options)
+    assert torch.equal(never.reference.boundaries, never.policy.boundaries), "first bytes are not drawn"
     actor = UniformActor(0.3)
     actor.draws_windows = False
     parallel = evaluate_policy(UniformActor(0.3), 40, reference=actor, num_envs=16, **options)

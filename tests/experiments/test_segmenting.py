@@ -209,6 +209,14 @@ def test_a_saved_and_loaded_segmenter_draws_the_same(word, tmp_path):
         assert torch.allclose(costs.squeeze(1).double(), one.final_nats[start : start + 24], atol=1e-4)
 
 
+def test_a_saved_segmenter_replaces_an_earlier_one(tmp_path):
+    model = UNet(preset("tiny"))
+    for name in ("hnet", "uniform"):
+        save_segmenter(tmp_path, make_segmenter(name, model), model, name=name, options={})
+        assert type(load_segmenter(tmp_path, model)) is type(make_segmenter(name, model))
+    assert [path.name for path in tmp_path.iterdir()] == ["segmenter.json"]
+
+
 def test_a_broken_segmenter_is_named(tmp_path):
     model = UNet(preset("tiny"))
     folder = model.save_pretrained(tmp_path / "model")

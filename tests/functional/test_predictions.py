@@ -53,12 +53,14 @@ def test_filters_keep_the_likeliest():
         assert filtered.isfinite()[:, shuffle.argsort()].tolist() == [[i < kept for i in range(4)]], options
 
 
-@each(temperature=[0.5, 1.0, 2.0])
-def test_draws_follow_temperature(temperature):
+@each(temperature=[0.5, 1.0, 2.0], options=[{}, {"top_p": 0.75}])
+def test_draws_follow_temperature_and_then_filters(temperature, options):
     """20,000 draws: a standard error is at most 0.0036, so 0.02 is beyond five of them."""
-    drawn = sample_bytes(LOGITS.expand(20_000, 4), temperature=temperature, generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    drawn = sample_bytes(LOGITS.expand(20_000, 4), temperature=temperature, generator=generator, **options)
     frequencies = torch.bincount(drawn, minlength=4) / 20_000
-    torch.testing.assert_close(frequencies, (LOGITS[0] / temperature).softmax(-1), rtol=0, atol=0.02)
+    expected = filter_logits(LOGITS[0] / temperature, **options).softmax(-1)
+    torch.testing.assert_close(frequencies, expected, rtol=0, atol=0.02)
     assert sample_bytes(LOGITS.flip(-1), temperature=0.0).tolist() == [3]
 
 

@@ -264,6 +264,10 @@ def test_ppo_with_a_critic(model, rollout):
     assert set(out.keys()) == set(loss.out_keys) and "loss_critic" in out.keys()
     out["loss_critic"].backward()
     assert critic.module[-1].weight.grad.abs().max() > 0
+    judged = loss.value_estimator(stored.copy())
+    changed = judged.copy()
+    changed["value_target"] = torch.where(judged["forced"].unsqueeze(-1), 99.0, judged["value_target"])
+    assert torch.equal(loss(changed)["loss_critic"], loss(judged)["loss_critic"]), "forced decisions do not count"
 
 
 def test_off_policy_weights_are_cut(model, rollout):

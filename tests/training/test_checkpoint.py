@@ -169,6 +169,13 @@ def test_checkpoint_is_on_disk_before_it_has_its_name(tmp_path, monkeypatch):
     assert (tmp_path.stat().st_ino, True) in flushed
 
 
+def test_replaced_file_is_on_disk_before_and_after_it_has_its_name(tmp_path, monkeypatch):
+    path, flushed = tmp_path / "config.yaml", set()
+    monkeypatch.setattr(os, "fsync", lambda handle: flushed.add((os.fstat(handle).st_ino, path.exists())))
+    replace_text(path, "new")
+    assert flushed == {(path.stat().st_ino, False), (tmp_path.stat().st_ino, True)}
+
+
 def write_on(folder: Path, reports: Connection) -> None:
     for update in range(1, 10**6):
         save_checkpoint(folder, update, {"x": torch.full((20_000,), float(update)), "update": update})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -78,6 +79,10 @@ def test_snapshot_compares_with_even_spacing_on_the_same_texts():
     for name, values in (("episode", ours), ("relative", ours - reference)):
         found = [metrics[f"held_out_{name}_return{end}"] for end in ("", "_standard_error")]
         assert found == pytest.approx(mean_and_error(values), rel=1e-4), name
+    relative = replace(snapshots, reward="relative").evaluate(model)
+    for end in ("", "_standard_error"):
+        name = f"held_out_relative_return{end}"
+        assert relative[name] == pytest.approx(metrics[name], rel=1e-4)
     again = Snapshots(held=held, actor=UniformActor(0.3), num_rows=4, num_steps=24, batches=1, num_bytes=50)
     assert again.evaluate(model)["held_out_relative_return"] == 0.0
 

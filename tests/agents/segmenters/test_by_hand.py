@@ -38,6 +38,14 @@ def test_the_learned_policys_logits_equal_a_loop(num_lags, training):
             torch.testing.assert_close(segments.logits[row, t], logit, rtol=0, atol=1e-12)
 
 
+def test_spacebyte_once_adds_a_token_to_the_byte_that_ends_it_alone():
+    """The first byte, a letter, ends one too."""
+    model, segmenter = build(CASES["spacebyte, once"])
+    byte_ids = torch.tensor([list(b"to be")])
+    segments = segmenter(model.encode(byte_ids), byte_ids)
+    assert segments.mixing.receive.int().tolist() == segments.boundaries.int().tolist() == [[1, 0, 1, 0, 0]]
+
+
 class ListedEntropies(Predictor):
     """Entropies from a list."""
 

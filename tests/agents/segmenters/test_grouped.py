@@ -64,6 +64,15 @@ def test_the_expected_gradient_is_exact(advantage, factor):
     assert max(float(slope.abs().max()) for slope in exact) > 1e-6
 
 
+def test_the_last_decision_learns_nothing():
+    """It affects only the byte after the window."""
+    world = World()
+    logits = torch.zeros(2, LENGTH, dtype=torch.float64, requires_grad=True)
+    segments = Segments(world.strings[:2], logits=logits)
+    world.segmenter.losses(segments, world.byte_ids[:2], world.final[:2])["policy"].backward()
+    assert logits.grad[:, :-1].all() and not logits.grad[:, -1].any()
+
+
 def test_forward_draws_with_the_probabilities_that_it_learns_from():
     world = World()
     byte_ids = world.text.expand(64, -1)

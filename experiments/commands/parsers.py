@@ -329,6 +329,9 @@ OPTIONS: dict[str, list[Option]] = {
     ],
     "check": [option("runs", "folder of a run, finished or not", type=Path, nargs="+", metavar="RUN")],
     "leaderboard": [
+        option("action", "check runs and add them first", nargs="?", choices=["add"], metavar="add"),
+        option("runs", "folders of the seeds of an entry", type=Path, nargs="*", metavar="RUN"),
+        flag("--new-table", "start a table with them, if none has their text and budget"),
         option("--results", "folder of results", type=Path, default=Path("experiments/results")),
         option("--out", "the page to write", type=_output, default=Path("docs/leaderboard.md")),
     ],

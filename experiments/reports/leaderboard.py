@@ -64,11 +64,8 @@ SYSTEM_LABELS = {
 
 def page(results: Path, linked_from: Path) -> str:
     """Return the leaderboard of a folder of results as Markdown, with links relative to ``linked_from``."""
-    folders = [path.parent for path in sorted(results.rglob("summary.json"))]
-    runs = [read_run(folder) for folder in folders if (folder / "config.yaml").is_file()]
-    rows = [row for row in map(run_row, runs) if row["bits_per_byte"] is not None]
     groups = sorted(
-        grouped(rows, _comparable),
+        grouped(results_rows(results), comparable),
         key=lambda group: (group[0]["run"].option("data.source"), -total_flops(group[0]), str(group[0]["run"].path)),
     )
     parts = [
@@ -88,8 +85,15 @@ def page(results: Path, linked_from: Path) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _comparable(row: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two runs share their budget and their held-out documents."""
+def results_rows(results: Path) -> list[dict[str, Any]]:
+    """Return a row per finished run below a folder of results."""
+    folders = [path.parent for path in sorted(results.rglob("summary.json"))]
+    runs = [read_run(folder) for folder in folders if (folder / "config.yaml").is_file()]
+    return [row for row in map(run_row, runs) if row["bits_per_byte"] is not None]
+
+
+def comparable(row: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Return whether two runs share their budget and their held-out documents."""
     run, reference = row["run"], other["run"]
     return _budget(run) == _budget(reference) and same_text(run, reference) and row["counts"] == other["counts"]
 

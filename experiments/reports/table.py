@@ -31,6 +31,19 @@ _NOT_COMPARED = (
 _TEXT = ("source", "options", "column", "split_by", "min_bytes", "max_bytes", "limit", "short_documents", "held_out")
 _WINDOWS = ("data.num_rows", "data.num_steps", "snapshots.batches")  # their seed is fixed
 
+RATE_TOLERANCE = 0.05
+"""Relative distance of a realised rate from its target above which a result does not count."""
+
+
+def off_target(rate: Any, target: Any) -> Any:
+    """Return whether realised rates are too far from their targets.
+
+    Example:
+        >>> off_target(0.104, 0.1), off_target(0.106, 0.1)
+        (False, True)
+    """
+    return abs(rate / target - 1) > RATE_TOLERANCE
+
 
 def run_table(runs: Mapping[str, RunFolder]) -> pd.DataFrame:
     """Return the table of runs by name: a row per run, None for missing values."""

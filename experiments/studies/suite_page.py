@@ -9,11 +9,11 @@ from typing import Any
 
 import pandas as pd
 from rltok_rl.experiments.reports.markdown import bullets, markdown, with_unit, without_nan
+from rltok_rl.experiments.reports.table import RATE_TOLERANCE
 from rltok_rl.experiments.studies import suite_figures
 from rltok_rl.experiments.studies.suite_scores import (
     LEAST_GAIN,
     ORACLE,
-    TOLERANCE,
     UNIFORM,
     best_entries,
     interquartile_mean,
@@ -153,10 +153,10 @@ def write_page(results: Sequence[dict[str, Any]], out: Path, command: str, *, mi
         f"Language model and policy are trained together, with {with_unit(flops, 'FLOPs')} a cell, trials included, "
         f"and {seeds} seed{'s' * (seeds > 1)}. A score is 0 for evenly spaced boundaries (`uniform`) and 1 for the "
         "oracle's, in each task and grade. CPU seconds are those of training on one thread.",
-        f"A cell whose realised rate is more than {100 * TOLERANCE:g} % off the target is forfeited: it scores 0. IQM "
-        "is the mean of the middle half of all cells; intervals are stratified bootstraps over seeds. Bold means are "
-        "not significantly worse than the best (95 %, paired t-test over tasks and grades, within a task over seeds; "
-        "the oracle is no contestant).",
+        f"A cell whose realised rate is more than {100 * RATE_TOLERANCE:g} % off the target is forfeited: it scores 0. "
+        "IQM is the mean of the middle half of all cells; intervals are stratified bootstraps over seeds. Bold means "
+        "are not significantly worse than the best (95 %, paired t-test over tasks and grades, within a task over "
+        "seeds; the oracle is no contestant).",
     ]
     if missing:
         lines.append(f"**{missing} cells of this command are missing.** The same command trains them.")

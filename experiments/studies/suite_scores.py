@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from rltok_rl.experiments.reports.paired import Difference, paired_over_seeds, tied_with_best
+from rltok_rl.experiments.reports.table import off_target
 
 ORACLE, UNIFORM = "oracle", "uniform"
 """Entries whose mean shares define scores 1 and 0."""
-TOLERANCE = 0.05
-"""Relative distance of the realised rate from the target above which a cell is forfeited."""
 LEAST_GAIN = 0.1
 """Share that the oracle must gain over evenly spaced boundaries. With less, or with a negative share of the oracle, a
 task and grade is not learnable."""
@@ -57,8 +56,7 @@ def score_cells(results: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     ends = rows.pivot_table("share", ["task", "grade"], "entry").reindex(columns=[UNIFORM, ORACLE])
     rows = rows.join(ends, on=["task", "grade"])
     rows["learnable"] = (rows[ORACLE] - rows[UNIFORM] >= LEAST_GAIN) & (rows[ORACLE] > 0)
-    off = (rows.rate / rows.target_rate - 1).abs() > TOLERANCE
-    rows["forfeited"] = off & ~rows.entry.isin((ORACLE, UNIFORM))
+    rows["forfeited"] = off_target(rows.rate, rows.target_rate) & ~rows.entry.isin((ORACLE, UNIFORM))
     rows["score"] = relative_score(rows.share, rows[UNIFORM], rows[ORACLE]).where(~rows.forfeited, 0.0)
     return rows
 

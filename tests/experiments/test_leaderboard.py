@@ -101,3 +101,50 @@ def test_studies_have_a_table(tmp_path):
     signals = [row[2].strip("*").partition(" ")[0] for row in rows]  # of estimators
     known = [float(value) for value in signals if value != "lost"]
     assert known == sorted(known, reverse=True) and set(signals[len(known) :]) == {"lost"}
+
+
+def test_entries_are_checked_before_they_are_added(tmp_path, capsys):
+    results = tmp_path / "results"
+    for name in ("learned", "uniform"):
+        copy_run(f"compare/{name}", results / "compare" / name)
+    clean = {"git": {"revision": "a" * 40, "dirty": False}, "seconds": 1.0, "from_bytes": 0, "to_bytes": 1}
+
+    def entry(name: str, seed: int, start: dict[str, object] | None = None, **changes: object) -> Path:
+        folder = copy_run("compare/uniform", tmp_path / "runs" / name / f"seed-{seed}")
+        config = folder / "config.yaml"
+        config.write_text(re.sub(r"^seed: \d+", f"seed: {seed}", config.read_text(), flags=re.M))
+        (folder / "environment.json").write_text(json.dumps([start or clean]))
+        rewrite(folder / "evaluation.json", **{"rate": 0.203} | changes)
+        (folder / "checkpoints").mkdir()
+        return folder
+
+    def add(*folders: Path) -> int:
+        return command.main(["add", *map(str, folders), "--results", str(results), "--out", str(tmp_path / "p.md")])
+
+    good = [entry("good", seed) for seed in range(5)]
+    assert add(*good) == 0
+    copied = {path.name for path in (results / "good" / "seed-4").iterdir()}
+    assert "summary.json" in copied and "checkpoints" not in copied
+    assert (tmp_path / "p.md").read_text().count("results/good/") == 5
+    capsys.readouterr()
+    other = entry("other", 7, {**clean, "git": {"revision": "b" * 40, "dirty": False}})
+    begun = entry("begun", 9)
+    (begun / "summary.json").unlink()
+    dearer = [entry("dearer", seed) for seed in range(5)]
+    for folder in dearer:
+        flops = json.loads((folder / "summary.json").read_text())["flops"]
+        rewrite(folder / "summary.json", flops=1.03 * flops)
+    for folders, message in (
+        (good, "exists already"),
+        (good[:4], "5 seeds of one configuration are needed, got 4 runs of 1"),
+        ([begun, *good], "seed-9: not finished"),
+        ([entry("dirty", 5, {**clean, "git": {"revision": "a" * 40, "dirty": True}})], "from a checkout with changes"),
+        ([entry("nowhere", 5, {**clean, "git": None})], "no commit is recorded"),
+        ([*good[:4], other], "must be of one commit"),
+        ([entry("fast", 5, rate=0.25)], "rate 0.2500 is more than 5 % off the target 0.2"),
+        (dearer, "total FLOPs of"),
+        ([entry("fewer", 5, counts=[1], nats=[1.0])], "--new-table starts one"),
+    ):
+        assert add(*folders) == 2
+        assert message in capsys.readouterr().err, message
+    assert sorted(path.name for path in results.iterdir()) == ["compare", "good"]

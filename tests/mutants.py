@@ -5,6 +5,10 @@
 
 Ten for each of functional, objectives, envs, training, evaluation and segmenters. Planted and run as the bugs of
 ``tests.mutations`` are. Each changes results or files that a user relies on, often only in a rare branch.
+
+When first planted, 50 of 60 were caught. These ten survived the tests of their modules, and have tests now:
+equal-entropies, filter-before-temperature, critic-mask, observation-alias, fsync-replaced-file, reference-twice,
+random-rate, last-decision, first-byte-receives and stale-weights.
 """
 
 from __future__ import annotations
@@ -123,11 +127,11 @@ _BY_TESTS = {  # name, code, and what replaces it, by the test file that finds i
     "training/test_metrics": (("half-a-line", '[line for line in lines if line.endswith("\\n")]', "lines"),),
     # evaluation
     "evaluation/test_windowed": (
-        ("first-byte-of-document", "at, right=True) - 1", "at, right=False) - 1"),
         ("forced-word-edges", "reading.boundaries, ~reading.forced", "reading.boundaries, True"),
         ("shared-uniforms", "before = reads.cumsum(0) - reads", "before = begins"),
     ),
     "evaluation/test_marginal": (
+        ("first-byte-of-document", "at, right=True) - 1", "at, right=False) - 1"),
         ("weights-of-context", "log_probs * (place + 1 >= windows.first)[:, None]", "log_probs"),
     ),
     "evaluation/test_tasks": (

@@ -40,7 +40,7 @@ HEADER = (
 )
 MOST_PAIRED = 4
 """Systems of which all pairs are compared."""
-_METHOD = ("model.", "actor.", "estimator.", "baseline.", "loss.", "rate.")
+_METHOD = ("actor", "estimator", "baseline", "loss", "rate", "optim")
 _FIELD = "model.overrides."
 
 
@@ -77,7 +77,8 @@ def write_seeds_page(folder: Path, *, formats: Sequence[str] = ("png",)) -> Path
 def _content(runs: Sequence[RunFolder], systems: Mapping[str, dict[int, dict[str, Any]]]) -> dict[str, Any]:
     """Everything that the page shows: it can be written again without the runs."""
     first, summaries = runs[0], [run.summary or {} for run in runs]
-    options = differing_options({name: next(run for run in runs if run.path.name == name) for name in systems})
+    of_last_seed = {name: [run for run in runs if run.path.name == name][-1] for name in systems}
+    options = differing_options(of_last_seed)
     varying = {option.removeprefix(_FIELD) for own in options.values() for option in own}
     fields = {name: value for name, value in (first.option("model.overrides") or {}).items() if name not in varying}
     data = ("source", "split_by", "held_out", "num_rows", "num_steps")
@@ -94,25 +95,24 @@ def _content(runs: Sequence[RunFolder], systems: Mapping[str, dict[int, dict[str
 def differing_options(runs: Mapping[str, RunFolder]) -> dict[str, dict[str, Any]]:
     """Return the options of the method that learned policies do not share: all of the first, what differs of others.
 
-    A field of the model that a run does not set has its default; other options that a run lacks are newer than it.
+    Options that a run lacks are newer than it.
     """
-    options = {
-        name: {option: value for option, value in flat(run.config).items() if option.startswith(_METHOD)}
-        for name, run in runs.items()
-        if estimator_name(run) != "-"
-    }
-    first = next(iter(options.values()), {})
+    learned = {name: _method(run) for name, run in runs.items() if estimator_name(run) != "-"}
+    first = next(iter(learned.values()), {})
     unlike = {
-        name: {
-            option: own.get(option, "its default")
-            for option in sorted({*own, *first})
-            if own.get(option) != first.get(option) and (option.startswith(_FIELD) or {option} <= own.keys() & first)
-        }
-        for name, own in options.items()
+        name: {option: value for option, value in own.items() if value != first.get(option, value)}
+        for name, own in learned.items()
     }
-    differing = sorted({option for changed in unlike.values() for option in changed})
-    of_first = {option: first.get(option, "its default") for option in differing}
-    return {name: of_first if options[name] is first else changed for name, changed in unlike.items()}
+    differing = {option for changed in unlike.values() for option in changed}
+    of_first = {option: value for option, value in first.items() if option in differing}
+    return {name: of_first if learned[name] is first else changed for name, changed in unlike.items()}
+
+
+def _method(run: RunFolder) -> dict[str, Any]:
+    """The options of a run that say how it learns; fields of the model are those in effect."""
+    config = {group: run.config[group] for group in _METHOD if group in run.config}
+    fields = {_FIELD + field: value for field, value in run.model.items() if "parameters" not in field}
+    return fields | {option: value for option, value in flat(config).items() if not option.startswith("optim.total_")}
 
 
 def entropy_at_shares(run: RunFolder) -> list[float] | None:
@@ -163,14 +163,14 @@ def seeds_page(content: Mapping[str, Any]) -> str:
 
 
 def _of_all_runs(command: str) -> str:
-    """Return a command without its seed and its choice of systems.
+    """Return a command without its seed, its folder and its choice of systems.
 
     Example:
-        >>> _of_all_runs("rltok train experiment=compare-seeds seed=1 'compare.systems=[uniform]' data.source=books")
-        'rltok train experiment=compare-seeds data.source=books'
+        >>> _of_all_runs("rltok train experiment=compare-seeds seed=1 'compare.systems=[uniform]' out=runs/1")
+        'rltok train experiment=compare-seeds'
     """
     command = command.replace("python -m rltok_rl.experiments.train", "rltok train")
-    return re.sub(r" seed=\d+| '?compare\.systems=\[[^\]]*\]'?", "", command)
+    return re.sub(r" seed=\d+| out=\S+| '?compare\.systems=\[[^\]]*\]'?", "", command)
 
 
 def seeds_table(content: Mapping[str, Any]) -> str:
@@ -213,7 +213,7 @@ def _differing(systems: Sequence[Mapping[str, Any]]) -> list[str]:
     """List the options by which learned policies differ."""
     named = [(system["name"], system["options"]) for system in systems if system.get("options")]
     lines = [f"{name}: `{' '.join(f'{o}={as_typed(v)}' for o, v in options.items())}`" for name, options in named]
-    title = "Options that learned policies do not share; behind the first line, only what differs from it:"
+    title = "Options that learned policies do not share (runs may lack newer ones); behind the first line, differences:"
     return [title, bullets(lines)] if len(lines) > 1 else []
 
 

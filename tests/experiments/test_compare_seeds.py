@@ -63,17 +63,16 @@ def test_means_and_paired_differences_are_those_of_the_seeds(folder, capsys):
 
 def test_page_names_the_options_that_learned_policies_do_not_share(folder, no_figure):
     for seed in range(3):
-        config = folder / str(seed) / "spacebyte" / "config.yaml"
-        text = (folder / str(seed) / "learned" / "config.yaml").read_text()
-        assert "\n  overrides:\n    window: 8\n" in text and "gamma: 0.9\n" in text
-        text = text.replace("gamma: 0.9\n", "gamma: 0.5\n").replace(
-            "overrides:\n    window: 8", "overrides:\n    width: 8"
-        )
-        config.write_text(text)
+        learned, other = (folder / str(seed) / system for system in ("learned", "spacebyte"))
+        text = (learned / "config.yaml").read_text()
+        (other / "config.yaml").write_text(text.replace("gamma: 0.9\n", "gamma: 0.5\n"))
+        shutil.copy(learned / "model.json", other / "model.json")
+        rewrite(other / "model.json", window=4)
     page = write_seeds_page(folder).read_text()
-    assert "- learned: `estimator.gamma=0.9 model.overrides.width=its default model.overrides.window=8`" in page
-    assert "- spacebyte: `estimator.gamma=0.5 model.overrides.width=8 model.overrides.window=its default`" in page
-    assert "- uniform:" not in page and "window 8" not in page.split("\n| system")[0]  # uniform has no learned policy
+    assert "- learned: `model.overrides.window=8 estimator.gamma=0.9`" in page
+    assert "- spacebyte: `model.overrides.window=4 estimator.gamma=0.5`" in page
+    assert "- uniform:" not in page, "it has no learned policy"
+    assert "window" not in page.split("| system")[0] and "target_rate 0.2" in page.split("| system")[0]
 
 
 def test_nothing_is_bold_at_unequal_budgets(folder, no_figure):

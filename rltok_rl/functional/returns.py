@@ -71,9 +71,10 @@ def reverse_scan(x: Tensor, decay: float | Tensor) -> Tensor:
     rounded_to_0 = torch.finfo(x.dtype).smallest_normal * torch.finfo(x.dtype).eps / 2
     while reach < length and (isinstance(product, Tensor) or not abs(product) <= rounded_to_0):
         near, far = total[..., :-reach], total[..., reach:]
-        # torch.add with a Python number of the dtype saves one pass over memory.
-        added = not isinstance(product, Tensor) and abs(product) <= torch.finfo(x.dtype).max
-        reached = torch.add(near, far, alpha=product) if added else near + product * far
+        if isinstance(product, Tensor) or not abs(product) <= torch.finfo(x.dtype).max:
+            reached = near + product * far
+        else:  # saves one pass over memory
+            reached = torch.add(near, far, alpha=product)
         total = torch.cat((reached, total[..., -reach:]), -1)
         product, reach = product * product, 2 * reach
     return total

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 import torch
 from rltok_rl.experiments.reports.markdown import markdown
 from rltok_rl.experiments.studies.common import Progress, check_choices, check_minimums, command_line, read_options
@@ -30,7 +31,7 @@ from rltok_rl.evaluation.policies import draw_texts
 from rltok_rl.evaluation.policy_episodes import read_episodes
 from rltok_rl.training.atomic_files import claim_file, replace_text
 from rltok_rl.training.environment import machine
-from rltok_rl.viz.axes import draw_seeds, spread_apart
+from rltok_rl.viz.axes import mean_line, spread_apart
 from rltok_rl.viz.style import INK, PALE, QUIET, plain_figures, run_style, save_figure
 
 TEXTS, TEXTS_SEED = {"recall": 256, "lexicon": 256, "novel": 128}, 1_000_000
@@ -48,8 +49,8 @@ All learners read 32 episodes per update, with gamma 0.95. The three PPOs have 4
 range of 0.2, GAE with lambda 0.95 and an entropy coefficient of 0.01. `sb3_ppo` and `cleanrl_ppo` step the
 environment and train networks of their own at a learning rate of 0.001, which `cleanrl_ppo` lowers to 0.
 `torchrl_ppo` and REINFORCE train the model's linear boundary policy from random weights with parallel rollouts,
-with a learning rate of 0.05 for PPO and 0.2 for REINFORCE (of 0.05, 0.1 and 0.2 the best for one seed of leave-one-
-out), which makes one step per update. `local_flips` decodes further boundaries of the same texts, which count as
+with a learning rate of 0.05 for PPO and 0.2 for REINFORCE (of 0.05, 0.1 and 0.2 the best for one seed of
+leave-one-out), which makes one step per update. `local_flips` decodes further boundaries of the same texts, which count as
 CPU seconds and not as decisions. `random` draws as many boundaries as the optimum, on the novel as many as the
 model's target rate."""
 """Text of the page."""
@@ -185,7 +186,8 @@ def solve_table(learners: dict[str, Curves], goal: float | None) -> str:
         reached = "" if goal is None else f"{len(times)} of {len(curves)}"
         prices = [mean(column, digits) for digits, column in enumerate(zip(*times, strict=True))] or ["", ""]
         rows.append([*row, mean([points[-1][1] for points in curves], 1), reached, *prices])
-    return markdown(header, rows)
+    columns = 3 if goal is None else len(header)
+    return markdown(header[:columns], [row[:columns] for row in rows])
 
 
 def write_page(results: Sequence[dict[str, Any]], out: Path, command: str) -> str:
@@ -213,8 +215,10 @@ def draw_solve(results: Sequence[dict[str, Any]], path: Path) -> Path:
         for axes, (world, learners) in zip(panels[0], groups.items(), strict=True):
             for name in (name for name in names if name in learners):
                 style = run_style(names.index(name))
-                draw_seeds(axes, [([p[0] for p in seed], [p[2] for p in seed]) for seed in learners[name]], style, 1.4)
-                axes.plot([], [], color=style.colour, ls=style.dashes, label=name)
+                mean = mean_line([([p[0] / 1e3 for p in seed], [p[2] for p in seed]) for seed in learners[name]])
+                low, high = (np.add(mean.y, np.multiply(sign, mean.spread)) for sign in (-1, 1))
+                axes.fill_between(mean.x, low, high, color=style.colour, alpha=0.15, lw=0)
+                axes.plot(mean.x, mean.y, color=style.colour, ls=style.dashes, lw=1.4, label=name)
             levels = {name: curves[0][0][2] for name, curves in learners.items() if name in FIXED}
             levels |= {"threshold": goal} if (goal := threshold(world)) is not None else {}
             for name, value in levels.items():
@@ -224,8 +228,9 @@ def draw_solve(results: Sequence[dict[str, Any]], path: Path) -> Path:
             for name, height in zip(levels, spread_apart([*levels.values()], 0.035 * (high - low)), strict=True):
                 place = {"transform": axes.get_yaxis_transform(), "va": "center"}
                 axes.text(1.01, height, name, fontsize=6.5, color=QUIET, **place)
-            axes.set(title=WORLDS[world].split("/")[1], xlabel="decisions", ylabel="return on held-out texts")
-            axes.ticklabel_format(style="plain")
+            axes.set(
+                title=WORLDS[world].split("/")[1], xlabel="decisions, thousands", ylabel="return on held-out texts"
+            )
         handles = {line.get_label(): line for axes in panels[0] for line in axes.get_legend_handles_labels()[0]}
         figure.tight_layout(rect=(0, 0.14, 1, 1))
         figure.legend(handles.values(), handles, loc="lower center", ncols=max(1, 2 * len(groups)), fontsize=7)

@@ -8,6 +8,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from statistics import fmean, stdev
 from typing import Any
 
@@ -20,7 +21,9 @@ from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs.build import make_trainer
 
 from rltok_rl.data.languages import Language
+from rltok_rl.diagnostics.gradient_quality import policy_gradient, signal_to_noise
 from rltok_rl.models.unet import UNet
+from rltok_rl.training.loop import Trainer
 from rltok_rl.training.snapshots import snapshot_updates
 from rltok_rl.training.training_step import read_bytes
 
@@ -133,10 +136,29 @@ def sample_boundaries(model: UNet, language: Language) -> dict[str, Any]:
     }
 
 
+@torch.no_grad()
+def policy_signal(trainer: Trainer, num_batches: int) -> float | None:
+    """Return signal to noise of the policy's gradient on fresh batches.
+
+    None without a policy that learns by rewards, and with ``boundary_bias``, which ``policy_gradient`` does not cover.
+    Texts, random numbers and the memory of the estimator are as before afterwards.
+    """
+    learned = "policy" in trainer.loss.terms and trainer.segmenter is None
+    if not learned or trainer.model.config.boundary_bias:
+        return None
+    state, gradients = deepcopy(trainer.progress_state()), []
+    for _ in range(num_batches):
+        rollout, advantages = trainer.step.draw_judged()
+        gradients.append(policy_gradient(trainer.model, rollout, advantages))
+    trainer.load_progress(state)
+    return signal_to_noise(torch.stack(gradients).double()).ratio
+
+
 def train_and_evaluate(
     config: TrainConfig,
     *,
     num_evaluations: int,
+    signal_batches: int = 0,
     num_rows: int = FINAL_ROWS,
     num_batches: int = FINAL_BATCHES,
     after_evaluation: Callable[[dict[str, Any], float], None] = lambda *_: None,
@@ -144,9 +166,10 @@ def train_and_evaluate(
     """Train a run with evenly spaced evaluations on fresh texts, and evaluate its end on others.
 
     Evaluations are spaced by updates, or by FLOPs if ``optim.total_flops`` ends the run. They have two batches of
-    ``num_rows`` texts, the last one ``num_batches``. Calls ``after_evaluation`` with each evaluation and the share of
-    the training that is done. Returns ``looks``, the evaluations; ``final`` (:func:`evaluate` on more texts);
-    ``sample``; and the CPU seconds of building and training.
+    ``num_rows`` texts, the last one ``num_batches``, and with ``signal_batches`` the ``signal`` of
+    :func:`policy_signal`. Calls ``after_evaluation`` with each evaluation and the share of the training that is done.
+    Returns ``looks``, the evaluations; ``final`` (:func:`evaluate` on more texts); ``sample``; and the CPU seconds of
+    building and training.
     """
     torch.set_num_threads(config.compute.threads or 1)
     start, spent = time.process_time(), 0.0
@@ -169,6 +192,8 @@ def train_and_evaluate(
         evaluations.append({"bytes": trainer.bytes_done, "cpu_seconds": round(spent, 1)} | _rounded(metrics))
         if by_flops:
             evaluations[-1]["total_flops"] = trainer.total_flops_done
+        if signal_batches and (signal := policy_signal(trainer, signal_batches)) is not None:
+            evaluations[-1]["signal"] = signal
         after_evaluation(evaluations[-1], trainer.way if by_flops else trainer.updates / total)
         start = time.process_time()
 

@@ -39,8 +39,9 @@ CELL_FLOPS = 7.5e11
 """Total FLOPs of a cell of either budget."""
 TRACK = "scratch"
 """Language model and policy are trained together. Cells of other tracks have other names."""
-EVALUATIONS, EVALUATION_BYTES, FINAL_BATCHES = 8, 8192, 16
-"""Evaluations during training, bytes of an evaluation's batch, and batches of the last evaluation."""
+EVALUATIONS, EVALUATION_BYTES, FINAL_BATCHES, SIGNAL_BATCHES = 8, 8192, 16, 8
+"""Evaluations during training, bytes of an evaluation's batch, batches of the last evaluation, and batches of each
+measurement of the policy gradient's signal to noise."""
 
 
 @dataclass
@@ -149,7 +150,8 @@ def train_cell(job: Job) -> dict[str, Any]:
     keep_memory()
     torch.set_num_threads(1)
     rows = max(1, EVALUATION_BYTES // job.config.data.num_steps)
-    result = train_and_evaluate(job.config, num_evaluations=EVALUATIONS, num_rows=rows, num_batches=FINAL_BATCHES)
+    counts: Any = {"num_evaluations": EVALUATIONS, "num_batches": FINAL_BATCHES, "signal_batches": SIGNAL_BATCHES}
+    result = train_and_evaluate(job.config, num_rows=rows, **counts)
     result.pop("sample", None)
     job.file.parent.mkdir(parents=True, exist_ok=True)
     place = {"track": TRACK, "machine": machine("cpu"), "git": git_state(Path(__file__).resolve().parent)}

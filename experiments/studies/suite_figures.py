@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from rltok_rl.experiments.studies.suite_scores import ORACLE, UNIFORM, profile, relative_score, strata
+from rltok_rl.experiments.studies.suite_scores import ORACLE, UNIFORM, profile, profile_band, relative_score, strata
 
 from rltok_rl.viz.axes import mean_line
 from rltok_rl.viz.style import INK, OURS, PALE, QUIET, RunStyle, plain_figures, run_style, save_figure, shades
@@ -80,16 +80,17 @@ def draw_intervals(plt: Any, summary: Mapping[str, Mapping[str, Any]]) -> Any:
 
 
 def draw_profiles(plt: Any, rows: pd.DataFrame, styles: Mapping[str, RunStyle]) -> Any:
-    """Draw the share of runs above each score."""
+    """Draw the share of runs above each score, with 95 % bands."""
     scores = rows[rows.learnable].score
     low = max(-1.0, math.floor(10 * scores.min()) / 10) if len(scores) else -1.0
     levels = np.linspace(low, 1.1, 111).tolist()
     figure, axes = plt.subplots(figsize=(7, 3.4), layout="constrained")
     for entry, style in styles.items():
         if entry != ORACLE:
-            axes.plot(
-                levels, profile(strata(rows, entry), levels), color=style.colour, ls=style.dashes, lw=1.3, label=entry
-            )
+            of_entry = strata(rows, entry)
+            if (band := profile_band(of_entry, levels)) is not None:
+                axes.fill_between(levels, *band, color=style.colour, alpha=0.12, lw=0)
+            axes.plot(levels, profile(of_entry, levels), color=style.colour, ls=style.dashes, lw=1.3, label=entry)
     axes.set(xlabel="score", ylabel="share of runs that score at least this", ylim=(-0.02, 1.02))
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=6.5)
     return figure

@@ -21,6 +21,7 @@ from rltok_rl.experiments.studies.suite_scores import (
     paired_difference,
     probability_of_improvement,
     score_cells,
+    signal_correlations,
     strata,
 )
 
@@ -140,6 +141,19 @@ def read_task(rows: pd.DataFrame, task: str, entries: Sequence[str]) -> str:
     return start + text + (f" Not significantly better than evenly spaced: {', '.join(even)}." if even else "")
 
 
+def read_signal(rows: pd.DataFrame) -> list[str]:
+    """Say how well the signal to noise of policy gradients ranks cells; nothing if it was not measured."""
+    found = signal_correlations(rows)
+    if not found:
+        return []
+    each = ", ".join(f"`{task}` {grade} {value:.2f}" for (task, grade), value in found.items())
+    mean = sum(found.values()) / len(found)
+    return [
+        "The policy gradient's signal to noise, measured during training, ranks cells as their scores do with a "
+        f"Spearman correlation of {mean:.2f} (mean over tasks and grades: {each})."
+    ]
+
+
 def write_page(results: Sequence[dict[str, Any]], out: Path, command: str, *, missing: int = 0) -> str:
     """Write ``suite.md``, ``suite.json`` and the figures; return the page."""
     rows = score_cells(results)
@@ -176,6 +190,7 @@ def write_page(results: Sequence[dict[str, Any]], out: Path, command: str, *, mi
     ]
     lines.append(bullets([read_task(rows, task, _contestants(entries)) for task in tasks]))
     lines.append("Each statement is a 95 % paired t-test, without a correction for their number.")
+    lines += read_signal(rows)
     lines += [
         "## Probability of improvement",
         "Of the row's entry over the column's.",

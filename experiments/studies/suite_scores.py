@@ -32,7 +32,8 @@ def relative_score(share: Any, uniform: Any, oracle: Any) -> Any:
 def score_cells(results: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Return a row per cell with its ``score``, and whether it is ``forfeited`` (score 0) and ``learnable``.
 
-    Columns ``uniform`` and ``oracle`` are the mean shares over seeds that scores are relative to.
+    Columns ``uniform`` and ``oracle`` are the mean shares over seeds that scores are relative to. ``signal`` is the
+    mean signal to noise of the policy gradient during training, NaN for entries without one.
 
     Example:
         >>> cells = [("oracle", 0.9, 0.1), ("uniform", 0.5, 0.1), ("mine", 0.7, 0.104), ("mine", 0.9, 0.2)]
@@ -49,7 +50,9 @@ def score_cells(results: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     names = ("task", "grade", "entry", "seed", "target_rate", "cpu_seconds", "total_flops")
     rows = pd.DataFrame(
         [
-            {name: one[name] for name in names} | {name: one["final"][name] for name in ("share", "rate")}
+            {name: one[name] for name in names}
+            | {name: one["final"][name] for name in ("share", "rate")}
+            | {"signal": pd.Series([look.get("signal") for look in one.get("looks", [])], dtype=float).mean()}
             for one in results
         ]
     )
@@ -81,6 +84,11 @@ def interval(
 
     ``statistic`` takes an array and ``axis``. None if a stratum has a single seed.
     """
+    limits = _limits(scores, statistic, resamples)
+    return None if limits is None else (float(limits[0]), float(limits[1]))
+
+
+def _limits(scores: Strata, statistic: Callable[..., Any], resamples: int) -> tuple[Any, Any] | None:
     from scipy.stats import bootstrap
 
     if not scores or min(map(len, scores.values())) < 2:
@@ -89,9 +97,9 @@ def interval(
     def pooled(*parts: Any, axis: int) -> Any:
         return statistic(np.concatenate(parts, axis=axis), axis=axis)
 
-    found = bootstrap([*scores.values()], pooled, method="percentile", n_resamples=resamples, rng=0)
+    found = bootstrap([*scores.values()], pooled, method="percentile", n_resamples=resamples, batch=100, rng=0)
     low, high = found.confidence_interval
-    return float(low), float(high)
+    return low, high
 
 
 def probability_of_improvement(scores: Strata, others: Strata) -> float:
@@ -110,6 +118,31 @@ def profile(scores: Strata, levels: Sequence[float]) -> list[float]:
     """Return the share of runs that score at least each level (performance profile)."""
     pooled = np.concatenate([*scores.values()]) if scores else np.zeros(0)
     return [float(np.mean(pooled >= level)) if len(pooled) else float("nan") for level in levels]
+
+
+def profile_band(scores: Strata, levels: Sequence[float], *, resamples: int = RESAMPLES) -> tuple[Any, Any] | None:
+    """Return 95 % limits of :func:`profile` at each level, as :func:`interval`."""
+
+    def shares(values: Any, axis: int) -> Any:
+        return np.stack([np.mean(values >= level, axis=axis) for level in levels])
+
+    return _limits(scores, shares, resamples)
+
+
+def signal_correlations(rows: pd.DataFrame) -> dict[tuple[str, int], float]:
+    """Return Spearman's rank correlation of ``signal`` and ``score`` over the cells of each task and grade.
+
+    Those with fewer than three cells that have a signal, or with one value for all, are left out.
+    """
+    from scipy.stats import spearmanr
+
+    known = rows[rows.learnable & rows.signal.notna()]
+    groups = {
+        key: cells
+        for key, cells in known.groupby(["task", "grade"], sort=False)
+        if min(len(cells) - 1, cells.signal.nunique(), cells.score.nunique()) > 1
+    }
+    return {key: float(spearmanr(cells.signal, cells.score).statistic) for key, cells in groups.items()}
 
 
 def paired_difference(rows: pd.DataFrame, entry: str, other: str, by: Sequence[str]) -> Difference | None:

@@ -180,7 +180,7 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = options.lr * scale * group.get("lr_factor", 1.0)
         update = Pending(self.updates + 1, self.bytes_done + self.bytes_per_update, options.lr * scale)
-        update.state_to_repeat = self.room.state_to_repeat(self._progress_state)
+        update.state_to_repeat = self.room.state_to_repeat(self.progress_state)
         update.warnings, self.room.warnings = self.room.warnings, []
         update.tried = self.step.off_policy or not self.warming  # else nothing reads advantages
         self.optimizer.zero_grad(set_to_none=True)
@@ -241,7 +241,7 @@ class Trainer:
             for entry, update in zip(pending, updates, strict=False):
                 metrics = update.metrics
                 if (need := metrics.pop("token_need", 0.0)) > 0:
-                    self._load_progress(self.room.repeat(entry, need))
+                    self.load_progress(self.room.repeat(entry, need))
                     self._broken = None
                     break  # later updates were skipped on the device
                 before = self.total_flops_done
@@ -303,7 +303,7 @@ class Trainer:
         self._check_weights()
         return {
             **full_state(self.model, self.optimizer),
-            **self._progress_state(),
+            **self.progress_state(),
             "token_room": self.room.state(),
             "flops_done": self.flops_done,
             "flops_beside": {"padded": self.padded_flops_done, "tried": self.tried_flops_done},
@@ -322,8 +322,8 @@ class Trainer:
                 f"{self.updates}: lower the learning rate; the last checkpoint is from before"
             )
 
-    def _progress_state(self) -> dict[str, Any]:
-        """Counts, and the states of losses, texts and random numbers."""
+    def progress_state(self) -> dict[str, Any]:
+        """Return counts, and the states of losses, texts and random numbers."""
         return {
             "loss": self.loss.state_dict(),
             "texts": self.env.random_state(),
@@ -333,7 +333,8 @@ class Trainer:
             "bytes_done": self.bytes_done,
         }
 
-    def _load_progress(self, state: dict[str, Any]) -> None:
+    def load_progress(self, state: dict[str, Any]) -> None:
+        """Restore a state of :meth:`progress_state`."""
         self.loss.load_state_dict(state["loss"])
         self.env.set_random_state(state["texts"])
         self.generator.set_state(as_state(state["boundaries"]))
@@ -352,7 +353,7 @@ class Trainer:
 
     def _load(self, state: dict[str, Any]) -> None:
         load_full_state(self.model, self.optimizer, state["model"], state["optimizer"])
-        self._load_progress(state)
+        self.load_progress(state)
         self.room.load(state.get("token_room", {"grown": [], "notes": []}))
         self.alarms.load_state_dict(state["alarms"])
         self._pending, self._fetched, self._broken, self.last_update, self._failed = [], [], None, None, None

@@ -226,9 +226,16 @@ class TrainingStep(nn.Module):
             values.setdefault(key, []).append(value.detach())
         return torch.stack([value for key, value in outputs.items() if key.startswith("loss_")]).sum()
 
-    def _with_advantages(self, rollout: TensorDictBase) -> TensorDictBase:
+    def draw_judged(self) -> tuple[TensorDictBase, Tensor]:
+        """Draw a rollout [B, T] for the policy's term, and return it with its advantages [B, T]."""
+        return self._judged(self.draw())
+
+    def _judged(self, rollout: TensorDictBase) -> tuple[TensorDictBase, Tensor]:
         term = self.loss.terms["policy"]
-        return advantages_of(rollout, term.tensor_keys.advantage, term._value_estimator)[0]
+        return advantages_of(rollout, term.tensor_keys.advantage, term._value_estimator)
+
+    def _with_advantages(self, rollout: TensorDictBase) -> TensorDictBase:
+        return self._judged(rollout)[0]
 
     def _autocast(self) -> torch.autocast:
         device = self.model.embedding.weight.device.type

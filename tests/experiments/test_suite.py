@@ -13,13 +13,16 @@ import torch
 from rltok_rl.agents.rules import evenly_spaced
 from rltok_rl.experiments.runs.build import make_trainer
 from rltok_rl.experiments.studies import suite, suite_page
+from rltok_rl.experiments.studies.learn_runs import train_and_evaluate
 from rltok_rl.experiments.studies.suite_entries import ESTIMATORS, FIXED, Oracle, cell_config, drawn_bytes, even_rate
 from rltok_rl.experiments.studies.suite_scores import (
     interquartile_mean,
     interval,
     probability_of_improvement,
     profile,
+    profile_band,
     score_cells,
+    signal_correlations,
     strata,
 )
 
@@ -55,6 +58,36 @@ def test_statistics_are_their_definitions():
     limits = interval(scores, resamples=20_000)
     assert limits == pytest.approx(np.quantile(resampled, [0.025, 0.975]).tolist(), abs=0.02)
     assert limits == interval(scores, resamples=20_000) and interval({("delay", 1): [1.0]}) is None
+
+
+def test_profiles_have_bands_and_signals_rank_cells():
+    scores = {("delay", 1): [0.0, 1.0, 0.5, 0.2], ("pair", 1): [0.9, 0.4, 0.1]}
+    levels = [-1.0, 0.45, 0.95]
+    low, high = profile_band(scores, levels)
+    for place, level in enumerate(levels):
+        alone = interval(scores, lambda values, axis, level=level: np.mean(values >= level, axis=axis))
+        assert (low[place], high[place]) == pytest.approx(alone, abs=0.15)
+    assert low[0] == high[0] == 1 and profile_band({("delay", 1): [1.0]}, levels) is None
+    cells = [one | {"looks": [{"signal": 1.0 + place}, {}]} for place, one in enumerate(CELLS[:15])]  # `delay`
+    rows = score_cells(cells)
+    assert rows.forfeited.sum() == 3 and not score_cells(CELLS).signal.notna().any()
+    kept = rows[~rows.forfeited & ~rows.entry.isin(["uniform"])]  # no ties
+    ranks = [kept[name].rank() for name in ("signal", "score")]
+    assert signal_correlations(kept) == {("delay", 1): pytest.approx(np.corrcoef(*ranks)[0, 1])}
+    assert "ranks cells as their scores do" in suite_page.read_signal(rows)[0]
+    assert not suite_page.read_signal(score_cells(CELLS))
+
+
+def test_measuring_the_signal_leaves_a_run_as_it_was():
+    def train(entry: str, batches: int) -> dict[str, Any]:
+        config = cell_config("delay", 1, entry, flops=3e8, overrides=["data.num_steps=32", "data.num_rows=4"])
+        found = train_and_evaluate(config, num_evaluations=2, num_rows=4, num_batches=2, signal_batches=batches)
+        signals = [look.pop("signal", None) for look in found["looks"]]
+        assert all((value is not None) == bool(batches and entry != "uniform") for value in signals)
+        return {"final": found["final"], "shares": [look["share"] for look in found["looks"]]}
+
+    for entry in ("running_mean@0.9", "local_flips@0.9", "uniform"):
+        assert train(entry, 3) == train(entry, 0), entry
 
 
 def _cell(task: str, entry: str, seed: int, share: float, rate: float = 0.1) -> dict[str, Any]:

@@ -6,9 +6,9 @@
 Ten for each of functional, objectives, envs, training, evaluation and segmenters. Planted and run as the bugs of
 ``tests.mutations`` are. Each changes results or files that a user relies on, often only in a rare branch.
 
-When first planted, 50 of 60 were caught. These ten survived the tests of their modules, and have tests now:
-equal-entropies, filter-before-temperature, critic-mask, observation-alias, fsync-replaced-file, reference-twice,
-random-rate, last-decision, first-byte-receives and stale-weights.
+When first planted, at least 51 of 60 were caught. These nine survived the tests of their modules, and have tests now:
+equal-entropies, filter-before-temperature, critic-mask, fsync-replaced-file, reference-twice, random-rate,
+last-decision, first-byte-receives and stale-weights.
 """
 
 from __future__ import annotations
@@ -71,7 +71,6 @@ _BY_TESTS = {  # name, code, and what replaces it, by the test file that finds i
         ("vtrace-time-dim", "(view.rollout.batch_size).movedim(view.time_dim, -1)", "(view.rollout.batch_size)"),
     ),
     # envs
-    "envs/test_byte_boundary": (("observation-alias", "cache.position[:, None].clone()", "cache.position[:, None]"),),
     "envs/test_model_options": (
         (
             "rates-without-seed",
@@ -84,6 +83,7 @@ _BY_TESTS = {  # name, code, and what replaces it, by the test file that finds i
         ("collector-position", 'load_state_dict(state_dict.get("texts", {}))', "load_state_dict({})"),
     ),
     "envs/test_gym_autoreset": (
+        ("observation-alias", "cache.position[:, None].clone()", "cache.position[:, None]"),
         (
             "placeholder-reward",
             "reward[waiting], terminated[waiting], truncated[waiting] = 0.0, False, False",

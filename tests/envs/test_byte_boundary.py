@@ -124,11 +124,6 @@ def test_stored_tensors_do_not_change(make_env):
     assert bool(rollout["next", "done"].any())
     started = rollout["position"][..., 0] == 0
     torch.testing.assert_close(rollout["next", "done"][:, :-1, 0], started[:, 1:])
-    env, start = make_env(), torch.ones(3, dtype=torch.bool)
-    env.begin_texts()
-    stored = env.apply_actions(start.long())
-    env.begin_texts(start)
-    assert stored["position"].flatten().tolist() == [1, 1, 1]
 
 
 def test_texts_follow_the_seed(make_env, model):

@@ -32,7 +32,7 @@ BY_CHOICE = {
 """Options that a recipe sets by choosing a file of their group."""
 SIZES = (
     *("width", "num_heads", "num_encoder_layers", "num_token_layers", "num_decoder_layers", "window", "target_rate"),
-    *("byte_mlp_ratio", "token_mlp_ratio", "token_width", "token_heads", "second_width", "second_heads"),
+    *("rope_base", "byte_mlp_ratio", "token_mlp_ratio", "token_width", "token_heads", "second_width", "second_heads"),
 )
 """Fields of ``UNetConfig`` that no recipe sets. Any other field that a recipe does not set has its default."""
 _OF_POLICY = (

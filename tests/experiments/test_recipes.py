@@ -67,6 +67,14 @@ def test_loss_of_the_released_code_is_that_of_its_recipe():
     }.items()
 
 
+CONTINUED = ("own-text", "pocket-on")  # with the weights and the flips of the packaged model
+
+
+@pytest.mark.parametrize("experiment", sorted({*choices("experiment")} - {*choices("ablation"), *CONTINUED}))
+def test_a_recipe_goes_with_any_experiment_that_begins_with_new_weights(experiment):
+    read_run_options("train", [f"experiment={experiment}", "recipe=paper", "data.source=books", "out=runs/${seed}"])
+
+
 def test_ablations_are_experiments_too():
     for name in choices("ablation"):
         ablated = asdict(configured("experiment=ablations", f"ablation={name}")) | {"changes": []}

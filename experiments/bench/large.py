@@ -25,7 +25,7 @@ from rltok_rl.experiments.runs.build import make_trainer
 from torch import Tensor
 
 from rltok_rl.training.distributed import Processes
-from rltok_rl.training.speed import peak_flops
+from rltok_rl.training.environment import peak_flops
 
 TEXT = ["data.source=python-docs", "data.held_out=0.02", "data.min_bytes=1", "data.max_bytes=null", "data.limit=null"]
 STEP = ["experiment=paper-147m-fineweb", *TEXT, "data.num_rows=8", "data.num_steps=4096", "compute.micro_batches=1"]

@@ -16,7 +16,7 @@ from rltok_rl.experiments.bench.operations import FLIPS, GIB
 from rltok_rl.experiments.bench.timing import in_new_process
 from rltok_rl.experiments.reports.markdown import markdown
 
-from rltok_rl.training.speed import peak_flops
+from rltok_rl.training.environment import peak_flops
 
 MEMORY = {"H100 SXM": 3.35e12, "H200 SXM": 4.8e12}
 """Bytes per second of memory, of NVIDIA's data sheets."""

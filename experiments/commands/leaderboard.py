@@ -18,7 +18,7 @@ from rltok_rl.experiments.commands.parsers import Parser, command
 from rltok_rl.experiments.reports.leaderboard import page
 from rltok_rl.experiments.reports.leaderboard_entry import add_runs
 
-from rltok_rl.training.atomic_files import replace_text
+from rltok_rl.data.disk import replace_text
 
 
 @command("leaderboard", __doc__)

@@ -138,7 +138,7 @@ def missing_folders(folder: Path) -> list[Path]:
 
 def remove_empty(folders: Sequence[Path]) -> None:
     """Remove folders from :func:`missing_folders` that a refused run has made, unless they hold files."""
-    from rltok_rl.training.atomic_files import CLAIM  # imports torch
+    from rltok_rl.data.disk import CLAIM  # imports torch
 
     for folder in folders:
         with contextlib.suppress(OSError):

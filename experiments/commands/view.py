@@ -32,11 +32,11 @@ from rltok_rl.experiments.commands.parsers import BUILT_IN, CONTEXT, GAMMA, HELD
 from rltok_rl.experiments.commands.views import read_snapshot, reading_note, sample_views, short_names
 from rltok_rl.experiments.runs.folder import RunFolder, is_checkpoint, load_checkpointed, read_run
 
+from rltok_rl.data.disk import replace_text
 from rltok_rl.evaluation.detail import read_detail
 from rltok_rl.foreign import check_trust
 from rltok_rl.models import UNet
 from rltok_rl.models.pretrained import model_folder
-from rltok_rl.training.atomic_files import replace_text
 from rltok_rl.utils import printable
 from rltok_rl.viz.viewer import Segmented, TextView, is_viewer_page, viewer_page
 

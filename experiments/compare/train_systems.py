@@ -33,11 +33,11 @@ from rltok_rl.experiments.runs.valid_options import check_options
 from rltok_rl.experiments.texts import Texts, read_texts
 
 from rltok_rl.data import DocumentSource
+from rltok_rl.data.disk import claim_folder, replace_text
 from rltok_rl.evaluation import Reading, document_nats, group_documents, read_text, summarise
 from rltok_rl.models import UNet
 from rltok_rl.ranges import check_fields
 from rltok_rl.text import ids_to_bytes
-from rltok_rl.training.atomic_files import claim_folder, replace_text
 from rltok_rl.training.progress import clock
 from rltok_rl.training.signals import StopRequest
 from rltok_rl.utils import keep_memory

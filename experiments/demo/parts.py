@@ -21,7 +21,7 @@ import torch
 from rltok_rl.experiments.commands.overrides import compose_config
 from rltok_rl.experiments.runs.build import make_trainer
 
-from rltok_rl.training.atomic_files import replace_text
+from rltok_rl.data.disk import replace_text
 from rltok_rl.training.metrics import read_lines, read_table
 
 SYSTEMS = {"learned": (), "uniform": ("actor=uniform",)}

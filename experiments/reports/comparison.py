@@ -23,7 +23,7 @@ from rltok_rl.experiments.reports.table import (
 )
 from rltok_rl.experiments.runs.folder import RunFolder, read_run
 
-from rltok_rl.training.atomic_files import replace_text
+from rltok_rl.data.disk import replace_text
 from rltok_rl.training.snapshots import sample_parts
 from rltok_rl.viz.run_figures import draw_comparison, draw_loss_against_flops
 from rltok_rl.viz.style import MOST_RUNS

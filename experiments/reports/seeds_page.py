@@ -24,9 +24,9 @@ from rltok_rl.experiments.reports.systems_page import evaluated_systems, is_comp
 from rltok_rl.experiments.reports.table import estimator_name, flops_with_trials, rate_with_target
 from rltok_rl.experiments.runs.folder import RunFolder, flat, read_run
 
+from rltok_rl.data.disk import replace_text
 from rltok_rl.foreign import MOST_STATE, read_json
 from rltok_rl.renamed import current_text
-from rltok_rl.training.atomic_files import replace_text
 from rltok_rl.training.environment import without_folders
 from rltok_rl.viz.run_figures import draw_loss_against_flops
 

@@ -20,8 +20,8 @@ from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs.segmenters import configured_rate
 from rltok_rl.experiments.texts import Texts
 
+from rltok_rl.data.disk import replace_text
 from rltok_rl.training import Trainer
-from rltok_rl.training.atomic_files import replace_text
 from rltok_rl.training.checkpoint import save_checkpoint
 from rltok_rl.training.environment import Starts, environment
 from rltok_rl.training.loggers import Logging, LogTarget
@@ -119,7 +119,7 @@ class Recorder:
         self.logging = self._open.enter_context(Logging(config.logger.name, target, **config.logger.options))
         self.progress = Progress(config.optim.total_bytes, done=trainer.bytes_done)
         if trainer.speed.name is not None and trainer.speed.peak is None:
-            self.progress.say(f"no column mfu: rltok_rl.training.speed.PEAKS has no peak of {trainer.speed.name}")
+            self.progress.say(f"no column mfu: rltok_rl.training.environment.PEAKS has no peak of {trainer.speed.name}")
 
     def __enter__(self) -> Recorder:
         if self.trainer.updates == 0:

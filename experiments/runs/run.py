@@ -20,9 +20,9 @@ from rltok_rl.experiments.runs.segmenters import save_with_segmenter
 from rltok_rl.experiments.runs.valid_options import check_options
 from rltok_rl.experiments.texts import Texts, remember_texts
 
+from rltok_rl.data.disk import claim_folder, replace_text
 from rltok_rl.foreign import MOST_STATE, read_json
 from rltok_rl.training import Trainer
-from rltok_rl.training.atomic_files import claim_folder, replace_text
 from rltok_rl.training.distributed import Processes
 from rltok_rl.training.environment import bytes_per_second, machine, peak_memory
 from rltok_rl.training.loggers import check_logger

@@ -25,7 +25,7 @@ from rltok_rl.experiments.reports.markdown import markdown, number
 from rltok_rl.experiments.studies.common import Progress, check_choices, check_minimums, command_line, read_options
 from rltok_rl.experiments.studies.learn_runs import SYSTEMS, fingerprint, run_config, train_and_evaluate
 
-from rltok_rl.training.atomic_files import replace_text
+from rltok_rl.data.disk import replace_text
 from rltok_rl.training.environment import machine
 from rltok_rl.utils import keep_memory
 from rltok_rl.viz.style import ALERT, INK, OURS, PALE, QUIET, SERIES, plain_figures, save_figure, shades

@@ -26,10 +26,10 @@ from rltok_rl.experiments.reports.markdown import markdown
 from rltok_rl.experiments.studies.common import Progress, check_choices, check_minimums, command_line, read_options
 from rltok_rl.experiments.studies.learners import FIXED, LEARNERS, WORLDS, Course
 
+from rltok_rl.data.disk import claim_file, replace_text
 from rltok_rl.evaluation import mean_and_error
 from rltok_rl.evaluation.policies import draw_texts
 from rltok_rl.evaluation.policy_episodes import read_episodes
-from rltok_rl.training.atomic_files import claim_file, replace_text
 from rltok_rl.training.environment import machine
 from rltok_rl.viz.axes import mean_line, spread_apart
 from rltok_rl.viz.style import INK, PALE, QUIET, plain_figures, run_style, save_figure

@@ -28,8 +28,8 @@ from rltok_rl.experiments.studies.suite_entries import ESTIMATORS, FIXED, GAMMA,
 from rltok_rl.experiments.studies.suite_page import write_page
 from rltok_rl.experiments.studies.suite_scores import ORACLE, UNIFORM
 
+from rltok_rl.data.disk import replace_text
 from rltok_rl.data.languages import TASKS
-from rltok_rl.training.atomic_files import replace_text
 from rltok_rl.training.environment import git_state, machine
 from rltok_rl.utils import keep_memory
 

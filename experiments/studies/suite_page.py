@@ -25,8 +25,8 @@ from rltok_rl.experiments.studies.suite_scores import (
     strata,
 )
 
+from rltok_rl.data.disk import replace_text
 from rltok_rl.data.languages import TASKS
-from rltok_rl.training.atomic_files import replace_text
 
 PAIRS = ["task", "grade"]
 """Entries are compared over all tasks by their means in each task and grade, and within a task seed by seed."""

@@ -25,10 +25,10 @@ from rltok_rl.experiments.studies.common import Progress
 from rltok_rl.experiments.texts import LANGUAGES
 from torch import Tensor
 
+from rltok_rl.data.disk import replace_text
 from rltok_rl.data.languages import Language
 from rltok_rl.evaluation import evaluate_policy, mean_and_error
 from rltok_rl.models import UNet, preset
-from rltok_rl.training.atomic_files import replace_text
 
 ROWS, STEPS = 16, 128
 SCHEDULES: dict[str, tuple[int, float, dict[str, Any]]] = {  # updates, learning rate, overrides of the preset

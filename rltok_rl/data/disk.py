@@ -1,11 +1,16 @@
-"""Checksums of files, and writing them through to the disk."""
+"""Files: checksums, atomic writes that reach the disk, and locks."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+CLAIM = ".lock"
+"""Empty file that is locked while a run uses its folder."""
 
 
 def add_file(digest: Any, path: Path) -> None:
@@ -33,3 +38,41 @@ def flush(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a file atomically: readers, and runs that resume after a kill or a power cut, find the old or new text."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.unlink(missing_ok=True)  # of a killed process, or a link to another file
+    partial.write_text(text)
+    flush(partial)
+    partial.replace(path)
+    flush(path.parent)
+
+
+@contextmanager
+def claim_folder(folder: Path) -> Iterator[None]:
+    """Lock a folder for this process, creating it if needed; an error if another process has locked it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with claim_file(folder / CLAIM, shown=folder):
+        yield
+
+
+@contextmanager
+def claim_file(path: Path, *, shown: Path | None = None) -> Iterator[None]:
+    """Lock a file for this process, creating it if needed; an error if another process has locked it.
+
+    The operating system unlocks it when the process ends, however it ends. On Windows and on file systems without locks
+    nothing is locked.
+    """
+    with path.open("a") as file:
+        try:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            words = "is in use by another run; wait for it, or choose another folder"
+            raise BlockingIOError(f"{shown or path} {words}") from None
+        except (ImportError, OSError):
+            pass
+        yield

@@ -22,10 +22,10 @@ from rltok_rl.renamed import RenamedAttribute
 from rltok_rl.training.alarms import Alarms, TrainingFailed
 from rltok_rl.training.checkpoint import as_state, random_states, set_random_states
 from rltok_rl.training.distributed import Processes
+from rltok_rl.training.environment import Speed
 from rltok_rl.training.metrics import Pending, UpdateFlops, UpdateMetrics, fetch, is_broken
 from rltok_rl.training.options import PRECISIONS, LoopOptions, cosine_schedule, make_optimizer
 from rltok_rl.training.sharding import average_gradients, check_parallel, full_state, load_full_state, prepare_model
-from rltok_rl.training.speed import Speed
 from rltok_rl.training.token_room import TokenRoom, largest_need
 from rltok_rl.training.training_step import TrainingStep
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from rltok_rl.agents.segmenters import Segmenter, own_parameters
+from rltok_rl.data.disk import replace_text
 from rltok_rl.data.languages import Language
 from rltok_rl.foreign import MOST_LINES, read_limited
 from rltok_rl.functional.episodes import NUM_MOMENTS, ratio_moments, ratio_with_error
@@ -22,7 +23,6 @@ from rltok_rl.models.unet import UNet
 from rltok_rl.objectives import JointLoss
 from rltok_rl.renamed import RenamedAttribute
 from rltok_rl.training.alarms import Alarms
-from rltok_rl.training.atomic_files import replace_text
 from rltok_rl.training.distributed import Processes
 
 _LAST_EPOCH = ("ESS", "kl_approx", "clip_fraction")  # how far the policy has moved

@@ -24,9 +24,9 @@ from rltok_rl.experiments.reports.table import best_systems
 from rltok_rl.experiments.runs.folder import EVALUATION, read_run
 from rltok_rl.experiments.runs.run import run
 
+from rltok_rl.data.disk import claim_folder
 from rltok_rl.models import UNet, preset
 from rltok_rl.models.flops import update_flops
-from rltok_rl.training.atomic_files import claim_folder
 from rltok_rl.training.metrics import MetricsTable
 
 from ..forked import CONTEXT

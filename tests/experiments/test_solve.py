@@ -9,7 +9,7 @@ from rltok_rl.experiments.studies.learners import FIXED, HELD_OUT_BYTES, LEARNER
 from rltok_rl.experiments.studies.solve import SolveOptions, grid, read_solve_options, solved, train_cell
 
 from rltok_rl.data import packaged_novel
-from rltok_rl.training.atomic_files import claim_file
+from rltok_rl.data.disk import claim_file
 
 from ..each import each, refused
 

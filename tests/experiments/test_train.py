@@ -19,8 +19,8 @@ from rltok_rl.experiments.runs.build import make_trainer
 from rltok_rl.experiments.runs.run import run
 from safetensors import SafetensorError
 
+from rltok_rl.data.disk import claim_folder
 from rltok_rl.models import UNet
-from rltok_rl.training.atomic_files import claim_folder
 from rltok_rl.training.checkpoint import load_checkpoint
 from rltok_rl.training.distributed import Processes, Refused
 from rltok_rl.training.metrics import read_lines, read_table

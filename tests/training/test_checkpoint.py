@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from rltok_rl.training.atomic_files import claim_folder, replace_text
+from rltok_rl.data.disk import claim_folder, replace_text
 from rltok_rl.training.checkpoint import (
     CheckpointError,
     find_damage,
@@ -256,7 +256,7 @@ def test_random_states_survive_a_checkpoint(tmp_path):
     assert draw() == expected
 
 
-HOLD = "import sys, time; from pathlib import Path; from rltok_rl.training.atomic_files import claim_folder\n"
+HOLD = "import sys, time; from pathlib import Path; from rltok_rl.data.disk import claim_folder\n"
 HOLD += "with claim_folder(Path(sys.argv[1])):\n    print('mine', flush=True); time.sleep(60)"
 
 

@@ -10,7 +10,7 @@ import pytest
 from rltok_rl.experiments import train
 
 from rltok_rl.models.tokens import Packing
-from rltok_rl.training.speed import Speed, peak_flops
+from rltok_rl.training.environment import Speed, peak_flops
 
 from ..experiments.configured import QUICK, configured
 from .processes import UPDATE, make, metrics_of
@@ -50,7 +50,7 @@ def test_time_of_repeated_updates_counts(monkeypatch):
     """Of three updates one counts; the others, repeated together, take the time of their second try."""
     trainer = make(room=1.0, figures_every=8)
     trainer.speed = Speed("NVIDIA H100 80GB HBM3")
-    monkeypatch.setattr("rltok_rl.training.speed.time", SimpleNamespace(perf_counter=count().__next__))
+    monkeypatch.setattr("rltok_rl.training.environment.time", SimpleNamespace(perf_counter=count().__next__))
     trainer.advance()
     trainer.env.layout = Packing(tokens=0.05)
     for updates in (1, 2):
@@ -66,4 +66,7 @@ def test_unknown_gpu_has_no_mfu_and_says_so_once(monkeypatch, tmp_path, capsys):
     with (tmp_path / "run" / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 4 and "mfu" not in rows[0] and all(float(row["bytes_per_second"]) > 0 for row in rows)
-    assert capsys.readouterr().err.count("no column mfu: rltok_rl.training.speed.PEAKS has no peak of NVIDIA X1") == 1
+    assert (
+        capsys.readouterr().err.count("training.environment.PEAKS has no peak of NVIDIA X1")
+        == 1
+    )

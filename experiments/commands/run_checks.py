@@ -16,8 +16,9 @@ from omegaconf import OmegaConf
 from rltok_rl.experiments.commands.option_errors import nearest
 from rltok_rl.experiments.commands.overrides import CommandLine, model_sizes, read_command_line
 from rltok_rl.experiments.commands.schema import CONF, choices
-from rltok_rl.experiments.recipes import BY_CHOICE, MODEL, OF_ALL, check_recipe
+from rltok_rl.experiments.recipes import BY_CHOICE, MODEL, OF_ALL, as_typed, check_recipe, read_whole
 from rltok_rl.experiments.run_config import check_out
+from rltok_rl.experiments.runs.folder import flat
 
 _OF_LEARNED = ("actor", "estimator", "baseline", "rate", "loss")
 """Groups about a policy that learns by rewards."""
@@ -77,12 +78,29 @@ def check_recipes(line: CommandLine) -> None:
                         f"experiment={experiment} changes an option that {recipe} sets again; "
                         f"write ablation={experiment} {recipe}"
                     )
+    ablations = [name for override in by_group.get("ablation", []) for name in _values(override)]
     for config in line.configs:
         check_recipe(config)
+        _check_ablation(config, ablations)
         for group in BY_CHOICE if config.recipe else ():
             for override in by_group.get(group, []):
                 for choice in _values(override):
                     _check_choice(config, group, choice)
+
+
+def _check_ablation(config: Any, ablations: Sequence[str]) -> None:
+    """Refuse options that undo an ablation; in a sweep, all of them."""
+    undone = []
+    for ablation in ablations:
+        options, _ = read_whole(CONF / "ablation" / f"{ablation}.yaml")
+        del options["changes"]
+        own: Any = OmegaConf.to_container(OmegaConf.merge(config, options))
+        given: Any = OmegaConf.to_container(config)
+        before, after = flat(given), flat(own)
+        undone += [(ablation, o, after[o], before.get(o)) for o in after if after[o] != before.get(o)][:1]
+    if len(undone) == len(ablations) > 0:
+        ablation, option, value, other = undone[0]
+        raise ValueError(f"{option}={as_typed(other)} undoes ablation={ablation}, which sets {as_typed(value)}")
 
 
 def _values(override: Override) -> list[str]:

@@ -48,7 +48,7 @@ def entry_problems(folders: Sequence[Path], results: Path, *, new_table: bool = 
     leaderboard, unless ``new_table`` starts one.
     """
     runs = [read_run(folder) for folder in folders]
-    rows = {run.name: run_row(run) for run in runs}
+    rows = {str(run.path): run_row(run) for run in runs}
     unfinished = [f"{name}: not finished" for name, row in rows.items() if not row["finished"]]
     if unfinished:
         return unfinished

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,15 @@ import pandas as pd
 from rltok_rl.experiments.recipes import as_typed
 from rltok_rl.experiments.reports.markdown import bullets, markdown, percent, with_error, with_unit
 from rltok_rl.experiments.reports.paired import interval
-from rltok_rl.experiments.reports.seed_table import RATE_TOLERANCE, REFERENCE, SeedTable
+from rltok_rl.experiments.reports.seed_table import BOLD_TOLERANCE, REFERENCE, SeedTable
 from rltok_rl.experiments.reports.systems_page import evaluated_systems, is_comparison, system_rows
 from rltok_rl.experiments.reports.table import estimator_name, flops_with_trials, rate_with_target
+from rltok_rl.experiments.run_config import GROUPS
 from rltok_rl.experiments.runs.folder import RunFolder, flat, read_run
 
 from rltok_rl.data.disk import replace_text
 from rltok_rl.foreign import MOST_STATE, read_json
+from rltok_rl.models import UNetConfig
 from rltok_rl.renamed import current_text
 from rltok_rl.training.environment import without_folders
 from rltok_rl.viz.run_figures import draw_loss_against_flops
@@ -93,26 +96,28 @@ def _content(runs: Sequence[RunFolder], systems: Mapping[str, dict[int, dict[str
 
 
 def differing_options(runs: Mapping[str, RunFolder]) -> dict[str, dict[str, Any]]:
-    """Return the options of the method that learned policies do not share: all of the first, what differs of others.
-
-    Options that a run lacks are newer than it.
-    """
+    """Return the options of the method that learned policies do not share: all of the first, what differs of others."""
     learned = {name: _method(run) for name, run in runs.items() if estimator_name(run) != "-"}
     first = next(iter(learned.values()), {})
     unlike = {
-        name: {option: value for option, value in own.items() if value != first.get(option, value)}
+        name: {option: own.get(option) for option in sorted({*own, *first}) if own.get(option) != first.get(option)}
         for name, own in learned.items()
     }
-    differing = {option for changed in unlike.values() for option in changed}
-    of_first = {option: value for option, value in first.items() if option in differing}
+    differing = sorted({option for changed in unlike.values() for option in changed})
+    of_first = {option: first.get(option) for option in differing}
     return {name: of_first if learned[name] is first else changed for name, changed in unlike.items()}
 
 
 def _method(run: RunFolder) -> dict[str, Any]:
-    """The options of a run that say how it learns; fields of the model are those in effect."""
-    config = {group: run.config[group] for group in _METHOD if group in run.config}
-    fields = {_FIELD + field: value for field, value in run.model.items() if "parameters" not in field}
-    return fields | {option: value for option, value in flat(config).items() if not option.startswith("optim.total_")}
+    """The options of a run that say how it learns; fields of the model are those in effect.
+
+    An option that a run lacks is newer than it; its default is what such a run did.
+    """
+    given = {group: asdict(GROUPS[group]()) | run.config.get(group, {}) for group in _METHOD}
+    defaults = {field.name: field.default for field in fields(UNetConfig)}
+    of_model = {_FIELD + field: run.model.get(field, default) for field, default in defaults.items()}
+    of_groups = {option: value for option, value in flat(given).items() if value != {}}
+    return of_model | {option: value for option, value in of_groups.items() if not option.startswith("optim.total_")}
 
 
 def entropy_at_shares(run: RunFolder) -> list[float] | None:
@@ -128,15 +133,17 @@ def seeds_page(content: Mapping[str, Any]) -> str:
     """Return the page as Markdown, from the content of ``compare-seeds.json``."""
     table, data = SeedTable(content), content["data"]
     first, flops, unit, reference = table.rows.iloc[0], table.total_flops, table.unit, table.reference
+    predicted = table.rows["predicted"].dropna().unique()
     options = ", ".join(f"{name} {value}" for name, value in content["model"].items() if name != "preset")
     of_systems = table.rows["parameters"]
     sizes = " to ".join(f"{size:,}" for size in sorted({of_systems.min(), of_systems.max()}))
     notes = [
-        f"{first['predicted']:,} held-out bytes in {first['documents']:,} {unit}s, the same for all systems and seeds; "
+        f"{' or '.join(f'{n:,}' for n in predicted)} held-out bytes in {first['documents']:,} {unit}s, equal for all "
+        + ("systems and seeds; " if len(predicted) == 1 else "seeds (a mark before the text changes windows); ")
         + (f"no {unit} is on both sides of the split." if data["split_by"] else "split by single documents."),
         "Bits per byte: mean ± standard deviation over seeds. Bold: not distinguishable from the best by a paired test "
         "over seeds (95 %), if total FLOPs differ by at most 2 % and all targets are equal. Systems with one seed, or "
-        f"more than {percent(RATE_TOLERANCE)} off their target, are never bold.",
+        f"more than {percent(BOLD_TOLERANCE)} off their target, are never bold.",
         f"Differences to {reference} are paired, with their 95 % interval (Student's t): by seed (the same order "
         f"of the training text, the same initial weights), and by {unit}, averaged over seeds.",
         f"By chance, {percent(first['space_chance'] or 0)} of the boundaries are at a space"
@@ -213,7 +220,7 @@ def _differing(systems: Sequence[Mapping[str, Any]]) -> list[str]:
     """List the options by which learned policies differ."""
     named = [(system["name"], system["options"]) for system in systems if system.get("options")]
     lines = [f"{name}: `{' '.join(f'{o}={as_typed(v)}' for o, v in options.items())}`" for name, options in named]
-    title = "Options that learned policies do not share (runs may lack newer ones); behind the first line, differences:"
+    title = "Options that learned policies do not share; behind the first line, only what differs from it:"
     return [title, bullets(lines)] if len(lines) > 1 else []
 
 

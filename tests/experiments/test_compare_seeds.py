@@ -69,8 +69,8 @@ def test_page_names_the_options_that_learned_policies_do_not_share(folder, no_fi
         shutil.copy(learned / "model.json", other / "model.json")
         rewrite(other / "model.json", window=4)
     page = write_seeds_page(folder).read_text()
-    assert "- learned: `model.overrides.window=8 estimator.gamma=0.9`" in page
-    assert "- spacebyte: `model.overrides.window=4 estimator.gamma=0.5`" in page
+    assert "- learned: `estimator.gamma=0.9 model.overrides.window=8`" in page
+    assert "- spacebyte: `estimator.gamma=0.5 model.overrides.window=4`" in page
     assert "- uniform:" not in page, "it has no learned policy"
     assert "window" not in page.split("| system")[0] and "target_rate 0.2" in page.split("| system")[0]
 

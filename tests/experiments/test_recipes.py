@@ -101,6 +101,8 @@ ERRORS = {
     "changes=[nonsense]": "changes must name options of a recipe, or groups .*got 'nonsense'",
     "recipe=paper changes=[model.overrides.nonsense]": "model.overrides holds fields of UNetConfig, got 'nonsense'",
     "ablation=no-lags ablation=no-discount": "ablation must be given once and be one name, got ablation=no-lags and",
+    "ablation=no-discount estimator.gamma=0.9": "estimator.gamma=0.9 undoes ablation=no-discount, which sets 1.0",
+    "recipe=paper ablation=no-lags model.overrides.num_lags=4": "num_lags=4 undoes ablation=no-lags, which sets 0",
     "--multirun recipe=paper rate=none,hinge out=x/${rate.control}": "rate=none sets rate.coefficient=0.0, which",
     "experiment=paper-147m-fineweb estimator.gamma=0.9": "estimator.gamma=0.9 contradicts recipe=paper",
 }

@@ -66,7 +66,4 @@ def test_unknown_gpu_has_no_mfu_and_says_so_once(monkeypatch, tmp_path, capsys):
     with (tmp_path / "run" / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 4 and "mfu" not in rows[0] and all(float(row["bytes_per_second"]) > 0 for row in rows)
-    assert (
-        capsys.readouterr().err.count("training.environment.PEAKS has no peak of NVIDIA X1")
-        == 1
-    )
+    assert capsys.readouterr().err.count("training.environment.PEAKS has no peak of NVIDIA X1") == 1

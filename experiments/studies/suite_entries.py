@@ -39,8 +39,8 @@ ESTIMATORS: dict[str, tuple[str, ...]] = {
     "local_flips": ("estimator=near_flips",),
 }
 """Options of estimators by name; names of baselines are those of the discounted return."""
-RECIPES = ("paper", "released", "ours")
-"""Entries with the policy of a recipe; texts, sizes and optimizer are those of the base."""
+RECIPES = {"paper": 0.99, "paper@0.9": 0.9, "released": 0.99, "released@0.9": 0.9, "ours": 0.9}
+"""Entries with the policy of a recipe, and their discounts; texts, sizes and optimizer are those of the base."""
 FIXED: dict[str, tuple[str, ...]] = {
     ORACLE: (f"segmenter.name={__name__}:Oracle",),
     UNIFORM: ("actor=uniform",),
@@ -113,7 +113,8 @@ def cell_config(
     """Return the configuration of a cell's run, which ends after ``flops``, trials included."""
     config = deepcopy(_composed((*BASE, *entry_overrides(entry), *overrides)))
     if entry in RECIPES:
-        config = _with_recipe(config, entry)
+        config = _with_recipe(config, entry.partition("@")[0])
+        config.estimator.gamma = RECIPES[entry]
     named, data = {text.lstrip("+").partition("=")[0] for text in overrides}, config.data
     if "data.num_steps" not in named:
         data.num_steps = TASKS[task].num_steps[grade - 1]

@@ -205,6 +205,20 @@ def _read(config: Any, option: str) -> Any:
     return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
 
 
+def flat(options: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flatten nested options to dotted names.
+
+    Example:
+        >>> flat({"seed": 1, "optim": {"lr": 0.1}})
+        {'seed': 1, 'optim.lr': 0.1}
+    """
+    flattened: dict[str, Any] = {}
+    for key, value in options.items():
+        nested = isinstance(value, dict) and value
+        flattened |= flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+    return flattened
+
+
 def as_typed(value: Any) -> str:
     """Return a value as it is typed on the command line.
 

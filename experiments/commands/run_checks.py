@@ -16,9 +16,8 @@ from omegaconf import OmegaConf
 from rltok_rl.experiments.commands.option_errors import nearest
 from rltok_rl.experiments.commands.overrides import CommandLine, model_sizes, read_command_line
 from rltok_rl.experiments.commands.schema import CONF, choices
-from rltok_rl.experiments.recipes import BY_CHOICE, MODEL, OF_ALL, as_typed, check_recipe, read_whole
+from rltok_rl.experiments.recipes import BY_CHOICE, MODEL, OF_ALL, as_typed, check_recipe, flat, read_whole
 from rltok_rl.experiments.run_config import check_out
-from rltok_rl.experiments.runs.folder import flat
 
 _OF_LEARNED = ("actor", "estimator", "baseline", "rate", "loss")
 """Groups about a policy that learns by rewards."""

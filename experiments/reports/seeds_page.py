@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from rltok_rl.experiments.recipes import as_typed
+from rltok_rl.experiments.recipes import as_typed, flat
 from rltok_rl.experiments.reports.markdown import bullets, markdown, percent, with_error, with_unit
 from rltok_rl.experiments.reports.paired import interval
 from rltok_rl.experiments.reports.seed_table import BOLD_TOLERANCE, REFERENCE, SeedTable
 from rltok_rl.experiments.reports.systems_page import evaluated_systems, is_comparison, system_rows
 from rltok_rl.experiments.reports.table import estimator_name, flops_with_trials, rate_with_target
 from rltok_rl.experiments.run_config import GROUPS
-from rltok_rl.experiments.runs.folder import RunFolder, flat, read_run
+from rltok_rl.experiments.runs.folder import RunFolder, read_run
 
 from rltok_rl.data.disk import replace_text
 from rltok_rl.foreign import MOST_STATE, read_json

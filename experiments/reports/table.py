@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import pandas as pd
+from rltok_rl.experiments.recipes import flat
 from rltok_rl.experiments.reports.markdown import with_error, with_unit
 from rltok_rl.experiments.reports.paired import paired_over_documents, paired_over_seeds, tied_with_best
-from rltok_rl.experiments.runs.folder import RunFolder, flat
+from rltok_rl.experiments.runs.folder import RunFolder
 from rltok_rl.experiments.runs.segmenters import TOKENIZERS
 
 from rltok_rl.training.environment import bytes_per_second

@@ -154,20 +154,6 @@ def _add_total_flops(run: RunFolder) -> None:
             snapshot.setdefault("total_flops", scale * snapshot["flops"])
 
 
-def flat(options: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten nested options to dotted names.
-
-    Example:
-        >>> flat({"seed": 1, "optim": {"lr": 0.1}})
-        {'seed': 1, 'optim.lr': 0.1}
-    """
-    flattened: dict[str, Any] = {}
-    for key, value in options.items():
-        nested = isinstance(value, dict) and value
-        flattened |= flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
-    return flattened
-
-
 def is_checkpoint(path: Path) -> bool:
     """Whether a path is the folder of a checkpoint."""
     return path.name.startswith("update-") and (path / "manifest.json").is_file()

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
+from rltok_rl.experiments.recipes import flat
 from rltok_rl.experiments.run_config import TrainConfig
-from rltok_rl.experiments.runs.folder import flat
 from rltok_rl.experiments.runs.record import LOGS, TRAINED_ON
 from rltok_rl.experiments.texts import Texts
 

@@ -33,10 +33,6 @@ def check_options(config: TrainConfig) -> None:
             f"data.num_rows must be at least 2 with baseline={baseline.name}, which compares rows, got 1; "
             f"write baseline=running_mean for one row"
         )
-    if loss.rows_per_mean is not None and data.num_rows % loss.rows_per_mean:
-        raise ValueError(
-            f"data.num_rows must be a multiple of loss.rows_per_mean={loss.rows_per_mean}, got {data.num_rows}"
-        )
     if data.source in (*LANGUAGES, *BUILT_IN):
         for name in (*_FILE_OPTIONS, *(("held_out",) if data.source in LANGUAGES else ())):
             if _changed(data, DataConfig, name):

@@ -226,7 +226,7 @@ def test_options_and_their_errors(capsys):
         (lambda: read(["tasks=toy"]), ValueError, r"tasks must be among .*, got \['toy'\]"),
         (lambda: read(["budget=big"]), ValueError, r"budget must be one of \['small', 'full'\], got 'big'"),
         (lambda: read(["grades=5"]), ValueError, r"grades must be among \[1, 2, 3, 4\], got \[5\]"),
-        (lambda: read(["estimator=paper"]), ValueError, "an estimator among .*, got 'paper@0.9'"),
+        (lambda: read(["estimator=paper", "gamma=0.8"]), ValueError, "an estimator among .*, got 'paper@0.8'"),
         (lambda: read(["entries=batch_mean"]), ValueError, "entries must be among .*, got 'batch_mean'"),
         (lambda: read(["gamma=1.5"]), ValueError, r"gamma must lie in \[0, 1\], got '1.5'"),
         (lambda: read(["entries=paper", "gamma=0.5"]), ValueError, r"gamma belongs to estimator, got \[0.5\]"),

@@ -155,10 +155,6 @@ def test_full_disk_ends_a_run_in_one_line_that_names_the_folder(tmp_path, failur
 
 def test_rows_have_to_fit_texts_and_strategies_exist():
     for options, message in (
-        (
-            ["loss.rows_per_mean=4", "data.num_rows=6"],
-            "data.num_rows must be a multiple of loss.rows_per_mean=4, got 6",
-        ),
         (["baseline.rows_per_text=4", "data.num_rows=6"], "multiple of baseline.rows_per_text, 4, in each of 1"),
         (["compute.strategy=zero"], r"strategy must be one of \['none', 'ddp', 'fsdp'\], got 'zero'"),
     ):

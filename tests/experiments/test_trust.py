@@ -342,6 +342,7 @@ def test_json_of_others_is_read_in_one_place():
     own = ("rltok_rl.experiments.bench", "rltok_rl.experiments.demo", "rltok_rl.experiments.studies")
     assert {module for module in used("json.loads") if not module.startswith(own)} == {
         "rltok_rl.foreign",
+        "rltok_rl.agents.segmenters.tokenizer_files",  # of a file that was read
         "rltok_rl.agents.segmenters.tokenizer_rates",  # of a tokenizer that was read
         "rltok_rl.models.weights",  # metadata
         "rltok_rl.training.metrics",  # lines of a file that was read

@@ -93,10 +93,8 @@ def _check_ablation(config: Any, ablations: Sequence[str]) -> None:
     for ablation in ablations:
         options, _ = read_whole(CONF / "ablation" / f"{ablation}.yaml")
         del options["changes"]
-        own: Any = OmegaConf.to_container(OmegaConf.merge(config, options))
-        given: Any = OmegaConf.to_container(config)
-        before, after = flat(given), flat(own)
-        undone += [(ablation, o, after[o], before.get(o)) for o in after if after[o] != before.get(o)][:1]
+        pairs = [(option, value, OmegaConf.select(config, option)) for option, value in flat(options).items()]
+        undone += [(ablation, *pair) for pair in pairs if pair[1] not in ({}, pair[2])][:1]
     if len(undone) == len(ablations) > 0:
         ablation, option, value, other = undone[0]
         raise ValueError(f"{option}={as_typed(other)} undoes ablation={ablation}, which sets {as_typed(value)}")

@@ -26,16 +26,8 @@ COLUMNS = (
     *("system", "estimator", "bits_per_byte", "standard_error", "early_bits_per_byte", "rate", "target_rate"),
     *("oracle", "documents", "windows", "counts", "nats", "target_rates", "at_rates", "rows_per_text", "split_by"),
     *("predicted", "flops", "padded_flops", "bytes", "peak_memory", "tried_flops", "seconds"),
-    *(
-        "space_recall",
-        "space_precision",
-        "space_chance",
-        "edge_precision",
-        "edge_chance",
-        "parameters",
-        "updates",
-        "seed",
-    ),
+    *("space_recall", "space_precision", "space_chance", "edge_precision", "edge_chance"),
+    *("parameters", "updates", "seed"),
 )
 """Columns of the table of runs that describe a system."""
 HEADER = (

@@ -119,7 +119,8 @@ BUGS = (
         "torch.cat((real, real.any(-1, keepdim=True)), -1)",
         "torch.cat((real, torch.zeros_like(real[..., :1])), -1)",
     ),
-    Bug("mark-of-windows", MARKS, "segmented.marked(byte_ids[place], steps == 0)", "byte_ids[place]"),
+    Bug("token-of-mark", MARKS, " + self.num_marks * int(self.begins.sum())", ""),
+    Bug("mark-of-stream", MARKS, "torch.full((num_rows,), BEGIN_OF_TEXT)", "torch.full((num_rows,), 0)"),
     # Rewards
     Bug("reward-sign", REWARDS, "return final_log_prob - early_log_prob", "return early_log_prob - final_log_prob"),
     Bug("reward-early-exit", REWARDS, "return final_log_prob - early_log_prob", "return final_log_prob"),

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from rltok_rl.data import OrderedSource, TextSource
 from rltok_rl.diagnostics.enumeration import enumerate_rollouts
-from rltok_rl.evaluation import read_streamed, read_text
+from rltok_rl.evaluation import cut_windows, read_streamed, read_text
 from rltok_rl.evaluation.continuations import continuation_log_likelihood
 from rltok_rl.evaluation.detail import read_detail
 from rltok_rl.evaluation.marginal import particle_nats, window_nats
@@ -82,19 +82,21 @@ def test_every_byte_of_an_epoch_is_predicted_once():
 @each(context=[5, 16, 100], stride=[None, 5])
 @torch.no_grad()
 def test_every_window_of_an_evaluation_begins_with_the_mark(context, stride, model):
-    """Of two documents all bytes are predicted; a window of T ids has the mark and T - 1 bytes."""
-    documents, stride = [TEXT, TEXT[::-1]], stride or context
+    """The mark comes before the same bytes that other models read, and the same bytes are predicted."""
+    documents = [TEXT, TEXT[::-1]]
     reading = read_text(model, documents, context=context, stride=stride, greedy=True)
-    expected = []
+    expected, tokens = [], 0
     for text in documents:
-        known = 0
-        for start in range(0, len(text), stride):
-            end = min(start + context, len(text))
-            if end > known:
-                out = model(marked(text[start : end - 1]), greedy=True)
-                expected.append(nats_of(out.final_logits, text[start:end])[known - start :])
-                known = end
+        known = 1
+        for start, end in cut_windows(len(text), context, stride):
+            out = model(marked(text[start : end - 1]), greedy=True)
+            expected.append(nats_of(out.final_logits[:, 1:], text[start + 1 : end])[known - start - 1 :])
+            tokens += int(out.boundaries[0, known - start :].sum()) + (known == start + 1)
+            known = end
     torch.testing.assert_close(reading.final_nats, torch.cat(expected), atol=1e-5, rtol=1e-5)
+    plain = read_text(UNet(preset("tiny")).eval(), documents, context=context, stride=stride)
+    assert torch.equal(reading.at, plain.at) and torch.equal(reading.begins, plain.begins)
+    assert reading.num_tokens == tokens and not reading.forced.any()
     drawn = read_text(model, documents, context=context, generator=seeded())
     one = particle_nats(model, documents, context=context, particles=1, generator=seeded())
     torch.testing.assert_close(one, window_nats(drawn), atol=1e-5, rtol=1e-5)
@@ -103,19 +105,20 @@ def test_every_window_of_an_evaluation_begins_with_the_mark(context, stride, mod
 @torch.no_grad()
 def test_readers_of_a_whole_text_agree(model):
     out = model(marked(TEXT), greedy=True)
-    expected = nats_of(out.final_logits[:, :-1], TEXT)
+    every = nats_of(out.final_logits[:, :-1], TEXT)  # the first byte's, which the mark predicts, among them
+    expected = every[1:]
     for reading in (read_streamed(model, TEXT, greedy=True), read_text(model, TEXT, context=99, greedy=True)):
         torch.testing.assert_close(reading.final_nats, expected, atol=1e-5, rtol=1e-5)
-        assert torch.equal(reading.boundaries, out.boundaries[0, :-1])
+        assert torch.equal(reading.boundaries, out.boundaries[0, 1:-1])
     detail = read_detail(model, TEXT, context=99, gamma=0.9, greedy=True, generator=seeded())
-    torch.testing.assert_close(detail.final_bits * torch.tensor(2.0).log(), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(detail.final_bits[1:] * torch.tensor(2.0).log(), expected, atol=1e-5, rtol=1e-5)
     assert torch.equal(detail.boundaries[:-1], out.boundaries[0, 1:-1]) and not detail.forced.any()
-    assert detail.summary["bits_per_byte"] == pytest.approx(float(detail.final_bits.mean()))
+    assert detail.summary["tokens"] == int(out.boundaries[0, :-1].sum()) and detail.final_bits[0].isnan()
     for context, rest in ((b"", TEXT), (TEXT[:7], TEXT[7:])):
         scores = continuation_log_likelihood(model, [context], [rest], greedy=True)
-        assert float(scores.log_likelihood) == pytest.approx(-float(expected[len(context) :].sum()), rel=1e-5)
+        assert float(scores.log_likelihood) == pytest.approx(-float(every[len(context) :].sum()), rel=1e-5)
     cut = continuation_log_likelihood(model, [TEXT[:20]], [TEXT[20:24]], context_bytes=9, greedy=True)
-    window = TEXT[15:24]  # nine ids: the mark and eight bytes, of which the last is predicted only
+    window = TEXT[14:24]  # nine bytes that are read, after the mark, and the last, which is predicted only
     nats = nats_of(model(marked(window[:-1]), greedy=True).final_logits, window)
     assert float(cut.log_likelihood) == pytest.approx(-float(nats[-4:].sum()), rel=1e-5) and bool(cut.cut)
 

@@ -110,7 +110,7 @@ def evaluate(config: TrainConfig, windows: int) -> dict[str, Any]:
     model = UNet.from_pretrained(folder)
     segmenter = load_segmenter(folder, model)  # never custom code
     texts = read_texts(config.data, seed=config.seed)
-    held = held_out_texts(texts, windows, config.data.num_steps + 1 - model.config.num_marks)
+    held = held_out_texts(texts, windows, config.data.num_steps + 1)
 
     def read(rate: float | None) -> Reading:
         reading = read_text(

@@ -85,11 +85,11 @@ def summarise(reading: Reading) -> dict[str, Any]:
 
     Returns:
         ``bytes`` (predicted), ``windows``, ``documents``; :func:`loss_metrics` of the whole model, and with the prefix
-        ``early_`` those of the early exit; ``tokens`` (boundaries, forced ones included), ``rate`` (tokens per byte),
+        ``early_`` those of the early exit; ``tokens`` (boundaries, given ones included), ``rate`` (tokens per byte),
         ``bytes_per_token``; and ``word_edges``, for each kind ``share``, ``chance``, ``covered`` and ``lift`` of the
         boundaries that are decisions.
     """
-    count, tokens = len(reading.at), int(reading.boundaries.sum())
+    count, tokens = len(reading.at), reading.num_tokens
     counts, nats = document_nats(reading)
     _, early = document_nats(reading, reading.early_nats)
     boundaries, counted = torch.zeros(2, len(reading.byte_ids), dtype=torch.bool)

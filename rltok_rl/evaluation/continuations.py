@@ -7,8 +7,7 @@ products estimates it. The logarithm of the estimate lies below log p(y | c) in 
 are an upper bound that K tightens.
 
 Context and continuation are encoded separately. Nothing predicts the first byte of a text: after an empty context all
-256 bytes are equally likely (8 bits). A model with ``begin_of_text`` predicts it; the mark, which replaces a window's
-first byte, counts in ``context_bytes``.
+256 bytes are equally likely (8 bits). A model with ``begin_of_text`` predicts it; it reads the mark before each window.
 
 Shapes: K draws, n bytes of a continuation, V = 256 bytes, R rows of T bytes.
 """
@@ -66,13 +65,13 @@ def mixture_log_likelihood(log_probs: Tensor, targets: Tensor) -> tuple[Tensor, 
 
 
 def continuation_windows(
-    context: bytes, continuation: bytes, context_bytes: int | None = None
+    context: bytes, continuation: bytes, context_bytes: int | None = None, *, marked: bool = False
 ) -> list[tuple[bytes, int]]:
     r"""Cut a continuation into texts that predict each of its bytes once, from at most ``context_bytes`` (None: all).
 
     Contexts are cut from the left, and a continuation longer than ``context_bytes`` into pieces of that length. The
-    first byte after an empty context is not predicted. Each text comes with the number of its last bytes that are
-    predicted; all but its last byte are read.
+    first byte after an empty context is not predicted, unless a mark comes before it. Each text comes with the number
+    of its last bytes that are predicted; all but its last byte are read.
 
     Example:
         >>> continuation_windows(b"to be or", b" not", 6)
@@ -83,7 +82,7 @@ def continuation_windows(
     text = context + continuation
     read = len(text) if context_bytes is None else check_count("context_bytes", context_bytes)
     pieces = []
-    for start in range(max(len(context), 1), len(text), read):
+    for start in range(max(len(context), 0 if marked else 1), len(text), read):
         end = min(start + read, len(text))
         pieces.append((text[max(0, end - 1 - read) : end], end - start))
     return pieces
@@ -129,9 +128,11 @@ def continuation_log_likelihood(
         raise ValueError(f"contexts and continuations must be as many, got {len(before)} and {len(after)}")
     windows, marks = [], model.config.num_marks
     for number, (context, continuation) in enumerate(zip(before, after, strict=True)):
-        first = b"\0" * marks + context
-        for piece, (text, scored) in enumerate(continuation_windows(first, continuation, context_bytes)):
-            windows.append(_Window(number, text, scored, continuation_seed(seed, piece, context or continuation)))
+        pieces = continuation_windows(context, continuation, context_bytes, marked=bool(marks))
+        for piece, (text, scored) in enumerate(pieces):
+            windows.append(
+                _Window(number, text, scored, continuation_seed(seed, piece, context or continuation), marks)
+            )
     lengths = torch.tensor([len(context) for context in before], dtype=torch.int64)
     num_bytes = torch.tensor([len(continuation) for continuation in after], dtype=torch.int64)
     together = (lengths + marks == 0) * torch.tensor(-math.log(256), dtype=torch.float64)
@@ -148,7 +149,7 @@ def continuation_log_likelihood(
         done += sum(window.length for window in batch) * samples
         if progress is not None:
             progress(done, total)
-    cut = lengths + marks + num_bytes - 1 > (math.inf if context_bytes is None else context_bytes)
+    cut = lengths + num_bytes - 1 > (math.inf if context_bytes is None else context_bytes)
     return Continuations(together, alone, num_bytes, likeliest, cut)
 
 
@@ -160,15 +161,16 @@ class _Window:
     text: bytes
     scored: int  # predicted bytes
     seed: int
+    marks: int
 
     @property
     def length(self) -> int:
-        """T, bytes that are read."""
-        return len(self.text) - 1
+        """T, ids that are read: the mark, and all bytes but the last."""
+        return self.marks + len(self.text) - 1
 
     def uniforms(self, samples: int) -> Tensor:
-        """[T, K] random numbers, the first ones of any longer window of this seed."""
-        return torch.rand(self.length, samples, generator=torch.Generator().manual_seed(self.seed))
+        """[T - marks, K] random numbers, the first ones of any longer window of this seed."""
+        return torch.rand(len(self.text) - 1, samples, generator=torch.Generator().manual_seed(self.seed))
 
 
 def _score(segmented: SegmentedModel, batch: list[_Window], samples: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -180,8 +182,7 @@ def _score(segmented: SegmentedModel, batch: list[_Window], samples: int) -> Ite
     if segmented.at_random and not segmented.greedy:
         drawn = pad_sequence([window.uniforms(samples) for window in batch], batch_first=True)  # [R, T, K]
         drawn = drawn.transpose(1, 2).flatten(0, 1)  # [R K, T]
-    first = torch.arange(read.shape[1]) == 0
-    final_logits = segmented.run(segmented.marked(read, first), drawn).final_logits
+    final_logits = segmented.run(read, drawn).final_logits
     for window, text, rows in zip(batch, texts, final_logits.split(samples), strict=True):
         logits = rows[:, window.length - window.scored : window.length]  # [K, n, V]
         log_probs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1).cpu()

@@ -34,26 +34,27 @@ class Detail:
 
     text: bytes
     boundaries: Tensor  # [N] bool, a_t; False after the last byte, which is not read
-    forced: Tensor  # [N] bool, the first byte of a window, whose boundary is not a decision
+    forced: Tensor  # [N] bool, a window's first byte, whose boundary is given unless a mark comes before
     probabilities: Tensor  # sigmoid(l_t); NaN if forced or drawn by a rule
     scores: Tensor  # what a rule compares with its threshold, if it has one
-    final_bits: Tensor  # -log2 p(x_t), NaN for x_0 unless a begin-of-text mark predicts it
+    final_bits: Tensor  # -log2 p(x_t), NaN for x_0
     early_bits: Tensor  # the same by the early exit
     rewards: Tensor  # R_{t+1} of decision t, nats
     returns: Tensor  # G_t, nats; windows are episodes
     advantages: Tensor  # A_t, nats; NaN if nothing is decided at random
 
+    tokens: int  # boundaries, those of begin-of-text marks included
+
     @property
     def summary(self) -> dict[str, float]:
-        """Means over all predictions; the token of a begin-of-text mark counts."""
-        predicted = ~self.final_bits.isnan()
-        count, tokens = int(predicted.sum()), int(self.boundaries.sum()) + int(predicted[0])
+        """Means over all predictions."""
+        count = len(self.text) - 1
         return {
-            "bits_per_byte": float(self.final_bits[predicted].mean()),
-            "early_bits_per_byte": float(self.early_bits[predicted].mean()),
-            "rate": tokens / count,
-            "bytes_per_token": count / tokens,
-            "tokens": tokens,
+            "bits_per_byte": float(self.final_bits[1:].mean()),
+            "early_bits_per_byte": float(self.early_bits[1:].mean()),
+            "rate": self.tokens / count,
+            "bytes_per_token": count / self.tokens,
+            "tokens": self.tokens,
         }
 
 
@@ -82,7 +83,7 @@ def read_detail(
 
     Args:
         model: the U-Net, in the mode it should run in.
-        text: at least 2 bytes; no decision follows the last, and only a begin-of-text mark predicts the first.
+        text: at least 2 bytes; no decision follows the last, and nothing predicts the first.
         context: bytes that a window reads at most.
         gamma: discount in [0, 1].
         reward: as for :class:`~rltok_rl.envs.ByteBoundaryEnv`; ``"relative"`` is relative to evenly spaced boundaries.
@@ -118,21 +119,19 @@ def read_detail(
     if reward == RELATIVE:
         even = make_segmenter("uniform", model, rate=target_rate)
         rewards -= earned(read_text(model, content, context=context, segmenter=even))
-    returns = discounted_return(rewards, gamma, done=forced.roll(-1).expand_as(rewards))
+    returns = discounted_return(rewards, gamma, done=first.begins.roll(-1).expand_as(rewards))
     advantages = torch.full_like(entropy, math.nan)
     if at_random:
         advantages = BASELINES[baseline](returns, mask=(~forced).expand_as(returns))[0]
 
-    marks = model.config.num_marks
-
-    def at_bytes(values: Tensor) -> Tensor:  # of the decision after each byte; the mark's is not shown
-        return pad(values, (0, 1), value=False if values.dtype == torch.bool else math.nan)[marks:]
+    def at_bytes(values: Tensor) -> Tensor:  # of the decision after each byte
+        return pad(values, (0, 1), value=False if values.dtype == torch.bool else math.nan)
 
     def decided(values: Tensor) -> Tensor:
         return at_bytes(values.masked_fill(forced, math.nan))
 
     def bits(nats: Tensor) -> Tensor:
-        return pad(nats / math.log(2), (1 - marks, 0), value=math.nan)
+        return pad(nats / math.log(2), (1, 0), value=math.nan)
 
     return Detail(
         text=content,
@@ -145,6 +144,7 @@ def read_detail(
         rewards=at_bytes(rewards[0]),
         returns=at_bytes(returns[0]),
         advantages=decided(advantages),
+        tokens=first.num_tokens,
     )
 
 
@@ -155,7 +155,7 @@ def _read_draws(
 
     Only the first draw may be greedy.
     """
-    most = max(0, len(content) - 1 + model.config.num_marks)
+    most = max(0, len(content) - 1)
     probabilities, scores, entropy = torch.full((3, most), math.nan, dtype=torch.float64)
 
     def observe(numbers: Tensor, out: Output) -> None:

@@ -206,7 +206,7 @@ def particle_nats(
         raise ValueError(
             f"particles belong to boundaries that are drawn at random, byte by byte, got {type(segmenter).__name__}"
         )
-    byte_ids, spans = join_documents(text, marks=model.config.num_marks)
+    byte_ids, spans = join_documents(text)
     windows = lay_windows(spans, context, stride).spread(most)
     nats, total = torch.zeros(len(windows), dtype=torch.float64), int(windows.sizes.sum())
     tests = (windows.reads - 1) // EVERY * (count > 1)

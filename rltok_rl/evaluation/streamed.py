@@ -14,6 +14,7 @@ from torch import Tensor
 from rltok_rl.agents.segmenters import Reader, Segmenter, read_byte, start_reading
 from rltok_rl.evaluation.windowed import Output, Progress, Reading, SegmentedModel, TextWindows, join_documents
 from rltok_rl.models import UNet
+from rltok_rl.models.config import BEGIN_OF_TEXT
 from rltok_rl.models.incremental import decide, observe
 from rltok_rl.sampling import draw_boundary
 
@@ -40,12 +41,12 @@ def read_streamed(
     segmented = SegmentedModel(model, segmenter, target_rate, greedy)
     if segmenter is not None and segmenter.looks_ahead:
         raise ValueError(f"segmenter must not look ahead to be streamed, got {segmented.name}")
-    byte_ids, spans = join_documents(text, marks=model.config.num_marks)
+    byte_ids, spans = join_documents(text)
     start, end = torch.tensor(spans).unbind(1)
-    reading = Reading.empty(byte_ids, spans, TextWindows(start, start + 1, end))
+    reading = Reading.empty(byte_ids, spans, TextWindows(start, start + 1, end), model)
     sizes, total = end - start - 1, len(reading.at)
     begins = sizes.cumsum(0) - sizes
-    reading.forced[begins] = True
+    reading.begins[begins] = True
     uniforms = segmented.uniforms(total, generator)
     done, cost = 0, 0.0
     for rows in _side_by_side(sizes):
@@ -64,7 +65,10 @@ def read_streamed(
 
 
 class Stepper:
-    """Reads B rows of text, a byte of each per step, and predicts the next; rows can branch."""
+    """Reads B rows of text, a byte of each per step, and predicts the next; rows can branch.
+
+    A model with a mark has read it before the first step.
+    """
 
     def __init__(self, segmented: SegmentedModel, num_rows: int) -> None:
         self.segmented = segmented
@@ -73,13 +77,19 @@ class Stepper:
             self.reader = Reader(model.new_cache(num_rows, target_rate=segmented.target_rate), {})
         else:
             self.reader = start_reading(model, segmenter, num_rows)
+        if model.config.begin_of_text:
+            self._read(
+                torch.full((num_rows,), BEGIN_OF_TEXT), None if segmented.greedy else torch.full((num_rows,), 0.5)
+            )
 
     def step(self, byte_ids: Tensor, uniforms: Tensor | None) -> Output:
-        """Read bytes [B] with random numbers [B]; a model with a mark reads it in the place of a row's first byte."""
+        """Read bytes [B] with random numbers [B]."""
+        return self._read(byte_ids, uniforms)
+
+    def _read(self, byte_ids: Tensor, uniforms: Tensor | None) -> Output:
         segmented, cache = self.segmented, self.reader.cache
         model, segmenter, device = segmented.model, segmented.segmenter, segmented.device
-        byte_ids = segmented.marked(byte_ids.to(device), cache.position == 0)
-        uniforms = None if uniforms is None else uniforms.to(device)
+        byte_ids, uniforms = byte_ids.to(device), None if uniforms is None else uniforms.to(device)
         if segmenter is None:
             seen = observe(model, cache, byte_ids)
             drawn = draw_boundary(seen.boundary_logit, uniforms) | (cache.position == 0)

@@ -4,8 +4,8 @@ A window of context T reads up to T bytes and predicts the byte after each. Wind
 and each counts the bytes that no earlier window predicted: all of its predictions if S = T, its last S if S < T, so
 that these see at least T - S + 1 bytes. Of a text of N bytes, N - 1 are predicted; nothing predicts the first.
 
-A model with ``begin_of_text`` reads the mark in the place of each window's first byte. A byte 0 before each document is
-the place of its first mark, so that all N bytes are predicted.
+A model with ``begin_of_text`` reads the mark before each window, so that it sees the bytes that other models see. What
+the mark itself predicts, a byte that the window before predicts from more, is not counted.
 
 Shapes: W windows, B rows of T bytes, n predictions.
 """
@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from rltok_rl.agents.segmenters import Segmenter, read_window
 from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.models import UNet
-from rltok_rl.models.config import BEGIN_OF_TEXT
 from rltok_rl.text import text_to_bytes, text_to_ids
 from rltok_rl.utils import check_count
 
@@ -104,25 +104,21 @@ def lay_windows(spans: Sequence[tuple[int, int]], context: int, stride: int | No
     return TextWindows(*(torch.cat(column) for column in zip(*each, strict=True)))
 
 
-def join_documents(
-    text: str | bytes | Sequence[str | bytes], *, marks: int = 0
-) -> tuple[Tensor, list[tuple[int, int]]]:
-    """Join documents to [N] int64 with a byte 0 (in no word) between them; return also the span of each.
-
-    With ``marks=1``, a byte 0 before the first document too; each span begins with the 0 before its document.
-    """
+def join_documents(text: str | bytes | Sequence[str | bytes]) -> tuple[Tensor, list[tuple[int, int]]]:
+    """Join documents to [N] int64 with a byte 0 (in no word) between them; return also the span of each."""
     documents = [text_to_bytes(part) for part in ([text] if isinstance(text, (str, bytes)) else text)]
     if not documents:
         raise ValueError("text must hold at least one text, got none")
     spans, start = [], 0
     for number, document in enumerate(documents):
-        if len(document) < 2 - marks:
+        if len(document) < 2:
             place = f" in text {number}" if len(documents) > 1 else ""
-            least = "1 byte to predict" if marks else "2 bytes (one to read, one to predict)"
-            raise ValueError(f"text must have at least {least}, got {len(document)}{place}")
-        spans.append((start, start + marks + len(document)))
+            raise ValueError(
+                f"text must have at least 2 bytes (one to read, one to predict), got {len(document)}{place}"
+            )
+        spans.append((start, start + len(document)))
         start += len(document) + 1
-    return text_to_ids(b"\0" * marks + b"\0".join(documents)), spans
+    return text_to_ids(b"\0".join(documents)), spans
 
 
 class Output(NamedTuple):
@@ -133,6 +129,10 @@ class Output(NamedTuple):
     boundaries: Tensor  # bool
     boundary_logits: Tensor | None = None  # None for rules
     scores: Tensor | None = None  # what a rule compares with its threshold
+
+    def without_first(self, count: int) -> Output:
+        """Leave out the first places of windows."""
+        return Output(*(None if value is None else value[:, count:] for value in self))
 
 
 @dataclass(frozen=True)
@@ -179,13 +179,14 @@ class SegmentedModel:
             return torch.rand(count, generator=generator)
         return None if self.segmenter is None else torch.full((count,), 0.5)
 
-    def marked(self, byte_ids: Tensor, first: Tensor) -> Tensor:
-        """Replace bytes [*L] by the model's mark, if it reads one, where ``first`` of a window (bool) is True."""
-        return byte_ids.masked_fill(first, BEGIN_OF_TEXT) if self.model.config.begin_of_text else byte_ids
-
     def run(self, byte_ids: Tensor, uniforms: Tensor | None) -> Output:
-        """Read bytes [B, T] with random numbers [B, T]."""
-        byte_ids, uniforms = byte_ids.to(self.device), None if uniforms is None else uniforms.to(self.device)
+        """Read bytes [B, T] with random numbers [B, T], after the mark if the model has one: [B, num_marks + T].
+
+        The boundary at the mark is given, so it needs no random number.
+        """
+        byte_ids = self.model.mark(byte_ids.to(self.device))
+        if uniforms is not None:
+            uniforms = F.pad(uniforms.to(self.device), (self.model.config.num_marks, 0), value=0.5)
         if self.segmenter is None:
             out: Any = self.model(byte_ids, uniforms=uniforms, greedy=self.greedy, target_rate=self.target_rate)
             return Output(out.final_logits, out.early_logits, out.boundaries, out.boundary_logits)
@@ -199,28 +200,40 @@ class SegmentedModel:
 class Reading:
     """Costs of n predictions, and the boundaries drawn on the way; on the CPU."""
 
-    byte_ids: Tensor  # [N] int64, the documents with a byte 0 between them, or before each if the model reads a mark
+    byte_ids: Tensor  # [N] int64, the documents with a byte 0 between them
     at: Tensor  # [n] int64, place of the byte x_t that was read; the prediction is of x_{t+1}
     final_nats: Tensor  # [n] float64, -log p(x_{t+1}) by the whole model
     early_nats: Tensor  # [n] float64, by the early exit
     boundaries: Tensor  # [n] bool, a_t
-    forced: Tensor  # [n] bool, the first byte of a window, whose boundary is not a decision
+    begins: Tensor  # [n] bool, the first byte of a window
     document: Tensor  # [n] int64, number of the document
     window_sizes: Tensor  # [W] int64, predictions that each window counts
+    num_marks: int = 0  # marks before each window, 0 or 1
 
     @property
     def num_windows(self) -> int:
         """W."""
         return len(self.window_sizes)
 
+    @property
+    def forced(self) -> Tensor:
+        """[n] bool, boundaries that are given: those of windows' first bytes, unless a mark comes before."""
+        return self.begins & (self.num_marks == 0)
+
+    @property
+    def num_tokens(self) -> int:
+        """Boundaries, given ones and those of marks included."""
+        return int(self.boundaries.sum()) + self.num_marks * int(self.begins.sum())
+
     @classmethod
-    def empty(cls, byte_ids: Tensor, spans: list[tuple[int, int]], windows: TextWindows) -> Reading:
+    def empty(cls, byte_ids: Tensor, spans: list[tuple[int, int]], windows: TextWindows, model: UNet) -> Reading:
         """Return a reading of zeros, to be filled by :meth:`record`."""
         at = windows.places()
         final, early = torch.zeros(2, len(at), dtype=torch.float64)
-        boundaries, forced = torch.zeros(2, len(at), dtype=torch.bool)
+        boundaries, begins = torch.zeros(2, len(at), dtype=torch.bool)
         document = torch.searchsorted(torch.tensor([start for start, _ in spans]), at, right=True) - 1
-        return cls(byte_ids, at, final, early, boundaries, forced, document, windows.sizes)
+        marks = model.config.num_marks
+        return cls(byte_ids, at, final, early, boundaries, begins, document, windows.sizes, marks)
 
     def record(self, number: Tensor, following: Tensor, out: Output, counted: Tensor) -> float:
         """Write the counted predictions of the bytes ``following``, at ``number``; return their cost in nats."""
@@ -271,9 +284,9 @@ def read_text(
         (17, 3)
     """
     segmented = SegmentedModel(model, segmenter, target_rate, greedy)
-    byte_ids, spans = join_documents(text, marks=model.config.num_marks)
+    byte_ids, spans = join_documents(text)
     windows = lay_windows(spans, context, stride).spread(most)
-    reading = Reading.empty(byte_ids, spans, windows)
+    reading = Reading.empty(byte_ids, spans, windows, model)
     reads, first = windows.reads, windows.first
     begins = windows.sizes.cumsum(0) - windows.sizes  # number of each window's first prediction
     before = reads.cumsum(0) - reads  # number of its first random number
@@ -283,11 +296,11 @@ def read_text(
         steps = torch.arange(int(reads[rows[0]]))
         place = windows.start[rows, None] + steps  # [B, T]
         drawn = None if uniforms is None else uniforms[before[rows, None] + steps]
-        out = segmented.run(segmented.marked(byte_ids[place], steps == 0), drawn)
+        out = segmented.run(byte_ids[place], drawn).without_first(model.config.num_marks)
         numbers = (begins - first)[rows, None] + place + 1  # [B, T]
         counted = place + 1 >= first[rows, None]
         cost += reading.record(numbers[counted], byte_ids[place + 1], out, counted)
-        reading.forced[numbers[counted]] = (steps == 0).expand_as(counted)[counted]
+        reading.begins[numbers[counted]] = (steps == 0).expand_as(counted)[counted]
         done += int(counted.sum())
         if observe is not None:
             observe(numbers, out)

@@ -112,7 +112,7 @@ def test_metrics_by_hand(model):
             final_nats=bits * math.log(2),
             early_nats=2 * bits * math.log(2),
             boundaries=torch.tensor([1, 0, 1, 1, 0, 1], dtype=torch.bool),
-            forced=torch.tensor([1, 0, 0, 1, 0, 0], dtype=torch.bool),
+            begins=torch.tensor([1, 0, 0, 1, 0, 0], dtype=torch.bool),
             document=torch.zeros(6, dtype=torch.int64),
             window_sizes=torch.tensor([3, 3]),
         )

@@ -151,7 +151,7 @@ _BY_TESTS = {  # name, code, and what replaces it, by the test file that finds i
     "evaluation/test_policies": (
         ("random-rate", '(drawn - firsts) / max(1, steps - firsts) if reference == "random" else drawn', "drawn"),
     ),
-    "evaluation/test_detail": (("windows-are-episodes", "done=forced.roll(-1)", "done=forced"),),
+    "evaluation/test_detail": (("windows-are-episodes", "done=first.begins.roll(-1)", "done=first.begins"),),
     # segmenters
     "agents/segmenters/test_by_hand": (
         ("calibrated-rate", "(count - forced) / len(decided)", "count / len(decided)"),

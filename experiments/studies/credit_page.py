@@ -14,7 +14,7 @@ from rltok_rl.viz.style import ALERT, INK, OURS, PALE, QUIET, plain_figures, sav
 from rltok_rl.viz.text_figures import cells, draw_key, draw_line, inch_axes, one_glyph
 
 _BEFORE = 12  # bytes that a table shows before a decision
-_RIGHT, _CELL, _PANEL, _GAP, _LETTER, _WIDTH = 1.1, 0.066, 0.46, 0.1, 0.063, 5.2  # inches
+_RIGHT, _CELL, _PANEL, _GAP, _LETTER, _WIDTH = 1.1, 0.066, 0.46, 0.1, 0.063, 5.9  # inches
 _HEAD, _LINE, _KEY = 0.3, 0.2, 0.42
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 
 import pytest
-from rltok_rl.experiments.studies import credit
-from rltok_rl.experiments.studies.credit_page import decisions_table, estimators_table
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from rltok_rl.experiments.studies import credit, credit_page
+from rltok_rl.experiments.studies.credit_page import decisions_table, draw_credit, estimators_table
 
 from .conftest import save_ruled
 
 QUICK = ["--draws", 3, "--rows", 4]
 
 
-def test_tables_and_figure_show_the_measurements(folder, tmp_path, output):
+def test_tables_and_figure_show_the_measurements(folder, tmp_path, output, monkeypatch):
     text, out = "to be, é\n|or", tmp_path / "new" / "out"
     names = ["early", "paper", "group_mean_2@0.5", "rltok_rl.objectives:ReturnEstimator@0.5"]
     shown = output(credit, folder, "--text", text, "--estimators", *names, *QUICK, "--out", out, "--gamma", 0.5)
@@ -30,6 +31,11 @@ def test_tables_and_figure_show_the_measurements(folder, tmp_path, output):
     page = (out / "credit.md").read_text()
     assert estimators_table(content).splitlines()[-3] in page and decisions_table(content) in page
     assert "The 8 decisions that matter most" in shown and "| < 0.0010 |" in shown and "\\|o" in page
+    monkeypatch.setattr(credit_page, "save_figure", lambda figure, *_, **__: figure)
+    figure = draw_credit(content, out)
+    FigureCanvasAgg(figure).draw()
+    right = {text.get_text(): text.get_window_extent().x1 for text in figure.axes[0].texts}
+    assert max(right.values()) <= figure.bbox.x1, right  # a short text leaves room for the explanation
 
 
 def test_a_run_brings_its_text_and_its_discount(learned_run, tmp_path, metrics_of):

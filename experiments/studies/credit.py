@@ -34,7 +34,7 @@ from rltok_rl.experiments.studies.credit_page import decisions_table, draw_credi
 from rltok_rl.data import TextSource
 from rltok_rl.diagnostics.decision_credit import CreditRow, DecisionCredit, credit_rows, measure_credit
 from rltok_rl.diagnostics.estimator_report import Candidate
-from rltok_rl.functional.rewards import REWARDS
+from rltok_rl.functional.rewards import RELATIVE, REWARDS
 from rltok_rl.models import UNet
 from rltok_rl.text import ids_to_bytes
 from rltok_rl.training.environment import machine
@@ -122,7 +122,7 @@ def main(parser: Parser, options: argparse.Namespace) -> None:
     if segmenter is not None:
         parser.error(f"argument MODEL: must have a learned policy, got boundaries of {type(segmenter).__name__}")
     trained = None if run is None else arguments.complete_config(run).estimator
-    if trained is not None and (trained.reward not in REWARDS or trained.price):
+    if trained is not None and (trained.reward not in (*REWARDS, RELATIVE) or trained.price):  # all have one truth
         shown = f"estimator.reward={trained.reward} estimator.price={trained.price:g}"
         parser.error(
             f"argument MODEL: must have rewards of log-likelihoods alone, whose truth this measures, got {shown}"

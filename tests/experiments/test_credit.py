@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from omegaconf import OmegaConf
 from rltok_rl.experiments.studies import credit, credit_page
 from rltok_rl.experiments.studies.credit_page import decisions_table, draw_credit, estimators_table
 
@@ -45,6 +47,25 @@ def test_a_run_brings_its_text_and_its_discount(learned_run, tmp_path, metrics_o
     again = metrics_of(credit, learned_run, *options)
     other = metrics_of(credit, learned_run, *options, "--seed", 1)
     assert again["decisions"] == content["decisions"] and other["text"] != content["text"]
+
+
+def test_the_reward_of_a_run_must_have_the_truth_that_is_measured(learned_run, tmp_path, metrics_of, refused):
+    options = ["--bytes", 8, "--estimators", "paper", *QUICK, "--out", tmp_path]
+    expected = metrics_of(credit, learned_run, *options)["decisions"]
+    run = shutil.copytree(learned_run, tmp_path / "run")
+    config = OmegaConf.load(learned_run / "config.yaml")
+
+    def rewarded(**estimator):
+        OmegaConf.save(OmegaConf.merge(config, {"estimator": estimator}), run / "config.yaml")
+        return run
+
+    # No decision changes what a reference earns.
+    assert metrics_of(credit, rewarded(reward="relative"), *options)["decisions"] == expected
+    for other in ({"reward": "my_rewards:mine"}, {"price": 0.5}):
+        message = (
+            "argument MODEL: must have rewards of log-likelihoods alone, whose truth this measures, got estimator."
+        )
+        assert message in refused(credit, rewarded(**other), *options)
 
 
 def test_mistakes_are_refused(folder, model, tmp_path, file, refused, monkeypatch):

@@ -57,7 +57,7 @@ REWARDS: dict[str, Reward] = {
 }
 """Rewards by name."""
 RELATIVE = "relative"
-"""``early_exit`` minus what a reference policy earns on the same text; of environments and ``rltok view`` only."""
+"""``early_exit`` minus what a reference policy earns on the same text; of environments, training and ``rltok view``."""
 
 
 def as_reward(reward: str | Reward, *, device: torch.device | str | None = None) -> Reward:
@@ -80,8 +80,8 @@ def as_reward(reward: str | Reward, *, device: torch.device | str | None = None)
     if isinstance(reward, str):
         if not is_import_path(reward):
             raise ValueError(
-                f"reward must be one of {[*REWARDS]}, a custom module:function or a function (environments: also "
-                f"{RELATIVE!r}), got {reward!r}{did_you_mean(reward, [*REWARDS, RELATIVE])}"
+                f"reward must be one of {[*REWARDS]}, a custom module:function or a function (environments and "
+                f"training: also {RELATIVE!r}), got {reward!r}{did_you_mean(reward, [*REWARDS, RELATIVE])}"
             )
         function = import_path("reward", reward)
     if not callable(function):

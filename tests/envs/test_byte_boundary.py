@@ -151,7 +151,7 @@ def test_refused_arguments(make_env, model):
         ({"batch_size": (2, 3)}, "batch_size must be [] or [B] with B >= 1, got [2, 3]"),
         ({"batch_size": 3}, "batch_size must be [] or [B] with B >= 1, got 3"),
         ({"price": -0.1}, "price must be a finite number of at least 0, got -0.1"),
-        ({"reward": "fame"}, "a custom module:function or a function (environments: also 'relative'), got 'fame'"),
+        ({"reward": "fame"}, "or a function (environments and training: also 'relative'), got 'fame'"),
         ({"num_steps": 5000}, "documents must have at least the 5001 bytes of a window, got 440 in document 0"),
     ]:
         refused((lambda options=options: make_env(**options), ValueError, re.escape(words)))

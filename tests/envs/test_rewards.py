@@ -91,7 +91,7 @@ def test_custom_rewards_are_named_checked_and_read_entropy_only_if_they_ask_for_
     seen = rollout["next"]
     expected = (seen["final_log_prob"] - seen["early_log_prob"]).tanh() - 0.5 * rollout["action"][..., None]
     torch.testing.assert_close(seen["reward"], expected)
-    also = "a custom module:function or a function (environments: also 'relative'), got 'relativ'; did you mean 'rel"
+    also = "or a function (environments and training: also 'relative'), got 'relativ'; did you mean 'relative'"
     for option, value, error, message in (
         ("reward", "relativ", ValueError, also),
         ("reward", 3, TypeError, "reward must be a name, module:function or a function, got 3"),

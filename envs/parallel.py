@@ -243,6 +243,10 @@ def _check_options(
         raise ValueError(
             f"recent must hold the last {lags} boundaries, got {kept}: the environment's model keeps no more"
         )
+    keys, seen = getattr(actor, "terms_in_keys", ()), [*env.observation_spec.keys()]
+    if missing := [key for key in keys if key not in seen]:
+        hint = "; observe_entropy=True of the environment adds it" if "early_entropy" in missing else ""
+        raise ValueError(f"in_keys must be observations of the environment, {seen}, got {missing}{hint}")
     if actions is None and not getattr(actor, "draws_windows", False):
         raise TypeError(
             f"actor must draw whole windows (an actor of rltok_rl.agents does), got {name}; "

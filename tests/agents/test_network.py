@@ -84,6 +84,7 @@ def test_reinforce_reaches_every_weight_and_raises_what_is_rewarded(env):
 
 
 def test_refusals(env):
+    plain = ByteBoundaryEnv(env.model, TEXT, num_steps=16)
     for make, error, message in [
         (
             lambda: NetworkActor(nn.Linear(1, 1), ["recent"]),
@@ -107,7 +108,16 @@ def test_refusals(env):
             (lambda c=c: env.parallel_rollout(NetworkActor(Attention(c), ["encoder_state"])), ValueError, "Attention")
             for c in (False, True)
         ),
-        (lambda: env.parallel_rollout(NetworkActor(nn.Linear(1, 1), ["none"])), KeyError, "none"),
+        (
+            lambda: env.parallel_rollout(NetworkActor(nn.Linear(1, 1), ["none"])),
+            ValueError,
+            r"in_keys must be observations of the environment, \['byte', .*\], got \['none'\]",
+        ),
+        (
+            lambda: plain.parallel_rollout(NetworkActor(nn.Linear(1, 1), ["early_entropy"])),
+            ValueError,
+            r"got \['early_entropy'\]; observe_entropy=True of the environment adds it",
+        ),
         (
             lambda: env.parallel_rollout(NetworkActor(nn.Linear(64, 100), ["encoder_state"], num_lags=99)),
             ValueError,

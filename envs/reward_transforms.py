@@ -57,11 +57,12 @@ def _state(transform: Transform) -> object:
 def _more_than_rewards(transform: Transform) -> str:
     """Say what a transform does to a step beyond its reward; "" if nothing."""
     keys = {name: [*getattr(transform, name)] for name in ("in_keys", "out_keys", "in_keys_inv", "out_keys_inv")}
-    if keys != {"in_keys": ["reward"], "out_keys": ["reward"], "in_keys_inv": [], "out_keys_inv": []}:
-        return f"reads {keys['in_keys'] + keys['out_keys_inv']} and writes {keys['out_keys'] + keys['in_keys_inv']}"
     changed = [name for name in _OTHER if getattr(type(transform), name) is not getattr(Transform, name)]
-    if changed:
+    rewards = keys == {"in_keys": ["reward"], "out_keys": ["reward"], "in_keys_inv": [], "out_keys_inv": []}
+    if changed and (rewards or not any(keys.values())):
         return f"defines {changed}"
+    if not rewards:
+        return f"reads {keys['in_keys'] + keys['out_keys_inv']} and writes {keys['out_keys'] + keys['in_keys_inv']}"
     applied = copy.deepcopy(transform.clone())._apply_transform  # the laws must not change the state of the original
     device = next((buffer.device for buffer in transform.buffers()), None)
 

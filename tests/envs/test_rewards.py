@@ -195,8 +195,8 @@ def test_reward_transforms_apply_stepped_and_in_parallel(make_env, model):
 
 @each(
     transform=[
-        (RewardSum, "RewardSum, which reads"),
-        (StepCounter, "StepCounter, which reads"),
+        (RewardSum, r"RewardSum, which reads \['reward'\] and writes \['episode_reward'\]"),
+        (StepCounter, r"StepCounter, which defines \['_step', '_reset'\]"),
         (Wait, r"Wait, which defines \['_step'\]"),
         (Centre, "Centre, which breaks the laws of rewards: each reward must depend on its own prediction alone"),
         (BinarizeReward, "BinarizeReward, which breaks .* rewards must be torch.float32"),

@@ -12,6 +12,8 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import InteractionType, TensorDictModuleBase, set_interaction_type
 from torch import Tensor, nn
+from torchrl.envs import EnvBase, TransformedEnv
+from torchrl.modules.utils import get_env_transforms_from_module
 
 from rltok_rl.agents import FixedStrideActor, LearnedBoundaryActor, RandomActor, UniformActor
 from rltok_rl.agents.segmenters import SegmenterActor
@@ -107,12 +109,15 @@ def _in_parallel(env: ByteBoundaryEnv, actor: Any, texts: list[bytes], num_steps
 
 def _in_steps(env: ByteBoundaryEnv, actor: Any, texts: list[bytes], num_steps: int) -> TensorDictBase:
     """Roll out as TorchRL does, keeping only what the totals need; rows that end read on in other texts."""
-    seen, kept = env.reset(text=texts), []
+    stepping: EnvBase = env
+    if not {*getattr(actor, "in_keys", ())} <= {*env.observation_spec.keys()}:  # also states of a recurrent policy
+        stepping = TransformedEnv(env, get_env_transforms_from_module(actor))
+    seen, kept = stepping.reset(text=texts), []
     names = ("reward", "done", "final_log_prob")
     with env.seeded_actions():  # as parallel rollouts draw them
         for _ in range(num_steps):
             seen, forced = actor(seen), seen["forced"]
-            stepped, seen = env.step_and_maybe_reset(seen)
+            stepped, seen = stepping.step_and_maybe_reset(seen)
             after = stepped["next"].select(*names)
             kept.append(TensorDict({"action": stepped["action"], "forced": forced, "next": after}, env.batch_size))
     return torch.stack(kept, 1)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium
 import numpy as np
 import pytest
 import torch
-from rltok_rl.agents import LearnedBoundaryActor, UniformActor
-from rltok_rl.envs import ByteBoundaryGym
-from tensordict.nn import TensorDictModule
+from rltok_rl.agents import BernoulliBoundary, LearnedBoundaryActor, UniformActor
+from rltok_rl.envs import ByteBoundaryEnv, ByteBoundaryGym
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
+from torchrl.modules import LSTMModule, ProbabilisticActor
 
 from rltok_rl.evaluation import evaluate_policy, mean_and_error
 from rltok_rl.models import UNet, preset
@@ -97,6 +101,28 @@ def test_whole_windows_equal_steps_and_references_have_the_rate_of_the_policy():
     assert parallel.summary["rates"]["difference"] == (0.0, 0.0)
     paired = evaluate_policy("always", 40, reference="never", **options).summary["returns"]
     assert paired["difference"][0] == pytest.approx(paired["policy"][0] - paired["reference"][0])
+
+
+@torch.no_grad()
+def test_a_recurrent_policy_keeps_its_memory():
+    torch.manual_seed(0)
+    model = UNet(preset("tiny")).eval()
+    lstm = LSTMModule(input_size=model.config.width, hidden_size=8, in_key="encoder_state", out_key="memory")
+    head = TensorDictModule(nn.Sequential(nn.Linear(8, 1), nn.Flatten(-2)), in_keys=["memory"], out_keys=["logits"])
+    options = {"in_keys": ["logits", "forced"], "distribution_class": BernoulliBoundary}
+    policy = ProbabilisticActor(TensorDictSequential(lstm, head), **options)
+    texts = ["to be or not to be", "that is the question", "whether"]
+    result = evaluate_policy(policy, texts, num_envs=2, model=model, num_steps=12, deterministic=True)
+    memory: Any = None
+    for row, text in enumerate(texts):
+        env = ByteBoundaryEnv(model, "a text of thirteen bytes", num_steps=12)
+        seen, memory, drawn = env.reset(text=text), None, []
+        for _ in range(min(12, len(text) - 1)):
+            out, memory = lstm.lstm(seen["encoder_state"][None, None], memory)
+            drawn.append(bool(head(TensorDict({"memory": out[0]}, [1]))["logits"] > 0) or not drawn)
+            seen = env.step(seen.set("action", torch.tensor(int(drawn[-1]))))["next"]
+        assert result.policy.boundaries[row, : len(drawn)].tolist() == drawn
+    assert 0 < result.policy.rates.mean() < 1
 
 
 def test_an_agent_of_stable_baselines_and_a_language():

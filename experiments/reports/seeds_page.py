@@ -139,7 +139,7 @@ def seeds_page(content: Mapping[str, Any]) -> str:
     sizes = " to ".join(f"{size:,}" for size in sorted({of_systems.min(), of_systems.max()}))
     notes = [
         f"{' or '.join(f'{n:,}' for n in predicted)} held-out bytes in {first['documents']:,} {unit}s, equal for all "
-        + ("systems and seeds; " if len(predicted) == 1 else "seeds (a mark before the text changes windows); ")
+        + ("systems and seeds; " if len(predicted) == 1 else "seeds; ")
         + (f"no {unit} is on both sides of the split." if data["split_by"] else "split by single documents."),
         "Bits per byte: mean ± standard deviation over seeds. Bold: not distinguishable from the best by a paired test "
         "over seeds (95 %), if total FLOPs differ by at most 2 % and all targets are equal. Systems with one seed, or "

@@ -42,6 +42,7 @@ STARTS, TARGETS, PULLS = (0.05, 0.8), (0.1, 0.2, 0.33), (0.0, 0.3)
 ROWS, STEPS, WIDTH, LAGS = 16, 128, 16, 4
 NEAR = 0.01
 SMOOTH = 50  # updates that a rate is averaged over
+EVERY = 10  # updates between two averaged rates that are stored
 NOISE = 0.2  # nats, standard deviation of the rewards
 
 
@@ -58,7 +59,7 @@ class Run:
     overshoot: float  # how far the rate went beyond the target, seen from its start
     error: float  # mean rate minus target over the last quarter
     holds: bool  # whether the rate is near throughout the last quarter
-    rates: list[float]  # mean probability at every update
+    rates: list[float]  # mean probability, averaged over up to 50 updates, at every tenth update
 
 
 class LinearPolicy(nn.Module):
@@ -128,7 +129,7 @@ def summarise(control: str, start: float, target: float, pull: float, rates: Seq
         overshoot=max(0.0, float(((averaged - target) * direction).max())),
         error=float(history[-last:].mean()) - target,
         holds=bool(near[-last:].all()),
-        rates=[round(x, 4) for x in rates],
+        rates=pd.Series(rates).rolling(SMOOTH, min_periods=1).mean()[::EVERY].round(4).tolist(),
     )
 
 
@@ -164,8 +165,7 @@ def draw(runs: Sequence[Run], path: Path) -> Path:
         figure, panels = plt.subplots(len(pulls), len(controls), figsize=size, **layout)
         for axes, ((pull, control), group) in zip(panels.flat, groups.items(), strict=True):
             for run in group:
-                averaged = pd.Series(run.rates).rolling(SMOOTH, min_periods=1).mean()
-                axes.plot(averaged, color=colours[run.target], lw=1)
+                axes.plot([EVERY * place for place in range(len(run.rates))], run.rates, color=colours[run.target], lw=1)
             for target, colour in colours.items():
                 axes.axhline(target, color=colour, lw=0.6, ls=":")
             axes.set(ylim=(0, 0.85), title=control if pull == pulls[0] else "")

@@ -59,7 +59,7 @@ def test_systems_spend_the_same_and_are_evaluated_on_the_same_documents(compared
     assert rows["learned"]["bytes"] < rows["uniform"]["bytes"]  # trials leave less for training
     assert rows["bpe"]["bytes"] < rows["uniform"]["bytes"]  # more tokens, fewer bytes
     text = (compared / "compare.md").read_text()
-    assert "| bpe * |" in text and "looks at later bytes" in text and (compared / "compare.png").stat().st_size > 9000
+    assert "| bpe * |" in text and "looks at later bytes" in text and (compared / "compare.png").stat().st_size > 2_500
 
 
 def test_trained_systems_are_not_trained_again(compared, monkeypatch, tmp_path, capsys):
@@ -251,4 +251,4 @@ def test_a_model_of_several_rates_is_evaluated_at_each(tmp_path):
     assert sorted(drawn) == drawn and drawn[-1] > drawn[0] + 0.1
     assert rows["any"]["at_rates"][2]["bits_per_byte"] == rows["any"]["bits_per_byte"]  # the model's own rate
     text = (tmp_path / "compare.md").read_text()
-    assert "| any | 0.14 |" in text and "(rates.png)" in text and (tmp_path / "rates.png").stat().st_size > 9000
+    assert "| any | 0.14 |" in text and "(rates.png)" in text and (tmp_path / "rates.png").stat().st_size > 2_500

@@ -85,6 +85,8 @@ def reinforce(
     env = course.make_env(options.get("group_size", 1))
     if estimator == "local_flips":
         options |= {"model": env.model, "price": env.price}
+    if options.get("baseline") == "running_mean":
+        options["num_steps"] = course.num_steps
     loss = BoundaryReinforceLoss(make_estimator(estimator, gamma=GAMMA, **options))
     actor, weights = LearnedBoundaryActor(env.model), [*env.model.boundary_head.parameters()]
     optimizer = torch.optim.Adam(weights, lr=lr)
@@ -167,8 +169,8 @@ def cleanrl_ppo(course: Course, report: Report) -> None:
 FIXED = ("optimum", "random", "never", "always")
 """Policies that learn nothing, of which one evaluation is enough; the optimum is known of languages only."""
 _ESTIMATORS: dict[str, dict[str, Any]] = {
-    **{name: {"baseline": name} for name in ("batch_mean", "leave_one_out")},
-    "siblings": {"baseline": "group_mean", "group_size": 2},
+    **{name: {"baseline": name} for name in ("none", "running_mean", "batch_mean", "leave_one_out", "z_score")},
+    "group_mean": {"baseline": "group_mean", "group_size": 2},
     "local_flips": {"estimator": "local_flips", "num_flips": 2},
     "control_variate": {"estimator": "control_variate"},
 }

@@ -165,7 +165,9 @@ def draw(runs: Sequence[Run], path: Path) -> Path:
         figure, panels = plt.subplots(len(pulls), len(controls), figsize=size, **layout)
         for axes, ((pull, control), group) in zip(panels.flat, groups.items(), strict=True):
             for run in group:
-                axes.plot([EVERY * place for place in range(len(run.rates))], run.rates, color=colours[run.target], lw=1)
+                axes.plot(
+                    [EVERY * place for place in range(len(run.rates))], run.rates, color=colours[run.target], lw=1
+                )
             for target, colour in colours.items():
                 axes.axhline(target, color=colour, lw=0.6, ls=":")
             axes.set(ylim=(0, 0.85), title=control if pull == pulls[0] else "")

@@ -30,7 +30,7 @@ def test_every_learner_has_a_curve(learner):
         assert points[-1][2] != points[0][2], "nothing was learned"
 
 
-@each(learner=["torchrl_ppo", "reinforce_siblings"])
+@each(learner=["torchrl_ppo", "reinforce_group_mean"])
 def test_a_cell_repeats_itself_and_does_not_depend_on_evaluations(learner, monkeypatch):
     first, again = (train_cell("novel", learner, 1, TINY)["points"] for _ in range(2))
     monkeypatch.setattr(solve, "EVALUATIONS", 1)
@@ -38,7 +38,7 @@ def test_a_cell_repeats_itself_and_does_not_depend_on_evaluations(learner, monke
     assert [point[2] for point in first] == [point[2] for point in again] and first[-1][2] == last[2]
 
 
-def test_reinforce_learns_and_siblings_read_the_same_texts():
+def test_reinforce_learns_and_groups_read_the_same_texts():
     points = train_cell("recall", "reinforce_leave_one_out", 0, SolveOptions(updates=12, num_steps=32))["points"]
     assert points[-1][2] > points[0][2] + 0.3
     env = Course("recall", 0, 1, 4).make_env(rows_per_text=2)

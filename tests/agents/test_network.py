@@ -83,6 +83,15 @@ def test_reinforce_reaches_every_weight_and_raises_what_is_rewarded(env):
     assert sum(rates[-5:]) > sum(rates[:5]) + 1
 
 
+def test_the_check_of_a_network_leaves_its_modes(env):
+    """It runs without dropout; what trains afterwards has dropout again, and what is frozen stays frozen."""
+    network = nn.Sequential(nn.Linear(64, 16), nn.Dropout(0.5), nn.Linear(16, 1))
+    actor = NetworkActor(network, ["encoder_state"]).train()
+    network[2].eval()
+    env.parallel_rollout(actor)
+    assert [module.training for module in network] == [True, True, False] and network.training
+
+
 def test_refusals(env):
     plain = ByteBoundaryEnv(env.model, TEXT, num_steps=16)
     for make, error, message in [

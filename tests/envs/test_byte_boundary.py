@@ -126,6 +126,19 @@ def test_stored_tensors_do_not_change(make_env):
     torch.testing.assert_close(rollout["next", "done"][:, :-1, 0], started[:, 1:])
 
 
+def test_resets_leave_observations_alone_that_were_handed_out(make_env):
+    """A row that starts anew would otherwise change the last step of the row before, in a buffer that keeps it."""
+    env = make_env(reward="relative", observe_entropy=True, num_steps=6)
+    td = env.reset()
+    for _ in range(3):
+        after = env.rand_step(td)["next"]
+        kept = after.clone()
+        td = env.reset(after.exclude("reward").set("_reset", MIDDLE))
+        assert int(td["position"][1]) == 0
+        for name in after.keys():
+            assert torch.equal(after[name], kept[name]), name
+
+
 def test_texts_follow_the_seed(make_env, model):
     def texts(env, resets=20):
         return torch.cat([env.reset()["byte"] for _ in range(resets)]).tolist()

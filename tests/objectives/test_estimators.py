@@ -196,6 +196,14 @@ def test_a_memory_learns_in_training_alone_and_is_part_of_the_state(name):
     assert torch.equal(other.eval()(td.clone())["advantage"], later[0])
 
 
+def test_a_running_mean_forgets_at_its_own_decay():
+    """After returns of 4 and 8, with decay 0.5: (0.5 * 4 + 8) / (0.5 + 1) is expected, here of a return of 0."""
+    estimator = ReturnEstimator(gamma=0.0, baseline="running_mean", num_steps=1, decay=0.5)
+    for reward in (4.0, 8.0, 0.0):
+        out = estimator(TensorDict({"next": {"reward": torch.full((1, 1, 1), reward)}}, [1, 1]))
+    assert out["advantage"].item() == pytest.approx(-20 / 3)
+
+
 def test_custom_estimators():
     """They replace the baseline or use it, and must return advantages: that used to end in an IndexError elsewhere."""
 

@@ -70,6 +70,26 @@ def test_padding_has_no_target():
     assert torch.equal(slope(td), expected) and (expected[:, 30:] == 0).all() and (expected[:, 1:30] != 0).any()
 
 
+@each(control=["ratio", "hinge", "binomial"], ends=["released", "window"])
+def test_both_ends_count_as_boundaries(control, ends):
+    """Whatever was asked for there. Two rows of four decisions, the first forced; a window has one byte more."""
+    action = torch.tensor([[0, 1, 0, 0], [0, 0, 0, 0]])
+    logits = torch.tensor([[-1.0, 0.5, 0.0, -2.0], [1.0, -0.5, 0.3, 0.2]])
+    td = TensorDict({"logits": logits, "action": action, "forced": torch.arange(4).expand(2, 4) == 0}, [2, 4])
+    length, given = (4, [0, 3]) if ends == "released" else (5, [0, 4])
+    certain, drawn = torch.full((2, length), 100.0), torch.zeros(2, length)
+    certain[:, :4], drawn[:, :4] = logits, action.float()
+    certain[:, given], drawn[:, given] = 100.0, 1.0
+    f, g, alpha = drawn.mean(), certain.sigmoid().mean(), 0.2
+    chances = torch.distributions.Binomial(length, torch.tensor(alpha)).log_prob(drawn.sum(-1))
+    expected = {
+        "ratio": f * g / alpha + (1 - f) * (1 - g) / (1 - alpha),
+        "hinge": f - alpha - 0.005,
+        "binomial": -(chances / length).mean(),
+    }
+    torch.testing.assert_close(RateLoss(alpha, control=control, ends=ends)(td)["loss_rate"], expected[control])
+
+
 def test_refusals():
     td = rollout(target_rate=torch.full((8, 40, 1), 0.3))
     for call, error, words in (

@@ -27,6 +27,7 @@ from rltok_rl.training.checkpoint import (
     random_states,
     recorded_files,
     save_checkpoint,
+    seed_everything,
     set_random_states,
 )
 from rltok_rl.training.signals import StopRequest
@@ -245,6 +246,15 @@ def test_warnings_of_schedulers_may_repeat(name, monkeypatch):
 def draw() -> list[float]:
     numbers = [random.random(), random.gauss(0, 1), np.random.rand(), np.random.randn()]
     return [torch.rand(()).item(), *map(float, numbers)]
+
+
+def test_a_seed_determines_the_numbers_of_all_libraries():
+    drawn = []
+    for seed in (3, 3, 4):
+        seed_everything(seed)
+        drawn.append(draw())
+    first, same_seed, other = drawn
+    assert first == same_seed and all(a != b for a, b in zip(first, other, strict=True))
 
 
 def test_random_states_survive_a_checkpoint(tmp_path):

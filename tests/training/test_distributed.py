@@ -83,6 +83,14 @@ def count_traffic(processes: Processes, folder: Path) -> None:
         (folder / f"{strategy} {processes.rank}.json").write_text(json.dumps(vars(count.traffic)))
 
 
+def agree(processes: Processes, folder: Path) -> None:
+    """Flags of no rank, of either rank, and of both; the mean of different numbers."""
+    flags = (), (0,), (1,), (0, 1)
+    answers = [processes.any(processes.rank in set_in) for set_in in flags]
+    mean = processes.mean({"loss": 1.0 + processes.rank, "rate": 0.25})
+    (folder / f"agreed {processes.rank}.json").write_text(json.dumps([answers, mean]))
+
+
 def make_mistakes(processes: Processes, folder: Path) -> None:
     """Use statistics of each process's rows; use options that cannot be; at last, fail in one process."""
     trainer = make(processes, "ddp")
@@ -109,7 +117,7 @@ def make_mistakes(processes: Processes, folder: Path) -> None:
 
 
 def work(processes: Processes, folder: Path) -> None:
-    for part in (train, wrap_in_ddp, count_traffic, make_mistakes):
+    for part in (train, wrap_in_ddp, count_traffic, agree, make_mistakes):
         part(processes, folder)
 
 
@@ -144,6 +152,13 @@ def test_two_processes_are_one(trained, name):
         for key, value in alone.model.state_dict().items():
             torch.testing.assert_close(first["state"]["model"][key], value, rtol=1e-5, atol=1e-5, msg=key)
             assert torch.equal(first["weights"][key], first["state"]["model"][key])
+
+
+def test_a_flag_of_one_rank_is_a_flag_of_all(trained):
+    """A signal may reach one rank alone, and all have to stop."""
+    for rank in (0, 1):
+        answers, mean = json.loads((trained / f"agreed {rank}.json").read_text())
+        assert answers == [False, True, True, True] and mean == {"loss": 1.5, "rate": 0.25}
 
 
 @each(name=WRAPPED)

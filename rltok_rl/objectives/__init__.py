@@ -18,6 +18,7 @@ from rltok_rl.objectives.estimators import (
 from rltok_rl.objectives.flips import LocalFlips
 from rltok_rl.objectives.joint import JointLoss
 from rltok_rl.objectives.language import EarlyExitLoss, LanguageModelLoss
+from rltok_rl.objectives.linear_effect import LinearEffect
 from rltok_rl.objectives.ppo import BoundaryClipPPOLoss
 from rltok_rl.objectives.rate_loss import RateLoss
 from rltok_rl.objectives.reinforce import BoundaryReinforceLoss, EntropyBonus
@@ -35,6 +36,7 @@ __all__ = [
     "EntropyBonus",
     "JointLoss",
     "LanguageModelLoss",
+    "LinearEffect",
     "LocalFlips",
     "RateLoss",
     "ReturnEstimator",

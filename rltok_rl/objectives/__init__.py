@@ -9,6 +9,7 @@ import rltok_rl.start_method  # noqa: F401
 from rltok_rl.objectives import estimators as _estimators
 from rltok_rl.objectives.baseline import BASELINE_NAMES
 from rltok_rl.objectives.critics import CriticAdvantage, VTraceReturn, ZeroCritic
+from rltok_rl.objectives.effects import LinearEffect
 from rltok_rl.objectives.estimators import (
     ESTIMATORS,
     ControlVariateReturn,
@@ -18,7 +19,6 @@ from rltok_rl.objectives.estimators import (
 from rltok_rl.objectives.flips import LocalFlips
 from rltok_rl.objectives.joint import JointLoss
 from rltok_rl.objectives.language import EarlyExitLoss, LanguageModelLoss
-from rltok_rl.objectives.linear_effect import LinearEffect
 from rltok_rl.objectives.ppo import BoundaryClipPPOLoss
 from rltok_rl.objectives.rate_loss import RateLoss
 from rltok_rl.objectives.reinforce import BoundaryReinforceLoss, EntropyBonus

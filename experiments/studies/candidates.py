@@ -85,8 +85,16 @@ CANDIDATES: dict[str, Maker] = RenamedKeys(
 """Makers by name: ``(name, gamma, model, num_steps) -> Candidate``."""
 
 
-def make_candidate(name: str, gamma: float, model: UNet, num_steps: int, *, label: str | None = None) -> Candidate:
-    """Make a candidate for the gradient of ``model`` over T = ``num_steps``; ``label`` names it in tables."""
+def make_candidate(
+    name: str, gamma: float, model: UNet, num_steps: int, *, label: str | None = None, price: float = 0.0
+) -> Candidate:
+    """Make a candidate for the gradient of ``model`` over T = ``num_steps``; ``label`` names it in tables.
+
+    ``price`` is that of a boundary, for estimators that make rewards from likelihoods themselves.
+    """
     if name not in CANDIDATES:
         raise ValueError(f"estimators must be among {list(CANDIDATES)}, got {name!r}")
-    return CANDIDATES[name](label or name, gamma, model, num_steps)
+    candidate = CANDIDATES[name](label or name, gamma, model, num_steps)
+    if isinstance(candidate.estimator, LocalFlips):
+        candidate.estimator.price = price
+    return candidate

@@ -5,9 +5,10 @@
     rltok credit runs/mine --file notes.txt --estimators paper my_file:MyEstimator
 
 The truth of a decision is the expected difference of return between drawing and not drawing a boundary there, under the
-model's policy. An estimator's difference of advantages is compared with it: bias, standard deviation, correlation and
-cost by estimator, and a figure along the text. By default the text is a window of the run's held-out text that --seed
-draws. The other rows of a batch are other windows of the same text, or of python-docs for a --text without a run.
+model's policy, with the run's price per boundary. An estimator's difference of advantages is compared with it: bias,
+standard deviation, correlation and cost by estimator, and a figure along the text. By default the text is a window of
+the run's held-out text that --seed draws. The other rows of a batch are other windows of the same text, or of
+python-docs for a --text without a run.
 """
 
 from __future__ import annotations
@@ -69,13 +70,15 @@ def find_text(parser: Parser, options: argparse.Namespace, run: Any) -> tuple[st
     return name, text, source
 
 
-def make_candidates(options: argparse.Namespace, model: UNet, gamma: float, num_steps: int) -> list[Candidate]:
+def make_candidates(
+    options: argparse.Namespace, model: UNet, gamma: float, num_steps: int, price: float
+) -> list[Candidate]:
     """Make the named estimators, with their own discount if they have one."""
     candidates = []
     for name, own in options.estimators or [(name, None) for name in CREDITED if name != _SLOW]:
         discount, label = gamma if own is None else own, name if own is None else f"{name}@{own:g}"
         if not is_import_path(name):
-            candidates.append(make_candidate(name, discount, model, num_steps, label=label))
+            candidates.append(make_candidate(name, discount, model, num_steps, label=label, price=price))
             continue
         config = TrainConfig()
         config.estimator.name, config.estimator.gamma, config.data.num_steps = name, discount, num_steps
@@ -122,11 +125,12 @@ def main(parser: Parser, options: argparse.Namespace) -> None:
     if segmenter is not None:
         parser.error(f"argument MODEL: must have a learned policy, got boundaries of {type(segmenter).__name__}")
     trained = None if run is None else arguments.complete_config(run).estimator
-    if trained is not None and (trained.reward not in (*REWARDS, RELATIVE) or trained.price):  # all have one truth
-        shown = f"estimator.reward={trained.reward} estimator.price={trained.price:g}"
+    if trained is not None and trained.reward not in (*REWARDS, RELATIVE):  # those have one truth
         parser.error(
-            f"argument MODEL: must have rewards of log-likelihoods alone, whose truth this measures, got {shown}"
+            f"argument MODEL: must have rewards of log-likelihoods alone, whose truth this measures, got "
+            f"estimator.reward={trained.reward}"
         )
+    price = 0.0 if trained is None else trained.price
     model.train()  # the soft cap belongs to the policy in training
     gamma = options.gamma
     if gamma is None:
@@ -134,16 +138,16 @@ def main(parser: Parser, options: argparse.Namespace) -> None:
     torch.manual_seed(options.seed)
     marks = model.config.num_marks
     try:
-        candidates = make_candidates(options, model, gamma, len(text) - 1 + marks)
+        candidates = make_candidates(options, model, gamma, len(text) - 1 + marks, price)
         names = [one.name for one in candidates]
         if len({*names}) != len(names):
             raise ValueError(f"must all be different, got {names}")
     except (ValueError, TypeError, ImportError) as error:
         parser.error(f"argument --estimators: {error}")
     sizes: Any = {"num_rows": options.rows}
-    how: Any = {"gamma": gamma, "num_draws": options.draws, "seed": options.seed, "progress": Progress("draw")}
+    how: Any = {"gamma": gamma, "price": price, "num_draws": options.draws, "seed": options.seed}
     try:
-        credit = measure_credit(model, text, source, candidates, **how, **sizes)
+        credit = measure_credit(model, text, source, candidates, **how, **sizes, progress=Progress("draw"))
     except ValueError as error:
         parser.error(f"argument --rows: {arguments.without_subject(error, 'num_rows')}")
     content: dict[str, Any] = {
@@ -153,6 +157,7 @@ def main(parser: Parser, options: argparse.Namespace) -> None:
         "model": options.model,
         "source": name,
         "gamma": gamma,
+        "price": price,
         "draws": options.draws,
         "rows": options.rows,
         **credit_content(text, marks, credit, credit_rows(credit, model, candidates, **sizes)),

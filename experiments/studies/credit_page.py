@@ -21,6 +21,7 @@ _HEAD, _LINE, _KEY = 0.3, 0.2, 0.42
 def estimators_table(content: dict[str, Any]) -> str:
     """Return how the text was measured, and a Markdown table of the estimators."""
     decisions, rows = content["decisions"], content["estimators"]
+    price = f", {content['price']:g} nats per boundary" if content["price"] else ""
     size = math.sqrt(sum(one["truth"] ** 2 for one in decisions) / len(decisions))
     header = ["estimator", "", "bias", "standard deviation", "RMSE", "correlation", "cost"]
     body = [
@@ -39,8 +40,8 @@ def estimators_table(content: dict[str, Any]) -> str:
         [
             f"`{content['command']}`\n\n{content['machine']}; {content['seconds']} s",
             f"{len(decisions)} decisions of {content['source']}, {content['draws']} draws, batches of "
-            f"{content['rows']} rows. Nats of return, gamma {content['gamma']:g}. Truth: return with a boundary minus "
-            f"return without, root mean square {number(size)} over decisions.",
+            f"{content['rows']} rows. Nats of return, gamma {content['gamma']:g}{price}. Truth: return with a "
+            f"boundary minus return without, root mean square {number(size)} over decisions.",
             markdown(header, body),
             "An advantage A estimates the truth by 2 A if a boundary was drawn and -2 A if not, here with equal "
             "chances. Bias: of the mean estimate. Standard deviation and correlation with the truth: of single "

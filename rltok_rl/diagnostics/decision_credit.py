@@ -29,6 +29,7 @@ from rltok_rl.diagnostics.estimator_report import Candidate
 from rltok_rl.diagnostics.exact import remembers
 from rltok_rl.diagnostics.gradient_quality import correlation, signal_to_noise
 from rltok_rl.functional.returns import discounted_return
+from rltok_rl.functional.rewards import charge_boundaries
 from rltok_rl.models.flops import update_flops
 from rltok_rl.models.unet import UNet
 from rltok_rl.sampling import sample_boundaries
@@ -77,6 +78,7 @@ def measure_credit(
     *,
     gamma: float,
     num_draws: int,
+    price: float = 0.0,
     num_rows: int = 16,
     warm_up: int = 4,
     seed: int = 0,
@@ -85,8 +87,10 @@ def measure_credit(
     """Draw the boundaries of a text K = ``num_draws`` times, flip each decision, and estimate all advantages.
 
     Candidates compare the text's rows with windows of ``others``, as in a batch of B = ``num_rows``. ``gamma``
-    discounts the truth. Candidates that learn or have memory get ``warm_up`` batches beforehand, and one batch after
-    each draw. ``progress`` is called with draws done and draws in all.
+    discounts the truth. A boundary costs ``price`` nats in the truth and in the candidates' rewards; an estimator that
+    reads likelihoods, as :class:`~rltok_rl.objectives.flips.LocalFlips` does, has its own. Candidates that learn or
+    have memory get ``warm_up`` batches beforehand, and one batch after each draw. ``progress`` is called with draws
+    done and draws in all.
     """
     sizes = {one.rows_per_text for one in candidates}
     siblings = max(sizes)
@@ -114,7 +118,8 @@ def measure_credit(
             rollout: Any = torch.cat((_flipped_rows(model, ids, siblings, generator), rest))
             rollout.names = [None, "time"]
             drawn = rollout["action"][0, 1:].bool()
-            returns = discounted_return(rollout["next", "final_log_prob"].squeeze(-1), gamma).double()
+            rewards = charge_boundaries(rollout["next", "final_log_prob"].squeeze(-1), rollout["action"], price)
+            returns = discounted_return(rewards, gamma).double()
 
             def by_side(values: Tensor, drawn: Tensor = drawn) -> Tensor:
                 """[1 + F, T] of the shown rows to [2, F] without and with the boundary."""
@@ -125,11 +130,11 @@ def measure_credit(
             worth.append(with_boundary - without)
             probs.append(rollout["logits"][0, 1:].sigmoid())
             for one in candidates:
-                estimates[one.name].append(sign * by_side(_judge(one, rollout, shown, num_rows).double()))
+                estimates[one.name].append(sign * by_side(_judge(one, rollout, shown, num_rows, price).double()))
             if progress is not None:
                 progress(number + 1, num_draws)
         for one in learning:
-            one.advantages(rest[: len(rest) - len(rest) % one.rows_per_text])
+            one.advantages(rest[: len(rest) - len(rest) % one.rows_per_text], price=price)
     stacked = {name: torch.stack(each) for name, each in estimates.items()}
     return DecisionCredit(torch.stack(probs), torch.stack(worth), stacked)
 
@@ -160,14 +165,14 @@ def _other_rows(model: UNet, ids: Tensor, generator: torch.Generator) -> TensorD
     return rollout
 
 
-def _judge(one: Candidate, rollout: TensorDictBase, shown: Tensor, num_rows: int) -> Tensor:
+def _judge(one: Candidate, rollout: TensorDictBase, shown: Tensor, num_rows: int, price: float) -> Tensor:
     """Advantages [1 + F, T] of the shown rows, each in a batch with the text's other rows and other texts."""
     judge, estimator = replace(one, learn=None), one.estimator
     training = isinstance(estimator, nn.Module) and estimator.training
     if isinstance(estimator, nn.Module):
         estimator.eval()  # memory does not change while the flips of one batch are judged
     if one.extra_rows:  # these compare each row with itself
-        values = judge.advantages(_batch(rollout, shown))
+        values = judge.advantages(_batch(rollout, shown), price=price)
     else:
         first_other = len(rollout) - num_rows + 1
         beside = [*range(one.rows_per_text), *range(first_other, len(rollout))][:num_rows]
@@ -175,7 +180,7 @@ def _judge(one: Candidate, rollout: TensorDictBase, shown: Tensor, num_rows: int
         rows = []
         for row in shown.tolist():
             batch[0] = rollout[row]
-            rows.append(judge.advantages(batch)[0].clone())
+            rows.append(judge.advantages(batch, price=price)[0].clone())
         values = torch.stack(rows)
     if isinstance(estimator, nn.Module):
         estimator.train(training)

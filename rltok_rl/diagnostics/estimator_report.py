@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rltok_rl.diagnostics.exact import remembers
 from rltok_rl.diagnostics.gradient_quality import Comparison, Signal, compare, policy_gradient, signal_to_noise
-from rltok_rl.functional.rewards import REWARDS
+from rltok_rl.functional.rewards import REWARDS, charge_boundaries
 from rltok_rl.models.flops import decoding_flops, update_flops
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives.base import read
@@ -36,15 +36,18 @@ class Candidate:
     flops_per_byte: float = 0.0  # further FLOPs per byte: a critic's forward passes and updates
     learn: Callable[[TensorDictBase], None] | None = None  # trains a critic on batches: judged ones and warm-up
 
-    def advantages(self, rollout: TensorDictBase) -> Tensor:
-        """Compute the advantages [B, T] of a rollout, which is unchanged."""
+    def advantages(self, rollout: TensorDictBase, *, price: float = 0.0) -> Tensor:
+        """Compute the advantages [B, T] of a rollout, which is unchanged; a boundary costs ``price`` nats."""
         judged = rollout.copy()
         following = judged["next"].copy()
         final, early = (following[name].squeeze(-1) for name in ("final_log_prob", "early_log_prob"))
         entropy = early  # not used
         if self.reward == "entropy_relative":
             entropy = read(rollout, "early_entropy", remedy=" (an environment adds it with observe_entropy=True)")
-        judged["next"] = following.set("reward", REWARDS[self.reward](final, early, entropy).unsqueeze(-1))
+        rewards = REWARDS[self.reward](final, early, entropy)
+        if price:
+            rewards = charge_boundaries(rewards, rollout["action"], price)
+        judged["next"] = following.set("reward", rewards.unsqueeze(-1))
         judged = self.estimator(judged)  # before the critic learns from this batch
         if self.learn is not None:
             with torch.enable_grad():

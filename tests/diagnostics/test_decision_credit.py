@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from rltok_rl.data import TextSource
 from rltok_rl.diagnostics.decision_credit import credit_rows, measure_credit
@@ -24,14 +25,16 @@ def returns(name: str, baseline: str = "none", *, gamma: float = 0.9, rows: int 
     return Candidate(name, estimator, rows_per_text=rows)
 
 
-@each(begin_of_text=[False, True])
-def test_the_truth_is_that_of_enumeration(begin_of_text):
+@each(begin_of_text=[False, True], price=[0.0, 0.7])
+def test_the_truth_is_that_of_enumeration(begin_of_text, price):
     """Q(1) - Q(0), averaged over the policy's decisions before. Seven comparisons within 4.5 standard errors."""
     model = opinionated(begin_of_text=begin_of_text, num_special=1).train()
-    table = enumerate_rollouts(model, TEXT)[0]
+    table = enumerate_rollouts(model, TEXT, price=price)[0]
     actions, log_probs = table["action"], table["action_log_prob"].double()
-    gained = discounted_return(table["next", "final_log_prob"].squeeze(-1), 0.9).double()  # [n, T]
-    credit = measure_credit(model, TEXT, OTHERS, [returns("early")], gamma=0.9, num_draws=100, num_rows=2)
+    gained = discounted_return(table["next", "reward"].squeeze(-1), 0.9).double()  # [n, T]
+    options = {"gamma": 0.9, "price": price, "num_draws": 100, "num_rows": 2}
+    credit = measure_credit(model, TEXT, OTHERS, [returns("early")], **options)
+    assert torch.allclose(credit.differences("early"), credit.worth, atol=1e-4), "estimates pay the same price"
     assert credit.worth.shape == (100, actions.shape[1] - 1)
     for t in range(1, actions.shape[1]):
         before, after = log_probs[:, :t].sum(1).exp(), log_probs[:, t + 1 :].sum(1).exp()

@@ -61,11 +61,24 @@ def test_the_reward_of_a_run_must_have_the_truth_that_is_measured(learned_run, t
 
     # No decision changes what a reference earns.
     assert metrics_of(credit, rewarded(reward="relative"), *options)["decisions"] == expected
-    for other in ({"reward": "my_rewards:mine"}, {"price": 0.5}):
-        message = (
-            "argument MODEL: must have rewards of log-likelihoods alone, whose truth this measures, got estimator."
-        )
-        assert message in refused(credit, rewarded(**other), *options)
+    message = "argument MODEL: must have rewards of log-likelihoods alone, whose truth this measures, got estimator."
+    assert message in refused(credit, rewarded(reward="my_rewards:mine"), *options)
+
+
+def test_the_price_of_a_run_counts_in_the_truth_and_in_the_estimates(learned_run, tmp_path, metrics_of):
+    options = ["--bytes", 8, "--estimators", "early", "local_flips", *QUICK, "--out", tmp_path, "--gamma", 0]
+    free = metrics_of(credit, learned_run, *options)["decisions"]
+    run = shutil.copytree(learned_run, tmp_path / "run")
+    config = OmegaConf.load(run / "config.yaml")
+    OmegaConf.save(OmegaConf.merge(config, {"estimator": {"price": 5.0}}), run / "config.yaml")
+    charged = metrics_of(credit, run, *options)
+    assert charged["price"] == 5.0 and "gamma 0, 5 nats per boundary" in (tmp_path / "credit.md").read_text()
+    flips = []
+    for before, after in zip(free, charged["decisions"], strict=True):
+        assert after["truth"] == pytest.approx(before["truth"] - 5, abs=1e-4)
+        assert after["estimators"]["early"]["difference"] == pytest.approx(after["truth"], abs=1e-4)
+        flips.append(after["estimators"]["local_flips"]["difference"])
+    assert min(flips) < -2, flips  # of the decisions that it tried
 
 
 def test_mistakes_are_refused(folder, model, tmp_path, file, refused, monkeypatch):

@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode
 from rltok_rl.envs.gym_options import check_reset_options
 from rltok_rl.envs.gym_vector import ByteBoundaryVectorEnv
 from rltok_rl.envs.registration import BYTE_BOUNDARY, ENVIRONMENTS
+from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv
 
 
@@ -101,5 +102,6 @@ class SB3VecEnv(VecEnv):
         return [getattr(self.vector, method_name)(*args, **kwargs)] * len(list(self._get_indices(indices)))
 
     def env_is_wrapped(self, wrapper_class: type, indices: int | Iterable[int] | None = None) -> list[bool]:
-        """Return False for every text."""
-        return [False] * len(list(self._get_indices(indices)))
+        """Return True for Stable-Baselines3's ``Monitor``, whose ``episode`` is in infos, else False."""
+        monitored = isinstance(wrapper_class, type) and issubclass(wrapper_class, Monitor)
+        return [monitored] * len(list(self._get_indices(indices)))

@@ -229,6 +229,23 @@ def test_sb3_adapter_reports_episodes_as_vec_monitor_does():
     assert lengths == {4, 9}
 
 
+def test_sb3_adapter_counts_as_monitored():
+    """Stable-Baselines3's own evaluation reads ``episode``, without a warning of a missing monitor."""
+    from rltok_rl.envs import SB3VecEnv
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.evaluation import evaluate_policy
+    from stable_baselines3.common.monitor import Monitor
+
+    env = SB3VecEnv(2, num_steps=4)
+    assert env.env_is_wrapped(Monitor) == [True, True] and env.env_is_wrapped(Monitor, 0) == [True]
+    assert env.env_is_wrapped(gymnasium.Wrapper) == [False, False]  # of which Monitor is one
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        agent = PPO("MultiInputPolicy", env, n_steps=4, batch_size=8, seed=0)
+        lengths = evaluate_policy(agent, env, 2, return_episode_rewards=True)[1]
+    assert lengths == [4, 4]
+
+
 def test_sb3_adapter_hands_over_the_end_of_an_episode():
     from rltok_rl.envs import SB3VecEnv
 

@@ -30,7 +30,13 @@ class PolicyLoss(StepReductions):
     _value_estimator: ValueEstimatorBase | None
 
     def build_estimator(self, estimator: Any, options: dict[str, Any]) -> ValueEstimatorBase | None:
-        """Return an estimator: an instance as it is; a class, a name or TorchRL's enum with its options."""
+        """Return an estimator: an instance as it is; a class, a name or TorchRL's enum with its options.
+
+        Names are this package's and those of TorchRL's enum, such as ``"GAE"``, in any case as TorchRL reads them.
+        """
+        if isinstance(estimator, str):
+            by_name: dict[str, Any] = {one.name.lower(): one for one in ValueEstimators}
+            estimator = by_name.get(estimator.lower(), estimator)
         if isinstance(estimator, ValueEstimators):
             if estimator is ValueEstimators.VTrace and getattr(self, "actor_network", None) is None:
                 raise ValueError("VTrace needs a loss with an actor, which scores the decisions again, got actor=None")

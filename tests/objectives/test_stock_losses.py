@@ -129,6 +129,21 @@ def test_torchrl_estimators_in_our_losses(kind, model):
             gradient(loss, rollout)
 
 
+@each(name=["GAE", "gae", "TDLambda", "VTrace"])
+def test_names_of_torchrl_estimators_in_our_losses(name, model):
+    """A name is the enum's member, in every loss."""
+    actor, critic = LearnedBoundaryActor(model), BoundaryCritic(model.config)
+    joint = JointLoss({"policy": BoundaryReinforceLoss(actor=actor), "early_exit": EarlyExitLoss()})
+    clipped = BoundaryClipPPOLoss(actor, critic).make_value_estimator(name, gamma=0.8)
+    options = {"gamma": 0.8, "value_network": critic}
+    made = BoundaryReinforceLoss(actor=actor).make_value_estimator(name, **options)
+    inner = joint.make_value_estimator(name, **options).terms["policy"]
+    for loss in (made, inner):
+        assert type(loss._value_estimator) is type(clipped._value_estimator) and loss._value_estimator.gamma == 0.8
+    with pytest.raises(ValueError, match="name must be one of .*, got 'GEA'"):
+        made.make_value_estimator("GEA")
+
+
 def test_losses_that_take_no_estimator(model):
     kind, actor = ValueEstimators.VTrace, LearnedBoundaryActor(model)
     with pytest.raises(ValueError, match="VTrace needs a loss with an actor, .* got actor=None"):

@@ -58,7 +58,7 @@ def main(parser: Parser, options: argparse.Namespace) -> None:
     except (TypeError, ValueError) as error:
         if not str(error).startswith(("policy must ", "reference must ")):
             raise
-        parser.error(f"argument --{error}")
+        parser.error(f"argument --{str(error).partition('; batched=False')[0]}")  # an option of Python alone
     if not options.json:
         print(f"{result}\n\n{result.text()}")
         return
@@ -86,6 +86,8 @@ def _find_policy(parser: Parser, argument: str, name: str, options: argparse.Nam
 
 def _load_agent(parser: Parser, argument: str, path: str, options: argparse.Namespace) -> Any:
     """Load an agent that Stable-Baselines3 saved; its file does not name its algorithm."""
+    if not Path(path).exists():
+        parser.error(f"argument {argument}: {path} cannot be read: No such file or directory")
     if not options.trust_code:
         why = "Stable-Baselines3 unpickles this file, which executes code in it; pass --trust-code if you trust it"
         parser.error(f"argument {argument}: {path}: {why}")

@@ -21,7 +21,8 @@ class SB3VecEnv(VecEnv):
 
     Args:
         num_envs: texts that are read at the same time.
-        env_id: any id of the package, such as ``"rltok_rl/Recall-v1"``.
+        env_id: ``"rltok_rl/ByteBoundary-v0"``, ``"rltok_rl/Recall-v0"``, ``"rltok_rl/Lexicon-v0"``, or version 1
+            of these. The suite's tasks, such as ``"rltok_rl/Delay-1-v1"``, have no model and are not among them.
         **options: as for :class:`~rltok_rl.envs.ByteBoundaryVectorEnv`, without ``autoreset_mode``, or as for
             :class:`~rltok_rl.envs.RecallVectorEnv`.
     """

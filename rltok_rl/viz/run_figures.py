@@ -36,6 +36,8 @@ Groups = Mapping[str, Sequence[str]]
 
 _END = 5.0
 """The end of training, drawn large, begins at this fraction of the budget."""
+_MARGIN = 0.02
+"""Part of the bytes of training left of 0, room for half a dot."""
 _DASHED: Any = (0, (4, 3))
 # Title, metrics, kind of axis.
 _PANELS: tuple[tuple[str, tuple[str, ...], str], ...] = (
@@ -87,7 +89,7 @@ def draw_curves(
             if axes.get_legend_handles_labels()[0]:
                 axes.legend(fontsize=7)
             axes.set_title(title)
-            axes.set_xlim(left=0)
+            axes.set_xlim(left=-_MARGIN * axes.get_xlim()[1])  # the dot at 0 bytes is whole
         return save_figure(figure, path)
 
 

@@ -72,6 +72,21 @@ def test_curves_hold_training_and_held_out_text(tmp_path, drawn):
         assert low == 0 and high >= 1.05 * 0.5
 
 
+def test_the_evaluation_at_zero_bytes_is_drawn_whole(tmp_path, drawn):
+    draw_curves(HISTORY, tmp_path / "curves.png", held_out=HELD_OUT)
+    figure = drawn["curves.png"]
+    FigureCanvasAgg(figure).draw()
+    panels = {axes.get_title(loc="left"): axes for axes in figure.axes}
+    for axes in (panels["bits per byte"], panels["boundaries per byte"]):
+        dots = [line for line in axes.lines if line.get_marker() == "o" and line.get_xdata()[0] == 0]
+        assert dots
+        for line in dots:
+            centre = axes.transData.transform((0, line.get_ydata()[0]))[0]
+            radius = (line.get_markersize() + line.get_markeredgewidth()) / 2 * figure.dpi / 72
+            assert axes.bbox.x0 <= centre - radius and centre - radius < axes.bbox.x0 + 10
+        assert axes.get_xticks()[axes.get_xticks() >= axes.get_xlim()[0]][0] == 0
+
+
 def test_curves_are_drawn_of_the_metrics_that_are_known(tmp_path, drawn):
     few = {"bytes": [1e6], "bits_per_byte": [4.0], "advantage_spread": [0.0], "entropy": [math.nan]}
     draw_curves(few, tmp_path / "few.png")

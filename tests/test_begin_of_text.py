@@ -20,10 +20,10 @@ from torch import Tensor
 
 from rltok_rl.data import OrderedSource, TextSource
 from rltok_rl.diagnostics.enumeration import enumerate_rollouts
-from rltok_rl.evaluation import cut_windows, read_streamed, read_text
+from rltok_rl.evaluation import cut_windows, read_streamed, read_text, summarise
 from rltok_rl.evaluation.continuations import continuation_log_likelihood
 from rltok_rl.evaluation.detail import read_detail
-from rltok_rl.evaluation.marginal import particle_nats, window_nats
+from rltok_rl.evaluation.marginal import particle_nats, read_samples, summarise_samples, window_nats
 from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.models import UNet, preset, segment
 from rltok_rl.models.generation import generate
@@ -121,6 +121,15 @@ def test_readers_of_a_whole_text_agree(model):
     window = TEXT[14:24]  # nine bytes that are read, after the mark, and the last, which is predicted only
     nats = nats_of(model(marked(window[:-1]), greedy=True).final_logits, window)
     assert float(cut.log_likelihood) == pytest.approx(-float(nats[-4:].sum()), rel=1e-5) and bool(cut.cut)
+
+
+@torch.no_grad()
+def test_rates_of_several_draws_count_the_token_of_the_mark(model):
+    options = {"context": 8, "stride": 5}
+    samples = read_samples(model, [TEXT, TEXT[::-1]], samples=1, generator=seeded(), **options)
+    metrics, greedy = summarise_samples(samples), read_text(model, [TEXT, TEXT[::-1]], greedy=True, **options)
+    assert metrics["one_sample"]["rate"] == summarise(samples.first)["rate"]
+    assert metrics["thresholded"]["rate"] == summarise(greedy)["rate"] > 0
 
 
 @torch.no_grad()

@@ -107,7 +107,7 @@ def read_samples(
     if not probable:
         return Samples(first, nats, None, None)
     greedy = draw(greedy=True)
-    return Samples(first, nats, window_nats(greedy), float(greedy.boundaries.double().mean()))
+    return Samples(first, nats, window_nats(greedy), greedy.num_tokens / len(greedy.at))
 
 
 def window_nats(reading: Reading) -> Tensor:
@@ -128,7 +128,7 @@ def summarise_samples(samples: Samples) -> dict[str, Any]:
     thresholded = None
     if samples.thresholded is not None:
         thresholded = {**window_losses(reading, samples.thresholded), "rate": samples.thresholded_rate}
-    rate = float(reading.boundaries.double().mean())
+    rate = reading.num_tokens / len(reading.at)
     return {
         "count": len(each),
         "one_sample": {**window_losses(reading, samples.nats[:, 0]), "rate": rate},

@@ -132,6 +132,24 @@ def test_rates_of_several_draws_count_the_token_of_the_mark(model):
     assert metrics["thresholded"]["rate"] == summarise(greedy)["rate"] > 0
 
 
+@each(name=["learned", "gumbel"])
+@torch.no_grad()
+def test_greedy_segmenters_draw_no_random_number_at_the_mark(name, model):
+    segmenter, state = make_segmenter(name, model).eval(), torch.get_rng_state()
+    streamed = read_streamed(model, TEXT, segmenter=segmenter, greedy=True)
+    assert torch.equal(torch.get_rng_state(), state)
+    whole = read_text(model, TEXT, segmenter=segmenter, greedy=True, context=99)
+    torch.testing.assert_close(streamed.final_nats, whole.final_nats, atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_a_single_byte_is_scored_from_the_mark_alone(model):
+    options = {"samples": 2, "context_bytes": 1}
+    scores = continuation_log_likelihood(model, ["", "a"], ["t", "bc"], **options).log_likelihood
+    nats = nats_of(model(torch.tensor([[256]]), greedy=True).final_logits, b"t")
+    assert float(scores[0]) == pytest.approx(-float(nats), rel=1e-5)
+
+
 @torch.no_grad()
 def test_boundaries_of_a_text(model):
     out = model(marked(TEXT), generator=seeded())

@@ -78,9 +78,8 @@ class Stepper:
         else:
             self.reader = start_reading(model, segmenter, num_rows)
         if model.config.begin_of_text:
-            self._read(
-                torch.full((num_rows,), BEGIN_OF_TEXT), None if segmented.greedy else torch.full((num_rows,), 0.5)
-            )
+            uniforms = None if segmented.greedy and segmenter is None else torch.full((num_rows,), 0.5)
+            self._read(torch.full((num_rows,), BEGIN_OF_TEXT), uniforms)
 
     def step(self, byte_ids: Tensor, uniforms: Tensor | None) -> Output:
         """Read bytes [B] with random numbers [B]."""

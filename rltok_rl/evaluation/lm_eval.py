@@ -99,7 +99,10 @@ class RltokLM(LM):
         return self._answer("loglikelihood", requests, disable_tqdm, self._score)
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
-        """Return log p of whole texts in nats: each byte once, from as many as allowed; the first costs 8 bits."""
+        """Return log p of whole texts in nats: each byte once, from as many as allowed.
+
+        The first costs 8 bits, unless the model reads a begin-of-text mark.
+        """
 
         def score(arguments: list[tuple[Any, ...]]) -> list[float]:
             texts = [("", text) for (text,) in arguments if text]

@@ -132,7 +132,7 @@ class Output(NamedTuple):
 
     def without_first(self, count: int) -> Output:
         """Leave out the first places of windows."""
-        return Output(*(None if value is None else value[:, count:] for value in self))
+        return Output._make(None if value is None else value[:, count:] for value in self)
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,7 @@ ALSO = [
 OPTIONAL = {
     ("lm_eval.api.model", "LM"): type("LM", (), {"__module__": "lm_eval.api.model"}),
     ("lm_eval.api.registry", "register_model"): lambda *names: lambda model: model,
+    ("stable_baselines3.common.monitor", "Monitor"): type("Monitor", (), {"__module__": "stable_baselines3"}),
     ("stable_baselines3.common.vec_env", "VecEnv"): type("VecEnv", (), {"__module__": "stable_baselines3"}),
 }
 """Names of optional packages that the library builds on; Sphinx's mocks would lose signatures and decorated classes."""

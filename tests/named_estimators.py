@@ -6,8 +6,7 @@ from typing import Any
 
 from rltok_rl.objectives import BASELINE_NAMES, ESTIMATORS, make_estimator
 
-NEED_A_MODEL = ("linear_effect", "local_flips")
-NAMES = ("discounted_return", *BASELINE_NAMES[1:], *(name for name in ESTIMATORS[1:] if name not in NEED_A_MODEL))
+NAMES = ("discounted_return", *BASELINE_NAMES[1:], *(name for name in ESTIMATORS[1:] if name != "local_flips"))
 """All words, of estimators that need no model."""
 
 

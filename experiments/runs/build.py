@@ -36,7 +36,6 @@ from rltok_rl.objectives import (
     EntropyBonus,
     JointLoss,
     LanguageModelLoss,
-    LinearEffect,
     LocalFlips,
     RateLoss,
     SecondLevelLoss,
@@ -52,7 +51,7 @@ from rltok_rl.utils import did_you_mean, is_import_path
 
 ACTORS = ("learned", "random", "uniform", "whitespace")
 OBJECTIVES = ("reinforce", "importance", "ppo")
-ESTIMATORS = ("discounted_return", "control_variate", "critic_advantage", "linear_effect", "local_flips")
+ESTIMATORS = ("discounted_return", "control_variate", "critic_advantage", "local_flips")
 FIGURES_EVERY = 16
 """Updates whose metrics are fetched together on accelerators."""
 
@@ -88,8 +87,6 @@ def make_advantages(config: TrainConfig, model: UNet, process_group: Any = None)
         if baseline.name != "none":
             raise ValueError(f"baseline must be 'none' with 'local_flips', which needs none, got {baseline.name!r}")
         return LocalFlips(model, price=estimator.price, layout=make_layout(config, model), **options)
-    if estimator.name == "linear_effect":
-        return LinearEffect(model, baseline=configured_baseline(config), **options)
     if estimator.name == "critic_advantage":
         if config.loss.objective != "ppo":
             raise ValueError(

@@ -27,7 +27,6 @@ from torch import Tensor
 
 from rltok_rl import functional
 from rltok_rl.functional.baselines import RunningMean
-from rltok_rl.functional.linear_effect import EffectSums
 from rltok_rl.functional.rate import Controller, logit_pressure
 from rltok_rl.functional.takes import Argument, Kind
 from rltok_rl.ranges import read_range
@@ -56,21 +55,13 @@ def right_arguments(function: Any, dice: random.Random) -> dict[str, Any]:
     arguments = {argument.name: _draw(argument, sizes, dice) for argument in function.arguments}
     length = sizes.get("T", 4)
     others = {
-        "state": _state(function, sizes),
+        "state": RunningMean.empty(length) if "returns" in arguments else Controller.empty(),
         "clip": dice.choice((0.2, (0.1, 0.3), [0.0, 2.0])),
     }
     plain = {"method": dice.choice(("scan", "loop")), "size": dice.randint(1, length), "num_rows": 2}
     plain |= {"group_size": 2, "rows_per_mean": 1, "folds": 2, "dim": 0}
     arguments |= {name: value for name, value in plain.items() if arguments.get(name) is not None}
     return arguments | {name: others[name] for name in others.keys() & inspect.signature(function).parameters.keys()}
-
-
-def _state(function: Any, sizes: dict[str, Any]) -> Any:
-    """The first memory of a function that has one."""
-    names = inspect.signature(function).parameters
-    if "features" in names:
-        return EffectSums.empty(sizes.get("F", 4))
-    return RunningMean.empty(sizes.get("T", 4)) if "returns" in names else Controller.empty()
 
 
 def _draw(argument: Argument, sizes: dict[str, Any], dice: random.Random) -> Any:

@@ -83,10 +83,8 @@ def reinforce(
 ) -> None:
     """Train the boundary policy by REINFORCE, with one step per batch."""
     env = course.make_env(options.get("group_size", 1))
-    if estimator in ("linear_effect", "local_flips"):
-        options["model"] = env.model
     if estimator == "local_flips":
-        options["price"] = env.price
+        options |= {"model": env.model, "price": env.price}
     if options.get("baseline") == "running_mean":
         options["num_steps"] = course.num_steps
     loss = BoundaryReinforceLoss(make_estimator(estimator, gamma=GAMMA, **options))
@@ -175,7 +173,6 @@ _ESTIMATORS: dict[str, dict[str, Any]] = {
     "group_mean": {"baseline": "group_mean", "group_size": 2},
     "local_flips": {"estimator": "local_flips", "num_flips": 2},
     "control_variate": {"estimator": "control_variate"},
-    "linear_effect": {"estimator": "linear_effect", "baseline": "batch_mean"},
 }
 LEARNERS: dict[str, Callable[[Course, Report], None]] = {
     **{name: partial(evaluate_fixed, name=name) for name in FIXED},

@@ -36,7 +36,6 @@ ESTIMATORS: dict[str, tuple[str, ...]] = {
     },
     "control_variate": ("estimator=control_variate",),
     "critic_advantage": ("estimator=critic_advantage", "loss=ppo"),
-    "linear_effect": ("estimator=linear_effect", "baseline=batch_mean"),
     "local_flips": ("estimator=near_flips",),
 }
 """Options of estimators by name; names of baselines are those of the discounted return."""

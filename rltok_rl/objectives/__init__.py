@@ -9,7 +9,6 @@ import rltok_rl.start_method  # noqa: F401
 from rltok_rl.objectives import estimators as _estimators
 from rltok_rl.objectives.baseline import BASELINE_NAMES
 from rltok_rl.objectives.critics import CriticAdvantage, VTraceReturn, ZeroCritic
-from rltok_rl.objectives.effects import LinearEffect
 from rltok_rl.objectives.estimators import (
     ESTIMATORS,
     ControlVariateReturn,
@@ -36,7 +35,6 @@ __all__ = [
     "EntropyBonus",
     "JointLoss",
     "LanguageModelLoss",
-    "LinearEffect",
     "LocalFlips",
     "RateLoss",
     "ReturnEstimator",

@@ -235,15 +235,8 @@ class ControlVariateReturn(ReturnEstimator):
         return control_variate(returns, features, mask=view.mask, **options)
 
 
-ESTIMATORS = (
-    "discounted_return",
-    "control_variate",
-    "linear_effect",
-    "local_flips",
-    "critic_advantage",
-    "vtrace_return",
-)
-"""Names that this package registers in TorchRL; ``linear_effect`` and ``local_flips`` need ``model``."""
+ESTIMATORS = ("discounted_return", "control_variate", "local_flips", "critic_advantage", "vtrace_return")
+"""Names that this package registers in TorchRL; ``local_flips`` needs ``model``."""
 OLD_ESTIMATORS: dict[str, dict[str, Any]] = {
     "batch_centred": {"baseline": "batch_mean"},
     "leave_one_out": {"baseline": "leave_one_out"},

@@ -18,7 +18,6 @@ from rltok_rl.functional.baselines import (
     running_mean,
     z_score,
 )
-from rltok_rl.functional.linear_effect import EffectSums, linear_effect
 from rltok_rl.functional.rate import RATE_CONTROLS
 from rltok_rl.functional.reduction import loss_mean, masked_mean
 from rltok_rl.objectives import RateLoss
@@ -33,8 +32,6 @@ def statistics(returns, mask, group):
     """Baselines and metrics on the rows of this process."""
     options = {"mask": mask, "process_group": group}
     _, state = running_mean(returns, RunningMean.empty(STEPS), **options)
-    fit = {"features": returns.cos().unsqueeze(-1), "drawn": returns > 0, "probs": returns.sigmoid(), **options}
-    _, sums = linear_effect(returns, **fit, state=EffectSums.empty(1))
     # Regressors that belong to the row, whichever process holds it.
     regressors = torch.stack((returns.sin().roll(1, -1), torch.arange(STEPS).expand_as(returns)), -1)
     log_ratios = returns.clamp(-1, 1)
@@ -42,7 +39,6 @@ def statistics(returns, mask, group):
     return {
         "control_variate": control_variate(returns, regressors, folds=3, **options),
         "running_mean": running_mean(returns, state, **options)[0],
-        "linear_effect": linear_effect(returns, **fit, state=sums)[0],
         **{f.__name__: f(returns, **options) for f in (batch_mean, leave_one_out, z_score, masked_mean)},
         "effective_sample_size": policy_metrics.effective_sample_size(log_ratios, **options),
         "approximate_kl": policy_metrics.approximate_kl(log_ratios, **options),

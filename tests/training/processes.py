@@ -23,7 +23,6 @@ from rltok_rl.objectives import (
     BoundaryClipPPOLoss,
     EntropyBonus,
     JointLoss,
-    LinearEffect,
     LocalFlips,
     SecondLevelLoss,
     make_estimator,
@@ -93,8 +92,6 @@ def make(
     judge: Any = "critic_advantage"
     if estimator == "local_flips":
         judge = LocalFlips(model, gamma=0.9, num_flips=2, span=7, process_group=group, layout=env.layout)
-    elif estimator == "linear_effect":
-        judge = LinearEffect(model, gamma=0.9, baseline=baseline, process_group=group)
     elif estimator != judge:
         extra = (
             {} if estimator == "control_variate" else {"baseline": baseline, "rows_per_mean": rows_per_mean, **extra}

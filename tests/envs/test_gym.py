@@ -214,7 +214,9 @@ def test_sb3_adapter_reports_episodes_as_vec_monitor_does():
     from stable_baselines3.common.vec_env import VecMonitor
 
     options = {"text": [*DOCUMENTS, "short"], "short_documents": "whole", "num_steps": 9}
-    ours, theirs = SB3VecEnv(3, **options), VecMonitor(SB3VecEnv(3, **options))
+    ours = SB3VecEnv(3, **options)
+    with pytest.warns(UserWarning, match="already wrapped with a `Monitor`"):  # as of any environment that reports
+        theirs = VecMonitor(SB3VecEnv(3, **options))
     lengths = set()
     for _ in range(2):  # a reset forgets unfinished episodes
         ours.seed(0), theirs.venv.seed(0), ours.reset(), theirs.reset()

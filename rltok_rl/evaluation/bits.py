@@ -102,7 +102,7 @@ def summarise(reading: Reading) -> dict[str, Any]:
         **loss_metrics(counts, nats),
         **loss_metrics(counts, early, "early_"),
         "tokens": tokens,
-        "rate": tokens / count,
+        "rate": reading.rate,
         "bytes_per_token": count / tokens,
         "word_edges": {name: edge.plain() for name, edge in edges.items()},
     }

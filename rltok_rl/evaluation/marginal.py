@@ -107,7 +107,7 @@ def read_samples(
     if not probable:
         return Samples(first, nats, None, None)
     greedy = draw(greedy=True)
-    return Samples(first, nats, window_nats(greedy), greedy.num_tokens / len(greedy.at))
+    return Samples(first, nats, window_nats(greedy), greedy.rate)
 
 
 def window_nats(reading: Reading) -> Tensor:
@@ -128,10 +128,9 @@ def summarise_samples(samples: Samples) -> dict[str, Any]:
     thresholded = None
     if samples.thresholded is not None:
         thresholded = {**window_losses(reading, samples.thresholded), "rate": samples.thresholded_rate}
-    rate = reading.num_tokens / len(reading.at)
     return {
         "count": len(each),
-        "one_sample": {**window_losses(reading, samples.nats[:, 0]), "rate": rate},
+        "one_sample": {**window_losses(reading, samples.nats[:, 0]), "rate": reading.rate},
         "k_samples": window_losses(reading, marginal_nats(samples.nats)),
         "thresholded": thresholded,
         "corpus_spread": float(torch.tensor(each, dtype=torch.float64).std()) if len(each) > 1 else None,

@@ -79,13 +79,10 @@ class Stepper:
             self.reader = start_reading(model, segmenter, num_rows)
         if model.config.begin_of_text:
             uniforms = None if segmented.greedy and segmenter is None else torch.full((num_rows,), 0.5)
-            self._read(torch.full((num_rows,), BEGIN_OF_TEXT), uniforms)
+            self.step(torch.full((num_rows,), BEGIN_OF_TEXT), uniforms)
 
     def step(self, byte_ids: Tensor, uniforms: Tensor | None) -> Output:
         """Read bytes [B] with random numbers [B]."""
-        return self._read(byte_ids, uniforms)
-
-    def _read(self, byte_ids: Tensor, uniforms: Tensor | None) -> Output:
         segmented, cache = self.segmented, self.reader.cache
         model, segmenter, device = segmented.model, segmented.segmenter, segmented.device
         byte_ids, uniforms = byte_ids.to(device), None if uniforms is None else uniforms.to(device)

@@ -225,6 +225,11 @@ class Reading:
         """Boundaries, given ones and those of marks included."""
         return int(self.boundaries.sum()) + self.num_marks * int(self.begins.sum())
 
+    @property
+    def rate(self) -> float:
+        """Tokens per predicted byte."""
+        return self.num_tokens / len(self.at)
+
     @classmethod
     def empty(cls, byte_ids: Tensor, spans: list[tuple[int, int]], windows: TextWindows, model: UNet) -> Reading:
         """Return a reading of zeros, to be filled by :meth:`record`."""

@@ -31,10 +31,13 @@ from rltok_rl.training.sharding import whole_model
 from rltok_rl.training.snapshots import Snapshots, snapshot_updates
 
 RETURNS = ("reward", "return", "episode_return", "share")
+HELD_OUT = ("held_out_relative_return", "held_out_relative_return_standard_error")
+"""Columns that are known after updates that a snapshot follows."""
 NOTED = (
     *("loss", "bits_per_byte", "early_bits_per_byte", "rate", "entropy", "advantage_spread", "grad_norm", "lr"),
     *("flops", "padded_flops", "total_flops"),
     *(f"{name}{suffix}" for name in RETURNS for suffix in ("", "_standard_error")),
+    *HELD_OUT,
 )
 """Columns of ``metrics.csv`` after ``update`` and ``bytes``; a run that began with fewer keeps its own."""
 SPEEDS = ("bytes_per_second", "mfu")
@@ -130,21 +133,23 @@ class Recorder:
         self._open.close()
 
     def after_update(self, metrics: dict[str, float]) -> None:
-        """Record an update and its alarms, and take a snapshot if one is due."""
+        """Take a snapshot if one is due, and record an update and its alarms."""
         trainer, last = self.trainer, self.trainer.last_update
         assert last is not None
+        snapshot: dict[str, Any] = {}
+        if last.update == trainer.updates and (self._reached_snapshot() or trainer.done):
+            snapshot = self.take_snapshot()
         if trainer.processes.main:
             columns = self.table.columns[2:] or (*NOTED, *(name for name in SPEEDS if name in metrics))
             row = {name: metrics.get(name, math.nan) for name in columns}  # without a policy some are missing
+            self.logging.add("train", {k: v for k, v in row.items() if k not in HELD_OUT}, update=last.update)
+            row |= {name: snapshot[name] for name in HELD_OUT if name in row and name in snapshot}
             self.table.add(last.update, last.bytes_done, row)
-            self.logging.add("train", row, update=last.update)
             for text in last.warnings:
                 self.alarms.add(last.update, warning=text)
                 self.progress.say(f"warning: update {last.update}: {text}")
             self.progress.total = trainer.expected_bytes
             self.progress.show(metrics, last.bytes_done)
-        if last.update == trainer.updates and (self._reached_snapshot() or trainer.done):
-            self.take_snapshot()
 
     @property
     def snapshot_due(self) -> bool:
@@ -158,9 +163,9 @@ class Recorder:
             return self.snapshot_due
         return any(before < update / self.total <= self._way for update in self.due)
 
-    def take_snapshot(self) -> None:
-        """Evaluate on held-out text and draw a sample; a collective."""
-        trainer = self.trainer
+    def take_snapshot(self) -> dict[str, Any]:
+        """Evaluate on held-out text and draw a sample; a collective, which returns the snapshot in the main process."""
+        trainer, snapshot = self.trainer, dict[str, Any]()
         model = whole_model(trainer.model)
         if trainer.processes.main:
             snapshot = self.snapshots.take(model)
@@ -175,6 +180,7 @@ class Recorder:
             held_out = {k.removeprefix("held_out_"): v for k, v in snapshot.items() if k.startswith("held_out_")}
             self.logging.add("held_out", held_out, update=trainer.updates)
         trainer.processes.meet()  # the evaluation may outlast a collective's timeout
+        return snapshot
 
     @property
     def overdue(self) -> bool:

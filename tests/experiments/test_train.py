@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import shlex
 import subprocess
 import sys
@@ -60,6 +61,18 @@ def test_run_writes_its_folder(tmp_path, capsys):
     losses = f"{before:.2f} -> {summary['held_out_bits_per_byte']:.2f}"
     assert line.startswith(f"held-out text: {losses} bits per byte (early")
     assert line.endswith(f"{summary['held_out_rate']:.3f} boundaries per byte") and page == f"report: {out}/report.md"
+
+
+def test_relative_return_in_metrics(tmp_path):
+    """Updates that a snapshot follows have its relative return and error in ``metrics.csv``, the others ``nan``."""
+    out = tmp_path / "run"
+    train.run(configured(*QUICK, "snapshots.count=2", f"out={out}"), "the command")
+    history = read_table(out / "metrics.csv")
+    taken = {int(snapshot["update"]): snapshot for snapshot in read_lines(out / "samples.jsonl")}
+    assert 1 < len(taken) < len(history["update"]) + 1 and max(taken) == history["update"][-1]
+    for name in ("held_out_relative_return", "held_out_relative_return_standard_error"):
+        for update, value in zip(history["update"], history[name], strict=True):
+            assert value == taken[update][name] if update in taken else math.isnan(value)
 
 
 def test_command_runs(tmp_path):

@@ -198,7 +198,8 @@ def _dropped(data: DataConfig, cache: CachedSource) -> str:
     if skipped := [] if data.source in CORPORA else passed_over(data.source):
         endings = ", ".join(sorted({path.suffix or path.name for path in skipped})[:8])
         lines.append(f"skipped {len(skipped):,} of other kinds ({endings})")
-    if data.source in CORPORA and data.revision is None and "revision" not in data.options:
+    revisions = (data.revision, data.options.get("revision"))
+    if data.source in CORPORA and not any((*revisions, CORPORA[data.source].revision)):
         lines.append("not pinned: data.revision=COMMIT reads the same version every time")
     return "".join(f"\n  {line}" for line in [*lines, f"cached in {cache.folder}"])
 
@@ -207,5 +208,6 @@ def _cache_folder(data: DataConfig, sha256: str | None) -> Path:
     """A folder for each source, its content and its filters."""
     options = sorted(data.options.items())
     key: tuple[Any, ...] = (data.source, sha256, data.column, data.min_bytes, data.max_bytes, data.limit, options)
-    key += tuple(value for value in (data.split_by, data.revision) if value is not None)
+    revision = data.revision or (CORPORA[data.source].revision if data.source in CORPORA else None)
+    key += tuple(value for value in (data.split_by, revision) if value is not None)
     return Path("caches") / f"{Path(data.source).stem}-{hashlib.sha256(repr(key).encode()).hexdigest()[:8]}"

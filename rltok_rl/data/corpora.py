@@ -73,13 +73,18 @@ class Corpus:
     """Column of the text; None is ``text`` or else ``content``."""
     configuration: str | None = None
     split: str = "train"
+    revision: str | None = None
+    """Commit on the hub that is read; None is the newest."""
 
 
+_FINEWEB = "9bb295ddab0e05d785b879661af7260fed5140fc"  # v1.4.0
 CORPORA = {
-    "fineweb-10bt": Corpus("HuggingFaceFW/fineweb", "text", "sample-10BT"),
-    "fineweb-100bt": Corpus("HuggingFaceFW/fineweb", "text", "sample-100BT"),
+    "fineweb-10bt": Corpus("HuggingFaceFW/fineweb", "text", "sample-10BT", revision=_FINEWEB),
+    "fineweb-100bt": Corpus("HuggingFaceFW/fineweb", "text", "sample-100BT", revision=_FINEWEB),
     "codeparrot": Corpus("transformersbook/codeparrot", "content"),  # what the paper cites
-    "codeparrot-clean": Corpus("codeparrot/codeparrot-clean", "content"),  # the same without duplicates
+    "codeparrot-clean": Corpus(  # the same without duplicates
+        "codeparrot/codeparrot-clean", "content", revision="35a59fb025bc0a102f7d96eac09d145b896d487b"
+    ),
 }
 """Corpora by name."""
 
@@ -89,7 +94,8 @@ def stream_corpus(corpus: str | Corpus, **options: Any) -> Iterator[bytes]:
 
     Args:
         corpus: a key of :data:`CORPORA`, or a :class:`Corpus`.
-        **options: options of ``datasets.load_dataset``, such as ``data_files``, or ``revision`` to pin the content.
+        **options: options of ``datasets.load_dataset``, such as ``data_files``, or ``revision`` in place of the
+            corpus's own.
 
     Example:
         >>> documents = stream_corpus("fineweb-10bt")  # nothing is fetched yet
@@ -108,6 +114,7 @@ def stream_corpus(corpus: str | Corpus, **options: Any) -> Iterator[bytes]:
 def _stream(corpus: Corpus, options: dict[str, Any]) -> Iterator[bytes]:
     from datasets import load_dataset  # seconds to import
 
+    options = {"revision": corpus.revision, **options}
     rows = load_dataset(corpus.path, corpus.configuration, split=corpus.split, streaming=True, **options)
     column = corpus.column
     if rows.column_names:  # unknown for some formats, such as JSON

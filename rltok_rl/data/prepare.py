@@ -32,7 +32,7 @@ def prepare_cache(
 ) -> CachedSource:
     """Read, filter and cache documents; use the cache if it exists.
 
-    Local files are identified by their content, a corpus by its name and options (``revision`` pins its content).
+    Local files are identified by their content, a corpus by its name, commit and options.
 
     Args:
         source: a key of :data:`~rltok_rl.data.CORPORA`, or the path of a file or a folder.

@@ -163,17 +163,26 @@ class Task:
     columns: tuple[str, ...]
     format: Callable[[Row], Question]
     configuration: str | None = None
+    revision: str | None = None  # commit on the hub
 
 
 TASKS = {
-    "piqa": Task("baber/piqa", "validation", ("goal", "sol1", "sol2", "label"), piqa),  # 1,838 examples
+    "piqa": Task(  # 1,838 examples
+        *("baber/piqa", "validation", ("goal", "sol1", "sol2", "label"), piqa),
+        revision="142f6d7367fd9877f0fb3b5734ea6a545f54cdd1",
+    ),
     "hellaswag": Task(  # 10,042
-        "Rowan/hellaswag", "validation", ("activity_label", "ctx_a", "ctx_b", "endings", "label"), hellaswag
+        *("Rowan/hellaswag", "validation", ("activity_label", "ctx_a", "ctx_b", "endings", "label"), hellaswag),
+        revision="218ec52e09a7e7462a5400043bb9a69a41d06b76",
     ),
     "arc_easy": Task(  # 2,376
-        "allenai/ai2_arc", "test", ("question", "choices", "answerKey"), arc_easy, configuration="ARC-Easy"
+        *("allenai/ai2_arc", "test", ("question", "choices", "answerKey"), arc_easy, "ARC-Easy"),
+        revision="210d026faf9955653af8916fad021475a3f00453",
     ),
-    "lambada_openai": Task("EleutherAI/lambada_openai", "test", ("text",), lambada_openai, "default"),  # 5,153
+    "lambada_openai": Task(  # 5,153
+        *("EleutherAI/lambada_openai", "test", ("text",), lambada_openai, "default"),
+        revision="900124bf3b8235c6daf21033af9948b3f07346c4",
+    ),
 }
 """Tasks by the names that lm-evaluation-harness gives them."""
 ENDINGS = (".parquet", ".jsonl", ".json")
@@ -212,7 +221,7 @@ def _load(task: Task, path: Path | None) -> Iterable[Row]:
     from datasets import load_dataset
 
     if path is None:
-        return load_dataset(task.path, task.configuration, split=task.split)
+        return load_dataset(task.path, task.configuration, split=task.split, revision=task.revision)
     if path.is_dir():
         return load_dataset(str(path), task.configuration, split=task.split, streaming=True)
     kind = "parquet" if path.suffix == ".parquet" else "json"

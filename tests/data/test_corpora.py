@@ -7,11 +7,13 @@ import pydoc_data.topics
 import sysconfig
 from pathlib import Path
 
+import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from rltok_rl.data import CORPORA, Corpus, corpora, local_code, local_prose, read_documents, stream_corpus
+from rltok_rl.evaluation.tasks import TASKS, read_task
 
 from ..each import refused
 from .test_files import write
@@ -21,8 +23,6 @@ TEXTS = [f"document {n}, è vero" for n in range(20)]
 
 @pytest.fixture(autouse=True)
 def _folders_of_the_test(tmp_path_factory, monkeypatch):
-    import datasets
-
     for name in ("HF_DATASETS_CACHE", "HF_MODULES_CACHE"):
         monkeypatch.setattr(datasets.config, name, str(tmp_path_factory.mktemp(name)))
 
@@ -45,13 +45,40 @@ def test_prose_and_code_of_this_python(monkeypatch):
 
 
 def test_names_of_the_papers_corpora():
-    assert vars(CORPORA["fineweb-10bt"]) == {
-        "path": "HuggingFaceFW/fineweb",
-        "column": "text",
-        "configuration": "sample-10BT",
-        "split": "train",
+    named = {name: (corpus.path, corpus.column, corpus.configuration) for name, corpus in CORPORA.items()}
+    assert named == {
+        "fineweb-10bt": ("HuggingFaceFW/fineweb", "text", "sample-10BT"),
+        "fineweb-100bt": ("HuggingFaceFW/fineweb", "text", "sample-100BT"),
+        "codeparrot": ("transformersbook/codeparrot", "content", None),
+        "codeparrot-clean": ("codeparrot/codeparrot-clean", "content", None),
     }
-    assert CORPORA["codeparrot-clean"] == Corpus("codeparrot/codeparrot-clean", "content")
+    assert {corpus.split for corpus in CORPORA.values()} == {"train"}
+
+
+def test_fixed_commits(monkeypatch):
+    """The hub is asked for a corpus's or a task's own commit, or for the one that a caller names."""
+    asked = []
+
+    def load(path, *_, revision=None, **__):
+        asked.append((path, revision))
+        raise ConnectionError("no hub")
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    for options in ({}, {"revision": "v1"}):
+        for name in CORPORA:
+            with pytest.raises(ConnectionError):
+                next(stream_corpus(name, **options))
+    for name in TASKS:
+        with pytest.raises(OSError, match="no hub"):
+            read_task(name)
+    own, named, tasks = asked[: len(CORPORA)], asked[len(CORPORA) : -len(TASKS)], asked[-len(TASKS) :]
+    assert own == [(corpus.path, corpus.revision) for corpus in CORPORA.values()]
+    assert named == [(corpus.path, "v1") for corpus in CORPORA.values()]
+    assert tasks == [(task.path, task.revision) for task in TASKS.values()]
+    without = [name for name, source in {**CORPORA, **TASKS}.items() if source.revision is None]
+    assert without == ["codeparrot"], "docs/tutorials/data.md and SECURITY.md name it"
+    commits = {source.revision for source in (*CORPORA.values(), *TASKS.values())} - {None}
+    assert all(len(commit) == 40 and int(commit, 16) for commit in commits)
 
 
 def test_parquet_like_fineweb(tmp_path):

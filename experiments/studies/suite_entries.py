@@ -24,7 +24,10 @@ from rltok_rl.training.metrics import UpdateFlops
 from rltok_rl.utils import is_import_path
 
 CAP = "boundary_cap"
-BASE = ("experiment=recall", f"model.overrides.{CAP}=null", "compute.threads=1")
+RATE = ("rate.control=binomial", "rate.coefficient=1.0")
+"""The control of the rate. The pressure on logits of the recipes, at their weights, let policies that had learned draw
+up to twice the target's boundaries."""
+BASE = ("experiment=recall", f"model.overrides.{CAP}=null", *RATE, "compute.threads=1")
 """Options that all entries share; an entry's own follow. With the soft cap of boundary logits, which training alone
 has, policies would be evaluated at a lower rate than the one that training holds."""
 _RETURN = ("estimator=discounted_return",)
@@ -134,9 +137,10 @@ def cell_config(
 
 
 def _with_recipe(config: TrainConfig, name: str) -> TrainConfig:
-    """Return a run with the policy of a recipe, but for the cap."""
+    """Return a run with the policy of a recipe, but for the cap and the control of the rate."""
     followed = follow_policy(config, name)
     followed.model.overrides[CAP] = config.model.overrides[CAP]
+    followed.rate = config.rate
     return followed
 
 

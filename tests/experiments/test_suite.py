@@ -149,6 +149,7 @@ def test_every_entry_trains_with_the_sizes_and_the_rate_of_its_task(entry):
     assert texts.language is not None and config.data.num_rows == 32
     whole = cell_config("nest", 3, entry, flops=1e9)
     assert whole.data.num_steps == 256 and whole.model.overrides["boundary_cap"] is None
+    assert (whole.rate.control, whole.rate.coefficient, whole.rate.options) == ("binomial", 1.0, {})
 
 
 def test_switch_changes_after_its_share_of_the_run():

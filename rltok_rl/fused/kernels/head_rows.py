@@ -52,22 +52,20 @@ def head_part(x, weight, targets, cap, log_probs, sums, start, stop):
 def head_part_backward(grad, x, weight, targets, cap, sums, grad_x, grad_weight, start, stop):
     """Write ``grad_x`` of rows start .. stop, from logits that are computed again; add to ``grad_weight``."""
     rows, factor = np.empty((BLOCK, weight.shape[0]), np.float32), f32(1.0) / cap if cap > 0 else f32(0.0)
+    slopes = np.ones(weight.shape[0], np.float32)  # of the cap, for one row
     for a in range(start, stop, BLOCK):
         b = min(a + BLOCK, stop)
         logits = rows[: b - a]
         times_weight(x[a:b], weight, logits)
         for i in range(b - a):
-            g, total, chosen = grad[a + i], sums[a + i], targets[a + i]
-            slope = f32(1.0)
+            row, g, total, chosen = logits[i], grad[a + i], sums[a + i], targets[a + i]
             if cap > 0:
-                t = tanh(logits[i, chosen] * factor)
-                slope = f32(1.0) - t * t
-                for j in range(logits.shape[1]):
-                    t = tanh(logits[i, j] * factor)
-                    logits[i, j] = -g * exp(cap * t - total) * (f32(1.0) - t * t)
-            else:
-                for j in range(logits.shape[1]):
-                    logits[i, j] = -g * exp(logits[i, j] - total)
-            logits[i, chosen] += g * slope
+                for j in range(len(row)):
+                    t = tanh(row[j] * factor)
+                    row[j] = cap * t
+                    slopes[j] = f32(1.0) - t * t
+            for j in range(len(row)):
+                row[j] = -g * exp(row[j] - total) * slopes[j]
+            row[chosen] += g * slopes[chosen]
         add_outer(logits, x[a:b], grad_weight)
         times_transposed(logits, weight, grad_x[a:b])

@@ -15,18 +15,24 @@ from rltok_rl.fused.kernels.norm_rows import add_norm_rows, norm_rows, norm_rows
 @kernel
 def rotate_rows(qkv, out, first, cos, sin, channels, sign):
     """Turn queries and keys, the first two thirds of [n, 3 D], and copy values; row 0 has the angles of ``first``."""
-    period, half = cos.shape[0], channels // 2
+    period, half, width = cos.shape[0], channels // 2, qkv.shape[1]
+    turned = 2 * (width // 3)
+    lower, upper = np.empty(half, np.float32), np.empty(half, np.float32)  # ``out`` may be ``qkv``: loops vectorise
     for i in range(qkv.shape[0]):
-        angle = (first + i) % period
-        turned = 2 * (qkv.shape[1] // 3)
+        row, to, angle = qkv[i], out[i], (first + i) % period
+        c, s = cos[angle], sin[angle]
         for begin in range(0, turned, channels):
+            middle, end = begin + half, begin + channels
+            one, two, to_one, to_two = row[begin:middle], row[middle:end], to[begin:middle], to[middle:end]
             for j in range(half):
-                c, s = cos[angle, j], sign * sin[angle, j]
-                one, two = qkv[i, begin + j], qkv[i, begin + half + j]
-                out[i, begin + j] = one * c - two * s
-                out[i, begin + half + j] = two * c + one * s
-        for j in range(turned, qkv.shape[1]):
-            out[i, j] = qkv[i, j]
+                lower[j] = one[j] * c[j] - sign * two[j] * s[j]
+                upper[j] = two[j] * c[j] + sign * one[j] * s[j]
+            for j in range(half):
+                to_one[j] = lower[j]
+            for j in range(half):
+                to_two[j] = upper[j]
+        for j in range(turned, width):
+            to[j] = row[j]
 
 
 @kernel

@@ -6,12 +6,12 @@ GPU_PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
-SOURCES := rltok_rl envs agents experiments tests docs
+SOURCES := rltok_rl envs agents experiments tests docs .ci
 # Tests go to as many processes as there are cores, at most four; an idle process takes over tests of a busy one.
 SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-oldest test-newest check docs bench estimator-study rate-study precision-study learn soak mutants gpu-test gpu-bench format clean
+.PHONY: help demo test test-oldest test-newest check docs bench estimator-study rate-study precision-study learn soak mutants gpu-test gpu-bench format lock clean
 
 help: ## list all targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -94,8 +94,12 @@ format: $(VENV)/.ready-dev ## format the sources
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
+lock: ## write .ci/lock-*.txt, what continuous integration installs: versions and hashes; needs Python 3.11
+	$(PYTHON) -m venv --clear $(VENV)-lock
+	$(VENV)-lock/bin/python .ci/lock.py
+
 clean: ## remove the environments and all caches
-	rm -rf $(VENV) $(addprefix $(VENV)-,oldest newest gpu gpu-bench docs check test) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache docs/_build docs/reference/api
+	rm -rf $(VENV) $(addprefix $(VENV)-,oldest newest gpu gpu-bench docs check test lock) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache docs/_build docs/reference/api
 	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)-oldest/.ready: pyproject.toml constraints-oldest.txt
@@ -111,10 +115,26 @@ $(VENV)-newest/.ready: pyproject.toml
 	@touch $@
 
 # One stamp per set of extras, written last: an interrupted installation leaves none and is taken up again.
+ifndef LOCKED
 $(VENV)/.ready-%: $(VENV)/.created
 	@echo "installing rltok_rl[$*] into $(VENV); the first time takes a minute or two"
 	$(PIP) install --quiet --no-build-isolation -c constraints-cpu.txt -e '.[$*]'
 	@touch $@
+else
+# With LOCKED=1, a new environment of what .ci/lock-EXTRA.txt lists, and nothing else. pip compares hashes of all that it
+# downloads, except torch and, with a CUDA build, CUDA's libraries (.ci/lock.py has the reason); all else that torch requires
+# is there by then. setuptools comes first: it builds what has no wheel, because pip would download another one, unhashed.
+# The last step reaches no index and no folder of wheels, so it fails if the extra requires what the lock lacks.
+$(VENV)/.ready-%: .ci/lock-%.txt pyproject.toml constraints-cpu.txt
+	@echo "installing rltok_rl[$*] into $(VENV), with the hashes of $<; this takes a minute or two"
+	$(PYTHON) -m venv --clear $(VENV)
+	grep '^setuptools==' $< | $(PIP) install --quiet --require-hashes --no-deps -r /dev/stdin
+	$(PIP) install --quiet --require-hashes --no-deps --no-build-isolation -r $<
+	$(PIP) install --quiet -c constraints-cpu.txt torch
+	PIP_CONFIG_FILE=/dev/null PIP_FIND_LINKS= $(PIP) install --quiet --no-index --no-build-isolation -e '.[$*]' \
+	    || { echo "if $< lacks a package that rltok_rl[$*] requires, write it again: make lock"; exit 1; }
+	@touch $@
+endif
 
 $(VENV)/.created: pyproject.toml constraints-cpu.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(not (3, 10) <= v <= (3, 13) and f"Python 3.10 to 3.13 is needed, and $(PYTHON) is {v[0]}.{v[1]}; name another one: make PYTHON=python3.12")'

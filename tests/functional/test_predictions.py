@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from rltok_rl.functional.decoding import filter_logits, sample_bytes
-from rltok_rl.functional.likelihood import bits_per_byte, byte_log_prob, next_byte_log_prob
+from rltok_rl.functional.likelihood import bits_per_byte, byte_log_prob, log_mean_exp, next_byte_log_prob
 from rltok_rl.functional.ngrams import PRIME, ngram_hash, signed
 from rltok_rl.functional.routing import smooth
 from rltok_rl.text import ids_to_bytes, text_to_ids
@@ -32,6 +32,12 @@ def test_next_byte_is_the_byte_after():
     torch.testing.assert_close(next_byte_log_prob(logits, torch.tensor([[5, 6, 7]])), torch.zeros(1, 2))
     for length in (0, 1):
         assert next_byte_log_prob(torch.zeros(2, length, 256), torch.zeros(2, length).long()).shape == (2, 0)
+
+
+def test_log_mean_exp_is_the_logarithm_of_a_mean_over_any_dimension():
+    values = torch.randn(2, 3, 5)
+    for dim in range(-3, 3):
+        torch.testing.assert_close(log_mean_exp(values, dim), values.exp().mean(dim).log())
 
 
 def test_filters_keep_the_likeliest():

@@ -135,6 +135,14 @@ def test_a_control_variate_removes_the_share_that_its_regressors_explain():
     torch.testing.assert_close(control_variate(returns, unit * regressors + 7 * unit), advantages)
 
 
+def test_a_control_variate_does_not_fit_what_is_masked():
+    """Regressors of padding are whatever stands there."""
+    returns, regressors, mask = draw(6, 9), draw(6, 9, 2), draw(6, 9) > -0.5
+    padded = regressors.masked_fill(~mask[..., None], 1e3)
+    expected = control_variate(returns, regressors, mask=mask)
+    torch.testing.assert_close(control_variate(returns, padded, mask=mask), expected)
+
+
 def test_collinear_regressors_need_a_ridge():
     returns, regressors = draw(6, 5), draw(6, 5, 2)
     # Not all of these constants are numbers of float64: their variance is rounding.

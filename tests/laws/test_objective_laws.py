@@ -153,8 +153,9 @@ METRICS = {
 def test_metrics_are_of_real_steps_alone(name):
     """On-policy, and in a batch in which no step is real, there is no NaN in the log."""
     values, mask = torch.randn(6, 7), torch.rand(6, 7) < 0.5
-    broken = values.masked_fill(~mask, float("nan"))
-    torch.testing.assert_close(METRICS[name](broken, mask), METRICS[name](values[mask]))
+    for shifted in (values, values - 4):  # also if all decisions are less likely now
+        broken = shifted.masked_fill(~mask, float("nan"))
+        torch.testing.assert_close(METRICS[name](broken, mask), METRICS[name](shifted[mask]))
     expected = {"effective_sample_size": 1, "mean_and_spread": (0, 0)}.get(name, 0)
     assert METRICS[name](values, torch.zeros_like(mask)) == METRICS[name](torch.zeros(4, 5)) == expected
 

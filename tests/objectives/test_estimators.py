@@ -149,6 +149,16 @@ def test_critics(model):
     torch.testing.assert_close(vtrace["value_target"], plain["value_target"], rtol=1e-4, atol=1e-4)
 
 
+def test_clips_of_vtrace_are_those_of_the_function():
+    td = draw_rollout()
+    clips = {"rho_clip": 1.2, "c_clip": 0.7}
+    ours = make("vtrace_return", **clips)(td.clone())["value_target"].squeeze(-1)
+    reward, done, after = (td["next", key].squeeze(-1) for key in ("reward", "done", "state_value"))
+    values, ratios = td["state_value"].squeeze(-1), torch.full(SHAPE, 0.3)
+    _, expected = policy_gradient.vtrace(reward, values, after, ratios, 0.9, done=done, **clips)
+    torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_the_value_after_a_step_may_have_parameters_of_its_own():
     """A target network: twice the weights, for the next values alone."""
     td = draw_rollout(known=torch.randn(*SHAPE, 3)).exclude("state_value", ("next", "state_value"))

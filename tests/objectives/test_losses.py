@@ -144,6 +144,15 @@ def test_reductions_agree(name, model, rollout):
     torch.testing.assert_close(reduced("sum") / (48 if name in NEXT_BYTE else 44), reduced("mean"))  # 4 are forced
 
 
+def test_a_sum_is_of_real_steps_alone(rollout):
+    mask, nats = torch.arange(12).expand(4, 12) < 7, -rollout["next", "final_log_prob"].squeeze(-1)
+    for reduction, expected in (("none", torch.where(mask, nats, 0.0)), ("sum", nats[mask].sum())):
+        loss = LanguageModelLoss(reduction=reduction)
+        loss.loss_mask_key = "mask"
+        out = loss(rollout.copy().set("mask", mask))["loss_language_model"]
+        torch.testing.assert_close(out, expected)
+
+
 @each(name=[n for n in LOSSES if n != "joint"])
 def test_keys_can_be_renamed(name, model, rollout):
     td = given(name, rollout)

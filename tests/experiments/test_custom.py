@@ -117,6 +117,8 @@ def test_estimators_and_baselines_get_the_arguments_of_their_signatures(module):
     siblings = advantages(*options, "baseline=group_mean").baseline
     returns = torch.tensor([[1.0], [3.0]])
     assert siblings(returns, mask=None, process_group=None).tolist() == [[-2.0], [2.0]]
+    pairs = advantages(*options, "baseline=group_mean", "baseline.rows_per_text=4", "baseline.options.group_size=2")
+    assert pairs.baseline.keywords["group_size"] == 2  # an option that is given replaces the default
     made = advantages(f"baseline.name={module}:half", "baseline.options.share=0.25")
     assert type(made) is ReturnEstimator and made.baseline(torch.tensor([[8.0]])).item() == 2.0
     both = advantages(f"baseline.name={module}:half", f"estimator.name={module}:Doubled")

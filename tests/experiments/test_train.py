@@ -64,12 +64,18 @@ def test_run_writes_its_folder(tmp_path, capsys):
 
 
 def test_relative_return_in_metrics(tmp_path):
-    """Updates that a snapshot follows have its relative return and error in ``metrics.csv``, the others ``nan``."""
+    """Updates that a snapshot follows have its relative return and error in ``metrics.csv``, the others ``nan``.
+
+    Snapshots pay the run's price.
+    """
     out = tmp_path / "run"
-    train.run(configured(*QUICK, "snapshots.count=2", f"out={out}"), "the command")
+    train.run(configured(*QUICK, "snapshots.count=2", "estimator.price=0.5", f"out={out}"), "the command")
     history = read_table(out / "metrics.csv")
     taken = {int(snapshot["update"]): snapshot for snapshot in read_lines(out / "samples.jsonl")}
     assert 1 < len(taken) < len(history["update"]) + 1 and max(taken) == history["update"][-1]
+    for one in taken.values():
+        nats = math.log(2) * (one["held_out_early_bits_per_byte"] - one["held_out_bits_per_byte"])
+        assert one["held_out_reward"] == pytest.approx(nats - 0.5 * one["held_out_rate"], abs=1e-5)
     for name in ("held_out_relative_return", "held_out_relative_return_standard_error"):
         for update, value in zip(history["update"], history[name], strict=True):
             assert value == taken[update][name] if update in taken else math.isnan(value)

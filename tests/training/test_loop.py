@@ -127,7 +127,11 @@ def test_padding_is_counted_by_the_longest_row():
     action = torch.tensor([[False, True, True, False], [False, False, False, False]])
     forced = torch.tensor([[True, False, False, False], [True, False, False, False]])
     rollout = TensorDict({"action": action, "forced": forced}, batch_size=[2, 4])
-    assert rollout_rates(rollout) == {"rate": 2 / 8, "token_rate": 4 / 8, "padded_rate": 3 / 4}
+    rates = {"rate": 2 / 8, "token_rate": 4 / 8, "padded_rate": 3 / 4}
+    assert rollout_rates(rollout) == rates
+    rollout["next", "second_boundary"] = torch.tensor([[True, True, False, False], [True, False, False, False]])
+    second = {"second_rate": 3 / 4, "padded_second_rate": 2 / 3}  # per token, padded to two of three
+    assert rollout_rates(rollout) == pytest.approx({**rates, **second})
 
 
 @pytest.mark.parametrize(("second_level", "micro_batches"), [(False, 2), (True, 1), (True, 2)])

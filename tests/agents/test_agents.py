@@ -75,7 +75,8 @@ def test_forced_boundaries():
 
 
 def test_fixed_rules():
-    for rate in (Fraction(1, 5), Fraction(1, 4), Fraction(3, 10), Fraction(1, 3), Fraction(207, 1000), 1):
+    shares = ((1, 3), (1, 4), (1, 5), (3, 10), (7, 100), (207, 1000), (1, 1))  # 100 * 0.07 is a little more than 7
+    for rate in (Fraction(*share) for share in shares):
         drawn = UniformActor(float(rate))(observed(bytes(500)))["action"][0]
         assert drawn.cumsum(0).tolist() == [math.ceil(rate * t) for t in range(1, 501)], rate
     marks = WhitespaceActor()(observed(bytes(range(256))))["action"][0, 1:].nonzero().flatten() + 1

@@ -178,6 +178,13 @@ def test_windows_predict_each_byte_once_from_as_much_as_may_be_read():
             assert end == len(text), (read, context, answer)
 
 
+def test_a_context_that_just_fits_is_not_cut(model):
+    """All bytes but the last are read."""
+    for read, cut in ((5, True), (6, False), (7, False)):
+        scores = continuation_log_likelihood(model, ["abcd"], ["efg"], context_bytes=read)
+        assert scores.cut.tolist() == [cut], read
+
+
 def test_a_mixture_writes_greedily_what_its_own_probabilities_say():
     torch.manual_seed(1)
     best = 0

@@ -77,6 +77,16 @@ def test_rewards_are_those_of_the_environment(model):
         state = stepped["next"]
 
 
+def test_relative_rewards_are_compared_at_the_given_rate():
+    rated = small_model(rate_embedding=True).double()
+    options = {"context": 16, "gamma": 0.9, "draws": 2, "target_rate": 0.6}
+    plain = read_detail(rated, TEXT, generator=seeded(), **options)
+    even = read_text(rated, TEXT, context=16, segmenter=make_segmenter("uniform", rated, rate=0.6))
+    relative = read_detail(rated, TEXT, generator=seeded(), reward="relative", **options)
+    expected = plain.rewards[:-1] - (even.early_nats - even.final_nats)
+    torch.testing.assert_close(relative.rewards[:-1], expected)
+
+
 def test_greedy_boundaries_are_shown_and_compared_with_draws(model):
     detail = read_detail(model, TEXT, context=16, gamma=0.9, greedy=True, generator=seeded())
     reading = read_text(model, TEXT, context=16, greedy=True)

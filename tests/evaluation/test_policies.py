@@ -84,6 +84,12 @@ def test_batches_equal_a_plain_loop_over_one_environment(kind):
         assert result.summary["returns"]["difference"] == pytest.approx(mean_and_error(difference.tolist()), abs=1e-3)
 
 
+def test_functions_see_the_boundary_that_is_given():
+    """A boundary after each boundary: the first byte has one, although the policy does not draw it."""
+    result = evaluate_policy(lambda seen: seen["recent"][:, 0], TEXTS, reference="never", num_envs=2, num_steps=12)
+    assert (result.policy.rates == 1).all()
+
+
 def test_whole_windows_equal_steps_and_references_have_the_rate_of_the_policy():
     options = {"model": UNet(preset("tiny")).eval(), "num_steps": 60}
     result = evaluate_policy("learned", 40, reference="random", num_envs=16, **options)

@@ -1,4 +1,4 @@
-"""Two lists of sixty mutants: mistakes chosen by reading the sources alone, to measure tests unknown to their authors.
+"""Three lists of sixty mistakes, chosen by reading the sources alone, to measure tests unknown to their authors.
 
     make mutants
     python -m tests.mutants --only clip-sides flip-price
@@ -13,6 +13,11 @@ random-rate, last-decision, first-byte-receives and stale-weights.
 Of the second list, at least 53 were caught when first planted: 49 by the test files first named, four by others. These
 seven survived, and have tests now: baseline-decay, ends-not-drawn, handed-out, python-seed, any-means-all,
 most-entropy-mask and network-mode.
+
+Of the third list, at least 47 of 60 were caught when first planted: 43 by the test files first named, four by others.
+These thirteen survived, and have tests now: masked-regressors, ess-of-masked, log-mean-dim, vtrace-clips-swapped,
+sum-of-masked, held-out-price, second-per-byte, defaults-over-options, cut-off-by-one, relative-rate, forced-unseen,
+byte-128 and rounded-spacing.
 """
 
 from __future__ import annotations
@@ -359,9 +364,185 @@ _SECOND = {  # chosen later, by somebody else, in the same way; a test file may 
         ("split-kind", '"words" if isinstance(segmenter.split, WordSplit) else "pieces"', '"pieces"'),
     ),
 }
+_THIRD = {  # chosen later again, in the same way
+    # functional
+    "agents/segmenters/test_by_hand": (
+        ("released-byte-2", "> least_rise) | (places == 2)", "> least_rise) | (places == 1)"),
+    ),
+    "functional/test_boundary_rules": (
+        ("drawn-before-itself", "before = counts.cumsum(-1) - counts", "before = counts.cumsum(-1)"),
+    ),
+    "laws/test_baseline_laws": (
+        (
+            "masked-regressors",
+            "(regressors if mask is None else regressors.masked_fill(~mask.unsqueeze(-1), 0.0)).double()",
+            "regressors.double()",
+        ),
+        ("per-rows-mask", "baseline(part, mask=real) for part, real", "baseline(part) for part, real"),
+    ),
+    "laws/test_objective_laws": (
+        ("ess-of-masked", 'kept.masked_fill(~mask, float("-inf"))', "kept.masked_fill(~mask, 0.0)"),
+    ),
+    "laws/test_rate_laws": (("rows-without-steps", "target), n > 0, process_group", "target), None, process_group"),),
+    "functional/test_predictions": (
+        ("log-mean-dim", "math.log(log_values.shape[dim])", "math.log(log_values.shape[-1])"),
+    ),
+    "functional/test_takes": (("narrow-ngrams", "byte_ids = byte_ids.long()", "pass"),),
+    # objectives
+    "objectives/test_estimators": (
+        (
+            "vtrace-clips-swapped",
+            '"rho_clip": self.rho_clip, "c_clip": self.c_clip}',
+            '"rho_clip": self.c_clip, "c_clip": self.rho_clip}',
+        ),
+        ("estimate-of-baseline", "target_params)[1])", "target_params)[0])"),
+        (
+            "baseline-in-evaluation",
+            "if self.training:\n            self.total.copy_",
+            "if True:\n            self.total.copy_",
+        ),
+        (
+            "next-time-dim",
+            'View(self.rollout.get("next"), self.time_dim, None)',
+            'View(self.rollout.get("next"), -1, None)',
+        ),
+    ),
+    "objectives/test_contracts": (("advantages-written", "estimator(tensordict.copy())", "estimator(tensordict)"),),
+    "objectives/test_rate": (("error-limit", "**gains, limit=LARGEST_ERROR)", "**gains)"),),
+    "objectives/test_losses": (
+        ("largest-weight", "max_weight=self.max_weight)", "max_weight=None)"),
+        ("sum-of-masked", "values = zero_masked(values, mask)", "pass"),
+    ),
+    "objectives/test_second_level": (("second-padding", "tokens if real is None else tokens & real", "tokens"),),
+    # envs
+    "envs/test_rewards": (
+        ("law-at-entropy-0", "numbers[:, 0, 0] = 0.0", "numbers[:2, 0, 0] = 0.0"),  # functional
+        (
+            "reference-price",
+            "return self.reward_of(final, early, early_logits, boundaries)",
+            "return self.reward_of(final, early, early_logits, torch.zeros_like(boundaries))",
+        ),
+    ),
+    "envs/test_byte_boundary": (("ends-alias", "self._over = last.clone()", "self._over = last"),),
+    "envs/test_gym_autoreset": (
+        ("rewards-of-last-text", '[int(seen["byte"])], [], []', '[int(seen["byte"])], [], self._rewards'),
+        ("info-alias", "name: values.copy() for name, values", "name: values for name, values"),
+    ),
+    "envs/test_gym_options": (
+        ("world-window", '{"window": 4, **(overrides or {})}', '{**(overrides or {}), "window": 4}'),
+        ("untrained-mode", "return UNet(model).eval()", "return UNet(model)"),
+    ),
+    "envs/test_task_worlds": (("oldest-first", "t : t + LAGS][:, ::-1].copy()", "t : t + LAGS].copy()"),),
+    "envs/test_parallel": (
+        ("uniforms-of-part", "drawn[index * env.num_rows : (index + 1) * env.num_rows]", "drawn[: env.num_rows]"),
+    ),
+    "envs/test_seeding": (
+        ("actions-generator", 'self._action_rng.set_state(state["actions"].to("cpu", torch.uint8))', "pass"),
+    ),
+    # training and runs
+    "objectives/test_flips": (
+        ("flip-forced", "(probs * (1 - probs)).masked_fill(forced, 0.0)", "probs * (1 - probs)"),  # objectives
+        ("warm-start-trials", "num_bytes, *rates) if entry.tried else 0.0", "num_bytes, *rates)"),
+    ),
+    "training/test_speed": (("mfu-of-one", "(seconds * self.peak * self.world_size)", "(seconds * self.peak)"),),
+    "experiments/test_resume": (("last-kept-update", "after + 1 if after else 0", "after if after else 0"),),
+    "training/test_metrics": (
+        ("broken-forgotten", "wrong if before is None else torch.maximum(before, wrong)", "wrong"),
+    ),
+    "training/test_loop": (
+        (
+            "floor-as-limit",
+            "return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * way))",
+            "return max(floor, 0.5 * (1 + math.cos(math.pi * way)))",
+        ),
+        ("second-per-byte", "second.mean() / drawn.mean()", "second.mean()"),
+    ),
+    "experiments/test_train": (("held-out-price", "price=config.estimator.price,", "price=0.0,"),),
+    "experiments/test_crashes": (
+        (
+            "newest-without-lines",
+            "if damage is None and (intact is None or not lost):",
+            "if damage is None and intact is None:",
+        ),
+    ),
+    "experiments/test_bpe_training": (("cached-options", "__version__, sorted(options.items())))", "__version__))"),),
+    "experiments/test_custom": (
+        (
+            "defaults-over-options",
+            '{**defaults.get(name, {}), "rows_per_mean": rows, **options}',
+            '{**options, **defaults.get(name, {}), "rows_per_mean": rows}',
+        ),
+    ),
+    # evaluation
+    "experiments/test_boundaries": (("moved-to-uncounted", "shift) & counted", "shift)"),),
+    "evaluation/test_windowed": (
+        ("early-is-final", "document_nats(reading, reading.early_nats)", "document_nats(reading)"),
+    ),
+    "evaluation/test_boundaries": (("length-spread", "exact.std(correction=0)", "exact.std()"),),
+    "evaluation/test_streamed": (
+        ("streamed-rate", "model.new_cache(num_rows, target_rate=segmented.target_rate)", "model.new_cache(num_rows)"),
+    ),
+    "evaluation/test_continuations": (
+        ("cut-off-by-one", "cut = lengths + num_bytes - 1 > (", "cut = lengths + num_bytes > ("),
+    ),
+    "evaluation/test_marginal": (
+        (
+            "particles-of-window",
+            "torch.arange(count)) + torch.arange(num_windows)[:, None] * count",
+            "torch.arange(count))",
+        ),
+    ),
+    "evaluation/test_detail": (
+        ("relative-rate", 'make_segmenter("uniform", model, rate=target_rate)', 'make_segmenter("uniform", model)'),
+    ),
+    "evaluation/test_policies": (
+        ("forced-unseen", "(actions[:, t].bool() | forced).to(recent.dtype)", "actions[:, t].to(recent.dtype)"),
+    ),
+    "evaluation/test_lm_eval": (
+        ("room-to-write", "prompt[-max(1, self.context - most) :]", "prompt[-self.context :]"),
+    ),
+    "evaluation/test_word_edges": (("byte-128", "if byte >= 128 or", "if byte > 128 or"),),
+    # agents and segmenters
+    "agents/segmenters/test_parity": (
+        ("confidence-gradient", "torch.where(boundaries, probs, 1 - probs)", "probs"),  # functional
+        ("group-of-own-byte", "count = free.cumsum(-1) - free", "count = free.cumsum(-1)"),
+    ),
+    "agents/test_agents": (
+        ("set-truncated", "return self._maybe_set_truncated(batch)", "return batch"),  # envs
+        (
+            "forced-probability",
+            "return probs if self.forced is None else probs.masked_fill(self.forced, 1.0)",
+            "return probs",
+        ),
+        ("rounded-spacing", "* rate - 1e-9).ceil()", "* rate).ceil()"),
+    ),
+    "agents/segmenters/test_laws": (
+        (
+            "combined-first",
+            'candidates.boundaries & ~state["drawn"] | (state["position"] == 0)',
+            'candidates.boundaries & ~state["drawn"]',
+        ),
+        ("streamed-key", '{"query": self.query(x)}', '{"query": self.key(x)}'),
+        (
+            "streamed-oldest-first",
+            '(segments.boundaries[:, None], state["recent"])',
+            '(state["recent"], segments.boundaries[:, None])',
+        ),
+    ),
+    "agents/segmenters/test_grouped": (
+        ("spread-in-turn", "spread.repeat_interleave(group_size)", "spread.repeat(group_size)"),
+    ),
+    "agents/segmenters/test_magnet": (
+        ("streamed-script", 'last_bytes[:, 1:], "script": script}', 'last_bytes[:, 1:], "script": state["script"]}'),
+    ),
+    "test_begin_of_text": (("token-after-mark", "[True, False, *starts[1:]]", "[True, *starts]"),),
+    "experiments/test_segmenting": (
+        ("nearest-trial", "return min(tried, key=lambda trial: abs(trial[0] - rate))[1]", "return tried[-1][1]"),
+    ),
+}
 MUTANTS = tuple(
     Bug(name, " ".join(f"tests/{file}.py" for file in files.split()), old, new)
-    for by_tests in (_FIRST, _SECOND)
+    for by_tests in (_FIRST, _SECOND, _THIRD)
     for files, mutants in by_tests.items()
     for name, old, new in mutants
 )

@@ -160,6 +160,6 @@ def drawn_bytes(config: TrainConfig) -> float:
     trainer, _ = make_trainer(config)
     flops = UpdateFlops.of(trainer.model, trainer.loss, trainer.segmenter)
     tokens: Any = (1, trainer.model.config.target_rate, 0.0)  # per byte
-    per_byte = flops.total(flops.passes, *tokens) + flops.total(flops.trials, *tokens)
+    per_byte = sum(flops.total(costs, *tokens) for costs in (flops.passes, flops.trials, flops.reference))
     windows = (config.optim.total_flops or 0.0) / per_byte / config.data.num_steps
     return windows * (config.data.num_steps + 1) / config.baseline.rows_per_text

@@ -250,6 +250,7 @@ class Trainer:
                 self.flops_done += flops.total(flops.passes, num_bytes, *rates)
                 self.padded_flops_done += flops.total(flops.passes, num_bytes, *padded_rates)
                 self.tried_flops_done += flops.total(flops.trials, num_bytes, *rates) if entry.tried else 0.0
+                self.tried_flops_done += flops.total(flops.reference, num_bytes, *rates)
                 metrics["flops"], metrics["padded_flops"] = self.flops_done, self.padded_flops_done
                 metrics["total_flops"] = self.total_flops_done
                 counted.append((metrics, self.total_flops_done - before))

@@ -122,10 +122,11 @@ def is_broken(metrics: Mapping[str, Tensor], before: Tensor | None) -> Tensor:
 
 @dataclass(frozen=True)
 class UpdateFlops:
-    """FLOPs of an update: passes and trials (of estimator and reference), per byte, per token, per token of tokens."""
+    """FLOPs of an update (passes, trials of the estimator, the reference) per byte, per token, per token of tokens."""
 
     passes: tuple[float, ...]
     trials: tuple[float, ...] = (0.0, 0.0, 0.0)
+    reference: tuple[float, ...] = (0.0, 0.0, 0.0)
 
     @classmethod
     def of(
@@ -133,8 +134,8 @@ class UpdateFlops:
     ) -> UpdateFlops:
         """Count them, before the model is sharded.
 
-        Trials are those of the policy term's estimator, if it has any, and one decoding for a ``reference``, counted at
-        the rollout's rate.
+        Trials are those of the policy term's estimator, if it has any; a warm start has none. A ``reference`` is one
+        decoding of every rollout, counted at the rollout's rate.
         """
         policy = loss.terms["policy"] if "policy" in loss.terms else None
         trial_flops = getattr(getattr(policy, "_value_estimator", None), "flops", None)
@@ -143,9 +144,11 @@ class UpdateFlops:
         if segmenter is not None:
             per_byte += 6.0 * segmenter_matrices(segmenter, model)
         decoding = partial(decoding_flops, model) if reference else None
-        counted = [count for count in (trial_flops, decoding) if count is not None]
-        trials = [sum(count(n, tokens, num_second=second) for count in counted) for n, tokens, second in units]
-        return cls((per_byte, *levels), tuple(trials))
+        trials, decodings = (
+            tuple(0.0 if count is None else count(n, tokens, num_second=second) for n, tokens, second in units)
+            for count in (trial_flops, decoding)
+        )
+        return cls((per_byte, *levels), trials, decodings)
 
     def total(self, costs: tuple[float, ...], num_bytes: float, rate: float, second_rate: float) -> float:
         """Return the FLOPs of an update, from its tokens per byte and its tokens of tokens per token."""

@@ -15,11 +15,14 @@ from rltok_rl.data.languages import Recall
 from rltok_rl.evaluation import mean_and_error
 from rltok_rl.functional.returns import discounted_return
 from rltok_rl.models import UNet, preset
+from rltok_rl.models.flops import decoding_flops, update_flops
+from rltok_rl.objectives import JointLoss, LocalFlips
+from rltok_rl.training import LoopOptions, Trainer
 from rltok_rl.training.snapshots import Snapshots
 from rltok_rl.training.training_step import read_bytes
 
 from ..each import each
-from .processes import ROWS, make
+from .processes import ROWS, STEPS, UPDATE, make
 
 KINDS = {
     "one batch": {},
@@ -85,6 +88,21 @@ def test_snapshot_compares_with_even_spacing_on_the_same_texts():
         assert relative[name] == pytest.approx(metrics[name], rel=1e-4)
     again = Snapshots(held=held, actor=UniformActor(0.3), num_rows=4, num_steps=24, batches=1, num_bytes=50)
     assert again.evaluate(model)["held_out_relative_return"] == 0.0
+
+
+def test_the_reference_counts_in_a_warm_start_too():
+    """Every rollout decodes once more with the reference's boundaries; trials of an estimator begin afterwards."""
+    model = UNet(preset("tiny", width=16, target_rate=0.3))
+    env = ByteBoundaryEnv(
+        model, TextSource(local_prose(9000)), num_steps=STEPS, batch_size=(ROWS,), seed=0, reward="relative"
+    )
+    loss = JointLoss.paper(target_rate=0.3, estimator=LocalFlips(model, gamma=0.9, num_flips=2, span=7))
+    trainer = Trainer(model, env, loss, LoopOptions(total_bytes=2 * UPDATE, warm_start_bytes=UPDATE))
+    first, second = trainer.update(), trainer.update()
+    tokens = (first["flops"] - update_flops(model, UPDATE, 0)) / update_flops(model, 0, 1)
+    decoding = decoding_flops(model, UPDATE, tokens)
+    assert first["total_flops"] - first["flops"] == pytest.approx(decoding)
+    assert second["total_flops"] - second["flops"] > 3 * decoding
 
 
 @each(rows=[1, ROWS])

@@ -35,6 +35,8 @@ from rltok_rl.utils import keep_memory
 
 GRADES: dict[str, list[int]] = {"small": [1, 3], "full": [1, 2, 3, 4]}
 """Grades of each budget."""
+REPEATED = {("noise", 1): 2}
+"""``noise`` 1 is ``delay`` 1: the small budget has ``noise`` 2 in its place, the full one leaves it out."""
 CELL_FLOPS = 7.5e11
 """Total FLOPs of a cell of either budget."""
 TRACK = "scratch"
@@ -130,11 +132,16 @@ def suite_entries(options: SuiteOptions) -> list[str]:
     return list(dict.fromkeys([ORACLE, UNIFORM, *(FIXED if everything else options.entries), *product]))
 
 
+def _grades(task: str, options: SuiteOptions) -> list[int]:
+    """Return the grades of a task: those that are asked for, or those of the budget without a repeated one."""
+    return options.grades or [*dict.fromkeys(REPEATED.get((task, grade), grade) for grade in GRADES[options.budget])]
+
+
 def suite_jobs(options: SuiteOptions) -> list[Job]:
     """Return all jobs, seed by seed; a file's name has a hash of its options."""
-    grades, folder = options.grades or GRADES[options.budget], Path(options.out, "cells")
-    prints: dict[tuple[str, int, str], tuple[TrainConfig, str]] = {}
-    for task, grade, entry in itertools.product(options.tasks, grades, suite_entries(options)):
+    folder, prints = Path(options.out, "cells"), dict[tuple[str, int, str], tuple[TrainConfig, str]]()
+    places = [(task, grade) for task in options.tasks for grade in _grades(task, options)]
+    for (task, grade), entry in itertools.product(places, suite_entries(options)):
         config = cell_config(task, grade, entry, flops=options.flops, overrides=options.overrides)
         prints[task, grade, entry] = config, fingerprint(config)
     jobs = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from typing import Any
 
 import matplotlib.image
@@ -150,6 +151,18 @@ def test_every_entry_trains_with_the_sizes_and_the_rate_of_its_task(entry):
     whole = cell_config("nest", 3, entry, flops=1e9)
     assert whole.data.num_steps == 256 and whole.model.overrides["boundary_cap"] is None
     assert (whole.rate.control, whole.rate.coefficient, whole.rate.options) == ("binomial", 1.0, {})
+
+
+def test_no_language_counts_twice():
+    """The first grades of two tasks are one language, of which a budget has one."""
+    texts = [
+        TASKS[task].language(1).draw(2, 99, torch.Generator().manual_seed(0)).byte_ids for task in ("delay", "noise")
+    ]
+    assert torch.equal(*texts)
+    options = suite.read_suite_options(["entries=uniform", "seeds=1"])
+    for budget, noise, jobs in (("small", {2, 3}, 2 * 20), ("full", {2, 3, 4}, 2 * 39)):
+        cells = [job.cell for job in suite.suite_jobs(replace(options, budget=budget))]
+        assert {cell.grade for cell in cells if cell.task == "noise"} == noise and len(cells) == jobs
 
 
 def test_switch_changes_after_its_share_of_the_run():

@@ -26,7 +26,7 @@ CONTEXT.set_forkserver_preload([*_LOADED, "tests.fixed_text"])
 class Forked:
     """``python -m module arguments`` in a forked process, with a part of the interface of ``subprocess.Popen``.
 
-    Output goes to the files ``out`` and ``err``, or all to ``err``.
+    Output goes to the files ``out`` and ``err``, or all to ``err``. Only a process that is no daemon may start others.
     """
 
     def __init__(
@@ -39,9 +39,11 @@ class Forked:
         cwd: Path | None = None,
         environment: Mapping[str, str] | None = None,
         quiet: bool = False,
+        daemon: bool = True,
     ) -> None:
         passed = (module, list(arguments), str(out or err), str(err), str(cwd or Path.cwd()), quiet)
-        self.process = CONTEXT.Process(target=_run, args=(*passed, {**os.environ, **(environment or {})}), daemon=True)
+        passed += ({**os.environ, **(environment or {})},)
+        self.process = CONTEXT.Process(target=_run, args=passed, daemon=daemon)
         self.process.start()
         assert self.process.pid is not None
         self.pid = self.process.pid

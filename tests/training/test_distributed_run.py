@@ -6,8 +6,6 @@ import csv
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,32 +23,27 @@ from rltok_rl.training.distributed import TIMEOUT, Processes, fresh_store, init_
 
 from ..each import each
 from ..experiments.configured import QUICK, configured
+from ..forked import Forked
 
 UPDATES = 40
 OPTIONS = [*QUICK[1:], f"optim.total_bytes={UPDATES * 128}", "checkpoint_every=4", "compute.threads=1"]
 
 
-def launch(folder: Path, *options: str, restarts: int = 1) -> subprocess.Popen:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += ["--max-restarts", str(restarts), "-m", "rltok_rl.experiments.train", "compute.strategy=ddp"]
-    # A new session, so that nothing outlives the test.
-    return subprocess.Popen(
-        [*command, *OPTIONS, f"out={folder}", *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        start_new_session=True,
-    )
+def launch(folder: Path, *options: str, restarts: int = 1) -> Forked:
+    command = ["--standalone", "--nproc-per-node", "2", "--max-restarts", str(restarts), "-m"]
+    command += ["rltok_rl.experiments.train", "compute.strategy=ddp", *OPTIONS, f"out={folder}", *options]
+    out, err = (folder.with_suffix(suffix) for suffix in (".out", ".err"))
+    return Forked("tests.training.torchrun", command, out=out, err=err, daemon=False)
 
 
-def finish(process: subprocess.Popen, *, status: int = 0) -> tuple[str, str]:
+def finish(process: Forked, folder: Path, *, status: int = 0) -> tuple[str, str]:
     """Its output and errors, after it has ended."""
     try:
-        out, err = process.communicate(timeout=150)
+        process.wait(timeout=150)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
+    out, err = (folder.with_suffix(suffix).read_text() for suffix in (".out", ".err"))
     assert process.returncode == status, err[-3000:]
     return out, err
 
@@ -63,7 +56,7 @@ def rows(folder: Path) -> list[dict[str, float]]:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory) -> tuple[Path, str, str]:
     folder = tmp_path_factory.mktemp("run") / "ddp"
-    return folder, *finish(launch(folder))
+    return folder, *finish(launch(folder), folder)
 
 
 def test_two_processes_write_the_folder_of_one(undisturbed, tmp_path):
@@ -91,12 +84,12 @@ def test_killed_process_restarts_all(undisturbed, tmp_path):
         while len(list_checkpoints(folder / "checkpoints")) < 2 and process.poll() is None:
             time.sleep(0.01)
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        (second,) = [int(pid) for pid in children if b"\0RANK=1\0" in Path(f"/proc/{pid}/environ").read_bytes()]
-        os.kill(second, signal.SIGKILL)
+        assert len(children) == 2
+        os.kill(int(children[1]), signal.SIGKILL)  # rank 1
     except BaseException:
         os.killpg(process.pid, signal.SIGKILL)
         raise
-    _, err = finish(process)
+    _, err = finish(process, folder)
     assert "resuming" in err and "after update" in err
     assert (folder / "metrics.csv").read_text() == (undisturbed[0] / "metrics.csv").read_text()
 
@@ -109,7 +102,8 @@ def test_killed_process_restarts_all(undisturbed, tmp_path):
 )
 def test_wrong_options_are_one_line_from_one_process(refusal, tmp_path):
     option, message = refusal
-    _, err = finish(launch(tmp_path / "run", option, restarts=0), status=1)
+    folder = tmp_path / option[:4]
+    _, err = finish(launch(folder, option, restarts=0), folder, status=1)
     # What remains is torchrun's own: a table of exit codes.
     lines = [line for line in err.splitlines() if line.startswith(("rltok train:", "process "))]
     assert len(lines) == 1 and lines[0].startswith(message)

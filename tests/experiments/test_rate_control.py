@@ -18,14 +18,15 @@ def test_reaches_its_targets_and_holds_them(control):
     place = list(COEFFICIENTS).index(control)
     for number, start in enumerate(STARTS):
         target = TARGETS[(place + number) % len(TARGETS)]
-        run = drive(control, start, target, 0.0, num_updates=1000 if control == "pi" else 700)  # that one is slow
+        slow = start == 0.8 and control in ("logit_pressure", "binomial", "price")
+        run = drive(control, start, target, 0.0, num_updates=700 if slow else 250)
         assert run.updates is not None and run.holds and abs(run.error) < 0.01, (start, run.updates, run.error)
 
 
 def test_some_hold_it_against_a_task_with_another_rate():
     """Eq. 24 settles where its push equals the pull: a known weakness, and a check that the test can tell."""
     for control, holds in (("hinge", True), ("price", True), ("logit_pressure", False)):
-        run = drive(control, 0.05, 0.2, 0.3, num_updates=1000)
+        run = drive(control, 0.05, 0.2, 0.3, num_updates=1000 if control == "price" else 400)
         assert run.holds == holds and (holds or run.error > 0.02), control
 
 

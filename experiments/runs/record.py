@@ -142,9 +142,9 @@ class Recorder:
         if trainer.processes.main:
             columns = self.table.columns[2:] or (*NOTED, *(name for name in SPEEDS if name in metrics))
             row = {name: metrics.get(name, math.nan) for name in columns}  # without a policy some are missing
+            held_out = {name: snapshot[name] for name in HELD_OUT if name in row and name in snapshot}
+            self.table.add(last.update, last.bytes_done, row | held_out)
             self.logging.add("train", {k: v for k, v in row.items() if k not in HELD_OUT}, update=last.update)
-            row |= {name: snapshot[name] for name in HELD_OUT if name in row and name in snapshot}
-            self.table.add(last.update, last.bytes_done, row)
             for text in last.warnings:
                 self.alarms.add(last.update, warning=text)
                 self.progress.say(f"warning: update {last.update}: {text}")

@@ -8,7 +8,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from threading import Thread
 from typing import Any, NamedTuple
 
 from rltok_rl.experiments.studies.common import Progress
@@ -53,6 +54,15 @@ def _attempt(work: Work, job: Any) -> Outcome:
 
 def _start_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a traceback
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """End this worker when its parent is gone: it would go on with the jobs that it has queued."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _outcomes(work: Work, jobs: Sequence[Any], workers: int) -> Iterator[Outcome]:

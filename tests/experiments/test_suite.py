@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import matplotlib.image
@@ -151,6 +156,37 @@ def test_every_entry_trains_with_the_sizes_and_the_rate_of_its_task(entry):
     whole = cell_config("nest", 3, entry, flops=1e9)
     assert whole.data.num_steps == 256 and whole.model.overrides["boundary_cap"] is None
     assert (whole.rate.control, whole.rate.coefficient, whole.rate.options) == ("binomial", 1.0, {})
+
+
+def test_workers_end_with_a_killed_command(tmp_path):
+    """Else they would train the cells that are queued, unseen."""
+    (tmp_path / "sleepers.py").write_text(
+        "import os, time\n"
+        "from rltok_rl.experiments.studies.parallel_jobs import run_jobs\n"
+        "def sleep(folder):\n"
+        "    open(os.path.join(folder, str(os.getpid())), 'w').close()\n"
+        "    time.sleep(600)\n"
+        f"if __name__ == '__main__': run_jobs('test', sleep, [{str(tmp_path)!r}] * 4, total=4, workers=2)\n"
+    )
+    command = subprocess.Popen([sys.executable, str(tmp_path / "sleepers.py")], stderr=subprocess.DEVNULL)
+    wait_for(lambda: len(list(tmp_path.glob("[0-9]*"))) == 2)
+    command.kill()
+    command.wait()
+    workers = [int(path.name) for path in tmp_path.glob("[0-9]*")]
+    wait_for(lambda: not any(map(alive, workers)))
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended may be kept until its new parent asks for its status."""
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.1)
 
 
 def test_no_language_counts_twice():

@@ -18,6 +18,7 @@ from rltok_rl.experiments.reports.run_report import trained_table
 from rltok_rl.experiments.runs import build
 from rltok_rl.experiments.runs import run as runs
 from rltok_rl.experiments.runs.folder import read_run
+from rltok_rl.experiments.runs.record import HELD_OUT
 from rltok_rl.experiments.runs.resume import check_same_run
 from rltok_rl.experiments.runs.run import run
 from rltok_rl.experiments.studies import soak
@@ -225,7 +226,7 @@ def test_tensorboard_has_every_metric_once_over_a_kill(tmp_path):
     assert max(events()["train/loss"]) == 4, "updates 4 and 5 come again after the checkpoint of update 3"
     run(config, "")
     expected: dict[str, dict[int, float]] = {}
-    lines = [(f"train/{name}", row) for row in table(out) for name in set(row) - {"update", "bytes"}]
+    lines = [(f"train/{name}", row) for row in table(out) for name in set(row) - {"update", "bytes", *HELD_OUT}]
     for line in map(json.loads, (out / "samples.jsonl").read_text().splitlines()):
         lines += [(name, line) for name in line if name.startswith("held_out_")]
     for name, line in lines:

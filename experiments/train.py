@@ -34,7 +34,7 @@ from rltok_rl.experiments.runs.valid_options import check_options, read_device
 from rltok_rl.ranges import check_fields
 from rltok_rl.training import TrainingFailed
 from rltok_rl.training.checkpoint import CheckpointError
-from rltok_rl.training.distributed import Processes, Refused, init_processes, main_speaks
+from rltok_rl.training.distributed import Processes, Refused, init_processes, leave_words_to_main, main_speaks
 
 
 def run(config: TrainConfig, command: str, processes: Processes | None = None) -> dict[str, Any]:
@@ -111,6 +111,7 @@ def _named(error: Exception) -> str:
 def _end(message: str) -> NoReturn:
     """Exit because of the options; they are the same on all ranks, and rank 0 prints the error."""
     remove_sweep()
+    leave_words_to_main()
     sys.exit(f"rltok train: {message}" if main_speaks() else 1)
 
 

@@ -163,8 +163,7 @@ class Processes:
         if error is None:
             dist.destroy_process_group()
         elif isinstance(error, Refused):
-            if not self.main:  # rank 0 prints the message, unless it has none
-                time.sleep(_GRACE)
+            leave_words_to_main()
         elif isinstance(error, Exception):
             words = ("gloo", "nccl", "peer")  # of an error whose cause is the end of another rank
             if isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words):
@@ -175,6 +174,15 @@ class Processes:
 def main_speaks() -> bool:
     """Whether this is rank 0, or will be once :func:`init_processes` is called."""
     return os.environ.get("RANK", "0") == "0"
+
+
+def leave_words_to_main() -> None:
+    """Before a rank other than 0 exits on an error that all ranks have, wait until rank 0 has printed it.
+
+    torchrun ends all ranks after the first failure, perhaps before rank 0 comes to its message.
+    """
+    if not main_speaks():
+        time.sleep(_GRACE)
 
 
 def init_processes(

@@ -110,6 +110,19 @@ def test_wrong_options_are_one_line_from_one_process(refusal, tmp_path):
     assert not any(f"/{package}/" in err for package in ("rltok_rl", "experiments", "envs"))  # no tracebacks of ours
 
 
+def test_other_ranks_leave_the_message_to_rank_0(monkeypatch):
+    """Torchrun ends all ranks when the first has failed: rank 1 waits, or rank 0 might not come to its message."""
+    slept = []
+    monkeypatch.setattr(distributed.time, "sleep", slept.append)
+    monkeypatch.setattr(train.sys, "argv", ["rltok train", "optim.lrr=1"])
+    for rank, status, waits in (("1", 1, 1), ("0", "rltok train: there is no option 'optim.lrr'", 0)):
+        monkeypatch.setenv("RANK", rank)
+        slept.clear()
+        with pytest.raises(SystemExit) as exit_info:
+            train.main()
+        assert str(exit_info.value.code).startswith(str(status)) and len(slept) == waits
+
+
 COMPLETE = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "0", "MASTER_PORT": "0"}
 
 

@@ -32,11 +32,17 @@ def check_trust(path: str | Path, name: str, trust_code: bool) -> None:
         )
 
 
+def check_file(path: Path, name: str | None = None) -> None:
+    """Require a file, or a link to one; a pipe would be waited for forever. Errors call it ``name``."""
+    if not path.is_file():
+        got = "something else" if path.exists() else "a link to nothing" if path.is_symlink() else "nothing"
+        raise FileNotFoundError(f"{name or path} must be a file, got {got}")
+
+
 def read_limited(path: Path, most: int, name: str | None = None) -> str:
     """Return the text of a file of at most ``most`` bytes; errors call it ``name``, by default its path."""
     name = name or str(path)
-    if not path.is_file():  # a pipe would wait forever
-        raise FileNotFoundError(f"{name} must be a file, got {'something else' if path.exists() else 'nothing'}")
+    check_file(path, name)
     if (size := path.stat().st_size) > most:
         raise ValueError(f"{name} must have at most {most:,} bytes, got {size:,}")
     with path.open("rb") as file:
@@ -88,7 +94,7 @@ def read_config_file(path: Path) -> Any:
         raise ValueError(f"{path} cannot be read: it must hold options by name, got {type(plain).__name__}")
     for name, value in _strings(plain, ""):
         if "${" in value:
-            raise ValueError(f"{path} must hold plain values, got the interpolation {value!r} in {name}; replace it")
+            raise ValueError(f"{path} must hold plain values, got the interpolation {value!r:.200} {name}; replace it")
     for group in _GROUPS:
         if not isinstance(plain.get(group) or {}, dict):
             raise ValueError(f"{path} must hold options of {group} by name, got {plain[group]!r}")
@@ -102,9 +108,11 @@ def read_config_file(path: Path) -> Any:
 
 
 def _strings(value: Any, name: str) -> Iterator[tuple[str, str]]:
-    """Yield all strings in nested containers with their dotted names."""
+    """Yield all strings in nested containers, keys too, and where they are."""
     if isinstance(value, str):
-        yield name, value
+        yield f"in {name}", value
     elif isinstance(value, (dict, list)):
         for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            if isinstance(key, str):
+                yield "as a name", key
             yield from _strings(inner, f"{name}.{key}" if name else str(key))

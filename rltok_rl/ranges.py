@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import field, is_dataclass
 from functools import cache
 from numbers import Integral, Real
-from types import NoneType
-from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 
 class Range(NamedTuple):
@@ -130,3 +131,42 @@ def check_fields(options: Any, prefix: str = "") -> None:
     for name, inner in vars(options).items():
         if is_dataclass(inner):
             check_fields(inner, f"{prefix}{name}.")
+
+
+def check_arguments(function: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
+    """Require that arguments are of the types that the function is annotated with; numbers must be finite.
+
+    Example:
+        >>> def shorten(text: str, length: int | None = None): ...
+        >>> check_arguments(shorten, {"text": "to be", "length": True})
+        Traceback (most recent call last):
+        TypeError: length must be an integer, or None, got True
+    """
+    hints = get_type_hints(function.__init__ if isinstance(function, type) else function)  # type: ignore[misc]
+    for name, value in arguments.items():
+        hint = hints.get(name, Any)
+        kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        if not any(_is_kind(value, kind) for kind in kinds):
+            words = ", or ".join(_kind_in_words(kind) for kind in kinds)
+            kind_of_error = ValueError if Literal in map(get_origin, kinds) else TypeError
+            raise kind_of_error(f"{name} must be {words}, got {value!r:.60}")
+
+
+def _is_kind(value: Any, kind: Any) -> bool:
+    """Whether a value is of an annotation's kind; anything is of kinds that are not known here."""
+    if get_origin(kind) is Literal:
+        return any(type(value) is type(word) and value == word for word in get_args(kind))
+    if kind in (int, float):
+        whole = kind is int
+        return is_number(value) and (isinstance(value, Integral) if whole else math.isfinite(value))
+    plain = get_origin(kind) or kind
+    return isinstance(value, plain) if isinstance(plain, type) else True
+
+
+def _kind_in_words(kind: Any) -> str:
+    """Describe an annotation's kind in words that follow "must be"."""
+    if get_origin(kind) is Literal:
+        return f"one of {[*get_args(kind)]}"
+    words = {bool: "True or False", int: "an integer", float: "a finite number", str: "a string", NoneType: "None"}
+    plain = get_origin(kind) or kind
+    return words.get(plain) or f"a {plain.__name__.lower()}"

@@ -17,6 +17,7 @@ from rltok_rl.agents.segmenters.segmenter import Segmenter, check_reads_bytes
 from rltok_rl.agents.segmenters.tokenizers import bpe, unigram
 
 from rltok_rl.models.unet import UNet
+from rltok_rl.ranges import check_arguments
 from rltok_rl.utils import import_path, is_import_path
 
 SEGMENTERS: dict[str, Callable[..., Segmenter]] = {
@@ -55,6 +56,8 @@ def make_segmenter(name: str, model: UNet, **options: Any) -> Segmenter:
     unknown = sorted(set(options) - set(allowed))
     if unknown:
         raise ValueError(f"options of segmenter {name!r} must be among {allowed}, got {unknown}")
+    if name in SEGMENTERS:
+        check_arguments(make.func if isinstance(make, partial) else make, options)
     weight = model.embedding.weight
     segmenter = make(model, **options)
     if not isinstance(segmenter, Segmenter):

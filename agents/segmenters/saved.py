@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,7 +26,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from rltok_rl.foreign import MOST_STATE, check_sizes, check_trust, read_config_file, read_json, read_limited
+from rltok_rl.foreign import MOST_STATE, check_file, check_sizes, check_trust, read_config_file, read_json, read_limited
 from rltok_rl.models.pretrained import model_folder
 from rltok_rl.models.weights import CONFIG, check_finite, replaced_files
 from rltok_rl.utils import is_import_path
@@ -138,8 +139,8 @@ def load_segmenter(source: str | Path, model: Any, trust_code: bool = False, **h
     if folder is None:
         return None
     path, run = folder / WORD, folder.parent / "config.yaml"
-    if not path.is_file():
-        config = read_config_file(run) if folder.name == "model" and run.is_file() else {}
+    if not os.path.lexists(path):
+        config = read_config_file(run) if folder.name == "model" and os.path.lexists(run) else {}
         for group in ("segmenter", "actor"):
             if (name := (config.get(group) or {}).get("name", "learned")) != "learned":
                 raise ValueError(f"{folder} must hold {WORD}, because {run} names the {group} {name!r}")
@@ -154,14 +155,15 @@ def load_segmenter(source: str | Path, model: Any, trust_code: bool = False, **h
     check_trust(path, name, trust_code)
     state: dict[str, Any] = {}
     weights, tokenizer = folder / WEIGHTS, folder / TOKENIZER
-    if weights.is_file():
+    if os.path.lexists(weights):
+        check_file(weights)
         try:
             state |= load_file(weights)
         except SafetensorError as error:
             raise ValueError(f"{weights} must be a whole safetensors file, got one that is not: {error}") from None
-    if tokenizer.is_file():
+    if os.path.lexists(tokenizer):
         split = content.get("split", "pieces")
-        if split not in SPLITS:
+        if split not in [*SPLITS]:
             raise ValueError(f"split in {path} must be one of {sorted(SPLITS)}, got {split!r}")
         state["tokenizer"] = read_limited(tokenizer, MOST_STATE)
         options["tokenizer"] = read_tokenizer(state["tokenizer"], SPLITS[split], str(tokenizer), trust_code=trust_code)

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
 from rltok_rl.agents.segmenters import Segmenter, load_segmenter
 from rltok_rl.experiments.commands.parsers import BUILT_IN, CONTEXT, Parser
-from rltok_rl.experiments.run_config import TrainConfig
+from rltok_rl.experiments.runs.saved_options import read_options
 
 from rltok_rl.data import DocumentSource, read_documents
 from rltok_rl.data.files import LINES, TABLES, kind
@@ -86,22 +85,14 @@ def run_config(parser: Parser, model: str) -> Any:
     """Read the options of a run's folder; None if the model is no run."""
     path = Path(model) / "config.yaml"
     try:
-        return read_config_file(path) if path.is_file() else None
-    except ValueError as error:
+        return read_config_file(path) if os.path.lexists(path) else None
+    except (OSError, ValueError) as error:
         parser.error(f"argument MODEL: {error}")
 
 
 def trained_context(run: Any) -> int:
     """Return the bytes of a window in training, or a default if the model is no run."""
     return CONTEXT if run is None else (run.get("data") or {}).get("num_steps") or CONTEXT
-
-
-def complete_config(run: Any) -> TrainConfig:
-    """Return the options of a run's ``config.yaml`` as a ``TrainConfig``, with defaults for missing ones."""
-    config: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrainConfig), run))
-    if config.data.options.get("trust_remote_code"):
-        raise ValueError("data.options.trust_remote_code must be left out, because it executes code of the corpus")
-    return config
 
 
 def find_documents(parser: Parser, options: argparse.Namespace, run: Any) -> tuple[str, list[bytes]]:
@@ -141,7 +132,7 @@ def _held_out(parser: Parser, options: argparse.Namespace, run: Any) -> tuple[st
     if run is None:
         parser.error(f"the following arguments are required: DATA ({options.model} is not the folder of a run)")
     try:
-        data = complete_config(run).data
+        data = read_options(Path(options.model) / "config.yaml").data
         held_out = read_run_texts(data, options.trust_data).held_out
     except (OSError, ValueError) as error:
         parser.error(f"the text of {options.model} cannot be read again: {error}; name another as DATA")

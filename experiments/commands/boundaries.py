@@ -28,6 +28,7 @@ from rltok_rl.experiments.commands.parsers import Parser, command
 from rltok_rl.experiments.commands.tables import agreement_page, boundaries_page
 from rltok_rl.experiments.reports.markdown import without_nan
 from rltok_rl.experiments.run_config import SegmenterConfig
+from rltok_rl.experiments.runs.saved_options import read_options
 
 from rltok_rl.evaluation.agreement import agreement_matrix, boundary_correlation, boundary_match, cohen_kappa, jaccard
 from rltok_rl.evaluation.boundaries import DrawnTexts, boundary_metrics, join_texts
@@ -78,7 +79,7 @@ def _first_run(parser: Parser, options: argparse.Namespace) -> tuple[str, Any]:
             parser.error(f"the following arguments are required: {missing}")
         return options.models[0], None
     first = next(iter(runs))
-    texts = {name: [run.data.get(key) for key in _SAME_TEXT] for name, run in runs.items()}
+    texts = {name: [(run.get("data") or {}).get(key) for key in _SAME_TEXT] for name, run in runs.items()}
     for name in options.models if options.text is None else ():
         if texts.get(name) != texts[first]:
             print(f"note: {name} may have been trained on the held-out text of {first}", file=sys.stderr)
@@ -101,13 +102,16 @@ def trained_tokenizer(
     name: str,
     model: UNet,
     *,
-    run: Any,
+    run: Path | None,
     text: bytes | None,
     rate: float,
     vocabulary: int | None,
     trust_data: bool = False,
 ) -> TokenizerSplit:
-    """Train ``bpe`` or ``unigram`` on a run's training text, or on ``text``: at a rate, or with a vocabulary."""
+    """Train ``bpe`` or ``unigram`` at a rate, or with a vocabulary, on ``text``, or a run's training text.
+
+    ``run`` is the run's ``config.yaml``.
+    """
     from rltok_rl.experiments.runs.bpe_training import bpe_of_rate  # these take seconds to import
     from rltok_rl.experiments.runs.segmenters import train_tokenizer
     from rltok_rl.experiments.texts import read_run_texts
@@ -120,7 +124,7 @@ def trained_tokenizer(
         if name == "bpe" and vocabulary is None:
             return bpe_of_rate(TextSource(text), rate, length=length).split
         return train_on(name, [text[at : at + length] for at in range(0, len(text), length)], length=length, **aim)
-    config = replace(arguments.complete_config(run), segmenter=SegmenterConfig(name=name, options=aim))
+    config = replace(read_options(run), segmenter=SegmenterConfig(name=name, options=aim))
     return train_tokenizer(config, model, read_run_texts(config.data, trust_data))
 
 
@@ -206,7 +210,11 @@ def main(parser: Parser, options: argparse.Namespace) -> None:
         try:
             tokenizer = tokenizers.get(name)
             if name in TOKENIZERS and tokenizer is None:
-                how = {"run": run, "text": tokenizers["text"], "vocabulary": options.vocabulary}
+                how = {
+                    "run": Path(source) / "config.yaml",
+                    "text": tokenizers["text"],
+                    "vocabulary": options.vocabulary,
+                }
                 tokenizer = trained_tokenizer(name, model, rate=rate, trust_data=options.trust_data, **how)
             rules[name] = Drawer(None, make_reference(name, model, rate=rate, tokenizer=tokenizer), options)
         except (OSError, ValueError, ImportError) as error:

@@ -84,7 +84,16 @@ def command(name: str, description: str | None) -> Callable[[Callable[..., int |
     def decorate(run: Callable[..., int | None]) -> Callable[..., int]:
         def main(arguments: list[str] | None = None) -> int:
             parser = make_parser(name, description)
-            return run(parser, parser.parse_args(arguments)) or 0
+            options = parser.parse_args(arguments)
+            try:
+                return run(parser, options) or 0
+            except ValueError as error:
+                from rltok_rl.sampling.sampler import NotFiniteError  # takes seconds to import
+
+                if not isinstance(error, NotFiniteError):
+                    raise
+                models = vars(options).get("models") or [vars(options).get("model")]
+                parser.error(f"the weights of {' or '.join(map(str, models))} are too large, logits overflow: {error}")
 
         return main
 

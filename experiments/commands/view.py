@@ -30,7 +30,9 @@ from rltok_rl.experiments.commands.arguments import (
 )
 from rltok_rl.experiments.commands.parsers import BUILT_IN, CONTEXT, GAMMA, HELD_OUT, MOST, Parser, command
 from rltok_rl.experiments.commands.views import read_snapshot, reading_note, sample_views, short_names
+from rltok_rl.experiments.run_config import EstimatorConfig
 from rltok_rl.experiments.runs.folder import RunFolder, is_checkpoint, load_checkpointed, read_run
+from rltok_rl.experiments.runs.saved_options import read_options
 
 from rltok_rl.data.disk import replace_text
 from rltok_rl.evaluation.detail import read_detail
@@ -40,6 +42,7 @@ from rltok_rl.models.pretrained import model_folder
 from rltok_rl.utils import printable
 from rltok_rl.viz.viewer import Segmented, TextView, is_viewer_page, viewer_page
 
+_DEFAULT = EstimatorConfig(gamma=GAMMA)  # returns of models that are no runs
 Runs = list[RunFolder | None]
 """The run of each model; None for models that are no runs."""
 
@@ -67,7 +70,7 @@ def _find_run(path: str) -> RunFolder | None:
     if not folder.exists():
         model_folder(path)  # raises an error unless it may be an id of the hub
     folder = folder.resolve().parent.parent if is_checkpoint(folder) else folder
-    return read_run(folder) if (folder / "config.yaml").is_file() else None
+    return read_run(folder) if os.path.lexists(folder / "config.yaml") else None
 
 
 def _find_text(parser: Parser, options: argparse.Namespace, runs: Runs) -> tuple[str, bytes] | None:
@@ -115,13 +118,17 @@ def _read(parser: Parser, options: argparse.Namespace, runs: Runs, name: str, te
     names, loaded = short_names(options.models), [_load(parser, options, path) for path in options.models]
     segmenters = []
     for number, ((model, segmenter), run, label) in enumerate(zip(loaded, runs, names, strict=True), 1):
+        try:
+            trained = _DEFAULT if run is None else read_options(run.path / "config.yaml").estimator
+        except ValueError as error:
+            parser.error(f"argument MODEL: {error}")
         rewards: dict[str, Any] = {
-            "gamma": _or_trained(options.gamma, run, "estimator.gamma", GAMMA),
-            "reward": _or_trained(options.reward, run, "estimator.reward", "early_exit"),
+            "gamma": options.gamma if options.gamma is not None else trained.gamma,
+            "reward": options.reward or trained.reward,
             "baseline": options.baseline,
             "draws": options.draws,
         }
-        price = 0.0 if options.reward else _or_trained(None, run, "estimator.price", 0.0)
+        price = 0.0 if options.reward else trained.price
         policy = {"greedy": options.greedy, "target_rate": options.rate, "segmenter": segmenter}
         generator = torch.Generator().manual_seed(options.seed)
         if len(text) > 20_000:
@@ -136,12 +143,6 @@ def _read(parser: Parser, options: argparse.Namespace, runs: Runs, name: str, te
         about = reading_note(segmenter, context=context, how=how, **rewards)
         segmenters.append(Segmented(label, [read_snapshot(detail, "as saved")], about))
     return TextView(name, text, segmenters)
-
-
-def _or_trained(value: Any, run: RunFolder | None, option: str, default: Any) -> Any:
-    """The value, else the run's option, else the default."""
-    trained = run.option(option) if run is not None else None
-    return next(choice for choice in (value, trained, default) if choice is not None)
 
 
 @command("view", __doc__)

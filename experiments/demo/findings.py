@@ -7,19 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rltok_rl.experiments.commands.arguments import complete_config
 from rltok_rl.experiments.reports.paired import paired_over_documents
 from rltok_rl.experiments.reports.table import estimator_name
 from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs.build import make_model
 from rltok_rl.experiments.runs.folder import load_checkpointed, read_run
+from rltok_rl.experiments.runs.saved_options import read_options
 from rltok_rl.experiments.runs.segmenters import actor_segmenter
 from rltok_rl.experiments.texts import Texts, read_texts
 
 from rltok_rl.data import DocumentSource
 from rltok_rl.data.languages import Recall
 from rltok_rl.evaluation import Reading, read_text, summarise
-from rltok_rl.foreign import read_config_file
 from rltok_rl.models import UNet, segment
 from rltok_rl.models.generation import generate
 from rltok_rl.text import ids_to_bytes
@@ -39,7 +38,7 @@ def _generator() -> torch.Generator:
 
 def read_config(folder: Path) -> TrainConfig:
     """Read the configuration of a run."""
-    return complete_config(read_config_file(folder / "config.yaml"))
+    return read_options(folder / "config.yaml")
 
 
 def read_model(folder: Path) -> UNet:

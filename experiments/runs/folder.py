@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -12,6 +13,7 @@ from omegaconf import OmegaConf
 from rltok_rl.agents.segmenters import Segmenter
 from rltok_rl.agents.segmenters.saved import rebuild_segmenter
 from rltok_rl.agents.segmenters.tokenizer_files import read_tokenizer
+from rltok_rl.experiments.runs.saved_options import read_options
 
 from rltok_rl.foreign import MOST_STATE, read_config_file, read_json
 from rltok_rl.models import UNet, UNetConfig
@@ -95,7 +97,7 @@ class RunFolder:
 
 def read_run(path: Path) -> RunFolder:
     """Read a run's folder."""
-    if not (path / "config.yaml").is_file():
+    if not os.path.lexists(path / "config.yaml"):
         raise FileNotFoundError(f"{path} is not the folder of a run: it must hold config.yaml")
     content: dict[str, Any] = {"config": OmegaConf.to_container(read_config_file(path / "config.yaml"))}
     for field, (name, read) in _FILES.items():
@@ -186,18 +188,18 @@ def load_checkpointed(path: Path, device: torch.device, *, trust_code: bool = Fa
 
 
 def _segmenter(run: RunFolder, model: UNet, state: dict[str, Any] | None, trust_code: bool) -> Segmenter | None:
-    actor = run.option("actor.name")
-    if state is None and actor == "learned":
+    options = read_options(run.path / "config.yaml")
+    if state is None and options.actor.name == "learned":
         return None
     from rltok_rl.experiments.runs.segmenters import TOKENIZERS, TRAINED_WITH, actor_segmenter  # imports for seconds
 
     if state is None:
-        return actor_segmenter(actor, run.option("actor.rate"), model)[0].eval()
-    name, options = str(run.option("segmenter.name")), dict(run.option("segmenter.options") or {})
+        return actor_segmenter(options.actor.name, options.actor.rate, model)[0].eval()
+    name, given = options.segmenter.name, options.segmenter.options
     if name in TOKENIZERS:
-        options = {key: value for key, value in options.items() if key not in TRAINED_WITH}
+        given = {key: value for key, value in given.items() if key not in TRAINED_WITH}
         where, text = f"the segmenter {name!r} of {run.path}", state.get("tokenizer")
         if not isinstance(text, str):
             raise ValueError(f"{where} must hold a tokenizer, got {text!r}")
-        options["tokenizer"] = read_tokenizer(text, TOKENIZERS[name], where, trust_code=trust_code)
-    return rebuild_segmenter(run.path / "config.yaml", name, options, model, state, trust_code=trust_code)
+        given["tokenizer"] = read_tokenizer(text, TOKENIZERS[name], where, trust_code=trust_code)
+    return rebuild_segmenter(run.path / "config.yaml", name, given, model, state, trust_code=trust_code)

@@ -11,9 +11,9 @@ from omegaconf import OmegaConf
 from rltok_rl.experiments.recipes import flat
 from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs.record import LOGS, TRAINED_ON
+from rltok_rl.experiments.runs.saved_options import read_options
 from rltok_rl.experiments.texts import Texts
 
-from rltok_rl.foreign import read_config_file
 from rltok_rl.training.checkpoint import (
     CheckpointError,
     find_damage,
@@ -93,8 +93,7 @@ def choose_checkpoint(out: Path) -> tuple[Path | None, dict[Path, str]]:
 def check_same_run(config: TrainConfig, path: Path) -> None:
     """Refuse to resume the run of a ``config.yaml`` under another configuration; the world size may differ."""
     mine = _options(OmegaConf.structured(config))
-    # Merged over the schema: options that the file lacks have their defaults.
-    theirs = _options(OmegaConf.merge(OmegaConf.structured(TrainConfig), read_config_file(path)))
+    theirs = _options(OmegaConf.structured(read_options(path)))
     names = [name for name in {**mine, **theirs} if not name.startswith(FREE)]
     differing = [name for name in names if mine.get(name) != theirs.get(name)]
     if not differing:

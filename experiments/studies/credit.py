@@ -20,6 +20,7 @@ import shlex
 import sys
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from rltok_rl.experiments.commands.parsers import BUILT_IN, CREDITED, GAMMA, WIN
 from rltok_rl.experiments.reports.markdown import without_nan
 from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs.custom import custom_estimator
+from rltok_rl.experiments.runs.saved_options import read_options
 from rltok_rl.experiments.studies.candidates import make_candidate
 from rltok_rl.experiments.studies.common import Progress
 from rltok_rl.experiments.studies.credit_page import decisions_table, draw_credit, estimators_table
@@ -124,7 +126,10 @@ def main(parser: Parser, options: argparse.Namespace) -> None:
     model, segmenter = arguments.load_with_segmenter(parser, both)
     if segmenter is not None:
         parser.error(f"argument MODEL: must have a learned policy, got boundaries of {type(segmenter).__name__}")
-    trained = None if run is None else arguments.complete_config(run).estimator
+    try:
+        trained = None if run is None else read_options(Path(options.model) / "config.yaml").estimator
+    except ValueError as error:
+        parser.error(f"argument MODEL: {error}")
     if trained is not None and trained.reward not in (*REWARDS, RELATIVE):  # those have one truth
         parser.error(
             f"argument MODEL: must have rewards of log-likelihoods alone, whose truth this measures, got "

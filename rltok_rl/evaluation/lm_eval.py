@@ -10,6 +10,7 @@ From Python, import this module first: the harness looks for models in its own p
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -222,7 +223,7 @@ def _load(source: str, device: str, trust_code: bool) -> tuple[UNet, Segmenter |
     model = UNet.from_pretrained(source, device=device)
     folder = model_folder(source)
     segmenter = load_segmenter(folder or source, model, trust_code)
-    if folder is None or folder.name != "model" or not (folder.parent / "config.yaml").is_file():
+    if folder is None or folder.name != "model" or not os.path.lexists(folder.parent / "config.yaml"):
         return model, segmenter, None
     run = folder.parent / "config.yaml"
     return model, segmenter, (read_config_file(run).get("data") or {}).get("num_steps")

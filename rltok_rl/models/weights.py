@@ -112,6 +112,8 @@ def fill(model: nn.Module, tensors: Mapping[str, Tensor], path: Path, config_nam
     for name, x in tensors.items():
         if not x.is_floating_point() or x.itemsize < 2:
             raise ValueError(f'{path} must hold floating-point weights of 16 bits or more, got {x.dtype} in "{name}"')
+    if assign and len(dtypes := sorted({str(x.dtype).removeprefix("torch.") for x in tensors.values()})) > 1:
+        raise ValueError(f"{path} must hold weights of one dtype, got {', '.join(dtypes)}")
     check_finite(tensors, str(path))
     try:
         model.load_state_dict(tensors, assign=assign)  # copying converts to the dtype of the model

@@ -29,6 +29,10 @@ class Method:
     """Whether ``solve`` itself raises FloatingPointError for terms that may not be finite."""
 
 
+class NotFiniteError(ValueError):
+    """The terms of a policy are not finite: its weights or its input are not, or are too large."""
+
+
 def _numba_missing(device: str, num_lags: int) -> str | None:
     if device != "cpu":
         return f"it runs on the CPU, and base is on {device}"
@@ -171,7 +175,7 @@ def _check_finite(base: Tensor, lags: Tensor) -> None:
         elif not bool(terms.sum(dtype=wide(terms)).isfinite()):
             wrong = (~terms.isfinite()).nonzero().tolist()
             if wrong:
-                raise ValueError(
+                raise NotFiniteError(
                     f"{name} must be finite, got {terms[tuple(wrong[0])].item()} at index {wrong[0]} "
                     f"({len(wrong)} of {terms.numel()} values are not finite)"
                 )

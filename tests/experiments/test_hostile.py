@@ -16,7 +16,8 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from rltok_rl.agents.segmenters import load_segmenter, make_segmenter, save_segmenter, train_bpe
-from rltok_rl.experiments.commands import evaluate, generate, report, segment, view
+from rltok_rl.experiments.commands import boundaries, evaluate, generate, report, segment, view
+from rltok_rl.experiments.studies import credit
 from safetensors.torch import load_file, save_file
 
 from rltok_rl.models import UNet, preset
@@ -161,8 +162,29 @@ def state(content: Any) -> Callable[[], Any]:
     return save
 
 
+def special(path: str, make: Callable[[Path], Any]) -> Callable[[], Any]:
+    """Put a pipe, a folder or a link to nothing in the place of a file."""
+
+    def replace() -> None:
+        Path(path).unlink(missing_ok=True)
+        make(Path(path))
+
+    return replace
+
+
+def dtypes() -> None:
+    weights = {name: x.half() if at % 2 else x.double() for at, (name, x) in enumerate(load_file(WEIGHTS).items())}
+    save_file(weights, WEIGHTS)
+
+
+def overflowing() -> None:
+    save_file({name: torch.full_like(x, 1e38) for name, x in load_file(WEIGHTS).items()}, WEIGHTS)
+
+
 SEGMENT = (segment, ["abc", "--model", "run"])
 EVAL = (evaluate, ["run"])
+BOUNDARIES = (boundaries, ["run"])
+CREDIT = (credit, ["run"])
 VIEW = (view, [CHECKPOINT, "text.txt"])
 REPORT = (report, ["run"])
 Case = tuple[Callable[[], Any], tuple[Any, list[str]], str]
@@ -235,6 +257,35 @@ CASES: dict[str, Case] = {
         "not trained on",
     ),
     "language": (options(data={"source": "lexicon", "options": {"num_words": 10**9}}), EVAL, "was not trained on by"),
+    "unknown option": (text(YAML, "data: {foo: 1}"), EVAL, f"{YAML} has an option that this version does not know: d"),
+    "unknown group": (options(foo=1), CREDIT, f"{YAML} has an option that this version does not know: foo"),
+    "number as a name": (text(YAML, "1: {a: b}"), BOUNDARIES, f"{YAML} has an option that this version does not"),
+    "interpolated name": (text(YAML, '"${oc.env:HOME}": 1'), EVAL, "must hold plain values, got the interpolation"),
+    "empty config.yaml": (text(YAML, ""), BOUNDARIES, f"{YAML} must name model.preset"),
+    "empty config.yaml in VIEW": (text(YAML, ""), VIEW, f"{YAML} must name model.preset"),
+    "word for a number": (options(data={"held_out": "x"}), EVAL, f"{YAML} cannot be used: data.held_out: Value 'x'"),
+    "rows": (options(data={"num_rows": 10**9}), EVAL, f"{YAML} cannot be used: data.num_rows must be an integer"),
+    "word for gamma": (options(estimator={"gamma": "a"}), (view, ["run", "text.txt"]), "estimator.gamma: Value 'a'"),
+    "list of the actor": (options(actor={"name": [1]}), VIEW, f"{YAML} cannot be used: actor.name:"),
+    "pipe of config.yaml": (special(YAML, os.mkfifo), EVAL, f"{YAML} must be a file, got something else"),
+    "folder of config.yaml": (special(YAML, Path.mkdir), EVAL, f"{YAML} must be a file, got something else"),
+    "lost config.yaml": (special(YAML, lambda path: path.symlink_to("no")), EVAL, f"{YAML} must be a file, got a link"),
+    "pipe of segmenter.json": (special(f"run/model/{WORD}", os.mkfifo), SEGMENT, f"{WORD} must be a file, got somethi"),
+    "folder of segmenter.json": (special(f"run/model/{WORD}", Path.mkdir), SEGMENT, f"{WORD} must be a file, got some"),
+    "lost segmenter.json": (
+        special(f"run/model/{WORD}", lambda path: path.symlink_to("no")),
+        SEGMENT,
+        f"{WORD} must be a file, got a link to nothing",
+    ),
+    "tokenizer of a word": (word("bpe", {"tokenizer": "x"}), SEGMENT, f"{WORD} cannot be used: tokenizer must be a"),
+    "switch for a rate": (word("random", {"rate": True}), SEGMENT, f"{WORD} cannot be used: rate must be a finite"),
+    "number for a switch": (word("spacebyte", {"repeat": 1e30}), SEGMENT, f"{WORD} cannot be used: repeat must be Tr"),
+    "threshold of NaN": (word("entropy-threshold", {"threshold": math.nan}), SEGMENT, "threshold must be a finite nu"),
+    "lags of a word": (word("entropy-spike", {"lags": "x"}), SEGMENT, f"{WORD} cannot be used: lags must be an inte"),
+    "dtypes": (dtypes, SEGMENT, "model.safetensors must hold weights of one dtype, got float16, float64"),
+    "overflow": (overflowing, SEGMENT, "the weights of run are too large"),
+    "overflow in EVAL": (overflowing, (evaluate, ["run", "text.txt"]), "the weights of run are too large"),
+    "overflow in generate": (overflowing, (generate, ["a", "--model", "run"]), "the weights of run are too large"),
     "state without a model": (state('{"dict": []}'), VIEW, "must be of a U-Net"),
     "state of nothing": (state('{"tensor": "99"}'), VIEW, "update-00000001 cannot be read"),
     "state of a list": (state('{"a": 1, "b": 2}'), VIEW, "update-00000001 cannot be read"),

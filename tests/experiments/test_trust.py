@@ -184,7 +184,7 @@ def test_configuration_executes_no_code_of_a_corpus_and_no_python_objects(withou
     corpus = {"source": "codeparrot", "options": {"trust_remote_code": True}}
     change({"segmenter": {"name": "learned", "options": {}}, "data": corpus})
     error = refused(evaluate, ["run"], capsys)
-    assert "cannot be read again: data.options.trust_remote_code must be left out" in error
+    assert "config.yaml cannot be used: data.options.trust_remote_code must be left out" in error
     with Path("run/config.yaml").open("a") as file:
         file.write("extra: !!python/object/apply:os.mkdir ['executed']\n")
     assert "run/config.yaml cannot be read" in refused(evaluate, ["run"], capsys)
@@ -286,9 +286,8 @@ def test_configurations_are_read_in_one_place():
         "rltok_rl.agents.segmenters.saved",
         "rltok_rl.evaluation.lm_eval",
         "rltok_rl.experiments.commands.arguments",
-        "rltok_rl.experiments.runs.resume",
+        "rltok_rl.experiments.runs.saved_options",
         "rltok_rl.experiments.runs.folder",
-        "rltok_rl.experiments.demo.findings",
     }
 
 

@@ -22,6 +22,7 @@ from rltok_rl.functional.likelihood import bits_per_byte
 from rltok_rl.models import UNet
 from rltok_rl.models.heads import row_rates
 from rltok_rl.models.pretrained import model_folder
+from rltok_rl.models.weights import check_one_dtype
 from rltok_rl.text import ids_to_bytes
 from rltok_rl.training.progress import Progress
 from rltok_rl.utils import printable
@@ -56,6 +57,7 @@ def load_with_segmenter(parser: Parser, options: argparse.Namespace) -> tuple[UN
         parser.error(f"{argument}: {options.model} is a run {reason}")
     try:
         model = UNet.from_pretrained(options.model, device=device)
+        check_one_dtype(model, options.model)
         folder = model_folder(options.model)
         segmenter = load_segmenter(folder or options.model, model, options.trust_code)
     except (OSError, ValueError, TypeError, ImportError) as error:

@@ -23,6 +23,7 @@ from rltok_rl.foreign import read_config_file
 from rltok_rl.models import UNet
 from rltok_rl.models.generation import GeneratedByte, stream
 from rltok_rl.models.pretrained import model_folder
+from rltok_rl.models.weights import check_one_dtype
 from rltok_rl.text import text_to_bytes
 from rltok_rl.utils import check_count
 
@@ -221,6 +222,7 @@ class RltokLM(LM):
 def _load(source: str, device: str, trust_code: bool) -> tuple[UNet, Segmenter | None, int | None]:
     """A model, its segmenter (None for its own policy), and the bytes of a window in training, if known."""
     model = UNet.from_pretrained(source, device=device)
+    check_one_dtype(model, source)
     folder = model_folder(source)
     segmenter = load_segmenter(folder or source, model, trust_code)
     if folder is None or folder.name != "model" or not os.path.lexists(folder.parent / "config.yaml"):

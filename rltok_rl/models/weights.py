@@ -107,13 +107,17 @@ def check_finite(tensors: Mapping[str, Tensor], where: str) -> None:
             raise ValueError(f'{where} must hold finite numbers, got others in "{name}"')
 
 
+def check_one_dtype(model: nn.Module, name: str) -> None:
+    """Require weights of one dtype: others load and train under autocast, but give no predictions without it."""
+    if len(dtypes := sorted({str(p.dtype).removeprefix("torch.") for p in model.parameters()})) > 1:
+        raise ValueError(f"{name} must hold weights of one dtype, got {', '.join(dtypes)}")
+
+
 def fill(model: nn.Module, tensors: Mapping[str, Tensor], path: Path, config_name: str, *, assign: bool = True) -> None:
     """Load weights from the file at ``path``, which must fit; with ``assign``, in their dtypes."""
     for name, x in tensors.items():
         if not x.is_floating_point() or x.itemsize < 2:
             raise ValueError(f'{path} must hold floating-point weights of 16 bits or more, got {x.dtype} in "{name}"')
-    if assign and len(dtypes := sorted({str(x.dtype).removeprefix("torch.") for x in tensors.values()})) > 1:
-        raise ValueError(f"{path} must hold weights of one dtype, got {', '.join(dtypes)}")
     check_finite(tensors, str(path))
     try:
         model.load_state_dict(tensors, assign=assign)  # copying converts to the dtype of the model

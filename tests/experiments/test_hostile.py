@@ -282,7 +282,7 @@ CASES: dict[str, Case] = {
     "number for a switch": (word("spacebyte", {"repeat": 1e30}), SEGMENT, f"{WORD} cannot be used: repeat must be Tr"),
     "threshold of NaN": (word("entropy-threshold", {"threshold": math.nan}), SEGMENT, "threshold must be a finite nu"),
     "lags of a word": (word("entropy-spike", {"lags": "x"}), SEGMENT, f"{WORD} cannot be used: lags must be an inte"),
-    "dtypes": (dtypes, SEGMENT, "model.safetensors must hold weights of one dtype, got float16, float64"),
+    "dtypes": (dtypes, SEGMENT, "run must hold weights of one dtype, got float16, float64"),
     "overflow": (overflowing, SEGMENT, "the weights of run are too large"),
     "overflow in EVAL": (overflowing, (evaluate, ["run", "text.txt"]), "the weights of run are too large"),
     "overflow in generate": (overflowing, (generate, ["a", "--model", "run"]), "the weights of run are too large"),

@@ -128,7 +128,7 @@ def check_system(config: TrainConfig, system: str) -> None:
 
 
 def check_training(config: TrainConfig) -> None:
-    """Refuse a configuration whose model, segmenter or loss cannot be built; no weights are made."""
+    """Refuse a configuration whose model, segmenter or loss cannot be built; the model has no weights."""
     check_segmenter_options(config)
     loop_options(config)
     model, segmenter = _meta_model(config), None
@@ -136,7 +136,7 @@ def check_training(config: TrainConfig) -> None:
         if not learned(config):
             tokenizer = {"tokenizer": lambda text: [len(text)]} if config.segmenter.name in TOKENIZERS else {}
             segmenter = make_segmenter(config.segmenter.name, model, **segmenter_options(config), **tokenizer)
-        make_loss(config, model, segmenter=segmenter)
+    make_loss(config, model, segmenter=segmenter)  # its clips and critic need values
 
 
 def _meta_model(config: TrainConfig) -> UNet:

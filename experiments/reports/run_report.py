@@ -230,8 +230,8 @@ def limits(run: RunFolder) -> list[str]:
         )
     if run.history:
         lines.append(
-            "FLOPs count matrix products of forward and backward passes, without attention scores, an estimator's "
-            "trials and further epochs of the policy."
+            "FLOPs count matrix products of forward and backward passes, without attention scores; total FLOPs add an "
+            "estimator's trials, critic and further epochs of the policy."
         )
     if any((start.get("git") or {}).get("dirty") for start in run.starts):
         lines.append("Files differed from the revision: it does not hold all of the code that ran.")

@@ -40,7 +40,7 @@ _ON_PAGE = (
     "Boundaries per byte are measured on held-out text, the target is that of training; “none” if the text alone, "
     "or a vocabulary, decides.",
     "Total FLOPs are matrix products of forward and backward passes (attention scores left out), and of the "
-    "forward passes in which an estimator tries other boundaries. “With padding” leaves trials out and counts "
+    "work of an estimator (trials, critic, further epochs). “With padding” leaves that out and counts "
     "rows of tokens as long as the longest of their batch.",
     "Time is that of training, evaluations and checkpoints included, on cores that may have been shared.",
 )

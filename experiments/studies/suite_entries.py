@@ -158,8 +158,9 @@ def _composed(overrides: tuple[str, ...]) -> TrainConfig:
 def drawn_bytes(config: TrainConfig) -> float:
     """Return the bytes of text that a run draws within its FLOPs at the target rate; rows may share texts."""
     trainer, _ = make_trainer(config)
-    flops = UpdateFlops.of(trainer.model, trainer.loss, trainer.segmenter)
+    epochs = trainer.options.policy_epochs
+    flops = UpdateFlops.of(trainer.model, trainer.loss, trainer.segmenter, policy_epochs=epochs)
     tokens: Any = (1, trainer.model.config.target_rate, 0.0)  # per byte
-    per_byte = sum(flops.total(costs, *tokens) for costs in (flops.passes, flops.trials, flops.reference))
+    per_byte = sum(flops.total(costs, *tokens) for costs in flops.parts)
     windows = (config.optim.total_flops or 0.0) / per_byte / config.data.num_steps
     return windows * (config.data.num_steps + 1) / config.baseline.rows_per_text

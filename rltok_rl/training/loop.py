@@ -77,7 +77,9 @@ class Trainer:
         self.processes = Processes() if processes is None else processes
         self.segmenter = actor.segmenter if isinstance(actor, SegmenterActor) else None
         check_parallel(model, loss, self.segmenter, strategy, self.processes)
-        self._flops = UpdateFlops.of(model, loss, self.segmenter, reference=env.has_reference)
+        self._flops = UpdateFlops.of(
+            model, loss, self.segmenter, reference=env.has_reference, policy_epochs=options.policy_epochs
+        )
         prepare_model(model, strategy, self.processes)
         self.model, self.env, self.loss, self.options = model, env, loss, options
         device = model.embedding.weight.device
@@ -137,7 +139,7 @@ class Trainer:
 
     @property
     def total_flops_done(self) -> float:
-        """FLOPs of all updates, the estimator's trials included."""
+        """FLOPs of all updates: passes, trials of the estimator, critics, and further epochs of the policy."""
         return self.flops_done + self.tried_flops_done
 
     @property
@@ -251,6 +253,7 @@ class Trainer:
                 self.padded_flops_done += flops.total(flops.passes, num_bytes, *padded_rates)
                 self.tried_flops_done += flops.total(flops.trials, num_bytes, *rates) if entry.tried else 0.0
                 self.tried_flops_done += flops.total(flops.reference, num_bytes, *rates)
+                self.tried_flops_done += flops.total(flops.learning, num_bytes, *rates)
                 metrics["flops"], metrics["padded_flops"] = self.flops_done, self.padded_flops_done
                 metrics["total_flops"] = self.total_flops_done
                 counted.append((metrics, self.total_flops_done - before))

@@ -18,7 +18,7 @@ from rltok_rl.data.disk import replace_text
 from rltok_rl.data.languages import Language
 from rltok_rl.foreign import MOST_LINES, read_limited
 from rltok_rl.functional.episodes import NUM_MOMENTS, ratio_moments, ratio_with_error
-from rltok_rl.models.flops import decoding_flops, update_flops
+from rltok_rl.models.flops import decoding_flops, matrix_parameters, update_flops
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives import JointLoss
 from rltok_rl.renamed import RenamedAttribute
@@ -122,23 +122,36 @@ def is_broken(metrics: Mapping[str, Tensor], before: Tensor | None) -> Tensor:
 
 @dataclass(frozen=True)
 class UpdateFlops:
-    """FLOPs of an update (passes, trials of the estimator, the reference) per byte, per token, per token of tokens."""
+    """FLOPs of an update's parts, each per byte, per token, and per token of tokens."""
 
     passes: tuple[float, ...]
     trials: tuple[float, ...] = (0.0, 0.0, 0.0)
     reference: tuple[float, ...] = (0.0, 0.0, 0.0)
+    learning: tuple[float, ...] = (0.0, 0.0, 0.0)
 
     @classmethod
     def of(
-        cls, model: UNet, loss: JointLoss, segmenter: Segmenter | None = None, *, reference: bool = False
+        cls,
+        model: UNet,
+        loss: JointLoss,
+        segmenter: Segmenter | None = None,
+        *,
+        reference: bool = False,
+        policy_epochs: int = 1,
     ) -> UpdateFlops:
         """Count them, before the model is sharded.
 
         Trials are those of the policy term's estimator, if it has any; a warm start has none. A ``reference`` is one
-        decoding of every rollout, counted at the rollout's rate.
+        decoding of every rollout, counted at the rollout's rate. ``learning`` is the critic, and the encoder and the
+        boundary head in further ``policy_epochs``.
         """
         policy = loss.terms["policy"] if "policy" in loss.terms else None
-        trial_flops = getattr(getattr(policy, "_value_estimator", None), "flops", None)
+        estimator = getattr(policy, "_value_estimator", None)
+        trial_flops = getattr(estimator, "flops", None)
+        critic = _matrices(getattr(estimator, "value_network", None))
+        scoring = matrix_parameters(model)["encoder"] + matrix_parameters(model)["boundary_head"]
+        # The estimator reads values before and after each step once; every epoch trains critic and policy.
+        learning = 4.0 * critic + 6.0 * policy_epochs * critic + 6.0 * (policy_epochs - 1) * scoring
         units = ((1, 0, 0), (0, 1, 0), (0, 0, 1))  # a byte, a token, a token of tokens
         per_byte, *levels = [update_flops(model, n, tokens, num_second=second) for n, tokens, second in units]
         if segmenter is not None:
@@ -148,7 +161,12 @@ class UpdateFlops:
             tuple(0.0 if count is None else count(n, tokens, num_second=second) for n, tokens, second in units)
             for count in (trial_flops, decoding)
         )
-        return cls((per_byte, *levels), trials, decodings)
+        return cls((per_byte, *levels), trials, decodings, (learning, 0.0, 0.0))
+
+    @property
+    def parts(self) -> tuple[tuple[float, ...], ...]:
+        """All parts, which add up to an update."""
+        return self.passes, self.trials, self.reference, self.learning
 
     def total(self, costs: tuple[float, ...], num_bytes: float, rate: float, second_rate: float) -> float:
         """Return the FLOPs of an update, from its tokens per byte and its tokens of tokens per token."""
@@ -162,6 +180,11 @@ def segmenter_matrices(segmenter: Segmenter, model: UNet) -> int:
     # A byte passes one of the alternatives.
     ignored |= {id(p) for other in segmenter.alternatives[1:] for p in other.parameters()}
     return sum(p.numel() for p in own_parameters(segmenter, model) if p.dim() == 2 and id(p) not in ignored)
+
+
+def _matrices(module: nn.Module | None) -> int:
+    """Count the entries of a module's weight matrices."""
+    return 0 if module is None else sum(p.numel() for p in module.parameters() if p.dim() == 2)
 
 
 class UpdateLog:

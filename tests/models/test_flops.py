@@ -6,6 +6,8 @@ import pytest
 import torch
 from rltok_rl.agents.segmenters import make_segmenter, read_window
 from rltok_rl.experiments.bench.flop_meter import count_flops, multiplied_score_flops, score_flops
+from rltok_rl.experiments.commands.overrides import compose_config
+from rltok_rl.experiments.runs.build import make_trainer
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -130,3 +132,23 @@ def test_tokens_are_counted_row_by_row_and_second_levels_as_drawn_or_aimed_at():
             (lambda: count_flops(model, ones.float()), TypeError, "boundaries must be bool or integer"),
         ]
     )
+
+
+PLAIN = ("experiment=recall", "estimator=discounted_return", "baseline=none", "compute.fused=off")
+LEARNING = {
+    "critic": ("estimator=critic_advantage", "loss=ppo", "loss.policy_epochs=1"),
+    "critic and epochs": ("estimator=critic_advantage", "loss=ppo"),
+    "epochs": ("loss=ppo", "loss.policy_epochs=4"),
+}
+
+
+@each(case=LEARNING)
+def test_critics_and_further_epochs_are_part_of_total_flops(case):
+    """The same first batch with and without them: the counter sees exactly what the totals differ by."""
+    costs = []
+    for options in (PLAIN, (*PLAIN, *LEARNING[case])):
+        trainer, _ = make_trainer(compose_config(options))
+        products, _ = counted(trainer.update)
+        costs.append((products, trainer.total_flops_done))
+    (plain, plain_total), (products, total) = costs
+    assert products - plain == total - plain_total > 0

@@ -38,10 +38,13 @@ ESTIMATORS: dict[str, tuple[str, ...]] = {
         for name in ("batch_mean", "leave_one_out", "group_mean", "running_mean", "z_score")
     },
     "control_variate": ("estimator=control_variate",),
-    "critic_advantage": ("estimator=critic_advantage", "loss=ppo"),
+    "critic_advantage": ("estimator=critic_advantage", "loss=ppo", "loss.policy_epochs=1"),
+    "ppo": ("estimator=critic_advantage", "loss=ppo"),
+    "ppo_batch_mean": (*_RETURN, "baseline=batch_mean", "loss=ppo"),
     "local_flips": ("estimator=near_flips",),
 }
-"""Options of estimators by name; names of baselines are those of the discounted return."""
+"""Options of estimators by name; names of baselines are those of the discounted return. The two of PPO have three
+epochs of the policy a batch, with a critic or with the batch mean."""
 RECIPES = {"paper": 0.99, "paper@0.9": 0.9, "released": 0.99, "released@0.9": 0.9, "ours": 0.9}
 """Entries with the policy of a recipe, and their discounts; texts, sizes and optimizer are those of the base."""
 FIXED: dict[str, tuple[str, ...]] = {

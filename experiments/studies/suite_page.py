@@ -31,6 +31,7 @@ from rltok_rl.data.languages import TASKS
 PAIRS = ["task", "grade"]
 """Entries are compared over all tasks by their means in each task and grade, and within a task seed by seed."""
 SEED_PAIRS = ["grade", "seed"]
+_MOST_NAMED = 3  # of entries between which no test decides; the table has them all in bold
 
 
 def summarise(rows: pd.DataFrame) -> dict[str, dict[str, Any]]:
@@ -118,7 +119,7 @@ def improvement_table(rows: pd.DataFrame, entries: Sequence[str]) -> str:
 
 
 def read_task(rows: pd.DataFrame, task: str, entries: Sequence[str]) -> str:
-    """Say which entries win a task, and which are no better than evenly spaced boundaries, as far as tests decide."""
+    """Say which entries win a task, and which beat evenly spaced boundaries, as far as tests decide."""
     rows = rows[(rows.task == task) & rows.learnable]
     start, means = f"`{task}` ({TASKS[task].isolates}): ", rows.groupby("entry").score.mean()
     ranked = sorted((entry for entry in entries if entry in means.index), key=lambda entry: -means[entry])
@@ -127,9 +128,11 @@ def read_task(rows: pd.DataFrame, task: str, entries: Sequence[str]) -> str:
     best = best_entries(rows, ranked, SEED_PAIRS)
     if not best:
         return start + "too few seeds for a test."
-    winners = ", ".join(f"`{entry}` {means[entry]:.2f}" for entry in ranked if entry in best)
+    leaders = [f"`{entry}` {means[entry]:.2f}" for entry in ranked if entry in best]
+    winners, others = ", ".join(leaders[:_MOST_NAMED]), len(leaders) - _MOST_NAMED
     if len(best) > 1:
-        text = f"no significant difference between the best, {winners}."
+        more = f", and {others} more" if others > 0 else ""
+        text = f"no significant difference between the best, {winners}{more}."
     elif len(ranked) > 1 and (gap := paired_difference(rows, ranked[0], ranked[1], SEED_PAIRS)) is not None:
         second = f"`{ranked[1]}` by {gap.mean:.2f} ± {gap.half_width:.2f}"
         text = f"{winners} is best, ahead of {second}."
@@ -137,8 +140,8 @@ def read_task(rows: pd.DataFrame, task: str, entries: Sequence[str]) -> str:
         text = f"{winners} is best."
     tests = {entry: paired_difference(rows, entry, UNIFORM, SEED_PAIRS) for entry in ranked if entry != UNIFORM}
     known = {entry: test for entry, test in tests.items() if test is not None and test.error is not None}
-    even = [f"`{entry}`" for entry, test in known.items() if not (test.significant and test.mean > 0)]
-    return start + text + (f" Not significantly better than evenly spaced: {', '.join(even)}." if even else "")
+    better = [f"`{entry}`" for entry, test in known.items() if test.significant and test.mean > 0]
+    return start + text + (f" Better than evenly spaced: {', '.join(better) or 'none'}." if known else "")
 
 
 def read_signal(rows: pd.DataFrame) -> list[str]:

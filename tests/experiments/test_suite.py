@@ -130,7 +130,7 @@ def test_the_page_states_what_paired_tests_support(tmp_path):
     page = suite_page.write_page(CELLS, tmp_path, "rltok suite", missing=2)
     for words in (
         "`delay` (credit over time): `good` 0.78 is best, ahead of `bad` by 0.53 ± 0.01.",
-        "Not significantly better than evenly spaced: `fast`.",
+        " Better than evenly spaced: `good`, `bad`.",
         "left out of all scores: `pair` grade 1.",
         "`pair` (joint decisions): not learnable at this budget.",
         "**2 cells of this command are missing.**",

@@ -148,7 +148,7 @@ def check_arguments(function: Callable[..., Any], arguments: Mapping[str, Any]) 
         kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
         if not any(_is_kind(value, kind) for kind in kinds):
             words = ", or ".join(_kind_in_words(kind) for kind in kinds)
-            kind_of_error = ValueError if Literal in map(get_origin, kinds) else TypeError
+            kind_of_error = ValueError if any(get_origin(kind) is Literal for kind in kinds) else TypeError
             raise kind_of_error(f"{name} must be {words}, got {value!r:.60}")
 
 

@@ -124,6 +124,7 @@ def trained_tokenizer(
         if name == "bpe" and vocabulary is None:
             return bpe_of_rate(TextSource(text), rate, length=length).split
         return train_on(name, [text[at : at + length] for at in range(0, len(text), length)], length=length, **aim)
+    assert run is not None  # callers without a run bring a text
     config = replace(read_options(run), segmenter=SegmenterConfig(name=name, options=aim))
     return train_tokenizer(config, model, read_run_texts(config.data, trust_data))
 

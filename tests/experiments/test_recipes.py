@@ -9,7 +9,7 @@ import pytest
 from omegaconf import OmegaConf
 from rltok_rl.experiments.commands.run_checks import read_run_options
 from rltok_rl.experiments.commands.schema import CONF, choices
-from rltok_rl.experiments.compare.systems import BY_RECIPE, system_config
+from rltok_rl.experiments.compare.systems import BY_RECIPE, check_system, system_config
 from rltok_rl.experiments.recipes import RECIPES, SIZES, check_recipe, describe_recipe, differences, recipe_settings
 from rltok_rl.experiments.run_config import GROUPS
 from rltok_rl.experiments.runs.build import model_config
@@ -158,14 +158,21 @@ def test_a_variant_changes_what_it_names():
     base.compare.variants = {
         "heavy": {"loss": {"policy": 0.5}, "model": {"overrides": {"num_lags": 2}}},
         "no-baseline": {"recipe": "paper", "ablation": "no-batch-mean"},
+        "ppo": {
+            "estimator": {"name": "critic_advantage", "options": {"lmbda": 0.9}},
+            "baseline": {"name": "none"},
+            "loss": {"objective": "ppo", "critic": 0.1},
+        },
         "typo": {"loss": {"polcy": 1}},
     }
-    heavy, plain = (system_config(base, name) for name in ("heavy", "no-baseline"))
+    heavy, plain, ppo = (system_config(base, name) for name in ("heavy", "no-baseline", "ppo"))
     assert (heavy.loss.policy, model_overrides(heavy)["num_lags"], heavy.recipe) == (0.5, 2, "ours")
     assert heavy.changes == ["loss.policy", "model.overrides.num_lags"]
     assert (plain.baseline.name, plain.loss.policy, plain.recipe) == ("none", 0.01, None)
-    for config in (heavy, plain):
+    assert ppo.changes == ["estimator.name", "estimator.options", "baseline.name", "loss.objective"]
+    for config in (heavy, plain, ppo):
         check_options(config)
+        check_system(config, "any")  # its loss can be built
     with pytest.raises(ValueError, match="compare.variants.typo must hold options of a run"):
         system_config(base, "typo")
     with pytest.raises(

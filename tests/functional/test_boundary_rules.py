@@ -54,13 +54,21 @@ def test_rises_and_thresholds():
     rises = entropy_rise(torch.tensor([0.1, 2.0, 0.5, 1.4, 1.2, 3.0]))
     torch.testing.assert_close(rises, torch.tensor([-math.inf, 1.9, -1.5, 0.9, -0.2, 1.8]))
     scores = torch.randn(1000, dtype=torch.float64)
-    for rate in (0.0, 0.123, 0.5, 1.0):
+    for rate in (0.0, 0.123, 0.2508, 0.5, 1.0):
         assert int((scores > threshold_for_rate(scores, rate)).sum()) == round(1000 * rate)
     assert int((torch.ones(10) > threshold_for_rate(torch.ones(10), 0.5)).sum()) == 0
     with pytest.raises(ValueError, match="scores must hold at least one number"):
         threshold_for_rate(torch.zeros(0), 0.5)
     with pytest.raises(ValueError, match=r"rate must lie in \[0, 1\], got 2"):
         threshold_for_rate(torch.zeros(1), 2)
+
+
+def test_a_count_is_that_of_the_fraction_and_rounds_up():
+    """Whatever the product of rounded numbers is: 0.28 * 25 is more than 7."""
+    for length in range(1, 120):
+        for count in range(length + 1):
+            assert exact_count(count / length, length) == count
+    assert exact_count(0.2, 6) == 2 and exact_count(0.3, 0) == 0
 
 
 @each(case=[(0.25, 8), (0.3, 10), (0.5, 4), (1.0, 5), (0.2, 1), (1 / 3, 24)])

@@ -512,9 +512,10 @@ def drawn(name: str, number: int) -> dict[str, Any]:
         elif key in ("values", "rewards", "regressors", "sums") and isinstance(value, Tensor):
             arguments[key] = torch.randn(value.shape, generator=generator, dtype=torch.float64)
     rows = next((x[..., 0].numel() for x in arguments.values() if isinstance(x, Tensor) and x.dim()), 1)
-    block = arguments.get("block", 1)
+    block = dice.randint(1, 4)
     choices: dict[str, Any] = {
         "rate": dice.randint(0, 10) / 10,
+        "block": block,
         "slack": dice.choice((0.0, 0.1)),
         "eps": dice.choice((0.0, 0.5)),
         "margin": dice.uniform(-0.3, 0.3),
@@ -555,7 +556,8 @@ def drawn(name: str, number: int) -> dict[str, Any]:
     if name == "rate.controller_update":
         arguments["state"] = rate.Controller(*torch.randn(2, generator=generator, dtype=torch.float64))
     elif "state" in arguments:
-        total, count = torch.randint(4, (2, len(arguments["state"].total)), generator=generator).double()
+        total, count = 3 * torch.rand(2, len(arguments["state"].total), generator=generator, dtype=torch.float64)
+        count = count.where(count > 0.5, 0.0)
         arguments["state"] = baselines.RunningMean(total * (count > 0), count)
     return arguments
 

@@ -71,3 +71,35 @@ def test_error_of_a_ratio_is_that_of_documents_and_of_all_parts_together():
     assert ratio_with_error(parts, 4) == pytest.approx((ratio, error), rel=1e-12)
     assert math.isnan(ratio_with_error(ratio_moments(sums[:1]), 1)[1])
     assert all(map(math.isnan, ratio_with_error(ratio_moments(torch.zeros(3, 2)), 3)))
+
+
+def test_error_of_a_ratio_is_that_of_its_residuals():
+    """Step by step, also of sums below 0; equal residuals have an error of 0, whatever rounding leaves."""
+    for sign in (1, -1):
+        sums = torch.rand(7, 2, dtype=torch.float64) * torch.tensor([3.0, sign])
+        n, d = sums.mean(0).tolist()
+        residuals = [float(x - n / d * y) for x, y in sums]
+        expected = math.sqrt(fmean([e * e for e in residuals]) / 6) / abs(d)
+        ratio, error = ratio_with_error(ratio_moments(sums), 7)
+        assert (ratio, error) == (pytest.approx(n / d), pytest.approx(expected))
+        assert ratio_with_error(ratio_moments(sums).tolist(), 7) == (ratio, error)
+    for number in range(50):
+        counts = torch.rand(5, dtype=torch.float64) + number
+        assert ratio_with_error(ratio_moments(torch.stack((0.1 * counts, counts), -1)), 5)[1] < 1e-7
+
+
+@each(free=[False, True], discounted=[False, True])
+def test_sums_are_per_row_and_without_gradient(free, discounted):
+    rewards, done, decides = rollout(short=True)
+    options = {"free": decides if free else None, "gamma": GAMMA if discounted else None}
+    whole = return_sums(rewards.clone().requires_grad_(), done, **options)
+    assert ("return" in whole) is discounted
+    for row in range(ROWS):
+        own = {name: value if value is None or name == "gamma" else value[row, None] for name, value in options.items()}
+        for name, sums in return_sums(rewards[row, None], done[row, None], **own).items():
+            torch.testing.assert_close(whole[name][row, None], sums)
+            assert sums.dtype == torch.float64 and not whole[name].requires_grad
+    counts = {"reward": torch.full((ROWS,), STEPS), "episode_return": done.sum(1)}
+    counts |= {"return": decides.sum(1) if free else counts["reward"]} if discounted else {}
+    for name, count in counts.items():
+        assert whole[name][:, 1].tolist() == count.tolist(), name

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -70,6 +72,17 @@ def test_draws_follow_temperature_and_then_filters(temperature, options):
     assert sample_bytes(LOGITS.flip(-1), temperature=0.0).tolist() == [3]
 
 
+def test_draws_are_those_of_their_generator_alone():
+    """Equal seeds draw equal bytes, a generator advances, and the global one stays where it is."""
+    logits = torch.zeros(50, 256)
+    before, generators = torch.get_rng_state(), [torch.Generator().manual_seed(1) for _ in range(2)]
+    first, same = (sample_bytes(logits, generator=generator) for generator in generators)
+    assert torch.equal(first, same) and not torch.equal(first, sample_bytes(logits, generator=generators[0]))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert sample_bytes(logits[:, :1], top_k=1, temperature=math.inf, generator=generators[0]).eq(0).all()
+    assert not torch.equal(sample_bytes(logits), sample_bytes(logits))  # None is the global one, which advances
+
+
 def test_text_survives_a_round_trip():
     for text in ("", "plain", "ünïcode 文字", "\x00\n"):
         assert ids_to_bytes(text_to_ids(text)).decode() == text
@@ -119,6 +132,16 @@ def test_refusals():
             lambda: byte_log_prob(torch.zeros(2, 256), torch.zeros(3).long()),
             ValueError,
             r"targets must be \[2\], got \[3\]",
+        ),
+        (
+            lambda: byte_log_prob(torch.zeros(2, 256), torch.tensor([255, 256])),
+            ValueError,
+            r"targets must lie in 0\.\.255 .*, got values from 255 to 256",
+        ),
+        (
+            lambda: next_byte_log_prob(torch.zeros(2, 256), torch.tensor([0, -1])),
+            ValueError,
+            r"byte_ids must lie in 0\.\.255 .*, got values from -1 to -1",
         ),
         (lambda: bits_per_byte(1.0, 0), ValueError, "num_bytes must be an integer of at least 1, got 0"),
         (lambda: sample_bytes(LOGITS, temperature=float("nan")), ValueError, "temperature must be at least 0, got nan"),

@@ -180,6 +180,7 @@ def test_ratios_on_either_side_of_the_clip_are_counted():
     log_ratios = torch.tensor([0.5, 0.5, 0.9, 1.1, 1.3]).log()
     for clip, outside in ((0.2, 3), ((0.2, 1.0), 2), ((0.6, 0.2), 1), ((1.0, 9.0), 0)):
         assert clip_fraction(log_ratios, clip) == pytest.approx(outside / 5)
+    assert clip_fraction(torch.zeros(4), 0.0) == 0  # the bounds themselves are inside
 
 
 def test_refusals():

@@ -180,6 +180,56 @@ def test_ppo_schedules_its_entropy_bonus_from_zero_and_renames_forced(actor, rol
     torch.testing.assert_close(loss(stored)["loss_objective"], out["loss_objective"])
 
 
+def test_options_of_a_recipe_reach_its_terms(rollout):
+    """What a caller gives goes before defaults; the processes are those of every term and of its estimator."""
+    group = object()
+    for joint in (
+        JointLoss.paper(target_rate=0.3, process_group=group),
+        JointLoss.paper(target_rate=0.3, estimator="control_variate", process_group=group),
+        JointLoss.released(target_rate=0.3, process_group=group),
+    ):
+        policy = joint.terms["policy"]
+        members = [*joint.terms.values(), policy._value_estimator]
+        members.append(policy.make_value_estimator("discounted_return", gamma=0.9)._value_estimator)
+        assert all(member.process_group is group for member in members)
+    default, given = (
+        JointLoss.paper(target_rate=0.3, **options).terms
+        for options in (
+            {},
+            {
+                "estimator": "discounted_return",
+                "baseline": "leave_one_out",
+                "gamma": 0.5,
+                "rate": {"control": "hinge", "ends": "window", "target": 0.7},
+            },
+        )
+    )
+    assert default["policy"]._value_estimator.gamma == 0.99 and given["policy"]._value_estimator.gamma == 0.5
+    rates = [(terms["rate"].control, terms["rate"].ends, terms["rate"].target_rate) for terms in (default, given)]
+    assert rates == [("logit_pressure", "excluded", 0.3), ("hinge", "window", 0.7)]
+    means = discounted_return(rollout["next", "reward"].squeeze(-1), 0.99)
+    for baseline, factor in ((None, 1), ("leave_one_out", 4 / 3)):  # of the default estimator
+        estimator = JointLoss.paper(target_rate=0.3, baseline=baseline).terms["policy"]._value_estimator
+        advantages = estimator(rollout.detach().copy())["advantage"].squeeze(-1)
+        torch.testing.assert_close(advantages, factor * (means - means.mean(0)), rtol=1e-4, atol=1e-5)
+    for ends, rows in (("window", 2), ("released", None)):
+        joint = JointLoss.released(target_rate=0.3, gamma=0.5, rows_per_mean=2, ends=ends)
+        policy, rate = joint.terms["policy"], joint.terms["rate"]
+        assert (policy.average, policy._value_estimator.gamma) == (ends, 0.5)
+        assert (rate.ends, rate.rows_per_mean, rate.target_rate) == (ends, rows, 0.3)
+        figures = {"language_model": 0.9, "policy": 0.01, "rate": 0.01, "early_exit": 0.1}
+        assert {name: round(float(joint.coefficient(name)), 4) for name in joint.terms} == figures
+
+
+def test_ppo_passes_on_what_it_is_given(actor):
+    """Options of TorchRL's loss, and the processes, to estimators made by name."""
+    group, options = object(), {"normalize_advantage": True, "samples_mc_entropy": 3}
+    loss = BoundaryClipPPOLoss(actor, clip_epsilon=(0.1, 0.4), entropy_coeff=0.2, process_group=group, **options)
+    assert loss.normalize_advantage and loss.samples_mc_entropy == 3 and float(loss.entropy_coeff) == pytest.approx(0.2)
+    assert loss.make_value_estimator("discounted_return", gamma=0.5)._value_estimator.process_group is group
+    assert loss.make_value_estimator("discounted_return", process_group=None)._value_estimator.process_group is None
+
+
 def test_gamma_is_saved_exactly_whatever_the_loss_is_cast_to():
     loss, other = (JointLoss.paper(target_rate=0.3, baseline="leave_one_out", gamma=gamma) for gamma in (0.99, 0.5))
     other.load_state_dict(loss.to(torch.bfloat16).state_dict())

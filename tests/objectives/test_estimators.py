@@ -174,6 +174,96 @@ def test_the_value_after_a_step_may_have_parameters_of_its_own():
         torch.testing.assert_close(ours, expected)
 
 
+@each(baseline=["batch_mean", "leave_one_out", "z_score", "group_mean"], rows_per_mean=[None, 2])
+def test_options_reach_the_baseline(baseline, rows_per_mean):
+    """None of them is a default."""
+    if baseline == "group_mean" and rows_per_mean:
+        return
+    options = {"z_score": {"eps": 0.5}, "group_mean": {"group_size": 4, "exclude_self": False}}.get(baseline, {})
+    td, function = draw_rollout(), baselines.BASELINES.get(baseline, baselines.group_mean)
+    g = returns.discounted_return(td["next", "reward"][..., 0], 0.7, done=td["next", "done"][..., 0])
+    expected = torch.cat([function(part, **options) for part in g.split(rows_per_mean or 4)])
+    estimator = make_estimator(
+        "discounted_return", gamma=0.7, baseline=baseline, rows_per_mean=rows_per_mean, **options
+    )
+    torch.testing.assert_close(estimator(td)["advantage"][..., 0], expected)
+
+
+@each(folds=[2, 4], ridge=[0.1, 2.0], hindsight=[True, False], masked=[True, False])
+def test_options_reach_the_control_variate(folds, ridge, hindsight, masked):
+    """Also those of the discounted sums that it adds to the regressors, which may be several columns of an entry."""
+    td = draw_rollout(known=torch.randn(*SHAPE, 2))
+    mask = torch.arange(12) < torch.tensor([12, 9, 7, 12])[:, None] if masked else None
+    td = td if mask is None else td.set("mask", mask)
+    reward, done, early = (td["next", key][..., 0] for key in ("reward", "done", "early_log_prob"))
+    columns = [early, *td["known"].unbind(-1)]
+    if hindsight:
+        columns += [returns.discounted_return(x, 0.7, done=done, mask=mask) for x in columns]
+    g = returns.discounted_return(reward, 0.7, done=done, mask=mask)
+    options = {"folds": folds, "ridge": ridge}
+    expected = baselines.control_variate(g, torch.stack(columns, -1), mask=mask, **options)
+    keys = {"regressor_keys": (("next", "early_log_prob"), "known"), "mask_key": "mask" if masked else None}
+    estimator = make_estimator("control_variate", gamma=0.7, hindsight=hindsight, **keys, **options)
+    torch.testing.assert_close(estimator(td.clone())["advantage"][..., 0], expected, rtol=1e-4, atol=1e-5)
+    turned = td.transpose(0, 1).contiguous()
+    advantages = estimator(turned)["advantage"].transpose(0, 1)[..., 0]
+    torch.testing.assert_close(advantages, expected, rtol=1e-4, atol=1e-5)
+
+
+@each(name=["critic_advantage", "vtrace_return"])
+def test_options_reach_the_critics_estimators(name):
+    """With ends of both kinds, a mask, and states before and after that are not each other's."""
+    td, options = draw_rollout(), {"gamma": 0.7, "lmbda": 0.6}
+    td["next", "terminated"] = td["next", "done"] & (torch.rand(*SHAPE, 1) < 0.5)
+    td["mask"] = mask = torch.arange(12) < torch.tensor([12, 9, 0, 12])[:, None]
+    reward, value, done, terminated = (td["next", k][..., 0] for k in ("reward", "state_value", "done", "terminated"))
+    inputs, ends = (reward, td["state_value"][..., 0], value), {"done": done, "terminated": terminated, "mask": mask}
+    clips = {"rho_clip": 1.2, "c_clip": 0.7}
+    if name == "vtrace_return":
+        advantages, target = policy_gradient.vtrace(*inputs, torch.full(SHAPE, 0.3), **options, **clips, **ends)
+        options |= {**clips, "actor_network": Scorer()}
+    else:
+        advantages = returns.generalized_advantage(*inputs, **options, **ends)
+        target = returns.td_lambda_return(*inputs, **options, **ends)
+    for baseline in ("none", "leave_one_out"):
+        out = make_estimator(name, mask_key="mask", baseline=baseline, **options)(td.clone())
+        expected = baselines.BASELINES[baseline](advantages, mask=mask)
+        torch.testing.assert_close(out["advantage"][..., 0], expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(out["value_target"][..., 0], target, rtol=1e-5, atol=1e-5)
+
+
+def test_a_subtracted_value_is_that_of_the_loss_and_targets_carry_no_gradient():
+    """With the parameters that are given, not those of the target network; alone, without a gradient."""
+    td = draw_rollout(known=torch.randn(*SHAPE, 3)).exclude("state_value", ("next", "state_value"))
+    critic = ValueOperator(torch.nn.Linear(3, 1, bias=False), in_keys=["known"])
+    params = TensorDict.from_module(critic).detach().apply(lambda p: 3 * p)
+    estimator = ReturnEstimator(gamma=0.9, value_network=critic, subtract_value=True)
+    out = estimator(td.copy(), params=params, target_params=params.apply(lambda p: 5 * p))
+    expected = out["value_target"] - 3 * critic.module(td["known"]).detach()
+    torch.testing.assert_close(out["advantage"], expected)
+    td["next", "reward"] = td["next", "reward"].requires_grad_()
+    for differentiable in (False, True):
+        estimator = ReturnEstimator(gamma=0.9, differentiable=differentiable)
+        assert estimator.value_estimate(td).requires_grad is differentiable
+        assert estimator(td.copy())["value_target"].requires_grad is differentiable
+
+
+def test_a_critic_of_zeros_writes_where_it_is_told():
+    out = ZeroCritic(in_keys=("action",), out_keys=(("deep", "value"),))(draw_rollout().exclude("state_value"))
+    assert torch.equal(out["deep", "value"], torch.zeros(*SHAPE, 1)) and "state_value" not in out.keys()
+
+
+def test_all_options_of_an_estimator_are_in_its_state():
+    """A restored running mean has both halves of its memory, and a restored critic's estimator its weights."""
+    estimator, td = ReturnEstimator(gamma=0.9, baseline="running_mean", num_steps=12), draw_rollout()
+    estimator(td.clone())
+    estimator(td.clone())
+    assert (estimator.baseline.count == 4 * 0.9 + 4).all()
+    other = ReturnEstimator(gamma=0.5, baseline="running_mean", num_steps=12)
+    other.load_state_dict(estimator.state_dict())
+    assert torch.equal(other(td.clone())["advantage"], estimator(td.clone())["advantage"])
+
+
 class Seen(torch.nn.Module):
     """A baseline with memory: the mean of all returns before this batch."""
 

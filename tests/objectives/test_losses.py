@@ -22,6 +22,7 @@ from rltok_rl.objectives import (
     RateLoss,
     ZeroCritic,
 )
+from rltok_rl.objectives.rate_loss import CONTROLLERS
 
 from ..each import each
 from ..layout import ONE_GRAPH
@@ -310,6 +311,129 @@ def test_coefficients_are_scheduled_in_place(rollout):
     assert joint.state_dict()["coeff_policy"] == pytest.approx(0.05)
     with pytest.raises(AttributeError, match="coeff_polcy must be one of"):
         joint.coeff_polcy = 0.05
+
+
+class Scored:
+    """An actor that finds decisions as likely, and as open, as entries say."""
+
+    in_keys = ["new_log_prob", "new_entropy"]
+
+    def get_dist(self, tensordict):
+        self.stored = tensordict
+        return self
+
+    def log_prob(self, action):
+        return self.stored["new_log_prob"]
+
+    def entropy(self):
+        return self.stored["new_entropy"]
+
+
+def decisions(masked: bool, **entries):
+    """Four rows of six decisions; forced ones lie anywhere. Masked, the last row is padding as a whole."""
+    names = ("action_log_prob", "new_log_prob", "entropy", "new_entropy", "advantage", "logits")
+    td = TensorDict({**{name: torch.randn(4, 6) for name in names}, **entries}, [4, 6])
+    td["action_log_prob"].requires_grad_()
+    td["action"], td["forced"] = torch.rand(4, 6) < 0.5, torch.rand(4, 6) < 0.3
+    if masked:
+        td["collector", "mask"] = torch.arange(6) < torch.tensor([6, 4, 2, 0])[:, None]
+    return td
+
+
+def last_real(real):
+    """The last real step of each row that has one."""
+    last = torch.zeros_like(real)
+    for row, steps in zip(last, real, strict=True):
+        if steps.any():
+            row[steps.nonzero().max()] = True
+    return last
+
+
+@each(
+    average=["free", "all", "released", "window"],
+    reduction=["mean", "sum", "none"],
+    scored=[None, {}, {"off_policy": True}, {"off_policy": True, "max_weight": 0.8}],
+    masked=[False, True],
+    forced=[False, True],
+)
+def test_reinforce_is_its_definition(average, reduction, scored, masked, forced):
+    td = decisions(masked)
+    real = td["collector", "mask"] if masked else torch.ones(4, 6, dtype=torch.bool)
+    free = real & ~td["forced"] if forced else real
+    td = td if forced else td.exclude("forced")
+    free = free & ~last_real(real) if average == "released" else free
+    new, old, advantages = td["new_log_prob"], td["action_log_prob"], td["advantage"]
+    weights = (new - old).detach().exp().clamp(max=(scored or {}).get("max_weight", math.inf))
+    if not scored:
+        weights = torch.ones(4, 6)
+    terms = -(weights * (old if scored is None else new) * advantages).where(free, 0.0)
+    rows = int(real.any(-1).sum())
+    count = {"free": free.sum(), "all": real.sum(), "released": real.sum(), "window": real.sum() + rows}[average]
+    expected = {"mean": terms.sum() / count, "sum": terms.sum(), "none": terms}[reduction]
+    options = {} if scored is None else {"actor": Scored(), **scored}
+    out = BoundaryReinforceLoss(average=average, reduction=reduction, **options)(td)
+    torch.testing.assert_close(out["loss_policy"], expected)
+    kept, ratios = advantages[free], (new - old).detach()[free].exp()
+    metrics = {"entropy": td["entropy" if scored is None else "new_entropy"][free].mean()}
+    metrics |= {"advantage_mean": kept.mean(), "advantage_spread": kept.std(correction=0)}
+    if scored is not None:
+        metrics["ESS"] = ratios.sum() ** 2 / (len(ratios) * ratios.square().sum())
+        metrics["kl_approx"] = (ratios - 1 - ratios.log()).mean()
+    assert_same({key: out[key] for key in metrics}, metrics)
+    assert not any(out[key].requires_grad for key in metrics)
+
+
+@each(
+    control=[*RATE_CONTROLS, *CONTROLLERS],
+    ends=["excluded", "released", "window"],
+    rows_per_mean=[None, 2],
+    masked=[False, True],
+    forced=[False, True],
+    rates=[False, True],
+)
+def test_a_rate_loss_is_its_control_of_the_counted_decisions(control, ends, rows_per_mean, masked, forced, rates):
+    """Every row is written out with the ends that it has; then all rows of a group are one string."""
+    if (rates and control != "logit_pressure") or (rows_per_mean and control in CONTROLLERS):
+        return
+    td = decisions(masked)
+    td["logits"].requires_grad_()
+    if rates:
+        td["target_rate"] = torch.tensor([0.2, 0.6, 0.2, 0.4])[:, None, None].expand(4, 6, 1)
+    td = td if forced else td.exclude("forced")
+    real = td["collector", "mask"] if masked else torch.ones(4, 6, dtype=torch.bool)
+    given = td["forced"] if forced else torch.zeros(4, 6, dtype=torch.bool)
+    certain = given | last_real(real) if ends == "released" else given
+    counted = [[], [], [], []]  # (logit, boundary, target) of every row
+    for row in range(4):
+        steps = [t for t in range(6) if real[row, t] and not (ends == "excluded" and given[row, t])]
+        target = float(td["target_rate"][row, 0]) if rates else 0.3
+        for t in steps:
+            whole = ends != "excluded" and bool(certain[row, t])
+            logit = torch.tensor(100.0) if whole else td["logits"][row, t]
+            counted[row].append((logit, torch.tensor(whole) | td["action"][row, t], target))
+        if ends == "window" and real[row].any():
+            counted[row].append((torch.tensor(100.0), torch.tensor(True), target))
+    losses, nothing = [], (torch.tensor(0.0), torch.tensor(False), 0.3)
+    for group in ([0, 1], [2, 3]) if rows_per_mean else ([0, 1, 2, 3],):
+        width = max(len(counted[row]) for row in group)
+        table = [counted[row] + [nothing] * (width - len(counted[row])) for row in group]
+        logits, drawn = (torch.stack([torch.stack([step[k] for step in row]) for row in table]) for k in (0, 1))
+        targets = torch.tensor([[step[2] for step in row] for row in table]) if rates else 0.3
+        mask = torch.arange(width) < torch.tensor([len(counted[row]) for row in group])[:, None]
+        if control in RATE_CONTROLS:
+            losses.append(RATE_CONTROLS[control](logits, drawn, targets, mask=mask))
+        else:
+            error = logits.detach()[mask].sigmoid().mean() - 0.3
+            push = 2.0 * error + 0.5 * error.clamp(-0.02, 0.02)
+            losses.append(push * (logits if control == "pi" else logits.sigmoid())[mask].mean())
+    loss = RateLoss(0.3, control=control, ends=ends, rows_per_mean=rows_per_mean, proportional=2.0, integral=0.5)
+    out, free = loss(td), real & ~given
+    torch.testing.assert_close(out["loss_rate"], torch.stack(losses).mean())
+    torch.testing.assert_close(out["rate"], td["action"][free].float().mean())
+    torch.testing.assert_close(out["mean_prob"], td["logits"].detach()[free].sigmoid().mean())
+    torch.testing.assert_close(out["push"], push if control in CONTROLLERS else torch.tensor(0.0))
+    slopes = (torch.autograd.grad(x, td["logits"])[0] for x in (out["loss_rate"], torch.stack(losses).mean()))
+    torch.testing.assert_close(*slopes)
 
 
 # Where the authors' released code and the paper differ (the loss's part of it).

@@ -79,7 +79,8 @@ def stream(
     if boundaries is not None:
         greedy = _former_greedy(boundaries, greedy)
     draw = partial(sample_bytes, temperature=temperature, top_k=top_k, top_p=top_p)
-    draw(torch.zeros(1, 256))  # refuse wrong options now, not at the first byte
+    # Refuse wrong options now, not at the first byte; with a generator given, torch's own stays as it is.
+    draw(torch.zeros(1, 256), generator=None if generator is None else torch.Generator())
     cache, device = model.new_cache(len(rows), target_rate=target_rate), model.embedding.weight.device
     lengths = torch.tensor([len(row) for row in rows], device=device)  # [B]
     shortest, longest = int(lengths.min()), int(lengths.max())

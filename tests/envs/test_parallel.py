@@ -137,6 +137,48 @@ def test_uniforms_and_generators_repeat(make_env, model):
     assert torch.equal(default, actions(actor=LearnedBoundaryActor(model)))
 
 
+@each(short=[False, True], batch_size=[(), (3,)], stop=[False, True])
+@torch.no_grad()
+def test_given_texts_begin_the_rows_stepped_and_in_one_pass(short, batch_size, stop, make_env):
+    """Texts of several lengths, one as long as a window; rows that end go on with texts of the source."""
+    texts = ["a given text", LONG[3:], "xyz"][: max(1, len(batch_size) and batch_size[0])]
+    env, actions = make_env(short=short, batch_size=batch_size), (torch.rand(*batch_size, 40) < 0.4).long()
+    options = {"max_steps": 37, "break_when_any_done": stop, "text": texts}
+    env.set_seed(1)
+    parallel = env.parallel_rollout(actions=actions, **options)
+    assert env.whole_rows == (stop or parallel.shape[-1] <= 2)
+    env.set_seed(1)
+    seen, steps = env.reset(text=texts), []
+    for t in range(parallel.shape[-1]):
+        step, seen = env.step_and_maybe_reset(seen.set("action", actions[..., t]))
+        steps.append(step.clone())
+    stepped = torch.stack(steps, len(batch_size))
+    for key in ("byte", "position", "forced", "recent", "final_log_prob", ("next", "reward"), ("next", "done")):
+        torch.testing.assert_close(parallel[key], stepped[key].to(parallel[key].dtype), rtol=0, atol=1e-4)
+    assert bool(parallel["next", "done"][..., -1, :].any()) or not stop
+
+
+@torch.no_grad()
+def test_longer_actions_and_numbers_are_cut_and_leave_the_generator_of_actions(make_env, model):
+    """Given decisions, random numbers or a generator take nothing from what ``set_seed`` seeded."""
+    env = make_env()
+    for options in (
+        {"actions": (torch.rand(3, 24) < 0.4).long()},
+        {"uniforms": torch.rand(3, 24)},
+        {"generator": torch.Generator().manual_seed(1)},
+    ):
+        rollouts = []
+        for steps in (24, 7):
+            env.set_seed(1)
+            before, state = env._action_rng.get_state(), torch.get_rng_state()
+            again = {name: x.clone() if isinstance(x, Tensor) else x.manual_seed(1) for name, x in options.items()}
+            rollouts.append(env.parallel_rollout(LearnedBoundaryActor(model), max_steps=steps, **again))
+            assert torch.equal(env._action_rng.get_state(), before) and torch.equal(torch.get_rng_state(), state)
+        long, short = rollouts
+        assert short.shape == (3, 7) and env.parallel_rollout(**again).shape == (3, 24)
+        assert torch.equal(long["action"][:, :7], short["action"]), options.keys()
+
+
 @torch.no_grad()
 def test_rollout_takes_the_fast_path_only_where_it_is_the_same(make_env, model, monkeypatch):
     env, actor, taken = make_env(), LearnedBoundaryActor(model), []

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from rltok_rl.agents import LearnedBoundaryActor, UniformActor
+from rltok_rl.agents.rules import evenly_spaced
 from rltok_rl.envs import ByteBoundaryEnv, ParallelCollector, SB3VecEnv, parallel_rollout, reward_transforms
 from torch import Tensor
 from torchrl.envs import (
@@ -24,13 +25,14 @@ from torchrl.envs import (
     TransformedEnv,
 )
 
-from rltok_rl.functional.rewards import as_reward, broken_reward_laws, early_exit_reward, reads_entropy
+from rltok_rl.data import TextSource
+from rltok_rl.functional.rewards import REWARDS, as_reward, broken_reward_laws, early_exit_reward, reads_entropy
 from rltok_rl.models import UNet, preset
 from rltok_rl.objectives import BoundaryReinforceLoss, JointLoss, LocalFlips
 from rltok_rl.training import LoopOptions, Trainer
 
 from ..each import each, refused
-from .conftest import LONG
+from .conftest import LONG, SHORT
 from .test_parallel import assert_paths_agree, assert_same_rollout, step_through
 
 
@@ -111,7 +113,7 @@ def test_custom_rewards_are_named_checked_and_read_entropy_only_if_they_ask_for_
         ByteBoundaryEnv(model, LONG, num_steps=8, reward="relative")
 
 
-@each(reference=["uniform", after_spaces, "never"])
+@each(reference=["uniform", after_spaces, "never", "always", f"{__name__}:after_spaces"])
 @torch.no_grad()
 def test_relative_rewards_are_relative_to_the_policy_on_the_same_text(reference, make_env):
     absolute, relative = (make_env(reward=r, reference=reference, price=0.1) for r in ("early_exit", "relative"))
@@ -120,11 +122,45 @@ def test_relative_rewards_are_relative_to_the_policy_on_the_same_text(reference,
     torch.testing.assert_close(other["next", "reward"], rollout["next", "reward"] - earned)
     byte_ids = rollout["byte"]
     even = UniformActor(absolute.model.config.target_rate)
-    actions = {"uniform": lambda ids: even(rollout)["action"], "never": torch.zeros_like}
+    actions = {"uniform": lambda ids: even(rollout)["action"], "never": torch.zeros_like, "always": torch.ones_like}
     actions = actions.get(reference, after_spaces)(byte_ids).long()
     for env, expected in ((absolute, earned), (relative, torch.zeros_like(earned))):
         env.set_seed(0)
         torch.testing.assert_close(env.parallel_rollout(actions=actions)["next", "reward"], expected, atol=1e-4, rtol=0)
+
+
+@torch.no_grad()
+def test_a_policy_that_draws_what_the_reference_draws_earns_nothing_at_the_rate_of_each_text():
+    """In texts that end early, and in those that follow in their rows; stepped and in one pass."""
+    model = UNet(preset("tiny", rate_embedding=True)).eval()
+    torch.nn.init.normal_(model.rate_embedding.weight, std=0.5)
+    source = TextSource(SHORT, short_documents="whole")
+    for rates in ((0.05, 0.6), None):
+        options = {"num_steps": 24, "batch_size": (3,), "target_rates": rates, "price": 0.1, "seed": 0}
+        env = ByteBoundaryEnv(model, source, reward="relative", **options)
+        seen = env.parallel_rollout(max_steps=37, actions=torch.zeros(3, 37, dtype=torch.int64))
+        rate = seen["target_rate"].squeeze(-1)
+        assert (len(rate.unique()) == 1) == (rates is None)
+        actions = evenly_spaced(seen["position"], rate=rate).long()
+        for roll in (step_through, lambda env, actions: env.parallel_rollout(actions=actions)):
+            env = ByteBoundaryEnv(model, source, reward="relative", **options)
+            reward = roll(env, actions)["next", "reward"]
+            torch.testing.assert_close(reward, torch.zeros_like(reward), atol=1e-4, rtol=0)
+
+
+@each(reward=[*REWARDS, "relative", squashed])
+def test_rewards_carry_no_gradient_and_options_reach_every_head(reward, make_env, model, monkeypatch):
+    """Those of the reference neither; all likelihoods are computed in the chunks that were asked for."""
+    env, chunks, layouts = make_env(reward=reward, likelihood_chunk=5, layout="packed", reference="uniform"), [], []
+    for name in ("final_log_prob", "early_log_prob"):
+        inner = getattr(model, name)
+        monkeypatch.setattr(model, name, lambda *a, f=inner, **o: chunks.append(o.get("chunk")) or f(*a, **o))
+    decode = model.decode_levels
+    monkeypatch.setattr(model, "decode_levels", lambda *a, **o: layouts.append(o.get("layout")) or decode(*a, **o))
+    rollout = env.parallel_rollout()
+    assert rollout["next", "final_log_prob"].requires_grad
+    assert not rollout["next", "reward"].requires_grad and not rollout["next", "reference_reward"].requires_grad
+    assert "packed" in layouts and len(chunks) >= 2 and set(chunks) == {5}
 
 
 @torch.no_grad()
@@ -214,6 +250,29 @@ def test_other_transforms_are_refused_by_name(transform, make_env, model):
         refused((use, ValueError, message))
     with pytest.raises(TypeError, match="env must be a ByteBoundaryEnv, got CountingEnv"):
         parallel_rollout(type("CountingEnv", (EnvBase,), {"_reset": 0, "_step": 0, "_set_seed": 0})())
+
+
+@each(name=reward_transforms._OTHER)
+def test_whatever_else_a_transform_defines_is_refused(name, make_env):
+    transform = type("Other", (Squash,), {name: lambda self, *args: args[-1]})()
+    with pytest.raises(ValueError, match=rf"got Other, which defines \['{name}'\]"):
+        reward_transforms.reward_transforms(TransformedEnv(make_env(), transform))
+
+
+class Counting(Squash):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def _apply_transform(self, reward: Tensor) -> Tensor:
+        self.calls += 1
+        return super()._apply_transform(reward)
+
+
+def test_checks_leave_the_state_of_a_transform_alone(make_env):
+    counting = Counting()
+    assert reward_transforms.reward_transforms(TransformedEnv(make_env(), counting)) == [counting]
+    assert int(counting.calls) == 0
 
 
 def test_transforms_are_checked_once_and_again_after_a_change(make_env, monkeypatch):

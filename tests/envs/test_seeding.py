@@ -11,6 +11,7 @@ from torchrl.envs import EnvBase, RewardScaling, SerialEnv, TransformedEnv
 
 from rltok_rl.data import OrderedSource, TextSource
 
+from ..states import same
 from .conftest import LONG
 
 ROLLS = {
@@ -90,7 +91,19 @@ def test_a_loaded_environment_continues_the_data_and_the_actions(make_env, model
         loaded.load_state_dict(state)
         for rollout in expected:
             torch.testing.assert_close(loaded.rollout(8, actor), rollout, rtol=0, atol=0)
+        before = loaded.get_extra_state()
         loaded.load_state_dict({})  # TorchRL's collectors save no state of a plain environment
+        assert same(loaded.get_extra_state(), before)
+        loaded.reset()
+        loaded.set_random_state(before["texts"])
+        with pytest.raises(RuntimeError, match="step was called before reset"):
+            loaded.step(rollout[:, 0])
+        loaded.load_state_dict(make().state_dict())  # of an environment without a generator of actions
+        actions = []
+        for seed in (0, 0, 1):
+            torch.manual_seed(seed)
+            actions.append(torch.stack([loaded.rand_action()["action"] for _ in range(20)]))
+        assert torch.equal(*actions[:2]) and not torch.equal(*actions[1:])
     both = SerialEnv(2, lambda: make_env(num_steps=8, batch_size=()), serial_for_single=True)
     state, first = both.state_dict(), both.reset()["byte"]
     both.load_state_dict(state)

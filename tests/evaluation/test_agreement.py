@@ -56,8 +56,10 @@ def test_shifts_by_hand():
     assert move_boundaries(pieces, 1).tolist() == string("______|_____").tolist()  # the last one leaves the text
     assert torch.equal(move_boundaries(pieces, 0), pieces)
     assert not move_boundaries(pieces, -12).any() and not move_boundaries(pieces, 13).any()
-    rows = torch.stack([string("|__"), string("__|")])
-    assert move_boundaries(rows, 1).tolist() == [[False, True, False], [False] * 3]
+    rows = torch.stack([string("||_|_|"), string("|____|")])
+    for by in range(-7, 8):  # each boundary by itself; those that leave the text do not come back at its other end
+        moved = [[0 <= t - by < 6 and bool(row[t - by]) for t in range(6)] for row in rows]
+        assert move_boundaries(rows, by).tolist() == moved, by
 
 
 def test_only_counted_bytes_are_matched():
@@ -91,6 +93,12 @@ def test_chance_is_the_mean_over_all_ways_to_lay_boundaries():
                 total += boundary_match(mine, theirs, counted, tolerance=tolerance, draws=1).f1
             match = boundary_match(mine, theirs, counted, tolerance=tolerance, draws=400)
             assert match.chance_f1 == pytest.approx(total / len(ways), abs=error), (number, tolerance)
+            torch.rand(number)
+            state = torch.get_rng_state()
+            assert boundary_match(mine, theirs, counted, tolerance=tolerance) == boundary_match(
+                mine, theirs, counted, tolerance=tolerance, draws=20
+            )
+            assert torch.equal(state, torch.get_rng_state())
 
 
 def test_kappa_jaccard_and_correlation_by_hand():

@@ -9,11 +9,19 @@ import pytest
 import torch
 
 from rltok_rl.evaluation import (
+    Reading,
     corpus_standard_error,
+    document_nats,
     document_standard_error,
+    group_documents,
     loss_metrics,
     mean_and_error,
+    read_text,
+    summarise,
 )
+from rltok_rl.text import text_to_ids
+
+from .conftest import small_model
 
 COUNTS = torch.tensor([10, 30, 20])
 NATS = torch.tensor([20.0, 45.0, 50.0], dtype=torch.float64)
@@ -50,3 +58,37 @@ def test_old_names_warn():
     ):
         with pytest.warns(DeprecationWarning, match=f"{old} is now {new}"):
             assert getattr(module, old) is getattr(module, new)
+
+
+def test_summaries_count_marks_windows_and_documents():
+    """Two documents of four and two predictions, in windows of two after a mark: three marks, which are tokens."""
+    reading = Reading(
+        byte_ids=text_to_ids(b"abcde\0xyz"),
+        at=torch.tensor([0, 1, 2, 3, 6, 7]),
+        final_nats=torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], dtype=torch.float64),
+        early_nats=torch.ones(6, dtype=torch.float64),
+        boundaries=torch.tensor([1, 0, 0, 1, 0, 0], dtype=torch.bool),
+        begins=torch.tensor([1, 0, 1, 0, 1, 0], dtype=torch.bool),
+        document=torch.tensor([0, 0, 0, 0, 1, 1]),
+        window_sizes=torch.tensor([2, 2, 2]),
+        num_marks=1,
+    )
+    metrics = summarise(reading)
+    assert (metrics["bytes"], metrics["windows"], metrics["documents"]) == (6, 3, 2)
+    assert (metrics["tokens"], metrics["rate"], metrics["bytes_per_token"]) == (5, 5 / 6, 6 / 5)
+    assert metrics["word_edges"]["any"]["chance"] == 2 / 6  # after a mark, first bytes are decisions, too
+
+
+def test_documents_of_a_group_count_as_one():
+    """Groups in any order and with any numbers, by the sums of their documents."""
+    texts = ["abc", "defg", "hi", "jklmn", "opq"]
+    reading = read_text(small_model(), texts, context=3, greedy=True)
+    counts, nats = document_nats(reading)
+    for groups in ([7, 3, 7, 3, 5], [1, 1, 1, 1, 0], [0, 1, 2, 3, 4, 9]):
+        numbers = sorted({*groups[:5]})
+        members = [[d for d in range(5) if groups[d] == number] for number in numbers]
+        grouped = group_documents(reading, torch.tensor(groups))
+        together = document_nats(grouped)
+        assert together[0].tolist() == [sum(int(counts[d]) for d in each) for each in members]
+        assert together[1].tolist() == pytest.approx([sum(float(nats[d]) for d in each) for each in members])
+        assert summarise(grouped)["documents"] == len(numbers)

@@ -49,6 +49,11 @@ def test_a_summary_of_lengths_by_hand():
     # The shortest length that so many tokens do not exceed.
     assert summary.quantiles == {0.2: 1.0, 0.21: 2.0, 0.6: 2.0, 0.8: 5.0, 1.0: 20.0}
     assert summary.histogram == (1, 2, 0, 2)
+    assert summarise_lengths(lengths, longest=30).histogram == (1, 2, 0, 0, 1, *[0] * 14, 1, *[0] * 10)
+    for count in (1, 3, 20, 60, 100):  # of 1 .. n the quantile is the product, rounded up exactly
+        shares = {percent / 100: percent for percent in range(1, 101)}
+        found = summarise_lengths(torch.arange(count).flip(0) + 1, quantiles=tuple(shares)).quantiles
+        assert found == {q: -(-percent * count // 100) for q, percent in shares.items()}
     ones = summarise_lengths(token_lengths(torch.ones(7)))
     assert (ones.count, ones.mean, ones.spread, ones.histogram[0]) == (7, 1.0, 0.0, 7)
     assert set(ones.quantiles.values()) == {1.0}
@@ -84,6 +89,10 @@ def test_metrics_of_several_texts_are_those_of_all_their_bytes():
     assert bytes(joined.byte_ids.tolist()) == b"\0\0".join(text.encode() for text in TEXTS)
     lengths = [n for part in parts for n in token_lengths(part.boundaries, torch.arange(len(part.text)) > 0).tolist()]
     assert token_lengths(joined.boundaries, joined.counted).tolist() == lengths
+    # After a mark the first boundary may be missing, too: no token crosses the gap.
+    marked = Segmentation(b"abc", torch.tensor([False, False, True]), torch.ones(3))
+    joined = join_texts([marked, marked], gap=4)
+    assert token_lengths(joined.boundaries, joined.counted).tolist() == [3, 3]
     metrics = boundary_metrics(join_texts(parts))
     free = [(part, place) for part in parts for place in range(1, len(part.text))]
     laid = [(part, place) for part, place in free if part.boundaries[place]]

@@ -18,8 +18,10 @@ from rltok_rl.evaluation.continuations import (
     continuation_windows,
     mixture_log_likelihood,
 )
+from rltok_rl.evaluation.windowed import SegmentedModel
 from rltok_rl.functional.policy import boundary_log_prob
 from rltok_rl.models import UNet
+from rltok_rl.models.generation import generate
 from rltok_rl.text import text_to_bytes, text_to_ids
 
 from .conftest import small_model
@@ -42,11 +44,17 @@ def model(mild_model) -> UNet:
     return mild_model
 
 
-def by_definition(model: UNet, context, answer, *, samples=1, greedy=False, seed=0, segmenter=None) -> list[float]:
-    """Log p of each draw, byte by byte, from passes over this text alone."""
+def by_definition(
+    model: UNet, context, answer, *, samples=1, greedy=False, seed=0, segmenter=None, piece=0, key=None, likeliest=None
+) -> list[float]:
+    """Log p of each draw, byte by byte, from passes over this text alone.
+
+    The text may be a ``piece`` of one whose random numbers are those of ``key``. The list ``likeliest`` takes whether
+    each byte is the likeliest.
+    """
     context, answer = text_to_bytes(context), text_to_bytes(answer)
     text = text_to_ids(context + answer)
-    key = torch.Generator().manual_seed(continuation_seed(seed, 0, context or answer))
+    key = torch.Generator().manual_seed(continuation_seed(seed, piece, key or context or answer))
     uniforms = torch.rand(len(text) - 1, samples, generator=key)
     costs = []
     for draw in range(samples):
@@ -56,7 +64,10 @@ def by_definition(model: UNet, context, answer, *, samples=1, greedy=False, seed
             run = partial(model, greedy=greedy) if segmenter is None else partial(read_window, model, segmenter)
             out = run(text[None, :-1], **drawn)
             log_probs = out.final_logits[0].log_softmax(-1)
-            total += sum(float(log_probs[t - 1, text[t]]) for t in range(max(len(context), 1), len(text)))
+            places = range(max(len(context), 1), len(text))
+            total += sum(float(log_probs[t - 1, text[t]]) for t in places)
+            if likeliest is not None:
+                likeliest += [int(log_probs[t - 1].argmax()) == int(text[t]) for t in places]
         costs.append(total)
     return costs
 
@@ -84,6 +95,47 @@ def test_log_likelihoods_are_those_of_the_definition(model):
         if samples > 1:
             assert bool((draws.std(-1)[torch.tensor([0, 1, 6])] > 1e-6).all())  # draws differ
     assert continuation_log_likelihood(model, [], []).log_likelihood.tolist() == []
+
+
+@torch.no_grad()
+def test_pieces_have_random_numbers_of_their_own_and_all_must_be_likeliest(model):
+    """Answers longer than what may be read, of which some are what the model would write."""
+    long, short = generate(model, ["The cat", "a"], max_bytes=8, temperature=0, greedy=True).texts
+    pairs = [("The cat", long), ("a", short), ("The cat", long[:7] + b"~"), ("a", b"~" + short[1:])]
+    last = generate(model, "~~~~", max_bytes=1, temperature=0, greedy=True).texts[0]
+    pairs += [("", "x"), ("", "no context"), PAIRS[0], ("a", b"~~~~" + last)]  # read four by four, only its end is
+    contexts, answers = zip(*pairs, strict=True)
+    found = set()
+    for greedy, read in ((True, None), (True, 30), (True, 4), (False, 4), (False, None)):
+        options = {"greedy": greedy, "seed": 4}
+        scores = continuation_log_likelihood(model, contexts, answers, context_bytes=read, **options)
+        for number, (context, answer) in enumerate(pairs):
+            context, answer = text_to_bytes(context), text_to_bytes(answer)
+            total, best = (0.0, []) if context else (-math.log(256), [False])  # nothing predicts the first byte
+            for piece, (text, scored) in enumerate(continuation_windows(context, answer, read)):
+                given = text[:-scored], text[-scored:]
+                total += by_definition(model, *given, piece=piece, key=context or answer, likeliest=best, **options)[0]
+            assert float(scores.log_likelihood[number]) == pytest.approx(total, abs=1e-4), (pairs[number], read)
+            assert bool(scores.likeliest[number]) == all(best), (pairs[number], read)
+            found.add((number, all(best)))
+    assert {(0, True), (1, True), (2, False), (3, False), (4, False)} <= found
+
+
+def test_passes_are_as_large_as_allowed(model, monkeypatch):
+    """Rows are continuations times draws; bytes are those that are read."""
+    shapes, run = [], SegmentedModel.run
+    monkeypatch.setattr(
+        SegmentedModel, "run", lambda self, ids, *rest: shapes.append(ids.shape) or run(self, ids, *rest)
+    )
+    for samples, rows, num_bytes in ((1, 2, 10_000), (3, 2, 10_000), (2, None, 100)):
+        shapes.clear()
+        monkeypatch.setattr(continuations, "BATCH_BYTES", num_bytes)
+        continuation_log_likelihood(model, CONTEXTS * 2, ANSWERS * 2, samples=samples, batch_rows=rows)
+        assert all(count % samples == 0 for count, _ in shapes)
+        if rows is not None:
+            assert max(count for count, _ in shapes) == rows * samples
+        assert all(count == samples or count * length <= num_bytes for count, length in shapes)
+        assert sum(count for count, _ in shapes) == 2 * samples * len([pair for pair in PAIRS if pair != ("", "x")])
 
 
 @torch.no_grad()

@@ -10,7 +10,8 @@ from rltok_rl.agents.segmenters import make_segmenter
 from rltok_rl.envs import ByteBoundaryEnv
 
 from rltok_rl.evaluation import read_text, summarise
-from rltok_rl.evaluation.detail import read_detail
+from rltok_rl.evaluation.detail import COMPARING, read_detail
+from rltok_rl.functional.baselines import BASELINES
 from rltok_rl.models import UNet
 
 from .conftest import small_model
@@ -79,12 +80,34 @@ def test_rewards_are_those_of_the_environment(model):
 
 def test_relative_rewards_are_compared_at_the_given_rate():
     rated = small_model(rate_embedding=True).double()
-    options = {"context": 16, "gamma": 0.9, "draws": 2, "target_rate": 0.6}
+    options = {"context": 16, "gamma": 0.9, "draws": 2, "target_rate": 0.6, "price": 0.25}
     plain = read_detail(rated, TEXT, generator=seeded(), **options)
+    reading = read_text(rated, TEXT, context=16, target_rate=0.6, generator=seeded())
+    assert torch.equal(plain.boundaries[:-1], reading.boundaries)
+    torch.testing.assert_close(plain.final_bits[1:] * math.log(2), reading.final_nats)
     even = read_text(rated, TEXT, context=16, segmenter=make_segmenter("uniform", rated, rate=0.6))
     relative = read_detail(rated, TEXT, generator=seeded(), reward="relative", **options)
-    expected = plain.rewards[:-1] - (even.early_nats - even.final_nats)
+    expected = plain.rewards[:-1] - (even.early_nats - even.final_nats - 0.25 * even.boundaries)
     torch.testing.assert_close(relative.rewards[:-1], expected)
+
+
+def test_advantages_are_those_of_the_baseline_over_the_free_decisions(model):
+    """Baselines that compare draws read the text as often as asked, others once."""
+    forced = torch.arange(len(TEXT.encode()) - 1) % 16 == 0
+    for name, baseline in BASELINES.items():
+        draws, reads = seeded(), 3 if name in COMPARING else 1
+        detail = read_detail(model, TEXT, context=16, gamma=0.9, baseline=name, draws=3, generator=draws)
+        generator = seeded()
+        readings = [read_text(model, TEXT, context=16, generator=generator) for _ in range(reads)]
+        assert torch.equal(draws.get_state(), generator.get_state()), name
+        gains = [(one.early_nats - one.final_nats).tolist() for one in readings]
+        returns = torch.tensor([returns_by_hand(row, 16, 0.9) for row in gains], dtype=torch.float64)
+        expected = baseline(returns, mask=(~forced).expand_as(returns))[0].masked_fill(forced, math.nan)
+        torch.testing.assert_close(detail.advantages[:-1], expected, equal_nan=True)
+    with pytest.warns(DeprecationWarning, match="estimator is now baseline"):
+        former = read_detail(model, TEXT, context=16, gamma=0.9, estimator="discounted_return", generator=seeded())
+    same = read_detail(model, TEXT, context=16, gamma=0.9, baseline="none", generator=seeded())
+    torch.testing.assert_close(former.advantages, same.advantages, equal_nan=True)
 
 
 def test_greedy_boundaries_are_shown_and_compared_with_draws(model):
@@ -101,6 +124,10 @@ def test_rules_have_no_probabilities_and_no_advantages(model):
         assert detail.probabilities.isnan().all() and detail.advantages.isnan().all(), name
         assert not detail.returns[:-1].isnan().any(), name
         assert bool(detail.scores[1:16].isnan().all()) == (name == "spacebyte"), name
+    spike = make_segmenter("entropy-spike", model, predictor="early_exit").double().eval()
+    scores = read_detail(model, TEXT, context=16, gamma=0.9, segmenter=spike).scores
+    assert not scores.isinf().any() and scores.nan_to_num().abs().max() < 100  # no score where entropy did not rise
+    assert 0 < int(scores.isnan().sum()) < len(scores)
     drawn = make_segmenter("bernoulli", model, rate=0.4).eval()
     detail = read_detail(model, TEXT, context=16, gamma=0.9, segmenter=drawn, generator=seeded())
     assert detail.probabilities[1].item() == pytest.approx(0.4, abs=1e-6)

@@ -22,7 +22,9 @@ from rltok_rl.evaluation.continuations import continuation_log_likelihood
 from rltok_rl.evaluation.lm_eval import RltokLM
 from rltok_rl.evaluation.tasks import choice_metrics, read_task, score_examples
 from rltok_rl.models import UNet
-from rltok_rl.models.generation import generate
+from rltok_rl.models.generation import GeneratedByte, generate
+
+from .conftest import small_model
 
 QUESTIONS = [
     {"goal": "Open a jar", "sol1": "Twist the lid.", "sol2": "Twist it, é.", "label": 1},
@@ -200,13 +202,28 @@ def test_texts_are_written_alike_together_and_alone(model):
     assert lm.generate_until(asked, disable_tqdm=True) == [*together, *lm.write(["The cat"], {"max_gen_toks": 3})]
 
 
-def test_stops_end_a_text_where_they_first_appear(model):
+def write_in_step(texts: list[str]):
+    """Stream texts with prompts of 1, 2, .. bytes; those that are over go on with other bytes."""
+    rows = [bytes(row) + text.encode() + b"~" * 9 for row, text in enumerate(texts)]
+    for t in range(min(map(len, rows))):
+        byte_ids, new = torch.tensor([row[t] for row in rows]), t >= torch.arange(len(rows))
+        yield GeneratedByte(byte_ids, new, torch.zeros(len(rows)), new)
+
+
+def test_stops_end_a_text_where_they_first_appear(model, monkeypatch):
     lm = RltokLM(model, greedy=True)
     text = generate(model, "The cat", max_bytes=12, temperature=0, greedy=True).texts[0]
     stop = next(chr(byte) for byte in reversed(text) if byte < 128)
     expected = text[: text.index(stop.encode())].decode("utf-8", errors="replace")
     for until in (stop, [stop], ["never", stop], [stop, ""]):
         assert lm.write(["The cat"], {"until": until, "max_gen_toks": 12}) == [expected]
+    monkeypatch.setattr(harness, "stream", lambda model, prompts, **options: write_in_step(["ab<é>cd", "x<é", "<é>"]))
+    for until, texts in (
+        (["<é>"], ["ab", "x<é~~", ""]),
+        (["é>", "b<é"], ["a", "x<é~~", "<"]),
+        ([], ["ab<é>", "x<é~~", "<é>~~"]),
+    ):
+        assert lm.write(["p"] * 3, {"until": until, "max_gen_toks": 6}) == texts, until
     assert lm.write(["The cat"], {"max_gen_toks": 0}) == [""]
 
 
@@ -216,6 +233,39 @@ def test_temperature_draws_and_repeats(model):
     assert first == second != other
     cold = RltokLM(model, greedy=True).write(["The cat"], {"max_gen_toks": 12})
     assert RltokLM(model, greedy=True).write(["The cat"], {**hot, "do_sample": False}) == cold != first
+    for filtered in ({"top_k": 1}, {"top_p": 1e-6}):  # leave the likeliest byte alone
+        assert RltokLM(model, greedy=True).write(["The cat"], {**hot, **filtered}) == cold, filtered
+        assert RltokLM(model, greedy=True).write(["The cat"], {**hot, **filtered, "do_sample": True}) == cold
+    prompts = ["The cat", "a", "Some longer context, é"]
+    for greedy in (False, True):  # what is written follows the seed alone, and leaves torch's generator as it was
+        state, lm = torch.get_rng_state(), RltokLM(model, greedy=greedy, seed=3)
+        together = lm.write(prompts, hot)
+        assert torch.equal(state, torch.get_rng_state())
+        torch.rand(3)
+        assert lm.write(prompts, hot) == together
+
+
+def test_options_reach_what_is_scored_and_written():
+    """A rate for each byte, in a model that reads one; as many rows in a pass as asked."""
+    model = small_model(head=0.5, rate_embedding=True)
+    torch.nn.init.normal_(model.rate_embedding.weight, std=0.5)
+    options = {"max_bytes": 9, "temperature": 0, "greedy": True}
+    for rate in (None, 0.02, 0.9):
+        lm = RltokLM(model, rate=rate, greedy=True, seed=5)
+        direct = continuation_log_likelihood(model, *zip(*PAIRS, strict=True), target_rate=rate, greedy=True)
+        assert [nats for nats, _ in scores(lm, PAIRS)] == pytest.approx(direct.log_likelihood.tolist(), abs=1e-5)
+        text = generate(model, "The cat", target_rate=rate, **options).texts[0]
+        assert lm.write(["The cat"], {"max_gen_toks": 9}) == [text.decode("utf-8", errors="replace")]
+        assert scores(RltokLM(model, rate=rate, seed=5), PAIRS) != scores(RltokLM(model, rate=rate, seed=6), PAIRS)
+    for given, most, rows in (
+        ("auto", None, None),
+        ("auto:4", None, None),
+        ("auto", 3, 3),
+        (None, 3, 3),
+        ("2", None, 2),
+        (2, 5, 2),
+    ):
+        assert RltokLM(model, batch_size=given, max_batch_size=most).batch_rows == rows, (given, most)
 
 
 def test_a_segmenter_writes_and_scores(model):
@@ -223,7 +273,9 @@ def test_a_segmenter_writes_and_scores(model):
     lm = RltokLM(model, segmenter=segmenter)
     steps = write_on(model, segmenter, "The cat", max_bytes=6, temperature=0)
     text = bytes(int(step.byte_ids) for step in steps if bool(step.new))
-    assert lm.write(["The cat", "a"], {"max_gen_toks": 6})[0] == text.decode("utf-8", errors="replace")
+    written = lm.write(["The cat", "a", "The cat"], {"max_gen_toks": 6})
+    assert written[0] == written[2] == text.decode("utf-8", errors="replace")
+    assert written[1:2] == lm.write(["a"], {"max_gen_toks": 6}) != [""]
     direct = continuation_log_likelihood(model, ["The cat"], [" sat"], segmenter=segmenter)
     assert scores(lm, PAIRS)[0][0] == pytest.approx(float(direct.log_likelihood), abs=1e-5)
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rltok_rl.evaluation import (
     document_nats,
+    loss_metrics,
     marginal,
     marginal_nats,
     particle_nats,
@@ -109,6 +110,7 @@ def test_metrics_of_several_draws_by_hand(model, seeded):
     by_document = [cost / n for cost, n in zip(per_document, counts.tolist(), strict=True)]
     for name, nats in (("corpus", sum(bounds) / total), ("document", sum(by_document) / len(TEXTS))):
         assert metrics["k_samples"][f"{name}_bits_per_byte"] == pytest.approx(nats / math.log(2))
+    assert metrics["one_sample"] == {**loss_metrics(*document_nats(samples.first)), "rate": samples.first.rate}
     spread = (samples.nats.sum(0) / total / math.log(2)).std()
     assert metrics["corpus_spread"] == pytest.approx(float(spread))
     thresholded = summarise(read_text(model, TEXTS, context=8, stride=5, greedy=True))
@@ -144,6 +146,9 @@ def test_resampling_is_in_proportion_for_every_weight():
     counts = torch.nn.functional.one_hot(drawn, 4).sum(2).double().mean(0)
     torch.testing.assert_close(counts, 4 * log_weights.double().softmax(-1), atol=2e-3, rtol=0)
     assert bool((drawn.diff(dim=-1) >= 0).all())
+    for weights, chosen in (([0, 1, 1, 0], [1, 1, 2, 2]), ([1, 1, 1, 1], [0, 1, 2, 3]), ([1, 0, 1, 2], [0, 2, 3, 3])):
+        # Random numbers lie in [0, 1): at 0 each mark stands where a share begins.
+        assert systematic_resampling(torch.tensor(weights).log(), torch.tensor(0.0)).tolist() == chosen
     last = systematic_resampling(torch.zeros(3), torch.tensor(1 - 2**-24))  # rounding must not lead beyond the last
     assert last.tolist() == [0, 1, 2]
     assert effective_number(torch.tensor([0.5, 0.25, 0.25]).log()).item() == pytest.approx(1 / 0.375)
@@ -175,6 +180,25 @@ def test_one_particle_is_one_sample(model, seeded):
         one = read_samples(model, TEXTS[1:], samples=1, generator=seeded(), **options)
         nats = particle_nats(model, TEXTS[1:], particles=1, generator=seeded(), **options)
         torch.testing.assert_close(nats, one.nats[:, 0], atol=1e-3, rtol=0)
+
+
+def test_options_reach_the_particles(seeded):
+    rated = small_model(head=0.5, rate_embedding=True)
+    torch.nn.init.normal_(rated.rate_embedding.weight, std=0.5)
+    reports: list[tuple[int, int, float]] = []
+    for options in ({"target_rate": 0.05}, {"target_rate": 0.9, "most": 2}, {"most": 3, "stride": 3}):
+        options = {"context": 8, "generator": None, **options}
+        one = read_samples(rated, TEXTS, samples=1, **{**options, "generator": seeded()}).nats[:, 0]
+        reports.clear()
+        options["progress"] = lambda *report: reports.append(report)
+        nats = particle_nats(rated, TEXTS, particles=1, **{**options, "generator": seeded()})
+        torch.testing.assert_close(nats, one, atol=1e-3, rtol=0)
+        state = torch.get_rng_state()
+        again = particle_nats(rated, TEXTS, particles=1, **{**options, "generator": seeded()})
+        assert torch.equal(again, nats) and torch.equal(state, torch.get_rng_state())
+        read = read_text(rated, TEXTS, context=8, stride=options.get("stride"), most=options.get("most"))
+        done, total, spent = reports[-1]
+        assert done == total == len(read.at) and spent == pytest.approx(float(nats.sum()))
 
 
 def test_batches_of_particles_change_nothing(model, seeded, monkeypatch):

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from rltok_rl.agents import BernoulliBoundary, LearnedBoundaryActor, UniformActor
+from rltok_rl.agents import BernoulliBoundary, LearnedBoundaryActor, RandomActor, UniformActor
 from rltok_rl.envs import ByteBoundaryEnv, ByteBoundaryGym
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule, TensorDictSequential
@@ -154,6 +154,9 @@ def test_an_agent_of_stable_baselines_and_a_language():
 def test_table_and_text():
     result = evaluate_policy("always", TEXTS[:2], reference="never", num_steps=12)
     assert result.text() == "t|o| |b|e| |o|r| |n|o|t| " and result.text(1) == "a|b"
+    cut = evaluate_policy("never", TEXTS, num_steps=12)
+    assert cut.texts == [(text if isinstance(text, bytes) else text.encode())[:13] for text in TEXTS]
+    assert cut.text(2) == "a| text that i" and cut.text(4) == "b|cdef"
     lines = str(result).splitlines()
     assert lines[0].split() == ["2", "texts", "always", "never", "difference"]
     assert lines[2].startswith("boundaries per byte  1.0000 ± 0.0000")
@@ -179,3 +182,48 @@ def test_refusals():
         (lambda: evaluate_policy("always", TEXTS, num_stpes=3), TypeError, "'num_stpes'; .*did you mean 'num_steps'"),
         (lambda: evaluate_policy("always", TEXTS, env_id="Recall-v0"), ValueError, "env_id must be one of .*'Recall"),
     )
+
+
+def test_texts_and_draws_follow_the_seed_alone():
+    """In any state of torch's generator, which is not seeded."""
+    options = {"num_envs": 2, "num_steps": 12, "reference": "random"}
+    results, numbers = [], set()
+    for seed in (3, 3, 4):
+        torch.manual_seed(len(results))
+        results.append(evaluate_policy("learned", 5, seed=seed, **options))
+        numbers.add(torch.rand(()).item())
+    assert len(numbers) == 3
+    first, same, other = results
+    assert first.texts == same.texts != other.texts and all(len(text) == 13 for text in first.texts)
+    for name in ("policy", "reference"):
+        drawn = [getattr(result, name).boundaries for result in results]
+        assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
+    documents = ["abc", "de", "a document that is cut"]
+    short = evaluate_policy("always", 9, text=documents, short_documents="whole", num_steps=5, num_envs=4)
+    assert set(short.texts) <= {b"abc", b"de", *(documents[2].encode()[n : n + 6] for n in range(17))}
+    assert {b"abc", b"de"} & set(short.texts)
+
+
+def test_references_are_read_as_the_policy_is():
+    """Whatever a policy is, it does not differ from itself: on one text, at its target rate, with its options."""
+    model = UNet(preset("tiny", rate_embedding=True)).eval()
+    torch.nn.init.normal_(model.rate_embedding.weight, std=0.5)
+    options = {"model": model, "num_steps": 8, "num_envs": 2, "target_rates": (0.05, 0.6)}
+    texts, stepped = ["to be or not to be"] * 3, RandomActor(0.3)
+    stepped.draws_windows = False
+    pairs = (
+        ("learned", LearnedBoundaryActor(model), {}),
+        ("learned", "learned", {"deterministic": True}),
+        (RandomActor(0.3), stepped, {}),  # whole windows draw what steps draw
+        (after_spaces, after_spaces, {}),
+        (lambda seen: bool(after_spaces(seen)), lambda seen: after_spaces(seen).item(), {"batched": False}),
+        (lambda seen: np.ones(2, int), "always", {}),  # two passes read each text at one rate
+        (Agent(), Agent(), {"deterministic": True}),
+    )
+    for policy, reference, how in pairs:
+        result = evaluate_policy(policy, texts, reference=reference, **how, **options)
+        assert torch.equal(result.policy.boundaries, result.reference.boundaries), policy
+        torch.testing.assert_close(result.policy.nats, result.reference.nats, atol=1e-3, rtol=0)
+        torch.testing.assert_close(result.policy.returns, result.reference.returns, atol=1e-3, rtol=0)
+    always = evaluate_policy("always", texts, **options).policy
+    assert len({round(nats, 3) for nats in always.nats.tolist()}) == 3  # each text has a rate of its own

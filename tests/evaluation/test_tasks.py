@@ -113,6 +113,9 @@ def test_metrics_by_hand():
     assert metrics["bits_per_byte"] == pytest.approx(3.0) and metrics["bits_per_byte_error"] is None
     assert metrics["accuracy"] is metrics["accuracy_error"] is metrics["accuracy_per_byte"] is metrics["chance"] is None
     assert metrics["likeliest"] == 1.0
+    # A question with a single choice counts as right, and guessing is right in it.
+    mixed = choice_metrics([Example(b"a", (b" b",), 0), QUESTIONS[0]], scores([6.0, 9.0, 5.0], [2, 5, 9]))
+    assert (mixed["accuracy"], mixed["accuracy_per_byte"], mixed["chance"]) == (0.5, 0.5, 0.75)
 
 
 def test_examples_are_scored_choice_by_choice(model):
@@ -150,6 +153,24 @@ def test_a_copy_of_the_repository_is_read_with_its_configuration_and_split(tmp_p
     ]
     (tmp_path / "arc_easy" / "README.md").write_text(f"---\nconfigs: {json.dumps(configs)}\n---\n")
     assert read_task("arc_easy", tmp_path) == EXPECTED["arc_easy"]
+
+
+def test_the_hub_is_asked_for_one_revision_configuration_and_split(monkeypatch):
+    import datasets
+
+    asked: list[tuple] = []
+    for name, (path, configuration, split) in {
+        "piqa": ("baber/piqa", None, "validation"),
+        "hellaswag": ("Rowan/hellaswag", None, "validation"),
+        "arc_easy": ("allenai/ai2_arc", "ARC-Easy", "test"),
+        "lambada_openai": ("EleutherAI/lambada_openai", "default", "test"),
+    }.items():
+        rows = ROWS[name]
+        monkeypatch.setattr(datasets, "load_dataset", lambda *a, rows=rows, **o: asked.append((*a, o)) or rows)
+        assert read_task(name) == EXPECTED[name] and read_task(name, limit=1) == EXPECTED[name][:1]
+        revision = TASKS[name].revision
+        assert asked[-1] == (path, configuration, {"split": split, "revision": revision})
+        assert re.fullmatch("[0-9a-f]{40}", revision or "")
 
 
 def test_without_the_hub_a_folder_is_asked_for():

@@ -175,7 +175,8 @@ def write_on(
     if len(prompt_ids) == marks:
         raise ValueError("prompt must not be empty (a byte is needed to predict from)")
     draw = partial(sample_bytes, temperature=temperature, top_k=top_k, top_p=top_p)
-    draw(torch.zeros(1, 256))  # raise for wrong options now, not at the first byte
+    # Raise for wrong options now, not at the first byte, and leave the user's random numbers alone.
+    draw(torch.zeros(1, 256), generator=torch.Generator())
     num_bytes = len(prompt_ids) + check_count("max_bytes", max_bytes, minimum=0)
     device = model.embedding.weight.device
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import is_dataclass, replace
+from typing import Any
 
 import pytest
 import torch
@@ -11,13 +14,18 @@ from rltok_rl.agents.segmenters import (
     SEGMENTERS,
     BPESegmenter,
     Segmenter,
+    SegmenterActor,
     Segments,
     SpaceByte,
+    draw_from_bytes,
     encode_and_draw,
     make_segmenter,
     read_byte,
     read_window,
+    segment_text,
+    segmenter_maker,
     start_reading,
+    write_on,
 )
 from rltok_rl.agents.segmenters.tokenizers import split_rows
 
@@ -26,7 +34,7 @@ from rltok_rl.diagnostics.segmenter_laws import SEGMENTER_LAWS, fixed_uniforms, 
 from rltok_rl.functional.boundary_rules import spacebyte
 from rltok_rl.models import UNet, preset
 
-from .definition import CASES, CAUSAL, ORACLES, WORDS, Case, assert_for_all, build, texts
+from .definition import BPE, CASES, CAUSAL, HNET, ORACLES, PIECES, TEXT, WORDS, Case, assert_for_all, build, texts
 
 APPENDIX_C = {
     "pooling": "attention",
@@ -173,6 +181,247 @@ def test_rounding_needs_no_random_numbers():
         assert segmenter.draws_at_random and not segmenter.eval().draws_at_random
         segments = segmenter(model.encode(byte_ids), byte_ids)
         assert torch.equal(segments.boundaries[:, 1:], segments.logits[:, 1:] > 0), name
+
+
+OWN = {"predictor": "own"}
+TRAINED = {"tokenizer": PIECES, "predictor": "trained", "hidden": 8}
+# Of each segmenter, options that are given throughout, and another value of every option beside them.
+OPTIONS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
+    "learned": [({}, {})],
+    "uniform": [({}, {"rate": 0.3})],
+    "random": [({}, {"rate": 0.3, "block": 16})],
+    "bernoulli": [({}, {"rate": 0.3})],
+    "stride": [({}, {"stride": 4})],
+    "whitespace": [({}, {})],
+    "spacebyte": [({}, {"repeat": False})],
+    "bpe": [({"tokenizer": PIECES}, {"tokenizer": BPE})],
+    "unigram": [
+        ({"tokenizer": PIECES}, {"tokenizer": BPE, "predictor": "trained"}),
+        (TRAINED, {"tokenizer": BPE, "hidden": 9, "fidelity": "released"}),
+    ],
+    "entropy-spike": [
+        ({"hidden": 8}, {"predictor": "early_exit", "lags": 3, "hidden": 9, "fidelity": "released"}),
+        (OWN, {"lags": 3, "window": 5, "num_layers": 2}),
+    ],
+    "entropy-threshold": [
+        (OWN, {"rate": 0.3, "predictor": "early_exit", "threshold": 0.7, "threshold_add": 0.1, "window": 5}),
+        (OWN, {"num_layers": 2, "rule": "monotonic"}),
+        ({"threshold_add": 0.1}, {"rate": 0.3, "threshold": 0.7, "threshold_add": 0.2, "fidelity": "released"}),
+    ],
+    "entropy-monotonic": [
+        (OWN, {"rate": 0.3, "threshold": 0.7, "rule": "global", "window": 5, "num_layers": 2}),
+        ({"rule": "global", "threshold_add": 0.1}, {"threshold_add": 0.2, "fidelity": "released"}),
+    ],
+    "gumbel": [({"hidden": 8}, {"rate": 0.3, "variant": "baseline", "evaluation": "round", "hidden": 9})],
+    "magnet": [({"hidden": 8}, {"rate": 0.3, "rates": {"latin": 0.4}, "evaluation": "round", "hidden": 9})],
+    "grouped": [
+        ({}, {"rate": 0.3, "block": 16, "group_size": 2, "advantage": "normalised", "detached": False}),
+        ({}, {"evaluation": "round", "hidden": 9}),
+    ],
+    "hnet": [
+        ({}, {"rate": 0.3, "variant": "baseline", "smoothing": "loop"}),
+        ({"stages": 2}, {"rate": 0.3, "second_rate": 0.4}),
+    ],
+}
+
+
+def settings(value: Any, seen: frozenset[int] = frozenset()) -> Any:
+    """Everything that a segmenter was made with: numbers, words, sizes and kinds, through its parts."""
+    if isinstance(value, torch.Tensor):
+        return (*value.shape, float(value) if value.dim() == 0 else None)
+    if is_dataclass(value):
+        value = vars(value)
+    if isinstance(value, dict):
+        return {str(key): settings(part, seen) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [settings(part, seen) for part in value]
+    if isinstance(value, torch.nn.Module) and id(value) not in seen:
+        return type(value).__name__, settings({**vars(value)}, seen | {id(value)})
+    if type(value).__name__ == "partial":
+        return settings([value.func.__name__, value.keywords], seen)
+    return value if isinstance(value, (bool, int, float, str, type(None))) else f"{type(value).__name__} {id(value)}"
+
+
+def attributes(segmenter: Segmenter) -> str:
+    """Settings without the addresses of hooks and functions, which differ between equal segmenters."""
+    return re.sub(r"'(?!TokenizerSplit|WordSplit)\w+ \d{9,}'", "''", repr(settings(segmenter)))
+
+
+def test_every_option_reaches_its_segmenter():
+    """With another value of one option, something is made otherwise; equal options make equal segmenters."""
+    for name, groups in OPTIONS.items():
+        listed = {option for given, others in groups for option in (*given, *others)}
+        assert listed == set(list(inspect.signature(segmenter_maker(name)).parameters)[1:]), name
+        for given, others in groups:
+            model = UNet(preset("tiny", width=16, **(HNET if "stages" in given else {})))
+            before = attributes(make_segmenter(name, model, **given))
+            assert before == attributes(make_segmenter(name, model, **given))
+            for option, value in others.items():
+                changed = make_segmenter(name, model, **{**given, option: value})
+                assert attributes(changed) != before, f"{option} of {name} changes nothing"
+
+
+def test_options_that_are_given_are_the_ones_that_count():
+    model = UNet(preset("tiny", width=16, target_rate=0.15, window=6))
+
+    def made(name: str, **options: Any) -> Any:
+        return make_segmenter(name, model, **options)
+
+    for name in ("uniform", "random", "bernoulli", "gumbel", "grouped", "hnet", "entropy-threshold"):
+        assert (made(name).target_rate, made(name, rate=0.3).target_rate) == (0.15, 0.3), name
+    stride = made("stride")
+    assert stride.target_rate == 1 / 7  # nearest to 1 / 0.15, not below it
+    drawn = stride(torch.zeros(1, 15, 1), torch.zeros(1, 15, dtype=torch.int64)).boundaries[0]
+    assert drawn.nonzero().flatten().tolist() == [0, 7, 14]
+    assert made("random").block == 4096 and made("random", block=9).block == 9
+    magnet = made("magnet", rate=0.3, rates={"latin": 0.4}, hidden=8)
+    assert magnet.by_script == {"other": 0.3, "latin": 0.4, "devanagari": 0.08, "cyrillic": 0.1}
+    spike = made("entropy-spike", predictor="own", lags=3, window=5, num_layers=2)
+    config = spike.predictor.model.config
+    assert (spike.lags, config.window, config.num_encoder_layers, config.width) == (3, 5, 2, 16)
+    defaults = made("entropy-threshold").predictor.model.config
+    assert (defaults.window, defaults.num_encoder_layers) == (6, model.config.num_encoder_layers)
+    for options, threshold in (
+        ({}, 1.335442066192627),  # BLT's
+        ({"threshold_add": 0.1}, 1.335442066192627),
+        ({"rule": "monotonic"}, 0.0),
+        ({"threshold": 0.0}, 0.0),
+        ({"threshold": 0.7, "threshold_add": 0.0}, 0.7),
+        ({"threshold": 0.7, "threshold_add": 0.0, "fidelity": "released"}, 0.7),
+    ):
+        segmenter = made("entropy-threshold", **options)
+        assert float(segmenter.threshold) == threshold, options
+        assert getattr(segmenter, "threshold_add", None) == options.get("threshold_add"), options
+    assert made("hnet").coefficients == {"ratio": 0.03}
+    for name, hidden in (("gumbel", 2048), ("magnet", 2048), ("entropy-spike", 2048), ("grouped", 16)):
+        first = next(p for key, p in made(name).named_parameters() if key.endswith("0.weight"))
+        assert len(first) == hidden, name
+
+
+def test_learned_policy_with_rates_draws_at_the_configured_one():
+    """Its rows need no ``target_rate`` of their own."""
+    model = UNet(preset("tiny", width=16, rate_embedding=True)).double()
+    with torch.no_grad():
+        model.rate_embedding.weight.normal_()
+    segmenter, byte_ids = make_segmenter("learned", model), texts(2, 12)
+    states, uniforms = model.encode(byte_ids), fixed_uniforms(byte_ids)
+    segments = segmenter(states, byte_ids, uniforms=uniforms)
+    expected = model(byte_ids, uniforms=uniforms)
+    assert torch.equal(segments.boundaries, expected.boundaries)
+    torch.testing.assert_close(segments.logits, expected.boundary_logits, rtol=0, atol=1e-12)
+
+
+@torch.no_grad()
+def test_random_numbers_come_from_the_generator_alone():
+    """Whatever draws boundaries or bytes: equal with equal generators, another text with another, global state kept."""
+
+    def stepped(model: UNet, segmenter: Segmenter, generator: torch.Generator) -> Any:
+        reader, drawn = start_reading(model, segmenter, 2), []
+        for t in range(6):
+            reading = read_byte(model, segmenter, reader, texts(2, 6)[:, t], generator=generator)
+            drawn.append(reading.segments.boundaries)
+        return torch.stack(drawn)
+
+    def written(model: UNet, segmenter: Segmenter, generator: torch.Generator) -> Any:
+        steps = list(write_on(model, segmenter, TEXT[:2], max_bytes=4, generator=generator))
+        return [[int(step.byte_ids), bool(step.boundaries)] for step in steps]
+
+    drawers: dict[str, Callable[..., Any]] = {
+        "window": lambda m, s, g: read_window(m, s, texts(2, 40), generator=g).segments.boundaries,
+        "states": lambda m, s, g: encode_and_draw(m, s, texts(2, 40), generator=g)[1].boundaries,
+        "text": lambda m, s, g: segment_text(m, s, TEXT[:40], generator=g).boundaries,
+        "steps": stepped,
+        "written": written,
+    }
+    own = {"byte_scope": "token", "num_encoder_layers": 2, "num_decoder_layers": 2}
+    for name, fields in (("learned", {}), ("gumbel", {}), ("grouped", {}), ("random", {}), ("bernoulli", own)):
+        options = {"hidden": 8} if name == "gumbel" else {"block": 16} if name == "random" else {}
+        model = UNet(preset("tiny", width=16, target_rate=0.4, **fields)).eval()
+        segmenter = make_segmenter(name, model, **options)
+        for kind, draw in drawers.items():
+            if kind == "written" and name in ("learned", "grouped"):
+                continue  # as gumbel's, and slow
+            torch.manual_seed(1)
+            state, results = torch.get_rng_state(), []
+            for seed in (3, 3, 4):
+                drawn = draw(model, segmenter, torch.Generator().manual_seed(seed))
+                results.append(drawn.tolist() if isinstance(drawn, torch.Tensor) else drawn)
+                assert torch.equal(torch.get_rng_state(), state), (name, kind)
+            first, same, other = results
+            assert first == same != other, (name, kind)
+
+
+def test_actors_draw_with_the_numbers_that_they_are_given():
+    for name in ("learned", "random", "bernoulli", "gumbel", "grouped"):
+        model, segmenter = build(CASES[name])
+        actor, byte_ids = SegmenterActor(segmenter), texts(1, 40).repeat(2, 1)
+        uniforms, states = fixed_uniforms(byte_ids), model.encode(byte_ids)
+        for numbers in (uniforms, uniforms.flip(0)):
+            expected = segmenter(states, byte_ids, uniforms=numbers)
+            assert torch.equal(actor.draw(states, byte_ids, numbers).boundaries, expected.boundaries), name
+            if not segmenter.reads_states:
+                drawn = actor.draw_from_bytes(byte_ids, numbers)
+                assert torch.equal(drawn.boundaries, expected.boundaries), name
+                assert torch.equal(
+                    draw_from_bytes(segmenter, byte_ids, uniforms=numbers).boundaries, expected.boundaries
+                )
+        losses = actor.losses(expected, byte_ids, model.final_logits(states))
+        own = segmenter.losses(expected, byte_ids, model.final_logits(states))
+        assert losses.keys() == {f"segmenter_{part}" for part in segmenter.coefficients}
+        for part, value in own.items():
+            assert losses[f"segmenter_{part}"].shape == byte_ids.shape
+            assert (losses[f"segmenter_{part}"] == value).all(), name
+
+
+@pytest.mark.parametrize("begin_of_text", [False, True])
+@torch.no_grad()
+def test_boundaries_of_a_whole_text(begin_of_text):
+    """Those of one window; probabilities are the policy's, or certain, and 1 at the first id that the model reads."""
+    text, marks = b"To be, or not to be?", int(begin_of_text)
+    for name in ("learned", "gumbel", "uniform", "spacebyte", "entropy-threshold"):
+        torch.manual_seed(0)
+        model = UNet(preset("tiny", width=16, begin_of_text=begin_of_text, num_special=marks)).eval()
+        segmenter, calls = make_segmenter(name, model).eval(), []
+        seeded = [torch.Generator().manual_seed(0) for _ in range(2)]
+        ids = torch.tensor([[256] * marks + [*text]])
+        segments = read_window(model, segmenter, ids, generator=seeded[0]).segments
+        out = segment_text(model, segmenter, text, generator=seeded[1], progress=lambda *call: calls.append(call))
+        assert out.text == text and torch.equal(out.boundaries, segments.boundaries[0, marks:]), name
+        expected = (segments.boundaries.float() if segments.logits is None else segments.logits.sigmoid())[0]
+        expected[0] = 1.0
+        torch.testing.assert_close(out.probabilities, expected[marks:])
+        assert calls[-1] == (len(text) + marks,) * 2 and calls == sorted(calls), name
+
+
+@torch.no_grad()
+def test_written_bytes_are_drawn_as_asked_and_scored_by_the_model():
+    """Of the model's distribution, whatever the bytes are drawn by; the continuation alone is new."""
+    for begin_of_text in (False, True):
+        marks = int(begin_of_text)
+        model = UNet(preset("tiny", width=16, begin_of_text=begin_of_text, num_special=marks)).eval()
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+        segmenter = make_segmenter("uniform", model)
+
+        def write(**options: Any) -> list[Any]:
+            generator = torch.Generator().manual_seed(0)
+            return list(write_on(model, segmenter, b"to", generator=generator, **{"max_bytes": 5, **options}))  # noqa: B023
+
+        likeliest = [int(step.byte_ids) for step in write(temperature=0.0)]
+        for options in ({"top_k": 1}, {"top_p": 1e-6}, {"temperature": 1e-6}):
+            assert [int(step.byte_ids) for step in write(**options)] == likeliest, options
+        steps = write(temperature=3.0)
+        written = [int(step.byte_ids) for step in steps]
+        assert written != likeliest and bytes(written[:2]) == b"to"
+        assert [bool(step.new) for step in steps] == [False] * 2 + [True] * 5
+        out = read_window(model, segmenter, torch.tensor([[256] * marks + written]))
+        scores = out.final_logits[0].log_softmax(-1)
+        for place, step in enumerate(steps):
+            assert bool(step.boundaries) == bool(out.segments.boundaries[0, place + marks])
+            if place + marks:
+                expected = scores[place + marks - 1, written[place]]
+                torch.testing.assert_close(step.log_probs[0], expected, rtol=1e-4, atol=1e-4)
+        assert len(write(max_bytes=0)) == 2
 
 
 # Planted leaks: the laws must find them.

@@ -11,9 +11,11 @@ from rltok_rl.agents.segmenters import (
     SEGMENTERS,
     EntropyThreshold,
     WordSplit,
+    load_own_state,
     load_segmenter,
     make_segmenter,
     own_parameters,
+    own_state,
     read_window,
     save_segmenter,
     train_bpe,
@@ -215,6 +217,28 @@ def test_a_saved_segmenter_replaces_an_earlier_one(tmp_path):
         save_segmenter(tmp_path, make_segmenter(name, model), model, name=name, options={})
         assert type(load_segmenter(tmp_path, model)) is type(make_segmenter(name, model))
     assert [path.name for path in tmp_path.iterdir()] == ["segmenter.json"]
+
+
+def test_state_of_another_segmenter_is_refused():
+    """By its names and by its shapes, also where as many numbers would fit."""
+    model = UNet(preset("tiny", width=16))
+    segmenter = make_segmenter("grouped", model, hidden=8)
+    state = {name: x.clone() for name, x in own_state(segmenter, model).items()}
+    before = copy.deepcopy(state)
+    name = "policy.0.weight"
+    for wrong in (
+        {**state, name: state[name].t()},
+        {**state, name: state[name].flatten()},
+        {**state, name: 3.0},
+        {key: x for key, x in state.items() if key != name},
+        {**state, "policy.9.weight": state[name]},
+    ):
+        with pytest.raises(ValueError, match="state must hold .* of GroupedSegmenter, got another 'policy.*weight'"):
+            load_own_state(segmenter, model, wrong)
+        assert same(own_state(segmenter, model), before)
+    assert own_state(make_segmenter("learned", model), model) == {}
+    early = make_segmenter("entropy-threshold", model, predictor="early_exit")
+    assert {*own_state(early, model)} == {"threshold"}
 
 
 def test_a_broken_segmenter_is_named(tmp_path):

@@ -81,6 +81,37 @@ def test_entropy_rules_on_eight_numbers():
         assert drawn.nonzero().flatten().tolist() == expected, (kind, options)
 
 
+def test_a_spike_rises_by_more_than_its_margin():
+    for options, expected in [
+        ({"lags": 1, "margin": 0.6}, [0, 1, 3, 5]),
+        ({"lags": 1, "margin": 0.5}, [0, 1, 3, 5]),  # the rise at 6 is 0.5
+        ({"lags": 1, "margin": 0.4}, [0, 1, 3, 5, 6]),
+        ({"lags": 2, "margin": 1.85}, [0, 1]),
+    ]:
+        segmenter = EntropySpike(ListedEntropies(NATS), **options)
+        drawn = segmenter(torch.zeros(1, 8, 1), torch.zeros(1, 8, dtype=torch.int64)).boundaries[0]
+        assert drawn.nonzero().flatten().tolist() == expected, options
+    rounding = EntropySpike(ListedEntropies([1.0, 1.00005, 1.00005, 1.0003]))
+    drawn = rounding(torch.zeros(1, 4, 1), torch.zeros(1, 4, dtype=torch.int64)).boundaries[0]
+    assert drawn.nonzero().flatten().tolist() == [0, 3]
+
+
+def test_a_predictor_of_its_own_learns_from_every_byte_but_the_first():
+    model, segmenter = build(CASES["entropy-threshold"])
+    for length in (1, 2, 9):
+        byte_ids = texts(3, length)
+        segments = segmenter(model.encode(byte_ids), byte_ids)
+        losses = segmenter.losses(segments, byte_ids, torch.zeros(3, length, 256))
+        assert losses.keys() == ({"predictor"} if length > 1 else set())
+        if length > 1:
+            scores = segmenter.predictor.model(byte_ids)[:, :-1].log_softmax(-1)
+            torch.testing.assert_close(losses["predictor"], -scores.gather(-1, byte_ids[:, 1:, None]).mean())
+    exit_model, early = build(CASES["entropy-threshold, early exit"])
+    byte_ids = texts(2, 9)
+    segments = early(exit_model.encode(byte_ids), byte_ids)
+    assert early.losses(segments, byte_ids, torch.zeros(2, 9, 256)) == {} and not segments.scores.requires_grad
+
+
 def released_starts(entropies: list[float], theta: float, theta_add: float) -> set[int]:
     """BLT's code in loops: starts are set at once, from a mask in which only the first entry is set."""
     later = entropies[1:]
@@ -140,12 +171,20 @@ def test_calibration_is_exact_on_its_own_text():
         calibrate(released, released_model, [byte_ids[:2], byte_ids[2:]], rate=rate)
         drawn = released(released_model.encode(byte_ids), byte_ids).boundaries
         assert abs(int(drawn.sum()) - rate * 400) <= 1 and drawn[:, :3].tolist() == [[True, True, False]] * 4
+    released.threshold_add = -1e9  # every byte counts as risen
+    calibrate(released, released_model, [byte_ids[:1]], rate=1.0)
+    assert released(released_model.encode(byte_ids[:1]), byte_ids[:1]).boundaries.sum() == 99  # but the third
+    released.threshold_add = 1e-3
+    released.check_risen(19, 20.0, 100)
+    for most, count in ((18, 20.0), (18, 19.5)):
+        with pytest.raises(ValueError, match=f"rate must be at most {most / 100}, .* got {count / 100}"):
+            released.check_risen(most, count, 100)
     for call, words in [
         (lambda: calibrate(released, released_model, [byte_ids], rate=0.01), "at least 0.02, which first bytes alone"),
         (lambda: calibrate(released, released_model, [byte_ids[:, :3]]), "windows must have at least 4 bytes per row"),
         (
             lambda: calibrate(released, released_model, [byte_ids], rate=0.9),
-            "which rises of more than threshold_add=0.0",
+            "which rises of more than threshold_add=0.001",
         ),
         (lambda: calibrate(segmenter, model, [texts(2, 10)], rate=0.05), "at least 0.1, which first bytes alone make"),
         (lambda: calibrate(segmenter, model, [texts(2, 1)]), "windows must have at least 2 bytes per row"),

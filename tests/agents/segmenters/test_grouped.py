@@ -93,6 +93,22 @@ def test_advantages_by_hand():
         ]:
             advantages = group_advantages(scale * returns, 3, advantage, eps=0.0).nan_to_num()
             torch.testing.assert_close(advantages, expected)
+    for eps in ({}, {"eps": 1e-4}, {"eps": 0.5}):  # a spread as small as eps counts half
+        small = returns * eps.get("eps", 1e-4) / (14 / 3) ** 0.5
+        advantages = group_advantages(small, 3, "normalised", **eps)
+        torch.testing.assert_close(advantages, centred / (14 / 3) ** 0.5 / 2)
+
+
+def test_returns_are_constants_and_a_fresh_policy_prefers_no_string():
+    model = UNet(preset("tiny", width=16))
+    segmenter = make_segmenter("grouped", model, group_size=2, block=6, rate=RATE)
+    byte_ids = text_to_ids("to be,").expand(4, -1)
+    states = model.encode(byte_ids)
+    assert (segmenter.policy(states) == 0).all()
+    final = torch.randn(4, 6, 256, requires_grad=True)
+    segmenter.losses(segmenter(states, byte_ids), byte_ids, final)["policy"].backward()
+    assert final.grad is None and model.embedding.weight.grad is None
+    assert segmenter.policy[-1].weight.grad.any()
 
 
 def test_the_gradient_stays_out_of_the_encoder_unless_asked():

@@ -116,6 +116,22 @@ def test_strange_texts():
     assert_for_all(CASES, check)
 
 
+def test_windows_of_one_and_two_bytes_have_finite_losses():
+    """A single byte holds no decision that a loss could judge."""
+
+    def check(case: Case) -> None:
+        model, segmenter = build(case)
+        for length in (1, 2):
+            byte_ids = texts(1, length).repeat(2, 1)
+            states, segments = encode_and_draw(model, segmenter, byte_ids, uniforms=fixed_uniforms(byte_ids))
+            losses = segmenter.losses(segments, byte_ids, model.final_logits(states))
+            for name, value in losses.items():
+                assert value.dim() == 0 and bool(value.isfinite()), name
+                assert length == 2 or name != "binomial" or float(value.detach()) == 0
+
+    assert_for_all(CASES, check)
+
+
 def test_target_rates_are_reached():
     """Segmenters that learn are trained on their rate loss alone."""
 
@@ -385,7 +401,7 @@ def test_boundaries_of_a_whole_text(begin_of_text):
         seeded = [torch.Generator().manual_seed(0) for _ in range(2)]
         ids = torch.tensor([[256] * marks + [*text]])
         segments = read_window(model, segmenter, ids, generator=seeded[0]).segments
-        out = segment_text(model, segmenter, text, generator=seeded[1], progress=lambda *call: calls.append(call))
+        out = segment_text(model, segmenter, text, generator=seeded[1], progress=lambda *call: calls.append(call))  # noqa: B023
         assert out.text == text and torch.equal(out.boundaries, segments.boundaries[0, marks:]), name
         expected = (segments.boundaries.float() if segments.logits is None else segments.logits.sigmoid())[0]
         expected[0] = 1.0

@@ -82,11 +82,14 @@ def test_the_published_predictors():
         ("nawrot", 2048, torch.nn.GELU, 0.5),
         ("baseline", 64, torch.nn.ReLU, 1.0),
     ]:
-        segmenter = make_segmenter("gumbel", UNet(preset("tiny")), variant=variant, rate=0.2)
-        first, act, last = segmenter.predictor
-        assert (first.in_features, first.out_features, last.out_features) == (64, hidden, 1)
-        assert isinstance(act, activation) and segmenter.temperature == temperature
-        assert segmenter.eval().draws_at_random  # as the released code
+        for given in (None, 24):
+            segmenter = make_segmenter("gumbel", UNet(preset("tiny")), variant=variant, rate=0.2, hidden=given)
+            first, act, last = segmenter.predictor
+            assert (first.in_features, first.out_features, last.out_features) == (64, given or hidden, 1)
+            assert isinstance(act, activation) and segmenter.temperature == temperature
+            assert segmenter.eval().draws_at_random  # as the released code
+    routed = make_segmenter("hnet", UNet(preset("tiny", norm_eps=0.5)))
+    assert routed.byte_norm.eps == routed.token_norm.eps == 0.5
 
 
 @pytest.mark.parametrize(("fidelity", "lags"), [("paper", 2), ("released", 2), ("paper", 4)])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import pytest
+from rltok_rl.agents.segmenters import tokenizer_rates
+from rltok_rl.agents.segmenters.tokenizer_files import read_tokenizer
 from rltok_rl.agents.segmenters.tokenizer_rates import (
     RatedBPE,
     choose_pre_tokenizer,
@@ -13,8 +16,9 @@ from rltok_rl.agents.segmenters.tokenizer_rates import (
     least_rate,
     rates_by_merges,
     train_on,
+    unigram_at_rate,
 )
-from rltok_rl.agents.segmenters.tokenizers import pre_tokenize, train_bpe
+from rltok_rl.agents.segmenters.tokenizers import TokenizerSplit, WordSplit, pre_tokenize, train_bpe, train_unigram
 
 from ...each import each
 from .definition import TEXT, WORDS
@@ -84,6 +88,63 @@ def test_text_grows_until_the_rate_is_met():
     assert re.fullmatch(words, str(unmet))
     easy = grow_bpe(train, WINDOWS, 1.0, num_bytes=100, most_bytes=800)
     assert isinstance(easy, RatedBPE) and easy.pieces == 256 and easy.rate == 1.0
+
+
+def test_a_rate_is_met_within_a_hundredth_of_itself():
+    split = train_bpe([TEXT], vocabulary=256)
+    for target in (0.05, 0.2, 0.9):
+        for share, met in ((0.985, False), (0.995, True), (1.0, True), (1.005, True), (1.015, False)):
+            assert RatedBPE(split, target, share * target, 9, 0.0).met is met, (target, share)
+    text = TEXT.encode()
+    floor = least_rate(split, [text])
+    for share, name in ((1.1, "gpt2"), (0.995, "gpt2"), (0.985, "spaces")):
+        assert choose_pre_tokenizer([text], share * floor) == name
+
+
+def test_unigram_models_are_tried_between_one_piece_and_the_most(monkeypatch):
+    """Rates that fall with the logarithm of the size: the one that is returned is within a step of the target."""
+    most, sizes = 32_768, []
+
+    def train(texts, *, vocabulary):
+        sizes.append(vocabulary)
+        tokens = round(1000 * (1 - 0.9 * math.log(vocabulary / 257) / math.log(most / 257)))
+
+        def split(text):
+            return [len(text) - tokens + 1] + [1] * (tokens - 1)
+
+        split.vocabulary = vocabulary
+        return split
+
+    monkeypatch.setattr(tokenizer_rates, "train_unigram", train)
+    for target in (0.02, 0.3, 0.55, 0.9, 1.0):
+        for trials in (4, 6):
+            sizes.clear()
+            chosen = unigram_at_rate([TEXT], [bytes(1000)], target, trials=trials)
+            assert len(sizes) == 1 + trials and max(sizes) == most and min(sizes) > 257
+            rates = {size: len(train([], vocabulary=size)(bytes(1000))) / 1000 for size in [*sizes]}
+            assert chosen.vocabulary == min(rates, key=lambda size: abs(rates[size] - target))  # noqa: B023
+            assert target < 0.1 or abs(rates[chosen.vocabulary] - target) <= 0.9 / 2**trials + 1e-3
+
+
+def test_tokenizers_are_trained_to_a_size_or_to_a_rate_of_the_first_windows(monkeypatch):
+    calls = []
+    monkeypatch.setattr(tokenizer_rates, "unigram_at_rate", lambda *arguments: calls.append(arguments))
+    windows = [bytes([97 + n % 26]) * 1000 for n in range(300)]
+    for length, count in ((1000, 200), (60_000, 3), (500_000, 1)):
+        train_on("unigram", windows, length=length, rate=0.25)
+        texts, measured, rate = calls.pop()
+        assert measured == windows[:count] and rate == 0.25
+        assert texts == [window.decode() for window in windows]
+    for name, kind in (("bpe", TokenizerSplit), ("unigram", WordSplit)):
+        split = train_on(name, [(WORDS + TEXT).encode()] * 2, length=9, vocabulary=300, rate=0.1)
+        assert type(split) is kind and 257 <= split.tokenizer.get_vocab_size() <= 300
+
+
+def test_files_of_every_tokenizer_that_is_trained_here_are_read():
+    splits = [train_bpe([TEXT], vocabulary=270, pre_tokenizer=name) for name in ("gpt2", "spaces")]
+    for split in (*splits, train_unigram([TEXT], vocabulary=280)):
+        again = read_tokenizer(split.tokenizer.to_str(), type(split))
+        assert type(again) is type(split) and [again(w) for w in WINDOWS] == [split(w) for w in WINDOWS]
 
 
 def test_refusals():

@@ -436,6 +436,59 @@ def test_a_rate_loss_is_its_control_of_the_counted_decisions(control, ends, rows
     torch.testing.assert_close(*slopes)
 
 
+@each(
+    clip=[0.2, (0.1, 0.4)],
+    normalize_advantage=[False, True],
+    entropy_coeff=[0.0, 0.3],
+    reduction=["mean", "sum", "none"],
+    masked=[False, True],
+    forced=[False, True],
+)
+def test_ppo_is_its_definition(clip, normalize_advantage, entropy_coeff, reduction, masked, forced):
+    """Of both signs of advantages, on both sides of the clip; gradients reach the actor alone."""
+    td = decisions(masked)
+    real = td["collector", "mask"] if masked else torch.ones(4, 6, dtype=torch.bool)
+    free = real & ~td["forced"] if forced else real
+    td = td if forced else td.exclude("forced")
+    new, old = td["new_log_prob"].requires_grad_(), td["action_log_prob"]
+    td["advantage"].requires_grad_(), td["new_entropy"].requires_grad_()
+    kept, low, high = td["advantage"].detach()[free], *(clip if isinstance(clip, tuple) else (clip, clip))
+    ratios, advantages = (new - old.detach()).exp(), td["advantage"].detach()
+    if normalize_advantage:
+        advantages = (advantages - kept.mean()) / kept.std(correction=0)
+    terms = -torch.minimum(ratios * advantages, ratios.clamp(1 - low, 1 + high) * advantages)
+    entropy = -entropy_coeff * td["new_entropy"]
+    count = {"mean": free.sum(), "sum": 1, "none": 1}[reduction]
+    expected = {"loss_objective": terms.where(free, 0.0) / count}
+    if entropy_coeff:
+        expected["loss_entropy"] = entropy.where(free, 0.0) / count
+    if reduction != "none":
+        expected = {key: value.sum() for key, value in expected.items()}
+    options = {"clip_epsilon": clip, "normalize_advantage": normalize_advantage, "entropy_coeff": entropy_coeff}
+    out = BoundaryClipPPOLoss(Scored(), reduction=reduction, **options)(td)
+    assert_same({key: out[key] for key in expected}, expected)
+    inputs = [new, td["new_entropy"]]
+    ours, theirs = (
+        torch.autograd.grad(sum(x[key].sum() for key in expected), inputs, materialize_grads=True)
+        for x in (out, expected)
+    )
+    torch.testing.assert_close(ours, theirs)
+    inputs = [old, td["advantage"]]
+    out = BoundaryClipPPOLoss(Scored(), **options)(td)
+    slopes = torch.autograd.grad(total(out), inputs, materialize_grads=True)
+    assert not any(slope.any() for slope in slopes)
+    outside, r = (ratios < 1 - low) | (ratios > 1 + high), ratios.detach()[free]
+    metrics = {
+        "entropy": td["new_entropy"].detach()[free].mean(),
+        "clip_fraction": outside[free].float().mean(),
+        "ESS": r.sum() ** 2 / (len(r) * r.square().sum()),
+        "kl_approx": (r - 1 - r.log()).mean(),
+        "advantage_mean": kept.mean(),
+        "advantage_spread": kept.std(correction=0),
+    }
+    assert_same({key: out[key] for key in metrics}, metrics)
+
+
 # Where the authors' released code and the paper differ (the loss's part of it).
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from rltok_rl.agents.segmenters import SEGMENTERS, SegmenterActor, make_segmenter, train_bpe, train_unigram
 from rltok_rl.envs import ByteBoundaryEnv
+from tensordict import TensorDict
 
 from rltok_rl.data import TextSource
 from rltok_rl.functional.likelihood import byte_log_prob
@@ -56,6 +57,10 @@ def test_losses_of_segmenters_are_weighted_by_their_coefficients(case, byte_ids)
     out = segmented_losses(model, segmenter, byte_ids, early_exit=0.5)
     (own,) = segmenter.losses(out.output.segments, byte_ids[:, :-1], out.output.final_logits).values()
     torch.testing.assert_close(out.losses[f"loss_{loss}"], segmenter.coefficients[loss] * own)
+    early = -byte_log_prob(out.output.early_logits, byte_ids[:, 1:]).mean()
+    torch.testing.assert_close(out.losses["loss_early_exit"], 0.5 * early)
+    torch.testing.assert_close(out.figures["early_bits_per_byte"], early.detach() / math.log(2))
+    assert not any(figure.requires_grad for figure in out.figures.values())
 
 
 def joint(segmenter, model) -> JointLoss:
@@ -173,6 +178,40 @@ def test_a_few_updates_lower_the_loss(name, byte_ids):
         optimizer.step()
         bits.append(float(out.figures["bits_per_byte"]))
     assert bits[0] == pytest.approx(8, abs=0.3) and bits[-1] < 4.5
+
+
+@each(name=["random", "gumbel"])
+def test_boundaries_are_drawn_from_what_is_given(name, byte_ids):
+    """A generator repeats and advances, and the global one stays where it is; uniforms go before both."""
+    model = UNet(preset("tiny"))
+    segmenter = make_segmenter(name, model)
+    state, generator = torch.get_rng_state(), torch.Generator().manual_seed(4)
+
+    def drawn(**options):
+        return segmented_losses(model, segmenter, byte_ids, **options).output.segments.boundaries
+
+    first, second = drawn(generator=generator), drawn(generator=generator)
+    again = drawn(generator=torch.Generator().manual_seed(4))
+    assert torch.equal(first, again) and not torch.equal(first, second)
+    uniforms = torch.rand(4, 40, generator=torch.Generator().manual_seed(5))
+    assert torch.equal(drawn(uniforms=uniforms), drawn(uniforms=uniforms))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def segmenter_rollout(masked: bool):
+    td = TensorDict({"segmenter_ratio": torch.randn(3, 5, requires_grad=True)}, [3, 5])
+    if masked:
+        td["collector", "mask"] = torch.arange(5) < torch.tensor([5, 2, 0])[:, None]
+    return td
+
+
+@each(masked=[False, True], reduction=["mean", "sum", "none"])
+def test_a_segmenters_own_loss_is_reduced_over_real_steps(masked, reduction):
+    td = segmenter_rollout(masked)
+    real = td["collector", "mask"] if masked else torch.ones(3, 5, dtype=torch.bool)
+    values = td["segmenter_ratio"].where(real, 0.0)
+    expected = {"mean": values.sum() / real.sum(), "sum": values.sum(), "none": values}[reduction]
+    torch.testing.assert_close(SegmenterLoss("ratio", reduction=reduction)(td)["loss_ratio"], expected)
 
 
 def test_a_text_without_a_next_byte_is_refused():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import warnings
@@ -11,15 +12,16 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.utils.env_checker import check_env
-from rltok_rl.envs import ByteBoundaryGym, ByteBoundaryVectorEnv
+from rltok_rl.envs import ByteBoundaryGym, ByteBoundaryVectorEnv, gym_env
 from rltok_rl.envs.gym_options import build_env
 from rltok_rl.envs.registration import ENVIRONMENTS
 from torchrl.envs import GymEnv, GymWrapper
 from torchrl.envs.utils import check_env_specs
 
 import rltok_rl  # registers the ids
+from rltok_rl.models import UNet, preset
 
-from ..each import refused
+from ..each import each, refused
 
 ID = "rltok_rl/ByteBoundary-v0"
 ENTROPY = {"observe_entropy": True, "reward": "entropy_relative"}
@@ -188,6 +190,55 @@ def test_rendering():
         ByteBoundaryGym(render_mode="human")
 
 
+@each(marks=[0, 1])
+def test_a_picture_has_the_reward_before_each_byte_and_a_title(marks, monkeypatch):
+    drawn: list[tuple] = []
+    monkeypatch.setattr(gym_env, "boundary_picture", lambda *args, **options: drawn.append((*args, options)))
+    model = UNet(preset("tiny", begin_of_text=bool(marks), num_special=marks)).eval()
+    env = ByteBoundaryGym(model, num_steps=8, render_mode="rgb_array")
+    env.reset(options={"text": "before"})
+    env.step(1)
+    env.reset(options={"text": "to be or not"})
+    env.render()
+    assert drawn[-1][2]["title"] == "no byte has been predicted yet"
+    results = [env.step(action) for action in (0, 0, 1, 1, 0)]
+    env.render()
+    text, boundaries, options = drawn[-1]
+    assert text == b"to be or not"[: 6 - marks]
+    assert boundaries == [True, False, True, True, False, False][marks:]
+    rewards = [math.nan, *(step[1] for step in results)]
+    assert options["rewards"] == pytest.approx(rewards[marks:], nan_ok=True)
+    assert options["least_characters"] == 9 - marks
+    info = results[-1][4]
+    assert info["num_tokens"] == 3
+    assert options["title"] == (
+        f"3 tokens in 5 bytes, return {sum(rewards[1:]):.2f}, {info['bits'] / 5:.2f} bits per byte "
+        f"(early exit {info['early_bits'] / 5:.2f})"
+    )
+
+
+def test_rates_are_observed_and_information_is_of_the_byte():
+    """Also at the end of an episode, and of many texts."""
+    model = UNet(preset("tiny", rate_embedding=True)).eval()
+    documents = ["short", "brief", "small", DOCUMENTS[0]]
+    options = {"model": model, "text": documents, "short_documents": "whole", "num_steps": 9}
+    options |= {"target_rates": (0.05, 0.6), "observe_entropy": True}
+    check_env(gymnasium.make(gymnasium.spec(ID), **options).unwrapped, skip_render_check=True)
+    vector = ByteBoundaryVectorEnv(3, autoreset_mode="SameStep", **options)
+    observation, info = vector.reset(seed=0)
+    rates = {tuple(observation["target_rate"].flatten())}
+    for action in np.random.default_rng(0).integers(0, 2, (25, 3)):
+        assert observation in vector.observation_space
+        np.testing.assert_array_equal(info["byte"], observation["byte"])
+        observation, _, terminated, truncated, info = vector.step(action)
+        for row in (terminated | truncated).nonzero()[0]:
+            last = info["final_obs"][row]
+            assert last["byte"] == info["final_info"]["byte"][row] and last["position"] in (4, 9)
+            assert last["position"] == 9 or (terminated[row] and bytes([last["byte"]]) in b"tfl")
+        rates.add(tuple(observation["target_rate"].flatten()))
+    assert len(rates) > 4
+
+
 def test_stable_baselines_learns():
     """Boundaries that cost more nats than they can gain become rarer."""
     from rltok_rl.envs import SB3VecEnv
@@ -272,8 +323,14 @@ def test_sb3_adapter_hands_over_the_end_of_an_episode():
     assert env.reset()["byte"].tolist() == [ord("a"), ord("b")]
     done, infos = env.step(np.array([1, 0]))[2:]
     assert done.tolist() == [True, False] and not infos[0]["TimeLimit.truncated"]  # its document ended
+    begun = [env.reset() for _ in range(3)]  # options and seeds are of one reset
+    assert len({texts["encoder_state"].tobytes() for texts in begun}) == 3
     env.set_options([{"text": "ab"}, {}])
     refused((env.reset, ValueError, "options must give a text to every row or to none, got none in row 1"))
+    env.set_attr("nothing", 5)
+    assert env.vector.nothing == 5 and env.get_attr("nothing", 0) == [5] == env.get_attr("nothing", [1])
+    restart = env.env_method("_restart", np.array([True, False]), indices=[1], text="xy")
+    assert len(restart) == 1 and bytes(restart[0]["byte"].tolist()) == b"x" + bytes([int(restart[0]["byte"][1])])
     assert env.get_attr("num_envs") == [2, 2] and env.env_is_wrapped(object) == [False, False]
 
 

@@ -139,6 +139,27 @@ def test_same_seed_reads_the_same_texts_in_all_modes():
         np.testing.assert_array_equal(begun[0], other)
 
 
+def test_a_row_that_waits_takes_no_text_from_the_others():
+    """The first text that is drawn after an end is the same in all modes, and only the row that ended reads it."""
+    begun = []
+    for mode in AutoresetMode:
+        env = ByteBoundaryVectorEnv(2, num_steps=4, autoreset_mode=mode)
+        env.reset(seed=1, options={"text": ["ab", "abcdefgh"]})
+        observation, _, terminated, _, _ = env.step(np.array([1, 1]))
+        assert terminated.tolist() == [True, False]
+        if mode == AutoresetMode.NEXT_STEP:
+            observation = env.step(np.array([1, 1]))[0]
+        elif mode == AutoresetMode.DISABLED:
+            observation, _ = env.reset(options={"reset_mask": terminated})
+        begun.append(observation["encoder_state"][0])
+        env = ByteBoundaryVectorEnv(2, num_steps=4, autoreset_mode=mode)
+        env.reset(seed=1)
+        observation, info = env.reset(options={"reset_mask": [False, True], "text": "xyz"})
+        assert observation["byte"][1] == info["byte"][1] == ord("x") and observation["position"].tolist() == [[0], [0]]
+    for other in begun[1:]:
+        np.testing.assert_allclose(begun[0], other, atol=1e-5)
+
+
 def test_same_step_returns_final_observations():
     env = ByteBoundaryVectorEnv(2, num_steps=2, autoreset_mode=AutoresetMode.SAME_STEP)
     env.reset(seed=0, options={"text": ["ab", "abcdef"]})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 
 import gymnasium
@@ -89,6 +90,11 @@ def test_paths_are_read_and_names_of_files_refused(tmp_path, monkeypatch):
     with pytest.warns(UserWarning, match="kept 2 of 3 documents .*dropped 1 with fewer than 2 bytes"):
         assert list(read_source(folder).documents()) == [LONG.encode(), b"short"]
     assert list(read_source([folder / "b.txt", "beside it"]).documents()) == [b"short", b"beside it"]
+    for content, kept in (("x", False), ("xy", True)):  # two bytes: one to read, one to predict
+        (folder / "c.txt").write_text(content)
+        expected = [LONG.encode(), b"short", *([content.encode()] if kept else [])]
+        with nullcontext() if kept else pytest.warns(UserWarning, match="kept 2 of 3"):
+            assert list(read_source(folder).documents()) == expected
     env = gymnasium.make(ID, text=folder / "a.txt", num_steps=len(LONG) - 1)
     env.reset(seed=0)
     assert bytes([LONG.encode()[0], *(env.step(0)[4]["byte"] for _ in LONG[1:])]) == LONG.encode()

@@ -81,9 +81,29 @@ def test_no_policy_earns_more_than_the_optimum(small, name):
     assert found == pytest.approx(best, abs=1e-9)
 
 
+def lines_of_table() -> list[list[str]]:
+    """Cells of the table of returns in the docstring."""
+    rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in TaskGym.__doc__.splitlines()]
+    return [row for row in rows if len(row) == 5 and row[0] != "task" and not row[0].startswith("-")]
+
+
 def test_the_docstring_and_thresholds_state_exact_scores():
     lines = [line.strip() for line in task_worlds.score_table(["delay", "pair", "garden-path"]).splitlines()]
     assert {*lines} <= {line.strip() for line in (TaskGym.__doc__ or "").splitlines()}
+    table = {}
+    for line in lines_of_table():
+        task, *columns = ([float(x) for x in cell.split(",")] if i else cell for i, cell in enumerate(line))
+        table[task] = [column * (4 // len(column)) for column in columns]  # one number is that of all grades
+    assert {*table} == {*TASKS} == {options["kwargs"]["task"] for options in TASK_ENVIRONMENTS.values()}
+    for name, options in TASK_ENVIRONMENTS.items():
+        task, grade = options["kwargs"]["task"], options["kwargs"]["grade"]
+        price, optimum, drawn, _ = (column[grade - 1] for column in table[task])
+        assert options["kwargs"]["price"] == price and name == f"rltok_rl/{task.title().replace('-', '')}-{grade}-v1"
+        # Nine tenths of the best boundaries, which earn at most 1.4 less than the optimum.
+        threshold = options["reward_threshold"]
+        assert drawn < threshold and 0.9 * (optimum - 1.45) - 0.05 <= threshold <= 0.9 * optimum + 0.1, name
+        spec = gymnasium.spec(name)
+        assert spec.reward_threshold == threshold and spec.kwargs == options["kwargs"]
     for options in TASK_ENVIRONMENTS.values():
         if options["kwargs"]["task"] in ("recall-tight", "decoy", "pair"):
             best = task_worlds.scores(**options["kwargs"])["best boundaries"]
@@ -104,6 +124,20 @@ def test_checkers_pass_without_a_warning():
             check_env(gymnasium.make(gymnasium.spec(name), num_steps=3).unwrapped)
 
 
+def assert_begins(row: np.ndarray, values: np.ndarray) -> None:
+    """A row that begins with values [n, k], and is 0 after them."""
+    np.testing.assert_array_equal(row[:, : values.shape[1]], values)
+    assert not row[:, values.shape[1] :].any()
+
+
+def again(vector, seed: int, actions: np.ndarray) -> np.ndarray:
+    """The second texts after a seed."""
+    vector.reset(seed=seed)
+    for drawn in (*actions, actions[0]):
+        vector.step(drawn)
+    return vector.unwrapped.world.byte_ids.numpy()
+
+
 @each(name=["rltok_rl/Delay-1-v1", "rltok_rl/Nest-1-v1"])
 def test_steps_earn_what_whole_texts_say_alone_and_together(name):
     vector, single = gymnasium.make_vec(name, num_envs=3, num_steps=20), gymnasium.make(name, num_steps=20)
@@ -114,19 +148,31 @@ def test_steps_earn_what_whole_texts_say_alone_and_together(name):
     gain = read_texts(world.language, world.byte_ids, boundaries) - no - world.price * boundaries[:, :-1]
     texts = world.byte_ids.numpy()
     for t, drawn in enumerate(actions):
-        np.testing.assert_array_equal(
-            observation["bytes"][:, : min(4, t + 1)], texts[:, max(0, t - 3) : t + 1][:, ::-1]
-        )
-        np.testing.assert_array_equal(observation["recent"][:, : min(16, t)], actions[max(0, t - 16) : t][::-1].T)
-        observation, reward, _, truncated, info = vector.step(drawn)
+        assert_begins(observation["bytes"], texts[:, max(0, t - 3) : t + 1][:, ::-1])
+        assert_begins(observation["recent"], actions[max(0, t - 16) : t][::-1].T)
+        assert (observation["position"] == t).all()
+        observation, reward, terminated, truncated, info = vector.step(drawn)
         np.testing.assert_array_equal(reward, gain[:, t].numpy())
-    assert truncated.all() and (info["num_tokens"] == actions.sum(0)).all()
-    assert (vector.step(actions[0])[1] == 0).all() and world.position == 0  # starts new texts
+        np.testing.assert_array_equal(info["byte"], texts[:, t + 1])
+        np.testing.assert_array_equal(info["num_tokens"], actions[: t + 1].sum(0))
+        assert (truncated == (t == 19)).all() and not terminated.any()
+    observation, reward, terminated, truncated, info = vector.step(actions[0])  # starts new texts
+    assert (reward == 0).all() and world.position == 0 and not (terminated | truncated).any()
+    assert not observation["recent"].any() and not info["num_tokens"].any()
+    begun = [texts, world.byte_ids.numpy(), *(again(vector, 1, actions) for _ in range(2))]
+    assert (begun[0] != begun[1]).any() and all((begun[1] == texts).all() for texts in begun[2:])
 
     def episode(seed: int) -> list:
         return [single.reset(seed=seed), *(single.step(int(action)) for action in actions[:, 0])]
 
     np.testing.assert_equal(episode(4), episode(4))
+    one = gymnasium.make_vec(name, num_envs=1, num_steps=20)
+    rows = [one.reset(seed=4), *(one.step(action[:1]) for action in actions)]
+    for alone, together in zip(episode(4), rows, strict=True):
+        for part, row in zip(alone, together, strict=True):
+            pairs = [(part[key], row[key][0]) for key in part] if isinstance(part, dict) else [(part, row[0])]
+            for mine, theirs in pairs:
+                np.testing.assert_array_equal(mine, theirs)
     assert episode(5)[-1][3] and not episode(5)[-2][3]
 
 

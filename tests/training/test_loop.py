@@ -8,20 +8,24 @@ from typing import Any
 
 import pytest
 import torch
+from rltok_rl.agents.segmenters import SegmenterActor, make_segmenter
 from rltok_rl.envs import ByteBoundaryEnv
 from tensordict import TensorDict
+from torch import nn
 
-from rltok_rl.data import CachedSource, OrderedSource, local_prose, write_cache
+from rltok_rl.data import CachedSource, OrderedSource, RepeatedSource, TextSource, local_prose, write_cache
+from rltok_rl.data.languages import Recall
 from rltok_rl.models import UNet, preset
 from rltok_rl.models.flops import matrix_parameters
-from rltok_rl.objectives import JointLoss, SecondLevelLoss
-from rltok_rl.training import Alarms, LoopOptions, Trainer, TrainingFailed
+from rltok_rl.objectives import JointLoss, LanguageModelLoss, SecondLevelLoss
+from rltok_rl.training import Alarms, LoopOptions, Trainer, TrainingFailed, loop
 from rltok_rl.training.checkpoint import load_checkpoint, save_checkpoint
 from rltok_rl.training.options import cosine_schedule, make_optimizer
 from rltok_rl.training.training_step import rollout_rates
 
 from ..each import each
-from .processes import ROWS, STEPS, UPDATE, make, metrics_of
+from ..states import same
+from .processes import PROSE, ROWS, STEPS, UPDATE, make, metrics_of
 
 CRITIC = {"estimator": "critic_advantage"}
 CASES: dict[str, dict[str, Any]] = {
@@ -174,6 +178,131 @@ def test_alarms_go_off_once_until_recovery():
     assert "vanished" in alarms.check({"rate": 0.01}, 8)[0]
     with pytest.raises(TrainingFailed, match="loss is nan at update 9"):
         alarms.check({"loss": math.nan}, 9)
+
+
+def test_alarms_begin_beyond_their_bounds():
+    """On the bound nothing is wrong; without a target only rates near 0 and 1 are."""
+    for target, low, high in ((None, 0.01, 0.95), (0.2, 0.05, 0.6), (0.1, 0.025, 0.3), (0.4, 0.1, 0.95)):
+        for rate, words in (
+            (low * 0.99, "nearly vanished"),
+            (low * 1.01, None),
+            (high * 0.99, None),
+            (high * 1.01, "nearly every byte"),
+        ):
+            warnings = Alarms(target_rate=target, patience=1).check({"rate": rate, "entropy": 1.0}, 1)
+            assert len(warnings) == (words is not None) and (words is None or words in warnings[0]), (target, rate)
+    for least, entropy, wrong in ((1e-3, 9e-4, 1), (1e-3, 1.1e-3, 0), (0.5, 0.4, 1), (0.5, 0.5, 0)):
+        warnings = Alarms(patience=1, least_entropy=least).check({"entropy": entropy}, 1)
+        assert len(warnings) == wrong
+    first, second = Alarms(patience=3), Alarms(patience=3)
+    assert [len(first.check({"rate": 0.99}, n)) for n in (1, 2)] == [0, 0]
+    second.load_state_dict(first.state_dict())
+    assert [len(alarms.check({"rate": 0.99}, 3)) for alarms in (first, second)] == [1, 1]
+
+
+def test_a_failed_trainer_continues_from_an_earlier_state():
+    """It forgets the failure and its flag on the device, with metrics equal to those of an undisturbed one."""
+    whole, trainer = metrics_of(make()), make()
+    trainer.update()
+    state = copy.deepcopy(trainer.state_dict())
+    hook = trainer.model.final_head.projection.weight.register_hook(lambda gradient: gradient * math.nan)
+    for _ in range(2):
+        with pytest.raises(TrainingFailed):
+            trainer.update()
+    hook.remove()
+    trainer.load_state_dict(state)
+    assert metrics_of(trainer) == whole[1:]
+
+
+@each(case=[{"estimator": "local_flips"}, {"estimator": "critic_advantage", "micro_batches": 2}])
+def test_a_loaded_state_is_the_state(case):
+    """Every entry, in a trainer that was made with another seed and has gone another way."""
+    first, second = make(**case, updates=3), make(**case, updates=3, seed=5)
+    metrics_of(first, 2)
+    metrics_of(second, 1)
+    first.room.warnings = ["noted"]
+    state = copy.deepcopy(first.state_dict())
+    assert len({*state["flops_beside"].values(), state["flops_done"]}) == 3 or "critic" in case["estimator"]
+    second.load_state_dict(copy.deepcopy(state))
+    assert same(second.state_dict(), state)
+    assert (second.updates, second.bytes_done, second.last_update) == (first.updates, first.bytes_done, None)
+
+
+def test_the_gradient_is_clipped_to_its_largest_norm():
+    for clip in (0.05, 0.5, math.inf):
+        trainer = make(clip_norm=clip)
+        norm = trainer.update()["grad_norm"]
+        gradients = [p.grad for p in trainer.step.parameters() if p.grad is not None]
+        assert norm > 0.5  # before clipping
+        assert float(nn.utils.get_total_norm(gradients)) == pytest.approx(min(norm, clip), rel=1e-4)
+
+
+def test_every_option_reaches_the_optimizer():
+    model = UNet(preset("tiny", width=16, **{"second_level": "routing", "num_token_layers": 2}))
+    inner = {id(p) for p in (*model.token_layers.parameters(), *model.second_level.parameters())}
+    for factors in (None, (2.0, 0.5), (2.0, 0.5, 0.25)):
+        for decayed in ("matrices", "all"):
+            options = LoopOptions(
+                total_bytes=9, lr=0.3, betas=(0.8, 0.9), weight_decay=0.7, decayed=decayed, stage_factors=factors
+            )
+            optimizer = make_optimizer(model, options, model=model)
+            decays = {}
+            for group in optimizer.param_groups:
+                assert (group["lr"], group["betas"]) == (0.3, (0.8, 0.9))
+                for p in group["params"]:
+                    assert id(p) not in decays
+                    decays[id(p)] = group["weight_decay"]
+                    factor = group.get("lr_factor")
+                    assert (factor == 2.0) == (factors is not None and id(p) not in inner)
+            for name, p in model.named_parameters():
+                spared = decayed == "matrices" and (p.dim() < 2 or name == "embedding.weight")
+                assert decays[id(p)] == (0.0 if spared else 0.7), name
+
+
+def test_the_length_of_a_run_is_foreseen():
+    trainer = make(updates=4)
+    assert trainer.expected_bytes == 4 * UPDATE and trainer.way == 0
+    trainer.update()
+    assert trainer.expected_bytes == 4 * UPDATE and trainer.way == 0.25
+    cost = trainer.flops_done
+    for share in (2.0, 0.5):  # of the FLOPs of an update
+        limited = make(updates=9, total_flops=share * cost)
+        assert limited.expected_bytes == 9 * UPDATE
+        limited.update()
+        way = limited.total_flops_done / (share * cost)
+        assert limited.way == pytest.approx(way) and limited.done == (share < 1)
+        assert limited.expected_bytes == max(UPDATE, round(UPDATE / way))
+
+
+def test_language_of_repeated_texts_is_known():
+    for source, language in (
+        (Recall(), True),
+        (RepeatedSource(Recall(), 2), True),
+        (RepeatedSource(TextSource(PROSE), 2), False),
+    ):
+        trainer = make(source=source)
+        assert (trainer.language is not None) == ("share" in trainer.update()) == language
+
+
+def test_thresholds_follow_the_model_after_few_updates_often_and_at_the_end(monkeypatch):
+    """Every time on the text of the update; the segmenter is in training mode, whatever it was before."""
+    torch.manual_seed(0)
+    model, calls = UNet(preset("tiny", width=16)), []
+    segmenter = make_segmenter("entropy-threshold", model, predictor="early_exit", rate=0.3).eval()
+    env = ByteBoundaryEnv(model, PROSE, num_steps=6, batch_size=(2,), seed=0)
+    loss = JointLoss({"language_model": LanguageModelLoss()})
+    trainer = Trainer(model.eval(), env, loss, LoopOptions(total_bytes=35 * 12), actor=SegmenterActor(segmenter))
+
+    def calibrated(one, model, windows):
+        (byte_ids,) = windows
+        assert one is segmenter and torch.equal(byte_ids, trainer.step.byte_ids)
+        assert segmenter.training and model.training
+        calls.append(trainer.updates)
+        return float(len(calls))
+
+    monkeypatch.setattr(loop, "calibrate", calibrated)
+    trainer.run()
+    assert calls == [1, 2, 4, 8, 16, 32, 35] and float(segmenter.threshold) == 7.0
 
 
 def test_weights_that_are_not_finite_are_in_no_state():

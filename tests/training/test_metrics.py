@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 
 import pytest
 import torch
 from rltok_rl.experiments.runs.build import loop_options
 from rltok_rl.experiments.runs.run import run
 
-from rltok_rl.training import TrainingFailed
-from rltok_rl.training.metrics import MetricsTable, UpdateLog, read_lines, read_table
+from rltok_rl.models.flops import decoding_flops, update_flops
+from rltok_rl.training import Alarms, TrainingFailed
+from rltok_rl.training.distributed import Processes
+from rltok_rl.training.metrics import (
+    MetricsTable,
+    Pending,
+    UpdateFlops,
+    UpdateLog,
+    fetch,
+    is_broken,
+    read_lines,
+    read_table,
+)
 
 from ..each import each
 from ..experiments.configured import QUICK, configured
@@ -34,6 +46,98 @@ def test_late_metrics_are_the_same(name):
     assert [last.update for _, last, _ in late] == [1, 2, 3, 4, 5]
     assert [last.bytes_done for _, last, _ in late] == [trainer.bytes_per_update * n for n in range(1, 6)]
     assert trainer.flops_done == at_once[-1]["flops"]
+
+
+def test_any_update_of_a_group_may_end_the_run():
+    """The listener hears of all of them first; without an answer the run goes on."""
+    for stop in (1, 2, 3, 5, None):
+        trainer, seen = make(updates=7, figures_every=3), []
+        trainer.run(lambda metrics: seen.append(trainer.last_update.update) or seen[-1] == stop)  # noqa: B023
+        last = 7 if stop is None else 3 * -(-stop // 3)
+        assert seen == [*range(1, last + 1)] and trainer.updates == last, stop
+
+
+def test_metrics_are_fetched_at_once_when_asked():
+    trainer, seen, asked = make(updates=6, figures_every=100), [], []
+
+    def is_due() -> bool:
+        asked.append(trainer.updates)
+        return trainer.updates in (2, 3)
+
+    trainer.run(lambda metrics: seen.append((trainer.updates, trainer.last_update.update)) and None, fetch_when=is_due)
+    assert seen == [(2, 1), (2, 2), (3, 3), (6, 4), (6, 5), (6, 6)] and asked == [1, 2, 3, 4, 5]
+
+
+def numbers(**values: float) -> dict[str, torch.Tensor]:
+    return {name: torch.tensor(value) for name, value in values.items()}
+
+
+def pending(*epochs: dict[str, torch.Tensor], **options) -> Pending:
+    update = Pending(7, 70, 0.5, **options)
+    for metrics in epochs:
+        update.add(metrics)
+    update.row_sums = [{"reward": torch.tensor([[2.0, 1.0], [4.0, 1.0]])}, {"reward": torch.tensor([[9.0, 1.0]])}]
+    return update
+
+
+def test_metrics_of_an_update_with_epochs():
+    """Those of the first step, how far the policy has moved after the last, and returns over all rows."""
+    first = numbers(loss=2.0, rate=0.9, grad_norm=1.0, ESS=1.0, kl_approx=0.0, clip_fraction=0.0)
+    second = numbers(loss=3.0, grad_norm=4.0, ESS=0.9, kl_approx=0.1, clip_fraction=0.2)
+    third = numbers(loss=4.0, grad_norm=5.0, ESS=0.8, kl_approx=0.2, clip_fraction=0.3)
+    alarms = Alarms(patience=1)
+    (update,) = fetch([pending(first, second, third, warnings=["more room"])], Processes(), alarms)
+    assert (update.update, update.bytes_done) == (7, 70)
+    assert update.warnings[0] == "more room" and len(update.warnings) == 1
+    expected = {"loss": 2.0, "rate": 0.9, "grad_norm": 1.0, "ESS": 0.8, "kl_approx": 0.2, "clip_fraction": 0.3}
+    expected |= {"reward": 5.0, "reward_standard_error": 13**0.5 / 3**0.5, "lr": 0.5}
+    assert update.metrics == pytest.approx(expected, rel=1e-6)
+    (bound,) = fetch([pending(numbers(rate=0.96), second)], Processes(), Alarms(patience=1))
+    assert len(bound.warnings) == 1 and "nearly every byte" in bound.warnings[0]
+    for name in ("loss", "grad_norm"):
+        for epochs in ((first | numbers(**{name: float("nan")}),), (first, second | numbers(**{name: float("inf")}))):
+            with pytest.raises(TrainingFailed, match=f"{name} is (nan|inf) at update 7"):
+                list(fetch([pending(*epochs)], Processes(), Alarms()))
+    needy = pending(first | numbers(token_need=2.0))
+    assert [one.metrics["token_need"] for one in fetch([needy, needy], Processes(), Alarms())] == [2.0]
+    enough = pending(first | numbers(token_need=0.0))
+    assert len(list(fetch([enough, enough], Processes(), Alarms()))) == 2
+
+
+def test_a_step_is_broken_by_any_number_that_is_not_finite_or_a_lack_of_room():
+    good = numbers(loss=1.0, grad_norm=2.0, rate=float("nan"))  # a rate that is none breaks nothing
+    for metrics, before, expected in (
+        (good, None, 0.0),
+        (good, 0.0, 0.0),
+        (good, 1.0, 1.0),
+        (good | numbers(loss=float("nan")), None, 1.0),
+        (good | numbers(loss=float("-inf")), 0.0, 1.0),
+        (good | numbers(grad_norm=float("inf")), 0.0, 1.0),
+        (good | numbers(token_need=0.0), None, 0.0),
+        (good | numbers(token_need=1.5), None, 1.0),
+        (good | numbers(token_need=0.0, loss=float("nan")), None, 1.0),
+        (numbers(grad_norm=float("nan")), None, 1.0),
+    ):
+        flag = is_broken(metrics, None if before is None else torch.tensor(before))
+        assert float(flag) == expected and flag.dtype == torch.float32 and flag.dim() == 0, metrics
+
+
+def test_flops_of_an_update_count_each_level_for_passes_trials_and_reference():
+    for second_level in (False, True):
+        trainer = make(estimator="local_flips", second_level=second_level)
+        estimator = trainer.loss.terms["policy"]._value_estimator
+        flops = UpdateFlops.of(trainer.model, trainer.loss, reference=True)
+        for num_bytes, rate, second in ((100, 0.25, 0.5), (40, 1.0, 0.0)):
+            tokens = rate * num_bytes
+            for costs, count in (
+                (flops.passes, partial(update_flops, trainer.model)),
+                (flops.trials, estimator.flops),
+                (flops.reference, partial(decoding_flops, trainer.model)),
+            ):
+                total = flops.total(costs, num_bytes, rate, second)
+                assert total == pytest.approx(count(num_bytes, tokens, num_second=second * tokens)) and total > 0
+        assert (flops.trials[2] > 0) == (flops.passes[2] > 0) == second_level
+        assert UpdateFlops.of(trainer.model, trainer.loss).reference == (0.0, 0.0, 0.0)
 
 
 def test_state_taken_between_is_complete_and_nothing_is_fetched_twice():
@@ -134,6 +238,8 @@ def test_files_are_cut_back_to_the_checkpoint(tmp_path):
     assert columns["loss"] == [1 / 3, 1 / 6, 1 / 9, 7.0]  # to the last bit
     with pytest.raises(ValueError, match=r"metrics must be \['loss', 'rate'\], got \['loss'\]"):
         table.add(5, 5 * UPDATE, {"loss": 1.0})
+    with pytest.raises(ValueError, match=r"metrics must be \['loss', 'rate'\], got \['loss', 'rate', 'more'\]"):
+        table.add(5, 5 * UPDATE, {"loss": 1.0, "rate": 0.1, "more": 1.0})
     log.add(5, value=2.0)
     assert [line["update"] for line in read_lines(lines)] == [0, 2, 4, 4, 5]
     assert [line["value"] for line in read_lines(lines)] == [1 / 3] * 4 + [2.0]

@@ -89,7 +89,7 @@ def read_config_file(path: Path) -> Any:
         config = OmegaConf.load(io.StringIO(text))  # a safe loader: plain values, no Python objects
         plain: Any = OmegaConf.to_container(config, resolve=False)
     except (ValueError, RecursionError, yaml.YAMLError, OmegaConfBaseException) as error:
-        raise ValueError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
+        raise ValueError(f"{path} cannot be read: {' '.join(str(error).split()):.300}") from None
     if not isinstance(config, DictConfig):
         raise ValueError(f"{path} cannot be read: it must hold options by name, got {type(plain).__name__}")
     for name, value in _strings(plain, ""):

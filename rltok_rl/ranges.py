@@ -119,6 +119,8 @@ def check_fields(options: Any, prefix: str = "") -> None:
     for name, (kind, optional, several, range_, words) in declared(schema).items():
         value, full = getattr(options, name), prefix + name
         if several:
+            if value is not None and not isinstance(value, (list, tuple)):
+                raise TypeError(f"{full} must be a list of numbers, got {value!r}")
             for item in value or ():
                 check_number(full, item, range_)
         elif range_:

@@ -150,7 +150,7 @@ def load_segmenter(source: str | Path, model: Any, trust_code: bool = False, **h
         name, options, number = str(content["name"]), dict(content["options"]), content["format"]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} must hold format, name and options as JSON, but cannot be read: {error}") from None
-    if number != FORMAT:
+    if type(number) is not int or number != FORMAT:
         raise ValueError(f"{path} must be of format {FORMAT}, got {number!r}")
     check_trust(path, name, trust_code)
     state: dict[str, Any] = {}

@@ -46,6 +46,9 @@ def last_state(config: TrainConfig, texts: Texts) -> tuple[bool, dict[str, Any] 
     if not (out / "config.yaml").exists():
         return False, None
     check_same_run(config, out / "config.yaml")
+    for name in LOGS:  # they are cut and appended to, and a link may lead out of the folder
+        if (out / name).is_symlink() or ((out / name).exists() and not (out / name).is_file()):
+            raise ValueError(f"{out / name} must be a file, got a link or something else; replace it by a copy")
     remove_leftovers(out / "checkpoints")
     checkpoint, lost = choose_checkpoint(out)
     if checkpoint is None:
@@ -60,7 +63,7 @@ def last_state(config: TrainConfig, texts: Texts) -> tuple[bool, dict[str, Any] 
             f"there, {texts.sha256} here); restore those texts, or choose another folder"
         )
     for file, (num_bytes, _) in recorded_files(checkpoint).items():
-        if file not in lost and file.exists():
+        if file.name in LOGS and file not in lost and file.exists():
             os.truncate(file, num_bytes)  # after a power cut, what follows need not be lines
     return True, state
 

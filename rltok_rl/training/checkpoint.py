@@ -28,6 +28,7 @@ from rltok_rl.utils import is_gpu
 _PREFIX, _TENSORS, _STATE, _MANIFEST = "update-", "tensors.safetensors", "state.json", "manifest.json"
 _NAME = re.compile(rf"{_PREFIX}\d{{8,}}")
 _REMOVED = "going-"
+_LEFTOVER = re.compile(rf"\.{_PREFIX}\d{{8,}}\.partial|{_REMOVED}{_PREFIX}\d{{8,}}")
 FORMAT = 1
 """Version of the manifest. Without one, it is of an earlier version, which recorded no other files."""
 _PLAIN = (str, int, float, bool, type(None))
@@ -98,13 +99,16 @@ def _remove(path: Path) -> None:
 
 def list_leftovers(folder: Path) -> list[Path]:
     """Return checkpoints that a killed process had not finished writing or removing."""
-    return [path for pattern in (f".{_PREFIX}*.partial", f"{_REMOVED}{_PREFIX}*") for path in folder.glob(pattern)]
+    return sorted(path for path in folder.glob(f"*{_PREFIX}*") if _LEFTOVER.fullmatch(path.name))
 
 
 def remove_leftovers(folder: Path) -> None:
     """Remove the checkpoints that a killed process had not finished writing or removing."""
     for path in list_leftovers(folder):
-        shutil.rmtree(path)
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
@@ -145,7 +149,9 @@ def find_damage(path: Path) -> str | None:
     manifest, update = path / _MANIFEST, -1
     try:
         content = dict(read_json(manifest))
-        version = int(content.get("format", 0))
+        version = content.get("format", 0)
+        if type(version) is not int or version < 0:
+            raise ValueError(f"format must be a whole number, got {version!r}")
         if version <= FORMAT:
             sums, update = dict(content["sha256"]), int(content["update"])
             recorded_files(path)
@@ -159,7 +165,7 @@ def find_damage(path: Path) -> str | None:
     if update != _update(path):
         return f"{manifest} belongs to update {update}"
     for name in (_TENSORS, _STATE):
-        if not (path / name).exists():
+        if not (path / name).is_file():  # a pipe would be waited for forever
             return f"{path / name} is missing"
         if name == _STATE and (path / name).stat().st_size > MOST_STATE:
             return f"{path / name} must have at most {MOST_STATE:,} bytes, has more"
@@ -173,7 +179,10 @@ def recorded_files(path: Path) -> dict[Path, tuple[int, str]]:
     files = dict(dict(read_json(path / _MANIFEST)).get("files", {}))
     if outside := [name for name in files if Path(name).name != name]:
         raise ValueError(f"{path / _MANIFEST} must record files of the run's folder, got {outside}")
-    return {path.parent.parent / name: (int(file["bytes"]), str(file["sha256"])) for name, file in files.items()}
+    for name, file in files.items():
+        if type(file["bytes"]) is not int or file["bytes"] < 0:
+            raise ValueError(f"{path / _MANIFEST} must record the bytes of {name}, got {file['bytes']!r}")
+    return {path.parent.parent / name: (file["bytes"], str(file["sha256"])) for name, file in files.items()}
 
 
 def find_lost(path: Path) -> dict[Path, str]:

@@ -227,6 +227,18 @@ def test_damage_that_cannot_be_repaired_is_named(train, tmp_path, capfd):
     assert "environment.json cannot be read" in found and "is not the folder of a run" in found
 
 
+def test_resuming_writes_to_no_file_outside_the_folder(train, tmp_path):
+    folder, other = tmp_path / "run", tmp_path / "other"
+    train(folder)
+    (folder / "metrics.csv").rename(other)
+    (folder / "metrics.csv").symlink_to(other)
+    content = other.read_bytes() + b"more"
+    other.write_bytes(content)
+    with pytest.raises(ValueError, match="metrics.csv must be a file, got a link"):
+        train(folder)
+    assert other.read_bytes() == content
+
+
 def test_checkpoints_by_minutes(train, tmp_path):
     with pytest.raises(KeyError, match="killed"):
         train(tmp_path / "run", "checkpoint_minutes=1e-9", "checkpoint_every=100", killed_after=3)

@@ -286,6 +286,12 @@ CASES: dict[str, Case] = {
     "overflow": (overflowing, SEGMENT, "the weights of run are too large"),
     "overflow in EVAL": (overflowing, (evaluate, ["run", "text.txt"]), "the weights of run are too large"),
     "overflow in generate": (overflowing, (generate, ["a", "--model", "run"]), "the weights of run are too large"),
+    "segmenter without a state": (
+        lambda: (checkpoint()(), options(segmenter={"name": "hnet"})()),
+        VIEW,
+        "names the segmenter 'hnet', of which the checkpoint holds nothing",
+    ),
+    "number as a word's format": (word(format=True), SEGMENT, "must be of format 1, got True"),
     "state without a model": (state('{"dict": []}'), VIEW, "must be of a U-Net"),
     "state of nothing": (state('{"tensor": "99"}'), VIEW, "update-00000001 cannot be read"),
     "state of a list": (state('{"a": 1, "b": 2}'), VIEW, "update-00000001 cannot be read"),

@@ -104,15 +104,40 @@ def test_damage_is_named_and_the_previous_checkpoint_offered(tmp_path, file, spo
 
 
 def test_foreign_folders_are_ignored_and_leftovers_removed(tmp_path):
-    foreign = {"update-notes", "update-00000009-copy", "update-00000009.bak"}
+    foreign = {"update-notes", "update-00000009-copy", "update-00000009.bak", "going-update-notes", ".update-x.partial"}
     for name in (*foreign, "going-update-00000001", ".update-00000003.partial"):
         (tmp_path / name).mkdir()
+    (tmp_path / "going-update-00000002").symlink_to(tmp_path / "update-notes")
+    (tmp_path / "going-update-00000003").write_text("no folder")
     save_checkpoint(tmp_path, 99_999_999, {})
     assert {path.name for path in tmp_path.iterdir()} == {*foreign, "update-99999999"}
     save_checkpoint(tmp_path, 100_000_000, {})  # a digit more, which sorts before it as text
     assert load_checkpoint(tmp_path)[0] == 100_000_000
     save_checkpoint(tmp_path, 5, {})  # of a run that has fallen back: later ones are none of its own
     assert [path.name for path in list_checkpoints(tmp_path)] == ["update-00000005"]
+
+
+@each(
+    change=[
+        {"format": float("inf")},
+        {"format": True},
+        {"format": -7},
+        {"files": {"log": {"bytes": -5, "sha256": ""}}},
+        {"files": {"log": {"bytes": 1.5, "sha256": ""}}},
+    ]
+)
+def test_manifests_of_other_types_are_damage(tmp_path, change):
+    path = save_checkpoint(tmp_path, 1, {})
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps(manifest | change))
+    assert "manifest.json is missing or cannot be read" in str(find_damage(path))
+
+
+def test_pipes_in_place_of_files_are_damage(tmp_path):
+    path = save_checkpoint(tmp_path, 1, varied())
+    (path / "tensors.safetensors").unlink()
+    os.mkfifo(path / "tensors.safetensors")
+    assert "tensors.safetensors is missing" in str(find_damage(path))
 
 
 def test_other_files_are_recorded_and_other_formats_refused(tmp_path):

@@ -538,6 +538,8 @@ def drawn(name: str, number: int) -> dict[str, Any]:
         shape = arguments["position"].shape
         arguments["position"] = torch.randint(3 * block, shape, generator=generator)
         arguments["drawn"] = torch.randint(block + 1, shape, generator=generator)
+    if name in ("routing.smoothing_shares", "routing.confidence"):  # certain decisions too
+        arguments["probs"] = (1.4 * arguments["probs"] - 0.2).clamp(0, 1)
     if isinstance(arguments.get("target"), Tensor):  # few, so that steps share them
         arguments["target"] = (3 * arguments["target"]).floor() / 4 + 0.2
     if name == "rate.control_per_rows" and not isinstance(arguments["target"], Tensor):
@@ -600,6 +602,28 @@ def test_a_function_is_its_definition(name):
         torch.testing.assert_close(ours, expected, rtol=1e-7, atol=1e-9, msg=lambda m, s=shown: f"{s}: {m}")
         compared += 1
     assert compared >= 5
+
+
+@each(
+    name=["rewards.prediction_entropy", "routing.routing_probability", "policy.lagged_logit", "policy.boundary_logits"]
+)
+def test_narrow_numbers_are_computed_in_float32(name):
+    """The result is that of the same numbers in float64, without a rounding to eight bits on the way."""
+    for number in range(CALLS):
+        arguments = drawn(name, number)
+        tensors = {k: x.bfloat16() for k, x in arguments.items() if isinstance(x, Tensor) and x.is_floating_point()}
+        ours = FUNCTIONS[name](**arguments | tensors)
+        expected = DEFINITIONS[name](**arguments | {key: x.double() for key, x in tensors.items()})
+        assert ours.dtype == torch.float32
+        torch.testing.assert_close(ours.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_routing_probability_is_one():
+    """Rounding would leave [0, 1] for states that point the same way, or the opposite one."""
+    states = torch.randn(2000, 5)
+    for keys, expected in ((states, 0.0), (-states, 1.0)):
+        probs = FUNCTIONS["routing.routing_probability"](states, keys)
+        assert ((probs >= 0) & (probs <= 1)).all() and (probs - expected).abs().max() < 1e-6
 
 
 def test_every_function_has_a_definition():

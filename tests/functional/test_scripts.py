@@ -41,6 +41,9 @@ def test_marks_digits_symbols_and_broken_text_have_none():
     broken = torch.tensor([0x80, 0xBF, 0xC3, 0xC3, 0xE0, 0xA4, 0x20, 0xF8, 0xFF, 0xC0, 0x80, 300])
     assert script_at(broken).eq(-1).all()
     assert scripts_of(broken.expand(2, 12)).eq(OTHER).all()
+    special = torch.arange(256, 1024)  # after a byte that waits for another, whatever their last bits are
+    pairs = torch.stack((torch.full_like(special, 0xD0), special, torch.full_like(special, 0x90)), -1)
+    assert script_at(pairs).eq(-1).all()
 
 
 @each(text=["aя भ日 é 😀 ж", "наука: भाषा, 12 token 日本", "भाषा और", "plain", "日本語", "1, 2"])

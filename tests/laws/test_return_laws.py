@@ -176,6 +176,16 @@ def test_steps_that_terminate_are_done():
     torch.testing.assert_close(vtrace(rewards, zero, zero, zero, 0.9, terminated=ends)[1], expected)
 
 
+@each(name=RETURNS)
+def test_a_discount_may_be_a_tensor_of_one_number(name):
+    """With a dimension or without: it is the same number for all steps, of one row or of several."""
+    rewards, done = draw(3, 5), torch.rand(3, 5) < 0.3
+    for ends in (None, done):
+        expected = RETURNS[name](rewards, 0.9, done=ends)
+        for gamma in (torch.tensor(0.9).double(), torch.tensor([0.9]).double(), torch.tensor([[0.9]]).double()):
+            torch.testing.assert_close(RETURNS[name](rewards, gamma, done=ends), expected)
+
+
 def test_values_in_bfloat16_are_rounded_once():
     """0.99 times a value is rounded at the end, not before it is added."""
     rewards, values, after = (draw(2, 5, dtype=torch.float32).bfloat16() + 100 for _ in range(3))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 from rltok_rl.agents import LearnedBoundaryActor
@@ -39,6 +41,61 @@ def test_passes_of_some_rows_are_one_pass_of_all(name, layout):
         parts = advantages(model, rollout, layout=layout, rows_per_pass=rows)
         torch.testing.assert_close(parts, whole, rtol=1e-10, atol=1e-12)
     assert torch.equal(parts, whole), "all rows in one pass are bit for bit what they were"
+
+
+@each(name=MODELS, layout=["padded", "packed"], mode=["train", "eval"])
+def test_rows_without_a_flip_are_the_rollout(name, layout, mode):
+    """Random numbers are conditioned on its decisions: target rates, the soft cap and forced decisions are its own."""
+    model = getattr(make_model(**MODELS[name]), mode)().double()
+    rates = {"target_rates": (0.1, 0.6)} if name == "rates" else {}
+    env = ByteBoundaryEnv(model, PROSE, num_steps=23, batch_size=(3,), seed=1, **rates)
+    rollout = env.parallel_rollout(LearnedBoundaryActor(model), generator=torch.Generator().manual_seed(2)).detach()
+    if rates:
+        assert rollout["target_rate"].unique().numel() > 1
+    flips = LocalFlips(model, gamma=0.9, num_flips=2, span=5, layout=layout)
+    drawn, nowhere = rollout["action"].bool() | rollout["forced"], torch.full((3, 2, 5), -1)
+    logits = rollout["logits"].double()
+    boundaries, log_probs = flips._run_flipped(rollout, drawn, logits.sigmoid(), rollout["forced"], nowhere)
+    assert torch.equal(boundaries, drawn.unsqueeze(1).expand(3, 2, 23))
+    expected = rollout["next", "final_log_prob"].squeeze(-1).unsqueeze(1).expand(3, 2, 23)
+    torch.testing.assert_close(log_probs, expected, check_dtype=False, rtol=1e-5, atol=1e-6)
+
+
+def test_flips_of_several_rows_are_averaged():
+    """Without lags a row is known from its flip; three rows with one each count a third."""
+    model = make_model(num_lags=0)
+    rollout = make_rollout(model, num_rows=2, num_steps=15).detach()
+    picked, chance = torch.tensor([[[4, 8], [2, 8], [4, 13]], [[1, 7], [6, 11], [3, 9]]]), torch.rand(2, 3, 2) + 0.1
+
+    def judged(rows: slice) -> Tensor:
+        flips = LocalFlips(model, gamma=0.9, num_flips=len(range(3)[rows]), span=5, price=0.2)
+        flips._choose = lambda weights: (picked[:, rows], chance[:, rows])
+        return flips(rollout.copy())["advantage"].squeeze(-1)
+
+    alone = [judged(slice(row, row + 1)) for row in range(3)]
+    torch.testing.assert_close(judged(slice(0, 3)), sum(alone) / 3, rtol=1e-4, atol=1e-6)
+    assert all(bool((one != 0).any()) for one in alone)
+
+
+@each(length=[12, 10, 3])
+def test_a_decision_is_flipped_as_often_as_its_weight_says(length):
+    """One in each block of four, the last of which may be short; none in blocks without weight."""
+    weights = torch.rand(2, length)
+    weights[0, :4], weights[1, 2] = 0.0, 0.0
+    flips = LocalFlips(make_model(), gamma=0.9, num_flips=4000, span=4, generator=torch.Generator().manual_seed(0))
+    state = torch.get_rng_state()
+    where, chance = flips._choose(weights)
+    assert torch.equal(torch.get_rng_state(), state) and where.shape == (2, 4000, -(-length // 4))
+    for row, block in product(range(2), range(where.shape[2])):
+        own = weights[row, 4 * block : 4 * block + 4]
+        places = where[row, :, block] - 4 * block
+        if not own.any():
+            assert not chance[row, :, block].any()
+            continue
+        shares = own / own.sum()
+        frequencies = torch.bincount(places, minlength=len(own)) / 4000
+        torch.testing.assert_close(frequencies, shares, rtol=0, atol=0.035)  # four standard errors
+        torch.testing.assert_close(chance[row, :, block], shares[places])
 
 
 @each(options=[{}, {"micro_batches": 2}, {"micro_batches": 2, "ppo": True, "policy_epochs": 2}])

@@ -80,6 +80,7 @@ def test_rewards_are_those_of_the_environment(model):
 
 def test_relative_rewards_are_compared_at_the_given_rate():
     rated = small_model(rate_embedding=True).double()
+    torch.nn.init.normal_(rated.rate_embedding.weight, std=0.5)
     options = {"context": 16, "gamma": 0.9, "draws": 2, "target_rate": 0.6, "price": 0.25}
     plain = read_detail(rated, TEXT, generator=seeded(), **options)
     reading = read_text(rated, TEXT, context=16, target_rate=0.6, generator=seeded())
@@ -124,10 +125,10 @@ def test_rules_have_no_probabilities_and_no_advantages(model):
         assert detail.probabilities.isnan().all() and detail.advantages.isnan().all(), name
         assert not detail.returns[:-1].isnan().any(), name
         assert bool(detail.scores[1:16].isnan().all()) == (name == "spacebyte"), name
-    spike = make_segmenter("entropy-spike", model, predictor="early_exit").double().eval()
-    scores = read_detail(model, TEXT, context=16, gamma=0.9, segmenter=spike).scores
+    risen = make_segmenter("entropy-threshold", model, predictor="early_exit", threshold_add=0.0).double().eval()
+    scores = read_detail(model, TEXT, context=16, gamma=0.9, segmenter=risen).scores
     assert not scores.isinf().any() and scores.nan_to_num().abs().max() < 100  # no score where entropy did not rise
-    assert 0 < int(scores.isnan().sum()) < len(scores)
+    assert 5 < int(scores.isnan().sum()) < len(scores)
     drawn = make_segmenter("bernoulli", model, rate=0.4).eval()
     detail = read_detail(model, TEXT, context=16, gamma=0.9, segmenter=drawn, generator=seeded())
     assert detail.probabilities[1].item() == pytest.approx(0.4, abs=1e-6)

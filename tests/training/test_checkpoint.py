@@ -103,6 +103,26 @@ def test_damage_is_named_and_the_previous_checkpoint_offered(tmp_path, file, spo
     assert caught.value.previous == good and load_checkpoint(good)[0] == 1
 
 
+def test_the_newest_intact_checkpoint_is_offered(tmp_path):
+    """Of those before the one that is read, whatever lies after it."""
+    for update in (3, 20, 100, 1000):
+        path = save_checkpoint(tmp_path / f"alone {update}", update, {"update": update})
+        path.rename(tmp_path / path.name)
+    paths = list_checkpoints(tmp_path)
+    for damaged, read, offered in (((3,), 3, 2), ((3, 2), 3, 1), ((1, 2), 2, 0), ((0,), 0, None), ((0, 1), 1, None)):
+        texts = {n: (paths[n] / "state.json").read_text() for n in damaged}
+        for n in damaged:
+            (paths[n] / "state.json").write_text("{")
+        with pytest.raises(CheckpointError) as caught:
+            load_checkpoint(paths[read])
+        assert caught.value.previous == (None if offered is None else paths[offered])
+        for n, text in texts.items():
+            (paths[n] / "state.json").write_text(text)
+    renamed = paths[3].rename(tmp_path / "update-00002000")
+    assert find_damage(renamed) == f"{renamed / 'manifest.json'} belongs to update 1000"
+    assert find_damage(paths[2]) is None
+
+
 def test_foreign_folders_are_ignored_and_leftovers_removed(tmp_path):
     foreign = {"update-notes", "update-00000009-copy", "update-00000009.bak", "going-update-notes", ".update-x.partial"}
     for name in (*foreign, "going-update-00000001", ".update-00000003.partial"):
@@ -280,6 +300,9 @@ def test_a_seed_determines_the_numbers_of_all_libraries():
         drawn.append(draw())
     first, same_seed, other = drawn
     assert first == same_seed and all(a != b for a, b in zip(first, other, strict=True))
+    for other_seed in (3 + 2**16, 3 + 2**31, 2**32 - 1, 2**40 + 5):  # NumPy takes 32 bits of them
+        seed_everything(other_seed)
+        assert all(a != b for a, b in zip(first, draw(), strict=True)), other_seed
 
 
 def test_random_states_survive_a_checkpoint(tmp_path):

@@ -105,7 +105,7 @@ def test_the_reference_counts_in_a_warm_start_too():
     assert second["total_flops"] - second["flops"] > 3 * decoding
 
 
-@each(rows=[1, ROWS])
+@each(rows=[1, 2, ROWS])
 def test_one_row_has_no_error(rows):
     snapshot = Snapshots(held=Recall(), language=Recall(), num_rows=rows, num_steps=24, batches=1, num_bytes=20)
     metrics = snapshot.evaluate(UNet(preset("tiny", width=16)))

@@ -6,13 +6,15 @@ import math
 
 import pytest
 import torch
-from rltok_rl.agents import RandomActor, UniformActor
+from rltok_rl.agents import RandomActor, UniformActor, WhitespaceActor
+from rltok_rl.agents.segmenters import SegmenterActor, make_segmenter, read_window
 
 from rltok_rl.data import TextSource, local_prose
 from rltok_rl.data.languages import Recall
 from rltok_rl.models import UNet, preset
 from rltok_rl.training.snapshots import Snapshots, sample_parts, snapshot_updates
 
+from ..each import each
 from .processes import make, metrics_of
 
 
@@ -27,6 +29,10 @@ def test_last_update_always_has_a_snapshot():
             updates = snapshot_updates(total, count, spacing=spacing)
             assert updates[-1] == total and updates[0] >= 1 and updates == sorted(set(updates))
             assert len(updates) == count if total > 2**count else len(updates) <= count
+            if spacing == "linear":
+                assert set(updates) == {max(1, round(total * n / count)) for n in range(1, count + 1)}
+            else:
+                assert set(updates) == {max(1, round(total / 2**n)) for n in range(count)}
     for wrong, message in (
         ({"total": 0}, "total must be an integer of at least 1, got 0"),
         ({"count": 0}, "count must be an integer of at least 1, got 0"),
@@ -58,6 +64,75 @@ def test_text_and_metrics_are_the_same_each_time():
     assert all(round(p, 4) == p and 0 <= p <= 1 for p in probabilities)
     random = snapshots(actor=RandomActor(0.3))
     assert random.take(model) == random.take(model)
+
+
+def modes(*modules: torch.nn.Module) -> list[bool]:
+    return [part.training for module in modules for part in module.modules()]
+
+
+def test_a_snapshot_is_in_evaluation_mode_and_leaves_the_modes_before_it(monkeypatch):
+    """Also where model and segmenter differ, and after an error."""
+    model, seen = UNet(preset("tiny", width=16)), []
+    segmenter = make_segmenter("gumbel", model, hidden=8)
+    sample = Snapshots.sample
+
+    def watched(self, model):
+        seen.append(modes(model, segmenter))
+        return sample(self, model)
+
+    def failing(self, model):
+        raise KeyError
+
+    snapshot = snapshots(actor=SegmenterActor(segmenter), num_rows=2, batches=1, num_steps=8)
+    for of_model in (True, False):
+        for of_segmenter in (True, False):
+            model.train(of_model), segmenter.train(of_segmenter)
+            before = modes(model, segmenter)
+            with monkeypatch.context() as patch:
+                patch.setattr(Snapshots, "sample", watched)
+                snapshot.take(model)
+                patch.setattr(Snapshots, "sample", failing)
+                with pytest.raises(KeyError):
+                    snapshot.take(model)
+            assert modes(model, segmenter) == before and not any(seen.pop())
+
+
+@each(begin_of_text=[False, True])
+def test_the_sample_shows_what_the_actor_draws(begin_of_text):
+    """Byte by byte, without the mark; probabilities are a segmenter's, or certain."""
+    marks = int(begin_of_text)
+    model = UNet(preset("tiny", width=16, begin_of_text=begin_of_text, num_special=marks)).eval()
+    gumbel = make_segmenter("gumbel", model, hidden=8).eval()
+    for actor, segmenter in (
+        (UniformActor(0.3), make_segmenter("uniform", model, rate=0.3)),
+        (WhitespaceActor(), make_segmenter("whitespace", model)),
+        (SegmenterActor(gumbel), gumbel),
+        (RandomActor(0.3), None),
+    ):
+        text, boundaries, probabilities = sample_parts(snapshots(actor=actor).take(model))
+        assert len(boundaries) == len(probabilities) == len(text) == 49  # the last byte is predicted only
+        if segmenter is None:
+            assert probabilities == boundaries and 0 < sum(boundaries) < len(boundaries)
+            continue
+        read = read_window(model, segmenter, torch.tensor([[256] * marks + [*text]])).segments
+        if segmenter is gumbel:
+            expected = read.logits[0, marks:].sigmoid().tolist()
+            assert probabilities == pytest.approx(expected, abs=1e-3)
+        else:
+            assert boundaries == read.boundaries[0, marks:].tolist() and probabilities == boundaries
+
+
+def test_systems_that_read_more_than_boundaries_have_no_relative_return():
+    token = {"byte_scope": "token", "num_encoder_layers": 2, "num_decoder_layers": 2}
+    for fields, actor, relative in (
+        ({}, lambda model: None, True),
+        ({}, lambda model: UniformActor(0.3), True),
+        ({}, lambda model: SegmenterActor(make_segmenter("uniform", model)), False),
+        (token, lambda model: SegmenterActor(make_segmenter("whitespace", model)), False),
+    ):
+        model = UNet(preset("tiny", width=16, **fields))
+        metrics = snapshots(actor=actor(model), batches=1, num_steps=8).evaluate(model)
+        assert ("held_out_relative_return" in metrics) == relative and "held_out_episode_return" in metrics
 
 
 def test_held_out_metrics_are_means_over_all_bytes(monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ import torch
 from rltok_rl.models.tokens import Packing, token_layout, watch_room
 from rltok_rl.training import Trainer
 from rltok_rl.training.distributed import Processes
+from rltok_rl.training.metrics import Pending
+from rltok_rl.training.token_room import TokenRoom, largest_need
 
 from ..each import each
 from ..tools.host_waits import PRETENDED, host_waits
-from .processes import make, metrics_of, spawn
+from .processes import UPDATE, make, metrics_of, spawn
 
 SMALL = 0.05  # tokens per byte that fit, where 0.3 are drawn
 PADDING = ("padded_rate", "padded_flops", "padded_second_rate")
@@ -64,6 +67,39 @@ def test_resumed_run_keeps_its_room():
     second.load_state_dict(first.state_dict())
     assert second.env.layout == first.env.layout
     assert before + metrics_of(second) == expected
+
+
+def test_every_room_grows_with_its_margin_and_comes_back():
+    """Tokens and tokens of tokens, of rollouts and of flips; buffers and warnings too."""
+    case: dict[str, Any] = {"room": 0.1, "estimator": "local_flips", "second_level": True, "control": "pi"}
+    trainer, other = make(**case), make(**case, seed=5)
+    for one in (trainer, other):
+        for part in one.room._parts:
+            part.layout = replace(part.layout, second=0.02)
+        one.room = TokenRoom(one.env, one.step)
+        assert len(one.room._parts) == 2
+    state = trainer.room.state_to_repeat(trainer.progress_state)
+    buffers = [buffer.clone() for buffer in trainer.step.buffers()]
+    assert any(buffer.is_floating_point() for buffer in buffers)
+    for buffer in trainer.step.buffers():
+        buffer.add_(1)
+    update = Pending(1, UPDATE, 0.1, state_to_repeat=state, warnings=["earlier"])
+    assert trainer.room.repeat(update, 2.0)["updates"] == 0
+    assert all(torch.equal(*pair) for pair in zip(trainer.step.buffers(), buffers, strict=True))
+    for part in trainer.room._parts:
+        assert (part.layout.tokens, part.layout.second) == pytest.approx((0.1 * 2.5, 0.02 * 2.5))
+    first, second = trainer.room.warnings
+    assert first == "earlier" and second.startswith("2 times the tokens") and "room for 0.25 tokens" in second
+    other.room.load(copy.deepcopy(trainer.room.state()))
+    assert [part.layout for part in other.room._parts] == [part.layout for part in trainer.room._parts]
+    assert other.room.warnings == trainer.room.warnings
+    for need in (4.0, 1.0, 4.0):  # more than a token per byte does not end it while tokens of tokens lack room
+        trainer.room.grow(need)
+    assert all(part.layout.tokens >= 1 and part.layout.second >= 1 for part in trainer.room._parts)
+    with pytest.raises(RuntimeError, match="room for a token per byte must suffice, got 3 times as many"):
+        trainer.room.grow(3.0)
+    needs = [torch.tensor(0.0), torch.tensor(2.5), torch.tensor(1.5)]
+    assert float(largest_need(needs, None)) == 2.5
 
 
 def shrink(trainer: Trainer, tokens: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 
 import pytest
@@ -12,6 +13,7 @@ from rltok_rl.functional.policy import boundary_log_prob, boundary_logits
 from rltok_rl.sampling import sample_boundaries
 from rltok_rl.sampling.thresholds import draw_boundary
 
+from ..each import each
 from .policies import random_policy, trained_policy
 
 
@@ -85,6 +87,38 @@ def test_forced_positions_are_kept_and_seen_by_free_ones():
     assert torch.equal(one_row, sample_boundaries(base, lags, uniforms=uniforms, forced=forced[0].expand(6, 200)))
 
 
+@each(
+    cap=[None, 2.0],
+    greedy=[False, True],
+    force_first=[False, True],
+    forced=[None, "one row", "each"],
+    dtypes=[(torch.float32, torch.float32), (torch.float64, torch.float32), (torch.float32, torch.float64)],
+)
+def test_a_string_is_drawn_position_by_position(cap, greedy, force_first, forced, dtypes):
+    """Against probabilities one after the other; inputs stay as they are, and no random number is drawn."""
+    terms, drawn_from = dtypes
+    base, lags = (x.to(terms) for x in random_policy(4, 30, 3, scale=2.0))
+    uniforms = None if greedy else torch.rand(4, 30, dtype=drawn_from)
+    given = None if forced is None else torch.randint(-1, 2, (30,) if forced == "one row" else (4, 30))
+    options = {"cap": cap, "greedy": greedy, "force_first": force_first, "forced": given, "uniforms": uniforms}
+    copies = [None if x is None else x.clone() for x in (base, lags, uniforms, given)]
+    state, generator = torch.get_rng_state(), seeded()
+    ours = sample_boundaries(base, lags, generator=generator, **options)
+    assert torch.equal(torch.get_rng_state(), state) and torch.equal(generator.get_state(), seeded().get_state())
+    for x, copy in zip((base, lags, uniforms, given), copies, strict=True):
+        assert x is copy is None or torch.equal(x, copy)
+    expected = torch.zeros(4, 30, dtype=torch.bool)
+    for row, t in itertools.product(range(4), range(30)):
+        logit = float(base[row, t]) + sum(
+            float(lags[row, t, j - 1]) * expected[row, t - j] for j in (1, 2, 3) if j <= t
+        )
+        logit = logit if cap is None else cap * math.tanh(logit / cap)
+        free = logit > 0 if greedy else float(uniforms[row, t]) < 1 / (1 + math.exp(-logit))
+        kept = -1 if given is None else int(given.expand(4, 30)[row, t])
+        expected[row, t] = (force_first and t == 0) or (free if kept < 0 else bool(kept))
+    assert torch.equal(ours, expected)
+
+
 def test_a_generator_repeats_and_advances_whatever_the_default_dtype():
     base, lags = random_policy(2, 100, 2)
     generator = seeded(3)
@@ -118,6 +152,8 @@ def test_refusals():
         ({"uniforms": torch.full((2, 5), 1.0)}, ValueError, "uniforms must lie in [0, 1), got values from 1.0 to 1.0"),
         ({"uniforms": torch.full((2, 5), float("nan"))}, ValueError, "uniforms must lie in [0, 1)"),
         ({"uniforms": torch.rand(2, 5), "greedy": True}, ValueError, "uniforms must be None with greedy=True"),
+        ({"forced": torch.full((2, 5), -2)}, ValueError, "forced must hold -1 (free), 0 and 1, got [-2]"),
+        ({"uniforms": torch.full((2, 5), -0.1)}, ValueError, "uniforms must lie in [0, 1), got values from -0.1"),
         ({"forced": torch.full((2, 5), 2)}, ValueError, "forced must hold -1 (free), 0 and 1, got [2]"),
         ({"forced": torch.ones(2, 5).bool()}, TypeError, "forced must be an integer tensor"),
         ({"forced": torch.ones(3, 5).long()}, ValueError, "forced must broadcast to [2, 5], got [3, 5]"),

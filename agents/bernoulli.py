@@ -166,7 +166,7 @@ class BernoulliActor(_BoundaryPolicy):
             uniforms=None if self._greedy() else tensordict.get("uniform", None),
             cap=self.terms.cap,
             force_first=False,
-            forced=forced.long() * 2 - 1,  # 1 is forced, -1 is free
+            forced=2 * forced - 1,  # 1 is forced, -1 is free
             greedy=self._greedy(),
         )
         recent = recent_boundaries(boundaries, terms.lags.shape[-1])

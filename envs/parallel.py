@@ -166,11 +166,11 @@ def _read(
         reference = env.reference_rewards(plan.byte_ids, states[:, :-1], early, early_logits, plan.target_rate)
         observation["reference_reward"] = F.pad(reference, (1, 0)).unsqueeze(-1)
         reward = reward - reference if env.relative else reward
-    last = torch.arange(plan.longest, device=env.device) + 1 == plan.steps[:, None]  # [n, L]
+    last = torch.arange(1, plan.longest + 1, device=env.device) == plan.steps[:, None]  # [n, L]
     done = (last & plan.cut[:, None]).unsqueeze(-1)
     flags = {"done": done, "terminated": done & plan.ends[:, None, None], "truncated": done & ~plan.ends[:, None, None]}
     root = {name: values[:, :-1] for name, values in observation.items()} | decisions
-    root |= {name: torch.zeros_like(done) for name in flags}
+    root |= dict(zip(flags, done.new_zeros(len(flags), *done.shape), strict=True))
     after = {name: values[:, 1:] for name, values in observation.items()}
     return root, after | flags | {"reward": reward.unsqueeze(-1)}
 

@@ -19,7 +19,7 @@ from rltok_rl.envs.text_env import TextEnv
 from torch import Tensor
 
 from rltok_rl.data.windows import Documents, Places, given_windows
-from rltok_rl.utils import is_gpu
+from rltok_rl.utils import is_gpu, joined
 
 
 @dataclass(frozen=True)
@@ -136,18 +136,22 @@ def plan_texts(
         starts.append(torch.full_like(ending, now))
         over[ending] += draw(len(ending))
     num_steps = min(max_steps, now) if stop_at_end else max_steps
-    row, start = torch.cat(rows), torch.cat(starts)  # [all texts]
-    length, ends = (torch.cat(parts) for parts in zip(*measured, strict=True))
+    row, start = joined(rows), joined(starts)  # [all texts]
+    length, ends = (joined(parts) for parts in zip(*measured, strict=True))
     steps = torch.minimum(length - 1, num_steps - start)
-    mine = (row // env.num_rows == index).nonzero().squeeze(1)
-    sorted_steps = (steps[row // env.num_rows == r].sort(descending=True).values.tolist() for r in range(count))
+    mine: slice | Tensor = slice(None)  # all of them in one process
+    sorted_steps = [steps.sort(descending=True).values.tolist()]
+    if count > 1:
+        part_of = row // env.num_rows
+        mine = (part_of == index).nonzero().squeeze(1)
+        sorted_steps = [steps[part_of == r].sort(descending=True).values.tolist() for r in range(count)]
     byte_ids = [] if first_texts is None else [first_texts.byte_ids]
-    if places:
-        first = 0 if first_texts is None else num_rows
-        byte_ids.append(env.mark(env.source.read(Places.cat(places)[mine[mine >= first] - first], window)).byte_ids)
+    if places:  # texts of the first rows may be given: only in one process, which reads all places
+        chosen = Places.cat(places)[mine]
+        byte_ids.append(env.mark(env.source.read(chosen, window)).byte_ids)
     drawn_rates = [rate for rate in rates if rate is not None]
     return Plan(
-        byte_ids=torch.cat(byte_ids)[:, : int(steps[mine].max()) + 1],
+        byte_ids=joined(byte_ids)[:, : int(steps[mine].max()) + 1],
         steps=steps[mine],
         ends=ends[mine],
         cut=(steps == length - 1)[mine],
@@ -156,7 +160,7 @@ def plan_texts(
         num_steps=num_steps,
         num_groups=min(len(group_starts(lengths)) for lengths in sorted_steps),
         aligned=bool((start[mine] == 0).all()),
-        target_rate=torch.cat(drawn_rates)[mine] if drawn_rates else None,
+        target_rate=joined(drawn_rates)[mine] if drawn_rates else None,
     )
 
 

@@ -10,7 +10,7 @@ import json
 import operator
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 
@@ -23,6 +23,13 @@ def check_count(name: str, value: object, *, minimum: int = 1) -> int:
     if count is None or isinstance(value, bool) or count < minimum:
         raise ValueError(f"{name} must be an integer of at least {minimum}, got {value!r}")
     return count
+
+
+def joined(parts: Sequence[Any]) -> Any:
+    """Concatenate tensors; one alone is returned as it is."""
+    import torch
+
+    return parts[0] if len(parts) == 1 else torch.cat([*parts])
 
 
 def is_gpu(device: Any) -> bool:

@@ -227,7 +227,7 @@ _SECOND = {  # chosen later, by somebody else, in the same way; a test file may 
     ),
     "objectives/test_contracts": (("metric-clobber", 'f"{name}_{k}" if k in used else k', "k"),),
     "objectives/test_losses": (
-        ("bits-mask", "bits: self.metric(nats, mask)", "bits: self.metric(nats, None)"),
+        ("bits-mask", "loss.detach() if whole else self.metric(nats, mask)", "self.metric(nats, None)"),
         ("ratio-metrics-mask", "**self.ratio_metrics(log_ratios, free)", "**self.ratio_metrics(log_ratios, None)"),
         ("nan-advantages", "advantages = zero_masked(advantages, free)  # masked", "pass  # masked"),
     ),

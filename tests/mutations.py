@@ -148,8 +148,8 @@ BUGS = (
     Bug(
         "rate-gradient",
         RATES,
-        "masked_mean(zero_masked(logits, mask).detach().sigmoid(), mask,",
-        "masked_mean(zero_masked(logits, mask).sigmoid(), mask,",
+        "masked_mean(logits.detach().sigmoid(), mask,",
+        "masked_mean(logits.sigmoid(), mask,",
     ),
     Bug("rate-windup", RATES, "error.clamp(-limit, limit)", "error.clamp(max=limit)"),
     Bug(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rltok_rl.text import text_to_ids
+from rltok_rl.utils import joined
 
 Documents = str | bytes | Sequence[str | bytes]
 
@@ -38,7 +39,7 @@ class Places:
     @classmethod
     def cat(cls, parts: Sequence[Places]) -> Places:
         """Concatenate places."""
-        return cls(torch.cat([x.document for x in parts]), torch.cat([x.offset for x in parts]))
+        return cls(joined([x.document for x in parts]), joined([x.offset for x in parts]))
 
 
 class WindowSource(ABC):

@@ -41,26 +41,26 @@ def return_sums(
         >>> {name: sums.tolist() for name, sums in return_sums(rewards, done, gamma=0.5).items()}
         {'reward': [[5.0, 3.0]], 'episode_return': [[1.0, 1.0]], 'return': [[5.0, 3.0]]}
     """
-    x = rewards.double()
+    x, ones = rewards.double(), torch.ones_like(done)
     whole = done.flip(-1).cumsum(-1).flip(-1) > 0  # steps of episodes that end within the rollout
-    sums = {
-        "reward": (x, torch.ones_like(x)),
-        "episode_return": (x * whole, done),
-    }
+    parts = {"reward": (x, ones), "episode_return": (x * whole, done)}
     if gamma is not None:
-        free = torch.ones_like(done) if free is None else free
-        sums["return"] = (reverse_scan(x, cut(gamma, done, like=x)) * free, free)
-    return {name: torch.stack([part.double().sum(-1) for part in parts], -1) for name, parts in sums.items()}
+        free = ones if free is None else free
+        parts["return"] = (reverse_scan(x, cut(gamma, done, like=x)) * free, free)
+    averaged, counted = (
+        torch.stack(column).sum(-1, dtype=torch.float64) for column in zip(*parts.values(), strict=True)
+    )
+    return dict(zip(parts, torch.stack((averaged, counted), -1).unbind(), strict=True))
 
 
-@takes("sums: real B 2")
+@takes("sums: real *K B 2")
 def ratio_moments(sums: Tensor) -> Tensor:
-    """Return means over rows of n, d, n^2, n d and d^2, [5], of sums [B, 2].
+    """Return means over rows of n, d, n^2, n d and d^2, [*K, 5], of sums [*K, B, 2].
 
     Their means over micro-batches and processes of equally many rows are the moments of all rows.
     """
     n, d = sums.double().unbind(-1)
-    return torch.stack((n, d, n * n, n * d, d * d)).mean(-1)
+    return torch.stack((n, d, n * n, n * d, d * d), -2).mean(-1)
 
 
 @takes("moments: numbers | real 5", "num_rows: whole [1, inf)")

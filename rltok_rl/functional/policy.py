@@ -31,7 +31,8 @@ def lagged_logit(base: Tensor, lags: Tensor, recent: Tensor, *, cap: float | Non
 
     ``recent[..., j - 1]`` is the boundary j bytes ago, 0/1 or bool. The result is at least float32.
     """
-    return _lag_sum(base, lags, recent.to(precision(base, lags)).unbind(-1), cap)
+    dtype = precision(base, lags)
+    return _lag_sum(base.to(dtype), (lags.to(dtype) * recent).unbind(-1), cap)
 
 
 @takes("base: float *B T", "lags: float *B T w", "boundaries: real *B T", "cap: number (0, inf)")
@@ -42,26 +43,24 @@ def boundary_logits(base: Tensor, lags: Tensor, boundaries: Tensor, *, cap: floa
         >>> boundary_logits(torch.zeros(3), torch.ones(3, 1), torch.tensor([1, 0, 1]))
         tensor([0., 1., 0.])
     """
-    num_lags, length = lags.shape[-1], base.shape[-1]
-    padded = F.pad(boundaries.to(precision(base, lags)), (num_lags, 0))  # [*B, w + T], w zeros before the text
+    num_lags, length, dtype = lags.shape[-1], base.shape[-1], precision(base, lags)
+    padded = F.pad(boundaries.to(dtype), (num_lags, 0))  # [*B, w + T], w zeros before the text
     # Slices of one string: the backward pass would keep a [*B, T, w] copy.
     recent = [padded[..., num_lags - j : num_lags - j + length] for j in range(1, num_lags + 1)]
-    return _lag_sum(base, lags, recent, cap)
+    # Unbound once, so that the gradient of lags is stacked once.
+    unbound = lags.to(dtype).unbind(-1)
+    return _lag_sum(base.to(dtype), [term * drawn for term, drawn in zip(unbound, recent, strict=True)], cap)
 
 
 def precision(base: Tensor, lags: Tensor) -> torch.dtype:
     """Return the dtype in which logits are summed: the wider of the two terms', at least float32."""
-    return torch.promote_types(torch.promote_types(base.dtype, lags.dtype), torch.float32)
+    return torch.float64 if torch.float64 in (base.dtype, lags.dtype) else torch.float32
 
 
-def _lag_sum(base: Tensor, lags: Tensor, recent: Sequence[Tensor], cap: float | None) -> Tensor:
-    """The one place where torch sums a logit; ``recent[j - 1]`` [*L] is the boundary j bytes ago."""
-    dtype = precision(base, lags)
-    logits = base.to(dtype)
-    # Unbound once, so that the gradient of lags is stacked once.
-    terms = lags.to(dtype).unbind(-1)
-    for term, drawn in zip(reversed(terms), reversed(recent), strict=True):  # oldest first; times 0 or 1 is exact
-        logits = logits + term * drawn
+def _lag_sum(logits: Tensor, terms: Sequence[Tensor], cap: float | None) -> Tensor:
+    """The one place where torch sums a logit; ``terms[j - 1]`` [*L] is ``a_{t-j} lags_{t,j}``, which is exact."""
+    for term in reversed(terms):  # oldest first
+        logits = logits + term
     return logits if cap is None else soft_cap(logits, cap)
 
 
@@ -91,7 +90,7 @@ def boundary_log_prob(logits: Tensor, boundaries: Tensor, *, forced: Mask = None
         >>> boundary_log_prob(torch.zeros(2), torch.tensor([0, 1])).exp()
         tensor([0.5000, 0.5000])
     """
-    log_probs = -F.softplus(torch.where(boundaries.bool(), -logits, logits))
+    log_probs = -F.softplus(logits * (1 - 2 * boundaries.bool()))
     return log_probs if forced is None else log_probs.masked_fill(forced, 0.0)
 
 
@@ -101,8 +100,8 @@ def boundary_entropy(logits: Tensor, *, forced: Mask = None) -> Tensor:
 
     In |l| both terms are small and exact for decided policies.
     """
-    size = torch.where(logits < 0, -logits, logits)
-    entropy = F.softplus(-size) + size * torch.sigmoid(-size)
+    below = torch.where(logits < 0, logits, -logits)  # -|l|
+    entropy = F.softplus(below) - below * torch.sigmoid(below)
     return entropy if forced is None else entropy.masked_fill(forced, 0.0)
 
 

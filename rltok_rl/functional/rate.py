@@ -58,7 +58,7 @@ def logit_pressure(
     if isinstance(target, Tensor):
         error = zero_masked(_errors(logits, target, mask, process_group), mask)
         return loss_mean(logits * error, mask, process_group=process_group)
-    mean_prob = masked_mean(zero_masked(logits, mask).detach().sigmoid(), mask, process_group=process_group)
+    mean_prob = masked_mean(logits.detach().sigmoid(), mask, process_group=process_group)
     return loss_mean(logits, mask, process_group=process_group) * (mean_prob - target)
 
 

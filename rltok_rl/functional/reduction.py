@@ -20,7 +20,7 @@ Group: TypeAlias = ProcessGroup | None
 
 def wide(x: Tensor) -> torch.dtype:
     """Return the dtype to sum in: that of ``x``, at least float32. In bfloat16 gamma = 0.99 is another number."""
-    return torch.promote_types(x.dtype, torch.float32)
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
 @takes("values: real *L", "mask: bool? *L")
@@ -63,6 +63,8 @@ def masked_mean(values: Tensor, mask: Mask = None, *, process_group: Group = Non
         >>> masked_mean(torch.tensor([1.0, 2.0, 9.0]), torch.tensor([True, True, False]))
         tensor(1.5000)
     """
+    if mask is None and process_group is None:
+        return values.sum(dtype=wide(values)) / max(values.numel(), 1)
     total, count = sum_and_count(values, mask, process_group=process_group)
     return (total / count.clamp(min=1)).reshape(())
 

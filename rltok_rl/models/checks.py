@@ -37,7 +37,7 @@ def check_boundaries(boundaries: Tensor, shape: torch.Size, *, first: bool = Tru
     if boundaries.dtype != torch.bool:
         _check_all((boundaries == 0) | (boundaries == 1), boundaries, "boundaries must be 0 or 1")
     if first:
-        _check_all(boundaries[..., :1] == 1, boundaries[..., :1], _FIRST)
+        _check_all(boundaries[..., :1].bool(), boundaries[..., :1], _FIRST)
 
 
 def check_first_boundaries(boundaries: Tensor, position: Tensor) -> None:

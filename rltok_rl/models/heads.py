@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from rltok_rl.functional.likelihood import byte_log_prob, byte_log_prob_in_parts, check_targets
 from rltok_rl.functional.ngrams import ngram_hash
 from rltok_rl.functional.policy import soft_cap
+from rltok_rl.functional.reduction import wide
 from rltok_rl.fused import fuses, head_log_prob, untouched
 from rltok_rl.models.checks import check_rates
 from rltok_rl.models.config import NUM_BYTES, UNetConfig
@@ -123,7 +124,7 @@ class BoundaryHead(nn.Module):
         # A few products per byte, which all boundaries depend on.
         with torch.autocast(device, enabled=False) if autocast else nullcontext():
             terms = self.projection(states)  # [*B, T, 1 + w]
-        terms = terms.to(torch.promote_types(terms.dtype, torch.float32)) * self.scale
+        terms = terms.to(wide(terms)) * self.scale
         base = terms[..., 0]  # [*B, T]
         if offset is None:
             return BoundaryTerms(base + self.offset, terms[..., 1:])

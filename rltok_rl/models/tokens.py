@@ -19,6 +19,7 @@ from functools import partial
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from rltok_rl.models.attention import PackedRows, causal_attention, packed_attention
@@ -204,7 +205,7 @@ def _packed(
         elif int(drawn) > room:
             raise ValueError(f"{message}: {int(drawn)} of {boundaries.numel()} places closed one, room for {room}")
     empty = torch.zeros(room, dtype=torch.int64, device=boundaries.device)
-    byte_index = _boundary_bytes(boundaries, served, empty)
+    byte_index = _boundary_bytes(boundaries, served.clamp(max=room), empty)
     return TokenLayout(
         (room,),
         boundaries,
@@ -222,9 +223,9 @@ def _boundary_bytes(boundaries: Tensor, served: Tensor, empty: Tensor) -> Tensor
     """Return the flat index [M] of the byte that closes each token; ``empty`` [M] holds that of places without one."""
     count = len(empty)
     # Bytes without a boundary write into an extra place, which is cut off.
-    slots = torch.where(boundaries, served, count).clamp(max=count).flatten()
+    slots = torch.where(boundaries, served, count).flatten()
     places = torch.arange(boundaries.numel(), device=boundaries.device)
-    return torch.cat((empty, empty.new_zeros(1))).scatter(0, slots, places)[:count]
+    return F.pad(empty, (0, 1)).scatter(0, slots, places)[:count]
 
 
 def downsample(

@@ -21,7 +21,7 @@ from rltok_rl.objectives.base import read, under_next
 from rltok_rl.objectives.estimators import ReturnEstimator
 from rltok_rl.objectives.time_last import View
 from rltok_rl.sampling import sample_boundaries
-from rltok_rl.utils import check_count
+from rltok_rl.utils import check_count, joined
 
 
 @register_value_estimator("local_flips", default_kwargs={"gamma": 0.99})
@@ -95,14 +95,15 @@ class LocalFlips(ReturnEstimator):
         forced, probs = read(rollout, "forced"), read(rollout, "logits").sigmoid()
         drawn = read(rollout, "action").bool() | forced
         where, chance = self._choose((probs * (1 - probs)).masked_fill(forced, 0.0))  # [B, n, blocks] each
-        flipped, log_probs = self._run_flipped(rollout, drawn, probs, forced, where.masked_fill(chance == 0, -1))
+        fixed = chance == 0  # no decision of the block is free
+        flipped, log_probs = self._run_flipped(rollout, drawn, probs, forced, where.masked_fill(fixed, -1))
         gained = read(rollout, under_next("final_log_prob")) - self.price * drawn
         lost = gained.unsqueeze(1) - (log_probs - self.price * flipped)  # [B, n, T]
         ahead = discounted_return(lost, self.gamma)
         beyond = self.gamma**self.span * F.pad(ahead[..., self.span :], (0, self.span))[..., : lost.shape[-1]]
         value = (ahead - beyond).gather(-1, where)  # [B, n, blocks] sums over the span from each flip
         prob = torch.where(drawn, probs, 1 - probs).unsqueeze(1).expand_as(lost).gather(-1, where)  # pi(a_t)
-        weight = torch.where(chance > 0, prob / (self.num_flips * chance.clamp(min=1e-30)), 0.0)
+        weight = (prob / (self.num_flips * chance.clamp(min=1e-30))).masked_fill(fixed, 0.0)
         advantages = torch.zeros_like(returns)
         return advantages.scatter_add_(1, where.flatten(1), (weight * value).flatten(1).to(returns.dtype))
 
@@ -116,7 +117,7 @@ class LocalFlips(ReturnEstimator):
         num_rows, length = weights.shape
         blocks = F.pad(weights, (0, -length % self.span)).unflatten(-1, (-1, self.span))  # [B, blocks, span]
         total = blocks.sum(-1, keepdim=True)
-        chances = torch.where(total > 0, blocks / total.clamp(min=1e-30), 0.0)
+        chances = blocks / total.clamp(min=1e-30)
         first = torch.arange(self.span, device=weights.device) == 0
         drawn_from = torch.where(total > 0, chances, first.to(chances.dtype)).flatten(0, 1)
         picks = torch.multinomial(drawn_from, self.num_flips, replacement=True, generator=self.generator)
@@ -145,7 +146,7 @@ class LocalFlips(ReturnEstimator):
         narrow = self.precision is not None
         with torch.autocast(probs.device.type, dtype=self.precision) if narrow else nullcontext():
             flipped, log_probs = zip(*(self._run_pass(*rows) for rows in passes), strict=True)
-        return torch.cat(flipped), torch.cat(log_probs)
+        return joined(flipped), joined(log_probs)
 
     def _run_pass(
         self, rollout: TensorDictBase, drawn: Tensor, forced: Tensor, where: Tensor, uniforms: Tensor

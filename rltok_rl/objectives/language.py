@@ -31,8 +31,10 @@ class LanguageModelLoss(StepLoss):
         """Compute the loss and its metric."""
         nats = -read(tensordict, *self.in_keys)
         mask = self.steps(tensordict)
-        loss, bits = self.out_keys
-        return {loss: self.reduce(nats, mask), bits: self.metric(nats, mask) / math.log(2)}
+        loss = self.reduce(nats, mask)
+        whole = self.reduction == "mean" and self.process_group is None
+        mean = loss.detach() if whole else self.metric(nats, mask)
+        return dict(zip(self.out_keys, (loss, mean / math.log(2)), strict=True))
 
 
 class EarlyExitLoss(LanguageModelLoss):

@@ -53,7 +53,8 @@ def draw_boundary(logits: Tensor, uniforms: Tensor | None) -> Tensor:
 
 def _logit(uniforms: Tensor, dtype: torch.dtype) -> Tensor:
     """In the wider precision: rounding float64 numbers near 1 to 1 would exclude boundaries."""
-    return torch.logit(uniforms.to(torch.promote_types(uniforms.dtype, dtype))).to(dtype)
+    wide = dtype if uniforms.dtype == dtype else torch.promote_types(uniforms.dtype, dtype)
+    return torch.logit(uniforms.to(wide)).to(dtype)
 
 
 def check_numbers(name: str, numbers: Tensor, base: Tensor) -> None:
@@ -88,5 +89,7 @@ def check_options(uniforms: Tensor | None, base: Tensor, *, cap: float | None, f
         forced.expand(base.shape)
     except RuntimeError:
         raise ValueError(f"forced must broadcast to {[*base.shape]}, got {[*forced.shape]}") from None
-    if forced.device.type == "cpu" and not bool(((forced >= -1) & (forced <= 1)).all()):
-        raise ValueError(f"forced must hold -1 (free), 0 and 1, got {sorted(set(forced.flatten().tolist()))[:5]}")
+    if forced.device.type == "cpu" and forced.numel():
+        least, most = (int(x) for x in forced.aminmax())
+        if least < -1 or most > 1:
+            raise ValueError(f"forced must hold -1 (free), 0 and 1, got {sorted(set(forced.flatten().tolist()))[:5]}")

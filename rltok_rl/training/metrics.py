@@ -24,6 +24,7 @@ from rltok_rl.objectives import JointLoss
 from rltok_rl.renamed import RenamedAttribute
 from rltok_rl.training.alarms import Alarms
 from rltok_rl.training.distributed import Processes
+from rltok_rl.utils import joined
 
 _LAST_EPOCH = ("ESS", "kl_approx", "clip_fraction")  # how far the policy has moved
 
@@ -67,17 +68,20 @@ class Pending:
     def add(self, metrics: Mapping[str, Tensor]) -> None:
         """Append the metrics of an optimizer step, tensors of one element each."""
         self.names.append(list(metrics))
-        wide = [value.detach().double().reshape(()) for value in metrics.values()]
-        device = next((value.device for value in wide if value.device.type != "cpu"), torch.device("cpu"))
-        self.values.append(torch.stack([value.to(device, non_blocking=True) for value in wide]))
+        values = [value.detach().reshape(()) for value in metrics.values()]
+        if len({value.dtype for value in values}) > 1:
+            values = [value.double() for value in values]
+        device = next((value.device for value in values if value.device.type != "cpu"), torch.device("cpu"))
+        self.values.append(torch.stack([value.to(device, non_blocking=True) for value in values]).double())
 
     def moments(self, language: Language | None) -> tuple[dict[str, Tensor], int]:
         """Return moments [5] of the returns by metric, with the share of a language's optimum, and the rows."""
-        sums = {name: torch.cat([part[name] for part in self.row_sums]) for name in self.row_sums[0]}
+        sums = {name: joined([part[name] for part in self.row_sums]) for name in self.row_sums[0]}
         if language is not None:
-            byte_ids, log_prob = (torch.cat(parts) for parts in zip(*self.texts, strict=True))
+            byte_ids, log_prob = (joined(parts) for parts in zip(*self.texts, strict=True))
             sums["share"] = language.share_sums(byte_ids, log_prob).to(byte_ids.device, non_blocking=True)
-        return {name: ratio_moments(rows) for name, rows in sums.items()}, len(sums["reward"])
+        moments = ratio_moments(torch.stack([*sums.values()]))  # [metrics, 5]
+        return dict(zip(sums, moments.unbind(), strict=True)), len(sums["reward"])
 
 
 def fetch(
@@ -115,7 +119,7 @@ def fetch(
 def is_broken(metrics: Mapping[str, Tensor], before: Tensor | None) -> Tensor:
     """Return 1 if a step's loss or gradient norm is not finite, its tokens lack room, or ``before`` is 1, else 0."""
     watched = [metrics[name].detach().float().reshape(()) for name in ("loss", "grad_norm") if name in metrics]
-    wrong = (~torch.stack(watched).isfinite()).any()
+    wrong = (0.0 * torch.stack(watched)).sum().isnan()  # 0 times infinity is NaN too
     wrong = (wrong | (metrics["token_need"] > 0) if "token_need" in metrics else wrong).float()
     return wrong if before is None else torch.maximum(before, wrong)
 

@@ -224,7 +224,8 @@ class TrainingStep(nn.Module):
         outputs = self.loss.run_term(name, rollout)
         for key, value in outputs.items():
             values.setdefault(key, []).append(value.detach())
-        return torch.stack([value for key, value in outputs.items() if key.startswith("loss_")]).sum()
+        losses = [value for key, value in outputs.items() if key.startswith("loss_")]
+        return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
 
     def draw_judged(self) -> tuple[TensorDictBase, Tensor]:
         """Draw a rollout [B, T] for the policy's term, and return it with its advantages [B, T]."""

@@ -189,7 +189,7 @@ def train_and_evaluate(
         nonlocal start, spent
         spent += time.process_time() - start
         metrics = evaluate(trainer.model, language, actor, num_batches=2, seed=_SEED + 1, **sizes)
-        evaluations.append({"bytes": trainer.bytes_done, "cpu_seconds": round(spent, 1)} | _rounded(metrics))
+        evaluations.append({"bytes": trainer.bytes_done, "cpu_seconds": round(spent, 2)} | _rounded(metrics))
         if by_flops:
             evaluations[-1]["total_flops"] = trainer.total_flops_done
         if signal_batches and (signal := policy_signal(trainer, signal_batches)) is not None:
@@ -213,7 +213,7 @@ def train_and_evaluate(
         "bytes": trainer.bytes_done,
         "flops": trainer.flops_done,
         **({"total_flops": trainer.total_flops_done} if by_flops else {}),
-        "cpu_seconds": round(spent, 1),
+        "cpu_seconds": round(spent, 2),
         "final": _rounded(evaluate(trainer.model, language, actor, num_batches=num_batches, **sizes)),
         "looks": evaluations,
         **({} if actor is not None else {"sample": sample_boundaries(trainer.model, language)}),

@@ -77,14 +77,15 @@ def test_trained_systems_are_not_trained_again(compared, monkeypatch, tmp_path, 
 
 
 def test_system_is_a_run_like_any_other(compared, tmp_path):
-    """Its configuration trains it again, to the last bit; so does a child process."""
+    """Its configuration trains it again, to the last bit; a child process, in other memory, up to rounding."""
     config = system_config(small(compared, "uniform"), "uniform")
     summary = run(replace(config, out=str(tmp_path / "again")), "")
     theirs = json.loads((compared / "uniform" / "summary.json").read_text())
     assert summary["held_out_bits_per_byte"] == theirs["held_out_bits_per_byte"]
     compare.run(small(tmp_path / "out", "uniform", "compare.apart=true"), "the command")
-    evaluation = (compared / "uniform" / EVALUATION).read_text()
-    assert (tmp_path / "out" / "uniform" / EVALUATION).read_text() == evaluation
+    files = [folder / "uniform" / EVALUATION for folder in (compared, tmp_path / "out")]
+    ours, child = ([float(x) for x in re.findall(r"-?\d+\.?\d*(?:e-?\d+)?", file.read_text())] for file in files)
+    assert len(ours) > 20 and child == pytest.approx(ours, rel=1e-6)
 
 
 def test_stopped_comparison_resumes_with_equal_metrics(compared, tmp_path, monkeypatch):

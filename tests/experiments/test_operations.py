@@ -21,7 +21,7 @@ from rltok_rl.experiments.bench.timing import in_new_process
 
 from rltok_rl import fused
 
-MEASURED = [("recall", True, 798, 63.5), ("recall", False, 1517, 407.7), ("books", True, 782, 66.4)]
+MEASURED = [("recall", True, 642, 63.2), ("recall", False, 1355, 407.4), ("books", True, 625, 66.1)]
 
 
 @pytest.mark.parametrize(("experiment", "fusing", "operations", "kilobytes"), MEASURED)

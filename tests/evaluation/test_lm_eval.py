@@ -233,6 +233,7 @@ def test_temperature_draws_and_repeats(model):
     assert first == second != other
     cold = RltokLM(model, greedy=True).write(["The cat"], {"max_gen_toks": 12})
     assert RltokLM(model, greedy=True).write(["The cat"], {**hot, "do_sample": False}) == cold != first
+    assert RltokLM(model, greedy=True).write(["The cat"], hot) != cold  # bytes are drawn if only a temperature is given
     for filtered in ({"top_k": 1}, {"top_p": 1e-6}):  # leave the likeliest byte alone
         assert RltokLM(model, greedy=True).write(["The cat"], {**hot, **filtered}) == cold, filtered
         assert RltokLM(model, greedy=True).write(["The cat"], {**hot, **filtered, "do_sample": True}) == cold

@@ -433,7 +433,7 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
     "decoding.filter_logits": filter_logits,
     "episodes.return_sums": return_sums,
     "episodes.ratio_moments": lambda sums: torch.stack(
-        [(sums[:, 0] ** n * sums[:, 1] ** d).mean() for n, d in ((1, 0), (0, 1), (2, 0), (1, 1), (0, 2))]
+        [(sums[..., 0] ** n * sums[..., 1] ** d).mean(-1) for n, d in ((1, 0), (0, 1), (2, 0), (1, 1), (0, 2))], -1
     ),
     "likelihood.log_mean_exp": lambda log_values, dim: log_values.exp().mean(dim).log(),
     "policy.soft_cap": lambda logits, cap: cap * torch.tanh(logits / cap),

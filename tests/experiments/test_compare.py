@@ -85,7 +85,7 @@ def test_system_is_a_run_like_any_other(compared, tmp_path):
     compare.run(small(tmp_path / "out", "uniform", "compare.apart=true"), "the command")
     files = [folder / "uniform" / EVALUATION for folder in (compared, tmp_path / "out")]
     ours, child = ([float(x) for x in re.findall(r"-?\d+\.?\d*(?:e-?\d+)?", file.read_text())] for file in files)
-    assert len(ours) > 20 and child == pytest.approx(ours, rel=1e-6)
+    assert len(ours) > 20 and child == pytest.approx(ours, rel=1e-6, abs=1e-6)
 
 
 def test_stopped_comparison_resumes_with_equal_metrics(compared, tmp_path, monkeypatch):

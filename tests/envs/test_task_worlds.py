@@ -160,6 +160,7 @@ def test_steps_earn_what_whole_texts_say_alone_and_together(name):
     assert (reward == 0).all() and world.position == 0 and not (terminated | truncated).any()
     assert not observation["recent"].any() and not info["num_tokens"].any()
     begun = [texts, world.byte_ids.numpy(), *(again(vector, 1, actions) for _ in range(2))]
+    assert (again(vector, 2, actions) != begun[1]).any()
     assert (begun[0] != begun[1]).any() and all((begun[1] == texts).all() for texts in begun[2:])
 
     def episode(seed: int) -> list:

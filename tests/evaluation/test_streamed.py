@@ -7,8 +7,11 @@ import torch
 from rltok_rl.agents.segmenters import make_segmenter
 
 from rltok_rl.evaluation import read_samples, read_streamed, read_text, streamed, windowed
+from rltok_rl.evaluation.streamed import Stepper
+from rltok_rl.evaluation.windowed import SegmentedModel
 from rltok_rl.models import UNet
 
+from ..each import each
 from .conftest import small_model
 
 TEXTS = ["It is a truth universally acknowledged,", "must", "be in want. é", b"\xff\xfe\x00ab"]
@@ -65,3 +68,24 @@ def test_a_target_rate_is_streamed(seeded):
     stream = read_streamed(model, TEXTS[0], target_rate=0.5, generator=seeded())
     assert torch.equal(whole.boundaries, stream.boundaries)
     torch.testing.assert_close(whole.final_nats, stream.final_nats, atol=1e-4, rtol=0)
+
+
+@each(name=SEGMENTERS)
+@torch.no_grad()
+def test_rows_that_branch_go_on_as_if_they_had_been_read_alone(name, short_window_model):
+    """Rows in another order, one of them twice, with what a segmenter remembers of each."""
+    model, rows = short_window_model, torch.tensor([2, 0, 0, 1])
+    segmented = SegmentedModel(model, None if name is None else make_segmenter(name, model).eval())
+    byte_ids, uniforms = torch.randint(97, 123, (14, 3)), torch.rand(14, 3)
+    branched, whole = Stepper(segmented, 3), Stepper(segmented, 4)
+    for t in range(14):
+        if t < 10:
+            branched.step(byte_ids[t], uniforms[t])
+            whole.step(byte_ids[t, rows], uniforms[t, rows])
+            continue
+        if t == 10:
+            branched.take(rows)
+        following, drawn = torch.randint(97, 123, (4,)), torch.rand(4)
+        one, other = (stepper.step(following, drawn) for stepper in (branched, whole))
+        assert torch.equal(one.boundaries, other.boundaries)
+        torch.testing.assert_close(one.final_logits, other.final_logits, atol=1e-4, rtol=0)

@@ -47,7 +47,13 @@ def test_windows_of_documents_and_a_selection(model):
     assert windows.places().tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12]
     assert windows.spread(2).start.tolist() == [0, 4]
     assert windows.spread(2).places().tolist() == [0, 1, 2, 3, 6, 7]  # the second one counts bytes 7 and 8
-    for most, starts in ((3, [0, 30, 60]), (1, [0]), (10, [*range(0, 100, 10)]), (99, [*range(0, 100, 10)])):
+    for most, starts in (
+        (3, [0, 30, 60]),
+        (4, [0, 20, 50, 70]),
+        (1, [0]),
+        (10, [*range(0, 100, 10)]),
+        (99, [*range(0, 100, 10)]),
+    ):
         read = read_text(model, "a" * 101, context=10, most=most)
         assert read.at[read.forced].tolist() == starts and read.num_windows == len(starts)
         assert len(read.at) == 10 * len(starts)

@@ -153,6 +153,9 @@ def test_a_row_that_waits_takes_no_text_from_the_others():
             observation, _ = env.reset(options={"reset_mask": terminated})
         begun.append(observation["encoder_state"][0])
         env = ByteBoundaryVectorEnv(2, num_steps=4, autoreset_mode=mode)
+        assert (
+            env.metadata["autoreset_mode"] == mode == ByteBoundaryVectorEnv(1, autoreset_mode=mode.value).autoreset_mode
+        )
         env.reset(seed=1)
         observation, info = env.reset(options={"reset_mask": [False, True], "text": "xyz"})
         assert observation["byte"][1] == info["byte"][1] == ord("x") and observation["position"].tolist() == [[0], [0]]

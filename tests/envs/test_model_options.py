@@ -118,16 +118,25 @@ def test_marked_texts_are_the_same_stepped_enumerated_and_in_one_pass():
 def test_every_text_has_a_rate_stepped_and_in_one_pass(case):
     """Longer than an episode, so that texts that begin in the middle draw their rates too."""
     documents, rates, batch_size = case
-    model = make(rate_embedding=True, smoothing="detached")
+    model = make(rate_embedding=True, smoothing="detached", target_rate=0.3)
     env = rated(model, documents, rates, batch_size=batch_size)
     stepped = assert_paths_agree(env, LearnedBoundaryActor(model), 37, stop=False)
     seen, starts = stepped["target_rate"].squeeze(-1), stepped["forced"]
     if rates is None:
-        assert (seen == torch.tensor(0.2)).all()
+        assert (seen == torch.tensor(0.3)).all()
     else:
         assert (seen >= 0.05).all() and (seen <= 0.6).all()
         assert len(seen.unique()) == int(starts.sum())
         assert torch.equal(seen[..., 1:] != seen[..., :-1], starts[..., 1:])
+
+
+def test_resets_leave_rates_alone_that_were_handed_out():
+    env = rated(make(rate_embedding=True))
+    before = env.reset()
+    kept = before.clone()
+    after = env.reset(before.clone().set("_reset", torch.tensor([[False], [True], [False]])))
+    assert torch.equal(before["target_rate"], kept["target_rate"])
+    assert (after["target_rate"] != kept["target_rate"]).flatten().tolist() == [False, True, False]
 
 
 def test_rates_are_log_uniform_and_drawn_after_the_places():

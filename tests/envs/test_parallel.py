@@ -180,6 +180,23 @@ def test_longer_actions_and_numbers_are_cut_and_leave_the_generator_of_actions(m
 
 
 @torch.no_grad()
+def test_any_name_is_left_out_and_actors_see_as_many_boundaries_as_are_kept(make_env, model):
+    env = make_env(reference="uniform", observe_entropy=True)
+    actor, whole = LearnedBoundaryActor(model), set(env.parallel_rollout().keys(True, True))
+    names = {*env.observation_spec.keys(), "logits", "action_log_prob"}
+    for name in names:
+        found = set(env.parallel_rollout(exclude=(name,)).keys(True, True))
+        assert found == whole - {name, ("next", name)}, name
+    for kept in (actor.terms.num_lags, actor.terms.num_lags - 1):
+        shorter = ByteBoundaryEnv(UNet(preset("tiny", num_lags=kept)), LONG, num_steps=8, batch_size=(3,), seed=0)
+        if kept == actor.terms.num_lags:
+            shorter.parallel_rollout(actor)
+            continue
+        words = f"recent must hold the last {kept + 1} boundaries, got {kept}"
+        refused((lambda env=shorter: env.parallel_rollout(actor), ValueError, words))
+
+
+@torch.no_grad()
 def test_rollout_takes_the_fast_path_only_where_it_is_the_same(make_env, model, monkeypatch):
     env, actor, taken = make_env(), LearnedBoundaryActor(model), []
     original = ByteBoundaryEnv.parallel_rollout

@@ -105,7 +105,15 @@ def test_custom_rewards_are_named_checked_and_read_entropy_only_if_they_ask_for_
         ("reference", 3, TypeError, "reference must be a function of byte_ids [n, L] to boundaries [n, L] of 0 and 1"),
         ("reference", lambda ids: ids, ValueError, "which returns [3, 8] for [3, 8]"),
         ("reference", lambda ids: ids[:, :1] > 5, ValueError, "which returns [3, 1] for [3, 8]"),
-        ("reference", lambda ids: (ids > 64).roll(-1, 1), ValueError, "depends on later bytes, other texts or chance"),
+        *(
+            ("reference", rule, ValueError, "depends on later bytes, other texts or chance")
+            for rule in (
+                lambda ids: (ids > 64).roll(-1, 1),
+                lambda ids: (ids > 80) ^ (ids[:1] > 80),  # of the first text
+                lambda ids: (ids > 80) ^ (ids[-1:] > 80),
+                lambda ids: torch.rand(ids.shape) < 0.5,
+            )
+        ),
     ):
         refused((lambda o=option, v=value: make_env(**{o: v}), error, re.escape(message)))
     model = UNet(preset("tiny", byte_scope="token"))

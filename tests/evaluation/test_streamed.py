@@ -89,3 +89,12 @@ def test_rows_that_branch_go_on_as_if_they_had_been_read_alone(name, short_windo
         one, other = (stepper.step(following, drawn) for stepper in (branched, whole))
         assert torch.equal(one.boundaries, other.boundaries)
         torch.testing.assert_close(one.final_logits, other.final_logits, atol=1e-4, rtol=0)
+
+
+def test_documents_are_read_side_by_side_within_the_memory(monkeypatch):
+    monkeypatch.setattr(streamed, "ROW_BYTES", 20)
+    sizes = torch.tensor([3, 9, 1, 30, 10, 2, 9, 1])
+    batches = [rows.tolist() for rows in streamed._side_by_side(sizes)]
+    assert sorted(sum(batches, [])) == list(range(len(sizes)))
+    assert all(len(rows) == 1 or len(rows) * max(int(sizes[row]) for row in rows) <= 20 for rows in batches)
+    assert len(batches) == 4

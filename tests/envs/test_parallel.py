@@ -140,7 +140,7 @@ def test_uniforms_and_generators_repeat(make_env, model):
 @each(short=[False, True], batch_size=[(), (3,)], stop=[False, True])
 @torch.no_grad()
 def test_given_texts_begin_the_rows_stepped_and_in_one_pass(short, batch_size, stop, make_env):
-    """Texts of several lengths, one as long as a window; rows that end go on with texts of the source."""
+    """Read given texts of several lengths, one as long as a window, then texts of the source in rows that end early."""
     texts = ["a given text", LONG[3:], "xyz"][: max(1, len(batch_size) and batch_size[0])]
     env, actions = make_env(short=short, batch_size=batch_size), (torch.rand(*batch_size, 40) < 0.4).long()
     options = {"max_steps": 37, "break_when_any_done": stop, "text": texts}

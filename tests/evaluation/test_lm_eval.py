@@ -203,7 +203,7 @@ def test_texts_are_written_alike_together_and_alone(model):
 
 
 def write_in_step(texts: list[str]):
-    """Stream texts with prompts of 1, 2, .. bytes; those that are over go on with other bytes."""
+    """Stream texts after prompts of 1, 2, ... bytes; pad the ones that end early with other bytes."""
     rows = [bytes(row) + text.encode() + b"~" * 9 for row, text in enumerate(texts)]
     for t in range(min(map(len, rows))):
         byte_ids, new = torch.tensor([row[t] for row in rows]), t >= torch.arange(len(rows))

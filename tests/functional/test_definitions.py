@@ -237,7 +237,7 @@ def boundary_logits(base, lags, boundaries, cap):
 
 
 def steps_ahead(rewards, values, next_values, gamma, done, terminated, mask):
-    """Temporal differences, and whether a sum goes on after each step."""
+    """Return temporal differences, and whether the sum continues after each step."""
     absorbed = done if terminated is None else terminated
     ahead = next_values if absorbed is None else next_values.where(~absorbed, 0.0)
     ended = [x for x in (done, terminated) if x is not None]

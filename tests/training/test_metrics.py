@@ -49,7 +49,7 @@ def test_late_metrics_are_the_same(name):
 
 
 def test_any_update_of_a_group_may_end_the_run():
-    """The listener hears of all of them first; without an answer the run goes on."""
+    """Call the listener for every update first; without an answer the run continues."""
     for stop in (1, 2, 3, 5, None):
         trainer, seen = make(updates=7, figures_every=3), []
         trainer.run(lambda metrics: seen.append(trainer.last_update.update) or seen[-1] == stop)  # noqa: B023

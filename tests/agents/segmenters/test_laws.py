@@ -201,7 +201,7 @@ def test_rounding_needs_no_random_numbers():
 
 OWN = {"predictor": "own"}
 TRAINED = {"tokenizer": PIECES, "predictor": "trained", "hidden": 8}
-# Of each segmenter, options that are given throughout, and another value of every option beside them.
+# For each segmenter: options that all its cases share, and another value of every other option.
 OPTIONS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
     "learned": [({}, {})],
     "uniform": [({}, {"rate": 0.3})],

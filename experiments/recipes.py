@@ -162,14 +162,14 @@ def check_recipe(config: Any) -> None:
     """Refuse options that contradict the run's recipe without being named in ``changes``."""
     settings, changes = recipe_settings(config.recipe or RECIPES[0]), list(config.changes)
     for change in changes:
-        if not change.startswith(MODEL) and not any(_covers(change, option) for option in settings):
+        if not change.startswith(MODEL) and not any(covers(change, option) for option in settings):
             groups = list(dict.fromkeys(option.rpartition(".")[0] for option in settings))
             near = did_you_mean(change, [*settings, *groups])
             raise ValueError(f"changes must name options of a recipe, or groups of {groups}, got {change!r}{near}")
     if config.recipe is None:
         return
     for option, value, setting in differences(config, config.recipe):
-        if not any(_covers(change, option) for change in changes):
+        if not any(covers(change, option) for change in changes):
             raise ValueError(
                 f"{option}={as_typed(value)} contradicts recipe={config.recipe}, which has {as_typed(setting.value)} "
                 f"({setting.source}); to change it on purpose, add changes=[{','.join([*changes, option])}]"
@@ -194,7 +194,7 @@ def _described(start: str, differing: list[Difference]) -> str:
     return f"{start}, except {', '.join(map(str, differing[:_SHOWN]))}{more}"
 
 
-def _covers(change: str, option: str) -> bool:
+def covers(change: str, option: str) -> bool:
     """Whether a change names an option or its group."""
     return option == change or option.startswith(f"{change}.")
 

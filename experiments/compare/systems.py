@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rltok_rl.agents.segmenters import make_segmenter
 from rltok_rl.experiments.commands.option_errors import nearest
 from rltok_rl.experiments.commands.schema import CONF, choices
-from rltok_rl.experiments.recipes import MODEL, RECIPES, follow_policy, read_whole, recipe_settings
+from rltok_rl.experiments.recipes import MODEL, RECIPES, covers, follow_policy, read_whole, recipe_settings
 from rltok_rl.experiments.run_config import CompareConfig, SegmenterConfig, TrainConfig
 from rltok_rl.experiments.runs.build import loop_options, make_loss, model_config
 from rltok_rl.experiments.runs.segmenters import (
@@ -103,9 +103,9 @@ def _with_variant(config: TrainConfig, name: str, variant: Mapping[str, Any]) ->
 
 def _changes(values: Mapping[str, Any]) -> list[str]:
     """Names of the changed options that recipes set; ``loss.critic`` is none, ``estimator.options`` stands for all."""
-    settings = recipe_settings(RECIPES[0])
-    names = [name for leaf in _leaves(values) for name in settings if f"{leaf}.".startswith(f"{name}.")]
-    return [*names, *(leaf for leaf in _leaves(values) if leaf.startswith(MODEL) and leaf not in names)]
+    leaves, settings = [*_leaves(values)], recipe_settings(RECIPES[0])
+    names = [name for leaf in leaves for name in settings if covers(name, leaf)]
+    return [*names, *(leaf for leaf in leaves if leaf.startswith(MODEL) and leaf not in names)]
 
 
 def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

@@ -188,18 +188,17 @@ def load_checkpointed(path: Path, device: torch.device, *, trust_code: bool = Fa
 
 
 def _segmenter(run: RunFolder, model: UNet, state: dict[str, Any] | None, trust_code: bool) -> Segmenter | None:
-    # These take seconds to import.
-    from rltok_rl.experiments.runs.segmenters import TOKENIZERS, TRAINED_WITH, actor_segmenter, learned
-
     options = read_options(run.path / "config.yaml")
-    if state is None and not learned(options):
-        segmenter = f"the segmenter {options.segmenter.name!r}"
+    name, given = options.segmenter.name, options.segmenter.options
+    if state is None and name != "learned":
+        segmenter = f"the segmenter {name!r}"
         raise ValueError(f"{run.path / 'config.yaml'} names {segmenter}, of which the checkpoint holds nothing")
     if state is None and options.actor.name == "learned":
         return None
+    from rltok_rl.experiments.runs.segmenters import TOKENIZERS, TRAINED_WITH, actor_segmenter  # imports for seconds
+
     if state is None:
         return actor_segmenter(options.actor.name, options.actor.rate, model)[0].eval()
-    name, given = options.segmenter.name, options.segmenter.options
     if name in TOKENIZERS:
         given = {key: value for key, value in given.items() if key not in TRAINED_WITH}
         where, text = f"the segmenter {name!r} of {run.path}", state.get("tokenizer")

@@ -46,9 +46,9 @@ def last_state(config: TrainConfig, texts: Texts) -> tuple[bool, dict[str, Any] 
     if not (out / "config.yaml").exists():
         return False, None
     check_same_run(config, out / "config.yaml")
-    for name in LOGS:  # they are cut and appended to, and a link may lead out of the folder
-        if (out / name).is_symlink() or ((out / name).exists() and not (out / name).is_file()):
-            raise ValueError(f"{out / name} must be a file, got a link or something else; replace it by a copy")
+    for log in (out / name for name in LOGS):  # they are cut and appended to, and a link may lead out of the folder
+        if os.path.lexists(log) and (log.is_symlink() or not log.is_file()):
+            raise ValueError(f"{log} must be a file, got a link or something else; replace it by a copy")
     remove_leftovers(out / "checkpoints")
     checkpoint, lost = choose_checkpoint(out)
     if checkpoint is None:

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rltok_rl.functional.reduction import Mask
+from rltok_rl.functional.reduction import Mask, wide
 from rltok_rl.functional.takes import takes
 
 
@@ -54,7 +54,7 @@ def boundary_logits(base: Tensor, lags: Tensor, boundaries: Tensor, *, cap: floa
 
 def precision(base: Tensor, lags: Tensor) -> torch.dtype:
     """Return the dtype in which logits are summed: the wider of the two terms', at least float32."""
-    return torch.float64 if torch.float64 in (base.dtype, lags.dtype) else torch.float32
+    return wide(base, lags)
 
 
 def _lag_sum(logits: Tensor, terms: Sequence[Tensor], cap: float | None) -> Tensor:

@@ -18,9 +18,12 @@ Group: TypeAlias = ProcessGroup | None
 """Processes whose steps count together; None is this process alone."""
 
 
-def wide(x: Tensor) -> torch.dtype:
-    """Return the dtype to sum in: that of ``x``, at least float32. In bfloat16 gamma = 0.99 is another number."""
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
+def wide(*terms: Tensor) -> torch.dtype:
+    """Return the dtype to sum in: the widest of the terms', at least float32.
+
+    In bfloat16 gamma = 0.99 is another number.
+    """
+    return torch.float64 if torch.float64 in [x.dtype for x in terms] else torch.float32
 
 
 @takes("values: real *L", "mask: bool? *L")

@@ -10,6 +10,8 @@ an estimator's trials.
 
 from __future__ import annotations
 
+from torch import nn
+
 from rltok_rl.models.unet import UNet
 
 _PER_BYTE = (
@@ -30,10 +32,15 @@ def parameter_counts(model: UNet) -> dict[str, int]:
     return {**counts, "total": sum(counts.values())}
 
 
+def count_matrices(module: nn.Module) -> int:
+    """Count the entries of a module's weight matrices."""
+    return sum(p.numel() for p in module.parameters() if p.dim() == 2)
+
+
 def matrix_parameters(model: UNet) -> dict[str, int]:
     """Count the entries of the weight matrices of each part that computes with them."""
     parts = {name: part for name, part in model.named_modules() if name in _PER_BYTE + _PER_TOKEN + _PER_SECOND}
-    return {name: sum(p.numel() for p in part.parameters() if p.dim() == 2) for name, part in parts.items()}
+    return {name: count_matrices(part) for name, part in parts.items()}
 
 
 def forward_flops(
@@ -54,6 +61,12 @@ def decoding_flops(model: UNet, num_bytes: float, num_tokens: float, *, num_seco
     """Return the FLOPs of decoding encoder states once more: token layers, decoder and the last head."""
     without = ("encoder", "boundary_head", "early_head")
     return forward_flops(model, num_bytes, num_tokens, num_second=num_second, without=without)
+
+
+def scoring_flops(model: UNet, num_bytes: float) -> float:
+    """Return the FLOPs of the policy's scores: encoder and boundary head."""
+    counts = matrix_parameters(model)
+    return 2.0 * (counts["encoder"] + counts["boundary_head"]) * num_bytes
 
 
 def update_flops(model: UNet, num_bytes: float, num_tokens: float, *, num_second: float | None = None) -> float:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from rltok_rl.data.disk import checksum, flush
 from rltok_rl.foreign import MOST_STATE, read_json
-from rltok_rl.utils import is_gpu
+from rltok_rl.utils import check_count, is_gpu
 
 _PREFIX, _TENSORS, _STATE, _MANIFEST = "update-", "tensors.safetensors", "state.json", "manifest.json"
 _NAME = re.compile(rf"{_PREFIX}\d{{8,}}")
@@ -149,9 +149,7 @@ def find_damage(path: Path) -> str | None:
     manifest, update = path / _MANIFEST, -1
     try:
         content = dict(read_json(manifest))
-        version = content.get("format", 0)
-        if type(version) is not int or version < 0:
-            raise ValueError(f"format must be a whole number, got {version!r}")
+        version = check_count("format", content.get("format", 0), minimum=0)
         if version <= FORMAT:
             sums, update = dict(content["sha256"]), int(content["update"])
             recorded_files(path)
@@ -179,10 +177,10 @@ def recorded_files(path: Path) -> dict[Path, tuple[int, str]]:
     files = dict(dict(read_json(path / _MANIFEST)).get("files", {}))
     if outside := [name for name in files if Path(name).name != name]:
         raise ValueError(f"{path / _MANIFEST} must record files of the run's folder, got {outside}")
-    for name, file in files.items():
-        if type(file["bytes"]) is not int or file["bytes"] < 0:
-            raise ValueError(f"{path / _MANIFEST} must record the bytes of {name}, got {file['bytes']!r}")
-    return {path.parent.parent / name: (file["bytes"], str(file["sha256"])) for name, file in files.items()}
+    return {
+        path.parent.parent / name: (check_count(f"bytes of {name}", file["bytes"], minimum=0), str(file["sha256"]))
+        for name, file in files.items()
+    }
 
 
 def find_lost(path: Path) -> dict[Path, str]:

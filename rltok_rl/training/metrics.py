@@ -18,7 +18,7 @@ from rltok_rl.data.disk import replace_text
 from rltok_rl.data.languages import Language
 from rltok_rl.foreign import MOST_LINES, read_limited
 from rltok_rl.functional.episodes import NUM_MOMENTS, ratio_moments, ratio_with_error
-from rltok_rl.models.flops import decoding_flops, matrix_parameters, update_flops
+from rltok_rl.models.flops import count_matrices, decoding_flops, scoring_flops, update_flops
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives import JointLoss
 from rltok_rl.renamed import RenamedAttribute
@@ -152,10 +152,10 @@ class UpdateFlops:
         policy = loss.terms["policy"] if "policy" in loss.terms else None
         estimator = getattr(policy, "_value_estimator", None)
         trial_flops = getattr(estimator, "flops", None)
-        critic = _matrices(getattr(estimator, "value_network", None))
-        scoring = matrix_parameters(model)["encoder"] + matrix_parameters(model)["boundary_head"]
+        critic = getattr(estimator, "value_network", None)
+        values = 0.0 if critic is None else 2.0 * count_matrices(critic)  # one pass
         # The estimator reads values before and after each step once; every epoch trains critic and policy.
-        learning = 4.0 * critic + 6.0 * policy_epochs * critic + 6.0 * (policy_epochs - 1) * scoring
+        learning = 2 * values + 3 * policy_epochs * values + 3 * (policy_epochs - 1) * scoring_flops(model, 1)
         units = ((1, 0, 0), (0, 1, 0), (0, 0, 1))  # a byte, a token, a token of tokens
         per_byte, *levels = [update_flops(model, n, tokens, num_second=second) for n, tokens, second in units]
         if segmenter is not None:
@@ -184,11 +184,6 @@ def segmenter_matrices(segmenter: Segmenter, model: UNet) -> int:
     # A byte passes one of the alternatives.
     ignored |= {id(p) for other in segmenter.alternatives[1:] for p in other.parameters()}
     return sum(p.numel() for p in own_parameters(segmenter, model) if p.dim() == 2 and id(p) not in ignored)
-
-
-def _matrices(module: nn.Module | None) -> int:
-    """Count the entries of a module's weight matrices."""
-    return 0 if module is None else sum(p.numel() for p in module.parameters() if p.dim() == 2)
 
 
 class UpdateLog:

@@ -14,6 +14,7 @@ from rltok_rl.evaluation.detail import COMPARING, read_detail
 from rltok_rl.functional.baselines import BASELINES
 from rltok_rl.models import UNet
 
+from ..each import each
 from .conftest import small_model
 
 TEXT = "To be, or not to be,\nthat is the question: é € 日本"
@@ -36,23 +37,24 @@ def returns_by_hand(rewards: list[float], context: int, gamma: float) -> list[fl
     return returns
 
 
-def test_rewards_returns_and_advantages_by_hand(model):
+@each(marked=[False, True], context=[7, 16, 100])
+def test_rewards_returns_and_advantages_by_hand(marked, context):
     """Of three readings with random numbers one after the other; the first is shown, and compared with the others."""
-    for context in (7, 16, 100):
-        detail = read_detail(model, TEXT, context=context, gamma=0.9, price=0.25, draws=3, generator=seeded())
-        generator = seeded()
-        readings = [read_text(model, TEXT, context=context, generator=generator) for _ in range(3)]
-        rewards = [(one.early_nats - one.final_nats - 0.25 * one.boundaries).tolist() for one in readings]
-        returns = [returns_by_hand(row, context, 0.9) for row in rewards]
-        advantages = [mine - (one + other) / 2 for mine, one, other in zip(*returns, strict=True)]
-        expected = [math.nan if t % context == 0 else advantage for t, advantage in enumerate(advantages)]
-        assert detail.rewards.tolist() == pytest.approx([*rewards[0], math.nan], nan_ok=True)
-        assert detail.returns.tolist() == pytest.approx([*returns[0], math.nan], nan_ok=True)
-        assert detail.advantages.tolist() == pytest.approx([*expected, math.nan], nan_ok=True)
-        metrics = summarise(readings[0])
-        for name, value in detail.summary.items():
-            assert value == pytest.approx(metrics[name.replace("bits_per_byte", "corpus_bits_per_byte")]), name
-        assert math.isnan(detail.final_bits[0]) and not detail.boundaries[-1]
+    model = small_model(begin_of_text=marked, num_special=int(marked)).double()
+    detail = read_detail(model, TEXT, context=context, gamma=0.9, price=0.25, draws=3, generator=seeded())
+    generator = seeded()
+    readings = [read_text(model, TEXT, context=context, generator=generator) for _ in range(3)]
+    rewards = [(one.early_nats - one.final_nats - 0.25 * one.boundaries).tolist() for one in readings]
+    returns = [returns_by_hand(row, context, 0.9) for row in rewards]
+    advantages = [mine - (one + other) / 2 for mine, one, other in zip(*returns, strict=True)]
+    expected = [math.nan if t % context == 0 and not marked else advantage for t, advantage in enumerate(advantages)]
+    assert detail.rewards.tolist() == pytest.approx([*rewards[0], math.nan], nan_ok=True)
+    assert detail.returns.tolist() == pytest.approx([*returns[0], math.nan], nan_ok=True)
+    assert detail.advantages.tolist() == pytest.approx([*expected, math.nan], nan_ok=True)
+    metrics = summarise(readings[0])
+    for name, value in detail.summary.items():
+        assert value == pytest.approx(metrics[name.replace("bits_per_byte", "corpus_bits_per_byte")]), name
+    assert math.isnan(detail.final_bits[0]) and not detail.boundaries[-1]
 
 
 def test_probabilities_are_those_of_the_policy_and_forced_bytes_have_none(model):

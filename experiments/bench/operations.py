@@ -119,7 +119,7 @@ def counts(device: str) -> list[Row]:
     trainer = experiment_trainer("books")
     counted = count_update(trainer)
     rows = [
-        _row("operations per update, books", counted.calls.total(), 500, reached=False),
+        _row("operations per update, books", counted.calls.total(), 500),
         _row("kB moved per byte of text, books", counted.moved.total() / trainer.bytes_per_update / 1e3, 130),
     ]
     if not hasattr(torch._C, "_acc"):

@@ -15,6 +15,10 @@ from torch import Tensor
 
 from rltok_rl.functional.reduction import Mask, readable, wide, zero_masked
 from rltok_rl.functional.takes import takes
+from rltok_rl.fused import scan, takes_kernels
+
+MANY = 1024
+"""Fewer rewards are summed in plain torch."""
 
 
 def check_gamma(gamma: float | Tensor, name: str = "gamma") -> float | Tensor:
@@ -50,7 +54,7 @@ def reverse_scan(x: Tensor, decay: float | Tensor) -> Tensor:
 
     The reach doubles at every step: ``G^(2s)_t = G^(s)_t + (c_t ... c_{t+s-1}) G^(s)_{t+s}``. Sums of pairs round less
     than a loop does, and there is no matrix product, which autocast would round to bfloat16. ``decay`` is c [*B, T], or
-    one number for all.
+    one number for all. Many rewards without gradients are summed by one fused loop instead, in float64.
 
     Example:
         >>> reverse_scan(torch.tensor([1.0, 1.0, 1.0]), torch.tensor([0.5, 0.0, 0.5]))
@@ -59,6 +63,10 @@ def reverse_scan(x: Tensor, decay: float | Tensor) -> Tensor:
         tensor([1.7500, 1.5000, 1.0000])
     """
     total, reach, length = x, 1, x.shape[-1]
+    tensors = (x, decay) if isinstance(decay, Tensor) else (x,)
+    graded = torch.is_grad_enabled() and any(y.requires_grad for y in tensors)
+    if x.numel() >= MANY and not graded and takes_kernels(*tensors, dtypes=(torch.float32, torch.float64)):
+        return scan(x, decay)
     if isinstance(decay, Tensor) and decay.dim():
         products = decay.to(x)  # c_t ... c_{t+reach-1}
         while reach < length:

@@ -5,8 +5,8 @@ keeps what the backward pass needs and nothing else. Every operation has a defin
 which runs instead wherever :func:`fuses` says no. Results agree up to rounding.
 """
 
-from rltok_rl.fused.choice import allow_fused, fused, fused_state, fuses, missing, untouched
-from rltok_rl.fused.fused_functions import band_attention, finish_layer, head_log_prob, project_heads, rms_norm
+from rltok_rl.fused.choice import allow_fused, fused, fused_state, fuses, missing, takes_kernels, traced, untouched
+from rltok_rl.fused.fused_functions import band_attention, finish_layer, head_log_prob, project_heads, rms_norm, scan
 
 __all__ = [
     "allow_fused",
@@ -19,5 +19,8 @@ __all__ = [
     "missing",
     "project_heads",
     "rms_norm",
+    "scan",
+    "takes_kernels",
+    "traced",
     "untouched",
 ]

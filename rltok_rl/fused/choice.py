@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -70,14 +70,22 @@ def fuses(x: Tensor, *others: Tensor) -> bool:
     if torch.compiler.is_compiling():  # first: compilers trace nothing of the rest
         return False
     return (
-        _ON.get()
-        and missing() is None
-        and x.shape[-1] <= WIDEST
+        x.shape[-1] <= WIDEST
         and x.numel() >= FEW * x.shape[-1] > 0
         and all(y.is_contiguous() for y in others)
-        and all(type(y) in (Tensor, nn.Parameter) and y.dtype == torch.float32 and y.is_cpu for y in (x, *others))
         and not torch.is_autocast_enabled("cpu")
-        and not _transformed()
+        and takes_kernels(x, *others)
+    )
+
+
+def takes_kernels(*tensors: Tensor, dtypes: Collection[torch.dtype] = (torch.float32,)) -> bool:
+    """Whether kernels run on this machine and may read these tensors: plain ones of some types on the CPU."""
+    return (
+        not torch.compiler.is_compiling()
+        and _ON.get()
+        and missing() is None
+        and all(type(x) in (Tensor, nn.Parameter) and x.dtype in dtypes and x.is_cpu for x in tensors)
+        and not traced()
     )
 
 
@@ -88,7 +96,7 @@ def untouched(module: nn.Module, kind: type[nn.Module]) -> bool:
     return plain and not any(hooks)
 
 
-def _transformed() -> bool:
+def traced() -> bool:
     """Whether operations are traced, counted or differentiated by anything else than autograd's backward pass."""
     if torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
         return True

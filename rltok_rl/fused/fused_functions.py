@@ -182,3 +182,19 @@ def _real(x: float) -> Any:
     import numpy as np
 
     return np.float32(x)
+
+
+def scan(x: Tensor, decay: float | Tensor) -> Tensor:
+    """Compute ``out_t = x_t + c_t out_{t+1}`` from the end, over the last dimension of [*B, T], without gradients.
+
+    ``decay`` is c, one number or [*B, T].
+    """
+    from rltok_rl.fused.kernels.scan_rows import scan_part
+
+    rows, out = _rows(x.detach()), x.new_empty(x.shape)
+    each = isinstance(decay, Tensor) and decay.dim() > 0
+    factors = (
+        _rows(decay.detach().to(x).expand_as(x)) if each else x.new_full((1, 1), float(decay), dtype=torch.float64)
+    )
+    launch(scan_part, (rows, factors), (out.view(rows.shape),), len(rows), parts=1)
+    return out

@@ -21,7 +21,7 @@ from rltok_rl.fused.libraries import one_thread_here
 
 ROWS, PARTS = 1024, 16
 """Rows of the smallest part, and the largest number of parts."""
-_TYPES = {torch.float32: "float32", torch.int64: "int64"}
+_TYPES = {torch.float32: "float32", torch.float64: "float64", torch.int64: "int64"}
 observers: list[Callable[[str, Sequence[Tensor], Sequence[Tensor]], object]] = []
 """Called for every launch with its name and the tensors that it reads and writes."""
 
@@ -48,11 +48,13 @@ def launch(
     block = BLOCK if num_rows > parts * BLOCK else 1
     edges = [min(num_rows, round(n * num_rows / parts / block) * block) for n in range(parts)] + [num_rows]
     sizes = [like.numel() for like in sums]
-    totals = (torch.zeros if sums else torch.empty)(parts, sum(sizes))  # all sums of a part in one row
+    totals = torch.empty(parts, sum(sizes))  # all sums of a part in one row
+    rows = _array(totals)
+    rows.fill(0)
     arrays = [_array(x) if isinstance(x, Tensor) else x for x in (*read, *written)]
     last = list(accumulate(sizes))
     calls = []
-    for n, row in enumerate(_array(totals)):
+    for n, row in enumerate(rows):
         mine = [row[end - size : end].reshape(like.shape) for like, size, end in zip(sums, sizes, last, strict=True)]
         calls.append((*arrays, *mine, edges[n], edges[n + 1]))
     threads = torch.get_num_threads()
@@ -66,7 +68,10 @@ def launch(
         observer(kernel.__name__, tensors, [*written, totals])
     if not sums:
         return []
-    added = totals[0] if parts == 1 else totals.sum(0)
+    added = totals[0]
+    if parts > 1:
+        added = torch.empty(sum(sizes))
+        rows.sum(0, out=_array(added))
     return [part.view(like.shape) for part, like in zip(added.split(sizes), sums, strict=True)]
 
 

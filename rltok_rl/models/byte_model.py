@@ -13,7 +13,7 @@ from rltok_rl.models.checks import check_byte_ids
 from rltok_rl.models.config import UNetConfig
 from rltok_rl.models.heads import ByteHead
 from rltok_rl.models.key_value_cache import WindowCache
-from rltok_rl.models.layers import LayerStack, RMSNorm, rotary
+from rltok_rl.models.layers import LayerStack, RMSNorm, rotary, window_rotary
 
 
 class ByteModel(nn.Module):
@@ -38,8 +38,8 @@ class ByteModel(nn.Module):
         """Next-byte logits: [B, T] to [B, T, 256]."""
         check_byte_ids(byte_ids, self.config.num_ids)
         attend = partial(sliding_window_attention, window=self.config.window, cap=self.config.attention_cap)
-        positions = torch.arange(byte_ids.shape[1], device=byte_ids.device)
-        angles = rotary(positions, self.config.head_size, self.config.rope_base)
+        length, config = byte_ids.shape[1], self.config
+        angles = window_rotary(length, config.head_size, config.rope_base, byte_ids.device)
         return self.head(self.norm(self.layers(self._embed(byte_ids), angles, lambda _: attend)))
 
     def loss(self, byte_ids: Tensor) -> Tensor:

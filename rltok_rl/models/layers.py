@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from rltok_rl.fused import band_attention, finish_layer, fuses, project_heads, rms_norm, untouched
+from rltok_rl.fused import band_attention, finish_layer, fuses, project_heads, rms_norm, traced, untouched
 from rltok_rl.models.config import UNetConfig
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -28,12 +28,28 @@ class Rotary(NamedTuple):
     cos: Tensor  # [*L, 1, head_size / 2], float32; the 1 stands for the heads
     sin: Tensor  # [*L, 1, head_size / 2]
 
+    def at(self, positions: Tensor) -> Rotary:
+        """Return the angles of some positions [*M] of a window."""
+        return Rotary(self.cos[positions], self.sin[positions])
+
 
 def rotary(positions: Tensor, head_size: int, base: float) -> Rotary:
     """Return the angles ``position * base^(-2i / head_size)`` of positions [*L]; a token has its boundary byte's."""
     exponents = torch.arange(0, head_size, 2, device=positions.device, dtype=torch.float32) / head_size
     angles = positions.to(torch.float32)[..., None, None] * base**-exponents  # [*L, 1, head_size / 2]
     return Rotary(angles.cos(), angles.sin())
+
+
+def window_rotary(length: int, head_size: int, base: float, device: torch.device) -> Rotary:
+    """Return the angles of positions 0 to ``length - 1``; those of the last few windows are kept."""
+    window = _window_rotary.__wrapped__ if torch.compiler.is_compiling() or traced() else _window_rotary
+    return window(length, head_size, base, device)
+
+
+@lru_cache(maxsize=8)
+def _window_rotary(length: int, head_size: int, base: float, device: torch.device) -> Rotary:
+    with torch.inference_mode(False):  # autograd must be able to keep them
+        return rotary(torch.arange(length, device=device), head_size, base)
 
 
 def rotate(x: Tensor, angles: Rotary) -> Tensor:

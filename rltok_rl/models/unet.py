@@ -32,7 +32,7 @@ from rltok_rl.models.heads import (
     row_rates,
 )
 from rltok_rl.models.key_value_cache import WindowCache
-from rltok_rl.models.layers import LayerStack, RMSNorm, Rotary, rotary
+from rltok_rl.models.layers import LayerStack, RMSNorm, Rotary, rotary, window_rotary
 from rltok_rl.models.level import Above, Run, SecondDecisions, SecondLevel, new_pad, run_layers, run_level, widened
 from rltok_rl.models.mixing import Mixing, policy_smoothing
 from rltok_rl.models.pretrained import Pretrained
@@ -190,7 +190,7 @@ class UNet(Pretrained, nn.Module):
         mixed, second = run_level(  # [B, T, D]
             encoder_states,
             where,
-            self.run_tokens(where.positions, above, cached=cache is not None),
+            self.run_tokens(where.positions, above, cached=cache is not None, length=boundaries.shape[1]),
             mixing,
             self.config.of_tokens,
             pooling=pool or self.config.pooling,
@@ -305,10 +305,17 @@ class UNet(Pretrained, nn.Module):
         """Rotary angles of byte positions: [*L] to [*L, 1, head_size / 2]."""
         return rotary(positions, self.config.head_size, self.config.rope_base)
 
-    def run_tokens(self, positions: Tensor, above: Above | None, *, cached: bool) -> Run:
-        """Return the token layers at byte positions [*L], with the second level ``above`` between them."""
+    def run_tokens(self, positions: Tensor, above: Above | None, *, cached: bool, length: int | None = None) -> Run:
+        """Return the token layers at byte positions [*L], with the second level ``above`` between them.
+
+        ``length`` is that of the window in which the positions lie, if they lie in one.
+        """
         config = self.config.of_tokens
-        angles, lower = rotary(positions, config.head_size, config.rope_base), config.lower_layers
+        turns, lower = (config.head_size, config.rope_base), config.lower_layers
+        if length is None:
+            angles = rotary(positions, *turns)
+        else:
+            angles = window_rotary(length, *turns, positions.device).at(positions)
         run = partial(run_layers, self.token_layers, angles=angles, above=above, lower=lower, cached=cached)
         return widened(run, self.token_pad)
 
@@ -319,7 +326,7 @@ class UNet(Pretrained, nn.Module):
         window, cap = self.config.window, self.config.attention_cap
         attend = partial(sliding_window_attention, window=window, cap=cap, starts=starts)
         attend_at = cache.recording(attend) if cache else lambda _: attend
-        angles = self.byte_angles(torch.arange(x.shape[1], device=x.device))
+        angles = window_rotary(x.shape[1], self.config.head_size, self.config.rope_base, x.device)
         return layers(x, angles, attend_at, cached=cache is not None)
 
 

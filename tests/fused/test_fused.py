@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from rltok_rl import fused
 from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.functional.policy import soft_cap
+from rltok_rl.functional.returns import reverse_scan
 from rltok_rl.fused import choice, launch
 from rltok_rl.models import UNet, preset
 from rltok_rl.models.attention import sliding_window_attention
@@ -26,6 +27,7 @@ from ..each import each
 pytestmark = pytest.mark.skipif(fused.missing() is not None, reason=f"no fused operations: {fused.missing()}")
 
 EPS = 1e-5
+ATOL = {torch.float32: 2e-5, torch.float64: 1e-12}
 
 
 @pytest.fixture(autouse=True)
@@ -141,6 +143,30 @@ def test_rows_that_are_not_contiguous():
         strided = [x.transpose(0, 1).contiguous().transpose(0, 1) if x.dim() > 2 else x for x in tensors]
         for x, y in zip(_run(ours, strided, torch.ones(())), _run(ours, tensors, torch.ones(())), strict=True):
             assert torch.equal(x, y), name
+
+
+@each(
+    dtype=[torch.float32, torch.float64],
+    decay=["number", "tensor", "per step", "shared by rows"],
+    strided=[False, True],
+)
+def test_discounted_sums_equal_those_in_plain_torch(dtype, decay, strided, monkeypatch):
+    x = torch.randn(6, 1300, dtype=dtype)[:, ::2] if strided else torch.randn(2, 3, 400, dtype=dtype)
+    factors = {
+        "number": 0.97,
+        "tensor": torch.tensor(0.97, dtype=dtype),
+        "per step": torch.rand(x.shape).to(dtype) * (torch.rand(x.shape) > 0.01),
+        "shared by rows": torch.rand(x.shape[-1]).to(dtype).expand(x.shape),
+    }
+    calls = []
+    monkeypatch.setattr(launch, "observers", [lambda *names: calls.append(names[0])])
+    ours = reverse_scan(x, factors[decay])
+    assert calls == ["scan_part"] and ours.dtype == dtype and ours.shape == x.shape
+    graded = reverse_scan(x.clone().requires_grad_(), factors[decay])  # gradients need plain torch
+    assert calls == ["scan_part"] and graded.requires_grad
+    with fused.fused(False):
+        torch.testing.assert_close(ours, reverse_scan(x, factors[decay]), rtol=0, atol=ATOL[dtype])
+    assert calls == ["scan_part"]
 
 
 def test_exponentials_to_the_last_digits():
@@ -266,21 +292,26 @@ def test_work_is_left_to_torch_where_kernels_do_not_apply(kernels):
     assert kernels
 
 
-@each(change=["hook", "adapter", "compiled"])
+HOOKS = [
+    f"register_{when}" for when in ("forward_hook", "forward_pre_hook", "full_backward_hook", "full_backward_pre_hook")
+]
+
+
+@each(change=[*HOOKS, "adapter", "compiled"])
 def test_layers_whose_parts_were_changed_run_part_by_part(change, kernels):
     layer, x = TransformerLayer(preset("tiny"), 2), torch.randn(2, 40, 64)
     angles, seen = rotary(torch.arange(40), 32, 1e4), []
-    if change == "hook":
-        layer.mlp.down.register_forward_hook(lambda *_: seen.append(1))
+    if change in HOOKS:
+        getattr(layer.mlp.down, change)(lambda *_: seen.append(1))
     elif change == "adapter":
         layer.attention.out = nn.Sequential(layer.attention.out)
     else:
         model = UNet(preset("tiny"))
         compile_layers(model, backend="eager")
         layer = model.encoder[0]
-    layer(x, angles, lambda query, key, value: value)
+    layer(x, angles, lambda query, key, value: value).sum().backward()
     assert "heads_part" not in kernels and "finish_part" not in kernels
-    assert bool(seen) == (change == "hook")
+    assert bool(seen) == (change in HOOKS)
 
 
 def test_environment_variable(monkeypatch):

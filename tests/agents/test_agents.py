@@ -154,15 +154,15 @@ def test_every_text_in_a_batch_has_a_new_trajectory_number(model):
 
 
 def test_critic_starts_at_zero_and_is_detached(env, model):
-    for detach in (True, False):
-        critic = BoundaryCritic(model.config, detach=detach)
+    for options in ({}, {"detach": True}, {"detach": False}):
+        critic = BoundaryCritic(model.config, **options)
         rollout = critic(env.parallel_rollout())
         assert rollout["state_value"].shape == (4, 20, 1) and (rollout["state_value"] == 0).all()
         with torch.no_grad():
             critic.module[-1].weight.normal_()
         model.zero_grad()
         critic(rollout)["state_value"].sum().backward()
-        assert (model.embedding.weight.grad is None) == detach
+        assert (model.embedding.weight.grad is None) == options.get("detach", True)
     states = rollout["encoder_state"].detach()
     torch.testing.assert_close(critic.module(7 * states), critic.module(states), rtol=1e-3, atol=1e-3)  # normed
 

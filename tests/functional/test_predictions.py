@@ -59,6 +59,8 @@ def test_filters_keep_the_likeliest():
     ):
         filtered = filter_logits(LOGITS[:, shuffle], **options)
         assert filtered.isfinite()[:, shuffle.argsort()].tolist() == [[i < kept for i in range(4)]], options
+    for kept in (1, 2, 3):  # bytes that hold p exactly are enough
+        assert filter_logits(torch.zeros(4), top_p=kept / 4).isfinite().sum() == kept
 
 
 @each(temperature=[0.5, 1.0, 2.0], options=[{}, {"top_p": 0.75}])

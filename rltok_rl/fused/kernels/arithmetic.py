@@ -28,7 +28,11 @@ f32 = np.float32
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """Compile a function when it is first called, and keep the program on disk if possible."""
+    """Compile a function when it is first called, and keep the program on disk if possible.
+
+    What a kernel calls must be ``inline``, unless it only moves numbers or calls ``sgemm``: a kernel inside a kernel
+    has two programs that round differently, and which of them runs depends on what this process has compiled.
+    """
     try:
         return numba.njit(cache=True, **_OPTIONS)(function)
     except (RuntimeError, OSError):  # the cache cannot be written: compile in every process
@@ -36,7 +40,7 @@ def kernel(function: Callable[..., Any]) -> Any:
 
 
 def inline(function: Callable[..., Any]) -> Any:
-    """Insert a scalar function into the loops that call it."""
+    """Insert a function into those that call it."""
     return numba.njit(forceinline=True, **_OPTIONS)(function)
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from rltok_rl.fused.kernels.arithmetic import exp, f32, kernel, product
+from rltok_rl.fused.kernels.arithmetic import exp, f32, inline, kernel, product
 
 
-@kernel
+@inline
 def _weights(qkv, row, head, t, low, scale, out):
     """Write the weights of keys low .. t for query t."""
     channels, best = qkv.shape[4], f32(-np.inf)
@@ -31,7 +31,7 @@ def _weights(qkv, row, head, t, low, scale, out):
         out[j] *= share
 
 
-@kernel
+@inline
 def _whole_weights(query, key, step, channels, scale, out):
     """Write all weights [T, T], 0 at later keys; rows of the queries and keys at these addresses are ``step`` apart."""
     length = len(out)
@@ -51,7 +51,7 @@ def _whole_weights(query, key, step, channels, scale, out):
             out[t, u] = f32(0.0)
 
 
-@kernel
+@inline
 def _whole_part(qkv, out, start, stop):
     """As :func:`band_part`, for a window of at least T."""
     length, heads, channels = qkv.shape[1], qkv.shape[3], qkv.shape[4]
@@ -67,7 +67,7 @@ def _whole_part(qkv, out, start, stop):
             weights[0, 0] = f32(0.0)  # in use until here
 
 
-@kernel
+@inline
 def _whole_part_backward(grad, qkv, grad_qkv, start, stop):
     """As :func:`band_part_backward`, for a window of at least T."""
     length, heads, channels = qkv.shape[1], qkv.shape[3], qkv.shape[4]

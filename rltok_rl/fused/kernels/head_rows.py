@@ -8,10 +8,10 @@ from __future__ import annotations
 import numpy as np
 
 from rltok_rl.fused.kernels import BLOCK
-from rltok_rl.fused.kernels.arithmetic import add_outer, exp, f32, kernel, tanh, times_transposed, times_weight
+from rltok_rl.fused.kernels.arithmetic import add_outer, exp, f32, inline, kernel, tanh, times_transposed, times_weight
 
 
-@kernel
+@inline
 def _cap_rows(logits, cap):
     """``cap tanh(logits / cap)`` in place."""
     factor = f32(1.0) / cap
@@ -20,7 +20,7 @@ def _cap_rows(logits, cap):
             logits[i, j] = cap * tanh(logits[i, j] * factor)
 
 
-@kernel
+@inline
 def _log_sums(logits, sums):
     """Write the logarithm of each row's sum of exponentials, [n]."""
     for i in range(logits.shape[0]):

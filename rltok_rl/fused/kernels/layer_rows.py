@@ -12,7 +12,7 @@ from rltok_rl.fused.kernels.arithmetic import add_outer, exp_parts, f32, inline,
 from rltok_rl.fused.kernels.norm_rows import add_norm_rows, norm_rows, norm_rows_backward
 
 
-@kernel
+@inline
 def rotate_rows(qkv, out, first, cos, sin, channels, sign):
     """Turn queries and keys, the first two thirds of [n, 3 D], and copy values; row 0 has the angles of ``first``."""
     period, half, width = cos.shape[0], channels // 2, qkv.shape[1]
@@ -76,7 +76,7 @@ def gelu_parts(x):
     return t / (t + f32(2.0)), f32(0.7978845608028654) * (f32(1.0) + f32(3 * 0.044715) * square)
 
 
-@kernel
+@inline
 def gate_rows(gate_up, hidden):
     """``gelu(gate) up``: [n, 2 h] to [n, h]."""
     width = hidden.shape[1]
@@ -87,7 +87,7 @@ def gate_rows(gate_up, hidden):
             hidden[i, j] = f32(0.5) * x * (f32(1.0) + t) * gate_up[i, width + j]
 
 
-@kernel
+@inline
 def gate_rows_backward(grad, gate_up, hidden, grad_gate_up):
     """Gradients [n, 2 h] of gate and up; also writes ``hidden`` [n, h] again."""
     width = hidden.shape[1]

@@ -16,7 +16,7 @@ def inverse_size(x, i, eps):
     return f32(1.0) / np.sqrt(total / f32(x.shape[1]) + eps)
 
 
-@kernel
+@inline
 def norm_rows(x, weight, eps, out):
     """Normalise [n, D]."""
     for i in range(x.shape[0]):
@@ -25,7 +25,7 @@ def norm_rows(x, weight, eps, out):
             out[i, j] = x[i, j] * r * (f32(1.0) + weight[j])
 
 
-@kernel
+@inline
 def add_norm_rows(x, branch, weight, eps, out):
     """``out = x + norm(branch)``, [n, D] each."""
     for i in range(x.shape[0]):
@@ -34,7 +34,7 @@ def add_norm_rows(x, branch, weight, eps, out):
             out[i, j] = x[i, j] + branch[i, j] * r * (f32(1.0) + weight[j])
 
 
-@kernel
+@inline
 def norm_rows_backward(grad, x, weight, eps, grad_x, grad_weight):
     """``grad_x = r (g - x r^2 mean(g x))`` with ``g = grad (1 + w)``; adds to ``grad_weight`` [D]."""
     width = x.shape[1]

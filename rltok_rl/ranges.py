@@ -8,7 +8,7 @@ from dataclasses import field, is_dataclass
 from functools import cache
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 
 class Range(NamedTuple):
@@ -138,16 +138,22 @@ def check_fields(options: Any, prefix: str = "") -> None:
 def check_arguments(function: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
     """Require that arguments are of the types that the function is annotated with; numbers must be finite.
 
+    ``Annotated[int, "[1, inf)"]`` declares a range.
+
     Example:
-        >>> def shorten(text: str, length: int | None = None): ...
-        >>> check_arguments(shorten, {"text": "to be", "length": True})
+        >>> def shorten(text: str, length: Annotated[int, "[1, inf)"] | None = None): ...
+        >>> check_arguments(shorten, {"text": "to be", "length": 0})
         Traceback (most recent call last):
-        TypeError: length must be an integer, or None, got True
+        ValueError: length must be an integer of at least 1, or None, got 0
     """
-    hints = get_type_hints(function.__init__ if isinstance(function, type) else function)  # type: ignore[misc]
+    inner: Any = function.__init__ if isinstance(function, type) else function  # type: ignore[misc]
+    hints = get_type_hints(inner, include_extras=True)
     for name, value in arguments.items():
         hint = hints.get(name, Any)
         kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        for number in (kind for kind in kinds if get_origin(kind) is Annotated):
+            whole, (range_,) = number.__origin__ is int, number.__metadata__
+            check_number(name, value, range_, whole=whole, optional=NoneType in kinds)
         if not any(_is_kind(value, kind) for kind in kinds):
             words = ", or ".join(_kind_in_words(kind) for kind in kinds)
             kind_of_error = ValueError if any(get_origin(kind) is Literal for kind in kinds) else TypeError
@@ -156,6 +162,8 @@ def check_arguments(function: Callable[..., Any], arguments: Mapping[str, Any]) 
 
 def _is_kind(value: Any, kind: Any) -> bool:
     """Whether a value is of an annotation's kind; anything is of kinds that are not known here."""
+    if get_origin(kind) is Annotated:
+        return True  # checked with its range
     if get_origin(kind) is Literal:
         return any(type(value) is type(word) and value == word for word in get_args(kind))
     if kind in (int, float):

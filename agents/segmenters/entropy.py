@@ -13,6 +13,9 @@ from typing import Any, Literal
 import torch
 from rltok_rl.agents.segmenters.gumbel import HIDDEN, Fidelity, TrainedSpike
 from rltok_rl.agents.segmenters.segmenter import (
+    Hidden,
+    Layers,
+    Reach,
     Segmenter,
     Segments,
     State,
@@ -335,11 +338,11 @@ def _scores(model: UNet, segmenter: EntropyThreshold, byte_ids: Tensor) -> Tenso
 def entropy_spike(
     model: UNet,
     predictor: Literal["trained", "early_exit", "own"] = "trained",
-    lags: int = 2,
-    hidden: int = HIDDEN,
+    lags: Reach = 2,
+    hidden: Hidden = HIDDEN,
     fidelity: Fidelity = "paper",
-    window: int | None = None,
-    num_layers: int | None = None,
+    window: Reach | None = None,
+    num_layers: Layers | None = None,
 ) -> Segmenter:
     """Build the spike rule for a model; ``predictor="trained"`` is a :class:`TrainedSpike`."""
     if predictor == "trained":
@@ -353,8 +356,8 @@ def entropy_threshold(
     predictor: PredictorName = "own",
     threshold: float | None = None,
     threshold_add: float | None = None,
-    window: int | None = None,
-    num_layers: int | None = None,
+    window: Reach | None = None,
+    num_layers: Layers | None = None,
     rule: Rule = "global",
     fidelity: Fidelity = "paper",
 ) -> EntropyThreshold:

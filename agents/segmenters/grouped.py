@@ -11,6 +11,7 @@ import torch
 from rltok_rl.agents.segmenters.gumbel import Perceptron
 from rltok_rl.agents.segmenters.segmenter import (
     Evaluation,
+    Hidden,
     Segmenter,
     Segments,
     State,
@@ -72,7 +73,7 @@ class GroupedSegmenter(Segmenter):
         advantage: Advantage = "centred",
         detached: bool = True,
         evaluation: Evaluation = "sample",
-        hidden: int | None = None,
+        hidden: Hidden | None = None,
     ) -> None:
         super().__init__()
         self.target_rate = check_rate(rate_or_default(model, rate))

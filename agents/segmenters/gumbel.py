@@ -8,7 +8,16 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from rltok_rl.agents.segmenters.segmenter import Evaluation, Segmenter, Segments, State, check_choice, rate_or_default
+from rltok_rl.agents.segmenters.segmenter import (
+    Evaluation,
+    Hidden,
+    Reach,
+    Segmenter,
+    Segments,
+    State,
+    check_choice,
+    rate_or_default,
+)
 from torch import Tensor, nn
 
 from rltok_rl.functional.boundary_rules import entropy_spikes
@@ -129,7 +138,7 @@ class GumbelSegmenter(Predicted):
         rate: float | None = None,
         variant: Variant = "nawrot",
         evaluation: Evaluation = "sample",
-        hidden: int | None = None,
+        hidden: Hidden | None = None,
     ) -> None:
         width = model.config.width
         variants = {"nawrot": (HIDDEN, nn.GELU, 0.5), "baseline": (width, nn.ReLU, 1.0)}
@@ -157,7 +166,7 @@ class TrainedSpike(Predicted):
 
     coefficients = {"spikes": 1.0}
 
-    def __init__(self, model: UNet, *, lags: int = 2, hidden: int = HIDDEN, fidelity: Fidelity = "paper") -> None:
+    def __init__(self, model: UNet, *, lags: Reach = 2, hidden: Hidden = HIDDEN, fidelity: Fidelity = "paper") -> None:
         super().__init__(model.config.width, hidden)
         self.lags, self.fidelity = lags, check_choice("fidelity", fidelity, Fidelity)
 

@@ -9,7 +9,15 @@ from collections.abc import Mapping
 
 import torch
 from rltok_rl.agents.segmenters.gumbel import HIDDEN, NullGroup, Perceptron, draw_segments
-from rltok_rl.agents.segmenters.segmenter import Evaluation, Segmenter, Segments, State, check_choice, rate_or_default
+from rltok_rl.agents.segmenters.segmenter import (
+    Evaluation,
+    Hidden,
+    Segmenter,
+    Segments,
+    State,
+    check_choice,
+    rate_or_default,
+)
 from torch import Tensor, nn
 
 from rltok_rl.functional.rate import binomial_cost, check_target
@@ -39,7 +47,7 @@ class MagnetSegmenter(Segmenter):
         rate: float | None = None,
         rates: Mapping[str, float] | None = None,
         evaluation: Evaluation = "sample",
-        hidden: int = HIDDEN,
+        hidden: Hidden = HIDDEN,
     ) -> None:
         unknown = sorted(set(rates or {}) - set(RATES))
         if unknown:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,10 @@ from rltok_rl.utils import check_count
 
 T = TypeVar("T")
 Evaluation = Literal["sample", "round"]
+Hidden = Annotated[int, "[1, 1e6]"]
+Layers = Annotated[int, "[1, 10_000]"]
+Reach = Annotated[int, "[1, inf)"]
+"""Hidden units, layers and bytes back: options of segmenters with their ranges."""
 State = dict[str, Any]
 """A segmenter's memory between two bytes; always holds ``position`` [B]."""
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import torch
 from rltok_rl.agents.segmenters.gumbel import HIDDEN, Fidelity, Predicted, decision_cost
-from rltok_rl.agents.segmenters.segmenter import Segmenter, Segments, check_choice
+from rltok_rl.agents.segmenters.segmenter import Hidden, Segmenter, Segments, check_choice
 from torch import Tensor
 
 from rltok_rl.models.config import BEGIN_OF_TEXT
@@ -161,7 +161,7 @@ class TrainedPieces(Predicted):
 
     coefficients = {"pieces": 1.0}
 
-    def __init__(self, model: UNet, split: Split, *, hidden: int = HIDDEN, fidelity: Fidelity = "paper") -> None:
+    def __init__(self, model: UNet, split: Split, *, hidden: Hidden = HIDDEN, fidelity: Fidelity = "paper") -> None:
         super().__init__(model.config.width, hidden)
         self.split, self.fidelity = split, check_choice("fidelity", fidelity, Fidelity)
 
@@ -183,7 +183,7 @@ def unigram(
     model: UNet,
     tokenizer: Split | None = None,
     predictor: Predicting = "oracle",
-    hidden: int | None = None,
+    hidden: Hidden | None = None,
     fidelity: Fidelity = "paper",
 ) -> Segmenter:
     """Draw by a unigram tokenizer, or with ``predictor="trained"`` by a :class:`TrainedPieces`."""

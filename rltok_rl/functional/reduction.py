@@ -84,9 +84,9 @@ def row_groups(rows_per_mean: int, values: Tensor, *others: Mask) -> list[tuple[
         raise ValueError(
             f"rows_per_mean must be at least 1 and divide the rows [B, T], got {rows_per_mean} and {[*values.shape]}"
         )
-    tensors = (values, *others)
-    empty = [None] * (len(values) // rows_per_mean)
-    return list(zip(*(empty if x is None else x.split(rows_per_mean) for x in tensors), strict=True))
+    parts = values.split(rows_per_mean)  # one without rows if there are none
+    rest = ([None] * len(parts) if x is None else x.split(rows_per_mean) for x in others)
+    return list(zip(parts, *rest, strict=True))
 
 
 @takes("values: real *L", "mask: bool *L")

@@ -19,14 +19,17 @@ from torch import Tensor
 from rltok_rl.ranges import check_number, is_number
 
 F = TypeVar("F", bound=Callable[..., Any])
-_DTYPES: dict[str, tuple[str, Callable[[torch.dtype], bool]]] = {
-    "float": ("a floating-point tensor", lambda dtype: dtype.is_floating_point),
-    "known": ("a floating-point tensor", lambda dtype: dtype.is_floating_point),
-    "int": ("an integer tensor", lambda d: not (d.is_floating_point or d.is_complex or d == torch.bool)),
-    "bool": ("bool", lambda dtype: dtype == torch.bool),
-    "real": ("a tensor of real numbers", lambda dtype: not dtype.is_complex),
+_FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+_INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
+_DTYPES: dict[str, tuple[str, frozenset[torch.dtype]]] = {
+    "float": ("a floating-point tensor", _FLOATS),
+    "known": ("a floating-point tensor", _FLOATS),
+    "int": ("an integer tensor", _INTEGERS),
+    "bool": ("bool", frozenset({torch.bool})),
+    "real": ("a tensor of real numbers", _FLOATS | _INTEGERS | {torch.bool}),
 }
-"""Kinds of tensors. ``known`` has no NaN, which is checked on the CPU."""
+"""Kinds of tensors: words, and the types that torch calculates with. ``known`` has no NaN, which is checked on the
+CPU."""
 
 _PLAIN: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "callable": ("a function", callable),
@@ -173,9 +176,11 @@ def _check_tensor(
     name: str, value: Tensor, kind: Kind, sizes: dict[str, Any], first: tuple[str, Tensor, Kind] | None
 ) -> None:
     """Check dtype, shape and device, and add the sizes of new dimensions to ``sizes``."""
-    words, right = _DTYPES[kind.name]
-    if not right(value.dtype):
+    words, dtypes = _DTYPES[kind.name]
+    if value.dtype not in dtypes:
         raise TypeError(f"{name} must be {words}, got {value.dtype}")
+    if value.layout != torch.strided:
+        raise TypeError(f"{name} must be a dense tensor, got {value.layout}")
     shape, dims = value.shape, kind.dims
     split = len(shape) - len(dims)
     if split < 0 or (split and not kind.leading):

@@ -84,7 +84,8 @@ def test_right_calls_return_and_wrong_tensors_are_named():
             for argument in function.arguments:
                 value = arguments[argument.name]
                 if isinstance(value, Tensor):
-                    wrong += [(argument.name, value.to(torch.complex64)), (argument.name, "text")]
+                    others = (value.to(torch.complex64), value.to(torch.float8_e4m3fn), value.to(torch.uint64))
+                    wrong += [(argument.name, other) for other in (*others, value.to_sparse(), "text")]
             for key, value in wrong:
                 with pytest.raises((ValueError, TypeError), match=key):
                     function(**{**arguments, key: value})

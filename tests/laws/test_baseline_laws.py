@@ -8,7 +8,15 @@ import pytest
 import torch
 from torch.nn.functional import logsigmoid, pad
 
-from rltok_rl.functional.baselines import RunningMean, control_variate, group_mean, no_baseline, running_mean
+from rltok_rl.functional.baselines import (
+    RunningMean,
+    batch_mean,
+    control_variate,
+    group_mean,
+    no_baseline,
+    per_rows,
+    running_mean,
+)
 from rltok_rl.functional.policy_gradient import score_function
 from rltok_rl.objectives.baseline import as_baseline, name_of
 
@@ -247,6 +255,10 @@ def test_other_refusals():
     for call, words in (
         (lambda: judge("batch_mean", draw(1, 5)), "batch_mean compares rows .* needs at least 2 of them, got returns"),
         (lambda: judge("leave_one_out", draw(5)), "leave_one_out compares rows .* at least 2 of them, got returns"),
+        (
+            lambda: per_rows(draw(0, 3), baseline=batch_mean, rows_per_mean=2),
+            r"at least 2 of them, got returns \[0, 3\]",
+        ),
         (lambda: group_mean(x, group_size=4), "group_size must be at least 2 and divide the rows .* group_size=4"),
         (lambda: control_variate(x, z, folds=7), r"folds must lie in 2\.\.6, the number of rows, got 7"),
         (lambda: control_variate(x[:1], z[:1]), r"fits on other rows .* needs at least 2 .* returns \[1, 3\]"),

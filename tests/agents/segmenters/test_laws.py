@@ -534,6 +534,14 @@ def test_refusals():
     ]:
         with pytest.raises(ValueError, match=words):
             make_segmenter(name, model, **options)
+    for name, option in (
+        *((name, "hidden") for name in ("gumbel", "magnet", "grouped", "entropy-spike", "unigram")),
+        *((f"entropy-{rule}", size) for rule in ("spike", "threshold") for size in ("window", "num_layers")),
+        ("entropy-spike", "lags"),
+    ):
+        for value in (-1, 0, 1.5, 2**63, *([10**12] if option in ("hidden", "num_layers") else [])):
+            with pytest.raises(ValueError, match=f"{option} must be .*, got"):
+                make_segmenter(name, model, **{option: value})
     scoped = UNet(preset("tiny", byte_scope="token"))
     for name in ("learned", "gumbel", "hnet", "magnet", "grouped", "entropy-spike"):
         words = f"decide from bytes alone with byte_scope='token', .* got '{name}', which reads encoder states"

@@ -137,6 +137,23 @@ def test_uniforms_and_generators_repeat(make_env, model):
     assert torch.equal(default, actions(actor=LearnedBoundaryActor(model)))
 
 
+@each(most=[1, 5, 24, 60], options=[{}, {"break_when_any_done": None}, {"break_when_any_done": True}])
+@torch.no_grad()
+def test_a_rollout_ends_with_its_first_episode_or_earlier(most, options, make_env, model):
+    """As TorchRL's own does by default: SHORT has a text of two bytes, LONG is cut every 24."""
+    policy = LearnedBoundaryActor(model)
+    for short in (False, True):
+        lengths = [
+            roll(make_env(short=short), most).shape[-1]
+            for roll in (
+                lambda env, most: EnvBase.rollout(env, most, policy, break_when_any_done=True),
+                lambda env, most: env.rollout(most, policy, **options),
+                lambda env, most: env.parallel_rollout(policy, max_steps=most, break_when_any_done=True),
+            )
+        ]
+        assert len(set(lengths)) == 1 and lengths[0] <= most, lengths
+
+
 @each(short=[False, True], batch_size=[(), (3,)], stop=[False, True])
 @torch.no_grad()
 def test_given_texts_begin_the_rows_stepped_and_in_one_pass(short, batch_size, stop, make_env):

@@ -280,6 +280,20 @@ def test_ppo_with_a_critic(model, rollout):
     assert torch.equal(loss(changed)["loss_critic"], loss(judged)["loss_critic"]), "forced decisions do not count"
 
 
+@each(loss=[LanguageModelLoss, EarlyExitLoss], reduction=["mean", "sum", "none"])
+def test_bits_per_byte_are_a_mean_whatever_the_reduction(loss, reduction):
+    rollout = make_rollout(make_model())
+    rollout["collector", "mask"] = torch.rand(4, 12, 1) < 0.7
+    loss = loss(reduction=reduction)
+    nats = -rollout[loss.in_keys[0]][rollout["collector", "mask"]].detach()
+    torch.testing.assert_close(loss(rollout)[loss.out_keys[1]], nats.mean() / math.log(2))
+
+
+def test_off_policy_weights_have_no_gradient(model, rollout):
+    attached, stored = (gradient(model, total(LOSSES["off-policy"](model)(td))) for td in (rollout, rollout.detach()))
+    torch.testing.assert_close(attached[WEIGHTS], stored[WEIGHTS])
+
+
 def test_off_policy_weights_are_cut(model, rollout):
     stored = rollout.detach()
     stored["action_log_prob"] = stored["action_log_prob"] - 2.0  # everything is e^2 times likelier now

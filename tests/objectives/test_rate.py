@@ -48,6 +48,18 @@ def test_memory_advances_in_training_and_is_saved(control, side):
     assert other.integral == loss.integral and other.push == loss.push
 
 
+@each(control=CONTROLLERS)
+def test_a_gain_of_0_is_no_gain(control):
+    """And no default: the integral has no effect, or the error of now has none."""
+    td = rollout(1.0)
+    error = td["logits"].detach()[:, 1:].sigmoid().mean() - 0.3
+    loss = RateLoss(0.3, control=control, proportional=2.0, integral=0.0)
+    for _ in range(3):
+        torch.testing.assert_close(loss(td)["push"], 2.0 * error)
+    loss = RateLoss(0.3, control=control, proportional=0.0, integral=0.5)
+    torch.testing.assert_close(loss(td)["push"], torch.tensor(0.02 * 0.5))
+
+
 def test_each_group_of_texts_is_pushed_to_its_target():
     """Against a loop over groups, by value and gradient; with one target for all, the loss of one target."""
     targets = torch.tensor([0.1, 0.3, 0.3, 0.6])[torch.arange(8) // 2]  # rows 2 to 5 share one

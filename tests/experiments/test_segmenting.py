@@ -25,7 +25,7 @@ from rltok_rl.agents.segmenters.tokenizer_rates import _nearest, grow_bpe, unigr
 from rltok_rl.experiments.commands import evaluate, generate, segment
 from rltok_rl.experiments.commands.schema import choices
 from rltok_rl.experiments.runs.build import make_loss, make_model, make_trainer
-from rltok_rl.experiments.runs.segmenters import TOKENIZERS, configured_rate, segmenter_options
+from rltok_rl.experiments.runs.segmenters import TOKENIZERS, actor_segmenter, configured_rate, segmenter_options
 from rltok_rl.experiments.texts import read_texts
 
 from rltok_rl.data import TextSource
@@ -35,6 +35,7 @@ from rltok_rl.models.flops import matrix_parameters
 from rltok_rl.text import text_to_ids
 from rltok_rl.training.metrics import segmenter_matrices
 
+from ..each import each
 from ..layout import ROOT
 from ..states import same
 from .configured import QUICK, configured
@@ -352,6 +353,15 @@ def test_target_rates_of_segmenters():
     assert target("segmenter=unigram", "segmenter.options.rate=0.3") == 0.3
     assert target("segmenter=bpe", "segmenter.options.rate=0.3") == 0.3
     assert target("segmenter=bpe", "segmenter.options.vocabulary=300") is None
+
+
+@each(actor=["uniform", "random"], rate=[None, 0.1])
+def test_an_actor_is_saved_with_its_rate(actor, rate):
+    model = UNet(preset("tiny", target_rate=0.3))
+    segmenter, name, options = actor_segmenter(actor, rate, model)
+    assert (
+        options["rate"] == segmenter.target_rate == make_segmenter(name, model, **options).target_rate == (rate or 0.3)
+    )
 
 
 def test_rows_of_a_group_read_one_text():

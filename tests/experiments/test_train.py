@@ -69,10 +69,11 @@ def test_relative_return_in_metrics(tmp_path):
     Snapshots pay the run's price.
     """
     out = tmp_path / "run"
-    train.run(configured(*QUICK, "snapshots.count=2", "estimator.price=0.5", f"out={out}"), "the command")
+    part = "optim.total_bytes=390"  # three updates and a part: a fourth
+    train.run(configured(*QUICK, part, "snapshots.count=2", "estimator.price=0.5", f"out={out}"), "the command")
     history = read_table(out / "metrics.csv")
     taken = {int(snapshot["update"]): snapshot for snapshot in read_lines(out / "samples.jsonl")}
-    assert 1 < len(taken) < len(history["update"]) + 1 and max(taken) == history["update"][-1]
+    assert [*taken] == [0, 2, 4] and [*history["update"]] == [1, 2, 3, 4]
     for one in taken.values():
         nats = math.log(2) * (one["held_out_early_bits_per_byte"] - one["held_out_bits_per_byte"])
         assert one["held_out_reward"] == pytest.approx(nats - 0.5 * one["held_out_rate"], abs=1e-5)

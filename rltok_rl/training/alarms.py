@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from rltok_rl.utils import check_count
+
 
 class TrainingFailed(RuntimeError):
     """A loss or a gradient is not finite."""
@@ -59,7 +61,7 @@ class Alarms:
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Continue counting, so that a resumed run gives the same warnings."""
-        self._count = dict(state)
+        self._count = {name: check_count(name, count, minimum=0) for name, count in state.items()}
 
     def _lasts(self, name: str, wrong: bool) -> bool:
         self._count[name] = self._count.get(name, 0) + 1 if wrong else 0

@@ -11,7 +11,8 @@ import json
 import random
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ _REMOVED = "going-"
 _LEFTOVER = re.compile(rf"\.{_PREFIX}\d{{8,}}\.partial|{_REMOVED}{_PREFIX}\d{{8,}}")
 FORMAT = 1
 """Version of the manifest. Without one, it is of an earlier version, which recorded no other files."""
+_MOST_SHOWN = 2000  # characters of what does not fit
 _PLAIN = (str, int, float, bool, type(None))
 
 
@@ -135,6 +137,8 @@ def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:
         raise CheckpointError(f"{damage}{hint}", previous)
     try:
         state = put_together(read_json(path / _STATE, MOST_STATE), load_file(path / _TENSORS))
+        if not isinstance(state, dict):
+            raise TypeError(f"its state must be a dict, got {type(state).__name__}")
     except (ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise CheckpointError(f"{path} cannot be read ({reason})", _newest_intact(path.parent, before=path)) from None
@@ -240,6 +244,26 @@ def put_together(value: Any, tensors: Mapping[str, Tensor]) -> Any:
     return parts if kind == "list" else tuple(parts)
 
 
+@contextmanager
+def part_of(state: Mapping[str, Any], name: str) -> Iterator[Any]:
+    """Yield a part of a trainer's state; an error in the block becomes one sentence that names the part."""
+    if name not in state:
+        raise ValueError(
+            f"state must be that of a trainer of this version, got one without {name!r}; resume with the version "
+            f"that wrote it, or train anew in another folder"
+        )
+    try:
+        yield state[name]
+    except torch.OutOfMemoryError:
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split()).removeprefix("ValueError: ")
+        raise ValueError(
+            f"{name} of the state must be that of a trainer with the same model, loss and options, got another "
+            f"({reason:.{_MOST_SHOWN}})"
+        ) from None
+
+
 def seed_everything(seed: int) -> None:
     """Seed torch, Python and NumPy; with the same integer in all processes that train together."""
     torch.manual_seed(seed)
@@ -272,4 +296,6 @@ def set_random_states(states: Mapping[str, Any], device: torch.device) -> None:
 
 def as_state(state: Tensor) -> Tensor:
     """Return a generator's state as torch wants it, on whatever device it was loaded."""
+    if not isinstance(state, Tensor):
+        raise TypeError(f"state of a generator must be a tensor, got {type(state).__name__}")
     return state.to("cpu", torch.uint8)

@@ -18,16 +18,25 @@ from rltok_rl.data.languages import Language
 from rltok_rl.models.tokens import watch_room
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives import JointLoss
+from rltok_rl.ranges import check_number
 from rltok_rl.renamed import RenamedAttribute
 from rltok_rl.training.alarms import Alarms, TrainingFailed
-from rltok_rl.training.checkpoint import as_state, random_states, set_random_states
+from rltok_rl.training.checkpoint import as_state, part_of, random_states, set_random_states
 from rltok_rl.training.distributed import Processes
 from rltok_rl.training.environment import Speed
 from rltok_rl.training.metrics import Pending, UpdateFlops, UpdateMetrics, fetch, is_broken
 from rltok_rl.training.options import PRECISIONS, LoopOptions, cosine_schedule, make_optimizer
-from rltok_rl.training.sharding import average_gradients, check_parallel, full_state, load_full_state, prepare_model
+from rltok_rl.training.sharding import (
+    average_gradients,
+    check_parallel,
+    full_state,
+    load_moments,
+    load_weights,
+    prepare_model,
+)
 from rltok_rl.training.token_room import TokenRoom, largest_need
 from rltok_rl.training.training_step import TrainingStep
+from rltok_rl.utils import check_count
 
 Listener = Callable[[dict[str, float]], "bool | None"]
 """Takes an update's metrics; True ends the run."""
@@ -339,29 +348,39 @@ class Trainer:
 
     def load_progress(self, state: dict[str, Any]) -> None:
         """Restore a state of :meth:`progress_state`."""
-        self.loss.load_state_dict(state["loss"])
-        self.env.set_random_state(state["texts"])
-        self.generator.set_state(as_state(state["boundaries"]))
-        set_random_states(state["random"], self.model.embedding.weight.device)
-        self.updates, self.bytes_done = int(state["updates"]), int(state["bytes_done"])
+        with part_of(state, "loss") as part:
+            self.loss.load_state_dict(part)
+        with part_of(state, "texts") as part:
+            self.env.set_random_state(part)
+        with part_of(state, "boundaries") as part:
+            self.generator.set_state(as_state(part))
+        with part_of(state, "random") as part:
+            set_random_states(part, self.model.embedding.weight.device)
+        with part_of(state, "updates") as part:
+            self.updates = check_count("updates", part, minimum=0)
+        with part_of(state, "bytes_done") as part:
+            self.bytes_done = check_count("bytes_done", part, minimum=0)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load the state of a trainer with the same model, loss and options."""
-        try:
-            self._load(state)
-        except KeyError as error:
-            raise ValueError(
-                f"state must be that of a trainer of this version, got one without {error}; resume with the version "
-                f"that wrote it, or train anew in another folder"
-            ) from None
-
-    def _load(self, state: dict[str, Any]) -> None:
-        load_full_state(self.model, self.optimizer, state["model"], state["optimizer"])
+        """Load the state of a trainer with the same model, loss and options; an error names the part that differs."""
+        with part_of(state, "model") as part:
+            load_weights(self.model, part)
+        with part_of(state, "optimizer") as part:
+            load_moments(self.optimizer, part)
         self.load_progress(state)
-        self.room.load(state.get("token_room", {"grown": [], "notes": []}))
-        self.alarms.load_state_dict(state["alarms"])
+        with part_of({"token_room": {"grown": [], "notes": []}, **state}, "token_room") as part:
+            self.room.load(part)
+        with part_of(state, "alarms") as part:
+            self.alarms.load_state_dict(part)
         self._pending, self._fetched, self._broken, self.last_update, self._failed = [], [], None, None, None
-        self.flops_done = float(state["flops_done"])
-        self.padded_flops_done, self.tried_flops_done = (float(state["flops_beside"][k]) for k in ("padded", "tried"))
+        with part_of(state, "flops_done") as part:
+            self.flops_done = _flops("flops_done", part)
+        with part_of(state, "flops_beside") as part:
+            self.padded_flops_done, self.tried_flops_done = (_flops(k, part[k]) for k in ("padded", "tried"))
         if self.segmenter is not None:
-            load_own_state(self.segmenter, self.model, state["segmenter"])
+            with part_of(state, "segmenter") as part:
+                load_own_state(self.segmenter, self.model, part)
+
+
+def _flops(name: str, value: Any) -> float:
+    return float(check_number(name, value, "[0, inf)"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -24,6 +24,8 @@ STRATEGIES = ("none", "ddp", "fsdp")
 """``none`` is one process; ``ddp`` and ``fsdp`` with one process are the same as none."""
 _METHODS = ("encode", "early_logits", "early_log_prob", "decode", "decode_levels", "final_logits", "final_log_prob")
 _WHOLE = StateDictOptions(full_state_dict=True)
+_MOMENTS = {"step", "exp_avg", "exp_avg_sq"}  # of AdamW
+_OF_GROUPS = {"betas", "eps", "weight_decay", "lr_factor"}  # torch adds names of its own, which depend on its version
 
 
 def check_parallel(
@@ -100,12 +102,44 @@ def full_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, 
     return {"model": get_model_state_dict(model, options=_WHOLE), "optimizer": moments}
 
 
-def load_full_state(
-    model: nn.Module, optimizer: torch.optim.Optimizer, weights: dict[str, Any], state: dict[str, Any]
-) -> None:
-    """Load states of whole tensors, sharding them as the parameters are."""
+def load_weights(model: nn.Module, weights: dict[str, Any]) -> None:
+    """Load whole weights, which must be those of ``model``, sharding them as its parameters are."""
+    # torch keeps the weights that a state lacks, or asks for a process group.
+    if problems := _misfits(get_model_state_dict(model), weights):
+        raise ValueError("; ".join(problems))
     set_model_state_dict(model, dict(weights), options=_WHOLE)  # it replaces tensors by shards
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def _misfits(expected: Mapping[str, Any], weights: Mapping[str, Any]) -> list[str]:
+    """Describe the weights that are missing, unknown, or of another shape or kind."""
+    described = {name: _describe(x) for name, x in weights.items()}
+    problems = [f"{name} is missing" for name in expected if name not in described]
+    problems += [f"{name} is unknown" for name in described if name not in expected]
+    for name, x in expected.items():
+        if described.get(name, _describe(x)) != _describe(x):
+            problems.append(f"{name} must be {_describe(x)}, got {described[name]}")
+    return problems
+
+
+def _describe(value: Any) -> str:
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    return f"{'floating-point' if value.is_floating_point() else 'other'} numbers of shape {[*value.shape]}"
+
+
+def load_moments(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Load a state with whole moments, which must be those of the optimizer's parameters, sharding them alike."""
+    parameters = dict(enumerate(p for group in optimizer.param_groups for p in group["params"]))
+    for group, given in zip(optimizer.param_groups, state["param_groups"], strict=False):  # torch counts them
+        if missing := sorted(_OF_GROUPS & {*group} - {*given}):
+            raise ValueError(f"a group of parameters has no {missing[0]}")
+    for n, entry in state["state"].items():
+        if n not in parameters or {*entry} != _MOMENTS:
+            raise ValueError(f"parameter {n!r:.60} has the moments {[*entry]}")
+        for name, moment in entry.items():
+            shape = parameters[n].shape if name != "step" else ()
+            if _describe(moment) != (allowed := _describe(torch.empty(shape, device="meta"))):
+                raise ValueError(f"{name} of parameter {n} must be {allowed}, got {_describe(moment)}")
 
     def shard(value: Tensor, parameter: Tensor) -> Tensor:
         if not isinstance(parameter, DTensor) or value.shape != parameter.shape:

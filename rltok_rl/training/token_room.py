@@ -20,6 +20,7 @@ from torchrl.envs import EnvBase
 
 from rltok_rl.envs.reward_transforms import without_transforms
 from rltok_rl.models.tokens import Packing
+from rltok_rl.ranges import check_number
 from rltok_rl.training.metrics import Pending
 from rltok_rl.training.training_step import TrainingStep
 
@@ -84,6 +85,7 @@ class TokenRoom:
     def load(self, state: dict[str, Any]) -> None:
         """Grow the layouts as those of a run were; another layout, which resumed runs may have, keeps its room."""
         for part, first, factor in zip(self._parts, self._start, state["grown"], strict=False):
+            check_number("grown", factor, "(0, inf)")
             part.layout = first if factor == 1.0 else _scaled(first, factor)
         self.warnings = [*state["notes"]]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -226,6 +227,72 @@ def test_a_loaded_state_is_the_state(case):
     second.load_state_dict(copy.deepcopy(state))
     assert same(second.state_dict(), state)
     assert (second.updates, second.bytes_done, second.last_update) == (first.updates, first.bytes_done, None)
+
+
+def put(part: str | None = None, **entries: Any) -> Callable[[dict[str, Any]], Any]:
+    """Replace entries of a state, or of a part of it."""
+    return lambda state: (state if part is None else state[part]).update(entries)
+
+
+WEIGHT, OTHER = "embedding.weight", torch.zeros(3)
+MISFITS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {  # what is changed, the error
+    "no weight": (
+        lambda state: state["model"].pop(WEIGHT),
+        rf"model of the state .* got another \({WEIGHT} is missing\)",
+    ),
+    "no weights": (put(model={}), f"model .*{WEIGHT} is missing; .*final_head.projection.weight is missing"),
+    "weight of another name": (
+        lambda state: state["model"].update(mine=state["model"].pop(WEIGHT)),
+        f"model .*{WEIGHT} is missing; mine is unknown",
+    ),
+    "weight of another shape": (
+        put("model", **{WEIGHT: OTHER}),
+        rf"{WEIGHT} must be .* shape \[256, 16\], got .* \[3\]",
+    ),
+    "integers": (put("model", **{WEIGHT: torch.zeros(256, 16, dtype=torch.int64)}), f"{WEIGHT} must be floating-point"),
+    "weight of None": (put("model", **{WEIGHT: None}), f"{WEIGHT} must be .*, got NoneType"),
+    "weights of a list": (put(model=[1]), "model of the state must be that of"),
+    "no coefficient": (lambda state: state["loss"].pop("coeff_policy"), 'loss .*Missing key.*"coeff_policy"'),
+    "no moment": (
+        lambda state: state["optimizer"]["state"][0].pop("exp_avg"),
+        "optimizer .*parameter 0 has the moments",
+    ),
+    "moment of another shape": (
+        lambda state: state["optimizer"]["state"][0].update(exp_avg=OTHER),
+        "exp_avg of parameter 0",
+    ),
+    "moments of no parameter": (lambda state: state["optimizer"]["state"].update({999: {}}), "parameter 999 has"),
+    "no betas": (lambda state: state["optimizer"]["param_groups"][0].pop("betas"), "optimizer .*has no betas"),
+    "fewer groups": (lambda state: state["optimizer"]["param_groups"].pop(), "optimizer .*groups"),
+    "boundaries of None": (put(boundaries=None), "boundaries .*must be a tensor, got NoneType"),
+    "other boundaries": (put(boundaries=OTHER), "boundaries .*"),
+    "other texts": (put(texts=OTHER), "texts of the state must be"),
+    "other random numbers": (put(random=OTHER), "random of the state must be"),
+    "no random numbers of Python": (lambda state: state["random"].pop("python"), "random .*KeyError: 'python'"),
+    "negative count": (put(updates=-1), "updates must be an integer of at least 0, got -1"),
+    "word for a count": (put(bytes_done="x"), "bytes_done must be an integer of at least 0, got 'x'"),
+    "FLOPs of NaN": (put(flops_done=math.nan), "flops_done must be at least 0 and finite"),
+    "word for an alarm": (put(alarms={"low": "x"}), "alarms .*low must be an integer"),
+    "number for the room": (put(token_room=3), "token_room of the state must be"),
+    "nothing random": (lambda state: state.pop("random"), "trainer of this version, got one without 'random'"),
+}
+
+
+@pytest.fixture(scope="module")
+def trained_once() -> Trainer:
+    trainer = make()
+    trainer.update()
+    return trainer
+
+
+@each(name=MISFITS)
+def test_a_part_that_does_not_fit_is_named_in_one_sentence(name, trained_once):
+    change, words = MISFITS[name]
+    state = copy.deepcopy(trained_once.state_dict())
+    change(state)
+    with pytest.raises(ValueError, match=words) as refused:
+        trained_once.load_state_dict(state)
+    assert "\n" not in str(refused.value)
 
 
 def test_the_gradient_is_clipped_to_its_largest_norm():

@@ -14,6 +14,7 @@ from rltok_rl.experiments.runs.record import LOGS, TRAINED_ON
 from rltok_rl.experiments.runs.saved_options import read_options
 from rltok_rl.experiments.texts import Texts
 
+from rltok_rl.training import Trainer
 from rltok_rl.training.checkpoint import (
     CheckpointError,
     find_damage,
@@ -35,16 +36,16 @@ FREE = (
 """Options that may change when a run is resumed."""
 
 
-def last_state(config: TrainConfig, texts: Texts) -> tuple[bool, dict[str, Any] | None]:
-    """Return whether the folder's run is resumed, and the state of its checkpoint; cut its logs to the checkpoint."""
+def last_state(config: TrainConfig, texts: Texts) -> tuple[bool, str, dict[str, Any] | None]:
+    """Return whether the folder's run is resumed, its checkpoint and the state; cut its logs to the checkpoint."""
     out = Path(config.out)
     if not config.resume:
         if (out / "config.yaml").exists() and (out / "metrics.csv").exists():
             status = "is finished" if (out / "summary.json").exists() else "was stopped: resume=true resumes it"
             raise FileExistsError(f"out={out} holds a run, which {status}; choose another folder for a new one")
-        return False, None
+        return False, "", None
     if not (out / "config.yaml").exists():
-        return False, None
+        return False, "", None
     check_same_run(config, out / "config.yaml")
     for log in (out / name for name in LOGS):  # they are cut and appended to, and a link may lead out of the folder
         if os.path.lexists(log) and (log.is_symlink() or not log.is_file()):
@@ -54,8 +55,10 @@ def last_state(config: TrainConfig, texts: Texts) -> tuple[bool, dict[str, Any] 
     if checkpoint is None:
         for name in LOGS:
             (out / name).unlink(missing_ok=True)
-        return True, None
-    state = load_checkpoint(checkpoint)[1]
+        return True, "", None
+    update, state = load_checkpoint(checkpoint)
+    if state.get("updates", update) != update:
+        raise ValueError(f"{checkpoint} must hold the state after update {update}, got updates={state['updates']!r}")
     trained_on = state.get(TRAINED_ON)
     if trained_on is not None and trained_on != texts.sha256:
         raise ValueError(
@@ -65,7 +68,20 @@ def last_state(config: TrainConfig, texts: Texts) -> tuple[bool, dict[str, Any] 
     for file, (num_bytes, _) in recorded_files(checkpoint).items():
         if file.name in LOGS and file not in lost and file.exists():
             os.truncate(file, num_bytes)  # after a power cut, what follows need not be lines
-    return True, state
+    return True, str(checkpoint), state
+
+
+def load_state(trainer: Trainer, checkpoint: str, state: dict[str, Any]) -> None:
+    """Load the state of a checkpoint of this run; an error names the checkpoint, and the part that does not fit."""
+    try:
+        trainer.load_state_dict(state)
+        if trainer.bytes_done != (num_bytes := trainer.updates * trainer.bytes_per_update):
+            raise ValueError(
+                f"bytes_done of the state must be {num_bytes:,} after {trainer.updates:,} updates of "
+                f"{trainer.bytes_per_update:,} bytes, got {trainer.bytes_done:,}"
+            )
+    except ValueError as error:
+        raise ValueError(f"{checkpoint} cannot be resumed: {error}") from None
 
 
 def choose_checkpoint(out: Path) -> tuple[Path | None, dict[Path, str]]:

@@ -15,7 +15,7 @@ from rltok_rl.experiments.recipes import describe_recipe
 from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs.build import make_trainer
 from rltok_rl.experiments.runs.record import Recorder, result_line
-from rltok_rl.experiments.runs.resume import last_state
+from rltok_rl.experiments.runs.resume import last_state, load_state
 from rltok_rl.experiments.runs.segmenters import save_with_segmenter
 from rltok_rl.experiments.runs.valid_options import check_options
 from rltok_rl.experiments.texts import Texts, remember_texts
@@ -54,9 +54,9 @@ def run(
 def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts, report: Report | None) -> dict[str, Any]:
     """Train in a folder that no other run writes to."""
     out, processes = Path(config.out), trainer.processes
-    resuming, state = processes.broadcast(last_state(config, texts) if processes.main else None)
+    resuming, checkpoint, state = processes.broadcast(last_state(config, texts) if processes.main else None)
     if state is not None:
-        trainer.load_state_dict(state)
+        load_state(trainer, checkpoint, state)
     if processes.main:
         remember_texts(config.data)
         if state is not None:

@@ -116,7 +116,7 @@ def alike(tree: Tree) -> int:
 
 def begin(folder: Path, config: TrainConfig) -> dict[str, bytes]:
     """Resume up to the first update, as a run does; returns its logs, without empty ones."""
-    resuming, state = last_state(config, TEXTS)
+    resuming, _, state = last_state(config, TEXTS)
     update = 0 if state is None else state["updates"]
     assert state is None or (state["model"]["x"] == update).all()
     logs = (MetricsTable(folder / LOGS[0], resume_after=update if resuming else None),)

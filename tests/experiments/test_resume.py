@@ -18,7 +18,7 @@ from rltok_rl.experiments.reports.run_report import trained_table
 from rltok_rl.experiments.runs import build
 from rltok_rl.experiments.runs import run as runs
 from rltok_rl.experiments.runs.folder import read_run
-from rltok_rl.experiments.runs.record import HELD_OUT
+from rltok_rl.experiments.runs.record import HELD_OUT, LOGS
 from rltok_rl.experiments.runs.resume import check_same_run
 from rltok_rl.experiments.runs.run import run
 from rltok_rl.experiments.studies import soak
@@ -27,7 +27,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from rltok_rl.data import local_prose
 from rltok_rl.models import UNet
-from rltok_rl.training.checkpoint import load_checkpoint
+from rltok_rl.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from rltok_rl.training.metrics import MetricsTable
 
 from ..each import each
@@ -173,6 +173,40 @@ def test_another_configuration_is_not_resumed(learned_run):
     other.compute.device = "cuda:1"
     with pytest.raises(ValueError, match="compute.device: 'cpu' there, 'cuda' here"):
         check_same_run(other, path)
+
+
+@each(
+    case=[
+        (
+            lambda state: state["model"].pop("embedding.weight"),
+            "cannot be resumed: model .*embedding.weight is missing",
+        ),
+        (lambda state: state["loss"].pop("coeff_policy"), 'cannot be resumed: loss .*"coeff_policy"'),
+        (lambda state: state.update(boundaries=None), "cannot be resumed: boundaries of the state"),
+        (lambda state: state.update(bytes_done=5), "bytes_done .* must be 1,280 after 10 updates of 128 bytes, got 5"),
+        (lambda state: state.update(updates=9), "must hold the state after update 10, got updates=9"),
+    ]
+)
+def test_checkpoint_that_does_not_fit_is_named(case, whole, tmp_path):
+    change, words = case
+    folder = copied(whole, tmp_path / str(hash(words)), "summary.json", "model")
+    state = load_checkpoint(folder / "checkpoints")[1]
+    change(state)
+    path = save_checkpoint(folder / "checkpoints", 10, state, files=LOGS)
+    before = files(folder)
+    with pytest.raises(ValueError, match=words) as refused:
+        run(configured(*LONGER, f"out={folder}"), "")
+    assert str(refused.value).startswith(str(path)) and "\n" not in str(refused.value)
+    assert files(folder) == before | {".lock": b""}
+
+
+def test_state_of_a_list_is_refused(whole, tmp_path):
+    folder = copied(whole, tmp_path / "run")
+    save_checkpoint(folder / "checkpoints", 10, [1], files=LOGS)
+    with pytest.raises(
+        CheckpointError, match="update-00000010 cannot be read .TypeError: its state must be a dict, got l"
+    ):
+        run(configured(*LONGER, f"out={folder}"), "")
 
 
 def test_folder_with_a_run_is_refused_with_its_state(whole, tmp_path):

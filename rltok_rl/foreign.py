@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,13 @@ def check_file(path: Path, name: str | None = None) -> None:
     if not path.is_file():
         got = "something else" if path.exists() else "a link to nothing" if path.is_symlink() else "nothing"
         raise FileNotFoundError(f"{name or path} must be a file, got {got}")
+
+
+def check_place(path: Path, *, folder: bool = False) -> None:
+    """Require a file, or a folder, or nothing in a place that is written to: a link may lead to files elsewhere."""
+    kind, right = ("folder", path.is_dir()) if folder else ("file", path.is_file())
+    if os.path.lexists(path) and (path.is_symlink() or not right):
+        raise ValueError(f"{path} must be a {kind}, got a link or something else; remove it, or replace it by a copy")
 
 
 def read_limited(path: Path, most: int, name: str | None = None) -> str:

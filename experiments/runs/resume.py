@@ -14,6 +14,7 @@ from rltok_rl.experiments.runs.record import LOGS, TRAINED_ON
 from rltok_rl.experiments.runs.saved_options import read_options
 from rltok_rl.experiments.texts import Texts
 
+from rltok_rl.foreign import check_place
 from rltok_rl.training import Trainer
 from rltok_rl.training.checkpoint import (
     CheckpointError,
@@ -34,11 +35,14 @@ FREE = (
     *("compute.timeout_minutes", "compute.hang_seconds"),
 )
 """Options that may change when a run is resumed."""
+_FOLDERS = ("checkpoints", "model", "model/.partial", "figures", "tensorboard", "wandb")
+_FILES = (*LOGS, "report.md", "wandb-id.txt")  # others are replaced, not written to
 
 
 def last_state(config: TrainConfig, texts: Texts) -> tuple[bool, str, dict[str, Any] | None]:
     """Return whether the folder's run is resumed, its checkpoint and the state; cut its logs to the checkpoint."""
     out = Path(config.out)
+    check_places(out)
     if not config.resume:
         if (out / "config.yaml").exists() and (out / "metrics.csv").exists():
             status = "is finished" if (out / "summary.json").exists() else "was stopped: resume=true resumes it"
@@ -47,9 +51,6 @@ def last_state(config: TrainConfig, texts: Texts) -> tuple[bool, str, dict[str, 
     if not (out / "config.yaml").exists():
         return False, "", None
     check_same_run(config, out / "config.yaml")
-    for log in (out / name for name in LOGS):  # they are cut and appended to, and a link may lead out of the folder
-        if os.path.lexists(log) and (log.is_symlink() or not log.is_file()):
-            raise ValueError(f"{log} must be a file, got a link or something else; replace it by a copy")
     remove_leftovers(out / "checkpoints")
     checkpoint, lost = choose_checkpoint(out)
     if checkpoint is None:
@@ -69,6 +70,15 @@ def last_state(config: TrainConfig, texts: Texts) -> tuple[bool, str, dict[str, 
         if file.name in LOGS and file not in lost and file.exists():
             os.truncate(file, num_bytes)  # after a power cut, what follows need not be lines
     return True, str(checkpoint), state
+
+
+def check_places(out: Path) -> None:
+    """Refuse links in a run's folder through which files elsewhere would be written, cut or removed."""
+    checkpoints, figures = (out / "checkpoints").glob("update-*"), (out / "figures").glob("*")
+    for folder in (*(out / name for name in _FOLDERS), *filter(Path.is_symlink, checkpoints)):
+        check_place(folder, folder=True)
+    for file in (*(out / name for name in _FILES), *filter(Path.is_symlink, figures)):
+        check_place(file)
 
 
 def load_state(trainer: Trainer, checkpoint: str, state: dict[str, Any]) -> None:

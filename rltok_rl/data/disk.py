@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rltok_rl.foreign import check_place
+
 CLAIM = ".lock"
 """Empty file that is locked while a run uses its folder."""
 
@@ -65,6 +67,7 @@ def claim_file(path: Path, *, shown: Path | None = None) -> Iterator[None]:
     The operating system unlocks it when the process ends, however it ends. On Windows and on file systems without locks
     nothing is locked.
     """
+    check_place(path)
     with path.open("a") as file:
         try:
             import fcntl

@@ -129,6 +129,13 @@ def begin(folder: Path, config: TrainConfig) -> dict[str, bytes]:
 
 
 @pytest.fixture
+def trained(train, tmp_path) -> Path:
+    """The folder of a finished run."""
+    train(tmp_path / "trained")
+    return tmp_path / "trained"
+
+
+@pytest.fixture
 def recorded(train, tmp_path) -> tuple[Recorder, Path, dict, dict[str, bytes]]:
     """The operations of a run that is killed after update 3, resumed and finished; its folder and its files."""
     folder = tmp_path / "run"
@@ -227,16 +234,40 @@ def test_damage_that_cannot_be_repaired_is_named(train, tmp_path, capfd):
     assert "environment.json cannot be read" in found and "is not the folder of a run" in found
 
 
-def test_resuming_writes_to_no_file_outside_the_folder(train, tmp_path):
-    folder, other = tmp_path / "run", tmp_path / "other"
-    train(folder)
-    (folder / "metrics.csv").rename(other)
-    (folder / "metrics.csv").symlink_to(other)
-    content = other.read_bytes() + b"more"
-    other.write_bytes(content)
-    with pytest.raises(ValueError, match="metrics.csv must be a file, got a link"):
+PLACES = ("checkpoints", "checkpoints/update-00000004", "model", "model/.partial", "figures", "figures/curves.png")
+PLACES += ("tensorboard", "wandb", "wandb-id.txt", "report.md", *LOGS)
+
+
+@each(place=PLACES)
+def test_resuming_writes_to_no_file_outside_the_folder(place, train, trained, tmp_path):
+    """Links to a folder or a file that is not empty, and to nothing."""
+    other = tmp_path / "other" / place.replace("/", " ")
+    folder = Path(shutil.copytree(trained, tmp_path / f"run {other.name}"))
+    path = folder / place
+    path.parent.mkdir(exist_ok=True)
+    if path.suffix:
+        path.touch()
+    else:
+        (path / "going-update-00000001").mkdir(parents=True)
+    other.parent.mkdir(exist_ok=True)
+    path.rename(other)
+    path.symlink_to(other)
+    before = tree(folder), tree(other.parent)
+    with pytest.raises(ValueError, match=f"{path} must be a (file|folder), got a link"):
         train(folder)
-    assert other.read_bytes() == content
+    assert (tree(folder), tree(other.parent)) == before
+    path.unlink()
+    path.symlink_to(tmp_path / "new")
+    with pytest.raises(ValueError, match="got a link"):
+        train(folder)
+    (folder / "config.yaml").unlink()  # nothing to resume
+    with pytest.raises(ValueError, match="got a link"):
+        train(folder)
+    assert not (tmp_path / "new").exists()
+
+
+def tree(folder: Path) -> dict[str, bytes | None]:
+    return {str(path): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
 def test_checkpoints_by_minutes(train, tmp_path):

@@ -330,6 +330,15 @@ def test_folder_is_locked_until_its_process_is_killed(tmp_path):
             pass
 
 
+@each(make=[lambda path: path.symlink_to(path.parent / "new"), os.mkfifo])
+def test_folder_with_another_lock_is_refused(make, tmp_path):
+    make(tmp_path / ".lock")
+    with pytest.raises(ValueError, match=".lock must be a file, got a link or something else"), claim_folder(tmp_path):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+    (tmp_path / ".lock").unlink()
+
+
 def test_file_that_cannot_be_replaced_stays_as_it_was(tmp_path, monkeypatch):
     path = tmp_path / "config.yaml"
     replace_text(path, "old")

@@ -192,9 +192,9 @@ def scan(x: Tensor, decay: float | Tensor) -> Tensor:
     from rltok_rl.fused.kernels.scan_rows import scan_part
 
     rows, out = _rows(x.detach()), x.new_empty(x.shape)
-    each = isinstance(decay, Tensor) and decay.dim() > 0
-    factors = (
-        _rows(decay.detach().to(x).expand_as(x)) if each else x.new_full((1, 1), float(decay), dtype=torch.float64)
-    )
+    if isinstance(decay, Tensor) and decay.dim():
+        factors = _rows(decay.detach().to(x).expand_as(x))
+    else:
+        factors = x.new_full((1, 1), float(decay), dtype=torch.float64)
     launch(scan_part, (rows, factors), (out.view(rows.shape),), len(rows), parts=1)
     return out

@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rltok_rl.renamed import rename_options
 from rltok_rl.utils import check_count, is_import_path
@@ -21,6 +21,7 @@ MOST_STATE = 1 << 26
 MOST_LINES = 1 << 28
 """Bytes of metrics and samples, which grow with every update."""
 _DEEPEST = 32  # levels of a config.yaml
+_LARGEST = 1e60  # its square is finite
 _GROUPS = ("model", "data", "actor", "segmenter", "estimator", "optim")
 
 
@@ -75,6 +76,65 @@ def check_sizes(where: str, sizes: Mapping[str, float], most: int, of: str) -> N
     for name, size in sizes.items():
         if size > most:
             raise ValueError(f"{name} of {where} must be at most {most:,}, {of}, got {size:,}")
+
+
+class Kind(NamedTuple):
+    """What a value in a file must be."""
+
+    words: str
+    fits: Callable[[Any], bool]
+
+    def or_none(self) -> Kind:
+        """Return the kind that also admits null."""
+        return Kind(f"{self.words}, or null", lambda value: value is None or self.fits(value))
+
+    def several(self) -> Kind:
+        """Return the kind of lists of such values."""
+        return Kind(f"a list, each {self.words}", lambda value: isinstance(value, list) and all(map(self.fits, value)))
+
+    def by_name(self) -> Kind:
+        """Return the kind of dicts of such values."""
+        return Kind(
+            f"values by name, each {self.words}",
+            lambda value: isinstance(value, dict) and all(map(self.fits, value.values())),
+        )
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value is a number that can be computed with; NaN is one."""
+    plain = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return plain and (value != value or abs(value) <= _LARGEST)
+
+
+TEXT = Kind("a string", lambda value: isinstance(value, str))
+SWITCH = Kind("true or false", lambda value: isinstance(value, bool))
+NAMED = Kind("values by name", lambda value: isinstance(value, dict))
+COUNT = Kind("an integer in [0, 2^63)", lambda value: type(value) is int and 0 <= value < 2**63)
+NUMBER = Kind("a finite number or NaN", _is_number)
+POSITIVE = Kind("a finite number of at least 0", lambda value: _is_number(value) and value >= 0)
+
+
+def check_values(
+    values: Any, kinds: Mapping[str, Kind], where: str | Path, required: Collection[str] = ()
+) -> dict[str, Any]:
+    """Require values by name, those of ``kinds`` as described there, and return them; errors call them ``where``."""
+    if not isinstance(values, dict):
+        raise ValueError(f"{where} must hold values by name, got {type(values).__name__}")
+    if missing := [name for name in required if name not in values]:
+        raise ValueError(f"{where} must hold {missing[0]}, got none")
+    for name, (words, fits) in kinds.items():
+        if name in values and not fits(values[name]):
+            raise ValueError(f"{name} of {where} must be {words}, got {values[name]!r:.60}")
+    return values
+
+
+def check_rows(
+    rows: Any, kinds: Mapping[str, Kind], where: str | Path, required: Collection[str] = ()
+) -> list[dict[str, Any]]:
+    """Require a list of values by name, as :func:`check_values` does, and return it."""
+    if not isinstance(rows, list):
+        raise ValueError(f"{where} must hold rows of values by name, got {type(rows).__name__}")
+    return [check_values(row, kinds, f"row {number} of {where}", required) for number, row in enumerate(rows, 1)]
 
 
 def read_config_file(path: Path) -> Any:

@@ -59,7 +59,7 @@ def sample_snapshots(run: RunFolder, text: bytes) -> list[Snapshot]:
         if sample[:size] != text:  # the run's text has changed
             continue
         tokens = sum(boundaries[:size]) + marks
-        metrics = {"rate": tokens / size, "bytes_per_token": size / tokens, "tokens": tokens}
+        metrics = {"rate": tokens / size, "bytes_per_token": size / max(1, tokens), "tokens": tokens}
         kinds = ("bits_per_byte", "early_bits_per_byte")
         metrics |= {kind: line[f"held_out_{kind}"] for kind in kinds if f"held_out_{kind}" in line}
         rule = all(p in (0.0, 1.0) for p in probabilities[:size])

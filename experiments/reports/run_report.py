@@ -209,10 +209,11 @@ def _environment(run: RunFolder) -> str:
     for start in run.starts:
         git = start.get("git")
         revision = f"`{git['revision'][:10]}`{' with changes' if git['dirty'] else ''}" if git else "none"
-        updates = f"{start['from_update']} to {start['to_update']}"
-        work = f"{start['num_processes']} x {start['threads']}"
-        device, torch = start.get("gpu", start["processor"]), start["packages"]["torch"]
-        rows.append([updates, device, torch, start["python"], work, revision, start["system"]])
+        updates = f"{start.get('from_update', '-')} to {start.get('to_update', '-')}"
+        work = f"{start.get('num_processes', '-')} x {start.get('threads', '-')}"
+        device = start.get("gpu") or start.get("processor", "-")
+        torch, python = start.get("packages", {}).get("torch", "-"), start.get("python", "-")
+        rows.append([updates, device, torch, python, work, revision, start.get("system", "-")])
     return markdown(header, rows) + "\n\nAll versions are in [environment.json](environment.json)."
 
 

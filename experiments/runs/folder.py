@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,20 @@ from rltok_rl.agents.segmenters.saved import rebuild_segmenter
 from rltok_rl.agents.segmenters.tokenizer_files import read_tokenizer
 from rltok_rl.experiments.runs.saved_options import read_options
 
-from rltok_rl.foreign import MOST_STATE, read_config_file, read_json
+from rltok_rl.foreign import (
+    COUNT,
+    MOST_STATE,
+    NAMED,
+    NUMBER,
+    POSITIVE,
+    SWITCH,
+    TEXT,
+    Kind,
+    check_rows,
+    check_values,
+    read_config_file,
+    read_json,
+)
 from rltok_rl.models import UNet, UNetConfig
 from rltok_rl.models.weights import build_empty, fill
 from rltok_rl.training.checkpoint import load_checkpoint
@@ -58,7 +72,7 @@ class RunFolder:
     def held_out(self) -> dict[str, list[float]]:
         """Numbers of the snapshots, by column."""
         first = self.snapshots[0] if self.snapshots else {}
-        names = [name for name, value in first.items() if isinstance(value, (int, float))]
+        names = [name for name in first if all(NUMBER.fits(snapshot.get(name)) for snapshot in self.snapshots)]
         return {name: [snapshot[name] for snapshot in self.snapshots] for name in names}
 
     @property
@@ -103,42 +117,116 @@ def read_run(path: Path) -> RunFolder:
     for field, (name, read) in _FILES.items():
         try:
             content[field] = read(path / name)
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError, csv.Error) as error:
             raise ValueError(f"{path / name} cannot be read: {error}") from None
     run = RunFolder(path=path, **content)
+    check_values({name: run.option(name) for name in _OPTIONS}, _OPTIONS, path / "config.yaml")
     _add_total_flops(run)
     return run
+
+
+def read_snapshots(path: Path) -> list[dict[str, Any]]:
+    """Read the lines of a ``samples.jsonl``."""
+    rows = check_rows(read_lines(path), _SNAPSHOT, path, _SAMPLED)
+    for number, row in enumerate(rows, 1):
+        lengths = [len(row[name]) for name in ("text", "boundaries", "probabilities")]
+        if len({*lengths}) > 1:
+            raise ValueError(
+                f"text, boundaries and probabilities in row {number} of {path} must have equal lengths, got {lengths}"
+            )
+    return rows
+
+
+def _read_history(path: Path) -> dict[str, list[float]]:
+    columns = read_table(path)
+    for name in ("update", "bytes") if columns else ():
+        if not all(0 <= value < 2**63 for value in columns.get(name, [-1])):
+            raise ValueError(f"it must have a column {name} of integers in [0, 2^63)")
+    return columns
 
 
 def _read_json(path: Path) -> Any:
     return read_json(path, MOST_STATE) if path.exists() else None
 
 
-def _read_object(path: Path) -> Any:
-    value = _read_json(path)
-    if not isinstance(value, (dict, type(None))):
-        raise ValueError(f"it must hold values by name, got {type(value).__name__}")
-    return value
+def _object(kinds: Mapping[str, Kind], *required: str) -> Callable[[Path], Any]:
+    def read(path: Path) -> Any:
+        value = _read_json(path)
+        return None if value is None else check_values(value, kinds, "it", required)
+
+    return read
 
 
-def _objects(read: Callable[[Path], Any]) -> Callable[[Path], list[dict[str, Any]]]:
-    def check(path: Path) -> list[dict[str, Any]]:
-        rows = read(path)
-        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-            raise ValueError("it must hold rows of values by name")
-        return rows
-
-    return check
+def _is_rated(row: Any) -> bool:
+    return isinstance(row, dict) and all(NUMBER.fits(row.get(name)) for name in ("rate", "bits_per_byte"))
 
 
+_HELD_OUT = {
+    f"held_out_{name}{end}": NUMBER
+    for name in ("bits_per_byte", "early_bits_per_byte", "rate", "return", "episode_return", "relative_return", "share")
+    for end in ("", "_standard_error")
+} | {"held_out_standard_error": NUMBER}
+_SAMPLED = {
+    "update": COUNT,
+    "bytes": COUNT,
+    "text": Kind(
+        "a string of characters up to U+00FF, at least one",
+        lambda text: TEXT.fits(text) and text != "" and max(text) <= "\xff",
+    ),
+    "boundaries": Kind("a string of 0 and 1", lambda marks: TEXT.fits(marks) and {*marks} <= {*"01"}),
+    "probabilities": Kind("a number in [0, 1]", lambda value: NUMBER.fits(value) and 0 <= value <= 1).several(),
+    "held_out_bits_per_byte": NUMBER,
+    "held_out_rate": NUMBER,
+}
+_SNAPSHOT = _HELD_OUT | _SAMPLED | dict.fromkeys(("flops", "padded_flops", "total_flops"), POSITIVE)
+_MODEL = {
+    **dict.fromkeys(("parameters", "segmenter_parameters", "num_special"), COUNT),
+    "target_rate": NUMBER.or_none(),
+}
+_ALARM = {"update": COUNT, "warning": TEXT}
+_SUMMARY = {
+    **_HELD_OUT,
+    **dict.fromkeys(("command", "machine"), TEXT),
+    **dict.fromkeys(("updates", "bytes", "processes", "threads", "peak_memory", "peak_gpu_memory"), COUNT),
+    "flops": Kind("a finite number of at least 1", lambda value: POSITIVE.fits(value) and value >= 1),
+    **dict.fromkeys(("padded_flops", "total_flops"), POSITIVE),
+    **dict.fromkeys(("tried_flops", "bytes_per_second"), POSITIVE.or_none()),
+}
+_EVALUATED = {
+    "corpus_bits_per_byte": NUMBER,
+    **dict.fromkeys(("corpus_standard_error", "early_corpus_bits_per_byte"), NUMBER.or_none()),
+}
+_EVALUATION = {
+    **_EVALUATED,
+    "rate": NUMBER,
+    "target_rate": NUMBER.or_none(),
+    "target_rates": NUMBER.by_name().or_none(),
+    "oracle": SWITCH,
+    "split_by": TEXT.or_none(),
+    "word_edges": NUMBER.or_none().by_name().by_name(),
+    "at_rates": Kind(
+        "a list of a rate and bits per byte each",
+        lambda rows: isinstance(rows, list) and all(map(_is_rated, rows)),
+    ),
+    **dict.fromkeys(("documents", "windows", "bytes", "rows_per_text"), COUNT),
+    **dict.fromkeys(("counts", "nats"), NUMBER.several()),
+}
+_OPTIONS = {
+    **dict.fromkeys(("data.num_rows", "data.num_steps", "snapshots.batches", "snapshots.num_bytes"), COUNT.or_none()),
+    **dict.fromkeys(("optim.total_bytes", "estimator.gamma", "segmenter.options.vocabulary"), NUMBER.or_none()),
+    **dict.fromkeys(("segmenter.name", "actor.name", "estimator.name", "baseline.name"), TEXT.or_none()),
+    **dict.fromkeys(("baseline", "loss", "rate", "model.overrides", "data.options"), NAMED.or_none()),
+    **{f"{group}.options": NAMED.or_none() for group in ("segmenter", "estimator", "baseline", "rate")},
+}
+"""Options that pages compute with; those of a run to be resumed are checked by :func:`read_options`."""
 _FILES: dict[str, tuple[str, Callable[[Path], Any]]] = {
-    "model": ("model.json", lambda path: _read_object(path) or {}),
-    "starts": ("environment.json", _objects(read_starts)),
-    "history": ("metrics.csv", read_table),
-    "snapshots": ("samples.jsonl", _objects(read_lines)),
-    "alarms": ("alarms.log", _objects(read_lines)),
-    "summary": ("summary.json", _read_object),
-    "evaluation": (EVALUATION, _read_object),
+    "model": ("model.json", lambda path: _object(_MODEL)(path) or {}),
+    "starts": ("environment.json", read_starts),
+    "history": ("metrics.csv", _read_history),
+    "snapshots": ("samples.jsonl", read_snapshots),
+    "alarms": ("alarms.log", lambda path: check_rows(read_lines(path), _ALARM, "it", _ALARM)),
+    "summary": ("summary.json", _object(_SUMMARY)),
+    "evaluation": (EVALUATION, _object(_EVALUATION, *_EVALUATED)),
 }
 """Fields of a run, the files that hold them, and their readers."""
 

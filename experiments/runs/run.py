@@ -14,6 +14,7 @@ import torch
 from rltok_rl.experiments.recipes import describe_recipe
 from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs.build import make_trainer
+from rltok_rl.experiments.runs.folder import read_snapshots
 from rltok_rl.experiments.runs.record import Recorder, result_line
 from rltok_rl.experiments.runs.resume import last_state, load_state
 from rltok_rl.experiments.runs.segmenters import save_with_segmenter
@@ -26,7 +27,6 @@ from rltok_rl.training import Trainer
 from rltok_rl.training.distributed import Processes
 from rltok_rl.training.environment import bytes_per_second, machine, peak_memory
 from rltok_rl.training.loggers import check_logger
-from rltok_rl.training.metrics import read_lines
 from rltok_rl.training.sharding import whole_model
 from rltok_rl.training.signals import StopRequest
 from rltok_rl.training.snapshots import sample_parts
@@ -155,7 +155,7 @@ def _finished(config: TrainConfig, trainer: Trainer, model: Any, report: Report 
 
 def _snapshots(out: Path) -> list[dict[str, Any]]:
     """Read the snapshots of a finished run: the first before update 1, the last after the last update."""
-    snapshots = read_lines(out / "samples.jsonl")
+    snapshots = read_snapshots(out / "samples.jsonl")
     if not snapshots:
         raise FileNotFoundError(
             f"{out / 'samples.jsonl'} must hold the run's snapshots, got none; train in a new folder"

@@ -155,7 +155,7 @@ def find_damage(path: Path) -> str | None:
         content = dict(read_json(manifest))
         version = check_count("format", content.get("format", 0), minimum=0)
         if version <= FORMAT:
-            sums, update = dict(content["sha256"]), int(content["update"])
+            sums, update = dict(content["sha256"]), check_count("update", content["update"], minimum=0)
             recorded_files(path)
     except (OSError, ValueError, KeyError, TypeError):
         return f"{manifest} is missing or cannot be read"
@@ -178,11 +178,11 @@ def find_damage(path: Path) -> str | None:
 
 def recorded_files(path: Path) -> dict[Path, tuple[int, str]]:
     """Return length and hash of the files that a checkpoint has recorded; none if an earlier version wrote it."""
-    files = dict(dict(read_json(path / _MANIFEST)).get("files", {}))
-    if outside := [name for name in files if Path(name).name != name]:
-        raise ValueError(f"{path / _MANIFEST} must record files of the run's folder, got {outside}")
+    files, run = dict(dict(read_json(path / _MANIFEST)).get("files", {})), path.parent.parent
+    if other := [n for n in files if Path(n).name != n or ((run / n).exists() and not (run / n).is_file())]:
+        raise ValueError(f"{path / _MANIFEST} must record files of the run's folder, got {other}")
     return {
-        path.parent.parent / name: (check_count(f"bytes of {name}", file["bytes"], minimum=0), str(file["sha256"]))
+        run / name: (check_count(f"bytes of {name}", file["bytes"], minimum=0), str(file["sha256"]))
         for name, file in files.items()
     }
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from rltok_rl.data.disk import replace_text
-from rltok_rl.foreign import MOST_STATE, read_json
+from rltok_rl.foreign import COUNT, MOST_STATE, POSITIVE, TEXT, Kind, check_rows, read_json
 from rltok_rl.fused import fused_state
 from rltok_rl.utils import is_gpu
 from rltok_rl.version import __version__
@@ -141,9 +141,23 @@ class Starts:
         replace_text(self.path, json.dumps(self.entries, indent=1) + "\n")
 
 
+_GIT = Kind(
+    "a revision and whether files differ from it",
+    lambda git: isinstance(git, dict) and isinstance(git.get("revision"), str) and isinstance(git.get("dirty"), bool),
+)
+_REACHED = {"from_bytes": COUNT, "to_bytes": COUNT, "seconds": POSITIVE}
+_START = {
+    **_REACHED,
+    **dict.fromkeys(("command", "rltok_rl", "python", "system", "processor", "device", "gpu"), TEXT),
+    **dict.fromkeys(("num_processes", "threads", "from_update", "to_update"), COUNT),
+    "packages": TEXT.by_name(),
+    "git": _GIT.or_none(),
+}
+
+
 def read_starts(path: Path) -> list[dict[str, Any]]:
     """Read the entries of a :class:`Starts` file; none if there is no file."""
-    return read_json(path, MOST_STATE) if path.exists() else []
+    return check_rows(read_json(path, MOST_STATE), _START, path, _REACHED) if path.exists() else []
 
 
 def bytes_per_second(entries: list[dict[str, Any]]) -> float | None:

@@ -16,7 +16,8 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from rltok_rl.agents.segmenters import load_segmenter, make_segmenter, save_segmenter, train_bpe
-from rltok_rl.experiments.commands import boundaries, evaluate, generate, report, segment, view
+from rltok_rl.experiments.commands import boundaries, check, evaluate, generate, report, segment, view
+from rltok_rl.experiments.runs.folder import read_run
 from rltok_rl.experiments.studies import credit
 from safetensors.torch import load_file, save_file
 
@@ -162,6 +163,10 @@ def state(content: Any) -> Callable[[], Any]:
     return save
 
 
+def manifest(**fields: Any) -> Callable[[], Any]:
+    return sizes(f"{CHECKPOINT}/manifest.json", **fields)
+
+
 def special(path: str, make: Callable[[Path], Any]) -> Callable[[], Any]:
     """Put a pipe, a folder or a link to nothing in the place of a file."""
 
@@ -206,6 +211,34 @@ CASES: dict[str, Case] = {
     "a list of segmenter": (text(f"run/model/{WORD}", "[1]"), SEGMENT, f"run/model/{WORD} must hold format"),
     "a list of summary": (text("run/summary.json", "[1]"), REPORT, "summary.json cannot be read"),
     "a number of starts": (text("run/environment.json", "1"), REPORT, "environment.json cannot be read"),
+    "a word of the total": (
+        options(optim={"total_bytes": "x"}),
+        REPORT,
+        f"optim.total_bytes of {YAML} must be a finit",
+    ),
+    "a list of an option": (options(segmenter={"name": [1]}), REPORT, f"segmenter.name of {YAML} must be a string"),
+    "no update in metrics.csv": (
+        text("run/metrics.csv", "bytes\n1\n"),
+        REPORT,
+        "must have a column update of integers",
+    ),
+    "infinite update": (
+        text("run/metrics.csv", "update,bytes\ninf,1\n"),
+        REPORT,
+        "metrics.csv cannot be read: it must",
+    ),
+    "endless cell": (
+        text("run/metrics.csv", f"update\n{'1' * 200_000}\n"),
+        REPORT,
+        "metrics.csv cannot be read: field",
+    ),
+    "infinite update of a manifest": (manifest(update=math.inf), VIEW, "manifest.json is missing or cannot be read"),
+    "folder of a manifest": (
+        manifest(files={"checkpoints": {"bytes": 1, "sha256": "x"}}),
+        VIEW,
+        "manifest.json is missing",
+    ),
+    "parent of a manifest": (manifest(files={"..": {"bytes": 1, "sha256": "x"}}), VIEW, "manifest.json is missing or"),
     "a list of model.json": (text("run/model.json", "[1]"), REPORT, "model.json cannot be read"),
     "long word": (sizes(width="x" * 500_000), SEGMENT, "width must be an integer"),
     "layers": (sizes(num_token_layers=9_000), SEGMENT, "layers of config.json of run/model must be at most"),
@@ -313,6 +346,74 @@ CASES |= {
     f"{name} {value:.0e}": (sizes(**{name: value}), SEGMENT, f"{name} must be an integer")
     for name, value in (("width", 2 * 10**30), ("num_special", 10**12), ("num_token_layers", 3_000_000))
 }
+
+
+FIELDS: dict[str, dict[str, list[Any]]] = {  # by file of results: values of fields that are refused
+    "summary.json": {
+        "tried_flops": ["x", [1], {}, 10**400, math.inf],
+        "flops": [0, None, "x"],
+        "held_out_rate": [None, math.inf, True],
+        "peak_memory": [1.5, 10**30, -1],
+    },
+    "model.json": {"parameters": ["x", -1, 10**30], "target_rate": ["x", []]},
+    "environment.json": {
+        "python": [{}, None],
+        "processor": [10**30],
+        "packages": [[], {"torch": 1}],
+        "git": [[1], {"revision": 1}],
+        "seconds": ["x", -1, None],
+        "to_update": [1.5, {}],
+    },
+    "samples.jsonl": {
+        "update": [[], -1],
+        "bytes": ["x", 10**400],
+        "padded_flops": [[], math.inf],
+        "held_out_bits_per_byte": [None, math.inf],
+        "text": ["", "\u20ac", "longer", 1],
+        "boundaries": ["12", [1, 0]],
+        "probabilities": [[0.5, "x"], [0.5, 2], "01", [0.5]],
+    },
+    "alarms.log": {"update": [None, math.nan], "warning": [1]},
+    "evaluation.json": {"corpus_bits_per_byte": [None, "x"], "word_edges": [[], {"space": 1}], "at_rates": [1, [{}]]},
+}
+START = {"command": "a", "git": None, "from_update": 0, "to_update": 1, "from_bytes": 0, "to_bytes": 9, "seconds": 1.0}
+LINE = {"update": 1, "bytes": 9, "text": "ab", "boundaries": "10", "probabilities": [1, 0.5]}
+RESULTS: dict[str, dict[str, Any]] = {
+    "summary.json": {"flops": 1.0},
+    "model.json": {},
+    "environment.json": START,
+    "samples.jsonl": LINE | {"held_out_bits_per_byte": 2.0, "held_out_rate": 0.5},
+    "alarms.log": {"update": 1, "warning": "a"},
+    "evaluation.json": dict.fromkeys(
+        ("corpus_bits_per_byte", "corpus_standard_error", "early_corpus_bits_per_byte"), 2.0
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_wrong_values_in_results_are_named(name, working, capsys):
+    def write(row: dict[str, Any]) -> None:
+        content = json.dumps([row] if name == "environment.json" else row)
+        Path("run", name).write_text(content + "\n")
+
+    write(RESULTS[name])
+    read_run(Path("run"))
+    cases = [
+        (field, value, RESULTS[name] | {field: value}) for field, values in FIELDS[name].items() for value in values
+    ]
+    required = name in ("environment.json", "samples.jsonl", "alarms.log", "evaluation.json")
+    cases += [("", None, {})] if required else []
+    for field, value, row in cases:
+        write(row)
+        for command in (check, report, view):
+            capsys.readouterr()
+            try:
+                status = command.main(["run"])
+            except SystemExit as ended:
+                status = ended.code
+            shown = "".join(capsys.readouterr())
+            assert status in (1, 2), (command, field, value)
+            assert f"run/{name} cannot be read: " in shown and field in shown, (command, field, value)
 
 
 @pytest.mark.parametrize("case", CASES)

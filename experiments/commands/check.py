@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 
 from rltok_rl.experiments.commands.parsers import command
-from rltok_rl.experiments.runs.folder import read_run
+from rltok_rl.experiments.runs.folder import find_model_damage, read_run
+from rltok_rl.experiments.runs.saved_options import read_options
 
 from rltok_rl.models import UNet
 from rltok_rl.training.checkpoint import find_damage, find_lost, list_checkpoints, list_leftovers
@@ -24,6 +25,7 @@ def find_problems(folder: Path) -> list[str]:
     """Describe everything that is wrong with a run's folder, a line each."""
     try:
         run = read_run(folder)
+        read_options(folder / "config.yaml")
     except (OSError, ValueError) as error:
         return [str(error)]
     problems = []
@@ -37,13 +39,21 @@ def find_problems(folder: Path) -> list[str]:
         except ValueError as error:
             damage = str(error)
         problems += [damage] if damage else find_lost(path).values()
-    problems += [f"{path} was left by a process that was killed" for path in list_leftovers(folder / "checkpoints")]
+    problems += [f"{path} was left by a process that was killed" for path in _leftovers(folder)]
     if run.summary is not None and (checkpoints or (folder / "model").exists()):  # published runs leave models out
         try:
             UNet.from_pretrained(folder / "model")
+            damage = find_model_damage(folder, run.summary)
+            problems += [damage] if damage else []
         except (OSError, ValueError, TypeError, RuntimeError) as error:
             problems.append(f"{folder / 'model'} cannot be read: {error}")
     return problems
+
+
+def _leftovers(folder: Path) -> list[Path]:
+    """Files that a killed process had not finished writing."""
+    unfinished = [*folder.glob(".*.partial"), *folder.glob("model/.partial")]
+    return [*sorted(unfinished), *list_leftovers(folder / "checkpoints")]
 
 
 @command("check", __doc__)

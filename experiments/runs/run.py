@@ -14,15 +14,16 @@ import torch
 from rltok_rl.experiments.recipes import describe_recipe
 from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs.build import make_trainer
-from rltok_rl.experiments.runs.folder import read_snapshots
+from rltok_rl.experiments.runs.folder import MODEL_HASH, find_model_damage, read_snapshots
 from rltok_rl.experiments.runs.record import Recorder, result_line
 from rltok_rl.experiments.runs.resume import last_state, load_state
 from rltok_rl.experiments.runs.segmenters import save_with_segmenter
 from rltok_rl.experiments.runs.valid_options import check_options
 from rltok_rl.experiments.texts import Texts, remember_texts
 
-from rltok_rl.data.disk import claim_folder, replace_text
-from rltok_rl.foreign import MOST_STATE, read_json
+from rltok_rl.data.disk import checksum, claim_folder, replace_text
+from rltok_rl.foreign import MOST_STATE, check_values, read_json
+from rltok_rl.models.weights import WEIGHTS
 from rltok_rl.training import Trainer
 from rltok_rl.training.distributed import Processes
 from rltok_rl.training.environment import bytes_per_second, machine, peak_memory
@@ -102,6 +103,7 @@ def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts, re
     print("trained; evaluating on held-out text, drawing figures", file=sys.stderr)
     snapshots = _snapshots(out)
     summary = _summary(trainer, recorder.starts.entries, snapshots[-1])
+    summary[MODEL_HASH] = checksum(out / "model" / WEIGHTS)
     replace_text(out / "summary.json", json.dumps(summary, indent=1) + "\n")
     _write_sample(out, snapshots[-1])
     page = report(out) if report else None
@@ -138,6 +140,7 @@ def _finished(config: TrainConfig, trainer: Trainer, model: Any, report: Report 
     out = Path(config.out)
     if not (out / "summary.json").is_file():
         return None
+    summary = check_values(read_json(out / "summary.json", MOST_STATE), {}, out / "summary.json")
     writers: dict[str, Callable[[], Any]] = {
         "model": lambda: save_with_segmenter(config, trainer, model),
         "sample.txt": lambda: _write_sample(out, _snapshots(out)[-1]),
@@ -145,11 +148,13 @@ def _finished(config: TrainConfig, trainer: Trainer, model: Any, report: Report 
     if report:
         writers["report.md"] = lambda: report(out)
     missing = [name for name in writers if not (out / name).exists()]
+    if "model" not in missing and (damage := find_model_damage(out, summary)):
+        print(f"warning: {damage}", file=sys.stderr)
+        missing.insert(0, "model")
     for name in missing:
         writers[name]()
     wrote = f"wrote {', '.join(missing)}, which it lacked" if missing else "nothing to do"
     print(f"{out} is finished, after update {trainer.updates}: {wrote}", file=sys.stderr)
-    summary: dict[str, Any] = read_json(out / "summary.json", MOST_STATE)
     return summary
 
 

@@ -234,6 +234,34 @@ def test_damage_that_cannot_be_repaired_is_named(train, tmp_path, capfd):
     assert "environment.json cannot be read" in found and "is not the folder of a run" in found
 
 
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+@each(damage=[Path.unlink, tear, flip])
+def test_damaged_weights_of_a_finished_run_are_written_again(damage, train, tmp_path, capfd):
+    folder = tmp_path / "run"
+    train(folder)
+    whole = outcome(folder)
+    damage(folder / "model" / "model.safetensors")
+    assert main(["check", str(folder)]) == 1 and "model" in capfd.readouterr().out
+    train(folder)
+    assert "wrote model, which it lacked" in capfd.readouterr().err and outcome(folder) == whole
+
+
+def test_config_that_cannot_be_resumed_and_files_half_written_are_found(train, tmp_path, capfd):
+    folder = tmp_path / "run"
+    train(folder)
+    partial = [folder / ".summary.json.partial", folder / "model" / ".partial"]
+    for path in partial:
+        path.touch()
+    assert find_problems(folder) == [f"{path} was left by a process that was killed" for path in partial]
+    (folder / "config.yaml").write_text("")
+    assert find_problems(folder) == [f"{folder / 'config.yaml'} must name model.preset"]
+
+
 PLACES = ("checkpoints", "checkpoints/update-00000004", "model", "model/.partial", "figures", "figures/curves.png")
 PLACES += ("tensorboard", "wandb", "wandb-id.txt", "report.md", *LOGS)
 
